@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fineweb_mask.tasks.storage.parquet import VerifiedFile, _check_once, check_columns, seal
+from fineweb_mask.tasks.storage.parquet import VerifiedFile, _check_once, add_checksums, check_columns
 from fineweb_mask.tasks.workspace.references import StageKey
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 
@@ -115,8 +115,8 @@ def main() -> None:
             copy = Path(folder) / "copy.parquet"
             copy.write_bytes(path.read_bytes())
             start = time.process_time()
-            seal(copy)
-            print(f"  written in {writing:.2f} s, of which the seal is {time.process_time() - start:.3f} s")
+            add_checksums(copy)
+            print(f"  written in {writing:.2f} s, of which the checksums are {time.process_time() - start:.3f} s")
 
 
 if __name__ == "__main__":

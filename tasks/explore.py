@@ -19,7 +19,7 @@ from fineweb_mask.tasks.reporting.samples import DocumentRef, draw, vectors_at
 from fineweb_mask.tasks.source.texts import documents_of
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.parquet import read_schema, read_table, write_table
-from fineweb_mask.tasks.storage.scratch import pinned
+from fineweb_mask.tasks.storage.remote.copies import local_copies
 from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
@@ -54,7 +54,7 @@ class OtherSelection(BaseModel):
         """Return the ids of the documents that it keeps."""
         workspace, found = Workspace(self.root), []
         for shard in self.shards:
-            with pinned():
+            with local_copies():
                 ids = read_table(workspace.resolve(shard.documents), columns=["id"])["id"]
                 found.append(ids.filter(read_table(workspace.resolve(shard.masks), columns=["selected"])["selected"]))
         return pa.chunked_array(found, type=pa.string()).combine_chunks() if found else pa.array([], pa.string())
@@ -142,7 +142,7 @@ def _documents(
     for index, group in groupby(documents, key=lambda document: document.shard):
         shard = shards[index]
         rows = np.array([document.row for document in group], dtype=np.int64)
-        with pinned():
+        with local_copies():
             shown = _shown(read_schema(workspace.resolve(shard.documents)))
             table = documents_of(workspace, shard.documents, rows, [*shown, "text"])
             scores_file = workspace.resolve(shard.scores)

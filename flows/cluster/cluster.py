@@ -16,7 +16,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fineweb_mask.flows.cluster.address import LOCAL, ClusterError, check_engine, unreachable
-from fineweb_mask.flows.cluster.ray_worker import GpuWorker, Room, as_text, work_on
+from fineweb_mask.flows.cluster.ray_worker import GpuWorker, as_text, work_on
 from fineweb_mask.models.runtime.stopping import StoppedError, wait_for_stop
 from fineweb_mask.models.settings.engine import EngineSettings, JobResources
 from fineweb_mask.tasks.workspace.job import StageJob
@@ -65,11 +65,10 @@ class Cluster:
         self._size = _Size(self._ray)
         nodes = max(1, sum(node["Alive"] for node in self._ray.nodes()))
         self.per_node = max(1, -(-int(self._size.of("CPU")) // nodes))  # jobs that share a machine
-        self._room = Room(settings.scratch, settings.scratch_bytes, self.per_node)
         self._running: dict[ObjectRef[Answer], Future[StageFile]] = {}
         self._lock = threading.RLock()  # a job may end while it is started
         self._closed = threading.Event()
-        self._gpus = _GpuWorkers(self._ray, gpus, self._room, self._size)
+        self._gpus = _GpuWorkers(self._ray, gpus, settings.scratch, self._size)
         self._watcher = threading.Thread(target=self._stop_when_asked, daemon=True)
         self._watcher.start()
 
@@ -101,7 +100,7 @@ class Cluster:
         asked = self._settings.resources.get(job.stage.name, JobResources())
         memory = {} if asked.memory is None else {"memory": asked.memory}
         options = {"name": what, "num_cpus": asked.num_cpus, "scheduling_strategy": "SPREAD"}
-        ref = self._function.options(**options, **memory).remote(*as_text(job), self._room)
+        ref = self._function.options(**options, **memory).remote(*as_text(job), self._settings.scratch)
         self._running[ref] = done
         ref.future().add_done_callback(lambda answer: self._end(ref, what, answer))
 
@@ -234,10 +233,10 @@ class _GpuWorkers:
     A process that waits for a GPU is started by Ray when a node with one joins.
     """
 
-    def __init__(self, ray: Any, gpus: int | None, room: Room, size: _Size) -> None:  # noqa: ANN401
+    def __init__(self, ray: Any, gpus: int | None, scratch: str | None, size: _Size) -> None:  # noqa: ANN401
         self._ray = ray
         self._gpus = gpus
-        self._room = room
+        self._scratch = scratch
         self._size = size
         self._actor = ray.remote(num_gpus=1, num_cpus=1)(GpuWorker)
         self._asked: SimpleQueue[_Asked | None] = SimpleQueue()
@@ -280,7 +279,7 @@ class _GpuWorkers:
         """Run a job; return whether the process can take another."""
         what = f"{asked.job.stage.name} {asked.job.name}"
         try:
-            answer = self._ray.get(actor.work_on.remote(*as_text(asked.job), self._room))
+            answer = self._ray.get(actor.work_on.remote(*as_text(asked.job), self._scratch))
         except self._ray.exceptions.RayActorError as error:
             if asked.attempts < RETRIES and not self._closed and not wait_for_stop(0):
                 logger.warning("%s: its process ended, and it is started again: %s", what, error)

@@ -26,6 +26,7 @@ from fineweb_mask.models.settings.selection import Unit
 if TYPE_CHECKING:
     from fineweb_mask.flows.summary import PageSummary
     from fineweb_mask.models.settings import PipelineSettings
+    from fineweb_mask.tasks.workspace.workspace import Workspace
 
 FAILED, WRONG_USAGE, QUARANTINED = 1, 2, 3
 RESUME = "interrupted; run the same command again to resume"
@@ -196,6 +197,18 @@ def open_page(page: str) -> None:
         echo(f"fineweb-mask: no browser can open it from here; open {page} yourself", err=True)
 
 
+def page_here(workspace: "Workspace", page: str) -> str:
+    """Return the path of a workspace's page; one at a URL is copied with its folder, and stays after this process."""
+    from fineweb_mask.tasks.storage.remote.copies import download_tree
+
+    if workspace.url is None:
+        return page
+    folder, _, name = page.rpartition("/")
+    copied = workspace.cache / "pages" / folder.removeprefix(workspace.url).strip("/")
+    download_tree(folder, copied)
+    return str(copied / name)
+
+
 def run_to_page(
     recipe: Path,
     overrides: Sequence[str] | None,
@@ -240,7 +253,6 @@ def end_with_page(settings: "PipelineSettings", summary: "PageSummary", *, show:
     if show:
         from fineweb_mask.tasks.workspace.workspace import Workspace
 
-        local = Workspace(settings.workspace, settings.engine.scratch).root  # of a workspace at a URL: its local copy
-        open_page(summary.page.replace(summary.workspace, str(local), 1))
+        open_page(page_here(Workspace(settings.workspace, settings.engine.scratch), summary.page))
     if summary.quarantined:
         raise typer.Exit(QUARANTINED)

@@ -12,6 +12,7 @@ from fineweb_mask.flows.commands._common import (
     exit_on_error,
     flow_shown,
     open_page,
+    page_here,
     shows_bars,
 )
 from fineweb_mask.flows.display.terminal import SafeConsole, print_paths
@@ -70,7 +71,7 @@ def report(
         summary = ReportSummary(
             report=opened.display_path(page),
             metrics=opened.display_path(metrics),
-            plots=[opened.display_path(path) for path in sorted(plots.glob("*.png"))],
+            plots=[opened.display_path(path) for path in opened.files("reports/plots/*.png")],
             seconds=stage.seconds,
         )
         typer.echo(summary.model_dump_json(ensure_ascii=True))
@@ -78,7 +79,7 @@ def report(
         paths = {"report": page, "metrics": metrics, "plots": plots}
         print_paths(SafeConsole(), **{name: opened.display_path(path) for name, path in paths.items()})
     if show:
-        open_page(str(page))
+        open_page(page_here(opened, opened.display_path(page)))
 
 
 def _changed(settings: "PipelineSettings", workspace: str, **given: list[str] | int | str | None) -> "PipelineSettings":

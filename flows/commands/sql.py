@@ -68,16 +68,16 @@ def sql(
     from fineweb_mask.models.urls import reject_credentials, require_writable
     from fineweb_mask.tasks.catalog.query import QueryError, answers, open_catalog, stopped_after
     from fineweb_mask.tasks.catalog.views import ensure_views_local
-    from fineweb_mask.tasks.storage.scratch import pinned
+    from fineweb_mask.tasks.storage.remote.copies import local_copies
     from fineweb_mask.tasks.workspace.workspace import Workspace
 
     with exit_on_error(as_json):
         opened = Workspace(require_writable(reject_credentials(workspace)))
-        opened.refresh_listing()
+        opened.check_reachable()
     with (
         exit_on_failure(as_json, "interrupted", reraise=BrokenPipeError),  # the reader of the output has seen enough
         exit_on_error(as_json, FAILED, (QueryError,)),
-        pinned(),  # the views read all files
+        local_copies(),  # the views read all files
     ):
         ensure_views_local(opened)
         _ensure_catalog(opened, workspace, as_json)

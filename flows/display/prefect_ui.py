@@ -31,7 +31,7 @@ from fineweb_mask.models.runtime.progress import Step
 from fineweb_mask.tasks.registry import amounts_through, documents_through
 from fineweb_mask.tasks.reporting.charts import on_any_background
 from fineweb_mask.tasks.reporting.templating import markdown as as_markdown
-from fineweb_mask.tasks.storage.mirror import ensure_local
+from fineweb_mask.tasks.storage.remote.copies import ensure_local
 from fineweb_mask.tasks.workspace.manifest import read_manifest
 from fineweb_mask.tasks.workspace.references import StageFile
 

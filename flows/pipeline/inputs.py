@@ -33,8 +33,8 @@ class Inputs(NamedTuple):
 
 
 def workspace_of(settings: PipelineSettings) -> Workspace:
-    """Return the workspace of a recipe, with the room that it has on this machine."""
-    return Workspace(settings.workspace, settings.engine.scratch, settings.engine.scratch_bytes)
+    """Return the workspace of a recipe, with the folder of its copies on this machine."""
+    return Workspace(settings.workspace, settings.engine.scratch)
 
 
 def check_inputs(settings: PipelineSettings) -> Inputs:

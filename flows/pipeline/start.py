@@ -25,11 +25,11 @@ from fineweb_mask.tasks.processes.workers import end_workers
 from fineweb_mask.tasks.registry import refreshed_by
 from fineweb_mask.tasks.source.column_types import differing
 from fineweb_mask.tasks.source.discovery import SourceShard
+from fineweb_mask.tasks.storage.disk_errors import disk_errors_explained
 from fineweb_mask.tasks.storage.parquet import DamagedFileError
 from fineweb_mask.tasks.workspace.checkpoints import discard_finished
 from fineweb_mask.tasks.workspace.listing import Listing, update_index
 from fineweb_mask.tasks.workspace.records.runs import LastRun
-from fineweb_mask.tasks.workspace.workspace import disk_errors_explained
 
 if TYPE_CHECKING:
     from prefect.futures import PrefectFuture
@@ -112,8 +112,6 @@ def start_run(
                 raise
             finally:
                 end_workers()
-            if cluster is not None:
-                workspace.refresh_listing()  # other machines wrote the files
             update_index(workspace)
             describe(record, run)
         if workspace.url is None:

@@ -13,7 +13,6 @@ from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.models.urls import reject_credentials, require_writable
 from fineweb_mask.tasks.catalog.query import Answer, answers, open_catalog
 from fineweb_mask.tasks.catalog.views import ensure_views_local, is_current
-from fineweb_mask.tasks.storage.scratch import pinned
 from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -50,7 +49,6 @@ class OpenedWorkspace:
     def __init__(self, workspace: Workspace, memory_limit: str, *, verify: bool) -> None:
         self._opened = ExitStack()
         _open.add(self._opened)
-        self._opened.enter_context(pinned())
         self._connection = self._opened.enter_context(open_catalog(workspace, memory_limit))
         self._workspace = workspace
         self._verify = verify
@@ -104,12 +102,12 @@ class OpenedWorkspace:
     @property
     def dataset(self) -> Path:
         """The folder of the selected documents, as `datasets.load_dataset` takes it."""
-        return self._workspace.root / "dataset"
+        return self._workspace.local("dataset")
 
     @property
     def report(self) -> Path:
         """The report's page."""
-        return self._workspace.reports / "index.html"
+        return self._workspace.local("reports") / "index.html"
 
     def close(self) -> None:
         """Close the tables; else they stay open until the process ends."""
@@ -156,7 +154,6 @@ def open_workspace(folder: str | Path, *, memory_limit: str = "2GB", verify: boo
         If the folder is no workspace, or what its last run read is out of reach.
     """
     workspace = Workspace(require_writable(reject_credentials(str(folder))))
-    workspace.refresh_listing()
     if not is_current(workspace):
         rewrite_catalog(str(folder))
     ensure_views_local(workspace)

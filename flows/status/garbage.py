@@ -110,8 +110,9 @@ def _stage_files(
     removed, paths = Removed(folder=folder), []
     sizes = workspace.sizes(folder)
     checkpoints: dict[Path, list[Path]] = defaultdict(list)
-    for path in (workspace.root / folder).rglob(".parts/*/*.arrow"):
-        checkpoints[path.parent.parent.parent / f"{path.parent.name}.parquet"].append(path)
+    for path in (workspace.here / folder).rglob(".parts/*/*.arrow"):
+        output = path.parents[2].relative_to(workspace.here) / f"{path.parent.name}.parquet"
+        checkpoints[workspace.root / output].append(path)
     for path in [*(workspace.root / name for name in sizes), *checkpoints]:
         found = shard_and_tag(path.relative_to(workspace.root / folder).as_posix())
         if found is None or path in reached:

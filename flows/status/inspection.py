@@ -26,11 +26,12 @@ from fineweb_mask.tasks.dedup.near_duplicates import NearDedupJob
 from fineweb_mask.tasks.embed import EmbedJob
 from fineweb_mask.tasks.registry import STAGES, stages_shown_as
 from fineweb_mask.tasks.score import ScoreJob
+from fineweb_mask.tasks.storage.disk_errors import disk_errors_explained
 from fineweb_mask.tasks.workspace.job import BadShardError, StageJob, recorded_seconds
 from fineweb_mask.tasks.workspace.listing import Listing, update_index
 from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.workspace import Workspace, disk_errors_explained
+from fineweb_mask.tasks.workspace.workspace import Workspace
 
 
 class StatusError(WorkspaceError, ValueError):
@@ -101,7 +102,6 @@ def open_workspace(folder: str | Path) -> Workspace:
     """
     try:
         workspace = Workspace(require_writable(reject_credentials(str(folder))))
-        workspace.refresh_listing()
         is_begun = workspace.exists(LastRun.path(workspace))
     except (OSError, ValueError) as error:
         raise StatusError(str(error)) from error
@@ -116,7 +116,7 @@ def last_run(folder: str | Path) -> tuple[Workspace, LastRun, Path]:
     Raises
     ------
     StatusError
-        If the folder is no workspace, or the folder that the run was begun from is gone.
+        If the folder is not a workspace, or the folder that the run was started from is gone.
     """
     workspace = open_workspace(folder)
     try:
@@ -128,7 +128,7 @@ def last_run(folder: str | Path) -> tuple[Workspace, LastRun, Path]:
     begun = Path(last.folder)
     if not begun.is_dir() and workspace.url is None:
         raise StatusError(
-            f"{folder}: the folder {last.folder}, from which its last run was begun, is gone: run its recipe "
+            f"{folder}: the folder {last.folder}, from which its last run was started, is gone: run its recipe "
             "again from another"
         )
     return workspace, last, begun if begun.is_dir() else Path.cwd()  # the run was another machine's

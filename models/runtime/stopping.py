@@ -1,8 +1,12 @@
 """Stop long computations between two steps, on request from another thread."""
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 _requested = threading.Event()
+_is_heard = ContextVar("_is_heard", default=True)
 
 
 class StoppedError(RuntimeError):
@@ -26,5 +30,15 @@ def wait_for_stop(seconds: float) -> bool:
 
 def raise_if_stopped() -> None:
     """Raise StoppedError if a stop was requested and not cleared since."""
-    if _requested.is_set():
+    if _requested.is_set() and _is_heard.get():
         raise StoppedError("stopped on request")
+
+
+@contextmanager
+def despite_stop() -> Iterator[None]:
+    """Let the block go on when a stop was requested: it writes how a run ended."""
+    token = _is_heard.set(False)
+    try:
+        yield
+    finally:
+        _is_heard.reset(token)

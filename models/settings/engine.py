@@ -38,13 +38,8 @@ class EngineSettings(Settings):
     scratch: str | None = Field(
         None,
         min_length=1,
-        description="Local folder for files of a workspace at a URL; null: `fineweb-mask` in the user's cache folder.",
-    )
-    scratch_bytes: int | None = Field(
-        None,
-        ge=2**20,
-        description="Most bytes of a workspace's files in `scratch`; those not used for longest leave it. What jobs "
-        "are writing comes on top. Null: 90% of what is free on its disk.",
+        description="Local folder for the files of a workspace at a URL that jobs read and write; null: "
+        "`fineweb-mask` in the user's cache folder.",
     )
 
     @field_validator("scratch")

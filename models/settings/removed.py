@@ -25,6 +25,7 @@ INSTEAD: Mapping[str, str] = {
     "engine.cpus_per_gpu": "it is 1 for all recipes now: leave it out",
     "engine.gpus": "all GPUs of the cluster are used: leave it out",
     "engine.in_flight": "it follows from the size of the cluster: leave it out",
+    "engine.scratch_bytes": "copies of a workspace's files are deleted when their job ends: leave it out",
     "materialize.seed": ORDERED,
     "materialize.shuffle": ORDERED,
     "materialize.threads": "DuckDB takes all cores: for less memory, lower materialize.memory_limit or engine.workers",

@@ -11,7 +11,7 @@ import duckdb
 
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.tasks.storage.atomic import make_folder
-from fineweb_mask.tasks.workspace.workspace import disk_errno, disk_errors_explained, space_left
+from fineweb_mask.tasks.storage.disk_errors import disk_errno, disk_errors_explained, space_left
 
 MEMORY = re.compile(r"([\d.]+)\s*(\w+)")
 UNCHANGED = "what was finished before is unchanged"

@@ -25,9 +25,8 @@ from fineweb_mask.models.schemas import (
     scores_schema,
 )
 from fineweb_mask.tasks.storage.atomic import atomic_write
-from fineweb_mask.tasks.storage.mirror import ensure_local
 from fineweb_mask.tasks.storage.parquet import read_table
-from fineweb_mask.tasks.storage.scratch import pinned
+from fineweb_mask.tasks.storage.remote.copies import ensure_local, local_copies
 from fineweb_mask.tasks.workspace.records.runs import FOLDER as RUNS
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.shard_files import NEAR, ShardFiles
@@ -136,7 +135,6 @@ def is_current(workspace: Workspace) -> bool:
 def ensure_views_local(workspace: Workspace) -> None:
     """Download the files that the views read, if the workspace is at a URL."""
     if workspace.url is not None:
-        workspace.refresh_listing()
         stages = ("documents", "known", "dropped", "duplicates", "near_duplicates", "scores", "embeddings", "masks")
         for name in (NAME, RUNS, *stages):
             ensure_local(workspace.root / name)
@@ -211,11 +209,8 @@ def _dropped_rows(
 def _beside(workspace: Workspace, documents: Sequence[StageFile], folder: str) -> list[StageFile]:
     """Return the files that ingest wrote into another folder for these shards, where it dropped rows."""
     files = [file.model_copy(update={"path": file.path.replace("documents/", f"{folder}/", 1)}) for file in documents]
-    return [
-        file
-        for file, of in zip(files, documents, strict=True)
-        if of.details["dropped"] and workspace.exists(workspace.root / file.path)
-    ]
+    present = workspace.sizes(folder)
+    return [file for file, of in zip(files, documents, strict=True) if of.details["dropped"] and file.path in present]
 
 
 def _rows_of(
@@ -272,7 +267,7 @@ def _dropped(workspace: Workspace, shard: ShardFiles) -> Counter[tuple[str, str]
     near = shard.duplicates.details.get(NEAR, 0)
     dropped["dedup", "duplicate"], dropped["dedup", NEAR] = shard.duplicates.rows - near, near
     if shard.masks.path and shard.masks.details["excluded"].get("bad_vector"):  # of the whole group
-        with pinned():
+        with local_copies():
             blocks = read_table(workspace.resolve(shard.masks), columns=["block"])["block"]
         dropped["select", "bad_vector"] = blocks.null_count - shard.duplicates.rows
     return dropped

@@ -34,6 +34,7 @@ from fineweb_mask.tasks.selection.blocks import (
     write_shards,
 )
 from fineweb_mask.tasks.storage.atomic import atomic_write
+from fineweb_mask.tasks.storage.remote.copies import read_text
 from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.references import StageFile, digest
@@ -291,7 +292,7 @@ def note_seconds(job: VariantJob, seconds: dict[str, float]) -> None:
 def noted_seconds(job: VariantJob) -> dict[str, float]:
     """Return the seconds that a job's selections took, of a sweep by value; nothing where the record is lost."""
     try:
-        found: dict[str, Any] = json.loads(job.seconds_path.read_text())
+        found: dict[str, Any] = json.loads(read_text(job.seconds_path))
     except (OSError, ValueError):
         return {}
     return {} if found.pop("key", None) != job.key.fingerprint else found

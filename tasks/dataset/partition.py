@@ -216,7 +216,7 @@ def check_inputs(workspace: Workspace, shard: ShardFiles) -> None:
 
 def _spill_folder(workspace: Workspace, settings: MaterializeSettings) -> Path:
     """Return the folder that the databases of all of a workspace's partitions spill into."""
-    own = digest(str(workspace.root))
+    own = digest(workspace.address)
     return workspace.cache / "materialize-spill" if settings.spill is None else Path(settings.spill) / own
 
 

@@ -27,7 +27,7 @@ from fineweb_mask.models.settings import MaterializeSettings
 from fineweb_mask.tasks.dataset.output import Output
 from fineweb_mask.tasks.dataset.publish import PROVENANCE, publish
 from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, remove_file, tree_files
-from fineweb_mask.tasks.storage.mirror import size_of, upload_order
+from fineweb_mask.tasks.storage.remote.copies import size_of, upload_order
 from fineweb_mask.tasks.storage.remote.object_store import Store
 from fineweb_mask.tasks.workspace.manifest import Manifest, ManifestFile, read_manifest
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey
@@ -177,7 +177,7 @@ class Parts(NamedTuple):
             if self.output.url is not None:
                 publish(folder, self.output.url, self.data)
             else:
-                self._replace_mirrored(folder)
+                self._replace_remote(folder)
             shutil.rmtree(folder)
         self.remove(part.key for part in parts)
 
@@ -198,7 +198,7 @@ class Parts(NamedTuple):
                     raise
                 shutil.copy2(source / name, target)
 
-    def _replace_mirrored(self, folder: Path) -> None:
+    def _replace_remote(self, folder: Path) -> None:
         """Upload card and record of a dataset whose data is at the workspace's URL; delete the files of the last."""
         root = self.output.folder
         last = read_manifest(root / PROVENANCE)

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from fineweb_mask.models.errors import WorkspaceError
-from fineweb_mask.tasks.storage.mirror import upload_order
+from fineweb_mask.tasks.storage.remote.copies import upload_order
 from fineweb_mask.tasks.storage.remote.lease import HeldError, lease
 from fineweb_mask.tasks.storage.remote.object_store import Store
 from fineweb_mask.tasks.workspace.manifest import Manifest, read_manifest

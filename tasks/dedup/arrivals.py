@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable
 
 from fineweb_mask.tasks.storage.atomic import atomic_write
-from fineweb_mask.tasks.storage.mirror import ensure_local
+from fineweb_mask.tasks.storage.remote.copies import read_text
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 
@@ -39,6 +39,6 @@ def remember_arrivals(workspace: Workspace, shards: Iterable[str]) -> None:
 
 def _remembered(workspace: Workspace) -> list[str]:
     try:
-        return [str(name) for name in json.loads(ensure_local(workspace.arrivals).read_text())]
+        return [str(name) for name in json.loads(read_text(workspace.arrivals))]
     except (OSError, ValueError, TypeError):
         return []

@@ -12,8 +12,8 @@ from typing import Any, ClassVar, TypeVar
 import pyarrow as pa
 
 from fineweb_mask.models.errors import WorkspaceError
-from fineweb_mask.tasks.storage.mirror import size_of
 from fineweb_mask.tasks.storage.parquet import read_table
+from fineweb_mask.tasks.storage.remote.copies import local_copies, size_of
 from fineweb_mask.tasks.workspace.job import GroupJob, find_file
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.references import StageFile, content_key
@@ -87,7 +87,8 @@ class ListsJob(GroupJob):
         found = find_file(self, self.summaries, self.name, listing)
         if found is None:
             return None
-        return [self.listed(row) for row in read_table(self.workspace.resolve(found)).to_pylist()]
+        with local_copies():
+            return [self.listed(row) for row in read_table(self.workspace.resolve(found)).to_pylist()]
 
 
 def write_lists(
@@ -110,6 +111,7 @@ def write_lists(
             summary.write(pa.RecordBatch.from_pylist(files, schema=schema))
 
 
+@local_copies()  # those of the job are not known to its threads
 def write_list(path: Path, rows: pa.Table, content: str, *, force: bool) -> int:
     """Write a shard's list, unless one of this content is there; return its size in bytes."""
     if force or read_fingerprint(path) != content:

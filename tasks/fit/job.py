@@ -20,7 +20,7 @@ from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.schemas import with_text
 from fineweb_mask.tasks.source.texts import with_texts
 from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_schema
-from fineweb_mask.tasks.storage.scratch import pinned
+from fineweb_mask.tasks.storage.remote.copies import local_copies
 from fineweb_mask.tasks.workspace.job import StageJob
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.manifest import is_whole, manifest_reference, read_manifest, write_manifest
@@ -126,7 +126,7 @@ def sampled_documents(
             wanted = np.arange(-first % step, shard.rows, step)
             first += shard.rows
             with ExitStack() as opened:
-                with pinned():  # until it is open
+                with local_copies():  # until it is open
                     path = workspace.resolve(shard)
                     names = columns(with_text(read_schema(path)), shard.name)
                     if "text" in names:

@@ -56,7 +56,7 @@ def first_columns(shard: SourceShard, wanted: str, max_line_bytes: int) -> list[
 
 
 def jsonl_records(shard: SourceShard, max_line_bytes: int) -> Iterator[dict[str, Any] | str]:
-    """Yield the object of each line; in place of one that cannot be read, its problem."""
+    """Yield the object of each line; instead of one that cannot be read, its problem."""
     return records(shard.url, shard.relative.lower(), max_line_bytes)
 
 
@@ -82,7 +82,7 @@ def record_batches(
 
 
 def records(url: str, name: str, max_line_bytes: int) -> Iterator[dict[str, Any] | str]:
-    """Yield the object of each line that is not blank; in place of one that cannot be read, its problem.
+    """Yield the object of each line that is not blank; instead of one that cannot be read, its problem.
 
     The ending of `name`, in lower case, tells how the file is compressed.
     """

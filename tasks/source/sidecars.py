@@ -138,7 +138,7 @@ def _read(url: str, settings: SidecarScorerSettings) -> NDArray[Any]:
     values = []
     for row, record in enumerate(records(url, url.lower(), MOST_LINE_BYTES)):
         if isinstance(record, str):
-            raise _WrongValueError(f"row {row:,} is no object of JSON: {record}")
+            raise _WrongValueError(f"row {row:,} is not a JSON object: {record}")
         values.append(_score(_inside(record, settings.field), row))
     return np.array(values, dtype=np.float64)
 

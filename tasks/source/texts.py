@@ -20,7 +20,7 @@ from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.tasks.source.discovery import SourceError, SourceShard
 from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
-from fineweb_mask.tasks.storage.scratch import pinned
+from fineweb_mask.tasks.storage.remote.copies import local_copies
 from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import take_rows
@@ -53,7 +53,7 @@ def check_can_be_read_again(shards: Sequence[SourceShard]) -> None:
     """
     if (other := next((shard for shard in shards if shard.format != "parquet"), None)) is not None:
         raise SourceError(
-            f"ingest.copy_text: {other.relative} is no Parquet file, from which texts can be read again: "
+            f"ingest.copy_text: {other.relative} is not a Parquet file, from which texts can be read again: "
             "set ingest.copy_text to true"
         )
 
@@ -90,7 +90,7 @@ def with_texts(workspace: Workspace, file: StageFile, rows: NDArray[np.int64] | 
         path.unlink(missing_ok=True)
 
 
-@pinned()
+@local_copies()
 def documents_of(workspace: Workspace, file: StageFile, rows: NDArray[np.int64], columns: Sequence[str]) -> pa.Table:
     """Return ascending `rows`, (n,), of a shard's documents, with the `columns` that the shard has.
 

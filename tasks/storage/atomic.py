@@ -1,6 +1,6 @@
 """Write files and folders atomically.
 
-Guarantees: a reader sees a complete file or none. In a mirrored workspace, a file appears locally only after its
+Guarantees: a reader sees a complete file or none. In a remote workspace, a file appears on this machine only after its
 upload.
 """
 
@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fineweb_mask.models.errors import SettingsError, WorkspaceError
-from fineweb_mask.tasks.storage.mirror import mirror_of
+from fineweb_mask.tasks.storage.remote.copies import remote_of
 
 AT_FDCWD = -100  # "relative to the working folder", which an absolute path ignores
 RENAME_EXCHANGE = 2  # linux/fs.h
@@ -92,17 +92,17 @@ def _sync(path: Path) -> None:
 def atomic_write(path: Path) -> Iterator[Path]:
     """Yield a temporary path next to `path`, and rename it to `path` if the block succeeds.
 
-    In a workspace at a URL, the file is uploaded before the rename; a Parquet file stays here only if it fits.
+    In a remote workspace, the file is uploaded before the rename.
     """
     partial = _partial(path)
     try:
         yield partial
         _sync(partial)
-        mirror = mirror_of(path)
-        if mirror is None:
+        remote = remote_of(path)
+        if remote is None:
             partial.replace(path)
         else:
-            mirror.upload(partial, path)
+            remote.upload(partial, path)
         _sync(path.parent)
     finally:
         partial.unlink(missing_ok=True)
@@ -113,17 +113,17 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary folder next to `path`, and replace `path` with it if the block succeeds.
 
     A reader sees the old folder or the new one. On file systems that cannot swap two folders (some network shares),
-    there is an instant with neither. In a mirrored workspace, the files are uploaded before the swap.
+    there is an instant with neither. In a remote workspace, the files are uploaded before the swap.
     """
     partial = _partial(path)
     partial.mkdir()
-    mirror, sent = mirror_of(path), set[str]()
+    remote, sent = remote_of(path), set[str]()
     try:
         yield partial
         for file in tree_files(partial):
             _sync(file)
-        if mirror is not None:
-            sent = mirror.upload_folder(partial, path)
+        if remote is not None:
+            sent = remote.upload_folder(partial, path)
         if not path.exists():
             partial.rename(path)
         elif not swap(partial, path):
@@ -134,16 +134,16 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         _sync(path.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)  # after a swap, the old folder
-    if mirror is not None:
-        mirror.prune(path, sent)
+    if remote is not None:
+        remote.prune(path, sent)
 
 
 def remove_file(path: Path) -> None:
-    """Delete a file if it exists; in a mirrored workspace, also at the URL."""
+    """Delete a file if it exists; in a remote workspace, also at the URL."""
     path.unlink(missing_ok=True)
-    mirror = mirror_of(path)
-    if mirror is not None:
-        mirror.delete(path)
+    remote = remote_of(path)
+    if remote is not None:
+        remote.delete(path)
 
 
 def tree_files(folder: Path) -> list[Path]:

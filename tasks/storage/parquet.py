@@ -1,12 +1,12 @@
-"""Read Parquet files with their checksums verified, and seal those that we write.
+"""Read Parquet files with their checksums verified, and write them with checksums.
 
 Every page that we write has a CRC32, which PyArrow compares where it is asked to. Nothing in the format guards the
-footer, which says what the columns are called and where their pages are, and DuckDB compares nothing. So our files are
-also sealed: between the last page and the footer, where readers of Parquet do not look, are a CRC32 of the bytes of
-each column in each row group, and one of these sums and the footer. PyArrow's reads verify the footer and the pages;
-before DuckDB reads files, `check_columns` compares the sums of their columns, without decoding anything.
+footer, which says what the columns are called and where their pages are, and DuckDB compares nothing. So our files
+have more checksums: between the last page and the footer, where readers of Parquet do not look, are a CRC32 of the
+bytes of each column in each row group, and one of these sums and the footer. PyArrow's reads verify the footer and the
+pages; before DuckDB reads files, `check_columns` compares the sums of their columns, without decoding anything.
 
-A file without a seal, of an earlier version or of another program, is verified as far as it has checksums.
+A file without these, of another program, is verified as far as it has checksums.
 """
 
 import os
@@ -29,8 +29,8 @@ from fineweb_mask.models.runtime.stopping import raise_if_stopped
 Stream = BinaryIO | RawIOBase
 Source = Path | str | Stream
 
-SEAL = struct.Struct("<2I 8s")  # CRC32 of the columns' sums and the footer; number of these sums; name of the seal
-SEAL_NAME = b"FWMSEAL1"
+CHECKSUMS = struct.Struct("<2I 8s")  # CRC32 of the columns' sums and the footer; number of these sums; `MAGIC`
+MAGIC = b"FWMSEAL1"
 END = struct.Struct("<I4s")  # bytes of the footer; PAR1
 TAIL_BYTES = 64 * 2**10  # read at first: most footers are smaller
 CHUNK_BYTES = 4 * 2**20
@@ -61,7 +61,7 @@ class _Tail(NamedTuple):
     """What a file has after its pages."""
 
     footer: bytes  # with its length and PAR1
-    sums: tuple[int, ...] | None  # CRC32 of each column of each row group, one row group after the other; None: no seal
+    sums: tuple[int, ...] | None  # CRC32 of each column of each row group, in the order of the file; None: it has none
 
 
 class VerifiedFile(pq.ParquetFile):  # type: ignore[misc]
@@ -152,19 +152,19 @@ def read_schema(path: Path | str) -> pa.Schema:
 
 
 def write_table(table: pa.Table, path: Path, **options: Any) -> None:  # noqa: ANN401
-    """Write a table as a sealed file on this machine; `options` are those of `pyarrow.parquet.write_table`."""
+    """Write a table with checksums as a file on this machine; `options` are those of `pyarrow.parquet.write_table`."""
     pq.write_table(table, path, write_page_checksum=True, **options)
-    seal(path)
+    add_checksums(path)
 
 
-def seal(path: Path) -> None:
+def add_checksums(path: Path) -> None:
     """Write the checksums of a complete file's columns and footer into it; the file is on this machine."""
     with path.open("r+b") as stream:
         footer = _read_tail(stream).footer
         places = [place for _, place in _places(_metadata_of(footer))]
         sums = b"".join(struct.pack("<I", _crc_of(stream, *place)) for place in places)
         stream.seek(-len(footer), os.SEEK_END)
-        stream.write(sums + SEAL.pack(_seal_of(sums, footer), len(places), SEAL_NAME) + footer)
+        stream.write(sums + CHECKSUMS.pack(_crc_of_sums(sums, footer), len(places), MAGIC) + footer)
 
 
 def check_columns(paths: Iterable[Path | str], columns: Iterable[str] | None = None) -> None:
@@ -205,7 +205,7 @@ def _check_once(path: str, size: int, mtime_ns: int, columns: frozenset[str] | N
 
 
 def _decode(path: str, columns: frozenset[str] | None) -> None:
-    """Read columns of a file that has no seal, so that PyArrow verifies their pages."""
+    """Read columns of a file without our checksums, so that PyArrow verifies their pages."""
     with VerifiedFile(path) as file:
         names = [name for name in file.schema_arrow.names if columns is None or name in columns]
         for _ in file.iter_batches(columns=names):
@@ -232,7 +232,7 @@ def _crc_of(stream: BinaryIO, first: int, size: int) -> int:
     return crc
 
 
-def _seal_of(sums: bytes, footer: bytes) -> int:
+def _crc_of_sums(sums: bytes, footer: bytes) -> int:
     return zlib.crc32(footer, zlib.crc32(sums))
 
 
@@ -254,14 +254,14 @@ def _read_tail(stream: Stream) -> _Tail:
     length += END.size
     if magic != b"PAR1" or length > size:
         raise pa.ArrowInvalid("it is not a complete Parquet file")
-    if length + SEAL.size > len(tail):
-        tail = _last_bytes(stream, size, length + SEAL.size)
+    if length + CHECKSUMS.size > len(tail):
+        tail = _last_bytes(stream, size, length + CHECKSUMS.size)
     footer, before = tail[-length:], tail[:-length]
-    if len(before) < SEAL.size or not before.endswith(SEAL_NAME):
+    if len(before) < CHECKSUMS.size or not before.endswith(MAGIC):
         return _Tail(footer, None)
-    crc, count, _ = SEAL.unpack(before[-SEAL.size :])
-    sums = _last_bytes(stream, size, length + SEAL.size + 4 * count)[: 4 * count]
-    if _seal_of(sums, footer) != crc:
+    crc, count, _ = CHECKSUMS.unpack(before[-CHECKSUMS.size :])
+    sums = _last_bytes(stream, size, length + CHECKSUMS.size + 4 * count)[: 4 * count]
+    if _crc_of_sums(sums, footer) != crc:
         raise pa.ArrowInvalid("its footer has another checksum than was written: run again, or copy the file again")
     return _Tail(footer, struct.unpack(f"<{count}I", sums))
 

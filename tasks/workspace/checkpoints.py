@@ -9,6 +9,7 @@ from typing import Generic, Protocol, TypeVar
 import pyarrow as pa
 
 from fineweb_mask.tasks.storage.atomic import atomic_write
+from fineweb_mask.tasks.storage.remote.copies import on_this_machine
 from fineweb_mask.tasks.workspace.stage_parquet import read_key
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -33,21 +34,25 @@ class RowWriter(Protocol[Values_contra]):
 
 def discard_finished(workspace: Workspace) -> None:
     """Delete checkpoints of complete files, left by runs that were killed right after writing the file."""
-    for folder in workspace.root.glob("*/.parts/*"):
-        if read_key(folder.parents[1] / f"{folder.name}.parquet") is not None:
+    for folder in workspace.here.glob("*/.parts/*"):
+        if (
+            read_key(workspace.root / folder.parents[1].relative_to(workspace.here) / f"{folder.name}.parquet")
+            is not None
+        ):
             shutil.rmtree(folder, ignore_errors=True)
 
 
 class Checkpoints(Generic[Values_contra]):
     """Writes a stage file through a writer, with a checkpoint on disk for every batch until the file is complete.
 
-    The checkpoints are in a hidden folder next to the file, which has the file's name and so belongs to its key. Two
-    runs that write the same file at once share the folder; the first to complete the file deletes it.
+    The checkpoints are in a hidden folder next to the file, which has the file's name and so belongs to its key; of a
+    workspace at a URL, they are below `Workspace.here`. Two runs that write the same file at once share the folder; the
+    first to complete the file deletes it.
     """
 
     def __init__(self, writer: RowWriter[Values_contra], output: Path) -> None:
         self._writer = writer
-        self._folder = output.parent / ".parts" / output.stem
+        self._folder = on_this_machine(output).parent / ".parts" / output.stem
 
     def find(self, rows: pa.Array) -> pa.RecordBatch | None:
         """Return the checkpoint of these consecutive row numbers, int64 (n,), or None if no earlier run finished it."""

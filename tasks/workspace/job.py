@@ -16,13 +16,14 @@ from pydantic import BaseModel, ConfigDict, PrivateAttr
 
 from fineweb_mask.models.errors import DataError, WorkspaceError
 from fineweb_mask.tasks.storage.atomic import make_folder
+from fineweb_mask.tasks.storage.disk_errors import disk_errors_explained
+from fineweb_mask.tasks.storage.remote.copies import local_copies
 from fineweb_mask.tasks.storage.remote.errors import is_transient
-from fineweb_mask.tasks.storage.scratch import pinned
 from fineweb_mask.tasks.workspace.listing import FOLDERS, Listing
 from fineweb_mask.tasks.workspace.manifest import is_whole, manifest_reference, read_manifest
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey, digest
 from fineweb_mask.tasks.workspace.stage_parquet import current_parquet
-from fineweb_mask.tasks.workspace.workspace import Workspace, disk_errors_explained
+from fineweb_mask.tasks.workspace.workspace import Workspace
 
 
 class BadShardError(DataError):
@@ -49,7 +50,7 @@ def bad_data_explained(job: "StageJob") -> Iterator[None]:
     Raises
     ------
     BadShardError
-        In place of such an error, if a bad shard of the stage can be quarantined.
+        Instead of such an error, if a bad shard of the stage can be quarantined.
     """
     try:
         yield
@@ -312,7 +313,7 @@ class StageTask(Generic[Job]):
         WorkspaceError
             If the output is not current after building it, or the disk is full or read-only.
         """
-        with pinned():  # what the job reads stays on this machine until it ends
+        with local_copies():  # what the job reads stays on this machine until it ends
             if not job.force and (found := job.current()) is not None:
                 return found
             started = time.perf_counter()

@@ -13,8 +13,8 @@ from typing import NamedTuple, Self
 import pyarrow as pa
 
 from fineweb_mask.tasks.storage.atomic import atomic_write
-from fineweb_mask.tasks.storage.mirror import ensure_local
 from fineweb_mask.tasks.storage.parquet import read_table, write_table
+from fineweb_mask.tasks.storage.remote.copies import ensure_local, local_copies
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey, shard_and_tag, stage_file_name
 from fineweb_mask.tasks.workspace.stage_parquet import key_and_details, read_footer
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -147,9 +147,9 @@ def _read(workspace: Workspace, sizes: dict[str, int]) -> dict[str, Footer]:
 
 def _indexed(workspace: Workspace, folder: str) -> dict[str, Footer]:
     """Return what the index has of a folder: nothing if it is missing or damaged."""
-    path = ensure_local(workspace.index_path(folder))
     try:
-        table = read_table(path, schema=INDEX)
+        with local_copies():
+            table = read_table(ensure_local(workspace.index_path(folder)), schema=INDEX)
     except (OSError, pa.ArrowException):
         return {}
     columns: Sequence[list[object]] = [column.to_pylist() for column in table.columns]

@@ -13,13 +13,12 @@ from typing import Any
 from pydantic import BaseModel
 
 from fineweb_mask.tasks.storage.atomic import atomic_write
-from fineweb_mask.tasks.storage.mirror import ensure_local, mirror_of, size_of
-from fineweb_mask.tasks.storage.scratch import pinned
+from fineweb_mask.tasks.storage.remote.copies import ensure_local, local_copies, remote_of, size_of
 from fineweb_mask.tasks.workspace.references import TAGGED, StageFile, StageKey, digest, file_digest
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 SMALL_BYTES = 2**18
-"""Files of a mirror up to this size are compared by content, although they have to be downloaded."""
+"""Files at a URL up to this size are compared by content, although they have to be downloaded."""
 
 DIGESTS = 10_000
 """Files whose digest is remembered, so that a process reads a model once to compare it."""
@@ -88,7 +87,7 @@ def read_manifest(path: Path) -> Manifest | None:
     RemoteError
         If it is at a URL that cannot be read.
     """
-    with pinned():
+    with local_copies():
         ensure_local(path)
         try:
             text = path.read_text()
@@ -106,22 +105,21 @@ def is_whole(path: Path, manifest: Manifest, *, download: bool = False, by_size:
     path, manifest
         Where the manifest is, and what is in it.
     download
-        Whether files that are only at a URL are downloaded; otherwise large ones are compared by size alone.
+        Whether files at a URL are downloaded; otherwise large ones are compared by size alone.
     by_size
-        Whether files on this machine are compared by size alone, too. In a mirror, small ones are always compared by
-        content: files are uploaded one by one, so a killed run may leave a mix of old and new ones.
+        Whether local files are compared by size alone. At a URL, small ones are always compared by content: files are
+        uploaded one by one, so a killed run may leave a mix of old and new ones.
     """
-    is_mirrored = mirror_of(path) is not None
+    remote = remote_of(path)
+    sizes = {} if remote is None else remote.sizes(path.parent)
     for name, file in manifest.files.items():
         target = path.parent / name
-        if size_of(target) != file.bytes:
+        if (size_of(target) if remote is None else sizes.get(name)) != file.bytes:
             return False
-        is_here = target.is_file() and not by_size
-        with pinned():
-            if (is_here or download or (is_mirrored and file.bytes <= SMALL_BYTES)) and (
-                _digest_now(ensure_local(target)) != file.sha256
-            ):
-                return False
+        if not by_size if remote is None else (download or file.bytes <= SMALL_BYTES):
+            with local_copies():
+                if _digest_now(ensure_local(target)) != file.sha256:
+                    return False
     return True
 
 

@@ -9,7 +9,7 @@ from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 NO_FILE = StageFile(stage="", name="", path="", rows=0, bytes=0, fingerprint="")
-"""In place of a stage's file that a shard does not have; its `path` is empty."""
+"""Stands for a stage's file that a shard does not have; its `path` is empty."""
 
 
 NEAR = "near_duplicate"

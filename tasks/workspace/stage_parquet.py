@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.tasks.storage.atomic import atomic_write
-from fineweb_mask.tasks.storage.mirror import mirror_of, size_of
-from fineweb_mask.tasks.storage.parquet import DamagedFileError, VerifiedFile, read_metadata, seal
+from fineweb_mask.tasks.storage.parquet import DamagedFileError, VerifiedFile, add_checksums, read_metadata
+from fineweb_mask.tasks.storage.remote.copies import remote_of, size_of
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -84,7 +84,7 @@ def stage_file_writer(
             stage_writer.flush()
             footer = {**key.model_dump(), "details": stage_writer.details}
             writer.add_key_value_metadata({FOOTER_KEY: json.dumps(footer, sort_keys=True).encode()})
-        seal(partial)
+        add_checksums(partial)
         written = read_metadata(partial)
         if written.num_rows != stage_writer.rows or not written.schema.to_arrow_schema().equals(schema):
             raise WorkspaceError(
@@ -95,7 +95,7 @@ def stage_file_writer(
 
 @contextmanager
 def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
-    """Open a stage file to read parts of it; where it exists only at a URL, the rest is not downloaded.
+    """Open a stage file to read parts of it; of one at a URL, the rest is not downloaded.
 
     Raises
     ------
@@ -104,10 +104,14 @@ def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
     DamagedFileError
         Here or while reading: if the file is damaged.
     """
-    mirror = mirror_of(path)
     with ExitStack() as opened:
-        source = path if mirror is None or path.is_file() else opened.enter_context(mirror.open(path))
-        yield opened.enter_context(VerifiedFile(source, str(path), pre_buffer=True))
+        try:
+            file = VerifiedFile(path, pre_buffer=True)
+        except FileNotFoundError:
+            if (remote := remote_of(path)) is None:
+                raise
+            file = VerifiedFile(opened.enter_context(remote.open(path)), str(path), pre_buffer=True)
+        yield opened.enter_context(file)
 
 
 def row_group_ends(file: pq.ParquetFile) -> NDArray[np.int64]:
@@ -138,16 +142,17 @@ def read_footer(path: Path) -> pq.FileMetaData | None:
     RemoteError
         If the file is at a URL that cannot be read.
     """
-    mirror = mirror_of(path)
+    remote = remote_of(path)
     try:
-        if mirror is not None and not path.is_file():
-            return mirror.footer(path)
         return read_metadata(path)
-    except (FileNotFoundError, DamagedFileError):
+    except DamagedFileError:
         return None
     except OSError:
-        if mirror is not None:
-            raise
+        if remote is None:
+            return None
+    try:
+        return remote.footer(path)
+    except DamagedFileError:
         return None
 
 

@@ -4,9 +4,7 @@ Guarantees: no file's content depends on the clock, the run, the machine or the 
 give equal bytes.
 """
 
-import errno
 import fcntl
-import glob
 import json
 import logging
 import os
@@ -15,6 +13,7 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Self, TextIO
 
@@ -22,15 +21,16 @@ from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.urls import is_url
 from fineweb_mask.tasks.storage.atomic import make_folder, written_beside
-from fineweb_mask.tasks.storage.mirror import LOCAL_ONLY, ensure_local, mirror_at, mirror_in
+from fineweb_mask.tasks.storage.disk_errors import DISK_REMEDIES, disk_errors_explained
+from fineweb_mask.tasks.storage.remote.copies import ensure_local, remote_folder
 from fineweb_mask.tasks.storage.remote.lease import HeldError, lease
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey, stage_file_name
 
 TAG = "[0-9a-f]" * 16
 """Pattern of `StageKey.tag` in the names of files."""
 
-REPLACED = ("fitted", "dataset")
-"""Folders with files of fixed names, which other machines may have replaced since the workspace was listed."""
+CACHE = "cache"
+"""Folder for what stays on this machine: how long jobs took, spilled data."""
 
 DOCUMENTS = re.compile(rf"documents/.*\.{TAG}\.parquet", re.DOTALL)
 """Names of a shard's documents."""
@@ -41,7 +41,7 @@ MARKER = ".fineweb-mask"
 LAST_RUN = "run.json"
 """File with the recipe of the last run; by it, or by ingested documents, a workspace without the marker is known."""
 
-NOT_THE_USERS = frozenset({LOCAL_ONLY, "lost+found"})
+NOT_THE_USERS = frozenset({CACHE, "lost+found"})
 """Folders that may be in an empty workspace: a check before a run makes one, a disk comes with the other."""
 
 PARTIAL = re.compile(r"\.(.*\.)?[0-9a-f]{32}\.partial|\.(texts|dedup-)[a-z0-9_]{8}\.partial", re.DOTALL)
@@ -53,61 +53,11 @@ LOCK_SECONDS = 0.1
 LEASE_SECONDS = 900.0
 """Longest time to wait for another machine's run: more than it takes for the lease of a killed one to expire."""
 
-DISK_REMEDIES = {
-    errno.ENOSPC: "free some space there, or choose another workspace",
-    errno.EDQUOT: "free some space there, or choose another workspace",
-    errno.EROFS: "choose a workspace that can be written",
-}
-
-
 logger = logging.getLogger(__name__)
 
 
-@contextmanager
-def disk_errors_explained(folder: Path, work: str = "") -> Iterator[None]:
-    """Turn "disk full" and "read-only" errors into messages that name the path, or else `folder`, and the remedy.
-
-    A full disk's message says what `work` was done, such as the stage and the shard, and how many bytes were too few.
-
-    Raises
-    ------
-    WorkspaceError
-        In place of such an error, also of one that DuckDB or safetensors reports.
-    """
-    try:
-        yield
-    except Exception as error:
-        number = disk_errno(error)
-        if number is None:
-            raise
-        where = getattr(error, "filename", None) or folder
-        free = space_left(number, Path(str(where)))
-        what = f"{work}: {where}" if work else where
-        raise WorkspaceError(
-            f"{what}: {os.strerror(number)}{free}: {DISK_REMEDIES[number]}; what was finished before is unchanged"
-        ) from error
-
-
-def disk_errno(error: Exception) -> int | None:
-    """Return the number of an error in `DISK_REMEDIES`; DuckDB and safetensors tell only its text."""
-    if isinstance(error, OSError):
-        return error.errno if error.errno in DISK_REMEDIES else None
-    tells_text = type(error).__module__.partition(".")[0] in {"duckdb", "_duckdb", "safetensors", "safetensors_rust"}
-    return next((number for number in DISK_REMEDIES if tells_text and os.strerror(number) in str(error)), None)
-
-
-def space_left(number: int, path: Path) -> str:
-    """Return what was free on a path's disk, if it is full; the unfinished files that filled it are removed by now."""
-    with suppress(OSError):
-        if number != errno.ENOSPC:
-            return ""
-        there = next(parent for parent in (path, *path.parents) if parent.is_dir())
-        return f" (more than the {shutil.disk_usage(there).free:,} bytes that are free were needed)"
-    return ""
-
-
 def _unusable(folder: Path, error: OSError) -> WorkspaceError:
-    """Return the error for a workspace that is, or cannot be made, no folder to write to."""
+    """Return the error for a workspace that is, or cannot be made, not a folder to write to."""
     where = "" if error.filename in {None, str(folder)} else f" ({error.filename})"
     return WorkspaceError(
         f"workspace: {folder} cannot be used: {error.strerror}{where}: give a folder that can be written"
@@ -120,10 +70,6 @@ def _is_record(content: bytes) -> bool:
         return bool(json.loads(content)["settings"]["workspace"])
     except (ValueError, TypeError, LookupError):
         return False
-
-
-class LockedError(WorkspaceError):
-    """Another process keeps files of a workspace in the same folder."""
 
 
 def _try_lock(file: TextIO, kind: int) -> bool:
@@ -151,12 +97,10 @@ class Workspace:
     Parameters
     ----------
     root
-        A folder or a URL. For a URL, the attribute `root` is the local folder that mirrors it (`Mirror`).
+        A folder or a URL. For a URL, the attribute `root` is the folder of this process's copies (`RemoteFolder`).
     scratch
-        Parent folder of the mirror; by default the one that this process uses for the URL already, else the folder in
+        Parent folder of the copies; by default the one that this process uses for the URL already, else the folder in
         FINEWEB_MASK_SCRATCH, else the user's cache folder.
-    scratch_bytes
-        Most bytes of its files on this machine; by default what this process was given, else 90% of what is free.
 
     Examples
     --------
@@ -166,17 +110,20 @@ class Workspace:
     PosixPath('/data/web/scores/en/000.e2420cf1dada345e.parquet')
     """
 
-    def __init__(self, root: str | Path, scratch: str | Path | None = None, scratch_bytes: int | None = None) -> None:
+    def __init__(self, root: str | Path, scratch: str | Path | None = None) -> None:
         text = str(root).removeprefix("file://")
-        mirror = mirror_at(text, scratch, scratch_bytes) if is_url(text) else mirror_in(Path(text).absolute())
-        self.root = Path(text).absolute() if mirror is None else mirror.root
-        self.url = None if mirror is None else mirror.url  # None for a local folder
+        remote = remote_folder(text, scratch) if is_url(text) else None
+        self.root = Path(text).absolute() if remote is None else remote.root
+        self.here = (
+            self.root if remote is None else remote.here
+        )  # for locks and checkpoints, which stay on this machine
+        self.url = None if remote is None else remote.url  # None for a local folder
         self.fitted = self.root / "fitted"  # models and statistics that were fitted on this corpus
         self.arrivals = self.fitted / "arrivals.json"  # names of the shards, in the order in which they came
         self.dataset = self.root / "dataset"  # the pipeline's product
         self.reports = self.root / "reports"  # reports and metrics
-        self.cache = self.root / LOCAL_ONLY  # stays on this machine: spilled data, how long jobs took
-        self._mirror = mirror
+        self.cache = self.here / CACHE
+        self._remote = remote
 
     @property
     def address(self) -> str:
@@ -184,16 +131,12 @@ class Workspace:
         return self.url or str(self.root)
 
     def display_path(self, path: Path) -> str:
-        """Return a path of the workspace as users know it: the URL of a mirrored file, or the local path."""
-        return str(path) if self._mirror is None else self._mirror.url_of(path)
+        """Return a path of the workspace as users know it: the URL of a remote file, or the local path."""
+        return str(path) if self._remote is None else self._remote.url_of(path)
 
     def shard_path(self, stage_folder: str, shard: str, key: StageKey) -> Path:
         """Return a shard's file of this key in `documents`, `hashes`, `scores`, `embeddings` or `masks`."""
         return self.root / stage_folder / stage_file_name(shard, key)
-
-    def shard_paths(self, stage_folder: str, shard: str) -> list[Path]:
-        """Return a shard's files in a folder, of whatever key, sorted."""
-        return self.files(f"{stage_folder}/{glob.escape(shard)}.{TAG}.parquet")
 
     def index_path(self, stage_folder: str) -> Path:
         """Return the index of a folder of stage files."""
@@ -201,13 +144,9 @@ class Workspace:
 
     def sizes(self, folder: str, suffix: str = ".parquet") -> dict[str, int]:
         """Return the size in bytes of each file below a folder that ends so, by its path in the workspace."""
-        if self._mirror is not None:
-            below = f"{folder}/" if folder else ""
-            return {
-                name: info.bytes
-                for name, info in self._mirror.listing.items()
-                if name.startswith(below) and name.endswith(suffix)
-            }
+        if self._remote is not None:
+            listed = self._remote.files(folder)
+            return {name: info.bytes for name, info in listed.items() if name.endswith(suffix)}
         found = {}
         for parent, folders, names in os.walk(self.root / folder):
             folders[:] = [name for name in folders if not name.startswith(".")]
@@ -241,22 +180,22 @@ class Workspace:
 
     def local(self, path: str) -> Path:
         """Return a file or folder of the workspace, downloading it if necessary; an absolute path stays as it is."""
-        target = self.root / path
-        if self._mirror is not None and target.is_relative_to(self.root):
-            self._mirror.look_for(target)  # another machine may have written it after this one listed the files
-        return ensure_local(target)
+        return ensure_local(self.root / path)
 
     def files(self, pattern: str) -> list[Path]:
         """Return the paths, local or remote, that match a pattern such as `fitted/*.json`, sorted."""
-        found = set(self.root.glob(pattern))
-        if self._mirror is not None:
-            found.update(self._mirror.glob(pattern))
-        return sorted(found)
+        if self._remote is None:
+            return sorted(self.root.glob(pattern))
+        parts = pattern.split("/")
+        names = (name.split("/") for name in self._remote.files(parts[0]))
+        found = (name for name in names if len(name) == len(parts) and all(map(fnmatchcase, name, parts)))
+        return sorted(self.root.joinpath(*name) for name in found)
 
     def exists(self, path: Path) -> bool:
         """Return whether a file, or a folder that is not empty, exists locally or remotely."""
-        is_local = any(path.iterdir()) if path.is_dir() else path.exists()
-        return is_local or (self._mirror is not None and self._mirror.exists(path))
+        if self._remote is not None:
+            return self._remote.exists(path)
+        return any(path.iterdir()) if path.is_dir() else path.exists()
 
     @contextmanager
     def in_use(self) -> Iterator[Self]:
@@ -266,8 +205,6 @@ class Workspace:
 
         Raises
         ------
-        LockedError
-            If the workspace is at a URL, and another run keeps its files in the same folder of this machine.
         WorkspaceError
             If the folder holds something else (`check_is_ours`), or cannot be written.
         """
@@ -276,13 +213,8 @@ class Workspace:
             self._mark()
             if _try_lock(lock, fcntl.LOCK_EX):
                 self._delete_leftovers()
-            elif self._mirror is not None:
-                raise LockedError(
-                    f"another run on this machine keeps files of {self.url} in {self.root}: wait for it, or give this "
-                    "one a folder of its own with --set engine.scratch=FOLDER"
-                )
             _wait_for(lock, fcntl.LOCK_SH, f"waiting for what removes files from {self.display_path(self.root)}")
-            with written_beside(self.root / MARKER):
+            with written_beside(self.here / MARKER):
                 yield self
 
     @contextmanager
@@ -317,44 +249,41 @@ class Workspace:
         started = time.monotonic()
         with self._lock_file(".alone") as lock, ExitStack() as leased:
             _wait_for(lock, fcntl.LOCK_EX, f"waiting for another run that writes to {self.display_path(self.root)}")
-            while self._mirror is not None:
+            while self._remote is not None:
                 try:
-                    leased.enter_context(lease(self._mirror.store, self.root / ".lease"))
+                    leased.enter_context(lease(self._remote.store, self.here / ".lease"))
                     break
                 except HeldError:
                     if time.monotonic() - started > LEASE_SECONDS:
                         raise
                 raise_if_stopped()
                 time.sleep(10 * LOCK_SECONDS)
-            if self._mirror is not None:
-                for folder in REPLACED:
-                    self._mirror.list_again(folder)
             yield self
 
     def _delete_leftovers(self) -> None:
-        """Delete the partial files of killed runs, and, in a mirror, what the URL does not have."""
-        remove_partial_files(self.root.rglob(".*.partial"))
-        if self._mirror is not None:
-            self._mirror.synchronise()
+        """Delete the partial files of killed runs, and models that were replaced at the URL."""
+        remove_partial_files(self.here.rglob(".*.partial"))
+        if self._remote is not None:
+            self._remote.remove_old_models()
 
     @contextmanager
     def _lock_file(self, name: str) -> Iterator[TextIO]:
         """Open a file to lock; the system releases the locks of a killed process."""
-        with disk_errors_explained(self.root):
+        with disk_errors_explained(self.here):
             try:
-                make_folder(self.root)
+                make_folder(self.here)
                 # The file that a link leads to is not ours.
-                handle = os.open(self.root / name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+                handle = os.open(self.here / name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
             except OSError as error:
                 if error.errno in DISK_REMEDIES:
                     raise
-                raise _unusable(self.root, error) from error
+                raise _unusable(self.here, error) from error
         with open(handle, "a", encoding="utf-8") as file:  # noqa: PTH123 - a file that is open
             yield file
 
     def _mark(self) -> None:
-        with disk_errors_explained(self.root), suppress(FileExistsError):
-            (self.root / MARKER).touch(exist_ok=False)
+        with disk_errors_explained(self.here), suppress(FileExistsError):
+            (self.here / MARKER).touch(exist_ok=False)
 
     def check_is_ours(self) -> None:
         """Check that the folder or URL is new, empty or a workspace, before anything in it is replaced or removed.
@@ -364,12 +293,12 @@ class Workspace:
         Raises
         ------
         WorkspaceError
-            If it holds something else, or is no folder.
+            If it holds something else, or is not a folder.
         """
-        if self._mirror is not None:
-            found = self._mirror.store.read_tagged(LAST_RUN)
+        if self._remote is not None:
+            found = self._remote.store.read_tagged(LAST_RUN)
             if found is None or not _is_record(found.content):
-                files = self._mirror.store.list_files()
+                files = self._remote.store.list_files()
                 if not any(DOCUMENTS.fullmatch(name) for name in files):
                     self._refuse(name.partition("/")[0] for name in files)
             return
@@ -396,28 +325,18 @@ class Workspace:
         if found:
             some = ", ".join(map(repr, found[:3])) + (f" and {len(found) - 3:,} more" if len(found) > 3 else "")
             raise WorkspaceError(
-                f"workspace: {self.display_path(self.root)} holds {some}, and no run was begun there: a run could "
-                "replace or remove what is not its own. Give a new or empty folder"
+                f"workspace: {self.display_path(self.root)} holds {some}, and is not a workspace: a run could "
+                "replace or remove these files. Give a new or empty folder"
             )
 
     def check_reachable(self) -> None:
         """Raise `RemoteError` if the workspace is at a URL that cannot be listed."""
-        if self._mirror is not None:
-            self._mirror.store.check()
-
-    def refresh_listing(self) -> None:
-        """List a remote workspace again, to see the files that other machines have written."""
-        if self._mirror is None:
-            return
-        with self._lock_file(".lock") as lock:
-            if _try_lock(lock, fcntl.LOCK_EX):
-                self._mirror.synchronise()
-            else:  # a run of this machine is using it, so its local files must stay
-                self._mirror.refresh_listing()
+        if self._remote is not None:
+            self._remote.store.check()
 
 
 def remove_partial_files(found: Iterable[Path]) -> None:
     """Delete what killed runs did not finish to write, of files that may be it."""
     for leftover in found:
-        if PARTIAL.fullmatch(leftover.name) and not leftover.is_symlink():  # a link is none of ours
+        if PARTIAL.fullmatch(leftover.name) and not leftover.is_symlink():  # no run makes a link
             shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()

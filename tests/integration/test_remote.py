@@ -1,6 +1,5 @@
 """The sample from a bucket into a bucket of a real S3 server that refuses, is gone for a while, is met afresh."""
 
-import io
 import json
 import os
 import random
@@ -20,13 +19,13 @@ from typer.testing import CliRunner
 from fineweb_mask.flows.cli import app
 from fineweb_mask.flows.status.inspection import workspace_status
 from fineweb_mask.flows.sweep import run_sweep
-from fineweb_mask.tasks.storage.mirror import ensure_local
+from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.storage.remote import lease
 from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.conftest import Bucket
 from tests.integration.conftest import RunSample, Service
-from tests.s3 import KEY_ID, SECRET, Proxy
+from tests.s3 import KEY_ID, SECRET, Proxy, S3Server
 
 ROOT = Path(__file__).resolve().parents[2]
 KILLS = 10
@@ -103,16 +102,17 @@ def test_the_sample_goes_from_a_bucket_to_a_bucket_through_failures(
     assert proxy.failed > 10
 
     # As on this machine alone, byte by byte where no footer tells of the source.
-    mirror = Workspace(url).root
-    assert mirror.parent == tmp_path / "cache" / "fineweb-mask"
-    here = {name: mirror / name for name in relative_files(mirror)}
-    there = {name.removeprefix("ws/"): size for name, size in bucket.names("ws/").items()}
-    assert {name: path.stat().st_size for name, path in here.items()} == there
-    assert all(bucket.read(f"ws/{name}") == path.read_bytes() for name, path in here.items())
-    assert dict(rows_of(mirror)) == dict(rows_of(finished))
-    assert data_of(mirror) == data_of(finished) != []
+    made = downloaded(bucket, "ws", tmp_path)
+    here = {path.relative_to(made).as_posix(): path for path in tree_files(made)}
+    assert dict(rows_of(made)) == dict(rows_of(finished))
+    assert data_of(made) == data_of(finished) != []
     assert bucket.unfinished() == []
-    assert not list(mirror.rglob("*.partial"))
+
+    # What jobs copied is gone; nothing unfinished is left, and nothing is only here but the times of jobs.
+    workspace = Workspace(url)
+    assert workspace.root.parent == tmp_path / "cache" / "fineweb-mask"
+    assert [path for stage in STAGES for path in (workspace.root / stage).glob("*.parquet")] == []
+    assert not [path for folder in (workspace.root, workspace.here) for path in folder.rglob("*.partial")]
 
     # No credential is in what was written, here or there, nor in the logs, nor in what Prefect keeps.
     assert LastRun.load(Workspace(url)).settings.workspace == url
@@ -157,25 +157,22 @@ def test_the_sample_goes_from_a_bucket_to_a_bucket_through_failures(
 
 
 @pytest.mark.long
-def test_a_workspace_larger_than_its_room_on_this_machine(
+def test_this_machine_holds_no_more_than_the_jobs_of_a_moment_need(
     bucket: Bucket, run_sample: RunSample, sample_corpus: Path, finished: Path
 ) -> None:
-    """There is room for the classifier and what materialising reads and writes, not for the encoder beside them."""
-    sizes = {path: path.stat().st_size for path in finished.rglob("*") if path.is_file()}
+    """At most the classifier and what materialising reads and writes, and never all of the workspace."""
+    sizes = {path: path.stat().st_size for path in tree_files(finished)}
     folders = ("documents", "scores", "masks", "dataset")
     limit = sum(size for path, size in sizes.items() if path.relative_to(finished).parts[0] in folders) + 2**16
     limit += next((finished / "fitted").glob("quality-fasttext.*.bin")).stat().st_size
     url, most, ended = f"{bucket.url}/narrow", [0], threading.Event()
-
-    def listed() -> dict[Path, int]:
-        files = Workspace(url).root.rglob("*")
-        return {path: path.stat().st_size for path in files if path.is_file() and is_counted(Workspace(url), path)}
+    root = Workspace(url).root
 
     def watch() -> None:
         before: dict[Path, int] = {}
         while not ended.wait(0.02):
             with suppress(FileNotFoundError):  # deleted, or renamed
-                held = listed()
+                held = {path: path.stat().st_size for path in tree_files(root) if not path.name.startswith(".")}
                 if held == before:  # else one file may be counted with another that came in its place
                     most[0] = max(most[0], sum(held.values()))
                 before = held
@@ -183,30 +180,13 @@ def test_a_workspace_larger_than_its_room_on_this_machine(
     watching = threading.Thread(target=watch)
     watching.start()
     try:
-        summary = run_sample(url, f"source.path={sample_corpus / 'corpus'}", f"engine.scratch_bytes={limit}")
+        summary = run_sample(url, f"source.path={sample_corpus / 'corpus'}")
     finally:
         ended.set()
         watching.join()
     assert summary.status == "done"
     assert limit < sum(bucket.names("narrow/").values())
     assert 0 < most[0] <= limit
-    for stage in STAGES:
-        rows = {name: pq.read_table(io.BytesIO(bucket.read(name))) for name in bucket.names(f"narrow/{stage}/")}
-        made = {
-            f"{stage}/{name.rpartition('/')[2].split('.')[0]}": table.replace_schema_metadata()
-            for name, table in rows.items()
-        }
-        assert {name: repr(table.to_pydict()).encode() for name, table in made.items()} == {
-            name: content for name, content in rows_of(finished) if name.startswith(f"{stage}/")
-        }
-    parts = [(name.split("/", 3)[3], bucket.read(name)) for name in sorted(bucket.names("narrow/dataset/data"))]
-    assert parts == data_of(finished)
-
-
-def is_counted(workspace: Workspace, path: Path) -> bool:
-    """Return whether a local file counts for `engine.scratch_bytes`."""
-    parts = path.relative_to(workspace.root).parts
-    return parts[0] != "cache" and not any(part.startswith(".") for part in parts)
 
 
 @pytest.mark.long
@@ -251,12 +231,9 @@ def test_killed_at_random_moments_and_continued_on_other_machines(
         monkeypatch.setattr(lease, name, value)
     reach(bucket.server.url, tmp_path / "last")
     assert run_sample(url, f"source.path={corpus}").status == "done"
-    mirror = Workspace(url).root
-    names = [name.removeprefix("ws/") for name in bucket.names("ws/")]
-    for name in names:
-        ensure_local(mirror / name)
-    assert dict(rows_of(mirror)) == dict(rows_of(finished))
-    assert data_of(mirror) == data_of(finished) != []
+    made = downloaded(bucket, "ws", tmp_path)
+    assert dict(rows_of(made)) == dict(rows_of(finished))
+    assert data_of(made) == data_of(finished) != []
 
 
 @pytest.mark.long
@@ -274,17 +251,48 @@ def test_sweep_and_report_print_the_url_of_their_pages(
     assert ask("report", url).startswith(f"report   {url}/reports/index.html\nmetrics  {url}/reports/metrics.json\n")
 
 
-def relative_files(mirror: Path) -> list[str]:
-    """Return the files of a mirror that are at the URL, too."""
-    names = [path.relative_to(mirror) for path in mirror.rglob("*") if path.is_file()]
-    return [
-        name.as_posix()
-        for name in names
-        if name.parts[0] != "cache" and not any(part.startswith(".") for part in name.parts)
-    ]
+def downloaded(bucket: Bucket, folder: str, tmp_path: Path) -> Path:
+    """Return a local copy of a folder of the bucket."""
+    target = tmp_path / "downloaded"
+    for name in bucket.names(f"{folder}/"):
+        path = target / name.removeprefix(f"{folder}/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bucket.read(name))
+    return target
 
 
 def data_of(workspace: Path) -> list[tuple[str, bytes]]:
     """Return the dataset's files, by their names below the folder of their version."""
     files = sorted((workspace / "dataset").glob("data*/**/*.parquet"))
     return [("/".join(path.relative_to(workspace).parts[2:]), path.read_bytes()) for path in files]
+
+
+@pytest.mark.long
+def test_a_store_that_is_gone_for_good_ends_the_run_within_two_minutes(
+    reach: Callable[..., None], sample_corpus: Path, small_sample: tuple[str, ...], tmp_path: Path
+) -> None:
+    store = S3Server()
+    try:
+        store.client.create_bucket(Bucket="gone")
+        reach(store.url)
+        command = [sys.executable, "-m", "fineweb_mask.flows.cli", "run", "deployments/recipes/sample.yaml"]
+        settings = (*small_sample, f"source.path={sample_corpus / 'corpus'}")
+        command += ["--workspace", "s3://gone/ws", *(f"--set={setting}" for setting in settings)]
+        with subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
+        ) as run:
+            while not store.names("gone", "ws/scores/"):
+                assert run.poll() is None
+                time.sleep(0.1)
+            store.kill()
+            killed = time.monotonic()
+            _, errors = run.communicate(timeout=300)
+        seconds = time.monotonic() - killed
+    finally:
+        store.kill()
+    assert seconds < 120
+    assert run.returncode == 1
+    told = [line for line in errors.splitlines() if line.startswith("fineweb-mask: ")]
+    assert len(told) == 1
+    assert "s3://gone/ws" in told[0]
+    assert "check that the server is up and run the same command again" in told[0]

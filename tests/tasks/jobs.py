@@ -22,11 +22,11 @@ from fineweb_mask.tasks.workspace.references import StageFile
 
 
 def ingest_job(workspace: Any, shard: Any, source: Any, settings: Any) -> IngestJob:
-    return IngestJob(root=str(workspace.root), shard=shard, source=source, settings=settings)
+    return IngestJob(root=workspace.address, shard=shard, source=source, settings=settings)
 
 
 def hash_jobs(workspace: Any, documents: Any) -> list[SortJob]:
-    return [SortJob(root=str(workspace.root), by="hash", file=file) for file in documents]
+    return [SortJob(root=workspace.address, by="hash", file=file) for file in documents]
 
 
 def bucket_jobs(
@@ -34,7 +34,7 @@ def bucket_jobs(
 ) -> list[BucketJob]:
     return [
         BucketJob(
-            root=str(workspace.root),
+            root=workspace.address,
             comparison=comparison,
             sorted_rows=sorted_rows,
             bucket=bucket,
@@ -49,28 +49,28 @@ def dedup_job(workspace: Any, documents: Any, buckets: int = 1, memory_limit: st
     """Compare the shards, which came in the order of `documents`, and return the job that lists their duplicates."""
     hashes = [sort_rows(job) for job in hash_jobs(workspace, documents)]
     found = tuple(find_in_bucket(job) for job in bucket_jobs(workspace, "repeats", hashes, buckets, memory_limit))
-    return DedupJob(root=str(workspace.root), sorted_rows=hashes, buckets=found)
+    return DedupJob(root=workspace.address, sorted_rows=hashes, buckets=found)
 
 
 def classifier_job(workspace: Any, scorer: Any) -> FitClassifierJob:
-    return FitClassifierJob.of(str(workspace.root), scorer)
+    return FitClassifierJob.of(workspace.address, scorer)
 
 
 def statistics_job(workspace: Any, documents: Any, models: Any, settings: Any, processes: int = 1) -> FitStatisticsJob:
     return FitStatisticsJob(
-        root=str(workspace.root), documents=documents, models=models, settings=settings, processes=processes
+        root=workspace.address, documents=documents, models=models, settings=settings, processes=processes
     )
 
 
 def encoder_job(workspace: Any, documents: Any, settings: Any) -> FitEncoderJob:
-    return FitEncoderJob(root=str(workspace.root), documents=documents, settings=settings)
+    return FitEncoderJob(root=workspace.address, documents=documents, settings=settings)
 
 
 def score_job(
     workspace: Any, documents: Any, models: Any, statistics: Any, settings: Any, processes: int = 1
 ) -> ScoreJob:
     return ScoreJob(
-        root=str(workspace.root),
+        root=workspace.address,
         documents=documents,
         models=models,
         statistics=statistics,
@@ -80,7 +80,7 @@ def score_job(
 
 
 def embed_job(workspace: Any, documents: Any, model: Any, settings: Any) -> EmbedJob:
-    return EmbedJob(root=str(workspace.root), documents=documents, model=model, settings=settings)
+    return EmbedJob(root=workspace.address, documents=documents, model=model, settings=settings)
 
 
 def score_embed_job(
@@ -91,19 +91,19 @@ def score_embed_job(
 
 def select_jobs(workspace: Any, shards: Any, settings: Any) -> list[SelectJob]:
     groups = grouped(shards, settings)
-    return [SelectJob(root=str(workspace.root), shards=group, settings=settings) for group in groups]
+    return [SelectJob(root=workspace.address, shards=group, settings=settings) for group in groups]
 
 
 def ranges_jobs(workspace: Any, shards: Any, settings: Any) -> list[RangesJob]:
     groups = grouped(shards, settings)
-    return [RangesJob(root=str(workspace.root), shards=group, settings=settings) for group in groups]
+    return [RangesJob(root=workspace.address, shards=group, settings=settings) for group in groups]
 
 
 def variant_job(
     workspace: Any, group: Any, settings: Any, selector: str, ranges: Any, targets: Any = None, lambs: Any = ()
 ) -> VariantJob:
     return VariantJob(
-        root=str(workspace.root),
+        root=workspace.address,
         shards=group,
         settings=settings,
         selector=selector,
@@ -127,13 +127,13 @@ class Making(NamedTuple):
     def partitioning(self) -> Partitioning:
         """The partitions, and the jobs on them."""
         by_name = {source.name: source for source in self.sources}
-        return Partitioning(str(self.workspace.root), self.shards, by_name, self.recipe.materialize)
+        return Partitioning(self.workspace.address, self.shards, by_name, self.recipe.materialize)
 
     @property
     def job(self) -> MaterializeJob:
         """The last job, as it is known before the others."""
         return MaterializeJob(
-            root=str(self.workspace.root),
+            root=self.workspace.address,
             inputs=self.partitioning.inputs,
             version=self.partitioning.version,
             shards=self.partitioning.shards,

@@ -1,6 +1,8 @@
 """`fineweb-mask push`: upload a dataset to the Hugging Face hub."""
 
+from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -33,11 +35,10 @@ def push(
     from fineweb_mask.tasks.dataset.push import PushError, planned
     from fineweb_mask.tasks.dataset.push import push as push_dataset
     from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance, verify
-    from fineweb_mask.tasks.storage.scratch import pinned
 
-    with pinned():  # the whole dataset, until it is uploaded
+    with ExitStack() as opened:
         with exit_on_error(as_json):
-            dataset = find_dataset(_local_dataset(workspace))
+            dataset = find_dataset(_local_dataset(workspace, opened))
             manifest = read_provenance(dataset)
             plan = planned(Path(dataset.root), manifest, repository, revision)
         with exit_on_failure(as_json), exit_on_error(as_json, FAILED, (PushError,)):
@@ -54,23 +55,21 @@ def push(
             _print(SafeConsole(), plan)
 
 
-def _local_dataset(place: str) -> str:
-    """Return the folder of a dataset on this machine; one at a URL is downloaded."""
+def _local_dataset(place: str, opened: ExitStack) -> str:
+    """Return the folder of a dataset on this machine; one at a URL is downloaded, and deleted with `opened`."""
     from fineweb_mask.models.urls import is_url, reject_credentials, require_writable
     from fineweb_mask.tasks.dataset.verify import find_dataset
-    from fineweb_mask.tasks.storage.mirror import download_tree, ensure_local
-    from fineweb_mask.tasks.workspace.workspace import Workspace
+    from fineweb_mask.tasks.storage.remote.copies import default_scratch, download_tree
 
     if is_url(place):
         require_writable(reject_credentials(place))  # a dataset on the hub need not be pushed
     dataset = find_dataset(place)
     if dataset.is_local:
         return dataset.root
-    if dataset.url == f"{place.rstrip('/')}/dataset":  # of a workspace, which may have a local copy of the files
-        workspace = Workspace(reject_credentials(place))
-        workspace.refresh_listing()
-        return str(ensure_local(workspace.dataset))
-    return str(download_tree(dataset.url))
+    default_scratch().mkdir(parents=True, exist_ok=True)
+    folder = opened.enter_context(TemporaryDirectory(prefix="dataset-", dir=default_scratch()))
+    download_tree(dataset.url, Path(folder))
+    return folder
 
 
 def _print(console: Console, done: "Push") -> None:

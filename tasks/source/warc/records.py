@@ -28,7 +28,7 @@ FIRST_BYTES = 1024
 
 
 class BrokenWarcError(ValueError):
-    """A file is no WARC file, or is damaged or cut off."""
+    """A file is not a WARC file, or is damaged or cut off."""
 
 
 class _Checked(io.RawIOBase):
@@ -65,7 +65,7 @@ def count_rows(shard: SourceShard) -> int:
 
 
 def warc_records(shard: SourceShard, max_bytes: int) -> Iterator[dict[str, Any] | str]:
-    """Yield the rows: a dictionary of COLUMNS, with the bytes of an HTML `page` in place of a `text`, or a problem.
+    """Yield the rows: a dictionary of COLUMNS, with the bytes of an HTML `page` instead of a `text`, or a problem.
 
     Problems are `too_large`, `not_html`, and `http_error` for an answer other than 200.
     """

@@ -28,7 +28,7 @@ RETRIES: "RetryConfig" = {
     "retry_timeout": timedelta(seconds=5),
     "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=2), "base": 2},
 }
-"""Short, because obstore hears no request to stop while it waits; `retries.attempt` waits for longer failures."""
+"""Of single requests, short: obstore hears no request to stop while it waits. `retries.attempt` waits for longer."""
 
 VARIABLES = ("AWS_", "AZURE_", "FSSPEC_S3_", "GOOGLE_")
 OWN_CREDENTIALS = (  # of a process, which take precedence over the files below ~/.aws

@@ -33,7 +33,7 @@ LOST_CONNECTIONS = {  # by package; as names, to avoid importing these libraries
     "aiohttp": frozenset({"ClientConnectionError", "ClientPayloadError"}),
     "httpx": frozenset({"TransportError"}),
     "httpx2": frozenset({"TransportError"}),
-    "ray": frozenset(  # a process or a node of the cluster ended, or Ray ended it for want of memory
+    "ray": frozenset(  # a process or a node of the cluster ended, or Ray ended it because memory ran out
         {
             "ActorDiedError",
             "ActorUnavailableError",

@@ -7,7 +7,7 @@ import errno
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import fsspec
-from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
+from fsspec.spec import AbstractFileSystem
 
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.urls import is_url, is_writable_url, names_a_commit
@@ -34,7 +34,10 @@ def version_tag(meta: "ObjectMeta") -> str:
 
 
 class BucketFiles(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
-    """Reads one bucket of an object store through fsspec's interface; paths are `bucket/key`."""
+    """Lists and reads one bucket of an object store through fsspec's interface; paths are `bucket/key`.
+
+    obstore's own (`obstore.fsspec`) lists folder by folder, and reads ranges of whatever version is there.
+    """
 
     cachable = False
 
@@ -45,7 +48,7 @@ class BucketFiles(AbstractFileSystem):  # type: ignore[misc] # fsspec has no typ
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:  # noqa: ANN401
         """Return the entry of an object, or of a folder with objects below it."""
-        if (found := self._head(path)) is not None:
+        if (found := self.head(path)) is not None:
             return found
         key = self._key(path)
         if not next(iter(self._store.list(key or None, chunk_size=1)), []) and key:
@@ -71,11 +74,11 @@ class BucketFiles(AbstractFileSystem):  # type: ignore[misc] # fsspec has no typ
         for folder in {name.rpartition("/")[0] for name in found} & found.keys():
             if not found[folder]["size"]:  # what marks an empty folder
                 del found[folder]
-        if not found and (file := self._head(path)) is not None:
+        if not found and (file := self.head(path)) is not None:
             found = {path: file}
         return found if options.get("detail") else sorted(found)
 
-    def cat_file(self, path: str, **_: Any) -> bytes:  # noqa: ANN401
+    def cat_file(self, path: str) -> bytes:
         """Return an object's content."""
         return bytes(self._store.get(self._key(path)).bytes())
 
@@ -86,10 +89,8 @@ class BucketFiles(AbstractFileSystem):  # type: ignore[misc] # fsspec has no typ
             raise ChangedError(errno.EINVAL, f"{path} changed while it was read: run again")
         return bytes(found.bytes())
 
-    def _open(self, path: str, mode: str = "rb", **options: Any) -> "BucketFile":  # noqa: ANN401
-        return BucketFile(self, path, mode, cache_type=options.get("cache_type", "readahead"))
-
-    def _head(self, path: str) -> dict[str, Any] | None:
+    def head(self, path: str) -> dict[str, Any] | None:
+        """Return the entry of an object, or None if it does not exist."""
         key = self._key(path)
         try:
             return self._file(self._store.head(key)) if key else None
@@ -107,14 +108,6 @@ class BucketFiles(AbstractFileSystem):  # type: ignore[misc] # fsspec has no typ
 
     def _folder(self, path: str) -> dict[str, Any]:
         return {"name": path, "size": 0, "type": "directory"}
-
-
-class BucketFile(AbstractBufferedFile):  # type: ignore[misc] # fsspec has no types
-    """An object that is read by ranges, all of the version that it had when it was opened."""
-
-    def _fetch_range(self, start: int, end: int) -> bytes:
-        found: bytes = self.fs.read_range(self.path, start, end, self.details["ETag"])
-        return found
 
 
 def open_filesystem(url: str) -> tuple[Any, str]:

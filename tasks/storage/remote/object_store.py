@@ -115,13 +115,8 @@ class Store:
         return attempt(self.url_of(name), self._info, name)
 
     def _info(self, name: str) -> FileInfo | None:
-        try:
-            found = self._files.info(self._path(name))
-        except FileNotFoundError as error:
-            if not is_missing(error):
-                raise
-            return None
-        return file_info(found, self.url_of(name)) if found["type"] == "file" else None
+        found = self._files.head(self._path(name))
+        return None if found is None else file_info(found, self.url_of(name))
 
     def open(self, name: str, expected: FileInfo | None = None) -> RemoteFile:
         """Open a file for reading; `expected` is the version to read, None the current one."""

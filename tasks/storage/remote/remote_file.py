@@ -8,6 +8,7 @@ from typing import Any
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.tasks.storage.remote.errors import ChangedError, RemoteError, redacted
 from fineweb_mask.tasks.storage.remote.filesystem import (
+    BucketFiles,
     FileInfo,
     file_info,
     invalidate_listing,
@@ -95,6 +96,8 @@ class RemoteFile(io.RawIOBase):
             raise ChangedError(errno.EINVAL, f"{redacted(self._url)} changed while it was read: run again")
 
     def _open(self, expected: FileInfo | None) -> FileInfo:
+        if isinstance(self._filesystem, BucketFiles):  # each range is asked of one version
+            return expected or self._current()
         found = self._current()
         self._compare(found, expected or found)
         file = self._filesystem.open(self._path, "rb", cache_type="none")
@@ -111,11 +114,15 @@ class RemoteFile(io.RawIOBase):
 
     def _range(self, start: int, size: int) -> bytes:
         raise_if_stopped()
+        found: bytes
         try:
-            if self._file is None:
-                self._open(self.version)
-            self._file.seek(start)
-            found: bytes = self._file.read(size)
+            if isinstance(self._filesystem, BucketFiles):
+                found = self._filesystem.read_range(self._path, start, start + size, self.version.version)
+            else:
+                if self._file is None:
+                    self._open(self.version)
+                self._file.seek(start)
+                found = self._file.read(size)
         except ValueError as error:  # fsspec's HTTP file, if the server ignores the range and sends the whole file
             self._disconnect()
             raise self._no_ranges() from error

@@ -1,15 +1,18 @@
 """Record a workspace's runs: the recipe of the last run, and a JSON file for every run, including failed ones."""
 
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, Field, field_validator
 
+from fineweb_mask.models.runtime.stopping import despite_stop
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.models.settings.removed import without_removed
 from fineweb_mask.tasks.storage.atomic import atomic_write
-from fineweb_mask.tasks.storage.mirror import read_text
+from fineweb_mask.tasks.storage.remote.copies import read_text
+from fineweb_mask.tasks.storage.remote.retries import brief_retries
 from fineweb_mask.tasks.workspace.workspace import LAST_RUN, Workspace
 
 FOLDER = "runs"
@@ -47,11 +50,18 @@ class RunRecord(BaseModel):
     commit: str | None = None
 
     def end(self, workspace: Workspace) -> Path:
-        """Set `seconds`, write the record and return its path; file names sort by start time."""
+        """Set `seconds`, write the record and return its path; file names sort by start time.
+
+        That of a run that failed or was stopped is not waited for long: the store may be what failed.
+        """
         self.seconds = round((datetime.now(UTC) - self.started).total_seconds(), 3)
         identity = (self.flow_run or "local").split("-")[0]
         path = workspace.root / FOLDER / f"{self.started:%Y%m%dT%H%M%S.%fZ}-{identity}.json"
-        with atomic_write(path) as partial:
+        with ExitStack() as opened:
+            if self.status in {"failed", "interrupted"}:
+                opened.enter_context(despite_stop())
+                opened.enter_context(brief_retries())
+            partial = opened.enter_context(atomic_write(path))
             partial.write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
         return path
 

@@ -5,7 +5,13 @@ import pytest
 
 from fineweb_mask.models.forward.batches import TokenBudget, for_each_batch
 from fineweb_mask.models.runtime import stopping
-from fineweb_mask.models.runtime.stopping import StoppedError, clear_stop_request, raise_if_stopped, request_stop
+from fineweb_mask.models.runtime.stopping import (
+    StoppedError,
+    clear_stop_request,
+    despite_stop,
+    raise_if_stopped,
+    request_stop,
+)
 from fineweb_mask.models.selection import SelectionSettings, select
 
 
@@ -22,6 +28,14 @@ def test_only_a_stop_request_raises():
         raise_if_stopped()
     clear_stop_request()
     raise_if_stopped()
+
+
+def test_what_says_how_a_run_ended_goes_on():
+    request_stop()
+    with despite_stop():
+        raise_if_stopped()
+    with pytest.raises(StoppedError):
+        raise_if_stopped()
 
 
 def test_no_batch_starts_after_a_stop_request():

@@ -103,7 +103,7 @@ def test_a_flipped_bit_in_a_stage_file_is_an_error_or_changes_nothing(
     assert harmless < len(bits) / 4
 
 
-def test_other_readers_take_a_sealed_file_as_any_other(file: Path) -> None:
+def test_other_readers_take_a_file_with_checksums_as_any_other(file: Path) -> None:
     assert pq.read_table(file).equals(table())
     with duckdb.connect() as connection:
         assert connection.sql(f"FROM '{file}'").to_arrow_table()["text"].equals(table()["text"])
@@ -142,7 +142,7 @@ def test_a_file_is_checked_once_until_it_changes(file: Path, monkeypatch: pytest
     assert len(read) == 1
 
 
-def test_a_file_without_a_seal_is_verified_by_its_pages(tmp_path: Path) -> None:
+def test_a_file_without_our_checksums_is_verified_by_its_pages(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     pq.write_table(table(), path, write_page_checksum=True)
     check_columns([path])

@@ -1,21 +1,17 @@
 """Several runs use a workspace; what has a fixed name is written by one at a time; nothing is removed while in use."""
 
-import errno
-import re
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 
-import duckdb
 import pytest
-from safetensors import SafetensorError
 
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.runtime.stopping import StoppedError, clear_stop_request, request_stop
 from fineweb_mask.tasks.storage.atomic import tree_files
-from fineweb_mask.tasks.workspace.workspace import Workspace, disk_errors_explained
+from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.stage_files import KEY, write
 
 
@@ -65,7 +61,7 @@ def test_a_folder_that_holds_something_else_is_refused_as_it_is(tmp_path: Path, 
     (tmp_path / name).write_bytes(b'{"settings": []}')
     before = everything_in(tmp_path)
     for opened in (Workspace(tmp_path).in_use, Workspace(tmp_path).idle):
-        with pytest.raises(WorkspaceError, match=f"holds '{name.partition('/')[0]}', and no run was begun"), opened():
+        with pytest.raises(WorkspaceError, match=f"holds '{name.partition('/')[0]}', and is not a workspace"), opened():
             pass
     assert everything_in(tmp_path) == before
 
@@ -161,36 +157,7 @@ def test_a_stop_is_heard_while_waiting(tmp_path: Path) -> None:
     assert len(found) == 1
 
 
-def test_files_of_a_shard_are_found_by_their_keys(tmp_path: Path) -> None:
-    workspace = Workspace(tmp_path)
-    other = KEY.model_copy(update={"inputs": "j"})
-    paths = {
-        write(workspace.shard_path("numbers", name, key), key=key) for name in ("a", "[a]") for key in (KEY, other)
-    }
-    assert set(workspace.shard_paths("numbers", "[a]")) == {path for path in paths if path.name.startswith("[a]")}
-    assert len(workspace.sizes("numbers")) == 4
-
-
 @pytest.mark.parametrize("name", ["what?", "back\\slash"])
 def test_a_folder_in_which_duckdb_keeps_no_database_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(WorkspaceError, match="holds a question mark or a backslash"):
         Workspace(tmp_path / name / "ws").check_is_ours()
-
-
-def test_errors_of_a_full_disk_and_a_used_up_quota_say_what_was_done_and_what_to_do(tmp_path: Path) -> None:
-    def explained(error: Exception) -> str:
-        with pytest.raises(WorkspaceError) as found, disk_errors_explained(tmp_path, "embed a"):
-            raise error
-        return str(found.value)
-
-    path = str(tmp_path / "x.parquet")
-    full = explained(OSError(errno.ENOSPC, "No space left on device", path))
-    assert re.match(rf"embed a: {re.escape(path)}: No space left on device \(more than the [\d,]+ bytes", full)
-    quota = explained(OSError(errno.EDQUOT, "Disk quota exceeded", path))
-    assert quota.startswith(f"embed a: {path}: Disk quota exceeded: free some space there")
-    of_duckdb = explained(duckdb.IOException(f'IO Error: Could not write file "{path}": No space left on device'))
-    assert of_duckdb.startswith(f"embed a: {tmp_path}: No space left on device (more than")
-    of_safetensors = explained(SafetensorError("I/O error: No space left on device (os error 28)"))
-    assert of_safetensors.startswith(f"embed a: {tmp_path}: No space left on device (more than")
-    with pytest.raises(OSError, match="Input/output"), disk_errors_explained(tmp_path):
-        raise OSError(errno.EIO, "Input/output error")

@@ -49,7 +49,7 @@ def test_a_folder_of_something_else_and_a_server_that_does_not_answer_fail(tmp_p
     with temporary_settings({PREFECT_API_URL: f"{NOWHERE}/api"}):
         result, lines = asked(tmp_path)
     assert result.exit_code == 1
-    assert "holds 'thesis.doc', and no run was begun there" in lines[str(tmp_path)]
+    assert "holds 'thesis.doc', and is not a workspace" in lines[str(tmp_path)]
     assert "does not answer" in lines["Prefect"]
     assert "unset PREFECT_API_URL" in lines["Prefect"]
 

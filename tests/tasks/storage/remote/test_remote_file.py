@@ -79,5 +79,8 @@ def test_a_file_overwritten_while_it_is_read_is_an_error(bucket: Bucket) -> None
         bucket.write("a", b"new" * MIB)
         with pytest.raises(ChangedError, match="/a changed while it was read"):
             file.read(10)
-    with pytest.raises(ChangedError, match="/a changed"):
-        RemoteFile(f"{bucket.url}/a", FileInfo(3 * MIB, "another"))
+    with (
+        RemoteFile(f"{bucket.url}/a", FileInfo(3 * MIB, "another")) as file,
+        pytest.raises(ChangedError, match="/a changed"),
+    ):
+        file.read(10)

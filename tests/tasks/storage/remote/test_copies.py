@@ -1,9 +1,11 @@
-"""A local folder mirrors a workspace on a real S3 server."""
+"""A workspace on a real S3 server is read and written through copies on this machine."""
 
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fineweb_mask.models.errors import WorkspaceError
+from fineweb_mask.models.errors import StorageError, WorkspaceError
 from fineweb_mask.models.settings import MaterializeSettings, PipelineSettings
 from fineweb_mask.tasks.dedup.arrivals import in_order_of_arrival, remember_arrivals
 from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, remove_file, tree_files
-from fineweb_mask.tasks.storage.mirror import VERSIONS, ensure_local, mirror_of, upload_order
 from fineweb_mask.tasks.storage.remote import retries
+from fineweb_mask.tasks.storage.remote.copies import (
+    RemoteFolder,
+    download_tree,
+    ensure_local,
+    local_copies,
+    remote_of,
+    upload_order,
+)
 from fineweb_mask.tasks.storage.remote.errors import RemoteError, UnansweredError
 from fineweb_mask.tasks.workspace import workspace as workspaces
 from fineweb_mask.tasks.workspace.manifest import is_whole, read_manifest, write_manifest
@@ -27,6 +36,7 @@ from tests.conftest import Bucket
 from tests.s3 import Proxy
 
 KEY = StageKey(stage="numbers", version=1, settings="s", inputs="i")
+PIPES: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
 SCHEMA = pa.schema([pa.field("row", pa.uint32(), nullable=False)])
 
 
@@ -44,8 +54,17 @@ def write(workspace: Workspace, name: str = "a", rows: int = 3, key: StageKey = 
     return path
 
 
-def test_the_mirror_is_in_the_cache_folder_or_in_scratch(workspace: Workspace, bucket: Bucket, tmp_path: Path) -> None:
-    assert workspace.root.parent == tmp_path / "cache" / "fineweb-mask"
+def copied(workspace: Workspace) -> set[str]:
+    """Return the names of the copies that this process has."""
+    return {
+        path.relative_to(workspace.root).as_posix()
+        for path in tree_files(workspace.root)
+        if not any(part.startswith(".") for part in path.relative_to(workspace.root).parts)
+    }
+
+
+def test_copies_are_in_the_cache_folder_or_in_scratch(workspace: Workspace, bucket: Bucket, tmp_path: Path) -> None:
+    assert workspace.root.parent == workspace.here.parent == tmp_path / "cache" / "fineweb-mask"
     assert workspace.root.name.startswith("ws-")
     assert workspace.url == f"{bucket.url}/deep/ws"
     assert workspace.display_path(workspace.dataset) == f"{bucket.url}/deep/ws/dataset"
@@ -56,7 +75,7 @@ def test_the_mirror_is_in_the_cache_folder_or_in_scratch(workspace: Workspace, b
     assert Workspace(f"file://{tmp_path}/local").root == tmp_path / "local"
 
 
-def test_a_job_s_address_opens_the_mirror_of_this_process_and_that_of_another_machine(
+def test_a_job_s_address_opens_the_folder_of_this_process_and_that_of_another_machine(
     bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = Workspace(f"{bucket.url}/deep/ws", tmp_path / "scratch")
@@ -65,6 +84,114 @@ def test_a_job_s_address_opens_the_mirror_of_this_process_and_that_of_another_ma
     assert Workspace(tmp_path / "local").address == str(tmp_path / "local")
     monkeypatch.setenv("FINEWEB_MASK_SCRATCH", str(tmp_path / "node"))
     assert Workspace(f"{bucket.url}/other").root.parent == tmp_path / "node"
+
+
+def test_a_folder_that_cannot_be_written_is_told_with_the_setting(bucket: Bucket, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match=r"engine\.scratch: .*file, which files of .* give a folder"):
+        Workspace(f"{bucket.url}/ws", tmp_path / "file")
+
+
+def test_copies_leave_with_the_last_block_that_uses_them(workspace: Workspace) -> None:
+    one, other = write(workspace, "one"), write(workspace, "other")
+    with local_copies():
+        ensure_local(one)
+        with local_copies():
+            ensure_local(one)
+            ensure_local(other)
+            written = write(workspace, "written")
+            assert copied(workspace) >= {f"documents/{path.name}" for path in (one, other, written)}
+        assert one.exists()
+        assert not written.exists()
+    fresh = Workspace(workspace.url or "", workspace.root.parent / "fresh")
+    with local_copies():
+        fresh.local("documents")
+        assert len(copied(fresh)) == 3
+    assert copied(fresh) == set()
+
+
+def test_threads_use_copies_together(workspace: Workspace, proxy: Proxy, reach: Callable[..., None]) -> None:
+    path = write(workspace, rows=200_000)
+    reach(proxy.url)
+    workspace = Workspace(workspace.url or "")
+    path, ready = workspace.root / "documents" / path.name, threading.Barrier(8)
+
+    def read(number: int) -> int:
+        rows = 0
+        for _ in range(5):
+            with local_copies():
+                ready.wait()
+                rows += pq.read_table(ensure_local(path)).num_rows
+        return rows
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(read, range(8))) == [1_000_000] * 8
+    assert copied(workspace) == set()
+
+
+def test_what_a_killed_process_copied_is_deleted_by_the_next_one(bucket: Bucket, tmp_path: Path) -> None:
+    script = (
+        "import os, sys; from fineweb_mask.tasks.workspace.workspace import Workspace\n"
+        "root = Workspace(sys.argv[1]).root; (root / 'a').touch(); print(root, flush=True)\n"
+        "os.kill(os.getpid(), int(sys.argv[2])) if sys.argv[2] != '0' else None\n"
+    )
+    environment = os.environ | {"FINEWEB_MASK_SCRATCH": str(tmp_path / "node")}
+    url = f"{bucket.url}/ws"
+    roots = []
+    for number in ("0", "9"):
+        command = [sys.executable, "-c", script, url, number]
+        done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
+        roots.append(Path(done.stdout.strip()))
+    ended, killed = roots
+    assert not ended.exists()
+    assert (killed / "a").exists()
+    with subprocess.Popen([sys.executable, "-c", f"{script}input()", url, "0"], env=environment, **PIPES) as running:
+        alive = Path(running.stdout.readline().strip())
+        assert not killed.exists()
+        Workspace(url, tmp_path / "node")
+        assert (alive / "a").exists()
+        running.communicate("\n")
+    assert not alive.exists()
+
+
+def test_a_model_is_copied_once_for_all_processes_until_it_is_replaced(
+    workspace: Workspace, bucket: Bucket, proxy: Proxy, reach: Callable[..., None]
+) -> None:
+    path = workspace.fitted / "model.bin"
+    with local_copies(), atomic_write(path) as partial:
+        partial.write_bytes(b"model")
+    reach(proxy.url)
+    folders = [RemoteFolder(workspace.url or "", workspace.here.with_name("ws-other")) for _ in range(2)]
+    for folder in folders:  # two processes
+        with local_copies():
+            copy = folder.root / "fitted" / "model.bin"
+            folder.download(copy)
+            assert copy.read_bytes() == b"model"
+        assert not copy.exists()
+    assert proxy.sent[f"/{bucket.name}/deep/ws/fitted/model.bin"] == len(b"model")
+    bucket.write("deep/ws/fitted/model.bin", b"other")
+    folders[0].download(copy := folders[0].root / "fitted" / "model.bin")
+    assert copy.read_bytes() == b"other"
+    assert len(tree_files(folders[0].here / "models")) == 2
+    folders[0].remove_old_models()
+    assert [path.read_bytes() for path in tree_files(folders[0].here / "models")] == [b"other"]
+
+
+def test_a_copy_is_of_the_version_that_is_at_the_url(workspace: Workspace, bucket: Bucket) -> None:
+    path = workspace.root / "fitted" / "a.json"
+    with atomic_write(path) as partial:
+        partial.write_text("first")
+    assert ensure_local(path).read_text() == "first"
+    bucket.write("deep/ws/fitted/a.json", b"other")
+    assert ensure_local(path).read_text() == "other"
+
+
+def test_a_tree_is_downloaded_without_hidden_files(bucket: Bucket, tmp_path: Path) -> None:
+    for name in ("tree/a", "tree/b/c", "tree/.run.json", "tree/.d/e"):
+        bucket.write(name, name.encode())
+    download_tree(f"{bucket.url}/tree", tmp_path / "here")
+    found = {path.relative_to(tmp_path / "here").as_posix(): path.read_text() for path in tree_files(tmp_path / "here")}
+    assert found == {"a": "tree/a", "b/c": "tree/b/c"}
 
 
 def test_a_file_that_another_machine_wrote_since_the_listing_is_found(workspace: Workspace, tmp_path: Path) -> None:
@@ -110,10 +237,10 @@ def test_a_file_that_cannot_be_uploaded_does_not_appear_locally(
         write(workspace, rows=4)
     assert pq.read_metadata(workspace.shard_path("documents", "a", KEY)).num_rows == 3
     assert bucket.names() == before
-    assert [path.name for path in workspace.root.joinpath("documents").iterdir()] == [f"a.{KEY.tag}.parquet"]
+    assert copied(workspace) == {f"documents/a.{KEY.tag}.parquet"}
 
 
-@pytest.mark.parametrize("name", ["cache/ingest/x", ".parts/x", "documents/.parts/a/x"])
+@pytest.mark.parametrize("name", [".parts/x", "documents/.parts/a/x"])
 def test_local_only_files_are_not_uploaded(workspace: Workspace, bucket: Bucket, name: str) -> None:
     with atomic_write(workspace.root / name) as partial:
         partial.write_text("x")
@@ -142,37 +269,16 @@ def test_a_fresh_machine_sees_what_is_current_without_downloading_it(
         assert wanted is not None
         assert fresh.resolve(wanted) == path
         assert path.read_bytes() == bucket.read(f"deep/ws/documents/{path.name}")
-    assert Workspace(fresh.root).url == workspace.url
 
 
-def test_the_url_is_the_truth_when_a_run_begins(workspace: Workspace, bucket: Bucket) -> None:
-    paths = {name: write(workspace, name) for name in ("kept", "deleted", "overwritten", "touched")}
-    for name in ("notes.txt", "cache/x", "documents/.parts/x"):
-        (workspace.root / name).parent.mkdir(parents=True, exist_ok=True)
-        (workspace.root / name).write_text("only here")
+def test_the_url_is_the_truth(workspace: Workspace, bucket: Bucket) -> None:
+    with local_copies():
+        paths = {name: write(workspace, name) for name in ("kept", "deleted", "overwritten")}
     bucket.server.client.delete_object(Bucket=bucket.name, Key=f"deep/ws/documents/{paths['deleted'].name}")
-    kept = bucket.read(f"deep/ws/documents/{paths['kept'].name}")
-    bucket.write(f"deep/ws/documents/{paths['overwritten'].name}", kept + b"x")
-    paths["touched"].write_bytes(b"by hand")
-    with workspace.in_use():
-        there = {path.relative_to(workspace.root).as_posix() for path in workspace.root.rglob("*") if path.is_file()}
-        assert {name for name in there if not name.startswith(".")} == {
-            "cache/x",
-            "documents/.parts/x",
-            f"documents/{paths['kept'].name}",
-        }
-        assert current_parquet(workspace, paths["touched"], "touched", KEY) is not None
-        assert ensure_local(paths["touched"]).read_bytes() == bucket.read(f"deep/ws/documents/{paths['touched'].name}")
-        assert current_parquet(workspace, paths["deleted"], "deleted", KEY) is None
-        assert current_parquet(workspace, paths["kept"], "kept", KEY) is not None
-
-
-def test_a_damaged_record_of_a_version_costs_a_download(workspace: Workspace) -> None:
-    path = write(workspace)
-    (workspace.root / VERSIONS / path.relative_to(workspace.root)).write_bytes(b"\xff")
-    with workspace.in_use():
-        assert not path.exists()
-        assert ensure_local(path).exists()
+    bucket.write(f"deep/ws/documents/{paths['overwritten'].name}", b"something else")
+    found = {name: current_parquet(workspace, path, name, KEY) for name, path in paths.items()}
+    assert {name for name, file in found.items() if file is not None} == {"kept"}
+    assert workspace.sizes("documents").keys() == {f"documents/{paths[name].name}" for name in ("kept", "overwritten")}
 
 
 def test_a_fitted_folder_is_downloaded_complete_or_fitted_again(
@@ -206,7 +312,7 @@ def test_a_fitted_folder_is_downloaded_complete_or_fitted_again(
     found = read_manifest(fresh.fitted / "encoder.json")
     assert found is not None
     assert is_whole(fresh.fitted / "encoder.json", found, download=True)
-    assert (fresh.fitted / "encoder" / "a" / "weights").read_text() == "other"
+    assert ensure_local(fresh.fitted / "encoder" / "a" / "weights").read_text() == "other"
     remove_file(fresh.fitted / "encoder.json")
     assert "deep/ws/fitted/encoder.json" not in bucket.names()
     assert read_manifest(fresh.fitted / "encoder.json") is None
@@ -219,7 +325,6 @@ def test_a_server_that_does_not_answer_is_not_an_empty_workspace(
     write_manifest(workspace.fitted / "a.json", KEY, [], {})
     reach(proxy.url, tmp_path / "fresh")
     fresh = Workspace(workspace.url or "")
-    fresh.refresh_listing()
     monkeypatch.setattr(retries, "PATIENCE_SECONDS", 0.2)
     proxy.kill()
     with pytest.raises(RemoteError):
@@ -277,8 +382,8 @@ def test_index_files_are_uploaded_last(tmp_path: Path) -> None:
     assert names == ["data-1/README.md", "plots/a.png", "a.txt", "provenance.json", "README.md"]
 
 
-def test_a_local_workspace_has_no_mirror(tmp_path: Path) -> None:
-    assert mirror_of(tmp_path / "a") is None
+def test_a_local_workspace_has_no_copies(tmp_path: Path) -> None:
+    assert remote_of(tmp_path / "a") is None
     assert ensure_local(tmp_path / "a") == tmp_path / "a"
 
 

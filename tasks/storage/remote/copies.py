@@ -1,0 +1,361 @@
+"""Read and write a workspace at a URL through copies on this machine.
+
+A path below the `root` of a `RemoteFolder` stands for the file of that name at the URL. Code computes paths as in a
+local workspace, and calls `ensure_local` before it opens one.
+
+- `root` is a temporary folder of this process, so that no process sees or deletes another's copies. It is deleted when
+  the process ends; the folder of a killed process is deleted by the next one.
+- A job's files are copied when it reads them, and deleted when the last job that reads them ends (`local_copies`): the
+  disk holds what the jobs of one moment read and write. Outside of such a block, copies stay until the process ends.
+- A file is uploaded before it appears in `root`, so that a file at the URL is always complete.
+- Nothing is listed ahead: whether a file exists, its size and its version are asked of the URL, which shows what other
+  machines have written or deleted. A copy is used again only if it is of the version that is there.
+- Fitted models, which every job reads, stay in `here` by name and version, for later processes and runs.
+- `here` also holds what is never uploaded: locks, checkpoints, spilled data, how long jobs took.
+"""
+
+import errno
+import fcntl
+import hashlib
+import os
+import shutil
+import threading
+import uuid
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TextIO
+
+import pyarrow.parquet as pq
+
+from fineweb_mask.models.errors import StorageError
+from fineweb_mask.tasks.storage.parquet import read_metadata
+from fineweb_mask.tasks.storage.remote.buckets import endpoint
+from fineweb_mask.tasks.storage.remote.filesystem import FileInfo
+from fineweb_mask.tasks.storage.remote.object_store import Store
+from fineweb_mask.tasks.storage.remote.remote_file import RemoteFile
+
+FITTED = "fitted"
+"""Folder of a workspace whose files, models, stay on this machine for later processes."""
+
+UPLOADED_LAST = {"provenance.json": 1, "README.md": 2}
+"""Index files of a folder are uploaded last, in this order: a reader who finds one finds every file it refers to."""
+
+SCRATCH = "FINEWEB_MASK_SCRATCH"
+"""Environment variable: the parent folder of the copies on this machine."""
+
+_block: ContextVar["set[tuple[RemoteFolder, str]] | None"] = ContextVar("copies", default=None)
+
+
+@contextmanager
+def local_copies() -> Iterator[None]:
+    """Delete the copies that the block makes when it ends, except those that another block still uses."""
+    used = set[tuple[RemoteFolder, str]]()
+    token = _block.set(used)
+    try:
+        yield
+    finally:
+        _block.reset(token)
+        for folder, name in used:
+            folder.release(name)
+
+
+class _Copy:
+    """A file of the URL on this machine."""
+
+    def __init__(self) -> None:
+        self.users = 0  # blocks of `local_copies`
+        self.version: FileInfo | None = None
+        self.lock = threading.Lock()  # of whoever makes the copy
+
+
+class RemoteFolder:
+    """A folder at a URL, and the copies of its files that this process makes. Its methods are thread-safe.
+
+    Parameters
+    ----------
+    url
+        The folder.
+    here
+        The folder on this machine for what is not uploaded, and for models.
+
+    Attributes
+    ----------
+    root
+        The folder of the copies.
+
+    Raises
+    ------
+    StorageError
+        If `root` cannot be made.
+    """
+
+    def __init__(self, url: str, here: Path) -> None:
+        self.url = url
+        self.here = here
+        self.store = Store(url)
+        self.root = here.with_name(f"{here.name}.{uuid.uuid4().hex[:12]}")
+        self._lock = threading.RLock()
+        self._copies: dict[str, _Copy] = {}
+        self._kept = set[tuple[RemoteFolder, str]]()  # until the process ends
+        try:
+            made = here.with_name(f".{self.root.name}")  # not seen by `_remove_left` before it is locked
+            made.mkdir(parents=True)
+            lock = (made / ".lock").open("w")  # the system unlocks it when the process ends
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            made.rename(self.root)
+            _remove_left(here)
+        except OSError as error:
+            raise StorageError(
+                f"engine.scratch: {self.root.parent}, which files of {url} are copied to, cannot be used: "
+                f"{error.strerror}: give a folder that can be written"
+            ) from error
+        weakref.finalize(self, _remove, self.root, lock, os.getpid())
+
+    def remove_old_models(self) -> None:
+        """Delete the models on this machine that the URL has no longer."""
+        wanted = {self._model(name, info) for name, info in self.store.list_files(FITTED).items()}
+        for path in (self.here / "models").glob("*"):
+            if path not in wanted:
+                path.unlink()
+
+    def name_of(self, path: Path) -> str | None:
+        """Return the name at the URL of a path below `root`, or None for a hidden file, which is not uploaded."""
+        parts = path.relative_to(self.root).parts
+        return None if not parts or any(part.startswith(".") for part in parts) else "/".join(parts)
+
+    def url_of(self, path: Path) -> str:
+        """Return the URL of a path below `root`."""
+        return "/".join([self.url, *path.relative_to(self.root).parts])
+
+    def files(self, folder: str = "") -> dict[str, FileInfo]:
+        """Return the size and version of every file at the URL below a folder, by name; hidden files are left out."""
+        found = self.store.list_files(folder)
+        return {name: info for name, info in found.items() if self.name_of(self.root / name) is not None}
+
+    def sizes(self, folder: Path) -> dict[str, int]:
+        """Return the size of every file at the URL below a folder in `root`, by its path relative to that."""
+        found = self.files("/".join(folder.relative_to(self.root).parts))
+        return {(self.root / name).relative_to(folder).as_posix(): info.bytes for name, info in found.items()}
+
+    def info(self, path: Path) -> FileInfo | None:
+        """Return a file's size and version at the URL, or None if it does not exist there."""
+        name = self.name_of(path)
+        return None if name is None else self.store.info(name)
+
+    def exists(self, path: Path) -> bool:
+        """Return whether the URL has this file, or any file below this folder."""
+        name = self.name_of(path)
+        return name is not None and (self.store.info(name) is not None or bool(self.store.list_files(name)))
+
+    def open(self, path: Path) -> RemoteFile:
+        """Open a file at the URL, to read parts of it without a copy.
+
+        Raises
+        ------
+        FileNotFoundError
+            If the URL has no such file.
+        """
+        name, info = self.name_of(path), self.info(path)
+        if name is None or info is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.url_of(path))
+        return self.store.open(name, info)
+
+    def footer(self, path: Path) -> pq.FileMetaData | None:
+        """Return the footer of a Parquet file at the URL, without a copy; None if the file does not exist."""
+        try:
+            with self.open(path) as file:
+                return read_metadata(file, str(path))
+        except FileNotFoundError:
+            return None
+
+    def download(self, path: Path) -> None:
+        """Copy a file, or all files below a folder, to where they are not or have another version."""
+        name = self.name_of(path)
+        if name is None:
+            return
+        info = self.store.info(name)
+        for one, found in (self.files(name) if info is None else {name: info}).items():
+            self._copy(one, found)
+
+    def _copy(self, name: str, info: FileInfo) -> None:
+        copy, path = self._use(name), self.root / name
+        with copy.lock:
+            if copy.version == info and path.is_file():
+                return
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial = path.parent / f".{path.name}.{uuid.uuid4().hex}.partial"
+            try:
+                if (model := self._model(name, info)).is_file():
+                    partial.hardlink_to(model)
+                else:
+                    info = self.store.download(name, partial)
+                    self._keep_model(partial, name, info)
+                partial.replace(path)
+                copy.version = info
+            finally:
+                partial.unlink(missing_ok=True)
+
+    def upload(self, source: Path, path: Path) -> None:
+        """Upload `source` under the name of `path`, and rename it to `path`."""
+        name = self.name_of(path)
+        if name is None:
+            source.replace(path)
+            return
+        copy, info = self._use(name), self.store.upload(source, name)
+        self._keep_model(source, name, info)
+        with copy.lock:
+            source.replace(path)
+            copy.version = info
+
+    def upload_folder(self, source: Path, path: Path) -> set[str]:
+        """Upload a folder under the name of `path`, index files last, and return the names at the URL.
+
+        The caller renames `source` to `path`.
+        """
+        names = set[str]()
+        for file in upload_order(source):
+            name = self.name_of(path / file.relative_to(source))
+            if name is None:
+                continue
+            copy, copy.version = self._use(name), self.store.upload(file, name)
+            self._keep_model(file, name, copy.version)
+            names.add(name)
+        return names
+
+    def prune(self, path: Path, kept: set[str]) -> None:
+        """Delete the files at the URL below a folder, except those `kept`."""
+        if (name := self.name_of(path)) is not None:
+            self.store.delete(self.files(name).keys() - kept)
+
+    def delete(self, path: Path) -> None:
+        """Delete a file at the URL, but not its copy."""
+        if (name := self.name_of(path)) is not None:
+            self.store.delete([name])
+
+    def _use(self, name: str) -> _Copy:
+        """Return the copy of a name, in use until the current block of `local_copies` ends."""
+        block = _block.get()
+        used = self._kept if block is None else block
+        with self._lock:
+            copy = self._copies.setdefault(name, _Copy())
+            if (self, name) not in used:
+                used.add((self, name))
+                copy.users += 1
+            return copy
+
+    def release(self, name: str) -> None:
+        """End a block's use of a copy, and delete it if no other block uses it."""
+        with self._lock:
+            copy = self._copies[name]
+            copy.users -= 1
+            if not copy.users:
+                del self._copies[name]
+                (self.root / name).unlink(missing_ok=True)
+
+    def _model(self, name: str, info: FileInfo) -> Path:
+        return self.here / "models" / hashlib.sha256(f"{name} {info.version}".encode()).hexdigest()
+
+    def _keep_model(self, file: Path, name: str, info: FileInfo) -> None:
+        if name.startswith(f"{FITTED}/"):
+            model = self._model(name, info)
+            model.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(OSError):  # it is there, or the file system has no links: it is then downloaded again
+                model.hardlink_to(file)
+
+
+def _remove_left(here: Path) -> None:
+    """Delete the copies of processes that were killed."""
+    for lock in here.parent.glob(f"{here.name}.*/.lock"):
+        with suppress(FileNotFoundError, BlockingIOError), lock.open("r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(lock.parent, ignore_errors=True)
+
+
+def _remove(root: Path, lock: TextIO, process: int) -> None:
+    if os.getpid() == process:  # and not one that it forked
+        shutil.rmtree(root, ignore_errors=True)
+    lock.close()
+
+
+_folders: dict[Path, RemoteFolder] = {}  # by `here`
+_chosen: dict[str, Path] = {}  # `here` by its name, where a scratch folder was named
+_lock = threading.Lock()
+
+
+def remote_folder(url: str, scratch: str | Path | None = None) -> RemoteFolder:
+    """Return this process's `RemoteFolder` of a URL, whose files are copied to a folder below `scratch`.
+
+    By default it is the folder that was named before for this URL, else the one in `SCRATCH`, else the user's cache
+    folder: which one is a matter of the machine, so that jobs carry the URL only.
+    """
+    url = url.rstrip("/")
+    code = hashlib.sha256(f"{endpoint() or ''} {url}".encode()).hexdigest()[:12]
+    name = "".join(character if character.isalnum() or character in "._-" else "-" for character in url.split("/")[-1])
+    name = f"{name.lstrip('.')[:80]}-{code}"
+    with _lock:
+        if scratch is not None:
+            _chosen[name] = Path(scratch).absolute() / name
+        here = _chosen.get(name, default_scratch() / name)
+        if here not in _folders:
+            _folders[here] = RemoteFolder(url, here)
+        return _folders[here]
+
+
+def default_scratch() -> Path:
+    """Return the parent folder of the copies on this machine, where no other was named."""
+    if named := os.environ.get(SCRATCH):
+        return Path(named).absolute()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fineweb-mask"
+
+
+def remote_of(path: Path) -> RemoteFolder | None:
+    """Return the remote folder whose `root` contains a path, or None for a local file."""
+    return next((folder for folder in list(_folders.values()) if path.is_relative_to(folder.root)), None)
+
+
+def ensure_local(path: Path) -> Path:
+    """Copy a file or folder of a remote workspace to this machine, and return its path."""
+    if (folder := remote_of(path)) is not None:
+        folder.download(path)
+    return path
+
+
+def on_this_machine(path: Path) -> Path:
+    """Return the path for what belongs to a file and is not uploaded: of a remote workspace, below `here`."""
+    folder = remote_of(path)
+    return path if folder is None else folder.here / path.relative_to(folder.root)
+
+
+def read_text(path: Path) -> str:
+    """Return the content of a small file."""
+    with local_copies():
+        return ensure_local(path).read_text(encoding="utf-8")
+
+
+def size_of(path: Path) -> int | None:
+    """Return the size in bytes of a local or remote file, or None if it does not exist."""
+    with suppress(FileNotFoundError):
+        return path.stat().st_size
+    folder = remote_of(path)
+    info = None if folder is None else folder.info(path)
+    return None if info is None else info.bytes
+
+
+def upload_order(folder: Path) -> list[Path]:
+    """Return the files of a folder in upload order: files in subfolders, other files, provenance.json, README.md."""
+    return sorted(
+        (path for path in folder.rglob("*") if path.is_file()),
+        key=lambda path: (path.parent == folder, path.parent == folder and UPLOADED_LAST.get(path.name, 0), path),
+    )
+
+
+def download_tree(url: str, folder: Path) -> None:
+    """Download a folder without its hidden files."""
+    store = Store(url)
+    for name in store.list_files():
+        if not any(part.startswith(".") for part in name.split("/")):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            store.download(name, folder / name)
