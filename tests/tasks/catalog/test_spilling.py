@@ -14,11 +14,12 @@ def test_databases_at_once_share_the_memory() -> None:
     assert [share_of("2GB", 1), share_of("2GB", 2), share_of("1.5 GiB", 3)] == ["2GB", "1GB", "0.5GiB"]
 
 
-def test_what_is_spilled_is_removed_and_no_bar_is_shown(tmp_path: Path) -> None:
+def test_what_is_spilled_is_removed_and_no_bar_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
     spill = tmp_path / "spill"
     spill.mkdir()
     (spill / "of a killed run").write_text("x")
-    with spilling_database(spill, "1GB", "partition 00000", threads=4, at_once=2, file="chosen.duckdb") as connection:
+    with spilling_database(spill, "1GB", "partition 00000", at_once=2, file="chosen.duckdb") as connection:
         assert {path.name for path in spill.iterdir()} >= {"chosen.duckdb"}
         shown = "SELECT current_setting('enable_progress_bar'), current_setting('threads')"
         assert connection.execute(shown).fetchall() == [(False, 2)]

@@ -12,6 +12,7 @@ from itertools import combinations
 from typing import Any
 from urllib.parse import unquote
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -77,10 +78,15 @@ def data_digests(workspace: Any) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("layout", ["dump", "flat", "url"])
-def test_bytes_do_not_depend_on_threads_or_memory(copied: Any, layout: str) -> None:
-    found = []
-    for changes in ({"threads": 1}, {"threads": 4}, {"memory_limit": "100MB"}):
-        materialize_again(copied, layout=layout, **changes)
+def test_bytes_do_not_depend_on_threads_or_memory(copied: Any, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, connect = [], duckdb.connect
+    for threads, memory_limit in ((1, "2GB"), (4, "2GB"), (4, "100MB")):
+
+        def with_threads(*given: Any, config: dict[str, Any] | None = None, threads: int = threads) -> Any:
+            return connect(*given, config={**(config or {}), "threads": threads})
+
+        monkeypatch.setattr(duckdb, "connect", with_threads)
+        materialize_again(copied, layout=layout, memory_limit=memory_limit)
         found.append(data_digests(copied.workspace))
     assert found[0] == found[1] == found[2]
 

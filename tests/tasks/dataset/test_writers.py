@@ -27,7 +27,9 @@ def rows(n: int, size: int = 100) -> pa.Table:
     return pa.table([texts, list(range(n)), [float("nan"), *[0.5] * (n - 1)]], schema=SCHEMA)
 
 
-def write(folder: Path, table: pa.Table, batch: int, rows: int, **settings: object) -> list[Path]:
+def write(
+    folder: Path, table: pa.Table, batch: int, rows: int = writers.ROW_GROUP_ROWS, **settings: object
+) -> list[Path]:
     given = MaterializeSettings.model_validate(settings)
     with WRITERS[given.format](folder, SCHEMA, given, row_group_rows=rows) as writer:
         for start in range(0, table.num_rows, batch):
