@@ -34,8 +34,8 @@ def validated(model: type[Model], content: Mapping[str, Any]) -> Model:
     except ValidationError as error:
         found = [(_key(problem), _gone(problem, model), problem) for problem in error.errors()]
         gone = {key for key, line, _ in found if line is not None}
-        lines = [line or _explain(problem, model) for key, line, problem in found if line or key not in gone]
-        raise SettingsError("\n".join(dict.fromkeys(lines))) from error
+        problems = [line or _explain(problem, model) for key, line, problem in found if line or key not in gone]
+        raise SettingsError("\n".join(dict.fromkeys(problems))) from error
 
 
 def _key(problem: Mapping[str, Any]) -> tuple[str, ...]:

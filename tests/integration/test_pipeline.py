@@ -253,7 +253,7 @@ def test_one_price_for_all_blocks_selects_the_share_of_the_corpus(workspace, run
     assert built(summary)["select"] == groups + 1 + groups  # curves, budgets, masks
     assert summary.documents_kept == round(0.25 * summary.counts.documents_eligible)
     blocks = json.loads((workspace / "dataset" / "provenance.json").read_text())["details"]["blocks"]
-    assert len({round(block["selected"] / block["documents"], 2) for block in blocks}) > 1
+    assert any(abs(block["selected"] - 0.25 * block["documents"]) > 1 for block in blocks)  # none has just its share
     removed = {found.folder for found in collect_garbage(str(workspace), [])}
     assert {"prices", "budgets"} <= removed
     assert built(run_sample(workspace, *overrides)).get("select", 0) == 0

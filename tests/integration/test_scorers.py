@@ -39,7 +39,7 @@ def run(server: None, folder: Path, corpus: Path) -> Callable[..., RunSummary]:
         labels = ROOT / "data_samples" / "labels.parquet"
         scorers = (
             f"{{kind: fasttext, labels: {{path: {labels}}}}}",
-            f"{{kind: edu, model: {folder}, device: cpu, weight: 2}}",
+            f"{{kind: edu, model: {folder}, weight: 2}}",
             "{kind: column, name: language_quality, column: language_score, weight: 0.5, missing: 0}",
         )
         given = (

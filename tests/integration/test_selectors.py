@@ -80,7 +80,7 @@ def test_a_model_scores_the_few_documents_that_quad_looks_at(workspace, run_samp
     overrides = (
         "selection.solver=quad",
         "selection.near_duplicates.weight=0",
-        f"selection.quad={{scorer: {{kind: edu, model: {folder}, device: cpu}}, batch: 4}}",
+        f"selection.quad={{scorer: {{kind: edu, model: {folder}}}}}",
     )
     run_sample(workspace, *overrides)
     for block in blocks(workspace):

@@ -42,6 +42,7 @@ def test_every_document_of_a_stage_is_told(
 def test_scoring_in_processes_is_told_and_hears_a_request_to_stop(copied: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "SECONDS", 0.0)
     monkeypatch.setattr(score, "BATCH_ROWS", 5)
+    monkeypatch.setattr(score, "POOL_ROWS", 5)
     documents = copied.documents[0]
     path = copied.workspace.resolve(copied.scores[0])
     expected = path.read_bytes()

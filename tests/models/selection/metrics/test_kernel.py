@@ -125,7 +125,7 @@ def test_a_newcomer_that_is_smooth_is_solved_as_the_built_in_ones_are(monkeypatc
     own = {"volume": (volume, 1.0)}
     found = select(features, quality, settings, own_metrics=own)
     assert rounds
-    path = mean_field.Annealing(rounds[0][0], settings.mean_field)
+    path = mean_field.Annealing(rounds[0][0])
     assert path.schedule == mean_field.LINE_SEARCH
     assert not path.others
     learning = {"n_epochs": 200, "partial": 1.0}
