@@ -332,7 +332,7 @@ class Run:
             number, at = ended.get()
             batch, future = self._submitted.pop(number)
             in_flight -= len(batch)
-            for (place, _), answer in zip(batch, task_runs.answers(len(batch), future), strict=True):
+            for (place, _), answer in zip(batch, task_runs.answers([job for _, job in batch], future), strict=True):
                 if isinstance(answer, StageFile):
                     self._busy.append((at - answer.seconds, at))
                 yield place, answer

@@ -25,16 +25,37 @@ def artifacts(service, flow_run) -> dict[str, dict[str, Any]]:
     return service.artifacts(flow_run["id"])
 
 
+def task_runs_of(service, flow_run) -> tuple[list[str], dict[str, set[str]]]:
+    """Return the names of a run's task runs, and for each those that the UI draws an arrow from to it."""
+    runs = service.read("task_runs/filter", flow_runs={"id": {"any_": [flow_run["id"]]}})
+    names = {run["id"]: run["name"] for run in runs}
+    arrows = {run["name"]: {names[one["id"]] for one in run["task_inputs"].get("wait_for", [])} for run in runs}
+    return list(names.values()), arrows
+
+
 def test_deployed_sample_runs_and_is_found_finished_the_second_time(service, sample_run):
     assert sample_run["state"]["type"] == "COMPLETED"
     parts = (service.home / "workspaces" / "sample" / "dataset" / "data").rglob("*.parquet")
     assert sum(pq.read_metadata(part).num_rows for part in parts) == 473
 
+    names, arrows = task_runs_of(service, sample_run)
+    [shard, *_] = [name.removeprefix("embed ") for name in names if name.startswith("embed ")]
+    assert arrows[f"ingest {shard}"] == set()
+    assert arrows[f"embed {shard}"] == {f"ingest {shard}", "fit_encoder encoder"}
+    assert arrows[f"score {shard}"] == {
+        f"ingest {shard}",
+        "fit_classifier quality-fasttext",
+        "fit_statistics quality-statistics",
+    }
+    [selecting] = [name for name in names if name.startswith("select ")]
+    assert {f"score {shard}", f"embed {shard}", "dedup corpus"} <= arrows[selecting]
+    assert selecting in arrows["report report"]
+
     again = service.run("curate/sample")
+    assert task_runs_of(service, again)[1][f"embed {shard}"] == arrows[f"embed {shard}"]
     shown = service.read("task_runs/filter", flow_runs={"id": {"any_": [again["id"]]}})
     assert {run["state"]["name"] for run in shown} == {"Cached"}
     assert sum(run["name"].startswith("embed ") for run in shown) == 4
-    assert any(run["task_inputs"].get("job") for run in shown if run["name"].startswith("score "))  # an arrow
     assert artifacts(service, again)["progress-score"]["data"] == 100.0
     assert "4 of 4 done, 4 cached" in artifacts(service, again)["progress-score"]["description"]
 

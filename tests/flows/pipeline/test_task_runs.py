@@ -8,10 +8,10 @@ from tests.tasks.workspace.test_job import NumbersJob, numbers
 
 def test_a_task_is_named_after_its_stage_and_retried(tmp_path: Path) -> None:
     task = TaskRuns((2.0, 8.0), workers=1)._task_of(numbers, "one")
-    assert (task.name, task.task_run_name) == ("numbers", "{job.kind} {job.name}")
+    assert (task.name, task.task_run_name) == ("numbers", "{name}")
     assert (task.retries, task.retry_delay_seconds) == (2, [2.0, 8.0])
-    found = task.fn(NumbersJob(root=str(tmp_path)))
-    state = task.fn(NumbersJob(root=str(tmp_path)))
+    found = task.fn(NumbersJob(root=str(tmp_path)), "numbers")
+    state = task.fn(NumbersJob(root=str(tmp_path)), "numbers")
     assert (found.cached, state.name, state.is_completed()) == (False, "Cached", True)
-    shown = task.fn(NumbersJob(root=str(tmp_path)), current=found.model_copy(update={"cached": True}))
+    shown = task.fn(NumbersJob(root=str(tmp_path)), "numbers", current=found.model_copy(update={"cached": True}))
     assert shown.name == "Cached"
