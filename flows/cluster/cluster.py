@@ -85,22 +85,22 @@ class Cluster:
         StoppedError
             If the connection is closed, be it at this very moment.
         """
-        done: Future[StageFile] = Future()
+        text, done = as_text(job), Future[StageFile]()
         with self._lock:  # not between the steps of `close`
             if self._closed.is_set():
                 raise StoppedError(STOPPED)
             if job.uses_gpu and self._gpus.wanted:
-                self._gpus.submit(_Asked(job, done))
+                self._gpus.submit(_Asked(job, text, done))
             else:
-                self._start(job, done)
+                self._start(job, text, done)
         return done
 
-    def _start(self, job: StageJob, done: Future[StageFile]) -> None:
+    def _start(self, job: StageJob, text: tuple[str, str], done: Future[StageFile]) -> None:
         what = f"{job.stage.name} {job.name}"
         asked = self._settings.resources.get(job.stage.name, JobResources())
         memory = {} if asked.memory is None else {"memory": asked.memory}
         options = {"name": what, "num_cpus": asked.num_cpus, "scheduling_strategy": "SPREAD"}
-        ref = self._function.options(**options, **memory).remote(*as_text(job), self._settings.scratch)
+        ref = self._function.options(**options, **memory).remote(*text, self._settings.scratch)
         self._running[ref] = done
         ref.future().add_done_callback(lambda answer: self._end(ref, what, answer))
 
@@ -223,6 +223,7 @@ class _Asked(NamedTuple):
     """A job for a process with a GPU."""
 
     job: StageJob
+    text: tuple[str, str]
     done: Future[StageFile]
     attempts: int = 0
 
@@ -279,7 +280,7 @@ class _GpuWorkers:
         """Run a job; return whether the process can take another."""
         what = f"{asked.job.stage.name} {asked.job.name}"
         try:
-            answer = self._ray.get(actor.work_on.remote(*as_text(asked.job), self._scratch))
+            answer = self._ray.get(actor.work_on.remote(*asked.text, self._scratch))
         except self._ray.exceptions.RayActorError as error:
             if asked.attempts < RETRIES and not self._closed and not wait_for_stop(0):
                 logger.warning("%s: its process ended, and it is started again: %s", what, error)

@@ -159,5 +159,5 @@ def test_nothing_is_left_of_a_job_that_failed(source: Path, tmp_path: Path) -> N
 
 def test_json_lines_cannot_be_read_again(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "some text"}\n')
-    with pytest.raises(SourceError, match=r"ingest.copy_text: a\.jsonl is no Parquet file"):
+    with pytest.raises(SourceError, match=r"ingest.copy_text: a\.jsonl is not a Parquet file"):
         check_can_be_read_again(discover(SourceSettings(path=str(tmp_path))))
