@@ -85,12 +85,16 @@ else:  # a form in the Prefect UI lists the choices
 
 def stage_names() -> list[str]:
     """Return the names of all stages, those of the sweep, the comparison and the probe included."""
+    from fineweb_mask.tasks.comparison.page import write_comparison_page
     from fineweb_mask.tasks.comparison.variants import find_ranges, select_variant
     from fineweb_mask.tasks.probe.downstream import answer_tasks
+    from fineweb_mask.tasks.probe.held_out import hold_out
+    from fineweb_mask.tasks.probe.page import write_probe_page
     from fineweb_mask.tasks.probe.training import make_tokenizer, tokenize, train_model
 
-    others = (find_ranges, select_variant, make_tokenizer, tokenize, train_model, answer_tasks)
-    return [task.stage.name for task in (*PIPELINE, *others)]
+    pages = (find_ranges, select_variant, write_comparison_page)
+    probe = (hold_out, make_tokenizer, tokenize, train_model, answer_tasks, write_probe_page)
+    return [task.stage.name for task in (*PIPELINE, *pages, *probe)]
 
 
 def stages_shown_as(name: str) -> list[Stage]:
