@@ -71,6 +71,8 @@ def test_a_chosen_exception_passes_through():
 
 @pytest.mark.parametrize("quarantined", [{}, {"a": "why"}])
 def test_a_page_at_a_url_is_opened_from_its_local_copy(bucket, recipe, monkeypatch, quarantined):
+    for name in ("index.html", "plots/a.png"):
+        bucket.server.client.put_object(Bucket=bucket.name, Key=f"ws/sweep/{name}", Body=name.encode())
     settings = load_recipe(recipe, workspace=f"{bucket.url}/ws")
     workspace = Workspace(settings.workspace)
     page = workspace.root / "sweep" / "index.html"
@@ -79,7 +81,9 @@ def test_a_page_at_a_url_is_opened_from_its_local_copy(bucket, recipe, monkeypat
     monkeypatch.setattr(_common, "open_page", opened.append)
     with pytest.raises(typer.Exit) if quarantined else nullcontext():
         end_with_page(settings, summary, show=True)
-    assert opened == [str(page)]
+    [copied] = map(Path, opened)
+    assert copied.read_text() == "index.html"
+    assert (copied.parent / "plots" / "a.png").read_text() == "plots/a.png"
 
 
 @pytest.mark.parametrize(
