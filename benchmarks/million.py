@@ -37,7 +37,7 @@ SETTINGS = {  # one block of these texts takes minutes with near-duplicates, and
     "selection.near_duplicates.weight": 0,
 }
 EVERY = 0.5  # seconds between two samples of the memory
-SHOWN_WITH = {"select": ("dedup", "select")}  # stages that a command runs besides its own
+SHOWN_WITH = {"select": ("dedup", "select")}  # other stages that a command also runs
 
 
 def make_corpus(folder: Path, documents: int, shards: int) -> Path:

@@ -21,7 +21,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--n", type=int, default=20_000, help="documents")
     parser.add_argument("--d", type=int, default=768, help="dimensions")
-    parser.add_argument("--vectors", help=".npz with features and quality in place of synthetic ones")
+    parser.add_argument("--vectors", help=".npz with features and quality, instead of synthetic ones")
     parser.add_argument("--metrics", nargs="+", default=list(METRICS))
     parser.add_argument("--values", type=int, default=11, help="values of lamb, from 0 to 1")
     parser.add_argument("--repeats", type=int, default=3, help="of which the medians are shown")

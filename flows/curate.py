@@ -136,7 +136,7 @@ def _flow() -> "Flow[..., RunSummary]":
         refresh
             Stages that run again although their files are current.
         overrides
-            Settings in place of the recipe's, by section: `{"selection": {"lamb": 0.3}}`.
+            Settings that replace the recipe's, by section: `{"selection": {"lamb": 0.3}}`.
 
         Raises
         ------

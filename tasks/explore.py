@@ -40,7 +40,7 @@ NAMING_DOCUMENTS = 10_000
 """Documents whose words name the topics."""
 KEPT, LEFT_OUT = "kept", "left out"
 OWN = ("number", "x", "y", "text", "kept", "topic", "near_duplicates", "nearest_cosine", "neighbours")
-"""Columns of the map, besides those of the source and the scores."""
+"""Columns of the map, except those of the source and the scores."""
 
 
 class OtherSelection(BaseModel):

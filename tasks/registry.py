@@ -66,11 +66,11 @@ STAGES = tuple(dict.fromkeys(task.stage.shown_as for task in PIPELINE))
 REFRESHED = tuple(task.stage.name for task in PIPELINE if not task.stage.label)
 """Stages that can be built again although their files are current, with all that is shown under their name.
 
-What is fitted has an option of its own, `refit`.
+What is fitted has its own option, `refit`.
 """
 
 STAGE_FLOWS = tuple(task.stage.name for task in PIPELINE if task.stage.name in task.stage.run_with)
-"""Stages that have a flow of their own."""
+"""Stages that have their own flow."""
 
 SELECTION_INPUTS = frozenset(REFRESHED[: REFRESHED.index(select.stage.name)])
 """Stages that the selection reads from."""

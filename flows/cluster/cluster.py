@@ -169,7 +169,7 @@ def _connect(settings: EngineSettings) -> Any:  # noqa: ANN401 - a module that i
 
 
 def _within(seconds: float, connect: Callable[[], object], address: str) -> None:
-    """Connect to a cluster in a thread that is left behind if it takes longer: Ray has no limit of its own."""
+    """Connect to a cluster in a thread that is left behind if it takes longer: Ray itself has no limit."""
     failed: list[Exception] = []
 
     def attempt() -> None:

@@ -227,7 +227,7 @@ def run_to_page(
     recipe, overrides, workspace, as_json
         See `load_settings_or_exit`.
     check
-        Checks that what the settings and options name exists, and returns what `run` takes besides the settings.
+        Checks that what the settings and options name exists, and returns what `run` takes in addition to the settings.
     run
         Runs the flow.
     tell

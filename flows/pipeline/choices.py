@@ -1,4 +1,4 @@
-"""Name what one run does besides its recipe: what it fits again, and its share of the shards."""
+"""Name what one run does in addition to its recipe: what it fits again, and its share of the shards."""
 
 from typing import Literal, NamedTuple, Self
 

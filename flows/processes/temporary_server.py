@@ -1,6 +1,6 @@
 """Run Prefect's temporary server so that it neither ends before its run nor outlives it, and starts again if it fails.
 
-In a session of its own it gets no Ctrl-C of the run's terminal, and no signal to the run's process group: the run stops
+In its own session it gets no Ctrl-C of the run's terminal, and no signal to the run's process group: the run stops
 first, and then stops it. It reads a pipe from the run, which the system closes when the run ends for any reason.
 
 Prefect's own temporary server outlives a run that is killed, for good, and ends before one that is interrupted;

@@ -40,7 +40,7 @@ def curate(
     recipe
         File or name of a recipe, such as "sample"; or its content, as a dictionary or as settings.
     overrides
-        Settings in place of the recipe's, by section: `{"selection": {"lamb": 0.3}}`.
+        Settings that replace the recipe's, by section: `{"selection": {"lamb": 0.3}}`.
     refit
         What is fitted again on the corpus as it is now: "encoder", "quality", "selection".
     refresh

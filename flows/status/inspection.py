@@ -102,10 +102,10 @@ def open_workspace(folder: str | Path) -> Workspace:
     """
     try:
         workspace = Workspace(require_writable(reject_credentials(str(folder))))
-        is_begun = workspace.exists(LastRun.path(workspace))
+        is_started = workspace.exists(LastRun.path(workspace))
     except (OSError, ValueError) as error:
         raise StatusError(str(error)) from error
-    if not is_begun:
+    if not is_started:
         raise StatusError(f"{folder} is no workspace: no run was started there: it has no run.json")
     return workspace
 
@@ -125,13 +125,13 @@ def last_run(folder: str | Path) -> tuple[Workspace, LastRun, Path]:
         raise StatusError(f"{folder} is no workspace: no run was started there: it has no readable run.json") from error
     except (OSError, ValueError) as error:
         raise StatusError(str(error)) from error
-    begun = Path(last.folder)
-    if not begun.is_dir() and workspace.url is None:
+    start = Path(last.folder)
+    if not start.is_dir() and workspace.url is None:
         raise StatusError(
             f"{folder}: the folder {last.folder}, from which its last run was started, is gone: run its recipe "
             "again from another"
         )
-    return workspace, last, begun if begun.is_dir() else Path.cwd()  # the run was another machine's
+    return workspace, last, start if start.is_dir() else Path.cwd()  # the run was another machine's
 
 
 def inspect_workspace(folder: str | Path) -> Run:
@@ -142,8 +142,8 @@ def inspect_workspace(folder: str | Path) -> Run:
     StatusError
         If the folder is no workspace, or its source or models are out of reach.
     """
-    workspace, last, begun = last_run(folder)
-    with chdir(begun):
+    workspace, last, start = last_run(folder)
+    with chdir(start):
         try:
             return inspect_recipe(workspace, last.settings)
         except (OSError, ValueError, ImportError) as error:

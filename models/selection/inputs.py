@@ -39,7 +39,7 @@ class Given(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class SelectorInputs:
-    """What some selectors read of n documents besides their vectors and their quality; numpy or torch.
+    """What some selectors also read of n documents, next to vectors and quality; numpy or torch.
 
     >>> SelectorInputs(scores={"edu": np.array([2.5, 1.0])}).scores["edu"].tolist()
     [2.5, 1.0]

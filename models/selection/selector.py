@@ -58,7 +58,7 @@ def select(
         Token count of each document, (n,) integers; required with `budget_by="tokens"`. The selection then
         never exceeds the budget of tokens and leaves no room for another document.
     also
-        What some solvers read besides: the scores of several scorers, groups, target examples, importance weights,
+        What some solvers also read: the scores of several scorers, groups, target examples, importance weights,
         a model that scores few documents.
         With `given`, documents of an earlier selection, J and its bound are those of both selections together.
     quality_weights

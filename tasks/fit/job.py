@@ -1,7 +1,7 @@
 """Keep what is fitted on the corpus, and read the sample that it is fitted on.
 
 A fitted model is kept in `fitted/` and reused while the corpus grows, because all shards must share one encoder. It is
-fitted again if a refit is requested; other settings have a model of their own. A lost or damaged model is fitted again
+fitted again if a refit is requested; other settings have their own model. A lost or damaged model is fitted again
 on the same shards as before if these are unchanged.
 
 The files of a model are never replaced, because jobs may be reading them: their names tell the settings and what the

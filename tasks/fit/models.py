@@ -39,7 +39,7 @@ from fineweb_mask.tasks.workspace.job import BadShardError, Dependencies, Stage,
 from fineweb_mask.tasks.workspace.references import StageFile, file_digest
 
 GROUP_DOCUMENTS = 200
-"""Documents of the sample that a group needs for statistics of its own: its mean is then known to 0.07 deviations."""
+"""Documents of the sample that a group needs for its own statistics: its mean is then known to 0.07 deviations."""
 
 
 class FitClassifierJob(FitJob):

@@ -1,6 +1,6 @@
 """List a workspace's stage files with their footers, so that a run is planned without opening each file.
 
-Names tell the keys, so a name in the listing is a file that is current. What plans need besides, such as the number of
+Names tell the keys, so a name in the listing is a file that is current. What a run also needs, such as the number of
 rows, is in the footers. These are kept in `index/`, one Parquet file for each folder of stage files, written at the end
 of a run. The index is a cache: footers that it lacks are read from the files, several at a time.
 """

@@ -48,7 +48,7 @@ def _segment_sums(values: Tensor, lengths: Tensor) -> Tensor:
 def cover_with_cliques(n: int, pairs: Pairs, weights: Tensor) -> Cliques:
     """Cover pairs of weights (e,) float32: grow a clique from the heaviest pair left, and subtract its least weight.
 
-    Where documents are alike in large numbers, pairs remain, each a clique of its own.
+    Where documents are alike in large numbers, pairs remain, each its own clique.
     """
     order = np.argsort(-weights.double().cpu().numpy(), kind="stable")
     covered, rest = (torch.as_tensor(part, device=weights.device) for part in (order[:MOST_PAIRS], order[MOST_PAIRS:]))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Reads = Literal["quality", "scores", "vectors", "groups", "targets", "text", "scorer"]
-"""What a selector reads of the documents, besides the budget and the tokens.
+"""What a selector reads of the documents, except the budget and the tokens.
 
 quality: the combined score. scores: the columns of all scorers. groups: `selection.group_column`, where it is set.
 targets: the vectors of `selection.targets`. text: the texts, compared with those of `selection.targets`. scorer: a

@@ -48,7 +48,7 @@ ANSWERS = pa.schema(
 """What is written of every document; without a text or a vector, quality and inclusion are null."""
 
 OF_VECTORS = {"prompt", "max_tokens", "long_documents", "compute_precision"}
-"""Settings of the embedding that vectors depend on besides the encoder."""
+"""Settings of the embedding that vectors depend on, except the encoder."""
 
 NOTED = {"metrics", "lamb", "select_ratio", "budget", "budget_by"}
 """Settings of the selection that a policy's file names."""

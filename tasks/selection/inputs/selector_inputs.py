@@ -1,4 +1,4 @@
-"""Read what some selectors read besides vectors and quality: separate scores, groups, targets, importance weights."""
+"""Read what some selectors also need: separate scores, groups, targets, importance weights."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
