@@ -120,7 +120,7 @@ def check(settings: PipelineSettings, models: ProbeSettings) -> None:
     """
     if find_spec("accelerate") is None:
         raise SettingsError("the probe trains with accelerate: install fineweb-mask with the extra 'probe'")
-    from fineweb_mask.models.probe.packing import load_tokenizer
+    from fineweb_mask.models.witness.tokens import load_tokenizer
 
     if tasks := tasks_of(models):
         if find_spec("lm_eval") is None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.probe.language_model import quiet
-from fineweb_mask.models.probe.packing import END
+from fineweb_mask.models.witness.tokens import END
 
 if TYPE_CHECKING:
     from lm_eval.tasks import TaskManager

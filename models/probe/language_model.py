@@ -16,9 +16,10 @@ import torch
 from numpy.typing import NDArray
 
 from fineweb_mask.models.forward.device import compute_dtype
-from fineweb_mask.models.probe.packing import IGNORED, DocumentStarts, PackedTokens, padded
+from fineweb_mask.models.probe.packing import IGNORED, DocumentStarts, packed_sequences, padded
 from fineweb_mask.models.probe.settings import Preset
 from fineweb_mask.models.runtime.progress import track
+from fineweb_mask.models.witness.tokens import PackedTokens
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM, Trainer
@@ -104,7 +105,7 @@ def train(
     steps = steps_of(preset, n_tokens)
     set_seed(seed)
     model = make_model(preset, vocabulary)
-    sequences = tokens.sequences(preset.context, steps * preset.batch * preset.context, seed)
+    sequences = packed_sequences(tokens, preset.context, steps * preset.batch * preset.context, seed)
     dtype = compute_dtype("auto", device)
     measured = _Measured(
         model,

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fineweb_mask.models.probe.comparison import bits_per_byte, compare_all, holm
+from fineweb_mask.models.comparison.paired import bits_per_byte, compare_all, holm
 from fineweb_mask.models.probe.settings import GROUPS, POOL, ProbeSettings
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.comparison.figures import described_settings, over_blocks

@@ -24,7 +24,7 @@ from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.references import StageFile
 
 if TYPE_CHECKING:
-    from fineweb_mask.models.probe.packing import PackedTokens
+    from fineweb_mask.models.witness.tokens import PackedTokens
 
 TOKENIZER_CHARACTERS = 50_000_000
 """Of the text that a tokenizer is trained on; more hardly changes it."""
@@ -61,7 +61,7 @@ class TokenizerJob(FolderJob):
 @stage_task
 def make_tokenizer(job: TokenizerJob) -> None:
     """Write `tokenizer.json`."""
-    from fineweb_mask.models.probe.packing import train_tokenizer
+    from fineweb_mask.models.witness.tokens import train_tokenizer
 
     if job.vocabulary is None:
         with atomic_write(job.tokenizer_path) as partial:
@@ -125,7 +125,7 @@ class TokensJob(FolderJob):
 @stage_task
 def tokenize(job: TokensJob) -> None:
     """Write the token ids and the end of every document; `details` count documents and tokens."""
-    from fineweb_mask.models.probe.packing import PackedTokens, load_tokenizer
+    from fineweb_mask.models.witness.tokens import PackedTokens, load_tokenizer
 
     shared = [0]
     texts = _elsewhere(job, shared) if job.files else _selected(job)
@@ -166,7 +166,7 @@ def _elsewhere(job: TokensJob, shared: list[int]) -> Iterator[str]:
 
 def read_tokens(job: "TrainJob") -> "PackedTokens":
     """Return the tokens of a training's arm."""
-    from fineweb_mask.models.probe.packing import PackedTokens
+    from fineweb_mask.models.witness.tokens import PackedTokens
 
     folder = job.workspace.resolve(job.tokens).parent
     return PackedTokens(np.load(folder / "ids.npy", mmap_mode="r"), np.load(folder / "ends.npy"))
@@ -225,7 +225,8 @@ def train_model(job: TrainJob) -> None:
     from fineweb_mask.models.forward.device import choose_device
     from fineweb_mask.models.probe.downstream import save_model
     from fineweb_mask.models.probe.language_model import train
-    from fineweb_mask.models.probe.packing import DocumentStarts, load_tokenizer
+    from fineweb_mask.models.probe.packing import DocumentStarts
+    from fineweb_mask.models.witness.tokens import load_tokenizer
     from fineweb_mask.tasks.inference.gpu import gpu_slot
 
     tokenizer = load_tokenizer(job.workspace.resolve(job.tokenizer).parent / "tokenizer.json")

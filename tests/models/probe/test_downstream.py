@@ -9,8 +9,8 @@ import torch
 from fineweb_mask.models.probe import downstream
 from fineweb_mask.models.probe.downstream import TaskError, answer, check_tasks, save_model
 from fineweb_mask.models.probe.language_model import make_model
-from fineweb_mask.models.probe.packing import train_tokenizer
 from fineweb_mask.models.probe.settings import PREDICTIVE_TASKS, PRESETS
+from fineweb_mask.models.witness.tokens import train_tokenizer
 from tests.models.probe.questions import QUESTIONS, write_task
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of lm-eval and what it loads

@@ -8,10 +8,11 @@ import torch
 
 from fineweb_mask.models.probe import language_model
 from fineweb_mask.models.probe.language_model import losses_in_bits, make_model, steps_of, train
-from fineweb_mask.models.probe.packing import DocumentStarts, PackedTokens, train_tokenizer
+from fineweb_mask.models.probe.packing import DocumentStarts
 from fineweb_mask.models.probe.settings import PRESETS
 from fineweb_mask.models.runtime.progress import reporting_to
 from fineweb_mask.models.runtime.stopping import StoppedError, clear_stop_request, request_stop
+from fineweb_mask.models.witness.tokens import PackedTokens, train_tokenizer
 
 TINY = PRESETS["cpu"].model_copy(
     update={"hidden_size": 32, "layers": 2, "heads": 2, "intermediate_size": 48, "context": 32, "batch": 4}

@@ -4,16 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from fineweb_mask.models.errors import ModelError
-from fineweb_mask.models.probe.packing import (
-    END,
-    IGNORED,
-    DocumentStarts,
-    PackedTokens,
-    load_tokenizer,
-    padded,
-    train_tokenizer,
-)
+from fineweb_mask.models.probe.packing import IGNORED, DocumentStarts, packed_sequences, padded
+from fineweb_mask.models.witness.tokens import END, PackedTokens, train_tokenizer
 
 TEXTS = [
     f"the {animal} sat on the {place}, and ünder it." * 3 for animal in ("cat", "dog") for place in ("mat", "roof")
@@ -25,28 +17,10 @@ def tokenizer():
     return train_tokenizer(TEXTS, 300)
 
 
-def test_any_text_survives_a_round_trip(tokenizer, tmp_path):
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    loaded = load_tokenizer(tmp_path / "tokenizer.json")
-    for text in (*TEXTS, "日本語 \x00 🙂", END):
-        packed = PackedTokens.of([text], loaded)
-        assert packed.ids[-1] == loaded.token_to_id(END)
-        assert loaded.token_to_id(END) not in packed.ids[:-1]  # also in a text that spells it
-        assert loaded.decode(packed.ids[:-1].tolist(), skip_special_tokens=False) == text
-
-
-def test_a_tokenizer_without_an_end_is_refused(tmp_path):
-    from tokenizers import Tokenizer, models
-
-    Tokenizer(models.BPE()).save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(ModelError, match="endoftext"):
-        load_tokenizer(tmp_path / "tokenizer.json")
-
-
 def test_documents_are_packed_in_a_random_order_each_once(tokenizer):
     packed = PackedTokens.of(TEXTS, tokenizer)
     whole = len(packed.ids) // 8 * 8
-    sequences = packed.sequences(8, whole, seed=0)
+    sequences = packed_sequences(packed, 8, whole, seed=0)
     assert sequences.ids.shape == (whole // 8, 8)
     end = tokenizer.token_to_id(END)
     read = [
@@ -56,19 +30,19 @@ def test_documents_are_packed_in_a_random_order_each_once(tokenizer):
     for part in read:
         assert any(original[: len(part)] == tuple(part) for original in originals)
     assert len({tuple(part) for part in read}) == len(read)  # none twice
-    assert not np.array_equal(sequences.ids, packed.sequences(8, whole, seed=1).ids)
-    assert np.array_equal(sequences.ids, packed.sequences(8, whole, seed=0).ids)
+    assert not np.array_equal(sequences.ids, packed_sequences(packed, 8, whole, seed=1).ids)
+    assert np.array_equal(sequences.ids, packed_sequences(packed, 8, whole, seed=0).ids)
 
 
 def test_too_few_tokens_are_repeated(tokenizer):
     packed = PackedTokens.of(TEXTS, tokenizer)
-    twice = packed.sequences(1, 2 * len(packed.ids), seed=3).ids.ravel()
+    twice = packed_sequences(packed, 1, 2 * len(packed.ids), seed=3).ids.ravel()
     counts = np.bincount(twice, minlength=300)
     assert np.array_equal(counts, 2 * np.bincount(packed.ids, minlength=300))
 
 
 def test_a_sequence_is_its_own_label(tokenizer):
-    first = PackedTokens.of(TEXTS, tokenizer).sequences(8, 32, seed=0)[0]
+    first = packed_sequences(PackedTokens.of(TEXTS, tokenizer), 8, 32, seed=0)[0]
     assert torch.equal(first["input_ids"], first["labels"])
     assert first["input_ids"].dtype == torch.int64
 

@@ -8,10 +8,10 @@ from pydantic import ValidationError
 from fineweb_mask.models.errors import ModelError, SettingsError
 from fineweb_mask.models.probe.downstream import save_model
 from fineweb_mask.models.probe.language_model import make_model
-from fineweb_mask.models.probe.packing import train_tokenizer
 from fineweb_mask.models.probe.settings import PRESETS
 from fineweb_mask.models.quality.transformer import PERPLEXITY_BATCH_TOKENS, PerplexityScorer
 from fineweb_mask.models.settings.quality import PerplexityScorerSettings
+from fineweb_mask.models.witness.tokens import train_tokenizer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = PRESETS["cpu"].model_copy(update={"hidden_size": 32, "layers": 1, "heads": 2, "intermediate_size": 32})

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fineweb_mask.models.probe.packing import END, load_tokenizer
 from fineweb_mask.models.settings.selection import NearDuplicateSettings
 from fineweb_mask.models.settings.selectors.options import QuadmixSettings
+from fineweb_mask.models.witness.tokens import END, load_tokenizer
 from fineweb_mask.tasks.comparison.variants import select_variant
 from fineweb_mask.tasks.probe.held_out import HeldOut
 from fineweb_mask.tasks.probe.training import (

@@ -85,7 +85,7 @@ def compare_all(
     for arm, other in combinations(range(n_arms), 2):
         difference = float((losses[arm] - losses[other]).mean())
         of_documents = float((means[:, arm] - means[:, other]).std())
-        found.append(_comparison(arm, other, difference, error * np.sqrt(2 / n_seeds), freedom, of_documents))
+        found.append(compared(arm, other, difference, error * np.sqrt(2 / n_seeds), freedom, of_documents))
     return found
 
 
@@ -118,13 +118,22 @@ def _drawn_means(
     return np.asarray(counts @ of_arms.T / (counts @ weights)[:, None], dtype=np.float64)
 
 
-def _comparison(
-    arm: int, other: int, difference: float, of_seeds: float, freedom: int, of_documents: float
-) -> Comparison:
-    """Compare by two independent errors, the first with Student's t, the second with the normal distribution.
+def compared(arm: int, other: int, difference: float, of_seeds: float, freedom: int, of_documents: float) -> Comparison:
+    """Compare two arms by two independent errors: with Student's t, and with the normal distribution.
 
     At every level the interval's half-width is the root of the sum of both half-widths' squares. It holds the truth at
     least as often as it says, where one of the errors is 0 exactly as often.
+
+    Parameters
+    ----------
+    arm, other
+        Places of the arms.
+    difference
+        Loss of the one less that of the other, in bits per byte.
+    of_seeds, freedom
+        Standard error of what was trained, of so many degrees of freedom; none if these are 0.
+    of_documents
+        Standard error of the choice of held-out documents.
     """
     from scipy import optimize, special
 

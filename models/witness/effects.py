@@ -1,0 +1,174 @@
+"""Judge what arms taught a model: differences to random documents with intervals, each expressed as a dose of damage.
+
+A loss is in bits per byte of held-out documents. Two things make the difference of two arms uncertain. The held-out
+documents are a sample: their paired differences are summed by clusters (pages of one host) and vary between these. And
+an arm is one draw of documents: how much losses vary from draw to draw is measured on arms that are drawn again and
+again, random documents and random documents of a selection's lengths, pooled over these.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fineweb_mask.models.comparison.paired import Comparison, compared, holm
+
+SHUFFLED = "shuffled"
+"""Tokens that are exchanged among each other at random: damage of a known size."""
+UNPREDICTABLE = 2.0
+"""A held-out document is left out if random arms lose more on it, per byte, than so many times their median: encoded
+binaries and the like, which no text predicts and a few of which would decide the mean."""
+
+
+class HeldOut(NamedTuple):
+    """How the losses on n held-out documents are averaged."""
+
+    sizes: NDArray[np.int64]  # (n,), bytes
+    clusters: NDArray[np.int64]  # (n,): documents of one cluster are drawn together
+    groups: NDArray[np.int64] | None = None  # (n,): every group counts as much as another; None: every byte
+
+    def losses(self, bits: NDArray[np.floating]) -> NDArray[np.float64]:
+        """Return the mean loss of arms in bits per byte, from bits (..., n): (...,)."""
+        return np.asarray(bits @ self._weights, dtype=np.float64)
+
+    def error(self, difference: NDArray[np.floating]) -> float:
+        """Return the standard error of a mean difference, from differences in bits, (n,), by linearisation.
+
+        Source: Cochran, "Sampling techniques" (1977), sections 6.3 and 11.8: the ratio estimator, by clusters.
+        """
+        groups = np.zeros(len(self.sizes), dtype=np.int64) if self.groups is None else self.groups
+        ratio = np.bincount(groups, difference) / np.bincount(groups, self.sizes)
+        sums = np.bincount(self.clusters, self._weights * (difference - ratio[groups] * self.sizes))
+        sums = sums[np.bincount(self.clusters) > 0]
+        return float(np.sqrt((sums**2).sum() * len(sums) / max(len(sums) - 1, 1)))
+
+    @property
+    def _weights(self) -> NDArray[np.float64]:
+        if self.groups is None:
+            return np.full(len(self.sizes), 1 / self.sizes.sum())
+        names, of = np.unique(self.groups, return_inverse=True)
+        return np.asarray(1 / (len(names) * np.bincount(of, self.sizes)[of]), dtype=np.float64)
+
+
+class Effect(NamedTuple):
+    """How one arm differs from another on a held-out set, in bits per byte: negative where it predicts it better."""
+
+    difference: float
+    low: float  # ends of the 95% interval
+    high: float
+    adjusted: float  # two-sided p value, adjusted for all arms
+    visible: float  # the smallest difference that would be seen in 80% of such experiments
+    verdict: str
+
+
+class Judged(NamedTuple):
+    """What a held-out set says of the arms."""
+
+    documents: int  # that losses were averaged over
+    left_out: int  # documents that no arm predicts
+    losses: dict[str, list[float]]  # by arm, of every draw of it, in bits per byte
+    against_random: dict[str, Effect]
+    against_lengths: dict[str, Effect]  # where an arm has random documents of its lengths beside it
+    doses: dict[str, dict[float, float]]  # by kind and share, differences to random in bits per byte
+    sees: float | None  # the smallest share of shuffled tokens that would be seen; None: more than was tried
+
+    def as_dose(self, difference: float) -> tuple[str, float] | None:
+        """Return the kind and share of the dose with the same effect; None if no dose has it.
+
+        A share beyond the largest that was tried is infinite.
+        """
+        for kind, effects in self.doses.items():
+            if (max(effects.values(), key=abs) > 0) == (difference > 0):
+                return kind, _share_of(effects, difference)
+        return None
+
+
+def judge(
+    bits: Mapping[str, NDArray[np.floating]],
+    held_out: HeldOut,
+    *,
+    random: str,
+    lengths: Mapping[str, str],
+    doses: Mapping[str, Mapping[float, str]],
+) -> Judged:
+    """Compare arms on one held-out set.
+
+    Parameters
+    ----------
+    bits
+        Loss of every held-out document under the model of every draw of an arm: (draws, n) in bits, by arm.
+    held_out
+        Sizes, clusters and groups of the n documents.
+    random
+        The arm of random documents, of two draws or more.
+    lengths
+        For an arm, the one of random documents of its lengths.
+    doses
+        Arms by kind and share of damage (or of improvement) done to the first draws of `random`. The kind `shuffled`
+        decides what is seen.
+    """
+    predicted = _predictable(bits[random], held_out.sizes)
+    rest = HeldOut(*(None if one is None else one[predicted] for one in held_out))
+    kept = {name: of_arm[:, predicted] for name, of_arm in bits.items()}
+    losses = {name: rest.losses(of_arm) for name, of_arm in kept.items()}
+    dosed = {name for shares in doses.values() for name in shares.values()}
+    controls = set(lengths.values())
+    deviation, freedom = _deviation([loss for name, loss in losses.items() if name not in dosed])
+
+    def compare(pairs: Mapping[str, str]) -> dict[str, Effect]:
+        found = []
+        for name, other in pairs.items():
+            draws = deviation * np.sqrt(1 / len(kept[name]) + 1 / len(kept[other]))
+            of_documents = rest.error(kept[name].mean(0) - kept[other].mean(0))
+            difference = float(losses[name].mean() - losses[other].mean())
+            found.append(compared(0, 1, difference, draws, freedom, of_documents))
+        return {
+            name: _effect(one, adjusted)
+            for name, one, adjusted in zip(pairs, found, holm([one.p for one in found]), strict=True)
+        }
+
+    against = compare({name: random for name in bits if name not in {random, *dosed, *controls}})
+    effects = {
+        kind: {
+            share: float((losses[name] - losses[random][: len(losses[name])]).mean()) for share, name in shares.items()
+        }
+        for kind, shares in doses.items()
+    }
+    visible = max((effect.visible for effect in against.values()), default=np.inf)
+    sees = _share_of(effects.get(SHUFFLED, {0.0: 0.0}), visible)
+    return Judged(
+        documents=int(predicted.sum()),
+        left_out=int((~predicted).sum()),
+        losses={name: loss.tolist() for name, loss in losses.items()},
+        against_random=against,
+        against_lengths=compare(lengths),
+        doses=effects,
+        sees=sees if np.isfinite(sees) else None,
+    )
+
+
+def _effect(found: Comparison, adjusted: float) -> Effect:
+    verdict = found.verdict(adjusted=adjusted, seeds=2)
+    return Effect(found.difference, found.low, found.high, adjusted, found.visible, verdict)
+
+
+def _predictable(bits: NDArray[np.floating], sizes: NDArray[np.int64]) -> NDArray[np.bool_]:
+    per_byte = bits.mean(0) / sizes
+    return np.asarray(per_byte <= UNPREDICTABLE * np.median(per_byte), dtype=np.bool_)
+
+
+def _deviation(losses: Sequence[NDArray[np.float64]]) -> tuple[float, int]:
+    """Return the standard deviation of one draw of documents around its arm, pooled, and its degrees of freedom."""
+    freedom = sum(len(draws) - 1 for draws in losses)
+    squares = sum(((draws - draws.mean()) ** 2).sum() for draws in losses)
+    return (float(np.sqrt(squares / freedom)), freedom) if freedom else (0.0, 0)
+
+
+def _share_of(effects: Mapping[float, float], difference: float) -> float:
+    """Return the share whose effect is a difference, between the shares that were tried; infinite beyond them."""
+    shares = sorted(effects)
+    known = np.maximum.accumulate(np.abs([0.0, *(effects[share] for share in shares)]))
+    if abs(difference) > known[-1]:
+        return float("inf")
+    return float(np.interp(abs(difference), known, [0.0, *shares]))

@@ -1,0 +1,226 @@
+"""Train a language model of n-grams on every arm of a comparison, and judge the arms on held-out documents.
+
+All arms have the same number of tokens: the selections themselves, random documents, the documents of the highest
+quality, random documents of a selection's lengths (more documents for the same tokens teach more words, which is no
+merit of the choice), and random documents with a known share of damage or improvement, by which effects are expressed.
+"""
+
+import os
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fineweb_mask.models.errors import DataError
+from fineweb_mask.models.runtime.progress import track
+from fineweb_mask.models.witness.arms import documents_of_equal_lengths, random_documents
+from fineweb_mask.models.witness.effects import SHUFFLED, HeldOut, Judged, judge
+from fineweb_mask.models.witness.kneser_ney import KneserNey
+from fineweb_mask.models.witness.tokens import PackedTokens
+
+RANDOM, TOP_QUALITY = "random", "top_quality"
+DRAWS = 8
+"""Of random documents; how much they differ is the noise of every arm."""
+LENGTH_DRAWS = 3
+"""Of random documents of an arm's lengths."""
+DOSED_DRAWS = 2
+"""Draws of random documents that get each dose."""
+SHARES = (0.1, 0.2, 0.4)
+"""Doses, as shares of the tokens."""
+MORE = "more tokens"
+SAME_LENGTH = 0.05
+"""An arm with as many documents for its tokens as random ones, within 5%, needs no control of its lengths."""
+FEWEST_OVER = 1.5
+"""Times an arm's tokens that the pool must have, so that random documents are not the same each time."""
+FEWEST_TOKENS = 10_000
+"""Of an arm, below which a model of n-grams has read nothing."""
+
+
+class TooFewTokensError(DataError):
+    """There are too few tokens to compare arms; the message says what to change."""
+
+
+class HeldOutTexts(NamedTuple):
+    """Held-out documents, and what a dose of them is made of."""
+
+    tokens: PackedTokens
+    sample: HeldOut
+    dose: PackedTokens | None = None  # other documents of the same kind, which replace random ones in doses
+
+
+class Witness(NamedTuple):
+    """What all arms taught."""
+
+    tokens: int  # of every arm
+    documents: dict[str, float]  # by arm, the mean over its draws
+    sets: dict[str, Judged]  # by held-out set
+    lengths: dict[str, str]  # by arm, that of random documents of its lengths
+
+
+def witness(
+    pool: PackedTokens,
+    selections: Mapping[str, NDArray[np.integer] | PackedTokens],
+    held_out: Mapping[str, HeldOutTexts],
+    *,
+    vocabulary: int,
+    quality: NDArray[np.floating] | None = None,
+    most_tokens: int = 1_000_000,
+    doses: bool = True,
+    seed: int = 0,
+) -> Witness:
+    """Train a model on every arm and judge the arms on every held-out set.
+
+    Parameters
+    ----------
+    pool
+        All n documents that may be selected, each ended by the end token; none is held out, or too much like one.
+    selections
+        By name, the places of selected documents in the pool, or the tokens of documents from elsewhere.
+    held_out
+        By name, documents that no arm has.
+    vocabulary
+        Number of different tokens.
+    quality
+        (n,) adds the arm `top_quality`.
+    most_tokens
+        Of an arm. The smallest selection may have fewer, which all arms then have; larger ones are sampled.
+    doses
+        Whether random documents with a share of damage are measured, too.
+    seed
+        Seed of all draws.
+
+    Raises
+    ------
+    TooFewTokensError
+        If a selection has fewer than `FEWEST_TOKENS` tokens, or the pool hardly more than the selections.
+    """
+    arms = _Arms(pool, selections, most_tokens, seed)
+    arms.add_selections(selections, quality)
+    if doses:
+        arms.add_doses({name: texts.dose for name, texts in held_out.items() if texts.dose is not None})
+    jobs = [(name, tokens) for name, draws in arms.draws.items() for tokens in draws]
+
+    def losses(job: tuple[str, PackedTokens]) -> dict[str, NDArray[np.float64]]:
+        model = KneserNey(*job[1], vocabulary=vocabulary)
+        return {name: _bits(model, texts.tokens) for name, texts in held_out.items()}
+
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        found = [threads.submit(losses, job) for job in jobs]
+        measured = [one.result() for one in track("models of n-grams", found)]
+    bits = {
+        of_set: {
+            name: np.stack([one[of_set] for (arm, _), one in zip(jobs, measured, strict=True) if arm == name])
+            for name in arms.draws
+        }
+        for of_set in held_out
+    }
+    return Witness(
+        tokens=arms.tokens,
+        documents={name: float(np.mean([len(draw.ends) for draw in draws])) for name, draws in arms.draws.items()},
+        sets={
+            name: judge(bits[name], texts.sample, random=RANDOM, lengths=arms.lengths, doses=arms.doses_for(name))
+            for name, texts in held_out.items()
+        },
+        lengths=arms.lengths,
+    )
+
+
+class _Arms:
+    """The draws of every arm, of equally many tokens."""
+
+    def __init__(
+        self,
+        pool: PackedTokens,
+        selections: Mapping[str, NDArray[np.integer] | PackedTokens],
+        most_tokens: int,
+        seed: int,
+    ) -> None:
+        self.draws: dict[str, list[PackedTokens]] = {}
+        self.lengths: dict[str, str] = {}
+        self._doses: dict[str, dict[float, str]] = {}
+        self._pool, self._of_pool, self._seed = pool, pool.lengths, seed
+        held = {
+            name: int((self._of_pool[one] if isinstance(one, np.ndarray) else one.lengths).sum())
+            for name, one in selections.items()
+        }
+        smallest = min(held, key=lambda name: held[name])
+        self.tokens = min(most_tokens, held[smallest])
+        if self.tokens < FEWEST_TOKENS:
+            raise TooFewTokensError(
+                f"{smallest} has {held[smallest]:,} tokens, from which nothing is learned that could be compared: at "
+                f"least {FEWEST_TOKENS:,} are needed; select more documents"
+            )
+        if self._of_pool.sum() < FEWEST_OVER * self.tokens:
+            raise TooFewTokensError(
+                f"every selection is compared with random documents of {self.tokens:,} tokens, and the corpus has only "
+                f"{self._of_pool.sum():,} in all: select a smaller share"
+            )
+        self._random = [random_documents(self._of_pool, int(self._of_pool.sum()), seed + draw) for draw in range(DRAWS)]
+
+    def add_selections(
+        self, selections: Mapping[str, NDArray[np.integer] | PackedTokens], quality: NDArray[np.floating] | None
+    ) -> None:
+        """Add the selections, random documents, those of the highest quality, and random ones of equal lengths."""
+        self.draws[RANDOM] = [self._pool.take(order, self.tokens) for order in self._random]
+        for name, one in selections.items():
+            of, documents = (self._pool, one) if isinstance(one, np.ndarray) else (one, np.arange(len(one.ends)))
+            self.draws[name] = [of.take(np.random.default_rng(self._seed).permutation(documents), self.tokens)]
+        if quality is not None and TOP_QUALITY not in selections:
+            self.draws[TOP_QUALITY] = [self._pool.take(np.argsort(-quality, kind="stable"), self.tokens)]
+        usual = np.mean([len(draw.ends) for draw in self.draws[RANDOM]])
+        for name in [name for name in self.draws if name != RANDOM]:
+            [own] = self.draws[name]
+            if abs(len(own.ends) / usual - 1) > SAME_LENGTH:
+                self.lengths[name] = f"random of the lengths of {name}"
+                self.draws[self.lengths[name]] = [self._of_lengths(own, draw) for draw in range(LENGTH_DRAWS)]
+
+    def _of_lengths(self, arm: PackedTokens, draw: int) -> PackedTokens:
+        """Return random documents of an arm's lengths; should they have too few tokens, with further ones."""
+        seed = self._seed + DRAWS + draw
+        order = documents_of_equal_lengths(self._of_pool, arm.lengths, seed)
+        missing = self.tokens - int(self._of_pool[order].sum())
+        if missing > 0:
+            rest = np.setdiff1d(np.arange(len(self._of_pool)), order)
+            mean = max(1, int(arm.lengths.mean()))
+            more = np.resize(arm.lengths, missing // mean + 1)
+            order = np.concatenate([order, rest[documents_of_equal_lengths(self._of_pool[rest], more, seed)], rest])
+            order = order[np.sort(np.unique(order, return_index=True)[1])]
+        return self._pool.take(order, self.tokens)
+
+    def add_doses(self, others: Mapping[str, PackedTokens]) -> None:
+        """Add random documents with shares of shuffled tokens, of more tokens, and of a held-out set's kind."""
+        base = self.draws[RANDOM][:DOSED_DRAWS]
+        for share in SHARES:
+            damaged = [draw.shuffled(share, self._seed + place) for place, draw in enumerate(base)]
+            self._add_dose(SHUFFLED, share, damaged)
+            more = round((1 + share) * self.tokens)
+            if self._of_pool.sum() >= more:
+                self._add_dose(MORE, share, [self._pool.take(order, more) for order in self._random[:DOSED_DRAWS]])
+            for name, other in others.items():
+                count = round(share * self.tokens)
+                if len(other.ids) >= count:
+                    dose = other.take(random_documents(other.lengths, count, self._seed), count)
+                    kept = [self._pool.take(order, self.tokens - count) for order in self._random[:DOSED_DRAWS]]
+                    self._add_dose(_of_kind(name), share, [dose.followed_by(rest) for rest in kept])
+
+    def _add_dose(self, kind: str, share: float, draws: list[PackedTokens]) -> None:
+        name = f"{kind} {share:.0%}"
+        self.draws[name] = draws
+        self._doses.setdefault(kind, {})[share] = name
+
+    def doses_for(self, held_out: str) -> dict[str, dict[float, str]]:
+        """Return the doses by which differences on a held-out set are expressed: arms by kind and share."""
+        kinds = (SHUFFLED, _of_kind(held_out), MORE)
+        return {kind: self._doses[kind] for kind in kinds if kind in self._doses}
+
+
+def _of_kind(held_out: str) -> str:
+    return f"{held_out} documents"
+
+
+def _bits(model: KneserNey, texts: PackedTokens) -> NDArray[np.float64]:
+    """Return the loss of every document in bits, (documents,)."""
+    total = np.concatenate([[0.0], np.cumsum(-model.log2_probabilities(*texts))])
+    return np.asarray(np.diff(total[texts.ends], prepend=0.0), dtype=np.float64)

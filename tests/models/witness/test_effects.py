@@ -1,0 +1,117 @@
+"""Verdicts on arms: rarely false among equal arms, found where a dose of damage was planted, in the words of doses."""
+
+import numpy as np
+import pytest
+
+from fineweb_mask.models.witness.effects import HeldOut, judge
+
+DRAWS, LENGTH_DRAWS, DOSED = 8, 3, 2
+DOSES = {"shuffled": {0.1: 0.04, 0.2: 0.085, 0.4: 0.19}, "more tokens": {0.1: -0.015, 0.2: -0.03, 0.4: -0.052}}
+"""Effects as they were measured on 480 pages of the web, of which the deviations below are typical, too."""
+
+
+def experiment(random, effects, *, of_draws=0.005, of_documents=0.08, documents=480):
+    """Bits of arms with these effects (bits per byte), and how they are judged; deviations of a draw and a document.
+
+    Documents are in clusters of three, which share a part of their errors.
+    """
+    sizes, clusters = random.integers(200, 2_000, documents), np.arange(documents) // 3
+    base = random.normal(2.2, 0.3, documents)
+
+    def arm(effect, draws=1):
+        own = (
+            random.normal(0, of_draws, (draws, 1))
+            + random.normal(0, of_documents / 2, (draws, documents // 3))[:, clusters]
+        )
+        return (base + effect + own + random.normal(0, of_documents / 2, (draws, documents))) * sizes
+
+    bits = {"random": arm(0, DRAWS)} | {f"arm {place}": arm(effect) for place, effect in enumerate(effects)}
+    lengths = {}
+    for place in range(len(effects)):
+        lengths[f"arm {place}"] = f"lengths {place}"
+        bits[f"lengths {place}"] = arm(0, LENGTH_DRAWS)
+    doses = {kind: {share: f"{kind} {share}" for share in shares} for kind, shares in DOSES.items()}
+    for kind, shares in DOSES.items():
+        for share, effect in shares.items():
+            bits[f"{kind} {share}"] = bits["random"][:DOSED] + effect * sizes
+    return bits, HeldOut(sizes, clusters), {"random": "random", "lengths": lengths, "doses": doses}
+
+
+@pytest.mark.parametrize(("of_draws", "of_documents"), [(0.005, 0.08), (0.001, 0.15), (0.01, 0.02)])
+def test_ten_equal_arms_are_told_apart_in_at_most_five_percent(of_draws, of_documents):
+    random, false, trials = np.random.default_rng(5), 0, 300
+    for _ in range(trials):
+        bits, held_out, how = experiment(random, [0] * 10, of_draws=of_draws, of_documents=of_documents)
+        judged = judge(bits, held_out, **how)
+        false += min(effect.adjusted for effect in judged.against_random.values()) < 0.05
+    assert false <= trials * 0.05 + 2 * np.sqrt(trials * 0.05 * 0.95)
+
+
+def test_a_dose_of_ten_percent_is_found():
+    random, found = np.random.default_rng(6), 0
+    for _ in range(100):
+        bits, held_out, how = experiment(random, [DOSES["shuffled"][0.1]] + [0] * 9)
+        found += judge(bits, held_out, **how).against_random["arm 0"].verdict == "worse"
+    assert found >= 95
+
+
+def test_intervals_cover_the_truth():
+    random, covered = np.random.default_rng(7), 0
+    for _ in range(300):
+        bits, held_out, how = experiment(random, [0.01])
+        effect = judge(bits, held_out, **how).against_random["arm 0"]
+        covered += effect.low <= 0.01 <= effect.high
+    assert covered >= 300 * 0.93
+
+
+def test_an_effect_is_expressed_as_a_dose():
+    bits, held_out, how = experiment(np.random.default_rng(0), [0])
+    judged = judge(bits, held_out, **how)
+    assert judged.as_dose(0.085) == ("shuffled", pytest.approx(0.2))
+    assert judged.as_dose(-0.0225) == ("more tokens", pytest.approx(0.15))
+    assert judged.as_dose(0.5) == ("shuffled", float("inf"))
+    assert judged.as_dose(0.02) == ("shuffled", pytest.approx(0.05))
+
+
+def test_what_would_have_been_seen_shrinks_with_the_noise():
+    seen = []
+    for scale in (1, 0.2):
+        bits, held_out, how = experiment(
+            np.random.default_rng(0), [0] * 3, of_draws=0.005 * scale, of_documents=0.08 * scale
+        )
+        seen.append(judge(bits, held_out, **how).sees)
+    assert 0 < seen[1] < seen[0] < 0.4
+    bits, held_out, how = experiment(np.random.default_rng(0), [0] * 3, of_draws=0.5)
+    assert judge(bits, held_out, **how).sees is None
+
+
+def test_documents_that_nothing_predicts_do_not_count():
+    bits, held_out, how = experiment(np.random.default_rng(0), [0])
+    noise = bits["arm 0"].copy()
+    for of_arm in bits.values():
+        of_arm[:, 7] = 7.9 * held_out.sizes[7]
+    bits["arm 0"][:, 7] += 1e6
+    judged = judge(bits, held_out, **how)
+    assert (judged.left_out, judged.documents) == (1, 479)
+    expected = np.delete(noise, 7, axis=1).sum() / np.delete(held_out.sizes, 7).sum()
+    assert judged.losses["arm 0"] == [pytest.approx(expected)]
+
+
+def test_a_mean_over_groups_counts_each_group_as_much():
+    sizes = np.array([100, 100, 100, 1_000])
+    held_out = HeldOut(sizes, np.arange(4), np.array([0, 0, 0, 1]))
+    assert held_out.losses(np.array([[200, 200, 200, 3_000.0]])) == pytest.approx([2.5])
+
+
+@pytest.mark.parametrize("groups", [None, "two"])
+def test_the_standard_error_is_that_of_a_bootstrap_of_clusters(groups):
+    random = np.random.default_rng(3)
+    sizes, clusters = random.integers(200, 2_000, 600), np.arange(600) // 4
+    of = None if groups is None else (clusters % 3 == 0).astype(int)
+    difference = sizes * (0.02 + random.normal(0, 0.05, 150)[clusters] + random.normal(0, 0.1, 600))
+    held_out = HeldOut(sizes, clusters, of)
+    drawn = []
+    for _ in range(1_500):
+        rows = (4 * random.integers(0, 150, 150)[:, None] + np.arange(4)).ravel()
+        drawn.append(HeldOut(sizes[rows], clusters[rows], None if of is None else of[rows]).losses(difference[rows]))
+    assert held_out.error(difference) == pytest.approx(np.std(drawn), rel=0.1)

@@ -1,0 +1,101 @@
+"""The model of n-grams: equal to a plain reference, normalised, the same for any order of documents."""
+
+from collections import Counter, defaultdict
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fineweb_mask.models.witness.kneser_ney import KneserNey
+
+DOCUMENTS = st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=12), min_size=1, max_size=8)
+
+
+def packed(documents):
+    return np.concatenate(documents).astype(np.uint16), np.cumsum([len(one) for one in documents])
+
+
+class Reference:
+    """Interpolated Kneser-Ney as the papers write it: dictionaries of tuples, one probability at a time."""
+
+    def __init__(self, documents, vocabulary, order):
+        self.vocabulary, self.order = vocabulary, order
+        self.counts = [Counter() for _ in range(order + 1)]
+        for document in documents:
+            for end in range(order, len(document) + 1):
+                self.counts[order][tuple(document[end - order : end])] += 1
+        for n in range(1, order):
+            before = defaultdict(set)
+            for document in documents:
+                for end in range(n, len(document) + 1):
+                    gram = tuple(document[end - n : end])
+                    if end == n:
+                        self.counts[n][gram] += 1
+                    else:
+                        before[gram].add(document[end - n - 1])
+            for gram, tokens in before.items():
+                self.counts[n][gram] += len(tokens)
+
+    def probability(self, context, token):
+        if len(context) + 1 > self.order:
+            context = context[-(self.order - 1) :] if self.order > 1 else ()
+        p = 1 / self.vocabulary
+        for n in range(1, len(context) + 2):
+            counts = self.counts[n]
+            once, twice = (sum(count == k for count in counts.values()) for k in (1, 2))
+            discount = once / (once + 2 * twice) if once else 0.5
+            shorter = tuple(context[len(context) - n + 1 :])
+            after = [count for gram, count in counts.items() if gram[:-1] == shorter]
+            if not after:
+                break
+            own = max(counts.get((*shorter, token), 0) - discount, 0)
+            p = (own + discount * len(after) * p) / sum(after)
+        return p
+
+
+@settings(max_examples=60, deadline=None)
+@given(train=DOCUMENTS, test=DOCUMENTS, order=st.integers(1, 5))
+def test_equal_to_the_reference(train, test, order):
+    model, reference = KneserNey(*packed(train), vocabulary=5, order=order), Reference(train, 5, order)
+    expected = [reference.probability(tuple(one[:at]), one[at]) for one in test for at in range(len(one))]
+    np.testing.assert_allclose(model.log2_probabilities(*packed(test)), np.log2(expected), rtol=1e-12, atol=1e-12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(train=DOCUMENTS, context=st.lists(st.integers(0, 4), max_size=6))
+def test_probabilities_add_up_to_one(train, context):
+    model = KneserNey(*packed(train), vocabulary=5, order=4)
+    found = model.log2_probabilities(*packed([[*context, token] for token in range(5)]))
+    last = 2.0 ** found[len(context) :: len(context) + 1]
+    assert last.sum() == pytest.approx(1, abs=1e-9)
+
+
+def test_probabilities_of_a_large_vocabulary_add_up_to_one():
+    random = np.random.default_rng(0)
+    ids, vocabulary = random.zipf(1.3, 20_000) % 3_000, 3_000
+    model = KneserNey(ids, np.arange(100, 20_001, 100), vocabulary=vocabulary)
+    for start in (0, 37, 150):
+        context = ids[start : start + 4]
+        found = model.log2_probabilities(*packed([[*context, token] for token in range(vocabulary)]))
+        assert (2.0 ** found[4::5]).sum() == pytest.approx(1, abs=1e-9)
+
+
+@given(documents=DOCUMENTS, seed=st.integers(0, 99))
+@settings(max_examples=30, deadline=None)
+def test_the_order_of_the_documents_does_not_matter(documents, seed):
+    test = packed([[0, 1, 2, 3, 4, 0, 1]])
+    shuffled = [documents[at] for at in np.random.default_rng(seed).permutation(len(documents))]
+    first, second = (KneserNey(*packed(one), vocabulary=5).log2_probabilities(*test) for one in (documents, shuffled))
+    assert first.tobytes() == second.tobytes()
+
+
+def test_what_was_read_is_likelier_than_what_was_not():
+    model = KneserNey(*packed([[1, 2, 3, 4, 0]] * 5), vocabulary=10)
+    read, unread = (model.log2_probabilities(*packed([one])).sum() for one in ([1, 2, 3, 4, 0], [4, 3, 2, 1, 0]))
+    assert read > unread + 5
+
+
+def test_an_unknown_token_has_the_same_share_as_every_other():
+    model = KneserNey(*packed([[0, 1]]), vocabulary=8, order=2)  # both seen once: their whole mass is discounted
+    assert model.log2_probabilities(*packed([[6], [0]])).tolist() == [-3, -3]

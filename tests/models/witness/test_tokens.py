@@ -1,0 +1,65 @@
+"""Tokens: every text survives a round trip, documents are put together and cut, damage is of its size."""
+
+import numpy as np
+import pytest
+
+from fineweb_mask.models.errors import ModelError
+from fineweb_mask.models.witness.tokens import END, PackedTokens, load_tokenizer, measured_starts, train_tokenizer
+
+TEXTS = [
+    f"the {animal} sat on the {place}, and ünder it." * 3 for animal in ("cat", "dog") for place in ("mat", "roof")
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train_tokenizer(TEXTS, 300)
+
+
+def test_any_text_survives_a_round_trip(tokenizer, tmp_path):
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    loaded = load_tokenizer(tmp_path / "tokenizer.json")
+    for text in (*TEXTS, "日本語 \x00 🙂", END):
+        packed = PackedTokens.of([text], loaded)
+        assert packed.ids[-1] == loaded.token_to_id(END)
+        assert loaded.token_to_id(END) not in packed.ids[:-1]  # also in a text that spells it
+        assert loaded.decode(packed.ids[:-1].tolist(), skip_special_tokens=False) == text
+
+
+def test_a_tokenizer_without_an_end_is_refused(tmp_path):
+    from tokenizers import Tokenizer, models
+
+    Tokenizer(models.BPE()).save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(ModelError, match="endoftext"):
+        load_tokenizer(tmp_path / "tokenizer.json")
+
+
+def test_documents_are_taken_in_order_and_the_last_is_cut(tokenizer):
+    packed = PackedTokens.of(TEXTS, tokenizer)
+    parts = np.split(packed.ids, packed.ends[:-1])
+    taken = packed.take(np.array([2, 0, 3]))
+    assert taken.ids.tolist() == [*parts[2], *parts[0], *parts[3]]
+    assert taken.lengths.tolist() == packed.lengths[[2, 0, 3]].tolist()
+    cut = packed.take(np.array([2, 0, 3]), len(parts[2]) + 1)
+    assert cut.ids.tolist() == [*parts[2], parts[0][0]]
+    assert cut.ends.tolist() == [len(parts[2]), len(parts[2]) + 1]
+    assert packed.take(np.array([1]), 10**6).ids.tolist() == parts[1].tolist()
+    assert len(packed.take(np.array([], dtype=int), 5).ids) == 0
+    assert packed.take(np.array([1])).followed_by(packed.take(np.array([0]))).ids.tolist() == [*parts[1], *parts[0]]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 1.0])
+def test_a_share_of_the_tokens_changes_places(tokenizer, share):
+    packed = PackedTokens.of(TEXTS * 50, tokenizer)
+    shuffled = packed.shuffled(share, seed=0)
+    assert np.array_equal(np.sort(shuffled.ids), np.sort(packed.ids))
+    changed = (shuffled.ids != packed.ids).mean()
+    assert 0.7 * share <= changed <= share  # some go where an equal token was
+
+
+@pytest.mark.parametrize("tokens", [1, 7, 1000])
+def test_the_start_of_a_document_has_the_bytes_of_its_tokens(tokenizer, tokens):
+    starts, sizes = measured_starts([*TEXTS, ""], tokenizer, tokens)
+    for text, ids, size in zip(TEXTS, np.split(starts.ids, starts.ends[:-1]), sizes, strict=False):
+        assert len(tokenizer.decode(ids.tolist()).encode()) == size == min(size, len(text.encode()))
+    assert sizes[-1] == 0
