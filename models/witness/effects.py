@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fineweb_mask.models.comparison.paired import Comparison, compared, holm
+from fineweb_mask.models.witness.paired import Comparison, compared, holm
 
 SHUFFLED = "shuffled"
 """Tokens that are exchanged among each other at random: damage of a known size."""

@@ -23,7 +23,7 @@ from fineweb_mask.models.witness.tokens import PackedTokens
 RANDOM, TOP_QUALITY = "random", "top_quality"
 DRAWS = 8
 """Of random documents; how much they differ is the noise of every arm."""
-LENGTH_DRAWS = 3
+LENGTH_DRAWS = 2
 """Of random documents of an arm's lengths."""
 DOSED_DRAWS = 2
 """Draws of random documents that get each dose."""

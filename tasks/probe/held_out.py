@@ -9,7 +9,6 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
-from urllib.parse import urlsplit
 
 import numpy as np
 import pyarrow as pa
@@ -21,11 +20,12 @@ from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.probe.settings import GROUPS, POOL
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.schemas import DUPLICATES
-from fineweb_mask.tasks.probe.texts import corpus_texts, texts_of
+from fineweb_mask.models.witness.overlap import near_rows
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.texts import documents_of
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.parquet import read_schema, read_table, write_table
+from fineweb_mask.tasks.witness.texts import corpus_texts, host_of, texts_of
 from fineweb_mask.tasks.workspace.job import Dependencies, FolderJob, Stage, find_file, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.manifest import write_manifest
@@ -36,8 +36,6 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 
 FEWEST = 20
 """Documents of a held-out set, without which a difference means nothing."""
-COSINES_AT_ONCE = 1 << 24
-"""Cosines that are computed at one time."""
 HELD_OUT = pa.schema(
     [
         pa.field("set", pa.string(), nullable=False),
@@ -163,7 +161,7 @@ def _drawn(job: HeldOutJob) -> pa.Table:
         own = [place for place in sorted(chosen) if shards[place] == index]
         of_own = rows[own]
         table = documents_of(job.workspace, shard.documents, of_own.astype(np.int64), ["text", "url"])
-        hosts = [_host(url) for url in table["url"].to_pylist()]
+        hosts = [host_of(url) for url in table["url"].to_pylist()]
         clusters = [host or f"{shard.name} {row}" for host, row in zip(hosts, of_own, strict=True)]
         sets, of_groups = [chosen[place] for place in own], [groups[place] for place in own]
         names = [shard.name] * len(own)
@@ -195,13 +193,6 @@ def _candidates(
         of_shard = table[job.by].cast(pa.string()).take(pa.array(kept)).to_pylist() if len(columns) > 1 else []
         groups += of_shard or [None] * len(kept)
     return np.array(ranks, dtype=np.uint64), np.array(shards), np.array(rows, dtype=np.uint32), groups
-
-
-def _host(url: str | None) -> str | None:
-    try:
-        return urlsplit(url or "").hostname
-    except ValueError:
-        return None
 
 
 def _of_files(name: str, texts: Iterator[str], most: int) -> pa.Table:
@@ -257,7 +248,7 @@ def _exclude(job: HeldOutJob, documents: pa.Table, sharing: list[list[int]]) -> 
         reasons = {
             "duplicate": duplicate_rows(job.workspace, shard.duplicates),
             "held_out": held_out[shard.name],
-            "near_duplicate": _near(_unit(job.workspace, shard.embeddings), others, job.threshold),
+            "near_duplicate": near_rows(_unit(job.workspace, shard.embeddings), others, job.threshold),
             "shared_words": np.array(shared, dtype=np.int64),
         }
         excluded, counts = np.zeros(shard.rows, dtype=bool), {}
@@ -267,19 +258,6 @@ def _exclude(job: HeldOutJob, documents: pa.Table, sharing: list[list[int]]) -> 
         with stage_file_writer(job.excluded_path(shard), DUPLICATES, job.key) as writer:
             writer.write(pa.record_batch([pa.array(np.flatnonzero(excluded).astype(np.uint32))], schema=DUPLICATES))
             writer.details = {"excluded": counts, "documents": shard.rows}
-
-
-def _near(
-    vectors: NDArray[np.float32],  # (rows, d)
-    others: NDArray[np.float32],  # (k, d)
-    threshold: float,
-) -> NDArray[np.intp]:
-    """Return the rows that have a cosine of the threshold or more with one of the others."""
-    near = np.zeros(len(vectors), dtype=bool)
-    step = max(1, COSINES_AT_ONCE // len(others))
-    for start in track("rows compared", range(0, len(vectors), step)):
-        near[start : start + step] = (vectors[start : start + step] @ others.T >= threshold).any(1)
-    return np.flatnonzero(near)
 
 
 def _unit(workspace: Workspace, file: StageFile) -> NDArray[np.float32]:

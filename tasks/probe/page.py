@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fineweb_mask.models.comparison.paired import bits_per_byte, compare_all, holm
 from fineweb_mask.models.probe.settings import GROUPS, POOL, ProbeSettings
 from fineweb_mask.models.settings import PipelineSelectionSettings
+from fineweb_mask.models.witness.paired import bits_per_byte, compare_all, holm
 from fineweb_mask.tasks.comparison.figures import described_settings, over_blocks
 from fineweb_mask.tasks.probe.held_out import excluded_counts
 from fineweb_mask.tasks.probe.losses import LOSSES, Losses, VariantFiles, task_set

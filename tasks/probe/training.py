@@ -15,10 +15,10 @@ from fineweb_mask.models.probe.settings import MOST_REPEATS, Preset
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.tasks.inference.model_files import model_file
 from fineweb_mask.tasks.probe.held_out import HeldOut
-from fineweb_mask.tasks.probe.texts import corpus_texts, texts_of
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.storage.atomic import atomic_write, tree_files
 from fineweb_mask.tasks.storage.parquet import read_schema, read_table, write_table
+from fineweb_mask.tasks.witness.texts import corpus_texts, texts_of
 from fineweb_mask.tasks.workspace.job import Dependencies, FolderJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.references import StageFile

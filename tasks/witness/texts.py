@@ -1,6 +1,7 @@
 """Read the texts of files that are not part of the corpus: held-out documents, benchmarks, datasets from elsewhere."""
 
 from collections.abc import Iterable, Iterator
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 
@@ -28,3 +29,15 @@ def corpus_texts(workspace: Workspace, documents: StageFile) -> Iterator[pa.Arra
     with with_texts(workspace, documents) as path, VerifiedFile(path) as file:
         for batch in file.iter_batches(BATCH_ROWS, columns=["text"]):
             yield batch["text"]
+
+
+def host_of(url: str | None) -> str | None:
+    """Return the host of a page's address; None if it has none.
+
+    >>> host_of("https://example.org:80/page"), host_of(None), host_of("http://[")
+    ('example.org', None, None)
+    """
+    try:
+        return urlsplit(url or "").hostname
+    except ValueError:
+        return None

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from fineweb_mask.models.comparison.paired import bits_per_byte, compare_all, holm
+from fineweb_mask.models.witness.paired import bits_per_byte, compare_all, holm
 
 
 def experiment(random, effects, *, seeds=3, documents=100, of_seeds=0.01, of_documents=0.05):

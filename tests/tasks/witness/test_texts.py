@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from fineweb_mask.tasks.probe.texts import texts_of
 from fineweb_mask.tasks.source.discovery import SourceError, find_files
+from fineweb_mask.tasks.witness.texts import texts_of
 
 
 def test_parquet_and_lines_are_read_alike(tmp_path: Any, make_parquet: Any, make_document: Any) -> None:

@@ -1,0 +1,58 @@
+"""Find documents that are too much like held-out ones: by a shared run of tokens, or by their vectors."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fineweb_mask.models.dedup.ngrams import COMMON, MULTIPLIER
+from fineweb_mask.models.witness.tokens import PackedTokens
+
+RUN = 20
+"""Tokens of a shared run: about 13 words, which have hardly ever been written twice independently."""
+COSINES_AT_ONCE = 1 << 24
+
+
+def sharing_documents(pool: PackedTokens, held_out: PackedTokens, run: int = RUN) -> NDArray[np.bool_]:
+    """Return which documents of the pool share a run of tokens with a held-out one: (documents,) bool.
+
+    A run that more than 10 documents of the pool have is a common phrase and does not count.
+
+    >>> pool = PackedTokens(np.array([1, 2, 3, 4, 9, 9]), np.array([4, 6]))
+    >>> sharing_documents(pool, PackedTokens(np.array([2, 3, 4]), np.array([3])), run=3).tolist()
+    [True, False]
+    """
+    runs, document = _runs(pool, run)
+    known = np.unique(_runs(held_out, run)[0])
+    if not len(known):
+        return np.zeros(len(pool.ends), dtype=bool)
+    at = np.minimum(np.searchsorted(known, runs), len(known) - 1)
+    shared = np.flatnonzero(known[at] == runs)
+    pairs = np.unique(at[shared] * np.int64(len(pool.ends)) + document[shared])  # each run once for a document
+    of_run, of_document = pairs // len(pool.ends), pairs % len(pool.ends)
+    rare = np.bincount(of_run, minlength=len(known)) <= COMMON
+    found = np.zeros(len(pool.ends), dtype=bool)
+    found[of_document[rare[of_run]]] = True
+    return found
+
+
+def _runs(packed: PackedTokens, run: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Return the hash of every run inside a document, (m,), and the document, (m,)."""
+    count = max(0, len(packed.ids) - run + 1)
+    hashes = np.zeros(count, dtype=np.uint64)
+    for offset in range(run):
+        hashes = hashes * MULTIPLIER + packed.ids[offset : offset + count] + np.uint64(1)
+    document = np.repeat(np.arange(len(packed.ends)), packed.lengths)
+    inside = document[:count] == document[run - 1 : run - 1 + count]
+    return (hashes ^ (hashes >> np.uint64(29)))[inside], document[:count][inside]
+
+
+def near_rows(
+    vectors: NDArray[np.float32],  # (n, d)
+    others: NDArray[np.float32],  # (k, d)
+    threshold: float,
+) -> NDArray[np.bool_]:
+    """Return which unit vectors have a cosine of the threshold or more with one of the others: (n,) bool."""
+    near = np.zeros(len(vectors), dtype=bool)
+    step = max(1, COSINES_AT_ONCE // max(len(others), 1))
+    for start in range(0, len(vectors), step):
+        near[start : start + step] = (vectors[start : start + step] @ others.T >= threshold).any(1)
+    return near

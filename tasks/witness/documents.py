@@ -1,0 +1,237 @@
+"""Read a sample of a corpus for the witness: the tokens of documents and which selections have them; hold some out.
+
+Which documents are held out is decided by a hash of their text, whatever is selected. A selection may have taken one of
+them for the only one of its kind: neither it nor what is too much like it is learned from then, which costs that
+selection a little and never helps it.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from fineweb_mask.models.errors import DataError
+from fineweb_mask.models.runtime.stopping import raise_if_stopped
+from fineweb_mask.models.witness.effects import HeldOut
+from fineweb_mask.models.witness.overlap import near_rows, sharing_documents
+from fineweb_mask.models.witness.tokens import PackedTokens, measured_starts, train_tokenizer
+from fineweb_mask.models.witness.witness import HeldOutTexts
+from fineweb_mask.tasks.reporting.samples import SAMPLED_SHARDS, DocumentRef, evenly_spaced, vectors_at
+from fineweb_mask.tasks.source.discovery import SourceShard
+from fineweb_mask.tasks.source.texts import documents_of
+from fineweb_mask.tasks.storage.parquet import read_schema, read_table
+from fineweb_mask.tasks.storage.remote.copies import local_copies
+from fineweb_mask.tasks.witness.texts import host_of, texts_of
+from fineweb_mask.tasks.workspace.references import StageFile
+from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.workspace import Workspace
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+MOST_HELD_OUT = 500
+"""Documents of a held-out set."""
+HELD_OUT_SHARE = 0.05  # of the corpus, at most
+FEWEST_HELD_OUT = 20
+HELD_OUT_TOKENS = 512
+"""Of a held-out document that are read, from its start: no long document decides a mean."""
+VOCABULARY = 8_192
+TOKENIZER_CHARACTERS = 2_000_000
+CHARACTERS_PER_TOKEN = 4.0  # roughly, to draw enough documents before they are tokenised
+SPARE = 1.5  # times the tokens of an arm that are drawn of the smallest selection
+POOL, GROUPS = "pool", "groups"
+"""Held-out sets from the corpus: every byte counts as much as another, or every group of a column."""
+
+
+class TooFewDocumentsError(DataError):
+    """There are too few documents to hold out; the message says what to change."""
+
+
+class Corpus(NamedTuple):
+    """What the witness reads of a workspace."""
+
+    pool: PackedTokens  # n documents that arms are made of
+    selections: dict[str, NDArray[np.int64]]  # by name, places in the pool
+    quality: NDArray[np.float32]  # (n,)
+    held_out: dict[str, HeldOutTexts]
+    vocabulary: int
+    excluded: int  # documents that are too much like a held-out one
+
+
+class _Documents(NamedTuple):
+    """The n eligible documents of some shards."""
+
+    places: list[DocumentRef]
+    ranks: NDArray[np.uint64]  # (n,), by the text
+    characters: NDArray[np.int64]  # (n,)
+    quality: NDArray[np.float32]  # (n,)
+    groups: NDArray[np.object_]  # (n,), of the column; None without one
+    selected: dict[str, NDArray[np.bool_]]  # by selection, (n,)
+
+    def take(self, rows: NDArray[np.int64]) -> "_Documents":
+        places = [self.places[row] for row in rows]
+        rest = (self.ranks, self.characters, self.quality, self.groups)
+        return _Documents(
+            places, *(one[rows] for one in rest), {name: one[rows] for name, one in self.selected.items()}
+        )
+
+
+def read_corpus(
+    workspace: Workspace,
+    shards: Sequence[ShardFiles],
+    selections: Mapping[str, Sequence[tuple[StageFile, str]]],
+    targets: Mapping[str, Sequence[SourceShard]],
+    *,
+    by: str | None,
+    threshold: float,
+    most_tokens: int,
+) -> Corpus:
+    """Read documents of a corpus at random, enough for arms of so many tokens, and hold some of them out.
+
+    Parameters
+    ----------
+    workspace, shards
+        The corpus; the masks of each shard say which documents are eligible.
+    selections
+        By name, the file of masks of every shard and its column.
+    targets
+        By name, files of documents of the user's, half of which are held out.
+    by
+        Column of groups for the held-out set `groups`.
+    threshold
+        The least cosine of near-duplicates.
+    most_tokens
+        Of an arm.
+
+    Raises
+    ------
+    TooFewDocumentsError
+        If there is too little to hold out.
+    """
+    chosen = evenly_spaced(len(shards), SAMPLED_SHARDS)
+    documents = _eligible(workspace, shards, selections, chosen, by)
+    order = np.argsort(documents.ranks, kind="stable")
+    count = min(MOST_HELD_OUT, int(HELD_OUT_SHARE * len(order)))
+    if count < FEWEST_HELD_OUT:
+        raise TooFewDocumentsError(
+            f"only {len(order):,} documents can be selected, of which {HELD_OUT_SHARE:.0%} are held out: at least "
+            f"{FEWEST_HELD_OUT} are needed to compare what selections teach; use a larger corpus"
+        )
+    smallest = min(int(documents.characters[mask].sum()) for mask in documents.selected.values())
+    share = min(1.0, SPARE * most_tokens * CHARACTERS_PER_TOKEN / max(smallest, 1))
+    held = documents.take(np.sort(order[:count]))
+    rest = documents.take(np.sort(order[count : count + round(share * (len(order) - count))]))
+    texts, _ = _texts(workspace, shards, rest.places)
+    held_texts, hosts = _texts(workspace, shards, held.places)
+    tokenizer = train_tokenizer(_first(texts, TOKENIZER_CHARACTERS), VOCABULARY)
+    pool = PackedTokens.of(texts, tokenizer)
+    held_out = {POOL: _held_out(held_texts, hosts, tokenizer)}
+    if by is not None:
+        groups = np.unique(held.groups.astype(str), return_inverse=True)[1]
+        held_out[GROUPS] = held_out[POOL]._replace(sample=held_out[POOL].sample._replace(groups=groups))
+    for name, files in targets.items():
+        held_out[name] = _of_files(name, files, tokenizer)
+    near = near_rows(*(_unit(vectors_at(workspace, shards, one.places)) for one in (rest, held)), threshold)
+    for one in held_out.values():
+        near |= sharing_documents(pool, one.tokens)
+    kept = np.flatnonzero(~near)
+    return Corpus(
+        pool=pool.take(kept),
+        selections={name: np.flatnonzero(mask[kept]) for name, mask in rest.selected.items()},
+        quality=rest.quality[kept],
+        held_out=held_out,
+        vocabulary=tokenizer.get_vocab_size(),
+        excluded=int(near.sum()),
+    )
+
+
+def _eligible(
+    workspace: Workspace,
+    shards: Sequence[ShardFiles],
+    selections: Mapping[str, Sequence[tuple[StageFile, str]]],
+    chosen: Sequence[int],
+    by: str | None,
+) -> _Documents:
+    places: list[DocumentRef] = []
+    tables = []
+    for index in chosen:
+        raise_if_stopped()
+        shard = shards[index]
+        with local_copies():
+            path = workspace.resolve(shard.documents)
+            present = set(read_schema(path).names)
+            columns = ["content_hash", "n_chars", *([by] if by in present else [])]
+            table = read_table(path, columns=columns)
+            groups = table[by].cast(pa.string()) if by in present else pa.nulls(len(table), pa.string())
+            masks = {name: files[index] for name, files in selections.items()}
+            read = {
+                name: read_table(workspace.resolve(file), columns=[column, "block"])
+                for name, (file, column) in masks.items()
+            }
+            found = {
+                "content_hash": table["content_hash"],
+                "n_chars": table["n_chars"],
+                "quality": read_table(workspace.resolve(shard.scores), columns=["quality"])["quality"],
+                "group": groups,
+                **{f"selected {name}": read[name][column] for name, (_, column) in masks.items()},
+            }
+        eligible = next(iter(read.values()))["block"].is_valid()
+        places += [DocumentRef(index, row) for row in np.flatnonzero(eligible.to_numpy()).tolist()]
+        tables.append(pa.table(found).filter(eligible))
+    table = pa.concat_tables(tables)
+    hashes = [hashlib.blake2b(b"held out" + one, digest_size=8).digest() for one in table["content_hash"].to_pylist()]
+    return _Documents(
+        places=places,
+        ranks=np.array([int.from_bytes(one) for one in hashes], dtype=np.uint64),
+        characters=table["n_chars"].to_numpy().astype(np.int64),
+        quality=table["quality"].to_numpy(),
+        groups=np.array(table["group"].to_pylist(), dtype=object),
+        selected={name: table[f"selected {name}"].to_numpy() for name in selections},
+    )
+
+
+def _texts(
+    workspace: Workspace, shards: Sequence[ShardFiles], places: Sequence[DocumentRef]
+) -> tuple[list[str], list[str]]:
+    """Return the texts of documents, ascending, and their hosts; a document without one is its own."""
+    texts: list[str] = []
+    hosts: list[str] = []
+    for index in sorted({place.shard for place in places}):
+        raise_if_stopped()
+        rows = np.array([place.row for place in places if place.shard == index], dtype=np.int64)
+        table = documents_of(workspace, shards[index].documents, rows, ["text", "url"])
+        texts += table["text"].to_pylist()
+        hosts += [host_of(url) or f"{index} {row}" for url, row in zip(table["url"].to_pylist(), rows, strict=True)]
+    return texts, hosts
+
+
+def _first(texts: Sequence[str], characters: int) -> list[str]:
+    """Return the first texts of so many characters."""
+    ends = np.cumsum([len(text) for text in texts])
+    return list(texts[: int(np.searchsorted(ends, characters)) + 1])
+
+
+def _held_out(texts: Sequence[str], clusters: Sequence[str], tokenizer: "Tokenizer") -> HeldOutTexts:
+    tokens, sizes = measured_starts(texts, tokenizer, HELD_OUT_TOKENS)
+    return HeldOutTexts(tokens, HeldOut(sizes, np.unique(clusters, return_inverse=True)[1]))
+
+
+def _of_files(name: str, files: Sequence[SourceShard], tokenizer: "Tokenizer") -> HeldOutTexts:
+    """Hold out half of the user's documents; doses are made of the other half."""
+    ranked = sorted({hashlib.blake2b(text.encode(), digest_size=8).digest(): text for text in texts_of(files)}.items())
+    texts = [text for _, text in ranked]
+    half = min(MOST_HELD_OUT, len(texts) // 2)
+    if half < FEWEST_HELD_OUT:
+        raise TooFewDocumentsError(
+            f"target {name}: it has {len(texts)} different documents, at least {2 * FEWEST_HELD_OUT} are needed"
+        )
+    found = _held_out(texts[:half], [str(place) for place in range(half)], tokenizer)
+    return found._replace(dose=PackedTokens.of(texts[half:], tokenizer))
+
+
+def _unit(vectors: NDArray[np.floating]) -> NDArray[np.float32]:
+    found = vectors.astype(np.float32)
+    return np.asarray(found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12), dtype=np.float32)

@@ -1,0 +1,136 @@
+"""Say and draw what selections teach a language model: a sentence, a table, and a chart with doses as its scale."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fineweb_mask.models.witness.witness import RANDOM
+from fineweb_mask.tasks.reporting import charts
+from fineweb_mask.tasks.reporting.page import Column, Figure, Section, Table
+from fineweb_mask.tasks.witness.documents import GROUPS, POOL
+
+NO_DIFFERENCE = "no difference seen"
+TITLE = "What a language model learns from it"
+NAMES = {POOL: "held-out documents of the corpus", GROUPS: "held-out documents, every group as much as another"}
+EXPLAINED = (
+    "A language model of n-grams (interpolated Kneser-Ney, 5 tokens) reads equally many tokens of each selection and "
+    "predicts documents that were held out. Better means fewer bits per byte. It sees vocabulary, phrases, style, "
+    "repetition and damage; it says nothing of reasoning.",
+    "More documents for the same tokens teach more words, whatever was chosen: each selection is therefore also "
+    "compared with random documents of its own lengths. Grey bars are a scale: random documents with a share of "
+    "their tokens shuffled, with more tokens, or with a share replaced by documents of the held-out kind.",
+    "Intervals are of 95%: they hold the choice of held-out documents, by host, and how much random selections differ "
+    "among each other. p values are adjusted for all selections by Holm's method.",
+)
+
+
+def teaching_sentence(found: Mapping[str, Any], name: str, of_set: str = POOL) -> str:
+    """Return what a selection teaches, in one sentence, from what `measure_teaching` found of it."""
+    measured = found["sets"][of_set]
+    base = float(np.mean(measured["losses"][RANDOM]))
+    effect, lengths = measured["against_random"][name], measured["against_lengths"].get(name)
+    learned = "A language model that reads the selection predicts held-out documents"
+    if effect["verdict"] == NO_DIFFERENCE:
+        said = (
+            f"{learned} as well as one that reads as many random tokens: a difference of {effect['visible'] / base:.1%} "
+            "would have been seen"
+        )
+    else:
+        said = f"{learned} {_by(effect, base)} than one that reads as many random tokens"
+    if lengths is None:
+        return f"{said}. Its documents are as long as random ones."
+    if lengths["verdict"] == NO_DIFFERENCE:
+        return f"{said}; beside random documents of the same lengths no difference is seen."
+    return f"{said}, and {_by(lengths, base)} than random documents of the same lengths."
+
+
+def _by(effect: Mapping[str, Any], base: float) -> str:
+    return f"{abs(effect['difference']) / base:.1%} {effect['verdict']}"
+
+
+def teaching_column(found: Mapping[str, Any], of_set: str = POOL) -> dict[str, float | None]:
+    """Return by selection how much better documents are predicted than after random ones, as a share of the loss."""
+    if "skipped" in found:
+        return {}
+    measured = found["sets"][of_set]
+    base = float(np.mean(measured["losses"][RANDOM]))
+    return {RANDOM: 0.0} | {name: -one["difference"] / base for name, one in measured["against_random"].items()}
+
+
+def teaching_section(found: Mapping[str, Any]) -> Section:
+    """Return the section of a page on what `measure_teaching` found."""
+    if "skipped" in found:
+        return Section(TITLE, (f"Not measured: {found['skipped']}.",))
+    figures, tables = [], []
+    for of_set, measured in found["sets"].items():
+        base = float(np.mean(measured["losses"][RANDOM]))
+        note = f"{found['tokens']:,} tokens of each, n = {measured['documents']:,} documents"
+        rows = [
+            charts.Bar(name, -100 * one["difference"] / base, 50 * (one["high"] - one["low"]) / base)
+            for name, one in measured["against_random"].items()
+        ]
+        rows += [
+            charts.Bar(f"{float(share):.0%} {kind}", -100 * effect / base, grey=True)
+            for kind, shares in measured["doses"].items()
+            for share, effect in shares.items()
+        ]
+        title = NAMES.get(of_set, f"held-out documents of {of_set}")
+        chart = charts.bars(
+            f"{title[0].upper()}{title[1:]}",
+            "predicted better than after random documents (%)",
+            sorted(rows, key=lambda bar: -bar.value),
+            note=note,
+            form="{:+.1f}".format,
+        )
+        seen = "less than any dose" if measured["sees"] is None else f"{measured['sees']:.0%} of the tokens shuffled"
+        caption = f"Right is better. Lines: 95% intervals. {note}. This comparison would have seen {seen}."
+        figures.append(
+            Figure(
+                f"teaching-{''.join(c if c.isalnum() else '-' for c in of_set.lower())}",
+                chart,
+                f"{title}: {caption}",
+                caption,
+            )
+        )
+        tables.append(_table(title, found, measured, base))
+    return Section(TITLE, EXPLAINED, figures, tables)
+
+
+def _table(title: str, found: Mapping[str, Any], measured: Mapping[str, Any], base: float) -> Table:
+    columns = [
+        Column("selection"),
+        Column("documents", "count"),
+        Column("bits per byte", "bits"),
+        *(Column(name, "share") for name in ("better than random", "from", "to")),
+        Column("verdict"),
+        Column("better than its lengths", "share"),
+        Column("verdict"),
+        Column("as much as"),
+    ]
+    rows = []
+    for name, one in measured["against_random"].items():
+        lengths = measured["against_lengths"].get(name, {})
+        rows.append(
+            [
+                name,
+                round(found["documents"][name]),
+                float(np.mean(measured["losses"][name])),
+                *(-one[key] / base for key in ("difference", "high", "low")),
+                one["verdict"],
+                -lengths["difference"] / base if lengths else None,
+                lengths.get("verdict", "as long"),
+                dose(one),
+            ]
+        )
+    rows.append([RANDOM, round(found["documents"][RANDOM]), base, 0.0, None, None, "baseline", None, "", ""])
+    rows.sort(key=lambda row: row[2])
+    note = f"Documents that nothing predicts are left out ({measured['left_out']})."
+    return Table(title, columns, rows, note=note, wide=True)
+
+
+def dose(effect: Mapping[str, Any]) -> str:
+    """Return an effect as the dose that has the same: `12% shuffled`; empty if none was measured."""
+    if effect["dose"] is None:
+        return ""
+    return f"{effect['share']:.0%} {effect['dose']}" if effect["share"] is not None else f"over 40% {effect['dose']}"
