@@ -91,8 +91,9 @@ def stage_names() -> list[str]:
     from fineweb_mask.tasks.probe.held_out import hold_out
     from fineweb_mask.tasks.probe.page import write_probe_page
     from fineweb_mask.tasks.probe.training import make_tokenizer, tokenize, train_model
+    from fineweb_mask.tasks.witness.job import measure_teaching
 
-    pages = (find_ranges, select_variant, write_comparison_page)
+    pages = (find_ranges, select_variant, measure_teaching, write_comparison_page)
     probe = (hold_out, make_tokenizer, tokenize, train_model, answer_tasks, write_probe_page)
     return [task.stage.name for task in (*PIPELINE, *pages, *probe)]
 

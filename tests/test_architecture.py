@@ -35,8 +35,9 @@ LAYERS = {
         {"selection.problem.objective"},
         {"selection.solvers"},
         {"selection.problem", "selection.selectors"},
-        {"analysis", "dedup", "embedding", "pages", "probe", "quality", "selection"},
-        {"comparison", "filters"},
+        {"analysis", "dedup", "embedding", "pages", "quality", "selection"},
+        {"witness"},
+        {"comparison", "filters", "probe"},
     ],
     "tasks": [
         {"storage", "processes"},
@@ -47,6 +48,7 @@ LAYERS = {
         {"inference"},
         {"dataset"},
         {"selection", "training_files"},
+        {"witness"},
         {"comparison", "exclusion"},
         {"probe"},
         {

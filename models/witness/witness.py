@@ -77,7 +77,8 @@ def witness(
     pool
         All n documents that may be selected, each ended by the end token; none is held out, or too much like one.
     selections
-        By name, the places of selected documents in the pool, or the tokens of documents from elsewhere.
+        By name, the places of selected documents in the pool, or the tokens of documents from elsewhere. One that is
+        called `random` is not read: the witness draws its own.
     held_out
         By name, documents that no arm has.
     vocabulary
@@ -96,6 +97,7 @@ def witness(
     TooFewTokensError
         If a selection has fewer than `FEWEST_TOKENS` tokens, or the pool hardly more than the selections.
     """
+    selections = {name: one for name, one in selections.items() if name != RANDOM}
     arms = _Arms(pool, selections, most_tokens, seed)
     arms.add_selections(selections, quality)
     if doses:
@@ -109,20 +111,21 @@ def witness(
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         found = [threads.submit(losses, job) for job in jobs]
         measured = [one.result() for one in track("models of n-grams", found)]
-    bits = {
-        of_set: {
+
+    def judged(of_set: str) -> Judged:
+        doses = arms.doses_for(of_set)
+        names = arms.undosed | {name for shares in doses.values() for name in shares.values()}
+        bits = {
             name: np.stack([one[of_set] for (arm, _), one in zip(jobs, measured, strict=True) if arm == name])
             for name in arms.draws
+            if name in names
         }
-        for of_set in held_out
-    }
+        return judge(bits, held_out[of_set].sample, random=RANDOM, lengths=arms.lengths, doses=doses)
+
     return Witness(
         tokens=arms.tokens,
         documents={name: float(np.mean([len(draw.ends) for draw in draws])) for name, draws in arms.draws.items()},
-        sets={
-            name: judge(bits[name], texts.sample, random=RANDOM, lengths=arms.lengths, doses=arms.doses_for(name))
-            for name, texts in held_out.items()
-        },
+        sets={name: judged(name) for name in held_out},
         lengths=arms.lengths,
     )
 
@@ -145,12 +148,13 @@ class _Arms:
             name: int((self._of_pool[one] if isinstance(one, np.ndarray) else one.lengths).sum())
             for name, one in selections.items()
         }
-        smallest = min(held, key=lambda name: held[name])
-        self.tokens = min(most_tokens, held[smallest])
+        smallest = min(held, key=lambda name: held[name], default="the corpus")
+        most = held.get(smallest, int(self._of_pool.sum()) // 2)
+        self.tokens = min(most_tokens, most)
         if self.tokens < FEWEST_TOKENS:
             raise TooFewTokensError(
-                f"{smallest} has {held[smallest]:,} tokens, from which nothing is learned that could be compared: at "
-                f"least {FEWEST_TOKENS:,} are needed; select more documents"
+                f"{smallest} has {most:,} tokens, from which nothing is learned that could be compared: at least "
+                f"{FEWEST_TOKENS:,} are needed; select more documents"
             )
         if self._of_pool.sum() < FEWEST_OVER * self.tokens:
             raise TooFewTokensError(
@@ -209,6 +213,11 @@ class _Arms:
         name = f"{kind} {share:.0%}"
         self.draws[name] = draws
         self._doses.setdefault(kind, {})[share] = name
+
+    @property
+    def undosed(self) -> set[str]:
+        """The arms that are no doses."""
+        return self.draws.keys() - {name for shares in self._doses.values() for name in shares.values()}
 
     def doses_for(self, held_out: str) -> dict[str, dict[float, str]]:
         """Return the doses by which differences on a held-out set are expressed: arms by kind and share."""

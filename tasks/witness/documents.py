@@ -138,6 +138,11 @@ def read_corpus(
     for one in held_out.values():
         near |= sharing_documents(pool, one.tokens)
     kept = np.flatnonzero(~near)
+    if not len(kept):
+        raise TooFewDocumentsError(
+            "all documents are too much like the held-out ones, by shared words or by their vectors: nothing is left "
+            "to learn from"
+        )
     return Corpus(
         pool=pool.take(kept),
         selections={name: np.flatnonzero(mask[kept]) for name, mask in rest.selected.items()},

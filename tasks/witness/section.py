@@ -33,8 +33,8 @@ def teaching_sentence(found: Mapping[str, Any], name: str, of_set: str = POOL) -
     learned = "A language model that reads the selection predicts held-out documents"
     if effect["verdict"] == NO_DIFFERENCE:
         said = (
-            f"{learned} as well as one that reads as many random tokens: a difference of {effect['visible'] / base:.1%} "
-            "would have been seen"
+            f"{learned} as well as one that reads as many random tokens: {effect['visible'] / base:.1%} "
+            "of difference would have been seen"
         )
     else:
         said = f"{learned} {_by(effect, base)} than one that reads as many random tokens"

@@ -3,7 +3,6 @@
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from fineweb_mask.models.probe.settings import PRESETS
@@ -122,13 +121,3 @@ def run_probe(built: Any, theirs: Any) -> Probed:
         for job in trained[arm]:
             train_model(job)
     return Probed(built, theirs, holding, held_out, excluded, making, tokenizer, variants, tokens, trained)
-
-
-@pytest.fixture(scope="session")
-def texts_in() -> Any:
-    """Return the function that reads the texts of a Parquet file."""
-
-    def read(path: Any) -> list[str]:
-        return list(pq.read_table(path, columns=["text"])["text"].to_pylist())
-
-    return read

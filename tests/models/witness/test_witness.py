@@ -1,0 +1,129 @@
+"""The whole witness on texts whose use is known: what teaches more is found, what does not is not."""
+
+import numpy as np
+import pytest
+
+from fineweb_mask.models.witness import witness as module
+from fineweb_mask.models.witness.effects import HeldOut
+from fineweb_mask.models.witness.tokens import PackedTokens
+from fineweb_mask.models.witness.witness import HeldOutTexts, TooFewTokensError, witness
+
+WORDS = 600
+PHRASES = 400
+
+
+def phrases_of(topic):
+    random = np.random.default_rng(topic)
+    return random.integers(1 + 200 * topic, 1 + 200 * (topic + 1), (PHRASES, 5))
+
+
+def document(topic, random, length):
+    """Phrases of the topic one after the other; 0 ends it."""
+    return np.append(phrases_of(topic)[random.integers(0, PHRASES, length)].ravel(), 0).astype(np.uint16)
+
+
+def packed(documents):
+    return PackedTokens(np.concatenate(documents), np.cumsum([len(one) for one in documents]))
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    """600 documents of three topics; a fourth of the first topic are copies of few."""
+    random = np.random.default_rng(0)
+    topics = random.integers(0, 3, 600)
+    documents = [document(topic, random, int(random.integers(10, 60))) for topic in topics]
+    copies = np.flatnonzero(topics == 0)[:60]
+    for place in copies:
+        documents[place] = documents[copies[place % 2]]
+    return packed(documents), topics, copies
+
+
+def held_out(topics, seed=1, count=60):
+    random = np.random.default_rng(seed)
+    texts = packed([document(topics[place % len(topics)], random, 30)[:-1] for place in range(count)])
+    return HeldOutTexts(texts, HeldOut(4 * texts.lengths, np.arange(count)))
+
+
+@pytest.fixture(scope="module")
+def found(corpus):
+    pool, topics, _ = corpus
+    random = np.random.default_rng(2)
+    selections = {
+        "random": random.permutation(600)[:200],
+        "of the topic": np.flatnonzero(topics == 1),
+        "other topics": np.flatnonzero(topics != 1),
+        "short": np.argsort(pool.lengths)[:300],
+    }
+    dose = packed([document(1, random, 30) for _ in range(100)])
+    sets = {"pool": held_out([0, 1, 2]), "topic": held_out([1])._replace(dose=dose)}
+    return witness(pool, selections, sets, vocabulary=WORDS + 1, quality=-topics.astype(float))
+
+
+def test_what_is_like_the_held_out_documents_teaches_more(found):
+    topic = found.sets["topic"]
+    assert topic.against_random["of the topic"].verdict == "better"
+    assert topic.against_random["other topics"].verdict == "worse"
+    assert found.sets["pool"].against_random["of the topic"].verdict == "worse"
+
+
+def test_doses_grow_with_their_share(found):
+    effects = found.sets["topic"].doses
+    assert 0 < effects["shuffled"][0.1] < effects["shuffled"][0.2] < effects["shuffled"][0.4]
+    assert 0 > effects["topic documents"][0.1] > effects["topic documents"][0.2] > effects["topic documents"][0.4]
+    assert "topic documents" not in found.sets["pool"].doses
+    kind, share = found.sets["topic"].as_dose(found.sets["topic"].against_random["of the topic"].difference)
+    assert kind == "topic documents"
+    assert share > 0.2
+
+
+def test_all_arms_have_the_same_tokens_and_top_quality_is_added(corpus, found):
+    pool, topics, _ = corpus
+    assert found.tokens <= int(pool.lengths[topics == 1].sum())
+    assert found.documents["top_quality"] < 300
+    assert set(found.sets["pool"].against_random) == {"of the topic", "other topics", "short", "top_quality"}
+
+
+def test_an_arm_of_short_documents_is_compared_with_random_ones_of_its_lengths(found):
+    control = found.lengths["short"]
+    assert found.documents[control] == pytest.approx(found.documents["short"], rel=0.02)
+    assert found.documents["short"] > 1.2 * found.documents["random"]
+    assert "short" in found.sets["pool"].against_lengths
+
+
+def test_equal_seeds_give_equal_losses(corpus):
+    pool, topics, _ = corpus
+    again = [
+        witness(pool, {"one": np.flatnonzero(topics == 1)}, {"pool": held_out([0, 1, 2])}, vocabulary=WORDS + 1)
+        for _ in range(2)
+    ]
+    assert again[0] == again[1]
+
+
+def test_documents_from_elsewhere_are_an_arm(corpus):
+    pool, _, _ = corpus
+    random = np.random.default_rng(5)
+    theirs = packed([document(1, random, 30) for _ in range(150)])
+    found = witness(pool, {"theirs": theirs}, {"topic": held_out([1])}, vocabulary=WORDS + 1, doses=False)
+    assert found.sets["topic"].against_random["theirs"].verdict == "better"
+    assert found.sets["topic"].doses == {}
+
+
+def test_a_selection_of_too_few_tokens_is_named(corpus):
+    pool, _, _ = corpus
+    with pytest.raises(TooFewTokensError, match=r"tiny has [\d,]+ tokens"):
+        witness(pool, {"tiny": np.array([0])}, {"pool": held_out([0])}, vocabulary=WORDS + 1)
+
+
+def test_a_pool_hardly_larger_than_the_selection_is_refused(corpus):
+    pool, _, _ = corpus
+    with pytest.raises(TooFewTokensError, match="select a smaller share"):
+        witness(pool, {"most": np.arange(590)}, {"pool": held_out([0])}, vocabulary=WORDS + 1)
+
+
+def test_at_most_so_many_tokens_of_an_arm_are_read(corpus):
+    pool, topics, _ = corpus
+    one = {"one": np.flatnonzero(topics == 1)}
+    found = witness(pool, one, {"pool": held_out([0])}, vocabulary=WORDS + 1, most_tokens=12_000, doses=False)
+    assert found.tokens == 12_000
+    assert found.documents["random"] < 150
+    assert module.FEWEST_TOKENS < 12_000
