@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from fineweb_mask.flows.recipe import RecipeError, parse_value
+from fineweb_mask.flows.recipe import RecipeError, parse_value, validate
 from fineweb_mask.models.probe.settings import Arm
 
 NAMED = re.compile(r"(?P<name>[^=/\[\]]+)=(?P<of>.+)", re.DOTALL)
@@ -16,7 +16,8 @@ def parse_arms(text: str) -> list[Arm]:
 
     An arm is a selector of `compare` (`random`), one with changed settings of the selection
     (`mean_field[lamb=0.5]`), or the path of a dataset (`data/other.parquet`). A name may stand before it:
-    `theirs=data/other.parquet`.
+    `theirs=data/other.parquet`. `random[shuffled=0.2]` has a fifth of its tokens exchanged at random: damage of a known
+    size, beside which the other differences can be read.
 
     Raises
     ------
@@ -65,4 +66,7 @@ def _parse_arm(text: str) -> Arm:
         raise RecipeError(f"arms: {name!r} is not a name: use letters, digits and - _ . +")
     if is_path and changes:
         raise RecipeError(f"arms: {text!r}: a dataset takes no settings in brackets")
-    return Arm(name=name, path=of) if is_path else Arm(name=name, selector=of, changes=changes)
+    if is_path:
+        return Arm(name=name, path=of)
+    shuffled = changes.pop("shuffled", 0.0)
+    return validate(Arm, {"name": name, "selector": of, "changes": changes, "shuffled": shuffled})

@@ -18,7 +18,7 @@ from fineweb_mask.flows.pipeline.start import runner, start_run
 from fineweb_mask.flows.recipe import change, validate, with_overrides
 from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.errors import SettingsError
-from fineweb_mask.models.probe.settings import PRESETS, Arm, Preset, ProbeSettings
+from fineweb_mask.models.probe.settings import MOST_REPEATS, PRESETS, Arm, Preset, ProbeSettings
 from fineweb_mask.models.settings import Overrides, PipelineSelectionSettings, PipelineSettings
 from fineweb_mask.models.settings.selection import Unit
 from fineweb_mask.tasks.comparison.page import check_label_column
@@ -188,6 +188,12 @@ def selectors_of(models: ProbeSettings) -> list[str]:
     return found
 
 
+START = "common-start"
+"""The arm of random documents that the common start of every seed is trained on."""
+OTHER_DRAW = 1_000_003
+"""Added to the seed of the selection, so that these are other documents than those of the arm `random`."""
+
+
 class _Probe:
     """Runs the jobs of one probe, in the order of what they need."""
 
@@ -208,6 +214,8 @@ class _Probe:
         self._threshold = run.settings.selection.near_duplicates.threshold
         self._preset = preset_of(models)
         self._tasks = tasks_of(models)
+        start = Arm(name=START, selector="random", changes={"seed": selection.seed + OTHER_DRAW})
+        self._arms = [*models.arms, *([] if models.from_scratch else [start])]
 
     def run(self) -> ProbeJob:
         """Return the job that writes the page, when all models are trained."""
@@ -219,21 +227,30 @@ class _Probe:
         tokenizer = self._run.one(self._tokenizer(excluded))
         groups, masks = self._select(excluded)
         tokens = self._tokenize(masks, held_out, tokenizer)
-        n_tokens = tokens_for_all(self._preset, models.tokens, tokens)
-        trainings = [
-            TrainJob(
+        n_tokens = tokens_for_all(self._preset, models.tokens, tokens, MOST_REPEATS if models.from_scratch else 1)
+        seeds = range(models.seed, models.seed + models.seeds)
+
+        def training(arm: str, seed: int, **others: Any) -> TrainJob:  # noqa: ANN401 - fields of the job
+            return TrainJob(
                 root=self._root,
-                arm=arm.name,
-                seed=models.seed + number,
+                arm=arm,
+                seed=seed,
                 preset_name=models.preset,
                 preset=self._preset,
                 n_tokens=n_tokens,
-                tokens=tokens[arm.name],
+                tokens=tokens[arm],
                 held_out=held_out,
                 tokenizer=tokenizer,
-                keeps_model=bool(self._tasks),
+                **others,
             )
-            for number in range(models.seeds)  # the first seed of all arms first
+
+        starts: dict[int, StageFile | None] = dict.fromkeys(seeds)
+        if not models.from_scratch:
+            common = [training(START, seed, keeps_model=True) for seed in seeds]
+            starts = dict(zip(seeds, self._run.all(common, at_once=1), strict=True))
+        trainings = [  # the first seed of all arms first
+            training(arm.name, seed, keeps_model=bool(self._tasks), start=starts[seed])
+            for seed in seeds
             for arm in models.arms
         ]
         trained = self._run.all(trainings, at_once=1)
@@ -299,13 +316,13 @@ class _Probe:
                 targets=self._targets,
                 scorer=self._run.models.selecting,
             )
-            for arm in self._models.arms
+            for arm in self._arms
             if arm.selector is not None
             for settings in [arm_settings(self._selection, arm)]
             for group in grouped(shards, settings)
         ]
-        groups: dict[str, list[StageFile]] = {arm.name: [] for arm in self._models.arms}
-        masks: dict[str, list[StageFile]] = {arm.name: [] for arm in self._models.arms}
+        groups: dict[str, list[StageFile]] = {arm.name: [] for arm in self._arms}
+        masks: dict[str, list[StageFile]] = {arm.name: [] for arm in self._arms}
         for job, file in zip(jobs, self._run.all(jobs, at_once=1), strict=True):
             groups[str(job.arm)].append(file)
             masks[str(job.arm)] += job.shard_files() or []
@@ -324,8 +341,9 @@ class _Probe:
                 files=[] if arm.path is None else find_files(arm.path, f"arm {arm.name}"),
                 held_out=held_out,
                 tokenizer=tokenizer,
+                shuffled=arm.shuffled,
             )
-            for arm in self._models.arms
+            for arm in self._arms
         ]
         return {job.arm: file for job, file in zip(jobs, self._run.all(jobs), strict=True)}
 

@@ -75,6 +75,7 @@ def train(
     folder: Path,
     device: str,
     keep: "Callable[[LlamaForCausalLM], None] | None" = None,
+    start: Path | None = None,
 ) -> Trained:
     """Train one model and measure it.
 
@@ -98,13 +99,15 @@ def train(
         `cpu`, or a GPU.
     keep
         Called with the trained model, to save it.
+    start
+        Folder of a model that the training goes on from, at a constant and small rate; None starts from random weights.
     """
     from transformers import set_seed
     from transformers.trainer_utils import get_last_checkpoint
 
     steps = steps_of(preset, n_tokens)
     set_seed(seed)
-    model = make_model(preset, vocabulary)
+    model = make_model(preset, vocabulary) if start is None else _loaded(start)
     sequences = packed_sequences(tokens, preset.context, steps * preset.batch * preset.context, seed)
     dtype = compute_dtype("auto", device)
     measured = _Measured(
@@ -121,7 +124,17 @@ def train(
     try:
         with quiet():
             on_gpu = device.startswith("cuda")
-            trainer = _trainer(model, preset, sequences, measured, steps=steps, seed=seed, folder=folder, on_gpu=on_gpu)
+            trainer = _trainer(
+                model,
+                preset,
+                sequences,
+                measured,
+                steps=steps,
+                seed=seed,
+                folder=folder,
+                on_gpu=on_gpu,
+                is_fork=start is not None,
+            )
             trainer.train(resume_from_checkpoint=last)
             if keep is not None:
                 keep(model)
@@ -136,6 +149,14 @@ def train(
     )
 
 
+def _loaded(folder: Path) -> "LlamaForCausalLM":
+    from transformers import LlamaForCausalLM
+
+    with quiet():
+        model: LlamaForCausalLM = LlamaForCausalLM.from_pretrained(str(folder), dtype=torch.float32)
+    return model
+
+
 def _trainer(
     model: "LlamaForCausalLM",
     preset: Preset,
@@ -146,6 +167,7 @@ def _trainer(
     seed: int,
     folder: Path,
     on_gpu: bool,
+    is_fork: bool,
 ) -> "Trainer":
     from transformers import PrinterCallback, Trainer, TrainingArguments
 
@@ -155,9 +177,9 @@ def _trainer(
         max_steps=steps,
         per_device_train_batch_size=preset.micro_batch,
         gradient_accumulation_steps=preset.batch // preset.micro_batch,
-        lr_scheduler_type="cosine_with_min_lr",
-        lr_scheduler_kwargs={"min_lr_rate": preset.last_learning_rate},
-        warmup_steps=min(warmup, steps // 10),
+        lr_scheduler_type="constant" if is_fork else "cosine_with_min_lr",
+        lr_scheduler_kwargs={} if is_fork else {"min_lr_rate": preset.last_learning_rate},
+        warmup_steps=0 if is_fork else min(warmup, steps // 10),
         max_grad_norm=1.0,
         bf16=measured.dtype == torch.bfloat16,
         torch_compile=on_gpu,
@@ -177,7 +199,7 @@ def _trainer(
         arguments._n_gpu = 1
     optimizer = torch.optim.AdamW(  # all weights decay, norms as well: the Trainer's own choice leaves those out
         model.parameters(),
-        lr=preset.learning_rate,
+        lr=preset.learning_rate * (preset.fork_learning_rate if is_fork else 1),
         betas=(0.9, preset.beta2),
         weight_decay=preset.weight_decay,
         fused=True,

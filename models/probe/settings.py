@@ -33,6 +33,7 @@ class Preset(Settings):
     first_weights: float = 0.02  # their standard deviation
     learning_rate: float  # at its largest
     last_learning_rate: float = 0.1  # as a share of the largest
+    fork_learning_rate: float = 1 / 30  # of a training that goes on from a common start, as a share of the largest
     warmup_steps: float  # a number below 1 is a share of the steps
     weight_decay: float = 0.1
     beta2: float = 0.95
@@ -122,6 +123,9 @@ class Arm(Settings):
         description="Keys of the recipe's `selection` that this arm changes: `near_duplicates.weight: 0`.",
     )
     path: str | None = Field(None, description="File, folder or URL of a dataset, instead of a selection.")
+    shuffled: float = Field(
+        0.0, ge=0, le=1, description="Share of the tokens that are exchanged at random: damage of a known size."
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -141,6 +145,9 @@ class ProbeSettings(Settings):
         description="What is compared.",
     )
     seeds: int = Field(3, ge=1, le=100, description="Models of each arm. No verdict comes from one.")
+    from_scratch: bool = Field(
+        False, description="Train every model from random weights, not on from a common start for each seed."
+    )
     preset: PresetName = Field("cpu", description="Size of the model: `cpu` (1.3 million parameters), `20m`, `150m`.")
     heldout: dict[SetName, str] = Field({}, description="Name and file of each held-out set of your own.")
     by: str | None = Field(None, description="Column of groups, such as topics, of which each gets held-out documents.")

@@ -7,6 +7,7 @@ all arms, so that many arms of few seeds still measure how much seeds vary. A bo
 far too sure where three numbers happen to be alike.
 """
 
+import math
 from collections.abc import Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -87,6 +88,29 @@ def compare_all(
         of_documents = float((means[:, arm] - means[:, other]).std())
         found.append(compared(arm, other, difference, error * np.sqrt(2 / n_seeds), freedom, of_documents))
     return found
+
+
+def paired_deviation(bits: NDArray[np.floating[Any]], sizes: NDArray[np.integer[Any]]) -> float | None:
+    """Return the standard deviation, over seeds, of the difference between two arms in bits per byte.
+
+    `bits` are (arms, seeds, n), `sizes` (n,), as `compare_all` takes them; None if nothing varies: one arm or one seed.
+    """
+    error, freedom = _error_of_seeds(bits_per_byte(bits, sizes))
+    return error * float(np.sqrt(2)) if freedom else None
+
+
+def seeds_needed(deviation: float, effect: float) -> int:
+    """Return how many seeds show a difference in 80% of experiments, if two arms differ by chance with this deviation.
+
+    >>> seeds_needed(0.005, 0.01)
+    5
+    """
+    from scipy import special
+
+    seeds = 2
+    while special.stdtrit(seeds - 1, [(1 + LEVEL) / 2, POWER]).sum() * deviation / math.sqrt(seeds) > effect:
+        seeds += 1
+    return seeds
 
 
 def _error_of_seeds(losses: NDArray[np.float64]) -> tuple[float, int]:

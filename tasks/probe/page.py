@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from fineweb_mask.models.probe.settings import GROUPS, POOL, ProbeSettings
 from fineweb_mask.models.settings import PipelineSelectionSettings
-from fineweb_mask.models.witness.paired import bits_per_byte, compare_all, holm
+from fineweb_mask.models.witness.paired import bits_per_byte, compare_all, holm, paired_deviation, seeds_needed
 from fineweb_mask.tasks.comparison.figures import described_settings, over_blocks
 from fineweb_mask.tasks.probe.held_out import excluded_counts
 from fineweb_mask.tasks.probe.losses import LOSSES, Losses, VariantFiles, task_set
@@ -20,6 +20,7 @@ from fineweb_mask.tasks.workspace.references import StageFile
 
 BASELINE = "random"
 DRAWN_GROUPS = 40
+EFFECTS = (0.02, 0.01, 0.005)  # bits per byte, for which it is said how many seeds they need
 MOST_LINES = 6  # of a chart, one for each colour
 DIFFERENCE = ("difference", "low", "high", "visible", "adjusted", "verdict")
 """What tables show of a comparison."""
@@ -39,6 +40,9 @@ DEFINITIONS = (
     "Models of the same size are trained on the same number of tokens of every variant, one for each seed. The seed "
     "decides the first weights, which documents are read, and their order; all variants have the same seeds, so that "
     "they are compared in pairs. Bits per byte is the loss on held-out text, for each byte of it: less is better.",
+    "Unless they start from random weights, the models of a seed go on from one that was trained on as many tokens of "
+    "random documents, at a small and constant rate, and read every document once: what they have in common is most of "
+    "what differs by chance.",
     "Intervals are of 95%. They hold the error of the choice of documents, by a bootstrap in which pages of one host "
     "are drawn together, and that of the seeds, by the analysis of variance of variants and seeds. p values are "
     "adjusted for all pairs of a set by Holm's method. The smallest visible difference is the one that would be found "
@@ -108,6 +112,10 @@ def _metrics(job: ProbeJob, losses: Losses) -> dict[str, Any]:
         "left_out": excluded_counts(job.excluded),
         "arms": {name: _arm(job, name) for name in job.arms},
         "bits_per_byte": {name: _of_arms(losses, at) for name, at in rows.items()},
+        "paired_deviation": {
+            name: paired_deviation(np.stack([one[:, at] for one in losses.bits.values()]), losses.sizes[at])
+            for name, at in rows.items()
+        },
         "comparisons": {name: _compared(losses, at, job.settings.seeds) for name, at in rows.items()},
         "groups": _of_groups(losses, job.settings.by),
         "losses": {name: _curve(arm) for name, arm in job.arms.items()},
@@ -123,6 +131,7 @@ def _arm(job: ProbeJob, name: str) -> dict[str, Any]:
     return {
         "selector": settings.selector,
         "changes": settings.changes,
+        "shuffled": settings.shuffled,
         "path": settings.path,
         "documents": files.tokens.rows,
         "tokens": tokens,
@@ -218,13 +227,22 @@ def _finding(metrics: Mapping[str, Any], name: str) -> str:
         for arm, one in sorted(against.items(), key=lambda pair: pair[1]["difference"])
         if one["verdict"] in {"better", "worse"}
     ]
+    deviation = metrics["paired_deviation"][name]
+    needed = ""
+    if deviation:
+        seeds = ", ".join(f"{effect:g} needs {seeds_needed(deviation, effect)}" for effect in EFFECTS)
+        needed = (
+            f" Two variants of one seed differ by chance with a deviation of {deviation:.4f}: to see a difference of "
+            f"{seeds} seeds."
+        )
     if verdicts:
-        return f"On {name}, {'; '.join(verdicts)}."
+        return f"On {name}, {'; '.join(verdicts)}.{needed}"
     if metrics["seeds"] < 2:
         return f"On {name}: no verdict from one seed."
     missed = min(one["visible"] for one in against.values())
     return (
         f"On {name}, no difference from {baseline} was seen; one of less than {missed:.3f} bits per byte would not be."
+        f"{needed}"
     )
 
 
@@ -352,7 +370,9 @@ def _arms(metrics: Mapping[str, Any]) -> Section:
 def _described(arm: Mapping[str, Any]) -> str:
     if arm["path"] is not None:
         return str(arm["path"])
-    changes = ", ".join(_assignments(arm["changes"]))
+    changes = ", ".join(
+        [*_assignments(arm["changes"]), *([f"{arm['shuffled']:.0%} shuffled"] if arm["shuffled"] else [])]
+    )
     return f"{arm['selector']}: {changes}" if changes else str(arm["selector"])
 
 

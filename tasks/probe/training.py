@@ -104,6 +104,7 @@ class TokensJob(FolderJob):
     files: list[SourceShard]  # of a dataset from elsewhere
     held_out: StageFile
     tokenizer: StageFile
+    shuffled: float = 0.0  # share of the tokens that are exchanged at random
 
     @property
     def name(self) -> str:
@@ -114,7 +115,7 @@ class TokensJob(FolderJob):
         """Return the fingerprints of the documents, of the selection, and of the tokenizer."""
         pairs = [[file.fingerprint for file in pair] for pair in zip(self.documents, self.masks, strict=True)]
         others = [[file.fingerprint for file in self.files], self.held_out.fingerprint] if self.files else None
-        return Dependencies(settings=None, inputs=[pairs, others, self.tokenizer.fingerprint])
+        return Dependencies(settings=self.shuffled or None, inputs=[pairs, others, self.tokenizer.fingerprint])
 
     @property
     def folder_name(self) -> str:
@@ -130,6 +131,8 @@ def tokenize(job: TokensJob) -> None:
     shared = [0]
     texts = _elsewhere(job, shared) if job.files else _selected(job)
     packed = PackedTokens.of(texts, load_tokenizer(job.workspace.resolve(job.tokenizer).parent / "tokenizer.json"))
+    if job.shuffled:
+        packed = packed.shuffled(job.shuffled, seed=0)
     written = []
     for name, values in (("ids", packed.ids), ("ends", packed.ends)):
         path = job.folder / f"{name}.npy"
@@ -199,7 +202,8 @@ class TrainJob(ModelJob):
     tokens: StageFile
     held_out: StageFile
     tokenizer: StageFile
-    keeps_model: bool = False  # to ask it the questions of downstream tasks
+    keeps_model: bool = False  # to ask it the questions of downstream tasks, or to go on from it
+    start: StageFile | None = None  # the training whose model this one goes on from; None starts from random weights
 
     @property
     def uses_gpu(self) -> bool:
@@ -210,12 +214,18 @@ class TrainJob(ModelJob):
         """Return the model and its training, the tokens, and the held-out documents."""
         return Dependencies(
             settings=[
-                self.preset.model_dump(exclude={"micro_batch", "is_verdict", "tasks"}),
+                self.preset.model_dump(exclude={"micro_batch", "is_verdict", "tasks", "fork_learning_rate"}),
                 self.seed,
                 self.n_tokens,
                 *(["keeps the model"] if self.keeps_model else []),
+                *([self.preset.fork_learning_rate] if self.start else []),
             ],
-            inputs=[self.tokens.fingerprint, self.held_out.fingerprint, self.tokenizer.fingerprint],
+            inputs=[
+                self.tokens.fingerprint,
+                self.held_out.fingerprint,
+                self.tokenizer.fingerprint,
+                *([self.start.fingerprint] if self.start else []),
+            ],
         )
 
 
@@ -246,6 +256,7 @@ def train_model(job: TrainJob) -> None:
             folder=checkpoints,
             device=device,
             keep=(lambda model: save_model(model, tokenizer, model_folder)) if job.keeps_model else None,
+            start=None if job.start is None else job.workspace.resolve(job.start).parent / "model",
         )
     path = job.folder / "bits.parquet"
     with atomic_write(path) as partial:
@@ -267,7 +278,9 @@ def read_bits(workspace_file: Path) -> tuple[NDArray[np.float64], NDArray[np.int
     return table["bits"].to_numpy(), table["bytes"].to_numpy()
 
 
-def tokens_for_all(preset: Preset, wanted: int | None, tokens: dict[str, StageFile]) -> int:
+def tokens_for_all(
+    preset: Preset, wanted: int | None, tokens: dict[str, StageFile], most_repeats: int = MOST_REPEATS
+) -> int:
     """Return how many tokens every model is trained on: as many as asked for, else as the smallest arm has.
 
     Raises
@@ -277,10 +290,11 @@ def tokens_for_all(preset: Preset, wanted: int | None, tokens: dict[str, StageFi
     """
     held: dict[str, Any] = {arm: file.details["tokens"] for arm, file in tokens.items()}
     smallest = min(held, key=lambda arm: held[arm])
-    if wanted is not None and wanted > MOST_REPEATS * held[smallest]:
+    if wanted is not None and wanted > most_repeats * held[smallest]:
+        more = "more than once" if most_repeats == 1 else f"more than {most_repeats} times"
         raise TooFewTokensError(
-            f"tokens: {wanted:,} would repeat the {held[smallest]:,} tokens of {smallest} more than {MOST_REPEATS} "
-            "times; train on fewer tokens, or select more"
+            f"tokens: {wanted:,} would read the {held[smallest]:,} tokens of {smallest} {more}; train on fewer tokens, "
+            "or select more"
         )
     found = min(preset.tokens, held[smallest]) if wanted is None else wanted
     step = preset.batch * preset.context

@@ -23,8 +23,8 @@ def test_arms_are_compared_on_what_none_of_them_saw(workspace, service):
     arms = f"random,other=mean_field[lamb=0.3,metrics=pairwise],theirs={workspace / 'dataset'}"
     models = ProbeSettings(arms=parse_arms(arms), seeds=2, by="dump", tokens=2048, held_out_share=0.03)
     found = run_probe(settings, models)
-    assert built(found) == {
-        "hold_out": 1, "tokenizer": 1, "contend": 2, "tokenize": 3, "train": 6, "probe": 1,
+    assert built(found) == {  # with the documents and the two models of the common start
+        "hold_out": 1, "tokenizer": 1, "contend": 3, "tokenize": 4, "train": 8, "probe": 1,
     }  # fmt: skip
     assert found.arms.keys() == found.bits_per_byte["pool"].keys() == {"random", "other", "theirs"}
     assert all(0.5 < figures["mean"] < 8 for figures in found.bits_per_byte["pool"].values())
@@ -32,6 +32,9 @@ def test_arms_are_compared_on_what_none_of_them_saw(workspace, service):
     assert found.arms["theirs"]["shared_words"] > 0  # the dataset was selected before anything was held out
     assert found.arms["other"]["near_duplicates"] is not None
     assert built(run_probe(settings, models)) == {}
+    scratch = run_probe(settings, models.model_copy(update={"from_scratch": True}))
+    assert built(scratch) == {"train": 6, "probe": 1}
+    assert scratch.bits_per_byte["pool"]["random"] != found.bits_per_byte["pool"]["random"]
     more = models.model_copy(update={"arms": [*models.arms[:2], *parse_arms("greedy,top_quality")]})
     assert built(run_probe(settings, more)) == {"contend": 2, "tokenize": 2, "train": 4, "probe": 1}
     assert Path(found.page).is_file()

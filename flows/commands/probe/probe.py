@@ -31,11 +31,18 @@ def probe(
         str,
         typer.Option(
             help="What is compared, separated by commas: selectors of `compare`, with changed settings in brackets "
-            r"(mean_field\[lamb=0.5]), or paths of datasets. A name may stand before each: theirs=data/other.parquet",
+            r"(mean_field\[lamb=0.5], random\[shuffled=0.2]), or paths of datasets. A name may stand before each: "
+            "theirs=data/other.parquet",
             metavar="ARMS",
         ),
     ] = "mean_field,random,top_quality",
     seeds: Annotated[int, typer.Option(help="Models of each arm; no verdict comes from one.")] = 3,
+    from_scratch: Annotated[
+        bool,
+        typer.Option(
+            "--from-scratch", help="Train every model from random weights, not on from a common start for each seed."
+        ),
+    ] = False,
     preset: Preset = "cpu",
     heldout: HeldOut = None,
     by: Annotated[
@@ -81,6 +88,7 @@ def probe(
         content: dict[str, Any] = {
             "arms": [arm.model_dump() for arm in parse_arms(arms)],
             "seeds": seeds,
+            "from_scratch": from_scratch,
             "preset": preset,
             "heldout": held_out_files(heldout),
             "by": by,

@@ -39,7 +39,14 @@ def score_weights(
         from fineweb_mask.flows.recipe import validate
         from fineweb_mask.models.probe.settings import ProbeSettings
 
-        content = {"seeds": 1, "preset": preset, "heldout": held_out_files(heldout), "tokens": tokens, "tasks": []}
+        content = {
+            "seeds": 1,
+            "preset": preset,
+            "heldout": held_out_files(heldout),
+            "tokens": tokens,
+            "tasks": [],
+            "from_scratch": True,
+        }
         content["arms"] = [arm.model_dump() for arm in weighted_arms(settings, models)]
         chosen = validate(ProbeSettings, content)
         check_probe(settings, chosen)

@@ -40,10 +40,17 @@ def held_out(tokenizer):
 
 @pytest.fixture
 def run(tokens, held_out, tmp_path):
-    def run_one(folder="run", *, seed=0, steps=20, preset=TINY):
-        n_tokens = steps * preset.batch * preset.context
+    def run_one(folder="run", *, seed=0, steps=20, preset=TINY, **others):
         return train(
-            preset, VOCABULARY, tokens, held_out, n_tokens=n_tokens, seed=seed, folder=tmp_path / folder, device="cpu"
+            preset,
+            VOCABULARY,
+            tokens,
+            held_out,
+            n_tokens=steps * preset.batch * preset.context,
+            seed=seed,
+            folder=tmp_path / folder,
+            device="cpu",
+            **others,
         )
 
     return run_one
@@ -95,6 +102,20 @@ def test_a_stopped_training_goes_on_from_its_checkpoint(run, tmp_path, monkeypat
     resumed = run("resumed")
     assert len(stopped_at) < 12 + 20 + 1  # it did not begin anew
     assert np.array_equal(whole.bits, resumed.bits)
+
+
+def test_a_fork_goes_on_from_its_start_at_a_small_rate(run, tmp_path):
+    start = tmp_path / "start"
+    begun = run("begun", steps=60, keep=lambda model: model.save_pretrained(str(start)))
+    fork, again, unmoved = run("fork", start=start), run("again", start=start), run("one", start=start, steps=1)
+    assert np.array_equal(fork.bits, again.bits)
+    assert unmoved.bits.sum() == pytest.approx(begun.bits.sum(), rel=0.05)  # not from random weights
+    assert fork.losses[0][1] < begun.losses[0][1] / 1.5
+    assert not np.array_equal(fork.bits, unmoved.bits)
+    still = TINY.model_copy(update={"fork_learning_rate": 0.0, "weight_decay": 0.0})
+    assert np.array_equal(
+        run("still", start=start, preset=still).bits, run("as still", start=start, preset=still, steps=5).bits
+    )
 
 
 def test_it_tells_its_steps(run, monkeypatch):

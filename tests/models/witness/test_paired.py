@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from fineweb_mask.models.witness.paired import bits_per_byte, compare_all, holm
+from fineweb_mask.models.witness.paired import bits_per_byte, compare_all, holm, paired_deviation, seeds_needed
 
 
 def experiment(random, effects, *, seeds=3, documents=100, of_seeds=0.01, of_documents=0.05):
@@ -124,3 +124,22 @@ def test_holm_takes_the_largest_of_all_steps_before(p_values):
 
 def test_bits_per_byte_weighs_documents_by_their_size():
     assert bits_per_byte(np.array([[10.0, 10.0]]), np.array([5, 15])).tolist() == [1.0]
+
+
+def test_the_paired_deviation_is_that_of_differences_over_seeds():
+    random = np.random.default_rng(4)
+    bits, sizes, _ = experiment(random, [0, 0, 0], seeds=200, of_seeds=0.01, of_documents=0)
+    assert paired_deviation(bits, sizes) == pytest.approx(0.01 * np.sqrt(2), rel=0.1)
+    assert paired_deviation(bits[:, :1], sizes) is None
+
+
+def test_so_many_seeds_show_an_effect_in_most_experiments():
+    random = np.random.default_rng(5)
+    needed = seeds_needed(0.01 * np.sqrt(2), 0.012)
+    seen = 0
+    for _ in range(100):
+        bits, sizes, clusters = experiment(random, [0.012, 0], seeds=needed, of_seeds=0.01, of_documents=0)
+        [found] = compare_all(bits, sizes, clusters, resamples=50)
+        seen += found.p < 0.05
+    assert needed == 13
+    assert 72 <= seen <= 92
