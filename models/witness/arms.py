@@ -66,4 +66,4 @@ def documents_of_equal_lengths(
 
 
 def _bins(lengths: NDArray[np.integer]) -> NDArray[np.int64]:
-    return np.round(BINS_PER_DOUBLING * np.log2(np.maximum(lengths, 1))).astype(np.int64)
+    return np.asarray(np.round(BINS_PER_DOUBLING * np.log2(np.maximum(lengths, 1))), dtype=np.int64)

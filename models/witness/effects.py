@@ -7,7 +7,7 @@ again, random documents and random documents of a selection's lengths, pooled ov
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,11 @@ class HeldOut(NamedTuple):
     sizes: NDArray[np.int64]  # (n,), bytes
     clusters: NDArray[np.int64]  # (n,): documents of one cluster are drawn together
     groups: NDArray[np.int64] | None = None  # (n,): every group counts as much as another; None: every byte
+
+    def take(self, rows: NDArray[Any]) -> Self:
+        """Return some of the documents, by their places or by a mask."""
+        groups = None if self.groups is None else self.groups[rows]
+        return type(self)(self.sizes[rows], self.clusters[rows], groups)
 
     def losses(self, bits: NDArray[np.floating]) -> NDArray[np.float64]:
         """Return the mean loss of arms in bits per byte, from bits (..., n): (...,)."""
@@ -109,7 +114,7 @@ def judge(
         decides what is seen.
     """
     predicted = _predictable(bits[random], held_out.sizes)
-    rest = HeldOut(*(None if one is None else one[predicted] for one in held_out))
+    rest = held_out.take(predicted)
     kept = {name: of_arm[:, predicted] for name, of_arm in bits.items()}
     losses = {name: rest.losses(of_arm) for name, of_arm in kept.items()}
     dosed = {name for shares in doses.values() for name in shares.values()}

@@ -96,7 +96,7 @@ class KneserNey:
             total = order.totals[of_known]
             own = np.maximum(counts - order.discount, 0) / total
             probability[known] = own + order.discount * order.followers[of_known] / total * probability[known]
-        return np.log2(probability)
+        return np.asarray(np.log2(probability), dtype=np.float64)
 
 
 def _positions(ends: NDArray[np.integer], tokens: int) -> NDArray[np.int64]:

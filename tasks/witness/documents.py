@@ -7,7 +7,7 @@ selection a little and never helps it.
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,9 +20,10 @@ from fineweb_mask.models.witness.overlap import near_rows, sharing_documents
 from fineweb_mask.models.witness.tokens import PackedTokens, measured_starts, train_tokenizer
 from fineweb_mask.models.witness.witness import HeldOutTexts
 from fineweb_mask.tasks.reporting.samples import SAMPLED_SHARDS, DocumentRef, evenly_spaced, vectors_at
+from fineweb_mask.tasks.selection.inputs.shard_documents import read_columns, read_groups
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.texts import documents_of
-from fineweb_mask.tasks.storage.parquet import read_schema, read_table
+from fineweb_mask.tasks.storage.parquet import read_table
 from fineweb_mask.tasks.storage.remote.copies import local_copies
 from fineweb_mask.tasks.witness.texts import host_of, texts_of
 from fineweb_mask.tasks.workspace.references import StageFile
@@ -40,7 +41,6 @@ HELD_OUT_TOKENS = 512
 """Of a held-out document that are read, from its start: no long document decides a mean."""
 VOCABULARY = 8_192
 TOKENIZER_CHARACTERS = 2_000_000
-CHARACTERS_PER_TOKEN = 4.0  # roughly, to draw enough documents before they are tokenised
 SPARE = 1.5  # times the tokens of an arm that are drawn of the smallest selection
 POOL, GROUPS = "pool", "groups"
 """Held-out sets from the corpus: every byte counts as much as another, or every group of a column."""
@@ -66,16 +66,20 @@ class _Documents(NamedTuple):
 
     places: list[DocumentRef]
     ranks: NDArray[np.uint64]  # (n,), by the text
-    characters: NDArray[np.int64]  # (n,)
+    tokens: NDArray[np.int64]  # (n,), as the documents' own tokenizer counts them
     quality: NDArray[np.float32]  # (n,)
-    groups: NDArray[np.object_]  # (n,), of the column; None without one
+    groups: NDArray[Any]  # (n,) texts, of the column; empty without one
     selected: dict[str, NDArray[np.bool_]]  # by selection, (n,)
 
     def take(self, rows: NDArray[np.int64]) -> "_Documents":
-        places = [self.places[row] for row in rows]
-        rest = (self.ranks, self.characters, self.quality, self.groups)
+        """Return some of the documents."""
         return _Documents(
-            places, *(one[rows] for one in rest), {name: one[rows] for name, one in self.selected.items()}
+            places=[self.places[row] for row in rows],
+            ranks=self.ranks[rows],
+            tokens=self.tokens[rows],
+            quality=self.quality[rows],
+            groups=self.groups[rows],
+            selected={name: mask[rows] for name, mask in self.selected.items()},
         )
 
 
@@ -94,7 +98,7 @@ def read_corpus(
     Parameters
     ----------
     workspace, shards
-        The corpus; the masks of each shard say which documents are eligible.
+        The corpus.
     selections
         By name, the file of masks of every shard and its column.
     targets
@@ -120,8 +124,8 @@ def read_corpus(
             f"only {len(order):,} documents can be selected, of which {HELD_OUT_SHARE:.0%} are held out: at least "
             f"{FEWEST_HELD_OUT} are needed to compare what selections teach; use a larger corpus"
         )
-    smallest = min(int(documents.characters[mask].sum()) for mask in documents.selected.values())
-    share = min(1.0, SPARE * most_tokens * CHARACTERS_PER_TOKEN / max(smallest, 1))
+    smallest = min(int(documents.tokens[mask].sum()) for mask in documents.selected.values())
+    share = min(1.0, SPARE * most_tokens / max(smallest, 1))
     held = documents.take(np.sort(order[:count]))
     rest = documents.take(np.sort(order[count : count + round(share * (len(order) - count))]))
     texts, _ = _texts(workspace, shards, rest.places)
@@ -134,7 +138,8 @@ def read_corpus(
         held_out[GROUPS] = held_out[POOL]._replace(sample=held_out[POOL].sample._replace(groups=groups))
     for name, files in targets.items():
         held_out[name] = _of_files(name, files, tokenizer)
-    near = near_rows(*(_unit(vectors_at(workspace, shards, one.places)) for one in (rest, held)), threshold)
+    vectors, others = (_unit(vectors_at(workspace, shards, one.places)) for one in (rest, held))
+    near = near_rows(vectors, others, threshold)
     for one in held_out.values():
         near |= sharing_documents(pool, one.tokens)
     kept = np.flatnonzero(~near)
@@ -161,40 +166,30 @@ def _eligible(
     by: str | None,
 ) -> _Documents:
     places: list[DocumentRef] = []
-    tables = []
+    hashes: list[bytes] = []
+    parts: dict[str, list[NDArray[Any]]] = {name: [] for name in ("tokens", "quality", "groups")}
+    masks: dict[str, list[NDArray[np.bool_]]] = {name: [] for name in selections}
     for index in chosen:
         raise_if_stopped()
         shard = shards[index]
         with local_copies():
-            path = workspace.resolve(shard.documents)
-            present = set(read_schema(path).names)
-            columns = ["content_hash", "n_chars", *([by] if by in present else [])]
-            table = read_table(path, columns=columns)
-            groups = table[by].cast(pa.string()) if by in present else pa.nulls(len(table), pa.string())
-            masks = {name: files[index] for name, files in selections.items()}
-            read = {
-                name: read_table(workspace.resolve(file), columns=[column, "block"])
-                for name, (file, column) in masks.items()
-            }
-            found = {
-                "content_hash": table["content_hash"],
-                "n_chars": table["n_chars"],
-                "quality": read_table(workspace.resolve(shard.scores), columns=["quality"])["quality"],
-                "group": groups,
-                **{f"selected {name}": read[name][column] for name, (_, column) in masks.items()},
-            }
-        eligible = next(iter(read.values()))["block"].is_valid()
-        places += [DocumentRef(index, row) for row in np.flatnonzero(eligible.to_numpy()).tolist()]
-        tables.append(pa.table(found).filter(eligible))
-    table = pa.concat_tables(tables)
-    hashes = [hashlib.blake2b(b"held out" + one, digest_size=8).digest() for one in table["content_hash"].to_pylist()]
+            columns = read_columns(workspace, shard)
+            rows = np.flatnonzero(columns.candidate)
+            table = read_table(workspace.resolve(shard.documents), columns=["content_hash"])
+            hashes += table["content_hash"].take(pa.array(rows)).to_pylist()
+            groups = np.full(shard.rows, "") if by is None else read_groups(workspace, shard, by)
+            for name, files in selections.items():
+                file, column = files[index]
+                masks[name].append(read_table(workspace.resolve(file), columns=[column])[column].to_numpy()[rows])
+        places += [DocumentRef(index, row) for row in rows.tolist()]
+        for part, values in zip(parts.values(), (columns.tokens, columns.quality, groups), strict=True):
+            part.append(values[rows])
+    digests = [hashlib.blake2b(b"held out" + one, digest_size=8).digest() for one in hashes]
     return _Documents(
         places=places,
-        ranks=np.array([int.from_bytes(one) for one in hashes], dtype=np.uint64),
-        characters=table["n_chars"].to_numpy().astype(np.int64),
-        quality=table["quality"].to_numpy(),
-        groups=np.array(table["group"].to_pylist(), dtype=object),
-        selected={name: table[f"selected {name}"].to_numpy() for name in selections},
+        ranks=np.array([int.from_bytes(one) for one in digests], dtype=np.uint64),
+        **{name: np.concatenate(part) for name, part in parts.items()},
+        selected={name: np.concatenate(part) for name, part in masks.items()},
     )
 
 

@@ -42,7 +42,7 @@ class WitnessJob(FolderJob):
 
     def depends_on(self) -> Dependencies:
         """Return how arms are made, and the fingerprints of the corpus, of the selections and of the targets."""
-        files = [(shard.documents, shard.scores, shard.embeddings) for shard in self.shards]
+        files = [(shard.documents, shard.scores, shard.embeddings, shard.duplicates) for shard in self.shards]
         return Dependencies(
             settings=[self.columns, self.by, self.threshold, self.most_tokens, self.doses],
             inputs=[

@@ -28,7 +28,13 @@ def selected(recipe: Any, pipeline: Any, make_document: Any, make_parquet: Any, 
     """Two shards of three topics, of which a half is selected; one in ten copies another, but for a word."""
     folder = tmp_path_factory.mktemp("witness")
     rows = [
-        make_document(seed, text=words(seed), topic=TOPICS[seed % 3], url=f"https://host{seed % 7 and seed}.org/{seed}")
+        make_document(
+            seed,
+            text=words(seed),
+            token_count=120,
+            topic=TOPICS[seed % 3],
+            url=f"https://host{seed % 7 and seed}.org/{seed}",
+        )
         for seed in range(DOCUMENTS)
     ]
     for row in range(1, DOCUMENTS, 10):
