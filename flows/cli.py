@@ -31,6 +31,7 @@ from fineweb_mask.flows.commands.setup.settings import settings
 from fineweb_mask.flows.commands.sql import sql
 from fineweb_mask.flows.commands.sweep import sweep
 from fineweb_mask.flows.commands.train_quality import train_quality
+from fineweb_mask.flows.commands.tune import tune
 from fineweb_mask.flows.commands.workspace import gc, status
 from fineweb_mask.flows.processes.signals import handle_signals
 
@@ -72,6 +73,7 @@ app.command()(gc)
 app.command()(select)
 app.command()(sweep)
 app.command()(compare)
+app.command()(tune)
 app.command()(probe)
 app.command("score-weights")(score_weights)
 app.command()(sql)

@@ -92,8 +92,9 @@ def stage_names() -> list[str]:
     from fineweb_mask.tasks.probe.page import write_probe_page
     from fineweb_mask.tasks.probe.training import make_tokenizer, tokenize, train_model
     from fineweb_mask.tasks.witness.job import measure_teaching
+    from fineweb_mask.tasks.witness.tune import tune
 
-    pages = (find_ranges, select_variant, measure_teaching, write_comparison_page)
+    pages = (find_ranges, select_variant, measure_teaching, tune, write_comparison_page)
     probe = (hold_out, make_tokenizer, tokenize, train_model, answer_tasks, write_probe_page)
     return [task.stage.name for task in (*PIPELINE, *pages, *probe)]
 

@@ -74,7 +74,7 @@ LAYERS = {
         {"curate"},
         {"status"},
         {"python.opened"},
-        {"stages", "share", "sweep", "compare", "probe", "train_quality"},
+        {"stages", "share", "sweep", "compare", "probe", "train_quality", "tune"},
         {"python"},
         {"commands"},
         {"cli"},

@@ -49,6 +49,14 @@ class HeldOutTexts(NamedTuple):
     sample: HeldOut
     dose: PackedTokens | None = None  # other documents of the same kind, which replace random ones in doses
 
+    def take(self, rows: NDArray[np.integer]) -> "HeldOutTexts":
+        """Return some of the held-out documents."""
+        return HeldOutTexts(self.tokens.take(rows), self.sample.take(rows), self.dose)
+
+    def loss(self, model: KneserNey) -> float:
+        """Return the mean loss of a model on the documents, in bits per byte."""
+        return float(self.sample.losses(_bits(model, self.tokens)))
+
 
 class Witness(NamedTuple):
     """What all arms taught."""

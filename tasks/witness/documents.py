@@ -56,6 +56,8 @@ class Corpus(NamedTuple):
     pool: PackedTokens  # n documents that arms are made of
     selections: dict[str, NDArray[np.int64]]  # by name, places in the pool
     quality: NDArray[np.float32]  # (n,)
+    places: list[DocumentRef]  # of the n
+    groups: NDArray[Any]  # (n,) texts
     held_out: dict[str, HeldOutTexts]
     vocabulary: int
     excluded: int  # documents that are too much like a held-out one
@@ -92,6 +94,7 @@ def read_corpus(
     by: str | None,
     threshold: float,
     most_tokens: int,
+    select_ratio: float = 1.0,
 ) -> Corpus:
     """Read documents of a corpus at random, enough for arms of so many tokens, and hold some of them out.
 
@@ -109,6 +112,8 @@ def read_corpus(
         The least cosine of near-duplicates.
     most_tokens
         Of an arm.
+    select_ratio
+        Share of the tokens that an arm has, where there is no selection yet.
 
     Raises
     ------
@@ -124,7 +129,8 @@ def read_corpus(
             f"only {len(order):,} documents can be selected, of which {HELD_OUT_SHARE:.0%} are held out: at least "
             f"{FEWEST_HELD_OUT} are needed to compare what selections teach; use a larger corpus"
         )
-    smallest = min(int(documents.tokens[mask].sum()) for mask in documents.selected.values())
+    held_by_arms = [int(documents.tokens[mask].sum()) for mask in documents.selected.values()]
+    smallest = min(held_by_arms, default=select_ratio * int(documents.tokens.sum()))
     share = min(1.0, SPARE * most_tokens / max(smallest, 1))
     held = documents.take(np.sort(order[:count]))
     rest = documents.take(np.sort(order[count : count + round(share * (len(order) - count))]))
@@ -152,6 +158,8 @@ def read_corpus(
         pool=pool.take(kept),
         selections={name: np.flatnonzero(mask[kept]) for name, mask in rest.selected.items()},
         quality=rest.quality[kept],
+        places=[rest.places[row] for row in kept],
+        groups=rest.groups[kept],
         held_out=held_out,
         vocabulary=tokenizer.get_vocab_size(),
         excluded=int(near.sum()),

@@ -1,0 +1,273 @@
+"""Search the settings of a selection by what it teaches a model of n-grams, and write what was tried on a page.
+
+Half of every held-out set decides between trials. The other half, which the search never saw, is what the best trial
+is shown on, beside the recipe's own settings, random documents, those of the highest quality and random ones of the
+same lengths.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pydantic import BaseModel, Field
+
+from fineweb_mask.models.runtime.progress import track
+from fineweb_mask.models.settings import PipelineSelectionSettings
+from fineweb_mask.models.settings.selection import METRICS
+from fineweb_mask.models.witness.arms import random_documents
+from fineweb_mask.models.witness.kneser_ney import KneserNey
+from fineweb_mask.models.witness.search import next_point, spread
+from fineweb_mask.models.witness.witness import witness
+from fineweb_mask.tasks.reporting.page import Column, Page, PageJob, Section, Table, Tile
+from fineweb_mask.tasks.reporting.samples import vectors_at
+from fineweb_mask.tasks.selection.blocks import Block, select_block
+from fineweb_mask.tasks.selection.corpus.groups import select_by_group
+from fineweb_mask.tasks.source.discovery import SourceShard
+from fineweb_mask.tasks.storage.parquet import read_table
+from fineweb_mask.tasks.witness.documents import GROUPS, POOL, Corpus, read_corpus
+from fineweb_mask.tasks.witness.job import figures
+from fineweb_mask.tasks.witness.section import teaching_section, teaching_sentence
+from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
+from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+
+MOST_LAMB = 0.95
+MOST_TOKENS = 500_000
+"""Of a trial's selection that are learned from."""
+SHARE_RANGE = 4.0
+"""How many times its own share of the corpus a group is given at most, or the inverse at least."""
+MOST_GROUPS = 12
+FIRST_TRIALS = 4  # for each dimension that is searched
+RANDOM_DRAWS = 4  # whose mean loss every trial's is a share of
+TUNED, OWN = "tuned", "recipe"
+
+
+class Trial(BaseModel):
+    """Settings that were tried."""
+
+    lamb: float
+    metrics: dict[str, float]
+    weights: dict[str, float] = Field(default_factory=dict)  # by score; empty where they are not searched
+    shares: dict[str, float] = Field(default_factory=dict)  # by group; empty where they are not searched
+
+
+class TuneJob(PageJob):
+    """Search the settings of a selection."""
+
+    stage: ClassVar[Stage] = Stage("tune", version=1, folders=("tune",))
+    shards: list[ShardFiles]
+    settings: PipelineSelectionSettings  # of the recipe
+    weights: dict[str, float]  # of the scores that the search weighs; fewer than two are left as they are
+    targets: dict[str, list[SourceShard]]
+    by: str | None = None  # column of the groups whose shares are searched
+    trials: int
+    minutes: float
+
+    def depends_on(self) -> Dependencies:
+        """Return the settings, and the fingerprints of the corpus and of the targets."""
+        files = [(shard.documents, shard.scores, shard.embeddings, shard.duplicates) for shard in self.shards]
+        return Dependencies(
+            settings=[self.settings.digested(exclude={"device"}), self.weights, self.by, self.trials, self.minutes],
+            inputs=[
+                [[file.fingerprint for file in shard] for shard in files],
+                {name: [file.fingerprint for file in target] for name, target in self.targets.items()},
+            ],
+        )
+
+
+@stage_task
+def tune(job: TuneJob) -> None:
+    """Search, and write the page; `details` hold the best settings and the final figures."""
+    started = time.monotonic()
+    corpus = read_corpus(
+        job.workspace,
+        job.shards,
+        {},
+        job.targets,
+        by=job.by,
+        threshold=job.settings.near_duplicates.threshold,
+        most_tokens=MOST_TOKENS,
+        select_ratio=job.settings.select_ratio,
+    )
+    search = _Search(job, corpus)
+    tried, losses = search.run(job.trials, started + 60 * job.minutes)
+    best = tried[int(np.argmin(losses))]
+    own = Trial(lamb=job.settings.lamb, metrics=job.settings.metric_weights)
+    found = witness(
+        corpus.pool,
+        {TUNED: search.select(best), OWN: search.select(own)},
+        search.final,
+        vocabulary=corpus.vocabulary,
+        quality=corpus.quality,
+        most_tokens=search.tokens,
+        seed=job.settings.seed + 1,
+    )
+    details = {
+        "rows": len(tried),
+        "best": best.model_dump(),
+        "sets": search.names,
+        "trials": [one.model_dump() | {"loss": loss} for one, loss in zip(tried, losses, strict=True)],
+        "seconds_taken": round(time.monotonic() - started, 1),
+        "final": figures(found),
+    }
+    job.write(_page(details), details)
+
+
+class _Search:
+    """The trials of one search."""
+
+    def __init__(self, job: TuneJob, corpus: Corpus) -> None:
+        self._job, self._corpus = job, corpus
+        self.names = [*job.targets] or [name for name in (POOL, GROUPS) if name in corpus.held_out]
+        halves = {
+            name: np.random.default_rng(0).permutation(len(one.sample.sizes)) for name, one in corpus.held_out.items()
+        }
+        halves[GROUPS] = halves[POOL]
+        self._deciding = {name: corpus.held_out[name].take(np.sort(halves[name][::2])) for name in self.names}
+        self.final = {name: one.take(np.sort(halves[name][1::2])) for name, one in corpus.held_out.items()}
+        self._tokens = corpus.pool.lengths
+        self.tokens = min(MOST_TOKENS, int(0.95 * job.settings.select_ratio * self._tokens.sum()))
+        self._vectors = vectors_at(job.workspace, job.shards, corpus.places)
+        self._scores = self._standardised()
+        draws = [random_documents(self._tokens, self.tokens, job.settings.seed + draw) for draw in range(RANDOM_DRAWS)]
+        of_draws = [self._losses(draw) for draw in draws]
+        self._random = {name: float(np.mean([one[name] for one in of_draws])) for name in self.names}
+        self._groups = _shares(corpus) if job.by is not None else {}
+        in_parts = job.settings.scope == "global" or self._groups  # which take metrics of sums
+        self._metrics = [name for name, entry in METRICS.items() if entry.moment is not None or not in_parts]
+
+    @property
+    def dimensions(self) -> int:
+        """How many numbers are searched."""
+        return 1 + len(self._metrics) + len(self._scores) + len(self._groups)
+
+    def run(self, trials: int, until: float) -> tuple[list[Trial], list[float]]:
+        """Try the recipe's own settings first, then so many others or until a time; return trials and losses."""
+        tried = [Trial(lamb=self._job.settings.lamb, metrics=self._job.settings.metric_weights)]
+        losses, points = [self._loss(tried[0])], list[NDArray[np.float64]]()
+        first = spread(self.dimensions, self._job.settings.seed, FIRST_TRIALS * self.dimensions)
+        for number in track("trials", range(trials - 1), part=(0, 1)):
+            if time.monotonic() > until and number:
+                break
+            of_points = losses[1:]
+            point = first[number] if number < len(first) else next_point(points, of_points, number)
+            points.append(point)
+            tried.append(self._trial(point))
+            losses.append(self._loss(tried[-1]))
+        return tried, losses
+
+    def _trial(self, point: NDArray[np.float64]) -> Trial:
+        """Return the settings of a point of the unit cube."""
+        lamb, rest = MOST_LAMB * point[0], point[1:]
+        metrics, rest = rest[: len(self._metrics)], rest[len(self._metrics) :]
+        scores, groups = rest[: len(self._scores)], rest[len(self._scores) :]
+        factors = SHARE_RANGE ** (2 * groups - 1)
+        own = np.array(list(self._groups.values())) * factors
+        return Trial(
+            lamb=round(float(lamb), 3),
+            metrics={name: weight for name, weight in _simplex(self._metrics, metrics).items() if weight >= 0.05},
+            weights=_simplex(list(self._scores), scores),
+            shares=dict(zip(self._groups, (own / own.sum()).tolist(), strict=True)),
+        )
+
+    def select(self, trial: Trial) -> NDArray[np.int64]:
+        """Return the places of the documents that a trial selects."""
+        settings = changed(self._job.settings, trial)
+        quality = self._corpus.quality
+        if trial.weights:
+            quality = sum(weight * self._scores[name] for name, weight in trial.weights.items()).astype(np.float32)
+        rows = np.arange(len(quality))
+        block = Block("tune", rows, self._vectors, quality, self._tokens)
+        if settings.groups is None:
+            return np.asarray(select_block(settings, block).indices)
+        keys = np.random.default_rng(settings.seed).random(len(quality))
+        grouped = select_by_group(settings, block._replace(random_keys=keys, groups=self._corpus.groups))
+        return np.asarray(grouped.selection.indices)
+
+    def _loss(self, trial: Trial) -> float:
+        """Return the loss of what a trial teaches, as a share of random documents' loss, the mean over the sets."""
+        losses = self._losses(np.random.default_rng(0).permutation(self.select(trial)))
+        return float(np.mean([losses[name] / self._random[name] for name in self.names]))
+
+    def _losses(self, documents: NDArray[np.int64]) -> dict[str, float]:
+        tokens = self._corpus.pool.take(documents, self.tokens)
+        model = KneserNey(*tokens, vocabulary=self._corpus.vocabulary)
+        return {name: texts.loss(model) for name, texts in self._deciding.items()}
+
+    def _standardised(self) -> dict[str, NDArray[np.float64]]:
+        if len(self._job.weights) < 2:
+            return {}
+        found = scores_at(self._job, self._corpus)
+        return {name: (column - column.mean()) / max(float(column.std()), 1e-12) for name, column in found.items()}
+
+
+def _shares(corpus: Corpus) -> dict[str, float]:
+    """Return each group's share of the documents; nothing where there are too few groups, or too many to search."""
+    names, counts = np.unique(corpus.groups, return_counts=True)
+    if not 2 <= len(names) <= MOST_GROUPS:
+        return {}
+    return dict(zip(names.tolist(), (counts / counts.sum()).tolist(), strict=True))
+
+
+def _simplex(names: Sequence[str], point: NDArray[np.float64]) -> dict[str, float]:
+    """Return weights that add up to 1, uniform among those if the point is uniform in the cube."""
+    drawn = -np.log(np.clip(point, 1e-9, 1 - 1e-9))
+    return dict(zip(names, np.round(drawn / drawn.sum(), 3).tolist(), strict=True)) if len(names) else {}
+
+
+def scores_at(job: TuneJob, corpus: Corpus) -> dict[str, NDArray[np.float64]]:
+    """Return the scores that are weighed, (n,) each."""
+    found: dict[str, list[NDArray[np.float64]]] = {name: [] for name in job.weights}
+    for index in sorted({place.shard for place in corpus.places}):
+        table = read_table(job.workspace.resolve(job.shards[index].scores), columns=list(job.weights))
+        rows = pa.array([place.row for place in corpus.places if place.shard == index])
+        for name, parts in found.items():
+            parts.append(table[name].take(rows).to_numpy().astype(np.float64))
+    return {name: np.concatenate(parts) for name, parts in found.items()}
+
+
+def changed(settings: PipelineSelectionSettings, trial: Trial) -> PipelineSelectionSettings:
+    """Return the settings with those of a trial; budgets are in tokens, so that all trials read as many."""
+    content = settings.model_dump(exclude_unset=True) | {"lamb": trial.lamb, "metrics": trial.metrics}
+    content |= {"solver": "mean_field", "budget": None, "budget_by": "tokens"}
+    if trial.shares:
+        total = sum(trial.shares.values())
+        shares = {name: share / total for name, share in trial.shares.items()}
+        content["groups"] = (content.get("groups") or {}) | {"shares": shares}
+    return PipelineSelectionSettings.model_validate(content)
+
+
+def _page(details: Mapping[str, Any]) -> Page:
+    best, final, shown = details["best"], details["final"], details["sets"]
+    trials = sorted(details["trials"], key=lambda one: one["loss"])
+    rows = [[_described(one), 1 - one["loss"], "recipe" if one is details["trials"][0] else ""] for one in trials]
+    note = (
+        f"{len(trials)} trials in {details['seconds_taken']:,.0f} s, on the deciding half of {', '.join(shown)}: their "
+        "best is partly luck, so that only the figures above, on the other half, say what was gained."
+    )
+    columns = [Column("settings"), Column("predicted better than after random documents", "share"), Column("")]
+    section = teaching_section(final)
+    return Page(
+        title="Settings tuned by what a language model learns",
+        lead=f"Best of {len(trials)} trials: {_described(best)}. "
+        + " ".join(f"On {name}: {teaching_sentence(final, TUNED, name)}" for name in shown),
+        tiles=[
+            Tile(str(len(trials)), "trials"),
+            Tile(f"{best['lamb']:g}", "lamb"),
+            Tile(f"{final['tokens']:,}", "tokens"),
+        ],
+        sections=[
+            section,
+            Section("What was tried", tables=[Table("Trials", columns, rows[:200], note=note, wide=True)]),
+        ],
+        metrics=dict(details),
+    )
+
+
+def _described(trial: Mapping[str, Any]) -> str:
+    parts = [f"lamb {trial['lamb']:g}", " + ".join(f"{weight:g} {name}" for name, weight in trial["metrics"].items())]
+    searched = [(name, trial[name]) for name in ("weights", "shares") if trial[name]]
+    parts += [f"{name} " + ", ".join(f"{key} {value:.2g}" for key, value in of.items()) for name, of in searched]
+    return "; ".join(parts)
