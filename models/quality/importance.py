@@ -6,8 +6,9 @@ published code, p-lambda/dsir: unigrams and bigrams of lower-case words and punc
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import chain, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +36,7 @@ class NgramBuckets:
     """Finds the buckets of the n-grams of texts, and remembers those of frequent ones."""
 
     def __init__(self) -> None:
-        self._known: dict[str, int] = {}
+        self._bucket_of = lru_cache(REMEMBERED)(bucket_of)
 
     def of(self, text: str) -> tuple[NDArray[np.int64], int]:
         """Return the bucket of every unigram and bigram of a text, and how many unigrams it has.
@@ -45,16 +46,8 @@ class NgramBuckets:
         (9, 5)
         """
         tokens = TOKEN.findall(text.lower())
-        known = self._known
-        found = []
-        for ngram in _ngrams(tokens):
-            bucket = known.get(ngram)
-            if bucket is None:
-                bucket = bucket_of(ngram)
-                if len(known) < REMEMBERED:
-                    known[ngram] = bucket
-            found.append(bucket)
-        return np.array(found, dtype=np.int64), len(tokens)
+        ngrams = chain(tokens, map(" ".join, pairwise(tokens)))
+        return np.fromiter(map(self._bucket_of, ngrams), dtype=np.int64), len(tokens)
 
     def counts(self, texts: Iterable[str]) -> NDArray[np.int64]:
         """Count the n-grams of texts in every bucket: (buckets,)."""
@@ -62,12 +55,6 @@ class NgramBuckets:
         for text in texts:
             total += np.bincount(self.of(text)[0], minlength=BUCKETS)
         return total
-
-
-def _ngrams(tokens: list[str]) -> Iterator[str]:
-    yield from tokens
-    for first, second in pairwise(tokens):
-        yield f"{first} {second}"
 
 
 def log_ratios(target: NDArray[np.int64], corpus: NDArray[np.int64]) -> NDArray[np.float64]:
