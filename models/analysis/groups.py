@@ -48,11 +48,6 @@ def group_of(values: NDArray[np.floating[Any]], edges: NDArray[np.float64]) -> N
     return np.where(np.isnan(values), -1, np.searchsorted(inner, values, side="right"))
 
 
-def counts_of(groups: NDArray[np.integer[Any]], n_groups: int) -> NDArray[np.int64]:
-    """Return the number of values in each group, (n_groups,), without group -1."""
-    return np.bincount(groups[groups >= 0], minlength=n_groups)
-
-
 VOCABULARY = 20_000
 WORD = r"(?u)\b[^\W\d_]{3,24}\b"
 """Letters of any script. A longer run of letters is not a word, but text without white space."""

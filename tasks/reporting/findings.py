@@ -45,7 +45,7 @@ def findings(
 
 
 def _compared(breakdown: Breakdown, measured: Diversity | None) -> Iterator[Finding]:
-    quality = breakdown.medians("quality")
+    quality = breakdown.histograms["quality"].medians()
     if quality is not None:
         yield Finding(
             f"The median quality is {quality[1]:+.2f} standard deviations, {quality[0]:+.2f} of all that was eligible.",
@@ -126,7 +126,7 @@ def _one_score(breakdown: Breakdown) -> Iterator[Finding]:
 
 
 def _length(breakdown: Breakdown) -> Iterator[Finding]:
-    found = breakdown.medians("n_chars")
+    found = breakdown.histograms["n_chars"].medians()
     if found is None or min(found) <= 0:
         return
     before, after = found
