@@ -5,7 +5,7 @@ out if other pages had it before, so that a text would depend on the pages that 
 process, and a file read again would give other documents.
 """
 
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from importlib.util import find_spec
 
 from fineweb_mask.models.errors import ModelError
@@ -23,12 +23,10 @@ def version_of_extraction() -> str:
     Raises
     ------
     ExtractionError
-        If it is not installed.
+        If what reads crawls is not installed.
     """
-    try:
-        return version("trafilatura")
-    except PackageNotFoundError as error:
-        raise ExtractionError(f"WARC files need trafilatura, which is not installed: {NEEDED}") from error
+    check_extraction()
+    return version("trafilatura")
 
 
 def check_extraction() -> None:
