@@ -9,7 +9,7 @@ values quality less the penalty for near-duplicates never falls, and diversity l
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -55,7 +55,6 @@ def sweep(
     device: str | torch.device = "cpu",
     tokens: Any = None,  # noqa: ANN401 - numpy or torch, (n,)
     ranges: Ranges | None = None,
-    progress: Callable[[int, float], None] | None = None,
 ) -> list[Swept]:
     """Select once for each weight of quality, with the closed-form solver.
 
@@ -65,8 +64,6 @@ def sweep(
         As for `select`; the settings' `lamb` and `solver` do not matter.
     lambs
         Weights of quality, from 0 to 1.
-    progress
-        Called with (values done, the value) after each.
 
     Returns
     -------
@@ -101,8 +98,6 @@ def sweep(
     found: list[_Found] = []
     for lamb in track("values of lamb", values, part=(0, 0.5)):
         found.append(_solve(block, lamb, found[-1] if found else None))
-        if progress is not None:
-            progress(len(found), lamb)
     return [_best(block, one, found) for one in track("proofs", found, part=(0.5, 1))]
 
 

@@ -19,7 +19,7 @@ from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.settings.output import TEXT_IS_NO_GROUP
 from fineweb_mask.tasks.reporting.charts import Share
-from fineweb_mask.tasks.reporting.samples import eligible_table, eligible_tables
+from fineweb_mask.tasks.reporting.samples import eligible_table, evenly_spaced
 from fineweb_mask.tasks.storage.parquet import read_schema
 from fineweb_mask.tasks.storage.remote.copies import local_copies
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
@@ -243,7 +243,9 @@ def _sample(workspace: Workspace, shards: Sequence[ShardFiles]) -> dict[str, NDA
     """Return some values of each numeric column, (n,), NaN if unknown."""
     step = max(1, sum(shard.documents.rows for shard in shards) // EDGE_VALUES)
     parts: dict[str, list[NDArray[np.float64]]] = {name: [np.empty(0)] for name in NUMBERS}
-    for table in eligible_tables(workspace, shards, ["n_chars", "language_score"], EDGE_SHARDS):
+    for index in evenly_spaced(len(shards), EDGE_SHARDS):
+        raise_if_stopped()
+        table = eligible_table(workspace, shards[index], ["n_chars", "language_score"])
         for name, part in parts.items():
             part.append(_numbers(table, name)[::step].copy())
     return {name: np.concatenate(part) for name, part in parts.items()}

@@ -51,18 +51,9 @@ def eligible_table(workspace: Workspace, shard: ShardFiles, columns: Sequence[st
     return table.filter(masks["block"].is_valid())
 
 
-def eligible_tables(
-    workspace: Workspace, shards: Sequence[ShardFiles], columns: Sequence[str], at_most: int | None = None
-) -> Iterator[pa.Table]:
-    """Yield the `eligible_table` of every shard, or of at most `at_most` evenly spaced shards."""
-    for index in evenly_spaced(len(shards), at_most):
-        raise_if_stopped()
-        yield eligible_table(workspace, shards[index], columns)
-
-
-def evenly_spaced(n: int, at_most: int | None) -> range:
-    """Return evenly spaced indices below `n`: all of them, or at most `at_most`."""
-    return range(0, n, 1 if at_most is None else max(1, -(-n // at_most)))
+def evenly_spaced(n: int, at_most: int) -> range:
+    """Return evenly spaced indices below `n`, at most `at_most`."""
+    return range(0, n, max(1, -(-n // at_most)))
 
 
 class Sample(NamedTuple):
