@@ -10,7 +10,6 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
-from importlib.metadata import version
 from typing import Any, NamedTuple
 
 from fineweb_mask.models.errors import ModelError, SettingsError
@@ -79,11 +78,6 @@ def load_filters(settings: Sequence[FilterSettings]) -> Filter:
         return Outcome(text)
 
     return apply
-
-
-def version_of_filters() -> str:
-    """Return the version of datatrove, whose rules are part of what a filtered document depends on."""
-    return version("datatrove")
 
 
 def _module(name: str) -> Any:  # noqa: ANN401

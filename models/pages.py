@@ -5,7 +5,7 @@ out if other pages had it before, so that a text would depend on the pages that 
 process, and a file read again would give other documents.
 """
 
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
 from fineweb_mask.models.errors import ModelError
@@ -23,10 +23,12 @@ def version_of_extraction() -> str:
     Raises
     ------
     ExtractionError
-        If what reads crawls is not installed.
+        If it is not installed.
     """
-    check_extraction()
-    return version("trafilatura")
+    try:
+        return version("trafilatura")
+    except PackageNotFoundError as error:
+        raise ExtractionError(f"WARC files need trafilatura, which is not installed: {NEEDED}") from error
 
 
 def check_extraction() -> None:

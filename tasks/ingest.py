@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from fineweb_mask.models.documents import DocumentFilter
-from fineweb_mask.models.filters import version_of_filters
 from fineweb_mask.models.pages import version_of_extraction
 from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.schemas import DROPPED, KNOWN, documents_schema, without_text
@@ -112,7 +112,7 @@ def _filters_in_key(settings: IngestSettings) -> list[Any]:
     if not settings.filters:
         return []
     models = [file_digest(Path(str(one.options["model"]))) for one in settings.filters if "model" in one.options]
-    return [[one.model_dump() for one in settings.filters], version_of_filters(), *models]
+    return [[one.model_dump() for one in settings.filters], version("datatrove"), *models]
 
 
 @stage_task

@@ -25,10 +25,6 @@ class TokenBudget:
     def __init__(self, tokens: int) -> None:
         self.tokens = tokens
 
-    def halve(self, used: int) -> None:
-        """Halve the budget after `used` tokens exceeded device memory."""
-        self.tokens = max(1, min(self.tokens, used) // 2)
-
 
 def for_each_batch(lengths: NDArray[np.int64], budget: TokenBudget, work: Callable[[NDArray[np.int64]], None]) -> None:
     """Call `work` with the row numbers of one batch after the other, longest texts first; `lengths` in tokens, (n,).
@@ -49,7 +45,7 @@ def for_each_batch(lengths: NDArray[np.int64], budget: TokenBudget, work: Callab
             remaining = remaining[len(rows) :]
             continue
         longest = max(1, int(lengths[rows[0]]))
-        budget.halve(len(rows) * longest)
+        budget.tokens = max(1, min(budget.tokens, len(rows) * longest) // 2)
         logger.warning(
             "no device memory for %d texts of %d tokens: continuing with at most %d tokens per forward pass",
             len(rows),

@@ -123,17 +123,21 @@ def _load(
         raise ModelError(
             f"the model {folder!r} has no safetensors, and other weights are never loaded: save it as safetensors"
         )
-    local: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
     try:
         model, loading = loader.from_pretrained(
-            folder, dtype=precision, use_safetensors=True, output_loading_info=True, **local
+            folder,
+            dtype=precision,
+            use_safetensors=True,
+            trust_remote_code=False,
+            local_files_only=True,
+            output_loading_info=True,
         )
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"cannot load {folder!r} as a {called}: {error}") from error
     if missing := sorted(loading["missing_keys"]):
         raise ModelError(f"the model {folder!r} has no weights for {missing[0]!r}: it must be a trained {called}")
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, **local)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"cannot load the tokenizer of {folder!r}: {error}") from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):

@@ -5,7 +5,7 @@ from the row groups that contain it.
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import chain, groupby, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -211,5 +211,4 @@ def _nearest(block: str, rows: pa.Table, each: int) -> tuple[list[NearThreshold]
 
 def _in_turn(blocks: list[list[NearThreshold]], each: int) -> list[NearThreshold]:
     """Return the first of every block, then the second of every block, and so on."""
-    deepest = max((len(block) for block in blocks), default=0)
-    return [block[rank] for rank in range(deepest) for block in blocks if rank < len(block)][:each]
+    return [near for near in chain.from_iterable(zip_longest(*blocks)) if near is not None][:each]
