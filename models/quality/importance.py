@@ -56,6 +56,26 @@ class NgramBuckets:
             total += np.bincount(self.of(text)[0], minlength=BUCKETS)
         return total
 
+    def log_weights(
+        self, texts: Sequence[str], ratios: NDArray[np.float64], min_tokens: int = 0
+    ) -> NDArray[np.float32]:
+        """Return the log weight of each text by `log_ratios`, (buckets,): (n,); by several, (t, buckets): (n, t).
+
+        It is a sum over n-grams, so long documents have larger ones, of either sign. A document with fewer words and
+        punctuation than `min_tokens` gets minus infinity.
+
+        >>> buckets = NgramBuckets()
+        >>> ratios = log_ratios(buckets.counts(["good words"]), buckets.counts(["good words", "bad words"]))
+        >>> good, bad = buckets.log_weights(["good words", "bad words"], ratios)
+        >>> bool(good > 0 > bad)
+        True
+        """
+        weights = np.empty((len(texts), *ratios.shape[:-1]), dtype=np.float32)
+        for place, text in enumerate(texts):
+            found, tokens = self.of(text)
+            weights[place] = ratios[..., found].sum(-1) if tokens >= min_tokens else -np.inf
+        return weights
+
 
 def log_ratios(target: NDArray[np.int64], corpus: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the log of how much likelier each bucket is in the target texts, for counts (buckets,): (buckets,)."""
@@ -63,35 +83,3 @@ def log_ratios(target: NDArray[np.int64], corpus: NDArray[np.int64]) -> NDArray[
     in_target, in_corpus = (np.log(share + SMALLEST) for share in shares)
     ratios: NDArray[np.float64] = in_target - in_corpus
     return ratios
-
-
-class ImportanceWeights:
-    """Weighs documents by their n-grams.
-
-    A log weight is a sum over n-grams, so long documents have larger ones, of either sign.
-
-    Parameters
-    ----------
-    ratios
-        Result of `log_ratios`, (buckets,), or several, (t, buckets).
-    min_tokens
-        Words and punctuation below which a document gets minus infinity.
-    """
-
-    def __init__(self, ratios: NDArray[np.float64], min_tokens: int = 0) -> None:
-        self._ratios, self._min_tokens, self._buckets = ratios, min_tokens, NgramBuckets()
-
-    def of(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return the log weight of each text, (n,), or its log weights, (n, t).
-
-        >>> buckets = NgramBuckets()
-        >>> ratios = log_ratios(buckets.counts(["good words"]), buckets.counts(["good words", "bad words"]))
-        >>> good, bad = ImportanceWeights(ratios).of(["good words", "bad words"])
-        >>> bool(good > 0 > bad)
-        True
-        """
-        weights = np.empty((len(texts), *self._ratios.shape[:-1]), dtype=np.float32)
-        for place, text in enumerate(texts):
-            found, tokens = self._buckets.of(text)
-            weights[place] = self._ratios[..., found].sum(-1) if tokens >= self._min_tokens else -np.inf
-        return weights

@@ -34,7 +34,9 @@ def findings(
         f"{claim([dict(block) for block in blocks])}",
         "Distance from the optimum",
     )
-    worries = [*_labels(recipe), *_dropped(counts), *_near_duplicates(measured), *_lost_groups(breakdown)]
+    labels = Finding(SAMPLE_LABELS, "Quality and length", is_worry=True)
+    worries = [labels] if scores_by_sample_labels(recipe) else []
+    worries += [*_dropped(counts), *_near_duplicates(measured), *_lost_groups(breakdown)]
     worries += [*_one_score(breakdown), *_length(breakdown)]
     nothing = Finding(
         "Nothing stands out: near-duplicates are no more than a random subset's, no large group has vanished, and "
@@ -59,11 +61,6 @@ def _compared(breakdown: Breakdown, measured: Diversity | None) -> Iterator[Find
             f"{selected.effective_rank:,.0f}, {random.effective_rank:,.0f} at random.",
             "Diversity",
         )
-
-
-def _labels(recipe: Mapping[str, Any]) -> Iterator[Finding]:
-    if scores_by_sample_labels(recipe):
-        yield Finding(SAMPLE_LABELS, "Quality and length", is_worry=True)
 
 
 def _dropped(counts: Counts) -> Iterator[Finding]:

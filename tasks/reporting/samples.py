@@ -167,15 +167,11 @@ def near_threshold(
     workspace: Workspace, shards: Sequence[ShardFiles], each: int = NEAR
 ) -> tuple[list[NearThreshold], list[NearThreshold]]:
     """Return the selected and the rejected documents closest to their block's threshold, from all blocks in turn."""
-    kept: list[list[NearThreshold]] = []
-    rejected: list[list[NearThreshold]] = []
+    sides: list[tuple[list[NearThreshold], list[NearThreshold]]] = []
     pending: dict[str, list[pa.Table]] = {}
 
     def close(blocks: list[str]) -> None:
-        for block in blocks:
-            sides = _nearest(block, pa.concat_tables(pending.pop(block)), each)
-            kept.append(sides[0])
-            rejected.append(sides[1])
+        sides.extend(_nearest(block, pa.concat_tables(pending.pop(block)), each) for block in blocks)
 
     for index in sorted(range(len(shards)), key=lambda index: shards[index].masks.name):  # the order in blocks
         raise_if_stopped()
@@ -188,7 +184,7 @@ def near_threshold(
         for block in blocks:
             pending.setdefault(block, []).append(masks.filter(pa.compute.field("block") == block).drop_columns("block"))
     close(list(pending))
-    return _in_turn(kept, each), _in_turn(rejected, each)
+    return _in_turn([kept for kept, _ in sides], each), _in_turn([rejected for _, rejected in sides], each)
 
 
 def _nearest(block: str, rows: pa.Table, each: int) -> tuple[list[NearThreshold], list[NearThreshold]]:

@@ -102,13 +102,13 @@ def _read_scores(workspace: Workspace, shard: ShardFiles) -> dict[str, NDArray[n
 
 
 def _weigh_texts(workspace: Workspace, shard: ShardFiles, ratios: NDArray[np.float64]) -> NDArray[np.float32]:
-    from fineweb_mask.models.quality.importance import ImportanceWeights
+    from fineweb_mask.models.quality.importance import NgramBuckets
 
-    weights = ImportanceWeights(ratios, LEAST_TOKENS)
+    buckets = NgramBuckets()
     with with_texts(workspace, shard.documents) as path, VerifiedFile(path) as file:
         batches = file.iter_batches(BATCH_ROWS, columns=["text"])
         found = [
-            weights.of([text or "" for text in batch["text"].to_pylist()])
+            buckets.log_weights([text or "" for text in batch["text"].to_pylist()], ratios, LEAST_TOKENS)
             for batch in track_by_size("texts", batches, shard.rows, lambda batch: batch.num_rows)
         ]
     return np.concatenate([np.empty((0, *ratios.shape[:-1]), dtype=np.float32), *found])

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fineweb_mask.models.quality.importance import ImportanceWeights, NgramBuckets, log_ratios
+from fineweb_mask.models.quality.importance import NgramBuckets, log_ratios
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.fit.job import sampled_texts
 from fineweb_mask.tasks.fit.targets import fit_targets
@@ -54,7 +54,7 @@ def test_texts_are_weighed_by_the_ratios_of_their_n_grams(
     found = read(copied, targets, solver="dsir")
     texts = [text for file in copied.documents for text in copied.read(file, columns=["text"])["text"].to_pylist()]
     ratios = read_arrays(copied.workspace.resolve(targets))["log_ratios"]
-    np.testing.assert_array_equal(found.log_weights, ImportanceWeights(ratios, 8).of(texts))
+    np.testing.assert_array_equal(found.log_weights, NgramBuckets().log_weights(texts, ratios, 8))
 
 
 def test_texts_are_weighed_for_each_task(copied: Any, targets: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +68,7 @@ def test_texts_are_weighed_for_each_task(copied: Any, targets: Any, monkeypatch:
     corpus = buckets.counts(sampled_texts(copied.workspace, copied.documents, 20_000)())
     for place, task in enumerate(["space", "sport"]):
         own = buckets.counts(one["question"] for one in EXAMPLES if one["task"] == task)
-        expected = ImportanceWeights(log_ratios(own, corpus), 8).of(texts)
+        expected = buckets.log_weights(texts, log_ratios(own, corpus), 8)
         np.testing.assert_allclose(found.log_weights[:, place], expected, rtol=1e-5)
 
 
