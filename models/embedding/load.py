@@ -165,4 +165,5 @@ def load_encoder(
 def _document_prompt(model: SentenceTransformer) -> str:
     """Return the prompt that the model itself defines for documents, or an empty string."""
     names = (*DOCUMENT_PROMPTS, model.default_prompt_name)
-    return next((model.prompts[name] for name in names if name is not None and model.prompts.get(name)), "")
+    found = (model.prompts.get(name) for name in names if name is not None)
+    return next(filter(None, found), "")
