@@ -79,8 +79,7 @@ def telling_words(
     sizes = frequencies.sum(axis=1, keepdims=True)
     weights = frequencies / np.maximum(sizes, 1) * np.log1p(sizes.mean() / np.maximum(frequencies.sum(axis=0), 1))
     vocabulary = counter.get_feature_names_out()
-    names = []
-    for row in weights:
-        best = np.lexsort((np.arange(len(row)), -row))[:n_words]
-        names.append(", ".join(vocabulary[word] for word in best if row[word] > 0))
-    return names
+    best = np.argsort(-weights, axis=1, kind="stable")[:, :n_words]
+    return [
+        ", ".join(vocabulary[word] for word in words if row[word] > 0) for row, words in zip(weights, best, strict=True)
+    ]

@@ -76,8 +76,7 @@ def check_selectors(names: list[str], missing: Mapping[str, str] | None = None) 
         elif name not in SELECTORS:
             raise SelectorError(f"selectors may be {', '.join([ALL, *SELECTORS])}, received {name!r}")
         elif name in missing:
-            remedy = missing[name]
-            raise SelectorError(f"selector {name}: {remedy}")
+            raise SelectorError(f"selector {name}: {missing[name]}")
         else:
             found.append(name)
     if not found:
