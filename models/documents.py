@@ -7,6 +7,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -123,6 +124,7 @@ def _is_other_than_text(kind: pa.DataType, field: pa.Field) -> bool:
     return is_nested(kind) if field.name in ("id", "date") else not is_text(kind)
 
 
+@dataclass(eq=False)
 class DocumentFilter:
     """Filter the rows of one shard and count the dropped rows by their first reason.
 
@@ -142,29 +144,21 @@ class DocumentFilter:
     {'too_short': 1, 'duplicate': 1}
     """
 
-    def __init__(
-        self,
-        settings: IngestSettings,
-        source: str,
-        copies: Callable[[list[bytes]], list[str | None]] | None = None,
-        text_filter: TextFilter | None = None,
-        overlaps: Callable[[list[str]], list[str | None]] | None = None,
-    ) -> None:
-        self.settings = settings
-        self.source = source
-        self.copies = copies
-        self.text_filter = text_filter
-        self.overlaps = overlaps
-        self.known: list[tuple[int, str, str]] = []  # source row, id, and the id of the copy
-        self.dropped: Counter[str] = Counter()
-        self.rows_in = 0
-        self.rows_kept = 0
-        self.tokens_in = 0
-        self.tokens_kept = 0
-        self.tokens_estimated = 0  # kept rows with a token count estimated from the length
-        self._gone: list[pa.RecordBatch] = []  # dropped rows, with `keep_dropped`
-        self._seen: set[bytes] = set()
-        self._long: dict[bytes, bytes] = {}  # hashes of long texts, by a digest of their bytes
+    settings: IngestSettings
+    source: str
+    copies: Callable[[list[bytes]], list[str | None]] | None = None
+    text_filter: TextFilter | None = None
+    overlaps: Callable[[list[str]], list[str | None]] | None = None
+    known: list[tuple[int, str, str]] = field(default_factory=list)  # source row, id, and the id of the copy
+    dropped: Counter[str] = field(default_factory=Counter)
+    rows_in: int = 0
+    rows_kept: int = 0
+    tokens_in: int = 0
+    tokens_kept: int = 0
+    tokens_estimated: int = 0  # kept rows with a token count estimated from the length
+    _gone: list[pa.RecordBatch] = field(default_factory=list)  # dropped rows, with `keep_dropped`
+    _seen: set[bytes] = field(default_factory=set)
+    _long: dict[bytes, bytes] = field(default_factory=dict)  # hashes of long texts, by a digest of their bytes
 
     def apply(self, batch: pa.RecordBatch, problems: pa.Array | None = None) -> pa.RecordBatch:
         """Return the kept rows of a batch, with `row`, `source_row`, `id`, `n_chars` and `content_hash` filled in.

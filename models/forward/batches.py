@@ -6,6 +6,7 @@ text. Sorting a whole chunk of documents by length keeps the share of padding sm
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,11 +20,11 @@ from fineweb_mask.models.runtime.progress import track_by_size
 logger = logging.getLogger(__name__)
 
 
+@dataclass
 class TokenBudget:
     """Maximum number of tokens per forward pass, padding included; halved when the device runs out of memory."""
 
-    def __init__(self, tokens: int) -> None:
-        self.tokens = tokens
+    tokens: int
 
 
 def for_each_batch(lengths: NDArray[np.int64], budget: TokenBudget, work: Callable[[NDArray[np.int64]], None]) -> None:
