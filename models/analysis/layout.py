@@ -47,7 +47,7 @@ def lay_out(unit: Unit, most_exact: int = 5_000, seed: int = 0) -> NDArray[np.fl
     >>> places.shape
     (120, 2)
     """
-    from sklearn.neighbors import KNeighborsRegressor
+    from sklearn.neighbors import KNeighborsRegressor, NearestNeighbors
 
     if unit.shape[1] < 2:
         unit = np.pad(unit, ((0, 0), (0, 2 - unit.shape[1])))
@@ -67,7 +67,7 @@ def lay_out(unit: Unit, most_exact: int = 5_000, seed: int = 0) -> NDArray[np.fl
         rows = others[start : start + BLOCK_ROWS]
         places[rows] = beside.predict(short[rows])
     if len(others):
-        apart = np.median(np.linalg.norm(known - known[_nearest_other(known)], axis=1))
+        apart = np.median(NearestNeighbors(n_neighbors=1).fit(known).kneighbors()[0])
         places[others] += generator.normal(0, SPREAD * float(apart), size=(len(others), 2)).astype(np.float32)
     return places
 
@@ -88,9 +88,3 @@ def _gaussian(distances: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]
     squared = distances**2
     width = np.maximum(squared.mean(axis=1, keepdims=True), 1e-12)
     return np.asarray(np.exp((squared.min(axis=1, keepdims=True) - squared) / width * squared.shape[1]))
-
-
-def _nearest_other(places: NDArray[np.float32]) -> NDArray[np.intp]:
-    from sklearn.neighbors import NearestNeighbors
-
-    return np.asarray(NearestNeighbors(n_neighbors=2).fit(places).kneighbors(places, return_distance=False)[:, 1])
