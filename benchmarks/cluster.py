@@ -27,7 +27,8 @@ from benchmarks.million import SETTINGS, SHOWN_WITH, STAGES, make_corpus
 from benchmarks.tables import show
 from fineweb_mask.flows.cluster.cluster import Cluster
 from fineweb_mask.flows.curate import RETRY_DELAYS
-from fineweb_mask.flows.display.listeners import LogLines, listener
+from fineweb_mask.flows.display.listeners import LogLines
+from fineweb_mask.flows.display.prefect_ui import UiListener
 from fineweb_mask.flows.pipeline.fit import PretrainedModels
 from fineweb_mask.flows.pipeline.run import Run
 from fineweb_mask.flows.pipeline.start import MOST_TASK_RUNS, runner
@@ -120,7 +121,8 @@ def orchestration(folder: Path, jobs: int, address: str) -> list[Any]:
         cluster = Cluster(settings.engine)
         group = -(-jobs // MOST_TASK_RUNS)
         task_runs = TaskRuns(RETRY_DELAYS, 1, cluster, group)
-        jobs_run = Run(workspace, settings, [], PretrainedModels.of(settings), listing=Listing({}), task_runs=task_runs)
+        models, ui = PretrainedModels.of(settings), UiListener(counting, settings.workspace)
+        jobs_run = Run(workspace, settings, [], models, listing=Listing({}), task_runs=task_runs, ui=ui)
         jobs_run.one(todo[0])  # the cluster's processes have imported what they need
         for _ in range(2 * cluster.per_node):
             cluster.submit(todo[0]).result()
@@ -129,11 +131,7 @@ def orchestration(folder: Path, jobs: int, address: str) -> list[Any]:
         measured.extend((time.perf_counter() - started, time.process_time() - before))
         cluster.close()
 
-    token = listener.set(counting)
-    try:
-        run()
-    finally:
-        listener.reset(token)
+    run()
     seconds, own = measured
     parts = [counting.memory[place] for place in (0, 4, 9)]
     return [f"{jobs:,}", f"{seconds:.1f}", f"{jobs / seconds:,.0f}", f"{1000 * own / jobs:.1f}"] + [

@@ -88,7 +88,7 @@ def score_and_embed_shards(run: Run, documents: Files, quality: Quality) -> tupl
     """Score and embed every document in one pass, by the scorer that also makes vectors."""
     scoring = run.jobs(score, **_scoring(run, documents, quality))
     jobs = PerShard({name: ScoreEmbedJob.of(job, run.settings.embedding) for name, job in scoring.items()})
-    made = {name: jobs[name].files(run.listing) or jobs[name].files() for name in run.each(jobs)}
+    made = {name: jobs[name].files(run.listing) or jobs[name].files() for name in run.map(jobs)}
     scores, vectors = ({name: files[place] for name, files in made.items() if files} for place in (0, 1))
     return PerShard(scores), PerShard(vectors)
 

@@ -43,7 +43,7 @@ Answer = str
 
 
 class Cluster:
-    """A connection to a Ray cluster, or a Ray of this machine alone; an `Executor` of jobs.
+    """A connection to a Ray cluster, or a Ray of this machine alone.
 
     Parameters
     ----------

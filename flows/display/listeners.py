@@ -132,30 +132,7 @@ class Bars:
         self._progress.advance(self._bars[stage])
 
 
-class Silence:
-    """Show nothing."""
-
-    def on_stage(self, stage: str, jobs: int) -> None:
-        """Ignore it."""
-
-    def on_job_progress(self, stage: str, job: str, share: float, steps: tuple[Step, ...]) -> None:
-        """Ignore it."""
-
-    def on_job_end(self, stage: str, job: str, file: StageFile | None) -> None:
-        """Ignore it."""
-
-
 listener: ContextVar[Listener] = ContextVar("listener", default=LogLines())  # noqa: B039 - it holds nothing but running jobs
-
-
-@contextmanager
-def not_shown() -> Iterator[None]:
-    """Show nothing while the block runs."""
-    token = listener.set(Silence())
-    try:
-        yield
-    finally:
-        listener.reset(token)
 
 
 @contextmanager

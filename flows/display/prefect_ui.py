@@ -23,6 +23,7 @@ from prefect.artifacts import (
     create_table_artifact,
     update_progress_artifact,
 )
+from prefect.events import emit_event
 from prefect.logging import get_run_logger
 from prefect.settings import PREFECT_API_URL
 
@@ -142,6 +143,13 @@ class UiListener:
                 if not file.cached or len(self._files) < SHARD_ROWS:  # the slowest are listed
                     self._files.append(_row(stage, file.name, through, file.seconds, "yes" if file.cached else "no"))
         self._other.on_job_end(stage, job, file)
+
+    def on_quarantined(self, stage: str, shard: str, reason: str) -> None:
+        """Log a quarantined shard, and emit an event for it; Prefect adds the flow run to it."""
+        self.on_job_end(stage, shard, None)
+        get_run_logger().warning("%s is set aside: %s", shard, reason)
+        resource = {"prefect.resource.id": f"fineweb-mask.shard.{shard}", "prefect.resource.name": shard}
+        emit_event("fineweb-mask.shard.quarantined", resource, payload={"reason": reason})
 
     @contextmanager
     def _changing(self, stage: str) -> Iterator[StageProgress]:

@@ -53,7 +53,7 @@ def _in_order_of_arrival(run: Run, documents: Files) -> Files:
 def _exact(run: Run, documents: Files) -> Files:
     sorting = run.jobs(sort_rows, file=documents, by="hash")
     listing = DedupJob(root=run.root, sorted_rows=[job.reference(job.file.rows) for job in sorting.values()])
-    run.each(sorting)
+    run.map(sorting)
     if run.done(listing) is None:
         buckets = bucket_jobs(run.root, "repeats", listing.sorted_rows, run.settings.materialize.memory_limit)
         listing = listing.model_copy(update={"buckets": tuple(run.all(buckets))})
@@ -76,7 +76,7 @@ def _near(run: Run, documents: Files, exact: Files, vectors: Files, models: Mode
         sorted_rows=[job.reference(keys * documents[name].rows) for name, job in sorting.items()],
         exact=[exact[name] for name in sorting],
     )
-    run.each(sorting)
+    run.map(sorting)
     if run.done(listing) is None:
         if settings.near_dedup == "minhash":
             buckets = bucket_jobs(run.root, "pairs", listing.sorted_rows, memory_limit)

@@ -102,7 +102,7 @@ def summarize(run: Run, curated: Curated) -> RunSummary:
         not_selected=counts.not_selected,
         dropped=counts.dropped,
         counts=counts,
-        busy_seconds=run.busy_seconds,
+        busy_seconds=0.0 if run.task_runs is None else run.task_runs.busy_seconds,
         objective=objective,
         terms=terms,
         blocks=len(selection.blocks),

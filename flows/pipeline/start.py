@@ -89,6 +89,7 @@ def start_run(
                 LastRun(settings=settings, folder=str(Path.cwd())).save(workspace)
         clear_stop_request()
         offer_slots()
+        task_runs = TaskRuns(retry_delays, workers(settings), cluster, group=-(-len(shards) // MOST_TASK_RUNS))
         run = Run(
             workspace,
             settings,
@@ -99,7 +100,7 @@ def start_run(
             refresh=refreshed_by(refresh or []),
             scope=scope,
             share=share,
-            task_runs=TaskRuns(retry_delays, workers(settings), cluster, group=-(-len(shards) // MOST_TASK_RUNS)),
+            task_runs=task_runs,
             ui=ui,
         )
         with recorded(run, *_flow()) as record:
@@ -108,7 +109,7 @@ def start_run(
             except BaseException as error:
                 request_stop()  # Prefect waits for the tasks that still run
                 if isinstance(error, DamagedFileError):
-                    run.wait()  # the flow begins again
+                    task_runs.wait()  # the flow begins again
                 raise
             finally:
                 end_workers()

@@ -10,7 +10,6 @@ from pathlib import Path
 from pydantic import BaseModel, ValidationError
 
 from fineweb_mask.flows.curate import pipeline
-from fineweb_mask.flows.display.listeners import not_shown
 from fineweb_mask.flows.pipeline.fit import number_of_fits
 from fineweb_mask.flows.pipeline.inputs import Inputs, find_inputs, workspace_of
 from fineweb_mask.flows.pipeline.records import describe, recorded, shard_files, summarize, update_catalog
@@ -70,26 +69,19 @@ class _Look(Run):
             file = job.current(self.listing)
             self.found[job.stage.shown_as].append((job, file))
             if file is None and isinstance(job, ScoreJob | EmbedJob):
-                file = _rebuilt(
-                    job
-                )  # a lost file would be built again with the same bytes: what was made of it is valid
+                # A lost file would be built again with the same bytes: what was made of it is valid.
+                file = job.reference(job.documents.rows).model_copy(update={"path": ""})
             outputs.append(file)
         return outputs
 
-    def all(self, jobs: Sequence[StageJob], *, at_once: int | None = None) -> list[StageFile]:
-        outputs = self._run(jobs, at_once)
-        if None in outputs:
+    def _required(self, job: StageJob, file: StageFile | None) -> StageFile:  # noqa: ARG002
+        if file is None:
             raise UnfinishedError
-        return [file for file in outputs if file is not None]
+        return file
 
     def require_all(self, files: PerShard[object], first: str) -> None:  # noqa: ARG002
         if len(files) < len(self.shards):
             raise UnfinishedError
-
-
-def _rebuilt(job: ScoreJob | EmbedJob) -> StageFile:
-    """Return the reference to a lost file as it would be built again; it has no path."""
-    return job.reference(job.documents.rows).model_copy(update={"path": ""})
 
 
 def open_workspace(folder: str | Path) -> Workspace:
@@ -257,7 +249,7 @@ def finished_run(settings: PipelineSettings, inputs: Inputs | None = None) -> Ru
     if not workspace.exists(LastRun.path(workspace)):
         return None
     _, _, shards, models = inputs or find_inputs(settings)
-    with workspace.in_use(), disk_errors_explained(workspace.root, "the record of the run"), not_shown():
+    with workspace.in_use(), disk_errors_explained(workspace.root, "the record of the run"):
         run = Run(workspace, settings, shards, models, listing=Listing.of(workspace))
         try:
             made = pipeline(run)
