@@ -126,7 +126,7 @@ def make(folder: Path, shards: int) -> Path:
         (folder / "corpus" / f"{number:05d}.jsonl").write_text("{}\n")
     settings, opened = settings_of(folder, str(workspace)), Workspace(workspace)
     shards, models = discover(settings.source), PretrainedModels.of(settings)
-    run = Run(opened, settings, shards, models, task_runs=_Written((), workers=1))
+    run = Run(opened, settings, shards, models, task_runs=_Written(workers=1))
     select(run, prepare(run))
     update_index(opened)
     return workspace

@@ -2,15 +2,11 @@
 
 from typing import Any
 
-from prefect import flow
-
-from fineweb_mask.flows.curate import RETRY_DELAYS, prepare
-from fineweb_mask.flows.display.run_names import named
-from fineweb_mask.flows.pipeline.failures import fails_in_one_line
+from fineweb_mask.flows.curate import prepare
 from fineweb_mask.flows.pipeline.fit import fit_targets
 from fineweb_mask.flows.pipeline.inputs import check_inputs
 from fineweb_mask.flows.pipeline.selector_runs import SelectorRuns, publish
-from fineweb_mask.flows.pipeline.start import runner, start_run
+from fineweb_mask.flows.pipeline.start import as_flow, start_run
 from fineweb_mask.flows.recipe import with_overrides
 from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.settings import Overrides, PipelineSettings
@@ -32,8 +28,7 @@ class CompareSummary(PageSummary):
     selectors: dict[str, dict[str, Any]]
 
 
-@flow(name="compare", flow_run_name=named("compare"), cache_result_in_memory=False)
-@fails_in_one_line
+@as_flow("compare")
 def compare(
     settings: PipelineSettings,
     selectors: list[str] | None = None,
@@ -72,7 +67,7 @@ def compare(
     names = check_selectors(asked, missing)
     check(settings, label_column)
     selection = shared_settings(settings.selection, budget_by)
-    with start_run(settings, retry_delays=RETRY_DELAYS, keep=False) as run:
+    with start_run(settings, keep=False) as run:
         ready = prepare(run)
         targets = fit_targets(run, ready.documents, ready.models) if reads_targets(names) else None
         runs = SelectorRuns(run, ready.shards, selection, targets, run.models.selecting)
@@ -114,10 +109,3 @@ def check(settings: PipelineSettings, label_column: str | None) -> None:
     shards = check_inputs(settings).shards
     if label_column is not None:
         check_label_column(label_column, shards, settings.source)
-
-
-def run_compare(
-    settings: PipelineSettings, selectors: list[str] | None, label_column: str | None, budget_by: Unit = "tokens"
-) -> CompareSummary:
-    """Run the comparison in this process with the recipe's engine."""
-    return compare.with_options(task_runner=runner(settings))(settings, selectors, label_column, budget_by)

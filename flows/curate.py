@@ -2,7 +2,7 @@
 
 Each stage below runs one job for each shard, or a few for the whole corpus; each job is a Prefect task run of the
 stage's name. `Run.map` returns when the last job of the stage has ended. It takes outputs that are current from the
-workspace, tries a job again whose error may pass (`RETRY_DELAYS`), and leaves out shards that a job found bad: these
+workspace, tries a job again whose error may pass, and leaves out shards that a job found bad: these
 are in no later stage, and are named in the summary.
 """
 
@@ -25,12 +25,7 @@ from fineweb_mask.tasks.score_embed import ScoreEmbedJob
 if TYPE_CHECKING:
     from prefect import Flow
 
-    from fineweb_mask.flows.pipeline.choices import Refit
     from fineweb_mask.flows.summary import RunSummary
-    from fineweb_mask.tasks.registry import Refreshed
-
-RETRY_DELAYS = (2.0, 8.0)
-"""Seconds before each retry of a task run whose error may pass, such as a store's that does not answer."""
 
 
 def pipeline(run: Run) -> Curated:
@@ -106,19 +101,14 @@ def _scoring(run: Run, documents: Files, quality: Quality) -> dict[str, Any]:
 @cache
 def _flow() -> "Flow[..., RunSummary]":
     """Make the flow when it is first asked for: Prefect's import takes longer than a run with nothing to do."""
-    from prefect import flow
-
-    from fineweb_mask.flows.display.run_names import named
     from fineweb_mask.flows.pipeline.choices import Refit
-    from fineweb_mask.flows.pipeline.failures import fails_in_one_line
     from fineweb_mask.flows.pipeline.records import summarize
-    from fineweb_mask.flows.pipeline.start import start_run
+    from fineweb_mask.flows.pipeline.start import as_flow, start_run
     from fineweb_mask.flows.recipe import with_overrides
     from fineweb_mask.flows.summary import RunSummary
     from fineweb_mask.tasks.registry import Refreshed
 
-    @flow(name="curate", flow_run_name=named("curate"), cache_result_in_memory=False)
-    @fails_in_one_line
+    @as_flow("curate")
     def curate(
         settings: PipelineSettings,
         refit: list[Refit] | None = None,
@@ -143,9 +133,7 @@ def _flow() -> "Flow[..., RunSummary]":
         BadShardError
             If no shard can be read, or one cannot and `ingest.on_bad_shard` is `fail`.
         """
-        with start_run(
-            with_overrides(settings, overrides), retry_delays=RETRY_DELAYS, refit=refit, refresh=refresh
-        ) as run:
+        with start_run(with_overrides(settings, overrides), refit=refit, refresh=refresh) as run:
             return summarize(run, pipeline(run))
 
     return curate
@@ -156,12 +144,3 @@ def __getattr__(name: str) -> "Flow[..., RunSummary]":
     if name == "curate":
         return _flow()
     raise AttributeError(f"module {__name__} has no attribute {name!r}")
-
-
-def run_curate(
-    settings: PipelineSettings, refit: "list[Refit] | None" = None, refresh: "list[Refreshed] | None" = None
-) -> "RunSummary":
-    """Run the pipeline in this process with the recipe's engine."""
-    from fineweb_mask.flows.pipeline.start import runner
-
-    return _flow().with_options(task_runner=runner(settings))(settings, refit, refresh)

@@ -9,14 +9,14 @@ import sys
 import traceback
 import webbrowser
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 
 import typer
 
-from fineweb_mask.flows.display.terminal import SafeConsole, echo, logs_made_visible, visible
-from fineweb_mask.flows.processes import temporary_server
+from fineweb_mask.flows.display.listeners import prefect_shown
+from fineweb_mask.flows.display.terminal import SafeConsole, echo, visible
 from fineweb_mask.flows.processes.environment import set_environment
 from fineweb_mask.flows.processes.signals import interrupted_code
 from fineweb_mask.flows.recipe import load_recipe
@@ -102,17 +102,9 @@ def flow_shown(*, as_json: bool) -> Iterator[None]:
     """Show the flow that runs in the block; if it fails, print the reason and exit."""
     if not as_json:
         echo("starting Prefect, which records the run", err=True)  # its import and its server take seconds
-    from prefect import flow  # noqa: F401 - its logs are then there to be narrowed
-    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
-
-    from fineweb_mask.flows.display.listeners import shown_as_bars
-
-    # Without heartbeats a flow run is a second shorter.
-    with exit_on_failure(as_json), temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
-        temporary_server.install()
-        logs_made_visible(verbose=is_verbose())
-        with shown_as_bars(SafeConsole(stderr=True)) if shows_bars(as_json) else nullcontext():
-            yield
+    console = SafeConsole(stderr=True) if shows_bars(as_json) else None
+    with exit_on_failure(as_json), prefect_shown(console, verbose=is_verbose()):
+        yield
 
 
 @contextmanager

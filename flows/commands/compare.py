@@ -48,9 +48,9 @@ def compare(
         check_compare(settings, label_column)
 
     def run(settings: "PipelineSettings", _: None) -> "CompareSummary":
-        from fineweb_mask.flows.compare import run_compare
+        from fineweb_mask.flows.compare import compare as flow
 
-        return run_compare(settings, names, label_column, budget_by)
+        return flow(settings, names, label_column, budget_by)
 
     def tell(settings: "PipelineSettings", found: "CompareSummary") -> None:
         print_selections("selector", found.selectors.items(), settings.selection.shown_metrics, found)

@@ -53,7 +53,6 @@ def report(
     """
     set_environment(show_bars=shows_bars(as_json))
     from fineweb_mask.flows.pipeline.inputs import find_inputs
-    from fineweb_mask.flows.stages import run_stage
     from fineweb_mask.flows.status.inspection import last_run
     from fineweb_mask.tasks.reporting.breakdown import check_columns
 
@@ -65,7 +64,9 @@ def report(
         with exit_on_error(as_json, prefix="the inputs of the last run are out of reach: "):
             find_inputs(settings)
         with flow_shown(as_json=as_json):
-            [stage] = run_stage("report", settings, refresh=True)
+            from fineweb_mask.flows.stages import FLOWS
+
+            [stage] = FLOWS["report"](settings, refresh=True)
     page, metrics, plots = (opened.reports / name for name in ("index.html", "metrics.json", "plots"))
     if as_json:
         summary = ReportSummary(

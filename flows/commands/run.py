@@ -3,7 +3,7 @@
 import json
 import shlex
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -83,28 +83,29 @@ def run(
         return
     if shards is not None:
         from fineweb_mask.flows.pipeline.choices import Share
-        from fineweb_mask.flows.share import run_share
 
         share = Share.parse(shards)
         with flow_shown(as_json=as_json):
-            stages = run_share(settings, share)
+            from fineweb_mask.flows.stages import prepare_share
+
+            stages = prepare_share(settings, share.number, share.of)
         _print_stages(stages, as_json)
         if not as_json:
             echo(f"share {share.number} of {share.of} is prepared; when all are, run without --shards")
         return
     if only is not None:
-        from fineweb_mask.flows.stages import run_stage
-
         with flow_shown(as_json=as_json):
-            stages = run_stage(cast("Any", only), settings, refresh=only in (refresh or []))
+            from fineweb_mask.flows.stages import FLOWS
+
+            stages = FLOWS[only](settings, only in (refresh or []))
         _print_stages(stages, as_json)
         return
     summary = None if refit or refresh else _finished(settings, as_json)
     if summary is None:
-        from fineweb_mask.flows.curate import run_curate
-
         with flow_shown(as_json=as_json):
-            summary = run_curate(settings, cast("Any", refit), cast("Any", refresh))
+            from fineweb_mask.flows.curate import curate
+
+            summary = curate(settings, refit, refresh)
     if as_json:
         typer.echo(summary.model_dump_json(ensure_ascii=True))
     else:

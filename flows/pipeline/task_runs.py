@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
     from fineweb_mask.flows.cluster.cluster import Cluster
 
+RETRY_DELAYS = (2.0, 8.0)
+"""Seconds before each retry of a task run whose error may pass, such as a store's that does not answer."""
+
 UNANSWERED_RETRIES = 1
 """How often a job is tried again whose store did not answer, so that a dead one ends a run within two minutes."""
 
@@ -47,8 +50,6 @@ class TaskRuns:
 
     Parameters
     ----------
-    retry_delays
-        Seconds before each retry of an error that may pass.
     workers
         Jobs that run at the same time in threads of this process.
     cluster
@@ -58,10 +59,7 @@ class TaskRuns:
         and retries them together.
     """
 
-    def __init__(
-        self, retry_delays: Sequence[float], workers: int, cluster: "Cluster | None" = None, group: int = 1
-    ) -> None:
-        self._retry_delays = list(retry_delays)
+    def __init__(self, workers: int, cluster: "Cluster | None" = None, group: int = 1) -> None:
         self._workers = workers
         self._cluster = cluster
         self._group = group
@@ -152,7 +150,11 @@ class TaskRuns:
     def show_current(self, current: Sequence[tuple[StageJob, StageFile]]) -> None:
         """Show jobs whose outputs are current as task runs in the state `Cached`; very many are one together."""
         batches = [current] if len(current) > MOST_SHOWN else [[one] for one in current]
-        futures = [self.submit(*zip(*batch, strict=True)) for batch in batches]
+        futures: list[PrefectFuture[Any]] = []
+        for batch in batches:
+            futures.append(self.submit(*zip(*batch, strict=True)))
+            if len(futures) > self._workers:  # else each would have a thread
+                futures[-1 - self._workers].wait()
         for future, batch in zip(futures, batches, strict=True):
             future.wait()
             for job, file in batch:
@@ -188,8 +190,8 @@ class TaskRuns:
             task_run_name="{name}",
             cache_policy=NO_CACHE,  # the output's key says whether it is current
             persist_result=False,
-            retries=len(self._retry_delays),
-            retry_delay_seconds=self._retry_delays,
+            retries=len(RETRY_DELAYS),
+            retry_delay_seconds=list(RETRY_DELAYS),
             retry_jitter_factor=JITTER,
             retry_condition_fn=_is_retried,
         )
