@@ -5,13 +5,13 @@ from typing import Any
 from fineweb_mask.flows.curate import prepare
 from fineweb_mask.flows.pipeline.fit import fit_targets
 from fineweb_mask.flows.pipeline.inputs import check_inputs
-from fineweb_mask.flows.pipeline.selector_runs import SelectorRuns, publish
+from fineweb_mask.flows.pipeline.selector_runs import SelectorRuns, published
 from fineweb_mask.flows.pipeline.start import as_flow, start_run
 from fineweb_mask.flows.recipe import with_overrides
 from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.settings import Overrides, PipelineSettings
 from fineweb_mask.models.settings.selection import Unit
-from fineweb_mask.tasks.comparison.page import ComparisonJob, check_label_column
+from fineweb_mask.tasks.comparison.page import check_label_column
 from fineweb_mask.tasks.comparison.variants import (
     USUAL_SELECTORS,
     check_selectors,
@@ -72,30 +72,12 @@ def compare(
         targets = fit_targets(run, ready.documents, ready.models) if reads_targets(names) else None
         runs = SelectorRuns(run, ready.shards, selection, targets, run.models.selecting)
         runs.run(names)
-        job = ComparisonJob(
-            root=run.workspace.address,
-            settings=selection,
-            label_column=label_column,
-            documents=[shard.documents for group in runs.groups for shard in group],
-            masks=runs.masks,
-            groups=runs.files,
-            seconds=runs.seconds,
-            left_out=left_out(asked, missing),
-        )
-        written = run.one(job)
-        found = written.details["selectors"]
-        table = [{"selector": name, **figures} for name, figures in found.items()]
+        job = runs.comparison(label_column=label_column, left_out=left_out(asked, missing))
+        found = run.one(job).details
+        table = [{"selector": name, **figures} for name, figures in found["selectors"].items()]
         note = f"The same budget of {selection.budget_by}, selected by every selector."
-        publish(job.folder, "compare", settings.workspace, table, note)
-        return CompareSummary.of(
-            run.workspace,
-            run.quarantined,
-            run.stages,
-            page=job.folder / "index.html",
-            metrics=job.folder / "metrics.json",
-            documents=written.details["documents"],
-            selectors=found,
-        )
+        shown = {name: found[name] for name in ("documents", "selectors")}
+        return published(CompareSummary, run, job.folder, table, note, **shown)
 
 
 def check(settings: PipelineSettings, label_column: str | None) -> None:

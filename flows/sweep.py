@@ -4,13 +4,12 @@ from typing import Any
 
 from fineweb_mask.flows.curate import prepare
 from fineweb_mask.flows.lamb_values import DEFAULT, parse_lambs
-from fineweb_mask.flows.pipeline.selector_runs import SelectorRuns, publish
+from fineweb_mask.flows.pipeline.selector_runs import SelectorRuns, published
 from fineweb_mask.flows.pipeline.start import as_flow, start_run
 from fineweb_mask.flows.recipe import with_overrides
 from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.settings import Overrides, PipelineSettings
 from fineweb_mask.models.settings.selection import Unit
-from fineweb_mask.tasks.comparison.page import ComparisonJob
 from fineweb_mask.tasks.comparison.variants import shared_settings
 
 BASELINES = ["random", "top_quality", "semdedup", "greedy"]
@@ -58,33 +57,13 @@ def sweep(
         runs = SelectorRuns(run, ready.shards, selection)
         runs.sweep(lambs)
         runs.run(BASELINES)
-        job = ComparisonJob(
-            root=run.workspace.address,
-            settings=selection,
-            documents=[shard.documents for group in runs.groups for shard in group],
-            masks=runs.masks,
-            groups=runs.files,
-            seconds=runs.seconds,
-            lambs=lambs,
-            frontiers=runs.frontiers,
-            advised=advised(settings, budget_by),
-        )
-        written = run.one(job)
-        found = written.details
+        job = runs.comparison(lambs=lambs, advised=advised(settings, budget_by))
+        found = run.one(job).details
         table = [{"selection": f"lamb {value['lamb']:g}", **value} for value in found["values"]]
         table += [{"selection": name, **figures} for name, figures in found["baselines"].items()]
-        publish(job.folder, "sweep", settings.workspace, table, "Quality against diversity at every lamb.")
-        return SweepSummary.of(
-            run.workspace,
-            run.quarantined,
-            run.stages,
-            page=job.folder / "index.html",
-            metrics=job.folder / "metrics.json",
-            documents=found["documents"],
-            recommended_lamb=found["recommended_lamb"],
-            values=found["values"],
-            baselines=found["baselines"],
-        )
+        note = "Quality against diversity at every lamb."
+        shown = {name: found[name] for name in ("documents", "recommended_lamb", "values", "baselines")}
+        return published(SweepSummary, run, job.folder, table, note, **shown)
 
 
 def advised(settings: PipelineSettings, budget_by: Unit) -> str:

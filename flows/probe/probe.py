@@ -9,7 +9,7 @@ from fineweb_mask.flows.curate import prepare
 from fineweb_mask.flows.pipeline.fit import fit_targets
 from fineweb_mask.flows.pipeline.inputs import check_inputs
 from fineweb_mask.flows.pipeline.run import Run
-from fineweb_mask.flows.pipeline.selector_runs import publish
+from fineweb_mask.flows.pipeline.selector_runs import published
 from fineweb_mask.flows.pipeline.start import as_flow, start_run
 from fineweb_mask.flows.recipe import change, validate, with_overrides
 from fineweb_mask.flows.summary import PageSummary
@@ -92,17 +92,9 @@ def probe(
             for arm, figures in arms.items()
         ]
         note = "Bits per byte of models trained on each arm; less is better."
-        publish(job.folder, "probe", settings.workspace, table, note)
-        return ProbeSummary.of(
-            run.workspace,
-            run.quarantined,
-            run.stages,
-            page=job.folder / "index.html",
-            metrics=job.folder / "metrics.json",
-            documents=sum(shard.rows for shard in ready.shards),
-            tokens=job.n_tokens,
-            **{name: written.details[name] for name in ("arms", "bits_per_byte", "comparisons")},
-        )
+        shown = {name: written.details[name] for name in ("arms", "bits_per_byte", "comparisons")}
+        documents = sum(shard.rows for shard in ready.shards)
+        return published(ProbeSummary, run, job.folder, table, note, documents=documents, tokens=job.n_tokens, **shown)
 
 
 def check(settings: PipelineSettings, models: ProbeSettings) -> None:
