@@ -11,8 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from fineweb_mask.flows.pipeline.dataset import Curated, export, materialize, report
 from fineweb_mask.flows.pipeline.duplicates import find_duplicates
-from fineweb_mask.flows.pipeline.exclusion import exclusion_lists
-from fineweb_mask.flows.pipeline.fit import Quality, fit, score_processes
+from fineweb_mask.flows.pipeline.fit import (
+    Models,
+    Quality,
+    Refit,
+    exclusion_lists,
+    fit_encoder,
+    fit_quality,
+    score_processes,
+)
 from fineweb_mask.flows.pipeline.run import Files, PerShard, Run
 from fineweb_mask.flows.pipeline.selection import Prepared, check_any_document, prepared, select
 from fineweb_mask.models.settings import FROM_QUALITY, Overrides, PipelineSettings
@@ -47,7 +54,7 @@ def pipeline(run: Run) -> Curated:
 def prepare(run: Run) -> Prepared:
     """Make all that a selection reads: documents, scores, vectors and the duplicates of every shard."""
     documents = ingest_shards(run)
-    models = fit(run, documents)
+    models = Models(fit_quality(run, documents), fit_encoder(run, documents))
     if run.settings.embedding.model == FROM_QUALITY:
         scores, vectors = score_and_embed_shards(run, documents, models.quality)
     else:
@@ -101,7 +108,6 @@ def _scoring(run: Run, documents: Files, quality: Quality) -> dict[str, Any]:
 @cache
 def _flow() -> "Flow[..., RunSummary]":
     """Make the flow when it is first asked for: Prefect's import takes longer than a run with nothing to do."""
-    from fineweb_mask.flows.pipeline.choices import Refit
     from fineweb_mask.flows.pipeline.records import summarize
     from fineweb_mask.flows.pipeline.start import as_flow, start_run
     from fineweb_mask.flows.recipe import with_overrides

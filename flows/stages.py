@@ -6,19 +6,12 @@ of the whole pipeline then selects and writes the dataset.
 
 from prefect import Flow
 
-from fineweb_mask.flows.curate import (
-    embed_shards,
-    ingest_shards,
-    prepare,
-    score_and_embed_shards,
-    score_shards,
-)
+from fineweb_mask.flows.curate import embed_shards, ingest_shards, prepare, score_and_embed_shards, score_shards
 from fineweb_mask.flows.display.prefect_ui import artifact_key, publish_page
-from fineweb_mask.flows.pipeline.choices import Share
 from fineweb_mask.flows.pipeline.dataset import export, materialize, report
 from fineweb_mask.flows.pipeline.duplicates import sort_shards
-from fineweb_mask.flows.pipeline.fit import fit, fit_encoder, fit_quality
-from fineweb_mask.flows.pipeline.run import Run
+from fineweb_mask.flows.pipeline.fit import fit_encoder, fit_quality
+from fineweb_mask.flows.pipeline.run import Run, Share
 from fineweb_mask.flows.pipeline.selection import select
 from fineweb_mask.flows.pipeline.start import as_flow, start_run
 from fineweb_mask.flows.summary import StageSummary
@@ -109,11 +102,11 @@ def prepare_share(settings: PipelineSettings, number: int, of: int) -> list[Stag
     """
     with start_run(settings, share=Share(number, of), keep=False) as run:
         documents = ingest_shards(run)
-        models, own = fit(run, documents), run.own(documents)
+        quality, encoder, own = fit_quality(run, documents), fit_encoder(run, documents), run.own(documents)
         if settings.embedding.model == FROM_QUALITY:
-            score_and_embed_shards(run, own, models.quality)
+            score_and_embed_shards(run, own, quality)
         else:
-            score_shards(run, own, models.quality)
-            embed_shards(run, own, models.encoder)
+            score_shards(run, own, quality)
+            embed_shards(run, own, encoder)
         sort_shards(run, own)
         return run.stages

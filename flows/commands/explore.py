@@ -14,6 +14,7 @@ from fineweb_mask.flows.processes.environment import set_environment
 from fineweb_mask.models.errors import SettingsError
 
 if TYPE_CHECKING:
+    from fineweb_mask.models.settings import PipelineSettings
     from fineweb_mask.tasks.explore import ExploreJob, OtherSelection
     from fineweb_mask.tasks.workspace.shard_files import ShardFiles
     from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -69,13 +70,13 @@ def explore(
     serve(job.path, free, (lambda: open_page(url)) if show else None)
 
 
-def _job(workspace: "Workspace", settings: object, documents: int, other: "OtherSelection | None") -> "ExploreJob":
+def _job(
+    workspace: "Workspace", settings: "PipelineSettings", documents: int, other: "OtherSelection | None"
+) -> "ExploreJob":
     from fineweb_mask.flows.pipeline.records import shard_files
     from fineweb_mask.flows.status.inspection import inspect_recipe
-    from fineweb_mask.models.settings import PipelineSettings
     from fineweb_mask.tasks.explore import ExploreJob
 
-    assert isinstance(settings, PipelineSettings)  # noqa: S101 - those of the last run
     shards = _selected(shard_files(inspect_recipe(workspace, settings)), str(workspace.root), vectors=True)
     return ExploreJob(root=workspace.url or str(workspace.root.absolute()), shards=shards, most=documents, other=other)
 

@@ -7,7 +7,7 @@ import base64
 import math
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, field
@@ -263,21 +263,13 @@ def _row(stage: str, shard: str, through: tuple[int, int] | None, seconds: float
 
 def markdown(summary: "RunSummary", reports: Path) -> str:
     """Return the report of a run: its page, the quarantined shards, and the paths of its files."""
+    aside = ((one.shard, one.reason) for one in summary.quarantined[:LISTED])
+    files = ((name, getattr(summary, name)) for name in ("dataset", "card", "report"))
     parts = [
         page_markdown(reports),
-        *_table(
-            f"quarantined ({len(summary.quarantined):,})",
-            ["reason"],
-            [(one.shard, [as_markdown(one.reason)]) for one in summary.quarantined[:LISTED]],
-            align="---",
-        ),
+        *_table(f"quarantined ({len(summary.quarantined):,})", "reason", aside),
         "## Files",
-        *_table(
-            "what",
-            ["path on the worker's machine"],
-            [(name, [as_markdown(getattr(summary, name))]) for name in ("dataset", "card", "report")],
-            align="---",
-        ),
+        *_table("what", "path on the worker's machine", files),
         f"There, the documents on a map: `fineweb-mask explore {summary.workspace.replace('`', '')}`",
     ]
     return "\n\n".join(parts) + "\n"
@@ -306,14 +298,10 @@ def page_markdown(folder: Path) -> str:
     return text
 
 
-def _table(
-    first: str, others: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]], align: str = "---:"
-) -> list[str]:
-    """Return the Markdown of a table with free text in its first column; nothing without rows."""
-    lines = [" | ".join([as_markdown(name), *values]) for name, values in rows]
-    if not lines:
-        return []
-    return ["\n".join([" | ".join([first, *others]), " | ".join(["---"] + [align] * len(others)), *lines])]
+def _table(first: str, second: str, rows: Iterable[tuple[str, str]]) -> list[str]:
+    """Return the Markdown of a table of free text; nothing without rows."""
+    lines = [f"{as_markdown(name)} | {as_markdown(text)}" for name, text in rows]
+    return ["\n".join([f"{first} | {second}", "--- | ---", *lines])] if lines else []
 
 
 def _duration(seconds: float) -> str:

@@ -1,7 +1,7 @@
-"""Find or fit the models of a run: the quality scorers with the statistics of their scores, and the encoder."""
+"""Find or fit what belongs to the whole corpus: quality scorers, statistics of their scores, the encoder, lists."""
 
 from collections.abc import Mapping
-from typing import NamedTuple, Self, TypeGuard
+from typing import Literal, NamedTuple, Self, TypeGuard
 
 from fineweb_mask.flows.pipeline.run import Files, PerShard, Run
 from fineweb_mask.models.settings import STATIC, PipelineSettings
@@ -15,14 +15,26 @@ from fineweb_mask.models.settings.quality import (
 )
 from fineweb_mask.tasks import embed
 from fineweb_mask.tasks.comparison.variants import reads_targets
+from fineweb_mask.tasks.exclusion.lists import ExclusionJob
 from fineweb_mask.tasks.fit.models import FitClassifierJob, FitEncoderJob, FitStatisticsJob
 from fineweb_mask.tasks.fit.targets import FitTargetsJob
 from fineweb_mask.tasks.inference.scorers import QualityModel, fitted_model, resolve_model
 from fineweb_mask.tasks.inference.scoring_pool import useful_processes
 from fineweb_mask.tasks.score import ScoreJob
+from fineweb_mask.tasks.selection.corpus.learning import KeepPolicyJob
 from fineweb_mask.tasks.source.discovery import find_files
 from fineweb_mask.tasks.source.sidecars import Sidecar, Sidecars
+from fineweb_mask.tasks.workspace.job import Stage
 from fineweb_mask.tasks.workspace.references import StageFile
+
+Refit = Literal["encoder", "quality", "selection"]
+"""What can be fitted again on the corpus as it is now."""
+
+REFITTED: dict[Refit, list[Stage]] = {
+    "encoder": [FitEncoderJob.stage],
+    "quality": [FitClassifierJob.stage, FitStatisticsJob.stage],
+    "selection": [KeepPolicyJob.stage, FitTargetsJob.stage],
+}
 
 
 class PretrainedModels(NamedTuple):
@@ -86,16 +98,11 @@ def is_trained(scorer: ScorerSettings) -> TypeGuard[FastTextScorerSettings]:
     return isinstance(scorer, FastTextScorerSettings) and scorer.model is None
 
 
-def fit(run: Run, documents: Files) -> Models:
-    """Fit what makes the quality and the vectors of documents, on a sample of the corpus.
+def fit_quality(run: Run, documents: Files) -> Quality:
+    """Train classifiers on labels, and measure the statistics of all scores on the sample of the corpus.
 
     What an earlier run fitted is found, and stays the same while the corpus grows.
     """
-    return Models(fit_quality(run, documents), fit_encoder(run, documents))
-
-
-def fit_quality(run: Run, documents: Files) -> Quality:
-    """Train classifiers on labels, and measure the statistics of all scores on the sample."""
     settings, scorers = run.settings.quality, dict(run.models.scorers)
     for scorer in settings.scorers:
         if is_trained(scorer):
@@ -122,7 +129,7 @@ def fit_quality(run: Run, documents: Files) -> Quality:
 
 
 def fit_encoder(run: Run, documents: Files) -> embed.EmbeddingModel | None:
-    """Fit the built-in encoder on the sample, or return the one that the settings name."""
+    """Fit the built-in encoder on the sample, as `fit_quality` does, or return the one that the settings name."""
     if run.settings.embedding.model != STATIC:
         return run.models.encoder
     job = FitEncoderJob(
@@ -150,6 +157,21 @@ def fit_targets(run: Run, documents: Files, models: Models) -> StageFile | None:
         force=FitTargetsJob.stage.name in run.refit,
     )
     return run.one(job)
+
+
+def exclusion_lists(run: Run) -> dict[str, StageFile]:
+    """List what other corpora and benchmarks hold, before ingest drops it.
+
+    The lists are by the fields of an `IngestJob`; without `ingest.against` and `ingest.decontaminate`, there are none.
+    """
+    settings, lists = run.settings.ingest, dict[str, StageFile]()
+    if settings.against:
+        files = [file for path in settings.against for file in find_files(path, "ingest.against")]
+        lists["known"] = run.one(ExclusionJob(root=run.root, of="known", files=files))
+    if settings.decontaminate:
+        files = [file for path in settings.decontaminate for file in find_files(path, "ingest.decontaminate")]
+        lists["benchmarks"] = run.one(ExclusionJob(root=run.root, of="benchmarks", files=files))
+    return lists
 
 
 def number_of_fits(settings: PipelineSettings) -> int:

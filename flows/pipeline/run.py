@@ -6,9 +6,8 @@ the current ones, have the others built, quarantine bad shards, and return when 
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
-from fineweb_mask.flows.pipeline.choices import Share
 from fineweb_mask.flows.summary import StageSummary
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.settings import PipelineSettings
@@ -50,6 +49,32 @@ class MissingInputError(WorkspaceError):
 
 class UnfinishedError(Exception):
     """A job is not done, in a run that builds nothing; no message for a person."""
+
+
+class Share(NamedTuple):
+    """One of several equal shares of the shards, for machines that fill one workspace together."""
+
+    number: int  # from 1
+    of: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a share such as `2/8`.
+
+        Raises
+        ------
+        ValueError
+            If it is none.
+
+        Examples
+        --------
+        >>> Share.parse("2/8")
+        Share(number=2, of=8)
+        """
+        number, slash, of = text.partition("/")
+        if slash and number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of):
+            return cls(int(number), int(of))
+        raise ValueError(f"a share is I/N, such as 2/8 for the second of eight, received {text!r}")
 
 
 class Run:

@@ -13,11 +13,11 @@ from prefect.task_runners import ThreadPoolTaskRunner
 
 from fineweb_mask.flows.cluster.cluster import Cluster
 from fineweb_mask.flows.display.prefect_ui import published_to_ui
-from fineweb_mask.flows.pipeline.choices import REFITTED, Refit, Share
 from fineweb_mask.flows.pipeline.failures import damaged_discarded, fails_in_one_line
-from fineweb_mask.flows.pipeline.inputs import check_inputs, find_inputs, workspace_of
-from fineweb_mask.flows.pipeline.records import describe, recorded, update_catalog
-from fineweb_mask.flows.pipeline.run import Run
+from fineweb_mask.flows.pipeline.fit import REFITTED, Refit
+from fineweb_mask.flows.pipeline.inputs import check_inputs, find_inputs
+from fineweb_mask.flows.pipeline.records import recorded
+from fineweb_mask.flows.pipeline.run import Run, Share
 from fineweb_mask.flows.pipeline.task_runs import TaskRuns
 from fineweb_mask.models.forward.device import choose_devices
 from fineweb_mask.models.runtime.stopping import clear_stop_request, request_stop
@@ -30,7 +30,7 @@ from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.storage.disk_errors import disk_errors_explained
 from fineweb_mask.tasks.storage.parquet import DamagedFileError
 from fineweb_mask.tasks.workspace.checkpoints import discard_finished
-from fineweb_mask.tasks.workspace.listing import Listing, update_index
+from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.records.runs import LastRun
 
 P = ParamSpec("P")
@@ -55,7 +55,7 @@ def as_flow(name: str, run_name: str | None = None) -> Callable[[Callable[P, R]]
         return flow(
             name=name,
             flow_run_name=run_name or named(name),
-            task_runner=ThreadPoolTaskRunner(max_workers=MOST_THREADS),
+            task_runner=ThreadPoolTaskRunner(max_workers=MOST_THREADS),  # type: ignore[arg-type]
             cache_result_in_memory=False,
         )(fails_in_one_line(run))
 
@@ -103,10 +103,10 @@ def start_run(
         Whether the recipe is saved as that of the workspace's last run, and the catalog updated. Otherwise it is saved
         only if the workspace had no run before.
     """
-    _, _, shards, models = (check_inputs if scope is None else find_inputs)(settings)
+    workspace, shards, models = (check_inputs if scope is None else find_inputs)(settings)
     _warn_of(settings, shards)
     with (
-        workspace_of(settings).in_use() as workspace,
+        workspace.in_use(),
         disk_errors_explained(workspace.root, "the record of the run"),
         published_to_ui(settings.workspace) as ui,
         damaged_discarded(workspace),
@@ -136,7 +136,7 @@ def start_run(
             task_runs=task_runs,
             ui=ui,
         )
-        with recorded(run, name, flow_run) as record:
+        with recorded(run, name, flow_run, keep=keep):
             try:
                 yield run
             except BaseException as error:
@@ -146,10 +146,6 @@ def start_run(
                 raise
             finally:
                 end_workers()
-            update_index(workspace)
-            describe(record, run)
-        if workspace.url is None:
-            update_catalog(run, keep=keep)
 
 
 def _warn_of(settings: PipelineSettings, shards: Sequence[SourceShard]) -> None:

@@ -16,7 +16,7 @@ from fineweb_mask.models.settings.selection import Unit
 
 if TYPE_CHECKING:
     from fineweb_mask.flows.compare import CompareSummary
-    from fineweb_mask.flows.pipeline.choices import Refit
+    from fineweb_mask.flows.pipeline.fit import Refit
     from fineweb_mask.flows.summary import RunSummary
     from fineweb_mask.flows.sweep import SweepSummary
     from fineweb_mask.tasks.registry import Refreshed

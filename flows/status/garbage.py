@@ -80,10 +80,7 @@ def collect_garbage(folder: str, recipes: Sequence[PipelineSettings], *, dry_run
     """
     workspace = open_workspace(folder)
     with workspace.idle():
-        if recipes:
-            inspections = [inspect_recipe(workspace, settings) for settings in recipes]
-        else:
-            inspections = [inspect_workspace(folder)]
+        inspections = [inspect_recipe(workspace, one) for one in recipes] or [inspect_workspace(folder)]
         reached = {
             path for one in inspections for jobs in one.found.values() for job, _ in jobs for path in job.paths()
         }
@@ -131,9 +128,8 @@ def _stage_files(
 
 def _planned(run: Run, folder: str) -> set[str]:
     """Return the shards for which it is known which file of a folder is read."""
-    if folder in COMPARED and run.settings.ingest.exact_dedup != "corpus":
-        return set(run.shards)  # none
-    if folder in SKETCHED and run.settings.ingest.near_dedup == "off":
+    ingest = run.settings.ingest
+    if (folder in COMPARED and ingest.exact_dedup != "corpus") or (folder in SKETCHED and ingest.near_dedup == "off"):
         return set(run.shards)  # none
     made = READ_UNTIL.get(folder, (folder,))
     return {
@@ -147,9 +143,8 @@ def _planned(run: Run, folder: str) -> set[str]:
 
 def _is_decided(run: Run) -> bool:
     """Return whether all fits of a recipe are planned, and the rule of its selection if it has one."""
-    jobs = run.found
-    is_selecting = run.settings.selection.scope == "block" or any(file is not None for _, file in jobs["select"])
-    return is_selecting and len(jobs["fit"]) >= number_of_fits(run.settings)
+    is_selecting = run.settings.selection.scope == "block" or any(file is not None for _, file in run.found["select"])
+    return is_selecting and len(run.found["fit"]) >= number_of_fits(run.settings)
 
 
 def _entries(

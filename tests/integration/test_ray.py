@@ -402,12 +402,12 @@ def test_a_process_with_a_gpu_keeps_its_model_and_a_node_that_joins_is_used(
         assert not any(future.done() for future in waiting)  # no node has a GPU
         joined = nodes.add(num_gpus=1)
         assert [future.result(timeout=180).rows for future in waiting] == [file.rows for file in documents[:2]]
-        process = cluster.gpu_processes()
+        process = cluster.gpus.processes()
         cluster.submit(embeds[2]).result(timeout=120)
-        assert cluster.gpu_processes() == process != []
+        assert cluster.gpus.processes() == process != []
         os.kill(process[0], signal.SIGKILL)
         assert cluster.submit(embeds[3]).result(timeout=180).rows == documents[3].rows
-        assert cluster.gpu_processes() != process
+        assert cluster.gpus.processes() != process
     finally:
         cluster.close()
         nodes.remove(joined)
