@@ -7,9 +7,10 @@ are in no later stage, and are named in the summary.
 """
 
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fineweb_mask.flows.pipeline.dataset import Curated, export, materialize, report
+from fineweb_mask.flows.pipeline.dataset import export, materialize, report
 from fineweb_mask.flows.pipeline.duplicates import find_duplicates
 from fineweb_mask.flows.pipeline.fit import (
     Models,
@@ -21,7 +22,7 @@ from fineweb_mask.flows.pipeline.fit import (
     score_processes,
 )
 from fineweb_mask.flows.pipeline.run import Files, PerShard, Run
-from fineweb_mask.flows.pipeline.selection import Prepared, check_any_document, prepared, select
+from fineweb_mask.flows.pipeline.selection import Prepared, Selection, check_any_document, prepared, select
 from fineweb_mask.models.settings import FROM_QUALITY, Overrides, PipelineSettings
 from fineweb_mask.tasks.embed import EmbeddingModel, embed
 from fineweb_mask.tasks.ingest import ingest
@@ -35,8 +36,10 @@ if TYPE_CHECKING:
     from fineweb_mask.flows.summary import RunSummary
 
 
-def pipeline(run: Run) -> Curated:
+def pipeline(run: Run) -> tuple[Selection, dict[str, Path]]:
     """Run all stages: from raw documents to the dataset, the training files and the report.
+
+    What was selected is returned, and the folders of training files by name.
 
     Raises
     ------
@@ -48,7 +51,7 @@ def pipeline(run: Run) -> Curated:
     dataset = materialize(run, selection)
     exports = export(run, dataset)
     report(run, selection, dataset)
-    return Curated(selection, dataset, exports)
+    return selection, exports
 
 
 def prepare(run: Run) -> Prepared:
@@ -140,7 +143,7 @@ def _flow() -> "Flow[..., RunSummary]":
             If no shard can be read, or one cannot and `ingest.on_bad_shard` is `fail`.
         """
         with start_run(with_overrides(settings, overrides), refit=refit, refresh=refresh) as run:
-            return summarize(run, pipeline(run))
+            return summarize(run, *pipeline(run))
 
     return curate
 

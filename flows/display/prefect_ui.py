@@ -13,7 +13,7 @@ from contextvars import copy_context
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Lock, Thread
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 from uuid import UUID
 
 import httpx
@@ -28,6 +28,7 @@ from prefect.logging import get_run_logger
 from prefect.settings import PREFECT_API_URL
 
 from fineweb_mask.flows.display.listeners import Listener, listener
+from fineweb_mask.flows.summary import RunSummary
 from fineweb_mask.models.runtime.progress import Step
 from fineweb_mask.tasks.registry import amounts_through, documents_through
 from fineweb_mask.tasks.reporting.charts import on_any_background
@@ -35,9 +36,6 @@ from fineweb_mask.tasks.reporting.templating import markdown as as_markdown
 from fineweb_mask.tasks.storage.remote.copies import ensure_local
 from fineweb_mask.tasks.workspace.manifest import read_manifest
 from fineweb_mask.tasks.workspace.references import StageFile
-
-if TYPE_CHECKING:
-    from fineweb_mask.flows.summary import RunSummary
 
 REFRESH_SECONDS = 1.0
 SHARD_ROWS = 1_000
@@ -171,7 +169,7 @@ class UiListener:
             else:
                 update_progress_artifact(stage.artifact, stage.percent, stage.describe())
 
-    def _stage_rows(self, summary: "RunSummary") -> list[dict[str, Any]]:
+    def _stage_rows(self, summary: RunSummary) -> list[dict[str, Any]]:
         through = amounts_through(summary.counts)
         rows = []
         for stage in summary.stages:
@@ -182,7 +180,7 @@ class UiListener:
             rows.append(row | {"documents/s": round(built / stage.seconds) if built and stage.seconds else None})
         return rows
 
-    def publish(self, summary: "RunSummary", reports: Path) -> None:
+    def publish(self, summary: RunSummary, reports: Path) -> None:
         """Publish the table and the report of a finished run, with the page in the folder `reports`."""
         with or_warn():
             slowest = sorted(self._files, key=lambda row: row["seconds"], reverse=True)[:SHARD_ROWS]
@@ -261,7 +259,7 @@ def _row(stage: str, shard: str, through: tuple[int, int] | None, seconds: float
     }
 
 
-def markdown(summary: "RunSummary", reports: Path) -> str:
+def markdown(summary: RunSummary, reports: Path) -> str:
     """Return the report of a run: its page, the quarantined shards, and the paths of its files."""
     aside = ((one.shard, one.reason) for one in summary.quarantined[:LISTED])
     files = ((name, getattr(summary, name)) for name in ("dataset", "card", "report"))

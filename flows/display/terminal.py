@@ -123,8 +123,7 @@ def print_selections(
     note: str = "",
 ) -> None:
     """Print a line for each selection, a note on them, the quarantined shards, and where the page is."""
-    console = SafeConsole()
-    console = SafeConsole(width=max(WIDTH, console.width))
+    console = SafeConsole(width=max(WIDTH, SafeConsole().width))
     names = ("quality", *metrics, "near-dup", "topics", "J", "gap", "seconds")
     table = new_table(title, *names, no_wrap=True)
     for name, one in rows:
@@ -142,8 +141,7 @@ def print_losses(
     summary: "PageSummary",
 ) -> None:
     """Print the bits per byte of every arm on every held-out set, the comparisons, and where the page is."""
-    console = SafeConsole()
-    console = SafeConsole(width=max(WIDTH, console.width))
+    console = SafeConsole(width=max(WIDTH, SafeConsole().width))
     table = new_table("bits per byte", *losses, no_wrap=True)
     for arm in next(iter(losses.values())):
         table.add_row(arm, *(f"{of_arms[arm]['mean']:.4f}" for of_arms in losses.values()))

@@ -1,10 +1,10 @@
 """Write down what a run did: its record, its summary, and the catalog of the workspace."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
+from pathlib import Path
 
-from fineweb_mask.flows.pipeline.dataset import Curated
 from fineweb_mask.flows.pipeline.run import Run
 from fineweb_mask.flows.pipeline.selection import Selection
 from fineweb_mask.flows.summary import RunSummary
@@ -84,9 +84,8 @@ def _describe(record: RunRecord, run: Run) -> None:
         record.objective, _ = mean_terms(groups)
 
 
-def summarize(run: Run, curated: Curated) -> RunSummary:
+def summarize(run: Run, selection: Selection, exports: Mapping[str, Path]) -> RunSummary:
     """Return the summary of a run that ended with the report, and publish it in the Prefect UI."""
-    selection = curated.selection
     counts = selection.counts
     objective, terms = mean_terms(selection.groups)
     dataset = Output.of(run.workspace, run.settings.materialize).display_path
@@ -96,7 +95,7 @@ def summarize(run: Run, curated: Curated) -> RunSummary:
         run.stages,
         dataset=dataset,
         card=f"{dataset}/README.md",
-        exports={name: run.workspace.display_path(folder) for name, folder in curated.exports.items()},
+        exports={name: run.workspace.display_path(folder) for name, folder in exports.items()},
         report=run.workspace.reports / "index.html",
         documents_in=counts.documents_in,
         documents_kept=counts.selected,

@@ -7,15 +7,17 @@ from functools import cache, partial
 from itertools import islice
 from queue import SimpleQueue
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prefect import Task
 from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State, TaskRun
 from prefect.futures import PrefectFuture
 from prefect.states import Completed
 from prefect.utilities.annotations import quote
 from pydantic import BaseModel
 
+from fineweb_mask.flows.cluster.cluster import Cluster
 from fineweb_mask.flows.display.listeners import listener
 from fineweb_mask.flows.pipeline.failures import failed
 from fineweb_mask.flows.processes.signals import raise_if_interrupted
@@ -23,11 +25,6 @@ from fineweb_mask.models.runtime.progress import reporting_to
 from fineweb_mask.tasks.storage.remote.errors import UnansweredError, is_transient
 from fineweb_mask.tasks.workspace.job import BadShardError, StageJob, StageTask
 from fineweb_mask.tasks.workspace.references import StageFile
-
-if TYPE_CHECKING:
-    from prefect.client.schemas.objects import State, TaskRun
-
-    from fineweb_mask.flows.cluster.cluster import Cluster
 
 RETRY_DELAYS = (2.0, 8.0)
 """Seconds before each retry of a task run whose error may pass, such as a store's that does not answer."""
@@ -59,7 +56,7 @@ class TaskRuns:
         and retries them together.
     """
 
-    def __init__(self, workers: int, cluster: "Cluster | None" = None, group: int = 1) -> None:
+    def __init__(self, workers: int, cluster: Cluster | None = None, group: int = 1) -> None:
         self._workers = workers
         self._cluster = cluster
         self._group = group
@@ -160,7 +157,7 @@ class TaskRuns:
             for job, file in batch:
                 self._note(job, file, future)
 
-    def _make_task(self, task: StageTask[Any], what: str) -> "Task[..., Any]":
+    def _make_task(self, task: StageTask[Any], what: str) -> Task[..., Any]:
         stage, cluster = task.stage.name, self._cluster
 
         def run_one(job: StageJob, name: str, current: StageFile | None = None) -> Any:  # noqa: ANN401, ARG001
@@ -215,7 +212,7 @@ def _file_or_bad_shard(future: Future[StageFile]) -> StageFile | BadShardError:
         return error
 
 
-def _is_retried(_task: "Task[..., Any]", run: "TaskRun", state: "State[Any]") -> bool:
+def _is_retried(_task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
     error = state.result(raise_on_failure=False)
     if isinstance(error, UnansweredError):  # its operations were retried already, for `retries.PATIENCE_SECONDS`
         return run.run_count <= UNANSWERED_RETRIES

@@ -249,7 +249,7 @@ def finished_run(settings: PipelineSettings) -> RunSummary | None:
             return None
         with recorded(run, "curate"), workspace.alone():
             LastRun(settings=settings, folder=str(Path.cwd())).save(workspace)
-        return summarize(run, made)
+        return summarize(run, *made)
 
 
 class CatalogError(WorkspaceError, ValueError):
@@ -274,5 +274,5 @@ def rewrite_catalog(folder: str) -> None:
             from fineweb_mask.tasks.catalog.views import write_catalog  # DuckDB
 
             write_catalog(workspace, shard_files(inspect_workspace(folder)))
-    except (StatusError, WorkspaceError, OSError) as error:
+    except (WorkspaceError, OSError) as error:
         raise CatalogError(str(error)) from error
