@@ -63,16 +63,15 @@ def compare(
         If there is nothing to select from.
     """
     settings = with_overrides(settings, overrides)
-    asked, missing = USUAL_SELECTORS if selectors is None else selectors, missing_for(settings)
-    names = check_selectors(asked, missing)
-    check(settings, label_column)
+    asked = USUAL_SELECTORS if selectors is None else selectors
+    names = check(settings, asked, label_column)
     selection = shared_settings(settings.selection, budget_by)
     with start_run(settings, keep=False) as run:
         ready = prepare(run)
         targets = fit_targets(run, ready.documents, ready.models) if reads_targets(names) else None
         runs = SelectorRuns(run, ready.shards, selection, targets, run.models.selecting)
         runs.run(names)
-        job = runs.comparison(label_column=label_column, left_out=left_out(asked, missing))
+        job = runs.comparison(label_column=label_column, left_out=left_out(asked, missing_for(settings)))
         found = run.one(job).details
         table = [{"selector": name, **figures} for name, figures in found["selectors"].items()]
         note = f"The same budget of {selection.budget_by}, selected by every selector."
@@ -80,14 +79,16 @@ def compare(
         return published(CompareSummary, run, job.folder, table, note, **shown)
 
 
-def check(settings: PipelineSettings, label_column: str | None) -> None:
-    """Check that what the recipe names exists, and the column of topics, before any work.
+def check(settings: PipelineSettings, selectors: list[str], label_column: str | None) -> list[str]:
+    """Return the names of the selectors; check them, what the recipe names, and the column of topics, before any work.
 
     Raises
     ------
     SettingsError
         With the name of what is missing.
     """
+    names = check_selectors(selectors, missing_for(settings))
     shards = check_inputs(settings).shards
     if label_column is not None:
         check_label_column(label_column, shards, settings.source)
+    return names

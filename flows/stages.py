@@ -53,10 +53,10 @@ def stage_flow(stage: str) -> Flow[..., list[StageSummary]]:
 
 def _run(run: Run, stage: str) -> None:
     """Run the stages up to this one, of which only those of the run's scope build anything."""
-    if stage == "ingest":
-        ingest_shards(run)
-    elif stage in {"score", "embed"}:
+    if stage in {"ingest", "score", "embed"}:
         documents = ingest_shards(run)
+        if stage == "ingest":
+            return
         if run.settings.embedding.model == FROM_QUALITY:
             score_and_embed_shards(run, documents, fit_quality(run, documents))
         elif stage == "score":
@@ -64,19 +64,14 @@ def _run(run: Run, stage: str) -> None:
         else:
             embed_shards(run, documents, fit_encoder(run, documents))
         run.require_all(documents, "ingest")
-    else:
-        _select_and_follow(run, stage)
-
-
-def _select_and_follow(run: Run, stage: str) -> None:
-    selection = select(run, prepare(run))
-    if stage == "select":
         return
-    dataset = materialize(run, selection)
-    if stage == "export":
-        export(run, dataset)
-    if stage == "report":
-        report(run, selection, dataset)
+    selection = select(run, prepare(run))
+    if stage != "select":
+        dataset = materialize(run, selection)
+        if stage == "export":
+            export(run, dataset)
+        elif stage == "report":
+            report(run, selection, dataset)
 
 
 FLOWS = {stage: stage_flow(stage) for stage in STAGE_FLOWS}

@@ -2,8 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 from rich.console import Console
@@ -124,9 +123,13 @@ def _check(
     from fineweb_mask.flows.pipeline.run import Share
     from fineweb_mask.tasks.registry import REFRESHED, STAGE_FLOWS
 
-    _check_known("--refit", refit, Refit.__args__)  # type: ignore[attr-defined]
-    _check_known("--refresh", refresh, REFRESHED)
-    _check_known("--only", [] if only is None else [only], STAGE_FLOWS)
+    for option, received, allowed in (
+        ("--refit", refit, get_args(Refit)),
+        ("--refresh", refresh, REFRESHED),
+        ("--only", [only] if only is not None else [], STAGE_FLOWS),
+    ):
+        if unknown := sorted(set(received).difference(allowed)):
+            raise RecipeError(f"{option} takes one of {', '.join(allowed)}, received {unknown[0]!r}")
     if shards is not None and (refit or refresh or only):
         raise RecipeError("--shards takes no --refit, --refresh or --only: leave them out")
     try:
@@ -137,11 +140,6 @@ def _check(
         raise RecipeError(f"--only {only} takes no --refit, and no --refresh but {only}")
     check_inputs(settings)
     return share
-
-
-def _check_known(option: str, received: Sequence[str], allowed: Sequence[str]) -> None:
-    if unknown := sorted(set(received).difference(allowed)):
-        raise RecipeError(f"{option} takes one of {', '.join(allowed)}, received {unknown[0]!r}")
 
 
 def _print_stages(stages: list["StageSummary"], as_json: bool) -> None:

@@ -31,11 +31,6 @@ class Inputs(NamedTuple):
     models: PretrainedModels  # fetched from the hub if they were not on this machine
 
 
-def workspace_of(settings: PipelineSettings) -> Workspace:
-    """Return the workspace of a recipe, with the folder of its copies on this machine."""
-    return Workspace(settings.workspace, settings.engine.scratch)
-
-
 def check_inputs(settings: PipelineSettings) -> Inputs:
     """Find what a recipe reads, and check that this machine can run it: its GPUs, packages, and folders to write to.
 
@@ -77,7 +72,7 @@ def find_inputs(settings: PipelineSettings) -> Inputs:
     if settings.ingest.near_dedup == "minhash":
         load_rensa()
     embed.check_model(settings.embedding)
-    workspace = workspace_of(settings)
+    workspace = Workspace(settings.workspace, settings.engine.scratch)
     workspace.check_reachable()
     workspace.check_is_ours()
     for path in settings.ingest.against:

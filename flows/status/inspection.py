@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from fineweb_mask.flows.curate import pipeline
 from fineweb_mask.flows.pipeline.fit import number_of_fits
-from fineweb_mask.flows.pipeline.inputs import find_inputs, workspace_of
+from fineweb_mask.flows.pipeline.inputs import find_inputs
 from fineweb_mask.flows.pipeline.records import recorded, shard_files, summarize
 from fineweb_mask.flows.pipeline.run import PerShard, Run, UnfinishedError
 from fineweb_mask.flows.summary import RunSummary
@@ -237,7 +237,7 @@ def finished_run(settings: PipelineSettings) -> RunSummary | None:
     RunSummary | None
         None if there is a job to do, or was never a run; nothing is done then.
     """
-    workspace = workspace_of(settings)
+    workspace = Workspace(settings.workspace, settings.engine.scratch)
     if not workspace.exists(LastRun.path(workspace)):
         return None
     _, shards, models = find_inputs(settings)
