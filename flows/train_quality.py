@@ -5,12 +5,7 @@ from pathlib import Path
 from fineweb_mask.flows.pipeline.start import as_flow
 from fineweb_mask.flows.pipeline.task_runs import TaskRuns
 from fineweb_mask.models.settings.quality import TrainQualitySettings
-from fineweb_mask.tasks.fit.train_quality import (
-    TrainedMetrics,
-    TrainQualityJob,
-    describe,
-    remove_unfinished,
-)
+from fineweb_mask.tasks.fit.train_quality import TrainedMetrics, TrainQualityJob, describe, remove_unfinished
 
 
 @as_flow("train-quality", "train {output}")

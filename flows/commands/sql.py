@@ -11,12 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fineweb_mask.flows.commands._common import (
-    WRONG_USAGE,
-    exit_on_error,
-    exit_on_failure,
-    fail,
-)
+from fineweb_mask.flows.commands._common import WRONG_USAGE, exit_on_error, exit_on_failure, fail
 from fineweb_mask.flows.display.terminal import SafeConsole, echo, visible
 from fineweb_mask.flows.processes.environment import set_environment
 

@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from fineweb_mask.flows.commands._common import (
-    WRONG_USAGE,
-    AsJson,
-    exit_on_error,
-    exit_on_failure,
-    fail,
-    print_result,
-)
+from fineweb_mask.flows.commands._common import WRONG_USAGE, AsJson, exit_on_error, exit_on_failure, fail, print_result
 from fineweb_mask.flows.display.terminal import SafeConsole, echo, new_table, print_line, print_paths
 from fineweb_mask.flows.processes.environment import set_environment
 from fineweb_mask.flows.recipe import parse_overrides, validate
