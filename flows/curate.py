@@ -2,7 +2,7 @@
 
 Each stage below runs one job for each shard, or a few for the whole corpus; each job is a Prefect task run of the
 stage's name. `Run.map` returns when the last job of the stage has ended. It takes outputs that are current from the
-workspace, tries a job again whose error may pass, and leaves out shards that a job found bad: these
+workspace, tries a job again whose error may pass (`RETRY_DELAYS`), and leaves out shards that a job found bad: these
 are in no later stage, and are named in the summary.
 """
 
@@ -21,19 +21,21 @@ from fineweb_mask.flows.pipeline.fit import (
     fit_quality,
     score_processes,
 )
+from fineweb_mask.flows.pipeline.records import summarize
 from fineweb_mask.flows.pipeline.run import Files, PerShard, Run
 from fineweb_mask.flows.pipeline.selection import Prepared, Selection, check_any_document, prepared, select
+from fineweb_mask.flows.recipe import with_overrides
+from fineweb_mask.flows.summary import RunSummary
 from fineweb_mask.models.settings import FROM_QUALITY, Overrides, PipelineSettings
 from fineweb_mask.tasks.embed import EmbeddingModel, embed
 from fineweb_mask.tasks.ingest import ingest
 from fineweb_mask.tasks.processes.workers import end_workers
+from fineweb_mask.tasks.registry import Refreshed
 from fineweb_mask.tasks.score import score
 from fineweb_mask.tasks.score_embed import ScoreEmbedJob
 
 if TYPE_CHECKING:
     from prefect import Flow
-
-    from fineweb_mask.flows.summary import RunSummary
 
 
 def pipeline(run: Run) -> tuple[Selection, dict[str, Path]]:
@@ -111,11 +113,7 @@ def _scoring(run: Run, documents: Files, quality: Quality) -> dict[str, Any]:
 @cache
 def _flow() -> "Flow[..., RunSummary]":
     """Make the flow when it is first asked for: Prefect's import takes longer than a run with nothing to do."""
-    from fineweb_mask.flows.pipeline.records import summarize
     from fineweb_mask.flows.pipeline.start import as_flow, start_run
-    from fineweb_mask.flows.recipe import with_overrides
-    from fineweb_mask.flows.summary import RunSummary
-    from fineweb_mask.tasks.registry import Refreshed
 
     @as_flow("curate")
     def curate(
