@@ -83,7 +83,7 @@ def _selected(found: "Run", folder: str, *, vectors: bool) -> "dict[str, Any]":
     shards = [shard for shard in shard_files(found) if shard.masks.path and (shard.embeddings.path or not vectors)]
     if not shards:
         raise SettingsError(f"{folder} has no selected documents with vectors: run its recipe to the end")
-    return {"root": found.workspace.url or str(found.workspace.root.absolute()), "shards": shards}
+    return {"root": found.workspace.address, "shards": shards}
 
 
 def _other(folder: str, own: str) -> "OtherSelection":

@@ -1,7 +1,7 @@
 """`fineweb-mask report`: write a page on what a finished run selected, and why."""
 
 from contextlib import chdir
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from pydantic import BaseModel
@@ -18,9 +18,6 @@ from fineweb_mask.flows.commands._common import (
 from fineweb_mask.flows.display.terminal import SafeConsole, print_paths
 from fineweb_mask.flows.processes.environment import set_environment
 from fineweb_mask.flows.recipe import validate
-
-if TYPE_CHECKING:
-    from fineweb_mask.models.settings import PipelineSettings
 
 
 class ReportSummary(BaseModel):
@@ -54,11 +51,15 @@ def report(
     set_environment(show_bars=shows_bars(as_json))
     from fineweb_mask.flows.pipeline.inputs import find_inputs
     from fineweb_mask.flows.status.inspection import last_run
+    from fineweb_mask.models.settings import PipelineSettings
     from fineweb_mask.tasks.reporting.breakdown import check_columns
 
     with exit_on_error(as_json):
         opened, last, folder = last_run(workspace)
-        settings = _changed(last.settings, opened.url or str(opened.root), by=by, sample=sample, map=kind_of_map)
+        given = {"by": by, "sample": sample, "map": kind_of_map}
+        report = last.settings.report.model_dump() | {name: one for name, one in given.items() if one is not None}
+        content = {**last.settings.model_dump(), "workspace": opened.address, "report": report}
+        settings = validate(PipelineSettings, content)
         check_columns(opened, settings.report.by)
     with chdir(folder):
         with exit_on_error(as_json, prefix="the inputs of the last run are out of reach: "):
@@ -81,11 +82,3 @@ def report(
         print_paths(SafeConsole(), **{name: opened.display_path(path) for name, path in paths.items()})
     if show:
         open_page(page_here(opened, opened.display_path(page)))
-
-
-def _changed(settings: "PipelineSettings", workspace: str, **given: list[str] | int | str | None) -> "PipelineSettings":
-    """Return the settings for a workspace, with the options that the user set."""
-    from fineweb_mask.models.settings import PipelineSettings
-
-    report = settings.report.model_dump() | {name: value for name, value in given.items() if value is not None}
-    return validate(PipelineSettings, {**settings.model_dump(), "workspace": workspace, "report": report})

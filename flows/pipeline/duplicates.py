@@ -5,13 +5,14 @@ from typing import Any
 
 from fineweb_mask.flows.pipeline.fit import Models
 from fineweb_mask.flows.pipeline.run import Files, PerShard, Run
+from fineweb_mask.models.settings.quality import EduScorerSettings
 from fineweb_mask.tasks.dedup.arrivals import in_order_of_arrival, remember_arrivals
 from fineweb_mask.tasks.dedup.buckets import bucket_jobs
 from fineweb_mask.tasks.dedup.duplicates import DedupJob, no_duplicates
 from fineweb_mask.tasks.dedup.k_means import CentresJob
 from fineweb_mask.tasks.dedup.near_duplicates import NearDedupJob
 from fineweb_mask.tasks.dedup.sort import sort_rows
-from fineweb_mask.tasks.embed import embed
+from fineweb_mask.tasks.embed import EmbeddingModel, embed
 from fineweb_mask.tasks.workspace.references import StageFile, digest
 
 
@@ -26,7 +27,10 @@ def find_duplicates(run: Run, documents: Files, vectors: Files, models: Models) 
     if ingest.exact_dedup == "corpus" or ingest.near_dedup != "off":
         in_order = _in_order_of_arrival(run, documents)
         if ingest.exact_dedup == "corpus":
-            duplicates = _exact(run, in_order)
+            sorting = run.jobs(sort_rows, file=in_order, by="hash")
+            sorted_rows = [job.reference(job.file.rows) for job in sorting.values()]
+            listing = DedupJob(root=run.root, sorted_rows=sorted_rows)
+            duplicates = _listed(run, sorting, listing, comparison="repeats")
         if ingest.near_dedup != "off":
             duplicates = _near(run, in_order, duplicates, vectors, models)
     run.duplicates = duplicates
@@ -49,12 +53,6 @@ def _in_order_of_arrival(run: Run, documents: Files) -> Files:
         if run.remembers:
             remember_arrivals(run.workspace, names)
     return PerShard({name: documents[name] for name in names})
-
-
-def _exact(run: Run, documents: Files) -> Files:
-    sorting = run.jobs(sort_rows, file=documents, by="hash")
-    listing = DedupJob(root=run.root, sorted_rows=[job.reference(job.file.rows) for job in sorting.values()])
-    return _listed(run, sorting, listing, comparison="repeats")
 
 
 def _near(run: Run, documents: Files, exact: Files, vectors: Files, models: Models) -> Files:
@@ -94,7 +92,11 @@ def _listed(run: Run, sorting: PerShard[Any], listing: DedupJob | NearDedupJob, 
 
 def _centres(run: Run, vectors: Files, models: Models) -> StageFile:
     """Return the centres of the clusters that vectors are compared in, fitted on the sample of the corpus."""
-    made_by = run.jobs(embed, documents=vectors, model=models.maker_of_vectors, settings=run.settings.embedding)
+    encoder = models.encoder
+    if encoder is None:
+        [edu] = [model for model in models.quality.scorers if isinstance(model.settings, EduScorerSettings)]
+        encoder = EmbeddingModel(path=edu.path, fingerprint=edu.identity)
+    made_by = run.jobs(embed, documents=vectors, model=encoder, settings=run.settings.embedding)
     job = next(iter(made_by.values()))
     return run.one(
         CentresJob(

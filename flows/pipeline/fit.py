@@ -8,7 +8,6 @@ from fineweb_mask.models.settings import STATIC, PipelineSettings
 from fineweb_mask.models.settings.engine import JobResources
 from fineweb_mask.models.settings.quality import (
     ClassesScorerSettings,
-    EduScorerSettings,
     FastTextScorerSettings,
     ScorerSettings,
     SidecarScorerSettings,
@@ -77,14 +76,6 @@ class Models(NamedTuple):
 
     quality: Quality
     encoder: embed.EmbeddingModel | None  # None if the scorer of kind `edu` makes the vectors
-
-    @property
-    def maker_of_vectors(self) -> embed.EmbeddingModel:
-        """The model that the vectors come from: the encoder, or else the scorer of kind `edu`."""
-        if self.encoder is not None:
-            return self.encoder
-        [edu] = [model for model in self.quality.scorers if isinstance(model.settings, EduScorerSettings)]
-        return embed.EmbeddingModel(path=edu.path, fingerprint=edu.identity)
 
     @property
     def identities(self) -> list[str]:

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from functools import cache, partial
 from itertools import islice
 from queue import SimpleQueue
@@ -172,7 +172,11 @@ class TaskRuns:
             futures = [cluster.submit(job) for job in jobs]
             wait(futures)
             try:
-                return [_file_or_bad_shard(future) for future in futures]
+                errors = [future.exception() for future in futures]
+                return [
+                    error if isinstance(error, BadShardError) else future.result()
+                    for error, future in zip(errors, futures, strict=True)
+                ]
             except Exception as error:  # noqa: BLE001
                 return failed(error)
 
@@ -203,13 +207,6 @@ def _names(value: object) -> Iterator[str]:
     elif isinstance(value, list | tuple | dict):
         for one in value.values() if isinstance(value, dict) else value:
             yield from _names(one)
-
-
-def _file_or_bad_shard(future: Future[StageFile]) -> StageFile | BadShardError:
-    try:
-        return future.result()
-    except BadShardError as error:
-        return error
 
 
 def _is_retried(_task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
