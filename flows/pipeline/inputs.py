@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from fineweb_mask.flows.cluster.cluster import check_engine
 from fineweb_mask.flows.pipeline.fit import PretrainedModels
 from fineweb_mask.models.dedup.minhash import load_rensa
 from fineweb_mask.models.filters import load_filters
@@ -50,6 +49,8 @@ def check_inputs(settings: PipelineSettings) -> Inputs:
     for index, export in enumerate(settings.materialize.export):
         check_format(export, f"materialize.export.{index}")
     if settings.engine.kind == "ray":
+        from fineweb_mask.flows.cluster.cluster import check_engine
+
         check_engine(settings.engine)
     elif settings.selection.device.startswith("cuda"):
         from fineweb_mask.models.forward.device import check_device  # and torch, whose import takes seconds

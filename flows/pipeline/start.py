@@ -11,7 +11,6 @@ from prefect import Flow, flow
 from prefect.context import FlowRunContext
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from fineweb_mask.flows.cluster.cluster import Cluster
 from fineweb_mask.flows.display.prefect_ui import published_to_ui
 from fineweb_mask.flows.pipeline.failures import damaged_discarded, fails_in_one_line
 from fineweb_mask.flows.pipeline.fit import REFITTED, Refit
@@ -105,6 +104,8 @@ def start_run(
     """
     workspace, shards, models = (check_inputs if scope is None else find_inputs)(settings)
     _warn_of(settings, shards)
+    if settings.engine.kind == "ray":
+        from fineweb_mask.flows.cluster.cluster import Cluster
     with (
         workspace.in_use(),
         disk_errors_explained(workspace.root, "the record of the run"),

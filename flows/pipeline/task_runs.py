@@ -7,7 +7,7 @@ from functools import cache, partial
 from itertools import islice
 from queue import SimpleQueue
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prefect import Task
 from prefect.cache_policies import NO_CACHE
@@ -17,7 +17,6 @@ from prefect.states import Completed
 from prefect.utilities.annotations import quote
 from pydantic import BaseModel
 
-from fineweb_mask.flows.cluster.cluster import Cluster
 from fineweb_mask.flows.display.listeners import listener
 from fineweb_mask.flows.pipeline.failures import failed
 from fineweb_mask.flows.processes.signals import raise_if_interrupted
@@ -25,6 +24,9 @@ from fineweb_mask.models.runtime.progress import reporting_to
 from fineweb_mask.tasks.storage.remote.errors import UnansweredError, is_transient
 from fineweb_mask.tasks.workspace.job import BadShardError, StageJob, StageTask
 from fineweb_mask.tasks.workspace.references import StageFile
+
+if TYPE_CHECKING:
+    from fineweb_mask.flows.cluster.cluster import Cluster
 
 RETRY_DELAYS = (2.0, 8.0)
 """Seconds before each retry of a task run whose error may pass, such as a store's that does not answer."""
@@ -56,7 +58,7 @@ class TaskRuns:
         and retries them together.
     """
 
-    def __init__(self, workers: int, cluster: Cluster | None = None, group: int = 1) -> None:
+    def __init__(self, workers: int, cluster: "Cluster | None" = None, group: int = 1) -> None:
         self._workers = workers
         self._cluster = cluster
         self._group = group
