@@ -13,6 +13,7 @@ from fineweb_mask.flows.commands._common import (
     flow_shown,
     open_page,
     page_here,
+    print_result,
     shows_bars,
 )
 from fineweb_mask.flows.display.terminal import SafeConsole, print_paths
@@ -68,17 +69,10 @@ def report(
             from fineweb_mask.flows.stages import FLOWS
 
             [stage] = FLOWS["report"](settings, refresh=True)
-    page, metrics, plots = (opened.reports / name for name in ("index.html", "metrics.json", "plots"))
-    if as_json:
-        summary = ReportSummary(
-            report=opened.display_path(page),
-            metrics=opened.display_path(metrics),
-            plots=[opened.display_path(path) for path in opened.files("reports/plots/*.png")],
-            seconds=stage.seconds,
-        )
-        typer.echo(summary.model_dump_json(ensure_ascii=True))
-    else:
-        paths = {"report": page, "metrics": metrics, "plots": plots}
-        print_paths(SafeConsole(), **{name: opened.display_path(path) for name, path in paths.items()})
+    places = (opened.reports / name for name in ("index.html", "metrics.json", "plots"))
+    page, metrics, plots = map(opened.display_path, places)
+    files = [opened.display_path(path) for path in opened.files("reports/plots/*.png")]
+    summary = ReportSummary(report=page, metrics=metrics, plots=files, seconds=stage.seconds)
+    print_result(summary, as_json, lambda: print_paths(SafeConsole(), report=page, metrics=metrics, plots=plots))
     if show:
-        open_page(page_here(opened, opened.display_path(page)))
+        open_page(page_here(opened, page))
