@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import torch
 
 from benchmarks.tables import show
-from fineweb_mask.flows.curate import run_curate
+from fineweb_mask.flows.curate import curate
 from fineweb_mask.flows.pipeline.records import shard_files
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.flows.status.inspection import inspect_workspace
@@ -82,7 +82,7 @@ def prepared(documents: Path, column: str, output: Path) -> tuple[PipelineSettin
     ]
     overrides += ["selection.solver=random", "source.text_column=text"]
     settings = load_recipe(ROOT / "deployments/recipes/newsgroups.yaml", overrides, str(folder / "workspace"))
-    run_curate(settings)
+    curate(settings)
     plain = load_recipe(ROOT / "deployments/recipes/newsgroups.yaml", overrides[:2], settings.workspace)
     return plain, shard_files(inspect_workspace(settings.workspace))
 

@@ -72,7 +72,7 @@ LAYERS = {
         {"curate"},
         {"status"},
         {"python.opened"},
-        {"stages", "share", "sweep", "compare", "probe", "train_quality"},
+        {"stages", "sweep", "compare", "probe", "train_quality"},
         {"python"},
         {"commands"},
         {"cli"},
@@ -91,6 +91,7 @@ NO_VERBS = frozenset(
     "What When Where Whether Which Who Whole Why".split()
 )
 OTHER_TESTS = {  # test files that are not named after one module, and what they are named after
+    "tests/flows/pipeline/test_global_selection.py": "selection.py over the whole corpus",
     "tests/flows/test_keys.py": "cache keys of all stages",
     "tests/flows/test_open_page.py": "commands/_common.py in a browser",
     "tests/flows/test_sql_command.py": "commands/sql.py and verify.py on a terminal",

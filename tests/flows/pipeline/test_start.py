@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from fineweb_mask.flows.display import run_names
-from fineweb_mask.flows.display.run_names import named
+from fineweb_mask.flows.pipeline import start
+from fineweb_mask.flows.pipeline.start import named
 
 SETTINGS = SimpleNamespace(workspace="workspaces/a")
 
@@ -21,5 +21,5 @@ SETTINGS = SimpleNamespace(workspace="workspaces/a")
 )
 def test_a_run_is_named_after_its_flow_its_workspace_and_its_time(monkeypatch, parameters, workspace):
     context = SimpleNamespace(get=lambda: SimpleNamespace(parameters=parameters))
-    monkeypatch.setattr(run_names, "FlowRunContext", context)
+    monkeypatch.setattr(start, "FlowRunContext", context)
     assert re.fullmatch(rf"curate {workspace} \d\d \w+ \d\d:\d\d", named("curate")())

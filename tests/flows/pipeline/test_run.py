@@ -2,7 +2,7 @@
 
 import pytest
 
-from fineweb_mask.flows.pipeline.choices import Share
+from fineweb_mask.flows.pipeline.run import Share
 
 
 @pytest.mark.parametrize("text", ["", "2", "0/3", "4/3", "1/0", "-1/3", "1/2/3", "a/b", "1.0/2"])
