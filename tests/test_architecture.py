@@ -101,6 +101,7 @@ OTHER_TESTS = {  # test files that are not named after one module, and what they
     "tests/models/quality/test_edu.py": "the kind edu in transformer.py",
     "tests/models/quality/test_perplexity.py": "the kind perplexity in transformer.py",
     "tests/models/settings/test_settings.py": "all sections of a recipe",
+    "tests/tasks/dedup/test_near_duplicates.py": "near-duplicates in duplicates.py",
     "tests/tasks/storage/test_atomic_swap.py": "atomic.py where the system cannot swap",
     "tests/tasks/source/test_broken_files.py": "ingest.py on hundreds of broken files",
     "tests/tasks/test_keys.py": "keys of all stages, as workspaces have them",

@@ -8,8 +8,7 @@ from fineweb_mask.flows.pipeline.run import Run
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.tasks import select
 from fineweb_mask.tasks.dataset import partitioning
-from fineweb_mask.tasks.dedup.duplicates import DedupJob
-from fineweb_mask.tasks.dedup.near_duplicates import NearDedupJob
+from fineweb_mask.tasks.dedup.duplicates import DedupJob, NearDedupJob
 from fineweb_mask.tasks.embed import EmbeddingModel
 from fineweb_mask.tasks.inference.scorers import QualityModel
 from fineweb_mask.tasks.source.discovery import SourceShard

@@ -12,7 +12,7 @@ from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.schemas import DUPLICATES
 from fineweb_mask.models.settings import IngestSettings, SourceSettings
 from fineweb_mask.tasks import ingest
-from fineweb_mask.tasks.dedup import duplicates, lists
+from fineweb_mask.tasks.dedup import duplicates
 from fineweb_mask.tasks.dedup.arrivals import in_order_of_arrival, remember_arrivals
 from fineweb_mask.tasks.dedup.duplicates import DedupJob, dedup, no_duplicates
 from fineweb_mask.tasks.source.discovery import discover
@@ -162,7 +162,7 @@ def test_a_listing_finds_the_files_without_opening_them(
         update_index(workspace)
     listing = Listing.of(workspace)
     files = job.shard_files()
-    monkeypatch.setattr(lists, "size_of", lambda _: pytest.fail("a file was looked at"))
+    monkeypatch.setattr(duplicates, "size_of", lambda _: pytest.fail("a file was looked at"))
     assert job.shard_files(listing) == files
     assert job.current(listing) is not None
 
