@@ -26,7 +26,7 @@ from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.schemas import PAIRS, REPEATS
 from fineweb_mask.tasks.catalog.spilling import spilling_database
-from fineweb_mask.tasks.dedup.sorted_rows import ROW_GROUP_ROWS, read_range, runs, write_sorted
+from fineweb_mask.tasks.dedup.sort import ROW_GROUP_ROWS, read_range, runs, write_sorted
 from fineweb_mask.tasks.storage.atomic import make_folder
 from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile

@@ -42,7 +42,7 @@ from fineweb_mask.models.schemas import (
     PAIRS,
 )
 from fineweb_mask.tasks.dedup.buckets import ROW_BITS
-from fineweb_mask.tasks.dedup.sorted_rows import read_range, runs
+from fineweb_mask.tasks.dedup.sort import read_range, runs
 from fineweb_mask.tasks.storage.parquet import read_table
 from fineweb_mask.tasks.storage.remote.copies import local_copies, size_of
 from fineweb_mask.tasks.workspace.job import Dependencies, GroupJob, Stage, find_file, stage_task

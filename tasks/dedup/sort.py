@@ -1,25 +1,40 @@
 """Sort the rows of one shard by what documents are compared by, so that all shards can be compared range by range.
 
-For exact duplicates this is the hash of a text, for near-duplicates a band of its signature (`signatures`) or the
-k-means cluster of its vector (`k_means`).
+For exact duplicates this is the hash of a text, for near-duplicates a band of its signature by MinHash or the k-means
+cluster of its vector (`k_means`).
+
+Rows are in the order of their first column. Row groups are small, and each records its first and its last value: a
+reader opens only those in its range.
 """
 
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from fineweb_mask.models.dedup.minhash import RENSA_ALGORITHM
+from fineweb_mask.models.dedup.minhash import RENSA_ALGORITHM, band_keys
 from fineweb_mask.models.documents import hash_halves
-from fineweb_mask.models.schemas import HASHES
+from fineweb_mask.models.runtime.progress import track_by_size
+from fineweb_mask.models.schemas import HASHES, SIGNATURES
 from fineweb_mask.models.settings.source import MinHashSettings, SemanticSettings
 from fineweb_mask.tasks.dedup.k_means import clustered
-from fineweb_mask.tasks.dedup.signatures import GROUP_KEYS, sketched
-from fineweb_mask.tasks.dedup.sorted_rows import write_sorted
+from fineweb_mask.tasks.source.texts import with_texts
+from fineweb_mask.tasks.storage.parquet import VerifiedFile
 from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, stage_task
-from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.stage_parquet import open_parquet
+from fineweb_mask.tasks.workspace.references import StageFile, StageKey
+from fineweb_mask.tasks.workspace.stage_parquet import open_parquet, stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace
+
+BATCH_ROWS = 1_000
+GROUP_KEYS = 131_072
+"""Keys of signatures in a row group: a shard of 400,000 documents has 43 of them."""
+
+ROW_GROUP_ROWS = 8_192
+"""A shard of 400,000 documents has 49 row groups, for which its footer takes 10 KB."""
 
 
 class SortJob(ShardJob):
@@ -71,7 +86,7 @@ def sort_rows(job: SortJob) -> None:
     """
     group_rows = None
     if job.minhash is not None:
-        rows, group_rows = sketched(job.workspace, job.file, job.minhash), GROUP_KEYS
+        rows, group_rows = _sketched(job.workspace, job.file, job.minhash), GROUP_KEYS
     elif job.centres is not None:
         rows = clustered(job.workspace, job.file, job.centres)
     else:
@@ -85,3 +100,79 @@ def _hashed(workspace: Workspace, documents: StageFile) -> pa.Table:
         table = opened.read(columns=HASHES.names).select(HASHES.names).cast(HASHES)
     high, low = hash_halves(table["content_hash"].combine_chunks())
     return table.take(pa.array(np.lexsort((low, high))))
+
+
+def _sketched(workspace: Workspace, documents: StageFile, settings: MinHashSettings) -> pa.Table:
+    """Return the key of each band of every document and the document's row, in the order of the keys.
+
+    A document with fewer words than a shingle has none, and so no near-duplicates.
+
+    Raises
+    ------
+    SettingsError
+        If the package that makes signatures is not installed.
+    """
+    keys, rows = [np.empty(0, dtype=np.uint64)], [np.empty(0, dtype=np.uint32)]
+    with with_texts(workspace, documents) as path, VerifiedFile(path) as file:
+        batches = file.iter_batches(BATCH_ROWS, columns=["row", "text"])
+        for batch in track_by_size("documents", batches, documents.rows, lambda batch: batch.num_rows, part=(0, 1)):
+            bands = band_keys(batch["text"], settings)
+            keys.append(bands.keys.ravel())
+            rows.append(np.repeat(batch["row"].to_numpy()[bands.rows], bands.keys.shape[1]))
+    all_keys, all_rows = np.concatenate(keys), np.concatenate(rows)
+    order = np.lexsort((all_rows, all_keys))
+    return pa.table([all_keys[order], all_rows[order].astype(np.uint32)], schema=SIGNATURES)
+
+
+def write_sorted(
+    path: Path, schema: pa.Schema, key: StageKey, batches: Iterable[pa.RecordBatch], group_rows: int | None = None
+) -> None:
+    """Write batches whose rows are in the order of the first column, in row groups of so many rows."""
+    most = group_rows or ROW_GROUP_ROWS
+    with stage_file_writer(path, schema, key, use_dictionary=False) as writer:
+        for batch in batches:
+            for start in range(0, batch.num_rows, most):
+                writer.write(batch.slice(start, most))
+                writer.flush()
+
+
+def read_range(workspace: Workspace, file: StageFile, first: bytes | int, last: bytes | int) -> pa.Table:
+    """Return the rows of a sorted file whose first column is from `first` to `last`, both included.
+
+    At a URL, only the row groups that hold some of them and the footer are downloaded.
+    """
+    with open_parquet(workspace.root / file.path) as opened:
+        footer = opened.metadata
+
+        def lowest(group: int) -> Any:  # noqa: ANN401 - bytes or a number
+            return footer.row_group(group).column(0).statistics.min
+
+        def highest(group: int) -> Any:  # noqa: ANN401
+            return footer.row_group(group).column(0).statistics.max
+
+        groups = range(footer.num_row_groups)
+        start, stop = bisect_left(groups, first, key=highest), bisect_right(groups, last, key=lowest)
+        table = opened.read_row_groups(list(groups[start:stop]))
+    kind = table.schema.field(0).type
+    is_inside = pc.and_(
+        pc.greater_equal(table[0], pa.scalar(first, kind)), pc.less_equal(table[0], pa.scalar(last, kind))
+    )
+    return table.filter(is_inside)
+
+
+def runs(sizes: Sequence[float], most: float) -> Iterator[range]:
+    """Divide places into runs, in their order, whose sizes add up to at most `most`, or that are one place.
+
+    Examples
+    --------
+    >>> list(runs([4, 4, 4, 9, 1], most=8))
+    [range(0, 2), range(2, 3), range(3, 4), range(4, 5)]
+    """
+    start, total = 0, 0.0
+    for place, size in enumerate(sizes):
+        if place > start and total + size > most:
+            yield range(start, place)
+            start, total = place, 0.0
+        total += size
+    if sizes:
+        yield range(start, len(sizes))

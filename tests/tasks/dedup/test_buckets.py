@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fineweb_mask.models.errors import WorkspaceError
-from fineweb_mask.tasks.dedup import buckets, sorted_rows
+from fineweb_mask.tasks.dedup import buckets, sort
 from fineweb_mask.tasks.dedup.buckets import BucketJob, bucket_jobs, find_in_bucket
 from fineweb_mask.tasks.dedup.sort import sort_rows
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
@@ -110,7 +110,7 @@ def test_too_little_memory_is_told_with_the_setting(tmp_path: Path) -> None:
 
 def test_a_bucket_is_given_no_more_than_its_own_hashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And of the files, no row group that lies outside its range."""
-    monkeypatch.setattr(sorted_rows, "ROW_GROUP_ROWS", 64)
+    monkeypatch.setattr(sort, "ROW_GROUP_ROWS", 64)
     workspace = Workspace(tmp_path)
     made = repeats_jobs(workspace, TEXTS, 16)
     read: list[int] = []

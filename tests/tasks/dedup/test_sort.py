@@ -1,17 +1,24 @@
-"""The sorted hashes of a shard: all of them, in order, without its texts."""
+"""The sorted hashes of a shard, all of them, in order, without its texts; of a range, a reader takes its row groups."""
 
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fineweb_mask.models.schemas import HASHES
-from fineweb_mask.tasks.dedup.sort import sort_rows
+from fineweb_mask.models.schemas import HASHES, REPEATS
+from fineweb_mask.tasks.dedup import sort
+from fineweb_mask.tasks.dedup.sort import read_range, sort_rows, write_sorted
+from fineweb_mask.tasks.storage.parquet import VerifiedFile
 from fineweb_mask.tasks.storage.remote.remote_file import RemoteFile
+from fineweb_mask.tasks.workspace.references import StageFile
+from fineweb_mask.tasks.workspace.stage_parquet import current_parquet
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.conftest import Bucket
 from tests.tasks.dedup.hashed import text_hash, write_documents
 from tests.tasks.jobs import hash_jobs
+from tests.tasks.stage_files import KEY
 
 
 @pytest.mark.parametrize("texts", [[], [7], list(range(20_000))], ids=len)
@@ -54,3 +61,72 @@ def test_another_machine_downloads_no_text(bucket: Bucket, tmp_path: Path, monke
     assert sort_rows(job).rows == len(texts)
     assert sum(taken) > 0
     assert not (workspace.root / documents.path).exists()
+
+
+def write(workspace: Workspace, values: list[int]) -> StageFile:
+    path = workspace.shard_path("repeats", "a", KEY)
+    rows = pa.array(range(len(values)), pa.uint32())
+    write_sorted(path, REPEATS, KEY, [pa.record_batch([pa.array(values, pa.uint32()), rows], schema=REPEATS)])
+    file = current_parquet(workspace, path, "a", KEY)
+    assert file is not None
+    return file
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "groups"),
+    [(0, 98, "0123"), (0, 2, "0"), (0, 3, "01"), (3, 3, "01"), (4, 4, "1"), (6, 7, "1"), (7, 7, ""), (8, 8, "23")],
+)
+def test_the_rows_of_the_range_come_from_its_row_groups_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int, last: int, groups: str
+) -> None:
+    monkeypatch.setattr(sort, "ROW_GROUP_ROWS", 3)
+    workspace = Workspace(tmp_path)
+    values = [1, 2, 3, 3, 4, 6, 8, 8, 8, 8, 20]
+    file, read = write(workspace, values), list[int]()
+    of_groups = VerifiedFile.read_row_groups
+    monkeypatch.setattr(
+        VerifiedFile, "read_row_groups", lambda self, places: (read.extend(places), of_groups(self, places))[1]
+    )
+    rows = read_range(workspace, file, first, last)["row"].to_pylist()
+    assert rows == [row for row, value in enumerate(values) if first <= value <= last]
+    assert read == [int(group) for group in groups]
+
+
+@pytest.mark.parametrize("rows", [0, 1, 8_192, 8_193])
+def test_everything_is_read_where_the_range_is_everything(tmp_path: Path, rows: int) -> None:
+    workspace = Workspace(tmp_path)
+    table = read_range(workspace, write(workspace, list(range(rows))), 0, rows + 1)
+    assert table.schema.equals(REPEATS)
+    assert table["row"].to_pylist() == list(range(rows))
+
+
+def test_at_a_url_a_small_range_is_a_small_download(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 100_000
+    hashes = np.random.default_rng(0).bytes(16 * count)
+    columns = [[hashes[at : at + 16] for at in range(0, 16 * count, 16)], range(count)]
+    table = pa.table(
+        [pa.array(values, field.type) for values, field in zip(columns, HASHES, strict=True)], schema=HASHES
+    )
+    table = table.sort_by("content_hash")
+    here = Workspace(f"{bucket.url}/ws", tmp_path / "here")
+    path = here.shard_path("hashes", "a", KEY)
+    write_sorted(path, HASHES, KEY, table.combine_chunks().to_batches())
+    file = current_parquet(here, path, "a", KEY)
+    assert file is not None
+    path.unlink()  # as on another machine
+
+    taken = []
+    readinto = RemoteFile.readinto
+    monkeypatch.setattr(RemoteFile, "readinto", lambda *given: (taken.append(readinto(*given)), taken[-1])[1])
+    found = read_range(here, file, b"\x80" + bytes(15), b"\x80" + b"\xff" * 15)
+    assert found.to_pylist() == [row for row in table.to_pylist() if row["content_hash"][:1] == b"\x80"]
+    assert sum(taken) < 0.25 * file.bytes
+    assert not path.exists()
+
+
+def test_a_file_that_is_gone_is_named(tmp_path: Path) -> None:
+    file = write(Workspace(tmp_path), [1])
+    with pytest.raises(FileNotFoundError, match="repeats/a"):
+        read_range(Workspace(tmp_path / "elsewhere"), file, 0, 9)
