@@ -4,9 +4,14 @@ from contextlib import nullcontext
 
 from fineweb_mask.flows.pipeline.fit import Models
 from fineweb_mask.flows.pipeline.run import Files, PerShard, Run
-from fineweb_mask.tasks.dedup.arrivals import in_order_of_arrival, remember_arrivals
 from fineweb_mask.tasks.dedup.buckets import bucket_jobs
-from fineweb_mask.tasks.dedup.duplicates import DedupJob, NearDedupJob, no_duplicates
+from fineweb_mask.tasks.dedup.duplicates import (
+    DedupJob,
+    NearDedupJob,
+    in_order_of_arrival,
+    no_duplicates,
+    remember_arrivals,
+)
 from fineweb_mask.tasks.dedup.k_means import CentresJob
 from fineweb_mask.tasks.dedup.sort import sort_rows
 from fineweb_mask.tasks.embed import embed

@@ -10,14 +10,16 @@ bucket (`pairs`), and here the pairs are joined into clusters, with the document
 are in these lists, too: a shard has one list of all rows that nothing is selected from.
 
 Of equal texts, that of the shard that came into the workspace first is kept; of shards that came together, that of the
-first name (`arrivals`). Of a cluster the earliest document is kept as well: that of the shard that came first, then of
-the first row. The order of work does not matter.
+first name. With the order of the names alone, a new shard whose name comes first would take the copies of others, whose
+selections would all be made again. So the order in which shards came is remembered. Of a cluster the earliest document
+is kept as well: that of the shard that came first, then of the first row. The order of work does not matter.
 
 A file's name tells what is in it, and a shard without duplicates has no file: when a shard is added, no other shard's
 exact duplicates are written again, and no selection is made again. It drops its own documents, and a near-duplicate of
 an older shard only if a new document is like two older ones that were in different clusters, which are then one.
 """
 
+import json
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -43,13 +45,15 @@ from fineweb_mask.models.schemas import (
 )
 from fineweb_mask.tasks.dedup.buckets import ROW_BITS
 from fineweb_mask.tasks.dedup.sort import read_range, runs
+from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.parquet import read_table
-from fineweb_mask.tasks.storage.remote.copies import local_copies, size_of
+from fineweb_mask.tasks.storage.remote.copies import local_copies, read_text, size_of
 from fineweb_mask.tasks.workspace.job import Dependencies, GroupJob, Stage, find_file, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.references import StageFile, content_key, digest, stage_file_name
 from fineweb_mask.tasks.workspace.shard_files import NEAR, duplicate_rows
 from fineweb_mask.tasks.workspace.stage_parquet import read_fingerprint, stage_file_writer
+from fineweb_mask.tasks.workspace.workspace import Workspace
 
 GATHERED_ROWS = 16_000_000
 """Documents of the shards whose duplicates are in memory at the same time, unless one shard has more."""
@@ -296,3 +300,35 @@ def _write_near(job: NearDedupJob, found: tuple[StageFile, pa.Table]) -> StageFi
         fingerprint=digest([exact.fingerprint, rows]),
         details={NEAR: near.num_rows},
     )
+
+
+def in_order_of_arrival(workspace: Workspace, shards: Iterable[str]) -> list[str]:
+    """Return the names of shards: those that are remembered first, in their order, then the others by name.
+
+    Examples
+    --------
+    >>> from tempfile import mkdtemp
+    >>> workspace = Workspace(mkdtemp())
+    >>> remember_arrivals(workspace, ["b", "c"])
+    >>> in_order_of_arrival(workspace, ["a", "b", "c"])
+    ['b', 'c', 'a']
+    """
+    rank = {name: place for place, name in enumerate(_remembered(workspace))}
+    return sorted(shards, key=lambda name: (rank.get(name, len(rank)), name))
+
+
+def remember_arrivals(workspace: Workspace, shards: Iterable[str]) -> None:
+    """Remember shards, in this order, after those that are remembered already."""
+    before = _remembered(workspace)
+    known = set(before)
+    names = [*before, *(name for name in shards if name not in known)]
+    if names != before:
+        with atomic_write(workspace.arrivals) as partial:
+            partial.write_text(json.dumps(names, indent=0) + "\n")
+
+
+def _remembered(workspace: Workspace) -> list[str]:
+    try:
+        return [str(name) for name in json.loads(read_text(workspace.arrivals))]
+    except (OSError, ValueError, TypeError):
+        return []
