@@ -15,8 +15,7 @@ from fineweb_mask.models.urls import without_local_folders
 from fineweb_mask.tasks.dataset.card import what_was_kept, write_card
 from fineweb_mask.tasks.dataset.folders import check_folders
 from fineweb_mask.tasks.dataset.output import MATERIALIZE, Output
-from fineweb_mask.tasks.dataset.partition import remove_spilled
-from fineweb_mask.tasks.dataset.partitioning import NOT_IN_FILES
+from fineweb_mask.tasks.dataset.partition import NOT_IN_FILES, remove_spilled
 from fineweb_mask.tasks.dataset.parts import Parts
 from fineweb_mask.tasks.dataset.publish import PROVENANCE, published
 from fineweb_mask.tasks.dataset.record import write_record
