@@ -8,7 +8,7 @@ from fineweb_mask.models.settings.output import TOKENIZED, ExportSettings
 from fineweb_mask.tasks.dataset.publish import PROVENANCE
 from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance
 from fineweb_mask.tasks.training_files.folder import EXPORT, write_export
-from fineweb_mask.tasks.training_files.tokens import Tokenizer
+from fineweb_mask.tasks.training_files.formats import Tokenizer
 from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import file_digest
 

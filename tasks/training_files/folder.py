@@ -17,9 +17,15 @@ from fineweb_mask.tasks.dataset.publish import CARD, PROVENANCE
 from fineweb_mask.tasks.dataset.record import write_record
 from fineweb_mask.tasks.dataset.verify import Dataset
 from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, tree_files
+from fineweb_mask.tasks.training_files.formats import (
+    STREAMED,
+    Tokenizer,
+    check_tokens,
+    load_package,
+    write_shards,
+    write_tokens,
+)
 from fineweb_mask.tasks.training_files.order import write_documents
-from fineweb_mask.tasks.training_files.streaming import WRITERS, load_package
-from fineweb_mask.tasks.training_files.tokens import Tokenized, Tokenizer, check_tokens, write_tokens
 from fineweb_mask.tasks.workspace.manifest import Manifest, read_manifest
 from fineweb_mask.tasks.workspace.records.build_info import code_and_packages
 from fineweb_mask.tasks.workspace.references import StageKey, file_digest
@@ -80,7 +86,7 @@ def check_format(settings: ExportSettings, where: str) -> None:
     try:
         if settings.format in TOKENIZED:
             check_tokens(settings)
-        elif settings.format in WRITERS:
+        elif settings.format in STREAMED:
             load_package(settings.format)
     except FinewebMaskError as error:
         raise SettingsError(f"{where}: {error}") from error
@@ -126,18 +132,18 @@ def write_export(dataset: Dataset, manifest: Manifest, settings: ExportSettings,
         **code_and_packages(),
     }
     if settings.format in TOKENIZED:
-        counts = _tokenized(settings, documents, unfinished)
+        tokens = _tokenized(settings, documents, unfinished)
         tokenizer = Tokenizer(settings)
         details |= {
-            "tokens": sum(one.tokens for one in counts),
+            "tokens": tokens,
             "token_bytes": tokenizer.token_bytes,
             "end_token": tokenizer.end_token,
             "tokenizer": settings.tokenizer if "/" not in str(settings.tokenizer) else tokenizer.path.name,
             "tokenizer_sha256": file_digest(tokenizer.path),
         }
-    elif settings.format in WRITERS:
+    elif settings.format in STREAMED:
         shutil.rmtree(unfinished / "files", ignore_errors=True)
-        WRITERS[settings.format](documents, settings, unfinished / "files")
+        write_shards(documents, settings, unfinished / "files")
     with atomic_folder(folder) as new:
         source = documents[0].parent if settings.format == "parquet" else unfinished / "files"
         for file in tree_files(source):
@@ -164,21 +170,18 @@ def _ordered(dataset: Dataset, manifest: Manifest, settings: ExportSettings, unf
     return files
 
 
-def _tokenized(settings: ExportSettings, documents: list[Path], unfinished: Path) -> list[Tokenized]:
-    """Write the tokens of each file that has none yet, and return the counts of all."""
-    tokenizer, folder = Tokenizer(settings), unfinished / "files"
+def _tokenized(settings: ExportSettings, documents: list[Path], unfinished: Path) -> int:
+    """Write the tokens of each file that has none yet, and return the number of all."""
+    tokenizer, folder, tokens = Tokenizer(settings), unfinished / "files", 0
     folder.mkdir(exist_ok=True)
-    written = []
     for path in track_by_size("files tokenized", documents, len(documents), lambda _: 1, part=(0.3, 1)):
         done = unfinished / f"{path.stem}.json"
-        if done.is_file():
-            written.append(Tokenized(**json.loads(done.read_text())))
-            continue
-        found = write_tokens(path, tokenizer, settings.format, folder)
-        with atomic_write(done) as partial:
-            partial.write_text(json.dumps(found._asdict()))
-        written.append(found)
-    return written
+        if not done.is_file():
+            written = write_tokens(path, tokenizer, settings.format, folder)
+            with atomic_write(done) as partial:
+                partial.write_text(json.dumps({"tokens": written}))
+        tokens += json.loads(done.read_text())["tokens"]
+    return tokens
 
 
 def _card(settings: ExportSettings, folder: Path, details: Mapping[str, Any]) -> str:

@@ -1,19 +1,26 @@
-"""Write documents as tokens, in the files of Megatron-LM and of nanotron.
+"""Write documents in the formats of trainers: as tokens, or in the shards of libraries that stream texts.
 
-Both are datatrove's writers (https://github.com/huggingface/datatrove, `pipeline/tokens`), of which the files are the
-same, byte for byte. Every document ends with one token that marks its end; nothing is added before it.
+Files of tokens are those of datatrove's writers (https://github.com/huggingface/datatrove, `pipeline/tokens`), byte for
+byte. Every document ends with one token that marks its end; nothing is added before it.
 
 - `megatron`: `.bin`, the tokens, and `.idx`, the length of each document; read by Megatron-LM, NeMo and GPT-NeoX.
 - `nanotron`: `.ds`, the tokens, `.ds.index`, where each document ends, and `.ds.metadata`.
+
+Shards are written by the libraries that read them:
+
+- `mds`: MosaicML's streaming, https://docs.mosaicml.com/projects/streaming;
+- `litdata`: https://github.com/Lightning-AI/litData.
 """
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+import pyarrow as pa
 
 from fineweb_mask.models.errors import ModelError, SettingsError
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
@@ -25,17 +32,16 @@ from fineweb_mask.tasks.training_files.order import ROW_GROUP
 COMMON_END = "<|endoftext|>"
 SMALL_VOCABULARY = 2**16
 """Tokens that two bytes can number."""
+STREAMED = {"mds": ("streaming", "mosaicml-streaming"), "litdata": ("litdata.streaming.writer", "litdata")}
+"""The module that writes each format of shards, and the package that it is in."""
+
+
+class WriterError(ModelError):
+    """A format's own library is not installed."""
 
 
 class TokenizerError(ModelError):
     """A tokenizer cannot be used."""
-
-
-class Tokenized(NamedTuple):
-    """What was written of a file's documents."""
-
-    documents: int
-    tokens: int  # with one at the end of each document
 
 
 class Tokenizer:
@@ -128,16 +134,38 @@ def check_tokens(settings: ExportSettings) -> None:
     Tokenizer(settings).encode([""])
 
 
-def write_tokens(documents: Path, tokenizer: Tokenizer, kind: str, folder: Path) -> Tokenized:
-    """Write the documents of a Parquet file as tokens, in their order, to files of its name in a folder."""
-    return WRITERS[kind](_tokens_of(documents, tokenizer), tokenizer, folder, documents.stem)
+def write_tokens(documents: Path, tokenizer: Tokenizer, kind: str, folder: Path) -> int:
+    """Write the documents of a Parquet file as tokens, in their order, to files of its name in a folder.
+
+    Returned is the number of tokens, with one at the end of each document.
+    """
+    file: Any
+    if kind == "megatron":
+        writer = _module("megatron_tokenizer").MegatronTokenizedFile
+        file = writer(str(folder), documents.stem, token_size=tokenizer.token_bytes)
+        others = ()
+    else:
+        file = _module("tokenizer").TokenizedFile(
+            str(folder),
+            f"{documents.stem}.ds",
+            tokenizer_name_or_path=tokenizer.path.name,  # its place is this machine's
+            save_final_metadata=True,
+            token_size=tokenizer.token_bytes,
+        )
+        others = (None,)
+    for batch in _batches([documents]):
+        for tokens in tokenizer.encode(batch["text"].to_pylist()):
+            file.write(tokens, *others)
+    file.close()
+    return len(file)
 
 
-def _tokens_of(documents: Path, tokenizer: Tokenizer) -> Iterator[list[int]]:
-    with VerifiedFile(documents) as file:
-        for batch in file.iter_batches(ROW_GROUP, columns=["text"]):
-            raise_if_stopped()
-            yield from tokenizer.encode(batch["text"].to_pylist())
+def _batches(files: Sequence[Path]) -> Iterator[pa.RecordBatch]:
+    for path in files:
+        with VerifiedFile(path) as file:
+            for batch in file.iter_batches(ROW_GROUP):
+                raise_if_stopped()
+                yield batch
 
 
 def _module(name: str) -> Any:  # noqa: ANN401
@@ -151,29 +179,37 @@ def _module(name: str) -> Any:  # noqa: ANN401
         ) from error
 
 
-def _write_megatron(texts: Iterator[list[int]], tokenizer: Tokenizer, folder: Path, stem: str) -> Tokenized:
-    file = _module("megatron_tokenizer").MegatronTokenizedFile(str(folder), stem, token_size=tokenizer.token_bytes)
-    for tokens in texts:
-        file.write(tokens)
-    file.close()
-    return Tokenized(len(file.sequence_lengths), len(file))
+def load_package(kind: str) -> Any:  # noqa: ANN401 - a module that is not always there
+    """Return the module that writes a format.
+
+    Raises
+    ------
+    WriterError
+        If it is not installed.
+    """
+    module, package = STREAMED[kind]
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise WriterError(
+            f"the format {kind} needs {package}, received {error}: pip install '.[{kind}]' in a checkout, or that "
+            "package"
+        ) from error
 
 
-def _write_nanotron(texts: Iterator[list[int]], tokenizer: Tokenizer, folder: Path, stem: str) -> Tokenized:
-    file = _module("tokenizer").TokenizedFile(
-        str(folder),
-        f"{stem}.ds",
-        tokenizer_name_or_path=tokenizer.path.name,  # its place is this machine's
-        save_final_metadata=True,
-        token_size=tokenizer.token_bytes,
-    )
-    for tokens in texts:
-        file.write(tokens, None)
-    file.close()
-    return Tokenized(len(file.doc_ends), len(file))
-
-
-WRITERS: dict[str, Callable[[Iterator[list[int]], Tokenizer, Path, str], Tokenized]] = {
-    "megatron": _write_megatron,
-    "nanotron": _write_nanotron,
-}
+def write_shards(files: Sequence[Path], settings: ExportSettings, folder: Path) -> None:
+    """Write the documents of Parquet files as shards that a library streams."""
+    package = load_package(settings.format)
+    documents = (document for batch in _batches(files) for document in batch.to_pylist())
+    if settings.format == "mds":
+        columns = {"text": "str", "id": "str"}
+        with package.MDSWriter(out=str(folder), columns=columns, size_limit=settings.file_size, hashes=[]) as mds:
+            for document in documents:
+                mds.write(document)
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    chunks = package.BinaryWriter(str(folder), chunk_bytes=settings.file_size)
+    for index, document in enumerate(documents):
+        chunks.add_item(index, document)
+    chunks.done()
+    chunks.merge()
