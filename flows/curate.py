@@ -16,7 +16,8 @@ from fineweb_mask.flows.pipeline.fit import Quality, fit, score_processes
 from fineweb_mask.flows.pipeline.run import Files, PerShard, Run
 from fineweb_mask.flows.pipeline.selection import Prepared, check_any_document, prepared, select
 from fineweb_mask.models.settings import FROM_QUALITY, Overrides, PipelineSettings
-from fineweb_mask.tasks.embed import EmbeddingModel, embed
+from fineweb_mask.tasks.embed import embed
+from fineweb_mask.tasks.inference.model_files import ModelFolder
 from fineweb_mask.tasks.ingest import ingest
 from fineweb_mask.tasks.processes.workers import end_workers
 from fineweb_mask.tasks.score import score
@@ -79,7 +80,7 @@ def score_shards(run: Run, documents: Files, quality: Quality) -> Files:
     return scores
 
 
-def embed_shards(run: Run, documents: Files, encoder: EmbeddingModel | None) -> Files:
+def embed_shards(run: Run, documents: Files, encoder: ModelFolder | None) -> Files:
     """Embed every document."""
     return run.map(embed, documents=documents, model=encoder, settings=run.settings.embedding)
 

@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import BaseModel, ConfigDict
 
 from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.schemas import embeddings_schema
 from fineweb_mask.models.settings import FROM_QUALITY, STATIC, EmbeddingSettings
 from fineweb_mask.tasks.inference.gpu import gpu_slot
-from fineweb_mask.tasks.inference.model_files import ModelNotFoundError, check_model_folder, model_folder
+from fineweb_mask.tasks.inference.model_files import ModelFolder, ModelNotFoundError, check_model_folder
 from fineweb_mask.tasks.inference.prefetch import Prefetched, background_writer
 from fineweb_mask.tasks.source.texts import with_texts
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
@@ -39,20 +38,6 @@ CHUNK_DOCUMENTS = 8_192
 """Documents tokenised and sorted by length together; a killed run resumes after its last chunk."""
 BUILT_IN = frozenset({STATIC, FROM_QUALITY})
 logger = logging.getLogger(__name__)
-
-
-class EmbeddingModel(BaseModel):
-    """The encoder's folder and a fingerprint of its content."""
-
-    model_config = ConfigDict(frozen=True)
-
-    path: str  # relative to the workspace if it was fitted there
-    fingerprint: str
-
-
-def fitted_model(fitted: StageFile) -> EmbeddingModel:
-    """Return the built-in encoder that was fitted in this workspace; `fitted` refers to its folder."""
-    return EmbeddingModel(path=fitted.path, fingerprint=fitted.fingerprint)
 
 
 def check_model(settings: EmbeddingSettings) -> None:
@@ -75,18 +60,6 @@ def check_model(settings: EmbeddingSettings) -> None:
             )
 
 
-def resolve_model(settings: EmbeddingSettings) -> EmbeddingModel:
-    """Return the model that the settings name, fetched from the hub if it is not a folder.
-
-    Raises
-    ------
-    ModelNotFoundError
-        If it is neither a folder nor to be had from the hub.
-    """
-    folder = model_folder(settings.model, "embedding.model")
-    return EmbeddingModel(path=str(folder.path), fingerprint=folder.fingerprint)
-
-
 class EmbedJob(ShardJob):
     """Embed one shard's documents."""
 
@@ -100,7 +73,7 @@ class EmbedJob(ShardJob):
         counts=("ingested", "ingested"),
     )
     documents: StageFile
-    model: EmbeddingModel
+    model: ModelFolder
     settings: EmbeddingSettings
     chunk_documents: int = CHUNK_DOCUMENTS
 

@@ -17,8 +17,9 @@ import pyarrow.parquet as pq
 from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.settings import EmbeddingSettings
 from fineweb_mask.models.settings.quality import EduScorerSettings
-from fineweb_mask.tasks.embed import EmbeddingModel, EmbedJob, vector_writer
+from fineweb_mask.tasks.embed import EmbedJob, vector_writer
 from fineweb_mask.tasks.inference.gpu import gpu_slot
+from fineweb_mask.tasks.inference.model_files import ModelFolder
 from fineweb_mask.tasks.inference.prefetch import Prefetched, background_writer
 from fineweb_mask.tasks.inference.scorers import batch_scores, columns_read, load_models, load_sidecars
 from fineweb_mask.tasks.score import Scored, ScoreJob, score, score_writer
@@ -56,7 +57,7 @@ class ScoreEmbedJob(StageJob):
     def of(cls, score: ScoreJob, embedding: EmbeddingSettings) -> Self:
         """Return the job that scores and embeds a shard; one of the models of `score` is of kind `edu`."""
         [edu] = [model for model in score.models if isinstance(model.settings, EduScorerSettings)]
-        encoder = EmbeddingModel(path=edu.path, fingerprint=edu.identity)
+        encoder = ModelFolder(path=edu.path, fingerprint=edu.identity)
         embed = EmbedJob(root=score.root, documents=score.documents, model=encoder, settings=embedding)
         return cls(root=score.root, score=score, embed=embed)
 

@@ -118,7 +118,7 @@ def resolve_model(settings: ScorerSettings) -> QualityModel:
     setting = f"scorer {settings.name!r}, model"
     if isinstance(settings, TransformerSettings):
         folder = model_folder(settings.model, setting)
-        return QualityModel(settings=settings, path=str(folder.path), fingerprint=folder.fingerprint)
+        return QualityModel(settings=settings, path=folder.path, fingerprint=folder.fingerprint)
     path = model_file(settings.model or "", setting)
     return QualityModel(settings=settings, path=str(path), fingerprint=file_digest(path))
 

@@ -9,7 +9,7 @@ from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.tasks import select
 from fineweb_mask.tasks.dataset import partition
 from fineweb_mask.tasks.dedup.duplicates import DedupJob, NearDedupJob
-from fineweb_mask.tasks.embed import EmbeddingModel
+from fineweb_mask.tasks.inference.model_files import ModelFolder
 from fineweb_mask.tasks.inference.scorers import QualityModel
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.workspace.references import StageFile, digest
@@ -83,7 +83,7 @@ def keys(tmp_path, monkeypatch):
                 column.name: QualityModel(settings=column, path="", fingerprint=""),
                 classifier.name: QualityModel(settings=classifier, path="/edu", fingerprint=edu),
             },
-            encoder=EmbeddingModel(path="/e5", fingerprint=encoder),
+            encoder=ModelFolder(path="/e5", fingerprint=encoder),
             sidecars={},
             selecting=None,
         )

@@ -11,10 +11,10 @@ import pytest
 
 from fineweb_mask.models.quality.importance import NgramBuckets, log_ratios
 from fineweb_mask.models.settings.selectors.options import TargetSettings
-from fineweb_mask.tasks import embed
 from fineweb_mask.tasks.fit.job import sampled_texts
 from fineweb_mask.tasks.fit.targets import FitTargetsJob, fit_targets
 from fineweb_mask.tasks.inference.encoder_pool import load_copy
+from fineweb_mask.tasks.inference.model_files import ModelFolder
 from fineweb_mask.tasks.source.discovery import find_files
 from fineweb_mask.tasks.workspace.arrays import read_arrays
 from fineweb_mask.tasks.workspace.job import BadShardError
@@ -36,7 +36,7 @@ def examples(tmp_path: Path) -> Path:
 
 
 def job_of(built: Any, path: Path, **settings: Any) -> FitTargetsJob:
-    encoder = embed.fitted_model(built.encoder)
+    encoder = ModelFolder(path=built.encoder.path, fingerprint=built.encoder.fingerprint)
     return FitTargetsJob(
         root=str(built.workspace.root),
         documents=built.documents,
