@@ -5,9 +5,8 @@ A checkpoint of each chunk is kept until the shard is complete, so that a killed
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -111,39 +110,28 @@ def embed(job: EmbedJob) -> None:
     ):
         vectors = Checkpoints(writer, job.output)
         chunks = Prefetched(_chunks(documents, vectors, pool.tokeniser, job.chunk_documents))
-        for chunk in track_by_size("documents", chunks, job.documents.rows, lambda chunk: len(chunk.rows), part=(0, 1)):
-            if chunk.kept is not None:
-                later(partial(vectors.restore, chunk.kept))
+        tracked = track_by_size("documents", chunks, job.documents.rows, lambda chunk: len(chunk[0]), part=(0, 1))
+        for rows, tokens, kept in tracked:
+            if kept is not None:
+                later(partial(vectors.restore, kept))
                 continue
             with pool.encoder() as encoder:
-                wait = encoder.encode_tokens(chunk.tokens)
-            later(partial(_write, vectors, chunk.rows, wait))
+                wait = encoder.encode_tokens(tokens)
+            later(lambda rows=rows, wait=wait: vectors.write(rows, wait()))
     vectors.discard()
     seconds = perf_counter() - started
     waited = 100 * chunks.waited / seconds
     logger.info("%s: %d documents in %.1f s, waiting for tokens %.1f%%", job.name, job.documents.rows, seconds, waited)
 
 
-@dataclass(frozen=True, slots=True)
-class _Chunk:
-    """Consecutive documents of a shard, ready for the model or embedded by an earlier run."""
-
-    rows: pa.Array
-    tokens: Any  # what the encoder's `tokenise` returns; None where kept
-    kept: pa.RecordBatch | None
-
-
 def _chunks(
     documents: pq.ParquetFile, vectors: "Checkpoints[Encoded]", encoder: "Encoder[Any]", size: int
-) -> Iterator[_Chunk]:
+) -> Iterator[tuple[pa.Array, Any, pa.RecordBatch | None]]:
+    """Yield the rows of consecutive documents, with what `tokenise` returns, or as an earlier run embedded them."""
     for batch in documents.iter_batches(size, columns=["row", "text"]):
         kept = vectors.find(batch["row"])
         tokens = encoder.tokenise(batch["text"].to_pylist()) if kept is None else None
-        yield _Chunk(batch["row"], tokens, kept)
-
-
-def _write(vectors: "Checkpoints[Encoded]", rows: pa.Array, wait: "Callable[[], Encoded]") -> None:
-    vectors.write(rows, wait())
+        yield batch["row"], tokens, kept
 
 
 class VectorWriter:

@@ -6,7 +6,6 @@ corpus that was scored before is not scored again.
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self
@@ -130,33 +129,22 @@ def score_embed(job: ScoreEmbedJob) -> None:
         later = opened.enter_context(background_writer())
         chunks = Prefetched(_chunks(documents, columns, edu, vectors, scores))
         total = job.score.documents.rows
-        for chunk in track_by_size("documents", chunks, total, lambda chunk: chunk.batch.num_rows, part=(0, 1)):
-            rows = chunk.batch["row"]
-            found = None if chunk.tokens is None else edu.score_and_embed_tokens(chunk.tokens)
-            if found is None:
-                later(partial(vectors.restore, chunk.kept_vectors))
-            else:
-                later(partial(vectors.write, rows, found.encoded))
-            if scores is None:
+        tracked = track_by_size("documents", chunks, total, lambda chunk: chunk[0].num_rows, part=(0, 1))
+        for batch, tokens, kept_vectors, kept_scores in tracked:
+            if tokens is None:
+                later(partial(vectors.restore, kept_vectors))
+                if scores is not None:
+                    later(partial(scores.restore, kept_scores))
                 continue
-            if found is None:
-                later(partial(scores.restore, chunk.kept_scores))
-            else:
-                others = batch_scores(scorers, chunk.batch, job.name)
-                later(partial(scores.write, rows, job.score.scored(chunk.batch, {name: found.scores, **others})))
+            found = edu.score_and_embed_tokens(tokens)
+            later(partial(vectors.write, batch["row"], found.encoded))
+            if scores is not None:
+                others = batch_scores(scorers, batch, job.name)
+                scored = job.score.scored(batch, {name: found.scores, **others})
+                later(partial(scores.write, batch["row"], scored))
     vectors.discard()
     if scores is not None:
         scores.discard()
-
-
-@dataclass(frozen=True, slots=True)
-class _Chunk:
-    """Consecutive documents of a shard, ready for the model or done by an earlier run."""
-
-    batch: pa.RecordBatch
-    tokens: "TokenIds | None"  # None where both parts were kept
-    kept_vectors: pa.RecordBatch | None
-    kept_scores: pa.RecordBatch | None
 
 
 def _chunks(
@@ -165,10 +153,11 @@ def _chunks(
     edu: "EduScorer",
     vectors: "Checkpoints[Encoded]",
     scores: Checkpoints[Scored] | None,
-) -> Iterator[_Chunk]:
+) -> Iterator[tuple[pa.RecordBatch, "TokenIds | None", pa.RecordBatch | None, pa.RecordBatch | None]]:
+    """Yield consecutive documents, with their tokens, or the vectors and the scores that an earlier run made."""
     for batch in documents.iter_batches(BATCH_ROWS, columns=columns):
         kept_vectors = vectors.find(batch["row"])
         kept_scores = None if scores is None else scores.find(batch["row"])
         done = kept_vectors is not None and (scores is None or kept_scores is not None)
         tokens = None if done else edu.tokenise(batch[edu.column].to_pylist())
-        yield _Chunk(batch, tokens, kept_vectors, kept_scores)
+        yield batch, tokens, kept_vectors, kept_scores
