@@ -14,8 +14,7 @@ from fineweb_mask.tasks.dedup.sort import sort_rows
 from fineweb_mask.tasks.embed import embed
 from fineweb_mask.tasks.exclusion.lists import list_excluded
 from fineweb_mask.tasks.export import export
-from fineweb_mask.tasks.fit.models import fit_classifier, fit_encoder, fit_statistics
-from fineweb_mask.tasks.fit.targets import fit_targets
+from fineweb_mask.tasks.fit.models import fit_classifier, fit_encoder, fit_statistics, fit_targets
 from fineweb_mask.tasks.ingest import ingest
 from fineweb_mask.tasks.materialize import materialize
 from fineweb_mask.tasks.report import report

@@ -2,8 +2,7 @@
 
 from typing import Literal, NamedTuple, Self
 
-from fineweb_mask.tasks.fit.models import FitClassifierJob, FitEncoderJob, FitStatisticsJob
-from fineweb_mask.tasks.fit.targets import FitTargetsJob
+from fineweb_mask.tasks.fit.models import FitClassifierJob, FitEncoderJob, FitStatisticsJob, FitTargetsJob
 from fineweb_mask.tasks.selection.corpus.learning import KeepPolicyJob
 from fineweb_mask.tasks.workspace.job import Stage
 

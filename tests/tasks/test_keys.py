@@ -16,8 +16,7 @@ from fineweb_mask.tasks.dedup.k_means import CentresJob
 from fineweb_mask.tasks.dedup.sort import SortJob
 from fineweb_mask.tasks.embed import EmbedJob
 from fineweb_mask.tasks.export import ExportJob
-from fineweb_mask.tasks.fit.models import FitClassifierJob, FitEncoderJob, FitStatisticsJob
-from fineweb_mask.tasks.fit.targets import FitTargetsJob
+from fineweb_mask.tasks.fit.models import FitClassifierJob, FitEncoderJob, FitStatisticsJob, FitTargetsJob
 from fineweb_mask.tasks.inference.model_files import ModelFolder
 from fineweb_mask.tasks.inference.scorers import QualityModel
 from fineweb_mask.tasks.ingest import IngestJob
