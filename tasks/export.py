@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.settings.output import TOKENIZED, ExportSettings
-from fineweb_mask.tasks.dataset.publish import PROVENANCE
+from fineweb_mask.tasks.dataset.output import PROVENANCE
 from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance
 from fineweb_mask.tasks.training_files.folder import EXPORT, write_export
 from fineweb_mask.tasks.training_files.formats import Tokenizer

@@ -3,7 +3,7 @@
 The files are written before, partition by partition (`fineweb_mask.tasks.dataset.partition`). Here their rows are
 added up and compared with the selection, and what the card shows is counted, without reading a text again. Then the
 files become the dataset and replace the last one: in a folder at once, at a URL as
-`fineweb_mask.tasks.dataset.publish` says.
+`fineweb_mask.tasks.dataset.output` says.
 """
 
 from collections import Counter
@@ -13,12 +13,11 @@ from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.models.urls import without_local_folders
 from fineweb_mask.tasks.dataset.card import what_was_kept, write_card
-from fineweb_mask.tasks.dataset.folders import check_folders
-from fineweb_mask.tasks.dataset.output import MATERIALIZE, Output
+from fineweb_mask.tasks.dataset.output import MATERIALIZE, PROVENANCE, Output, published
 from fineweb_mask.tasks.dataset.partition import NOT_IN_FILES, remove_spilled
 from fineweb_mask.tasks.dataset.parts import Parts
-from fineweb_mask.tasks.dataset.publish import PROVENANCE, published
 from fineweb_mask.tasks.dataset.record import write_record
+from fineweb_mask.tasks.dataset.rows import check_folders
 from fineweb_mask.tasks.reporting.breakdown import break_down
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, rows_through, stage_task

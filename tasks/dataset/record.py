@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fineweb_mask.tasks.dataset.publish import CARD, PROVENANCE
+from fineweb_mask.tasks.dataset.output import CARD, PROVENANCE
 from fineweb_mask.tasks.workspace.manifest import ManifestFile, write_manifest
 from fineweb_mask.tasks.workspace.references import StageKey
 

@@ -1,12 +1,15 @@
 """Read the rows of a partition: DuckDB joins documents, scores and masks, and returns the selected rows in order.
 
 DuckDB compares no checksums, so those of the files are compared before it reads them. Every read is checked: rows come
-in their order, none is repeated, and at the end none is missing.
+in their order, none is repeated, and at the end none is missing. Each folder of the dataset holds the rows of one value
+of the column that the layout names.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import duckdb
 import numpy as np
@@ -18,8 +21,8 @@ from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.schemas import MEASURED, ROW, SOURCE_ROW, TIMES, masks_schema
 from fineweb_mask.models.settings import FLAT, MaterializeSettings
 from fineweb_mask.tasks.catalog.views import identifier, literal, pattern_of
-from fineweb_mask.tasks.dataset.folders import Folder, check_folders, folder_name
 from fineweb_mask.tasks.storage.parquet import check_columns, read_schema
+from fineweb_mask.tasks.workspace.references import digest
 
 UNKNOWN = "unknown"
 BATCH_ROWS = 8_192
@@ -27,6 +30,14 @@ ORDER = ("_folder", "_shard", "_row")
 """The columns that rows are sorted by."""
 NESTED = 2.0
 """Maximum mean reads of a shard, one for each folder with documents of it. Above that, all rows are sorted instead."""
+MAX_FOLDER_NAME = 200  # file systems allow 255 bytes
+DUMP = re.compile(r"CC-MAIN-[0-9-]+")
+"""A name of one of Common Crawl's dumps, which keeps its capitals."""
+UNSAFE = re.compile(r"%..|[A-Z]|^[._]|\.$")
+"""In a quoted name: an escape, or a character that some reader or disk does not take as it is."""
+TAKEN = re.compile(r"cc-main-[0-9-]+|(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?")
+"""Names that a disk which ignores case takes for a dump's, and names of Windows's devices."""
+MAX_FOLDERS = 10_000
 
 
 class ShardPaths(NamedTuple):
@@ -36,6 +47,16 @@ class ShardPaths(NamedTuple):
     scores: str
     masks: str
     texts: str  # documents with their texts; the same file, or one of the selected rows
+
+
+class Folder(NamedTuple):
+    """A folder of the dataset, with the documents that go into it."""
+
+    number: int
+    value: str  # of the layout's column
+    name: str  # empty for the data folder itself
+    shards: list[int]
+    rows: int
 
 
 class SelectedDocuments:
@@ -307,3 +328,42 @@ def common_schema(schemas: list[pa.Schema]) -> pa.Schema:
         if known.type != field.type:
             fields[field.name] = pa.field(field.name, wider_type([known.type, field.type]) or pa.string())
     return pa.schema(fields.values())
+
+
+def check_folders(folders: int, layout: str) -> None:
+    """Check that a layout does not make too many folders.
+
+    Raises
+    ------
+    WorkspaceError
+        If it makes more than 10,000.
+    """
+    if folders > MAX_FOLDERS:
+        raise WorkspaceError(
+            f"materialize.layout: {layout!r} has {folders:,} values, a folder each: "
+            f"choose a column with at most {MAX_FOLDERS:,}, or {FLAT!r}"
+        )
+
+
+def folder_name(value: str) -> str:
+    """Return the folder name for a column's value, which every reader and disk takes as it is.
+
+    Characters other than small letters, digits and `._-~` are %-escaped, so that no two values share a folder where a
+    disk ignores case or normalises Unicode; only names of Common Crawl's dumps keep their capitals. Also escaped are
+    `.` and `_` at the beginning, where readers take a folder for a hidden one, a dot at the end, and the first letter
+    of a device's name, such as `con`. `urllib.parse.unquote` returns the value, unless the name was too long: it is
+    then cut, and a digest of the value is appended.
+
+    >>> folder_name("CC-MAIN-2024-10"), folder_name("a/b"), folder_name("Case"), folder_name("__x__")
+    ('CC-MAIN-2024-10', 'a%2Fb', '%43ase', '%5F_x__')
+    """
+    name = quote(value, safe="")
+    if DUMP.fullmatch(name) is None:
+        name = UNSAFE.sub(lambda found: found[0] if len(found[0]) > 1 else _escaped(found[0]), name)
+        if TAKEN.fullmatch(name):
+            name = _escaped(name[0]) + name[1:]
+    return name if len(name) <= MAX_FOLDER_NAME else f"{name[:MAX_FOLDER_NAME]}-{digest(value)}"
+
+
+def _escaped(character: str) -> str:
+    return f"%{ord(character):02X}"

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.tasks.dataset import partition
-from fineweb_mask.tasks.dataset.folders import folder_name
 from fineweb_mask.tasks.dataset.partition import MOST_PARTITIONS, divide
 from fineweb_mask.tasks.dataset.parts import Parts
+from fineweb_mask.tasks.dataset.rows import folder_name
 from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance, verify
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.storage.parquet import DamagedFileError
