@@ -26,11 +26,10 @@ from fineweb_mask.tasks.storage.parquet import VerifiedFile
 from fineweb_mask.tasks.workspace.checkpoints import Checkpoints
 from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, rows_through, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.stage_parquet import ParquetStageWriter, stage_file_writer
+from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 
 if TYPE_CHECKING:
     from fineweb_mask.models.embedding.encoder import Encoder
-    from fineweb_mask.models.forward.batches import Encoded
 
 KEY_SETTINGS = {"prompt", "max_tokens", "long_documents", "precision", "compute_precision", "on_bad_vector"}
 CHUNK_DOCUMENTS = 8_192
@@ -97,6 +96,7 @@ class EmbedJob(ShardJob):
 @stage_task
 def embed(job: EmbedJob) -> None:
     """Write the vectors of a shard, row by row with its documents; one that is zero or not finite is null."""
+    from fineweb_mask.models.embedding.arrow import vector_batch
     from fineweb_mask.tasks.inference.encoder_pool import encoder_pool
 
     pool = encoder_pool(str(job.workspace.local(job.model.path)), job.model.fingerprint, job.settings)
@@ -105,10 +105,9 @@ def embed(job: EmbedJob) -> None:
         with_texts(job.workspace, job.documents) as path,
         gpu_slot(pool.device),
         VerifiedFile(path) as documents,
-        vector_writer(job, pool.tokeniser.dimensions) as writer,
+        vector_checkpoints(job, pool.tokeniser.dimensions) as vectors,
         background_writer() as later,
     ):
-        vectors = Checkpoints(writer, job.output)
         chunks = Prefetched(_chunks(documents, vectors, pool.tokeniser, job.chunk_documents))
         tracked = track_by_size("documents", chunks, job.documents.rows, lambda chunk: len(chunk[0]), part=(0, 1))
         for rows, tokens, kept in tracked:
@@ -117,15 +116,14 @@ def embed(job: EmbedJob) -> None:
                 continue
             with pool.encoder() as encoder:
                 wait = encoder.encode_tokens(tokens)
-            later(lambda rows=rows, wait=wait: vectors.write(rows, wait()))
-    vectors.discard()
+            later(lambda rows=rows, wait=wait: vectors.write(vector_batch(rows, wait(), vectors.schema)))
     seconds = perf_counter() - started
     waited = 100 * chunks.waited / seconds
     logger.info("%s: %d documents in %.1f s, waiting for tokens %.1f%%", job.name, job.documents.rows, seconds, waited)
 
 
 def _chunks(
-    documents: pq.ParquetFile, vectors: "Checkpoints[Encoded]", encoder: "Encoder[Any]", size: int
+    documents: pq.ParquetFile, vectors: Checkpoints, encoder: "Encoder[Any]", size: int
 ) -> Iterator[tuple[pa.Array, Any, pa.RecordBatch | None]]:
     """Yield the rows of consecutive documents, with what `tokenise` returns, or as an earlier run embedded them."""
     for batch in documents.iter_batches(size, columns=["row", "text"]):
@@ -134,30 +132,10 @@ def _chunks(
         yield batch["row"], tokens, kept
 
 
-class VectorWriter:
-    """Writes a shard's vectors in the order of its rows; made by `vector_writer`."""
-
-    def __init__(self, schema: pa.Schema, writer: ParquetStageWriter) -> None:
-        self.schema = schema
-        self.bad = 0
-        self._writer = writer
-
-    def batch(self, rows: pa.Array, values: "Encoded") -> pa.RecordBatch:
-        """Return the next rows with their vectors."""
-        from fineweb_mask.models.embedding.arrow import vector_batch
-
-        return vector_batch(rows, values, self.schema)
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Write rows that `batch` returned."""
-        self.bad += batch["embedding"].null_count
-        self._writer.write(batch)
-
-
 @contextmanager
-def vector_writer(job: EmbedJob, dimensions: int) -> Iterator[VectorWriter]:
-    """Yield the writer of a shard's vectors."""
-    schema = embeddings_schema(dimensions, job.settings.precision)
+def vector_checkpoints(job: EmbedJob, dimensions: int) -> Iterator[Checkpoints]:
+    """Yield what writes a shard's vectors, in the order of its rows, with a checkpoint of each batch."""
+    schema, bad = embeddings_schema(dimensions, job.settings.precision), 0
     with stage_file_writer(
         job.output,
         schema,
@@ -165,6 +143,13 @@ def vector_writer(job: EmbedJob, dimensions: int) -> Iterator[VectorWriter]:
         use_dictionary=False,
         column_encoding={"embedding.list.element": "BYTE_STREAM_SPLIT"},
     ) as writer:
-        vectors = VectorWriter(schema, writer)
+
+        def write(batch: pa.RecordBatch) -> None:
+            nonlocal bad
+            bad += batch["embedding"].null_count
+            writer.write(batch)
+
+        vectors = Checkpoints(schema, write, job.output)
         yield vectors
-        writer.details = {"bad_vectors": vectors.bad, "dimensions": dimensions}
+        writer.details = {"bad_vectors": bad, "dimensions": dimensions}
+    vectors.discard()

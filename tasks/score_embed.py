@@ -4,7 +4,7 @@ It writes the same two files as the stages `score` and `embed`, under the same k
 corpus that was scored before is not scored again.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -16,21 +16,21 @@ import pyarrow.parquet as pq
 from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.settings import EmbeddingSettings
 from fineweb_mask.models.settings.quality import EduScorerSettings
-from fineweb_mask.tasks.embed import EmbedJob, vector_writer
+from fineweb_mask.tasks.embed import EmbedJob, vector_checkpoints
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.inference.model_files import ModelFolder
 from fineweb_mask.tasks.inference.prefetch import Prefetched, background_writer
 from fineweb_mask.tasks.inference.scorers import batch_scores, columns_read, load_models, load_sidecars
-from fineweb_mask.tasks.score import Scored, ScoreJob, score, score_writer
+from fineweb_mask.tasks.score import ScoreJob, combined, score, scores_schema_of
 from fineweb_mask.tasks.source.texts import with_texts
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
 from fineweb_mask.tasks.workspace.checkpoints import Checkpoints
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, rows_through, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.references import StageFile
+from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 
 if TYPE_CHECKING:
-    from fineweb_mask.models.forward.batches import Encoded
     from fineweb_mask.models.forward.tokens import TokenIds
     from fineweb_mask.models.quality.transformer import EduScorer
 
@@ -104,6 +104,7 @@ def score_embed(job: ScoreEmbedJob) -> None:
     BadShardError
         As the stages `score` and `embed` do.
     """
+    from fineweb_mask.models.embedding.arrow import vector_batch
     from fineweb_mask.models.quality.transformer import EduScorer
 
     if not job.force and job.embed.current() is not None:
@@ -118,13 +119,13 @@ def score_embed(job: ScoreEmbedJob) -> None:
         path = opened.enter_context(with_texts(job.workspace, job.score.documents))
         opened.enter_context(gpu_slot(edu.device))
         documents = opened.enter_context(VerifiedFile(path))
-        writer = opened.enter_context(vector_writer(job.embed, edu.dimensions))
-        vectors = Checkpoints(writer, job.embed.output)
+        vectors = opened.enter_context(vector_checkpoints(job.embed, edu.dimensions))
         scores = None
         columns = ["row", edu.column]
         if job.force or job.score.current() is None:
-            writer_of_scores = opened.enter_context(score_writer(job.score, documents.schema_arrow, scorers))
-            scores = Checkpoints(writer_of_scores, job.score.output)
+            schema = scores_schema_of(job.score, documents.schema_arrow)
+            writer = opened.enter_context(stage_file_writer(job.score.output, schema, job.score.key))
+            scores = Checkpoints(schema, writer.write, job.score.output)
             columns = columns_read([edu, *scorers.values()], documents.schema_arrow, job.name, by=job.score.settings.by)
         later = opened.enter_context(background_writer())
         chunks = Prefetched(_chunks(documents, columns, edu, vectors, scores))
@@ -137,22 +138,24 @@ def score_embed(job: ScoreEmbedJob) -> None:
                     later(partial(scores.restore, kept_scores))
                 continue
             found = edu.score_and_embed_tokens(tokens)
-            later(partial(vectors.write, batch["row"], found.encoded))
+            later(partial(_write, vectors, vector_batch, batch["row"], found.encoded, vectors.schema))
             if scores is not None:
-                others = batch_scores(scorers, batch, job.name)
-                scored = job.score.scored(batch, {name: found.scores, **others})
-                later(partial(scores.write, batch["row"], scored))
-    vectors.discard()
+                of_batch = {name: found.scores, **batch_scores(scorers, batch, job.name)}
+                later(partial(_write, scores, combined, job.score, scores.schema, scorers, batch, of_batch))
     if scores is not None:
         scores.discard()
+
+
+def _write(to: Checkpoints, make: Callable[..., pa.RecordBatch], *arguments: object) -> None:
+    to.write(make(*arguments))
 
 
 def _chunks(
     documents: pq.ParquetFile,
     columns: list[str],
     edu: "EduScorer",
-    vectors: "Checkpoints[Encoded]",
-    scores: Checkpoints[Scored] | None,
+    vectors: Checkpoints,
+    scores: Checkpoints | None,
 ) -> Iterator[tuple[pa.RecordBatch, "TokenIds | None", pa.RecordBatch | None, pa.RecordBatch | None]]:
     """Yield consecutive documents, with their tokens, or the vectors and the scores that an earlier run made."""
     for batch in documents.iter_batches(BATCH_ROWS, columns=columns):

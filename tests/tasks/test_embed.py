@@ -240,7 +240,7 @@ def test_a_part_is_written_for_every_chunk_and_none_is_left(
     written = []
     write = Checkpoints.write
     monkeypatch.setattr(
-        Checkpoints, "write", lambda self, rows, values: (written.append(rows[0].as_py()), write(self, rows, values))
+        Checkpoints, "write", lambda self, batch: (written.append(batch["row"][0].as_py()), write(self, batch))
     )
     documents = ingested(TWELVE)
     given = settings(colours)
