@@ -5,7 +5,7 @@ A checkpoint of each chunk is kept until the shard is complete, so that a killed
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 
 if TYPE_CHECKING:
     from fineweb_mask.models.embedding.encoder import Encoder
+    from fineweb_mask.models.forward.batches import Encoded
 
 KEY_SETTINGS = {"prompt", "max_tokens", "long_documents", "precision", "compute_precision", "on_bad_vector"}
 CHUNK_DOCUMENTS = 8_192
@@ -96,7 +97,6 @@ class EmbedJob(ShardJob):
 @stage_task
 def embed(job: EmbedJob) -> None:
     """Write the vectors of a shard, row by row with its documents; one that is zero or not finite is null."""
-    from fineweb_mask.models.embedding.arrow import vector_batch
     from fineweb_mask.tasks.inference.encoder_pool import encoder_pool
 
     pool = encoder_pool(str(job.workspace.local(job.model.path)), job.model.fingerprint, job.settings)
@@ -116,10 +116,16 @@ def embed(job: EmbedJob) -> None:
                 continue
             with pool.encoder() as encoder:
                 wait = encoder.encode_tokens(tokens)
-            later(lambda rows=rows, wait=wait: vectors.write(vector_batch(rows, wait(), vectors.schema)))
+            later(partial(_write, vectors, rows, wait))
     seconds = perf_counter() - started
     waited = 100 * chunks.waited / seconds
     logger.info("%s: %d documents in %.1f s, waiting for tokens %.1f%%", job.name, job.documents.rows, seconds, waited)
+
+
+def _write(vectors: Checkpoints, rows: pa.Array, wait: "Callable[[], Encoded]") -> None:
+    from fineweb_mask.models.embedding.arrow import vector_batch
+
+    vectors.write(vector_batch(rows, wait(), vectors.schema))
 
 
 def _chunks(

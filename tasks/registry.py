@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from fineweb_mask.tasks.dataset.partition import write_partition
 from fineweb_mask.tasks.dedup.buckets import find_in_bucket
 from fineweb_mask.tasks.dedup.duplicates import dedup, near_dedup
-from fineweb_mask.tasks.dedup.k_means import fit_cluster_centres
-from fineweb_mask.tasks.dedup.sort import sort_rows
+from fineweb_mask.tasks.dedup.sort import fit_cluster_centres, sort_rows
 from fineweb_mask.tasks.embed import embed
 from fineweb_mask.tasks.exclusion.lists import list_excluded
 from fineweb_mask.tasks.export import export

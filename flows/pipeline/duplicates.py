@@ -12,8 +12,7 @@ from fineweb_mask.tasks.dedup.duplicates import (
     no_duplicates,
     remember_arrivals,
 )
-from fineweb_mask.tasks.dedup.k_means import CentresJob
-from fineweb_mask.tasks.dedup.sort import sort_rows
+from fineweb_mask.tasks.dedup.sort import CentresJob, sort_rows
 from fineweb_mask.tasks.embed import embed
 from fineweb_mask.tasks.workspace.references import StageFile, digest
 

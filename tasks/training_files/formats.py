@@ -143,7 +143,7 @@ def write_tokens(documents: Path, tokenizer: Tokenizer, kind: str, folder: Path)
     if kind == "megatron":
         writer = _module("megatron_tokenizer").MegatronTokenizedFile
         file = writer(str(folder), documents.stem, token_size=tokenizer.token_bytes)
-        others = ()
+        others: tuple[None, ...] = ()
     else:
         file = _module("tokenizer").TokenizedFile(
             str(folder),

@@ -12,8 +12,7 @@ from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.models.settings.quality import FastTextScorerSettings
 from fineweb_mask.tasks.dataset.partition import PartitionJob
 from fineweb_mask.tasks.dedup.buckets import BucketJob
-from fineweb_mask.tasks.dedup.k_means import CentresJob
-from fineweb_mask.tasks.dedup.sort import SortJob
+from fineweb_mask.tasks.dedup.sort import CentresJob, SortJob
 from fineweb_mask.tasks.embed import EmbedJob
 from fineweb_mask.tasks.export import ExportJob
 from fineweb_mask.tasks.fit.models import FitClassifierJob, FitEncoderJob, FitStatisticsJob, FitTargetsJob
