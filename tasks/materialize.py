@@ -13,10 +13,9 @@ from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.models.urls import without_local_folders
 from fineweb_mask.tasks.dataset.card import what_was_kept, write_card
-from fineweb_mask.tasks.dataset.output import MATERIALIZE, PROVENANCE, Output, published
+from fineweb_mask.tasks.dataset.output import MATERIALIZE, PROVENANCE, Output, published, write_record
 from fineweb_mask.tasks.dataset.partition import NOT_IN_FILES, remove_spilled
 from fineweb_mask.tasks.dataset.parts import Parts
-from fineweb_mask.tasks.dataset.record import write_record
 from fineweb_mask.tasks.dataset.rows import check_folders
 from fineweb_mask.tasks.reporting.breakdown import break_down
 from fineweb_mask.tasks.storage.atomic import tree_files

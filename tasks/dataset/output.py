@@ -1,4 +1,7 @@
-"""Resolve and check where a dataset is written, a folder or a URL, and publish it, so that readers see one version.
+"""Say where a dataset is written, check it, write the record, and publish it so that readers see one version.
+
+The provenance record, provenance.json, holds the SHA-256 of every file of the dataset, the card among them. The card,
+README.md, ends with the SHA-256 of the record, taken without the card's own entry. So no file can be changed alone.
 
 Object stores cannot rename a folder. The data of each version is therefore in a separate folder, `data-<version>`,
 named by the keys of what it is made of, so that its files can be uploaded as soon as they are written. Then
@@ -8,10 +11,12 @@ the next publication resumes.
 """
 
 import hashlib
+import json
 import re
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from fineweb_mask.models.errors import SettingsError, WorkspaceError
 from fineweb_mask.models.settings import MaterializeSettings
@@ -19,7 +24,8 @@ from fineweb_mask.models.urls import is_url
 from fineweb_mask.tasks.storage.remote.copies import upload_order
 from fineweb_mask.tasks.storage.remote.lease import HeldError, lease
 from fineweb_mask.tasks.storage.remote.object_store import Store
-from fineweb_mask.tasks.workspace.manifest import Manifest, read_manifest
+from fineweb_mask.tasks.workspace.manifest import Manifest, ManifestFile, read_manifest, write_manifest
+from fineweb_mask.tasks.workspace.references import StageKey
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 VERSION_FOLDER = re.compile(r"data-[0-9a-f]{8}")
@@ -27,6 +33,8 @@ PROVENANCE, CARD = "provenance.json", "README.md"
 MATERIALIZE = "materialize"
 OF_A_DATASET = frozenset({CARD, PROVENANCE, "data", "plots", ".cache", ".gitattributes", ".DS_Store"})
 """What may be in the folder of a dataset; the hub's client and a file browser make the hidden ones."""
+CHECKSUM = "\nSHA-256 of `provenance.json`, without the entry of this card: `{}`\n"
+CHECKSUM_LINE = re.compile(re.escape(CHECKSUM).replace(r"\{\}", "([0-9a-f]{64})") + r"\Z")
 
 
 def publish(folder: Path, url: str, data: str) -> None:
@@ -165,3 +173,46 @@ class Output(NamedTuple):
         if self.url is not None:
             return Store(self.url).info(PROVENANCE) is not None
         return read_manifest(self.folder / PROVENANCE) is not None
+
+
+def write_record(
+    folder: Path,
+    key: StageKey,
+    files: Iterable[Path],
+    details: Mapping[str, Any],
+    more: Mapping[str, ManifestFile] | None = None,
+) -> None:
+    """Write the record of a dataset, and its hash at the end of the card, instead of an earlier one.
+
+    Parameters
+    ----------
+    folder
+        The dataset's folder, with the card.
+    key
+        What the dataset was made with.
+    files
+        The files in it, with the card.
+    details
+        What else is recorded.
+    more
+        The size and hash of files that are elsewhere, by name.
+    """
+    card, others = folder / CARD, [file for file in files if file != folder / CARD]
+    write_manifest(folder / PROVENANCE, key, others, details, more=more)
+    text = CHECKSUM_LINE.sub("", card.read_text(encoding="utf-8"))
+    checksum = CHECKSUM.format(record_digest((folder / PROVENANCE).read_bytes()))
+    card.write_text(text + checksum, encoding="utf-8")
+    write_manifest(folder / PROVENANCE, key, [*others, card], details, more=more)
+
+
+def record_digest(record: bytes) -> str:
+    """Return the SHA-256 of the content of a provenance.json, as sorted JSON, without the entry of the card."""
+    content = json.loads(record)
+    content["files"].pop(CARD, None)
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def digest_on_card(card: str) -> str | None:
+    """Return the hash of the record that a card ends with, or None if it has none."""
+    found = CHECKSUM_LINE.search(card)
+    return None if found is None else found[1]

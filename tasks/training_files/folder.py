@@ -13,8 +13,7 @@ from typing import Any
 from fineweb_mask.models.errors import FinewebMaskError, SettingsError
 from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.settings.output import TOKENIZED, ExportSettings
-from fineweb_mask.tasks.dataset.output import CARD, PROVENANCE
-from fineweb_mask.tasks.dataset.record import write_record
+from fineweb_mask.tasks.dataset.output import CARD, PROVENANCE, write_record
 from fineweb_mask.tasks.dataset.verify import Dataset
 from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, tree_files
 from fineweb_mask.tasks.training_files.formats import (
