@@ -104,6 +104,7 @@ OTHER_TESTS = {  # test files that are not named after one module, and what they
     "tests/tasks/dedup/test_near_duplicates.py": "near-duplicates in duplicates.py",
     "tests/tasks/storage/test_atomic_swap.py": "atomic.py where the system cannot swap",
     "tests/tasks/source/test_broken_files.py": "ingest.py on hundreds of broken files",
+    "tests/tasks/training_files/test_folder.py": "the files of export.py",
     "tests/tasks/training_files/test_streaming.py": "the shards in formats.py",
     "tests/tasks/training_files/test_tokens.py": "the tokens in formats.py",
     "tests/tasks/test_keys.py": "keys of all stages, as workspaces have them",

@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.tasks.fit.test_targets import EXAMPLES, job_of
 
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.selection import METRICS, NearDuplicateSettings
@@ -29,6 +28,7 @@ from fineweb_mask.tasks.fit.models import fit_targets
 from fineweb_mask.tasks.selection.groups import group_name, grouped
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
+from tests.tasks.fit.test_models import EXAMPLES, job_of
 from tests.tasks.jobs import ranges_jobs, variant_job
 from tests.tasks.stage_files import newest
 

@@ -7,7 +7,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.tasks.fit.test_targets import EXAMPLES, job_of
 
 from fineweb_mask.models.quality.importance import ImportanceWeights, NgramBuckets, log_ratios
 from fineweb_mask.models.settings import PipelineSelectionSettings
@@ -15,6 +14,7 @@ from fineweb_mask.tasks.fit.job import sampled_texts
 from fineweb_mask.tasks.fit.models import fit_targets
 from fineweb_mask.tasks.selection.inputs.selector_inputs import InputColumns
 from fineweb_mask.tasks.workspace.arrays import read_arrays
+from tests.tasks.fit.test_models import EXAMPLES, job_of
 
 
 @pytest.fixture
