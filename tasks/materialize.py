@@ -6,7 +6,7 @@ files become the dataset and replace the last one: in a folder at once, at a URL
 `fineweb_mask.tasks.dataset.output` says.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import Any, ClassVar
 
 from fineweb_mask.models.errors import WorkspaceError
@@ -124,15 +124,10 @@ def _check(job: MaterializeJob, files: list[Manifest]) -> None:
 
 def _retention(parts: list[Manifest], column: str) -> list[dict[str, Any]]:
     """Return the number of ingested and of selected documents by `dump` or by `language`."""
-    documents: Counter[str] = Counter()
-    selected: Counter[str] = Counter()
+    counted: dict[str, Counter[str]] = defaultdict(Counter)
     for row in (row for part in parts for row in part.details["retention"] if column in row):
-        documents[row[column]] += row["documents"]
-        selected[row[column]] += row["selected"]
-    return [
-        {column: value, "documents": documents[value], "selected": selected[value]}
-        for value in sorted(documents, key=str.encode)
-    ]
+        counted[row[column]].update(documents=row["documents"], selected=row["selected"])
+    return [{column: value, **counted[value]} for value in sorted(counted, key=str.encode)]
 
 
 def _provenance(job: MaterializeJob, parts: list[Manifest]) -> dict[str, Any]:

@@ -8,13 +8,13 @@ of the column that the layout names.
 import re
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import duckdb
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from fineweb_mask.models.columns import wider_type
 from fineweb_mask.models.errors import WorkspaceError
@@ -97,16 +97,13 @@ class SelectedDocuments:
         self._scores = read_schema(shards[0].scores).remove(0)
         masks = masks_schema(with_repeats=TIMES.name in read_schema(shards[0].masks).names)
         self._masks = pa.schema([field for field in masks if field.name not in {"row", "selected"}])
-        self.schema = self._dataset_schema()
+        documents = [field for field in self._documents if field.name not in MEASURED.names]
+        self.schema = pa.schema([*documents, *self._scores, *self._masks])
+        """The source's columns with their types, then the scores, and the masks' columns."""
         self._create_views()
         self._choose()
         self.folders = self._find_folders()
         self.rows = sum(folder.rows for folder in self.folders)
-
-    def _dataset_schema(self) -> pa.Schema:
-        """Return the source's columns with their types, then the scores, and the masks' columns."""
-        documents = [field for field in self._documents if field.name not in MEASURED.names]
-        return pa.schema([*documents, *self._scores, *self._masks])
 
     def _create_views(self) -> None:
         """Create a view of every kind of file, with the column `shard`: documents, scores, masks, texts."""
@@ -290,16 +287,16 @@ class SelectedDocuments:
             "numbers": [folder.number for folder in self.folders],
         }
         found = [0] * len(self.folders)
-        last = np.empty((len(ORDER), 0), dtype=np.int64)
+        last: list[tuple[int, ...]] = []
         for batch in self._connection.sql(query, params=parameters).to_arrow_reader(BATCH_ROWS):
-            places = np.stack([batch.column(name).to_numpy() for name in ORDER]).astype(np.int64)  # (3, rows)
-            if not _increases(np.concatenate([last, places], axis=1)):
+            places = [*last, *zip(*(batch[name].to_pylist() for name in ORDER), strict=True)]
+            if any(one >= other for one, other in pairwise(places)):
                 raise WorkspaceError("rows of the dataset came out of order or twice: please report this bug")
-            last = places[:, -1:] if len(batch) else last
+            last, numbers = places[-1:], batch["_folder"].to_numpy()
             table = pa.table(batch)
             rows = self._joined(table.select(columns).rename_columns(names), table)
-            for number in np.unique(places[0]):
-                start, stop = np.searchsorted(places[0], [number, number + 1]).tolist()
+            for number in np.unique(numbers):
+                start, stop = np.searchsorted(numbers, [number, number + 1]).tolist()
                 found[number] += stop - start
                 yield self.folders[number], rows.slice(start, stop - start)
         for folder in self.folders:
@@ -308,16 +305,6 @@ class SelectedDocuments:
                     f"data/{folder.name}: {folder.rows:,} documents were selected, {found[folder.number]:,} found: "
                     "run again"
                 )
-
-
-def _increases(places: NDArray[np.int64]) -> bool:
-    """Return whether columns of numbers, (k, n) with the most significant first, increase strictly from row to row."""
-    larger = np.zeros(max(0, places.shape[1] - 1), dtype=bool)
-    equal = np.ones_like(larger)
-    for key in places:
-        larger |= equal & (key[1:] > key[:-1])
-        equal &= key[1:] == key[:-1]
-    return bool(larger.all())
 
 
 def common_schema(schemas: list[pa.Schema]) -> pa.Schema:

@@ -69,19 +69,15 @@ def check_scorers(scorers: Sequence[ScorerSettings]) -> None:
         elif isinstance(scorer, FastTextScorerSettings) and scorer.model is not None:
             check_model_file(scorer.model, f"{where}.model")
             if not scorer.model.startswith(HUB):
-                _check_fasttext(scorer.model, f"{where}.model")
+                try:
+                    check_fasttext_file(scorer.model)
+                except FastTextFormatError as error:
+                    raise ModelNotFoundError(f"{where}.model: {error}") from error
         elif isinstance(scorer, FastTextScorerSettings) and scorer.labels is not None:
             try:
                 check_labels(scorer.labels)
             except LabelsError as error:
                 raise ModelNotFoundError(f"{where}.labels: {error}") from error
-
-
-def _check_fasttext(model: str, where: str) -> None:
-    try:
-        check_fasttext_file(model)
-    except FastTextFormatError as error:
-        raise ModelNotFoundError(f"{where}: {error}") from error
 
 
 def check_folder(model: str, where: str) -> None:
