@@ -11,7 +11,6 @@ from fineweb_mask.models.settings.quality import TrainQualitySettings
 from fineweb_mask.tasks.fit.train_quality import (
     TrainedMetrics,
     TrainQualityJob,
-    describe,
     remove_unfinished,
 )
 
@@ -36,4 +35,4 @@ def train(output: str, settings: TrainQualitySettings) -> TrainedMetrics:
     remove_unfinished(Path(output))
     task_runs = TaskRuns(RETRY_DELAYS, workers=1)
     trained = task_runs.submit([TrainQualityJob.of(Path(output), settings)])
-    return describe(trained.result().details)
+    return TrainedMetrics.model_validate(trained.result().details)

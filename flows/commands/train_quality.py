@@ -82,7 +82,7 @@ def train_quality(
     with exit_on_failure(as_json, "interrupted; run the same command again"), _training_progress() as progress:
         training_task.remove_unfinished(job.model_path)
         trained = training_task.train_quality(job, progress)
-    metrics = training_task.describe(trained.details)
+    metrics = training_task.TrainedMetrics.model_validate(trained.details)
     if as_json:
         typer.echo(metrics.model_copy(update={"model": str(output)}).model_dump_json(ensure_ascii=True))
     else:

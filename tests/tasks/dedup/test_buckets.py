@@ -74,17 +74,17 @@ def test_two_buckets_at_once_share_the_memory_limit(tmp_path: Path, monkeypatch:
     """They take turns: DuckDB uses all cores for one."""
     made = repeats_jobs(Workspace(tmp_path), TEXTS, 4)
     open_ones, most = [0], [0]
-    database = buckets._database
+    database = buckets.spilling_database
 
     @contextmanager
-    def counted(job):
-        with database(job) as connection:
+    def counted(*given):
+        with database(*given) as connection:
             open_ones[0] += 1
             most[0] = max(most[0], open_ones[0])
             yield connection
             open_ones[0] -= 1
 
-    monkeypatch.setattr(buckets, "_database", counted)
+    monkeypatch.setattr(buckets, "spilling_database", counted)
     with ThreadPoolExecutor(4) as pool:
         assert not any(file.cached for file in pool.map(find_in_bucket, made))
     assert most == [1]
