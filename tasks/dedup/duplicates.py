@@ -20,7 +20,6 @@ an older shard only if a new document is like two older ones that were in differ
 """
 
 import json
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -73,10 +72,6 @@ class ListsJob(GroupJob):
     sorted_rows: list[StageFile]  # of each shard, in the order in which the shards came
     buckets: tuple[StageFile, ...] = ()  # what was found in each: needed to build the output, not to find it
 
-    @abstractmethod
-    def listed(self, row: dict[str, Any]) -> StageFile:
-        """Return the reference to a shard's list, from its row of the summary; without a path if it has none."""
-
     @property
     def shard_names(self) -> list[str]:
         """The names of the shards."""
@@ -122,7 +117,15 @@ class ListsJob(GroupJob):
         if found is None:
             return None
         with local_copies():
-            return [self.listed(row) for row in read_table(self.workspace.resolve(found)).to_pylist()]
+            return [self._reference(row) for row in read_table(self.workspace.resolve(found)).to_pylist()]
+
+    def _reference(self, row: dict[str, Any]) -> StageFile:
+        """Return the reference to a shard's list, from its row of the summary; without a path if it has none."""
+        found = duplicates_of(row["shard"], row["rows"], row["bytes"], row["content"])
+        if "near" not in row:
+            return found
+        near = {"stage": self.stage.name, "path": row["path"], "details": {NEAR: row["near"]}}
+        return found.model_copy(update=near)
 
 
 class DedupJob(ListsJob):
@@ -143,10 +146,6 @@ class DedupJob(ListsJob):
         """Return the shards and the fingerprints of their hashes, in their order."""
         return Dependencies(settings=None, inputs=[[file.name, file.fingerprint] for file in self.sorted_rows])
 
-    def listed(self, row: dict[str, Any]) -> StageFile:
-        """Return the reference to a shard's duplicates, from its row of the summary."""
-        return duplicates_of(row["shard"], row["rows"], row["bytes"], row["content"])
-
 
 class NearDedupJob(ListsJob):
     """List the near-duplicates of every shard of a corpus, and its exact ones."""
@@ -164,12 +163,6 @@ class NearDedupJob(ListsJob):
         return Dependencies(
             settings=None, inputs=[[file.name, file.fingerprint, exact.fingerprint] for file, exact in found]
         )
-
-    def listed(self, row: dict[str, Any]) -> StageFile:
-        """Return the reference to a shard's list, from its row of the summary."""
-        found = duplicates_of(row["shard"], row["rows"], row["bytes"], row["content"])
-        own = {"stage": self.stage.name, "path": row["path"], "details": {NEAR: row["near"]}}
-        return found.model_copy(update=own)
 
 
 def duplicates_of(shard: str, rows: int, size: int, content: str) -> StageFile:

@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from fineweb_mask.models.dedup.minhash import RENSA_ALGORITHM, band_keys
-from fineweb_mask.models.documents import hash_halves
 from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.schemas import HASHES, SIGNATURES, clustered_schema
 from fineweb_mask.models.settings.source import MinHashSettings, SemanticSettings
@@ -99,19 +98,18 @@ def sort_rows(job: SortJob) -> None:
         rows = _clustered(job.workspace, job.file, job.centres)
     else:
         rows = _hashed(job.workspace, job.file)
-    write_sorted(job.output, rows.schema, job.key, rows.combine_chunks().to_batches(), group_rows)
+    in_order = rows.sort_by([(rows.schema.names[0], "ascending"), ("row", "ascending")])
+    write_sorted(job.output, rows.schema, job.key, in_order.combine_chunks().to_batches(), group_rows)
 
 
 def _hashed(workspace: Workspace, documents: StageFile) -> pa.Table:
-    """Return the hash and the row of every document, in the order of the hashes; no text is read."""
+    """Return the hash and the row of every document; no text is read."""
     with open_parquet(workspace.root / documents.path) as opened:
-        table = opened.read(columns=HASHES.names).select(HASHES.names).cast(HASHES)
-    high, low = hash_halves(table["content_hash"].combine_chunks())
-    return table.take(pa.array(np.lexsort((low, high))))
+        return opened.read(columns=HASHES.names).select(HASHES.names).cast(HASHES)
 
 
 def _sketched(workspace: Workspace, documents: StageFile, settings: MinHashSettings) -> pa.Table:
-    """Return the key of each band of every document and the document's row, in the order of the keys.
+    """Return the key of each band of every document, and the document's row.
 
     A document with fewer words than a shingle has none, and so no near-duplicates.
 
@@ -120,16 +118,14 @@ def _sketched(workspace: Workspace, documents: StageFile, settings: MinHashSetti
     SettingsError
         If the package that makes signatures is not installed.
     """
-    keys, rows = [np.empty(0, dtype=np.uint64)], [np.empty(0, dtype=np.uint32)]
+    found = [SIGNATURES.empty_table()]
     with with_texts(workspace, documents) as path, VerifiedFile(path) as file:
         batches = file.iter_batches(TEXTS_AT_ONCE, columns=["row", "text"])
         for batch in track_by_size("documents", batches, documents.rows, lambda batch: batch.num_rows, part=(0, 1)):
             bands = band_keys(batch["text"], settings)
-            keys.append(bands.keys.ravel())
-            rows.append(np.repeat(batch["row"].to_numpy()[bands.rows], bands.keys.shape[1]))
-    all_keys, all_rows = np.concatenate(keys), np.concatenate(rows)
-    order = np.lexsort((all_rows, all_keys))
-    return pa.table([all_keys[order], all_rows[order].astype(np.uint32)], schema=SIGNATURES)
+            rows = np.repeat(batch["row"].to_numpy()[bands.rows], bands.keys.shape[1])
+            found.append(pa.table([bands.keys.ravel(), rows], schema=SIGNATURES))
+    return pa.concat_tables(found)
 
 
 def write_sorted(
@@ -227,28 +223,24 @@ def _centres(path: Path, fingerprint: str) -> NDArray[np.float32]:  # noqa: ARG0
 
 
 def _clustered(workspace: Workspace, embeddings: StageFile, centres: StageFile) -> pa.Table:
-    """Return the key of each document's cluster, its row and its unit vector, in the order of the keys.
+    """Return the key of each document's cluster, its row and its unit vector.
 
     Documents without a vector are left out. Keys are numbers of clusters, spread over all numbers of 64 bits.
     """
     from fineweb_mask.models.dedup.semantic import clusters_of
 
-    found = _centres(workspace.resolve(centres).parent / CENTRES, centres.fingerprint)
-    numbers, vectors, clusters = [], [], []
+    fitted = _centres(workspace.resolve(centres).parent / CENTRES, centres.fingerprint)
+    schema = clustered_schema(fitted.shape[1])
+    found = [schema.empty_table()]
     batches = track_by_size(
         "documents", _unit_vectors(workspace, embeddings), embeddings.rows, lambda pair: len(pair[0]), part=(0, 1)
     )
     for rows, units in batches:
-        numbers.append(rows)
-        vectors.append(units.astype(np.float16))
-        clusters.append(clusters_of(units, found).astype(np.uint64))
-    schema = clustered_schema(found.shape[1])
-    keys = np.concatenate(clusters or [np.empty(0, np.uint64)]) * np.uint64((2**64 - 1) // len(found))
-    rows = np.concatenate(numbers or [np.empty(0, np.uint32)])
-    order = np.lexsort((rows, keys))
-    values = np.concatenate(vectors or [np.empty((0, found.shape[1]), np.float16)])[order]
-    lists = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), type=schema.field("vector").type)
-    return pa.table([pa.array(keys[order]), pa.array(rows[order]), lists], schema=schema)
+        keys = clusters_of(units, fitted).astype(np.uint64) * np.uint64((2**64 - 1) // len(fitted))
+        values = pa.array(units.astype(np.float16).reshape(-1))
+        vectors = pa.FixedSizeListArray.from_arrays(values, type=schema.field("vector").type)
+        found.append(pa.table([pa.array(keys), pa.array(rows), vectors], schema=schema))
+    return pa.concat_tables(found)
 
 
 def _unit_vectors(workspace: Workspace, file: StageFile) -> Iterator[tuple[NDArray[np.uint32], NDArray[np.float32]]]:

@@ -6,6 +6,7 @@ writes is kept while the corpus grows, as models are, so that all documents are 
 
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -17,7 +18,7 @@ from pydantic import Field
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.quality import combine
 from fineweb_mask.models.quality.column import SidecarScorer
-from fineweb_mask.models.quality.registry import Scorer, columns_of
+from fineweb_mask.models.quality.registry import columns_of
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.models.settings import STATIC, EmbeddingSettings, SourceSettings
@@ -137,29 +138,27 @@ def fit_statistics(job: FitStatisticsJob) -> None:
     sample: dict[str, list[Any]] = defaultdict(list)
     groups: list[str] = []
     places: list[tuple[str, int]] = []  # shard and row
-    limit, annotated = job.settings.statistics_documents, _Annotated(job, documents)
+    parts: dict[str, list[NDArray[np.float32]]] = defaultdict(list)  # of scores of batches, by the scorer's name
     by = job.settings.by
 
     def columns(schema: pa.Schema, shard: str) -> list[str]:
         read = columns_read(scorers.values(), schema, shard, with_text=bool(pooled), by=by)
-        return list(dict.fromkeys([*read, *annotated.columns]))
+        return list(dict.fromkeys([*read, *([SidecarScorer.column] if job.sidecars else [])]))
 
     def batches() -> Iterator[pa.RecordBatch]:
-        for shard, batch in sampled_documents(job.workspace, documents, limit, columns):
-            if annotated.add(shard, batch):
-                places.extend((shard, row) for row in batch["row"].to_pylist())
-                yield batch
+        found = sampled_documents(job.workspace, documents, job.settings.statistics_documents, columns)
+        for shard, batch in _annotated(job, documents, found, parts):
+            places.extend((shard, row) for row in batch["row"].to_pylist())
+            yield batch
 
-    pool_scores: dict[str, list[NDArray[np.float32]]] = defaultdict(list)
     for batch, found in score_batches(job.workspace, pooled, job.processes, batches()):
         for column in {one for scorer in scorers.values() for one in columns_of(scorer)}:
             sample[column] += batch[column].to_pylist()
         groups += [] if by is None else groups_of(batch, by)
         for name, part in found.items():
-            pool_scores[name].append(part)
+            parts[name].append(part)
     scores = score_columns(scorers, sample, lambda position: "{}, row {}".format(*places[position]))
-    scores |= {name: np.concatenate(parts) for name, parts in pool_scores.items()}
-    scores |= annotated.scores()
+    scores |= {name: np.concatenate(found) for name, found in parts.items()}
     in_order = {model.settings.name: scores[model.settings.name] for model in job.models}
     details: dict[str, Any] = {"rows": len(places), "statistics": combine.fit_statistics(in_order)}
     if by is not None:
@@ -167,47 +166,27 @@ def fit_statistics(job: FitStatisticsJob) -> None:
     job.publish([], details, documents)
 
 
-class _Annotated:
-    """The scores of a sample that are read from sidecars, shard by shard."""
-
-    def __init__(self, job: FitStatisticsJob, documents: list[StageFile]) -> None:
-        self._job = job
-        self._documents = {file.name: file for file in documents}
-        self._shard = ""
-        self._scorers: dict[str, Scorer] | None = {}  # of that shard; None if a sidecar cannot be read
-        self._found: dict[str, list[NDArray[np.float32]]] = defaultdict(list)
-        self._left_out: dict[str, str] = {}  # why, by shard
-
-    @property
-    def columns(self) -> list[str]:
-        """The columns of the documents that are read."""
-        return [SidecarScorer.column] if self._job.sidecars else []
-
-    def add(self, shard: str, batch: pa.RecordBatch) -> bool:
-        """Score a batch; return whether its documents are in the sample."""
-        if not self._job.sidecars:
-            return True
-        if shard != self._shard:
-            self._shard, self._scorers = shard, self._load(shard)
-        if self._scorers is None:
-            return False
-        for name, scores in batch_scores(self._scorers, batch, shard).items():
-            self._found[name].append(scores)
-        return True
-
-    def scores(self) -> dict[str, NDArray[np.float32]]:
-        """Return the scores of all batches that were added, by the scorer's name."""
-        if self._left_out and not self._found:
-            reason = next(iter(self._left_out.values()))
-            raise BadShardError(f"no shard of the sample has the scores of a sidecar: {reason}")
-        return {name: np.concatenate(scores) for name, scores in self._found.items()}
-
-    def _load(self, shard: str) -> dict[str, Scorer] | None:
+def _annotated(
+    job: FitStatisticsJob,
+    documents: list[StageFile],
+    batches: Iterator[tuple[str, pa.RecordBatch]],
+    scores: dict[str, list[NDArray[np.float32]]],
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Yield the batches of shards whose sidecars can be read, and add the scores in these to `scores`, by the name."""
+    by_name, reasons, some = {file.name: file for file in documents}, list[str](), False
+    for shard, of_shard in groupby(batches, key=lambda pair: pair[0]):
         try:
-            return load_sidecars(self._documents[shard], self._job.models, self._job.sidecars[shard])
+            scorers = load_sidecars(by_name[shard], job.models, job.sidecars.get(shard, {}))
         except BadShardError as error:  # the shard is quarantined when it is scored
-            self._left_out[shard] = str(error)
-            return None
+            reasons.append(str(error))
+            continue
+        for _, batch in of_shard:
+            for name, part in batch_scores(scorers, batch, shard).items():
+                scores[name].append(part)
+            some = True
+            yield shard, batch
+    if reasons and not some:
+        raise BadShardError(f"no shard of the sample has the scores of a sidecar: {reasons[0]}")
 
 
 class FitEncoderJob(FitJob):
