@@ -11,7 +11,7 @@ from fineweb_mask.tasks.dedup.buckets import find_in_bucket
 from fineweb_mask.tasks.dedup.duplicates import dedup, near_dedup
 from fineweb_mask.tasks.dedup.sort import fit_cluster_centres, sort_rows
 from fineweb_mask.tasks.embed import embed
-from fineweb_mask.tasks.exclusion.lists import list_excluded
+from fineweb_mask.tasks.exclusion import list_excluded
 from fineweb_mask.tasks.export import export
 from fineweb_mask.tasks.fit.models import fit_classifier, fit_encoder, fit_statistics, fit_targets
 from fineweb_mask.tasks.ingest import ingest

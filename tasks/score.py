@@ -17,14 +17,16 @@ from fineweb_mask.models.schemas import scores_schema
 from fineweb_mask.models.settings.quality import ClassesScorerSettings, QualitySettings, TransformerSettings
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.inference.scorers import (
+    POOL_ROWS,
     QualityModel,
     batch_scores,
     columns_read,
     groups_of,
     load_models,
     load_sidecars,
+    pooled_models,
+    score_batches,
 )
-from fineweb_mask.tasks.inference.scoring_pool import POOL_ROWS, pooled_models, score_batches
 from fineweb_mask.tasks.source.sidecars import Sidecar
 from fineweb_mask.tasks.source.texts import with_texts
 from fineweb_mask.tasks.storage.parquet import VerifiedFile

@@ -1,7 +1,7 @@
 """List what other corpora and benchmarks hold, before ingest drops it."""
 
 from fineweb_mask.flows.pipeline.run import Run
-from fineweb_mask.tasks.exclusion.lists import ExclusionJob
+from fineweb_mask.tasks.exclusion import ExclusionJob
 from fineweb_mask.tasks.source.discovery import find_files
 from fineweb_mask.tasks.workspace.references import StageFile
 

@@ -17,8 +17,7 @@ from fineweb_mask.tasks.comparison.variants import reads_targets
 from fineweb_mask.tasks.embed import BUILT_IN
 from fineweb_mask.tasks.fit.models import FitClassifierJob, FitEncoderJob, FitStatisticsJob, FitTargetsJob
 from fineweb_mask.tasks.inference.model_files import ModelFolder, model_folder
-from fineweb_mask.tasks.inference.scorers import QualityModel, fitted_model, resolve_model
-from fineweb_mask.tasks.inference.scoring_pool import useful_processes
+from fineweb_mask.tasks.inference.scorers import QualityModel, fitted_model, resolve_model, useful_processes
 from fineweb_mask.tasks.score import ScoreJob
 from fineweb_mask.tasks.source.discovery import find_files
 from fineweb_mask.tasks.source.sidecars import Sidecar, Sidecars

@@ -38,9 +38,10 @@ from fineweb_mask.tasks.inference.scorers import (
     groups_of,
     load_models,
     load_sidecars,
+    pooled_models,
+    score_batches,
     score_columns,
 )
-from fineweb_mask.tasks.inference.scoring_pool import pooled_models, score_batches
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.labels import read_labels
 from fineweb_mask.tasks.source.reader import ShardReader
