@@ -18,9 +18,8 @@ from fineweb_mask.tasks.dataset.output import CARD, PROVENANCE, write_record
 from fineweb_mask.tasks.dataset.verify import Dataset, find_dataset, read_provenance
 from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, tree_files
 from fineweb_mask.tasks.training_files.formats import (
-    STREAMED,
+    PACKAGES,
     Tokenizer,
-    check_tokens,
     load_package,
     write_shards,
     write_tokens,
@@ -144,10 +143,10 @@ def check_format(settings: ExportSettings, where: str) -> None:
         If not; the message begins with `where`.
     """
     try:
-        if settings.format in TOKENIZED:
-            check_tokens(settings)
-        elif settings.format in STREAMED:
+        if settings.format in PACKAGES:
             load_package(settings.format)
+        if settings.format in TOKENIZED:
+            Tokenizer(settings).encode([""])
     except FinewebMaskError as error:
         raise SettingsError(f"{where}: {error}") from error
 
@@ -201,7 +200,7 @@ def write_export(dataset: Dataset, manifest: Manifest, settings: ExportSettings,
             "tokenizer": settings.tokenizer if "/" not in str(settings.tokenizer) else tokenizer.path.name,
             "tokenizer_sha256": file_digest(tokenizer.path),
         }
-    elif settings.format in STREAMED:
+    elif settings.format in PACKAGES:
         shutil.rmtree(unfinished / "files", ignore_errors=True)
         write_shards(documents, settings, unfinished / "files")
     with atomic_folder(folder) as new:

@@ -32,8 +32,13 @@ from fineweb_mask.tasks.training_files.order import ROW_GROUP
 COMMON_END = "<|endoftext|>"
 SMALL_VOCABULARY = 2**16
 """Tokens that two bytes can number."""
-STREAMED = {"mds": ("streaming", "mosaicml-streaming"), "litdata": ("litdata.streaming.writer", "litdata")}
-"""The module that writes each format of shards, and the package that it is in."""
+PACKAGES = {
+    "megatron": ("datatrove.pipeline.tokens.megatron_tokenizer", "datatrove"),
+    "nanotron": ("datatrove.pipeline.tokens.tokenizer", "datatrove"),
+    "mds": ("streaming", "mosaicml-streaming"),
+    "litdata": ("litdata.streaming.writer", "litdata"),
+}
+"""The module that writes each format, and the package that it is in."""
 
 
 class WriterError(ModelError):
@@ -122,37 +127,19 @@ def _tokenizer_file(name: str) -> Path:
     return model_file(f"hf://{address}", "tokenizer")
 
 
-def check_tokens(settings: ExportSettings) -> None:
-    """Check that a tokenizer can be used, and that what writes files of tokens is installed.
-
-    Raises
-    ------
-    ModelError, SettingsError
-        If not.
-    """
-    _module("tokenizer")
-    Tokenizer(settings).encode([""])
-
-
 def write_tokens(documents: Path, tokenizer: Tokenizer, kind: str, folder: Path) -> int:
     """Write the documents of a Parquet file as tokens, in their order, to files of its name in a folder.
 
     Returned is the number of tokens, with one at the end of each document.
     """
-    file: Any
+    package, stem, token_bytes = load_package(kind), documents.stem, tokenizer.token_bytes
+    others: tuple[None, ...] = ()
     if kind == "megatron":
-        writer = _module("megatron_tokenizer").MegatronTokenizedFile
-        file = writer(str(folder), documents.stem, token_size=tokenizer.token_bytes)
-        others: tuple[None, ...] = ()
+        file = package.MegatronTokenizedFile(str(folder), stem, token_size=token_bytes)
     else:
-        file = _module("tokenizer").TokenizedFile(
-            str(folder),
-            f"{documents.stem}.ds",
-            tokenizer_name_or_path=tokenizer.path.name,  # its place is this machine's
-            save_final_metadata=True,
-            token_size=tokenizer.token_bytes,
-        )
-        others = (None,)
+        own_name = tokenizer.path.name  # its place is this machine's
+        options = {"tokenizer_name_or_path": own_name, "save_final_metadata": True, "token_size": token_bytes}
+        file, others = package.TokenizedFile(str(folder), f"{stem}.ds", **options), (None,)
     for batch in _batches([documents]):
         for tokens in tokenizer.encode(batch["text"].to_pylist()):
             file.write(tokens, *others)
@@ -168,17 +155,6 @@ def _batches(files: Sequence[Path]) -> Iterator[pa.RecordBatch]:
                 yield batch
 
 
-def _module(name: str) -> Any:  # noqa: ANN401
-    os.environ.setdefault("LOGURU_LEVEL", "WARNING")
-    try:
-        return import_module(f"datatrove.pipeline.tokens.{name}")
-    except ImportError as error:
-        raise TokenizerError(
-            f"files of tokens need datatrove, received {error}: pip install '.[filters]' in a checkout, or the "
-            "packages of the extra `filters` in pyproject.toml"
-        ) from error
-
-
 def load_package(kind: str) -> Any:  # noqa: ANN401 - a module that is not always there
     """Return the module that writes a format.
 
@@ -187,10 +163,16 @@ def load_package(kind: str) -> Any:  # noqa: ANN401 - a module that is not alway
     WriterError
         If it is not installed.
     """
-    module, package = STREAMED[kind]
+    module, package = PACKAGES[kind]
+    os.environ.setdefault("LOGURU_LEVEL", "WARNING")  # datatrove's log
     try:
         return import_module(module)
     except ImportError as error:
+        if package == "datatrove":
+            raise WriterError(
+                f"files of tokens need datatrove, received {error}: pip install '.[filters]' in a checkout, or the "
+                "packages of the extra `filters` in pyproject.toml"
+            ) from error
         raise WriterError(
             f"the format {kind} needs {package}, received {error}: pip install '.[{kind}]' in a checkout, or that "
             "package"
