@@ -25,7 +25,7 @@ from benchmarks.tables import show
 from fineweb_mask.models.settings.output import ExportSettings
 from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance
 from fineweb_mask.tasks.export import ExportJob, write_export
-from fineweb_mask.tasks.training_files.formats import Tokenizer, write_tokens
+from fineweb_mask.tasks.training_files import Tokenizer, write_tokens
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.references import StageKey
 

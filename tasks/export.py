@@ -17,14 +17,14 @@ from fineweb_mask.models.settings.output import TOKENIZED, ExportSettings
 from fineweb_mask.tasks.dataset.output import CARD, PROVENANCE, write_record
 from fineweb_mask.tasks.dataset.verify import Dataset, find_dataset, read_provenance
 from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, tree_files
-from fineweb_mask.tasks.training_files.formats import (
+from fineweb_mask.tasks.training_files import (
     PACKAGES,
     Tokenizer,
     load_package,
+    write_documents,
     write_shards,
     write_tokens,
 )
-from fineweb_mask.tasks.training_files.order import write_documents
 from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.manifest import Manifest, read_manifest
 from fineweb_mask.tasks.workspace.records.build_info import code_and_packages

@@ -107,8 +107,9 @@ OTHER_TESTS = {  # test files that are not named after one module, and what they
     "tests/tasks/inference/test_scoring_pool.py": "the processes of scorers.py",
     "tests/tasks/source/test_broken_files.py": "ingest.py on hundreds of broken files",
     "tests/tasks/training_files/test_folder.py": "the files of export.py",
-    "tests/tasks/training_files/test_streaming.py": "the shards in formats.py",
-    "tests/tasks/training_files/test_tokens.py": "the tokens in formats.py",
+    "tests/tasks/training_files/test_order.py": "the order of training_files.py",
+    "tests/tasks/training_files/test_streaming.py": "the shards of training_files.py",
+    "tests/tasks/training_files/test_tokens.py": "the tokens of training_files.py",
     "tests/tasks/test_keys.py": "keys of all stages, as workspaces have them",
     "tests/tasks/test_steps.py": "progress of all stages",
 }

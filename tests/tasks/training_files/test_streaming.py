@@ -2,8 +2,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fineweb_mask.models.settings.output import ExportSettings
-from fineweb_mask.tasks.training_files.formats import WriterError, write_shards
-from fineweb_mask.tasks.training_files.order import write_documents
+from fineweb_mask.tasks.training_files import WriterError, write_documents, write_shards
 
 
 @pytest.fixture(scope="module")

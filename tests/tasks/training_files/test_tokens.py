@@ -9,8 +9,7 @@ from tokenizers import Tokenizer as Loaded
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings.output import ExportSettings
 from fineweb_mask.tasks.inference.model_files import ModelNotFoundError
-from fineweb_mask.tasks.training_files.formats import Tokenizer, TokenizerError, write_tokens
-from fineweb_mask.tasks.training_files.order import write_documents
+from fineweb_mask.tasks.training_files import Tokenizer, TokenizerError, write_documents, write_tokens
 from tests.tasks.training_files.conftest import save_tokenizer
 
 pytest.importorskip("datatrove.pipeline.tokens")
