@@ -28,7 +28,7 @@ from fineweb_mask.tasks.workspace.manifest import Manifest, ManifestFile, read_m
 from fineweb_mask.tasks.workspace.references import StageKey
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
-VERSION_FOLDER = re.compile(r"data-[0-9a-f]{8}")
+VERSION_FOLDER, DATA_FILE = re.compile(r"data-[0-9a-f]{8}"), re.compile(r"data-[0-9a-f]{8}/")
 PROVENANCE, CARD = "provenance.json", "README.md"
 MATERIALIZE = "materialize"
 OF_A_DATASET = frozenset({CARD, PROVENANCE, "data", "plots", ".cache", ".gitattributes", ".DS_Store"})
@@ -84,12 +84,7 @@ def _send(store: Store, folder: Path, record: Manifest, data: str) -> None:
         is_data = name.startswith(f"{data}/")  # same name, same content
         if not is_data or name not in present or present[name].bytes != path.stat().st_size:
             present[name] = store.upload(path, name)
-    store.delete([name for name in present if _is_data(name) and not name.startswith(f"{data}/")])
-
-
-def _is_data(name: str) -> bool:
-    first, slash, _ = name.partition("/")
-    return bool(slash) and VERSION_FOLDER.fullmatch(first) is not None
+    store.delete([name for name in present if DATA_FILE.match(name) and not name.startswith(f"{data}/")])
 
 
 def published(url: str) -> Manifest | None:
