@@ -105,16 +105,13 @@ def _documents(file: SourceShard) -> pa.Table:
         return known
     batches = []
     for first, batch in _batches(file):
-        texts, ids = batch["text"].to_pylist(), batch["id"].to_pylist()
+        rows = enumerate(zip(batch["text"].to_pylist(), batch["id"].to_pylist(), strict=True), first)
         entries = [
-            (content_hash(text), name or f"{file.relative} row {row}")
-            for row, (text, name) in enumerate(zip(texts, ids, strict=True), first)
+            {"content_hash": content_hash(text), "id": name or f"{file.relative} row {row}"}
+            for row, (text, name) in rows
             if text is not None
         ]
-        hashes, names = [entry[0] for entry in entries], [entry[1] for entry in entries]
-        batches.append(
-            pa.record_batch([pa.array(hashes, pa.binary(16)), pa.array(names, pa.string())], schema=DOCUMENTS)
-        )
+        batches.append(pa.RecordBatch.from_pylist(entries, schema=DOCUMENTS))
     return pa.Table.from_batches(batches, schema=DOCUMENTS)
 
 
