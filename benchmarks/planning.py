@@ -33,7 +33,7 @@ from fineweb_mask.models.settings import EmbeddingSettings, PipelineSelectionSet
 from fineweb_mask.models.settings.quality import ColumnScorerSettings, QualitySettings
 from fineweb_mask.tasks.dedup.buckets import BucketJob
 from fineweb_mask.tasks.dedup.duplicates import DedupJob, dedup
-from fineweb_mask.tasks.dedup.sorted_rows import write_sorted
+from fineweb_mask.tasks.dedup.sort import write_sorted
 from fineweb_mask.tasks.fit.job import FitJob
 from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.storage.atomic import tree_files

@@ -27,7 +27,8 @@ from fineweb_mask.flows.pipeline.selection import Prepared, Selection, check_any
 from fineweb_mask.flows.recipe import with_overrides
 from fineweb_mask.flows.summary import RunSummary
 from fineweb_mask.models.settings import FROM_QUALITY, Overrides, PipelineSettings
-from fineweb_mask.tasks.embed import EmbeddingModel, embed
+from fineweb_mask.tasks.embed import embed
+from fineweb_mask.tasks.inference.model_files import ModelFolder
 from fineweb_mask.tasks.ingest import ingest
 from fineweb_mask.tasks.processes.workers import end_workers
 from fineweb_mask.tasks.registry import Refreshed
@@ -86,7 +87,7 @@ def score_shards(run: Run, documents: Files, quality: Quality) -> Files:
     return scores
 
 
-def embed_shards(run: Run, documents: Files, encoder: EmbeddingModel | None) -> Files:
+def embed_shards(run: Run, documents: Files, encoder: ModelFolder | None) -> Files:
     """Embed every document."""
     return run.map(embed, documents=documents, model=encoder, settings=run.settings.embedding)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from fineweb_mask.flows.pipeline.start import as_flow
 from fineweb_mask.flows.pipeline.task_runs import TaskRuns
 from fineweb_mask.models.settings.quality import TrainQualitySettings
-from fineweb_mask.tasks.fit.train_quality import TrainedMetrics, TrainQualityJob, describe, remove_unfinished
+from fineweb_mask.tasks.fit.train_quality import TrainedMetrics, TrainQualityJob, remove_unfinished
 
 
 @as_flow("train-quality", "train {output}")
@@ -26,4 +26,4 @@ def train(output: str, settings: TrainQualitySettings) -> TrainedMetrics:
     """
     remove_unfinished(Path(output))
     trained = TaskRuns(workers=1).submit([TrainQualityJob.of(Path(output), settings)])
-    return describe(trained.result().details)
+    return TrainedMetrics.model_validate(trained.result().details)

@@ -8,15 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fineweb_mask.tasks.dataset.partition import write_partition
 from fineweb_mask.tasks.dedup.buckets import find_in_bucket
-from fineweb_mask.tasks.dedup.duplicates import dedup
-from fineweb_mask.tasks.dedup.k_means import fit_cluster_centres
-from fineweb_mask.tasks.dedup.near_duplicates import near_dedup
-from fineweb_mask.tasks.dedup.sort import sort_rows
+from fineweb_mask.tasks.dedup.duplicates import dedup, near_dedup
+from fineweb_mask.tasks.dedup.sort import fit_cluster_centres, sort_rows
 from fineweb_mask.tasks.embed import embed
-from fineweb_mask.tasks.exclusion.lists import list_excluded
+from fineweb_mask.tasks.exclusion import list_excluded
 from fineweb_mask.tasks.export import export
-from fineweb_mask.tasks.fit.models import fit_classifier, fit_encoder, fit_statistics
-from fineweb_mask.tasks.fit.targets import fit_targets
+from fineweb_mask.tasks.fit.models import fit_classifier, fit_encoder, fit_statistics, fit_targets
 from fineweb_mask.tasks.ingest import ingest
 from fineweb_mask.tasks.materialize import materialize
 from fineweb_mask.tasks.report import report

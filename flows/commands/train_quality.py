@@ -76,7 +76,8 @@ def train_quality(
     with exit_on_failure(as_json, "interrupted; run the same command again"), _training_progress() as progress:
         training_task.remove_unfinished(job.model_path)
         trained = training_task.train_quality(job, progress)
-    metrics = training_task.describe(trained.details).model_copy(update={"model": str(output)})
+    trained_metrics = training_task.TrainedMetrics.model_validate(trained.details)
+    metrics = trained_metrics.model_copy(update={"model": str(output)})
     print_result(metrics, as_json, lambda: _print_metrics(SafeConsole(), metrics, trained.cached, job.model_path))
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from fineweb_mask.flows.pipeline.run import Run
 from fineweb_mask.flows.pipeline.selection import Selection
 from fineweb_mask.tasks.dataset.output import Output
-from fineweb_mask.tasks.dataset.partitioning import Partitioning
+from fineweb_mask.tasks.dataset.partition import Partitioning
 from fineweb_mask.tasks.export import ExportJob
 from fineweb_mask.tasks.materialize import MaterializeJob
 from fineweb_mask.tasks.report import ReportJob

@@ -6,13 +6,17 @@ from typing import Any
 from fineweb_mask.flows.pipeline.fit import Models
 from fineweb_mask.flows.pipeline.run import Files, PerShard, Run
 from fineweb_mask.models.settings.quality import EduScorerSettings
-from fineweb_mask.tasks.dedup.arrivals import in_order_of_arrival, remember_arrivals
 from fineweb_mask.tasks.dedup.buckets import bucket_jobs
-from fineweb_mask.tasks.dedup.duplicates import DedupJob, no_duplicates
-from fineweb_mask.tasks.dedup.k_means import CentresJob
-from fineweb_mask.tasks.dedup.near_duplicates import NearDedupJob
-from fineweb_mask.tasks.dedup.sort import sort_rows
-from fineweb_mask.tasks.embed import EmbeddingModel, embed
+from fineweb_mask.tasks.dedup.duplicates import (
+    DedupJob,
+    NearDedupJob,
+    in_order_of_arrival,
+    no_duplicates,
+    remember_arrivals,
+)
+from fineweb_mask.tasks.dedup.sort import CentresJob, sort_rows
+from fineweb_mask.tasks.embed import embed
+from fineweb_mask.tasks.inference.model_files import ModelFolder
 from fineweb_mask.tasks.workspace.references import StageFile, digest
 
 
@@ -95,7 +99,7 @@ def _centres(run: Run, vectors: Files, models: Models) -> StageFile:
     encoder = models.encoder
     if encoder is None:
         [edu] = [model for model in models.quality.scorers if isinstance(model.settings, EduScorerSettings)]
-        encoder = EmbeddingModel(path=edu.path, fingerprint=edu.identity)
+        encoder = ModelFolder(path=edu.path, fingerprint=edu.identity)
     made_by = run.jobs(embed, documents=vectors, model=encoder, settings=run.settings.embedding)
     job = next(iter(made_by.values()))
     return run.one(

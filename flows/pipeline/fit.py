@@ -12,13 +12,12 @@ from fineweb_mask.models.settings.quality import (
     ScorerSettings,
     SidecarScorerSettings,
 )
-from fineweb_mask.tasks import embed
 from fineweb_mask.tasks.comparison.variants import reads_targets
-from fineweb_mask.tasks.exclusion.lists import ExclusionJob
-from fineweb_mask.tasks.fit.models import FitClassifierJob, FitEncoderJob, FitStatisticsJob
-from fineweb_mask.tasks.fit.targets import FitTargetsJob
-from fineweb_mask.tasks.inference.scorers import QualityModel, fitted_model, resolve_model
-from fineweb_mask.tasks.inference.scoring_pool import useful_processes
+from fineweb_mask.tasks.embed import BUILT_IN
+from fineweb_mask.tasks.exclusion import ExclusionJob
+from fineweb_mask.tasks.fit.models import FitClassifierJob, FitEncoderJob, FitStatisticsJob, FitTargetsJob
+from fineweb_mask.tasks.inference.model_files import ModelFolder, model_folder
+from fineweb_mask.tasks.inference.scorers import QualityModel, fitted_model, resolve_model, useful_processes
 from fineweb_mask.tasks.score import ScoreJob
 from fineweb_mask.tasks.selection.corpus.learning import KeepPolicyJob
 from fineweb_mask.tasks.source.discovery import find_files
@@ -40,7 +39,7 @@ class PretrainedModels(NamedTuple):
     """The models that the settings name, fetched before the first stage, so that a wrong name fails at once."""
 
     scorers: Mapping[str, QualityModel]  # by the scorer's name
-    encoder: embed.EmbeddingModel | None  # None if it is built in or one of the scorers
+    encoder: ModelFolder | None  # None if it is built in or one of the scorers
     sidecars: Mapping[str, Sidecars]  # annotations of the source files, by the scorer's name
     selecting: QualityModel | None  # scores the documents that the solver `quad` looks at
 
@@ -50,10 +49,10 @@ class PretrainedModels(NamedTuple):
         named = [scorer for scorer in settings.quality.scorers if not is_trained(scorer)]
         selecting = settings.selection.quad.scorer
         by_content = settings.source.fingerprint == "content"
-        built_in = settings.embedding.model in embed.BUILT_IN
+        built_in = settings.embedding.model in BUILT_IN
         return cls(
             scorers={scorer.name: resolve_model(scorer) for scorer in named},
-            encoder=None if built_in else embed.resolve_model(settings.embedding),
+            encoder=None if built_in else model_folder(settings.embedding.model, "embedding.model"),
             sidecars={
                 scorer.name: Sidecars.of(scorer, by_content=by_content)
                 for scorer in named
@@ -75,7 +74,7 @@ class Models(NamedTuple):
     """What makes the quality and the vector of a document."""
 
     quality: Quality
-    encoder: embed.EmbeddingModel | None  # None if the scorer of kind `edu` makes the vectors
+    encoder: ModelFolder | None  # None if the scorer of kind `edu` makes the vectors
 
     @property
     def identities(self) -> list[str]:
@@ -119,7 +118,7 @@ def fit_quality(run: Run, documents: Files) -> Quality:
     return Quality(in_order, run.one(statistics), sidecars)
 
 
-def fit_encoder(run: Run, documents: Files) -> embed.EmbeddingModel | None:
+def fit_encoder(run: Run, documents: Files) -> ModelFolder | None:
     """Fit the built-in encoder on the sample, as `fit_quality` does, or return the one that the settings name."""
     if run.settings.embedding.model != STATIC:
         return run.models.encoder
@@ -129,7 +128,8 @@ def fit_encoder(run: Run, documents: Files) -> embed.EmbeddingModel | None:
         settings=run.settings.embedding,
         force=FitEncoderJob.stage.name in run.refit,
     )
-    return embed.fitted_model(run.one(job))
+    encoder = run.one(job)
+    return ModelFolder(path=encoder.path, fingerprint=encoder.fingerprint)
 
 
 def fit_targets(run: Run, documents: Files, models: Models) -> StageFile | None:

@@ -11,6 +11,7 @@ from fineweb_mask.models.runtime.stopping import clear_stop_request
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks import embed
 from fineweb_mask.tasks.dataset.output import Output
+from fineweb_mask.tasks.export import check_format
 from fineweb_mask.tasks.inference.scorers import check_folder, check_scorers
 from fineweb_mask.tasks.selection.inputs.given import EarlierSelection
 from fineweb_mask.tasks.source.column_checks import check_columns, check_texts
@@ -18,7 +19,6 @@ from fineweb_mask.tasks.source.column_types import settle
 from fineweb_mask.tasks.source.discovery import SourceShard, check_apart, discover, find_files
 from fineweb_mask.tasks.source.texts import check_can_be_read_again
 from fineweb_mask.tasks.storage.atomic import check_can_write
-from fineweb_mask.tasks.training_files.folder import check_format
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 

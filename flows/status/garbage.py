@@ -18,8 +18,7 @@ from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.dataset.output import MATERIALIZE
 from fineweb_mask.tasks.dataset.parts import FOLDER
 from fineweb_mask.tasks.dedup.buckets import BucketJob
-from fineweb_mask.tasks.dedup.duplicates import DedupJob
-from fineweb_mask.tasks.dedup.near_duplicates import NearDedupJob
+from fineweb_mask.tasks.dedup.duplicates import DedupJob, NearDedupJob
 from fineweb_mask.tasks.select import SelectJob
 from fineweb_mask.tasks.selection.budgets import BudgetsJob, PriceJob
 from fineweb_mask.tasks.selection.corpus.learning import LearnJob, SampleJob

@@ -20,8 +20,7 @@ from fineweb_mask.models.settings import FROM_QUALITY, PipelineSettings
 from fineweb_mask.models.urls import reject_credentials, require_writable
 from fineweb_mask.tasks.dataset.output import Output
 from fineweb_mask.tasks.dataset.partition import PartitionJob
-from fineweb_mask.tasks.dedup.duplicates import DedupJob
-from fineweb_mask.tasks.dedup.near_duplicates import NearDedupJob
+from fineweb_mask.tasks.dedup.duplicates import DedupJob, NearDedupJob
 from fineweb_mask.tasks.embed import EmbedJob
 from fineweb_mask.tasks.registry import STAGES, stages_shown_as
 from fineweb_mask.tasks.score import ScoreJob

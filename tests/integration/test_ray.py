@@ -27,7 +27,8 @@ from fineweb_mask.flows.summary import RunSummary
 from fineweb_mask.models.runtime.stopping import StoppedError
 from fineweb_mask.models.settings import EmbeddingSettings, EngineSettings, IngestSettings, SourceSettings
 from fineweb_mask.tasks.dedup.sort import SortJob
-from fineweb_mask.tasks.embed import EmbedJob, resolve_model
+from fineweb_mask.tasks.embed import EmbedJob
+from fineweb_mask.tasks.inference.model_files import model_folder
 from fineweb_mask.tasks.ingest import IngestJob
 from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.workspace.job import BadShardError
@@ -386,7 +387,7 @@ def test_a_process_with_a_gpu_keeps_its_model_and_a_node_that_joins_is_used(
     source = SourceSettings(path=str(sample_corpus / "corpus"))
     cluster = Cluster(EngineSettings(kind="ray"), gpus=1)
     settings = EmbeddingSettings(model=str(minilm), max_tokens=16)
-    model = resolve_model(settings)
+    model = model_folder(settings.model, "embedding.model")
     try:
         ingests = [
             IngestJob(root=workspace.address, shard=shard, source=source, settings=IngestSettings())

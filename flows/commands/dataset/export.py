@@ -62,10 +62,9 @@ def export(
     from fineweb_mask.models.errors import ModelError, SettingsError
     from fineweb_mask.models.settings.output import ExportSettings
     from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance
-    from fineweb_mask.tasks.export import ExportJob
+    from fineweb_mask.tasks.export import ExportJob, check_folder, check_format
     from fineweb_mask.tasks.export import export as write
     from fineweb_mask.tasks.storage.atomic import tree_files
-    from fineweb_mask.tasks.training_files.folder import check_folder, check_format
 
     with exit_on_error(as_json):
         given = {"tokenizer": tokenizer, "end_token": end_token, "file_size": file_size}

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from fineweb_mask.models.dedup.ngrams import ngram_hashes, places
-from fineweb_mask.models.documents import content_hash, hash_halves
+from fineweb_mask.models.documents import content_hash
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.schemas import MEASURED, SOURCE_ROW
 from fineweb_mask.models.settings import SourceSettings
@@ -105,16 +105,13 @@ def _documents(file: SourceShard) -> pa.Table:
         return known
     batches = []
     for first, batch in _batches(file):
-        texts, ids = batch["text"].to_pylist(), batch["id"].to_pylist()
+        rows = enumerate(zip(batch["text"].to_pylist(), batch["id"].to_pylist(), strict=True), first)
         entries = [
-            (content_hash(text), name or f"{file.relative} row {row}")
-            for row, (text, name) in enumerate(zip(texts, ids, strict=True), first)
+            {"content_hash": content_hash(text), "id": name or f"{file.relative} row {row}"}
+            for row, (text, name) in rows
             if text is not None
         ]
-        hashes, names = [entry[0] for entry in entries], [entry[1] for entry in entries]
-        batches.append(
-            pa.record_batch([pa.array(hashes, pa.binary(16)), pa.array(names, pa.string())], schema=DOCUMENTS)
-        )
+        batches.append(pa.RecordBatch.from_pylist(entries, schema=DOCUMENTS))
     return pa.Table.from_batches(batches, schema=DOCUMENTS)
 
 
@@ -147,22 +144,15 @@ class KnownTexts:
 
     def __init__(self, listed: pa.Table) -> None:
         self._ids = listed["id"].combine_chunks()
-        self._first, self._second = hash_halves(listed["content_hash"].combine_chunks())
+        hashes = listed["content_hash"].combine_chunks()  # in order; all are as long, so no zero at the end is lost
+        self._hashes = np.frombuffer(hashes.buffers()[1] or b"", "S16")[hashes.offset :][: len(hashes)]
 
     def copies(self, hashes: list[bytes]) -> list[str | None]:
         """Return, for the hash of each text, the id of a document that has it, or None."""
-        first, second = hash_halves(pa.array(hashes, pa.binary(16)))
-        places = np.searchsorted(self._first, first)
-        found = np.full(len(hashes), -1, dtype=np.int64)
-        left = np.arange(len(hashes))
-        while len(left):  # again only for hashes of which another has the same first half
-            left = left[places[left] < len(self._first)]
-            left = left[self._first[places[left]] == first[left]]
-            equal = self._second[places[left]] == second[left]
-            found[left[equal]] = places[left[equal]]
-            left = left[~equal]
-            places[left] += 1
-        return [None if place < 0 else self._ids[place].as_py() for place in found.tolist()]
+        wanted = np.array(hashes, dtype="S16")
+        places = np.searchsorted(self._hashes, wanted)
+        ends = np.searchsorted(self._hashes, wanted, side="right")
+        return [self._ids[place].as_py() if place < end else None for place, end in zip(places, ends, strict=True)]
 
 
 class BenchmarkTexts:

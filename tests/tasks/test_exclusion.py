@@ -14,7 +14,7 @@ from fineweb_mask.models.documents import content_hash
 from fineweb_mask.models.schemas import KNOWN
 from fineweb_mask.models.settings import IngestSettings, SourceSettings
 from fineweb_mask.tasks.catalog.views import write_catalog
-from fineweb_mask.tasks.exclusion.lists import DOCUMENTS, ExclusionJob, KnownTexts, list_excluded
+from fineweb_mask.tasks.exclusion import DOCUMENTS, ExclusionJob, KnownTexts, list_excluded
 from fineweb_mask.tasks.ingest import IngestJob, ingest
 from fineweb_mask.tasks.source.discovery import discover, find_files
 from fineweb_mask.tasks.workspace.job import BadShardError

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fineweb_mask.models.errors import WorkspaceError
-from fineweb_mask.tasks.dataset.publish import publish as publish_version
-from fineweb_mask.tasks.dataset.publish import published
+from fineweb_mask.tasks.dataset.output import publish as publish_version
+from fineweb_mask.tasks.dataset.output import published
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.storage.remote.object_store import Store
 from fineweb_mask.tasks.workspace.manifest import write_manifest
