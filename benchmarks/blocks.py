@@ -31,9 +31,8 @@ from fineweb_mask.models.selection.problem.normalisation import weigh
 from fineweb_mask.models.selection.rows import Rows
 from fineweb_mask.models.settings import PipelineSelectionSettings, PipelineSettings
 from fineweb_mask.tasks.select import SelectJob, select
-from fineweb_mask.tasks.selection.blocks import Group
+from fineweb_mask.tasks.selection.blocks import Group, grouped
 from fineweb_mask.tasks.selection.budgets import BudgetsJob, PriceJob, divide_budget, measure_curves
-from fineweb_mask.tasks.selection.groups import grouped
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -30,8 +30,8 @@ from benchmarks.measuring import status_mib
 from benchmarks.tables import show
 from fineweb_mask.models.selection.block import BlockSolver, Selection, checked_block
 from fineweb_mask.models.selection.corpus import near_duplicates
-from fineweb_mask.models.selection.corpus.documents import CorpusStatistics, Documents, sampled
-from fineweb_mask.models.selection.corpus.sample import SampleProblem
+from fineweb_mask.models.selection.corpus.documents import Documents, sampled
+from fineweb_mask.models.selection.corpus.sample import CorpusStatistics, SampleProblem
 from fineweb_mask.models.selection.corpus.whole import apply, select_corpus
 from fineweb_mask.models.selection.inputs import checked_features
 from fineweb_mask.models.selection.problem.measures import Measures, coverage
@@ -41,8 +41,7 @@ from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.pipeline import DIRECTIONS
 from fineweb_mask.models.settings.selection import NearDuplicateSettings, SelectionSettings
 from fineweb_mask.tasks.select import SelectJob
-from fineweb_mask.tasks.selection.blocks import Group
-from fineweb_mask.tasks.selection.groups import grouped
+from fineweb_mask.tasks.selection.blocks import Group, grouped
 from fineweb_mask.tasks.selection.inputs.shard_documents import random_keys, read_columns, read_parts
 from fineweb_mask.tasks.workspace.workspace import Workspace
 

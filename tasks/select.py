@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fineweb_mask.tasks.inference.gpu import gpu_slot
+from fineweb_mask.models.selection.problem.measures import relative_gap
+from fineweb_mask.tasks.inference.gpu import gpu_slot, torch_device
 from fineweb_mask.tasks.selection.blocks import BlocksJob, Group, Masks, block_key, describe, select_block
 from fineweb_mask.tasks.selection.budgets import Budgets
 from fineweb_mask.tasks.selection.corpus.groups import count_groups, select_by_group, times_used
@@ -96,12 +97,7 @@ def select(job: SelectJob) -> None:
 
 def _select_by_policy(job: SelectJob, kept: StageFile, group: Group, masks: Masks) -> dict[str, Any]:
     """Enter what a policy selects from a shard, and return what the reports need: objective and bound of the corpus."""
-    import torch
-
-    from fineweb_mask.models.forward.device import choose_device
-    from fineweb_mask.models.selection.problem.measures import relative_gap
-
-    device = torch.device("cpu" if not job.uses_gpu else choose_device(job.settings.device))
+    device = torch_device(job.settings.device if job.uses_gpu else "cpu")
     columns, counts = ShardColumns(group.quality, group.candidate, group.tokens, group.excluded), [0, 0, 0, 0]
     policy = read_learned(job.workspace, kept, "best", device).rule
     groups = list[dict[str, Any]]()
@@ -146,6 +142,6 @@ def _candidates(
     for rows, part in parts:
         found = part
         if part.worth is None:
-            with gpu_slot(str(device)):
+            with gpu_slot(device):
                 found = part._replace(worth=policy.measure(part, device).worth)
         yield rows, found if penalties is None else found._replace(charges=penalties[rows])

@@ -12,7 +12,7 @@ from fineweb_mask.flows.pipeline.run import Run
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.comparison.variants import RangesJob, VariantJob, noted_seconds
 from fineweb_mask.tasks.inference.scorers import QualityModel
-from fineweb_mask.tasks.selection.groups import group_name, grouped
+from fineweb_mask.tasks.selection.blocks import group_name, grouped
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 

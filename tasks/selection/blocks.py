@@ -1,13 +1,14 @@
-"""Cut a group of shards into blocks, read one block at a time, select from it, and write masks.
+"""Group shards, cut a group into blocks, read one block at a time, select from it, and write masks.
 
-A block is what is selected from at one time. A group of one block is that block; a larger one, which is one shard, is
-cut into even slices of documents one after the other.
+A group is what shards are selected from together: neighbours in the order of the names, no larger than a block, or one
+larger shard. A block is what is selected from at one time. A group of one block is that block; a larger one, which is
+one shard, is cut into even slices of documents one after the other.
 """
 
 import math
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -19,11 +20,9 @@ from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.schemas import masks_schema
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.selectors.registry import SELECTORS
-from fineweb_mask.tasks.inference.gpu import gpu_slot
+from fineweb_mask.tasks.inference.gpu import gpu_slot, torch_device
 from fineweb_mask.tasks.inference.scorers import QualityModel
-from fineweb_mask.tasks.selection.groups import group_name
-from fineweb_mask.tasks.selection.inputs.given import EarlierSelection
-from fineweb_mask.tasks.selection.inputs.selector_inputs import InputColumns
+from fineweb_mask.tasks.selection.inputs.selector_inputs import EarlierSelection, InputColumns
 from fineweb_mask.tasks.selection.inputs.shard_documents import random_keys, read_columns, read_groups, read_vectors
 from fineweb_mask.tasks.workspace.job import Dependencies, GroupJob
 from fineweb_mask.tasks.workspace.records.counts import add_groups
@@ -36,6 +35,8 @@ if TYPE_CHECKING:
     from fineweb_mask.models.selection.problem.normalisation import Ranges
 
 
+Groups = list[list[ShardFiles]]
+
 NOT_READ = {"device", "block_size", "blocks", "block_budget", "passes", "sample", "directions", "groups"}
 """Settings on which the selection from a block does not depend."""
 
@@ -46,6 +47,23 @@ def block_key(settings: PipelineSelectionSettings, *left_out: str, by_group: boo
     read = settings.digested(exclude=NOT_READ - kept | settings.not_used | set(left_out))
     read.get("quad", {}).pop("scorer", None)  # its identity is an input
     return read
+
+
+def grouped(shards: Sequence[ShardFiles], settings: PipelineSelectionSettings) -> Groups:
+    """Return the groups of shards that are selected from together, in the order of their first shards' names."""
+    groups: Groups = []
+    for shard in sorted(shards, key=lambda shard: shard.name):
+        if groups and sum(one.rows for one in groups[-1]) + shard.rows <= settings.block_size:
+            groups[-1].append(shard)
+        else:
+            groups.append([shard])
+    return groups
+
+
+def group_name(group: Sequence[ShardFiles]) -> str:
+    """Return the name of a group of shards, by its first and its last one."""
+    first, last = group[0].name, group[-1].name
+    return first if first == last else f"{first}..{last}"
 
 
 class BlocksJob(GroupJob):
@@ -263,10 +281,9 @@ def select_block(
     scales: "Ranges | None" = None,
 ) -> "Selection":
     """Select from a block, with its own ranges or those of several; the indices are positions in the block's rows."""
-    from fineweb_mask.models.forward.device import choose_device
     from fineweb_mask.models.selection import select as select_documents
 
-    device = choose_device(settings.device)
+    device = torch_device(settings.device)
     with gpu_slot(device):
         return select_documents(
             block.vectors,

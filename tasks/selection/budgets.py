@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from fineweb_mask.models.settings import PipelineSelectionSettings
-from fineweb_mask.tasks.inference.gpu import gpu_slot
+from fineweb_mask.tasks.inference.gpu import gpu_slot, torch_device
 from fineweb_mask.tasks.selection.blocks import Block, BlocksJob, Group, block_key, block_settings
 from fineweb_mask.tasks.workspace.arrays import write_arrays
 from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, stage_task
@@ -51,10 +51,9 @@ class PriceJob(_InterimJob, BlocksJob):
 @stage_task
 def measure_curves(job: PriceJob) -> None:
     """Write what a few selections from every block reached."""
-    from fineweb_mask.models.forward.device import choose_device
     from fineweb_mask.models.selection.budgets import Offer
 
-    device, offers = choose_device(job.settings.device), {}
+    device, offers = torch_device(job.settings.device), {}
     for block in Group.read(job).blocks():
         with gpu_slot(device):
             offer = Offer.of(

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fineweb_mask.models.selection.corpus.documents import CorpusStatistics, Documents, inside, sampled
+from fineweb_mask.models.selection.corpus.documents import Documents, inside, sampled
 from fineweb_mask.models.selection.corpus.near_duplicates import near_duplicate_penalties
 from fineweb_mask.models.selection.corpus.passes import (
     Bound,
@@ -16,10 +16,9 @@ from fineweb_mask.models.selection.corpus.passes import (
     Tally,
     conclude,
     find_thresholds,
-    margins_at,
 )
 from fineweb_mask.models.selection.corpus.rule import Rule
-from fineweb_mask.models.selection.corpus.sample import Learned, SampleProblem
+from fineweb_mask.models.selection.corpus.sample import CorpusStatistics, Learned, SampleProblem
 from fineweb_mask.models.selection.problem.measures import relative_gap
 from fineweb_mask.models.selection.problem.normalisation import Ranges
 from fineweb_mask.models.settings.pipeline import DIRECTIONS
@@ -194,8 +193,6 @@ def apply(
     while True:
         tallies = [Tally.by_group(margins, part, rule.measure(part, device)) for part in parts()]
         rankings = [{name: tally.ranking for name, tally in one.items()} for one in tallies]
-        thresholds = find_thresholds(margins, rankings, budgets)
-        found = {name: place for name, place in thresholds.items() if place is not None}
+        found, margins = find_thresholds(margins, rankings, budgets)
         if len(found) == len(margins):
             return conclude(rule, found, tallies, budgets, device)
-        margins = margins_at(margins, thresholds, rankings, budgets)

@@ -9,8 +9,8 @@ import torch
 from hypothesis import strategies as st
 
 from fineweb_mask.models.selection.block import BlockSolver
-from fineweb_mask.models.selection.corpus.documents import CorpusStatistics, Documents
-from fineweb_mask.models.selection.corpus.sample import SampleProblem
+from fineweb_mask.models.selection.corpus.documents import Documents
+from fineweb_mask.models.selection.corpus.sample import CorpusStatistics, SampleProblem
 from fineweb_mask.models.selection.corpus.whole import select_corpus
 from fineweb_mask.models.selection.inputs import checked_features
 from fineweb_mask.models.selection.solvers.problem import History
