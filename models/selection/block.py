@@ -34,8 +34,7 @@ from fineweb_mask.models.selection.problem.token_budget import Knapsack
 from fineweb_mask.models.selection.problem.upper_bound import assumption, tightened_bound
 from fineweb_mask.models.selection.rows import Rows
 from fineweb_mask.models.selection.solvers.mean_field import check_gradients
-from fineweb_mask.models.selection.solvers.problem import History, Problem, Solution
-from fineweb_mask.models.selection.solvers.token_swaps import settle
+from fineweb_mask.models.selection.solvers.problem import History, Problem, Solution, settle
 from fineweb_mask.models.settings.selection import SelectionSettings
 from fineweb_mask.models.settings.selectors.registry import SELECTORS
 

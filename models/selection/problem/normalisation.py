@@ -20,8 +20,7 @@ from fineweb_mask.models.selection.problem.token_budget import Knapsack
 from fineweb_mask.models.selection.rows import Rows
 from fineweb_mask.models.selection.solvers.mean_field import solve_mean_field
 from fineweb_mask.models.selection.solvers.policy_gradient import solve_policy_gradient
-from fineweb_mask.models.selection.solvers.problem import Problem
-from fineweb_mask.models.selection.solvers.token_swaps import settle
+from fineweb_mask.models.selection.solvers.problem import Problem, settle
 from fineweb_mask.models.settings.selection import SelectionSettings
 
 RANDOM_MASKS = 16  # drawn to estimate a metric on random subsets
