@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fineweb_mask.models.selection.corpus.documents import Documents, repeats
 from fineweb_mask.models.selection.problem.measures import relative_gap
 from fineweb_mask.tasks.inference.gpu import gpu_slot, torch_device
 from fineweb_mask.tasks.selection.blocks import BlocksJob, Group, Masks, block_key, describe, select_block
 from fineweb_mask.tasks.selection.budgets import Budgets
-from fineweb_mask.tasks.selection.corpus.groups import count_groups, select_by_group, times_used
+from fineweb_mask.tasks.selection.corpus.groups import count_groups, select_by_group
 from fineweb_mask.tasks.selection.corpus.learning import read_learned
 from fineweb_mask.tasks.selection.corpus.passes import read_penalties
 from fineweb_mask.tasks.selection.inputs.shard_documents import (
@@ -30,7 +31,6 @@ from fineweb_mask.tasks.workspace.references import StageFile
 if TYPE_CHECKING:
     import torch
 
-    from fineweb_mask.models.selection.corpus.documents import Documents
     from fineweb_mask.models.selection.corpus.rule import Rule
 
 
@@ -103,10 +103,10 @@ def _select_by_policy(job: SelectJob, kept: StageFile, group: Group, masks: Mask
     groups = list[dict[str, Any]]()
     for rows, documents in _candidates(job, policy, columns, device):
         selected, inclusion = policy.judge(documents)
-        repeats = times_used(policy, documents, selected)
-        masks.enter_rows(rows, selected, inclusion, job.group, repeats)
+        times = selected * repeats(documents, policy.repeats)
+        masks.enter_rows(rows, selected, inclusion, job.group, times)
         if documents.groups is not None:
-            groups.append({"groups": count_groups(documents, selected, repeats, kept.details["asked"])})
+            groups.append({"groups": count_groups(documents, selected, times, kept.details["asked"])})
         tokens = columns.tokens[rows]
         found = (len(rows), int(selected.sum()), int(tokens.sum()), int(tokens[selected].sum()))
         counts = [before + one for before, one in zip(counts, found, strict=True)]
@@ -129,7 +129,7 @@ def _select_by_policy(job: SelectJob, kept: StageFile, group: Group, masks: Mask
 
 def _candidates(
     job: SelectJob, policy: "Rule", columns: ShardColumns, device: "torch.device"
-) -> Iterator[tuple[NDArray[np.int64], "Documents"]]:
+) -> Iterator[tuple[NDArray[np.int64], Documents]]:
     """Yield the candidates of a shard in parts: their rows, and the documents with their marginal gains."""
     [shard] = job.shards
     penalties = read_penalties(job.workspace, job.penalties, shard.name, shard.rows) if job.penalties else None

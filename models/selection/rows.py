@@ -160,21 +160,12 @@ class Rows:
             total += (shares if scale is None else shares * scale[rows]) @ self._unscaled(rows)
         return total
 
-    def second_moment(self, weights: Tensor) -> Tensor:
-        """Sum w_i z_i z_i^T over the rows of nonzero weight, or over a mask, (n,): (d, d) float64."""
-        total = torch.zeros((self.d, self.d), dtype=torch.float64, device=self.device)
-        index = weights.nonzero()[:, 0]
-        for part in torch.split(index, self.block_rows):
-            block = self.take(part)
-            total += block.T @ (block * weights[part, None].float())
-        return total
-
-    def second_moment_of(self, index: Tensor) -> Tensor:
-        """Sum z_i z_i^T over some rows (b,): (d, d) float64."""
+    def second_moment(self, index: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Sum w_i z_i z_i^T over some rows (b,), for weights (n,) of all rows, or 1 each: (d, d) float64."""
         total = torch.zeros((self.d, self.d), dtype=torch.float64, device=self.device)
         for part in torch.split(index, self.block_rows):
             block = self.take(part)
-            total += block.T @ block
+            total += block.T @ (block if weights is None else block * weights[part, None].float())
         return total
 
     def square_norms(self) -> Tensor:
@@ -208,7 +199,7 @@ class Rows:
         """Compute the eigenvectors of the second moment of some rows (b,), the main ones last: (d, d) float32."""
         sample = torch.zeros(self.n, device=self.device)
         sample[index] = 1.0
-        vectors: Tensor = torch.linalg.eigh(self.second_moment(sample)).eigenvectors
+        vectors: Tensor = torch.linalg.eigh(self.second_moment(sample.nonzero()[:, 0], sample)).eigenvectors
         return vectors.float()
 
     @property

@@ -24,7 +24,7 @@ from fineweb_mask.tasks.inference.gpu import gpu_slot, torch_device
 from fineweb_mask.tasks.inference.scorers import QualityModel
 from fineweb_mask.tasks.selection.inputs.selector_inputs import EarlierSelection, InputColumns
 from fineweb_mask.tasks.selection.inputs.shard_documents import random_keys, read_columns, read_groups, read_vectors
-from fineweb_mask.tasks.workspace.job import Dependencies, GroupJob
+from fineweb_mask.tasks.workspace.job import Dependencies, GroupJob, ShardJob
 from fineweb_mask.tasks.workspace.records.counts import add_groups
 from fineweb_mask.tasks.workspace.references import StageFile, digest
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
@@ -64,6 +64,22 @@ def group_name(group: Sequence[ShardFiles]) -> str:
     """Return the name of a group of shards, by its first and its last one."""
     first, last = group[0].name, group[-1].name
     return first if first == last else f"{first}..{last}"
+
+
+def inputs_of(shard: ShardFiles) -> list[str]:
+    """Return what identifies all that a selection reads of a shard."""
+    return [shard.name, shard.scores.fingerprint, shard.embeddings.fingerprint, shard.duplicates.fingerprint]
+
+
+class InterimJob(ShardJob):
+    """A job whose output is read while a selection is prepared, and not after."""
+
+    settings: PipelineSelectionSettings
+
+    @property
+    def shard_names(self) -> list[str]:
+        """No shard: a later job selects from it."""
+        return []
 
 
 class BlocksJob(GroupJob):
@@ -106,10 +122,7 @@ class BlocksJob(GroupJob):
 
     def depends_on(self) -> Dependencies:
         """Return the settings that are read, the number of slices, and the shards' scores, vectors and duplicates."""
-        files = [
-            [shard.name, shard.scores.fingerprint, shard.embeddings.fingerprint, shard.duplicates.fingerprint]
-            for shard in self.shards
-        ]
+        files = [inputs_of(shard) for shard in self.shards]
         read = SELECTORS[self.solved.solver].reads
         targets = [self.targets.fingerprint] if self.targets is not None and read & {"targets", "text"} else []
         given = [] if self.given is None else [self.given.fingerprint]

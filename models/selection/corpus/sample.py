@@ -33,7 +33,7 @@ from fineweb_mask.models.selection.metrics.base import Metric, SupportsRandomVal
 from fineweb_mask.models.selection.problem.normalisation import BlockEnds, Ranges, find_ranges, weigh
 from fineweb_mask.models.selection.problem.objective import Objective
 from fineweb_mask.models.selection.problem.token_budget import Knapsack, probabilities
-from fineweb_mask.models.selection.rows import Standard
+from fineweb_mask.models.selection.rows import Rows, Standard
 from fineweb_mask.models.selection.solvers.mean_field import AVERAGED, COOLING, highest_share
 from fineweb_mask.models.settings.selection import GroupSettings, SelectionSettings
 
@@ -265,7 +265,7 @@ class SampleProblem:
             frame = replace(frame, directions=kept)
         self.frame, self.metrics = frame, frame.metrics(sample, rows)
         self._masses = self.frame.masses(sample, device)
-        ends = SampleEnds(self, BlockEnds(settings, rows, generator), size)
+        ends = SampleEnds(self, size, settings, rows, generator)
         self.ranges = ranges or find_ranges(
             rows, self.quality, settings, self.metrics, budget=count, generator=generator, knapsack=knapsack, ends=ends
         )
@@ -417,17 +417,20 @@ class SampleProblem:
         return Margin(place(first) if first >= 0 else FIRST, place(last) if last < n else LAST, levels)
 
 
-class SampleEnds:
+class SampleEnds(BlockEnds):
     """The ends of a metric's range over the selections of a corpus, estimated by the sample."""
 
-    def __init__(self, problem: SampleProblem, ends: BlockEnds, size: float) -> None:
-        self._problem, self._ends, self._size = problem, ends, size
+    def __init__(
+        self, problem: SampleProblem, size: float, settings: SelectionSettings, rows: Rows, generator: torch.Generator
+    ) -> None:
+        super().__init__(settings, rows, generator)
+        self._problem, self._size = problem, size
 
     def random(self, metric: Metric, objective: Objective) -> float:
         """Return `random_value` for selections of the corpus, or the mean over random ones of the sample."""
         if isinstance(metric, SupportsRandomValue):
             return metric.random_value(self._size)
-        return self._ends.random(metric, objective)
+        return super().random(metric, objective)
 
     def best(self, metric: Metric, objective: Objective) -> float:
         """Return the value at the best moment: a selection comes as near to it as it has many documents."""

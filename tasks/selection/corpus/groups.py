@@ -12,7 +12,6 @@ from fineweb_mask.tasks.selection.blocks import Block, block_settings
 
 if TYPE_CHECKING:
     from fineweb_mask.models.selection import Selection
-    from fineweb_mask.models.selection.corpus.rule import Rule
 
 
 class GroupedSelection(NamedTuple):
@@ -57,13 +56,8 @@ def select_by_group(settings: PipelineSelectionSettings, block: Block) -> Groupe
         random_objective=found.random_objective,
         history=[(number, 0.0, step.objective) for number, step in enumerate(found.steps, start=1)],
     )
-    repeats = times_used(found.rule, documents, mask)
-    return GroupedSelection(selection, repeats, count_groups(documents, mask, repeats, found.asked))
-
-
-def times_used(policy: "Rule", documents: Documents, selected: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return how often documents are used, (n,): selected ones once, or as often as their group needs."""
-    return selected * repeats(documents, policy.repeats)
+    times = mask * repeats(documents, found.rule.repeats)
+    return GroupedSelection(selection, times, count_groups(documents, mask, times, found.asked))
 
 
 def count_groups(

@@ -18,9 +18,10 @@ from fineweb_mask.models.selection.corpus.documents import Documents, Tree, by_n
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.pipeline import DIRECTIONS
 from fineweb_mask.tasks.inference.gpu import gpu_slot, torch_device
+from fineweb_mask.tasks.selection.blocks import InterimJob, inputs_of
 from fineweb_mask.tasks.selection.inputs.shard_documents import read_columns, read_parts
 from fineweb_mask.tasks.workspace.arrays import read_arrays, write_arrays
-from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, ShardJob, Stage, stage_task
+from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.manifest import read_manifest, write_manifest
 from fineweb_mask.tasks.workspace.references import StageFile
@@ -43,15 +44,8 @@ PolicyPart = Literal["next", "best"]
 """Which policy of a file: the one that a pass is made with, or the best so far, which is kept."""
 
 
-class CorpusJob(ShardJob):
+class CorpusJob(InterimJob):
     """A job whose output is read while a policy is learned, and not after."""
-
-    settings: PipelineSelectionSettings
-
-    @property
-    def shard_names(self) -> list[str]:
-        """No shard: a later job selects from it."""
-        return []
 
     @property
     def read_with(self) -> list[Any]:
@@ -77,11 +71,6 @@ class SampleJob(CorpusJob):
     def depends_on(self) -> Dependencies:
         """Return the rate and the seed, and the shard's scores, vectors and duplicates."""
         return Dependencies(settings=[self.rate, *self.read_with], inputs=inputs_of(self.shard))
-
-
-def inputs_of(shard: ShardFiles) -> list[str]:
-    """Return what identifies all that a selection reads of a shard."""
-    return [shard.name, shard.scores.fingerprint, shard.embeddings.fingerprint, shard.duplicates.fingerprint]
 
 
 @stage_task

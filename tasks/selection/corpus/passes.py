@@ -17,7 +17,8 @@ from fineweb_mask.models.schemas import CHARGES
 from fineweb_mask.models.selection.corpus.documents import Documents, Tree, flat, nested, numbered
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.inference.gpu import gpu_slot, torch_device
-from fineweb_mask.tasks.selection.corpus.learning import CorpusJob, PolicyPart, inputs_of, read_learned
+from fineweb_mask.tasks.selection.blocks import inputs_of
+from fineweb_mask.tasks.selection.corpus.learning import CorpusJob, PolicyPart, read_learned
 from fineweb_mask.tasks.selection.inputs.shard_documents import read_columns, read_parts
 from fineweb_mask.tasks.storage.parquet import read_table
 from fineweb_mask.tasks.workspace.arrays import read_arrays, write_arrays

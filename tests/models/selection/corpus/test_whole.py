@@ -34,7 +34,7 @@ def optimum(parts, found, settings):
     solver = BlockSolver(rows, torch.from_numpy(whole.quality), settings.model_copy(update={"metrics": {}}), metrics)
     solver.take_ranges(found.ranges)
     history = History()
-    return solver.selection(*solver.solve(solver.budget, history, settings.lamb), history, settings.lamb)
+    return solver.selection(*solver.solve(history, settings.lamb), history, settings.lamb)
 
 
 @pytest.mark.parametrize("metrics", ["pairwise", "disf", SUMS], ids=str)
