@@ -83,15 +83,14 @@ def select(job: SelectJob) -> None:
         return
     budgets = None if job.budgets is None else Budgets(job.workspace, job.budgets)
     for block in group.blocks():
+        of_groups: dict[str, Any] = {}
         if job.settings.groups is None:
             settings, scales = (job.settings, None) if budgets is None else budgets.of(job.settings, block)
             selection = select_block(settings, block, scales=scales)
-            masks.enter(block, selection)
-            described.append(describe(block, selection))
         else:
-            grouped = select_by_group(job.settings, block)
-            masks.enter(block, grouped.selection, grouped.repeats)
-            described.append(describe(block, grouped.selection) | {"groups": grouped.groups})
+            selection, of_groups["groups"] = select_by_group(job.settings, block)
+        masks.enter(block, selection)
+        described.append(describe(block, selection) | of_groups)
     masks.write(described)
 
 

@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -75,11 +75,12 @@ class InterimJob(ShardJob):
     """A job whose output is read while a selection is prepared, and not after."""
 
     settings: PipelineSelectionSettings
+    shard_names: ClassVar[list[str]] = []  # a later job selects from them
 
     @property
-    def shard_names(self) -> list[str]:
-        """No shard: a later job selects from it."""
-        return []
+    def uses_gpu(self) -> bool:
+        """Whether a GPU makes the job faster."""
+        return self.settings.device != "cpu"
 
 
 class BlocksJob(GroupJob):
@@ -222,11 +223,11 @@ class Masks:
         self._names = np.full(n, None, dtype=object)
         self._repeats = np.zeros(n, dtype=np.uint32) if group.job.solved.may_repeat else None
 
-    def enter(self, block: Block, selection: "Selection", repeats: NDArray[np.integer[Any]] | None = None) -> None:
+    def enter(self, block: Block, selection: "Selection") -> None:
         """Enter what was selected from a block, and how often each document is used, if not once."""
-        selected = np.zeros(len(block.rows), dtype=bool)
+        selected, repeats = np.zeros(len(block.rows), dtype=bool), None
         selected[selection.indices] = True
-        if repeats is None and selection.copies is not None:
+        if selection.copies is not None:
             repeats = np.zeros(len(block.rows), dtype=np.int64)
             repeats[selection.indices] = selection.copies
         self.enter_rows(block.rows, selected, selection.inclusion, block.name, repeats)

@@ -27,11 +27,6 @@ class PriceJob(InterimJob, BlocksJob):
         "price", version=2, label="select", folders=("prices",), interim=True, run_with=("select",)
     )
 
-    @property
-    def uses_gpu(self) -> bool:
-        """Whether a GPU makes the job faster."""
-        return self.settings.device != "cpu"
-
     def settings_read(self) -> object:
         """Return all settings but the device and how blocks are cut."""
         return block_key(self.settings)
@@ -59,6 +54,7 @@ class BudgetsJob(InterimJob):
         "budgets", version=1, label="select", folders=("budgets",), interim=True, run_with=("select",)
     )
     name: ClassVar[str] = "budgets"
+    uses_gpu: ClassVar[bool] = False
     prices: list[StageFile]
 
     def depends_on(self) -> Dependencies:

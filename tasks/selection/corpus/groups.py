@@ -1,6 +1,6 @@
 """Select from one block with a budget for each group of documents, and count what groups have of their budgets."""
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,16 +14,8 @@ if TYPE_CHECKING:
     from fineweb_mask.models.selection import Selection
 
 
-class GroupedSelection(NamedTuple):
-    """What is selected from a block."""
-
-    selection: "Selection"
-    repeats: NDArray[np.int64]  # (rows,), how often each document is used
-    groups: list[dict[str, Any]]
-
-
-def select_by_group(settings: PipelineSelectionSettings, block: Block) -> GroupedSelection:
-    """Select from a block as from a whole corpus, all of which is the sample."""
+def select_by_group(settings: PipelineSelectionSettings, block: Block) -> "tuple[Selection, list[dict[str, Any]]]":
+    """Select from a block as from a whole corpus, all of which is the sample; and return what is said of each group."""
     from fineweb_mask.models.selection import Selection
     from fineweb_mask.models.selection.corpus.whole import select_corpus
 
@@ -46,6 +38,7 @@ def select_by_group(settings: PipelineSelectionSettings, block: Block) -> Groupe
     if settings.near_duplicates.weight > 0:
         terms["near_duplicate_cost"] = weighed - found.objective
     [mask] = found.masks
+    times = mask * repeats(documents, found.rule.repeats)
     selection = Selection(
         indices=mask.nonzero()[0],
         inclusion=inclusion,
@@ -55,9 +48,9 @@ def select_by_group(settings: PipelineSelectionSettings, block: Block) -> Groupe
         gap=found.gap,
         random_objective=found.random_objective,
         history=[(number, 0.0, step.objective) for number, step in enumerate(found.steps, start=1)],
+        copies=times[mask],
     )
-    times = mask * repeats(documents, found.rule.repeats)
-    return GroupedSelection(selection, times, count_groups(documents, mask, times, found.asked))
+    return selection, count_groups(documents, mask, times, found.asked)
 
 
 def count_groups(

@@ -60,6 +60,7 @@ class SampleJob(CorpusJob):
     stage: ClassVar[Stage] = Stage(
         "sample", version=2, label="select", folders=("samples",), interim=True, run_with=("select",)
     )
+    uses_gpu: ClassVar[bool] = False
     shard: ShardFiles
     rate: float  # share of the documents in the sample
 
@@ -107,11 +108,6 @@ class LearnJob(CorpusJob):
     def name(self) -> str:
         """The number of the job."""
         return f"rule-{self.number}"
-
-    @property
-    def uses_gpu(self) -> bool:
-        """Whether a GPU makes the job faster."""
-        return self.settings.device != "cpu"
 
     def depends_on(self) -> Dependencies:
         """Return the settings, the sample, and what came before."""
@@ -256,14 +252,10 @@ class KeepPolicyJob(ProductJob):
 
     stage: ClassVar[Stage] = Stage("keep_rule", version=2, label="select", product=True, run_with=("select",))
     name: ClassVar[str] = "selection-rule"
+    shard_names: ClassVar[list[str]] = []  # later jobs select from them
     settings: PipelineSelectionSettings
     models: list[str]  # what identifies the models and statistics that scores and vectors are made with
     learned: StageFile | None = None  # the output of the last `LearnJob`: needed to build the output, not to find it
-
-    @property
-    def shard_names(self) -> list[str]:
-        """No shard: a later job selects from it."""
-        return []
 
     @property
     def manifest_path(self) -> Path:

@@ -52,11 +52,6 @@ class MeasureJob(CorpusJob):
         """The shard's name."""
         return self.shard.name
 
-    @property
-    def uses_gpu(self) -> bool:
-        """Whether a GPU makes the job faster."""
-        return self.settings.device != "cpu"
-
     def depends_on(self) -> Dependencies:
         """Return the policy, and what is measured: the shard and the seed, or the candidates and their penalties."""
         if self.measured is not None:
@@ -150,11 +145,6 @@ class PenaltiesJob(CorpusJob):
     def name(self) -> str:
         """The cell's number."""
         return _prefix(self.cell)
-
-    @property
-    def uses_gpu(self) -> bool:
-        """Whether a GPU makes the job faster."""
-        return self.settings.device != "cpu"
 
     def depends_on(self) -> Dependencies:
         """Return the cell, what a pair costs, and the candidates."""
