@@ -73,11 +73,22 @@ class Rows:
 
     def block(self, rows: slice) -> Tensor:
         """Return consecutive rows, (b, d) float32."""
-        return self._read(rows)
+        return self.take(rows)
 
-    def take(self, index: Tensor) -> Tensor:
-        """Return the rows of an index (b,): (b, d) float32."""
-        return self._read(index)
+    def take(self, rows: slice | Tensor) -> Tensor:
+        """Return consecutive rows, or those of an index (b,): (b, d) float32."""
+        scale, centre, inverse_deviation, final_scale = self._transform
+        block = self._stored[rows]
+        if self._is_final:
+            return block
+        block = block.to(torch.float32, copy=True)
+        if scale is not None:
+            block.mul_(scale[rows, None])
+        if centre is not None and inverse_deviation is not None:
+            block.sub_(centre).mul_(inverse_deviation)
+        if final_scale is not None:
+            block.mul_(final_scale[rows, None])
+        return block
 
     def only(self, index: Tensor) -> "Rows":
         """Return some rows (b,) as separate rows, in the type that they are stored in."""
@@ -93,20 +104,6 @@ class Rows:
             ones = (torch.ones(rows.n, device=self.device) for rows in (self, others))
             scale = torch.cat([one if own is None else own for own, one in zip(scales, ones, strict=True)])
         return Rows(torch.cat([self._stored, others._stored]), scale)
-
-    def _read(self, rows: slice | Tensor) -> Tensor:
-        scale, centre, inverse_deviation, final_scale = self._transform
-        block = self._stored[rows]
-        if self._is_final:
-            return block
-        block = block.to(torch.float32, copy=True)
-        if scale is not None:
-            block.mul_(scale[rows, None])
-        if centre is not None and inverse_deviation is not None:
-            block.sub_(centre).mul_(inverse_deviation)
-        if final_scale is not None:
-            block.mul_(final_scale[rows, None])
-        return block
 
     def standard(self) -> Standard:
         """Compute the mean and the standard deviation of every dimension."""

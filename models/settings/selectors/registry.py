@@ -151,7 +151,7 @@ SELECTORS: dict[str, SelectorEntry] = {
         is_sampled=True,
     ),
     "quad": _entry(
-        "selectors.bandit:solve_quad",
+        "selectors.clusters:solve_quad",
         "a score that only documents of promising clusters are given",
         "quality vectors scorer",
         "c d for c clusters, and the score of some",

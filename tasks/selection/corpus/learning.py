@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from fineweb_mask.models.selection.corpus.passes import Ranking, Tally
     from fineweb_mask.models.selection.corpus.rule import Frame
     from fineweb_mask.models.selection.corpus.sample import Learned, SampleProblem
-    from fineweb_mask.models.selection.problem.normalisation import Ranges
 
 NOT_LEARNED = {"device", "block_size", "blocks", "block_budget", "passes", "sample", "scope"}
 """Settings on which what is learned on a sample does not depend."""
@@ -161,6 +160,7 @@ def _write(job: LearnJob, best: Tree, learned: "Learned | None", details: dict[s
 def _gather(job: LearnJob, before: StageFile, device: "torch.device") -> None:
     from fineweb_mask.models.selection.corpus.passes import Bound, conclude, find_thresholds
     from fineweb_mask.models.selection.corpus.sample import Learned
+    from fineweb_mask.models.selection.problem.normalisation import Ranges
 
     tree = nested(read_arrays(job.workspace.resolve(before)))
     learned, best = Learned.of_arrays(tree["next"], device), tree.get("best", {})
@@ -193,7 +193,7 @@ def _gather(job: LearnJob, before: StageFile, device: "torch.device") -> None:
     details["steps"] = [*details["steps"], step]
     if outcome.objective >= max(step["objective"] for step in details["steps"]):
         best = replace(learned, rule=outcome.rule).arrays()
-        terms = _ranges(details).terms(outcome.raw, job.settings.metric_weights)
+        terms = Ranges.of_details(details["ranges"]).terms(outcome.raw, job.settings.metric_weights)
         if search is not None:
             terms["near_duplicate_cost"] = outcome.near_duplicate_cost
         details |= {"objective": outcome.objective, "terms": terms, "best_cells": before.details["cells"]}
@@ -230,21 +230,17 @@ def _problem(
 ) -> "SampleProblem":
     """Read the sample; details and frame are those of the policies so far."""
     from fineweb_mask.models.selection.corpus.sample import CorpusStatistics, SampleProblem
+    from fineweb_mask.models.selection.problem.normalisation import Ranges
 
     files = track("parts of the sample", job.samples)
     found = [tree for file in files if (tree := nested(read_arrays(job.workspace.resolve(file))))]
     survey = CorpusStatistics.total([CorpusStatistics.of_arrays(tree["survey"]) for tree in found])
     sample = Documents.concatenate([Documents.of_arrays(tree["sample"]) for tree in found])
-    known: dict[str, Any] = {} if details is None else {"ranges": _ranges(details), "spare": details["spare"]}
+    known: dict[str, Any] = {}
+    if details is not None:
+        known = {"ranges": Ranges.of_details(details["ranges"]), "spare": details["spare"]}
     groups = job.settings.groups
     return SampleProblem(sample, survey, job.settings, DIRECTIONS, device, frame=frame, groups=groups, **known)
-
-
-def _ranges(details: dict[str, Any]) -> "Ranges":
-    """Return the ranges that `asdict` made details of."""
-    from fineweb_mask.models.selection.problem.normalisation import Ranges
-
-    return Ranges.of_details(details["ranges"])
 
 
 class KeepPolicyJob(ProductJob):

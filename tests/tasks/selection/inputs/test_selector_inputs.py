@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from fineweb_mask.models.embedding.arrow import vectors_of
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.quality.importance import ImportanceWeights, NgramBuckets, log_ratios
-from fineweb_mask.models.selection.selectors.bandit import solve_quad
+from fineweb_mask.models.selection.selectors.clusters import solve_quad
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.quality import EduScorerSettings
 from fineweb_mask.models.settings.selectors.registry import SELECTORS
