@@ -157,23 +157,17 @@ def _try(parts: Parts, problem: SampleProblem, learned: Learned, device: torch.d
             measured = part._replace(worth=learned.rule.measure(part, device).worth)
             found.append(search.candidates(measured, device))
             candidates.append(measured.take(found[-1][0]))
-        penalties = [np.zeros(len(index), dtype=np.float32) for index, _ in found]
-        for cluster in range(len(search.centres)):
-            of_cluster = [(clusters == cluster).nonzero()[0] for _, clusters in found]
-            documents = Documents.concatenate(
-                [part.take(own) for part, own in zip(candidates, of_cluster, strict=True)]
+        everyone, clusters = Documents.concatenate(candidates), np.concatenate([of_part for _, of_part in found])
+        penalties = np.zeros(len(clusters), dtype=np.float32)
+        for cluster in np.unique(clusters):
+            own = clusters == cluster
+            penalties[own] = near_duplicate_penalties(
+                learned.rule, search.levels, problem.settings.near_duplicates, everyone.take(own), device
             )
-            if len(documents.quality):
-                lowered = near_duplicate_penalties(
-                    learned.rule, search.levels, problem.settings.near_duplicates, documents, device
-                )
-                ends = np.cumsum([len(own) for own in of_cluster])
-                for of_part, own, by in zip(penalties, of_cluster, np.split(lowered, ends[:-1]), strict=True):
-                    of_part[own] = by
-        candidates = [part._replace(charges=penalty) for part, penalty in zip(candidates, penalties, strict=True)]
+        by_part = np.split(penalties, np.cumsum([len(index) for index, _ in found])[:-1])
+        candidates = [part._replace(charges=of_part) for part, of_part in zip(candidates, by_part, strict=True)]
         some = [part for part in candidates if len(part.quality)]
         penalised = apply(lambda: some, learned.rule, search.margins, problem.budgets, device)  # noqa: B023
-        everyone = Documents.concatenate(candidates)
         costs = {name: int(everyone.costs[own].sum()) for name, own in inside(everyone, search.floors)}
         if search.is_wide_enough(penalised.rule.thresholds, costs, problem.budgets):
             break
