@@ -9,12 +9,11 @@ from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.comparison.variants import reads_targets
 from fineweb_mask.tasks.select import SelectJob
-from fineweb_mask.tasks.selection.blocks import merged
+from fineweb_mask.tasks.selection.blocks import Groups, grouped, merged
 from fineweb_mask.tasks.selection.budgets import BudgetsJob, PriceJob
 from fineweb_mask.tasks.selection.corpus.learning import KeepPolicyJob, LearnJob, SampleJob
 from fineweb_mask.tasks.selection.corpus.passes import MeasureJob, penalties_jobs
-from fineweb_mask.tasks.selection.groups import Groups, grouped
-from fineweb_mask.tasks.selection.inputs.given import EarlierSelection
+from fineweb_mask.tasks.selection.inputs.selector_inputs import EarlierSelection
 from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.records.counts import Counts, account, why_none_is_left
 from fineweb_mask.tasks.workspace.references import StageFile

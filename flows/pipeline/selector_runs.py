@@ -13,7 +13,7 @@ from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.comparison.page import ComparisonJob
 from fineweb_mask.tasks.comparison.variants import RangesJob, VariantJob, noted_seconds
 from fineweb_mask.tasks.inference.scorers import QualityModel
-from fineweb_mask.tasks.selection.groups import grouped
+from fineweb_mask.tasks.selection.blocks import grouped
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 

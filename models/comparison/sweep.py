@@ -102,7 +102,7 @@ def sweep(
 
 
 def _hold_matrices(block: BlockSolver) -> None:
-    kernels = [metric for metric in block.metrics(block.budget).values() if isinstance(metric, SupportsKernel)]
+    kernels = [metric for metric in block.metrics.values() if isinstance(metric, SupportsKernel)]
     curved = not all(metric.linear_in_v for metric in kernels)  # then greedy picks for every value
     if curved and 4 * block.rows.n**2 * len(kernels) <= HELD_BYTES:
         for metric in kernels:
@@ -110,12 +110,12 @@ def _hold_matrices(block: BlockSolver) -> None:
 
 
 def _solve(block: BlockSolver, lamb: float, last: _Found | None) -> _Found:
-    block.ranges(block.budget)  # found before the clock of the first value starts
+    _ = block.ranges  # found before the clock of the first value starts
     history, started = History(), time.perf_counter()
-    metrics = block.metrics(block.budget).values()
+    metrics = block.metrics.values()
     warm = all(isinstance(metric, SupportsKernel) and metric.linear_in_v for metric in metrics)
     start = last.solution.relaxed if last is not None and warm else None
-    scaled, solution = block.solve(block.budget, history, lamb, start)
+    scaled, solution = block.solve(history, lamb, start)
     seconds = time.perf_counter() - started
     return _Found(lamb, scaled, solution, history, seconds, scaled.terms(solution.mask))
 

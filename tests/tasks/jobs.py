@@ -16,7 +16,7 @@ from fineweb_mask.tasks.materialize import MaterializeJob, materialize
 from fineweb_mask.tasks.score import ScoreJob
 from fineweb_mask.tasks.score_embed import ScoreEmbedJob
 from fineweb_mask.tasks.select import SelectJob
-from fineweb_mask.tasks.selection.groups import grouped
+from fineweb_mask.tasks.selection.blocks import grouped
 from fineweb_mask.tasks.workspace.references import StageFile
 
 

@@ -149,7 +149,7 @@ SELECTORS: dict[str, SelectorEntry] = {
         is_sampled=True,
     ),
     "quad": SelectorEntry(
-        "selectors.bandit:solve_quad",
+        "selectors.clusters:solve_quad",
         "a score that only documents of promising clusters are given",
         "c d for c clusters, and the score of some",
         "Quad, arXiv 2409.16986",
