@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from fineweb_mask.models.quality.registry import load_scorer
 from fineweb_mask.tasks.inference.scorers import QualityModel
-from fineweb_mask.tasks.processes.worker import serve
+from fineweb_mask.tasks.processes.workers import serve
 
 SCORES, ERROR = b"+", b"!"
 TEXTS = pa.schema([pa.field("text", pa.large_string())])

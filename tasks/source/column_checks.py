@@ -13,7 +13,7 @@ from fineweb_mask.tasks.source.column_types import schema_of
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.jsonl import first_columns
 from fineweb_mask.tasks.source.reader import BROKEN_FILE_ERRORS, ShardReader, open_parquet_source
-from fineweb_mask.tasks.source.warc.records import COLUMNS as WARC_COLUMNS
+from fineweb_mask.tasks.source.warc import COLUMNS as WARC_COLUMNS
 from fineweb_mask.tasks.storage.remote.errors import is_transient
 from fineweb_mask.tasks.workspace.job import BadShardError
 

@@ -15,11 +15,11 @@ import pyarrow as pa
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.models.settings import SourceSettings
+from fineweb_mask.tasks.processes.texts import with_texts
 from fineweb_mask.tasks.source.discovery import SourceShard, discover
 from fineweb_mask.tasks.source.jsonl import jsonl_records
 from fineweb_mask.tasks.source.reader import BROKEN_FILE_ERRORS, open_parquet_source
-from fineweb_mask.tasks.source.warc.pages import with_texts
-from fineweb_mask.tasks.source.warc.records import warc_records
+from fineweb_mask.tasks.source.warc import warc_records
 from fineweb_mask.tasks.storage.remote.errors import is_transient
 
 FILES, ROWS = 4, 1_000

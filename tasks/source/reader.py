@@ -15,11 +15,11 @@ from fineweb_mask.models.columns import ColumnTypeError, is_text, plain_type
 from fineweb_mask.models.documents import conform
 from fineweb_mask.models.schemas import FINEWEB, RESERVED_COLUMNS
 from fineweb_mask.models.settings import SourceSettings
+from fineweb_mask.tasks.processes.texts import with_texts
 from fineweb_mask.tasks.source.discovery import SourceShard, fingerprint_of
 from fineweb_mask.tasks.source.jsonl import jsonl_records, jsonl_schema, record_batches
-from fineweb_mask.tasks.source.warc.pages import with_texts
-from fineweb_mask.tasks.source.warc.records import COLUMNS as WARC_COLUMNS
-from fineweb_mask.tasks.source.warc.records import BrokenWarcError, count_rows, warc_records
+from fineweb_mask.tasks.source.warc import COLUMNS as WARC_COLUMNS
+from fineweb_mask.tasks.source.warc import BrokenWarcError, count_rows, warc_records
 from fineweb_mask.tasks.storage.remote.errors import is_transient
 from fineweb_mask.tasks.storage.remote.filesystem import invalidate_listing, is_local, open_filesystem
 from fineweb_mask.tasks.storage.remote.remote_file import RemoteFile, open_source
