@@ -151,8 +151,9 @@ def read_footer(path: Path) -> pq.FileMetaData | None:
         if remote is None:
             return None
     try:
-        return remote.footer(path)
-    except DamagedFileError:
+        with remote.open(path) as file:
+            return read_metadata(file, str(path))
+    except (DamagedFileError, FileNotFoundError):
         return None
 
 

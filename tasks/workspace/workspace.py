@@ -332,7 +332,7 @@ class Workspace:
     def check_reachable(self) -> None:
         """Raise `RemoteError` if the workspace is at a URL that cannot be listed."""
         if self._remote is not None:
-            self._remote.store.check()
+            self._remote.store.list_files(LAST_RUN)
 
 
 def remove_partial_files(found: Iterable[Path]) -> None:

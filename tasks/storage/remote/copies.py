@@ -28,10 +28,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TextIO
 
-import pyarrow.parquet as pq
-
 from fineweb_mask.models.errors import StorageError
-from fineweb_mask.tasks.storage.parquet import read_metadata
 from fineweb_mask.tasks.storage.remote.buckets import endpoint
 from fineweb_mask.tasks.storage.remote.filesystem import FileInfo
 from fineweb_mask.tasks.storage.remote.object_store import Store
@@ -161,15 +158,7 @@ class RemoteFolder:
         name, info = self.name_of(path), self.info(path)
         if name is None or info is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.url_of(path))
-        return self.store.open(name, info)
-
-    def footer(self, path: Path) -> pq.FileMetaData | None:
-        """Return the footer of a Parquet file at the URL, without a copy; None if the file does not exist."""
-        try:
-            with self.open(path) as file:
-                return read_metadata(file, str(path))
-        except FileNotFoundError:
-            return None
+        return RemoteFile(self.store.url_of(name), info)
 
     def download(self, path: Path) -> None:
         """Copy a file, or all files below a folder, to where they are not or have another version."""

@@ -62,10 +62,6 @@ class RemoteFile(io.RawIOBase):
         """Return True."""
         return True
 
-    def tell(self) -> int:
-        """Return the position of the next read, in bytes."""
-        return self._position
-
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Set the position of the next read, in bytes."""
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self.version.bytes}[whence]
