@@ -17,8 +17,8 @@ from fineweb_mask.tasks.fit.job import FitJob, sampled_texts
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.reader import ShardReader
-from fineweb_mask.tasks.workspace.arrays import write_arrays
 from fineweb_mask.tasks.workspace.job import BadShardError, Dependencies, Stage, stage_task
+from fineweb_mask.tasks.workspace.stage_parquet import write_arrays
 
 SAMPLE_DOCUMENTS = 20_000
 """Documents in which the n-grams of the corpus are counted (`dsir`)."""

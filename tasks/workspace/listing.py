@@ -6,7 +6,7 @@ of a run. The index is a cache: footers that it lacks are read from the files, s
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, Self
 
@@ -86,21 +86,11 @@ class Listing:
 
     def find(self, stage_folder: str, shard: str, key: StageKey) -> StageFile | None:
         """Return a reference to a shard's file of this key, or None if it was not there."""
-        path, fingerprint = f"{stage_folder}/{stage_file_name(shard, key)}", key.fingerprint
+        path = f"{stage_folder}/{stage_file_name(shard, key)}"
         footer = self._footers.get(path)
-        if footer is None or footer.fingerprint != fingerprint:
+        if footer is None or footer.fingerprint != key.fingerprint:
             return None
-        details = json.loads(footer.details)
-        return StageFile(
-            stage=key.stage,
-            name=shard,
-            path=path,
-            rows=footer.rows,
-            bytes=footer.bytes,
-            fingerprint=details.get("content", fingerprint),
-            details=details,
-            cached=True,
-        )
+        return StageFile.current(key, shard, path, footer.rows, footer.bytes, json.loads(footer.details))
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -113,11 +103,9 @@ def update_index(workspace: Workspace) -> None:
     for folder in FOLDERS:
         known, found = _indexed(workspace, folder), _footers(workspace, folder)
         if known != found:
-            rows = [(path, *footer) for path, footer in sorted(found.items())]
-            columns = [[row[place] for row in rows] for place in range(len(INDEX))]
-            arrays = [pa.array(column, field.type) for column, field in zip(columns, INDEX, strict=True)]
+            rows = [{"path": path, **footer._asdict()} for path, footer in sorted(found.items())]
             with atomic_write(workspace.index_path(folder)) as partial:
-                write_table(pa.table(arrays, schema=INDEX), partial, compression="zstd")
+                write_table(pa.Table.from_pylist(rows, INDEX), partial, compression="zstd")
 
 
 def _footers(workspace: Workspace, folder: str) -> dict[str, Footer]:
@@ -152,5 +140,4 @@ def _indexed(workspace: Workspace, folder: str) -> dict[str, Footer]:
             table = read_table(ensure_local(workspace.index_path(folder)), schema=INDEX)
     except (OSError, pa.ArrowException):
         return {}
-    columns: Sequence[list[object]] = [column.to_pylist() for column in table.columns]
-    return {str(name): Footer(*values) for name, *values in zip(*columns, strict=True)}
+    return {row.pop("path"): Footer(**row) for row in table.to_pylist()}

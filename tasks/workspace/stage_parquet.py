@@ -3,10 +3,12 @@
 Guarantees: a file is current only if the key in its footer equals the key of the file that would be built now, and the
 footer is as it was written. A file with damaged pages is current until it is read; the read then fails, and the run
 builds the file again.
+
+Named arrays are written as such a file, too: one row for each array, exactly as it is.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from numpy.typing import NDArray
 
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
+from fineweb_mask.models.schemas import ARRAYS
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.parquet import DamagedFileError, VerifiedFile, add_checksums, read_metadata
 from fineweb_mask.tasks.storage.remote.copies import remote_of, size_of
@@ -114,6 +117,37 @@ def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
         yield opened.enter_context(file)
 
 
+def write_arrays(path: Path, key: StageKey, arrays: Mapping[str, NDArray[Any]], details: Mapping[str, Any]) -> None:
+    """Write arrays and details; equal ones give equal bytes.
+
+    Those with the same prefix, up to the first `/`, can be read without the others if they are together.
+    """
+    with stage_file_writer(path, ARRAYS, key, use_dictionary=False) as writer:
+        before = None
+        for name, array in arrays.items():
+            prefix = name.partition("/")[0]
+            if prefix != before:
+                writer.flush()
+            before = prefix
+            columns = [[name], [array.dtype.str], [list(array.shape)], [np.ascontiguousarray(array).tobytes()]]
+            writer.write(pa.record_batch(columns, schema=ARRAYS))
+        writer.details = dict(details)
+
+
+def read_arrays(path: Path, prefix: str | None = None) -> dict[str, NDArray[Any]]:
+    """Read the arrays, or those with a prefix; they can be written to."""
+    found: dict[str, NDArray[Any]] = {}
+    with open_parquet(path) as file:
+        groups = list(range(file.metadata.num_row_groups))
+        if prefix is not None:
+            first = [file.metadata.row_group(group).column(0).statistics.min for group in groups]
+            groups = [group for group in groups if first[group].partition("/")[0] == prefix]
+        for batch in file.iter_batches(1, row_groups=groups):
+            [(name, kind, shape, content)] = zip(*(column.to_pylist() for column in batch.columns), strict=True)
+            found[name] = np.frombuffer(content, dtype=kind).reshape(shape).copy()
+    return found
+
+
 def row_group_ends(file: pq.ParquetFile) -> NDArray[np.int64]:
     """Return the number of rows up to the end of each row group."""
     sizes = [file.metadata.row_group(index).num_rows for index in range(file.metadata.num_row_groups)]
@@ -184,14 +218,4 @@ def current_parquet(workspace: Workspace, path: Path, name: str, key: StageKey) 
     footer = key_and_details(metadata)
     if metadata is None or footer is None or size is None or footer[0] != key:
         return None
-    details = footer[1]
-    return StageFile(
-        stage=key.stage,
-        name=name,
-        path=workspace.relative(path),
-        rows=metadata.num_rows,
-        bytes=size,
-        fingerprint=details.get("content", key.fingerprint),
-        details=details,
-        cached=True,
-    )
+    return StageFile.current(key, name, workspace.relative(path), metadata.num_rows, size, footer[1])

@@ -16,8 +16,8 @@ from fineweb_mask.tasks.fit.job import sampled_texts
 from fineweb_mask.tasks.fit.targets import FitTargetsJob, fit_targets
 from fineweb_mask.tasks.inference.encoder_pool import load_copy
 from fineweb_mask.tasks.source.discovery import find_files
-from fineweb_mask.tasks.workspace.arrays import read_arrays
 from fineweb_mask.tasks.workspace.job import BadShardError
+from fineweb_mask.tasks.workspace.stage_parquet import read_arrays
 from tests.tasks.conftest import sentence
 
 EXAMPLES = [

@@ -13,7 +13,7 @@ from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.fit.job import sampled_texts
 from fineweb_mask.tasks.fit.targets import fit_targets
 from fineweb_mask.tasks.selection.inputs.selector_inputs import InputColumns
-from fineweb_mask.tasks.workspace.arrays import read_arrays
+from fineweb_mask.tasks.workspace.stage_parquet import read_arrays
 from tests.tasks.fit.test_targets import EXAMPLES, job_of
 
 
