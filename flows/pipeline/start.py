@@ -23,7 +23,7 @@ from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.inference.gpu import offer_slots
 from fineweb_mask.tasks.processes.workers import end_workers
 from fineweb_mask.tasks.registry import refreshed_by
-from fineweb_mask.tasks.source.column_types import differing
+from fineweb_mask.tasks.source.columns import differing
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.storage.disk_errors import disk_errors_explained
 from fineweb_mask.tasks.storage.parquet import DamagedFileError

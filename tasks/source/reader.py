@@ -2,7 +2,7 @@
 
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -39,6 +39,18 @@ TAKEN_NAMES = RESERVED_COLUMNS | QUERY_COLUMNS | set(FINEWEB.names)
 BROKEN_FILE_ERRORS = (pa.ArrowException, EOFError, zlib.error, UnicodeError, BrokenWarcError)
 
 
+@contextmanager
+def broken_files(explained: Callable[[Exception], Exception] | None = None) -> Iterator[None]:
+    """End the block where a file cannot be read, or raise the error `explained`; what may pass is raised as it is."""
+    try:
+        yield
+    except (*BROKEN_FILE_ERRORS, OSError) as error:
+        if is_transient(error):
+            raise
+        if explained is not None:
+            raise explained(error) from error
+
+
 class ShardReader:
     """Streams one source file as batches with FineWeb's nine columns, then the extra ones.
 
@@ -73,12 +85,8 @@ class ShardReader:
         self._fingerprint = self._current_fingerprint()
         if settings.fingerprint == "mtime" and self._fingerprint != shard.fingerprint:
             raise self._error("the file changed after the run started; run again")
-        try:
+        with broken_files(self._error):
             schema, self.rows = self._schema_and_rows()
-        except (*BROKEN_FILE_ERRORS, OSError) as error:
-            if is_transient(error):
-                raise
-            raise self._error(error) from error
         is_empty = shard.format == "jsonl" and not self.rows  # without any row, there are no columns
         if not schema.names and not is_empty:
             raise self._error(f"none of its {self.rows:,} rows can be read")
@@ -88,12 +96,8 @@ class ShardReader:
 
     def _current_fingerprint(self) -> str:
         invalidate_listing(self._filesystem, self._path)
-        try:
+        with broken_files(self._error):
             info = attempt(self.shard.url, self._filesystem.info, self._path)
-        except OSError as error:
-            if is_transient(error):
-                raise
-            raise self._error(error) from error
         if info["type"] != "file":
             raise self._error("this is a pipe, a socket or a device, or a link to one: it must be a file")
         if not info["size"] and self.shard.relative.lower().endswith((".gz", ".zst")):
@@ -147,16 +151,15 @@ class ShardReader:
         most 1,000 rows and, but for its last row, 64 MiB.
         """
         with self._read():
-            for batch, problems in (
-                self._parquet_batches() if self.shard.format == "parquet" else self._record_batches()
-            ):
+            found = self._parquet_batches() if self.shard.format == "parquet" else self._record_batches()
+            for batch, problems in found:
                 yield batch, problems
                 self._rows_read += batch.num_rows
 
     def texts(self, rows: NDArray[np.int64]) -> Iterator[pa.Array]:
         """Yield the texts of ascending rows, (n,), of a Parquet file in batches; other row groups are not read."""
         name = self.settings.text_column
-        with self._read(), self._open_parquet() as file:
+        with self._read(), open_parquet_source(self.shard.url) as file:
             first = 0
             for group in range(file.num_row_groups):
                 stop = first + file.metadata.row_group(group).num_rows
@@ -188,14 +191,11 @@ class ShardReader:
             return jsonl_schema(self.shard, self.settings.max_document_bytes)
         if self.shard.format == "warc":
             return WARC_COLUMNS, count_rows(self.shard)
-        with self._open_parquet() as file:
+        with open_parquet_source(self.shard.url) as file:
             return file.schema_arrow, file.metadata.num_rows
 
-    def _open_parquet(self) -> pq.ParquetFile:
-        return open_parquet_source(self.shard.url)
-
     def _parquet_batches(self) -> Iterator[tuple[pa.RecordBatch, pa.Array | None]]:
-        with self._open_parquet() as file:
+        with open_parquet_source(self.shard.url) as file:
             wanted = {*FINEWEB.names, self.settings.text_column, self.settings.id_column}
             wanted |= {field.name for field in self.extra}
             columns = [name for name in file.schema_arrow.names if name in wanted]
