@@ -130,7 +130,9 @@ def _first_rows(shard: SourceShard) -> tuple[list[Row], float]:
     """Return the first rows of a file, none if it cannot be read, and about how many of its bytes they are."""
     with broken_files():
         if shard.format == "jsonl":
-            found: list[Row] = [one for one in islice(jsonl_records(shard, LARGEST), ROWS) if isinstance(one, dict)]
+            found: list[Row] = [
+                one for one in islice(jsonl_records(shard.url, shard.relative, LARGEST), ROWS) if isinstance(one, dict)
+            ]
             size = sum(len(str(one)) for one in found)
             return found, size * (0.3 if shard.relative.endswith((".gz", ".zst")) else 1.0)
         if shard.format == "warc":

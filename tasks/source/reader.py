@@ -239,7 +239,7 @@ class ShardReader:
         if self.shard.format == "warc":
             records = with_texts(warc_records(self.shard, largest))
         else:
-            records = jsonl_records(self.shard, largest)
+            records = jsonl_records(self.shard.url, self.shard.relative, largest)
         for batch, problems in record_batches(records, fields, BATCH_ROWS, BATCH_BYTES):
             yield self._conform(batch), problems
 

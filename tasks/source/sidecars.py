@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict
 from fineweb_mask.models.settings.quality import SHARD, SidecarScorerSettings
 from fineweb_mask.tasks.source.discovery import SourceShard, content_of, fingerprint_of, stem_of
 from fineweb_mask.tasks.source.hub import pin_commit
-from fineweb_mask.tasks.source.jsonl import records
+from fineweb_mask.tasks.source.jsonl import jsonl_records
 from fineweb_mask.tasks.source.reader import BROKEN_FILE_ERRORS, open_parquet_source
 from fineweb_mask.tasks.storage.remote.errors import is_missing, is_transient
 from fineweb_mask.tasks.storage.remote.filesystem import open_filesystem
@@ -31,10 +31,6 @@ MOST_LINE_BYTES = 32 * 2**20
 
 SPAN = 3
 """Values of a span of Dolma: its start, its end and its score."""
-
-
-class _WrongValueError(ValueError):
-    """A row of a sidecar holds no score."""
 
 
 class Sidecar(BaseModel):
@@ -136,9 +132,9 @@ def _read(url: str, settings: SidecarScorerSettings) -> NDArray[Any]:
     if url.lower().endswith(".parquet"):
         return _parquet_values(url, settings.field)
     values = []
-    for row, record in enumerate(records(url, url.lower(), MOST_LINE_BYTES)):
+    for row, record in enumerate(jsonl_records(url, url, MOST_LINE_BYTES)):
         if isinstance(record, str):
-            raise _WrongValueError(f"row {row:,} is not a JSON object: {record}")
+            raise TypeError(f"row {row:,} is not a JSON object: {record}")
         values.append(_score(_inside(record, settings.field), row))
     return np.array(values, dtype=np.float64)
 
@@ -185,5 +181,5 @@ def _score(value: object, row: int) -> float:
     if isinstance(value, Sequence) and len(value) == 1 and isinstance(value[0], Sequence) and len(value[0]) == SPAN:
         value = value[0][-1]
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _WrongValueError(f"row {row:,} must hold a number or one span with a score, received {value!r:.80}")
+        raise TypeError(f"row {row:,} must hold a number or one span with a score, received {value!r:.80}")
     return float(value)
