@@ -196,5 +196,4 @@ def _scores(rows: Sequence[Row], columns: Sequence[str]) -> list[ScoreColumn]:
         ]
         if numbers and len(set(numbers)) > 1:
             found.append(ScoreColumn(name, min(numbers), max(numbers), 1 - len(numbers) / len(rows)))
-    is_rounded = {score.name: score.name.startswith("int_") for score in found}
-    return sorted(found, key=lambda score: (is_rounded[score.name], score.missing))
+    return sorted(found, key=lambda score: (score.name.startswith("int_"), score.missing))  # int_ is rounded

@@ -114,10 +114,8 @@ class ShardReader:
 
     def _extra_fields(self, schema: pa.Schema) -> list[pa.Field]:
         known = {*FINEWEB.names, self.settings.text_column, self.settings.id_column}
-        if self.settings.extra_columns == "all":
-            names = [name for name in schema.names if name not in known]
-        else:
-            names = [name for name in self.settings.extra_columns if name not in known]
+        wanted = schema.names if self.settings.extra_columns == "all" else self.settings.extra_columns
+        names = [name for name in wanted if name not in known]
         if taken := [name for name in names if name.lower() in TAKEN_NAMES]:  # SQL ignores case
             raise self._error(
                 f"column {taken[0]!r} has a name that the pipeline uses itself: "

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.remote.copies import on_this_machine
-from fineweb_mask.tasks.workspace.stage_parquet import read_key
+from fineweb_mask.tasks.workspace.stage_parquet import key_and_details, read_footer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 Values_contra = TypeVar("Values_contra", contravariant=True)
@@ -35,10 +35,8 @@ class RowWriter(Protocol[Values_contra]):
 def discard_finished(workspace: Workspace) -> None:
     """Delete checkpoints of complete files, left by runs that were killed right after writing the file."""
     for folder in workspace.here.glob("*/.parts/*"):
-        if (
-            read_key(workspace.root / folder.parents[1].relative_to(workspace.here) / f"{folder.name}.parquet")
-            is not None
-        ):
+        output = workspace.root / folder.parents[1].relative_to(workspace.here) / f"{folder.name}.parquet"
+        if key_and_details(read_footer(output)) is not None:
             shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -80,9 +80,7 @@ class Stage:
     run_with: tuple[str, ...] = ()  # the single-stage flows (`fineweb-mask run --only`) that run its jobs
     per_shard: bool = False  # a bad shard can be quarantined while the others go on
     documents: Callable[[StageFile], tuple[int, int]] | None = None  # entered and left; None if its rows are none
-    gathers: bool = (
-        False  # its job comes last of those shown under its name, and the time of all is recorded as its own
-    )
+    gathers: bool = False  # its job is the last of those shown under its name; the time of all is recorded as its own
     counts: tuple[str, str] | None = None  # a document's states before and after it, as `Counts.amounts` names them
 
     @property

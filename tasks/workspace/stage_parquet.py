@@ -200,12 +200,6 @@ def key_and_details(metadata: pq.FileMetaData | None) -> tuple[StageKey, dict[st
         return None
 
 
-def read_key(path: Path) -> StageKey | None:
-    """Return the key of a stage file, or None if the file is missing or incomplete."""
-    footer = key_and_details(read_footer(path))
-    return None if footer is None else footer[0]
-
-
 def read_fingerprint(path: Path) -> str | None:
     """Return the fingerprint that later stages depend on, or None if the file is missing or incomplete."""
     footer = key_and_details(read_footer(path))

@@ -114,9 +114,7 @@ class Workspace:
         text = str(root).removeprefix("file://")
         remote = remote_folder(text, scratch) if is_url(text) else None
         self.root = Path(text).absolute() if remote is None else remote.root
-        self.here = (
-            self.root if remote is None else remote.here
-        )  # for locks and checkpoints, which stay on this machine
+        self.here = self.root if remote is None else remote.here  # for locks and checkpoints: stays on this machine
         self.url = None if remote is None else remote.url  # None for a local folder
         self.fitted = self.root / "fitted"  # models and statistics that were fitted on this corpus
         self.arrivals = self.fitted / "arrivals.json"  # names of the shards, in the order in which they came
@@ -210,7 +208,8 @@ class Workspace:
         """
         self.check_is_ours()
         with self._lock_file(".lock") as lock:
-            self._mark()
+            with disk_errors_explained(self.here), suppress(FileExistsError):
+                (self.here / MARKER).touch(exist_ok=False)
             if _try_lock(lock, fcntl.LOCK_EX):
                 self._delete_leftovers()
             _wait_for(lock, fcntl.LOCK_SH, f"waiting for what removes files from {self.display_path(self.root)}")
@@ -280,10 +279,6 @@ class Workspace:
                 raise _unusable(self.here, error) from error
         with open(handle, "a", encoding="utf-8") as file:  # noqa: PTH123 - a file that is open
             yield file
-
-    def _mark(self) -> None:
-        with disk_errors_explained(self.here), suppress(FileExistsError):
-            (self.here / MARKER).touch(exist_ok=False)
 
     def check_is_ours(self) -> None:
         """Check that the folder or URL is new, empty or a workspace, before anything in it is replaced or removed.
