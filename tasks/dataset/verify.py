@@ -33,8 +33,7 @@ from fineweb_mask.tasks.dataset.publish import CARD, PROVENANCE
 from fineweb_mask.tasks.dataset.record import digest_on_card, record_digest
 from fineweb_mask.tasks.source.hub import pin_commit
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
-from fineweb_mask.tasks.storage.remote.filesystem import is_local, open_filesystem
-from fineweb_mask.tasks.storage.remote.remote_file import RemoteFile
+from fineweb_mask.tasks.storage.remote.filesystem import RemoteFile, is_local, open_filesystem
 from fineweb_mask.tasks.storage.remote.retries import attempt
 from fineweb_mask.tasks.workspace.manifest import Manifest, ManifestFile
 from fineweb_mask.tasks.workspace.records.runs import LastRun

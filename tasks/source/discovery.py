@@ -17,8 +17,7 @@ from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.models.urls import is_url
 from fineweb_mask.tasks.source.hub import pin_commit
 from fineweb_mask.tasks.storage.remote.errors import is_missing, is_transient
-from fineweb_mask.tasks.storage.remote.filesystem import file_info, is_local, open_filesystem, version_of
-from fineweb_mask.tasks.storage.remote.remote_file import open_source
+from fineweb_mask.tasks.storage.remote.filesystem import file_info, is_local, open_filesystem, open_source, version_of
 from fineweb_mask.tasks.storage.remote.retries import attempt
 
 Format = Literal["parquet", "jsonl", "warc"]

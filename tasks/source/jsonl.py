@@ -11,7 +11,7 @@ import pyarrow as pa
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.tasks.source.discovery import SourceShard
-from fineweb_mask.tasks.storage.remote.remote_file import open_source
+from fineweb_mask.tasks.storage.remote.filesystem import open_source
 
 FIRST_ROWS = 10_000
 """Rows in which a column is looked for before any work."""

@@ -21,8 +21,13 @@ from fineweb_mask.tasks.source.jsonl import jsonl_records, jsonl_schema, record_
 from fineweb_mask.tasks.source.warc import COLUMNS as WARC_COLUMNS
 from fineweb_mask.tasks.source.warc import BrokenWarcError, count_rows, warc_records
 from fineweb_mask.tasks.storage.remote.errors import is_transient
-from fineweb_mask.tasks.storage.remote.filesystem import invalidate_listing, is_local, open_filesystem
-from fineweb_mask.tasks.storage.remote.remote_file import RemoteFile, open_source
+from fineweb_mask.tasks.storage.remote.filesystem import (
+    RemoteFile,
+    invalidate_listing,
+    is_local,
+    open_filesystem,
+    open_source,
+)
 from fineweb_mask.tasks.storage.remote.retries import attempt
 from fineweb_mask.tasks.workspace.job import BadShardError
 

@@ -21,8 +21,7 @@ from fineweb_mask.tasks.source.hub import pin_commit
 from fineweb_mask.tasks.source.jsonl import jsonl_records
 from fineweb_mask.tasks.source.reader import BROKEN_FILE_ERRORS, open_parquet_source
 from fineweb_mask.tasks.storage.remote.errors import is_missing, is_transient
-from fineweb_mask.tasks.storage.remote.filesystem import open_filesystem
-from fineweb_mask.tasks.storage.remote.remote_file import open_source
+from fineweb_mask.tasks.storage.remote.filesystem import open_filesystem, open_source
 from fineweb_mask.tasks.storage.remote.retries import attempt
 from fineweb_mask.tasks.workspace.job import BadShardError
 

@@ -30,9 +30,8 @@ from typing import TextIO
 
 from fineweb_mask.models.errors import StorageError
 from fineweb_mask.tasks.storage.remote.buckets import endpoint
-from fineweb_mask.tasks.storage.remote.filesystem import FileInfo
+from fineweb_mask.tasks.storage.remote.filesystem import FileInfo, RemoteFile
 from fineweb_mask.tasks.storage.remote.object_store import Store
-from fineweb_mask.tasks.storage.remote.remote_file import RemoteFile
 
 FITTED = "fitted"
 """Folder of a workspace whose files, models, stay on this machine for later processes."""

@@ -18,8 +18,7 @@ from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.urls import is_writable_url
 from fineweb_mask.tasks.storage.remote.buckets import open_bucket, split_url
 from fineweb_mask.tasks.storage.remote.errors import ChangedError, RemoteError, is_missing, redacted, response_of
-from fineweb_mask.tasks.storage.remote.filesystem import BucketFiles, FileInfo, file_info
-from fineweb_mask.tasks.storage.remote.remote_file import RemoteFile
+from fineweb_mask.tasks.storage.remote.filesystem import BucketFiles, FileInfo, RemoteFile, file_info
 from fineweb_mask.tasks.storage.remote.retries import attempt
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import pytest
 
 from fineweb_mask.models.schemas import HASHES
 from fineweb_mask.tasks.dedup.sort import sort_rows
-from fineweb_mask.tasks.storage.remote.remote_file import RemoteFile
+from fineweb_mask.tasks.storage.remote.filesystem import RemoteFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.conftest import Bucket
 from tests.tasks.dedup.hashed import text_hash, write_documents

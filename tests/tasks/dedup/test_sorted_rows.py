@@ -10,7 +10,7 @@ from fineweb_mask.models.schemas import HASHES, REPEATS
 from fineweb_mask.tasks.dedup import sorted_rows
 from fineweb_mask.tasks.dedup.sorted_rows import read_range, write_sorted
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
-from fineweb_mask.tasks.storage.remote.remote_file import RemoteFile
+from fineweb_mask.tasks.storage.remote.filesystem import RemoteFile
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import current_parquet
 from fineweb_mask.tasks.workspace.workspace import Workspace

@@ -26,7 +26,7 @@ from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.storage.remote import retries
 from fineweb_mask.tasks.storage.remote.errors import ChangedError, RemoteError
-from fineweb_mask.tasks.storage.remote.remote_file import RemoteFile
+from fineweb_mask.tasks.storage.remote.filesystem import RemoteFile
 from tests.tasks.conftest import document, write_rows
 from tests.tasks.hub_server import SIGNATURE, UNRANGED, HubServer
 
