@@ -37,18 +37,7 @@ from fineweb_mask.tasks.workspace.stage_parquet import read_footer
 from fineweb_mask.tasks.workspace.workspace import LAST_RUN, Workspace
 
 NAME = "catalog.duckdb"
-VIEWS = (
-    "documents",
-    "scores",
-    "masks",
-    "selected",
-    "embeddings",
-    "runs",
-    "drops",
-    "dropped",
-    "known",
-    "near_duplicates",
-)
+VIEWS = tuple("documents scores masks selected embeddings runs drops dropped known near_duplicates".split())
 FILES = pa.schema([(name, pa.string()) for name in ("stage", "shard", "path")])
 DROPS = pa.schema([*((name, pa.string()) for name in ("shard", "stage", "reason")), ("documents", pa.int64())])
 ROOT = r"regexp_extract(current_setting('temp_directory'), '^(.*/|)catalog[.]duckdb[.]tmp$', 1, 's')"

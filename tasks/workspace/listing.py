@@ -19,25 +19,9 @@ from fineweb_mask.tasks.workspace.references import StageFile, StageKey, shard_a
 from fineweb_mask.tasks.workspace.stage_parquet import key_and_details, read_footer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
-FOLDERS = (
-    "documents",
-    "known",
-    "dropped",
-    "hashes",
-    "repeats",
-    "duplicates",
-    "signatures",
-    "pairs",
-    "near_duplicates",
-    "scores",
-    "embeddings",
-    "samples",
-    "passes",
-    "rules",
-    "charges",
-    "prices",
-    "budgets",
-    "masks",
+FOLDERS = tuple(
+    "documents known dropped hashes repeats duplicates signatures pairs near_duplicates scores embeddings samples "
+    "passes rules charges prices budgets masks".split()
 )
 """Folders of stage files; other files with the names of shards are looked at one by one."""
 

@@ -6,17 +6,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-RECORDED_PACKAGES = (
-    "fineweb-mask",
-    "duckdb",
-    "fasttext",
-    "numpy",
-    "prefect",
-    "pyarrow",
-    "sentence-transformers",
-    "tokenizers",
-    "torch",
-    "transformers",
+RECORDED_PACKAGES = tuple(
+    "fineweb-mask duckdb fasttext numpy prefect pyarrow sentence-transformers tokenizers torch transformers".split()
 )
 
 
