@@ -31,7 +31,7 @@ from fineweb_mask.models.errors import DataError, FinewebMaskError
 from fineweb_mask.models.urls import is_url, reject_credentials
 from fineweb_mask.tasks.dataset.publish import CARD, PROVENANCE
 from fineweb_mask.tasks.dataset.record import digest_on_card, record_digest
-from fineweb_mask.tasks.source.hub import pin_commit
+from fineweb_mask.tasks.source.discovery import pin_commit
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
 from fineweb_mask.tasks.storage.remote.filesystem import RemoteFile, is_local, open_filesystem
 from fineweb_mask.tasks.storage.remote.retries import attempt

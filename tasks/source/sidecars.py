@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from fineweb_mask.models.settings.quality import SHARD, SidecarScorerSettings
-from fineweb_mask.tasks.source.discovery import SourceShard, content_of, fingerprint_of, stem_of
-from fineweb_mask.tasks.source.hub import pin_commit
+from fineweb_mask.tasks.source.discovery import SourceShard, content_of, fingerprint_of, pin_commit, stem_of
 from fineweb_mask.tasks.source.jsonl import jsonl_records
 from fineweb_mask.tasks.source.reader import BROKEN_FILE_ERRORS, open_parquet_source
 from fineweb_mask.tasks.storage.remote.errors import is_missing, is_transient
