@@ -95,7 +95,7 @@ class TaskRuns:
 
     def _submit(
         self,
-        task: StageTask[Any],
+        task: StageTask,
         what: str,
         reading: Sequence[StageJob],
         **given: Any,  # noqa: ANN401
@@ -134,7 +134,7 @@ class TaskRuns:
             future.wait()
             self._note(job, file, future)
 
-    def _make_task(self, task: StageTask[Any], what: str) -> "Task[..., Any]":
+    def _make_task(self, task: StageTask, what: str) -> "Task[..., Any]":
         stage, executor = task.stage.name, self._executor
 
         def run_one(job: StageJob, name: str, current: StageFile | None = None) -> Any:  # noqa: ANN401, ARG001
