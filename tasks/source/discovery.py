@@ -34,12 +34,8 @@ Format = Literal["parquet", "jsonl", "warc"]
 
 FORMATS: dict[str, Format] = {
     ".parquet": "parquet",
-    **{
-        f"{name}{compression}": "jsonl"
-        for name in (".jsonl", ".ndjson", ".json")
-        for compression in ("", ".gz", ".zst")
-    },
-    **{f"{name}{compression}": "warc" for name in (".warc", ".wet") for compression in ("", ".gz")},
+    **{f"{name}{packed}": "jsonl" for name in (".jsonl", ".ndjson", ".json") for packed in ("", ".gz", ".zst")},
+    **{f"{name}{packed}": "warc" for name in (".warc", ".wet") for packed in ("", ".gz")},
 }
 MOST_NAME_BYTES = 150
 """Longest name of a shard: file systems allow 255 bytes, of which a tag, a suffix and a partial file's name need 80."""

@@ -98,8 +98,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
     try:
         yield partial
         _sync(partial)
-        remote = remote_of(path)
-        if remote is None:
+        if (remote := remote_of(path)) is None:
             partial.replace(path)
         else:
             remote.upload(partial, path)
@@ -141,8 +140,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 def remove_file(path: Path) -> None:
     """Delete a file if it exists; in a remote workspace, also at the URL."""
     path.unlink(missing_ok=True)
-    remote = remote_of(path)
-    if remote is not None:
+    if (remote := remote_of(path)) is not None:
         remote.delete(path)
 
 

@@ -16,9 +16,9 @@ from obstore.exceptions import AlreadyExistsError, GenericError, PreconditionErr
 
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.urls import is_writable_url
-from fineweb_mask.tasks.storage.remote.buckets import open_bucket, split_url
+from fineweb_mask.tasks.storage.remote.buckets import open_bucket
 from fineweb_mask.tasks.storage.remote.errors import ChangedError, RemoteError, is_missing, redacted, response_of
-from fineweb_mask.tasks.storage.remote.filesystem import BucketFiles, FileInfo, RemoteFile, file_info
+from fineweb_mask.tasks.storage.remote.filesystem import FileInfo, RemoteFile, file_info, open_filesystem
 from fineweb_mask.tasks.storage.remote.retries import attempt
 
 if TYPE_CHECKING:
@@ -54,8 +54,7 @@ class Store:
                 f"{redacted(self.url)} cannot be written: give a folder, or a URL of s3://, gs:// or az://",
             )
         self._bucket = open_bucket(self.url)
-        self._files = BucketFiles(self.url)
-        self._root = "/".join(split_url(self.url)[1:]).rstrip("/")  # bucket and key, as `_files` takes them
+        self._files, self._root = open_filesystem(self.url)  # its paths are bucket and key
 
     def url_of(self, name: str) -> str:
         """Return the URL of a file."""
