@@ -10,8 +10,7 @@ from pathlib import Path
 import duckdb
 
 from fineweb_mask.models.errors import WorkspaceError
-from fineweb_mask.tasks.storage.atomic import make_folder
-from fineweb_mask.tasks.storage.disk_errors import disk_errno, disk_errors_explained, space_left
+from fineweb_mask.tasks.storage.atomic import disk_errno, disk_errors_explained, make_folder, space_left
 
 MEMORY = re.compile(r"([\d.]+)\s*(\w+)")
 UNCHANGED = "what was finished before is unchanged"

@@ -21,7 +21,7 @@ from fineweb_mask.tasks.training_files.order import write_documents
 from fineweb_mask.tasks.training_files.streaming import WRITERS, load_package
 from fineweb_mask.tasks.training_files.tokens import Tokenized, Tokenizer, check_tokens, write_tokens
 from fineweb_mask.tasks.workspace.manifest import Manifest, read_manifest
-from fineweb_mask.tasks.workspace.records.build_info import code_and_packages
+from fineweb_mask.tasks.workspace.records.runs import code_and_packages
 from fineweb_mask.tasks.workspace.references import StageKey, file_digest
 
 EXPORT = "export"

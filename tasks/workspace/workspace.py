@@ -20,8 +20,7 @@ from typing import Self, TextIO
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.urls import is_url
-from fineweb_mask.tasks.storage.atomic import make_folder, written_beside
-from fineweb_mask.tasks.storage.disk_errors import DISK_REMEDIES, disk_errors_explained
+from fineweb_mask.tasks.storage.atomic import DISK_REMEDIES, disk_errors_explained, make_folder, written_beside
 from fineweb_mask.tasks.storage.remote.copies import ensure_local, remote_folder
 from fineweb_mask.tasks.storage.remote.lease import HeldError, lease
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey, stage_file_name
