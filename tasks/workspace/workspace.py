@@ -13,8 +13,7 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from fnmatch import fnmatchcase
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Self, TextIO
 
 from fineweb_mask.models.errors import WorkspaceError
@@ -183,10 +182,8 @@ class Workspace:
         """Return the paths, local or remote, that match a pattern such as `fitted/*.json`, sorted."""
         if self._remote is None:
             return sorted(self.root.glob(pattern))
-        parts = pattern.split("/")
-        names = (name.split("/") for name in self._remote.files(parts[0]))
-        found = (name for name in names if len(name) == len(parts) and all(map(fnmatchcase, name, parts)))
-        return sorted(self.root.joinpath(*name) for name in found)
+        names = self._remote.files(pattern.partition("/")[0])
+        return sorted(self.root / name for name in names if PurePosixPath("/", name).match(f"/{pattern}"))
 
     def exists(self, path: Path) -> bool:
         """Return whether a file, or a folder that is not empty, exists locally or remotely."""
