@@ -135,13 +135,6 @@ def _digest_once(path: Path, size: int, mtime_ns: int) -> str:  # noqa: ARG001
 
 def manifest_reference(workspace: Workspace, path: Path, name: str, manifest: Manifest) -> StageFile:
     """Return a reference to the product of a manifest; its fingerprint is the digest of its content."""
-    return StageFile(
-        stage=manifest.key.stage,
-        name=name,
-        path=workspace.relative(path),
-        rows=int(manifest.details.get("rows", 0)),
-        bytes=sum(file.bytes for file in manifest.files.values()),
-        fingerprint=manifest.content,
-        details=manifest.details,
-        cached=True,
-    )
+    rows, size = int(manifest.details.get("rows", 0)), sum(file.bytes for file in manifest.files.values())
+    place = workspace.relative(path)
+    return StageFile.current(manifest.key, name, place, rows, size, manifest.details, content=manifest.content)

@@ -63,15 +63,17 @@ class StageFile(BaseModel):
     cached: bool = False  # it was current and not built
 
     @classmethod
-    def current(cls, key: StageKey, name: str, path: str, rows: int, size: int, details: dict[str, Any]) -> Self:
-        """Return the reference to a file of this key that was found; details may tell a digest of its content."""
+    def current(
+        cls, key: StageKey, name: str, path: str, rows: int, size: int, details: dict[str, Any], content: str = ""
+    ) -> Self:
+        """Return the reference to a file of this key that was found; `details` may tell the digest of its content."""
         return cls(
             stage=key.stage,
             name=name,
             path=path,
             rows=rows,
             bytes=size,
-            fingerprint=details.get("content", key.fingerprint),
+            fingerprint=content or details.get("content", key.fingerprint),
             details=details,
             cached=True,
         )
