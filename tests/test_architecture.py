@@ -104,6 +104,7 @@ OTHER_TESTS = {  # test files that are not named after one module, and what they
     "tests/tasks/storage/test_atomic_swap.py": "atomic.py where the system cannot swap",
     "tests/tasks/source/test_broken_files.py": "ingest.py on hundreds of broken files",
     "tests/tasks/source/test_hub.py": "sources on the Hugging Face hub, in discovery.py",
+    "tests/tasks/workspace/test_checkpoints.py": "the checkpoints in stage_parquet.py",
     "tests/tasks/test_keys.py": "keys of all stages, as workspaces have them",
     "tests/tasks/test_steps.py": "progress of all stages",
 }

@@ -27,9 +27,9 @@ from fineweb_mask.tasks.source.columns import differing
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.storage.atomic import disk_errors_explained
 from fineweb_mask.tasks.storage.parquet import DamagedFileError
-from fineweb_mask.tasks.workspace.checkpoints import discard_finished
 from fineweb_mask.tasks.workspace.listing import Listing, update_index
 from fineweb_mask.tasks.workspace.records.runs import LastRun
+from fineweb_mask.tasks.workspace.stage_parquet import discard_finished
 
 if TYPE_CHECKING:
     from prefect.futures import PrefectFuture
