@@ -12,7 +12,7 @@ from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.selection.blocks import Block, BlocksJob, Group, block_key, block_settings
 from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.stage_parquet import key_and_details, read_footer, write_arrays
+from fineweb_mask.tasks.workspace.stage_parquet import read_stage_footer, write_arrays
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -126,6 +126,6 @@ class Budgets:
 
 
 def _details(workspace: Workspace, file: StageFile) -> dict[str, Any]:
-    found = key_and_details(read_footer(workspace.resolve(file)))
+    found = read_stage_footer(workspace.resolve(file))
     assert found is not None  # noqa: S101 - the file was built by a stage
-    return found[1]
+    return found.details

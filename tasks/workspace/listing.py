@@ -16,7 +16,7 @@ from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.parquet import read_table, write_table
 from fineweb_mask.tasks.storage.remote.copies import ensure_local, local_copies
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey, shard_and_tag, stage_file_name
-from fineweb_mask.tasks.workspace.stage_parquet import key_and_details, read_footer
+from fineweb_mask.tasks.workspace.stage_parquet import read_stage_footer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 FOLDERS = tuple(
@@ -97,23 +97,12 @@ def _footers(workspace: Workspace, folder: str) -> dict[str, Footer]:
     sizes = {path: size for path, size in workspace.sizes(folder).items() if shard_and_tag(path) is not None}
     known = _indexed(workspace, folder)
     found = {path: known[path] for path, size in sizes.items() if path in known and known[path].bytes == size}
-    return found | _read(workspace, {path: size for path, size in sizes.items() if path not in found})
-
-
-def _read(workspace: Workspace, sizes: dict[str, int]) -> dict[str, Footer]:
-    """Read the footers of files; one that is incomplete, or is none of a stage, is left out."""
-
-    def read(path: str) -> tuple[StageKey, dict[str, object], int] | None:
-        metadata = read_footer(workspace.root / path)
-        footer = key_and_details(metadata)
-        return None if metadata is None or footer is None else (*footer, metadata.num_rows)
-
-    found = {}
+    missing = {path: size for path, size in sizes.items() if path not in found}
     with ThreadPoolExecutor(READERS) as pool:
-        for (path, size), footer in zip(sizes.items(), pool.map(read, sizes), strict=True):
+        footers = pool.map(lambda path: read_stage_footer(workspace.root / path), missing)
+        for (path, size), footer in zip(missing.items(), footers, strict=True):
             if footer is not None:
-                key, details, rows = footer
-                found[path] = Footer(size, rows, key.fingerprint, json.dumps(details))
+                found[path] = Footer(size, footer.rows, footer.key.fingerprint, json.dumps(footer.details))
     return found
 
 

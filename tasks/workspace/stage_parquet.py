@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -197,28 +197,35 @@ def read_footer(path: Path) -> pq.FileMetaData | None:
         return None
 
 
-def key_and_details(metadata: pq.FileMetaData | None) -> tuple[StageKey, dict[str, Any]] | None:
-    """Return what a stage wrote to the footer of its file, or None if no stage wrote the file."""
-    try:
-        footer = None if metadata is None else json.loads((metadata.metadata or {}).get(FOOTER_KEY, b"null"))
-        return None if footer is None else (StageKey.model_validate(footer), footer["details"])
-    except ValueError:
-        return None
+class StageFooter(NamedTuple):
+    """What a stage's file says of itself."""
+
+    rows: int
+    key: StageKey
+    details: dict[str, Any]
+
+
+def read_stage_footer(path: Path) -> StageFooter | None:
+    """Return what a stage wrote to the footer of a file, or None if that is missing, incomplete or of no stage."""
+    metadata = read_footer(path)
+    with suppress(ValueError):
+        if metadata is not None and (footer := json.loads((metadata.metadata or {}).get(FOOTER_KEY, b"null"))):
+            return StageFooter(metadata.num_rows, StageKey.model_validate(footer), footer["details"])
+    return None
 
 
 def read_fingerprint(path: Path) -> str | None:
     """Return the fingerprint that later stages depend on, or None if the file is missing or incomplete."""
-    footer = key_and_details(read_footer(path))
-    return None if footer is None else str(footer[1].get("content", footer[0].fingerprint))
+    footer = read_stage_footer(path)
+    return None if footer is None else str(footer.details.get("content", footer.key.fingerprint))
 
 
 def current_parquet(workspace: Workspace, path: Path, name: str, key: StageKey) -> StageFile | None:
     """Return a reference to a stage file if it is complete and its footer holds `key`, else None."""
-    metadata, size = read_footer(path), size_of(path)
-    footer = key_and_details(metadata)
-    if metadata is None or footer is None or size is None or footer[0] != key:
+    footer, size = read_stage_footer(path), size_of(path)
+    if footer is None or size is None or footer.key != key:
         return None
-    return StageFile.current(key, name, workspace.relative(path), metadata.num_rows, size, footer[1])
+    return StageFile.current(key, name, workspace.relative(path), footer.rows, size, footer.details)
 
 
 class RowWriter(Protocol[Values_contra]):
@@ -239,7 +246,7 @@ def discard_finished(workspace: Workspace) -> None:
     """Delete checkpoints of complete files, left by runs that were killed right after writing the file."""
     for folder in workspace.here.glob("*/.parts/*"):
         output = workspace.root / folder.parents[1].relative_to(workspace.here) / f"{folder.name}.parquet"
-        if key_and_details(read_footer(output)) is not None:
+        if read_stage_footer(output) is not None:
             shutil.rmtree(folder, ignore_errors=True)
 
 

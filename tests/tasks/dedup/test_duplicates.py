@@ -19,7 +19,7 @@ from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.workspace.listing import Listing, update_index
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey, digest
 from fineweb_mask.tasks.workspace.shard_files import NO_FILE, duplicate_rows
-from fineweb_mask.tasks.workspace.stage_parquet import key_and_details, read_footer, stage_file_writer
+from fineweb_mask.tasks.workspace.stage_parquet import read_stage_footer, stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.conftest import Bucket
 from tests.tasks.dedup.hashed import expected, listed, write_documents
@@ -107,9 +107,9 @@ def test_names_tell_what_is_in_the_files(tmp_path: Path) -> None:
     for file in job.shard_files() or []:
         assert file.fingerprint == digest([file.name, expected(TEXTS)[file.name]])
         if file.path:
-            found = key_and_details(read_footer(workspace.root / file.path))
+            found = read_stage_footer(workspace.root / file.path)
             assert found is not None
-            assert workspace.root / file.path == workspace.shard_path("duplicates", file.name, found[0])
+            assert workspace.root / file.path == workspace.shard_path("duplicates", file.name, found.key)
     assert job.paths() == [job.summary, *(workspace.root / file.path for file in job.shard_files() or [] if file.path)]
 
 

@@ -26,8 +26,8 @@ def workspace(tmp_path: Path) -> Workspace:
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The files whose footers are read."""
     found: list[Path] = []
-    read = listings.read_footer
-    monkeypatch.setattr(listings, "read_footer", lambda path: (found.append(path), read(path))[1])
+    read = listings.read_stage_footer
+    monkeypatch.setattr(listings, "read_stage_footer", lambda path: (found.append(path), read(path))[1])
     return found
 
 

@@ -13,9 +13,8 @@ from fineweb_mask.tasks.workspace.stage_parquet import (
     FOOTER_KEY,
     ROW_GROUP_ROWS,
     current_parquet,
-    key_and_details,
     read_arrays,
-    read_footer,
+    read_stage_footer,
     stage_file_writer,
     write_arrays,
 )
@@ -121,7 +120,7 @@ def test_equal_arrays_give_equal_bytes_and_details_are_in_the_footer(tmp_path):
     for path in paths:
         write_arrays(path, KEY, {"x": np.arange(5)}, {"passes": 2})
     assert paths[0].read_bytes() == paths[1].read_bytes()
-    assert key_and_details(read_footer(paths[0])) == (KEY, {"passes": 2})
+    assert read_stage_footer(paths[0]) == (1, KEY, {"passes": 2})
 
 
 def test_there_may_be_no_arrays(tmp_path):
