@@ -120,7 +120,8 @@ def orchestration(folder: Path, jobs: int, address: str) -> list[Any]:
         cluster = Cluster(settings.engine)
         group = -(-jobs // MOST_TASK_RUNS)
         task_runs = TaskRuns(RETRY_DELAYS, 1, cluster, group)
-        jobs_run = Run(workspace, settings, [], PretrainedModels.of(settings), listing=Listing({}), task_runs=task_runs)
+        nothing = Listing(Workspace(folder / "nothing"))  # so that no job is known to be done
+        jobs_run = Run(workspace, settings, [], PretrainedModels.of(settings), listing=nothing, task_runs=task_runs)
         jobs_run.one(todo[0])  # the cluster's processes have imported what they need
         for _ in range(2 * cluster.per_node):
             cluster.submit(todo[0]).result()

@@ -94,7 +94,7 @@ def start_run(
             settings,
             shards,
             models,
-            listing=Listing.of(workspace),
+            listing=Listing(workspace),
             refit=[stage.name for name in refit or [] for stage in REFITTED[name]],
             refresh=refreshed_by(refresh or []),
             scope=scope,

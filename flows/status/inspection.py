@@ -167,7 +167,7 @@ def inspect_recipe(workspace: Workspace, settings: PipelineSettings) -> Run:
 def look_at(workspace: Workspace, settings: PipelineSettings) -> Run:
     """Return a run of a recipe that only looks which jobs are done, and has looked at none yet."""
     _, _, shards, models = find_inputs(settings)
-    return _Look(workspace, settings, shards, models, listing=Listing.of(workspace))
+    return _Look(workspace, settings, shards, models, listing=Listing(workspace))
 
 
 def workspace_status(folder: str | Path) -> WorkspaceStatus:
@@ -258,7 +258,7 @@ def finished_run(settings: PipelineSettings, inputs: Inputs | None = None) -> Ru
         return None
     _, _, shards, models = inputs or find_inputs(settings)
     with workspace.in_use(), disk_errors_explained(workspace.root, "the record of the run"), not_shown():
-        run = Run(workspace, settings, shards, models, listing=Listing.of(workspace))
+        run = Run(workspace, settings, shards, models, listing=Listing(workspace))
         try:
             made = pipeline(run)
         except UnfinishedError:

@@ -6,9 +6,8 @@ of a run. The index is a cache: footers that it lacks are read from the files, s
 """
 
 import json
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -49,24 +48,12 @@ class Footer(NamedTuple):
 
 
 class Listing:
-    """The stage files of a workspace at one moment; made by `of`.
+    """The stage files of a workspace as it is now; a file whose name does not tell its key is no stage file."""
 
-    Parameters
-    ----------
-    footers
-        Size, rows, key and details of each file, by its path in the workspace.
-    """
-
-    def __init__(self, footers: dict[str, Footer]) -> None:
-        self._footers = footers
-
-    @classmethod
-    def of(cls, workspace: Workspace, folders: Iterable[str] = FOLDERS) -> Self:
-        """List a workspace as it is now; a file whose name does not tell its key is no stage file."""
-        found: dict[str, Footer] = {}
-        for folder in folders:
-            found |= _footers(workspace, folder)
-        return cls(found)
+    def __init__(self, workspace: Workspace) -> None:
+        self._footers: dict[str, Footer] = {}  # by path in the workspace
+        for folder in FOLDERS:
+            self._footers |= _footers(workspace, folder)
 
     def find(self, stage_folder: str, shard: str, key: StageKey) -> StageFile | None:
         """Return a reference to a shard's file of this key, or None if it was not there."""

@@ -118,14 +118,10 @@ def is_whole(path: Path, manifest: Manifest, *, download: bool = False, by_size:
             return False
         if not by_size if remote is None else (download or file.bytes <= SMALL_BYTES):
             with local_copies():
-                if _digest_now(ensure_local(target)) != file.sha256:
+                here = ensure_local(target)
+                if _digest_once(here, file.bytes, here.stat().st_mtime_ns) != file.sha256:
                     return False
     return True
-
-
-def _digest_now(path: Path) -> str:
-    found = path.stat()
-    return _digest_once(path, found.st_size, found.st_mtime_ns)
 
 
 @lru_cache(maxsize=DIGESTS)

@@ -140,7 +140,7 @@ def test_a_lost_file_is_made_again_from_what_the_buckets_found(tmp_path: Path, d
     else:
         path.write_bytes(path.read_bytes()[:-20])
     assert job.shard_files() is None
-    assert job.current(Listing.of(workspace)) is None
+    assert job.current(Listing(workspace)) is None
     again = dedup(job)
     assert not again.cached
     assert again.fingerprint == first.fingerprint
@@ -160,7 +160,7 @@ def test_a_listing_finds_the_files_without_opening_them(
     dedup(job)
     if indexed:
         update_index(workspace)
-    listing = Listing.of(workspace)
+    listing = Listing(workspace)
     files = job.shard_files()
     monkeypatch.setattr(lists, "size_of", lambda _: pytest.fail("a file was looked at"))
     assert job.shard_files(listing) == files
@@ -183,7 +183,7 @@ def test_files_of_an_earlier_version_are_taken_as_they_are(tmp_path: Path) -> No
     dedup(job)
     assert path.read_bytes() == before
     assert job.current() is not None
-    assert job.current(Listing.of(other)) is not None
+    assert job.current(Listing(other)) is not None
     assert listed(job) == expected(TEXTS)
 
 
