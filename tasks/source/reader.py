@@ -41,7 +41,7 @@ LARGEST = 8
 QUERY_COLUMNS = {"shard", "documents_file", "scores_file", "texts_file", "_folder", "_random", "_shard", "_row"}
 """Of the joins that write a dataset."""
 TAKEN_NAMES = RESERVED_COLUMNS | QUERY_COLUMNS | set(FINEWEB.names)
-BROKEN_FILE_ERRORS = (pa.ArrowException, EOFError, zlib.error, UnicodeError, BrokenWarcError)
+BROKEN_FILE_ERRORS = (pa.ArrowException, EOFError, zlib.error, UnicodeError, BrokenWarcError, ColumnTypeError)
 
 
 @contextmanager
@@ -178,16 +178,13 @@ class ShardReader:
     @contextmanager
     def _read(self) -> Iterator[None]:
         """Explain the errors of the block, which reads the file, and check in the end that it is still the same."""
-        try:
+        with broken_files(self._error_or_change):
             yield
             self._check_unchanged()
-        except BadShardError:
-            raise
-        except (*BROKEN_FILE_ERRORS, OSError, ColumnTypeError) as error:
-            if is_transient(error):
-                raise
-            self._check_unchanged()
-            raise self._error(error) from error
+
+    def _error_or_change(self, error: Exception) -> BadShardError:
+        self._check_unchanged()
+        return self._error(error)
 
     def _schema_and_rows(self) -> tuple[pa.Schema, int]:
         if self.shard.format == "jsonl":
