@@ -122,7 +122,8 @@ def orchestration(folder: Path, jobs: int, address: str) -> list[Any]:
         group = -(-jobs // MOST_TASK_RUNS)
         task_runs = TaskRuns(1, cluster, group)
         models, ui = PretrainedModels.of(settings), UiListener(counting, settings.workspace)
-        jobs_run = Run(workspace, settings, [], models, listing=Listing({}), task_runs=task_runs, ui=ui)
+        nothing = Listing(Workspace(folder / "nothing"))  # so that no job is known to be done
+        jobs_run = Run(workspace, settings, [], models, listing=nothing, task_runs=task_runs, ui=ui)
         jobs_run.one(todo[0])  # the cluster's processes have imported what they need
         for _ in range(2 * cluster.per_node):
             cluster.submit(todo[0]).result()

@@ -149,7 +149,7 @@ def plan_again(folder: Path, address: str, scratch: Path) -> None:
     started = time.perf_counter()
     workspace = Workspace(address, scratch)
     with workspace.in_use():
-        listing = Listing.of(workspace)
+        listing = Listing(workspace)
         listed = time.perf_counter() - started
         run = Run(workspace, settings, discover(settings.source), PretrainedModels.of(settings), listing=listing)
         select(run, prepare(run))

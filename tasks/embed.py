@@ -23,10 +23,9 @@ from fineweb_mask.tasks.inference.model_files import ModelFolder, ModelNotFoundE
 from fineweb_mask.tasks.inference.prefetch import Prefetched, background_writer
 from fineweb_mask.tasks.source.texts import with_texts
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
-from fineweb_mask.tasks.workspace.checkpoints import Checkpoints
 from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, rows_through, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
+from fineweb_mask.tasks.workspace.stage_parquet import Checkpoints, stage_file_writer
 
 if TYPE_CHECKING:
     from fineweb_mask.models.embedding.encoder import Encoder

@@ -23,7 +23,7 @@ from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.parquet import DamagedFileError, VerifiedFile, read_table, write_table
-from fineweb_mask.tasks.storage.remote.remote_file import open_source
+from fineweb_mask.tasks.storage.remote.filesystem import open_source
 from fineweb_mask.tasks.workspace.job import BadShardError, Dependencies, FolderJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 

@@ -27,7 +27,7 @@ from fineweb_mask.tasks.training_files import (
 )
 from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.manifest import Manifest, read_manifest
-from fineweb_mask.tasks.workspace.records.build_info import code_and_packages
+from fineweb_mask.tasks.workspace.records.runs import code_and_packages
 from fineweb_mask.tasks.workspace.references import StageKey, file_digest
 
 EXPORT, FOLDER = "export", "exports"

@@ -13,7 +13,7 @@ from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.schemas import DROPPED, KNOWN, documents_schema, without_text
 from fineweb_mask.models.settings import IngestSettings, SourceSettings
 from fineweb_mask.tasks.exclusion import FILES, BenchmarkTexts, KnownTexts, excluded_texts
-from fineweb_mask.tasks.processes.filters import text_filter
+from fineweb_mask.tasks.processes.texts import text_filter
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.source.texts import DETAIL, TextSource

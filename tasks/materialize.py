@@ -34,8 +34,8 @@ from fineweb_mask.tasks.workspace.manifest import (
     manifest_reference,
     read_manifest,
 )
-from fineweb_mask.tasks.workspace.records.build_info import code_and_packages
 from fineweb_mask.tasks.workspace.records.counts import Counts
+from fineweb_mask.tasks.workspace.records.runs import code_and_packages
 from fineweb_mask.tasks.workspace.references import StageFile, digest
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 

@@ -4,7 +4,7 @@ To add a stage, write its module in `tasks/` and enter its task here.
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from fineweb_mask.tasks.dataset.partition import write_partition
 from fineweb_mask.tasks.dedup.buckets import find_in_bucket
@@ -27,7 +27,7 @@ from fineweb_mask.tasks.workspace.job import Stage, StageTask
 from fineweb_mask.tasks.workspace.records.counts import Amount, Counts
 from fineweb_mask.tasks.workspace.references import StageFile
 
-PIPELINE: tuple[StageTask[Any], ...] = (
+PIPELINE: tuple[StageTask, ...] = (
     ingest,
     fit_cluster_centres,
     sort_rows,

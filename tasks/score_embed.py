@@ -24,11 +24,10 @@ from fineweb_mask.tasks.inference.scorers import batch_scores, columns_read, loa
 from fineweb_mask.tasks.score import ScoreJob, combined, score, scores_schema_of
 from fineweb_mask.tasks.source.texts import with_texts
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
-from fineweb_mask.tasks.workspace.checkpoints import Checkpoints
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, rows_through, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
+from fineweb_mask.tasks.workspace.stage_parquet import Checkpoints, stage_file_writer
 
 if TYPE_CHECKING:
     from fineweb_mask.models.forward.tokens import TokenIds

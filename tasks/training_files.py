@@ -37,7 +37,7 @@ from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.settings.output import ExportSettings
 from fineweb_mask.tasks.dataset.verify import DATA_SUFFIXES, Dataset, VerifyError
 from fineweb_mask.tasks.inference.model_files import model_file
-from fineweb_mask.tasks.source.jsonl import records
+from fineweb_mask.tasks.source.jsonl import jsonl_records
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
 from fineweb_mask.tasks.workspace.manifest import Manifest
 
@@ -130,7 +130,7 @@ def _read(dataset: Dataset, manifest: Manifest) -> Iterator[pa.RecordBatch]:
                 for batch in file.iter_batches(BATCH_ROWS, columns=DOCUMENTS.names):
                     yield batch.select(DOCUMENTS.names).cast(DOCUMENTS)
             continue
-        lines = records(f"{dataset.url.rstrip('/')}/{name}", name, LONGEST_LINE)
+        lines = jsonl_records(f"{dataset.url.rstrip('/')}/{name}", name, LONGEST_LINE)
         while found := list(islice(lines, BATCH_ROWS)):
             yield pa.RecordBatch.from_pylist(found, schema=DOCUMENTS)
 

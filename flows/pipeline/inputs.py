@@ -14,8 +14,7 @@ from fineweb_mask.tasks.dataset.output import Output
 from fineweb_mask.tasks.export import check_format
 from fineweb_mask.tasks.inference.scorers import check_folder, check_scorers
 from fineweb_mask.tasks.selection.inputs.selector_inputs import EarlierSelection
-from fineweb_mask.tasks.source.column_checks import check_columns, check_texts
-from fineweb_mask.tasks.source.column_types import settle
+from fineweb_mask.tasks.source.columns import check_columns, check_texts, settle
 from fineweb_mask.tasks.source.discovery import SourceShard, check_apart, discover, find_files
 from fineweb_mask.tasks.source.texts import check_can_be_read_again
 from fineweb_mask.tasks.storage.atomic import check_can_write

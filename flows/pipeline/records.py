@@ -12,11 +12,10 @@ from fineweb_mask.tasks.dataset.output import Output
 from fineweb_mask.tasks.registry import SELECTION_INPUTS
 from fineweb_mask.tasks.score_embed import ScoreEmbedJob
 from fineweb_mask.tasks.select import SelectJob
-from fineweb_mask.tasks.storage.disk_errors import disk_errors_explained
+from fineweb_mask.tasks.storage.atomic import disk_errors_explained
 from fineweb_mask.tasks.workspace.listing import update_index
-from fineweb_mask.tasks.workspace.records.build_info import code_commit
 from fineweb_mask.tasks.workspace.records.counts import mean_terms
-from fineweb_mask.tasks.workspace.records.runs import QuarantinedShard, RunRecord
+from fineweb_mask.tasks.workspace.records.runs import QuarantinedShard, RunRecord, code_commit
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.shard_files import NO_FILE, ShardFiles
 

@@ -161,7 +161,7 @@ class Run:
         own = set(list(self.shards)[self._share.number - 1 :: self._share.of])
         return PerShard({name: value for name, value in files.items() if name in own})
 
-    def jobs(self, task: StageTask[Any], **inputs: Any) -> PerShard[Any]:  # noqa: ANN401 - fields of a job
+    def jobs(self, task: StageTask, **inputs: Any) -> PerShard[Any]:  # noqa: ANN401 - fields of a job
         """Return the job of every shard that all inputs `PerShard` have; other inputs are the same for all."""
         each = {key: value for key, value in inputs.items() if isinstance(value, PerShard)}
         same = {key: value for key, value in inputs.items() if key not in each}
@@ -174,7 +174,7 @@ class Run:
             }
         )
 
-    def map(self, task: StageTask[Any] | PerShard[Any], **inputs: Any) -> Files:  # noqa: ANN401 - fields of a job
+    def map(self, task: StageTask | PerShard[Any], **inputs: Any) -> Files:  # noqa: ANN401 - fields of a job
         """Run a stage's job for every shard, and return the output of each.
 
         A shard that the job finds bad is quarantined: it is not in what is returned, and so in no later stage.

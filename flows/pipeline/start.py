@@ -24,13 +24,13 @@ from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.inference.gpu import offer_slots
 from fineweb_mask.tasks.processes.workers import end_workers
 from fineweb_mask.tasks.registry import refreshed_by
-from fineweb_mask.tasks.source.column_types import differing
+from fineweb_mask.tasks.source.columns import differing
 from fineweb_mask.tasks.source.discovery import SourceShard
-from fineweb_mask.tasks.storage.disk_errors import disk_errors_explained
+from fineweb_mask.tasks.storage.atomic import disk_errors_explained
 from fineweb_mask.tasks.storage.parquet import DamagedFileError
-from fineweb_mask.tasks.workspace.checkpoints import discard_finished
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.records.runs import LastRun
+from fineweb_mask.tasks.workspace.stage_parquet import discard_finished
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -129,7 +129,7 @@ def start_run(
             settings,
             shards,
             models,
-            listing=Listing.of(workspace),
+            listing=Listing(workspace),
             refit=[stage.name for name in refit or [] for stage in REFITTED[name]],
             refresh=refreshed_by(refresh or []),
             scope=scope,

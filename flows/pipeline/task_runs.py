@@ -159,7 +159,7 @@ class TaskRuns:
             for job, file in batch:
                 self._note(job, file, future)
 
-    def _make_task(self, task: StageTask[Any], what: str) -> Task[..., Any]:
+    def _make_task(self, task: StageTask, what: str) -> Task[..., Any]:
         stage, cluster = task.stage.name, self._cluster
 
         def run_one(job: StageJob, name: str, current: StageFile | None = None) -> Any:  # noqa: ANN401, ARG001

@@ -24,7 +24,7 @@ from fineweb_mask.tasks.dedup.duplicates import DedupJob, NearDedupJob
 from fineweb_mask.tasks.embed import EmbedJob
 from fineweb_mask.tasks.registry import STAGES, stages_shown_as
 from fineweb_mask.tasks.score import ScoreJob
-from fineweb_mask.tasks.storage.disk_errors import disk_errors_explained
+from fineweb_mask.tasks.storage.atomic import disk_errors_explained
 from fineweb_mask.tasks.workspace.job import BadShardError, StageJob, recorded_seconds
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.records.runs import LastRun
@@ -158,7 +158,7 @@ def inspect_recipe(workspace: Workspace, settings: PipelineSettings) -> Run:
 def look_at(workspace: Workspace, settings: PipelineSettings) -> Run:
     """Return a run of a recipe that only looks which jobs are done, and has looked at none yet."""
     _, shards, models = find_inputs(settings)
-    return _Look(workspace, settings, shards, models, listing=Listing.of(workspace))
+    return _Look(workspace, settings, shards, models, listing=Listing(workspace))
 
 
 def workspace_status(folder: str | Path) -> WorkspaceStatus:
@@ -241,7 +241,7 @@ def finished_run(settings: PipelineSettings) -> RunSummary | None:
         return None
     _, shards, models = find_inputs(settings)
     with workspace.in_use(), disk_errors_explained(workspace.root, "the record of the run"):
-        run = Run(workspace, settings, shards, models, listing=Listing.of(workspace))
+        run = Run(workspace, settings, shards, models, listing=Listing(workspace))
         try:
             made = pipeline(run)
         except UnfinishedError:

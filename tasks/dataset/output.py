@@ -97,17 +97,17 @@ def published(url: str) -> Manifest | None:
     """
     store = Store(url)
     present = store.list_files()
-    if PROVENANCE not in present:
+    record = store.read_tagged(PROVENANCE)
+    if record is None:
         return None
     try:
-        manifest = Manifest.model_validate_json(store.read(PROVENANCE))
+        manifest = Manifest.model_validate_json(record.content)
     except ValueError:
         return None
     is_whole = all(name in present and present[name].bytes == file.bytes for name, file in manifest.files.items())
-    card = manifest.files.get(CARD)  # one of an older version may have the same size
-    if not is_whole or (card is not None and hashlib.sha256(store.read(CARD)).hexdigest() != card.sha256):
-        return None
-    return manifest
+    card, there = manifest.files.get(CARD), store.read_tagged(CARD)  # one of an older version may have the same size
+    has_card = card is None or (there is not None and hashlib.sha256(there.content).hexdigest() == card.sha256)
+    return manifest if is_whole and has_card else None
 
 
 class OutputError(SettingsError):

@@ -47,9 +47,9 @@ from fineweb_mask.tasks.source.labels import read_labels
 from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.source.sidecars import Sidecar
 from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, tree_files
-from fineweb_mask.tasks.workspace.arrays import write_arrays
 from fineweb_mask.tasks.workspace.job import BadShardError, Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile, file_digest
+from fineweb_mask.tasks.workspace.stage_parquet import write_arrays
 
 GROUP_DOCUMENTS = 200
 """Documents of the sample that a group needs for its own statistics: its mean is then known to 0.07 deviations."""

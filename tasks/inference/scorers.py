@@ -37,8 +37,7 @@ from fineweb_mask.tasks.inference.model_files import (
     model_file,
     model_folder,
 )
-from fineweb_mask.tasks.processes.worker import serve
-from fineweb_mask.tasks.processes.workers import WorkerProcessError, cores, running_workers
+from fineweb_mask.tasks.processes.workers import WorkerProcessError, cores, running_workers, serve
 from fineweb_mask.tasks.source.labels import LabelsError, check_labels
 from fineweb_mask.tasks.source.sidecars import Sidecar, read_sidecar
 from fineweb_mask.tasks.workspace.job import BadShardError

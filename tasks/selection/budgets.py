@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.inference.gpu import gpu_slot, torch_device
 from fineweb_mask.tasks.selection.blocks import Block, BlocksJob, Group, InterimJob, block_key, block_settings
-from fineweb_mask.tasks.workspace.arrays import write_arrays
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.stage_parquet import key_and_details, read_footer
+from fineweb_mask.tasks.workspace.stage_parquet import read_stage_footer, write_arrays
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -104,6 +103,6 @@ class Budgets:
 
 
 def _details(workspace: Workspace, file: StageFile) -> dict[str, Any]:
-    found = key_and_details(read_footer(workspace.resolve(file)))
+    found = read_stage_footer(workspace.resolve(file))
     assert found is not None  # noqa: S101 - the file was built by a stage
-    return found[1]
+    return found.details

@@ -11,7 +11,7 @@ import pytest
 from fineweb_mask.flows.curate import curate
 from fineweb_mask.flows.recipe import RecipeError, load_recipe
 from fineweb_mask.flows.summary import RunSummary
-from fineweb_mask.tasks.source.column_checks import ColumnError
+from fineweb_mask.tasks.source.columns import ColumnError
 from fineweb_mask.tasks.workspace.job import BadShardError
 
 ROOT = Path(__file__).resolve().parents[2]

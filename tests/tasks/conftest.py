@@ -33,7 +33,7 @@ from fineweb_mask.tasks.fit import models as fit
 from fineweb_mask.tasks.inference.model_files import ModelFolder
 from fineweb_mask.tasks.inference.scorers import QualityModel, fitted_model
 from fineweb_mask.tasks.reporting.sections import StageTime
-from fineweb_mask.tasks.source.column_types import settle
+from fineweb_mask.tasks.source.columns import settle
 from fineweb_mask.tasks.source.discovery import SourceShard, discover
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.workspace.records.counts import Counts, account

@@ -19,8 +19,8 @@ from fineweb_mask.models.settings import EmbeddingSettings, IngestSettings, Sour
 from fineweb_mask.tasks import embed, ingest
 from fineweb_mask.tasks.inference.model_files import ModelFolder, model_folder
 from fineweb_mask.tasks.source.discovery import discover
-from fineweb_mask.tasks.workspace.checkpoints import Checkpoints
 from fineweb_mask.tasks.workspace.references import StageFile
+from fineweb_mask.tasks.workspace.stage_parquet import Checkpoints
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.jobs import embed_job, ingest_job
 

@@ -20,12 +20,12 @@ from fineweb_mask.models.settings.pipeline import DIRECTIONS
 from fineweb_mask.tasks.inference.gpu import gpu_slot, torch_device
 from fineweb_mask.tasks.selection.blocks import InterimJob, inputs_of
 from fineweb_mask.tasks.selection.inputs.shard_documents import read_columns, read_parts
-from fineweb_mask.tasks.workspace.arrays import read_arrays, write_arrays
 from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.manifest import read_manifest, write_manifest
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.stage_parquet import read_arrays, write_arrays
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.workspace.listing import Listing, update_index
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey, digest
 from fineweb_mask.tasks.workspace.shard_files import NO_FILE, duplicate_rows
-from fineweb_mask.tasks.workspace.stage_parquet import read_key, stage_file_writer
+from fineweb_mask.tasks.workspace.stage_parquet import read_stage_footer, stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.conftest import Bucket
 from tests.tasks.dedup.hashed import expected, listed, write_documents
@@ -106,9 +106,9 @@ def test_names_tell_what_is_in_the_files(tmp_path: Path) -> None:
     for file in job.shard_files() or []:
         assert file.fingerprint == digest([file.name, expected(TEXTS)[file.name]])
         if file.path:
-            key = read_key(workspace.root / file.path)
-            assert key is not None
-            assert workspace.root / file.path == workspace.shard_path("duplicates", file.name, key)
+            found = read_stage_footer(workspace.root / file.path)
+            assert found is not None
+            assert workspace.root / file.path == workspace.shard_path("duplicates", file.name, found.key)
     assert job.paths() == [job.summary, *(workspace.root / file.path for file in job.shard_files() or [] if file.path)]
 
 
@@ -139,7 +139,7 @@ def test_a_lost_file_is_made_again_from_what_the_buckets_found(tmp_path: Path, d
     else:
         path.write_bytes(path.read_bytes()[:-20])
     assert job.shard_files() is None
-    assert job.current(Listing.of(workspace)) is None
+    assert job.current(Listing(workspace)) is None
     again = dedup(job)
     assert not again.cached
     assert again.fingerprint == first.fingerprint
@@ -159,7 +159,7 @@ def test_a_listing_finds_the_files_without_opening_them(
     dedup(job)
     if indexed:
         update_index(workspace)
-    listing = Listing.of(workspace)
+    listing = Listing(workspace)
     files = job.shard_files()
     monkeypatch.setattr(duplicates, "size_of", lambda _: pytest.fail("a file was looked at"))
     assert job.shard_files(listing) == files
@@ -182,7 +182,7 @@ def test_files_of_an_earlier_version_are_taken_as_they_are(tmp_path: Path) -> No
     dedup(job)
     assert path.read_bytes() == before
     assert job.current() is not None
-    assert job.current(Listing.of(other)) is not None
+    assert job.current(Listing(other)) is not None
     assert listed(job) == expected(TEXTS)
 
 

@@ -14,7 +14,7 @@ from fineweb_mask.tasks.dedup import sort
 from fineweb_mask.tasks.dedup.buckets import BucketJob, bucket_jobs, find_in_bucket
 from fineweb_mask.tasks.dedup.sort import CentresJob, SortJob, fit_cluster_centres, read_range, sort_rows, write_sorted
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
-from fineweb_mask.tasks.storage.remote.remote_file import RemoteFile
+from fineweb_mask.tasks.storage.remote.filesystem import RemoteFile
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey
 from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace

@@ -30,8 +30,8 @@ from fineweb_mask.tasks.inference.scorers import load_models, resolve_model
 from fineweb_mask.tasks.source.discovery import find_files
 from fineweb_mask.tasks.source.sidecars import Sidecars
 from fineweb_mask.tasks.storage.atomic import remove_file, tree_files
-from fineweb_mask.tasks.workspace.arrays import read_arrays
 from fineweb_mask.tasks.workspace.job import BadShardError
+from fineweb_mask.tasks.workspace.stage_parquet import read_arrays
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.conftest import sentence
 from tests.tasks.jobs import classifier_job, encoder_job, statistics_job
@@ -208,7 +208,7 @@ def test_statistics_of_sidecars_leave_out_shards_without_one(copied: Any, tmp_pa
     scorer = SidecarScorerSettings(path=f"{tmp_path}/{{shard}}.npy")
     rows = copied.documents[-1].details["rows_in"]
     np.save(tmp_path / "b.npy", np.arange(rows))
-    files = Sidecars.of(scorer, by_content=False)
+    files = Sidecars(scorer, by_content=False)
     settings = QualitySettings(scorers=[scorer])
     sidecars = {shard.name: {"sidecar": files.beside(shard)} for shard in copied.shards}
     job = statistics_job(copied.workspace, copied.documents, [resolve_model(scorer)], settings)

@@ -5,9 +5,8 @@ import threading
 import pyarrow as pa
 import pytest
 
-from fineweb_mask.tasks.workspace.checkpoints import Checkpoints, discard_finished
 from fineweb_mask.tasks.workspace.references import StageKey
-from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
+from fineweb_mask.tasks.workspace.stage_parquet import Checkpoints, discard_finished, stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 SCHEMA = pa.schema([pa.field("row", pa.uint32()), pa.field("x", pa.float16())])

@@ -26,8 +26,8 @@ from fineweb_mask.tasks.fit.models import fit_targets
 from fineweb_mask.tasks.inference.scorers import QualityModel, load_models, resolve_model
 from fineweb_mask.tasks.select import SelectJob, select
 from fineweb_mask.tasks.selection.inputs.selector_inputs import EarlierSelection, FewScores, InputColumns
-from fineweb_mask.tasks.workspace.arrays import read_arrays
 from fineweb_mask.tasks.workspace.records.runs import LastRun
+from fineweb_mask.tasks.workspace.stage_parquet import read_arrays
 from tests.tasks.fit.test_models import EXAMPLES, job_of
 
 

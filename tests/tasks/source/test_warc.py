@@ -7,7 +7,7 @@ import pytest
 from fineweb_mask.models.settings import IngestSettings, SourceSettings
 from fineweb_mask.tasks.ingest import ingest
 from fineweb_mask.tasks.source.discovery import discover
-from fineweb_mask.tasks.source.warc.records import BrokenWarcError, count_rows, warc_records
+from fineweb_mask.tasks.source.warc import BrokenWarcError, count_rows, warc_records
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
 from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.workspace import Workspace

@@ -18,7 +18,7 @@ import pyarrow as pa
 from fineweb_mask.models.pages import NEEDED, ExtractionError
 from fineweb_mask.models.urls import is_url
 from fineweb_mask.tasks.source.discovery import SourceShard
-from fineweb_mask.tasks.storage.remote.remote_file import open_source
+from fineweb_mask.tasks.storage.remote.filesystem import open_source
 
 COLUMNS = pa.schema([(name, pa.string()) for name in ("text", "id", "url", "date", "file_path")])
 ROW_TYPES = ("response", "conversion")
