@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import torch
 
 from benchmarks.tables import show
-from fineweb_mask.flows.curate import run_curate
+from fineweb_mask.flows.curate import curate
 from fineweb_mask.flows.pipeline.records import shard_files
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.flows.status.inspection import inspect_workspace
@@ -31,9 +31,8 @@ from fineweb_mask.models.selection.problem.normalisation import weigh
 from fineweb_mask.models.selection.rows import Rows
 from fineweb_mask.models.settings import PipelineSelectionSettings, PipelineSettings
 from fineweb_mask.tasks.select import SelectJob, select
-from fineweb_mask.tasks.selection.blocks import Group
+from fineweb_mask.tasks.selection.blocks import Group, grouped
 from fineweb_mask.tasks.selection.budgets import BudgetsJob, PriceJob, divide_budget, measure_curves
-from fineweb_mask.tasks.selection.groups import grouped
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -82,7 +81,7 @@ def prepared(documents: Path, column: str, output: Path) -> tuple[PipelineSettin
     ]
     overrides += ["selection.solver=random", "source.text_column=text"]
     settings = load_recipe(ROOT / "deployments/recipes/newsgroups.yaml", overrides, str(folder / "workspace"))
-    run_curate(settings)
+    curate(settings)
     plain = load_recipe(ROOT / "deployments/recipes/newsgroups.yaml", overrides[:2], settings.workspace)
     return plain, shard_files(inspect_workspace(settings.workspace))
 
@@ -96,7 +95,7 @@ def compare(workspace: str, shards: list[ShardFiles], settings: PipelineSelectio
     of_shard = np.repeat(np.arange(len(ordered)), [shard.rows for shard in ordered])[block.rows]
     best = value(solver, torch.from_numpy(selected([whole])[block.rows]), settings.lamb)
     size = -(-sum(shard.rows for shard in shards) // BLOCKS)
-    random = solver.scaled(solver.budget, settings.lamb).random_objective(settings.lamb)
+    random = solver.scaled(settings.lamb).random_objective(settings.lamb)
     for name, budget in {"fixed budgets": "fixed", "one price": "price"}.items():
         cut = settings.model_copy(update={"block_size": size, "block_budget": budget})
         jobs = jobs_of(workspace, shards, cut)
@@ -153,12 +152,12 @@ def value(solver: BlockSolver, mask: torch.Tensor, lamb: float) -> float:
     """Return the objective of a mask (n,) of about as many documents as the budget, on the scale of the budget."""
     scaled = weigh(
         solver.quality,
-        solver.metrics(solver.budget),
-        solver.ranges(solver.budget),
+        solver.metrics,
+        solver.ranges,
         lamb=lamb,
         weights=solver.weights,
         budget=int(mask.sum()),
-        near_duplicates=solver.near_duplicates(),
+        near_duplicates=solver.near_duplicates,
     )
     return scaled.objective.value_of(mask)
 

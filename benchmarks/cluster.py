@@ -22,18 +22,19 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from prefect import flow
+from prefect.task_runners import ThreadPoolTaskRunner
 
 from benchmarks.million import SETTINGS, SHOWN_WITH, STAGES, make_corpus
 from benchmarks.tables import show
 from fineweb_mask.flows.cluster.cluster import Cluster
-from fineweb_mask.flows.curate import RETRY_DELAYS
-from fineweb_mask.flows.display.listeners import LogLines, listener
+from fineweb_mask.flows.display.listeners import LogLines
+from fineweb_mask.flows.display.prefect_ui import UiListener
 from fineweb_mask.flows.pipeline.fit import PretrainedModels
 from fineweb_mask.flows.pipeline.run import Run
-from fineweb_mask.flows.pipeline.start import MOST_TASK_RUNS, runner
+from fineweb_mask.flows.pipeline.start import MOST_TASK_RUNS, MOST_THREADS
 from fineweb_mask.flows.pipeline.task_runs import TaskRuns
 from fineweb_mask.flows.recipe import load_recipe
-from fineweb_mask.flows.stages import run_stage
+from fineweb_mask.flows.stages import FLOWS
 from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.ingest import IngestJob, ingest
@@ -115,12 +116,14 @@ def orchestration(folder: Path, jobs: int, address: str) -> list[Any]:
     counting = Counting(jobs)
     measured: list[float] = []
 
-    @flow(name="tiny jobs", task_runner=runner(settings))
+    @flow(name="tiny jobs", task_runner=ThreadPoolTaskRunner(MOST_THREADS))
     def run() -> None:
         cluster = Cluster(settings.engine)
         group = -(-jobs // MOST_TASK_RUNS)
-        task_runs = TaskRuns(RETRY_DELAYS, 1, cluster, group)
-        jobs_run = Run(workspace, settings, [], PretrainedModels.of(settings), listing=Listing({}), task_runs=task_runs)
+        task_runs = TaskRuns(1, cluster, group)
+        models, ui = PretrainedModels.of(settings), UiListener(counting, settings.workspace)
+        nothing = Listing(Workspace(folder / "nothing"))  # so that no job is known to be done
+        jobs_run = Run(workspace, settings, [], models, listing=nothing, task_runs=task_runs, ui=ui)
         jobs_run.one(todo[0])  # the cluster's processes have imported what they need
         for _ in range(2 * cluster.per_node):
             cluster.submit(todo[0]).result()
@@ -129,11 +132,7 @@ def orchestration(folder: Path, jobs: int, address: str) -> list[Any]:
         measured.extend((time.perf_counter() - started, time.process_time() - before))
         cluster.close()
 
-    token = listener.set(counting)
-    try:
-        run()
-    finally:
-        listener.reset(token)
+    run()
     seconds, own = measured
     parts = [counting.memory[place] for place in (0, 4, 9)]
     return [f"{jobs:,}", f"{seconds:.1f}", f"{jobs / seconds:,.0f}", f"{1000 * own / jobs:.1f}"] + [
@@ -150,7 +149,7 @@ def stages(folder: Path, nodes: int, documents: int, shards: int) -> list[list[s
         settings = settings_of(folder, address, f"source.path={corpus}", *selection)
         for stage in STAGES:
             started = time.perf_counter()
-            done = {one.stage: one for one in run_stage(stage, settings)}
+            done = {one.stage: one for one in FLOWS[stage](settings)}
             seconds = time.perf_counter() - started
             busy = sum(done[name].seconds for name in SHOWN_WITH.get(stage, (stage,)))
             rates = [f"{documents / seconds:,.0f}", f"{documents / busy:,.0f}"]

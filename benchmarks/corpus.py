@@ -30,8 +30,8 @@ from benchmarks.measuring import status_mib
 from benchmarks.tables import show
 from fineweb_mask.models.selection.block import BlockSolver, Selection, checked_block
 from fineweb_mask.models.selection.corpus import near_duplicates
-from fineweb_mask.models.selection.corpus.documents import CorpusStatistics, Documents, sampled
-from fineweb_mask.models.selection.corpus.sample import SampleProblem
+from fineweb_mask.models.selection.corpus.documents import Documents, sampled
+from fineweb_mask.models.selection.corpus.sample import CorpusStatistics, SampleProblem
 from fineweb_mask.models.selection.corpus.whole import apply, select_corpus
 from fineweb_mask.models.selection.inputs import checked_features
 from fineweb_mask.models.selection.problem.measures import Measures, coverage
@@ -41,8 +41,7 @@ from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.pipeline import DIRECTIONS
 from fineweb_mask.models.settings.selection import NearDuplicateSettings, SelectionSettings
 from fineweb_mask.tasks.select import SelectJob
-from fineweb_mask.tasks.selection.blocks import Group
-from fineweb_mask.tasks.selection.groups import grouped
+from fineweb_mask.tasks.selection.blocks import Group, grouped
 from fineweb_mask.tasks.selection.inputs.shard_documents import random_keys, read_columns, read_parts
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -84,7 +83,7 @@ def optimum(arguments: argparse.Namespace) -> None:
         started = time.perf_counter()
         best, solver = solve(everyone, rows, found, settings)
         seconds = time.perf_counter() - started
-        objective = solver.scaled(solver.budget, settings.lamb).objective
+        objective = solver.scaled(settings.lamb).objective
         blocks = torch.cat([select_block(part, found, settings) for part in parts])
         least = min(found.upper_bound, best.upper_bound or np.inf)
 
@@ -112,7 +111,7 @@ def solve(documents: Documents, rows, found, settings: SelectionSettings) -> tup
     solver = BlockSolver(rows, torch.from_numpy(documents.quality), alone, metrics)
     solver.take_ranges(found.ranges)
     history = History()
-    scaled, solution = solver.solve(solver.budget, history, settings.lamb)
+    scaled, solution = solver.solve(history, settings.lamb)
     return solver.selection(scaled, solution, history, settings.lamb), solver
 
 
@@ -224,7 +223,7 @@ def real(arguments: argparse.Namespace) -> None:
             ]
             everyone = Documents.concatenate(parts)
             solver = checked_block(everyone.vectors, everyone.quality, settings, device="cpu")
-            whole = select(everyone.vectors, everyone.quality, settings, ranges=solver.ranges(solver.budget))
+            whole = select(everyone.vectors, everyone.quality, settings, ranges=solver.ranges)
             found = select_corpus(lambda: parts, settings, rate=0.5)  # noqa: B023
             masks = {"random": np.random.default_rng(0).permutation(len(everyone.quality)) < solver.budget}
             of_blocks = settings.model_copy(update={"block_size": -(-rows // BLOCKS)})

@@ -24,9 +24,8 @@ from benchmarks.measuring import least_seconds
 from benchmarks.tables import show
 from fineweb_mask.models.settings.output import ExportSettings
 from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance
-from fineweb_mask.tasks.export import ExportJob
-from fineweb_mask.tasks.training_files.folder import write_export
-from fineweb_mask.tasks.training_files.tokens import Tokenizer, write_tokens
+from fineweb_mask.tasks.export import ExportJob, write_export
+from fineweb_mask.tasks.training_files import Tokenizer, write_tokens
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.references import StageKey
 

@@ -28,7 +28,7 @@ from fineweb_mask.models.filters import CLASSES
 from fineweb_mask.models.settings import IngestSettings, SourceSettings
 from fineweb_mask.models.settings.source import FilterSettings
 from fineweb_mask.tasks.ingest import IngestJob, ingest
-from fineweb_mask.tasks.processes import filters, workers
+from fineweb_mask.tasks.processes import texts, workers
 from fineweb_mask.tasks.source.discovery import discover
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -42,7 +42,7 @@ def recipe_filters() -> list[FilterSettings]:
 
 def ours(path: Path, folder: Path, processes: int, settings: list[FilterSettings]) -> set[str]:
     """Ingest a file and return the ids of what is kept."""
-    filters.cores = workers.cores = lambda: processes  # type: ignore[assignment]
+    texts.cores = lambda: processes  # type: ignore[assignment]
     workers.end_workers()
     source = SourceSettings(path=str(path))
     [shard] = discover(source)

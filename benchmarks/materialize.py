@@ -29,8 +29,7 @@ from benchmarks.tables import show
 from fineweb_mask.models.schemas import MASKS, documents_schema, scores_schema
 from fineweb_mask.models.settings import MaterializeSettings, PipelineSettings, SourceSettings
 from fineweb_mask.models.settings.quality import ColumnScorerSettings, QualitySettings
-from fineweb_mask.tasks.dataset.partition import write_partition
-from fineweb_mask.tasks.dataset.partitioning import Partitioning
+from fineweb_mask.tasks.dataset.partition import Partitioning, write_partition
 from fineweb_mask.tasks.materialize import MaterializeJob, materialize
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.storage.atomic import tree_files

@@ -134,14 +134,13 @@ def write_shard(path: Path, rows: int) -> None:
 
 def replace_vectors(workspace: Path) -> None:
     """Replace the vectors of a workspace's one shard, under the same key."""
-    from fineweb_mask.tasks.workspace.stage_parquet import key_and_details, stage_file_writer
+    from fineweb_mask.tasks.workspace.stage_parquet import read_stage_footer, stage_file_writer
 
     [path] = (workspace / "embeddings").glob("*.parquet")
-    metadata, schema = pq.read_metadata(path), pq.read_schema(path).remove_metadata()
-    found = key_and_details(metadata)
+    found, schema = read_stage_footer(path), pq.read_schema(path).remove_metadata()
     assert found is not None
-    key, details = found
-    vectors, _ = clustered(metadata.num_rows, DIMENSIONS, duplicates=COPIES)
+    count, key, details = found
+    vectors, _ = clustered(count, DIMENSIONS, duplicates=COPIES)
     with stage_file_writer(path, schema, key) as writer:
         for start in range(0, len(vectors), AT_ONCE):
             values = vectors[start : start + AT_ONCE].astype(np.float16)

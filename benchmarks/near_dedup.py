@@ -30,8 +30,7 @@ from benchmarks.tables import show
 from fineweb_mask.models.schemas import documents_schema
 from fineweb_mask.models.settings.source import MinHashSettings
 from fineweb_mask.tasks.dedup.buckets import bucket_jobs, find_in_bucket
-from fineweb_mask.tasks.dedup.duplicates import no_duplicates
-from fineweb_mask.tasks.dedup.near_duplicates import NearDedupJob, near_dedup
+from fineweb_mask.tasks.dedup.duplicates import NearDedupJob, near_dedup, no_duplicates
 from fineweb_mask.tasks.dedup.sort import SortJob, sort_rows
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.shard_files import duplicate_rows

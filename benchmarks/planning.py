@@ -24,16 +24,16 @@ import pyarrow as pa
 from benchmarks.measuring import status_mib
 from benchmarks.tables import show
 from fineweb_mask.flows.curate import prepare
-from fineweb_mask.flows.display.listeners import not_shown
 from fineweb_mask.flows.pipeline.fit import PretrainedModels
 from fineweb_mask.flows.pipeline.run import Run
 from fineweb_mask.flows.pipeline.selection import select
+from fineweb_mask.flows.pipeline.task_runs import TaskRuns
 from fineweb_mask.models.schemas import REPEATS
 from fineweb_mask.models.settings import EmbeddingSettings, PipelineSelectionSettings, PipelineSettings, SourceSettings
 from fineweb_mask.models.settings.quality import ColumnScorerSettings, QualitySettings
 from fineweb_mask.tasks.dedup.buckets import BucketJob
 from fineweb_mask.tasks.dedup.duplicates import DedupJob, dedup
-from fineweb_mask.tasks.dedup.sorted_rows import write_sorted
+from fineweb_mask.tasks.dedup.sort import write_sorted
 from fineweb_mask.tasks.fit.job import FitJob
 from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.storage.atomic import tree_files
@@ -67,19 +67,22 @@ BLOCK = {
 }
 
 
-class _Written(Run):
-    """A run that writes a small file instead of each output."""
+class _Written(TaskRuns):
+    """Writes a small file instead of each output."""
 
-    def _built(
+    def show_current(self, current: Sequence[tuple[StageJob, StageFile]]) -> None:
+        """Show nothing."""
+
+    def built(
         self,
         jobs: Sequence[tuple[int, StageJob]],
-        at_once: int | None,  # noqa: ARG002
-    ) -> Iterator[tuple[int, StageJob, StageFile]]:
+        at_once: int | None = None,  # noqa: ARG002
+    ) -> Iterator[tuple[int, StageFile]]:
         for place, job in jobs:
             _write(job)
             file = job.current()
             assert file is not None
-            yield place, job, file
+            yield place, file
 
 
 def _write(job: StageJob) -> None:
@@ -122,9 +125,9 @@ def make(folder: Path, shards: int) -> Path:
     for number in range(shards):
         (folder / "corpus" / f"{number:05d}.jsonl").write_text("{}\n")
     settings, opened = settings_of(folder, str(workspace)), Workspace(workspace)
-    run = _Written(opened, settings, discover(settings.source), PretrainedModels.of(settings))
-    with not_shown():
-        select(run, prepare(run))
+    shards, models = discover(settings.source), PretrainedModels.of(settings)
+    run = Run(opened, settings, shards, models, task_runs=_Written(workers=1))
+    select(run, prepare(run))
     update_index(opened)
     return workspace
 
@@ -145,8 +148,8 @@ def plan_again(folder: Path, address: str, scratch: Path) -> None:
     before = status_mib("VmHWM")
     started = time.perf_counter()
     workspace = Workspace(address, scratch)
-    with workspace.in_use(), not_shown():
-        listing = Listing.of(workspace)
+    with workspace.in_use():
+        listing = Listing(workspace)
         listed = time.perf_counter() - started
         run = Run(workspace, settings, discover(settings.source), PretrainedModels.of(settings), listing=listing)
         select(run, prepare(run))

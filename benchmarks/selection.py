@@ -29,7 +29,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -38,13 +38,15 @@ from benchmarks.synthetic import clustered
 from benchmarks.tables import show
 from fineweb_mask.models.selection import SelectionSettings, select
 from fineweb_mask.models.selection.block import checked_block, solver_of
-from fineweb_mask.models.selection.metrics.base import SupportsNeighbours
+from fineweb_mask.models.selection.metrics.base import SupportsNeighbours, metric_class
 from fineweb_mask.models.selection.problem.measures import relative_gap
-from fineweb_mask.models.selection.problem.normalisation import Scaled, built_in_metrics
 from fineweb_mask.models.selection.problem.upper_bound import tightened_bound
 from fineweb_mask.models.selection.solvers.policy_gradient import gumbel_top_k, solve_policy_gradient
 from fineweb_mask.models.selection.solvers.problem import Problem
 from fineweb_mask.models.settings.selection import METRICS, NearDuplicateSettings
+
+if TYPE_CHECKING:
+    from fineweb_mask.models.selection.problem.normalisation import Scaled
 
 
 @dataclass
@@ -95,7 +97,7 @@ def vectors(arguments: argparse.Namespace, n: int | None = None) -> tuple[np.nda
 def prepare(features: np.ndarray, quality: np.ndarray, settings: SelectionSettings, device: str) -> Block:
     block = checked_block(features, quality, settings, device=device)
     started = time.perf_counter()
-    for metric in block.metrics(block.budget).values():
+    for metric in block.metrics.values():
         if isinstance(metric, SupportsNeighbours):
             metric.neighbours(1)
     synchronise(device)
@@ -103,7 +105,7 @@ def prepare(features: np.ndarray, quality: np.ndarray, settings: SelectionSettin
     block.near_duplicates()
     synchronise(device)
     pairs_seconds = time.perf_counter() - started
-    scaled = block.scaled(block.budget, settings.lamb)
+    scaled = block.scaled(settings.lamb)
     generator = torch.Generator(block.rows.device).manual_seed(settings.seed)
     return Block(Problem(block.rows, scaled.objective, settings, generator), scaled, graph_seconds, pairs_seconds)
 
@@ -329,8 +331,8 @@ def step(arguments: argparse.Namespace) -> None:
         )
         block = prepare(features, scores, settings.model_copy(update={"metrics": "pairwise"}), arguments.device)
         rows, generator = block.problem.rows, block.problem.generator
-        metrics = built_in_metrics(rows, settings, block.problem.objective.budget)
         objective = block.problem.objective
+        metrics = {name: metric_class(name).for_block(rows, settings, objective.budget) for name in [metric]}
         objective.metrics, objective.weights = metrics, {metric: 0.5}
         # The first and the last step evaluate a whole selection for the history: the time of two steps is subtracted.
         problem = Problem(rows, objective, settings, generator)

@@ -2,20 +2,16 @@
 
 from typing import Any
 
-from prefect import flow
-
-from fineweb_mask.flows.curate import RETRY_DELAYS, prepare
-from fineweb_mask.flows.display.run_names import named
-from fineweb_mask.flows.pipeline.failures import fails_in_one_line
+from fineweb_mask.flows.curate import prepare
 from fineweb_mask.flows.pipeline.fit import fit_targets
 from fineweb_mask.flows.pipeline.inputs import check_inputs
-from fineweb_mask.flows.pipeline.selector_runs import SelectorRuns, publish
-from fineweb_mask.flows.pipeline.start import runner, start_run
+from fineweb_mask.flows.pipeline.selector_runs import SelectorRuns, published
+from fineweb_mask.flows.pipeline.start import as_flow, start_run
 from fineweb_mask.flows.recipe import with_overrides
 from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.settings import Overrides, PipelineSettings
 from fineweb_mask.models.settings.selection import Unit
-from fineweb_mask.tasks.comparison.page import ComparisonJob, check_label_column
+from fineweb_mask.tasks.comparison.page import check_label_column
 from fineweb_mask.tasks.comparison.variants import (
     USUAL_SELECTORS,
     check_selectors,
@@ -32,8 +28,7 @@ class CompareSummary(PageSummary):
     selectors: dict[str, dict[str, Any]]
 
 
-@flow(name="compare", flow_run_name=named("compare"), cache_result_in_memory=False)
-@fails_in_one_line
+@as_flow("compare")
 def compare(
     settings: PipelineSettings,
     selectors: list[str] | None = None,
@@ -68,56 +63,32 @@ def compare(
         If there is nothing to select from.
     """
     settings = with_overrides(settings, overrides)
-    asked, missing = USUAL_SELECTORS if selectors is None else selectors, missing_for(settings)
-    names = check_selectors(asked, missing)
-    check(settings, label_column)
+    asked = USUAL_SELECTORS if selectors is None else selectors
+    names = check(settings, asked, label_column)
     selection = shared_settings(settings.selection, budget_by)
-    with start_run(settings, retry_delays=RETRY_DELAYS, keep=False) as run:
+    with start_run(settings, keep=False) as run:
         ready = prepare(run)
         targets = fit_targets(run, ready.documents, ready.models) if reads_targets(names) else None
         runs = SelectorRuns(run, ready.shards, selection, targets, run.models.selecting)
         runs.run(names)
-        job = ComparisonJob(
-            root=run.workspace.address,
-            settings=selection,
-            label_column=label_column,
-            documents=[shard.documents for group in runs.groups for shard in group],
-            masks=runs.masks,
-            groups=runs.files,
-            seconds=runs.seconds,
-            left_out=left_out(asked, missing),
-        )
-        written = run.one(job)
-        found = written.details["selectors"]
-        table = [{"selector": name, **figures} for name, figures in found.items()]
+        job = runs.comparison(label_column=label_column, left_out=left_out(asked, missing_for(settings)))
+        found = run.one(job).details
+        table = [{"selector": name, **figures} for name, figures in found["selectors"].items()]
         note = f"The same budget of {selection.budget_by}, selected by every selector."
-        publish(job.folder, "compare", settings.workspace, table, note)
-        return CompareSummary.of(
-            run.workspace,
-            run.quarantined,
-            run.stages,
-            page=job.folder / "index.html",
-            metrics=job.folder / "metrics.json",
-            documents=written.details["documents"],
-            selectors=found,
-        )
+        shown = {name: found[name] for name in ("documents", "selectors")}
+        return published(CompareSummary, run, job.folder, table, note, **shown)
 
 
-def check(settings: PipelineSettings, label_column: str | None) -> None:
-    """Check that what the recipe names exists, and the column of topics, before any work.
+def check(settings: PipelineSettings, selectors: list[str], label_column: str | None) -> list[str]:
+    """Return the names of the selectors; check them, what the recipe names, and the column of topics, before any work.
 
     Raises
     ------
     SettingsError
         With the name of what is missing.
     """
+    names = check_selectors(selectors, missing_for(settings))
     shards = check_inputs(settings).shards
     if label_column is not None:
         check_label_column(label_column, shards, settings.source)
-
-
-def run_compare(
-    settings: PipelineSettings, selectors: list[str] | None, label_column: str | None, budget_by: Unit = "tokens"
-) -> CompareSummary:
-    """Run the comparison in this process with the recipe's engine."""
-    return compare.with_options(task_runner=runner(settings))(settings, selectors, label_column, budget_by)
+    return names

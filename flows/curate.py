@@ -7,34 +7,42 @@ are in no later stage, and are named in the summary.
 """
 
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fineweb_mask.flows.pipeline.dataset import Curated, export, materialize, report
+from fineweb_mask.flows.pipeline.dataset import export, materialize, report
 from fineweb_mask.flows.pipeline.duplicates import find_duplicates
-from fineweb_mask.flows.pipeline.exclusion import exclusion_lists
-from fineweb_mask.flows.pipeline.fit import Quality, fit, score_processes
+from fineweb_mask.flows.pipeline.fit import (
+    Models,
+    Quality,
+    Refit,
+    exclusion_lists,
+    fit_encoder,
+    fit_quality,
+    score_processes,
+)
+from fineweb_mask.flows.pipeline.records import summarize
 from fineweb_mask.flows.pipeline.run import Files, PerShard, Run
-from fineweb_mask.flows.pipeline.selection import Prepared, check_any_document, prepared, select
+from fineweb_mask.flows.pipeline.selection import Prepared, Selection, check_any_document, prepared, select
+from fineweb_mask.flows.recipe import with_overrides
+from fineweb_mask.flows.summary import RunSummary
 from fineweb_mask.models.settings import FROM_QUALITY, Overrides, PipelineSettings
-from fineweb_mask.tasks.embed import EmbeddingModel, embed
+from fineweb_mask.tasks.embed import embed
+from fineweb_mask.tasks.inference.model_files import ModelFolder
 from fineweb_mask.tasks.ingest import ingest
 from fineweb_mask.tasks.processes.workers import end_workers
+from fineweb_mask.tasks.registry import Refreshed
 from fineweb_mask.tasks.score import score
 from fineweb_mask.tasks.score_embed import ScoreEmbedJob
 
 if TYPE_CHECKING:
     from prefect import Flow
 
-    from fineweb_mask.flows.pipeline.choices import Refit
-    from fineweb_mask.flows.summary import RunSummary
-    from fineweb_mask.tasks.registry import Refreshed
 
-RETRY_DELAYS = (2.0, 8.0)
-"""Seconds before each retry of a task run whose error may pass, such as a store's that does not answer."""
-
-
-def pipeline(run: Run) -> Curated:
+def pipeline(run: Run) -> tuple[Selection, dict[str, Path]]:
     """Run all stages: from raw documents to the dataset, the training files and the report.
+
+    What was selected is returned, and the folders of training files by name.
 
     Raises
     ------
@@ -46,13 +54,13 @@ def pipeline(run: Run) -> Curated:
     dataset = materialize(run, selection)
     exports = export(run, dataset)
     report(run, selection, dataset)
-    return Curated(selection, dataset, exports)
+    return selection, exports
 
 
 def prepare(run: Run) -> Prepared:
     """Make all that a selection reads: documents, scores, vectors and the duplicates of every shard."""
     documents = ingest_shards(run)
-    models = fit(run, documents)
+    models = Models(fit_quality(run, documents), fit_encoder(run, documents))
     if run.settings.embedding.model == FROM_QUALITY:
         scores, vectors = score_and_embed_shards(run, documents, models.quality)
     else:
@@ -79,7 +87,7 @@ def score_shards(run: Run, documents: Files, quality: Quality) -> Files:
     return scores
 
 
-def embed_shards(run: Run, documents: Files, encoder: EmbeddingModel | None) -> Files:
+def embed_shards(run: Run, documents: Files, encoder: ModelFolder | None) -> Files:
     """Embed every document."""
     return run.map(embed, documents=documents, model=encoder, settings=run.settings.embedding)
 
@@ -88,7 +96,7 @@ def score_and_embed_shards(run: Run, documents: Files, quality: Quality) -> tupl
     """Score and embed every document in one pass, by the scorer that also makes vectors."""
     scoring = run.jobs(score, **_scoring(run, documents, quality))
     jobs = PerShard({name: ScoreEmbedJob.of(job, run.settings.embedding) for name, job in scoring.items()})
-    made = {name: jobs[name].files(run.listing) or jobs[name].files() for name in run.each(jobs)}
+    made = {name: jobs[name].files(run.listing) or jobs[name].files() for name in run.map(jobs)}
     scores, vectors = ({name: files[place] for name, files in made.items() if files} for place in (0, 1))
     return PerShard(scores), PerShard(vectors)
 
@@ -106,19 +114,9 @@ def _scoring(run: Run, documents: Files, quality: Quality) -> dict[str, Any]:
 @cache
 def _flow() -> "Flow[..., RunSummary]":
     """Make the flow when it is first asked for: Prefect's import takes longer than a run with nothing to do."""
-    from prefect import flow
+    from fineweb_mask.flows.pipeline.start import as_flow, start_run
 
-    from fineweb_mask.flows.display.run_names import named
-    from fineweb_mask.flows.pipeline.choices import Refit
-    from fineweb_mask.flows.pipeline.failures import fails_in_one_line
-    from fineweb_mask.flows.pipeline.records import summarize
-    from fineweb_mask.flows.pipeline.start import start_run
-    from fineweb_mask.flows.recipe import with_overrides
-    from fineweb_mask.flows.summary import RunSummary
-    from fineweb_mask.tasks.registry import Refreshed
-
-    @flow(name="curate", flow_run_name=named("curate"), cache_result_in_memory=False)
-    @fails_in_one_line
+    @as_flow("curate")
     def curate(
         settings: PipelineSettings,
         refit: list[Refit] | None = None,
@@ -143,10 +141,8 @@ def _flow() -> "Flow[..., RunSummary]":
         BadShardError
             If no shard can be read, or one cannot and `ingest.on_bad_shard` is `fail`.
         """
-        with start_run(
-            with_overrides(settings, overrides), retry_delays=RETRY_DELAYS, refit=refit, refresh=refresh
-        ) as run:
-            return summarize(run, pipeline(run))
+        with start_run(with_overrides(settings, overrides), refit=refit, refresh=refresh) as run:
+            return summarize(run, *pipeline(run))
 
     return curate
 
@@ -156,12 +152,3 @@ def __getattr__(name: str) -> "Flow[..., RunSummary]":
     if name == "curate":
         return _flow()
     raise AttributeError(f"module {__name__} has no attribute {name!r}")
-
-
-def run_curate(
-    settings: PipelineSettings, refit: "list[Refit] | None" = None, refresh: "list[Refreshed] | None" = None
-) -> "RunSummary":
-    """Run the pipeline in this process with the recipe's engine."""
-    from fineweb_mask.flows.pipeline.start import runner
-
-    return _flow().with_options(task_runner=runner(settings))(settings, refit, refresh)

@@ -91,15 +91,13 @@ def load_recipe(
         If the file cannot be read, or has a key or value that is not allowed.
     """
     try:
-        file = _file(Path(path))
+        packaged = _packaged_recipes().get(str(path).removesuffix(".yaml"))
+        file = Path(path) if packaged is None or Path(path).is_file() else packaged
         content = _read_yaml(file.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        names = ", ".join(_packaged_recipes())
-        raise RecipeError(
-            f"cannot read the recipe {str(path)!r}: {error.strerror}; recipes that need no file: {names}"
-        ) from error
     except OSError as error:
-        raise RecipeError(f"cannot read the recipe {str(path)!r}: {error.strerror}") from error
+        is_missing = isinstance(error, FileNotFoundError)
+        others = f"; recipes that need no file: {', '.join(_packaged_recipes())}" if is_missing else ""
+        raise RecipeError(f"cannot read the recipe {str(path)!r}: {error.strerror}{others}") from error
     except RecursionError:
         raise RecipeError(f"the recipe {str(path)!r} is nested too deeply to be read: write it flat") from None
     except NOT_YAML as error:
@@ -170,11 +168,6 @@ def _describe_another_source(content: dict[str, Any], values: Sequence[tuple[str
 def _path_of(content: Mapping[str, Any]) -> Any:  # noqa: ANN401
     source = content.get("source")
     return source.get("path") if isinstance(source, dict) else None
-
-
-def _file(path: Path) -> Path:
-    packaged = _packaged_recipes().get(str(path).removesuffix(".yaml"))
-    return path if packaged is None or path.is_file() else packaged
 
 
 def _packaged_recipes() -> dict[str, Path]:

@@ -8,6 +8,7 @@ from typing import Literal, Self
 from pydantic import BaseModel
 
 from fineweb_mask.tasks.workspace.records.counts import Counts
+from fineweb_mask.tasks.workspace.records.runs import QuarantinedShard
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 
@@ -18,13 +19,6 @@ class StageSummary(BaseModel):
     files: int = 0
     cached: int = 0
     seconds: float = 0.0
-
-
-class Quarantined(BaseModel):
-    """A quarantined shard."""
-
-    shard: str
-    reason: str
 
 
 class Summary(BaseModel):
@@ -41,7 +35,7 @@ class Summary(BaseModel):
 
         A path of the workspace becomes the path or URL that the user knows.
         """
-        shards = [Quarantined(shard=shard, reason=reason) for shard, reason in quarantined.items()]
+        shards = [QuarantinedShard(shard=shard, reason=reason) for shard, reason in quarantined.items()]
         values = {"workspace": workspace.root, "quarantined": shards, "stages": stages, **fields}
         shown = {name: workspace.display_path(one) if isinstance(one, Path) else one for name, one in values.items()}
         return cls.model_validate({"status": "quarantined" if shards else "done", **shown})
@@ -58,7 +52,7 @@ class RunSummary(Summary):
     documents_kept: int
     not_selected: int
     dropped: dict[str, int]
-    quarantined: list[Quarantined]
+    quarantined: list[QuarantinedShard]
     counts: Counts
     stages: list[StageSummary]
     busy_seconds: float  # in which at least one job was running
@@ -89,5 +83,5 @@ class PageSummary(Summary):
     page: str
     metrics: str
     documents: int
-    quarantined: list[Quarantined]
+    quarantined: list[QuarantinedShard]
     stages: list[StageSummary]

@@ -2,19 +2,14 @@
 
 from typing import Any
 
-from prefect import flow
-
-from fineweb_mask.flows.curate import RETRY_DELAYS, prepare
-from fineweb_mask.flows.display.run_names import named
+from fineweb_mask.flows.curate import prepare
 from fineweb_mask.flows.lamb_values import DEFAULT, parse_lambs
-from fineweb_mask.flows.pipeline.failures import fails_in_one_line
-from fineweb_mask.flows.pipeline.selector_runs import SelectorRuns, publish
-from fineweb_mask.flows.pipeline.start import runner, start_run
+from fineweb_mask.flows.pipeline.selector_runs import SelectorRuns, published
+from fineweb_mask.flows.pipeline.start import as_flow, start_run
 from fineweb_mask.flows.recipe import with_overrides
 from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.settings import Overrides, PipelineSettings
 from fineweb_mask.models.settings.selection import Unit
-from fineweb_mask.tasks.comparison.page import ComparisonJob
 from fineweb_mask.tasks.comparison.variants import shared_settings
 
 BASELINES = ["random", "top_quality", "semdedup", "greedy"]
@@ -28,8 +23,7 @@ class SweepSummary(PageSummary):
     baselines: dict[str, dict[str, Any]]
 
 
-@flow(name="sweep", flow_run_name=named("sweep"), cache_result_in_memory=False)
-@fails_in_one_line
+@as_flow("sweep")
 def sweep(
     settings: PipelineSettings, lamb: str = DEFAULT, budget_by: Unit = "tokens", overrides: Overrides | None = None
 ) -> SweepSummary:
@@ -58,46 +52,21 @@ def sweep(
     """
     settings, lambs = with_overrides(settings, overrides), parse_lambs(lamb)
     selection = shared_settings(settings.selection, budget_by)
-    with start_run(settings, retry_delays=RETRY_DELAYS, keep=False) as run:
+    with start_run(settings, keep=False) as run:
         ready = prepare(run)
         runs = SelectorRuns(run, ready.shards, selection)
         runs.sweep(lambs)
         runs.run(BASELINES)
-        job = ComparisonJob(
-            root=run.workspace.address,
-            settings=selection,
-            documents=[shard.documents for group in runs.groups for shard in group],
-            masks=runs.masks,
-            groups=runs.files,
-            seconds=runs.seconds,
-            lambs=lambs,
-            frontiers=runs.frontiers,
-            advised=advised(settings, budget_by),
-        )
-        written = run.one(job)
-        found = written.details
+        job = runs.comparison(lambs=lambs, advised=advised(settings, budget_by))
+        found = run.one(job).details
         table = [{"selection": f"lamb {value['lamb']:g}", **value} for value in found["values"]]
         table += [{"selection": name, **figures} for name, figures in found["baselines"].items()]
-        publish(job.folder, "sweep", settings.workspace, table, "Quality against diversity at every lamb.")
-        return SweepSummary.of(
-            run.workspace,
-            run.quarantined,
-            run.stages,
-            page=job.folder / "index.html",
-            metrics=job.folder / "metrics.json",
-            documents=found["documents"],
-            recommended_lamb=found["recommended_lamb"],
-            values=found["values"],
-            baselines=found["baselines"],
-        )
+        note = "Quality against diversity at every lamb."
+        shown = {name: found[name] for name in ("documents", "recommended_lamb", "values", "baselines")}
+        return published(SweepSummary, run, job.folder, table, note, **shown)
 
 
 def advised(settings: PipelineSettings, budget_by: Unit) -> str:
     """Return what a command must also set for the recipe to select as the sweep does; nothing if it does already."""
     selection = shared_settings(settings.selection, budget_by)
     return "" if selection == settings.selection else f" --set selection.budget_by={selection.budget_by}"
-
-
-def run_sweep(settings: PipelineSettings, lamb: str, budget_by: Unit = "tokens") -> SweepSummary:
-    """Run the sweep in this process with the recipe's engine."""
-    return sweep.with_options(task_runner=runner(settings))(settings, lamb, budget_by)

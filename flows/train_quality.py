@@ -2,22 +2,13 @@
 
 from pathlib import Path
 
-from prefect import flow
-
-from fineweb_mask.flows.curate import RETRY_DELAYS
-from fineweb_mask.flows.pipeline.failures import fails_in_one_line
+from fineweb_mask.flows.pipeline.start import as_flow
 from fineweb_mask.flows.pipeline.task_runs import TaskRuns
 from fineweb_mask.models.settings.quality import TrainQualitySettings
-from fineweb_mask.tasks.fit.train_quality import (
-    TrainedMetrics,
-    TrainQualityJob,
-    describe,
-    remove_unfinished,
-)
+from fineweb_mask.tasks.fit.train_quality import TrainedMetrics, TrainQualityJob, remove_unfinished
 
 
-@flow(name="train-quality", flow_run_name="train {output}", cache_result_in_memory=False)
-@fails_in_one_line
+@as_flow("train-quality", "train {output}")
 def train(output: str, settings: TrainQualitySettings) -> TrainedMetrics:
     """Train a classifier and return what it reaches on held-out labels.
 
@@ -34,6 +25,5 @@ def train(output: str, settings: TrainQualitySettings) -> TrainedMetrics:
         If the labels or the teacher cannot be used.
     """
     remove_unfinished(Path(output))
-    task_runs = TaskRuns(RETRY_DELAYS, workers=1)
-    trained = task_runs.submit([TrainQualityJob.of(Path(output), settings)])
-    return describe(trained.result().details)
+    trained = TaskRuns(workers=1).submit([TrainQualityJob.of(Path(output), settings)])
+    return TrainedMetrics.model_validate(trained.result().details)

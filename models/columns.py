@@ -76,29 +76,30 @@ def _plain_nested_type(kind: pa.DataType) -> pa.DataType:
     if _is(kind, *_LISTS):
         values = plain_type(kind.value_type)
         return pa.large_list(values) if pa.types.is_large_list(kind) else pa.list_(values)
-    if pa.types.is_fixed_size_list(kind):
-        return pa.list_(plain_type(kind.value_type), kind.list_size)
-    if pa.types.is_map(kind):
-        return pa.map_(plain_type(kind.key_type), plain_type(kind.item_type))
-    if not pa.types.is_struct(kind):
+    if not _is(kind, pa.types.is_fixed_size_list, pa.types.is_map, pa.types.is_struct):
         raise ColumnTypeError(f"is of type {kind}, which DuckDB does not support: {LEAVE_OUT}")
-    names = [field.name.lower() for field in kind]
+    names = [field.name.lower() for field in kind] if pa.types.is_struct(kind) else []
     if "" in names or len(set(names)) < len(names):
         raise ColumnTypeError(f"has fields without a name, or with names that differ in case only: {LEAVE_OUT}")
-    return pa.struct([pa.field(field.name, plain_type(field.type)) for field in kind])
+    return _of_parts(kind, plain_type)
 
 
 def _small(kind: pa.DataType) -> pa.DataType:
     """Return a plain type without 64-bit offsets, which writers choose as they like."""
     if _is(kind, pa.types.is_list, pa.types.is_large_list):
         return pa.list_(_small(kind.value_type))
-    if pa.types.is_fixed_size_list(kind):
-        return pa.list_(_small(kind.value_type), kind.list_size)
-    if pa.types.is_map(kind):
-        return pa.map_(_small(kind.key_type), _small(kind.item_type))
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(field.name, _small(field.type)) for field in kind])
+    if pa.types.is_nested(kind):
+        return _of_parts(kind, _small)
     return {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}.get(kind, kind)
+
+
+def _of_parts(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """Return a type of fixed-size lists, maps or structs with changed types of its parts."""
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(change(kind.value_type), kind.list_size)
+    if pa.types.is_map(kind):
+        return pa.map_(change(kind.key_type), change(kind.item_type))
+    return pa.struct([pa.field(field.name, change(field.type)) for field in kind])
 
 
 def _plain_number_type(kind: pa.DataType) -> pa.DataType:

@@ -7,6 +7,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +24,7 @@ from fineweb_mask.models.columns import (
     to_plain,
     to_text,
 )
-from fineweb_mask.models.schemas import DROPPED, FINEWEB, MEASURED, ROW, SOURCE_ROW
+from fineweb_mask.models.schemas import DROPPED, FINEWEB, MEASURED, SOURCE_ROW, documents_schema
 from fineweb_mask.models.settings import IngestSettings
 
 CHARS_PER_TOKEN = 4.6
@@ -34,6 +35,7 @@ MOST_TOKENS = 2**31 - 1
 
 TextFilter = Callable[[Sequence[str], Sequence[str | None]], Sequence[tuple[str, str | None]]]
 
+CONTENT_HASH = MEASURED.field("content_hash")
 LONG_TEXT = 2**18
 SPACE = re.compile(r"\s")
 
@@ -122,6 +124,7 @@ def _is_other_than_text(kind: pa.DataType, field: pa.Field) -> bool:
     return is_nested(kind) if field.name in ("id", "date") else not is_text(kind)
 
 
+@dataclass(eq=False)
 class DocumentFilter:
     """Filter the rows of one shard and count the dropped rows by their first reason.
 
@@ -141,29 +144,21 @@ class DocumentFilter:
     {'too_short': 1, 'duplicate': 1}
     """
 
-    def __init__(
-        self,
-        settings: IngestSettings,
-        source: str,
-        copies: Callable[[list[bytes]], list[str | None]] | None = None,
-        text_filter: TextFilter | None = None,
-        overlaps: Callable[[list[str]], list[str | None]] | None = None,
-    ) -> None:
-        self.settings = settings
-        self.source = source
-        self.copies = copies
-        self.text_filter = text_filter
-        self.overlaps = overlaps
-        self.known: list[tuple[int, str, str]] = []  # source row, id, and the id of the copy
-        self.dropped: Counter[str] = Counter()
-        self.rows_in = 0
-        self.rows_kept = 0
-        self.tokens_in = 0
-        self.tokens_kept = 0
-        self.tokens_estimated = 0  # kept rows with a token count estimated from the length
-        self._gone: list[pa.RecordBatch] = []  # dropped rows, with `keep_dropped`
-        self._seen: set[bytes] = set()
-        self._long: dict[bytes, bytes] = {}  # hashes of long texts, by a digest of their bytes
+    settings: IngestSettings
+    source: str
+    copies: Callable[[list[bytes]], list[str | None]] | None = None
+    text_filter: TextFilter | None = None
+    overlaps: Callable[[list[str]], list[str | None]] | None = None
+    known: list[tuple[int, str, str]] = field(default_factory=list)  # source row, id, and the id of the copy
+    dropped: Counter[str] = field(default_factory=Counter)
+    rows_in: int = 0
+    rows_kept: int = 0
+    tokens_in: int = 0
+    tokens_kept: int = 0
+    tokens_estimated: int = 0  # kept rows with a token count estimated from the length
+    _gone: list[pa.RecordBatch] = field(default_factory=list)  # dropped rows, with `keep_dropped`
+    _seen: set[bytes] = field(default_factory=set)
+    _long: dict[bytes, bytes] = field(default_factory=dict)  # hashes of long texts, by a digest of their bytes
 
     def apply(self, batch: pa.RecordBatch, problems: pa.Array | None = None) -> pa.RecordBatch:
         """Return the kept rows of a batch, with `row`, `source_row`, `id`, `n_chars` and `content_hash` filled in.
@@ -171,14 +166,13 @@ class DocumentFilter:
         The batch holds the next n rows of the source file, as `conform` returns them. `problems`, (n,) strings, is the
         reason why a row could not be read and is dropped, null for a good row.
         """
-        bad_tokens = _bad_tokens(batch)
-        known_tokens = pc.if_else(bad_tokens, None, batch["token_count"])
+        known_tokens = pc.if_else(_bad_tokens(batch), None, batch["token_count"])
         self.tokens_in += int(token_counts(known_tokens, pc.utf8_length(batch["text"])).sum())
-        first_source_row = self.rows_in
+        source_rows = np.arange(self.rows_in, self.rows_in + batch.num_rows)
         self.rows_in += batch.num_rows
-        source_rows = np.arange(first_source_row, self.rows_in)
-        if problems is not None and problems.null_count < len(problems):
-            source_rows, batch = self._drop(source_rows, batch, problems.to_pylist())
+        batch = batch.append_column(SOURCE_ROW, pa.array(source_rows, SOURCE_ROW.type))
+        if problems is not None:
+            batch = self._drop(batch, problems.to_pylist())
         checks: tuple[tuple[str, Callable[[pa.RecordBatch], pa.Array]], ...] = (
             ("null_text", lambda rows: pc.is_null(rows["text"])),
             ("invalid_utf8", _invalid_utf8),
@@ -189,66 +183,53 @@ class DocumentFilter:
             ("wrong_token_count", _bad_tokens),
         )
         for reason, bad in checks:
-            is_bad = pc.fill_null(bad(batch), False).to_numpy(zero_copy_only=False)
-            source_rows, batch = self._drop_if(is_bad, source_rows, batch, reason)
+            batch = self._drop_if(batch, pc.fill_null(bad(batch), False).to_pylist(), reason)
         if self.text_filter is not None:
-            source_rows, batch = self._filter_texts(self.text_filter, source_rows, batch)
+            batch = self._filter_texts(self.text_filter, batch)
         if self.overlaps is not None:
-            source_rows, batch, _ = self._drop_known(
-                self.overlaps(batch["text"].to_pylist()), source_rows, batch, "benchmark"
-            )
+            batch = self._drop_known(batch, self.overlaps(batch["text"].to_pylist()), "benchmark")
         hashes = self._hashes(batch["text"])
+        batch = batch.append_column(CONTENT_HASH, pa.array(hashes, CONTENT_HASH.type))
         if self.copies is not None:
-            source_rows, batch, kept = self._drop_known(self.copies(hashes), source_rows, batch, "known")
-            hashes = [value for value, is_kept in zip(hashes, kept, strict=True) if is_kept]
+            batch = self._drop_known(batch, self.copies(hashes), "known")
         if self.settings.exact_dedup != "off":
-            is_again = np.array([not self._is_first(value) for value in hashes], dtype=bool)
-            source_rows, batch = self._drop_if(is_again, source_rows, batch, "duplicate")
-            hashes = [value for value, again in zip(hashes, is_again, strict=True) if not again]
-        return self._finish(batch, source_rows, hashes)
+            is_again = [self._was_seen(value) for value in batch["content_hash"].to_pylist()]
+            batch = self._drop_if(batch, is_again, "duplicate")
+        return self._finish(batch)
 
     def take_dropped(self) -> Iterator[pa.RecordBatch]:
         """Yield the dropped rows that were not taken yet, as `DROPPED`, if the settings keep them."""
         gone, self._gone = self._gone, []
         yield from gone
 
-    def _drop_if(
-        self, is_bad: NDArray[np.bool_], source_rows: NDArray[np.int64], batch: pa.RecordBatch, reason: str
-    ) -> tuple[NDArray[np.int64], pa.RecordBatch]:
-        return self._drop(source_rows, batch, [reason if bad else None for bad in is_bad.tolist()])
+    def _drop_if(self, batch: pa.RecordBatch, is_bad: Iterable[bool], reason: str) -> pa.RecordBatch:
+        return self._drop(batch, [reason if bad else None for bad in is_bad])
 
-    def _drop(
-        self, source_rows: NDArray[np.int64], batch: pa.RecordBatch, reasons: Sequence[str | None]
-    ) -> tuple[NDArray[np.int64], pa.RecordBatch]:
+    def _drop(self, batch: pa.RecordBatch, reasons: Sequence[str | None]) -> pa.RecordBatch:
         """Return the rows without a reason, and count the others, which are kept aside if the settings say so."""
-        kept = np.array([reason is None for reason in reasons], dtype=bool)
-        if kept.all():
-            return source_rows, batch
-        self.dropped.update(reason for reason in reasons if reason is not None)
+        why = [reason for reason in reasons if reason is not None]
+        if not why:
+            return batch
+        self.dropped.update(why)
+        kept = pa.array([reason is None for reason in reasons])
         if self.settings.keep_dropped:
-            why = [reason for reason in reasons if reason is not None]
-            self._gone.append(self._dropped_rows(source_rows[~kept], batch.filter(pa.array(~kept)), why))
-        return source_rows[kept], batch.filter(pa.array(kept))
+            self._gone.append(self._dropped_rows(batch.filter(pc.invert(kept)), why))
+        return batch.filter(kept)
 
-    def _dropped_rows(
-        self, source_rows: NDArray[np.int64], batch: pa.RecordBatch, reasons: list[str]
-    ) -> pa.RecordBatch:
+    def _dropped_rows(self, batch: pa.RecordBatch, reasons: list[str]) -> pa.RecordBatch:
         invalid = _invalid_utf8(batch.select(["id", "url", "text"]))
         ids, urls, texts = (
             pc.if_else(invalid, pa.scalar(None, pa.string()), batch[name]) for name in ("id", "url", "text")
         )
-        names = [
-            name or stable_id(self.source, row) for name, row in zip(ids.to_pylist(), source_rows.tolist(), strict=True)
-        ]
-        columns = [pa.array(source_rows, pa.uint32()), pa.array(names, pa.string()), urls, pa.array(reasons), texts]
+        columns = [batch["source_row"], self._ids(ids, batch["source_row"]), urls, pa.array(reasons), texts]
         return pa.record_batch(columns, schema=DROPPED)
 
-    def _filter_texts(
-        self,
-        text_filter: TextFilter,
-        source_rows: NDArray[np.int64],
-        batch: pa.RecordBatch,
-    ) -> tuple[NDArray[np.int64], pa.RecordBatch]:
+    def _ids(self, ids: pa.Array, source_rows: pa.Array) -> pa.Array:
+        """Return ids, with stable ones for those that are missing."""
+        both = zip(ids.to_pylist(), source_rows.to_pylist(), strict=True)
+        return pa.array([own or stable_id(self.source, row) for own, row in both], pa.string())
+
+    def _filter_texts(self, text_filter: TextFilter, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows whose texts the filter keeps; one that it changed no longer has a known token count."""
         before = batch["text"].to_pylist()
         found = text_filter(before, batch["url"].to_pylist())
@@ -257,10 +238,8 @@ class DocumentFilter:
             "too_short" if reason is None and len(text) < self.settings.min_chars else reason for text, reason in found
         ]
         is_changed = pa.array([text != old for text, old in zip(texts, before, strict=True)], pa.bool_())
-        columns = {name: batch.column(name) for name in batch.schema.names}
-        columns["text"] = pa.array(texts, pa.string())
-        columns["token_count"] = pc.if_else(is_changed, pa.scalar(None, pa.int64()), columns["token_count"])
-        return self._drop(source_rows, pa.record_batch(list(columns.values()), schema=batch.schema), reasons)
+        tokens = pc.if_else(is_changed, pa.scalar(None, pa.int64()), batch["token_count"])
+        return self._drop(_with(batch, text=pa.array(texts, pa.string()), token_count=tokens), reasons)
 
     def _hashes(self, texts: pa.StringArray) -> list[bytes]:
         """Return the hash of each text; of equal ones in a batch, and of equal long ones, the first is normalised."""
@@ -277,15 +256,14 @@ class DocumentFilter:
             distinct.append(self._long[digest])
         return [distinct[index] for index in encoded.indices.to_pylist()]
 
-    def _drop_known(
-        self, copies: list[str | None], source_rows: NDArray[np.int64], batch: pa.RecordBatch, reason: str
-    ) -> tuple[NDArray[np.int64], pa.RecordBatch, NDArray[np.bool_]]:
-        """Drop the rows that have a copy and list them; return the others, and which these are."""
-        for row, source_id, copy in zip(source_rows.tolist(), batch["id"].to_pylist(), copies, strict=True):
-            if copy is not None:
-                self.known.append((row, source_id or stable_id(self.source, row), copy))
-        is_known = np.array([copy is not None for copy in copies], dtype=bool)
-        return *self._drop_if(is_known, source_rows, batch, reason), ~is_known
+    def _drop_known(self, batch: pa.RecordBatch, copies: list[str | None], reason: str) -> pa.RecordBatch:
+        """Return the rows without a copy, and list the others."""
+        is_known = [copy is not None for copy in copies]
+        gone = batch.select(["source_row", "id"]).filter(pa.array(is_known, pa.bool_()))
+        ids = self._ids(gone["id"], gone["source_row"]).to_pylist()
+        found = [copy for copy in copies if copy is not None]
+        self.known += zip(gone["source_row"].to_pylist(), ids, found, strict=True)
+        return self._drop_if(batch, is_known, reason)
 
     def _wrong_language(self, batch: pa.RecordBatch) -> pa.Array:
         if not self.settings.languages:
@@ -293,31 +271,29 @@ class DocumentFilter:
         known = pc.is_in(batch["language"], value_set=pa.array(self.settings.languages, pa.string()))
         return pc.and_(pc.is_valid(batch["language"]), pc.invert(known))
 
-    def _is_first(self, value: bytes) -> bool:
-        if value in self._seen:
-            return False
+    def _was_seen(self, value: bytes) -> bool:
+        before = len(self._seen)
         self._seen.add(value)
-        return True
+        return len(self._seen) == before
 
-    def _finish(self, batch: pa.RecordBatch, source_rows: NDArray[np.int64], hashes: list[bytes]) -> pa.RecordBatch:
+    def _finish(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         rows = np.arange(self.rows_kept, self.rows_kept + batch.num_rows, dtype=np.uint32)
         self.rows_kept += batch.num_rows
-        ids = [
-            source_id or stable_id(self.source, int(row))
-            for source_id, row in zip(batch["id"].to_pylist(), source_rows, strict=True)
-        ]
         n_chars = pc.utf8_length(batch["text"]).cast(pa.uint32())
         self.tokens_kept += int(token_counts(batch["token_count"], n_chars).sum())
         self.tokens_estimated += batch["token_count"].null_count
-        columns = {name: batch.column(name) for name in batch.schema.names}
-        columns["id"] = pa.array(ids, pa.string())
-        columns["row"] = pa.array(rows)
-        columns["source_row"] = pa.array(source_rows, pa.uint32())
-        columns["n_chars"] = n_chars
-        columns["content_hash"] = pa.array(hashes, pa.binary(16))
-        extra = [field for field in batch.schema if field.name not in FINEWEB.names]
-        schema = pa.schema([ROW, SOURCE_ROW, *FINEWEB, *MEASURED, *extra])
-        return pa.record_batch([columns[name] for name in schema.names], schema=schema)
+        batch = _with(batch, id=self._ids(batch["id"], batch["source_row"]))
+        batch = batch.append_column("row", pa.array(rows)).append_column("n_chars", n_chars)
+        own = documents_schema()
+        schema = documents_schema([field for field in batch.schema if field.name not in own.names])
+        return pa.record_batch([batch[name] for name in schema.names], schema=schema)
+
+
+def _with(batch: pa.RecordBatch, **columns: pa.Array) -> pa.RecordBatch:
+    """Return a batch with other values in some columns."""
+    for name, values in columns.items():
+        batch = batch.set_column(batch.schema.get_field_index(name), batch.schema.field(name), values)
+    return batch
 
 
 def _bad_tokens(batch: pa.RecordBatch) -> pa.Array:

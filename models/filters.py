@@ -10,7 +10,6 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
-from importlib.metadata import version
 from typing import Any, NamedTuple
 
 from fineweb_mask.models.errors import ModelError, SettingsError
@@ -81,11 +80,6 @@ def load_filters(settings: Sequence[FilterSettings]) -> Filter:
     return apply
 
 
-def version_of_filters() -> str:
-    """Return the version of datatrove, whose rules are part of what a filtered document depends on."""
-    return version("datatrove")
-
-
 def _module(name: str) -> Any:  # noqa: ANN401
     os.environ.setdefault("LOGURU_LEVEL", "WARNING")
     try:
@@ -126,14 +120,18 @@ def _load(settings: FilterSettings) -> Filter:
 
 def _adapted(kind: str, step: Any, model: Any) -> Filter:  # noqa: ANN401 - classes of datatrove, a path
     document_of = _module("datatrove.data").Document
-    if kind == "pii":
-        return lambda text, _: Outcome(_without_memory(step).format(text))
     if hasattr(step, "format"):
-        return lambda text, _: Outcome(step.format(text))
+
+        def formatted(text: str, _: str | None) -> Outcome:
+            if kind == "pii":  # its replacements take turns, and begin with the first: no text depends on others
+                step.emails_replacer._replace_i = step.ip_replacer._replace_i = 0
+            return Outcome(step.format(text))
+
+        return formatted
     if kind == "language":
         step.model._model = _Languages(str(model))  # it would download one
-    if kind == "url":
-        _without_network(step)
+    if kind == "url":  # the list of public suffixes in the package; the latest would be asked for at every start
+        step.tldextractor = _module("tldextract").TLDExtract(suffix_list_urls=())
 
     def apply(text: str, url: str | None) -> Outcome:
         if kind == "url" and not url:
@@ -145,17 +143,6 @@ def _adapted(kind: str, step: Any, model: Any) -> Filter:  # noqa: ANN401 - clas
 
     apply("A text of a few words, by which what the class needs is loaded.", "https://example.org/")
     return apply
-
-
-def _without_memory(step: Any) -> Any:  # noqa: ANN401
-    """Let the replacements, which take turns, begin with the first: a text does not depend on those before it."""
-    step.emails_replacer._replace_i = step.ip_replacer._replace_i = 0
-    return step
-
-
-def _without_network(step: Any) -> None:  # noqa: ANN401
-    """Take the list of public suffixes that is in the package; the latest would be asked for at every start."""
-    step.tldextractor = _module("tldextract").TLDExtract(suffix_list_urls=())
 
 
 class _Languages:

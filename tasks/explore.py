@@ -64,14 +64,10 @@ class ExploreJob(ProductJob):
     """Prepare the map of a workspace."""
 
     stage: ClassVar[Stage] = Stage("explore", version=1, folders=("explore",), product=True)
+    name: ClassVar[str] = "explore"
     shards: list[ShardFiles]
     most: int  # documents
     other: OtherSelection | None = None
-
-    @property
-    def name(self) -> str:
-        """The stage has one product."""
-        return "explore"
 
     @property
     def path(self) -> Path:
@@ -128,7 +124,9 @@ def explore(job: ExploreJob) -> None:
     }
     if job.other is not None:
         columns["kept_by"] = _kept_by(table, job.other)
-    table = pa.table({**{name: table[name] for name in ("kept", "quality", "text")}, **columns, **_rest(table)})
+    first = ("kept", "quality", "text")
+    rest = [name for name in table.column_names if name not in (*OWN, *first)]
+    table = pa.table({name: table[name] for name in first} | columns | {name: table[name] for name in rest})
     job.path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(job.path) as partial:
         write_table(table, partial)
@@ -157,10 +155,6 @@ def _documents(
         yield pa.table({**free, "text": pc.utf8_slice_codeunits(texts, 0, TEXT_CHARACTERS)})
 
 
-def _rest(table: pa.Table) -> dict[str, pa.ChunkedArray]:
-    return {name: table[name] for name in table.column_names if name not in OWN and name != "quality"}
-
-
 def _shown(schema: pa.Schema) -> list[str]:
     """Return the names of the columns whose values are single numbers, dates or texts."""
     hidden = {"row", "text", *(name for name in MEASURED.names if name != "n_chars")}
@@ -180,10 +174,7 @@ def _neighbours(unit: Unit) -> dict[str, pa.Array]:
     index, cosine = found.index[1:].T.numpy().astype(np.int64), found.similarity[1:].T.numpy()  # itself is the first
     pairs = similar_pairs(rows, NEAR_DUPLICATE)
     counts = torch.bincount(torch.cat([pairs.first, pairs.second]), minlength=len(unit))
-    ends = np.arange(0, index.size + 1, max(index.shape[1], 1), dtype=np.int32)[: len(unit) + 1]
-    if not index.size:
-        ends = np.zeros(len(unit) + 1, dtype=np.int32)
-    lists = [pa.ListArray.from_arrays(ends, pa.array(flat.reshape(-1))) for flat in (index, 1 - cosine)]
+    lists = [pa.array(list(index), pa.list_(pa.int64())), pa.array(list(1 - cosine), pa.list_(pa.float32()))]
     return {
         "near_duplicates": pa.array(counts.numpy()),
         "nearest_cosine": pa.array(cosine[:, 0] if cosine.size else np.zeros(len(unit), dtype=np.float32)),

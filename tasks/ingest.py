@@ -1,20 +1,19 @@
 """Ingest a source file: write its documents in uniform columns, and count every dropped row by its reason."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from fineweb_mask.models.documents import DocumentFilter
-from fineweb_mask.models.filters import version_of_filters
 from fineweb_mask.models.pages import version_of_extraction
 from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.schemas import DROPPED, KNOWN, documents_schema, without_text
 from fineweb_mask.models.settings import IngestSettings, SourceSettings
-from fineweb_mask.tasks.exclusion.lists import FILES, BenchmarkTexts, KnownTexts, excluded_texts
-from fineweb_mask.tasks.processes.filters import text_filter
+from fineweb_mask.tasks.exclusion import FILES, BenchmarkTexts, KnownTexts, excluded_texts
+from fineweb_mask.tasks.processes.texts import text_filter
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.source.texts import DETAIL, TextSource
@@ -112,7 +111,7 @@ def _filters_in_key(settings: IngestSettings) -> list[Any]:
     if not settings.filters:
         return []
     models = [file_digest(Path(str(one.options["model"]))) for one in settings.filters if "model" in one.options]
-    return [[one.model_dump() for one in settings.filters], version_of_filters(), *models]
+    return [[one.model_dump() for one in settings.filters], version("datatrove"), *models]
 
 
 @stage_task
@@ -135,9 +134,10 @@ def ingest(job: IngestJob) -> None:
     filters = text_filter(job.settings.filters, reader.rows) if job.settings.filters else None
     documents = DocumentFilter(job.settings, job.shard.relative, copies, filters, overlaps)
     schema = documents_schema(reader.extra)
+    keeps_dropped = job.settings.keep_dropped
     with (
         stage_file_writer(job.output, schema if job.settings.copy_text else without_text(schema), job.key) as writer,
-        _dropped_writer(job) as write_dropped,
+        stage_file_writer(job.dropped_output, DROPPED, job.key) if keeps_dropped else nullcontext() as dropped,
     ):
         batches = track_by_size("documents", reader.batches(), reader.rows, lambda pair: pair[0].num_rows, part=(0, 1))
         for batch, problems in batches:
@@ -145,7 +145,8 @@ def ingest(job: IngestJob) -> None:
             written = kept if job.settings.copy_text else kept.drop_columns("text")
             writer.write(written, kept.nbytes)  # row groups are the same either way
             for gone in documents.take_dropped():
-                write_dropped(gone)
+                if dropped is not None:
+                    dropped.write(gone)
         writer.details = {
             **job.text_details,
             **({"as_text": reader.as_text} if reader.as_text else {}),
@@ -156,21 +157,6 @@ def ingest(job: IngestJob) -> None:
             "tokens_estimated": documents.tokens_estimated,
         }
         if job.known is not None or job.benchmarks is not None:
-            _write_known(job, documents.known)
-
-
-@contextmanager
-def _dropped_writer(job: IngestJob) -> Iterator[Callable[[pa.RecordBatch], None]]:
-    """Yield the function that writes dropped rows, which does nothing if they are not kept."""
-    if not job.settings.keep_dropped:
-        yield lambda _: None
-        return
-    with stage_file_writer(job.dropped_output, DROPPED, job.key) as writer:
-        yield writer.write
-
-
-def _write_known(job: IngestJob, rows: list[tuple[int, str, str]]) -> None:
-    columns = [[row[place] for row in rows] for place in range(len(KNOWN))]
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, KNOWN, strict=True)]
-    with stage_file_writer(job.known_output, KNOWN, job.key) as writer:
-        writer.write(pa.record_batch(arrays, schema=KNOWN))
+            rows = [dict(zip(KNOWN.names, row, strict=True)) for row in documents.known]
+            with stage_file_writer(job.known_output, KNOWN, job.key) as known:
+                known.write(pa.RecordBatch.from_pylist(rows, schema=KNOWN))

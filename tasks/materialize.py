@@ -1,26 +1,30 @@
 """Put the dataset in place: the files of all partitions, a card and a provenance record.
 
 The files are written before, partition by partition (`fineweb_mask.tasks.dataset.partition`). Here their rows are
-added up and compared with the selection, and what the card shows is counted, without reading a text again. Then the
-files become the dataset and replace the last one: in a folder at once, at a URL as
-`fineweb_mask.tasks.dataset.publish` says.
+added up and compared with the selection, and what the card shows is counted, without reading a text again. The card has
+a YAML header for the hub, and a description for readers. Then the files become the dataset and replace the last one: in
+a folder at once, at a URL as `fineweb_mask.tasks.dataset.output` says.
 """
 
-from collections import Counter
-from typing import Any, ClassVar
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import yaml
 
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.models.urls import without_local_folders
-from fineweb_mask.tasks.dataset.card import what_was_kept, write_card
-from fineweb_mask.tasks.dataset.folders import check_folders
-from fineweb_mask.tasks.dataset.output import MATERIALIZE, Output
-from fineweb_mask.tasks.dataset.partition import remove_spilled
-from fineweb_mask.tasks.dataset.partitioning import NOT_IN_FILES
+from fineweb_mask.tasks.dataset.output import MATERIALIZE, PROVENANCE, Output, published, write_record
+from fineweb_mask.tasks.dataset.partition import NOT_IN_FILES, remove_spilled
 from fineweb_mask.tasks.dataset.parts import Parts
-from fineweb_mask.tasks.dataset.publish import PROVENANCE, published
-from fineweb_mask.tasks.dataset.record import write_record
-from fineweb_mask.tasks.reporting.breakdown import break_down
+from fineweb_mask.tasks.dataset.rows import check_folders
+from fineweb_mask.tasks.reporting.breakdown import Breakdown, as_metrics, break_down
+from fineweb_mask.tasks.reporting.page import Figure, Table
+from fineweb_mask.tasks.reporting.sections import distributions, retention
+from fineweb_mask.tasks.reporting.templating import render
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, rows_through, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing
@@ -30,8 +34,8 @@ from fineweb_mask.tasks.workspace.manifest import (
     manifest_reference,
     read_manifest,
 )
-from fineweb_mask.tasks.workspace.records.build_info import code_and_packages
 from fineweb_mask.tasks.workspace.records.counts import Counts
+from fineweb_mask.tasks.workspace.records.runs import code_and_packages
 from fineweb_mask.tasks.workspace.references import StageFile, digest
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 
@@ -42,6 +46,9 @@ NOT_RECORDED: dict[str, Any] = {
     "materialize": {"output", "spill", "export"},
 }
 """Settings that say where and how fast a dataset is made, not what is in it."""
+LANGUAGE = re.compile(r"[a-z]{2,3}")
+"""A code that the hub knows: ISO 639."""
+SIZES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
 
 
 class MaterializeJob(StageJob):
@@ -127,15 +134,10 @@ def _check(job: MaterializeJob, files: list[Manifest]) -> None:
 
 def _retention(parts: list[Manifest], column: str) -> list[dict[str, Any]]:
     """Return the number of ingested and of selected documents by `dump` or by `language`."""
-    documents: Counter[str] = Counter()
-    selected: Counter[str] = Counter()
+    counted: dict[str, Counter[str]] = defaultdict(Counter)
     for row in (row for part in parts for row in part.details["retention"] if column in row):
-        documents[row[column]] += row["documents"]
-        selected[row[column]] += row["selected"]
-    return [
-        {column: value, "documents": documents[value], "selected": selected[value]}
-        for value in sorted(documents, key=str.encode)
-    ]
+        counted[row[column]].update(documents=row["documents"], selected=row["selected"])
+    return [{column: value, **counted[value]} for value in sorted(counted, key=str.encode)]
 
 
 def _provenance(job: MaterializeJob, parts: list[Manifest]) -> dict[str, Any]:
@@ -150,3 +152,81 @@ def _provenance(job: MaterializeJob, parts: list[Manifest]) -> dict[str, Any]:
         "seed": job.recipe.selection.seed,
         **code_and_packages(),
     }
+
+
+class Kept(NamedTuple):
+    """Selected shares by group, for the card and the provenance record."""
+
+    deciles: dict[str, list[dict[str, Any]]]
+    figures: list[Figure]
+    tables: list[Table]
+
+
+def what_was_kept(breakdown: Breakdown) -> Kept:
+    """Return the selected shares by group; a column with one group has no table."""
+    kept = retention(breakdown)
+    groups = [pair for pair in zip(kept.figures, kept.tables, strict=True) if len(pair[1].rows) > 1]
+    return Kept(
+        {name: as_metrics(rows) for name, rows in breakdown.deciles.items()},
+        [*distributions(breakdown).figures, *(figure for figure, _ in groups)],
+        [table for _, table in groups],
+    )
+
+
+def write_card(folder: Path, details: dict[str, Any], kept: Kept, data: str) -> None:
+    """Write `README.md`, with the hub's YAML header, and its plots for a dataset with data files in folder `data`."""
+    recipe = details["recipe"]
+    settings = recipe["materialize"]
+    path = f"{data}/**/*.{settings['format']}"
+    header = {
+        "pretty_name": settings["title"],
+        "license": settings["license"],
+        "language": languages(details["languages"]),
+        "task_categories": ["text-generation"],
+        "size_categories": [size_category(details["rows"])],
+        "source_datasets": settings["source_datasets"],
+        "tags": ["fineweb-mask", "pre-training", "data-selection"],
+        "configs": [{"config_name": "default", "data_files": [{"split": "train", "path": path}]}],
+    }
+    header = {name: value for name, value in header.items() if value}
+    (folder / "plots").mkdir()
+    for figure in kept.figures:
+        (folder / "plots" / f"{figure.name}.png").write_bytes(figure.png)
+    text = render(
+        "card.md",
+        header=yaml.safe_dump(header, sort_keys=False, allow_unicode=True),
+        title=settings["title"],
+        recipe=yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True),
+        details=details,
+        figures=kept.figures,
+        tables=kept.tables,
+        data=data,
+        scorers=[scorer["name"] for scorer in recipe["quality"]["scorers"]],
+    )
+    (folder / "README.md").write_text(text, encoding="utf-8")
+
+
+def languages(counted: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the codes of the languages that at least 1% of the selected documents with a language have.
+
+    >>> languages([{"language": "de", "selected": 30}, {"language": "en", "selected": 0}])
+    ['de']
+    """
+    total = sum(one["selected"] for one in counted)
+    return [
+        one["language"]
+        for one in counted
+        if LANGUAGE.fullmatch(one["language"]) and one["selected"] >= max(1, 0.01 * total)
+    ]
+
+
+def size_category(rows: int) -> str:
+    """Return the hub's size category of a dataset.
+
+    >>> size_category(1_234)
+    '1K<n<10K'
+    """
+    if rows < 1_000:
+        return f"n<{SIZES[0]}"
+    place = min(len(str(rows)) - 4, len(SIZES) - 2)
+    return f"{SIZES[place]}<n<{SIZES[place + 1]}"

@@ -4,19 +4,16 @@ To add a stage, write its module in `tasks/` and enter its task here.
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from fineweb_mask.tasks.dataset.partition import write_partition
 from fineweb_mask.tasks.dedup.buckets import find_in_bucket
-from fineweb_mask.tasks.dedup.duplicates import dedup
-from fineweb_mask.tasks.dedup.k_means import fit_cluster_centres
-from fineweb_mask.tasks.dedup.near_duplicates import near_dedup
-from fineweb_mask.tasks.dedup.sort import sort_rows
+from fineweb_mask.tasks.dedup.duplicates import dedup, near_dedup
+from fineweb_mask.tasks.dedup.sort import fit_cluster_centres, sort_rows
 from fineweb_mask.tasks.embed import embed
-from fineweb_mask.tasks.exclusion.lists import list_excluded
+from fineweb_mask.tasks.exclusion import list_excluded
 from fineweb_mask.tasks.export import export
-from fineweb_mask.tasks.fit.models import fit_classifier, fit_encoder, fit_statistics
-from fineweb_mask.tasks.fit.targets import fit_targets
+from fineweb_mask.tasks.fit.models import fit_classifier, fit_encoder, fit_statistics, fit_targets
 from fineweb_mask.tasks.ingest import ingest
 from fineweb_mask.tasks.materialize import materialize
 from fineweb_mask.tasks.report import report
@@ -30,7 +27,7 @@ from fineweb_mask.tasks.workspace.job import Stage, StageTask
 from fineweb_mask.tasks.workspace.records.counts import Amount, Counts
 from fineweb_mask.tasks.workspace.references import StageFile
 
-PIPELINE: tuple[StageTask[Any], ...] = (
+PIPELINE: tuple[StageTask, ...] = (
     ingest,
     fit_cluster_centres,
     sort_rows,

@@ -7,7 +7,7 @@ from fineweb_mask.models.settings import ReportSettings
 from fineweb_mask.tasks.reporting.breakdown import as_metrics, break_down
 from fineweb_mask.tasks.reporting.findings import findings
 from fineweb_mask.tasks.reporting.geometry import measure
-from fineweb_mask.tasks.reporting.page import Page, PageJob, Section
+from fineweb_mask.tasks.reporting.page import Page, PageJob
 from fineweb_mask.tasks.reporting.sections import (
     StageTime,
     certificate,
@@ -77,24 +77,17 @@ def _facts(recipe: dict[str, Any], version: str) -> list[tuple[str, str]]:
     ]
 
 
-def _groups(job: ReportJob) -> list[Section]:
-    """Return the section on budgets by group, if the selection had some."""
-    selection = job.dataset.details["recipe"]["selection"]
-    if not any(block.get("groups") for block in job.blocks):
-        return []
-    return [groups(job.blocks, selection["groups"]["column"], selection["budget_by"])]
-
-
 def _page(job: ReportJob) -> Page:
     breakdown = break_down(job.workspace, job.shards, job.settings.by)
     measured = measure(job.workspace, job.shards, job.settings)
     code, recipe = job.dataset.details["code"], job.dataset.details["recipe"]
+    selection, has_groups = recipe["selection"], any(block.get("groups") for block in job.blocks)
     sections = [
         funnel(job.counts, job.shards),
         distributions(breakdown),
         retention(breakdown),
         *([] if measured is None else [diversity(measured)]),
-        *_groups(job),
+        *([groups(job.blocks, selection["groups"]["column"], selection["budget_by"])] if has_groups else []),
         certificate(job.blocks),
         *([] if measured is None else [threshold(job.workspace, job.shards, measured, breakdown)]),
         *([time_by_stage(job.stages)] if job.stages else []),

@@ -1,8 +1,8 @@
 """Score documents: write the score of every scorer, and the quality that combines them."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -17,32 +17,27 @@ from fineweb_mask.models.schemas import scores_schema
 from fineweb_mask.models.settings.quality import ClassesScorerSettings, QualitySettings, TransformerSettings
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.inference.scorers import (
+    POOL_ROWS,
     QualityModel,
     batch_scores,
     columns_read,
     groups_of,
     load_models,
     load_sidecars,
+    pooled_models,
+    score_batches,
 )
-from fineweb_mask.tasks.inference.scoring_pool import POOL_ROWS, pooled_models, score_batches
 from fineweb_mask.tasks.source.sidecars import Sidecar
 from fineweb_mask.tasks.source.texts import with_texts
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
 from fineweb_mask.tasks.workspace.job import BadShardError, Dependencies, ShardJob, Stage, rows_through, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.stage_parquet import ParquetStageWriter, stage_file_writer
+from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 
 BATCH_ROWS = 2_000
 
 Scores = dict[str, NDArray[np.float32]]
 """Every scorer's scores (n,), by its name; of kind `classes` its outputs, (n, labels)."""
-
-
-class Scored(NamedTuple):
-    """What is known of n documents before their scores are combined."""
-
-    scores: Scores
-    groups: list[str] | None = None  # n values of the column that scores are standardised by
 
 
 class ScoreJob(ShardJob):
@@ -96,10 +91,6 @@ class ScoreJob(ShardJob):
             ],
         )
 
-    def scored(self, batch: pa.RecordBatch, scores: Scores) -> Scored:
-        """Return the scores of a batch of documents with the groups that they are standardised in."""
-        return Scored(scores, None if self.settings.by is None else groups_of(batch, self.settings.by))
-
 
 @stage_task
 def score(job: ScoreJob) -> None:
@@ -122,72 +113,57 @@ def score(job: ScoreJob) -> None:
         else nullcontext(job.workspace.resolve(job.documents)) as path,
         gpu_slot(gpu),
         VerifiedFile(path) as documents,
-        score_writer(job, documents.schema_arrow, scorers) as writer,
     ):
+        schema = scores_schema_of(job, documents.schema_arrow)
         columns = columns_read(
             scorers.values(), documents.schema_arrow, job.name, with_text=bool(pooled), by=job.settings.by
         )
         batches = documents.iter_batches(BATCH_ROWS if scorers else POOL_ROWS, columns=columns)
         done = score_batches(job.workspace, pooled, job.processes, batches)
         total = job.documents.rows
-        for batch, scores in track_by_size("documents", done, total, lambda pair: pair[0].num_rows, part=(0, 1)):
-            others = batch_scores(scorers, batch, job.name)
-            writer.write(writer.batch(batch["row"], job.scored(batch, scores | others)))
+        with stage_file_writer(job.output, schema, job.key) as writer:
+            for batch, scores in track_by_size("documents", done, total, lambda pair: pair[0].num_rows, part=(0, 1)):
+                others = batch_scores(scorers, batch, job.name)
+                writer.write(combined(job, schema, scorers, batch, scores | others))
 
 
-class ScoreWriter:
-    """Write a shard's scores in the order of its rows; made by `score_writer`."""
+def combined(
+    job: ScoreJob, schema: pa.Schema, scorers: Mapping[str, Scorer], batch: pa.RecordBatch, scores: Scores
+) -> pa.RecordBatch:
+    """Return a batch of documents with every scorer's scores and the quality that combines them.
 
-    def __init__(
-        self, job: ScoreJob, schema: pa.Schema, writer: ParquetStageWriter, scorers: Mapping[str, Scorer]
-    ) -> None:
-        self.schema = schema
-        self._scorers = scorers
-        self._job = job
-        self._raw = set(job.settings.raw)
-        self._weights = {scorer.name: scorer.weight for scorer in job.settings.scorers}
-        self._writer = writer
+    `scorers` has at least the classifiers, which name their outputs.
 
-    def batch(self, rows: pa.Array, values: Scored) -> pa.RecordBatch:
-        """Return the next rows with every scorer's scores (n,) and their combined quality.
-
-        Raises
-        ------
-        BadShardError
-            If a quality is not finite.
-        """
-        statistics = combine.with_raw(self._job.statistics.details, self._raw)
-        quality = combine_scores(
-            values.scores,
-            self._weights,
-            statistics["statistics"],
-            self._job.settings.combine,
-            values.groups,
-            statistics.get("by_group"),
+    Raises
+    ------
+    BadShardError
+        If a quality is not finite.
+    """
+    settings = job.settings
+    weights = {scorer.name: scorer.weight for scorer in settings.scorers}
+    statistics = combine.with_raw(job.statistics.details, set(settings.raw))
+    groups = None if settings.by is None else groups_of(batch, settings.by)
+    by_group = statistics.get("by_group")
+    quality = combine_scores(scores, weights, statistics["statistics"], settings.combine, groups, by_group)
+    if not np.isfinite(quality).all():
+        row = int(np.flatnonzero(~np.isfinite(quality))[0])
+        raise BadShardError(
+            f"{job.name}: quality of row {batch['row'][row]} is not finite: check the scorers' columns and weights"
         )
-        if not np.isfinite(quality).all():
-            row = int(np.flatnonzero(~np.isfinite(quality))[0])
-            raise BadShardError(
-                f"{self._job.name}: quality of row {rows[row]} is not finite: check the scorers' columns and weights"
-            )
-        columns = [column for name in self._weights for column in self._columns(name, values.scores[name])]
-        return pa.record_batch([rows, *columns, quality], schema=self.schema)
-
-    def _columns(self, name: str, scores: NDArray[np.float32]) -> list[Any]:
-        """Return the column of a scorer's scores; of a classifier, its labels and its outputs."""
-        if scores.ndim == 1:
-            return [scores]
-        outputs = pa.FixedSizeListArray.from_arrays(scores.ravel(), scores.shape[1]).cast(pa.list_(pa.float32()))
-        return [self._scorers[name].label(scores), outputs]  # type: ignore[attr-defined]
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Write rows that `batch` returned."""
-        self._writer.write(batch)
+    columns = [column for name in weights for column in _columns(scorers.get(name), scores[name])]
+    return pa.record_batch([batch["row"], *columns, quality], schema=schema)
 
 
-@contextmanager
-def score_writer(job: ScoreJob, documents: pa.Schema, scorers: Mapping[str, Scorer]) -> Iterator[ScoreWriter]:
-    """Yield the writer of a shard's scores; `scorers` has at least the classifiers, which name their outputs.
+def _columns(scorer: Any, scores: NDArray[np.float32]) -> list[Any]:  # noqa: ANN401 - only classifiers have `label`
+    """Return the column of a scorer's scores; of a classifier, its labels and its outputs."""
+    if scores.ndim == 1:
+        return [scores]
+    outputs = pa.FixedSizeListArray.from_arrays(scores.ravel(), scores.shape[1]).cast(pa.list_(pa.float32()))
+    return [scorer.label(scores), outputs]
+
+
+def scores_schema_of(job: ScoreJob, documents: pa.Schema) -> pa.Schema:
+    """Return the columns of the scores of a shard, whose documents have the columns `documents`.
 
     Raises
     ------
@@ -203,6 +179,4 @@ def score_writer(job: ScoreJob, documents: pa.Schema, scorers: Mapping[str, Scor
             f"{job.name}: the scorer {sorted(taken)[0]!r} has the name of a source column: "
             "rename it in quality.scorers, or leave the column out of source.extra_columns"
         )
-    schema = scores_schema(names, classes)
-    with stage_file_writer(job.output, schema, job.key) as writer:
-        yield ScoreWriter(job, schema, writer, scorers)
+    return scores_schema(names, classes)

@@ -4,9 +4,8 @@ It writes the same two files as the stages `score` and `embed`, under the same k
 corpus that was scored before is not scored again.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self
@@ -17,20 +16,20 @@ import pyarrow.parquet as pq
 from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.settings import EmbeddingSettings
 from fineweb_mask.models.settings.quality import EduScorerSettings
-from fineweb_mask.tasks.embed import EmbeddingModel, EmbedJob, vector_writer
+from fineweb_mask.tasks.embed import EmbedJob, vector_checkpoints
 from fineweb_mask.tasks.inference.gpu import gpu_slot
+from fineweb_mask.tasks.inference.model_files import ModelFolder
 from fineweb_mask.tasks.inference.prefetch import Prefetched, background_writer
 from fineweb_mask.tasks.inference.scorers import batch_scores, columns_read, load_models, load_sidecars
-from fineweb_mask.tasks.score import Scored, ScoreJob, score, score_writer
+from fineweb_mask.tasks.score import ScoreJob, combined, score, scores_schema_of
 from fineweb_mask.tasks.source.texts import with_texts
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
-from fineweb_mask.tasks.workspace.checkpoints import Checkpoints
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, rows_through, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.references import StageFile
+from fineweb_mask.tasks.workspace.stage_parquet import Checkpoints, stage_file_writer
 
 if TYPE_CHECKING:
-    from fineweb_mask.models.forward.batches import Encoded
     from fineweb_mask.models.forward.tokens import TokenIds
     from fineweb_mask.models.quality.transformer import EduScorer
 
@@ -56,7 +55,7 @@ class ScoreEmbedJob(StageJob):
     def of(cls, score: ScoreJob, embedding: EmbeddingSettings) -> Self:
         """Return the job that scores and embeds a shard; one of the models of `score` is of kind `edu`."""
         [edu] = [model for model in score.models if isinstance(model.settings, EduScorerSettings)]
-        encoder = EmbeddingModel(path=edu.path, fingerprint=edu.identity)
+        encoder = ModelFolder(path=edu.path, fingerprint=edu.identity)
         embed = EmbedJob(root=score.root, documents=score.documents, model=encoder, settings=embedding)
         return cls(root=score.root, score=score, embed=embed)
 
@@ -104,6 +103,7 @@ def score_embed(job: ScoreEmbedJob) -> None:
     BadShardError
         As the stages `score` and `embed` do.
     """
+    from fineweb_mask.models.embedding.arrow import vector_batch
     from fineweb_mask.models.quality.transformer import EduScorer
 
     if not job.force and job.embed.current() is not None:
@@ -118,56 +118,48 @@ def score_embed(job: ScoreEmbedJob) -> None:
         path = opened.enter_context(with_texts(job.workspace, job.score.documents))
         opened.enter_context(gpu_slot(edu.device))
         documents = opened.enter_context(VerifiedFile(path))
-        writer = opened.enter_context(vector_writer(job.embed, edu.dimensions))
-        vectors = Checkpoints(writer, job.embed.output)
+        vectors = opened.enter_context(vector_checkpoints(job.embed, edu.dimensions))
         scores = None
         columns = ["row", edu.column]
         if job.force or job.score.current() is None:
-            writer_of_scores = opened.enter_context(score_writer(job.score, documents.schema_arrow, scorers))
-            scores = Checkpoints(writer_of_scores, job.score.output)
+            schema = scores_schema_of(job.score, documents.schema_arrow)
+            writer = opened.enter_context(stage_file_writer(job.score.output, schema, job.score.key))
+            scores = Checkpoints(schema, writer.write, job.score.output)
             columns = columns_read([edu, *scorers.values()], documents.schema_arrow, job.name, by=job.score.settings.by)
         later = opened.enter_context(background_writer())
         chunks = Prefetched(_chunks(documents, columns, edu, vectors, scores))
         total = job.score.documents.rows
-        for chunk in track_by_size("documents", chunks, total, lambda chunk: chunk.batch.num_rows, part=(0, 1)):
-            rows = chunk.batch["row"]
-            found = None if chunk.tokens is None else edu.score_and_embed_tokens(chunk.tokens)
-            if found is None:
-                later(partial(vectors.restore, chunk.kept_vectors))
-            else:
-                later(partial(vectors.write, rows, found.encoded))
-            if scores is None:
+        tracked = track_by_size("documents", chunks, total, lambda chunk: chunk[0].num_rows, part=(0, 1))
+        for batch, tokens, kept_vectors, kept_scores in tracked:
+            if tokens is None:
+                later(partial(vectors.restore, kept_vectors))
+                if scores is not None:
+                    later(partial(scores.restore, kept_scores))
                 continue
-            if found is None:
-                later(partial(scores.restore, chunk.kept_scores))
-            else:
-                others = batch_scores(scorers, chunk.batch, job.name)
-                later(partial(scores.write, rows, job.score.scored(chunk.batch, {name: found.scores, **others})))
-    vectors.discard()
+            found = edu.score_and_embed_tokens(tokens)
+            later(partial(_write, vectors, vector_batch, batch["row"], found.encoded, vectors.schema))
+            if scores is not None:
+                of_batch = {name: found.scores, **batch_scores(scorers, batch, job.name)}
+                later(partial(_write, scores, combined, job.score, scores.schema, scorers, batch, of_batch))
     if scores is not None:
         scores.discard()
 
 
-@dataclass(frozen=True, slots=True)
-class _Chunk:
-    """Consecutive documents of a shard, ready for the model or done by an earlier run."""
-
-    batch: pa.RecordBatch
-    tokens: "TokenIds | None"  # None where both parts were kept
-    kept_vectors: pa.RecordBatch | None
-    kept_scores: pa.RecordBatch | None
+def _write(to: Checkpoints, make: Callable[..., pa.RecordBatch], *arguments: object) -> None:
+    to.write(make(*arguments))
 
 
 def _chunks(
     documents: pq.ParquetFile,
     columns: list[str],
     edu: "EduScorer",
-    vectors: "Checkpoints[Encoded]",
-    scores: Checkpoints[Scored] | None,
-) -> Iterator[_Chunk]:
+    vectors: Checkpoints,
+    scores: Checkpoints | None,
+) -> Iterator[tuple[pa.RecordBatch, "TokenIds | None", pa.RecordBatch | None, pa.RecordBatch | None]]:
+    """Yield consecutive documents, with their tokens, or the vectors and the scores that an earlier run made."""
     for batch in documents.iter_batches(BATCH_ROWS, columns=columns):
         kept_vectors = vectors.find(batch["row"])
         kept_scores = None if scores is None else scores.find(batch["row"])
         done = kept_vectors is not None and (scores is None or kept_scores is not None)
         tokens = None if done else edu.tokenise(batch[edu.column].to_pylist())
-        yield _Chunk(batch, tokens, kept_vectors, kept_scores)
+        yield batch, tokens, kept_vectors, kept_scores

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fineweb_mask.tasks.inference.gpu import gpu_slot
+from fineweb_mask.models.selection.corpus.documents import Documents, repeats
+from fineweb_mask.models.selection.problem.measures import relative_gap
+from fineweb_mask.tasks.inference.gpu import gpu_slot, torch_device
 from fineweb_mask.tasks.selection.blocks import BlocksJob, Group, Masks, block_key, describe, select_block
 from fineweb_mask.tasks.selection.budgets import Budgets
-from fineweb_mask.tasks.selection.corpus.groups import count_groups, select_by_group, times_used
+from fineweb_mask.tasks.selection.corpus.groups import count_groups, select_by_group
 from fineweb_mask.tasks.selection.corpus.learning import read_learned
 from fineweb_mask.tasks.selection.corpus.passes import read_penalties
 from fineweb_mask.tasks.selection.inputs.shard_documents import (
@@ -29,7 +31,6 @@ from fineweb_mask.tasks.workspace.references import StageFile
 if TYPE_CHECKING:
     import torch
 
-    from fineweb_mask.models.selection.corpus.documents import Documents
     from fineweb_mask.models.selection.corpus.rule import Rule
 
 
@@ -82,35 +83,29 @@ def select(job: SelectJob) -> None:
         return
     budgets = None if job.budgets is None else Budgets(job.workspace, job.budgets)
     for block in group.blocks():
+        of_groups: dict[str, Any] = {}
         if job.settings.groups is None:
             settings, scales = (job.settings, None) if budgets is None else budgets.of(job.settings, block)
             selection = select_block(settings, block, scales=scales)
-            masks.enter(block, selection)
-            described.append(describe(block, selection))
         else:
-            grouped = select_by_group(job.settings, block)
-            masks.enter(block, grouped.selection, grouped.repeats)
-            described.append(describe(block, grouped.selection) | {"groups": grouped.groups})
+            selection, of_groups["groups"] = select_by_group(job.settings, block)
+        masks.enter(block, selection)
+        described.append(describe(block, selection) | of_groups)
     masks.write(described)
 
 
 def _select_by_policy(job: SelectJob, kept: StageFile, group: Group, masks: Masks) -> dict[str, Any]:
     """Enter what a policy selects from a shard, and return what the reports need: objective and bound of the corpus."""
-    import torch
-
-    from fineweb_mask.models.forward.device import choose_device
-    from fineweb_mask.models.selection.problem.measures import relative_gap
-
-    device = torch.device("cpu" if not job.uses_gpu else choose_device(job.settings.device))
+    device = torch_device(job.settings.device if job.uses_gpu else "cpu")
     columns, counts = ShardColumns(group.quality, group.candidate, group.tokens, group.excluded), [0, 0, 0, 0]
     policy = read_learned(job.workspace, kept, "best", device).rule
     groups = list[dict[str, Any]]()
     for rows, documents in _candidates(job, policy, columns, device):
         selected, inclusion = policy.judge(documents)
-        repeats = times_used(policy, documents, selected)
-        masks.enter_rows(rows, selected, inclusion, job.group, repeats)
+        times = selected * repeats(documents, policy.repeats)
+        masks.enter_rows(rows, selected, inclusion, job.group, times)
         if documents.groups is not None:
-            groups.append({"groups": count_groups(documents, selected, repeats, kept.details["asked"])})
+            groups.append({"groups": count_groups(documents, selected, times, kept.details["asked"])})
         tokens = columns.tokens[rows]
         found = (len(rows), int(selected.sum()), int(tokens.sum()), int(tokens[selected].sum()))
         counts = [before + one for before, one in zip(counts, found, strict=True)]
@@ -133,7 +128,7 @@ def _select_by_policy(job: SelectJob, kept: StageFile, group: Group, masks: Mask
 
 def _candidates(
     job: SelectJob, policy: "Rule", columns: ShardColumns, device: "torch.device"
-) -> Iterator[tuple[NDArray[np.int64], "Documents"]]:
+) -> Iterator[tuple[NDArray[np.int64], Documents]]:
     """Yield the candidates of a shard in parts: their rows, and the documents with their marginal gains."""
     [shard] = job.shards
     penalties = read_penalties(job.workspace, job.penalties, shard.name, shard.rows) if job.penalties else None
@@ -146,6 +141,6 @@ def _candidates(
     for rows, part in parts:
         found = part
         if part.worth is None:
-            with gpu_slot(str(device)):
+            with gpu_slot(device):
                 found = part._replace(worth=policy.measure(part, device).worth)
         yield rows, found if penalties is None else found._replace(charges=penalties[rows])

@@ -74,7 +74,7 @@ LAYERS = {
         {"curate"},
         {"status"},
         {"python.opened"},
-        {"stages", "share", "sweep", "compare", "probe", "train_quality", "tune"},
+        {"stages", "sweep", "compare", "probe", "train_quality", "tune"},
         {"python"},
         {"commands"},
         {"cli"},
@@ -93,6 +93,7 @@ NO_VERBS = frozenset(
     "What When Where Whether Which Who Whole Why".split()
 )
 OTHER_TESTS = {  # test files that are not named after one module, and what they are named after
+    "tests/flows/pipeline/test_global_selection.py": "selection.py over the whole corpus",
     "tests/flows/test_keys.py": "cache keys of all stages",
     "tests/flows/test_open_page.py": "commands/_common.py in a browser",
     "tests/flows/test_sql_command.py": "commands/sql.py and verify.py on a terminal",
@@ -103,8 +104,17 @@ OTHER_TESTS = {  # test files that are not named after one module, and what they
     "tests/models/quality/test_edu.py": "the kind edu in transformer.py",
     "tests/models/quality/test_perplexity.py": "the kind perplexity in transformer.py",
     "tests/models/settings/test_settings.py": "all sections of a recipe",
+    "tests/tasks/dataset/test_card.py": "the card in materialize.py",
+    "tests/tasks/dedup/test_near_duplicates.py": "near-duplicates in duplicates.py",
     "tests/tasks/storage/test_atomic_swap.py": "atomic.py where the system cannot swap",
+    "tests/tasks/inference/test_scoring_pool.py": "the processes of scorers.py",
     "tests/tasks/source/test_broken_files.py": "ingest.py on hundreds of broken files",
+    "tests/tasks/training_files/test_folder.py": "the files of export.py",
+    "tests/tasks/training_files/test_order.py": "the order of training_files.py",
+    "tests/tasks/training_files/test_streaming.py": "the shards of training_files.py",
+    "tests/tasks/training_files/test_tokens.py": "the tokens of training_files.py",
+    "tests/tasks/source/test_hub.py": "sources on the Hugging Face hub, in discovery.py",
+    "tests/tasks/workspace/test_checkpoints.py": "the checkpoints in stage_parquet.py",
     "tests/tasks/test_keys.py": "keys of all stages, as workspaces have them",
     "tests/tasks/test_steps.py": "progress of all stages",
 }

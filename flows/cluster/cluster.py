@@ -7,18 +7,21 @@ a job whose process or node ended; an error that is left is transient for Prefec
 import logging
 import os
 import signal
+import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
+from importlib.util import find_spec
 from queue import SimpleQueue
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fineweb_mask.flows.cluster.address import LOCAL, ClusterError, check_engine, unreachable
 from fineweb_mask.flows.cluster.ray_worker import GpuWorker, as_text, work_on
+from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.runtime.stopping import StoppedError, wait_for_stop
 from fineweb_mask.models.settings.engine import EngineSettings, JobResources
+from fineweb_mask.tasks.registry import stage_names
 from fineweb_mask.tasks.workspace.job import StageJob
 from fineweb_mask.tasks.workspace.references import StageFile
 
@@ -38,12 +41,21 @@ JOIN_SECONDS = 2.0
 CONNECT_SECONDS = 60.0
 """Time that a cluster has to take this process as its driver."""
 
+LOCAL = "local"
+"""Ray's name for a cluster of this machine alone, which is started."""
+ANSWER_SECONDS = 10.0
+"""Time that the cluster's head has to take a connection; Ray itself would try for minutes, and then end the process."""
+
 Answer = str
 """The reference to a job's output, as JSON."""
 
 
+class ClusterError(SettingsError):
+    """Ray is not installed, or the cluster cannot be reached."""
+
+
 class Cluster:
-    """A connection to a Ray cluster, or a Ray of this machine alone; an `Executor` of jobs.
+    """A connection to a Ray cluster, or a Ray of this machine alone.
 
     Parameters
     ----------
@@ -68,7 +80,7 @@ class Cluster:
         self._running: dict[ObjectRef[Answer], Future[StageFile]] = {}
         self._lock = threading.RLock()  # a job may end while it is started
         self._closed = threading.Event()
-        self._gpus = _GpuWorkers(self._ray, gpus, settings.scratch, self._size)
+        self.gpus = GpuWorkers(self._ray, gpus, settings.scratch, self._size)
         self._watcher = threading.Thread(target=self._stop_when_asked, daemon=True)
         self._watcher.start()
 
@@ -89,8 +101,8 @@ class Cluster:
         with self._lock:  # not between the steps of `close`
             if self._closed.is_set():
                 raise StoppedError(STOPPED)
-            if job.uses_gpu and self._gpus.wanted:
-                self._gpus.submit(_Asked(job, text, done))
+            if job.uses_gpu and self.gpus.wanted:
+                self.gpus.submit(_Asked(job, text, done))
             else:
                 self._start(job, text, done)
         return done
@@ -103,10 +115,6 @@ class Cluster:
         ref = self._function.options(**options, **memory).remote(*text, self._settings.scratch)
         self._running[ref] = done
         ref.future().add_done_callback(lambda answer: self._end(ref, what, answer))
-
-    def gpu_processes(self) -> list[int]:
-        """Return the ids of the processes that hold a GPU, on whichever machine they are."""
-        return self._gpus.processes()
 
     def _end(self, ref: "ObjectRef[Answer]", what: str, answer: "Future[Answer]") -> None:
         with self._lock:
@@ -131,7 +139,7 @@ class Cluster:
             running = list(self._running)
         for ref in running:
             self._ray.cancel(ref, force=True)
-        self._gpus.cancel()
+        self.gpus.cancel()
 
     def close(self) -> None:
         """End what still runs, and disconnect; a Ray of this machine alone ends."""
@@ -139,12 +147,49 @@ class Cluster:
             self._closed.set()
         self._watcher.join()
         self._cancel()
-        self._gpus.close()
+        self.gpus.close()
         with self._lock:
             left, self._running = self._running, {}
         for done in left.values():  # after the end of the connection, Ray would never answer
             done.set_exception(StoppedError(STOPPED))
         self._ray.shutdown()
+
+
+def check_engine(settings: EngineSettings) -> str:
+    """Check what can be known of an engine without Ray, and return the cluster's address, or `local`.
+
+    Raises
+    ------
+    ClusterError
+        If Ray is not installed, RAY_ADDRESS is not taken, a setting names a stage that does not exist, or nothing
+        listens at the address.
+    """
+    if find_spec("ray") is None:
+        raise ClusterError("engine.kind: ray is not installed: install fineweb-mask with the extra 'ray'")
+    if unknown := settings.resources.keys() - set(names := stage_names() if settings.resources else []):
+        raise ClusterError(f"engine.resources: no stage {sorted(unknown)[0]!r}, there are {', '.join(names)}")
+    address = os.environ.get("RAY_ADDRESS") or LOCAL
+    if address == LOCAL:
+        return address
+    if address == "auto" or "://" in address:
+        raise ClusterError(
+            f"RAY_ADDRESS: {address!r} is not taken: set it to host:port of the cluster's head, and start the run on a "
+            "machine of the cluster"
+        )
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise unreachable(address, error) from error
+    return address
+
+
+def unreachable(address: str, error: object) -> ClusterError:
+    """Return the error for an address at which no cluster answers."""
+    return ClusterError(
+        f"RAY_ADDRESS: no Ray cluster answers at {address}: {error}; if it asks for a token, set "
+        "RAY_AUTH_MODE=token and RAY_AUTH_TOKEN as on its nodes"
+    )
 
 
 def _connect(settings: EngineSettings) -> Any:  # noqa: ANN401 - a module that is not always there
@@ -228,7 +273,7 @@ class _Asked(NamedTuple):
     attempts: int = 0
 
 
-class _GpuWorkers:
+class GpuWorkers:
     """Processes that hold a GPU each, with a thread of this process for each, which hands it one job after the other.
 
     A process that waits for a GPU is started by Ray when a node with one joins.
@@ -295,7 +340,7 @@ class _GpuWorkers:
         return True
 
     def processes(self) -> list[int]:
-        """Return the ids of the processes that run."""
+        """Return the ids of the processes that run, on whichever machine they are."""
         with self._lock:
             actors = list(self._actors.values())
         ids: list[int] = self._ray.get([actor.process.remote() for actor in actors])

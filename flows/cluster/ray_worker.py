@@ -45,15 +45,11 @@ def work_on(job_type: str, job: str, scratch: str | None) -> str:
         _open_workspace(parsed.root, scratch)
         file: str = parsed.task(parsed).model_dump_json()
     except Exception as error:
-        error.add_note(f"on node {_node()}")
+        import ray
+
+        error.add_note(f"on node {socket.gethostname()} ({ray.util.get_node_ip_address()})")  # type: ignore[no-untyped-call]
         raise
     return file
-
-
-def _node() -> str:
-    import ray
-
-    return f"{socket.gethostname()} ({ray.util.get_node_ip_address()})"  # type: ignore[no-untyped-call]
 
 
 @cache

@@ -9,14 +9,15 @@ import sys
 import traceback
 import webbrowser
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 
 import typer
+from pydantic import BaseModel
 
-from fineweb_mask.flows.display.terminal import SafeConsole, echo, logs_made_visible, visible
-from fineweb_mask.flows.processes import temporary_server
+from fineweb_mask.flows.display.listeners import prefect_shown
+from fineweb_mask.flows.display.terminal import SafeConsole, echo, visible
 from fineweb_mask.flows.processes.environment import set_environment
 from fineweb_mask.flows.processes.signals import interrupted_code
 from fineweb_mask.flows.recipe import load_recipe
@@ -72,11 +73,11 @@ def load_settings_or_exit(
     recipe: Path,
     overrides: Sequence[str] | None,
     workspace: str | None,
-    check: "Callable[[PipelineSettings], object]",
+    check: "Callable[[PipelineSettings], Checked]",
     *,
     as_json: bool,
-) -> "PipelineSettings":
-    """Return the settings of a recipe; if something is wrong with them, print it and exit before any work starts.
+) -> "tuple[PipelineSettings, Checked]":
+    """Return the settings of a recipe, and what `check` does; if something is wrong, say it and exit before any work.
 
     Parameters
     ----------
@@ -88,13 +89,9 @@ def load_settings_or_exit(
         Whether errors are printed as JSON, too.
     """
     set_environment(show_bars=shows_bars(as_json))
-    try:
-        with exit_on_error(as_json):
-            settings = load_recipe(recipe, overrides or [], workspace)
-            check(settings)
-    except KeyboardInterrupt:
-        fail("interrupted before the work began", as_json, interrupted_code())
-    return settings
+    with exit_on_interruption(as_json, "interrupted before the work began"), exit_on_error(as_json):
+        settings = load_recipe(recipe, overrides or [], workspace)
+        return settings, check(settings)
 
 
 @contextmanager
@@ -102,17 +99,9 @@ def flow_shown(*, as_json: bool) -> Iterator[None]:
     """Show the flow that runs in the block; if it fails, print the reason and exit."""
     if not as_json:
         echo("starting Prefect, which records the run", err=True)  # its import and its server take seconds
-    from prefect import flow  # noqa: F401 - its logs are then there to be narrowed
-    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
-
-    from fineweb_mask.flows.display.listeners import shown_as_bars
-
-    # Without heartbeats a flow run is a second shorter.
-    with exit_on_failure(as_json), temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
-        temporary_server.install()
-        logs_made_visible(verbose=is_verbose())
-        with shown_as_bars(SafeConsole(stderr=True)) if shows_bars(as_json) else nullcontext():
-            yield
+    console = SafeConsole(stderr=True) if shows_bars(as_json) else None
+    with exit_on_failure(as_json), prefect_shown(console, verbose=is_verbose()):
+        yield
 
 
 @contextmanager
@@ -191,6 +180,14 @@ def fail(message: str, as_json: bool, code: int) -> NoReturn:
     raise typer.Exit(code)
 
 
+def print_result(found: BaseModel, as_json: bool, tell: Callable[[], object]) -> None:
+    """Print what a command found: as JSON, or for a person by calling `tell`."""
+    if as_json:
+        typer.echo(found.model_dump_json(ensure_ascii=True))
+    else:
+        tell()
+
+
 def open_page(page: str) -> None:
     """Open a page in the user's browser, or print where it is."""
     if "://" in page or not webbrowser.open(Path(page).absolute().as_uri()):
@@ -235,16 +232,10 @@ def run_to_page(
     show
         Whether the page is opened.
     """
-    checked: list[Checked] = []
-    settings = load_settings_or_exit(
-        recipe, overrides, workspace, lambda settings: checked.append(check(settings)), as_json=as_json
-    )
+    settings, checked = load_settings_or_exit(recipe, overrides, workspace, check, as_json=as_json)
     with flow_shown(as_json=as_json):
-        summary = run(settings, checked[0])
-    if as_json:
-        typer.echo(summary.model_dump_json(ensure_ascii=True))
-    else:
-        tell(settings, summary)
+        summary = run(settings, checked)
+    print_result(summary, as_json, lambda: tell(settings, summary))
     end_with_page(settings, summary, show=show)
 
 

@@ -41,16 +41,14 @@ def compare(
 
     def check(settings: "PipelineSettings") -> None:
         from fineweb_mask.flows.compare import check as check_compare
-        from fineweb_mask.tasks.comparison.variants import check_selectors, missing_for
+        from fineweb_mask.tasks.comparison.variants import USUAL_SELECTORS
 
-        if names is not None:
-            check_selectors(names, missing_for(settings))
-        check_compare(settings, label_column)
+        check_compare(settings, USUAL_SELECTORS if names is None else names, label_column)
 
     def run(settings: "PipelineSettings", _: None) -> "CompareSummary":
-        from fineweb_mask.flows.compare import run_compare
+        from fineweb_mask.flows.compare import compare as flow
 
-        return run_compare(settings, names, label_column, budget_by)
+        return flow(settings, names, label_column, budget_by)
 
     def tell(settings: "PipelineSettings", found: "CompareSummary") -> None:
         print_selections("selector", found.selectors.items(), settings.selection.shown_metrics, found)

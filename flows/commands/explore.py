@@ -4,7 +4,7 @@ import socket
 import sys
 from contextlib import chdir
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,9 +14,8 @@ from fineweb_mask.flows.processes.environment import set_environment
 from fineweb_mask.models.errors import SettingsError
 
 if TYPE_CHECKING:
-    from fineweb_mask.tasks.explore import ExploreJob, OtherSelection
-    from fineweb_mask.tasks.workspace.shard_files import ShardFiles
-    from fineweb_mask.tasks.workspace.workspace import Workspace
+    from fineweb_mask.flows.pipeline.run import Run
+    from fineweb_mask.tasks.explore import OtherSelection
 
 MOST = 50_000
 PORTS = 20
@@ -45,7 +44,8 @@ def explore(
     """
     set_environment()
     from fineweb_mask.flows.display.explorer import page_files, serve, write_folder
-    from fineweb_mask.flows.status.inspection import last_run
+    from fineweb_mask.flows.status.inspection import inspect_recipe, last_run
+    from fineweb_mask.tasks.explore import ExploreJob
     from fineweb_mask.tasks.explore import explore as prepare
 
     with exit_on_error(as_json=False):
@@ -54,7 +54,8 @@ def explore(
         opened, last, folder = last_run(workspace)
         other = None if against is None else _other(against, workspace)
     with chdir(folder), exit_on_failure(as_json=False, interrupted="interrupted; run the same command again"):
-        job = _job(opened, last.settings, documents, other)
+        selected = _selected(inspect_recipe(opened, last.settings), str(opened.root), vectors=True)
+        job = ExploreJob(**selected, most=documents, other=other)
         if not (job.current() or sys.stderr.isatty()):
             echo("preparing the map", err=True)
         with step_progress("preparing the map", show=sys.stderr.isatty()):
@@ -69,42 +70,30 @@ def explore(
     serve(job.path, free, (lambda: open_page(url)) if show else None)
 
 
-def _job(workspace: "Workspace", settings: object, documents: int, other: "OtherSelection | None") -> "ExploreJob":
-    from fineweb_mask.flows.pipeline.records import shard_files
-    from fineweb_mask.flows.status.inspection import inspect_recipe
-    from fineweb_mask.models.settings import PipelineSettings
-    from fineweb_mask.tasks.explore import ExploreJob
-
-    assert isinstance(settings, PipelineSettings)  # noqa: S101 - those of the last run
-    shards = _selected(shard_files(inspect_recipe(workspace, settings)), str(workspace.root), vectors=True)
-    return ExploreJob(root=workspace.url or str(workspace.root.absolute()), shards=shards, most=documents, other=other)
-
-
-def _selected(shards: "list[ShardFiles]", folder: str, *, vectors: bool) -> "list[ShardFiles]":
-    """Return the shards that were selected from, with their vectors if these are needed.
+def _selected(found: "Run", folder: str, *, vectors: bool) -> "dict[str, Any]":
+    """Return where a workspace is and its shards that were selected from, with their vectors if these are needed.
 
     Raises
     ------
     SettingsError
         If there is none.
     """
-    selected = [shard for shard in shards if shard.masks.path and (shard.embeddings.path or not vectors)]
-    if not selected:
+    from fineweb_mask.flows.pipeline.records import shard_files
+
+    shards = [shard for shard in shard_files(found) if shard.masks.path and (shard.embeddings.path or not vectors)]
+    if not shards:
         raise SettingsError(f"{folder} has no selected documents with vectors: run its recipe to the end")
-    return selected
+    return {"root": found.workspace.address, "shards": shards}
 
 
 def _other(folder: str, own: str) -> "OtherSelection":
-    from fineweb_mask.flows.pipeline.records import shard_files
     from fineweb_mask.flows.status.inspection import inspect_workspace
     from fineweb_mask.tasks.explore import OtherSelection
 
-    found = inspect_workspace(folder)
-    name = folder.rstrip("/").rpartition("/")[2]
-    root = found.workspace.url or str(found.workspace.root.absolute())
-    if name == own.rstrip("/").rpartition("/")[2]:
-        name = folder
-    return OtherSelection(name=name, root=root, shards=_selected(shard_files(found), folder, vectors=False))
+    name, own_name = (place.rstrip("/").rpartition("/")[2] for place in (folder, own))
+    return OtherSelection(
+        name=folder if name == own_name else name, **_selected(inspect_workspace(folder), folder, vectors=False)
+    )
 
 
 def _free_port(first: int) -> int:

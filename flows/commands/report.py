@@ -1,7 +1,7 @@
 """`fineweb-mask report`: write a page on what a finished run selected, and why."""
 
 from contextlib import chdir
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from pydantic import BaseModel
@@ -13,14 +13,12 @@ from fineweb_mask.flows.commands._common import (
     flow_shown,
     open_page,
     page_here,
+    print_result,
     shows_bars,
 )
 from fineweb_mask.flows.display.terminal import SafeConsole, print_paths
 from fineweb_mask.flows.processes.environment import set_environment
 from fineweb_mask.flows.recipe import validate
-
-if TYPE_CHECKING:
-    from fineweb_mask.models.settings import PipelineSettings
 
 
 class ReportSummary(BaseModel):
@@ -53,38 +51,28 @@ def report(
     """
     set_environment(show_bars=shows_bars(as_json))
     from fineweb_mask.flows.pipeline.inputs import find_inputs
-    from fineweb_mask.flows.stages import run_stage
     from fineweb_mask.flows.status.inspection import last_run
+    from fineweb_mask.models.settings import PipelineSettings
     from fineweb_mask.tasks.reporting.breakdown import check_columns
 
     with exit_on_error(as_json):
         opened, last, folder = last_run(workspace)
-        settings = _changed(last.settings, opened.url or str(opened.root), by=by, sample=sample, map=kind_of_map)
+        given = {"by": by, "sample": sample, "map": kind_of_map}
+        report = last.settings.report.model_dump() | {name: one for name, one in given.items() if one is not None}
+        content = {**last.settings.model_dump(), "workspace": opened.address, "report": report}
+        settings = validate(PipelineSettings, content)
         check_columns(opened, settings.report.by)
     with chdir(folder):
         with exit_on_error(as_json, prefix="the inputs of the last run are out of reach: "):
             find_inputs(settings)
         with flow_shown(as_json=as_json):
-            [stage] = run_stage("report", settings, refresh=True)
-    page, metrics, plots = (opened.reports / name for name in ("index.html", "metrics.json", "plots"))
-    if as_json:
-        summary = ReportSummary(
-            report=opened.display_path(page),
-            metrics=opened.display_path(metrics),
-            plots=[opened.display_path(path) for path in opened.files("reports/plots/*.png")],
-            seconds=stage.seconds,
-        )
-        typer.echo(summary.model_dump_json(ensure_ascii=True))
-    else:
-        paths = {"report": page, "metrics": metrics, "plots": plots}
-        print_paths(SafeConsole(), **{name: opened.display_path(path) for name, path in paths.items()})
+            from fineweb_mask.flows.stages import FLOWS
+
+            [stage] = FLOWS["report"](settings, refresh=True)
+    places = (opened.reports / name for name in ("index.html", "metrics.json", "plots"))
+    page, metrics, plots = map(opened.display_path, places)
+    files = [opened.display_path(path) for path in opened.files("reports/plots/*.png")]
+    summary = ReportSummary(report=page, metrics=metrics, plots=files, seconds=stage.seconds)
+    print_result(summary, as_json, lambda: print_paths(SafeConsole(), report=page, metrics=metrics, plots=plots))
     if show:
-        open_page(page_here(opened, opened.display_path(page)))
-
-
-def _changed(settings: "PipelineSettings", workspace: str, **given: list[str] | int | str | None) -> "PipelineSettings":
-    """Return the settings for a workspace, with the options that the user set."""
-    from fineweb_mask.models.settings import PipelineSettings
-
-    report = settings.report.model_dump() | {name: value for name, value in given.items() if value is not None}
-    return validate(PipelineSettings, {**settings.model_dump(), "workspace": workspace, "report": report})
+        open_page(page_here(opened, page))

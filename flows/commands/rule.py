@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fineweb_mask.flows.commands._common import AsJson, exit_on_error, exit_on_failure
+from fineweb_mask.flows.commands._common import AsJson, exit_on_error, exit_on_failure, print_result
 from fineweb_mask.flows.display.terminal import echo
 
 Folder = Annotated[str, typer.Argument(help="Workspace of a run.", metavar="WORKSPACE")]
@@ -31,10 +31,8 @@ def export(
         found = inspect_workspace(workspace)
     with exit_on_failure(as_json, "interrupted; nothing was written"):
         written = export_from(found, output)
-    if as_json:
-        typer.echo(written.model_dump_json(ensure_ascii=True))
-    else:
-        echo(f"{written.output}: {written.bytes:,} bytes, objective {written.objective:.4f}")
+    line = f"{written.output}: {written.bytes:,} bytes, objective {written.objective:.4f}"
+    print_result(written, as_json, lambda: echo(line))
 
 
 @rule.command()
@@ -57,8 +55,6 @@ def apply(
         found = inspect_workspace(workspace)
     with exit_on_failure(as_json, "interrupted; nothing was written"):
         answered = apply_to(found, rule_file, source, output)
-    if as_json:
-        typer.echo(answered.model_dump_json(ensure_ascii=True))
-    else:
-        left_out = f", {answered.left_out:,} without a text or vector" if answered.left_out else ""
-        echo(f"{answered.output}: {answered.selected:,} of {answered.documents:,} documents selected{left_out}")
+    left_out = f", {answered.left_out:,} without a text or vector" if answered.left_out else ""
+    line = f"{answered.output}: {answered.selected:,} of {answered.documents:,} documents selected{left_out}"
+    print_result(answered, as_json, lambda: echo(line))

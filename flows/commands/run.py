@@ -2,8 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 from rich.console import Console
@@ -19,12 +18,14 @@ from fineweb_mask.flows.commands._common import (
     exit_on_failure,
     flow_shown,
     load_settings_or_exit,
+    print_result,
 )
 from fineweb_mask.flows.display.terminal import SafeConsole, echo, new_table, print_line, print_paths, print_quarantined
 from fineweb_mask.flows.processes import temporary_server
 from fineweb_mask.flows.recipe import RecipeError
 
 if TYPE_CHECKING:
+    from fineweb_mask.flows.pipeline.run import Share
     from fineweb_mask.flows.summary import RunSummary, StageSummary
     from fineweb_mask.models.settings import PipelineSettings
 
@@ -67,102 +68,78 @@ def run(
     """
     if verbose:
         be_verbose()
-    settings = load_settings_or_exit(
-        recipe,
-        overrides,
-        workspace,
-        lambda settings: _check(settings, refit or [], refresh or [], only, shards),
-        as_json=as_json,
+    refit, refresh = refit or [], refresh or []
+    settings, share = load_settings_or_exit(
+        recipe, overrides, workspace, lambda found: _check(found, refit, refresh, only, shards), as_json=as_json
     )
     from fineweb_mask.models.settings.quality import SAMPLE_LABELS, scores_by_sample_labels
 
     if scores_by_sample_labels(settings.model_dump(mode="json")):
         echo(SAMPLE_LABELS, err=True)
     if dry_run:
-        _print_estimate(settings, as_json)
-        return
-    if shards is not None:
-        from fineweb_mask.flows.pipeline.choices import Share
-        from fineweb_mask.flows.share import run_share
+        from fineweb_mask.flows.commands.setup.dry_run import estimate, print_estimate
 
-        share = Share.parse(shards)
+        with exit_on_failure(as_json):
+            found = estimate(settings)
+        print_result(found, as_json, lambda: print_estimate(SafeConsole(), found))
+        return
+    if share is not None:
         with flow_shown(as_json=as_json):
-            stages = run_share(settings, share)
+            from fineweb_mask.flows.stages import prepare_share
+
+            stages = prepare_share(settings, share.number, share.of)
         _print_stages(stages, as_json)
         if not as_json:
             echo(f"share {share.number} of {share.of} is prepared; when all are, run without --shards")
         return
     if only is not None:
-        from fineweb_mask.flows.stages import run_stage
-
         with flow_shown(as_json=as_json):
-            stages = run_stage(cast("Any", only), settings, refresh=only in (refresh or []))
+            from fineweb_mask.flows.stages import FLOWS
+
+            stages = FLOWS[only](settings, only in refresh)
         _print_stages(stages, as_json)
         return
-    summary = None if refit or refresh else _finished(settings, as_json)
-    if summary is None:
-        from fineweb_mask.flows.curate import run_curate
+    summary = None
+    if not refit and not refresh and temporary_server.is_surely_used():  # else a Prefect server is to show the run
+        from fineweb_mask.flows.status.inspection import finished_run
 
+        with exit_on_failure(as_json):
+            summary = finished_run(settings)
+    if summary is None:
         with flow_shown(as_json=as_json):
-            summary = run_curate(settings, cast("Any", refit), cast("Any", refresh))
-    if as_json:
-        typer.echo(summary.model_dump_json(ensure_ascii=True))
-    else:
-        console = SafeConsole()
-        _print_summary(console, summary, licensed=settings.materialize.license is not None)
-        folder = shlex.quote(settings.workspace)
-        print_line(console, f"next     fineweb-mask report {folder} --open")
-        print_line(console, f"         fineweb-mask explore {folder}")
+            from fineweb_mask.flows.curate import curate
+
+            summary = curate(settings, refit, refresh)
+    print_result(summary, as_json, lambda: _print_summary(SafeConsole(), summary, settings))
     if summary.quarantined:
         raise typer.Exit(QUARANTINED)
 
 
-def _print_estimate(settings: "PipelineSettings", as_json: bool) -> None:
-    from fineweb_mask.flows.commands.setup.dry_run import estimate, print_estimate
-
-    with exit_on_failure(as_json):
-        found = estimate(settings)
-    if as_json:
-        typer.echo(found.model_dump_json(ensure_ascii=True))
-    else:
-        print_estimate(SafeConsole(), found)
-
-
-def _finished(settings: "PipelineSettings", as_json: bool) -> "RunSummary | None":
-    """Return the summary of a run that has nothing to do; None if it has, or a Prefect server is to show it."""
-    if not temporary_server.is_surely_used():
-        return None
-    from fineweb_mask.flows.status.inspection import finished_run
-
-    with exit_on_failure(as_json):
-        return finished_run(settings)
-
-
 def _check(
     settings: "PipelineSettings", refit: list[str], refresh: list[str], only: str | None, shards: str | None
-) -> None:
-    from fineweb_mask.flows.pipeline.choices import Refit, Share
+) -> "Share | None":
+    from fineweb_mask.flows.pipeline.fit import Refit
     from fineweb_mask.flows.pipeline.inputs import check_inputs
+    from fineweb_mask.flows.pipeline.run import Share
     from fineweb_mask.tasks.registry import REFRESHED, STAGE_FLOWS
 
-    _check_known("--refit", refit, Refit.__args__)  # type: ignore[attr-defined]
-    _check_known("--refresh", refresh, REFRESHED)
-    _check_known("--only", [] if only is None else [only], STAGE_FLOWS)
-    if shards is not None:
-        if refit or refresh or only:
-            raise RecipeError("--shards takes no --refit, --refresh or --only: leave them out")
-        try:
-            Share.parse(shards)
-        except ValueError as error:
-            raise RecipeError(f"--shards: {error}") from error
+    for option, received, allowed in (
+        ("--refit", refit, get_args(Refit)),
+        ("--refresh", refresh, REFRESHED),
+        ("--only", [only] if only is not None else [], STAGE_FLOWS),
+    ):
+        if unknown := sorted(set(received).difference(allowed)):
+            raise RecipeError(f"{option} takes one of {', '.join(allowed)}, received {unknown[0]!r}")
+    if shards is not None and (refit or refresh or only):
+        raise RecipeError("--shards takes no --refit, --refresh or --only: leave them out")
+    try:
+        share = None if shards is None else Share.parse(shards)
+    except ValueError as error:
+        raise RecipeError(f"--shards: {error}") from error
     if only is not None and (refit or set(refresh).difference({only})):
         raise RecipeError(f"--only {only} takes no --refit, and no --refresh but {only}")
     check_inputs(settings)
-
-
-def _check_known(option: str, received: Sequence[str], allowed: Sequence[str]) -> None:
-    if unknown := sorted(set(received).difference(allowed)):
-        raise RecipeError(f"{option} takes one of {', '.join(allowed)}, received {unknown[0]!r}")
+    return share
 
 
 def _print_stages(stages: list["StageSummary"], as_json: bool) -> None:
@@ -173,7 +150,7 @@ def _print_stages(stages: list["StageSummary"], as_json: bool) -> None:
         echo(f"{stage.stage}: {stage.files} files, {stage.cached} of them cached, {stage.seconds:.1f} s")
 
 
-def _print_summary(console: Console, summary: "RunSummary", *, licensed: bool) -> None:
+def _print_summary(console: Console, summary: "RunSummary", settings: "PipelineSettings") -> None:
     from fineweb_mask.tasks.registry import amounts_through
 
     counts = summary.counts
@@ -192,6 +169,9 @@ def _print_summary(console: Console, summary: "RunSummary", *, licensed: bool) -
         reasons = ", ".join(f"{reason.replace('_', ' ')} {count:,}" for reason, count in summary.dropped.items())
         console.print(f"dropped  {reasons}", highlight=False)
     print_quarantined(console, summary.quarantined)
-    if not licensed:
+    if settings.materialize.license is None:
         console.print("licence  none on the card: push needs one, --set materialize.license=...", highlight=False)
     print_paths(console, dataset=summary.dataset, card=summary.card, **summary.exports, report=summary.report)
+    folder = shlex.quote(settings.workspace)
+    print_line(console, f"next     fineweb-mask report {folder} --open")
+    print_line(console, f"         fineweb-mask explore {folder}")

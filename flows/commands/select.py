@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fineweb_mask.flows.commands._common import WRONG_USAGE, AsJson, exit_on_error, exit_on_failure, fail
+from fineweb_mask.flows.commands._common import WRONG_USAGE, AsJson, exit_on_error, exit_on_failure, fail, print_result
 from fineweb_mask.flows.display.terminal import SafeConsole, echo
 from fineweb_mask.flows.recipe import validate
 from fineweb_mask.models.settings.selection import METRICS
@@ -90,10 +90,7 @@ def select(
 
     with exit_on_failure(as_json, "interrupted; nothing was written"), _solver_progress() as progress:
         result = select_file(source, output, columns, settings, device=choose_device(device), progress=progress)
-    if as_json:
-        typer.echo(result.model_dump_json(ensure_ascii=True))
-    else:
-        _print(result)
+    print_result(result, as_json, lambda: _print(result))
 
 
 def _print(result: "FileSelection") -> None:

@@ -11,13 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fineweb_mask.flows.commands._common import (
-    FAILED,
-    WRONG_USAGE,
-    exit_on_error,
-    exit_on_failure,
-    fail,
-)
+from fineweb_mask.flows.commands._common import WRONG_USAGE, exit_on_error, exit_on_failure, fail
 from fineweb_mask.flows.display.terminal import SafeConsole, echo, visible
 from fineweb_mask.flows.processes.environment import set_environment
 
@@ -66,7 +60,7 @@ def sql(
     if wrong := _wrong_usage(form, output):
         fail(wrong, as_json, WRONG_USAGE)
     from fineweb_mask.models.urls import reject_credentials, require_writable
-    from fineweb_mask.tasks.catalog.query import QueryError, answers, open_catalog, stopped_after
+    from fineweb_mask.tasks.catalog.query import answers, open_catalog, stopped_after
     from fineweb_mask.tasks.catalog.views import ensure_views_local
     from fineweb_mask.tasks.storage.remote.copies import local_copies
     from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -76,7 +70,6 @@ def sql(
         opened.check_reachable()
     with (
         exit_on_failure(as_json, "interrupted", reraise=BrokenPipeError),  # the reader of the output has seen enough
-        exit_on_error(as_json, FAILED, (QueryError,)),
         local_copies(),  # the views read all files
     ):
         ensure_views_local(opened)

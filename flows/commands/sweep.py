@@ -40,9 +40,9 @@ def sweep(
         check_inputs(settings)
 
     def run(settings: "PipelineSettings", _: None) -> "SweepSummary":
-        from fineweb_mask.flows.sweep import run_sweep
+        from fineweb_mask.flows.sweep import sweep as flow
 
-        return run_sweep(settings, lamb, budget_by)
+        return flow(settings, lamb, budget_by)
 
     def tell(settings: "PipelineSettings", found: "SweepSummary") -> None:
         from fineweb_mask.flows.sweep import advised

@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from fineweb_mask.flows.commands._common import (
-    WRONG_USAGE,
-    AsJson,
-    exit_on_error,
-    exit_on_failure,
-    fail,
-)
+from fineweb_mask.flows.commands._common import WRONG_USAGE, AsJson, exit_on_error, exit_on_failure, fail, print_result
 from fineweb_mask.flows.display.terminal import SafeConsole, echo, new_table, print_line, print_paths
 from fineweb_mask.flows.processes.environment import set_environment
 from fineweb_mask.flows.recipe import parse_overrides, validate
@@ -82,11 +76,9 @@ def train_quality(
     with exit_on_failure(as_json, "interrupted; run the same command again"), _training_progress() as progress:
         training_task.remove_unfinished(job.model_path)
         trained = training_task.train_quality(job, progress)
-    metrics = training_task.describe(trained.details)
-    if as_json:
-        typer.echo(metrics.model_copy(update={"model": str(output)}).model_dump_json(ensure_ascii=True))
-    else:
-        _print_metrics(SafeConsole(), metrics, trained.cached, job.model_path)
+    trained_metrics = training_task.TrainedMetrics.model_validate(trained.details)
+    metrics = trained_metrics.model_copy(update={"model": str(output)})
+    print_result(metrics, as_json, lambda: _print_metrics(SafeConsole(), metrics, trained.cached, job.model_path))
 
 
 @contextmanager

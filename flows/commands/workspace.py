@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from fineweb_mask.flows.commands._common import AsJson, exit_on_error
+from fineweb_mask.flows.commands._common import AsJson, exit_on_error, print_result
 from fineweb_mask.flows.display.terminal import SafeConsole, new_table, print_line
 from fineweb_mask.flows.processes.environment import set_environment
 from fineweb_mask.flows.recipe import load_recipe
@@ -33,10 +33,7 @@ def status(
 
     with exit_on_error(as_json):
         found = workspace_status(workspace)
-    if as_json:
-        typer.echo(found.model_dump_json(ensure_ascii=True))
-    else:
-        _print_status(SafeConsole(), found)
+    print_result(found, as_json, lambda: _print_status(SafeConsole(), found))
 
 
 def _print_status(console: Console, found: "WorkspaceStatus") -> None:

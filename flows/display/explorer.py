@@ -64,14 +64,12 @@ def page_files() -> Path:
 def metadata(path: Path) -> dict[str, Any]:
     """Return what the page reads first of a table: which columns hold what, and what it shows at the beginning."""
     with duckdb.connect() as connection:
-        return _metadata(connection.from_parquet(pattern_of(str(path))))
-
-
-def _metadata(table: duckdb.DuckDBPyRelation) -> dict[str, Any]:
-    types = dict(zip(table.columns, map(str, table.types), strict=True))
-    labels = table.aggregate("topic AS content, median(x) AS x, median(y) AS y, count(*) AS priority", "topic")
-    # The smaller half of the topics is labelled when a person zooms in.
-    labels = labels.project("*, (rank() OVER (ORDER BY priority) <= count(*) OVER () / 2)::int AS level")
+        table = connection.from_parquet(pattern_of(str(path)))
+        types = dict(zip(table.columns, map(str, table.types), strict=True))
+        found = table.aggregate("topic AS content, median(x) AS x, median(y) AS y, count(*) AS priority", "topic")
+        # The smaller half of the topics is labelled when a person zooms in.
+        found = found.project("*, (rank() OVER (ORDER BY priority) <= count(*) OVER () / 2)::int AS level")
+        labels = found.order("content").to_arrow_table().to_pylist()
     colour = "kept_by" if "kept_by" in types else "kept"
     numbers = [name for name, kind in types.items() if kind in NUMBERS and name not in NO_CHART]
     strata = [name for name in ("dump", "language") if name in types]
@@ -97,7 +95,7 @@ def _metadata(table: duckdb.DuckDBPyRelation) -> dict[str, Any]:
                 "columnStyles": {name: {"display": "badge"} for name in (colour, "topic", "quality", "near_duplicates")}
                 | {name: {"display": "hidden"} for name in HIDDEN},
             },
-            "embeddingViewLabels": labels.order("content").to_arrow_table().to_pylist(),
+            "embeddingViewLabels": labels,
         },
         "database": {"type": "wasm", "load": True},  # in the browser
         "isStatic": True,

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from threading import Lock
 from time import monotonic
@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Protocol
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from fineweb_mask.flows.display.terminal import logs_made_visible
+from fineweb_mask.flows.processes import temporary_server
 from fineweb_mask.models.runtime.progress import Step
 from fineweb_mask.tasks.workspace.references import StageFile
 
@@ -132,30 +134,7 @@ class Bars:
         self._progress.advance(self._bars[stage])
 
 
-class Silence:
-    """Show nothing."""
-
-    def on_stage(self, stage: str, jobs: int) -> None:
-        """Ignore it."""
-
-    def on_job_progress(self, stage: str, job: str, share: float, steps: tuple[Step, ...]) -> None:
-        """Ignore it."""
-
-    def on_job_end(self, stage: str, job: str, file: StageFile | None) -> None:
-        """Ignore it."""
-
-
 listener: ContextVar[Listener] = ContextVar("listener", default=LogLines())  # noqa: B039 - it holds nothing but running jobs
-
-
-@contextmanager
-def not_shown() -> Iterator[None]:
-    """Show nothing while the block runs."""
-    token = listener.set(Silence())
-    try:
-        yield
-    finally:
-        listener.reset(token)
 
 
 @contextmanager
@@ -168,3 +147,17 @@ def shown_as_bars(console: Console) -> Iterator[None]:
             yield
         finally:
             listener.reset(token)
+
+
+@contextmanager
+def prefect_shown(console: Console | None, *, verbose: bool = False) -> Iterator[None]:
+    """Show the flow that runs in the block, by bars on a console or by log lines: of task runs, too, if `verbose`."""
+    from prefect import flow  # noqa: F401 - its logs are then there to be narrowed
+    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+
+    # Without heartbeats a flow run is a second shorter.
+    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+        temporary_server.install()
+        logs_made_visible(verbose=verbose)
+        with nullcontext() if console is None else shown_as_bars(console):
+            yield

@@ -7,13 +7,13 @@ import base64
 import math
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Lock, Thread
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 from uuid import UUID
 
 import httpx
@@ -23,10 +23,12 @@ from prefect.artifacts import (
     create_table_artifact,
     update_progress_artifact,
 )
+from prefect.events import emit_event
 from prefect.logging import get_run_logger
 from prefect.settings import PREFECT_API_URL
 
 from fineweb_mask.flows.display.listeners import Listener, listener
+from fineweb_mask.flows.summary import RunSummary
 from fineweb_mask.models.runtime.progress import Step
 from fineweb_mask.tasks.registry import amounts_through, documents_through
 from fineweb_mask.tasks.reporting.charts import on_any_background
@@ -34,9 +36,6 @@ from fineweb_mask.tasks.reporting.templating import markdown as as_markdown
 from fineweb_mask.tasks.storage.remote.copies import ensure_local
 from fineweb_mask.tasks.workspace.manifest import read_manifest
 from fineweb_mask.tasks.workspace.references import StageFile
-
-if TYPE_CHECKING:
-    from fineweb_mask.flows.summary import RunSummary
 
 REFRESH_SECONDS = 1.0
 SHARD_ROWS = 1_000
@@ -143,6 +142,13 @@ class UiListener:
                     self._files.append(_row(stage, file.name, through, file.seconds, "yes" if file.cached else "no"))
         self._other.on_job_end(stage, job, file)
 
+    def on_quarantined(self, stage: str, shard: str, reason: str) -> None:
+        """Log a quarantined shard, and emit an event for it; Prefect adds the flow run to it."""
+        self.on_job_end(stage, shard, None)
+        get_run_logger().warning("%s is set aside: %s", shard, reason)
+        resource = {"prefect.resource.id": f"fineweb-mask.shard.{shard}", "prefect.resource.name": shard}
+        emit_event("fineweb-mask.shard.quarantined", resource, payload={"reason": reason})
+
     @contextmanager
     def _changing(self, stage: str) -> Iterator[StageProgress]:
         with self._lock:
@@ -163,7 +169,7 @@ class UiListener:
             else:
                 update_progress_artifact(stage.artifact, stage.percent, stage.describe())
 
-    def _stage_rows(self, summary: "RunSummary") -> list[dict[str, Any]]:
+    def _stage_rows(self, summary: RunSummary) -> list[dict[str, Any]]:
         through = amounts_through(summary.counts)
         rows = []
         for stage in summary.stages:
@@ -174,7 +180,7 @@ class UiListener:
             rows.append(row | {"documents/s": round(built / stage.seconds) if built and stage.seconds else None})
         return rows
 
-    def publish(self, summary: "RunSummary", reports: Path) -> None:
+    def publish(self, summary: RunSummary, reports: Path) -> None:
         """Publish the table and the report of a finished run, with the page in the folder `reports`."""
         with or_warn():
             slowest = sorted(self._files, key=lambda row: row["seconds"], reverse=True)[:SHARD_ROWS]
@@ -253,23 +259,15 @@ def _row(stage: str, shard: str, through: tuple[int, int] | None, seconds: float
     }
 
 
-def markdown(summary: "RunSummary", reports: Path) -> str:
+def markdown(summary: RunSummary, reports: Path) -> str:
     """Return the report of a run: its page, the quarantined shards, and the paths of its files."""
+    aside = ((one.shard, one.reason) for one in summary.quarantined[:LISTED])
+    files = ((name, getattr(summary, name)) for name in ("dataset", "card", "report"))
     parts = [
         page_markdown(reports),
-        *_table(
-            f"quarantined ({len(summary.quarantined):,})",
-            ["reason"],
-            [(one.shard, [as_markdown(one.reason)]) for one in summary.quarantined[:LISTED]],
-            align="---",
-        ),
+        *_table(f"quarantined ({len(summary.quarantined):,})", "reason", aside),
         "## Files",
-        *_table(
-            "what",
-            ["path on the worker's machine"],
-            [(name, [as_markdown(getattr(summary, name))]) for name in ("dataset", "card", "report")],
-            align="---",
-        ),
+        *_table("what", "path on the worker's machine", files),
         f"There, the documents on a map: `fineweb-mask explore {summary.workspace.replace('`', '')}`",
     ]
     return "\n\n".join(parts) + "\n"
@@ -298,14 +296,10 @@ def page_markdown(folder: Path) -> str:
     return text
 
 
-def _table(
-    first: str, others: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]], align: str = "---:"
-) -> list[str]:
-    """Return the Markdown of a table with free text in its first column; nothing without rows."""
-    lines = [" | ".join([as_markdown(name), *values]) for name, values in rows]
-    if not lines:
-        return []
-    return ["\n".join([" | ".join([first, *others]), " | ".join(["---"] + [align] * len(others)), *lines])]
+def _table(first: str, second: str, rows: Iterable[tuple[str, str]]) -> list[str]:
+    """Return the Markdown of a table of free text; nothing without rows."""
+    lines = [f"{as_markdown(name)} | {as_markdown(text)}" for name, text in rows]
+    return ["\n".join([f"{first} | {second}", "--- | ---", *lines])] if lines else []
 
 
 def _duration(seconds: float) -> str:

@@ -22,8 +22,9 @@ from fineweb_mask.models.runtime.progress import Step, reporting_to
 from fineweb_mask.models.settings.selection import METRICS
 
 if TYPE_CHECKING:
-    from fineweb_mask.flows.summary import PageSummary, Quarantined
+    from fineweb_mask.flows.summary import PageSummary
     from fineweb_mask.tasks.dataset.verify import Verification
+    from fineweb_mask.tasks.workspace.records.runs import QuarantinedShard
 
 WIDTH = 100  # characters: what the table needs; a narrower terminal wraps its lines
 INVISIBLE = frozenset({"Cc", "Cf", "Co", "Cs", "Zl", "Zp"})
@@ -54,19 +55,17 @@ def echo(text: str, *, err: bool = False) -> None:
     typer.echo(visible(text, keep="\n"), err=err)
 
 
-class _Visible(logging.Filter):
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Show the control characters of a record's message and of its error; the record is logged."""
-        record.msg, record.args = visible(record.getMessage(), keep="\n"), ()
-        if record.exc_info and not record.exc_text:
-            record.exc_text = visible("".join(traceback.format_exception(*record.exc_info)).rstrip(), keep="\n")
-        return True
+def _make_visible(record: logging.LogRecord) -> bool:
+    """Show the control characters of a record's message and of its error; the record is logged."""
+    record.msg, record.args = visible(record.getMessage(), keep="\n"), ()
+    if record.exc_info and not record.exc_text:
+        record.exc_text = visible("".join(traceback.format_exception(*record.exc_info)).rstrip(), keep="\n")
+    return True
 
 
-class _NoTaskRuns(logging.Filter):
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Leave out that Prefect's task runs begin, end and fail: each job has a line of our own."""
-        return record.name != "prefect.task_runs"
+def _is_of_no_task_run(record: logging.LogRecord) -> bool:
+    """Leave out that Prefect's task runs begin, end and fail: each job has a line of our own."""
+    return record.name != "prefect.task_runs"
 
 
 def logs_made_visible(*, verbose: bool = False) -> None:
@@ -76,10 +75,10 @@ def logs_made_visible(*, verbose: bool = False) -> None:
     """
     loggers = [logging.getLogger(), *(logging.getLogger(name) for name in list(logging.root.manager.loggerDict))]
     for handler in {handler for logger in loggers for handler in logger.handlers}:
-        if isinstance(handler, logging.StreamHandler) and not any(isinstance(old, _Visible) for old in handler.filters):
-            handler.addFilter(_Visible())
+        if isinstance(handler, logging.StreamHandler) and _make_visible not in handler.filters:
+            handler.addFilter(_make_visible)
             if not verbose:
-                handler.addFilter(_NoTaskRuns())
+                handler.addFilter(_is_of_no_task_run)
 
 
 def size_text(size: int) -> str:
@@ -107,7 +106,7 @@ def print_paths(console: Console, **paths: object) -> None:
         print_line(console, f"{name:8} {path}")
 
 
-def print_quarantined(console: Console, shards: "Iterable[Quarantined]") -> None:
+def print_quarantined(console: Console, shards: "Iterable[QuarantinedShard]") -> None:
     """Print the quarantined shards with their reasons."""
     for shard in shards:
         console.print(f"quarantined  {shard.shard}: {shard.reason}", style="yellow", markup=False)
@@ -123,8 +122,7 @@ def print_selections(
     note: str = "",
 ) -> None:
     """Print a line for each selection, a note on them, the quarantined shards, and where the page is."""
-    console = SafeConsole()
-    console = SafeConsole(width=max(WIDTH, console.width))
+    console = SafeConsole(width=max(WIDTH, SafeConsole().width))
     names = ("quality", *metrics, "near-dup", "topics", "J", "gap", "seconds")
     table = new_table(title, *names, no_wrap=True)
     for name, one in rows:
@@ -142,8 +140,7 @@ def print_losses(
     summary: "PageSummary",
 ) -> None:
     """Print the bits per byte of every arm on every held-out set, the comparisons, and where the page is."""
-    console = SafeConsole()
-    console = SafeConsole(width=max(WIDTH, console.width))
+    console = SafeConsole(width=max(WIDTH, SafeConsole().width))
     table = new_table("bits per byte", *losses, no_wrap=True)
     for arm in next(iter(losses.values())):
         table.add_row(arm, *(f"{of_arms[arm]['mean']:.4f}" for of_arms in losses.values()))

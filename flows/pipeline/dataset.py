@@ -1,24 +1,15 @@
 """Write the dataset partition by partition, then the training files and the report."""
 
 from pathlib import Path
-from typing import NamedTuple
 
 from fineweb_mask.flows.pipeline.run import Run
 from fineweb_mask.flows.pipeline.selection import Selection
 from fineweb_mask.tasks.dataset.output import Output
-from fineweb_mask.tasks.dataset.partitioning import Partitioning
+from fineweb_mask.tasks.dataset.partition import Partitioning
 from fineweb_mask.tasks.export import ExportJob
 from fineweb_mask.tasks.materialize import MaterializeJob
 from fineweb_mask.tasks.report import ReportJob
 from fineweb_mask.tasks.workspace.references import StageFile
-
-
-class Curated(NamedTuple):
-    """What a run of the pipeline made."""
-
-    selection: Selection
-    dataset: StageFile
-    exports: dict[str, Path]  # folders of training files, by name
 
 
 def materialize(run: Run, selection: Selection) -> StageFile:

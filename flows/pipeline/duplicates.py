@@ -1,16 +1,22 @@
 """Find the duplicates across shards: exact ones by the hashes of their texts, then near ones by words or vectors."""
 
 from contextlib import nullcontext
+from typing import Any
 
 from fineweb_mask.flows.pipeline.fit import Models
 from fineweb_mask.flows.pipeline.run import Files, PerShard, Run
-from fineweb_mask.tasks.dedup.arrivals import in_order_of_arrival, remember_arrivals
+from fineweb_mask.models.settings.quality import EduScorerSettings
 from fineweb_mask.tasks.dedup.buckets import bucket_jobs
-from fineweb_mask.tasks.dedup.duplicates import DedupJob, no_duplicates
-from fineweb_mask.tasks.dedup.k_means import CentresJob
-from fineweb_mask.tasks.dedup.near_duplicates import NearDedupJob
-from fineweb_mask.tasks.dedup.sort import sort_rows
+from fineweb_mask.tasks.dedup.duplicates import (
+    DedupJob,
+    NearDedupJob,
+    in_order_of_arrival,
+    no_duplicates,
+    remember_arrivals,
+)
+from fineweb_mask.tasks.dedup.sort import CentresJob, sort_rows
 from fineweb_mask.tasks.embed import embed
+from fineweb_mask.tasks.inference.model_files import ModelFolder
 from fineweb_mask.tasks.workspace.references import StageFile, digest
 
 
@@ -25,7 +31,10 @@ def find_duplicates(run: Run, documents: Files, vectors: Files, models: Models) 
     if ingest.exact_dedup == "corpus" or ingest.near_dedup != "off":
         in_order = _in_order_of_arrival(run, documents)
         if ingest.exact_dedup == "corpus":
-            duplicates = _exact(run, in_order)
+            sorting = run.jobs(sort_rows, file=in_order, by="hash")
+            sorted_rows = [job.reference(job.file.rows) for job in sorting.values()]
+            listing = DedupJob(root=run.root, sorted_rows=sorted_rows)
+            duplicates = _listed(run, sorting, listing, comparison="repeats")
         if ingest.near_dedup != "off":
             duplicates = _near(run, in_order, duplicates, vectors, models)
     run.duplicates = duplicates
@@ -50,42 +59,36 @@ def _in_order_of_arrival(run: Run, documents: Files) -> Files:
     return PerShard({name: documents[name] for name in names})
 
 
-def _exact(run: Run, documents: Files) -> Files:
-    sorting = run.jobs(sort_rows, file=documents, by="hash")
-    listing = DedupJob(root=run.root, sorted_rows=[job.reference(job.file.rows) for job in sorting.values()])
-    run.each(sorting)
-    if run.done(listing) is None:
-        buckets = bucket_jobs(run.root, "repeats", listing.sorted_rows, run.settings.materialize.memory_limit)
-        listing = listing.model_copy(update={"buckets": tuple(run.all(buckets))})
-    run.one(listing)
-    return run.files_of(listing)
-
-
 def _near(run: Run, documents: Files, exact: Files, vectors: Files, models: Models) -> Files:
-    settings, memory_limit = run.settings.ingest, run.settings.materialize.memory_limit
+    settings = run.settings.ingest
+    options: dict[str, Any]
     if settings.near_dedup == "minhash":
         sorting = run.jobs(sort_rows, file=documents, by="signatures", minhash=settings.minhash)
-        keys = settings.minhash.bands
+        keys, options = settings.minhash.bands, {"comparison": "pairs"}
     else:
         in_order = PerShard({name: vectors[name] for name in documents if name in vectors})
         centres = _centres(run, in_order, models)
         sorting = run.jobs(sort_rows, file=in_order, by="cells", semantic=settings.semantic, centres=centres)
+        dimensions = max((int(file.details.get("dimensions", 0)) for file in vectors.values()), default=0)
+        options = {"comparison": "similar", "threshold": settings.semantic.threshold, "dimensions": dimensions}
         keys = 1
     listing = NearDedupJob(
         root=run.root,
         sorted_rows=[job.reference(keys * documents[name].rows) for name, job in sorting.items()],
         exact=[exact[name] for name in sorting],
     )
-    run.each(sorting)
+    return _listed(run, sorting, listing, **options)
+
+
+def _listed(run: Run, sorting: PerShard[Any], listing: DedupJob | NearDedupJob, **options: Any) -> Files:  # noqa: ANN401
+    """Return the duplicates of every shard; unless they are listed already, they are looked for in buckets.
+
+    `options` are arguments of `bucket_jobs`.
+    """
+    run.map(sorting)
     if run.done(listing) is None:
-        if settings.near_dedup == "minhash":
-            buckets = bucket_jobs(run.root, "pairs", listing.sorted_rows, memory_limit)
-        else:
-            dimensions = max(int(file.details["dimensions"]) for file in vectors.values())
-            threshold = settings.semantic.threshold
-            buckets = bucket_jobs(
-                run.root, "similar", listing.sorted_rows, memory_limit, threshold=threshold, dimensions=dimensions
-            )
+        memory_limit = run.settings.materialize.memory_limit
+        buckets = bucket_jobs(run.root, sorted_rows=listing.sorted_rows, memory_limit=memory_limit, **options)
         listing = listing.model_copy(update={"buckets": tuple(run.all(buckets))})
     run.one(listing)
     return run.files_of(listing)
@@ -93,7 +96,11 @@ def _near(run: Run, documents: Files, exact: Files, vectors: Files, models: Mode
 
 def _centres(run: Run, vectors: Files, models: Models) -> StageFile:
     """Return the centres of the clusters that vectors are compared in, fitted on the sample of the corpus."""
-    made_by = run.jobs(embed, documents=vectors, model=models.maker_of_vectors, settings=run.settings.embedding)
+    encoder = models.encoder
+    if encoder is None:
+        [edu] = [model for model in models.quality.scorers if isinstance(model.settings, EduScorerSettings)]
+        encoder = ModelFolder(path=edu.path, fingerprint=edu.identity)
+    made_by = run.jobs(embed, documents=vectors, model=encoder, settings=run.settings.embedding)
     job = next(iter(made_by.values()))
     return run.one(
         CentresJob(

@@ -9,15 +9,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
+
+from prefect.client.schemas.objects import State
+from prefect.logging import get_run_logger
+from prefect.states import Failed
 
 from fineweb_mask.models.errors import WorkspaceError, message_of
 from fineweb_mask.tasks.storage.atomic import remove_file
 from fineweb_mask.tasks.storage.parquet import DamagedFileError
 from fineweb_mask.tasks.workspace.workspace import Workspace
-
-if TYPE_CHECKING:
-    from prefect.client.schemas.objects import State
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -49,12 +50,10 @@ def damaged_discarded(workspace: Workspace) -> Iterator[None]:
         raise DiscardedError(f"{error}; it is deleted: run again to build it again") from error
 
 
-def failed(error: Exception) -> "State[Any]":
+def failed(error: Exception) -> State[Any]:
     """Return the state of a flow or a task that ended with an error that a person can mend; raise any other."""
     if (message := message_of(error)) is None:
         raise error
-    from prefect.states import Failed
-
     return Failed(message=message, data=error)
 
 
@@ -71,8 +70,6 @@ def fails_in_one_line(run: Callable[P, R]) -> Callable[P, R]:
                 return run(*arguments, **options)
             except Exception as error:  # noqa: BLE001 - `failed` raises what is a bug
                 if isinstance(error, DiscardedError) and rebuilds < MOST_REBUILDS:
-                    from prefect.logging import get_run_logger
-
                     get_run_logger().warning("%s; it is built again", error.__cause__)
                     continue
                 return cast("R", failed(error))

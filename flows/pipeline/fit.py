@@ -1,35 +1,45 @@
-"""Find or fit the models of a run: the quality scorers with the statistics of their scores, and the encoder."""
+"""Find or fit what belongs to the whole corpus: quality scorers, statistics of their scores, the encoder, lists."""
 
 from collections.abc import Mapping
-from typing import NamedTuple, Self, TypeGuard
+from typing import Literal, NamedTuple, Self, TypeGuard
 
 from fineweb_mask.flows.pipeline.run import Files, PerShard, Run
 from fineweb_mask.models.settings import STATIC, PipelineSettings
 from fineweb_mask.models.settings.engine import JobResources
 from fineweb_mask.models.settings.quality import (
     ClassesScorerSettings,
-    EduScorerSettings,
     FastTextScorerSettings,
     ScorerSettings,
     SidecarScorerSettings,
 )
-from fineweb_mask.tasks import embed
 from fineweb_mask.tasks.comparison.variants import reads_targets
-from fineweb_mask.tasks.fit.models import FitClassifierJob, FitEncoderJob, FitStatisticsJob
-from fineweb_mask.tasks.fit.targets import FitTargetsJob
-from fineweb_mask.tasks.inference.scorers import QualityModel, fitted_model, resolve_model
-from fineweb_mask.tasks.inference.scoring_pool import useful_processes
+from fineweb_mask.tasks.embed import BUILT_IN
+from fineweb_mask.tasks.exclusion import ExclusionJob
+from fineweb_mask.tasks.fit.models import FitClassifierJob, FitEncoderJob, FitStatisticsJob, FitTargetsJob
+from fineweb_mask.tasks.inference.model_files import ModelFolder, model_folder
+from fineweb_mask.tasks.inference.scorers import QualityModel, fitted_model, resolve_model, useful_processes
 from fineweb_mask.tasks.score import ScoreJob
+from fineweb_mask.tasks.selection.corpus.learning import KeepPolicyJob
 from fineweb_mask.tasks.source.discovery import find_files
 from fineweb_mask.tasks.source.sidecars import Sidecar, Sidecars
+from fineweb_mask.tasks.workspace.job import Stage
 from fineweb_mask.tasks.workspace.references import StageFile
+
+Refit = Literal["encoder", "quality", "selection"]
+"""What can be fitted again on the corpus as it is now."""
+
+REFITTED: dict[Refit, list[Stage]] = {
+    "encoder": [FitEncoderJob.stage],
+    "quality": [FitClassifierJob.stage, FitStatisticsJob.stage],
+    "selection": [KeepPolicyJob.stage, FitTargetsJob.stage],
+}
 
 
 class PretrainedModels(NamedTuple):
     """The models that the settings name, fetched before the first stage, so that a wrong name fails at once."""
 
     scorers: Mapping[str, QualityModel]  # by the scorer's name
-    encoder: embed.EmbeddingModel | None  # None if it is built in or one of the scorers
+    encoder: ModelFolder | None  # None if it is built in or one of the scorers
     sidecars: Mapping[str, Sidecars]  # annotations of the source files, by the scorer's name
     selecting: QualityModel | None  # scores the documents that the solver `quad` looks at
 
@@ -39,12 +49,12 @@ class PretrainedModels(NamedTuple):
         named = [scorer for scorer in settings.quality.scorers if not is_trained(scorer)]
         selecting = settings.selection.quad.scorer
         by_content = settings.source.fingerprint == "content"
-        built_in = settings.embedding.model in embed.BUILT_IN
+        built_in = settings.embedding.model in BUILT_IN
         return cls(
             scorers={scorer.name: resolve_model(scorer) for scorer in named},
-            encoder=None if built_in else embed.resolve_model(settings.embedding),
+            encoder=None if built_in else model_folder(settings.embedding.model, "embedding.model"),
             sidecars={
-                scorer.name: Sidecars.of(scorer, by_content=by_content)
+                scorer.name: Sidecars(scorer, by_content=by_content)
                 for scorer in named
                 if isinstance(scorer, SidecarScorerSettings)
             },
@@ -64,15 +74,7 @@ class Models(NamedTuple):
     """What makes the quality and the vector of a document."""
 
     quality: Quality
-    encoder: embed.EmbeddingModel | None  # None if the scorer of kind `edu` makes the vectors
-
-    @property
-    def maker_of_vectors(self) -> embed.EmbeddingModel:
-        """The model that the vectors come from: the encoder, or else the scorer of kind `edu`."""
-        if self.encoder is not None:
-            return self.encoder
-        [edu] = [model for model in self.quality.scorers if isinstance(model.settings, EduScorerSettings)]
-        return embed.EmbeddingModel(path=edu.path, fingerprint=edu.identity)
+    encoder: ModelFolder | None  # None if the scorer of kind `edu` makes the vectors
 
     @property
     def identities(self) -> list[str]:
@@ -86,16 +88,11 @@ def is_trained(scorer: ScorerSettings) -> TypeGuard[FastTextScorerSettings]:
     return isinstance(scorer, FastTextScorerSettings) and scorer.model is None
 
 
-def fit(run: Run, documents: Files) -> Models:
-    """Fit what makes the quality and the vectors of documents, on a sample of the corpus.
+def fit_quality(run: Run, documents: Files) -> Quality:
+    """Train classifiers on labels, and measure the statistics of all scores on the sample of the corpus.
 
     What an earlier run fitted is found, and stays the same while the corpus grows.
     """
-    return Models(fit_quality(run, documents), fit_encoder(run, documents))
-
-
-def fit_quality(run: Run, documents: Files) -> Quality:
-    """Train classifiers on labels, and measure the statistics of all scores on the sample."""
     settings, scorers = run.settings.quality, dict(run.models.scorers)
     for scorer in settings.scorers:
         if is_trained(scorer):
@@ -121,8 +118,8 @@ def fit_quality(run: Run, documents: Files) -> Quality:
     return Quality(in_order, run.one(statistics), sidecars)
 
 
-def fit_encoder(run: Run, documents: Files) -> embed.EmbeddingModel | None:
-    """Fit the built-in encoder on the sample, or return the one that the settings name."""
+def fit_encoder(run: Run, documents: Files) -> ModelFolder | None:
+    """Fit the built-in encoder on the sample, as `fit_quality` does, or return the one that the settings name."""
     if run.settings.embedding.model != STATIC:
         return run.models.encoder
     job = FitEncoderJob(
@@ -131,7 +128,8 @@ def fit_encoder(run: Run, documents: Files) -> embed.EmbeddingModel | None:
         settings=run.settings.embedding,
         force=FitEncoderJob.stage.name in run.refit,
     )
-    return embed.fitted_model(run.one(job))
+    encoder = run.one(job)
+    return ModelFolder(path=encoder.path, fingerprint=encoder.fingerprint)
 
 
 def fit_targets(run: Run, documents: Files, models: Models) -> StageFile | None:
@@ -150,6 +148,21 @@ def fit_targets(run: Run, documents: Files, models: Models) -> StageFile | None:
         force=FitTargetsJob.stage.name in run.refit,
     )
     return run.one(job)
+
+
+def exclusion_lists(run: Run) -> dict[str, StageFile]:
+    """List what other corpora and benchmarks hold, before ingest drops it.
+
+    The lists are by the fields of an `IngestJob`; without `ingest.against` and `ingest.decontaminate`, there are none.
+    """
+    settings, lists = run.settings.ingest, dict[str, StageFile]()
+    if settings.against:
+        files = [file for path in settings.against for file in find_files(path, "ingest.against")]
+        lists["known"] = run.one(ExclusionJob(root=run.root, of="known", files=files))
+    if settings.decontaminate:
+        files = [file for path in settings.decontaminate for file in find_files(path, "ingest.decontaminate")]
+        lists["benchmarks"] = run.one(ExclusionJob(root=run.root, of="benchmarks", files=files))
+    return lists
 
 
 def number_of_fits(settings: PipelineSettings) -> int:

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from fineweb_mask.flows.cluster.address import check_engine
 from fineweb_mask.flows.pipeline.fit import PretrainedModels
 from fineweb_mask.models.dedup.minhash import load_rensa
 from fineweb_mask.models.filters import load_filters
@@ -12,29 +11,22 @@ from fineweb_mask.models.runtime.stopping import clear_stop_request
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks import embed
 from fineweb_mask.tasks.dataset.output import Output
+from fineweb_mask.tasks.export import check_format
 from fineweb_mask.tasks.inference.scorers import check_folder, check_scorers
-from fineweb_mask.tasks.selection.inputs.given import EarlierSelection
-from fineweb_mask.tasks.source.column_checks import check_columns, check_texts
-from fineweb_mask.tasks.source.column_types import settle
+from fineweb_mask.tasks.selection.inputs.selector_inputs import EarlierSelection
+from fineweb_mask.tasks.source.columns import check_columns, check_texts, settle
 from fineweb_mask.tasks.source.discovery import SourceShard, check_apart, discover, find_files
 from fineweb_mask.tasks.source.texts import check_can_be_read_again
 from fineweb_mask.tasks.storage.atomic import check_can_write
-from fineweb_mask.tasks.training_files.folder import check_format
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 
 class Inputs(NamedTuple):
     """What a recipe reads, found and checked."""
 
-    settings: PipelineSettings
     workspace: Workspace
     shards: list[SourceShard]  # the source's files, by name
     models: PretrainedModels  # fetched from the hub if they were not on this machine
-
-
-def workspace_of(settings: PipelineSettings) -> Workspace:
-    """Return the workspace of a recipe, with the folder of its copies on this machine."""
-    return Workspace(settings.workspace, settings.engine.scratch)
 
 
 def check_inputs(settings: PipelineSettings) -> Inputs:
@@ -56,9 +48,13 @@ def check_inputs(settings: PipelineSettings) -> Inputs:
     for index, export in enumerate(settings.materialize.export):
         check_format(export, f"materialize.export.{index}")
     if settings.engine.kind == "ray":
+        from fineweb_mask.flows.cluster.cluster import check_engine
+
         check_engine(settings.engine)
-    else:
-        _check_device(settings.selection.device)
+    elif settings.selection.device.startswith("cuda"):
+        from fineweb_mask.models.forward.device import check_device  # and torch, whose import takes seconds
+
+        check_device(settings.selection.device, "selection.device")
     return found
 
 
@@ -76,7 +72,7 @@ def find_inputs(settings: PipelineSettings) -> Inputs:
     if settings.ingest.near_dedup == "minhash":
         load_rensa()
     embed.check_model(settings.embedding)
-    workspace = workspace_of(settings)
+    workspace = Workspace(settings.workspace, settings.engine.scratch)
     workspace.check_reachable()
     workspace.check_is_ours()
     for path in settings.ingest.against:
@@ -89,7 +85,9 @@ def find_inputs(settings: PipelineSettings) -> Inputs:
     if settings.selection.quad.scorer is not None:
         check_folder(settings.selection.quad.scorer.model, "selection.quad.scorer")
     EarlierSelection.of(settings)
-    written = {"workspace": workspace.address, **_output(settings)}
+    written = {"workspace": workspace.address}
+    if settings.materialize.output is not None:
+        written["materialize.output"] = settings.materialize.output
     check_apart(settings.source.path, written)  # a folder around the workspace may take long to list
     shards = settle(discover(settings.source), settings.source)
     check_apart(settings.source.path, written, shards)
@@ -98,17 +96,4 @@ def find_inputs(settings: PipelineSettings) -> Inputs:
     check_columns(settings, shards)
     if not settings.ingest.copy_text:
         check_can_be_read_again(shards)
-    return Inputs(settings, workspace, shards, PretrainedModels.of(settings))  # last: it may take long
-
-
-def _output(settings: PipelineSettings) -> dict[str, str]:
-    output = settings.materialize.output
-    return {} if output is None else {"materialize.output": output}
-
-
-def _check_device(device: str) -> None:
-    """Check that the GPU that the settings name is there; torch, whose import takes seconds, is imported for one."""
-    if device.startswith("cuda"):
-        from fineweb_mask.models.forward.device import check_device
-
-        check_device(device, "selection.device")
+    return Inputs(workspace, shards, PretrainedModels.of(settings))  # last: it may take long

@@ -1,10 +1,10 @@
 """Write down what a run did: its record, its summary, and the catalog of the workspace."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
+from pathlib import Path
 
-from fineweb_mask.flows.pipeline.dataset import Curated
 from fineweb_mask.flows.pipeline.run import Run
 from fineweb_mask.flows.pipeline.selection import Selection
 from fineweb_mask.flows.summary import RunSummary
@@ -12,17 +12,17 @@ from fineweb_mask.tasks.dataset.output import Output
 from fineweb_mask.tasks.registry import SELECTION_INPUTS
 from fineweb_mask.tasks.score_embed import ScoreEmbedJob
 from fineweb_mask.tasks.select import SelectJob
-from fineweb_mask.tasks.storage.disk_errors import disk_errors_explained
-from fineweb_mask.tasks.workspace.records.build_info import code_commit
+from fineweb_mask.tasks.storage.atomic import disk_errors_explained
+from fineweb_mask.tasks.workspace.listing import update_index
 from fineweb_mask.tasks.workspace.records.counts import mean_terms
-from fineweb_mask.tasks.workspace.records.runs import QuarantinedShard, RunRecord
+from fineweb_mask.tasks.workspace.records.runs import QuarantinedShard, RunRecord, code_commit
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.shard_files import NO_FILE, ShardFiles
 
 
 @contextmanager
-def recorded(run: Run, flow: str, flow_run: str | None = None) -> Iterator[RunRecord]:
-    """Write the record of a run when the block ends, also with the error that ended it.
+def recorded(run: Run, flow: str, flow_run: str | None = None, *, keep: bool = True) -> Iterator[None]:
+    """Write the record of a run when the block ends, also with the error that ended it; then the index and the catalog.
 
     Parameters
     ----------
@@ -32,6 +32,8 @@ def recorded(run: Run, flow: str, flow_run: str | None = None) -> Iterator[RunRe
         Name of the flow.
     flow_run
         Prefect's id of the flow run, if Prefect runs it.
+    keep
+        See `update_catalog`.
     """
     settings = run.settings
     record = RunRecord(
@@ -45,7 +47,9 @@ def recorded(run: Run, flow: str, flow_run: str | None = None) -> Iterator[RunRe
         commit=code_commit()["commit"],
     )
     try:
-        yield record
+        yield
+        update_index(run.workspace)
+        _describe(record, run)
     except BaseException as error:
         record.status = "failed" if isinstance(error, Exception) else "interrupted"
         record.error = f"{type(error).__name__}: {error}"
@@ -53,6 +57,8 @@ def recorded(run: Run, flow: str, flow_run: str | None = None) -> Iterator[RunRe
             _end(record, run)
         raise
     _end(record, run)
+    if run.workspace.url is None:
+        update_catalog(run, keep=keep)
 
 
 def _end(record: RunRecord, run: Run) -> None:
@@ -64,28 +70,21 @@ def _end(record: RunRecord, run: Run) -> None:
     record.end(run.workspace)
 
 
-def selection_of(run: Run) -> Selection:
-    """Return what a run selected, or found to be selected, as far as it came."""
-    selecting = [(job, file) for job, file in run.found[SelectJob.stage.shown_as] if isinstance(job, SelectJob)]
-    groups = sorted((file for _, file in selecting if file is not None), key=lambda file: file.name)
-    return Selection([shard for shard in shard_files(run) if shard.masks.path], groups)
-
-
-def describe(record: RunRecord, run: Run) -> None:
-    """Add what was selected to the record, if the run got that far."""
-    selection = selection_of(run)
-    if selection.groups:
-        counts = selection.counts
+def _describe(record: RunRecord, run: Run) -> None:
+    """Add what was selected, or found to be selected, to the record, if the run got that far."""
+    selecting = [file for job, file in run.found[SelectJob.stage.shown_as] if isinstance(job, SelectJob)]
+    groups = sorted((file for file in selecting if file is not None), key=lambda file: file.name)
+    if groups:
+        counts = Selection([shard for shard in shard_files(run) if shard.masks.path], groups).counts
         record.documents_in = counts.documents_in
         record.documents_selected = counts.selected
         record.tokens_in = counts.tokens_in
         record.tokens_selected = counts.tokens_selected
-        record.objective, _ = mean_terms(selection.groups)
+        record.objective, _ = mean_terms(groups)
 
 
-def summarize(run: Run, curated: Curated) -> RunSummary:
+def summarize(run: Run, selection: Selection, exports: Mapping[str, Path]) -> RunSummary:
     """Return the summary of a run that ended with the report, and publish it in the Prefect UI."""
-    selection = curated.selection
     counts = selection.counts
     objective, terms = mean_terms(selection.groups)
     dataset = Output.of(run.workspace, run.settings.materialize).display_path
@@ -95,14 +94,14 @@ def summarize(run: Run, curated: Curated) -> RunSummary:
         run.stages,
         dataset=dataset,
         card=f"{dataset}/README.md",
-        exports={name: run.workspace.display_path(folder) for name, folder in curated.exports.items()},
+        exports={name: run.workspace.display_path(folder) for name, folder in exports.items()},
         report=run.workspace.reports / "index.html",
         documents_in=counts.documents_in,
         documents_kept=counts.selected,
         not_selected=counts.not_selected,
         dropped=counts.dropped,
         counts=counts,
-        busy_seconds=run.busy_seconds,
+        busy_seconds=0.0 if run.task_runs is None else run.task_runs.busy_seconds,
         objective=objective,
         terms=terms,
         blocks=len(selection.blocks),

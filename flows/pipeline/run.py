@@ -1,23 +1,15 @@
 """Run jobs: return the outputs that are current, and have Prefect build the others.
 
 `Run.map` and `Run.all` are how every stage of every flow is run. They look a stage's jobs up in the workspace, show
-the current ones, submit the others a few at a time, quarantine bad shards, and return when all are done.
+the current ones, have the others built, quarantine bad shards, and return when all are done.
 """
 
-from collections import defaultdict, deque
-from collections.abc import Collection, Iterator, Sequence
-from functools import partial
-from queue import SimpleQueue
-from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
-from fineweb_mask.flows.display import events
-from fineweb_mask.flows.display.listeners import listener
-from fineweb_mask.flows.pipeline.choices import Share
-from fineweb_mask.flows.processes.signals import raise_if_interrupted
 from fineweb_mask.flows.summary import StageSummary
 from fineweb_mask.models.errors import WorkspaceError
-from fineweb_mask.models.runtime.progress import reporting_to
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.fit.job import sampled_shards
 from fineweb_mask.tasks.registry import STAGES, documents_through
@@ -36,14 +28,9 @@ from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
-    from prefect.futures import PrefectFuture
-
     from fineweb_mask.flows.display.prefect_ui import UiListener
     from fineweb_mask.flows.pipeline.fit import PretrainedModels
     from fineweb_mask.flows.pipeline.task_runs import TaskRuns
-
-MOST_SHOWN = 500
-"""Current jobs of a stage that are a Prefect task run each; more of them are one task run together."""
 
 T = TypeVar("T")
 
@@ -64,11 +51,30 @@ class UnfinishedError(Exception):
     """A job is not done, in a run that builds nothing; no message for a person."""
 
 
-class _Submitted(NamedTuple):
-    """A Prefect task run of one job, or of several; each with its place among the jobs of its stage."""
+class Share(NamedTuple):
+    """One of several equal shares of the shards, for machines that fill one workspace together."""
 
-    jobs: list[tuple[int, StageJob]]
-    future: "PrefectFuture[Any]"
+    number: int  # from 1
+    of: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a share such as `2/8`.
+
+        Raises
+        ------
+        ValueError
+            If it is none.
+
+        Examples
+        --------
+        >>> Share.parse("2/8")
+        Share(number=2, of=8)
+        """
+        number, slash, of = text.partition("/")
+        if slash and number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of):
+            return cls(int(number), int(of))
+        raise ValueError(f"a share is I/N, such as 2/8 for the second of eight, received {text!r}")
 
 
 class Run:
@@ -95,7 +101,7 @@ class Run:
     task_runs
         Submits jobs to Prefect. None builds nothing: a job that is not done ends the run with `UnfinishedError`.
     ui
-        Publishes what the run did in the Prefect UI.
+        Shows what the jobs do, and publishes it in the Prefect UI. None shows nothing.
     """
 
     remembers = True
@@ -125,24 +131,21 @@ class Run:
         self.refit = frozenset(refit)
         self.sample = sampled_shards(workspace, list(self.shards), refit=self.refit)  # names of shards to fit on
         self.quarantined: dict[str, str] = {}  # in which stage each bad shard failed, and why
-        self.found: dict[str, list[tuple[StageJob, StageFile | None]]] = defaultdict(
-            list
-        )  # by what stages are shown as
+        # By what stages are shown as: their jobs, and what was made.
+        self.found: dict[str, list[tuple[StageJob, StageFile | None]]] = defaultdict(list)
         self.duplicates: Files = PerShard()  # of every shard, when they are known
         self.ui = ui
         self._refresh = frozenset(refresh)
         self._scope = None if scope is None else frozenset(scope)
         self._share = share
-        self._task_runs = task_runs
+        self.task_runs = task_runs
         self._stages: dict[str, StageSummary] = {}
         self._times: dict[str, StageTime] = {}
-        self._busy: list[tuple[float, float]] = []  # from when to when each job ran
-        self._submitted: dict[int, _Submitted] = {}
 
     @property
     def at_once(self) -> int:
         """Jobs that run at the same time on one machine."""
-        return 1 if self._task_runs is None else self._task_runs.per_machine
+        return 1 if self.task_runs is None else self.task_runs.per_machine
 
     @property
     def to_ingest(self) -> PerShard[SourceShard]:
@@ -158,7 +161,7 @@ class Run:
         own = set(list(self.shards)[self._share.number - 1 :: self._share.of])
         return PerShard({name: value for name, value in files.items() if name in own})
 
-    def jobs(self, task: StageTask[Any], **inputs: Any) -> PerShard[Any]:  # noqa: ANN401 - fields of a job
+    def jobs(self, task: StageTask, **inputs: Any) -> PerShard[Any]:  # noqa: ANN401 - fields of a job
         """Return the job of every shard that all inputs `PerShard` have; other inputs are the same for all."""
         each = {key: value for key, value in inputs.items() if isinstance(value, PerShard)}
         same = {key: value for key, value in inputs.items() if key not in each}
@@ -171,7 +174,7 @@ class Run:
             }
         )
 
-    def map(self, task: StageTask[Any], **inputs: Any) -> Files:  # noqa: ANN401 - fields of a job
+    def map(self, task: StageTask | PerShard[Any], **inputs: Any) -> Files:  # noqa: ANN401 - fields of a job
         """Run a stage's job for every shard, and return the output of each.
 
         A shard that the job finds bad is quarantined: it is not in what is returned, and so in no later stage.
@@ -179,9 +182,9 @@ class Run:
         Parameters
         ----------
         task
-            The stage.
+            The stage, or the job of every shard.
         inputs
-            Fields of its jobs: a `PerShard` gives each job the value of its own shard.
+            Fields of the stage's jobs: a `PerShard` gives each job the value of its own shard.
 
         Raises
         ------
@@ -190,10 +193,7 @@ class Run:
         KeyboardInterrupt
             If the command was interrupted.
         """
-        return self.each(self.jobs(task, **inputs))
-
-    def each(self, jobs: PerShard[Any]) -> Files:
-        """Run a job for every shard, as `map` does."""
+        jobs = self.jobs(task, **inputs) if isinstance(task, StageTask) else task
         outputs = self._run(list(jobs.values()))
         return PerShard({name: file for name, file in zip(jobs, outputs, strict=True) if file is not None})
 
@@ -212,16 +212,16 @@ class Run:
         MissingInputError
             If one is of a stage that this run does not run, and is not done.
         """
-        outputs = self._run(jobs, at_once)
-        for job, file in zip(jobs, outputs, strict=True):
-            if file is None:
-                before = next(iter(job.stage.run_with), job.stage.name)
-                raise MissingInputError(f"{job.kind} {job.name} is not done: run {before} first, or the whole pipeline")
-        return [file for file in outputs if file is not None]
+        return [self._required(job, file) for job, file in zip(jobs, self._run(jobs, at_once), strict=True)]
 
     def one(self, job: StageJob) -> StageFile:
         """Run one job, and return its output."""
-        [file] = self.all([job])
+        return self._required(job, *self._run([job]))
+
+    def _required(self, job: StageJob, file: StageFile | None) -> StageFile:
+        if file is None:
+            before = next(iter(job.stage.run_with), job.stage.name)
+            raise MissingInputError(f"{job.kind} {job.name} is not done: run {before} first, or the whole pipeline")
         return file
 
     def done(self, job: StageJob) -> StageFile | None:
@@ -257,20 +257,6 @@ class Run:
                 f"{len(names)} shards lack what {first} makes ({some}): run {first} first, or the whole pipeline"
             )
 
-    def wait(self) -> None:
-        """Return when no job runs any more, whatever became of it."""
-        for submitted in self._submitted.values():
-            submitted.future.wait()
-
-    @property
-    def busy_seconds(self) -> float:
-        """Seconds in which at least one job ran; the rest of a run's time is orchestration."""
-        busy, until = 0.0, float("-inf")
-        for start, end in sorted(self._busy):
-            busy += max(0.0, end - max(start, until))
-            until = max(until, end)
-        return round(busy, 3)
-
     @property
     def stages(self) -> list[StageSummary]:
         """Files and seconds of every stage that ran, in the order of the stages."""
@@ -287,55 +273,27 @@ class Run:
         if not jobs:
             return []
         stage = jobs[0].stage
-        if self._scope is not None and stage.name not in self._scope:
-            outputs = [job.current(self.listing) for job in jobs]
-            for job, file in zip(jobs, outputs, strict=True):
-                if file is not None:
-                    self._count_time(job, file)
-        else:
-            listener.get().on_stage(stage.shown_as, len(jobs))
-            outputs = [self.done(job) for job in jobs]
-            current = [(job, file) for job, file in zip(jobs, outputs, strict=True) if file is not None]
-            for job, file in current:
-                self._end(job, file)
-            if self._task_runs is not None:
-                self._task_runs.show_current(current, MOST_SHOWN)
-            places = [place for place, file in enumerate(outputs) if file is None]
-            for place, answer in self._built([(place, jobs[place]) for place in places], at_once):
-                outputs[place] = self._result(jobs[place], answer)
+        is_run = self._scope is None or stage.name in self._scope
+        if is_run and self.ui is not None:
+            self.ui.on_stage(stage.shown_as, len(jobs))
+        outputs = [self.done(job) if is_run else job.current(self.listing) for job in jobs]
+        current = [(job, file) for job, file in zip(jobs, outputs, strict=True) if file is not None]
+        for job, file in current:
+            self._end(job, file, is_run=is_run)
+        if is_run:
+            missing = [
+                (place, job.model_copy(update={"force": True}) if self._is_rebuilt(job) else job)
+                for place, job in enumerate(jobs)
+                if outputs[place] is None
+            ]
+            if self.task_runs is not None:
+                self.task_runs.show_current(current)
+                for place, answer in self.task_runs.built(missing, at_once):
+                    outputs[place] = self._result(jobs[place], answer)
+            elif missing:
+                raise UnfinishedError(f"{stage.name} {missing[0][1].name} is not done")
         self.found[stage.shown_as] += zip(jobs, outputs, strict=True)
         return outputs
-
-    def _built(
-        self, jobs: Sequence[tuple[int, StageJob]], at_once: int | None
-    ) -> Iterator[tuple[int, StageFile | BaseException]]:
-        """Build the outputs of jobs, a few at a time; yield each job's place, and output or error, as it ends."""
-        if jobs and self._task_runs is None:
-            raise UnfinishedError(f"{jobs[0][1].stage.name} {jobs[0][1].name} is not done")
-        task_runs = self._task_runs
-        waiting, ended = deque(jobs), SimpleQueue[tuple[int, float]]()
-        in_flight = 0
-        while waiting or self._submitted:
-            assert task_runs is not None  # noqa: S101 - checked above
-            raise_if_interrupted()
-            most = at_once or task_runs.in_flight
-            while waiting and in_flight < most:
-                taken = min(task_runs.jobs_in_one(waiting[0][1].stage), most - in_flight, len(waiting))
-                batch = [waiting.popleft() for _ in range(taken)]
-                in_flight += len(batch)
-                again = [job.model_copy(update={"force": True}) if self._is_rebuilt(job) else job for _, job in batch]
-                report = partial(listener.get().on_job_progress, batch[0][1].stage.shown_as, batch[0][1].name)
-                with reporting_to(report):  # a task copies this context
-                    future = task_runs.submit(again)
-                self._submitted[batch[0][0]] = _Submitted(batch, future)
-                future.add_done_callback(partial(_note_end, ended, batch[0][0]))
-            number, at = ended.get()
-            batch, future = self._submitted.pop(number)
-            in_flight -= len(batch)
-            for (place, _), answer in zip(batch, task_runs.answers([job for _, job in batch], future), strict=True):
-                if isinstance(answer, StageFile):
-                    self._busy.append((at - answer.seconds, at))
-                yield place, answer
 
     def _is_rebuilt(self, job: StageJob) -> bool:
         return job.force or not self._refresh.isdisjoint({job.stage.name, job.stage.shown_as})
@@ -346,9 +304,8 @@ class Run:
         if isinstance(answer, BadShardError) and is_quarantined:
             self._summary_of(stage).files += 1
             self.quarantined[job.name] = reason = f"{stage}: {answer}"
-            listener.get().on_job_end(stage, job.name, None)
-            if self._task_runs is not None:
-                events.quarantined(job.name, reason)
+            if self.ui is not None:
+                self.ui.on_quarantined(stage, job.name, reason)
             return None
         if isinstance(answer, BaseException):
             raise answer
@@ -360,27 +317,17 @@ class Run:
     def _summary_of(self, stage: str) -> StageSummary:
         return self._stages.setdefault(stage, StageSummary(stage=stage))
 
-    def _end(self, job: StageJob, file: StageFile) -> None:
-        """Enter a job's output in the run's statistics, and show it."""
-        stage = job.stage.shown_as
-        summary = self._summary_of(stage)
-        summary.files += 1
-        summary.cached += file.cached
-        summary.seconds = round(summary.seconds + file.seconds, 3)
-        self._count_time(job, file)
-        listener.get().on_job_end(stage, job.name, file)
-
-    def _count_time(self, job: StageJob, file: StageFile) -> None:
+    def _end(self, job: StageJob, file: StageFile, *, is_run: bool = True) -> None:
+        """Enter a job's output in the statistics, and show it; of a stage that is not run, only how long it took."""
         stage = job.stage.shown_as
         time = self._times.setdefault(stage, StageTime(stage=stage, files=0))
-        time.files += 1
-        time.cached += file.cached
-        time.seconds = round(time.seconds + file.seconds, 3)
+        for counts in (time, self._summary_of(stage)) if is_run else (time,):
+            counts.files += 1
+            counts.cached += file.cached
+            counts.seconds = round(counts.seconds + file.seconds, 3)
         seconds = recorded_seconds(job, self.workspace) if file.cached else file.seconds
         time.built_seconds = round(time.built_seconds + seconds, 3)
         if (through := documents_through(file)) is not None:
             time.documents = (time.documents or 0) + through[0]
-
-
-def _note_end(ended: "SimpleQueue[tuple[int, float]]", number: int, _future: "PrefectFuture[Any]") -> None:
-    ended.put((number, perf_counter()))
+        if is_run and self.ui is not None:
+            self.ui.on_job_end(stage, job.name, file)

@@ -1,20 +1,23 @@
 """Run several selectors over the same blocks and ranges, for the sweep and the comparison, and publish their pages."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from prefect.artifacts import create_table_artifact
 from prefect.logging import get_run_logger
 
 from fineweb_mask.flows.display.prefect_ui import artifact_key, or_warn, publish_page
 from fineweb_mask.flows.pipeline.run import Run
+from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.settings import PipelineSelectionSettings
+from fineweb_mask.tasks.comparison.page import ComparisonJob
 from fineweb_mask.tasks.comparison.variants import RangesJob, VariantJob, noted_seconds
 from fineweb_mask.tasks.inference.scorers import QualityModel
-from fineweb_mask.tasks.selection.groups import group_name, grouped
+from fineweb_mask.tasks.selection.blocks import grouped
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+
+Page = TypeVar("Page", bound=PageSummary)
 
 
 class SelectorRuns:
@@ -42,61 +45,59 @@ class SelectorRuns:
         targets: StageFile | None = None,
         scorer: QualityModel | None = None,
     ) -> None:
-        self.groups = grouped(shards, settings)
-        self.files: dict[str, list[StageFile]] = {}  # by selector, of every group
-        self.masks: dict[str, list[StageFile]] = {}  # by selector, of every shard
-        self.frontiers: list[StageFile] = []  # of every group
-        self.seconds: dict[str, float] = {}  # by selector or value of lamb
         self._run = run
+        self._groups = grouped(shards, settings)
+        self._files: dict[str, list[StageFile]] = {}  # by selector, of every group
+        self._masks: dict[str, list[StageFile]] = {}  # by selector, of every shard
+        self._frontiers: list[StageFile] = []  # of every group
+        self._seconds: dict[str, float] = {}  # by selector or value of lamb
         self._common = {"root": run.root, "settings": settings}
-        self._targets, self._scorer = targets, scorer
-        ranges = run.all([RangesJob(shards=group, **self._common) for group in self.groups])
-        self._ranges = dict(zip(map(group_name, self.groups), ranges, strict=True))
+        self._given = {"targets": targets, "scorer": scorer, **self._common}
+        self._ranges = run.all([RangesJob(shards=group, **self._common) for group in self._groups])
 
     def sweep(self, lambs: tuple[float, ...]) -> None:
         """Select from every group at every weight of quality."""
-        jobs = [
-            VariantJob(
-                shards=group,
-                selector="mean_field",
-                lambs=lambs,
-                ranges=self._ranges[group_name(group)],
-                **self._common,
-            )
-            for group in self.groups
-        ]
-        self.frontiers = self._run.all(jobs, at_once=1)
-        self._note_seconds(jobs)
+        _, self._frontiers = self._select("mean_field", lambs)
 
     def run(self, selectors: list[str]) -> None:
         """Select from every group by every selector, one job at a time, because their times are compared."""
         for selector in selectors:
             get_run_logger().info("%s selects", selector)
-            jobs = [
-                VariantJob(
-                    shards=group,
-                    selector=selector,
-                    ranges=self._ranges[group_name(group)],
-                    targets=self._targets,
-                    scorer=self._scorer,
-                    **self._common,
-                )
-                for group in self.groups
-            ]
-            self.files[selector] = self._run.all(jobs, at_once=1)
-            self.masks[selector] = [file for job in jobs for file in job.shard_files() or []]
-            self._note_seconds(jobs, selector)
+            jobs, self._files[selector] = self._select(selector)
+            self._masks[selector] = [file for job in jobs for file in job.shard_files() or []]
 
-    def _note_seconds(self, jobs: Sequence[VariantJob], selector: str | None = None) -> None:
-        """Add up how long the selections took."""
+    def _select(self, selector: str, lambs: tuple[float, ...] = ()) -> tuple[list[VariantJob], list[StageFile]]:
+        jobs = [
+            VariantJob(shards=group, selector=selector, lambs=lambs, ranges=ranges, **self._given)
+            for group, ranges in zip(self._groups, self._ranges, strict=True)
+        ]
+        made = self._run.all(jobs, at_once=1)
         for job in jobs:
-            for name, seconds in noted_seconds(job).items():
-                key = selector or name
-                self.seconds[key] = self.seconds.get(key, 0.0) + seconds
+            for value, seconds in noted_seconds(job).items():
+                name = value if lambs else selector
+                self._seconds[name] = self._seconds.get(name, 0.0) + seconds
+        return jobs, made
+
+    def comparison(self, **options: Any) -> ComparisonJob:  # noqa: ANN401
+        """Return the job that writes the page on what was selected; `options` are its other fields."""
+        return ComparisonJob(
+            documents=[shard.documents for group in self._groups for shard in group],
+            masks=self._masks,
+            groups=self._files,
+            seconds=self._seconds,
+            frontiers=self._frontiers,
+            **self._common,
+            **options,
+        )
 
 
-def publish(folder: Path, page: str, workspace: str, table: list[dict[str, Any]], description: str) -> None:
-    """Show a page in the Prefect UI: its text and charts as one artifact, and its table as another."""
-    publish_page(folder, artifact_key(page, workspace), description)
+def published(
+    kind: type[Page], run: Run, folder: Path, table: list[dict[str, Any]], description: str, **found: object
+) -> Page:
+    """Show a page and its table in the Prefect UI, each as an artifact, and return the summary of what was found."""
+    publish_page(folder, artifact_key(folder.name, run.settings.workspace), description)
     with or_warn():
-        create_table_artifact(table, key=artifact_key(f"{page}-table", workspace), description=description)
+        key = artifact_key(f"{folder.name}-table", run.settings.workspace)
+        create_table_artifact(table, key=key, description=description)
+    paths = {"page": folder / "index.html", "metrics": folder / "metrics.json"}
+    return kind.of(run.workspace, run.quarantined, run.stages, **paths, **found)

@@ -1,21 +1,22 @@
-"""Start a run: check the inputs, open the workspace, record the run, stop running tasks if it fails."""
+"""Start a flow: name its run, check the inputs, open the workspace, record the run, stop running tasks if it fails."""
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, ParamSpec, TypeVar
 
+from prefect import Flow, flow
 from prefect.context import FlowRunContext
-from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
+from prefect.task_runners import ThreadPoolTaskRunner
 
-from fineweb_mask.flows.cluster.cluster import Cluster
 from fineweb_mask.flows.display.prefect_ui import published_to_ui
-from fineweb_mask.flows.pipeline.choices import REFITTED, Refit, Share
-from fineweb_mask.flows.pipeline.failures import damaged_discarded
-from fineweb_mask.flows.pipeline.inputs import check_inputs, find_inputs, workspace_of
-from fineweb_mask.flows.pipeline.records import describe, recorded, update_catalog
-from fineweb_mask.flows.pipeline.run import Run
+from fineweb_mask.flows.pipeline.failures import damaged_discarded, fails_in_one_line
+from fineweb_mask.flows.pipeline.fit import REFITTED, Refit
+from fineweb_mask.flows.pipeline.inputs import check_inputs, find_inputs
+from fineweb_mask.flows.pipeline.records import recorded
+from fineweb_mask.flows.pipeline.run import Run, Share
 from fineweb_mask.flows.pipeline.task_runs import TaskRuns
 from fineweb_mask.models.forward.device import choose_devices
 from fineweb_mask.models.runtime.stopping import clear_stop_request, request_stop
@@ -23,16 +24,16 @@ from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.inference.gpu import offer_slots
 from fineweb_mask.tasks.processes.workers import end_workers
 from fineweb_mask.tasks.registry import refreshed_by
-from fineweb_mask.tasks.source.column_types import differing
+from fineweb_mask.tasks.source.columns import differing
 from fineweb_mask.tasks.source.discovery import SourceShard
-from fineweb_mask.tasks.storage.disk_errors import disk_errors_explained
+from fineweb_mask.tasks.storage.atomic import disk_errors_explained
 from fineweb_mask.tasks.storage.parquet import DamagedFileError
-from fineweb_mask.tasks.workspace.checkpoints import discard_finished
-from fineweb_mask.tasks.workspace.listing import Listing, update_index
+from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.records.runs import LastRun
+from fineweb_mask.tasks.workspace.stage_parquet import discard_finished
 
-if TYPE_CHECKING:
-    from prefect.futures import PrefectFuture
+P = ParamSpec("P")
+R = TypeVar("R")
 
 logger = logging.getLogger(__name__)
 
@@ -43,11 +44,40 @@ MOST_THREADS = 2_000
 """Task runs that wait for a cluster at the same time; a thread is started when it is needed."""
 
 
+def as_flow(name: str, run_name: str | None = None) -> Callable[[Callable[P, R]], Flow[P, R]]:
+    """Return the decorator that makes a function a Prefect flow, which fails in one line if a person can mend it.
+
+    A run's name says what ran, in which workspace, and when, if `run_name` says nothing else.
+    """
+
+    def decorate(run: Callable[P, R]) -> Flow[P, R]:
+        return flow(
+            name=name,
+            flow_run_name=run_name or named(name),
+            task_runner=ThreadPoolTaskRunner(max_workers=MOST_THREADS),  # type: ignore[arg-type]
+            cache_result_in_memory=False,
+        )(fails_in_one_line(run))
+
+    return decorate
+
+
+def named(flow: str) -> Callable[[], str]:
+    """Return the function by which Prefect names a run of a flow, such as `curate workspaces/sample 23 Nov 18:50`."""
+
+    def name() -> str:
+        context = FlowRunContext.get()
+        parameters: Mapping[str, Any] = context.parameters or {} if context else {}
+        settings, overrides = parameters.get("settings"), parameters.get("overrides") or {}
+        workspace = overrides.get("workspace") or getattr(settings, "workspace", "")
+        return f"{flow} {workspace} {datetime.now().astimezone():%d %b %H:%M}"
+
+    return name
+
+
 @contextmanager
 def start_run(
     settings: PipelineSettings,
     *,
-    retry_delays: Sequence[float],
     refit: Sequence[Refit] | None = None,
     refresh: Iterable[str] | None = None,
     scope: frozenset[str] | None = None,
@@ -60,8 +90,6 @@ def start_run(
     ----------
     settings
         The recipe.
-    retry_delays
-        Seconds before each retry of a job whose error may pass.
     refit
         What is fitted again on the corpus as it is now.
     refresh
@@ -74,14 +102,16 @@ def start_run(
         Whether the recipe is saved as that of the workspace's last run, and the catalog updated. Otherwise it is saved
         only if the workspace had no run before.
     """
-    _, _, shards, models = (check_inputs if scope is None else find_inputs)(settings)
+    workspace, shards, models = (check_inputs if scope is None else find_inputs)(settings)
     _warn_of(settings, shards)
+    if settings.engine.kind == "ray":
+        from fineweb_mask.flows.cluster.cluster import Cluster
     with (
-        workspace_of(settings).in_use() as workspace,
+        workspace.in_use(),
         disk_errors_explained(workspace.root, "the record of the run"),
         published_to_ui(settings.workspace) as ui,
         damaged_discarded(workspace),
-        connected(settings) as cluster,
+        closing(Cluster(settings.engine)) if settings.engine.kind == "ray" else nullcontext() as cluster,
     ):
         discard_finished(workspace)
         with workspace.alone():
@@ -89,33 +119,34 @@ def start_run(
                 LastRun(settings=settings, folder=str(Path.cwd())).save(workspace)
         clear_stop_request()
         offer_slots()
+        workers = settings.engine.workers or len(choose_devices("auto")) + 1  # one prepares the others' inputs
+        task_runs = TaskRuns(workers, cluster, group=-(-len(shards) // MOST_TASK_RUNS))
+        context = FlowRunContext.get()
+        name = context.flow.name if context and context.flow else "curate"
+        flow_run = str(context.flow_run.id) if context and context.flow_run else None
         run = Run(
             workspace,
             settings,
             shards,
             models,
-            listing=Listing.of(workspace),
+            listing=Listing(workspace),
             refit=[stage.name for name in refit or [] for stage in REFITTED[name]],
             refresh=refreshed_by(refresh or []),
             scope=scope,
             share=share,
-            task_runs=TaskRuns(retry_delays, workers(settings), cluster, group=-(-len(shards) // MOST_TASK_RUNS)),
+            task_runs=task_runs,
             ui=ui,
         )
-        with recorded(run, *_flow()) as record:
+        with recorded(run, name, flow_run, keep=keep):
             try:
                 yield run
             except BaseException as error:
                 request_stop()  # Prefect waits for the tasks that still run
                 if isinstance(error, DamagedFileError):
-                    run.wait()  # the flow begins again
+                    task_runs.wait()  # the flow begins again
                 raise
             finally:
                 end_workers()
-            update_index(workspace)
-            describe(record, run)
-        if workspace.url is None:
-            update_catalog(run, keep=keep)
 
 
 def _warn_of(settings: PipelineSettings, shards: Sequence[SourceShard]) -> None:
@@ -129,43 +160,3 @@ def _warn_of(settings: PipelineSettings, shards: Sequence[SourceShard]) -> None:
             "name %s in ingest.decontaminate, too",
             targets.path,
         )
-
-
-def _flow() -> tuple[str, str | None]:
-    """Return the name of the flow that is running, and the id of its run."""
-    context = FlowRunContext.get()
-    return (
-        context.flow.name if context and context.flow else "curate",
-        str(context.flow_run.id) if context and context.flow_run else None,
-    )
-
-
-@contextmanager
-def connected(settings: PipelineSettings) -> Iterator[Cluster | None]:
-    """Yield the cluster of the recipe's engine; None if it has none.
-
-    Raises
-    ------
-    ClusterError
-        If the cluster cannot be reached.
-    """
-    if settings.engine.kind == "local":
-        yield None
-        return
-    cluster = Cluster(settings.engine)
-    try:
-        yield cluster
-    finally:
-        cluster.close()
-
-
-def workers(settings: PipelineSettings) -> int:
-    """Return the number of tasks that run at the same time."""
-    return settings.engine.workers or len(choose_devices("auto")) + 1  # one prepares the others' inputs
-
-
-def runner(settings: PipelineSettings) -> "TaskRunner[PrefectFuture[Any]]":
-    """Return the task runner of the recipe's engine."""
-    most = workers(settings) if settings.engine.kind == "local" else MOST_THREADS
-    threads: ThreadPoolTaskRunner[Any] = ThreadPoolTaskRunner(max_workers=most)
-    return cast("TaskRunner[PrefectFuture[Any]]", threads)

@@ -1,25 +1,35 @@
 """Make a Prefect task of each stage, and submit jobs to it: one task run for each job, or for several of a stage."""
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, wait
-from functools import cache
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import wait
+from functools import cache, partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol
+from queue import SimpleQueue
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
 
 from prefect import Task
 from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State, TaskRun
+from prefect.futures import PrefectFuture
 from prefect.states import Completed
 from prefect.utilities.annotations import quote
 from pydantic import BaseModel
 
+from fineweb_mask.flows.display.listeners import listener
 from fineweb_mask.flows.pipeline.failures import failed
+from fineweb_mask.flows.processes.signals import raise_if_interrupted
+from fineweb_mask.models.runtime.progress import reporting_to
 from fineweb_mask.tasks.storage.remote.errors import UnansweredError, is_transient
-from fineweb_mask.tasks.workspace.job import BadShardError, Stage, StageJob, StageTask
+from fineweb_mask.tasks.workspace.job import BadShardError, StageJob, StageTask
 from fineweb_mask.tasks.workspace.references import StageFile
 
 if TYPE_CHECKING:
-    from prefect.client.schemas.objects import State, TaskRun
-    from prefect.futures import PrefectFuture
+    from fineweb_mask.flows.cluster.cluster import Cluster
+
+RETRY_DELAYS = (2.0, 8.0)
+"""Seconds before each retry of a task run whose error may pass, such as a store's that does not answer."""
 
 UNANSWERED_RETRIES = 1
 """How often a job is tried again whose store did not answer, so that a dead one ends a run within two minutes."""
@@ -27,21 +37,11 @@ UNANSWERED_RETRIES = 1
 MOST_ARROWS = 500
 """Task runs that the UI draws arrows from to one that reads what they made."""
 
+MOST_SHOWN = 500
+"""Current jobs of a stage that are a task run each; more of them are one task run together."""
+
 JITTER = 0.5
 """Most of a delay that is added to it at random, as a share."""
-
-
-class Executor(Protocol):
-    """Runs jobs somewhere else than in a thread of this process."""
-
-    per_node: int
-    """Jobs that share a machine."""
-
-    def submit(self, job: StageJob) -> Future[StageFile]:
-        """Start a job and return its output, or its error, when it is there."""
-
-    def in_flight(self, group: int) -> int:
-        """Return the number of jobs that are handed over at the same time, in groups of this size."""
 
 
 class TaskRuns:
@@ -49,107 +49,136 @@ class TaskRuns:
 
     Parameters
     ----------
-    retry_delays
-        Seconds before each retry of an error that may pass.
     workers
         Jobs that run at the same time in threads of this process.
-    executor
+    cluster
         Runs the jobs; None runs them in threads of this process.
     group
-        Most jobs of a stage in one task run, if there is an executor: it runs them at the same time, and Prefect shows
+        Most jobs of a stage in one task run, if there is a cluster: it runs them at the same time, and Prefect shows
         and retries them together.
     """
 
-    def __init__(
-        self, retry_delays: Sequence[float], workers: int, executor: Executor | None = None, group: int = 1
-    ) -> None:
-        self._retry_delays = list(retry_delays)
+    def __init__(self, workers: int, cluster: "Cluster | None" = None, group: int = 1) -> None:
         self._workers = workers
-        self._executor = executor
+        self._cluster = cluster
         self._group = group
         self._task_of = cache(self._make_task)
         self._made: dict[str, PrefectFuture[Any]] = {}  # by fingerprint and by path of an output, what made it
+        self._running: dict[PrefectFuture[Any], list[tuple[int, StageJob]]] = {}
+        self._busy: list[tuple[float, float]] = []  # from when to when each job ran
 
     @property
     def per_machine(self) -> int:
         """Jobs that run at the same time on one machine."""
-        return self._workers if self._executor is None else self._executor.per_node
+        return self._workers if self._cluster is None else self._cluster.per_node
 
     @property
-    def in_flight(self) -> int:
-        """Jobs that are submitted at the same time."""
-        return self._workers if self._executor is None else self._executor.in_flight(self._group)
+    def busy_seconds(self) -> float:
+        """Seconds in which at least one job ran; the rest of a run's time is orchestration."""
+        busy, until = 0.0, float("-inf")
+        for start, end in sorted(self._busy):
+            busy += max(0.0, end - max(start, until))
+            until = max(until, end)
+        return round(busy, 3)
 
-    def jobs_in_one(self, stage: Stage) -> int:
-        """Return the most jobs of a stage in one task run."""
-        return self._group if stage.per_shard and self._executor is not None else 1
+    def built(
+        self, jobs: Sequence[tuple[int, StageJob]], at_once: int | None = None
+    ) -> Iterator[tuple[int, StageFile | BaseException]]:
+        """Build the outputs of jobs of a stage; yield each job's place, and its output or error, as it ends.
 
-    def submit(self, jobs: Sequence[StageJob]) -> "PrefectFuture[Any]":
-        """Start a task run of some jobs of a stage, after those that made what the jobs read: the UI draws arrows."""
-        task = jobs[0].task
+        Parameters
+        ----------
+        jobs
+            Jobs of one stage, each with its place.
+        at_once
+            Most jobs at the same time, if not as many as usual.
+        """
+        waiting, in_flight = deque(jobs), 0
+        ended = SimpleQueue[tuple[PrefectFuture[Any], float]]()
+        while waiting or self._running:
+            raise_if_interrupted()
+            most = at_once or (self._workers if self._cluster is None else self._cluster.in_flight(self._group))
+            while waiting and in_flight < most:
+                stage = waiting[0][1].stage
+                together = self._group if stage.per_shard and self._cluster is not None else 1
+                batch = [waiting.popleft() for _ in range(min(together, most - in_flight, len(waiting)))]
+                in_flight += len(batch)
+                with reporting_to(partial(listener.get().on_job_progress, stage.shown_as, batch[0][1].name)):
+                    future = self.submit([job for _, job in batch])  # a task copies this context
+                self._running[future] = batch
+                future.add_done_callback(lambda future: ended.put((future, perf_counter())))
+            future, at = ended.get()
+            batch = self._running.pop(future)
+            in_flight -= len(batch)
+            found = future.result(raise_on_failure=False)
+            answers = [found] * len(batch) if len(batch) == 1 or isinstance(found, BaseException) else found
+            for (place, job), answer in zip(batch, answers, strict=True):
+                if isinstance(answer, StageFile):
+                    self._note(job, answer, future)
+                    self._busy.append((at - answer.seconds, at))
+                yield place, answer
+
+    def wait(self) -> None:
+        """Return when no job runs any more, whatever became of it."""
+        for future in self._running:
+            future.wait()
+
+    def submit(self, jobs: Sequence[StageJob], current: Sequence[StageFile] = ()) -> PrefectFuture[Any]:
+        """Start a task run of some jobs of a stage, or show that they are done: their outputs are current.
+
+        It runs after those that made what the jobs read: the UI draws arrows.
+        """
+        first, stage = jobs[0], jobs[0].stage.name
+        reading: Iterable[StageJob] = jobs
         if len(jobs) == 1:
-            return self._submit(task, "one", jobs, job=quote(jobs[0]), name=f"{jobs[0].kind} {jobs[0].name}")
-        return self._submit(
-            task, "group", jobs, jobs=quote(list(jobs)), name=f"{task.stage.name} {jobs[0].name} to {jobs[-1].name}"
-        )
-
-    def _submit(
-        self,
-        task: StageTask[Any],
-        what: str,
-        reading: Sequence[StageJob],
-        **given: Any,  # noqa: ANN401
-    ) -> "PrefectFuture[Any]":
+            what, name, given = "one", f"{first.kind} {first.name}", {"job": quote(first)}
+            if current:
+                given["current"] = quote(current[0])
+        elif current:
+            what, name, given, reading = "many", f"{stage} {len(jobs):,} files", {}, ()
+        else:
+            what, name, given = "group", f"{stage} {first.name} to {jobs[-1].name}", {"jobs": quote(list(jobs))}
         read = dict.fromkeys(name for job in reading for name in _names(job) if name in self._made)
         after = {id(future): future for future in (self._made[name] for name in islice(read, MOST_ARROWS))}
-        future: PrefectFuture[Any] = self._task_of(task, what).submit(**given, wait_for=list(after.values()))
-        return future
+        return self._task_of(first.task, what).submit(**given, name=name, wait_for=list(after.values()))
 
-    def answers(self, jobs: Sequence[StageJob], future: "PrefectFuture[Any]") -> list[Any]:
-        """Return the output or the error of each of a task run's jobs."""
-        found = future.result(raise_on_failure=False)
-        answers = [found] * len(jobs) if len(jobs) == 1 or isinstance(found, BaseException) else found
-        for job, file in zip(jobs, answers, strict=True):
-            if isinstance(file, StageFile):
-                self._note(job, file, future)
-        return answers
-
-    def _note(self, job: StageJob, file: StageFile, future: "PrefectFuture[Any]") -> None:
+    def _note(self, job: StageJob, file: StageFile, future: PrefectFuture[Any]) -> None:
         """Remember which task run an output is of."""
         self._made |= dict.fromkeys([file.fingerprint, *map(job.workspace.relative, job.paths())], future)
 
-    def show_current(self, current: Sequence[tuple[StageJob, StageFile]], most: int) -> None:
-        """Show jobs whose outputs are current as task runs in the state `Cached`; more than `most` are one together."""
-        if len(current) > most:
-            together = self._submit(
-                current[0][0].task, "many", [], name=f"{current[0][0].stage.name} {len(current):,} files"
-            )
-            futures = [together] * len(current)
-        else:
-            futures = [
-                self._submit(job.task, "one", [job], job=quote(job), name=f"{job.kind} {job.name}", current=quote(file))
-                for job, file in current
-            ]
-        for future, (job, file) in zip(futures, current, strict=True):
+    def show_current(self, current: Sequence[tuple[StageJob, StageFile]]) -> None:
+        """Show jobs whose outputs are current as task runs in the state `Cached`; very many are one together."""
+        batches = [current] if len(current) > MOST_SHOWN else [[one] for one in current]
+        futures: list[PrefectFuture[Any]] = []
+        for batch in batches:
+            futures.append(self.submit(*zip(*batch, strict=True)))
+            if len(futures) > self._workers:  # else each would have a thread
+                futures[-1 - self._workers].wait()
+        for future, batch in zip(futures, batches, strict=True):
             future.wait()
-            self._note(job, file, future)
+            for job, file in batch:
+                self._note(job, file, future)
 
-    def _make_task(self, task: StageTask[Any], what: str) -> "Task[..., Any]":
-        stage, executor = task.stage.name, self._executor
+    def _make_task(self, task: StageTask, what: str) -> Task[..., Any]:
+        stage, cluster = task.stage.name, self._cluster
 
         def run_one(job: StageJob, name: str, current: StageFile | None = None) -> Any:  # noqa: ANN401, ARG001
             try:
-                file = current or (task(job) if executor is None else executor.submit(job).result())
+                file = current or (task(job) if cluster is None else cluster.submit(job).result())
             except Exception as error:  # noqa: BLE001 - raised again unless a person can mend it
                 return failed(error)
             return Completed(name="Cached", data=file) if file.cached else file
 
         def run_group(jobs: Sequence[StageJob], name: str) -> Any:  # noqa: ANN401, ARG001
-            assert executor is not None  # noqa: S101 - groups are made for one
-            futures = [executor.submit(job) for job in jobs]
+            assert cluster is not None  # noqa: S101 - groups are made for one
+            futures = [cluster.submit(job) for job in jobs]
             wait(futures)
             try:
-                return [_file_or_bad_shard(future) for future in futures]
+                errors = [future.exception() for future in futures]
+                return [
+                    error if isinstance(error, BadShardError) else future.result()
+                    for error, future in zip(errors, futures, strict=True)
+                ]
             except Exception as error:  # noqa: BLE001
                 return failed(error)
 
@@ -164,8 +193,8 @@ class TaskRuns:
             task_run_name="{name}",
             cache_policy=NO_CACHE,  # the output's key says whether it is current
             persist_result=False,
-            retries=len(self._retry_delays),
-            retry_delay_seconds=self._retry_delays,
+            retries=len(RETRY_DELAYS),
+            retry_delay_seconds=list(RETRY_DELAYS),
             retry_jitter_factor=JITTER,
             retry_condition_fn=_is_retried,
         )
@@ -182,14 +211,7 @@ def _names(value: object) -> Iterator[str]:
             yield from _names(one)
 
 
-def _file_or_bad_shard(future: Future[StageFile]) -> StageFile | BadShardError:
-    try:
-        return future.result()
-    except BadShardError as error:
-        return error
-
-
-def _is_retried(_task: "Task[..., Any]", run: "TaskRun", state: "State[Any]") -> bool:
+def _is_retried(_task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
     error = state.result(raise_on_failure=False)
     if isinstance(error, UnansweredError):  # its operations were retried already, for `retries.PATIENCE_SECONDS`
         return run.run_count <= UNANSWERED_RETRIES

@@ -5,16 +5,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from prefect import flow
-
-from fineweb_mask.flows.curate import RETRY_DELAYS, prepare
-from fineweb_mask.flows.display.run_names import named
-from fineweb_mask.flows.pipeline.failures import fails_in_one_line
+from fineweb_mask.flows.curate import prepare
 from fineweb_mask.flows.pipeline.fit import fit_targets
 from fineweb_mask.flows.pipeline.inputs import check_inputs
 from fineweb_mask.flows.pipeline.run import Run
-from fineweb_mask.flows.pipeline.selector_runs import publish
-from fineweb_mask.flows.pipeline.start import runner, start_run
+from fineweb_mask.flows.pipeline.selector_runs import published
+from fineweb_mask.flows.pipeline.start import as_flow, start_run
 from fineweb_mask.flows.recipe import change, validate, with_overrides
 from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.errors import SettingsError
@@ -37,7 +33,7 @@ from fineweb_mask.tasks.probe.held_out import HeldOutJob
 from fineweb_mask.tasks.probe.losses import VariantFiles
 from fineweb_mask.tasks.probe.page import ProbeJob
 from fineweb_mask.tasks.probe.training import TokenizerJob, TokensJob, TrainJob, tokens_for_all
-from fineweb_mask.tasks.selection.groups import grouped
+from fineweb_mask.tasks.selection.blocks import grouped
 from fineweb_mask.tasks.source.discovery import find_files
 from fineweb_mask.tasks.workspace.references import StageFile, file_digest
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
@@ -52,8 +48,7 @@ class ProbeSummary(PageSummary):
     comparisons: dict[str, list[dict[str, Any]]]
 
 
-@flow(name="probe", flow_run_name=named("probe"), cache_result_in_memory=False)
-@fails_in_one_line
+@as_flow("probe")
 def probe(
     settings: PipelineSettings,
     models: ProbeSettings | None = None,
@@ -83,7 +78,7 @@ def probe(
     """
     settings, models = with_overrides(settings, overrides), models or ProbeSettings()
     check(settings, models)
-    with start_run(settings, retry_delays=RETRY_DELAYS, keep=False) as run:
+    with start_run(settings, keep=False) as run:
         ready = prepare(run)
         has_targets = reads_targets(selectors_of(models))
         targets = fit_targets(run, ready.documents, ready.models) if has_targets else None
@@ -97,17 +92,9 @@ def probe(
             for arm, figures in arms.items()
         ]
         note = "Bits per byte of models trained on each arm; less is better."
-        publish(job.folder, "probe", settings.workspace, table, note)
-        return ProbeSummary.of(
-            run.workspace,
-            run.quarantined,
-            run.stages,
-            page=job.folder / "index.html",
-            metrics=job.folder / "metrics.json",
-            documents=sum(shard.rows for shard in ready.shards),
-            tokens=job.n_tokens,
-            **{name: written.details[name] for name in ("arms", "bits_per_byte", "comparisons")},
-        )
+        shown = {name: written.details[name] for name in ("arms", "bits_per_byte", "comparisons")}
+        documents = sum(shard.rows for shard in ready.shards)
+        return published(ProbeSummary, run, job.folder, table, note, documents=documents, tokens=job.n_tokens, **shown)
 
 
 def check(settings: PipelineSettings, models: ProbeSettings) -> None:
@@ -367,4 +354,4 @@ class _Probe:
 
 def run_probe(settings: PipelineSettings, models: ProbeSettings, budget_by: Unit = "tokens") -> ProbeSummary:
     """Run the probe in this process with the recipe's engine."""
-    return probe.with_options(task_runner=runner(settings))(settings, models, budget_by)
+    return probe(settings, models, budget_by)

@@ -5,7 +5,6 @@ from contextlib import ExitStack
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from fineweb_mask.flows.status.inspection import rewrite_catalog
@@ -18,16 +17,6 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyRelation
-
-
-_open: set[ExitStack] = set()
-"""What is not closed yet: a table is read through its connection when the workspace's object may be gone."""
-
-
-@atexit.register
-def _close_all() -> None:
-    while _open:
-        _open.pop().close()
 
 
 class OpenedWorkspace:
@@ -48,7 +37,7 @@ class OpenedWorkspace:
 
     def __init__(self, workspace: Workspace, memory_limit: str, *, verify: bool) -> None:
         self._opened = ExitStack()
-        _open.add(self._opened)
+        atexit.register(self._opened.close)  # a table is read through its connection when this object may be gone
         self._connection = self._opened.enter_context(open_catalog(workspace, memory_limit))
         self._workspace = workspace
         self._verify = verify
@@ -111,15 +100,13 @@ class OpenedWorkspace:
 
     def close(self) -> None:
         """Close the tables; else they stay open until the process ends."""
-        _open.discard(self._opened)
+        atexit.unregister(self._opened.close)
         self._opened.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

@@ -1,14 +1,14 @@
 """Start the flows from Python as the command does: from a recipe's file or name, or from its settings."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from fineweb_mask.flows.display.terminal import SafeConsole, logs_made_visible
-from fineweb_mask.flows.processes import temporary_server
+from fineweb_mask.flows.display.listeners import prefect_shown
+from fineweb_mask.flows.display.terminal import SafeConsole
 from fineweb_mask.flows.processes.environment import set_environment
 from fineweb_mask.flows.recipe import load_recipe, validate, with_overrides
 from fineweb_mask.models.settings import PipelineSettings
@@ -16,12 +16,11 @@ from fineweb_mask.models.settings.selection import Unit
 
 if TYPE_CHECKING:
     from fineweb_mask.flows.compare import CompareSummary
-    from fineweb_mask.flows.pipeline.choices import Refit
+    from fineweb_mask.flows.pipeline.fit import Refit
     from fineweb_mask.flows.summary import RunSummary
     from fineweb_mask.flows.sweep import SweepSummary
     from fineweb_mask.tasks.registry import Refreshed
 
-Result = TypeVar("Result")
 Recipe = str | Path | Mapping[str, Any] | PipelineSettings
 """A recipe's file or name, its content, or its settings."""
 
@@ -63,13 +62,10 @@ def curate(
     >>> summary = curate("sample", {"workspace": "workspaces/try", "selection": {"lamb": 0.3}})  # doctest: +SKIP
     >>> summary.documents_kept, summary.dataset  # doctest: +SKIP
     """
+    with _started(recipe, overrides) as settings:
+        from fineweb_mask.flows.curate import curate as flow
 
-    def run(settings: PipelineSettings) -> "RunSummary":
-        from fineweb_mask.flows.curate import run_curate
-
-        return run_curate(settings, refit, refresh)
-
-    return _run(run, recipe, overrides)
+        return flow(settings, refit, refresh)
 
 
 def sweep(
@@ -90,13 +86,10 @@ def sweep(
     budget_by
         What every selection gets an equal share of.
     """
+    with _started(recipe, overrides) as settings:
+        from fineweb_mask.flows.sweep import sweep as flow
 
-    def run(settings: PipelineSettings) -> "SweepSummary":
-        from fineweb_mask.flows.sweep import run_sweep
-
-        return run_sweep(settings, lamb if isinstance(lamb, str) else ",".join(map(str, lamb)), budget_by)
-
-    return _run(run, recipe, overrides)
+        return flow(settings, lamb if isinstance(lamb, str) else ",".join(map(str, lamb)), budget_by)
 
 
 def compare(
@@ -120,13 +113,10 @@ def compare(
     budget_by
         What every selection gets an equal share of.
     """
+    with _started(recipe, overrides) as settings:
+        from fineweb_mask.flows.compare import compare as flow
 
-    def run(settings: PipelineSettings) -> "CompareSummary":
-        from fineweb_mask.flows.compare import run_compare
-
-        return run_compare(settings, None if selectors is None else list(selectors), label_column, budget_by)
-
-    return _run(run, recipe, overrides)
+        return flow(settings, None if selectors is None else list(selectors), label_column, budget_by)
 
 
 def settings_of(recipe: Recipe, overrides: Mapping[str, Any] | None = None) -> PipelineSettings:
@@ -144,21 +134,12 @@ def settings_of(recipe: Recipe, overrides: Mapping[str, Any] | None = None) -> P
     return with_overrides(recipe, overrides)
 
 
-def _run(work: Callable[[PipelineSettings], Result], recipe: Recipe, overrides: Mapping[str, Any] | None) -> Result:
-    """Run a flow in this process, with bars on a terminal, and in a notebook that has ipywidgets."""
+@contextmanager
+def _started(recipe: Recipe, overrides: Mapping[str, Any] | None) -> Iterator[PipelineSettings]:
+    """Yield the settings for a flow in the block, with bars on a terminal, and in a notebook that has ipywidgets."""
     settings = settings_of(recipe, overrides)
     console = SafeConsole(stderr=True)
     bars = sys.stderr.isatty() or (console.is_jupyter and find_spec("ipywidgets") is not None)  # rich draws with it
     set_environment(show_bars=bars)
-    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
-
-    import fineweb_mask.flows.curate  # noqa: F401 - and Prefect, whose logs are then there to be narrowed
-    from fineweb_mask.flows.display.listeners import shown_as_bars
-
-    with ExitStack() as around:
-        around.enter_context(temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}))
-        temporary_server.install()
-        logs_made_visible()
-        if bars:
-            around.enter_context(shown_as_bars(console))
-        return work(settings)
+    with prefect_shown(console if bars else None):
+        yield settings

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Container, Sequence
 from pathlib import Path
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from fineweb_mask.flows.pipeline.fit import number_of_fits
 from fineweb_mask.flows.pipeline.run import Run
@@ -18,8 +18,7 @@ from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.dataset.output import MATERIALIZE
 from fineweb_mask.tasks.dataset.parts import FOLDER
 from fineweb_mask.tasks.dedup.buckets import BucketJob
-from fineweb_mask.tasks.dedup.duplicates import DedupJob
-from fineweb_mask.tasks.dedup.near_duplicates import NearDedupJob
+from fineweb_mask.tasks.dedup.duplicates import DedupJob, NearDedupJob
 from fineweb_mask.tasks.select import SelectJob
 from fineweb_mask.tasks.selection.budgets import BudgetsJob, PriceJob
 from fineweb_mask.tasks.selection.corpus.learning import LearnJob, SampleJob
@@ -59,6 +58,13 @@ class Removed(BaseModel):
     files: int = 0
     bytes: int = 0
     undecided: int = 0  # files of shards that are left, because a recipe's work on them is not finished
+    paths: list[Path] = Field(default_factory=list, exclude=True)  # what is removed, checkpoints included
+
+    def add(self, path: Path, size: int) -> None:
+        """Count a file of this many bytes."""
+        self.paths.append(path)
+        self.files += 1
+        self.bytes += size
 
 
 def collect_garbage(folder: str, recipes: Sequence[PipelineSettings], *, dry_run: bool = False) -> list[Removed]:
@@ -80,10 +86,7 @@ def collect_garbage(folder: str, recipes: Sequence[PipelineSettings], *, dry_run
     """
     workspace = open_workspace(folder)
     with workspace.idle():
-        if recipes:
-            inspections = [inspect_recipe(workspace, settings) for settings in recipes]
-        else:
-            inspections = [inspect_workspace(folder)]
+        inspections = [inspect_recipe(workspace, one) for one in recipes] or [inspect_workspace(folder)]
         reached = {
             path for one in inspections for jobs in one.found.values() for job, _ in jobs for path in job.paths()
         }
@@ -93,21 +96,19 @@ def collect_garbage(folder: str, recipes: Sequence[PipelineSettings], *, dry_run
             _entries(workspace, FOLDER, reached, is_decided=all(one.found[MATERIALIZE] for one in inspections)),
         ]
         if not dry_run:
-            for removed, paths in found:
-                for path in paths:
+            for removed in found:
+                for path in removed.paths:
                     remove_file(path)
                 workspace.remove_empty_folders(removed.folder)
             update_index(workspace)
-    return [removed for removed, _ in found if removed.files or removed.undecided]
+    return [removed for removed in found if removed.files or removed.undecided]
 
 
-def _stage_files(
-    workspace: Workspace, inspections: Sequence[Run], reached: Container[Path], folder: str
-) -> tuple[Removed, list[Path]]:
+def _stage_files(workspace: Workspace, inspections: Sequence[Run], reached: Container[Path], folder: str) -> Removed:
     """Return what to remove of a folder of stage files, with the checkpoints in it."""
     unplanned = {name for one in inspections for name in set(one.shards) - _planned(one, folder)}
     is_of_corpus = folder in OF_MANY
-    removed, paths = Removed(folder=folder), []
+    removed = Removed(folder=folder)
     sizes = workspace.sizes(folder)
     checkpoints: dict[Path, list[Path]] = defaultdict(list)
     for path in (workspace.here / folder).rglob(".parts/*/*.arrow"):
@@ -120,20 +121,16 @@ def _stage_files(
         if found[0] in unplanned or (is_of_corpus and unplanned):
             removed.undecided += 1
             continue
-        name = workspace.relative(path)
-        if name in sizes:
-            removed.files += 1
-            removed.bytes += sizes[name]
-            paths.append(path)
-        paths += checkpoints.get(path, [])
-    return removed, paths
+        if (name := workspace.relative(path)) in sizes:
+            removed.add(path, sizes[name])
+        removed.paths += checkpoints.get(path, [])
+    return removed
 
 
 def _planned(run: Run, folder: str) -> set[str]:
     """Return the shards for which it is known which file of a folder is read."""
-    if folder in COMPARED and run.settings.ingest.exact_dedup != "corpus":
-        return set(run.shards)  # none
-    if folder in SKETCHED and run.settings.ingest.near_dedup == "off":
+    ingest = run.settings.ingest
+    if (folder in COMPARED and ingest.exact_dedup != "corpus") or (folder in SKETCHED and ingest.near_dedup == "off"):
         return set(run.shards)  # none
     made = READ_UNTIL.get(folder, (folder,))
     return {
@@ -147,27 +144,22 @@ def _planned(run: Run, folder: str) -> set[str]:
 
 def _is_decided(run: Run) -> bool:
     """Return whether all fits of a recipe are planned, and the rule of its selection if it has one."""
-    jobs = run.found
-    is_selecting = run.settings.selection.scope == "block" or any(file is not None for _, file in jobs["select"])
-    return is_selecting and len(jobs["fit"]) >= number_of_fits(run.settings)
+    is_selecting = run.settings.selection.scope == "block" or any(file is not None for _, file in run.found["select"])
+    return is_selecting and len(run.found["fit"]) >= number_of_fits(run.settings)
 
 
-def _entries(
-    workspace: Workspace, folder: str, reached: Container[Path], *, is_decided: bool
-) -> tuple[Removed, list[Path]]:
+def _entries(workspace: Workspace, folder: str, reached: Container[Path], *, is_decided: bool) -> Removed:
     """Return what to remove of a folder whose entries are no shard's: fitted models, parts of unfinished datasets.
 
     `is_decided` says whether it is known which of them the recipes read.
     """
-    removed, paths = Removed(folder=folder), []
+    removed = Removed(folder=folder)
     for name, size in workspace.sizes(folder, suffix="").items():
         entry = "/".join(name.split("/")[:2])
         if workspace.root / entry in reached or (folder != FOLDER and TAGGED.search(entry) is None):
             continue
-        if not is_decided:
+        if is_decided:
+            removed.add(workspace.root / name, size)
+        else:
             removed.undecided += 1
-            continue
-        removed.files += 1
-        removed.bytes += size
-        paths.append(workspace.root / name)
-    return removed, paths
+    return removed

@@ -10,10 +10,9 @@ from pathlib import Path
 from pydantic import BaseModel, ValidationError
 
 from fineweb_mask.flows.curate import pipeline
-from fineweb_mask.flows.display.listeners import not_shown
 from fineweb_mask.flows.pipeline.fit import number_of_fits
-from fineweb_mask.flows.pipeline.inputs import Inputs, find_inputs, workspace_of
-from fineweb_mask.flows.pipeline.records import describe, recorded, shard_files, summarize, update_catalog
+from fineweb_mask.flows.pipeline.inputs import find_inputs
+from fineweb_mask.flows.pipeline.records import recorded, shard_files, summarize
 from fineweb_mask.flows.pipeline.run import PerShard, Run, UnfinishedError
 from fineweb_mask.flows.summary import RunSummary
 from fineweb_mask.models.errors import WorkspaceError
@@ -21,14 +20,13 @@ from fineweb_mask.models.settings import FROM_QUALITY, PipelineSettings
 from fineweb_mask.models.urls import reject_credentials, require_writable
 from fineweb_mask.tasks.dataset.output import Output
 from fineweb_mask.tasks.dataset.partition import PartitionJob
-from fineweb_mask.tasks.dedup.duplicates import DedupJob
-from fineweb_mask.tasks.dedup.near_duplicates import NearDedupJob
+from fineweb_mask.tasks.dedup.duplicates import DedupJob, NearDedupJob
 from fineweb_mask.tasks.embed import EmbedJob
 from fineweb_mask.tasks.registry import STAGES, stages_shown_as
 from fineweb_mask.tasks.score import ScoreJob
-from fineweb_mask.tasks.storage.disk_errors import disk_errors_explained
+from fineweb_mask.tasks.storage.atomic import disk_errors_explained
 from fineweb_mask.tasks.workspace.job import BadShardError, StageJob, recorded_seconds
-from fineweb_mask.tasks.workspace.listing import Listing, update_index
+from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -70,26 +68,19 @@ class _Look(Run):
             file = job.current(self.listing)
             self.found[job.stage.shown_as].append((job, file))
             if file is None and isinstance(job, ScoreJob | EmbedJob):
-                file = _rebuilt(
-                    job
-                )  # a lost file would be built again with the same bytes: what was made of it is valid
+                # A lost file would be built again with the same bytes: what was made of it is valid.
+                file = job.reference(job.documents.rows).model_copy(update={"path": ""})
             outputs.append(file)
         return outputs
 
-    def all(self, jobs: Sequence[StageJob], *, at_once: int | None = None) -> list[StageFile]:
-        outputs = self._run(jobs, at_once)
-        if None in outputs:
+    def _required(self, job: StageJob, file: StageFile | None) -> StageFile:  # noqa: ARG002
+        if file is None:
             raise UnfinishedError
-        return [file for file in outputs if file is not None]
+        return file
 
     def require_all(self, files: PerShard[object], first: str) -> None:  # noqa: ARG002
         if len(files) < len(self.shards):
             raise UnfinishedError
-
-
-def _rebuilt(job: ScoreJob | EmbedJob) -> StageFile:
-    """Return the reference to a lost file as it would be built again; it has no path."""
-    return job.reference(job.documents.rows).model_copy(update={"path": ""})
 
 
 def open_workspace(folder: str | Path) -> Workspace:
@@ -166,8 +157,8 @@ def inspect_recipe(workspace: Workspace, settings: PipelineSettings) -> Run:
 
 def look_at(workspace: Workspace, settings: PipelineSettings) -> Run:
     """Return a run of a recipe that only looks which jobs are done, and has looked at none yet."""
-    _, _, shards, models = find_inputs(settings)
-    return _Look(workspace, settings, shards, models, listing=Listing.of(workspace))
+    _, shards, models = find_inputs(settings)
+    return _Look(workspace, settings, shards, models, listing=Listing(workspace))
 
 
 def workspace_status(folder: str | Path) -> WorkspaceStatus:
@@ -195,33 +186,32 @@ def stage_statuses(found: Run) -> list[StageStatus]:
 
 
 def _stage(run: Run, stage: str) -> StageStatus:
-    workspace, settings = run.workspace, run.settings
+    workspace, settings, ingest = run.workspace, run.settings, run.settings.ingest
     files = [
         (job, file)
         for job, file in run.found[stage]
         if file is not None and not job.stage.interim and not isinstance(job, PartitionJob)
     ]
     seconds = sum(recorded_seconds(job, workspace) for job, _ in files)
-    about = stages_shown_as(stage)
+    if stage == DedupJob.stage.name:  # what is made of single shards and of buckets is a part of one product
+        files = [(job, file) for job, file in files if isinstance(job, DedupJob | NearDedupJob)]
+    of_corpus = {  # files that a run makes of all shards together
+        "fit": number_of_fits(settings),
+        DedupJob.stage.name: (ingest.exact_dedup == "corpus") + (ingest.near_dedup != "off"),
+        "materialize": 1,
+        "export": len(settings.materialize.export),
+        "report": 1,
+    }
+    wanted = of_corpus.get(stage, len(run.shards))
+    done = len(files) if stage in of_corpus else len({name for job, _ in files for name in job.shard_names})
     stale = 0
-    if stage == "fit":
-        wanted = number_of_fits(settings)
-        done = len(files)
-    elif stage == "materialize":
-        wanted, done = 1, len(files)
+    if stage == "materialize":
         stale = int(not files and Output.of(workspace, settings.materialize).is_there)
-    elif stage == "export":
-        wanted, done = len(settings.materialize.export), len(files)
     elif stage == "report":
-        wanted, done = 1, len(files)
         stale = int(not files and workspace.exists(workspace.reports))
-    else:
-        wanted, done = len(run.shards), len({name for job, _ in files for name in job.shard_names})
-        if stage == DedupJob.stage.name:  # what is made of single shards and of buckets is a part of one product
-            files = [(job, file) for job, file in files if isinstance(job, DedupJob | NearDedupJob)]
-            wanted, done = (settings.ingest.exact_dedup == "corpus") + (settings.ingest.near_dedup != "off"), len(files)
+    elif stage not in {"fit", "export"}:
         reached = {workspace.relative(path) for job, _ in run.found[stage] for path in job.paths()}
-        folders = {folder for one in about if not one.interim for folder in one.folders}
+        folders = {folder for one in stages_shown_as(stage) if not one.interim for folder in one.folders}
         stale = sum(path not in reached for folder in folders for path in workspace.sizes(folder))
     rows = sum(file.rows for _, file in files)
     return StageStatus(
@@ -236,41 +226,29 @@ def _stage(run: Run, stage: str) -> StageStatus:
     )
 
 
-def finished_run(settings: PipelineSettings, inputs: Inputs | None = None) -> RunSummary | None:
+def finished_run(settings: PipelineSettings) -> RunSummary | None:
     """Run the pipeline if that means to build nothing: every output of the recipe is there and current.
 
     It leaves what every run leaves: its record, the recipe as that of the last run, and the catalog.
-
-    Parameters
-    ----------
-    settings
-        The recipe.
-    inputs
-        What the recipe reads, if that was checked just now.
 
     Returns
     -------
     RunSummary | None
         None if there is a job to do, or was never a run; nothing is done then.
     """
-    workspace = workspace_of(settings)
+    workspace = Workspace(settings.workspace, settings.engine.scratch)
     if not workspace.exists(LastRun.path(workspace)):
         return None
-    _, _, shards, models = inputs or find_inputs(settings)
-    with workspace.in_use(), disk_errors_explained(workspace.root, "the record of the run"), not_shown():
-        run = Run(workspace, settings, shards, models, listing=Listing.of(workspace))
+    _, shards, models = find_inputs(settings)
+    with workspace.in_use(), disk_errors_explained(workspace.root, "the record of the run"):
+        run = Run(workspace, settings, shards, models, listing=Listing(workspace))
         try:
             made = pipeline(run)
         except UnfinishedError:
             return None
-        with recorded(run, "curate") as record:
-            describe(record, run)
-            with workspace.alone():
-                LastRun(settings=settings, folder=str(Path.cwd())).save(workspace)
-            update_index(workspace)
-        if workspace.url is None:
-            update_catalog(run, keep=True)
-        return summarize(run, made)
+        with recorded(run, "curate"), workspace.alone():
+            LastRun(settings=settings, folder=str(Path.cwd())).save(workspace)
+        return summarize(run, *made)
 
 
 class CatalogError(WorkspaceError, ValueError):
@@ -295,5 +273,5 @@ def rewrite_catalog(folder: str) -> None:
             from fineweb_mask.tasks.catalog.views import write_catalog  # DuckDB
 
             write_catalog(workspace, shard_files(inspect_workspace(folder)))
-    except (StatusError, WorkspaceError, OSError) as error:
+    except (WorkspaceError, OSError) as error:
         raise CatalogError(str(error)) from error

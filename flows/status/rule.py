@@ -7,13 +7,13 @@ from pydantic import BaseModel
 
 from fineweb_mask.flows.curate import prepare
 from fineweb_mask.flows.pipeline.run import Run, UnfinishedError
-from fineweb_mask.flows.pipeline.selection import Prepared
 from fineweb_mask.flows.status.inspection import look_at
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.tasks.select import SelectJob
 from fineweb_mask.tasks.selection.corpus.policy_file import Models, apply_rule, check_has_rule, export_rule
 from fineweb_mask.tasks.source.discovery import find_files
 from fineweb_mask.tasks.workspace.job import BadShardError
+from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 
 
 class ExportedRule(BaseModel):
@@ -35,8 +35,8 @@ class AppliedRule(BaseModel):
     left_out: int
 
 
-def prepared_of(found: Run) -> Prepared:
-    """Return what a workspace's last run selected from.
+def _ready(found: Run) -> tuple[list[ShardFiles], Models]:
+    """Return what a workspace's last run selected from, and the models that it fitted or was given.
 
     Raises
     ------
@@ -51,13 +51,8 @@ def prepared_of(found: Run) -> Prepared:
             f"{found.workspace.address}: its last run has not fitted what scores and embeds documents, or embeds them "
             "by a scorer: run its recipe to the end, with an embedding.model of its own"
         )
-    return ready
-
-
-def models_of(found: Run, ready: Prepared) -> Models:
-    """Return the models that a workspace fitted or was given."""
-    quality, encoder = ready.models.quality, ready.models.maker_of_vectors
-    return Models(
+    quality, encoder = ready.models.quality, ready.models.encoder
+    return ready.shards, Models(
         found.workspace, found.settings, quality.scorers, quality.statistics, encoder.path, encoder.fingerprint
     )
 
@@ -73,8 +68,8 @@ def export_from(found: Run, output: Path) -> ExportedRule:
     check_has_rule(found.settings)
     rules = [job.policy for job, file in found.found["select"] if file is not None and isinstance(job, SelectJob)]
     kept = next((rule for rule in rules if rule is not None), None)
-    ready = prepared_of(found)
-    notes = export_rule(output, models_of(found, ready), ready.shards, kept)
+    shards, models = _ready(found)
+    notes = export_rule(output, models, shards, kept)
     reached = {name: notes[name] for name in ("objective", "upper_bound", "random_objective")}
     return ExportedRule(output=str(output), bytes=output.stat().st_size, **reached)
 
@@ -87,5 +82,5 @@ def apply_to(found: Run, rule_file: Path, source: str, output: Path) -> AppliedR
     SettingsError, BadShardError
         If the rule is of other models, or a file cannot be read.
     """
-    answered = apply_rule(rule_file, find_files(source, "SOURCE"), output, models_of(found, prepared_of(found)))
+    answered = apply_rule(rule_file, find_files(source, "SOURCE"), output, _ready(found)[1])
     return AppliedRule(output=str(output), **answered._asdict())

@@ -48,11 +48,6 @@ def group_of(values: NDArray[np.floating[Any]], edges: NDArray[np.float64]) -> N
     return np.where(np.isnan(values), -1, np.searchsorted(inner, values, side="right"))
 
 
-def counts_of(groups: NDArray[np.integer[Any]], n_groups: int) -> NDArray[np.int64]:
-    """Return the number of values in each group, (n_groups,), without group -1."""
-    return np.bincount(groups[groups >= 0], minlength=n_groups)
-
-
 VOCABULARY = 20_000
 WORD = r"(?u)\b[^\W\d_]{3,24}\b"
 """Letters of any script. A longer run of letters is not a word, but text without white space."""
@@ -84,8 +79,7 @@ def telling_words(
     sizes = frequencies.sum(axis=1, keepdims=True)
     weights = frequencies / np.maximum(sizes, 1) * np.log1p(sizes.mean() / np.maximum(frequencies.sum(axis=0), 1))
     vocabulary = counter.get_feature_names_out()
-    names = []
-    for row in weights:
-        best = np.lexsort((np.arange(len(row)), -row))[:n_words]
-        names.append(", ".join(vocabulary[word] for word in best if row[word] > 0))
-    return names
+    best = np.argsort(-weights, axis=1, kind="stable")[:, :n_words]
+    return [
+        ", ".join(vocabulary[word] for word in words if row[word] > 0) for row, words in zip(weights, best, strict=True)
+    ]

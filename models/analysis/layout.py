@@ -1,6 +1,7 @@
 """Lay vectors out on a plane so that neighbours stay neighbours: t-SNE of a sample, and every other row beside it."""
 
 import warnings
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +47,8 @@ def lay_out(unit: Unit, most_exact: int = 5_000, seed: int = 0) -> NDArray[np.fl
     >>> places.shape
     (120, 2)
     """
+    from sklearn.neighbors import KNeighborsRegressor, NearestNeighbors
+
     if unit.shape[1] < 2:
         unit = np.pad(unit, ((0, 0), (0, 2 - unit.shape[1])))
     short = principal_axes(unit, min(DIMENSIONS, unit.shape[1])).project(unit).astype(np.float32)
@@ -57,12 +60,14 @@ def lay_out(unit: Unit, most_exact: int = 5_000, seed: int = 0) -> NDArray[np.fl
     places = np.empty((len(unit), 2), dtype=np.float32)
     places[sample] = known
     others = np.setdiff1d(np.arange(len(unit)), sample, assume_unique=True)
+    beside = KNeighborsRegressor(min(NEAREST, len(sample)), weights=_gaussian, algorithm="brute", n_jobs=-1)
+    beside.fit(short[sample], known)
     for start in range(0, len(others), BLOCK_ROWS):
         raise_if_stopped()
         rows = others[start : start + BLOCK_ROWS]
-        places[rows] = _beside(short[rows], short[sample], known)
+        places[rows] = beside.predict(short[rows])
     if len(others):
-        apart = np.median(np.linalg.norm(known - known[_nearest_other(known)], axis=1))
+        apart = np.median(NearestNeighbors(n_neighbors=1).fit(known).kneighbors()[0])
         places[others] += generator.normal(0, SPREAD * float(apart), size=(len(others), 2)).astype(np.float32)
     return places
 
@@ -78,23 +83,8 @@ def _t_sne(rows: NDArray[np.float32], seed: int) -> NDArray[np.float32]:
         return np.asarray(reducer.fit_transform(rows), dtype=np.float32)
 
 
-def _squared_distances(rows: NDArray[np.float32], among: NDArray[np.float32]) -> NDArray[np.float32]:
-    lengths = np.einsum("ij,ij->i", among, among)
-    return np.asarray(lengths[None] - 2 * (rows @ among.T) + np.einsum("ij,ij->i", rows, rows)[:, None]).clip(min=0)
-
-
-def _beside(rows: NDArray[np.float32], among: NDArray[np.float32], known: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the mean place of each row's nearest in `among`, weighted by a Gaussian of their distance."""
-    squared = _squared_distances(rows, among)
-    k = min(NEAREST, len(among))
-    nearest = np.argpartition(squared, k - 1, axis=1)[:, :k]
-    distance = np.take_along_axis(squared, nearest, axis=1)
-    width = np.maximum(distance.mean(axis=1, keepdims=True), 1e-12)
-    weights = np.exp(-(distance - distance.min(axis=1, keepdims=True)) / width * k)
-    return np.asarray((weights[..., None] * known[nearest]).sum(axis=1) / weights.sum(axis=1, keepdims=True))
-
-
-def _nearest_other(places: NDArray[np.float32]) -> NDArray[np.intp]:
-    from sklearn.neighbors import NearestNeighbors
-
-    return np.asarray(NearestNeighbors(n_neighbors=2).fit(places).kneighbors(places, return_distance=False)[:, 1])
+def _gaussian(distances: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
+    """Return the weights of each row's nearest, (n, k), by a Gaussian of their distances, (n, k)."""
+    squared = distances**2
+    width = np.maximum(squared.mean(axis=1, keepdims=True), 1e-12)
+    return np.asarray(np.exp((squared.min(axis=1, keepdims=True) - squared) / width * squared.shape[1]))

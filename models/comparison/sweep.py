@@ -9,7 +9,7 @@ values quality less the penalty for near-duplicates never falls, and diversity l
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -55,7 +55,6 @@ def sweep(
     device: str | torch.device = "cpu",
     tokens: Any = None,  # noqa: ANN401 - numpy or torch, (n,)
     ranges: Ranges | None = None,
-    progress: Callable[[int, float], None] | None = None,
 ) -> list[Swept]:
     """Select once for each weight of quality, with the closed-form solver.
 
@@ -65,8 +64,6 @@ def sweep(
         As for `select`; the settings' `lamb` and `solver` do not matter.
     lambs
         Weights of quality, from 0 to 1.
-    progress
-        Called with (values done, the value) after each.
 
     Returns
     -------
@@ -101,13 +98,11 @@ def sweep(
     found: list[_Found] = []
     for lamb in track("values of lamb", values, part=(0, 0.5)):
         found.append(_solve(block, lamb, found[-1] if found else None))
-        if progress is not None:
-            progress(len(found), lamb)
     return [_best(block, one, found) for one in track("proofs", found, part=(0.5, 1))]
 
 
 def _hold_matrices(block: BlockSolver) -> None:
-    kernels = [metric for metric in block.metrics(block.budget).values() if isinstance(metric, SupportsKernel)]
+    kernels = [metric for metric in block.metrics.values() if isinstance(metric, SupportsKernel)]
     curved = not all(metric.linear_in_v for metric in kernels)  # then greedy picks for every value
     if curved and 4 * block.rows.n**2 * len(kernels) <= HELD_BYTES:
         for metric in kernels:
@@ -115,12 +110,12 @@ def _hold_matrices(block: BlockSolver) -> None:
 
 
 def _solve(block: BlockSolver, lamb: float, last: _Found | None) -> _Found:
-    block.ranges(block.budget)  # found before the clock of the first value starts
+    _ = block.ranges  # found before the clock of the first value starts
     history, started = History(), time.perf_counter()
-    metrics = block.metrics(block.budget).values()
+    metrics = block.metrics.values()
     warm = all(isinstance(metric, SupportsKernel) and metric.linear_in_v for metric in metrics)
     start = last.solution.relaxed if last is not None and warm else None
-    scaled, solution = block.solve(block.budget, history, lamb, start)
+    scaled, solution = block.solve(history, lamb, start)
     seconds = time.perf_counter() - started
     return _Found(lamb, scaled, solution, history, seconds, scaled.terms(solution.mask))
 

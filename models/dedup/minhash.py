@@ -163,8 +163,7 @@ def first_of_clusters(
     found, places = np.unique(np.concatenate([documents, others]), return_inverse=True)
     left, right = np.split(places.ravel(), 2)
     graph = coo_array((np.ones(len(left), dtype=bool), (left, right)), shape=(len(found), len(found)))
-    count, clusters = connected_components(graph, directed=False)
-    first = np.full(count, len(found))
-    np.minimum.at(first, clusters, np.arange(len(found)))
-    kept = found[first[clusters]] if len(found) else found
+    _, clusters = connected_components(graph, directed=False)
+    _, first = np.unique(clusters, return_index=True)
+    kept = found[first[clusters]]
     return found[kept != found], kept[kept != found]

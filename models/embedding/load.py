@@ -43,11 +43,6 @@ class TokenVectorEncoder(Encoder[TokenIds]):
         self._prompt = prompt
         self._stored = torch.float16 if settings.precision == "float16" else torch.float32
 
-    @staticmethod
-    def supports(model: SentenceTransformer) -> bool:
-        """Return whether the model is of this kind."""
-        return isinstance(model[0], StaticEmbedding)
-
     def tokenise(self, texts: Sequence[str]) -> TokenIds:
         """Return the token ids that the model reads of each text."""
         prompted = [self._prompt + text for text in texts] if self._prompt else texts
@@ -160,7 +155,7 @@ def load_encoder(
             f"`hf download {model}` or set embedding.model to a local folder"
         ) from error
     prompt = _document_prompt(loaded) if settings.prompt is None else settings.prompt
-    if TokenVectorEncoder.supports(loaded):
+    if isinstance(loaded[0], StaticEmbedding):
         return TokenVectorEncoder(loaded.to("cpu"), settings, prompt)
     if TransformerEncoder.supports(loaded):
         return TransformerEncoder(loaded, settings, prompt, device, compute=compute, batch_tokens=batch_tokens)
@@ -169,8 +164,6 @@ def load_encoder(
 
 def _document_prompt(model: SentenceTransformer) -> str:
     """Return the prompt that the model itself defines for documents, or an empty string."""
-    prompts = model.prompts
-    named = next((prompts[name] for name in DOCUMENT_PROMPTS if prompts.get(name)), None)
-    if named is not None or model.default_prompt_name is None:
-        return named or ""
-    return prompts.get(model.default_prompt_name) or ""
+    names = (*DOCUMENT_PROMPTS, model.default_prompt_name)
+    found = (model.prompts.get(name) for name in names if name is not None)
+    return next(filter(None, found), "")

@@ -36,7 +36,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.trainers import BpeTrainer
 
 from fineweb_mask.models.errors import DataError
-from fineweb_mask.models.forward.tokens import without_cache
+from fineweb_mask.models.forward.tokens import in_batches, without_cache
 
 BATCH = 512  # maximum documents tokenised at a time
 BATCH_CHARACTERS = 2_000_000  # maximum characters of a batch of several documents
@@ -147,7 +147,7 @@ def _beginnings(texts: Iterable[str], most_characters: int) -> Iterator[str]:
 def _token_counts(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[scipy.sparse.csr_matrix]:
     """Yield the count of each token in each document, batch by batch: float32, (documents of a batch, vocabulary)."""
     size = tokenizer.get_vocab_size()
-    for batch in _batches(texts):
+    for batch in in_batches(texts, BATCH_CHARACTERS, BATCH):
         encodings = tokenizer.encode_batch_fast(batch, add_special_tokens=False)
         tokens = [np.asarray(encoding.ids, dtype=np.int32) for encoding in encodings]
         starts = np.cumsum([0, *(len(ids) for ids in tokens)])
@@ -155,19 +155,6 @@ def _token_counts(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[scipy.
         block = scipy.sparse.csr_matrix((ones, np.concatenate(tokens), starts), shape=(len(batch), size))
         block.sum_duplicates()
         yield block
-
-
-def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    batch: list[str] = []
-    characters = 0
-    for text in texts:
-        if batch and (len(batch) == BATCH or characters + len(text) > BATCH_CHARACTERS):
-            yield batch
-            batch, characters = [], 0
-        batch.append(text)
-        characters += len(text)
-    if batch:
-        yield batch
 
 
 def _document_frequencies(tokenizer: Tokenizer, texts: Iterable[str]) -> tuple[int, NDArray[np.int64]]:

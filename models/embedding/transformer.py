@@ -71,15 +71,11 @@ class WindowCutter:
         for document, (start, length) in enumerate(zip(whole.starts.tolist(), whole.lengths.tolist(), strict=True)):
             ids = whole.ids[start : start + length]
             total = max(1, length - len(self._prompt_ids))
-            first = ids[: self._first]
-            windows.append(np.concatenate([self._before, first, self._after]))
-            weights.append(max(1, len(first) - len(self._prompt_ids)) / total)
-            documents.append(document)
-            for begin in range(self._first, length, self._others):
-                part = ids[begin : begin + self._others]
-                windows.append(np.concatenate([self._before, self._prompt_ids, part, self._after]))
-                weights.append(len(part) / total)
-                documents.append(document)
+            others = [ids[start : start + self._others] for start in range(self._first, length, self._others)]
+            parts = [ids[: self._first], *(np.concatenate([self._prompt_ids, part]) for part in others)]
+            windows += [np.concatenate([self._before, part, self._after]) for part in parts]
+            weights += [max(1, len(part) - len(self._prompt_ids)) / total for part in parts]
+            documents += [document] * len(parts)
         lengths = np.array([len(window) for window in windows], dtype=np.int64)
         ids = np.concatenate(windows) if windows else np.zeros(0, dtype=np.int32)
         return Windows(TokenIds(ids, lengths), np.array(documents, dtype=np.int64), np.array(weights, dtype=np.float32))

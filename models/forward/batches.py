@@ -6,6 +6,7 @@ text. Sorting a whole chunk of documents by length keeps the share of padding sm
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,15 +20,11 @@ from fineweb_mask.models.runtime.progress import track_by_size
 logger = logging.getLogger(__name__)
 
 
+@dataclass
 class TokenBudget:
     """Maximum number of tokens per forward pass, padding included; halved when the device runs out of memory."""
 
-    def __init__(self, tokens: int) -> None:
-        self.tokens = tokens
-
-    def halve(self, used: int) -> None:
-        """Halve the budget after `used` tokens exceeded device memory."""
-        self.tokens = max(1, min(self.tokens, used) // 2)
+    tokens: int
 
 
 def for_each_batch(lengths: NDArray[np.int64], budget: TokenBudget, work: Callable[[NDArray[np.int64]], None]) -> None:
@@ -49,7 +46,7 @@ def for_each_batch(lengths: NDArray[np.int64], budget: TokenBudget, work: Callab
             remaining = remaining[len(rows) :]
             continue
         longest = max(1, int(lengths[rows[0]]))
-        budget.halve(len(rows) * longest)
+        budget.tokens = max(1, min(budget.tokens, len(rows) * longest) // 2)
         logger.warning(
             "no device memory for %d texts of %d tokens: continuing with at most %d tokens per forward pass",
             len(rows),

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Self
@@ -94,26 +94,31 @@ def all_tokens(tokenizer: Tokenizer, texts: Sequence[str]) -> TokenIds:
     A text of more than `PIECE_CHARS` characters is tokenised in pieces, cut before white space if possible. A lone
     surrogate is read as "?". The tokenizer must have no truncation and no padding.
     """
-    parts: list[TokenIds] = []
-    owners: list[int] = []
-    call: list[str] = []
-    chars = 0
-    for index, text in enumerate(texts):
-        for piece in _pieces(text):
-            if chars + len(piece) > CALL_CHARS and call:
-                parts.append(_encode(tokenizer, call))
-                call, chars = [], 0
-            call.append(_encodable(piece))
-            owners.append(index)
-            chars += len(piece)
-    parts.append(_encode(tokenizer, call))
+    pieces = [list(_pieces(text)) for text in texts]
+    calls = in_batches(chain.from_iterable(pieces), CALL_CHARS)
+    parts = [TokenIds.of([]), *(_encode(tokenizer, call) for call in calls)]
     lengths = np.zeros(len(texts), dtype=np.int64)
-    np.add.at(lengths, np.array(owners, dtype=np.int64), np.concatenate([part.lengths for part in parts]))
+    owners = np.repeat(np.arange(len(texts)), [len(some) for some in pieces])
+    np.add.at(lengths, owners, np.concatenate([part.lengths for part in parts]))
     return TokenIds(np.concatenate([part.ids for part in parts]), lengths)
 
 
+def in_batches(texts: Iterable[str], characters: int, most: int | None = None) -> Iterator[list[str]]:
+    """Yield texts in batches of at most so many characters, or of a single longer text, and of at most `most` texts."""
+    batch: list[str] = []
+    held = 0
+    for text in texts:
+        if batch and (len(batch) == most or held + len(text) > characters):
+            yield batch
+            batch, held = [], 0
+        batch.append(text)
+        held += len(text)
+    if batch:
+        yield batch
+
+
 def _encode(tokenizer: Tokenizer, texts: list[str]) -> TokenIds:
-    encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+    encodings = tokenizer.encode_batch_fast([*map(_encodable, texts)], add_special_tokens=False)
     lengths = np.fromiter((len(encoding) for encoding in encodings), np.int64, len(encodings))
     ids = chain.from_iterable(encoding.ids for encoding in encodings)  # one list of Python integers at a time
     return TokenIds(np.fromiter(ids, np.int32, int(lengths.sum())), lengths)

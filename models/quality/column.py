@@ -46,51 +46,35 @@ class ColumnScorer:
         ColumnValueError
             If a value is not a number, or is null or not finite and `missing` is not set.
         """
-        if len(self.columns) == 1:
-            return numbers_of(values, self.column, self.settings)
-        first, second = (
-            numbers_of([pair[place] for pair in values], column, self.settings, np.nan)
-            for place, column in enumerate(self.columns)
-        )
-        found = first - second
+        of_pairs = [[pair[place] for pair in values] for place in (0, 1)] if len(self.columns) > 1 else [values]
+        found, *less = map(self._numbers, of_pairs, self.columns)
+        if less:
+            found -= less[0]
         if self.settings.missing is not None:
             found[~np.isfinite(found)] = self.settings.missing
         return found
 
-
-def numbers_of(
-    values: Sequence[object],
-    column: str,
-    settings: ColumnScorerSettings,
-    instead: float | None = None,
-) -> NDArray[np.float32]:
-    """Return values of a column as numbers, (n,); those that are not, as `instead`, or else as `missing`.
-
-    Raises
-    ------
-    ColumnValueError
-        If a value is not a number, or is null or not finite and `missing` is not set.
-    """
-    for position, value in enumerate(values):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float | Decimal)):
-            raise ColumnValueError(
-                f"the column {column!r} must hold numbers, its value is {value!r:.80}: "
-                f"set the column of the scorer {settings.name!r} to a numeric one",
-                position,
-            )
-    numbers = np.array([np.nan if value is None else float(value) for value in values], dtype=np.float64)  # type: ignore[arg-type]
-    with np.errstate(over="ignore"):
-        scores = numbers.astype(np.float32)
-    absent = ~np.isfinite(scores)
-    if absent.any():
-        if settings.missing is None:
+    def _numbers(self, values: Sequence[object], column: str) -> NDArray[np.float32]:
+        """Return values of a column as numbers, (n,), NaN for those that are not, if `missing` is set."""
+        for position, value in enumerate(values):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float | Decimal)):
+                raise ColumnValueError(
+                    f"the column {column!r} must hold numbers, its value is {value!r:.80}: "
+                    f"set the column of the scorer {self.settings.name!r} to a numeric one",
+                    position,
+                )
+        numbers = np.array([np.nan if value is None else float(value) for value in values], dtype=np.float64)  # type: ignore[arg-type]
+        with np.errstate(over="ignore"):
+            scores = numbers.astype(np.float32)
+        absent = ~np.isfinite(scores)
+        if absent.any() and self.settings.missing is None:
             raise ColumnValueError(
                 f"the column {column!r} is null or not finite in {int(absent.sum()):,} of {len(values):,} "
-                f"rows of a batch: set `missing` of the scorer {settings.name!r} to the score of such rows",
+                f"rows of a batch: set `missing` of the scorer {self.settings.name!r} to the score of such rows",
                 int(np.flatnonzero(absent)[0]),
             )
-        scores[absent] = settings.missing if instead is None else instead
-    return scores
+        scores[absent] = np.nan
+        return scores
 
 
 class SidecarScorer:

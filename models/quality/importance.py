@@ -6,8 +6,9 @@ published code, p-lambda/dsir: unigrams and bigrams of lower-case words and punc
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import chain, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +36,7 @@ class NgramBuckets:
     """Finds the buckets of the n-grams of texts, and remembers those of frequent ones."""
 
     def __init__(self) -> None:
-        self._known: dict[str, int] = {}
+        self._bucket_of = lru_cache(REMEMBERED)(bucket_of)
 
     def of(self, text: str) -> tuple[NDArray[np.int64], int]:
         """Return the bucket of every unigram and bigram of a text, and how many unigrams it has.
@@ -45,16 +46,8 @@ class NgramBuckets:
         (9, 5)
         """
         tokens = TOKEN.findall(text.lower())
-        known = self._known
-        found = []
-        for ngram in _ngrams(tokens):
-            bucket = known.get(ngram)
-            if bucket is None:
-                bucket = bucket_of(ngram)
-                if len(known) < REMEMBERED:
-                    known[ngram] = bucket
-            found.append(bucket)
-        return np.array(found, dtype=np.int64), len(tokens)
+        ngrams = chain(tokens, map(" ".join, pairwise(tokens)))
+        return np.fromiter(map(self._bucket_of, ngrams), dtype=np.int64), len(tokens)
 
     def counts(self, texts: Iterable[str]) -> NDArray[np.int64]:
         """Count the n-grams of texts in every bucket: (buckets,)."""
@@ -63,11 +56,25 @@ class NgramBuckets:
             total += np.bincount(self.of(text)[0], minlength=BUCKETS)
         return total
 
+    def log_weights(
+        self, texts: Sequence[str], ratios: NDArray[np.float64], min_tokens: int = 0
+    ) -> NDArray[np.float32]:
+        """Return the log weight of each text by `log_ratios`, (buckets,): (n,); by several, (t, buckets): (n, t).
 
-def _ngrams(tokens: list[str]) -> Iterator[str]:
-    yield from tokens
-    for first, second in pairwise(tokens):
-        yield f"{first} {second}"
+        It is a sum over n-grams, so long documents have larger ones, of either sign. A document with fewer words and
+        punctuation than `min_tokens` gets minus infinity.
+
+        >>> buckets = NgramBuckets()
+        >>> ratios = log_ratios(buckets.counts(["good words"]), buckets.counts(["good words", "bad words"]))
+        >>> good, bad = buckets.log_weights(["good words", "bad words"], ratios)
+        >>> bool(good > 0 > bad)
+        True
+        """
+        weights = np.empty((len(texts), *ratios.shape[:-1]), dtype=np.float32)
+        for place, text in enumerate(texts):
+            found, tokens = self.of(text)
+            weights[place] = ratios[..., found].sum(-1) if tokens >= min_tokens else -np.inf
+        return weights
 
 
 def log_ratios(target: NDArray[np.int64], corpus: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -76,35 +83,3 @@ def log_ratios(target: NDArray[np.int64], corpus: NDArray[np.int64]) -> NDArray[
     in_target, in_corpus = (np.log(share + SMALLEST) for share in shares)
     ratios: NDArray[np.float64] = in_target - in_corpus
     return ratios
-
-
-class ImportanceWeights:
-    """Weighs documents by their n-grams.
-
-    A log weight is a sum over n-grams, so long documents have larger ones, of either sign.
-
-    Parameters
-    ----------
-    ratios
-        Result of `log_ratios`, (buckets,), or several, (t, buckets).
-    min_tokens
-        Words and punctuation below which a document gets minus infinity.
-    """
-
-    def __init__(self, ratios: NDArray[np.float64], min_tokens: int = 0) -> None:
-        self._ratios, self._min_tokens, self._buckets = ratios, min_tokens, NgramBuckets()
-
-    def of(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return the log weight of each text, (n,), or its log weights, (n, t).
-
-        >>> buckets = NgramBuckets()
-        >>> ratios = log_ratios(buckets.counts(["good words"]), buckets.counts(["good words", "bad words"]))
-        >>> good, bad = ImportanceWeights(ratios).of(["good words", "bad words"])
-        >>> bool(good > 0 > bad)
-        True
-        """
-        weights = np.empty((len(texts), *self._ratios.shape[:-1]), dtype=np.float32)
-        for place, text in enumerate(texts):
-            found, tokens = self._buckets.of(text)
-            weights[place] = self._ratios[..., found].sum(-1) if tokens >= self._min_tokens else -np.inf
-        return weights

@@ -8,12 +8,7 @@ from numpy.typing import NDArray
 
 from fineweb_mask.models.quality.column import ColumnScorer
 from fineweb_mask.models.quality.fasttext.scorer import FastTextScorer
-from fineweb_mask.models.settings.quality import (
-    ClassesScorerSettings,
-    EduScorerSettings,
-    PerplexityScorerSettings,
-    ScorerSettings,
-)
+from fineweb_mask.models.settings.quality import ScorerSettings
 
 
 class Scorer(Protocol):
@@ -47,32 +42,24 @@ class Scorer(Protocol):
         """
 
 
-def _edu(settings: EduScorerSettings, model_path: str) -> Scorer:
-    from fineweb_mask.models.quality.transformer import (
-        EduScorer,  # the import takes a second, and most runs do not need it
-    )
+def _transformer(name: str) -> Callable[[Any, str], Scorer]:
+    """Return what loads a scorer by the name of its class in `transformer.py`."""
 
-    return EduScorer(settings, model_path)
+    def load(settings: Any, model_path: str) -> Scorer:  # noqa: ANN401 - of the scorer's kind
+        from fineweb_mask.models.quality import transformer  # takes a second, and most runs do not need it
 
+        scorer: Scorer = getattr(transformer, name)(settings, model_path)
+        return scorer
 
-def _classes(settings: ClassesScorerSettings, model_path: str) -> Scorer:
-    from fineweb_mask.models.quality.transformer import ClassesScorer
-
-    return ClassesScorer(settings, model_path)
-
-
-def _perplexity(settings: PerplexityScorerSettings, model_path: str) -> Scorer:
-    from fineweb_mask.models.quality.transformer import PerplexityScorer
-
-    return PerplexityScorer(settings, model_path)
+    return load
 
 
 SCORERS: dict[str, Callable[[Any, str], Scorer]] = {
     "fasttext": FastTextScorer,
-    "edu": _edu,
-    "classes": _classes,
+    "edu": _transformer("EduScorer"),
+    "classes": _transformer("ClassesScorer"),
     "column": lambda settings, _: ColumnScorer(settings),
-    "perplexity": _perplexity,
+    "perplexity": _transformer("PerplexityScorer"),
 }
 """The class of each kind; one of kind `sidecar` is made for each shard (`tasks/inference/scorers.py`)."""
 

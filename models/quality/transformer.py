@@ -12,7 +12,7 @@ takes them from percentiles of a corpus in each language.
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -40,8 +40,6 @@ from fineweb_mask.models.settings.quality import (
 
 BATCH_TOKENS = 16_384
 """Tokens per forward pass, padding included; halved if the device runs out of memory."""
-PERPLEXITY_BATCH_TOKENS = 4_096
-"""The same for a language model, each of whose tokens takes memory for the whole vocabulary."""
 
 
 class TransformerScorer:
@@ -53,16 +51,10 @@ class TransformerScorer:
         The scorer's.
     model_path
         The folder.
-    kind
-        One of transformers' classes, which loads the model.
-    name
-        What errors call it.
     device
         `auto` (a GPU if there is one, else the CPU), `cpu`, `cuda` or `cuda:N`.
     batch_tokens
-        Tokens per forward pass.
-    usual_tokens
-        Tokens read per document where the settings do not say; None: as many as the model reads.
+        Tokens per forward pass; None: those of the kind.
 
     Raises
     ------
@@ -74,24 +66,22 @@ class TransformerScorer:
 
     column = "text"
     reads_arrow = False
+    loader: ClassVar[Any]  # one of transformers' classes, which loads the model
+    called: ClassVar[str]  # what errors call the model
+    batch_tokens = BATCH_TOKENS
+    usual_tokens: int | None = None
+    """Tokens read per document where the settings do not say; None: as many as the model reads."""
 
     def __init__(
-        self,
-        settings: TransformerSettings,
-        model_path: str,
-        kind: Any,  # noqa: ANN401 - transformers' own
-        name: str,
-        device: str = "auto",
-        batch_tokens: int = BATCH_TOKENS,
-        usual_tokens: int | None = None,
+        self, settings: TransformerSettings, model_path: str, device: str = "auto", batch_tokens: int | None = None
     ) -> None:
+        self.settings = settings
         self.device = choose_device(device)
-        self._budget = TokenBudget(batch_tokens)
+        self._budget = TokenBudget(batch_tokens or self.batch_tokens)
         self._lock = threading.Lock()  # held during a forward pass
         precision = torch.bfloat16 if self.device.startswith("cuda") else torch.float32
-        loaded = _load_model(model_path, precision, kind, name)
+        loaded, tokenizer = _load(model_path, precision, self.loader, self.called)
         self._model = loaded.to(self.device).eval()
-        tokenizer = _load_tokenizer(model_path)
         self._tokenizer = tokenizer.backend_tokenizer
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
@@ -102,23 +92,39 @@ class TransformerScorer:
                 f"scorer {settings.name!r}: its model reads {allowed} tokens, max_tokens is {settings.max_tokens}: "
                 f"set it to at most {allowed}"
             )
-        self.max_tokens = settings.max_tokens or min(allowed, usual_tokens or allowed)
+        self.max_tokens = settings.max_tokens or min(allowed, self.usual_tokens or allowed)
+
+    def tokenise(self, texts: Sequence[str]) -> TokenIds:
+        """Return the token ids that the model reads of each text; may be called from any thread."""
+        return first_tokens(self._tokenizer, texts, self.max_tokens)
+
+    def _for_each_batch(self, tokens: TokenIds, work: Callable[[NDArray[np.int64], dict[str, Tensor]], None]) -> None:
+        """Call `work` with the rows and the model's arguments of each batch."""
+        with self._lock, torch.inference_mode():
+            padded = PaddedTokens(tokens, self._padding, self.device)
+            for_each_batch(tokens.lengths, self._budget, lambda rows: work(rows, padded.batch(rows)))
 
 
-def _load_model(folder: str, precision: torch.dtype, kind: Any, name: str) -> Any:  # noqa: ANN401 - transformers' own
-    """Load a model by one of transformers' classes, from safetensors only; `name` is what errors call it.
+def _load(
+    folder: str,
+    precision: torch.dtype,
+    loader: Any,  # noqa: ANN401 - transformers' own
+    called: str,
+) -> tuple[Any, PreTrainedTokenizerFast]:
+    """Load a model by one of transformers' classes, from safetensors only, and its fast tokenizer.
 
     Raises
     ------
     ModelError
-        If the folder holds no such model, or lacks weights of it.
+        If the folder holds no such model, lacks weights of it, or has no fast tokenizer; `called` is what errors call
+        the model.
     """
     if not any(Path(folder).glob("*.safetensors")):
         raise ModelError(
             f"the model {folder!r} has no safetensors, and other weights are never loaded: save it as safetensors"
         )
     try:
-        model, loading = kind.from_pretrained(
+        model, loading = loader.from_pretrained(
             folder,
             dtype=precision,
             use_safetensors=True,
@@ -127,69 +133,40 @@ def _load_model(folder: str, precision: torch.dtype, kind: Any, name: str) -> An
             output_loading_info=True,
         )
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise ModelError(f"cannot load {folder!r} as a {name}: {error}") from error
+        raise ModelError(f"cannot load {folder!r} as a {called}: {error}") from error
     if missing := sorted(loading["missing_keys"]):
-        raise ModelError(f"the model {folder!r} has no weights for {missing[0]!r}: it must be a trained {name}")
-    return model
-
-
-def _load_tokenizer(folder: str) -> PreTrainedTokenizerFast:
-    """Load the fast tokenizer of a model.
-
-    Raises
-    ------
-    ModelError
-        If the folder has none.
-    """
+        raise ModelError(f"the model {folder!r} has no weights for {missing[0]!r}: it must be a trained {called}")
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"cannot load the tokenizer of {folder!r}: {error}") from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise ModelError(f"the model {folder!r} has no tokenizer.json: save its fast tokenizer in that folder")
-    return tokenizer
+    return model, tokenizer
 
 
 class Classifier(TransformerScorer):
-    """A sequence-classification model and its tokenizer.
+    """A sequence-classification model and its tokenizer."""
 
-    `model_path` is the folder of both. Weights are read only from safetensors, and code of the model is not run. `how`
-    are `device` and `batch_tokens` of `TransformerScorer`.
-
-    Raises
-    ------
-    ModelError
-        If the folder holds no classifier, or no fast tokenizer.
-    SettingsError
-        If `max_tokens` is more than the model reads.
-    """
-
-    def __init__(self, settings: TransformerSettings, model_path: str, **how: Any) -> None:  # noqa: ANN401
-        self.settings = settings
-        super().__init__(settings, model_path, AutoModelForSequenceClassification, "classifier", **how)
+    loader = AutoModelForSequenceClassification
+    called = "classifier"
 
     @property
     def outputs(self) -> int:
         """How many numbers the model returns for a text."""
         return int(self._model.config.num_labels)
 
-    def tokenise(self, texts: Sequence[str]) -> TokenIds:
-        """Return the token ids that the model reads of each text; may be called from any thread."""
-        return first_tokens(self._tokenizer, texts, self.max_tokens)
-
     def logits(
         self, tokens: TokenIds, after: Callable[[NDArray[np.int64]], None] = lambda _: None
     ) -> NDArray[np.float32]:
         """Return the model's outputs for n tokenised texts, (n, outputs); `after` is called with each batch's rows."""
         found = np.zeros((len(tokens.lengths), self.outputs), dtype=np.float32)
-        with self._lock, torch.inference_mode():
-            padded = PaddedTokens(tokens, self._padding, self.device)
 
-            def forward(rows: NDArray[np.int64]) -> None:
-                found[rows] = self._model(**padded.batch(rows)).logits.float().cpu().numpy()
-                after(rows)
+        def forward(rows: NDArray[np.int64], batch: dict[str, Tensor]) -> None:
+            found[rows] = self._model(**batch).logits.float().cpu().numpy()
+            after(rows)
 
-            for_each_batch(tokens.lengths, self._budget, forward)
+        self._for_each_batch(tokens, forward)
         return found
 
 
@@ -211,8 +188,10 @@ class EduScorer(Classifier):
         If `max_tokens` is more than the model reads.
     """
 
-    def __init__(self, settings: EduScorerSettings, model_path: str, **how: Any) -> None:  # noqa: ANN401
-        super().__init__(settings, model_path, **how)
+    def __init__(
+        self, settings: EduScorerSettings, model_path: str, device: str = "auto", batch_tokens: int | None = None
+    ) -> None:
+        super().__init__(settings, model_path, device, batch_tokens)
         if self.outputs != 1:
             raise ModelError(f"the model {model_path!r} has {self.outputs} outputs, the kind `edu` needs exactly one")
         self.dimensions = int(self._model.config.hidden_size)  # values in a vector
@@ -254,8 +233,10 @@ class ClassesScorer(Classifier):
         If `max_tokens` is more than the model reads.
     """
 
-    def __init__(self, settings: ClassesScorerSettings, model_path: str, **how: Any) -> None:  # noqa: ANN401
-        super().__init__(settings, model_path, **how)
+    def __init__(
+        self, settings: ClassesScorerSettings, model_path: str, device: str = "auto", batch_tokens: int | None = None
+    ) -> None:
+        super().__init__(settings, model_path, device, batch_tokens)
         self.labels = [str(self._model.config.id2label[place]) for place in range(self.outputs)]
         if len(set(self.labels)) < 2:
             raise ModelError(f"the model {model_path!r} has the labels {self.labels}, the kind `classes` needs several")
@@ -267,10 +248,6 @@ class ClassesScorer(Classifier):
     def label(self, logits: NDArray[np.float32]) -> list[str]:
         """Return the label of the largest of each row of outputs, (n, labels): n labels."""
         return [self.labels[place] for place in logits.argmax(axis=1)]
-
-
-USUAL_TOKENS = 512
-"""Tokens read per document unless the settings say how many."""
 
 
 class PerplexityScorer(TransformerScorer):
@@ -287,15 +264,11 @@ class PerplexityScorer(TransformerScorer):
         If `max_tokens` is more than the model reads.
     """
 
-    def __init__(
-        self,
-        settings: PerplexityScorerSettings,
-        model_path: str,
-        device: str = "auto",
-        batch_tokens: int = PERPLEXITY_BATCH_TOKENS,
-    ) -> None:
-        self.settings, name = settings, "causal language model"
-        super().__init__(settings, model_path, AutoModelForCausalLM, name, device, batch_tokens, USUAL_TOKENS)
+    settings: PerplexityScorerSettings
+    loader = AutoModelForCausalLM
+    called = "causal language model"
+    batch_tokens = 4_096  # each token takes memory for the whole vocabulary
+    usual_tokens = 512
 
     def score(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the score of each text, (n,); likelier texts have higher ones."""
@@ -309,20 +282,17 @@ class PerplexityScorer(TransformerScorer):
 
     def losses(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the mean loss of each text in nats, over the settings' share of its tokens: (n,)."""
-        tokens = first_tokens(self._tokenizer, texts, self.max_tokens)
+        tokens = self.tokenise(texts)
         found = np.full(len(texts), np.log(self._model.config.vocab_size), dtype=np.float32)
-        with self._lock, torch.inference_mode():
-            padded = PaddedTokens(tokens, self._padding, self.device)
 
-            def forward(rows: NDArray[np.int64]) -> None:
-                batch = padded.batch(rows)
-                logits = self._model(**batch).logits
-                for row, own, ids in zip(rows.tolist(), logits, batch["input_ids"], strict=True):
-                    length = int(tokens.lengths[row]) - 1
-                    if length > 0:
-                        losses = cross_entropy(own[:length].float(), ids[1 : length + 1], reduction="none")
-                        counted = max(1, round(self.settings.share * length))
-                        found[row] = float(losses.topk(counted).values.mean())
+        def forward(rows: NDArray[np.int64], batch: dict[str, Tensor]) -> None:
+            logits = self._model(**batch).logits
+            for row, own, ids in zip(rows.tolist(), logits, batch["input_ids"], strict=True):
+                length = int(tokens.lengths[row]) - 1
+                if length > 0:
+                    losses = cross_entropy(own[:length].float(), ids[1 : length + 1], reduction="none")
+                    counted = max(1, round(self.settings.share * length))
+                    found[row] = float(losses.topk(counted).values.mean())
 
-            for_each_batch(tokens.lengths, self._budget, forward)
+        self._for_each_batch(tokens, forward)
         return found

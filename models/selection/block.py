@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib import import_module
 from typing import Any
 
@@ -19,14 +20,13 @@ from fineweb_mask.models.selection.inputs import (
     checked_quality,
     checked_tokens,
 )
-from fineweb_mask.models.selection.metrics.base import Metric
+from fineweb_mask.models.selection.metrics.base import Metric, metric_class
 from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates
 from fineweb_mask.models.selection.problem.measures import relative_gap
 from fineweb_mask.models.selection.problem.normalisation import (
     NEAR_DUPLICATES,
     Ranges,
     Scaled,
-    built_in_metrics,
     find_ranges,
     weigh,
 )
@@ -34,8 +34,7 @@ from fineweb_mask.models.selection.problem.token_budget import Knapsack
 from fineweb_mask.models.selection.problem.upper_bound import assumption, tightened_bound
 from fineweb_mask.models.selection.rows import Rows
 from fineweb_mask.models.selection.solvers.mean_field import check_gradients
-from fineweb_mask.models.selection.solvers.problem import History, Problem, Solution
-from fineweb_mask.models.selection.solvers.token_swaps import settle
+from fineweb_mask.models.selection.solvers.problem import History, Problem, Solution, settle
 from fineweb_mask.models.settings.selection import SelectionSettings
 from fineweb_mask.models.settings.selectors.registry import SELECTORS
 
@@ -117,9 +116,6 @@ class BlockSolver:
         self.knapsack: Knapsack | None = None
         self.tokens: Tensor | None = None
         self.also = SelectorInputs()
-        self._metrics: dict[str, Metric] = {}
-        self._pairs: NearDuplicates | None = None
-        self._ranges: dict[int, Ranges] = {}  # by budget
 
     def limit_tokens(self, tokens: Tensor) -> None:
         """Set a budget of tokens, from the tokens of each document, (n,)."""
@@ -137,71 +133,72 @@ class BlockSolver:
             return max(1, round(self.knapsack.size))
         return checked_budget(self.settings.budget, self.settings.select_ratio, self.rows.n, "documents")
 
-    def metrics(self, budget: int) -> Mapping[str, Metric]:
-        """Return the metrics, made for the first budget requested."""
-        if not self._metrics:
-            masses = None if self.knapsack is None else self.knapsack.masses
-            self._metrics = built_in_metrics(self.rows, self.settings, budget, masses) | self.own_metrics
-        return self._metrics
+    @cached_property
+    def metrics(self) -> Mapping[str, Metric]:
+        """The metrics that the settings name, and one's own."""
+        masses = None if self.knapsack is None else self.knapsack.masses
+        made: dict[str, Metric] = {
+            name: metric_class(name).for_block(self.rows, self.settings, self.budget, masses)
+            for name in self.settings.metric_weights
+        }
+        return made | self.own_metrics
+
+    @cached_property
+    def ranges(self) -> Ranges:
+        """The scales of the terms."""
+        return self._find_ranges(self.settings)
 
     def take_ranges(self, ranges: Ranges) -> None:
-        """Use ranges found before for the budget."""
+        """Use ranges found before."""
         if ranges.metrics.keys() != self.weights.keys():
             raise SelectionInputError(
                 f"ranges must be of the settings' metrics {sorted(self.weights)}, they are of {sorted(ranges.metrics)}"
             )
-        self._ranges[self.budget] = ranges
-
-    def ranges(self, budget: int) -> Ranges:
-        """Find the scales of the terms at a budget, once."""
-        if budget not in self._ranges:
-            self._ranges[budget] = self._find_ranges(budget, self.settings)
-        return self._ranges[budget]
+        self.ranges = ranges
 
     def on_scale(self, scales: Ranges) -> Ranges:
         """Return scales that are not the block's own, with what a random selection from the block reaches."""
-        plain = self._find_ranges(self.budget, self.settings.model_copy(update={"normalize": "none"}))
+        plain = self._find_ranges(self.settings.model_copy(update={"normalize": "none"}))
         metrics = {name: replace(term, random=plain.metrics[name].random) for name, term in scales.metrics.items()}
         return Ranges(replace(scales.quality, random=plain.quality.random), metrics)
 
-    def _find_ranges(self, budget: int, settings: SelectionSettings) -> Ranges:
-        self.near_duplicates()  # before the metrics hold anything: to find them takes more memory than to keep them
+    def _find_ranges(self, settings: SelectionSettings) -> Ranges:
+        _ = self.near_duplicates  # before the metrics hold anything: to find them takes more memory than to keep them
         return find_ranges(
             self.rows,
             self.quality,
             settings,
-            self.metrics(budget),
-            budget=budget,
+            self.metrics,
+            budget=self.budget,
             generator=self.generator(),
             knapsack=self.knapsack,
         )
 
-    def scaled(self, budget: int, lamb: float) -> Scaled:
-        """Return the objective of selections of `budget` documents."""
-        ranges = self.ranges(budget)
+    def scaled(self, lamb: float) -> Scaled:
+        """Return the objective of selections of the budget."""
         return weigh(
             self.quality,
-            self.metrics(budget),
-            ranges,
+            self.metrics,
+            self.ranges,
             lamb=lamb,
             weights=self.weights,
-            budget=budget,
+            budget=self.budget,
             knapsack=self.knapsack,
-            near_duplicates=self.near_duplicates(),
+            near_duplicates=self.near_duplicates,
         )
 
+    @cached_property
     def near_duplicates(self) -> tuple[NearDuplicates, float] | None:
-        """Return the term against near-duplicates and its weight; None if the settings leave it out."""
+        """The term against near-duplicates and its weight; None if the settings leave it out."""
         settings = self.settings.near_duplicates
         if not settings.counted:
             return None
-        if self._pairs is None:
-            self._pairs = NearDuplicates.of(self.rows, settings.threshold, self.knapsack)
-        return self._pairs, max(settings.weight, FORBIDDING) if settings.forbid else settings.weight
+        pairs = NearDuplicates.of(self.rows, settings.threshold, self.knapsack)
+        return pairs, max(settings.weight, FORBIDDING) if settings.forbid else settings.weight
 
-    def solve(self, budget: int, history: History, lamb: float, start: Tensor | None = None) -> tuple[Scaled, Solution]:
-        """Maximise the objective of selections of `budget` documents."""
-        scaled = self.scaled(budget, lamb)
+    def solve(self, history: History, lamb: float, start: Tensor | None = None) -> tuple[Scaled, Solution]:
+        """Maximise the objective of selections of the budget."""
+        scaled = self.scaled(lamb)
         return scaled, self.solution(scaled, history, start)
 
     def solution(self, scaled: Scaled, history: History, start: Tensor | None = None) -> Solution:
@@ -226,7 +223,7 @@ class BlockSolver:
 
     def _kept_apart(self, solution: Solution) -> Tensor:
         """Drop the worse of every two near-duplicates and fill up with the next best that have none: (n,) bool."""
-        term = self.near_duplicates()
+        term = self.near_duplicates
         assert term is not None  # noqa: S101 - they are forbidden
         pairs, threshold = term[0], self.settings.near_duplicates.threshold
         most, lengths = int(solution.mask.sum()), None

@@ -5,7 +5,7 @@ are those at which the last unit adds the same in every block: its dual price. A
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -23,7 +23,8 @@ MULTIPLES = (0.25, 1.0, 4.0)
 STEPS = 200  # bisections: past the rounding of float64
 
 
-class Point(NamedTuple):
+@dataclass(frozen=True, order=True)
+class Point:
     """A selection from a block."""
 
     budget: int  # documents or tokens
@@ -63,21 +64,17 @@ class Offer:
         for budget in sorted(set(budgets), key=lambda budget: budget != usual):  # that of the ranges first
             one = settings.model_copy(update={"budget": budget})
             block = checked_block(features, quality, one, device=device, tokens=lengths)
-            ranges = ranges or block.ranges(block.budget)
+            ranges = ranges or block.ranges
             block.take_ranges(ranges)
-            scaled, solution = block.solve(block.budget, History(), settings.lamb)
+            scaled, solution = block.solve(History(), settings.lamb)
             mask = solution.mask.cpu().numpy()
             points.append(Point(budget, int(masses[mask].sum()), scaled.terms(solution.mask)))
         assert ranges is not None  # noqa: S101 - there is at least one budget
         return cls(available, int(masses.sum()), ranges, sorted(points))
 
-    def details(self) -> dict[str, Any]:
-        """Return what `of_details` makes it of, as JSON values."""
-        return asdict(self) | {"points": [point._asdict() for point in self.points]}
-
     @classmethod
     def of_details(cls, details: Mapping[str, Any]) -> Self:
-        """Make it of its details."""
+        """Make it of what `asdict` made of it."""
         points = [Point(**point) for point in details["points"]]
         return cls(details["available"], details["mass"], Ranges.of_details(details["ranges"]), points)
 

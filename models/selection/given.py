@@ -54,8 +54,8 @@ def select_given(
     quality = torch.cat([block.quality, their_quality])
     rows = block.rows.followed_by(earlier)
     both = BlockSolver(rows, quality, settings.model_copy(update={"budget": budget + earlier.n}), {})
-    both.take_ranges(both.on_scale(block.ranges(budget) if ranges is None else ranges))
-    plain = both.scaled(both.budget, settings.lamb)
+    both.take_ranges(both.on_scale(block.ranges if ranges is None else ranges))
+    plain = both.scaled(settings.lamb)
     held = torch.arange(rows.n, device=device) >= n
     generator = block.generator()
     random = [_random_with(held, budget, generator) for _ in range(RANDOM_SELECTIONS)]

@@ -73,11 +73,22 @@ class Rows:
 
     def block(self, rows: slice) -> Tensor:
         """Return consecutive rows, (b, d) float32."""
-        return self._read(rows)
+        return self.take(rows)
 
-    def take(self, index: Tensor) -> Tensor:
-        """Return the rows of an index (b,): (b, d) float32."""
-        return self._read(index)
+    def take(self, rows: slice | Tensor) -> Tensor:
+        """Return consecutive rows, or those of an index (b,): (b, d) float32."""
+        scale, centre, inverse_deviation, final_scale = self._transform
+        block = self._stored[rows]
+        if self._is_final:
+            return block
+        block = block.to(torch.float32, copy=True)
+        if scale is not None:
+            block.mul_(scale[rows, None])
+        if centre is not None and inverse_deviation is not None:
+            block.sub_(centre).mul_(inverse_deviation)
+        if final_scale is not None:
+            block.mul_(final_scale[rows, None])
+        return block
 
     def only(self, index: Tensor) -> "Rows":
         """Return some rows (b,) as separate rows, in the type that they are stored in."""
@@ -93,20 +104,6 @@ class Rows:
             ones = (torch.ones(rows.n, device=self.device) for rows in (self, others))
             scale = torch.cat([one if own is None else own for own, one in zip(scales, ones, strict=True)])
         return Rows(torch.cat([self._stored, others._stored]), scale)
-
-    def _read(self, rows: slice | Tensor) -> Tensor:
-        scale, centre, inverse_deviation, final_scale = self._transform
-        block = self._stored[rows]
-        if self._is_final:
-            return block
-        block = block.to(torch.float32, copy=True)
-        if scale is not None:
-            block.mul_(scale[rows, None])
-        if centre is not None and inverse_deviation is not None:
-            block.sub_(centre).mul_(inverse_deviation)
-        if final_scale is not None:
-            block.mul_(final_scale[rows, None])
-        return block
 
     def standard(self) -> Standard:
         """Compute the mean and the standard deviation of every dimension."""
@@ -160,21 +157,12 @@ class Rows:
             total += (shares if scale is None else shares * scale[rows]) @ self._unscaled(rows)
         return total
 
-    def second_moment(self, weights: Tensor) -> Tensor:
-        """Sum w_i z_i z_i^T over the rows of nonzero weight, or over a mask, (n,): (d, d) float64."""
-        total = torch.zeros((self.d, self.d), dtype=torch.float64, device=self.device)
-        index = weights.nonzero()[:, 0]
-        for part in torch.split(index, self.block_rows):
-            block = self.take(part)
-            total += block.T @ (block * weights[part, None].float())
-        return total
-
-    def second_moment_of(self, index: Tensor) -> Tensor:
-        """Sum z_i z_i^T over some rows (b,): (d, d) float64."""
+    def second_moment(self, index: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Sum w_i z_i z_i^T over some rows (b,), for weights (n,) of all rows, or 1 each: (d, d) float64."""
         total = torch.zeros((self.d, self.d), dtype=torch.float64, device=self.device)
         for part in torch.split(index, self.block_rows):
             block = self.take(part)
-            total += block.T @ block
+            total += block.T @ (block if weights is None else block * weights[part, None].float())
         return total
 
     def square_norms(self) -> Tensor:
@@ -208,7 +196,7 @@ class Rows:
         """Compute the eigenvectors of the second moment of some rows (b,), the main ones last: (d, d) float32."""
         sample = torch.zeros(self.n, device=self.device)
         sample[index] = 1.0
-        vectors: Tensor = torch.linalg.eigh(self.second_moment(sample)).eigenvectors
+        vectors: Tensor = torch.linalg.eigh(self.second_moment(sample.nonzero()[:, 0], sample)).eigenvectors
         return vectors.float()
 
     @property

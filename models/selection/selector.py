@@ -123,7 +123,7 @@ def select(
     if ranges is not None:
         block.take_ranges(ranges)
     history = History(progress)
-    scaled, solution = block.solve(block.budget, history, settings.lamb)
+    scaled, solution = block.solve(history, settings.lamb)
     return block.selection(scaled, solution, history, settings.lamb)
 
 
@@ -149,7 +149,7 @@ def term_ranges(
         If an input cannot be selected from.
     """
     block = checked_block(features, quality, settings, device=device, tokens=tokens, quality_weights=quality_weights)
-    return block.ranges(block.budget)
+    return block.ranges
 
 
 def check_reads(settings: SelectionSettings, also: SelectorInputs) -> None:

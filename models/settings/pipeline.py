@@ -22,11 +22,7 @@ from fineweb_mask.models.settings.base import DeviceName, Settings, constants
 from fineweb_mask.models.settings.embedding import FROM_QUALITY, EmbeddingSettings
 from fineweb_mask.models.settings.engine import EngineSettings
 from fineweb_mask.models.settings.output import TEXT_IS_NO_GROUP, MaterializeSettings, ReportSettings
-from fineweb_mask.models.settings.quality import (
-    ClassesScorerSettings,
-    EduScorerSettings,
-    QualitySettings,
-)
+from fineweb_mask.models.settings.quality import ClassesScorerSettings, EduScorerSettings, QualitySettings
 from fineweb_mask.models.settings.selection import METRICS, GroupSettings, SelectionSettings, Solver
 from fineweb_mask.models.settings.selectors.options import GivenSettings
 from fineweb_mask.models.settings.selectors.registry import missing_inputs

@@ -7,6 +7,7 @@ the weight of diversity.')
 
 import json
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any, NamedTuple
 
 from fineweb_mask.models.errors import SettingsError
@@ -63,28 +64,22 @@ def _walk(schema: JsonSchema, defined: JsonSchema, prefix: str) -> Iterator[Sett
     for name, field in schema["properties"].items():
         key = f"{prefix}{name}"
         nested = list(_nested(field))
-        kinds = {reference: _kind(defined[reference]) for reference in nested}
         if not nested or "description" in field:
             yield _setting(key, field, is_required=name in schema.get("required", ()))
         for reference in nested:
-            kind = kinds[reference]
-            yield from _walk(defined[reference], defined, f"{key}{f'[{kind}]' if kind else ''}.")
+            section = defined[reference]
+            kind = section["properties"].get("kind", {}).get("const")
+            yield from _walk(section, defined, f"{key}[{kind}]." if kind else f"{key}.")
 
 
 def _nested(field: JsonSchema) -> Iterator[str]:
     """Yield the names of the schemas of a field's own fields; of several, it takes one."""
     if "$ref" in field:
         yield field["$ref"].rpartition("/")[2]
-    for part in (*field.get("anyOf", ()), *field.get("oneOf", ()), *field.get("allOf", ())):
-        yield from _nested(part)
-    for part in (field.get("items"), field.get("additionalProperties")):
+    branches = (field.get(name, ()) for name in ("anyOf", "oneOf", "allOf"))
+    for part in (*chain.from_iterable(branches), field.get("items"), field.get("additionalProperties")):
         if isinstance(part, Mapping):
             yield from _nested(part)
-
-
-def _kind(schema: JsonSchema) -> str | None:
-    kind = schema["properties"].get("kind", {}).get("const")
-    return None if kind is None else str(kind)
 
 
 def _setting(key: str, field: JsonSchema, *, is_required: bool) -> Setting:

@@ -66,17 +66,17 @@ def _constants(model: type[Settings], before: str = "") -> Iterator[tuple[str, s
         fixed = json.dumps(value).strip('"')
         yield f"{before}{name}", f"it is {fixed} for all recipes now: leave it out"
     for name, field in model.model_fields.items():
-        for section, place in _sections(field.annotation, f"{before}{name}"):
+        for section, place in sections_in(field.annotation, f"{before}{name}"):
             yield from _constants(section, f"{place}.")
 
 
-def _sections(annotation: Any, key: str) -> Iterator[tuple[type[Settings], str]]:  # noqa: ANN401
+def sections_in(annotation: Any, key: str = "") -> Iterator[tuple[type[Settings], str]]:  # noqa: ANN401
     """Yield the classes of the sections that a setting may hold, with their keys."""
     if isinstance(annotation, type) and issubclass(annotation, Settings):
         yield annotation, key
     inner = f"{key}.*" if get_origin(annotation) in {list, dict} else key
     for argument in get_args(annotation):
-        yield from _sections(argument, inner)
+        yield from sections_in(argument, inner)
 
 
 REMOVED: Mapping[str, str] = {**dict(_constants(PipelineSettings)), **INSTEAD}

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings.pipeline import PipelineSettings
-from fineweb_mask.models.settings.removed import instead_of, instead_of_value
+from fineweb_mask.models.settings.removed import instead_of, instead_of_value, sections_in
 from fineweb_mask.models.urls import redacted
 
 UNION_BRANCH = re.compile(r"(literal|list|dict|kind)\[|\[key\]$")
@@ -97,12 +97,6 @@ def _allowed_keys(location: Sequence[int | str], model: type[BaseModel]) -> list
         if chosen := KIND.match(str(part)):
             model = next((one for one in branches if chosen[1] in get_args(one.model_fields["kind"].annotation)), model)
         elif (field := model.model_fields.get(str(part))) is not None:
-            branches = _models_in(field.annotation)
+            branches = [section for section, _ in sections_in(field.annotation)]
             model = next(iter(branches), model)
     return list(model.model_fields)
-
-
-def _models_in(annotation: Any) -> list[type[BaseModel]]:  # noqa: ANN401
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [model for argument in get_args(annotation) for model in _models_in(argument)]

@@ -9,8 +9,9 @@ compared before it runs.
 import json
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO, NamedTuple
@@ -77,11 +78,8 @@ class Answer:
 
     def write_csv(self, stream: BinaryIO) -> None:
         """Write a CSV file with a header; a null is an empty field, an empty text is ""."""
-        reader = self._reader(", ".join(self._for_csv()))
         options = pa_csv.WriteOptions(quoting_style="needed")
-        with pa_csv.CSVWriter(stream, reader.schema, write_options=options) as writer:
-            for batch in _batches(reader):
-                writer.write_batch(batch)
+        self._write(", ".join(self._for_csv()), partial(pa_csv.CSVWriter, stream, write_options=options))
 
     def _for_csv(self) -> Iterator[str]:
         for place, (name, kind) in enumerate(zip(self.columns, self.relation.types, strict=True), start=1):
@@ -111,14 +109,14 @@ class Answer:
 
     def write_parquet(self, stream: BinaryIO) -> None:
         """Write a Parquet file."""
-        reader = self._reader("*")
-        with pq.ParquetWriter(stream, reader.schema, compression="zstd") as writer:
+        self._write("*", partial(pq.ParquetWriter, stream, compression="zstd"))
+
+    def _write(self, columns: str, writer_of: Callable[[pa.Schema], Any]) -> None:
+        with _explained():
+            reader = self.relation.project(columns).to_arrow_reader(BATCH_ROWS)
+        with writer_of(reader.schema) as writer:
             for batch in _batches(reader):
                 writer.write_batch(batch)
-
-    def _reader(self, columns: str) -> pa.RecordBatchReader:
-        with _explained():
-            return self.relation.project(columns).to_arrow_reader(BATCH_ROWS)
 
 
 def _batches(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:

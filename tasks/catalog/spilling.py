@@ -10,8 +10,7 @@ from pathlib import Path
 import duckdb
 
 from fineweb_mask.models.errors import WorkspaceError
-from fineweb_mask.tasks.storage.atomic import make_folder
-from fineweb_mask.tasks.storage.disk_errors import disk_errno, disk_errors_explained, space_left
+from fineweb_mask.tasks.storage.atomic import disk_errno, disk_errors_explained, make_folder, space_left
 
 MEMORY = re.compile(r"([\d.]+)\s*(\w+)")
 UNCHANGED = "what was finished before is unchanged"
@@ -62,7 +61,10 @@ def spilling_database(
         config["threads"] = max(1, (os.cpu_count() or 1) // at_once)
     try:
         with duckdb.connect(str(spill / file) if file else ":memory:", config=config) as connection:
-            _hide_progress(connection)
+            # DuckDB's progress bar is on in terminals; in a notebook without ipywidgets it cannot be set
+            [shown] = connection.execute("SELECT current_setting('enable_progress_bar')").fetchall()
+            if shown[0]:
+                connection.execute("SET enable_progress_bar = false")
             yield connection
     except duckdb.OutOfMemoryException as error:
         raise WorkspaceError(f"{work}: {too_little(error, spill, memory_limit, elsewhere)}; {UNCHANGED}") from error
@@ -97,10 +99,3 @@ def share_of(memory_limit: str, databases: int) -> str:
     if found is None or databases == 1:
         return memory_limit
     return f"{float(found[1]) / databases:g}{found[2]}"
-
-
-def _hide_progress(connection: duckdb.DuckDBPyConnection) -> None:
-    """Turn off DuckDB's progress bar, which is on in terminals; in a notebook without ipywidgets it cannot be set."""
-    shown = connection.execute("SELECT current_setting('enable_progress_bar')").fetchone()
-    if shown is not None and shown[0]:
-        connection.execute("SET enable_progress_bar = false")

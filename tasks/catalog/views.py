@@ -9,7 +9,9 @@ the working folder of DuckDB or to its `file_search_path`.
 import glob
 from collections import Counter
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -28,24 +30,14 @@ from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.parquet import read_table
 from fineweb_mask.tasks.storage.remote.copies import ensure_local, local_copies
 from fineweb_mask.tasks.workspace.records.runs import FOLDER as RUNS
+from fineweb_mask.tasks.workspace.records.runs import QuarantinedShard, RunRecord
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.shard_files import NEAR, ShardFiles
 from fineweb_mask.tasks.workspace.stage_parquet import read_footer
 from fineweb_mask.tasks.workspace.workspace import LAST_RUN, Workspace
 
 NAME = "catalog.duckdb"
-VIEWS = (
-    "documents",
-    "scores",
-    "masks",
-    "selected",
-    "embeddings",
-    "runs",
-    "drops",
-    "dropped",
-    "known",
-    "near_duplicates",
-)
+VIEWS = tuple("documents scores masks selected embeddings runs drops dropped known near_duplicates".split())
 FILES = pa.schema([(name, pa.string()) for name in ("stage", "shard", "path")])
 DROPS = pa.schema([*((name, pa.string()) for name in ("shard", "stage", "reason")), ("documents", pa.int64())])
 ROOT = r"regexp_extract(current_setting('temp_directory'), '^(.*/|)catalog[.]duckdb[.]tmp$', 1, 's')"
@@ -53,28 +45,16 @@ ROOT = r"regexp_extract(current_setting('temp_directory'), '^(.*/|)catalog[.]duc
 ESCAPED = rf"regexp_replace({ROOT}, '([*?\[])', '[\1]', 'g')"
 """SQL expression for the beginning of a pattern that finds files of the workspace."""
 
-RUN_COLUMNS = {
-    "started": "TIMESTAMP",
-    "seconds": "DOUBLE",
-    "flow": "VARCHAR",
-    "status": "VARCHAR",
-    "error": "VARCHAR",
-    "stages_run": "VARCHAR[]",
-    "stages_cached": "VARCHAR[]",
-    "documents_in": "BIGINT",
-    "documents_selected": "BIGINT",
-    "tokens_in": "BIGINT",
-    "tokens_selected": "BIGINT",
-    "select_ratio": "DOUBLE",
-    "lamb": "DOUBLE",
-    "solver": "VARCHAR",
-    "objective": "DOUBLE",
-    "set_aside": "STRUCT(shard VARCHAR, reason VARCHAR)[]",
-    "recipe": "JSON",
-    "flow_run": "VARCHAR",
-    "version": "VARCHAR",
-    "commit": "VARCHAR",
+RUN_TYPES: dict[Any, str] = {
+    datetime: "TIMESTAMP",
+    float: "DOUBLE",
+    float | None: "DOUBLE",
+    int | None: "BIGINT",
+    list[str]: "VARCHAR[]",
+    list[QuarantinedShard]: "STRUCT(shard VARCHAR, reason VARCHAR)[]",
+    dict[str, Any]: "JSON",
 }
+"""DuckDB's types of those fields of a run's record that are no texts."""
 
 
 def identifier(name: str) -> str:
@@ -159,8 +139,7 @@ def _views(connection: duckdb.DuckDBPyConnection, workspace: Workspace, shards: 
     """Create the tables and macros that the views read, and return the views' queries."""
     connection.execute(f"CREATE MACRO in_workspace(files) AS list_transform(files, lambda file: {ESCAPED} || file)")
     connection.execute("CREATE SCHEMA stored")
-    _write_files(connection, shards)
-    _write_drops(connection, workspace, shards)
+    _write_tables(connection, workspace, shards)
     documents = [shard.documents for shard in shards]
     footers = [read_footer(workspace.root / file.path) for file in documents]
     schemas = {footer.schema.to_arrow_schema().remove_metadata() for footer in footers if footer is not None}
@@ -233,10 +212,11 @@ def _rows_of(
 
 
 def _runs(workspace: Workspace) -> str:
-    columns = ", ".join(f"'{name}': '{kind}'" for name, kind in RUN_COLUMNS.items())
+    types = {name: RUN_TYPES.get(field.annotation, "VARCHAR") for name, field in RunRecord.model_fields.items()}
     if not workspace.files(f"{RUNS}/*.json"):
-        nulls = ", ".join(f"NULL::{kind} AS {name}" for name, kind in RUN_COLUMNS.items())
+        nulls = ", ".join(f"NULL::{kind} AS {name}" for name, kind in types.items())
         return f"SELECT {nulls} WHERE false"
+    columns = ", ".join(f"'{name}': '{kind}'" for name, kind in types.items())
     return f"""
         FROM read_json({ESCAPED} || '{RUNS}/*.json', columns = {{{columns}}}, format = 'unstructured',
                        hive_partitioning = false)
@@ -244,14 +224,11 @@ def _runs(workspace: Workspace) -> str:
         """
 
 
-def _write_files(connection: duckdb.DuckDBPyConnection, shards: Sequence[ShardFiles]) -> None:
+def _write_tables(connection: duckdb.DuckDBPyConnection, workspace: Workspace, shards: Sequence[ShardFiles]) -> None:
     stages = ("documents", "duplicates", "scores", "embeddings", "masks")
     files = [(stage, getattr(shard, stage)) for shard in shards for stage in stages]
     rows = [{"stage": stage, "shard": file.name, "path": file.path} for stage, file in files if file.path]
     connection.from_arrow(pa.Table.from_pylist(rows, schema=FILES)).create("stored.files")
-
-
-def _write_drops(connection: duckdb.DuckDBPyConnection, workspace: Workspace, shards: Sequence[ShardFiles]) -> None:
     rows = [
         {"shard": shard.name, "stage": stage, "reason": reason, "documents": documents}
         for shard in shards

@@ -30,7 +30,7 @@ from fineweb_mask.tasks.comparison.figures import (
 from fineweb_mask.tasks.reporting import charts
 from fineweb_mask.tasks.reporting.labels import MapLabel, Series
 from fineweb_mask.tasks.reporting.page import Column, Figure, Page, PageJob, Section, Table, Tile
-from fineweb_mask.tasks.source.column_checks import document_columns
+from fineweb_mask.tasks.source.columns import document_columns
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.storage.parquet import read_metadata, read_schema, read_table
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task

@@ -40,7 +40,6 @@ from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.references import StageFile, digest
 
 if TYPE_CHECKING:
-    from fineweb_mask.models.comparison.sweep import Swept
     from fineweb_mask.models.selection.problem.measures import Measures
     from fineweb_mask.models.selection.problem.normalisation import Ranges
 
@@ -77,8 +76,7 @@ def check_selectors(names: list[str], missing: Mapping[str, str] | None = None) 
         elif name not in SELECTORS:
             raise SelectorError(f"selectors may be {', '.join([ALL, *SELECTORS])}, received {name!r}")
         elif name in missing:
-            remedy = missing[name]
-            raise SelectorError(f"selector {name}: {remedy}")
+            raise SelectorError(f"selector {name}: {missing[name]}")
         else:
             found.append(name)
     if not found:
@@ -235,12 +233,25 @@ def _sweep(job: VariantJob, group: Group) -> None:
 
     A file holds the masks of all values, one column each, because every solve starts from the result of the last.
     """
+    from fineweb_mask.models.comparison.sweep import sweep
+    from fineweb_mask.models.forward.device import choose_device
+
     chosen = {lamb: np.zeros(len(group.candidate), dtype=bool) for lamb in job.lambs}
     names = np.full(len(group.candidate), None, dtype=object)
     described, seconds = list[dict[str, Any]](), dict.fromkeys(map(str, job.lambs), 0.0)
+    device = choose_device(job.settings.device)
     for block in group.blocks():
         names[block.rows] = block.name
-        swept = _swept(job, block)
+        with gpu_slot(device):
+            swept = sweep(
+                block.vectors,
+                block.quality,
+                block_settings(job.settings, block),
+                job.lambs,
+                device=device,
+                tokens=block.tokens,
+                ranges=ranges_of(job.ranges, block),
+            )
         measures = measures_of(job, block)
         for lamb, selection, spent in swept:
             chosen[lamb][block.rows[selection.indices]] = True
@@ -254,23 +265,6 @@ def _sweep(job: VariantJob, group: Group) -> None:
 
     note_seconds(job, seconds)
     write_shards(group, pa.schema([ROW, pa.field("block", pa.string()), *fields]), columns, described)
-
-
-def _swept(job: VariantJob, block: Block) -> "list[Swept]":
-    from fineweb_mask.models.comparison.sweep import sweep
-    from fineweb_mask.models.forward.device import choose_device
-
-    device = choose_device(job.settings.device)
-    with gpu_slot(device):
-        return sweep(
-            block.vectors,
-            block.quality,
-            block_settings(job.settings, block),
-            job.lambs,
-            device=device,
-            tokens=block.tokens,
-            ranges=ranges_of(job.ranges, block),
-        )
 
 
 def measures_of(job: BlocksJob, block: Block) -> "Measures":

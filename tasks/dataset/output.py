@@ -1,19 +1,113 @@
-"""Resolve and check where a dataset is written, a folder or a URL, before any work starts."""
+"""Say where a dataset is written, check it, write the record, and publish it so that readers see one version.
 
+The provenance record, provenance.json, holds the SHA-256 of every file of the dataset, the card among them. The card,
+README.md, ends with the SHA-256 of the record, taken without the card's own entry. So no file can be changed alone.
+
+Object stores cannot rename a folder. The data of each version is therefore in a separate folder, `data-<version>`,
+named by the keys of what it is made of, so that its files can be uploaded as soon as they are written. Then
+provenance.json and README.md are replaced, each atomically; the header of README.md names the folder of the data. Last,
+the folders of older versions are deleted. If a publication is killed, README.md still describes a complete dataset, and
+the next publication resumes.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
-from fineweb_mask.models.errors import SettingsError
+from fineweb_mask.models.errors import SettingsError, WorkspaceError
 from fineweb_mask.models.settings import MaterializeSettings
 from fineweb_mask.models.urls import is_url
-from fineweb_mask.tasks.dataset.publish import CARD, PROVENANCE, VERSION_FOLDER, publishing_to
+from fineweb_mask.tasks.storage.remote.copies import upload_order
+from fineweb_mask.tasks.storage.remote.lease import HeldError, lease
 from fineweb_mask.tasks.storage.remote.object_store import Store
-from fineweb_mask.tasks.workspace.manifest import read_manifest
+from fineweb_mask.tasks.workspace.manifest import Manifest, ManifestFile, read_manifest, write_manifest
+from fineweb_mask.tasks.workspace.references import StageKey
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
+VERSION_FOLDER, DATA_FILE = re.compile(r"data-[0-9a-f]{8}"), re.compile(r"data-[0-9a-f]{8}/")
+PROVENANCE, CARD = "provenance.json", "README.md"
 MATERIALIZE = "materialize"
 OF_A_DATASET = frozenset({CARD, PROVENANCE, "data", "plots", ".cache", ".gitattributes", ".DS_Store"})
 """What may be in the folder of a dataset; the hub's client and a file browser make the hidden ones."""
+CHECKSUM = "\nSHA-256 of `provenance.json`, without the entry of this card: `{}`\n"
+CHECKSUM_LINE = re.compile(re.escape(CHECKSUM).replace(r"\{\}", "([0-9a-f]{64})") + r"\Z")
+
+
+def publish(folder: Path, url: str, data: str) -> None:
+    """Replace the dataset at a URL.
+
+    Parameters
+    ----------
+    folder
+        The card README.md, the record provenance.json, which names all files of the dataset, and those of them that are
+        not at the URL yet.
+    url
+        The folder that readers use. Other files in it are not touched.
+    data
+        The folder of the data in it, `data-` and eight hex digits.
+
+    Raises
+    ------
+    WorkspaceError
+        If the card, the record, or a file that the record names is missing, or another run is publishing there.
+    RemoteError
+        If the URL cannot be written; the old dataset is then still complete.
+    """
+    record = read_manifest(folder / PROVENANCE)
+    if record is None or not (folder / CARD).is_file():
+        raise WorkspaceError(f"{folder} cannot be published: it must hold {CARD} and {PROVENANCE}")
+    store = Store(url)
+    try:
+        with publishing_to(store, folder):
+            _send(store, folder, record, data)
+    except HeldError as error:
+        raise WorkspaceError(str(error)) from error
+
+
+def publishing_to(store: Store, folder: Path) -> AbstractContextManager[None]:
+    """Lock the dataset at a URL, to which `folder` is published."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    return lease(store, folder.parent / f".{hashlib.sha256(store.url.encode()).hexdigest()[:12]}.lease")
+
+
+def _send(store: Store, folder: Path, record: Manifest, data: str) -> None:
+    present = store.list_files()
+    for name, file in record.files.items():
+        if not (folder / name).is_file() and (name not in present or present[name].bytes != file.bytes):
+            raise WorkspaceError(f"{folder} cannot be published: {store.url_of(name)} is missing: run again")
+    for path in upload_order(folder):
+        name = path.relative_to(folder).as_posix()
+        is_data = name.startswith(f"{data}/")  # same name, same content
+        if not is_data or name not in present or present[name].bytes != path.stat().st_size:
+            present[name] = store.upload(path, name)
+    store.delete([name for name in present if DATA_FILE.match(name) and not name.startswith(f"{data}/")])
+
+
+def published(url: str) -> Manifest | None:
+    """Return the provenance record of the dataset at a URL if all its files exist with the recorded size, else None.
+
+    Raises
+    ------
+    RemoteError
+        If the URL does not answer or denies access.
+    """
+    store = Store(url)
+    present = store.list_files()
+    record = store.read_tagged(PROVENANCE)
+    if record is None:
+        return None
+    try:
+        manifest = Manifest.model_validate_json(record.content)
+    except ValueError:
+        return None
+    is_whole = all(name in present and present[name].bytes == file.bytes for name, file in manifest.files.items())
+    card, there = manifest.files.get(CARD), store.read_tagged(CARD)  # one of an older version may have the same size
+    has_card = card is None or (there is not None and hashlib.sha256(there.content).hexdigest() == card.sha256)
+    return manifest if is_whole and has_card else None
 
 
 class OutputError(SettingsError):
@@ -74,3 +168,46 @@ class Output(NamedTuple):
         if self.url is not None:
             return Store(self.url).info(PROVENANCE) is not None
         return read_manifest(self.folder / PROVENANCE) is not None
+
+
+def write_record(
+    folder: Path,
+    key: StageKey,
+    files: Iterable[Path],
+    details: Mapping[str, Any],
+    more: Mapping[str, ManifestFile] | None = None,
+) -> None:
+    """Write the record of a dataset, and its hash at the end of the card, instead of an earlier one.
+
+    Parameters
+    ----------
+    folder
+        The dataset's folder, with the card.
+    key
+        What the dataset was made with.
+    files
+        The files in it, with the card.
+    details
+        What else is recorded.
+    more
+        The size and hash of files that are elsewhere, by name.
+    """
+    card, others = folder / CARD, [file for file in files if file != folder / CARD]
+    write_manifest(folder / PROVENANCE, key, others, details, more=more)
+    text = CHECKSUM_LINE.sub("", card.read_text(encoding="utf-8"))
+    checksum = CHECKSUM.format(record_digest((folder / PROVENANCE).read_bytes()))
+    card.write_text(text + checksum, encoding="utf-8")
+    write_manifest(folder / PROVENANCE, key, [*others, card], details, more=more)
+
+
+def record_digest(record: bytes) -> str:
+    """Return the SHA-256 of the content of a provenance.json, as sorted JSON, without the entry of the card."""
+    content = json.loads(record)
+    content["files"].pop(CARD, None)
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def digest_on_card(card: str) -> str | None:
+    """Return the hash of the record that a card ends with, or None if it has none."""
+    found = CHECKSUM_LINE.search(card)
+    return None if found is None else found[1]

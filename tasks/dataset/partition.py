@@ -1,4 +1,4 @@
-"""Write the dataset's files of one partition.
+"""Divide a corpus into partitions, and write the dataset's files of each.
 
 A partition is some shards, one after the other in the order of their names, whose selected rows become separate dataset
 files: one, or a few, in each folder of the layout. It is made in one pass over its shards, by a job that holds only
@@ -6,14 +6,19 @@ their references, with a separate DuckDB; its output depends on no other partiti
 several at a time, and a run that was killed writes only those that it had not finished. `Parts` keeps them.
 
 Before a partition is kept, its files are read back: their rows and tokens must be those that the masks select.
+
+Where partitions begin depends on the source and the settings alone, never on how many jobs run at once. A partition is
+as many shards as have source files of `materialize.partition_size` bytes: a small corpus is one partition, whose files
+are what one job would write. With more than 512 of them the size is doubled until there are not, so that the number of
+jobs stays small.
 """
 
 import base64
 import shutil
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import groupby
+from itertools import accumulate, groupby, pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,11 +28,13 @@ import pyarrow as pa
 
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.runtime.progress import track_by_size
+from fineweb_mask.models.runtime.stopping import raise_if_stopped
+from fineweb_mask.models.schemas import with_text
 from fineweb_mask.models.settings import MaterializeSettings
 from fineweb_mask.tasks.catalog.spilling import spilling_database
 from fineweb_mask.tasks.dataset.output import MATERIALIZE
 from fineweb_mask.tasks.dataset.parts import DATA, MANIFEST, Parts
-from fineweb_mask.tasks.dataset.rows import SelectedDocuments, ShardPaths
+from fineweb_mask.tasks.dataset.rows import SelectedDocuments, ShardPaths, common_schema
 from fineweb_mask.tasks.dataset.writers import WRITERS, Written, read_back
 from fineweb_mask.tasks.inference.prefetch import background_writer
 from fineweb_mask.tasks.source.discovery import SourceShard
@@ -39,12 +46,20 @@ from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.manifest import manifest_reference, write_manifest
 from fineweb_mask.tasks.workspace.references import StageFile, digest
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
-from fineweb_mask.tasks.workspace.stage_parquet import read_fingerprint
+from fineweb_mask.tasks.workspace.stage_parquet import read_fingerprint, read_footer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 NO_FOOTER = "it is missing, or its footer cannot be read"
 IN_FILES = {"layout", "format", "file_size", "row_group_size", "shuffle", "seed"}
 """Settings on which the bytes or names of the files depend."""
+MOST_PARTITIONS = 512
+FOOTER_THREADS = 16
+NOT_IN_FILES = {"output", "memory_limit", "spill", "export"}
+"""Settings of which no byte of the dataset depends."""
+ON_THE_CARD = {"title", "license", "source_datasets"}
+"""Settings of which only the card and the record depend."""
+FORMER_VERSIONS = [1, 3]
+"""Of stages that were once: the version of a dataset's files holds them, so that files uploaded before are found."""
 
 
 class PartitionJob(StageJob):
@@ -70,6 +85,11 @@ class PartitionJob(StageJob):
     def parts(self) -> Parts:
         """Where the files are kept until all partitions are written."""
         return Parts.of(self.workspace, self.settings, self.version)
+
+    @property
+    def spill(self) -> Path:
+        """The folder that its database spills into."""
+        return _spill_folder(self.workspace, self.settings) / self.key.fingerprint[:16]
 
     def depends_on(self) -> Dependencies:
         """Return the settings that change the files' bytes or names, and the files that are read."""
@@ -105,14 +125,21 @@ def write_partition(job: PartitionJob) -> None:
     job.parts.output.check()
     for shard in job.shards:
         check_inputs(job.workspace, shard)
-    with job.parts.written(job.key) as folder, _database(job) as connection:
+    spilled = spilling_database(
+        job.spill,
+        job.settings.memory_limit,
+        f"{job.kind} {job.name}",
+        at_once=job.at_once,
+        setting="materialize.spill",
+        file="chosen.duckdb",
+    )
+    with job.parts.written(job.key) as folder, spilled as connection:
         paths = [_paths(job, shard) for shard in job.shards]
-        documents = SelectedDocuments(connection, paths, job.settings, schema_of(job.columns))
+        columns = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(job.columns)))
+        documents = SelectedDocuments(connection, paths, job.settings, columns)
         longest = _write(job, documents, folder / DATA)
-        written, expected = (
-            read_back(tree_files(folder / DATA), connection, longest),
-            Written(documents.rows, documents.tokens),
-        )
+        written = read_back(tree_files(folder / DATA), connection, longest)
+        expected = Written(documents.rows, documents.tokens)
         if written != expected:
             raise WorkspaceError(
                 f"the dataset's files hold {written.rows:,} documents of {written.tokens:,} tokens, "
@@ -152,7 +179,7 @@ def _paths(job: PartitionJob, shard: ShardFiles) -> ShardPaths:
     documents, scores, masks = (job.workspace.resolve(file) for file in (shard.documents, shard.scores, shard.masks))
     texts = documents
     if TextSource.of(shard.documents) is not None:
-        texts = _spill(job) / f"{shard.name}.parquet"
+        texts = job.spill / f"{shard.name}.parquet"
         selected = read_table(masks, columns=["selected"])["selected"].to_numpy()
         write_with_texts(job.workspace, shard.documents, texts, np.flatnonzero(selected))
     return ShardPaths(str(documents), str(scores), str(masks), str(texts))
@@ -169,16 +196,6 @@ def _sources(job: PartitionJob) -> list[dict[str, Any]]:
         }
         for shard, source in zip(job.shards, job.sources, strict=True)
     ]
-
-
-def text_of(schema: pa.Schema) -> str:
-    """Return a schema as `PartitionJob.columns` holds it."""
-    return base64.b64encode(schema.serialize()).decode()
-
-
-def schema_of(text: str) -> pa.Schema:
-    """Return the schema that `text_of` returned as a text."""
-    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
 
 
 def fingerprints(shards: Sequence[ShardFiles]) -> list[list[str]]:
@@ -225,16 +242,120 @@ def remove_spilled(workspace: Workspace, settings: MaterializeSettings) -> None:
     shutil.rmtree(_spill_folder(workspace, settings), ignore_errors=True)
 
 
-def _spill(job: PartitionJob) -> Path:
-    return _spill_folder(job.workspace, job.settings) / job.key.fingerprint[:16]
+class Partitioning:
+    """The partitions of a corpus.
+
+    Parameters
+    ----------
+    root
+        The workspace's folder, or its URL.
+    shards
+        What is selected from.
+    sources
+        The source's files of all shards, by name, those that are not selected from among them.
+    settings
+        How the dataset is written.
+    at_once
+        Jobs that run at the same time.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        shards: Iterable[ShardFiles],
+        sources: Mapping[str, SourceShard],
+        settings: MaterializeSettings,
+        at_once: int = 1,
+    ) -> None:
+        self.shards = sorted(shards, key=lambda shard: shard.name)
+        """What is selected from, in the order of the names."""
+        self.inputs = digest(fingerprints(self.shards))
+        """Digest of all shards' fingerprints."""
+        made_with = [*FORMER_VERSIONS, PartitionJob.stage.version]
+        written = settings.digested(exclude=NOT_IN_FILES | ON_THE_CARD)
+        packages = [pa.__version__, duckdb.__version__]  # other ones may write other bytes
+        self.version = digest([self.inputs, written, made_with, packages])[:8]
+        """The version of the dataset's files: eight hex digits."""
+        self._root = root
+        self._sources = sources
+        self._settings = settings
+        self._at_once = at_once
+
+    def jobs(self) -> list[PartitionJob]:
+        """Return the jobs of all partitions that have shards; the footers of all shards' documents are read.
+
+        Raises
+        ------
+        DamagedFileError
+            If one cannot be read.
+        """
+        names = sorted(self._sources)
+        places = divide([self._sources[name].bytes for name in names], self._settings.partition_size)
+        by_name = {shard.name: shard for shard in self.shards}
+        divided = [[by_name[name] for name in names[place.start : place.stop] if name in by_name] for place in places]
+        corpus = digest([[name, self._sources[name].fingerprint] for name in names])
+        columns = read_columns(Workspace(self._root), [shard.documents.path for shard in self.shards])
+        return [
+            PartitionJob(
+                root=self._root,
+                settings=self._settings,
+                version=self.version,
+                number=number,
+                partitions=len(divided),
+                shards=shards,
+                sources=[self._sources[shard.name] for shard in shards],
+                columns=columns,
+                corpus=corpus,
+                at_once=min(self._at_once, len(divided)),
+            )
+            for number, shards in enumerate(divided)
+            if shards
+        ]
+
+    def remove_left(self) -> None:
+        """Remove the parts that a run left which was killed after it had put the dataset in place."""
+        workspace = Workspace(self._root)
+        parts = Parts.of(workspace, self._settings, self.version)
+        if workspace.exists(parts.folder):
+            with workspace.alone():
+                parts.remove(job.key for job in self.jobs())
 
 
-def _database(job: PartitionJob) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
-    return spilling_database(
-        _spill(job),
-        job.settings.memory_limit,
-        f"{job.kind} {job.name}",
-        at_once=job.at_once,
-        setting="materialize.spill",
-        file="chosen.duckdb",
-    )
+def read_columns(workspace: Workspace, documents: Sequence[str]) -> str:
+    """Return the columns that shards' documents have together, from the footers of their files."""
+    with ThreadPoolExecutor(FOOTER_THREADS) as threads:
+        columns = common_schema(list(threads.map(partial(_schema, workspace), documents)))
+    return base64.b64encode(columns.serialize()).decode()
+
+
+def _schema(workspace: Workspace, path: str) -> pa.Schema:
+    raise_if_stopped()
+    footer = read_footer(workspace.root / path)
+    if footer is None:
+        raise DamagedFileError(str(workspace.root / path), NO_FOOTER)
+    return with_text(footer.schema.to_arrow_schema().remove_metadata())
+
+
+def divide(sizes: Sequence[int], target: int) -> list[range]:
+    """Divide shards into partitions, in their order.
+
+    Parameters
+    ----------
+    sizes
+        Bytes of every shard.
+    target
+        Bytes from which a partition is full.
+
+    Examples
+    --------
+    >>> divide([3, 3, 3, 3, 3], target=6)
+    [range(0, 2), range(2, 4), range(4, 5)]
+    """
+    while sum(sizes) > target * MOST_PARTITIONS:
+        target *= 2
+    ends, full = [0], 0
+    for index, until in enumerate(accumulate(sizes), 1):
+        if until - full >= target or index == len(sizes):
+            ends.append(index)
+            full = until
+    return [range(start, end) for start, end in pairwise(ends)]

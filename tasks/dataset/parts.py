@@ -24,8 +24,7 @@ from typing import NamedTuple, Self
 
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.settings import MaterializeSettings
-from fineweb_mask.tasks.dataset.output import Output
-from fineweb_mask.tasks.dataset.publish import PROVENANCE, publish
+from fineweb_mask.tasks.dataset.output import PROVENANCE, Output, publish
 from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, remove_file, tree_files
 from fineweb_mask.tasks.storage.remote.copies import size_of, upload_order
 from fineweb_mask.tasks.storage.remote.object_store import Store

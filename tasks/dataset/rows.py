@@ -1,25 +1,28 @@
 """Read the rows of a partition: DuckDB joins documents, scores and masks, and returns the selected rows in order.
 
 DuckDB compares no checksums, so those of the files are compared before it reads them. Every read is checked: rows come
-in their order, none is repeated, and at the end none is missing.
+in their order, none is repeated, and at the end none is missing. Each folder of the dataset holds the rows of one value
+of the column that the layout names.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import duckdb
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from fineweb_mask.models.columns import wider_type
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.schemas import MEASURED, ROW, SOURCE_ROW, TIMES, masks_schema
 from fineweb_mask.models.settings import FLAT, MaterializeSettings
 from fineweb_mask.tasks.catalog.views import identifier, literal, pattern_of
-from fineweb_mask.tasks.dataset.folders import Folder, check_folders, folder_name
 from fineweb_mask.tasks.storage.parquet import check_columns, read_schema
+from fineweb_mask.tasks.workspace.references import digest
 
 UNKNOWN = "unknown"
 BATCH_ROWS = 8_192
@@ -27,6 +30,14 @@ ORDER = ("_folder", "_shard", "_row")
 """The columns that rows are sorted by."""
 NESTED = 2.0
 """Maximum mean reads of a shard, one for each folder with documents of it. Above that, all rows are sorted instead."""
+MAX_FOLDER_NAME = 200  # file systems allow 255 bytes
+DUMP = re.compile(r"CC-MAIN-[0-9-]+")
+"""A name of one of Common Crawl's dumps, which keeps its capitals."""
+UNSAFE = re.compile(r"%..|[A-Z]|^[._]|\.$")
+"""In a quoted name: an escape, or a character that some reader or disk does not take as it is."""
+TAKEN = re.compile(r"cc-main-[0-9-]+|(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?")
+"""Names that a disk which ignores case takes for a dump's, and names of Windows's devices."""
+MAX_FOLDERS = 10_000
 
 
 class ShardPaths(NamedTuple):
@@ -36,6 +47,16 @@ class ShardPaths(NamedTuple):
     scores: str
     masks: str
     texts: str  # documents with their texts; the same file, or one of the selected rows
+
+
+class Folder(NamedTuple):
+    """A folder of the dataset, with the documents that go into it."""
+
+    number: int
+    value: str  # of the layout's column
+    name: str  # empty for the data folder itself
+    shards: list[int]
+    rows: int
 
 
 class SelectedDocuments:
@@ -76,16 +97,13 @@ class SelectedDocuments:
         self._scores = read_schema(shards[0].scores).remove(0)
         masks = masks_schema(with_repeats=TIMES.name in read_schema(shards[0].masks).names)
         self._masks = pa.schema([field for field in masks if field.name not in {"row", "selected"}])
-        self.schema = self._dataset_schema()
+        documents = [field for field in self._documents if field.name not in MEASURED.names]
+        self.schema = pa.schema([*documents, *self._scores, *self._masks])
+        """The source's columns with their types, then the scores, and the masks' columns."""
         self._create_views()
         self._choose()
         self.folders = self._find_folders()
         self.rows = sum(folder.rows for folder in self.folders)
-
-    def _dataset_schema(self) -> pa.Schema:
-        """Return the source's columns with their types, then the scores, and the masks' columns."""
-        documents = [field for field in self._documents if field.name not in MEASURED.names]
-        return pa.schema([*documents, *self._scores, *self._masks])
 
     def _create_views(self) -> None:
         """Create a view of every kind of file, with the column `shard`: documents, scores, masks, texts."""
@@ -269,16 +287,16 @@ class SelectedDocuments:
             "numbers": [folder.number for folder in self.folders],
         }
         found = [0] * len(self.folders)
-        last = np.empty((len(ORDER), 0), dtype=np.int64)
+        last: list[tuple[int, ...]] = []
         for batch in self._connection.sql(query, params=parameters).to_arrow_reader(BATCH_ROWS):
-            places = np.stack([batch.column(name).to_numpy() for name in ORDER]).astype(np.int64)  # (3, rows)
-            if not _increases(np.concatenate([last, places], axis=1)):
+            places = [*last, *zip(*(batch[name].to_pylist() for name in ORDER), strict=True)]
+            if any(one >= other for one, other in pairwise(places)):
                 raise WorkspaceError("rows of the dataset came out of order or twice: please report this bug")
-            last = places[:, -1:] if len(batch) else last
+            last, numbers = places[-1:], batch["_folder"].to_numpy()
             table = pa.table(batch)
             rows = self._joined(table.select(columns).rename_columns(names), table)
-            for number in np.unique(places[0]):
-                start, stop = np.searchsorted(places[0], [number, number + 1]).tolist()
+            for number in np.unique(numbers):
+                start, stop = np.searchsorted(numbers, [number, number + 1]).tolist()
                 found[number] += stop - start
                 yield self.folders[number], rows.slice(start, stop - start)
         for folder in self.folders:
@@ -289,16 +307,6 @@ class SelectedDocuments:
                 )
 
 
-def _increases(places: NDArray[np.int64]) -> bool:
-    """Return whether columns of numbers, (k, n) with the most significant first, increase strictly from row to row."""
-    larger = np.zeros(max(0, places.shape[1] - 1), dtype=bool)
-    equal = np.ones_like(larger)
-    for key in places:
-        larger |= equal & (key[1:] > key[:-1])
-        equal &= key[1:] == key[:-1]
-    return bool(larger.all())
-
-
 def common_schema(schemas: list[pa.Schema]) -> pa.Schema:
     """Return one schema for all shards; a column whose types have no wider one, such as numbers and text, is text."""
     fields: dict[str, pa.Field] = {}
@@ -307,3 +315,42 @@ def common_schema(schemas: list[pa.Schema]) -> pa.Schema:
         if known.type != field.type:
             fields[field.name] = pa.field(field.name, wider_type([known.type, field.type]) or pa.string())
     return pa.schema(fields.values())
+
+
+def check_folders(folders: int, layout: str) -> None:
+    """Check that a layout does not make too many folders.
+
+    Raises
+    ------
+    WorkspaceError
+        If it makes more than 10,000.
+    """
+    if folders > MAX_FOLDERS:
+        raise WorkspaceError(
+            f"materialize.layout: {layout!r} has {folders:,} values, a folder each: "
+            f"choose a column with at most {MAX_FOLDERS:,}, or {FLAT!r}"
+        )
+
+
+def folder_name(value: str) -> str:
+    """Return the folder name for a column's value, which every reader and disk takes as it is.
+
+    Characters other than small letters, digits and `._-~` are %-escaped, so that no two values share a folder where a
+    disk ignores case or normalises Unicode; only names of Common Crawl's dumps keep their capitals. Also escaped are
+    `.` and `_` at the beginning, where readers take a folder for a hidden one, a dot at the end, and the first letter
+    of a device's name, such as `con`. `urllib.parse.unquote` returns the value, unless the name was too long: it is
+    then cut, and a digest of the value is appended.
+
+    >>> folder_name("CC-MAIN-2024-10"), folder_name("a/b"), folder_name("Case"), folder_name("__x__")
+    ('CC-MAIN-2024-10', 'a%2Fb', '%43ase', '%5F_x__')
+    """
+    name = quote(value, safe="")
+    if DUMP.fullmatch(name) is None:
+        name = UNSAFE.sub(lambda found: found[0] if len(found[0]) > 1 else _escaped(found[0]), name)
+        if TAKEN.fullmatch(name):
+            name = _escaped(name[0]) + name[1:]
+    return name if len(name) <= MAX_FOLDER_NAME else f"{name[:MAX_FOLDER_NAME]}-{digest(value)}"
+
+
+def _escaped(character: str) -> str:
+    return f"%{ord(character):02X}"

@@ -29,12 +29,10 @@ from pydantic import BaseModel, ValidationError
 
 from fineweb_mask.models.errors import DataError, FinewebMaskError
 from fineweb_mask.models.urls import is_url, reject_credentials
-from fineweb_mask.tasks.dataset.publish import CARD, PROVENANCE
-from fineweb_mask.tasks.dataset.record import digest_on_card, record_digest
-from fineweb_mask.tasks.source.hub import pin_commit
+from fineweb_mask.tasks.dataset.output import CARD, PROVENANCE, digest_on_card, record_digest
+from fineweb_mask.tasks.source.discovery import pin_commit
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
-from fineweb_mask.tasks.storage.remote.filesystem import is_local, open_filesystem
-from fineweb_mask.tasks.storage.remote.remote_file import RemoteFile
+from fineweb_mask.tasks.storage.remote.filesystem import RemoteFile, is_local, open_filesystem
 from fineweb_mask.tasks.storage.remote.retries import attempt
 from fineweb_mask.tasks.workspace.manifest import Manifest, ManifestFile
 from fineweb_mask.tasks.workspace.records.runs import LastRun
@@ -318,21 +316,20 @@ class _Check:
         """Check one file; return its rows and tokens if it is a readable data file."""
         name = self._names[index]
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-            self._wrong(name, "provenance.json names a file outside the dataset")
-            return None
-        if name not in present:
-            self._wrong(name, "is missing")
-            return None
-        if self._is_link(name):
-            self._wrong(name, LINK)
-            return None
-        try:
-            with self._local(name) as (path, found):
-                self._compare(name, found)
-                return self._read(index, path) if name.endswith(DATA_SUFFIXES) else None
-        except UNREADABLE as error:
-            self._wrong(name, f"cannot be read: {error}")
-            return None
+            problem = "provenance.json names a file outside the dataset"
+        elif name not in present:
+            problem = "is missing"
+        elif self._is_link(name):
+            problem = LINK
+        else:
+            try:
+                with self._local(name) as (path, found):
+                    self._compare(name, found)
+                    return self._read(index, path) if name.endswith(DATA_SUFFIXES) else None
+            except UNREADABLE as error:
+                problem = f"cannot be read: {error}"
+        self._wrong(name, problem)
+        return None
 
     def _compare(self, name: str, found: ManifestFile) -> None:
         recorded = self._manifest.files[name]
@@ -418,10 +415,7 @@ def _skipped(names: Iterable[str]) -> Iterator[tuple[str, str]]:
     alike: dict[str, str] = {}
     for name in (name for name in names if name.endswith(DATA_SUFFIXES)):
         if any(part.startswith((".", "_")) for part in name.split("/")):
-            yield (
-                name,
-                "readers such as pyarrow.dataset skip its rows: a name begins with . or _, hidden to them",
-            )
+            yield name, "readers such as pyarrow.dataset skip its rows: a name begins with . or _, hidden to them"
         if any(part.endswith((".", " ")) for part in name.split("/")):
             yield name, "Windows cannot store it: a name ends with a dot or a space"
         other = alike.setdefault(unicodedata.normalize("NFC", name).casefold(), name)

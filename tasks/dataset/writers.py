@@ -5,6 +5,7 @@ Where row groups and files end depends only on the rows, not on the batches, so 
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -41,16 +42,8 @@ class PartWriter(ABC):
     _sink: Any = None
     _stream: Any = None
 
-    def __init__(
-        self,
-        folder: Path,
-        schema: pa.Schema,
-        settings: MaterializeSettings,
-        prefix: str = "part-",
-        row_group_rows: int = ROW_GROUP_ROWS,
-    ) -> None:
+    def __init__(self, folder: Path, schema: pa.Schema, settings: MaterializeSettings, prefix: str = "part-") -> None:
         self._folder = folder
-        self._row_group_rows = row_group_rows
         self._prefix = prefix
         self._schema = schema
         self._settings = settings
@@ -74,43 +67,28 @@ class PartWriter(ABC):
 
     def _flush(self, *, everything: bool) -> None:
         pending = pa.concat_tables(self._pending) if self._pending else pa.table([])
-        ends = self._row_group_ends(pending)
+        if not pending.num_rows:
+            return
+        sizes = pc.fill_null(pc.binary_length(pending["text"]), 0).to_numpy().astype(np.int64)
+        until = np.concatenate([[0], np.cumsum(sizes)])  # bytes of the texts before each row
         start = 0
-        for end in [*ends, pending.num_rows] if everything else ends:
-            if end > start:
-                self._write_row_group(pending.slice(start, end - start).combine_chunks())
-                start = end
-        self._pending = [pending.slice(start)] if start < pending.num_rows else []
-
-    def _row_group_ends(self, table: pa.Table) -> list[int]:
-        """Return the rows before which full row groups end."""
-        if not table.num_rows:
-            return []
-        sizes = pc.fill_null(pc.binary_length(table["text"]), 0).to_numpy().astype(np.int64)
-        until = np.cumsum(sizes)
-        ends: list[int] = []
-        start = 0
-        while True:
-            before = until[start - 1] if start else 0
-            full = int(np.searchsorted(until, before + ROW_GROUP_BYTES)) + 1
-            end = min(start + self._row_group_rows, full)
-            if end > table.num_rows:
-                return ends
-            ends.append(end)
-            start = end
+        while start < pending.num_rows:
+            full = int(np.searchsorted(until[1:], until[start] + ROW_GROUP_BYTES)) + 1
+            end = min(start + ROW_GROUP_ROWS, full)
+            if end > pending.num_rows and not everything:
+                break
+            self._write_row_group(pending.slice(start, end - start).combine_chunks())
+            start = min(end, pending.num_rows)
+        self._pending = [pending.slice(start)]
 
     def _write_row_group(self, table: pa.Table) -> None:
-        if self._size() >= self._settings.file_size:
+        if self._sink is not None and self._sink.tell() >= self._settings.file_size:
             self._close()
-        if self._size() < 0:
+        if self._sink is None:
             self._sink = pa.OSFile(str(self._folder / f"{self._prefix}{self._parts:05d}.{self.suffix}"), "wb")
             self._stream = self._open_stream()
             self._parts += 1
         self._append(table)
-
-    def _size(self) -> int:
-        """Return the current size of the open file in bytes, or -1 if no file is open."""
-        return -1 if self._sink is None else int(self._sink.tell())
 
     def _close(self) -> None:
         """Close the open file, if any."""
@@ -151,21 +129,17 @@ class JsonParts(PartWriter):
 
     suffix = "jsonl.zst"
 
-    def __init__(
-        self,
-        folder: Path,
-        schema: pa.Schema,
-        settings: MaterializeSettings,
-        prefix: str = "part-",
-        row_group_rows: int = ROW_GROUP_ROWS,
-    ) -> None:
-        super().__init__(folder, schema, settings, prefix, row_group_rows)
-        self._connection = duckdb.connect(config={"threads": 1})
+    @cached_property
+    def _connection(self) -> duckdb.DuckDBPyConnection:
+        return duckdb.connect(config={"threads": 1})
+
+    @cached_property
+    def _query(self) -> str:
         entries = []
-        for name, kind in zip(schema.names, schema.types, strict=True):
+        for name, kind in zip(self._schema.names, self._schema.types, strict=True):
             value, is_float = identifier(name), pa.types.is_floating(kind)
             entries.append(f"{literal(name)}: {f'CASE WHEN isfinite({value}) THEN {value} END' if is_float else value}")
-        self._query = f"SELECT to_json({{{', '.join(entries)}}})::VARCHAR AS line FROM rows"  # noqa: S608
+        return f"SELECT to_json({{{', '.join(entries)}}})::VARCHAR AS line FROM rows"  # noqa: S608
 
     def _open_stream(self) -> pa.CompressedOutputStream:
         return pa.CompressedOutputStream(self._sink, "zstd")  # one frame: some readers stop after the first

@@ -10,13 +10,12 @@ import math
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import ClassVar, Literal, NamedTuple
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -26,7 +25,7 @@ from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.schemas import PAIRS, REPEATS
 from fineweb_mask.tasks.catalog.spilling import spilling_database
-from fineweb_mask.tasks.dedup.sorted_rows import ROW_GROUP_ROWS, read_range, runs, write_sorted
+from fineweb_mask.tasks.dedup.sort import ROW_GROUP_ROWS, read_range, runs, write_sorted
 from fineweb_mask.tasks.storage.atomic import make_folder
 from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile
@@ -187,21 +186,18 @@ def _own_turn() -> Iterator[None]:
         _one_at_a_time.release()
 
 
-def _database(job: BucketJob) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
-    make_folder(job.workspace.cache)
-    spill = tempfile.mkdtemp(prefix=".dedup-", suffix=".partial", dir=job.workspace.cache)
-    return spilling_database(Path(spill), job.memory_limit, f"{job.kind} {job.name}")
-
-
 def _found_by(query: str, keys: Sequence[str], job: BucketJob) -> Iterator[pa.RecordBatch]:
     """Yield what a query over the table `documents` finds in the bucket."""
     columns = ", ".join(f"{name} UBIGINT" for name in (*keys, "document"))
-    with _own_turn(), _database(job) as connection:
-        connection.execute("SET preserve_insertion_order = false")
-        connection.execute(f"CREATE TABLE documents ({columns})")
-        for rows in _read(job):
-            connection.from_arrow(rows).insert_into("documents")
-        yield from connection.sql(query).to_arrow_reader(ROW_GROUP_ROWS)
+    with _own_turn():
+        make_folder(job.workspace.cache)
+        spill = tempfile.mkdtemp(prefix=".dedup-", suffix=".partial", dir=job.workspace.cache)
+        with spilling_database(Path(spill), job.memory_limit, f"{job.kind} {job.name}") as connection:
+            connection.execute("SET preserve_insertion_order = false")
+            connection.execute(f"CREATE TABLE documents ({columns})")
+            for rows in _read(job):
+                connection.from_arrow(rows).insert_into("documents")
+            yield from connection.sql(query).to_arrow_reader(ROW_GROUP_ROWS)
 
 
 def _similar(job: BucketJob) -> list[pa.RecordBatch]:

@@ -1,35 +1,131 @@
-"""List the duplicates of every shard: the rows whose text an earlier shard holds.
+"""List the duplicates of every shard, exact ones and then near ones: the rows from which nothing is selected.
 
 Ingest drops repeats within a shard and records each text's hash. Then every shard's hashes are sorted (`hashes`), the
 shards are compared in buckets (`repeats`), and here what the buckets found is written shard by shard. The duplicates
 stay in the documents, so that shards can be scored and embedded without waiting for each other, and are left out when
 the subset is selected.
 
+For near-duplicates, texts are sketched shard by shard (`signatures`), documents that share a band are found bucket by
+bucket (`pairs`), and here the pairs are joined into clusters, with the document that is kept of each. Exact duplicates
+are in these lists, too: a shard has one list of all rows that nothing is selected from.
+
 Of equal texts, that of the shard that came into the workspace first is kept; of shards that came together, that of the
-first name (`arrivals`). The order of work does not matter.
+first name. With the order of the names alone, a new shard whose name comes first would take the copies of others, whose
+selections would all be made again. So the order in which shards came is remembered. Of a cluster the earliest document
+is kept as well: that of the shard that came first, then of the first row. The order of work does not matter.
 
 A file's name tells what is in it, and a shard without duplicates has no file: when a shard is added, no other shard's
-file is written again, and no selection is made again.
+exact duplicates are written again, and no selection is made again. It drops its own documents, and a near-duplicate of
+an older shard only if a new document is like two older ones that were in different clusters, which are then one.
 """
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from fineweb_mask.models.dedup.minhash import first_of_clusters
+from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.runtime.progress import track
-from fineweb_mask.models.schemas import DUPLICATES, DUPLICATES_OF_SHARDS
-from fineweb_mask.tasks.dedup.lists import ListsJob, write_list, write_lists
-from fineweb_mask.tasks.dedup.sorted_rows import read_range, runs
-from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
+from fineweb_mask.models.schemas import (
+    DUPLICATES,
+    DUPLICATES_OF_SHARDS,
+    NEAR_DUPLICATES,
+    NEAR_DUPLICATES_OF_SHARDS,
+    PAIRS,
+)
+from fineweb_mask.tasks.dedup.buckets import ROW_BITS
+from fineweb_mask.tasks.dedup.sort import read_range, runs
+from fineweb_mask.tasks.storage.atomic import atomic_write
+from fineweb_mask.tasks.storage.parquet import read_table
+from fineweb_mask.tasks.storage.remote.copies import local_copies, read_text, size_of
+from fineweb_mask.tasks.workspace.job import Dependencies, GroupJob, Stage, find_file, stage_task
+from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.references import StageFile, content_key, digest, stage_file_name
+from fineweb_mask.tasks.workspace.shard_files import NEAR, duplicate_rows
+from fineweb_mask.tasks.workspace.stage_parquet import read_fingerprint, stage_file_writer
+from fineweb_mask.tasks.workspace.workspace import Workspace
 
 GATHERED_ROWS = 16_000_000
 """Documents of the shards whose duplicates are in memory at the same time, unless one shard has more."""
+
+WRITERS = 32
+"""Files that are written at the same time: at a URL, most of the time is spent waiting."""
+
+Rows = TypeVar("Rows")
+
+
+class ListsJob(GroupJob):
+    """List rows of every shard of a corpus."""
+
+    name: ClassVar[str] = "corpus"
+    summaries: ClassVar[str]  # folder of the summaries, beside what the buckets found
+    listed_rows: ClassVar[str]  # what they are called in a message
+    sorted_rows: list[StageFile]  # of each shard, in the order in which the shards came
+    buckets: tuple[StageFile, ...] = ()  # what was found in each: needed to build the output, not to find it
+
+    @property
+    def shard_names(self) -> list[str]:
+        """The names of the shards."""
+        return [file.name for file in self.sorted_rows]
+
+    @property
+    def summary(self) -> Path:
+        """The file that says which duplicates each shard has."""
+        return self.workspace.shard_path(self.summaries, self.name, self.key)
+
+    def paths(self) -> list[Path]:
+        """Return the summary, and the files of the shards that have duplicates, as far as the summary is there."""
+        root = self.workspace.root
+        return [self.summary, *(root / file.path for file in self._listed(None) or [] if file.path)]
+
+    def compared(self) -> tuple[StageFile, ...]:
+        """Return what was found in every bucket.
+
+        Raises
+        ------
+        WorkspaceError
+            If it is not given.
+        """
+        if not self.buckets:
+            raise WorkspaceError(
+                f"the {self.listed_rows} of a corpus are listed from what its buckets found, which is not there: "
+                "run again"
+            )
+        return self.buckets
+
+    def shard_files(self, listing: Listing | None = None) -> list[StageFile] | None:
+        """Return the shards' duplicates, in the order of the shards, or None if one is not there."""
+        files, root = self._listed(listing), self.workspace.root
+        if files is None:
+            return None
+        written = [file for file in files if file.path]
+        sizes = (size_of(root / file.path) if listing is None else listing.sizes.get(file.path) for file in written)
+        return files if all(size == file.bytes for size, file in zip(sizes, written, strict=True)) else None
+
+    def _listed(self, listing: Listing | None) -> list[StageFile] | None:
+        """Return the shards' duplicates as the summary has them; None without a summary."""
+        found = find_file(self, self.summaries, self.name, listing)
+        if found is None:
+            return None
+        with local_copies():
+            return [self._reference(row) for row in read_table(self.workspace.resolve(found)).to_pylist()]
+
+    def _reference(self, row: dict[str, Any]) -> StageFile:
+        """Return the reference to a shard's list, from its row of the summary; without a path if it has none."""
+        found = duplicates_of(row["shard"], row["rows"], row["bytes"], row["content"])
+        if "near" not in row:
+            return found
+        near = {"stage": self.stage.name, "path": row["path"], "details": {NEAR: row["near"]}}
+        return found.model_copy(update=near)
 
 
 class DedupJob(ListsJob):
@@ -50,9 +146,23 @@ class DedupJob(ListsJob):
         """Return the shards and the fingerprints of their hashes, in their order."""
         return Dependencies(settings=None, inputs=[[file.name, file.fingerprint] for file in self.sorted_rows])
 
-    def listed(self, row: dict[str, Any]) -> StageFile:
-        """Return the reference to a shard's duplicates, from its row of the summary."""
-        return duplicates_of(row["shard"], row["rows"], row["bytes"], row["content"])
+
+class NearDedupJob(ListsJob):
+    """List the near-duplicates of every shard of a corpus, and its exact ones."""
+
+    stage: ClassVar[Stage] = Stage(
+        "near_dedup", version=1, label="dedup", folders=("near_duplicates",), product=True, run_with=("select",)
+    )
+    summaries: ClassVar[str] = "pairs"
+    listed_rows: ClassVar[str] = "near-duplicates"
+    exact: list[StageFile]  # the exact duplicates of each shard
+
+    def depends_on(self) -> Dependencies:
+        """Return the shards and the fingerprints of their sorted rows and of their duplicates, in their order."""
+        found = zip(self.sorted_rows, self.exact, strict=True)
+        return Dependencies(
+            settings=None, inputs=[[file.name, file.fingerprint, exact.fingerprint] for file, exact in found]
+        )
 
 
 def duplicates_of(shard: str, rows: int, size: int, content: str) -> StageFile:
@@ -71,12 +181,7 @@ def no_duplicates(shard: str) -> StageFile:
     >>> no_duplicates("a").rows, no_duplicates("a").path
     (0, '')
     """
-    return duplicates_of(shard, 0, 0, content_of(shard, np.empty(0, dtype=np.uint32)))
-
-
-def content_of(shard: str, rows: NDArray[np.uint32]) -> str:
-    """Return the digest that stands for a shard's duplicates in the keys of jobs that read them."""
-    return digest([shard, rows.tolist()])
+    return duplicates_of(shard, 0, 0, digest([shard, []]))
 
 
 @stage_task
@@ -90,7 +195,58 @@ def dedup(job: DedupJob) -> None:
     """
     portions = list(runs([file.rows for file in job.sorted_rows], GATHERED_ROWS))
     found = (_duplicates(job, places) for places in track("shards", portions, part=(0, 1)))
-    write_lists(job, DUPLICATES_OF_SHARDS, found, partial(_write, job))
+    _write_lists(job, DUPLICATES_OF_SHARDS, found, partial(_write_exact, job))
+
+
+@stage_task
+def near_dedup(job: NearDedupJob) -> None:
+    """Write the list of every shard that has near-duplicates, where it is not there yet, and then the summary.
+
+    Raises
+    ------
+    WorkspaceError
+        If what the buckets found is not given.
+    """
+    pairs = pa.concat_tables(read_table(job.workspace.resolve(file), schema=PAIRS) for file in job.compared())
+    dropped, kept = first_of_clusters(*(pairs[name].to_numpy() for name in PAIRS.names))
+    shards = np.arange(len(job.exact) + 1, dtype=np.uint64)
+    ends = pairwise(np.searchsorted(dropped >> np.uint64(ROW_BITS), shards).tolist())
+    names = pa.array(job.shard_names, pa.string()).take(pa.array(kept >> np.uint64(ROW_BITS)))
+    last_row = np.uint64(2**ROW_BITS - 1)
+    near = pa.table([dropped & last_row, names, kept & last_row], names=NEAR_DUPLICATES.names).cast(NEAR_DUPLICATES)
+    of_shards = [(exact, near.slice(start, end - start)) for exact, (start, end) in zip(job.exact, ends, strict=True)]
+    _write_lists(job, NEAR_DUPLICATES_OF_SHARDS, [of_shards], partial(_write_near, job))
+
+
+def _write_lists(
+    job: ListsJob, schema: pa.Schema, portions: Iterable[Iterable[Rows]], write: Callable[[Rows], StageFile]
+) -> None:
+    """Write the list of every shard by `write`, several at a time, and then the summary, whose columns are `schema`."""
+    with stage_file_writer(job.summary, schema, job.key) as summary, ThreadPoolExecutor(WRITERS) as pool:
+        for portion in portions:
+            files = [
+                {
+                    "shard": file.name,
+                    "rows": file.rows,
+                    "bytes": file.bytes,
+                    "content": file.fingerprint,
+                    "near": file.details.get(NEAR),
+                    "path": file.path,
+                }
+                for file in pool.map(write, portion)
+            ]
+            summary.write(pa.RecordBatch.from_pylist(files, schema=schema))
+
+
+@local_copies()  # those of the job are not known to its threads
+def _write_list(path: Path, rows: pa.Table, content: str, *, force: bool) -> int:
+    """Write a shard's list, unless one of this content is there; return its size in bytes."""
+    if force or read_fingerprint(path) != content:
+        with stage_file_writer(path, rows.schema, content_key(content)) as writer:
+            for batch in rows.combine_chunks().to_batches():
+                writer.write(batch)
+            writer.details = {"content": content}
+    return size_of(path) or 0
 
 
 def _duplicates(job: DedupJob, places: range) -> Iterator[tuple[str, NDArray[np.uint32]]]:
@@ -102,12 +258,70 @@ def _duplicates(job: DedupJob, places: range) -> Iterator[tuple[str, NDArray[np.
         yield job.shard_names[place], found["row"][start:stop].to_numpy()
 
 
-def _write(job: DedupJob, duplicates: tuple[str, NDArray[np.uint32]]) -> StageFile:
+def _write_exact(job: DedupJob, duplicates: tuple[str, NDArray[np.uint32]]) -> StageFile:
     """Write a shard's duplicates, if it has any and they are not there yet."""
     shard, rows = duplicates
-    content = content_of(shard, rows)
+    content = digest([shard, rows.tolist()])  # it stands for the duplicates in the keys of jobs that read them
     found = duplicates_of(shard, len(rows), 0, content)
     if not found.path:
         return found
-    size = write_list(job.workspace.root / found.path, pa.table([rows], schema=DUPLICATES), content, force=job.force)
+    size = _write_list(job.workspace.root / found.path, pa.table([rows], schema=DUPLICATES), content, force=job.force)
     return found.model_copy(update={"bytes": size})
+
+
+def _write_near(job: NearDedupJob, found: tuple[StageFile, pa.Table]) -> StageFile:
+    """Write a shard's list, if it has near-duplicates and the list is not there yet; without any, it is the exact one.
+
+    Its fingerprint is of the rows alone: which copy is kept makes no difference to a selection.
+    """
+    exact, near = found
+    repeated = pa.array(duplicate_rows(job.workspace, exact), pa.uint32())
+    near = near.filter(pc.invert(pc.is_in(near["row"], value_set=repeated)))
+    if not near.num_rows:
+        return exact.model_copy(update={"details": {NEAR: 0}})
+    rows, shards, kept = (column.to_pylist() for column in near.columns)
+    content = digest([exact.name, repeated.to_pylist(), rows, shards, kept])
+    path = job.workspace.root / job.folder / stage_file_name(exact.name, content_key(content))
+    both = pa.concat_tables([pa.table([repeated], schema=DUPLICATES), near], promote_options="default").sort_by("row")
+    size = _write_list(path, both, content, force=job.force)
+    return StageFile(
+        stage=job.stage.name,
+        name=exact.name,
+        path=job.workspace.relative(path),
+        rows=both.num_rows,
+        bytes=size,
+        fingerprint=digest([exact.fingerprint, rows]),
+        details={NEAR: near.num_rows},
+    )
+
+
+def in_order_of_arrival(workspace: Workspace, shards: Iterable[str]) -> list[str]:
+    """Return the names of shards: those that are remembered first, in their order, then the others by name.
+
+    Examples
+    --------
+    >>> from tempfile import mkdtemp
+    >>> workspace = Workspace(mkdtemp())
+    >>> remember_arrivals(workspace, ["b", "c"])
+    >>> in_order_of_arrival(workspace, ["a", "b", "c"])
+    ['b', 'c', 'a']
+    """
+    rank = {name: place for place, name in enumerate(_remembered(workspace))}
+    return sorted(shards, key=lambda name: (rank.get(name, len(rank)), name))
+
+
+def remember_arrivals(workspace: Workspace, shards: Iterable[str]) -> None:
+    """Remember shards, in this order, after those that are remembered already."""
+    before = _remembered(workspace)
+    known = set(before)
+    names = [*before, *(name for name in shards if name not in known)]
+    if names != before:
+        with atomic_write(workspace.arrivals) as partial:
+            partial.write_text(json.dumps(names, indent=0) + "\n")
+
+
+def _remembered(workspace: Workspace) -> list[str]:
+    try:
+        return [str(name) for name in json.loads(read_text(workspace.arrivals))]
+    except (OSError, ValueError, TypeError):
+        return []

@@ -1,25 +1,47 @@
 """Sort the rows of one shard by what documents are compared by, so that all shards can be compared range by range.
 
-For exact duplicates this is the hash of a text, for near-duplicates a band of its signature (`signatures`) or the
-k-means cluster of its vector (`k_means`).
+For exact duplicates this is the hash of a text, for near-duplicates a band of its signature by MinHash or the k-means
+cluster of its vector. The centres of the clusters are fitted on the shards of the sample of the corpus.
+
+Rows are in the order of their first column. Row groups are small, and each records its first and its last value: a
+reader opens only those in its range.
 """
 
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from fineweb_mask.models.dedup.minhash import RENSA_ALGORITHM
-from fineweb_mask.models.documents import hash_halves
-from fineweb_mask.models.schemas import HASHES
+from fineweb_mask.models.dedup.minhash import RENSA_ALGORITHM, band_keys
+from fineweb_mask.models.runtime.progress import track_by_size
+from fineweb_mask.models.schemas import HASHES, SIGNATURES, clustered_schema
 from fineweb_mask.models.settings.source import MinHashSettings, SemanticSettings
-from fineweb_mask.tasks.dedup.k_means import clustered
-from fineweb_mask.tasks.dedup.signatures import GROUP_KEYS, sketched
-from fineweb_mask.tasks.dedup.sorted_rows import write_sorted
-from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, stage_task
-from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.stage_parquet import open_parquet
+from fineweb_mask.tasks.source.texts import with_texts
+from fineweb_mask.tasks.storage.atomic import atomic_write
+from fineweb_mask.tasks.storage.parquet import VerifiedFile
+from fineweb_mask.tasks.workspace.job import Dependencies, FolderJob, ShardJob, Stage, stage_task
+from fineweb_mask.tasks.workspace.manifest import write_manifest
+from fineweb_mask.tasks.workspace.references import StageFile, StageKey
+from fineweb_mask.tasks.workspace.stage_parquet import open_parquet, stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace
+
+TEXTS_AT_ONCE = 1_000
+GROUP_KEYS = 131_072
+"""Keys of signatures in a row group: a shard of 400,000 documents has 43 of them."""
+
+ROW_GROUP_ROWS = 8_192
+"""A shard of 400,000 documents has 49 row groups, for which its footer takes 10 KB."""
+VECTORS_AT_ONCE = 20_000
+SAMPLE = 200
+"""Documents of the sample for each cluster; with fewer, there are fewer clusters."""
+MOST_SAMPLED = 400_000
+CENTRES = "centres.npy"
 
 
 class SortJob(ShardJob):
@@ -71,17 +93,163 @@ def sort_rows(job: SortJob) -> None:
     """
     group_rows = None
     if job.minhash is not None:
-        rows, group_rows = sketched(job.workspace, job.file, job.minhash), GROUP_KEYS
+        rows, group_rows = _sketched(job.workspace, job.file, job.minhash), GROUP_KEYS
     elif job.centres is not None:
-        rows = clustered(job.workspace, job.file, job.centres)
+        rows = _clustered(job.workspace, job.file, job.centres)
     else:
         rows = _hashed(job.workspace, job.file)
-    write_sorted(job.output, rows.schema, job.key, rows.combine_chunks().to_batches(), group_rows)
+    in_order = rows.sort_by([(rows.schema.names[0], "ascending"), ("row", "ascending")])
+    write_sorted(job.output, rows.schema, job.key, in_order.combine_chunks().to_batches(), group_rows)
 
 
 def _hashed(workspace: Workspace, documents: StageFile) -> pa.Table:
-    """Return the hash and the row of every document, in the order of the hashes; no text is read."""
+    """Return the hash and the row of every document; no text is read."""
     with open_parquet(workspace.root / documents.path) as opened:
-        table = opened.read(columns=HASHES.names).select(HASHES.names).cast(HASHES)
-    high, low = hash_halves(table["content_hash"].combine_chunks())
-    return table.take(pa.array(np.lexsort((low, high))))
+        return opened.read(columns=HASHES.names).select(HASHES.names).cast(HASHES)
+
+
+def _sketched(workspace: Workspace, documents: StageFile, settings: MinHashSettings) -> pa.Table:
+    """Return the key of each band of every document, and the document's row.
+
+    A document with fewer words than a shingle has none, and so no near-duplicates.
+
+    Raises
+    ------
+    SettingsError
+        If the package that makes signatures is not installed.
+    """
+    found = [SIGNATURES.empty_table()]
+    with with_texts(workspace, documents) as path, VerifiedFile(path) as file:
+        batches = file.iter_batches(TEXTS_AT_ONCE, columns=["row", "text"])
+        for batch in track_by_size("documents", batches, documents.rows, lambda batch: batch.num_rows, part=(0, 1)):
+            bands = band_keys(batch["text"], settings)
+            rows = np.repeat(batch["row"].to_numpy()[bands.rows], bands.keys.shape[1])
+            found.append(pa.table([bands.keys.ravel(), rows], schema=SIGNATURES))
+    return pa.concat_tables(found)
+
+
+def write_sorted(
+    path: Path, schema: pa.Schema, key: StageKey, batches: Iterable[pa.RecordBatch], group_rows: int | None = None
+) -> None:
+    """Write batches whose rows are in the order of the first column, in row groups of so many rows."""
+    most = group_rows or ROW_GROUP_ROWS
+    with stage_file_writer(path, schema, key, use_dictionary=False) as writer:
+        for batch in batches:
+            for start in range(0, batch.num_rows, most):
+                writer.write(batch.slice(start, most))
+                writer.flush()
+
+
+def read_range(workspace: Workspace, file: StageFile, first: bytes | int, last: bytes | int) -> pa.Table:
+    """Return the rows of a sorted file whose first column is from `first` to `last`, both included.
+
+    At a URL, only the row groups that hold some of them and the footer are downloaded.
+    """
+    with open_parquet(workspace.root / file.path) as opened:
+        footer = opened.metadata
+
+        def lowest(group: int) -> Any:  # noqa: ANN401 - bytes or a number
+            return footer.row_group(group).column(0).statistics.min
+
+        def highest(group: int) -> Any:  # noqa: ANN401
+            return footer.row_group(group).column(0).statistics.max
+
+        groups = range(footer.num_row_groups)
+        start, stop = bisect_left(groups, first, key=highest), bisect_right(groups, last, key=lowest)
+        table = opened.read_row_groups(list(groups[start:stop]))
+    kind = table.schema.field(0).type
+    is_inside = pc.and_(
+        pc.greater_equal(table[0], pa.scalar(first, kind)), pc.less_equal(table[0], pa.scalar(last, kind))
+    )
+    return table.filter(is_inside)
+
+
+def runs(sizes: Sequence[float], most: float) -> Iterator[range]:
+    """Divide places into runs, in their order, whose sizes add up to at most `most`, or that are one place.
+
+    Examples
+    --------
+    >>> list(runs([4, 4, 4, 9, 1], most=8))
+    [range(0, 2), range(2, 3), range(3, 4), range(4, 5)]
+    """
+    start, total = 0, 0.0
+    for place, size in enumerate(sizes):
+        if place > start and total + size > most:
+            yield range(start, place)
+            start, total = place, 0.0
+        total += size
+    if sizes:
+        yield range(start, len(sizes))
+
+
+class CentresJob(FolderJob):
+    """Fit the centres of the clusters, and keep them when the corpus grows."""
+
+    stage: ClassVar[Stage] = Stage("centres", version=1, label="dedup", folders=("fitted/centres",), product=True)
+    name: ClassVar[str] = "centres"
+    embeddings: list[StageFile]  # of the shards of the sample
+    model: str  # fingerprint of what made the vectors
+    settings: SemanticSettings
+
+    def depends_on(self) -> Dependencies:
+        """Return how many clusters there are, and the model; not the sample, so that new shards change nothing."""
+        return Dependencies(settings=self.settings.digested(include={"cells", "seed"}), inputs=self.model)
+
+    @property
+    def path(self) -> Path:
+        """The centres, (c, d) float32."""
+        return self.folder / CENTRES
+
+
+@stage_task
+def fit_cluster_centres(job: CentresJob) -> None:
+    """Write the centres."""
+    from fineweb_mask.models.dedup.semantic import cluster_centres
+
+    rows = sum(file.rows for file in job.embeddings)
+    step = max(1, -(-rows // MOST_SAMPLED))
+    parts = [vectors[::step] for file in job.embeddings for _, vectors in _unit_vectors(job.workspace, file)]
+    vectors = np.concatenate(parts)
+    centres = cluster_centres(vectors, max(1, min(job.settings.cells, len(vectors) // SAMPLE)))
+    with atomic_write(job.path) as partial, partial.open("wb") as stream:
+        np.save(stream, centres)
+    write_manifest(job.manifest_path, job.key, [job.path], {"rows": len(centres)})
+
+
+@lru_cache(maxsize=2)
+def _centres(path: Path, fingerprint: str) -> NDArray[np.float32]:  # noqa: ARG001 - others have another
+    centres: NDArray[np.float32] = np.load(path)
+    return centres
+
+
+def _clustered(workspace: Workspace, embeddings: StageFile, centres: StageFile) -> pa.Table:
+    """Return the key of each document's cluster, its row and its unit vector.
+
+    Documents without a vector are left out. Keys are numbers of clusters, spread over all numbers of 64 bits.
+    """
+    from fineweb_mask.models.dedup.semantic import clusters_of
+
+    fitted = _centres(workspace.resolve(centres).parent / CENTRES, centres.fingerprint)
+    schema = clustered_schema(fitted.shape[1])
+    found = [schema.empty_table()]
+    batches = track_by_size(
+        "documents", _unit_vectors(workspace, embeddings), embeddings.rows, lambda pair: len(pair[0]), part=(0, 1)
+    )
+    for rows, units in batches:
+        keys = clusters_of(units, fitted).astype(np.uint64) * np.uint64((2**64 - 1) // len(fitted))
+        values = pa.array(units.astype(np.float16).reshape(-1))
+        vectors = pa.FixedSizeListArray.from_arrays(values, type=schema.field("vector").type)
+        found.append(pa.table([pa.array(keys), pa.array(rows), vectors], schema=schema))
+    return pa.concat_tables(found)
+
+
+def _unit_vectors(workspace: Workspace, file: StageFile) -> Iterator[tuple[NDArray[np.uint32], NDArray[np.float32]]]:
+    """Yield the rows and unit vectors of a shard in batches, without documents that have none."""
+    from fineweb_mask.models.analysis.vectors import unit_rows
+    from fineweb_mask.models.embedding.arrow import vectors_of
+
+    with VerifiedFile(workspace.resolve(file)) as opened:
+        for batch in opened.iter_batches(VECTORS_AT_ONCE):
+            table = pa.table(batch)
+            vectors, present = vectors_of(table)
+            yield table["row"].to_numpy()[present], unit_rows(vectors[present])

@@ -1,7 +1,12 @@
-"""Fit the quality classifier, the score statistics and the built-in encoder."""
+"""Fit the quality classifier, the score statistics, the built-in encoder, and the examples of target tasks.
+
+Of target tasks, the examples are embedded, and the n-grams of their texts and of the corpus are counted. What this
+writes is kept while the corpus grows, as models are, so that all documents are compared with the same.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -13,15 +18,19 @@ from pydantic import Field
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.quality import combine
 from fineweb_mask.models.quality.column import SidecarScorer
-from fineweb_mask.models.quality.registry import Scorer, columns_of
-from fineweb_mask.models.settings import EmbeddingSettings
+from fineweb_mask.models.quality.registry import columns_of
+from fineweb_mask.models.runtime.progress import track
+from fineweb_mask.models.schemas import FINEWEB
+from fineweb_mask.models.settings import STATIC, EmbeddingSettings, SourceSettings
 from fineweb_mask.models.settings.quality import (
     FastTextScorerSettings,
     FastTextTrainingSettings,
     LabelSettings,
     QualitySettings,
 )
+from fineweb_mask.models.settings.selectors.options import TargetSettings
 from fineweb_mask.tasks.fit.job import FitJob, sampled_documents, sampled_texts
+from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.inference.scorers import (
     QualityModel,
     batch_scores,
@@ -29,17 +38,25 @@ from fineweb_mask.tasks.inference.scorers import (
     groups_of,
     load_models,
     load_sidecars,
+    pooled_models,
+    score_batches,
     score_columns,
 )
-from fineweb_mask.tasks.inference.scoring_pool import pooled_models, score_batches
+from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.labels import read_labels
+from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.source.sidecars import Sidecar
 from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, tree_files
 from fineweb_mask.tasks.workspace.job import BadShardError, Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile, file_digest
+from fineweb_mask.tasks.workspace.stage_parquet import write_arrays
 
 GROUP_DOCUMENTS = 200
 """Documents of the sample that a group needs for its own statistics: its mean is then known to 0.07 deviations."""
+SAMPLE_DOCUMENTS = 20_000
+"""Documents in which the n-grams of the corpus are counted (`dsir`)."""
+AT_ONCE = 512
+"""Examples that are embedded together."""
 
 
 class FitClassifierJob(FitJob):
@@ -122,29 +139,27 @@ def fit_statistics(job: FitStatisticsJob) -> None:
     sample: dict[str, list[Any]] = defaultdict(list)
     groups: list[str] = []
     places: list[tuple[str, int]] = []  # shard and row
-    limit, annotated = job.settings.statistics_documents, _Annotated(job, documents)
+    parts: dict[str, list[NDArray[np.float32]]] = defaultdict(list)  # of scores of batches, by the scorer's name
     by = job.settings.by
 
     def columns(schema: pa.Schema, shard: str) -> list[str]:
         read = columns_read(scorers.values(), schema, shard, with_text=bool(pooled), by=by)
-        return list(dict.fromkeys([*read, *annotated.columns]))
+        return list(dict.fromkeys([*read, *([SidecarScorer.column] if job.sidecars else [])]))
 
     def batches() -> Iterator[pa.RecordBatch]:
-        for shard, batch in sampled_documents(job.workspace, documents, limit, columns):
-            if annotated.add(shard, batch):
-                places.extend((shard, row) for row in batch["row"].to_pylist())
-                yield batch
+        found = sampled_documents(job.workspace, documents, job.settings.statistics_documents, columns)
+        for shard, batch in _annotated(job, documents, found, parts):
+            places.extend((shard, row) for row in batch["row"].to_pylist())
+            yield batch
 
-    pool_scores: dict[str, list[NDArray[np.float32]]] = defaultdict(list)
     for batch, found in score_batches(job.workspace, pooled, job.processes, batches()):
         for column in {one for scorer in scorers.values() for one in columns_of(scorer)}:
             sample[column] += batch[column].to_pylist()
         groups += [] if by is None else groups_of(batch, by)
         for name, part in found.items():
-            pool_scores[name].append(part)
+            parts[name].append(part)
     scores = score_columns(scorers, sample, lambda position: "{}, row {}".format(*places[position]))
-    scores |= {name: np.concatenate(parts) for name, parts in pool_scores.items()}
-    scores |= annotated.scores()
+    scores |= {name: np.concatenate(found) for name, found in parts.items()}
     in_order = {model.settings.name: scores[model.settings.name] for model in job.models}
     details: dict[str, Any] = {"rows": len(places), "statistics": combine.fit_statistics(in_order)}
     if by is not None:
@@ -152,47 +167,27 @@ def fit_statistics(job: FitStatisticsJob) -> None:
     job.publish([], details, documents)
 
 
-class _Annotated:
-    """The scores of a sample that are read from sidecars, shard by shard."""
-
-    def __init__(self, job: FitStatisticsJob, documents: list[StageFile]) -> None:
-        self._job = job
-        self._documents = {file.name: file for file in documents}
-        self._shard = ""
-        self._scorers: dict[str, Scorer] | None = {}  # of that shard; None if a sidecar cannot be read
-        self._found: dict[str, list[NDArray[np.float32]]] = defaultdict(list)
-        self._left_out: dict[str, str] = {}  # why, by shard
-
-    @property
-    def columns(self) -> list[str]:
-        """The columns of the documents that are read."""
-        return [SidecarScorer.column] if self._job.sidecars else []
-
-    def add(self, shard: str, batch: pa.RecordBatch) -> bool:
-        """Score a batch; return whether its documents are in the sample."""
-        if not self._job.sidecars:
-            return True
-        if shard != self._shard:
-            self._shard, self._scorers = shard, self._load(shard)
-        if self._scorers is None:
-            return False
-        for name, scores in batch_scores(self._scorers, batch, shard).items():
-            self._found[name].append(scores)
-        return True
-
-    def scores(self) -> dict[str, NDArray[np.float32]]:
-        """Return the scores of all batches that were added, by the scorer's name."""
-        if self._left_out and not self._found:
-            reason = next(iter(self._left_out.values()))
-            raise BadShardError(f"no shard of the sample has the scores of a sidecar: {reason}")
-        return {name: np.concatenate(scores) for name, scores in self._found.items()}
-
-    def _load(self, shard: str) -> dict[str, Scorer] | None:
+def _annotated(
+    job: FitStatisticsJob,
+    documents: list[StageFile],
+    batches: Iterator[tuple[str, pa.RecordBatch]],
+    scores: dict[str, list[NDArray[np.float32]]],
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Yield the batches of shards whose sidecars can be read, and add the scores in these to `scores`, by the name."""
+    by_name, reasons, some = {file.name: file for file in documents}, list[str](), False
+    for shard, of_shard in groupby(batches, key=lambda pair: pair[0]):
         try:
-            return load_sidecars(self._documents[shard], self._job.models, self._job.sidecars[shard])
+            scorers = load_sidecars(by_name[shard], job.models, job.sidecars.get(shard, {}))
         except BadShardError as error:  # the shard is quarantined when it is scored
-            self._left_out[shard] = str(error)
-            return None
+            reasons.append(str(error))
+            continue
+        for _, batch in of_shard:
+            for name, part in batch_scores(scorers, batch, shard).items():
+                scores[name].append(part)
+            some = True
+            yield shard, batch
+    if reasons and not some:
+        raise BadShardError(f"no shard of the sample has the scores of a sidecar: {reasons[0]}")
 
 
 class FitEncoderJob(FitJob):
@@ -222,3 +217,95 @@ def fit_encoder(job: FitEncoderJob) -> None:
     with atomic_folder(folder) as partial:
         encoder.as_sentence_transformer().save_pretrained(str(partial), create_model_card=False)
     job.publish(tree_files(folder), {}, documents)
+
+
+class FitTargetsJob(FitJob):
+    """Embed target examples and count n-grams."""
+
+    stage: ClassVar[Stage] = Stage("fit_targets", version=1, label="fit", run_with=("select",))
+    name: ClassVar[str] = "targets"
+    files: list[SourceShard]
+    settings: TargetSettings
+    embedding: EmbeddingSettings
+    encoder: str  # path of the encoder of the documents
+    encoder_fingerprint: str
+
+    @property
+    def uses_gpu(self) -> bool:
+        """Whether a GPU makes the job faster."""
+        return self.embedding.model != STATIC
+
+    def depends_on(self) -> Dependencies:
+        """Return the examples, the encoder and what makes its vectors, and the size of the sample."""
+        files = [[file.relative, file.fingerprint] for file in self.files]
+        how = self.embedding.digested(include={"prompt", "max_tokens", "long_documents", "compute_precision"})
+        settings = [self.settings.digested(exclude={"path"}), how]
+        return Dependencies(settings=settings, inputs=[files, self.encoder_fingerprint])
+
+
+@stage_task
+def fit_targets(job: FitTargetsJob) -> None:
+    """Write the vectors and tasks of the examples, and the log ratios of the buckets of n-grams.
+
+    Raises
+    ------
+    BadShardError
+        If a file of examples cannot be read, holds none, or lacks a column that the settings name.
+    """
+    from fineweb_mask.models.quality.importance import NgramBuckets, log_ratios
+    from fineweb_mask.tasks.inference.encoder_pool import encoder_pool
+
+    texts, tasks = zip(*_examples(job), strict=True)
+    names = sorted(set(tasks))
+    pool = encoder_pool(str(job.workspace.local(job.encoder)), job.encoder_fingerprint, job.embedding)
+    vectors, usable = list[NDArray[np.float32]](), list[NDArray[np.bool_]]()
+    with gpu_slot(pool.device), pool.encoder() as encoder:
+        for start in track("target examples", range(0, len(texts), AT_ONCE), part=(0, 0.3)):
+            encoded = encoder.encode(texts[start : start + AT_ONCE])
+            vectors.append(np.asarray(encoded.vectors, dtype=np.float32))
+            usable.append(~encoded.bad)
+    kept = np.concatenate(usable)
+    documents = job.fitting_documents()
+    buckets = NgramBuckets()
+    corpus = buckets.counts(sampled_texts(job.workspace, documents, SAMPLE_DOCUMENTS)())
+    of_task = {name: [text for text, task in zip(texts, tasks, strict=True) if task == name] for name in names}
+    by_task = np.stack([buckets.counts(own) for own in of_task.values()])
+    arrays: dict[str, NDArray[Any]] = {
+        "vectors": np.concatenate(vectors)[kept],
+        "tasks": np.searchsorted(names, tasks)[kept],
+        "log_ratios": log_ratios(by_task.sum(0), corpus),
+        "task_log_ratios": np.stack([log_ratios(own, corpus) for own in by_task]),
+        "task_examples": np.array([len(own) for own in of_task.values()], dtype=np.int64),
+    }
+    if not kept.any():
+        raise BadShardError("selection.targets: no example has a vector: check its text_column")
+    path = job.model_path(documents, ".parquet")
+    details = {"rows": int(kept.sum()), "tasks": names, "left_out": int((~kept).sum())}
+    write_arrays(path, job.key, arrays, details)
+    job.publish([path], details, documents)
+
+
+def _examples(job: FitTargetsJob) -> Iterator[tuple[str, str]]:
+    """Yield the text and the task of every example that is not empty."""
+    column, found = job.settings.task_column, 0
+    settings = SourceSettings(
+        path=job.settings.path,
+        text_column=job.settings.text_column,
+        extra_columns=[] if column is None or column in FINEWEB.names else [column],
+    )
+    for file in job.files:
+        try:
+            for batch, _ in ShardReader(file, settings).batches():
+                tasks = ["" if column is None else str(name) for name in batch[column or "text"].to_pylist()]
+                for text, task in zip(batch["text"].to_pylist(), tasks, strict=True):
+                    if text and text.strip():
+                        found += 1
+                        yield text, task if column is not None else ""
+        except BadShardError as error:
+            message = str(error).replace("source.text_column", "selection.targets.text_column")
+            reason = message.replace("source.extra_columns", "selection.targets.task_column")
+            raise BadShardError(f"selection.targets.path: {reason}") from error
+    if not found:
+        raise BadShardError(
+            f"selection.targets.path: {job.settings.path!r} holds no example with a text: check its text_column"
+        )

@@ -8,7 +8,7 @@ is on both sides of the split.
 import glob
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
@@ -248,8 +248,3 @@ def _sample(path: str, column: str, limit: int, seed: int) -> pa.Array:
         raise LabelsError(f"{path!r} must hold texts in {column!r}")
     rows = np.random.default_rng(seed).permutation(len(texts))[:limit]
     return texts.take(pa.array(np.sort(rows)))
-
-
-def describe(details: dict[str, Any]) -> TrainedMetrics:
-    """Return the metrics that a job's reference carries."""
-    return TrainedMetrics.model_validate({name: details[name] for name in TrainedMetrics.model_fields})

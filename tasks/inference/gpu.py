@@ -8,6 +8,10 @@ expires.
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
 
 LEASE_SECONDS = 60
 
@@ -27,10 +31,19 @@ def offer_slots() -> None:
             client.upsert_global_concurrency_limit_by_name(slot_name(), gpus)
 
 
+def torch_device(setting: str) -> "torch.device":
+    """Return the device that a setting names, as `choose_device` does."""
+    import torch
+
+    from fineweb_mask.models.forward.device import choose_device
+
+    return torch.device(choose_device(setting))
+
+
 @contextmanager
-def gpu_slot(device: str) -> Iterator[None]:
+def gpu_slot(device: "str | torch.device") -> Iterator[None]:
     """Hold one of this host's slots while the block runs, if the device is a GPU and the caller is a Prefect task."""
-    if not device.startswith("cuda"):
+    if not str(device).startswith("cuda"):
         yield
         return
     from prefect.concurrency.sync import concurrency

@@ -3,7 +3,9 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, ConfigDict
 
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.urls import HUB
@@ -18,10 +20,12 @@ class ModelNotFoundError(SettingsError):
     """A model or its labels do not exist, or a model cannot be downloaded."""
 
 
-class ModelFolder(NamedTuple):
+class ModelFolder(BaseModel):
     """A model's folder and a fingerprint of its content."""
 
-    path: Path
+    model_config = ConfigDict(frozen=True)
+
+    path: str  # relative to the workspace if it was fitted there
     fingerprint: str
 
 
@@ -36,13 +40,13 @@ def model_folder(model: str, setting: str) -> ModelFolder:
     folder = Path(model)
     if folder.is_dir():
         content = digest([[file.relative_to(folder).as_posix(), file_digest(file)] for file in tree_files(folder)])
-        return ModelFolder(folder.absolute(), content)
+        return ModelFolder(path=str(folder.absolute()), fingerprint=content)
     from huggingface_hub import snapshot_download
 
     needed = ["*.json", "*.txt", "*.model", "*.safetensors"]  # no pickles, no code, no other frameworks' weights
     with _download_errors_explained(f"{setting}: {model!r} is not a folder, and it", model):
         snapshot = Path(snapshot_download(model, allow_patterns=needed, ignore_patterns=["onnx/*", "openvino/*"]))
-    return ModelFolder(snapshot, f"{model}@{snapshot.name}")
+    return ModelFolder(path=str(snapshot), fingerprint=f"{model}@{snapshot.name}")
 
 
 def check_model_folder(model: str, setting: str) -> None:

@@ -1,7 +1,14 @@
-"""Find and load the models of the scorers, and compute scores with them."""
+"""Find and load the models of the scorers, and compute scores with them, in several processes where these share a copy.
 
+A process runs `python -m fineweb_mask.tasks.inference.scorers MODELS SOCKET...`. MODELS is a JSON list of models, each
+SOCKET an inherited file descriptor. The models are loaded once, and shared by a fork for each socket. A message is a
+serialised Arrow batch of texts; its answer is `+` and the scores (scorers, rows) as float32, or `!` and an error.
+"""
+
+import json
+import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -11,6 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
+from fineweb_mask.models.errors import ModelError
 from fineweb_mask.models.quality.column import ColumnValueError, SidecarScorer
 from fineweb_mask.models.quality.fasttext.file_format import FastTextFormatError, check_fasttext_file
 from fineweb_mask.models.quality.registry import Scorer, columns_of, load_scorer
@@ -29,6 +37,7 @@ from fineweb_mask.tasks.inference.model_files import (
     model_file,
     model_folder,
 )
+from fineweb_mask.tasks.processes.workers import WorkerProcessError, cores, running_workers, serve
 from fineweb_mask.tasks.source.labels import LabelsError, check_labels
 from fineweb_mask.tasks.source.sidecars import Sidecar, read_sidecar
 from fineweb_mask.tasks.workspace.job import BadShardError
@@ -37,6 +46,22 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 
 LOADED = 16  # models that stay loaded
 _loading = threading.Lock()
+FORKED_KINDS = frozenset({"fasttext"})
+"""Kinds of scorers that read an Arrow column, compute on one thread and survive a fork: they do not use a GPU."""
+
+ROWS_WORTH_PROCESSES = 20_000
+"""With fewer rows, starting the workers takes about as long as they save."""
+
+POOL_ROWS = 500
+"""Documents that a process scores at a time, if no other scorer needs larger batches: they stay in its cache."""
+
+AHEAD = 2
+"""Batches per process that are read before the first has its scores."""
+
+SCORES, ERROR = b"+", b"!"
+TEXTS = pa.schema([pa.field("text", pa.large_string())])
+
+ENDED = "a scoring process ended before it answered: if the machine is short of memory, lower engine.score_processes"
 
 
 class QualityModel(BaseModel):
@@ -69,19 +94,15 @@ def check_scorers(scorers: Sequence[ScorerSettings]) -> None:
         elif isinstance(scorer, FastTextScorerSettings) and scorer.model is not None:
             check_model_file(scorer.model, f"{where}.model")
             if not scorer.model.startswith(HUB):
-                _check_fasttext(scorer.model, f"{where}.model")
+                try:
+                    check_fasttext_file(scorer.model)
+                except FastTextFormatError as error:
+                    raise ModelNotFoundError(f"{where}.model: {error}") from error
         elif isinstance(scorer, FastTextScorerSettings) and scorer.labels is not None:
             try:
                 check_labels(scorer.labels)
             except LabelsError as error:
                 raise ModelNotFoundError(f"{where}.labels: {error}") from error
-
-
-def _check_fasttext(model: str, where: str) -> None:
-    try:
-        check_fasttext_file(model)
-    except FastTextFormatError as error:
-        raise ModelNotFoundError(f"{where}: {error}") from error
 
 
 def check_folder(model: str, where: str) -> None:
@@ -118,7 +139,7 @@ def resolve_model(settings: ScorerSettings) -> QualityModel:
     setting = f"scorer {settings.name!r}, model"
     if isinstance(settings, TransformerSettings):
         folder = model_folder(settings.model, setting)
-        return QualityModel(settings=settings, path=str(folder.path), fingerprint=folder.fingerprint)
+        return QualityModel(settings=settings, path=folder.path, fingerprint=folder.fingerprint)
     path = model_file(settings.model or "", setting)
     return QualityModel(settings=settings, path=str(path), fingerprint=file_digest(path))
 
@@ -222,3 +243,91 @@ def batch_scores(scorers: Mapping[str, Scorer], batch: pa.RecordBatch, shard: st
         return f"{shard}, row {batch['row'][position]}"
 
     return score_columns(reads_arrow, arrays, place) | score_columns(others, lists, place)
+
+
+class ScoringError(ModelError):
+    """A scorer failed, or its model cannot be loaded."""
+
+
+def useful_processes(rows: int, wanted: int | None) -> int:
+    """Return how many processes to score `rows` documents with; `wanted` None means all available cores."""
+    return 1 if rows < ROWS_WORTH_PROCESSES else wanted or cores()
+
+
+def pooled_models(models: Sequence[QualityModel], processes: int) -> list[QualityModel]:
+    """Return the models that score in worker processes: none if `processes` is 1."""
+    return [model for model in models if processes > 1 and model.settings.kind in FORKED_KINDS]
+
+
+def score_batches(
+    workspace: Workspace, models: Sequence[QualityModel], processes: int, batches: Iterable[pa.RecordBatch]
+) -> Iterator[tuple[pa.RecordBatch, dict[str, NDArray[np.float32]]]]:
+    """Yield batches in their order with the scores of their `text` column, (n,), by the model's name.
+
+    The processes are kept for the next file. Without `models` there are no scores.
+
+    Parameters
+    ----------
+    workspace
+        The workspace that models may be in.
+    models
+        Of kinds in `FORKED_KINDS`, see `pooled_models`.
+    processes
+        How many score.
+    batches
+        Documents.
+
+    Raises
+    ------
+    ScoringError
+        If a model cannot be loaded or a scorer fails.
+    WorkerProcessError
+        If a process ended.
+    StoppedError
+        If a stop was requested.
+    """
+    if not models:
+        yield from ((batch, {}) for batch in batches)
+        return
+    placed = [model.model_copy(update={"path": str(workspace.local(model.path))}) for model in models]
+    work = json.dumps([model.model_dump(mode="json") for model in placed])
+    pool = running_workers(__name__, work, processes, is_forked=True)
+    names = [model.settings.name for model in models]
+
+    def scored(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[str, NDArray[np.float32]]]:
+        answer = pool.ask(memoryview(batch.select(["text"]).cast(TEXTS).serialize()))
+        if not isinstance(answer, bytes):
+            pool.close(ENDED)
+            raise WorkerProcessError(ENDED)
+        if answer[:1] != SCORES:
+            raise ScoringError(answer[1:].decode())
+        return batch, dict(zip(names, np.frombuffer(answer[1:], np.float32).reshape(len(names), -1), strict=True))
+
+    yield from pool.map(scored, batches, ahead=AHEAD)
+
+
+def _scoring(models: str) -> Callable[[bytes], bytes]:
+    """Return the function that answers texts with their scores; where no model can be loaded, with the error."""
+    try:
+        loaded = [QualityModel.model_validate(model) for model in json.loads(models)]
+        scorers = [load_scorer(model.settings, model.path) for model in loaded]
+    except Exception as error:  # noqa: BLE001 - the client raises it
+        described = _described(error)
+        return lambda _: described
+
+    def answer(message: bytes) -> bytes:
+        try:
+            texts = pa.ipc.read_record_batch(message, TEXTS)["text"]
+            return SCORES + np.stack([scorer.score(texts) for scorer in scorers]).astype(np.float32).tobytes()
+        except Exception as error:  # noqa: BLE001 - the client raises it
+            return _described(error)
+
+    return answer
+
+
+def _described(error: Exception) -> bytes:
+    return ERROR + f"{type(error).__name__}: {error}".encode()
+
+
+if __name__ == "__main__":
+    serve(_scoring(sys.argv[1]), [int(socket) for socket in sys.argv[2:]])

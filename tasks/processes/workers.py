@@ -1,4 +1,4 @@
-"""Send messages to worker processes and take the answers in order.
+"""Send messages to worker processes and take the answers in order; `serve` answers them there.
 
 Processes and not threads: fastText, trafilatura and datatrove hold Python's interpreter lock, spaCy inside datatrove
 must not be used by two threads, and a page that takes forever, or ends the process that parses it, costs only itself.
@@ -10,6 +10,8 @@ process.
 """
 
 import atexit
+import gc
+import multiprocessing
 import os
 import signal
 import socket
@@ -17,10 +19,10 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from queue import SimpleQueue
 from typing import Literal, NamedTuple, TypeVar
 
@@ -216,3 +218,35 @@ def end_workers() -> None:
 
 
 atexit.register(end_workers)
+
+
+def serve(answer: Callable[[bytes], bytes], sockets: Sequence[int]) -> None:
+    """Answer every message from each socket until its other end is closed.
+
+    With several sockets, the process forks for each of them, and the forks share the memory of what it loaded; it must
+    have one thread. When one fork ends, all do.
+
+    Parameters
+    ----------
+    answer
+        Returns the answer to a message.
+    sockets
+        Inherited file descriptors.
+    """
+    if len(sockets) == 1:
+        _answer_all(answer, sockets[0])
+        return
+    gc.collect()
+    gc.freeze()  # a later collection would write to the shared memory pages and so copy them
+    context = multiprocessing.get_context("fork")
+    forks = [context.Process(target=_answer_all, args=(answer, socket), daemon=True) for socket in sockets]
+    for fork in forks:
+        fork.start()
+    wait([fork.sentinel for fork in forks])  # multiprocessing ends daemons at exit
+
+
+def _answer_all(answer: Callable[[bytes], bytes], handle: int) -> None:
+    connection = Connection(handle)
+    with suppress(EOFError, ConnectionError, KeyboardInterrupt):
+        while True:
+            connection.send_bytes(answer(connection.recv_bytes()))

@@ -4,7 +4,6 @@ It makes two passes over all shards, with a few of them in memory at a time. The
 from a sample; the second counts every eligible document.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -15,12 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from fineweb_mask.models.analysis.groups import counts_of, decile_edges, domains, group_of
+from fineweb_mask.models.analysis.groups import decile_edges, domains, group_of
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.settings.output import TEXT_IS_NO_GROUP
 from fineweb_mask.tasks.reporting.charts import Share
-from fineweb_mask.tasks.reporting.samples import eligible_table, eligible_tables
+from fineweb_mask.tasks.reporting.samples import eligible_table, evenly_spaced
 from fineweb_mask.tasks.storage.parquet import read_schema
 from fineweb_mask.tasks.storage.remote.copies import local_copies
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
@@ -34,11 +33,12 @@ LARGEST = 30
 """Groups listed by name; the others are listed as one."""
 TALLIED, KEPT = 200_000, 100_000
 """Groups that a tally holds at most, and that it keeps when it forgets the smallest."""
-LABELS_AT_ONCE = 10_000
-"""Counted labels that are Python objects at the same time."""
 COUNTED_AT_ONCE = 4
 """Shards that are counted at the same time."""
 NUMBERS = ("n_chars", "quality", "language_score")
+DRAWN = ("n_chars", "quality")
+"""Numbers that have a histogram."""
+LABEL, LARGEST_FIRST = pc.field("label"), [("documents", "descending"), ("label", "ascending")]
 
 
 class Distribution(NamedTuple):
@@ -47,6 +47,14 @@ class Distribution(NamedTuple):
     edges: NDArray[np.float64]  # (bins + 1,)
     before: NDArray[np.int64]  # (bins,)
     after: NDArray[np.int64]  # (bins,)
+
+    def medians(self) -> tuple[float, float] | None:
+        """Return the medians of the eligible and of the selected documents; None without any."""
+        if not (self.before.any() and self.after.any()):
+            return None
+        reached = (np.cumsum([0, *counts]) / counts.sum() for counts in (self.before, self.after))
+        before, after = (float(np.interp(0.5, shares, self.edges)) for shares in reached)
+        return before, after
 
 
 class Breakdown(NamedTuple):
@@ -58,89 +66,57 @@ class Breakdown(NamedTuple):
     groups: dict[str, list[Share]]  # by column: dump, domain, others; the largest groups, then the rest as one
     quality: NDArray[np.float32]  # (n,) a sorted sample
 
-    def medians(self, column: str) -> tuple[float, float] | None:
-        """Return the medians of the eligible and of the selected documents, from a histogram; None without any."""
-        found = self.histograms[column]
-        before, after = median_of(found.edges, found.before), median_of(found.edges, found.after)
-        return None if before is None or after is None else (before, after)
-
-
-def median_of(edges: NDArray[np.float64], counts: NDArray[np.int64]) -> float | None:
-    """Return the median of a histogram of `counts`, (b,), between `edges`, (b + 1,); None if it is empty."""
-    if not counts.sum():
-        return None
-    reached = np.cumsum(counts) / counts.sum()
-    return float(np.interp(0.5, np.concatenate([[0], reached]), edges))
-
 
 class Tally:
-    """Counter of groups; when there are too many for memory, it forgets the smallest and keeps their sum."""
+    """Counts of documents by group; when there are too many for memory, it forgets the smallest and keeps their sum."""
 
     def __init__(self) -> None:
-        self._documents: Counter[str | None] = Counter()
-        self._selected: Counter[str | None] = Counter()
+        self._counted = count_labels(pa.array([], pa.string()), pa.array([], pa.bool_()))
         self._forgotten = np.zeros(3, dtype=np.int64)  # groups, documents, selected
 
     def add(self, counted: pa.Table) -> None:
         """Add documents that `count_labels` counted."""
-        for batch in counted.to_batches(LABELS_AT_ONCE):
-            for row in batch.to_pylist():
-                self._documents[row["label"]] += row["selected_count"]
-                self._selected[row["label"]] += row["selected_sum"]
-        if len(self._documents) > TALLIED:
-            for label, documents in self._ordered()[KEPT:]:
-                self._forgotten += (1, documents, self._selected.pop(label, 0))
-                del self._documents[label]
-
-    def _ordered(self) -> list[tuple[str | None, int]]:
-        return sorted(self._documents.items(), key=lambda item: (-item[1], item[0] or ""))
+        self._counted = _summed(pa.concat_tables([self._counted, counted]))
+        if len(self._counted) > TALLIED:
+            ordered = self._counted.sort_by(LARGEST_FIRST)
+            self._counted, self._forgotten = ordered.slice(0, KEPT), self._forgotten + _sums(ordered.slice(KEPT))
 
     def largest(self, n: int, unknown: str) -> list[Share]:
         """Return the `n` largest groups, then the one without a label as `unknown`, then all others as one."""
-        ordered = [item for item in self._ordered() if item[0] is not None]
-        shares = [Share(str(label), documents, self._selected[label]) for label, documents in ordered[:n]]
-        if self._documents[None]:
-            shares.append(Share(unknown, self._documents[None], self._selected[None]))
-        rest = ordered[n:]
-        groups, documents, selected = self._forgotten.tolist()
-        groups += len(rest)
-        documents += sum(count for _, count in rest)
-        selected += sum(self._selected[label] for label, _ in rest)
-        if documents:
-            shares.append(Share(f"{groups:,} others", documents, selected))
-        return shares
+        named, unnamed = (self._counted.filter(is_so) for is_so in (LABEL.is_valid(), LABEL.is_null()))
+        named = named.sort_by(LARGEST_FIRST)
+        shares = [Share(**row) for row in named.slice(0, n).to_pylist()]
+        shares += [Share(**row | {"label": unknown}) for row in unnamed.to_pylist()]
+        groups, documents, selected = (self._forgotten + _sums(named.slice(n))).tolist()
+        return [*shares, Share(f"{groups:,} others", documents, selected)] if documents else shares
 
 
-def count_labels(labels: pa.Array | pa.ChunkedArray, selected: pa.ChunkedArray) -> pa.Table:
+def count_labels(labels: pa.Array | pa.ChunkedArray, selected: pa.Array | pa.ChunkedArray) -> pa.Table:
     """Return how many documents have each label, and how many of them are selected; null is a label, too."""
-    counted = pa.table({"label": labels, "selected": pc.cast(selected, pa.int64())})
-    return counted.group_by("label").aggregate([("selected", "count"), ("selected", "sum")])
+    ones = np.ones(len(labels), dtype=np.int64)
+    return _summed(pa.table({"label": labels, "documents": ones, "selected": pc.cast(selected, pa.int64())}))
 
 
-class _Edges(NamedTuple):
-    """Edges of the groups of one numeric column, ascending."""
-
-    deciles: NDArray[np.float64]  # at most 11; none if no document has a number
-    bins: NDArray[np.float64]  # (BINS + 1,) of the histogram
-
-
-class _Counts(NamedTuple):
-    """Eligible documents (first) and selected documents (second) of one numeric column."""
-
-    deciles: NDArray[np.int64]  # (2, groups)
-    bins: NDArray[np.int64]  # (2, BINS)
-    missing: NDArray[np.int64]  # (2,) documents without a number
+def _summed(counted: pa.Table) -> pa.Table:
+    """Return a table of counts with one row for each label."""
+    sums = counted.group_by("label").aggregate([("documents", "sum"), ("selected", "sum")])
+    return sums.rename_columns(counted.column_names)
 
 
-def _count_numbers(values: NDArray[np.float64], selected: NDArray[np.bool_], edges: _Edges) -> _Counts:
-    """Count documents with `values` (n,), NaN if unknown, of which `selected` (n,) are selected."""
-    deciles, bins = (
-        np.stack([counts_of(groups, n), counts_of(groups[selected], n)])
-        for one in edges
-        for groups, n in [(group_of(values, one), max(0, len(one) - 1))]
-    )
-    absent = np.isnan(values)
-    return _Counts(deciles, bins, np.array([absent.sum(), (absent & selected).sum()]))
+def _sums(counted: pa.Table) -> NDArray[np.int64]:
+    """Return the number of labels, and the sums of the documents and of the selected ones."""
+    return np.array([len(counted), *(counted[name].to_numpy().sum() for name in ("documents", "selected"))])
+
+
+def _count_numbers(
+    values: NDArray[np.float64], selected: NDArray[np.bool_], edges: NDArray[np.float64]
+) -> NDArray[np.int64]:
+    """Count documents by the groups of `values` (n,), of which `selected` (n,) are selected.
+
+    Returns (2, 1 + groups), all and the selected: first those without a number, then those of each group.
+    """
+    groups = group_of(values, edges) + 1
+    return np.stack([np.bincount(some, minlength=max(len(edges), 1)) for some in (groups, groups[selected])])
 
 
 def _shares(edges: NDArray[np.float64], counts: NDArray[np.int64]) -> list[Share]:
@@ -214,49 +190,48 @@ def break_down(
     _check_columns((name for shard in shards for name in _columns_of(workspace, shard)), by)
     by = [name for name in by if name not in NUMBERS]  # always included
     sample = _sample(workspace, shards)
-    edges = {
-        name: _Edges(decile_edges(values), _bins(values, logarithmic=name == "n_chars"))
-        for name, values in sample.items()
-    }
+    edges = {("deciles", name): decile_edges(values) for name, values in sample.items()}
+    edges |= {("bins", name): _bins(sample[name], logarithmic=name == "n_chars") for name in DRAWN}
     tallies = {name: Tally() for name in (*groups, *by)}
-    nothing = np.empty(0), np.empty(0, dtype=bool)
-    total = {name: _count_numbers(*nothing, one) for name, one in edges.items()}
+    total = {key: np.zeros((2, max(len(one), 1)), dtype=np.int64) for key, one in edges.items()}
     for numbers, labels in _counted(workspace, shards, edges, list(tallies)):
-        for name, counts in numbers.items():
-            total[name] = _Counts(*map(np.add, total[name], counts))
+        for key, counts in numbers.items():
+            total[key] += counts
         for name, counted in labels.items():
             tallies[name].add(counted)
     unknown = {"domain": "no url"}
     return Breakdown(
-        deciles={name: _shares(edges[name].deciles, counts.deciles) for name, counts in total.items()},
-        missing={name: Share("unknown", *counts.missing.tolist()) for name, counts in total.items()},
-        histograms={
-            name: Distribution(edges[name].bins, *total[name].bins) for name in NUMBERS if name != "language_score"
-        },
+        deciles={name: _shares(edges["deciles", name], total["deciles", name][:, 1:]) for name in NUMBERS},
+        missing={name: Share("unknown", *total["deciles", name][:, 0].tolist()) for name in NUMBERS},
+        histograms={name: Distribution(edges["bins", name], *total["bins", name][:, 1:]) for name in DRAWN},
         groups={name: tally.largest(LARGEST, unknown.get(name, "unknown")) for name, tally in tallies.items()},
         quality=np.sort(sample["quality"]).astype(np.float32),
     )
 
 
+Edges = Mapping[tuple[str, str], NDArray[np.float64]]
+"""Edges of the groups of numbers, ascending: at most 11 of "deciles", none without a number; BINS + 1 of "bins"."""
+Counted = tuple[dict[tuple[str, str], NDArray[np.int64]], dict[str, pa.Table]]
+"""The counts of a shard: of its numbers, by their edges, and of its labels."""
+
+
 def _counted(
-    workspace: Workspace, shards: Sequence[ShardFiles], edges: Mapping[str, _Edges], labels: Sequence[str]
-) -> Iterator[tuple[dict[str, _Counts], dict[str, pa.Table]]]:
-    """Yield the counts of every shard: of its numbers, by their edges, and of its labels."""
-    count = partial(_count_shard, workspace, edges, labels)
+    workspace: Workspace, shards: Sequence[ShardFiles], edges: Edges, labels: Sequence[str]
+) -> Iterator[Counted]:
+    """Yield the counts of every shard."""
     with ThreadPoolExecutor(COUNTED_AT_ONCE) as pool:
         for first in range(0, len(shards), COUNTED_AT_ONCE):
-            yield from pool.map(count, shards[first : first + COUNTED_AT_ONCE])
+            some = shards[first : first + COUNTED_AT_ONCE]
+            yield from pool.map(partial(_count_shard, workspace, edges, labels), some)
 
 
-def _count_shard(
-    workspace: Workspace, edges: Mapping[str, _Edges], labels: Sequence[str], shard: ShardFiles
-) -> tuple[dict[str, _Counts], dict[str, pa.Table]]:
+def _count_shard(workspace: Workspace, edges: Edges, labels: Sequence[str], shard: ShardFiles) -> Counted:
     raise_if_stopped()
     read = ["n_chars", "language_score", *("url" if name == "domain" else name for name in labels)]
     table = eligible_table(workspace, shard, list(dict.fromkeys(read)))
-    selected = table["selected"]
+    selected, numbers = table["selected"], {name: _numbers(table, name) for name in NUMBERS}
     return (
-        {name: _count_numbers(_numbers(table, name), selected.to_numpy(), edges[name]) for name in NUMBERS},
+        {key: _count_numbers(numbers[key[1]], selected.to_numpy(), one) for key, one in edges.items()},
         {
             name: count_labels(domains(table["url"]) if name == "domain" else _labels(table[name]), selected)
             for name in labels
@@ -268,7 +243,9 @@ def _sample(workspace: Workspace, shards: Sequence[ShardFiles]) -> dict[str, NDA
     """Return some values of each numeric column, (n,), NaN if unknown."""
     step = max(1, sum(shard.documents.rows for shard in shards) // EDGE_VALUES)
     parts: dict[str, list[NDArray[np.float64]]] = {name: [np.empty(0)] for name in NUMBERS}
-    for table in eligible_tables(workspace, shards, ["n_chars", "language_score"], EDGE_SHARDS):
+    for index in evenly_spaced(len(shards), EDGE_SHARDS):
+        raise_if_stopped()
+        table = eligible_table(workspace, shards[index], ["n_chars", "language_score"])
         for name, part in parts.items():
             part.append(_numbers(table, name)[::step].copy())
     return {name: np.concatenate(part) for name, part in parts.items()}

@@ -66,11 +66,12 @@ def histogram(
     edges: NDArray[np.floating[Any]],  # (bins + 1,)
     counts: Mapping[str, NDArray[np.integer[Any]]],  # name of each population -> (bins,)
     *,
-    unit: str = "documents",
     logarithmic: bool = False,
 ) -> bytes:
     """Draw the share of each population by bin: the first population filled, the others as outlines."""
-    figure, axes = _figure(title, x_label, f"share of {unit} (%)")
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    figure, axes = _figure(title, x_label, "share of documents (%)")
     for index, (name, heights) in enumerate(counts.items()):
         n = int(heights.sum())
         label = f"{safe(name)} (n = {n:,})"
@@ -80,17 +81,21 @@ def histogram(
         else:
             axes.stairs(shares, edges, color=COLOURS[(index - 1) % len(COLOURS)], linewidth=2, label=label)
     if logarithmic:
-        _logarithmic(axes)
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter("{x:,.6g}")
+        axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_ylim(bottom=0)
     _legend(axes)
     return _png(figure)
 
 
-def retention(title: str, rows: Sequence[Share], *, of: str = "documents", note: str = "") -> bytes:
+def retention(title: str, rows: Sequence[Share]) -> bytes:
     """Draw the selected share of each group, in the order of `rows`, and the share over all groups as a line."""
     documents, selected = sum(row.documents for row in rows), sum(row.selected for row in rows)
     overall = 100 * selected / max(documents, 1)
-    figure, axes = _figure(title, f"share of {of} selected (%)", "", note or f"n = {documents:,} {of}", rows=len(rows))
+    note = f"n = {documents:,} documents"
+    figure, axes = _figure(title, "share of documents selected (%)", "", note, rows=len(rows))
     shares = [100 * row.selected / max(row.documents, 1) for row in rows]
     bars = axes.barh(range(len(rows)), shares, color=AFTER, height=0.66)
     labels = [f"{row.selected:,} of {row.documents:,}" for row in rows]
@@ -102,9 +107,7 @@ def retention(title: str, rows: Sequence[Share], *, of: str = "documents", note:
     return _png(figure)
 
 
-def bars(
-    title: str, x_label: str, rows: Sequence[Bar], *, note: str = "", form: Callable[[float], str] | None = None
-) -> bytes:
+def bars(title: str, x_label: str, rows: Sequence[Bar], *, form: Callable[[float], str], note: str = "") -> bytes:
     """Draw a bar for each value, in the order of `rows`, with its interval if it has one."""
     figure, axes = _figure(title, x_label, "", note, rows=len(rows))
     errors = [row.error or 0 for row in rows] if any(row.error is not None for row in rows) else None
@@ -117,7 +120,7 @@ def bars(
         capsize=3,
         height=0.66,
     )
-    axes.bar_label(drawn, [(form or _number)(row.value) for row in rows], padding=6, fontsize=8, color=QUIET)
+    axes.bar_label(drawn, [form(row.value) for row in rows], padding=6, fontsize=8, color=QUIET)
     _name_rows(axes, [row.label for row in rows])
     axes.margins(x=0.18)
     return _png(figure)
@@ -131,9 +134,8 @@ def lines(
     *,
     levels: Mapping[str, float] | None = None,
     note: str = "",
-    logarithmic: bool = False,
 ) -> bytes:
-    """Draw lines with a marker at each point, and dashed levels such as a bound; `logarithmic` refers to the x axis."""
+    """Draw lines with a marker at each point, and dashed levels such as a bound."""
     figure, axes = _figure(title, x_label, y_label, note)
     axes.grid(axis="y", color=FAINT)
     for index, one in enumerate(series):
@@ -150,8 +152,6 @@ def lines(
     for (name, level), style in zip((levels or {}).items(), ("--", ":", "-.") * len(levels or {}), strict=False):
         colour = VERMILION if style == "--" else QUIET
         axes.axhline(level, color=colour, linestyle=style, linewidth=1.4, label=safe(name))
-    if logarithmic:
-        _logarithmic(axes)
     axes.margins(0.06)
     if len(series) + len(levels or {}) > 1:
         _legend(axes, outside=True)
@@ -293,19 +293,6 @@ def _name_rows(axes: "Axes", labels: Sequence[str], *, inverted: bool = True) ->
     if inverted:
         axes.spines["left"].set_visible(False)
         axes.set_ylim(len(labels) - 0.4, -0.6)
-
-
-def _logarithmic(axes: "Axes") -> None:
-    from matplotlib.ticker import LogLocator, NullFormatter
-
-    axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_major_formatter("{x:,.6g}")
-    axes.xaxis.set_minor_formatter(NullFormatter())
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def on_any_background(png: bytes) -> bytes:

@@ -19,6 +19,9 @@ FROM_THE_TOP = 0.6  # share of the selection that is of the best tenth, above wh
 LENGTH_CHANGE = 2.0  # times that the median length grew or shrank
 MOST_GROUPS = 3  # named
 
+Worry = tuple[str, str]
+"""What to worry about, and the title of the section that shows it."""
+
 
 def findings(
     recipe: Mapping[str, Any],
@@ -34,8 +37,9 @@ def findings(
         f"{claim([dict(block) for block in blocks])}",
         "Distance from the optimum",
     )
-    worries = [*_labels(recipe), *_dropped(counts), *_near_duplicates(measured), *_lost_groups(breakdown)]
-    worries += [*_one_score(breakdown), *_length(breakdown)]
+    found = [(SAMPLE_LABELS, "Quality and length")] if scores_by_sample_labels(recipe) else []
+    found += [*_dropped(counts), *_near_duplicates(measured), *_lost_groups(breakdown)]
+    worries = [Finding(*one, is_worry=True) for one in (*found, *_one_score(breakdown), *_length(breakdown))]
     nothing = Finding(
         "Nothing stands out: near-duplicates are no more than a random subset's, no large group has vanished, and "
         "quality is not all that decides.",
@@ -45,7 +49,7 @@ def findings(
 
 
 def _compared(breakdown: Breakdown, measured: Diversity | None) -> Iterator[Finding]:
-    quality = breakdown.medians("quality")
+    quality = breakdown.histograms["quality"].medians()
     if quality is not None:
         yield Finding(
             f"The median quality is {quality[1]:+.2f} standard deviations, {quality[0]:+.2f} of all that was eligible.",
@@ -61,37 +65,30 @@ def _compared(breakdown: Breakdown, measured: Diversity | None) -> Iterator[Find
         )
 
 
-def _labels(recipe: Mapping[str, Any]) -> Iterator[Finding]:
-    if scores_by_sample_labels(recipe):
-        yield Finding(SAMPLE_LABELS, "Quality and length", is_worry=True)
-
-
-def _dropped(counts: Counts) -> Iterator[Finding]:
+def _dropped(counts: Counts) -> Iterator[Worry]:
     lost = counts.documents_in - counts.documents_eligible
     if lost > DROPPED * counts.documents_in:
         reason, number = max(counts.dropped.items(), key=lambda item: item[1])
-        yield Finding(
+        yield (
             f"{lost / counts.documents_in:.0%} of the source never came to the selection, most of it as "
             f"{reason.replace('_', ' ')} ({number:,} documents).",
             "Where documents went",
-            is_worry=True,
         )
 
 
-def _near_duplicates(measured: Diversity | None) -> Iterator[Finding]:
+def _near_duplicates(measured: Diversity | None) -> Iterator[Worry]:
     if measured is None:
         return
     random, selected = (measured.geometry[name].near_duplicates for name in ("random", "selected"))
     if selected is not None and selected >= DUPLICATES and selected > (random or 0.0):
-        yield Finding(
+        yield (
             f"{selected:.1%} of the selection are near-duplicates, {random or 0.0:.1%} of a random subset: raise "
             "selection.near_duplicates.weight, or set selection.near_duplicates.forbid.",
             "Diversity",
-            is_worry=True,
         )
 
 
-def _lost_groups(breakdown: Breakdown) -> Iterator[Finding]:
+def _lost_groups(breakdown: Breakdown) -> Iterator[Worry]:
     for name, rows in breakdown.groups.items():
         total, selected = sum(row.documents for row in rows), sum(row.selected for row in rows)
         lost = [
@@ -100,10 +97,9 @@ def _lost_groups(breakdown: Breakdown) -> Iterator[Finding]:
             if row.documents >= LARGE_GROUP * total and row.selected < LOST * row.documents * selected / max(total, 1)
         ]
         if lost and len(rows) > 1:
-            yield Finding(
+            yield (
                 f"Nearly nothing is left of {_named(lost)} (by {GROUPS.get(name, name)}).",
                 "Share selected by group",
-                is_worry=True,
             )
 
 
@@ -113,28 +109,26 @@ def _named(rows: Sequence[Share]) -> str:
     return named + (f" and {len(rows) - MOST_GROUPS:,} more" if len(rows) > MOST_GROUPS else "")
 
 
-def _one_score(breakdown: Breakdown) -> Iterator[Finding]:
+def _one_score(breakdown: Breakdown) -> Iterator[Worry]:
     rows = breakdown.deciles.get("quality", [])
     selected = sum(row.selected for row in rows)
     if len(rows) == 10 and rows[-1].selected > FROM_THE_TOP * selected > 0:
-        yield Finding(
+        yield (
             f"{rows[-1].selected / selected:.0%} of the selection is of the best tenth by quality: quality alone "
             "decides. A lower selection.lamb gives diversity more weight.",
             "Share selected by group",
-            is_worry=True,
         )
 
 
-def _length(breakdown: Breakdown) -> Iterator[Finding]:
-    found = breakdown.medians("n_chars")
+def _length(breakdown: Breakdown) -> Iterator[Worry]:
+    found = breakdown.histograms["n_chars"].medians()
     if found is None or min(found) <= 0:
         return
     before, after = found
     times = max(before / after, after / before)
     if times >= LENGTH_CHANGE:
-        yield Finding(
+        yield (
             f"The selected texts are {'shorter' if after < before else 'longer'}: half of them have more than "
             f"{after:,.0f} characters, {before:,.0f} before.",
             "Quality and length",
-            is_worry=True,
         )

@@ -8,16 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fineweb_mask.models.analysis import vectors
 from fineweb_mask.models.analysis.layout import lay_out
-from fineweb_mask.models.analysis.vectors import (
-    Unit,
-    effective_rank,
-    mean_cosine,
-    nearest_cosines,
-    principal_axes,
-    spectrum,
-    unit_rows,
-)
+from fineweb_mask.models.analysis.vectors import Unit, nearest_cosines, unit_rows
 from fineweb_mask.models.selection.problem.measures import near_duplicate_rate
 from fineweb_mask.models.settings import ReportSettings
 from fineweb_mask.tasks.reporting.samples import DocumentRef, Sample, draw, texts_at, vectors_at
@@ -116,8 +109,8 @@ def _geometry(unit: Unit, generator: np.random.Generator) -> Geometry:
     nearest = nearest_cosines(unit[queries], unit, queries) if len(unit) > 1 else np.empty(0, dtype=np.float32)
     return Geometry(
         documents=len(unit),
-        effective_rank=effective_rank(spectrum(unit)),
-        mean_cosine=mean_cosine(unit),
+        effective_rank=vectors.effective_rank(vectors.spectrum(unit)),
+        mean_cosine=vectors.mean_cosine(unit),
         nearest=nearest,
         near_duplicates=near_duplicate_rate(nearest),
     )
@@ -132,7 +125,7 @@ def _plane(before: Unit, after: Unit, settings: ReportSettings) -> Map:
         return Map(("t-SNE, first axis", "t-SNE, second axis"), both[: len(before)], both[len(before) :])
     if before.shape[1] < 2:
         before, after = (np.pad(unit, ((0, 0), (0, 1))) for unit in (before, after))
-    found = principal_axes(before)
+    found = vectors.principal_axes(before)
     first, second = found.explained
     labels = (
         f"first principal component ({first:.1%} of the variance)",

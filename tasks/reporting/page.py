@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from fineweb_mask.tasks.reporting.templating import Form, render, static
+from fineweb_mask.tasks.reporting.templating import Form, render
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.workspace.job import FolderJob
 from fineweb_mask.tasks.workspace.manifest import write_manifest
@@ -24,13 +24,7 @@ LISTED = 50
 SAFE_NAME = re.compile(r"[a-z0-9-]+")
 
 
-def anchor_of(title: str) -> str:
-    """Return the fragment of links to the section of this title."""
-    return "-".join(re.findall(r"[a-z0-9]+", title.lower()))
-
-
-@dataclass(frozen=True)
-class Tile:
+class Tile(NamedTuple):
     """A key figure."""
 
     value: str
@@ -51,16 +45,14 @@ class Figure:
             raise ValueError(f"a figure's name must consist of a-z, 0-9 and dashes, received {self.name!r}")
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     """A column of a table; `form` is the format of its values. Only the form `text` sorts as text."""
 
     label: str
     form: Form = "text"
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(NamedTuple):
     """A table that readers can sort by any column."""
 
     title: str
@@ -70,8 +62,7 @@ class Table:
     wide: bool = False  # takes the whole width of the page
 
 
-@dataclass(frozen=True)
-class Card:
+class Card(NamedTuple):
     """The beginning of a document."""
 
     title: str
@@ -79,16 +70,14 @@ class Card:
     text: str
 
 
-@dataclass(frozen=True)
-class Side:
+class Side(NamedTuple):
     """One of several columns of documents."""
 
     title: str
     cards: Sequence[Card]
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(NamedTuple):
     """A part of a page; empty parts of it are left out.
 
     If there are as many tables as figures, none of them wide, each table follows its figure; else all tables come last.
@@ -101,32 +90,19 @@ class Section:
     sides: Sequence[Side] = ()
 
     @property
-    def items(self) -> list[tuple[str, Figure | Table]]:
+    def items(self) -> list[Figure | Table]:
         """Figures and tables in the order in which they fill two columns."""
-        figures: list[tuple[str, Figure | Table]] = [("figure", figure) for figure in self.figures]
-        tables: list[tuple[str, Figure | Table]] = [("table", table) for table in self.tables]
-        if len(figures) == len(tables) and not any(table.wide for table in self.tables):
-            return [item for pair in zip(figures, tables, strict=True) for item in pair]
-        return figures + tables
-
-    @property
-    def anchor(self) -> str:
-        """The fragment of links to this section."""
-        return anchor_of(self.title)
+        if len(self.figures) == len(self.tables) and not any(table.wide for table in self.tables):
+            return [item for pair in zip(self.figures, self.tables, strict=True) for item in pair]
+        return [*self.figures, *self.tables]
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """A sentence on what the page shows, and the title of the section that shows it."""
 
     text: str
     section: str
     is_worry: bool = False
-
-    @property
-    def anchor(self) -> str:
-        """The fragment of a link to the section."""
-        return anchor_of(self.section)
 
 
 @dataclass(frozen=True)
@@ -149,11 +125,7 @@ class Page:
 
     def html(self) -> str:
         """Return the page as one HTML file."""
-        style, style_hash = static("page.css")
-        script, script_hash = static("page.js")
-        return render(
-            "page.html", page=self, style=style, style_hash=style_hash, script=script, script_hash=script_hash
-        )
+        return render("page.html", page=self)
 
     def markdown(self) -> str:
         """Return the page as Markdown, with its figures as links to `plots/`."""

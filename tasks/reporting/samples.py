@@ -5,7 +5,7 @@ from the row groups that contain it.
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import chain, groupby, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,18 +51,9 @@ def eligible_table(workspace: Workspace, shard: ShardFiles, columns: Sequence[st
     return table.filter(masks["block"].is_valid())
 
 
-def eligible_tables(
-    workspace: Workspace, shards: Sequence[ShardFiles], columns: Sequence[str], at_most: int | None = None
-) -> Iterator[pa.Table]:
-    """Yield the `eligible_table` of every shard, or of at most `at_most` evenly spaced shards."""
-    for index in evenly_spaced(len(shards), at_most):
-        raise_if_stopped()
-        yield eligible_table(workspace, shards[index], columns)
-
-
-def evenly_spaced(n: int, at_most: int | None) -> range:
-    """Return evenly spaced indices below `n`: all of them, or at most `at_most`."""
-    return range(0, n, 1 if at_most is None else max(1, -(-n // at_most)))
+def evenly_spaced(n: int, at_most: int) -> range:
+    """Return evenly spaced indices below `n`, at most `at_most`."""
+    return range(0, n, max(1, -(-n // at_most)))
 
 
 class Sample(NamedTuple):
@@ -176,15 +167,11 @@ def near_threshold(
     workspace: Workspace, shards: Sequence[ShardFiles], each: int = NEAR
 ) -> tuple[list[NearThreshold], list[NearThreshold]]:
     """Return the selected and the rejected documents closest to their block's threshold, from all blocks in turn."""
-    kept: list[list[NearThreshold]] = []
-    rejected: list[list[NearThreshold]] = []
+    sides: list[tuple[list[NearThreshold], list[NearThreshold]]] = []
     pending: dict[str, list[pa.Table]] = {}
 
     def close(blocks: list[str]) -> None:
-        for block in blocks:
-            sides = _nearest(block, pa.concat_tables(pending.pop(block)), each)
-            kept.append(sides[0])
-            rejected.append(sides[1])
+        sides.extend(_nearest(block, pa.concat_tables(pending.pop(block)), each) for block in blocks)
 
     for index in sorted(range(len(shards)), key=lambda index: shards[index].masks.name):  # the order in blocks
         raise_if_stopped()
@@ -197,7 +184,7 @@ def near_threshold(
         for block in blocks:
             pending.setdefault(block, []).append(masks.filter(pa.compute.field("block") == block).drop_columns("block"))
     close(list(pending))
-    return _in_turn(kept, each), _in_turn(rejected, each)
+    return _in_turn([kept for kept, _ in sides], each), _in_turn([rejected for _, rejected in sides], each)
 
 
 def _nearest(block: str, rows: pa.Table, each: int) -> tuple[list[NearThreshold], list[NearThreshold]]:
@@ -220,5 +207,4 @@ def _nearest(block: str, rows: pa.Table, each: int) -> tuple[list[NearThreshold]
 
 def _in_turn(blocks: list[list[NearThreshold]], each: int) -> list[NearThreshold]:
     """Return the first of every block, then the second of every block, and so on."""
-    deepest = max((len(block) for block in blocks), default=0)
-    return [block[rank] for rank in range(deepest) for block in blocks if rank < len(block)][:each]
+    return [near for near in chain.from_iterable(zip_longest(*blocks)) if near is not None][:each]

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from fineweb_mask.models.analysis.vectors import unit_rows
 from fineweb_mask.models.selection.problem.measures import NEAR_DUPLICATE
 from fineweb_mask.tasks.reporting import charts
-from fineweb_mask.tasks.reporting.breakdown import Breakdown, Distribution, median_of
+from fineweb_mask.tasks.reporting.breakdown import Breakdown, Distribution
 from fineweb_mask.tasks.reporting.charts import Bar, Share
 from fineweb_mask.tasks.reporting.geometry import Diversity
 from fineweb_mask.tasks.reporting.labels import MapLabel, Series
@@ -144,8 +144,8 @@ def distributions(breakdown: Breakdown) -> Section:
 
 def _histogram(name: str, title: str, x_label: str, found: Distribution, *, logarithmic: bool = False) -> Figure:
     counts = {"eligible": found.before, "selected": found.after}
-    medians = [median_of(found.edges, part) for part in counts.values()]
-    text = "" if None in medians else f" Median: {medians[0]:,.4g} before, {medians[1]:,.4g} after."
+    medians = found.medians()
+    text = "" if medians is None else f" Median: {medians[0]:,.4g} before, {medians[1]:,.4g} after."
     return Figure(
         name,
         charts.histogram(title, x_label, found.edges, counts, logarithmic=logarithmic),

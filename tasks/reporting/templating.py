@@ -41,13 +41,17 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         finalize=_finalize,
     )
-    environment.filters["thousands"] = lambda value: f"{value:,}"
-    environment.filters["percent"] = lambda share: f"{share:.1%}"
-    environment.filters["shown"] = shown
-    environment.filters["markdown_cell"] = markdown_cell
-    environment.filters["markdown"] = markdown
-    environment.filters["base64"] = lambda content: b64encode(content).decode()
-    environment.filters["zip"] = lambda left, right: zip(left, right, strict=True)
+    environment.filters |= {
+        "thousands": "{:,}".format,
+        "percent": "{:.1%}".format,
+        "shown": shown,
+        "markdown_cell": markdown_cell,
+        "markdown": markdown,
+        "anchor": anchor_of,
+        "base64": lambda content: b64encode(content).decode(),
+        "zip": lambda left, right: zip(left, right, strict=True),
+    }
+    environment.globals["static"] = static
     return environment
 
 
@@ -62,6 +66,11 @@ def visible_text(text: str) -> str:
     '␛[31mred �gnp.exe'
     """
     return CONTROLS.sub(lambda found: chr(0x2400 + ord(found[0])) if found[0] < " " else "\ufffd", text)
+
+
+def anchor_of(title: str) -> str:
+    """Return the fragment of links to the section of this title."""
+    return "-".join(re.findall(r"[a-z0-9]+", title.lower()))
 
 
 def shown(value: Any, form: Form) -> str:  # noqa: ANN401 - a number or a text, depending on the form

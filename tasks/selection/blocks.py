@@ -1,15 +1,16 @@
-"""Cut a group of shards into blocks, read one block at a time, select from it, and write masks.
+"""Group shards, cut a group into blocks, read one block at a time, select from it, and write masks.
 
-A block is what is selected from at one time. A group of one block is that block; a larger one, which is one shard, is
-cut into even slices of documents one after the other.
+A group is what shards are selected from together: neighbours in the order of the names, no larger than a block, or one
+larger shard. A block is what is selected from at one time. A group of one block is that block; a larger one, which is
+one shard, is cut into even slices of documents one after the other.
 """
 
 import math
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -19,13 +20,11 @@ from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.schemas import masks_schema
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.selectors.registry import SELECTORS
-from fineweb_mask.tasks.inference.gpu import gpu_slot
+from fineweb_mask.tasks.inference.gpu import gpu_slot, torch_device
 from fineweb_mask.tasks.inference.scorers import QualityModel
-from fineweb_mask.tasks.selection.groups import group_name
-from fineweb_mask.tasks.selection.inputs.given import EarlierSelection
-from fineweb_mask.tasks.selection.inputs.selector_inputs import InputColumns
+from fineweb_mask.tasks.selection.inputs.selector_inputs import EarlierSelection, InputColumns
 from fineweb_mask.tasks.selection.inputs.shard_documents import random_keys, read_columns, read_groups, read_vectors
-from fineweb_mask.tasks.workspace.job import Dependencies, GroupJob
+from fineweb_mask.tasks.workspace.job import Dependencies, GroupJob, ShardJob
 from fineweb_mask.tasks.workspace.records.counts import add_groups
 from fineweb_mask.tasks.workspace.references import StageFile, digest
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
@@ -35,6 +34,8 @@ if TYPE_CHECKING:
     from fineweb_mask.models.selection import Selection, SelectorInputs
     from fineweb_mask.models.selection.problem.normalisation import Ranges
 
+
+Groups = list[list[ShardFiles]]
 
 NOT_READ = {"device", "block_size", "blocks", "block_budget", "passes", "sample", "directions", "groups"}
 """Settings on which the selection from a block does not depend."""
@@ -46,6 +47,40 @@ def block_key(settings: PipelineSelectionSettings, *left_out: str, by_group: boo
     read = settings.digested(exclude=NOT_READ - kept | settings.not_used | set(left_out))
     read.get("quad", {}).pop("scorer", None)  # its identity is an input
     return read
+
+
+def grouped(shards: Sequence[ShardFiles], settings: PipelineSelectionSettings) -> Groups:
+    """Return the groups of shards that are selected from together, in the order of their first shards' names."""
+    groups: Groups = []
+    for shard in sorted(shards, key=lambda shard: shard.name):
+        if groups and sum(one.rows for one in groups[-1]) + shard.rows <= settings.block_size:
+            groups[-1].append(shard)
+        else:
+            groups.append([shard])
+    return groups
+
+
+def group_name(group: Sequence[ShardFiles]) -> str:
+    """Return the name of a group of shards, by its first and its last one."""
+    first, last = group[0].name, group[-1].name
+    return first if first == last else f"{first}..{last}"
+
+
+def inputs_of(shard: ShardFiles) -> list[str]:
+    """Return what identifies all that a selection reads of a shard."""
+    return [shard.name, shard.scores.fingerprint, shard.embeddings.fingerprint, shard.duplicates.fingerprint]
+
+
+class InterimJob(ShardJob):
+    """A job whose output is read while a selection is prepared, and not after."""
+
+    settings: PipelineSelectionSettings
+    shard_names: ClassVar[list[str]] = []  # a later job selects from them
+
+    @property
+    def uses_gpu(self) -> bool:
+        """Whether a GPU makes the job faster."""
+        return self.settings.device != "cpu"
 
 
 class BlocksJob(GroupJob):
@@ -88,10 +123,7 @@ class BlocksJob(GroupJob):
 
     def depends_on(self) -> Dependencies:
         """Return the settings that are read, the number of slices, and the shards' scores, vectors and duplicates."""
-        files = [
-            [shard.name, shard.scores.fingerprint, shard.embeddings.fingerprint, shard.duplicates.fingerprint]
-            for shard in self.shards
-        ]
+        files = [inputs_of(shard) for shard in self.shards]
         read = SELECTORS[self.solved.solver].reads
         targets = [self.targets.fingerprint] if self.targets is not None and read & {"targets", "text"} else []
         given = [] if self.given is None else [self.given.fingerprint]
@@ -191,11 +223,11 @@ class Masks:
         self._names = np.full(n, None, dtype=object)
         self._repeats = np.zeros(n, dtype=np.uint32) if group.job.solved.may_repeat else None
 
-    def enter(self, block: Block, selection: "Selection", repeats: NDArray[np.integer[Any]] | None = None) -> None:
+    def enter(self, block: Block, selection: "Selection") -> None:
         """Enter what was selected from a block, and how often each document is used, if not once."""
-        selected = np.zeros(len(block.rows), dtype=bool)
+        selected, repeats = np.zeros(len(block.rows), dtype=bool), None
         selected[selection.indices] = True
-        if repeats is None and selection.copies is not None:
+        if selection.copies is not None:
             repeats = np.zeros(len(block.rows), dtype=np.int64)
             repeats[selection.indices] = selection.copies
         self.enter_rows(block.rows, selected, selection.inclusion, block.name, repeats)
@@ -263,10 +295,9 @@ def select_block(
     scales: "Ranges | None" = None,
 ) -> "Selection":
     """Select from a block, with its own ranges or those of several; the indices are positions in the block's rows."""
-    from fineweb_mask.models.forward.device import choose_device
     from fineweb_mask.models.selection import select as select_documents
 
-    device = choose_device(settings.device)
+    device = torch_device(settings.device)
     with gpu_slot(device):
         return select_documents(
             block.vectors,

@@ -5,43 +5,26 @@ says how much each block gives (models/selection/budgets.py).
 """
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fineweb_mask.models.settings import PipelineSelectionSettings
-from fineweb_mask.tasks.inference.gpu import gpu_slot
-from fineweb_mask.tasks.selection.blocks import Block, BlocksJob, Group, block_key, block_settings
-from fineweb_mask.tasks.workspace.arrays import write_arrays
-from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, stage_task
+from fineweb_mask.tasks.inference.gpu import gpu_slot, torch_device
+from fineweb_mask.tasks.selection.blocks import Block, BlocksJob, Group, InterimJob, block_key, block_settings
+from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.stage_parquet import key_and_details, read_footer
+from fineweb_mask.tasks.workspace.stage_parquet import read_stage_footer, write_arrays
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
     from fineweb_mask.models.selection.problem.normalisation import Ranges
 
 
-class _InterimJob(ShardJob):
-    """A job whose output is read while budgets are divided, and not after."""
-
-    settings: PipelineSelectionSettings
-
-    @property
-    def shard_names(self) -> list[str]:
-        """No shard: a later job selects from it."""
-        return []
-
-
-class PriceJob(_InterimJob, BlocksJob):
+class PriceJob(InterimJob, BlocksJob):
     """Measure what each block of a group of shards adds to the objective, by how much is selected from it."""
 
     stage: ClassVar[Stage] = Stage(
         "price", version=2, label="select", folders=("prices",), interim=True, run_with=("select",)
     )
-
-    @property
-    def uses_gpu(self) -> bool:
-        """Whether a GPU makes the job faster."""
-        return self.settings.device != "cpu"
 
     def settings_read(self) -> object:
         """Return all settings but the device and how blocks are cut."""
@@ -51,26 +34,26 @@ class PriceJob(_InterimJob, BlocksJob):
 @stage_task
 def measure_curves(job: PriceJob) -> None:
     """Write what a few selections from every block reached."""
-    from fineweb_mask.models.forward.device import choose_device
     from fineweb_mask.models.selection.budgets import Offer
 
-    device, offers = choose_device(job.settings.device), {}
+    device, offers = torch_device(job.settings.device), {}
     for block in Group.read(job).blocks():
         with gpu_slot(device):
             offer = Offer.of(
                 block.vectors, block.quality, block_settings(job.settings, block), device=device, tokens=block.tokens
             )
-        offers[block.name] = offer.details()
+        offers[block.name] = asdict(offer)
     write_arrays(job.output, job.key, {}, {"offers": offers})
 
 
-class BudgetsJob(_InterimJob):
+class BudgetsJob(InterimJob):
     """Divide the budget of the corpus among all its blocks."""
 
     stage: ClassVar[Stage] = Stage(
         "budgets", version=1, label="select", folders=("budgets",), interim=True, run_with=("select",)
     )
     name: ClassVar[str] = "budgets"
+    uses_gpu: ClassVar[bool] = False
     prices: list[StageFile]
 
     def depends_on(self) -> Dependencies:
@@ -102,31 +85,24 @@ def divide_budget(job: BudgetsJob) -> None:
     write_arrays(job.output, job.key, {}, details)
 
 
-class Budget(NamedTuple):
-    """What is selected from a block, and the scales by which."""
-
-    settings: PipelineSelectionSettings
-    scales: "Ranges"
-
-
 class Budgets:
     """The budgets of all blocks, as a `BudgetsJob` wrote them."""
 
     def __init__(self, workspace: Workspace, file: StageFile) -> None:
         self._details = _details(workspace, file)
 
-    def of(self, settings: PipelineSelectionSettings, block: Block) -> Budget:
-        """Return what is selected from a block."""
+    def of(self, settings: PipelineSelectionSettings, block: Block) -> "tuple[PipelineSelectionSettings, Ranges]":
+        """Return what is selected from a block, and the scales by which."""
         from fineweb_mask.models.selection.budgets import scales_at
         from fineweb_mask.models.selection.problem.normalisation import Ranges
 
         budget = self._details["budgets"][block.name]
         available = int(block.tokens.sum()) if settings.budget_by == "tokens" else len(block.rows)
         scales = scales_at(Ranges.of_details(self._details["scales"]), settings.select_ratio * available / budget)
-        return Budget(settings.model_copy(update={"budget": budget}), scales)
+        return settings.model_copy(update={"budget": budget}), scales
 
 
 def _details(workspace: Workspace, file: StageFile) -> dict[str, Any]:
-    found = key_and_details(read_footer(workspace.resolve(file)))
+    found = read_stage_footer(workspace.resolve(file))
     assert found is not None  # noqa: S101 - the file was built by a stage
-    return found[1]
+    return found.details

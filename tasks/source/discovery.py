@@ -1,36 +1,41 @@
-"""Find the source files; each is a shard, which `fineweb_mask.tasks.source.reader` reads."""
+"""Find the source files; each is a shard, which `fineweb_mask.tasks.source.reader` reads.
 
+A branch on the Hugging Face hub may move while a run reads from it, and the hub has no conditional range requests. A
+commit never changes, so a source there is pinned to the current one, and a run reads one version of every file. The
+fingerprint of a file is git's hash of its content (`blob_id`), so a new commit leaves the outputs of unchanged files
+current.
+"""
+
+import errno
 import hashlib
 import logging
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from threading import Timer
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings import SourceSettings
-from fineweb_mask.models.urls import is_url
-from fineweb_mask.tasks.source.hub import pin_commit
-from fineweb_mask.tasks.storage.remote.errors import is_missing, is_transient
-from fineweb_mask.tasks.storage.remote.filesystem import file_info, is_local, open_filesystem, version_of
-from fineweb_mask.tasks.storage.remote.remote_file import open_source
+from fineweb_mask.models.urls import HUB, is_url
+from fineweb_mask.tasks.storage.remote.errors import RemoteError, is_missing, is_transient, redacted
+from fineweb_mask.tasks.storage.remote.filesystem import file_info, is_local, open_filesystem, open_source, version_of
 from fineweb_mask.tasks.storage.remote.retries import attempt
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfUri
 
 Format = Literal["parquet", "jsonl", "warc"]
 
 FORMATS: dict[str, Format] = {
     ".parquet": "parquet",
-    **{
-        f"{name}{compression}": "jsonl"
-        for name in (".jsonl", ".ndjson", ".json")
-        for compression in ("", ".gz", ".zst")
-    },
-    **{f"{name}{compression}": "warc" for name in (".warc", ".wet") for compression in ("", ".gz")},
+    **{f"{name}{packed}": "jsonl" for name in (".jsonl", ".ndjson", ".json") for packed in ("", ".gz", ".zst")},
+    **{f"{name}{packed}": "warc" for name in (".warc", ".wet") for packed in ("", ".gz")},
 }
 MOST_NAME_BYTES = 150
 """Longest name of a shard: file systems allow 255 bytes, of which a tag, a suffix and a partial file's name need 80."""
@@ -40,7 +45,21 @@ HIDDEN = (".", "_")
 SLOW_SECONDS = 5.0
 """Time after which a line says that files are still being listed."""
 
+ANSWER_SECONDS = 10.0
+"""Longest time for the hub's answer."""
+LOGGERS = ("httpx2", "huggingface_hub.utils._http")
+"""Loggers that print URLs: the hub redirects to signed URLs, which give access like a token until they expire."""
+
 logger = logging.getLogger(__name__)
+
+
+def _without_secrets(record: logging.LogRecord) -> bool:
+    record.msg, record.args = redacted(record.getMessage()), None
+    return True
+
+
+for _name in LOGGERS:
+    logging.getLogger(_name).addFilter(_without_secrets)
 
 
 class SourceError(SettingsError):
@@ -249,6 +268,41 @@ def _resolved(path: str) -> str:
     local = path.removeprefix("file://")
     is_no_path = is_url(local) or "\0" in local  # that no file has such a name is said when it is looked for
     return path.rstrip("/") if is_no_path else os.path.realpath(local)
+
+
+def pin_commit(url: str) -> str:
+    """Return a URL of the hub with its branch or tag replaced by the current commit; other paths are unchanged.
+
+    A bucket (`hf://buckets/...`) has no commits, so its URL is unchanged, too.
+
+    Raises
+    ------
+    RemoteError
+        If the repository or revision does not exist or may not be read, or the URL is malformed.
+    UnansweredError
+        If the hub keeps failing.
+    """
+    if not url.startswith(HUB):
+        return url
+    from huggingface_hub import parse_hf_uri
+    from huggingface_hub.errors import HfUriError
+
+    try:
+        address = parse_hf_uri(url.rstrip("/"))
+    except HfUriError as error:
+        raise RemoteError(
+            errno.EINVAL,
+            f"{redacted(url)}: {redacted(str(error))} An address on the hub reads hf://datasets/owner/name/folder, or "
+            "hf://datasets/owner/name@branch/folder",
+        ) from None
+    return address.to_uri() if address.is_bucket else attempt(url, _at_current_commit, address)
+
+
+def _at_current_commit(address: "HfUri") -> str:
+    from huggingface_hub import HfApi
+
+    info = HfApi().repo_info(address.id, repo_type=address.type, revision=address.revision, timeout=ANSWER_SECONDS)
+    return replace(address, revision=info.sha).to_uri()
 
 
 def find_files(path: str, setting: str) -> list[SourceShard]:

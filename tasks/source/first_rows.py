@@ -15,12 +15,11 @@ import pyarrow as pa
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.models.settings import SourceSettings
+from fineweb_mask.tasks.processes.texts import with_texts
 from fineweb_mask.tasks.source.discovery import SourceShard, discover
 from fineweb_mask.tasks.source.jsonl import jsonl_records
-from fineweb_mask.tasks.source.reader import BROKEN_FILE_ERRORS, open_parquet_source
-from fineweb_mask.tasks.source.warc.pages import with_texts
-from fineweb_mask.tasks.source.warc.records import warc_records
-from fineweb_mask.tasks.storage.remote.errors import is_transient
+from fineweb_mask.tasks.source.reader import broken_files, open_parquet_source
+from fineweb_mask.tasks.source.warc import warc_records
 
 FILES, ROWS = 4, 1_000
 """Files that are looked into, evenly spaced, and rows that are read of each."""
@@ -129,9 +128,11 @@ def _looked_at(shards: Sequence[SourceShard]) -> tuple[list[Row], float]:
 
 def _first_rows(shard: SourceShard) -> tuple[list[Row], float]:
     """Return the first rows of a file, none if it cannot be read, and about how many of its bytes they are."""
-    try:
+    with broken_files():
         if shard.format == "jsonl":
-            found: list[Row] = [one for one in islice(jsonl_records(shard, LARGEST), ROWS) if isinstance(one, dict)]
+            found: list[Row] = [
+                one for one in islice(jsonl_records(shard.url, shard.relative, LARGEST), ROWS) if isinstance(one, dict)
+            ]
             size = sum(len(str(one)) for one in found)
             return found, size * (0.3 if shard.relative.endswith((".gz", ".zst")) else 1.0)
         if shard.format == "warc":
@@ -141,14 +142,9 @@ def _first_rows(shard: SourceShard) -> tuple[list[Row], float]:
             return found, size * (0.2 if shard.relative.endswith(".gz") else 1.0)
         with open_parquet_source(shard.url) as file:
             names = [field.name for field in file.schema_arrow if not pa.types.is_nested(field.type)]
-            batch = next(file.iter_batches(ROWS, columns=names), None)
-            return ([] if batch is None else batch.to_pylist()), (
-                0.0 if batch is None else shard.bytes * batch.num_rows / max(1, file.metadata.num_rows)
-            )
-    except (*BROKEN_FILE_ERRORS, OSError) as error:
-        if is_transient(error):
-            raise
-        return [], 0.0
+            if (batch := next(file.iter_batches(ROWS, columns=names), None)) is not None:
+                return batch.to_pylist(), shard.bytes * batch.num_rows / max(1, file.metadata.num_rows)
+    return [], 0.0
 
 
 def _counted(shards: Sequence[SourceShard]) -> int | None:
@@ -157,12 +153,8 @@ def _counted(shards: Sequence[SourceShard]) -> int | None:
         return None
     rows = 0
     for shard in shards:
-        try:
-            with open_parquet_source(shard.url) as file:
-                rows += file.metadata.num_rows
-        except (*BROKEN_FILE_ERRORS, OSError) as error:
-            if is_transient(error):
-                raise
+        with broken_files(), open_parquet_source(shard.url) as file:
+            rows += file.metadata.num_rows
     return rows
 
 
@@ -204,5 +196,4 @@ def _scores(rows: Sequence[Row], columns: Sequence[str]) -> list[ScoreColumn]:
         ]
         if numbers and len(set(numbers)) > 1:
             found.append(ScoreColumn(name, min(numbers), max(numbers), 1 - len(numbers) / len(rows)))
-    is_rounded = {score.name: score.name.startswith("int_") for score in found}
-    return sorted(found, key=lambda score: (is_rounded[score.name], score.missing))
+    return sorted(found, key=lambda score: (score.name.startswith("int_"), score.missing))  # int_ is rounded

@@ -11,7 +11,7 @@ import pyarrow as pa
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.tasks.source.discovery import SourceShard
-from fineweb_mask.tasks.storage.remote.remote_file import open_source
+from fineweb_mask.tasks.storage.remote.filesystem import open_source
 
 FIRST_ROWS = 10_000
 """Rows in which a column is looked for before any work."""
@@ -21,6 +21,9 @@ SKIPPED_BYTES = 2**20
 
 MOST_NESTED = 2**21
 """Most objects and lists in a line: each takes up to 100 bytes of memory for two of the line."""
+
+NO_FLOAT = 2**1024 - 2**970
+"""The least whole number that a float of 64 bits, rounded to the nearest, does not hold."""
 
 Row = tuple[list[Any], str | None]  # values in the order of the fields, and what is wrong with the row
 
@@ -33,7 +36,7 @@ def jsonl_schema(shard: SourceShard, max_line_bytes: int) -> tuple[pa.Schema, in
     """
     kinds: dict[str, set[type]] = {}
     rows = 0
-    for rows, record in enumerate(jsonl_records(shard, max_line_bytes), start=1):  # noqa: B007
+    for rows, record in enumerate(jsonl_records(shard.url, shard.relative, max_line_bytes), start=1):  # noqa: B007
         if isinstance(record, dict):
             for name, value in record.items():
                 kinds.setdefault(name, set()).add(type(value))
@@ -46,18 +49,13 @@ def first_columns(shard: SourceShard, wanted: str, max_line_bytes: int) -> list[
     A file with fewer rows returns all its columns.
     """
     columns: dict[str, None] = {}
-    for rows, record in enumerate(jsonl_records(shard, max_line_bytes)):
+    for rows, record in enumerate(jsonl_records(shard.url, shard.relative, max_line_bytes)):
         if wanted in columns:
             break
         if rows == FIRST_ROWS:
             return None
         columns |= dict.fromkeys(record if isinstance(record, dict) else ())
     return list(columns)
-
-
-def jsonl_records(shard: SourceShard, max_line_bytes: int) -> Iterator[dict[str, Any] | str]:
-    """Yield the object of each line; instead of one that cannot be read, its problem."""
-    return records(shard.url, shard.relative.lower(), max_line_bytes)
 
 
 def record_batches(
@@ -81,12 +79,12 @@ def record_batches(
     yield _batch(pending, fields)
 
 
-def records(url: str, name: str, max_line_bytes: int) -> Iterator[dict[str, Any] | str]:
+def jsonl_records(url: str, name: str, max_line_bytes: int) -> Iterator[dict[str, Any] | str]:
     """Yield the object of each line that is not blank; instead of one that cannot be read, its problem.
 
-    The ending of `name`, in lower case, tells how the file is compressed.
+    The ending of `name` tells how the file is compressed.
     """
-    with open_source(url) as stream, _decompressed(stream, name) as lines:
+    with open_source(url) as stream, _decompressed(stream, name.lower()) as lines:
         while line := lines.readline(max_line_bytes + 1):
             if len(line) <= max_line_bytes or line.endswith(b"\n"):
                 if line.strip():
@@ -152,19 +150,11 @@ def _row(record: dict[str, Any] | str, fields: Sequence[pa.Field]) -> Row:
 def _fits(value: object, kind: pa.DataType) -> bool:
     if pa.types.is_string(kind):
         return isinstance(value, str)
-    if pa.types.is_boolean(kind):
-        return isinstance(value, bool)
+    if pa.types.is_boolean(kind) or isinstance(value, bool):
+        return pa.types.is_boolean(kind) and isinstance(value, bool)
     if pa.types.is_integer(kind):
-        return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
-    return isinstance(value, float) or (isinstance(value, int) and not isinstance(value, bool) and _is_float(value))
-
-
-def _is_float(value: int) -> bool:
-    try:
-        float(value)
-    except OverflowError:
-        return False
-    return True
+        return isinstance(value, int) and -(2**63) <= value < 2**63
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) < NO_FLOAT)
 
 
 def _is_encodable(text: str) -> bool:

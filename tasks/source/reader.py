@@ -2,7 +2,7 @@
 
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -15,14 +15,19 @@ from fineweb_mask.models.columns import ColumnTypeError, is_text, plain_type
 from fineweb_mask.models.documents import conform
 from fineweb_mask.models.schemas import FINEWEB, RESERVED_COLUMNS
 from fineweb_mask.models.settings import SourceSettings
+from fineweb_mask.tasks.processes.texts import with_texts
 from fineweb_mask.tasks.source.discovery import SourceShard, fingerprint_of
 from fineweb_mask.tasks.source.jsonl import jsonl_records, jsonl_schema, record_batches
-from fineweb_mask.tasks.source.warc.pages import with_texts
-from fineweb_mask.tasks.source.warc.records import COLUMNS as WARC_COLUMNS
-from fineweb_mask.tasks.source.warc.records import BrokenWarcError, count_rows, warc_records
+from fineweb_mask.tasks.source.warc import COLUMNS as WARC_COLUMNS
+from fineweb_mask.tasks.source.warc import BrokenWarcError, count_rows, warc_records
 from fineweb_mask.tasks.storage.remote.errors import is_transient
-from fineweb_mask.tasks.storage.remote.filesystem import invalidate_listing, is_local, open_filesystem
-from fineweb_mask.tasks.storage.remote.remote_file import RemoteFile, open_source
+from fineweb_mask.tasks.storage.remote.filesystem import (
+    RemoteFile,
+    invalidate_listing,
+    is_local,
+    open_filesystem,
+    open_source,
+)
 from fineweb_mask.tasks.storage.remote.retries import attempt
 from fineweb_mask.tasks.workspace.job import BadShardError
 
@@ -36,7 +41,19 @@ LARGEST = 8
 QUERY_COLUMNS = {"shard", "documents_file", "scores_file", "texts_file", "_folder", "_random", "_shard", "_row"}
 """Of the joins that write a dataset."""
 TAKEN_NAMES = RESERVED_COLUMNS | QUERY_COLUMNS | set(FINEWEB.names)
-BROKEN_FILE_ERRORS = (pa.ArrowException, EOFError, zlib.error, UnicodeError, BrokenWarcError)
+BROKEN_FILE_ERRORS = (pa.ArrowException, EOFError, zlib.error, UnicodeError, BrokenWarcError, ColumnTypeError)
+
+
+@contextmanager
+def broken_files(explained: Callable[[Exception], Exception] | None = None) -> Iterator[None]:
+    """End the block where a file cannot be read, or raise the error `explained`; what may pass is raised as it is."""
+    try:
+        yield
+    except (*BROKEN_FILE_ERRORS, OSError) as error:
+        if is_transient(error):
+            raise
+        if explained is not None:
+            raise explained(error) from error
 
 
 class ShardReader:
@@ -73,12 +90,8 @@ class ShardReader:
         self._fingerprint = self._current_fingerprint()
         if settings.fingerprint == "mtime" and self._fingerprint != shard.fingerprint:
             raise self._error("the file changed after the run started; run again")
-        try:
+        with broken_files(self._error):
             schema, self.rows = self._schema_and_rows()
-        except (*BROKEN_FILE_ERRORS, OSError) as error:
-            if is_transient(error):
-                raise
-            raise self._error(error) from error
         is_empty = shard.format == "jsonl" and not self.rows  # without any row, there are no columns
         if not schema.names and not is_empty:
             raise self._error(f"none of its {self.rows:,} rows can be read")
@@ -88,12 +101,8 @@ class ShardReader:
 
     def _current_fingerprint(self) -> str:
         invalidate_listing(self._filesystem, self._path)
-        try:
+        with broken_files(self._error):
             info = attempt(self.shard.url, self._filesystem.info, self._path)
-        except OSError as error:
-            if is_transient(error):
-                raise
-            raise self._error(error) from error
         if info["type"] != "file":
             raise self._error("this is a pipe, a socket or a device, or a link to one: it must be a file")
         if not info["size"] and self.shard.relative.lower().endswith((".gz", ".zst")):
@@ -110,10 +119,8 @@ class ShardReader:
 
     def _extra_fields(self, schema: pa.Schema) -> list[pa.Field]:
         known = {*FINEWEB.names, self.settings.text_column, self.settings.id_column}
-        if self.settings.extra_columns == "all":
-            names = [name for name in schema.names if name not in known]
-        else:
-            names = [name for name in self.settings.extra_columns if name not in known]
+        wanted = schema.names if self.settings.extra_columns == "all" else self.settings.extra_columns
+        names = [name for name in wanted if name not in known]
         if taken := [name for name in names if name.lower() in TAKEN_NAMES]:  # SQL ignores case
             raise self._error(
                 f"column {taken[0]!r} has a name that the pipeline uses itself: "
@@ -147,16 +154,15 @@ class ShardReader:
         most 1,000 rows and, but for its last row, 64 MiB.
         """
         with self._read():
-            for batch, problems in (
-                self._parquet_batches() if self.shard.format == "parquet" else self._record_batches()
-            ):
+            found = self._parquet_batches() if self.shard.format == "parquet" else self._record_batches()
+            for batch, problems in found:
                 yield batch, problems
                 self._rows_read += batch.num_rows
 
     def texts(self, rows: NDArray[np.int64]) -> Iterator[pa.Array]:
         """Yield the texts of ascending rows, (n,), of a Parquet file in batches; other row groups are not read."""
         name = self.settings.text_column
-        with self._read(), self._open_parquet() as file:
+        with self._read(), open_parquet_source(self.shard.url) as file:
             first = 0
             for group in range(file.num_row_groups):
                 stop = first + file.metadata.row_group(group).num_rows
@@ -172,30 +178,24 @@ class ShardReader:
     @contextmanager
     def _read(self) -> Iterator[None]:
         """Explain the errors of the block, which reads the file, and check in the end that it is still the same."""
-        try:
+        with broken_files(self._error_or_change):
             yield
             self._check_unchanged()
-        except BadShardError:
-            raise
-        except (*BROKEN_FILE_ERRORS, OSError, ColumnTypeError) as error:
-            if is_transient(error):
-                raise
-            self._check_unchanged()
-            raise self._error(error) from error
+
+    def _error_or_change(self, error: Exception) -> BadShardError:
+        self._check_unchanged()
+        return self._error(error)
 
     def _schema_and_rows(self) -> tuple[pa.Schema, int]:
         if self.shard.format == "jsonl":
             return jsonl_schema(self.shard, self.settings.max_document_bytes)
         if self.shard.format == "warc":
             return WARC_COLUMNS, count_rows(self.shard)
-        with self._open_parquet() as file:
+        with open_parquet_source(self.shard.url) as file:
             return file.schema_arrow, file.metadata.num_rows
 
-    def _open_parquet(self) -> pq.ParquetFile:
-        return open_parquet_source(self.shard.url)
-
     def _parquet_batches(self) -> Iterator[tuple[pa.RecordBatch, pa.Array | None]]:
-        with self._open_parquet() as file:
+        with open_parquet_source(self.shard.url) as file:
             wanted = {*FINEWEB.names, self.settings.text_column, self.settings.id_column}
             wanted |= {field.name for field in self.extra}
             columns = [name for name in file.schema_arrow.names if name in wanted]
@@ -239,7 +239,7 @@ class ShardReader:
         if self.shard.format == "warc":
             records = with_texts(warc_records(self.shard, largest))
         else:
-            records = jsonl_records(self.shard, largest)
+            records = jsonl_records(self.shard.url, self.shard.relative, largest)
         for batch, problems in record_batches(records, fields, BATCH_ROWS, BATCH_BYTES):
             yield self._conform(batch), problems
 

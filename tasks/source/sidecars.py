@@ -7,7 +7,7 @@ source file, and its size and date, or its content, are in the key of the scores
 
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,13 +16,11 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from fineweb_mask.models.settings.quality import SHARD, SidecarScorerSettings
-from fineweb_mask.tasks.source.discovery import SourceShard, content_of, fingerprint_of, stem_of
-from fineweb_mask.tasks.source.hub import pin_commit
-from fineweb_mask.tasks.source.jsonl import records
+from fineweb_mask.tasks.source.discovery import SourceShard, content_of, fingerprint_of, pin_commit, stem_of
+from fineweb_mask.tasks.source.jsonl import jsonl_records
 from fineweb_mask.tasks.source.reader import BROKEN_FILE_ERRORS, open_parquet_source
 from fineweb_mask.tasks.storage.remote.errors import is_missing, is_transient
-from fineweb_mask.tasks.storage.remote.filesystem import open_filesystem
-from fineweb_mask.tasks.storage.remote.remote_file import open_source
+from fineweb_mask.tasks.storage.remote.filesystem import open_filesystem, open_source
 from fineweb_mask.tasks.storage.remote.retries import attempt
 from fineweb_mask.tasks.workspace.job import BadShardError
 
@@ -31,10 +29,6 @@ MOST_LINE_BYTES = 32 * 2**20
 
 SPAN = 3
 """Values of a span of Dolma: its start, its end and its score."""
-
-
-class _WrongValueError(ValueError):
-    """A row of a sidecar holds no score."""
 
 
 class Sidecar(BaseModel):
@@ -46,42 +40,37 @@ class Sidecar(BaseModel):
     fingerprint: str  # empty if there is no such file
 
 
-class Sidecars(NamedTuple):
-    """The sidecars of a corpus, for one scorer, as they are now; made by `of`."""
+class Sidecars:
+    """The sidecars of a corpus, for one scorer, as they are now; a server of HTTP lists none.
 
-    template: str  # a path with `SHARD`
-    fingerprints: Mapping[str, str] | None  # by path; None: looked up one by one
-    by_content: bool
+    Parameters
+    ----------
+    settings
+        Of the scorer.
+    by_content
+        Whether a file is known by its content, and not by its size and date.
+    """
 
-    @classmethod
-    def of(cls, settings: SidecarScorerSettings, *, by_content: bool) -> Self:
-        """List the files below the folder of all sidecars; a server of HTTP lists none.
-
-        Parameters
-        ----------
-        settings
-            Of the scorer.
-        by_content
-            Whether a file is known by its content, and not by its size and date.
-        """
+    def __init__(self, settings: SidecarScorerSettings, *, by_content: bool) -> None:
         folder, slash, rest = settings.path.partition(SHARD)[0].rpartition("/")
-        template = pin_commit(folder) + settings.path[len(folder) :] if slash else settings.path
-        if template.startswith(("http://", "https://")):
-            return cls(template, None, by_content)
-        filesystem, root = open_filesystem(template.partition(SHARD)[0].removesuffix(rest) or ".")
-        filesystem.invalidate_cache()
-        found = attempt(settings.path, _files_below, filesystem, root)
-        return cls(template, {path: fingerprint_of(info) for path, info in found.items()}, by_content)
+        self._template = pin_commit(folder) + settings.path[len(folder) :] if slash else settings.path
+        self._by_content = by_content
+        self._fingerprints: dict[str, str] | None = None  # by path; None: looked up one by one
+        if not self._template.startswith(("http://", "https://")):
+            filesystem, root = open_filesystem(self._template.partition(SHARD)[0].removesuffix(rest) or ".")
+            filesystem.invalidate_cache()
+            found = attempt(settings.path, _files_below, filesystem, root)
+            self._fingerprints = {path: fingerprint_of(info) for path, info in found.items()}
 
     def beside(self, shard: SourceShard) -> Sidecar:
         """Return the sidecar of a source file, whether it exists or not."""
-        url = self.template.replace(SHARD, stem_of(shard.relative))
+        url = self._template.replace(SHARD, stem_of(shard.relative))
         filesystem, path = open_filesystem(url)
-        if self.fingerprints is not None:
-            fingerprint = self.fingerprints.get(path, "")
+        if self._fingerprints is not None:
+            fingerprint = self._fingerprints.get(path, "")
         else:
             fingerprint = attempt(url, _fingerprint, filesystem, path)
-        if fingerprint and self.by_content:
+        if fingerprint and self._by_content:
             fingerprint = content_of(url)
         return Sidecar(url=url, fingerprint=fingerprint)
 
@@ -136,9 +125,9 @@ def _read(url: str, settings: SidecarScorerSettings) -> NDArray[Any]:
     if url.lower().endswith(".parquet"):
         return _parquet_values(url, settings.field)
     values = []
-    for row, record in enumerate(records(url, url.lower(), MOST_LINE_BYTES)):
+    for row, record in enumerate(jsonl_records(url, url, MOST_LINE_BYTES)):
         if isinstance(record, str):
-            raise _WrongValueError(f"row {row:,} is not a JSON object: {record}")
+            raise TypeError(f"row {row:,} is not a JSON object: {record}")
         values.append(_score(_inside(record, settings.field), row))
     return np.array(values, dtype=np.float64)
 
@@ -185,5 +174,5 @@ def _score(value: object, row: int) -> float:
     if isinstance(value, Sequence) and len(value) == 1 and isinstance(value[0], Sequence) and len(value[0]) == SPAN:
         value = value[0][-1]
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _WrongValueError(f"row {row:,} must hold a number or one span with a score, received {value!r:.80}")
+        raise TypeError(f"row {row:,} must hold a number or one span with a score, received {value!r:.80}")
     return float(value)

@@ -115,10 +115,7 @@ def write_with_texts(workspace: Workspace, file: StageFile, path: Path, rows: ND
     reader = ShardReader(source.shard, settings)
     with VerifiedFile(workspace.resolve(file)) as documents:
         wanted = documents.read(columns=[SOURCE_ROW.name])[SOURCE_ROW.name].to_numpy()
-        chosen = np.ones(len(wanted), dtype=bool)
-        if rows is not None:
-            chosen[:] = False
-            chosen[rows] = True
+        chosen = np.ones(len(wanted), dtype=bool) if rows is None else np.isin(np.arange(len(wanted)), rows)
         schema = with_text(documents.schema_arrow.remove_metadata())
         texts = _Texts(reader.texts(wanted[chosen]))
         with pq.ParquetWriter(path, schema, compression="lz4") as writer:

@@ -9,14 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import update_wrapper
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 
 from fineweb_mask.models.errors import DataError, WorkspaceError
-from fineweb_mask.tasks.storage.atomic import make_folder
-from fineweb_mask.tasks.storage.disk_errors import disk_errors_explained
+from fineweb_mask.tasks.storage.atomic import disk_errors_explained, make_folder
 from fineweb_mask.tasks.storage.remote.copies import local_copies
 from fineweb_mask.tasks.storage.remote.errors import is_transient
 from fineweb_mask.tasks.workspace.listing import FOLDERS, Listing
@@ -80,9 +79,7 @@ class Stage:
     run_with: tuple[str, ...] = ()  # the single-stage flows (`fineweb-mask run --only`) that run its jobs
     per_shard: bool = False  # a bad shard can be quarantined while the others go on
     documents: Callable[[StageFile], tuple[int, int]] | None = None  # entered and left; None if its rows are none
-    gathers: bool = (
-        False  # its job comes last of those shown under its name, and the time of all is recorded as its own
-    )
+    gathers: bool = False  # its job is the last of those shown under its name; the time of all is recorded as its own
     counts: tuple[str, str] | None = None  # a document's states before and after it, as `Counts.amounts` names them
 
     @property
@@ -104,7 +101,7 @@ class StageJob(BaseModel, ABC):
     model_config = ConfigDict(frozen=True)
 
     stage: ClassVar[Stage]
-    task: ClassVar["StageTask[Any]"]  # builds the output; set by `stage_task`
+    task: ClassVar["StageTask"]  # builds the output; set by `stage_task`
     root: str  # the workspace's folder, or its URL
     force: bool = False  # build the output even if it is current
     _key: StageKey | None = PrivateAttr(None)  # computed when it is first asked for
@@ -289,23 +286,21 @@ def find_file(job: StageJob, stage_folder: str, shard: str, listing: Listing | N
     return current_parquet(workspace, workspace.shard_path(stage_folder, shard, job.key), shard, job.key)
 
 
-Job = TypeVar("Job", bound=StageJob)
+class StageTask:
+    """A stage's function, made by the decorator `stage_task` from the function that builds a job's output.
 
-
-class StageTask(Generic[Job]):
-    """A stage's function, made by `stage_task`.
-
-    A call builds the output of a job unless it is current, checks it, and returns the reference to it.
+    That function's first parameter is `job`, annotated with the stage's job class. A call builds the output of a job
+    unless it is current, checks it, and returns the reference to it.
     """
 
     def __init__(self, build: Callable[..., None]) -> None:
         update_wrapper(self, build)
         self._build = build
-        self.job_type: type[Job] = build.__annotations__["job"]
-        self.stage = self.job_type.stage
+        self.job_type: type[Any] = build.__annotations__["job"]
+        self.stage: Stage = self.job_type.stage
         self.job_type.task = self
 
-    def __call__(self, job: Job, *arguments: Any) -> StageFile:  # noqa: ANN401 - what the stage's function takes
+    def __call__(self, job: StageJob, *arguments: Any) -> StageFile:  # noqa: ANN401 - what the stage's function takes
         """Return the reference to a job's output, built now unless it is current.
 
         Raises
@@ -328,12 +323,7 @@ class StageTask(Generic[Job]):
         return built.model_copy(update={"seconds": round(time.perf_counter() - started, 3), "cached": False})
 
 
-def stage_task(build: Callable[..., None]) -> StageTask[Any]:
-    """Make the task of a stage from the function that builds a job's output.
-
-    The function's first parameter is `job`, annotated with the stage's job class.
-    """
-    return StageTask(build)
+stage_task = StageTask
 
 
 def record_seconds(job: StageJob, seconds: float) -> None:

@@ -6,9 +6,8 @@ of a run. The index is a cache: footers that it lacks are read from the files, s
 """
 
 import json
-from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -16,28 +15,12 @@ from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.parquet import read_table, write_table
 from fineweb_mask.tasks.storage.remote.copies import ensure_local, local_copies
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey, shard_and_tag, stage_file_name
-from fineweb_mask.tasks.workspace.stage_parquet import key_and_details, read_footer
+from fineweb_mask.tasks.workspace.stage_parquet import read_stage_footer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
-FOLDERS = (
-    "documents",
-    "known",
-    "dropped",
-    "hashes",
-    "repeats",
-    "duplicates",
-    "signatures",
-    "pairs",
-    "near_duplicates",
-    "scores",
-    "embeddings",
-    "samples",
-    "passes",
-    "rules",
-    "charges",
-    "prices",
-    "budgets",
-    "masks",
+FOLDERS = tuple(
+    "documents known dropped hashes repeats duplicates signatures pairs near_duplicates scores embeddings samples "
+    "passes rules charges prices budgets masks".split()
 )
 """Folders of stage files; other files with the names of shards are looked at one by one."""
 
@@ -65,42 +48,20 @@ class Footer(NamedTuple):
 
 
 class Listing:
-    """The stage files of a workspace at one moment; made by `of`.
+    """The stage files of a workspace as it is now; a file whose name does not tell its key is no stage file."""
 
-    Parameters
-    ----------
-    footers
-        Size, rows, key and details of each file, by its path in the workspace.
-    """
-
-    def __init__(self, footers: dict[str, Footer]) -> None:
-        self._footers = footers
-
-    @classmethod
-    def of(cls, workspace: Workspace, folders: Iterable[str] = FOLDERS) -> Self:
-        """List a workspace as it is now; a file whose name does not tell its key is no stage file."""
-        found: dict[str, Footer] = {}
-        for folder in folders:
-            found |= _footers(workspace, folder)
-        return cls(found)
+    def __init__(self, workspace: Workspace) -> None:
+        self._footers: dict[str, Footer] = {}  # by path in the workspace
+        for folder in FOLDERS:
+            self._footers |= _footers(workspace, folder)
 
     def find(self, stage_folder: str, shard: str, key: StageKey) -> StageFile | None:
         """Return a reference to a shard's file of this key, or None if it was not there."""
-        path, fingerprint = f"{stage_folder}/{stage_file_name(shard, key)}", key.fingerprint
+        path = f"{stage_folder}/{stage_file_name(shard, key)}"
         footer = self._footers.get(path)
-        if footer is None or footer.fingerprint != fingerprint:
+        if footer is None or footer.fingerprint != key.fingerprint:
             return None
-        details = json.loads(footer.details)
-        return StageFile(
-            stage=key.stage,
-            name=shard,
-            path=path,
-            rows=footer.rows,
-            bytes=footer.bytes,
-            fingerprint=details.get("content", fingerprint),
-            details=details,
-            cached=True,
-        )
+        return StageFile.current(key, shard, path, footer.rows, footer.bytes, json.loads(footer.details))
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -113,11 +74,9 @@ def update_index(workspace: Workspace) -> None:
     for folder in FOLDERS:
         known, found = _indexed(workspace, folder), _footers(workspace, folder)
         if known != found:
-            rows = [(path, *footer) for path, footer in sorted(found.items())]
-            columns = [[row[place] for row in rows] for place in range(len(INDEX))]
-            arrays = [pa.array(column, field.type) for column, field in zip(columns, INDEX, strict=True)]
+            rows = [{"path": path, **footer._asdict()} for path, footer in sorted(found.items())]
             with atomic_write(workspace.index_path(folder)) as partial:
-                write_table(pa.table(arrays, schema=INDEX), partial, compression="zstd")
+                write_table(pa.Table.from_pylist(rows, INDEX), partial, compression="zstd")
 
 
 def _footers(workspace: Workspace, folder: str) -> dict[str, Footer]:
@@ -125,23 +84,12 @@ def _footers(workspace: Workspace, folder: str) -> dict[str, Footer]:
     sizes = {path: size for path, size in workspace.sizes(folder).items() if shard_and_tag(path) is not None}
     known = _indexed(workspace, folder)
     found = {path: known[path] for path, size in sizes.items() if path in known and known[path].bytes == size}
-    return found | _read(workspace, {path: size for path, size in sizes.items() if path not in found})
-
-
-def _read(workspace: Workspace, sizes: dict[str, int]) -> dict[str, Footer]:
-    """Read the footers of files; one that is incomplete, or is none of a stage, is left out."""
-
-    def read(path: str) -> tuple[StageKey, dict[str, object], int] | None:
-        metadata = read_footer(workspace.root / path)
-        footer = key_and_details(metadata)
-        return None if metadata is None or footer is None else (*footer, metadata.num_rows)
-
-    found = {}
+    missing = {path: size for path, size in sizes.items() if path not in found}
     with ThreadPoolExecutor(READERS) as pool:
-        for (path, size), footer in zip(sizes.items(), pool.map(read, sizes), strict=True):
+        footers = pool.map(lambda path: read_stage_footer(workspace.root / path), missing)
+        for (path, size), footer in zip(missing.items(), footers, strict=True):
             if footer is not None:
-                key, details, rows = footer
-                found[path] = Footer(size, rows, key.fingerprint, json.dumps(details))
+                found[path] = Footer(size, footer.rows, footer.key.fingerprint, json.dumps(footer.details))
     return found
 
 
@@ -152,5 +100,4 @@ def _indexed(workspace: Workspace, folder: str) -> dict[str, Footer]:
             table = read_table(ensure_local(workspace.index_path(folder)), schema=INDEX)
     except (OSError, pa.ArrowException):
         return {}
-    columns: Sequence[list[object]] = [column.to_pylist() for column in table.columns]
-    return {str(name): Footer(*values) for name, *values in zip(*columns, strict=True)}
+    return {row.pop("path"): Footer(**row) for row in table.to_pylist()}

@@ -118,14 +118,10 @@ def is_whole(path: Path, manifest: Manifest, *, download: bool = False, by_size:
             return False
         if not by_size if remote is None else (download or file.bytes <= SMALL_BYTES):
             with local_copies():
-                if _digest_now(ensure_local(target)) != file.sha256:
+                here = ensure_local(target)
+                if _digest_once(here, file.bytes, here.stat().st_mtime_ns) != file.sha256:
                     return False
     return True
-
-
-def _digest_now(path: Path) -> str:
-    found = path.stat()
-    return _digest_once(path, found.st_size, found.st_mtime_ns)
 
 
 @lru_cache(maxsize=DIGESTS)
@@ -135,13 +131,6 @@ def _digest_once(path: Path, size: int, mtime_ns: int) -> str:  # noqa: ARG001
 
 def manifest_reference(workspace: Workspace, path: Path, name: str, manifest: Manifest) -> StageFile:
     """Return a reference to the product of a manifest; its fingerprint is the digest of its content."""
-    return StageFile(
-        stage=manifest.key.stage,
-        name=name,
-        path=workspace.relative(path),
-        rows=int(manifest.details.get("rows", 0)),
-        bytes=sum(file.bytes for file in manifest.files.values()),
-        fingerprint=manifest.content,
-        details=manifest.details,
-        cached=True,
-    )
+    rows, size = int(manifest.details.get("rows", 0)), sum(file.bytes for file in manifest.files.values())
+    place = workspace.relative(path)
+    return StageFile.current(manifest.key, name, place, rows, size, manifest.details, content=manifest.content)

@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict
 
@@ -61,6 +61,22 @@ class StageFile(BaseModel):
     details: dict[str, Any] = {}  # counts for the reports; also in the footer
     seconds: float = 0.0  # time to build it; 0 if it was current
     cached: bool = False  # it was current and not built
+
+    @classmethod
+    def current(
+        cls, key: StageKey, name: str, path: str, rows: int, size: int, details: dict[str, Any], content: str = ""
+    ) -> Self:
+        """Return the reference to a file of this key that was found; `details` may tell the digest of its content."""
+        return cls(
+            stage=key.stage,
+            name=name,
+            path=path,
+            rows=rows,
+            bytes=size,
+            fingerprint=content or details.get("content", key.fingerprint),
+            details=details,
+            cached=True,
+        )
 
 
 def content_key(content: str) -> StageKey:

@@ -3,13 +3,18 @@
 Guarantees: a file is current only if the key in its footer equals the key of the file that would be built now, and the
 footer is as it was written. A file with damaged pages is current until it is read; the read then fails, and the run
 builds the file again.
+
+Named arrays are written as such a file, too: one row for each array, exactly as it is. Checkpoints within a shard let a
+killed run resume mid-shard.
 """
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+import shutil
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,15 +23,17 @@ from numpy.typing import NDArray
 
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
+from fineweb_mask.models.schemas import ARRAYS
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.parquet import DamagedFileError, VerifiedFile, add_checksums, read_metadata
-from fineweb_mask.tasks.storage.remote.copies import remote_of, size_of
+from fineweb_mask.tasks.storage.remote.copies import on_this_machine, remote_of, size_of
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 FOOTER_KEY = b"fineweb_mask"
 ROW_GROUP_BYTES = 64 * 2**20
 ROW_GROUP_ROWS = 65_536
+CHECKSUM_BYTES = 4  # a CRC32, after the batch of a checkpoint
 
 
 class ParquetStageWriter:
@@ -114,6 +121,37 @@ def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
         yield opened.enter_context(file)
 
 
+def write_arrays(path: Path, key: StageKey, arrays: Mapping[str, NDArray[Any]], details: Mapping[str, Any]) -> None:
+    """Write arrays and details; equal ones give equal bytes.
+
+    Those with the same prefix, up to the first `/`, can be read without the others if they are together.
+    """
+    with stage_file_writer(path, ARRAYS, key, use_dictionary=False) as writer:
+        before = None
+        for name, array in arrays.items():
+            prefix = name.partition("/")[0]
+            if prefix != before:
+                writer.flush()
+            before = prefix
+            columns = [[name], [array.dtype.str], [list(array.shape)], [np.ascontiguousarray(array).tobytes()]]
+            writer.write(pa.record_batch(columns, schema=ARRAYS))
+        writer.details = dict(details)
+
+
+def read_arrays(path: Path, prefix: str | None = None) -> dict[str, NDArray[Any]]:
+    """Read the arrays, or those with a prefix; they can be written to."""
+    found: dict[str, NDArray[Any]] = {}
+    with open_parquet(path) as file:
+        groups = list(range(file.metadata.num_row_groups))
+        if prefix is not None:
+            first = [file.metadata.row_group(group).column(0).statistics.min for group in groups]
+            groups = [group for group in groups if first[group].partition("/")[0] == prefix]
+        for batch in file.iter_batches(1, row_groups=groups):
+            [(name, kind, shape, content)] = zip(*(column.to_pylist() for column in batch.columns), strict=True)
+            found[name] = np.frombuffer(content, dtype=kind).reshape(shape).copy()
+    return found
+
+
 def row_group_ends(file: pq.ParquetFile) -> NDArray[np.int64]:
     """Return the number of rows up to the end of each row group."""
     sizes = [file.metadata.row_group(index).num_rows for index in range(file.metadata.num_row_groups)]
@@ -151,46 +189,95 @@ def read_footer(path: Path) -> pq.FileMetaData | None:
         if remote is None:
             return None
     try:
-        return remote.footer(path)
-    except DamagedFileError:
+        with remote.open(path) as file:
+            return read_metadata(file, str(path))
+    except (DamagedFileError, FileNotFoundError):
         return None
 
 
-def key_and_details(metadata: pq.FileMetaData | None) -> tuple[StageKey, dict[str, Any]] | None:
-    """Return what a stage wrote to the footer of its file, or None if no stage wrote the file."""
-    try:
-        footer = None if metadata is None else json.loads((metadata.metadata or {}).get(FOOTER_KEY, b"null"))
-        return None if footer is None else (StageKey.model_validate(footer), footer["details"])
-    except ValueError:
-        return None
+class StageFooter(NamedTuple):
+    """What a stage's file says of itself."""
+
+    rows: int
+    key: StageKey
+    details: dict[str, Any]
 
 
-def read_key(path: Path) -> StageKey | None:
-    """Return the key of a stage file, or None if the file is missing or incomplete."""
-    footer = key_and_details(read_footer(path))
-    return None if footer is None else footer[0]
+def read_stage_footer(path: Path) -> StageFooter | None:
+    """Return what a stage wrote to the footer of a file, or None if that is missing, incomplete or of no stage."""
+    metadata = read_footer(path)
+    with suppress(ValueError):
+        if metadata is not None and (footer := json.loads((metadata.metadata or {}).get(FOOTER_KEY, b"null"))):
+            return StageFooter(metadata.num_rows, StageKey.model_validate(footer), footer["details"])
+    return None
 
 
 def read_fingerprint(path: Path) -> str | None:
     """Return the fingerprint that later stages depend on, or None if the file is missing or incomplete."""
-    footer = key_and_details(read_footer(path))
-    return None if footer is None else str(footer[1].get("content", footer[0].fingerprint))
+    footer = read_stage_footer(path)
+    return None if footer is None else str(footer.details.get("content", footer.key.fingerprint))
 
 
 def current_parquet(workspace: Workspace, path: Path, name: str, key: StageKey) -> StageFile | None:
     """Return a reference to a stage file if it is complete and its footer holds `key`, else None."""
-    metadata, size = read_footer(path), size_of(path)
-    footer = key_and_details(metadata)
-    if metadata is None or footer is None or size is None or footer[0] != key:
+    footer, size = read_stage_footer(path), size_of(path)
+    if footer is None or size is None or footer.key != key:
         return None
-    details = footer[1]
-    return StageFile(
-        stage=key.stage,
-        name=name,
-        path=workspace.relative(path),
-        rows=metadata.num_rows,
-        bytes=size,
-        fingerprint=details.get("content", key.fingerprint),
-        details=details,
-        cached=True,
-    )
+    return StageFile.current(key, name, workspace.relative(path), footer.rows, size, footer.details)
+
+
+def discard_finished(workspace: Workspace) -> None:
+    """Delete checkpoints of complete files, left by runs that were killed right after writing the file."""
+    for folder in workspace.here.glob("*/.parts/*"):
+        output = workspace.root / folder.parents[1].relative_to(workspace.here) / f"{folder.name}.parquet"
+        if read_stage_footer(output) is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+class Checkpoints:
+    """Writes a stage file by `restore`, with a checkpoint on disk for every batch until the file is complete.
+
+    The checkpoints are in a hidden folder next to the file, which has the file's name and so belongs to its key; of a
+    workspace at a URL, they are below `Workspace.here`. Two runs that write the same file at once share the folder; the
+    first to complete the file deletes it.
+    """
+
+    def __init__(self, schema: pa.Schema, restore: Callable[[pa.RecordBatch], None], output: Path) -> None:
+        self.schema = schema
+        self.restore = restore
+        """Write a batch that `find` returned."""
+        self._folder = on_this_machine(output).parent / ".parts" / output.stem
+
+    def find(self, rows: pa.Array) -> pa.RecordBatch | None:
+        """Return the checkpoint of these consecutive row numbers, int64 (n,), or None if no earlier run finished it."""
+        try:
+            content = self._path(rows).read_bytes()
+        except OSError:
+            return None
+        if zlib.crc32(content[:-CHECKSUM_BYTES]).to_bytes(CHECKSUM_BYTES) != content[-CHECKSUM_BYTES:]:
+            return None
+        batch = pa.ipc.open_file(pa.py_buffer(content)[:-CHECKSUM_BYTES]).get_batch(0)
+        return batch if batch.schema.equals(self.schema) and batch["row"].equals(rows) else None
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Write the next rows; their checkpoint is on disk when this returns, unless another run completed the file."""
+        content = pa.BufferOutputStream()
+        with pa.ipc.new_file(content, batch.schema) as file:
+            file.write_batch(batch)
+        with (
+            # another run completed the file and deleted the folder; mkdir says either error for it
+            suppress(FileNotFoundError, FileExistsError),
+            atomic_write(self._path(batch["row"])) as partial,
+            partial.open("wb") as stream,
+        ):
+            found = content.getvalue()
+            stream.write(found)
+            stream.write(zlib.crc32(found).to_bytes(CHECKSUM_BYTES))
+        self.restore(batch)
+
+    def discard(self) -> None:
+        """Delete all checkpoints of the file; call it when the file is complete."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _path(self, rows: pa.Array) -> Path:
+        return self._folder / f"{rows[0].as_py():09d}.arrow"

@@ -13,15 +13,13 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from fnmatch import fnmatchcase
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Self, TextIO
 
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.urls import is_url
-from fineweb_mask.tasks.storage.atomic import make_folder, written_beside
-from fineweb_mask.tasks.storage.disk_errors import DISK_REMEDIES, disk_errors_explained
+from fineweb_mask.tasks.storage.atomic import DISK_REMEDIES, disk_errors_explained, make_folder, written_beside
 from fineweb_mask.tasks.storage.remote.copies import ensure_local, remote_folder
 from fineweb_mask.tasks.storage.remote.lease import HeldError, lease
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey, stage_file_name
@@ -114,9 +112,7 @@ class Workspace:
         text = str(root).removeprefix("file://")
         remote = remote_folder(text, scratch) if is_url(text) else None
         self.root = Path(text).absolute() if remote is None else remote.root
-        self.here = (
-            self.root if remote is None else remote.here
-        )  # for locks and checkpoints, which stay on this machine
+        self.here = self.root if remote is None else remote.here  # for locks and checkpoints: stays on this machine
         self.url = None if remote is None else remote.url  # None for a local folder
         self.fitted = self.root / "fitted"  # models and statistics that were fitted on this corpus
         self.arrivals = self.fitted / "arrivals.json"  # names of the shards, in the order in which they came
@@ -186,10 +182,8 @@ class Workspace:
         """Return the paths, local or remote, that match a pattern such as `fitted/*.json`, sorted."""
         if self._remote is None:
             return sorted(self.root.glob(pattern))
-        parts = pattern.split("/")
-        names = (name.split("/") for name in self._remote.files(parts[0]))
-        found = (name for name in names if len(name) == len(parts) and all(map(fnmatchcase, name, parts)))
-        return sorted(self.root.joinpath(*name) for name in found)
+        names = self._remote.files(pattern.partition("/")[0])
+        return sorted(self.root / name for name in names if PurePosixPath("/", name).match(f"/{pattern}"))
 
     def exists(self, path: Path) -> bool:
         """Return whether a file, or a folder that is not empty, exists locally or remotely."""
@@ -210,7 +204,8 @@ class Workspace:
         """
         self.check_is_ours()
         with self._lock_file(".lock") as lock:
-            self._mark()
+            with disk_errors_explained(self.here), suppress(FileExistsError):
+                (self.here / MARKER).touch(exist_ok=False)
             if _try_lock(lock, fcntl.LOCK_EX):
                 self._delete_leftovers()
             _wait_for(lock, fcntl.LOCK_SH, f"waiting for what removes files from {self.display_path(self.root)}")
@@ -281,10 +276,6 @@ class Workspace:
         with open(handle, "a", encoding="utf-8") as file:  # noqa: PTH123 - a file that is open
             yield file
 
-    def _mark(self) -> None:
-        with disk_errors_explained(self.here), suppress(FileExistsError):
-            (self.here / MARKER).touch(exist_ok=False)
-
     def check_is_ours(self) -> None:
         """Check that the folder or URL is new, empty or a workspace, before anything in it is replaced or removed.
 
@@ -332,7 +323,7 @@ class Workspace:
     def check_reachable(self) -> None:
         """Raise `RemoteError` if the workspace is at a URL that cannot be listed."""
         if self._remote is not None:
-            self._remote.store.check()
+            self._remote.store.list_files(LAST_RUN)
 
 
 def remove_partial_files(found: Iterable[Path]) -> None:

@@ -7,10 +7,9 @@ from fineweb_mask.flows.pipeline.fit import PretrainedModels
 from fineweb_mask.flows.pipeline.run import Run
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.tasks import select
-from fineweb_mask.tasks.dataset import partitioning
-from fineweb_mask.tasks.dedup.duplicates import DedupJob
-from fineweb_mask.tasks.dedup.near_duplicates import NearDedupJob
-from fineweb_mask.tasks.embed import EmbeddingModel
+from fineweb_mask.tasks.dataset import partition
+from fineweb_mask.tasks.dedup.duplicates import DedupJob, NearDedupJob
+from fineweb_mask.tasks.inference.model_files import ModelFolder
 from fineweb_mask.tasks.inference.scorers import QualityModel
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.workspace.references import StageFile, digest
@@ -68,7 +67,7 @@ def keys(tmp_path, monkeypatch):
     monkeypatch.setattr(
         select.SelectJob, "shard_files", lambda job, *_: [done(job, shard.name) for shard in job.shards]
     )
-    monkeypatch.setattr(partitioning, "read_columns", lambda *_: "")  # of files that are not there
+    monkeypatch.setattr(partition, "read_columns", lambda *_: "")  # of files that are not there
     monkeypatch.setattr(DedupJob, "shard_files", lambda job, *_: [done(job, name) for name in job.shard_names])
     monkeypatch.setattr(DedupJob, "current", lambda *_: None)
     monkeypatch.setattr(NearDedupJob, "shard_files", lambda job, *_: [done(job, name) for name in job.shard_names])
@@ -84,7 +83,7 @@ def keys(tmp_path, monkeypatch):
                 column.name: QualityModel(settings=column, path="", fingerprint=""),
                 classifier.name: QualityModel(settings=classifier, path="/edu", fingerprint=edu),
             },
-            encoder=EmbeddingModel(path="/e5", fingerprint=encoder),
+            encoder=ModelFolder(path="/e5", fingerprint=encoder),
             sidecars={},
             selecting=None,
         )

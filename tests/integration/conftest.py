@@ -26,13 +26,13 @@ from prefect.events.worker import EventsWorker
 from prefect.logging.handlers import APILogWorker
 from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
-from fineweb_mask.flows.compare import CompareSummary, run_compare
-from fineweb_mask.flows.curate import run_curate
+from fineweb_mask.flows.compare import CompareSummary, compare
+from fineweb_mask.flows.curate import curate
 from fineweb_mask.flows.display.listeners import LogLines, listener
 from fineweb_mask.flows.display.prefect_ui import artifact_key
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.flows.summary import RunSummary
-from fineweb_mask.flows.sweep import SweepSummary, run_sweep
+from fineweb_mask.flows.sweep import SweepSummary, sweep
 from fineweb_mask.models.runtime.progress import Step
 from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.records.runs import LastRun
@@ -171,7 +171,7 @@ def run_sample(server: None, small_sample: tuple[str, ...]) -> RunSample:
             [*small_sample, *overrides],
             str(workspace),
         )
-        return run_curate(settings, refit, refresh)
+        return curate(settings, refit, refresh)
 
     return run
 
@@ -218,8 +218,8 @@ def contest(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Contest
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fineweb_mask.models.runtime.progress.SECONDS", 0.0)
         token = listener.set(hearing)
-        compared = run_compare(settings, ["mean_field", "random", "greedy"], "dump")
-        swept = run_sweep(settings, "0,0.25,...,1")
+        compared = compare(settings, ["mean_field", "random", "greedy"], "dump")
+        swept = sweep(settings, "0,0.25,...,1")
         listener.reset(token)
     return Contested(workspace, compared, swept, hearing.heard)
 

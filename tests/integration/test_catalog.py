@@ -9,9 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from fineweb_mask.flows.cli import app
-from fineweb_mask.flows.stages import run_stage
+from fineweb_mask.flows.stages import FLOWS
 from fineweb_mask.flows.status.inspection import workspace_status
-from fineweb_mask.flows.sweep import run_sweep
+from fineweb_mask.flows.sweep import sweep
 from fineweb_mask.models.runtime.stopping import clear_stop_request
 from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.records.runs import LastRun
@@ -79,7 +79,7 @@ def test_what_another_corpus_holds_is_dropped_and_named_with_its_twin(finished, 
 
 def test_a_stage_by_itself_and_a_failed_run_are_recorded(workspace, server, run_sample, tmp_path):
     settings = LastRun.load(Workspace(workspace)).settings.model_copy(update={"workspace": str(workspace)})
-    run_stage("embed", settings, refresh=True)
+    FLOWS["embed"](settings, refresh=True)
     *_, stage = ask(workspace, "FROM runs")
     assert (stage["flow"], stage["stages_run"], stage["documents_in"]) == ("embed", ["embed"], None)
     assert ask(workspace, "SELECT count(*) > 0 AS there FROM selected") == [{"there": True}]
@@ -101,12 +101,12 @@ def test_a_sweep_leaves_the_catalog_unless_it_made_anew_what_the_masks_are_of(wo
     settings = LastRun.load(Workspace(workspace)).settings.model_copy(update={"workspace": str(workspace)})
     before = (workspace / "catalog.duckdb").read_bytes()
     expected = ask(workspace, RECONCILED)
-    run_sweep(settings, "0,1")
+    sweep(settings, "0,1")
     assert (workspace / "catalog.duckdb").read_bytes() == before
     *_, swept = ask(workspace, "FROM runs")
     assert (swept["flow"], swept["status"], swept["documents_selected"]) == ("sweep", "done", None)
     next((workspace / "embeddings").glob("CC-MAIN-2024-10_00000.*.parquet")).unlink()
-    run_sweep(settings, "0,1")
+    sweep(settings, "0,1")
     assert not (workspace / "catalog.duckdb").exists()
     assert ask(workspace, RECONCILED) == expected
 

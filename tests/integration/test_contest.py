@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 
 from fineweb_mask.flows.cli import app
 from fineweb_mask.flows.commands._common import WRONG_USAGE
-from fineweb_mask.flows.compare import run_compare
+from fineweb_mask.flows.compare import compare
 from fineweb_mask.flows.processes.environment import ENVIRONMENT_DEFAULTS
-from fineweb_mask.flows.sweep import run_sweep
+from fineweb_mask.flows.sweep import sweep
 from fineweb_mask.models.settings.selectors.options import TargetSettings
 from fineweb_mask.models.settings.selectors.registry import SELECTORS
 from fineweb_mask.tasks.workspace.records.runs import LastRun
@@ -49,7 +49,7 @@ def test_compare_reuses_the_workspace_and_leaves_its_run_alone(contest, service,
         assert any(
             (contest.workspace / "compare" / "masks" / "mean_field").glob(f"{path.name.split('.')[0]}.*.parquet")
         )
-    again = run_compare(
+    again = compare(
         settings.model_copy(update={"workspace": str(contest.workspace)}), ["mean_field", "random", "greedy"], "dump"
     )
     assert built(again) == {}
@@ -70,7 +70,7 @@ def test_sweep_takes_over_the_selections_of_a_comparison(contest):
     settings = LastRun.load(Workspace(contest.workspace)).settings.model_copy(
         update={"workspace": str(contest.workspace)}
     )
-    assert built(run_sweep(settings, "0:1:0.25")) == {}
+    assert built(sweep(settings, "0:1:0.25")) == {}
 
 
 def test_solvers_tell_how_far_they_are_from_the_threads_of_their_tasks(contest):
@@ -141,7 +141,7 @@ def test_all_stands_for_every_selector_that_has_what_it_reads(contest, tmp_path,
     targets = TargetSettings(path=str(tmp_path / "targets.parquet"), task_column="dump")
     selection = settings.selection.model_copy(update={"targets": targets, "group_column": "dump"})
     before = contents(contest.workspace)
-    compared = run_compare(
+    compared = compare(
         settings.model_copy(update={"workspace": str(contest.workspace), "selection": selection}), ["all"], "dump"
     )
     assert compared.selectors.keys() == SELECTORS.keys() - {"policy_gradient"}

@@ -12,7 +12,7 @@ import pytest
 from tokenizers import Tokenizer
 
 import fineweb_mask
-from fineweb_mask.flows.curate import run_curate
+from fineweb_mask.flows.curate import curate
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.flows.summary import RunSummary
 from tests.tasks.training_files.conftest import save_tokenizer
@@ -47,7 +47,7 @@ def run_raw_web(server: None, sample_corpus: Path, tokenizer: Path, tmp_path: Pa
             ],
             str(tmp_path / "workspace"),
         )
-        return run_curate(settings)
+        return curate(settings)
 
     return run
 

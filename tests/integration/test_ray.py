@@ -22,12 +22,13 @@ from prefect.settings import PREFECT_API_URL
 from fineweb_mask.flows.cluster.cluster import Cluster
 from fineweb_mask.flows.display.listeners import LogLines, listener
 from fineweb_mask.flows.recipe import load_recipe
-from fineweb_mask.flows.stages import run_stage
+from fineweb_mask.flows.stages import FLOWS
 from fineweb_mask.flows.summary import RunSummary
 from fineweb_mask.models.runtime.stopping import StoppedError
 from fineweb_mask.models.settings import EmbeddingSettings, EngineSettings, IngestSettings, SourceSettings
 from fineweb_mask.tasks.dedup.sort import SortJob
-from fineweb_mask.tasks.embed import EmbedJob, resolve_model
+from fineweb_mask.tasks.embed import EmbedJob
+from fineweb_mask.tasks.inference.model_files import model_folder
 from fineweb_mask.tasks.ingest import IngestJob
 from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.workspace.job import BadShardError
@@ -244,7 +245,7 @@ def test_many_shards_are_one_task_run_and_a_bad_one_is_still_named(
     broken = corpus / "CC-MAIN-2024-30_00000.parquet"
     broken.write_bytes(broken.read_bytes()[:1000])
     settings = load_recipe("sample", [*small_sample, f"source.path={corpus}", *engine], str(tmp_path / "workspace"))
-    [ingested] = run_stage("ingest", settings)
+    [ingested] = FLOWS["ingest"](settings)
     assert ingested.files == len(list(corpus.iterdir()))
     assert f"{broken.name}: " in caplog.text
     assert len(list((tmp_path / "workspace" / "documents").glob("*.parquet"))) == len(list(corpus.iterdir())) - 1
@@ -386,7 +387,7 @@ def test_a_process_with_a_gpu_keeps_its_model_and_a_node_that_joins_is_used(
     source = SourceSettings(path=str(sample_corpus / "corpus"))
     cluster = Cluster(EngineSettings(kind="ray"), gpus=1)
     settings = EmbeddingSettings(model=str(minilm), max_tokens=16)
-    model = resolve_model(settings)
+    model = model_folder(settings.model, "embedding.model")
     try:
         ingests = [
             IngestJob(root=workspace.address, shard=shard, source=source, settings=IngestSettings())
@@ -402,12 +403,12 @@ def test_a_process_with_a_gpu_keeps_its_model_and_a_node_that_joins_is_used(
         assert not any(future.done() for future in waiting)  # no node has a GPU
         joined = nodes.add(num_gpus=1)
         assert [future.result(timeout=180).rows for future in waiting] == [file.rows for file in documents[:2]]
-        process = cluster.gpu_processes()
+        process = cluster.gpus.processes()
         cluster.submit(embeds[2]).result(timeout=120)
-        assert cluster.gpu_processes() == process != []
+        assert cluster.gpus.processes() == process != []
         os.kill(process[0], signal.SIGKILL)
         assert cluster.submit(embeds[3]).result(timeout=180).rows == documents[3].rows
-        assert cluster.gpu_processes() != process
+        assert cluster.gpus.processes() != process
     finally:
         cluster.close()
         nodes.remove(joined)

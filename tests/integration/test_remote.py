@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from fineweb_mask.flows.cli import app
 from fineweb_mask.flows.status.inspection import workspace_status
-from fineweb_mask.flows.sweep import run_sweep
+from fineweb_mask.flows.sweep import sweep
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.storage.remote import lease
 from fineweb_mask.tasks.workspace.records.runs import LastRun
@@ -242,7 +242,7 @@ def test_sweep_and_report_print_the_url_of_their_pages(
 ) -> None:
     url, shard = f"{bucket.url}/pages", "CC-MAIN-2024-30_00000.parquet"
     run_sample(url, f"source.path={sample_corpus / 'corpus' / shard}")
-    swept = run_sweep(LastRun.load(Workspace(url)).settings, "0,1")
+    swept = sweep(LastRun.load(Workspace(url)).settings, "0,1")
     assert (swept.page, swept.metrics) == (f"{url}/sweep/index.html", f"{url}/sweep/metrics.json")
     report = json.loads(ask("report", url, "--json").splitlines()[-1])
     assert report["report"] == f"{url}/reports/index.html"

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fineweb_mask.flows.curate import run_curate
+from fineweb_mask.flows.curate import curate
 from fineweb_mask.flows.recipe import RecipeError, load_recipe
 from fineweb_mask.flows.summary import RunSummary
-from fineweb_mask.tasks.source.column_checks import ColumnError
+from fineweb_mask.tasks.source.columns import ColumnError
 from fineweb_mask.tasks.workspace.job import BadShardError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,7 +49,7 @@ def run(server: None, folder: Path, corpus: Path) -> Callable[..., RunSummary]:
             *overrides,
         )
         recipe = ROOT / "deployments" / "recipes" / "sample.yaml"
-        return run_curate(load_recipe(recipe, given, str(workspace)))
+        return curate(load_recipe(recipe, given, str(workspace)))
 
     return run
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from fineweb_mask.flows.cli import app
 from fineweb_mask.flows.display.listeners import shown_as_bars
 from fineweb_mask.flows.pipeline.run import MissingInputError
-from fineweb_mask.flows.stages import run_stage
+from fineweb_mask.flows.stages import FLOWS
 from fineweb_mask.flows.status.garbage import collect_garbage
 from fineweb_mask.flows.status.inspection import StatusError, workspace_status
 from fineweb_mask.tasks.workspace.records.runs import LastRun
@@ -48,20 +48,20 @@ def test_each_stage_is_run_by_itself(finished, server, tmp_path):
     with pytest.raises(
         MissingInputError, match=r"4 shards lack what ingest makes \(CC-MAIN-2023-50_00000, .*\): run ingest first"
     ):
-        run_stage("score", settings)
-    [ingested] = run_stage("ingest", settings)
+        FLOWS["score"](settings)
+    [ingested] = FLOWS["ingest"](settings)
     assert (ingested.stage, ingested.files, ingested.cached) == ("ingest", 4, 0)
     assert not (workspace / "embeddings").exists()
     with pytest.raises(MissingInputError, match="is not done: run score first"):
-        run_stage("select", settings)
-    assert [stage.stage for stage in run_stage("embed", settings)] == ["fit", "embed"]
+        FLOWS["select"](settings)
+    assert [stage.stage for stage in FLOWS["embed"](settings)] == ["fit", "embed"]
     assert not (workspace / "scores").exists()
-    assert [stage.stage for stage in run_stage("score", settings)] == ["fit", "score"]
+    assert [stage.stage for stage in FLOWS["score"](settings)] == ["fit", "score"]
     with pytest.raises(MissingInputError, match="is not done: run select first"):
-        run_stage("materialize", settings)
-    run_stage("select", settings)
-    run_stage("materialize", settings)
-    assert [stage.stage for stage in run_stage("report", settings)] == ["report"]
+        FLOWS["materialize"](settings)
+    FLOWS["select"](settings)
+    FLOWS["materialize"](settings)
+    assert [stage.stage for stage in FLOWS["report"](settings)] == ["report"]
     assert state(workspace) == DONE
     for folder in ("masks", "embeddings", "scores"):
         for path in (finished / folder).glob("*.parquet"):
@@ -71,7 +71,7 @@ def test_each_stage_is_run_by_itself(finished, server, tmp_path):
 def test_a_stage_by_itself_shows_its_bars(workspace, server):
     shown = Console(file=StringIO(), force_terminal=True, width=100)
     with shown_as_bars(shown):
-        run_stage("embed", settings_of(workspace))
+        FLOWS["embed"](settings_of(workspace))
     lines = shown.file.getvalue()
     assert "fit" in lines
     assert "4/4" in lines
@@ -85,7 +85,7 @@ def test_a_stage_is_run_again_on_request(workspace, run_sample):
     for path, (content, written) in scores.items():
         assert path.read_bytes() == content
         assert path.stat().st_mtime_ns > written
-    [again] = run_stage("embed", settings_of(workspace), refresh=True)[1:]
+    [again] = FLOWS["embed"](settings_of(workspace), refresh=True)[1:]
     assert (again.stage, again.files, again.cached) == ("embed", 4, 0)
     summary = run_sample(workspace, refresh=["dedup"])
     assert {stage.stage: stage.files - stage.cached for stage in summary.stages if stage.files > stage.cached} == {
@@ -247,6 +247,6 @@ def test_the_report_is_a_command(workspace, server):
 def test_the_report_leaves_out_shards_that_were_set_aside(hostile_run):
     page = hostile_run.workspace / "reports" / "index.html"
     before = page.stat().st_mtime_ns
-    [stage] = run_stage("report", settings_of(hostile_run.workspace), refresh=True)
+    [stage] = FLOWS["report"](settings_of(hostile_run.workspace), refresh=True)
     assert (stage.stage, stage.files, stage.cached) == ("report", 1, 0)
     assert page.stat().st_mtime_ns > before

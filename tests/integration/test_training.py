@@ -62,7 +62,7 @@ def test_a_trained_model_teaches_the_next_and_scores_in_a_recipe(tmp_path, run_s
 
 @pytest.mark.long
 def test_several_processes_write_the_same_scores(run_sample, finished, tmp_path, monkeypatch):
-    monkeypatch.setattr("fineweb_mask.tasks.inference.scoring_pool.ROWS_WORTH_PROCESSES", 1)
+    monkeypatch.setattr("fineweb_mask.tasks.inference.scorers.ROWS_WORTH_PROCESSES", 1)
     workspace = tmp_path / "workspace"
     run_sample(workspace, "engine.score_processes=2")
     for path in sorted((finished / "scores").rglob("*.parquet")):

@@ -15,7 +15,7 @@ from fineweb_mask.models.filters import CLASSES, FilterError, load_filters
 from fineweb_mask.models.quality.fasttext.training import train_in_new_process
 from fineweb_mask.models.settings import IngestSettings
 from fineweb_mask.models.settings.source import FilterSettings
-from fineweb_mask.tasks.processes.filters import text_filter
+from fineweb_mask.tasks.processes.texts import text_filter
 
 pytestmark = pytest.mark.filterwarnings("ignore:The 'registered_domain' property:DeprecationWarning")
 datatrove = pytest.importorskip("datatrove.pipeline.filters")

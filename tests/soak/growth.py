@@ -127,11 +127,11 @@ def write_shards(folder: Path, count: int) -> None:
 
 
 def run_once(corpus: Path, workspace: Path) -> None:
-    from fineweb_mask.flows.curate import run_curate
+    from fineweb_mask.flows.curate import curate
     from fineweb_mask.flows.recipe import load_recipe
 
     overrides = (*SMALL, f"source.path={corpus}", f"workspace={workspace}")
-    summary = run_curate(load_recipe(ROOT / "deployments/recipes/sample.yaml", overrides))
+    summary = curate(load_recipe(ROOT / "deployments/recipes/sample.yaml", overrides))
     assert summary.documents_kept > 0
 
 

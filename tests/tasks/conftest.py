@@ -30,9 +30,10 @@ from fineweb_mask.models.settings.quality import (
 from fineweb_mask.tasks import embed, ingest, materialize, report, score, select
 from fineweb_mask.tasks.dedup.duplicates import DedupJob, dedup
 from fineweb_mask.tasks.fit import models as fit
+from fineweb_mask.tasks.inference.model_files import ModelFolder
 from fineweb_mask.tasks.inference.scorers import QualityModel, fitted_model
 from fineweb_mask.tasks.reporting.sections import StageTime
-from fineweb_mask.tasks.source.column_types import settle
+from fineweb_mask.tasks.source.columns import settle
 from fineweb_mask.tasks.source.discovery import SourceShard, discover
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.workspace.records.counts import Counts, account
@@ -126,7 +127,7 @@ class Built:
     statistics: StageFile
     encoder_job: fit.FitEncoderJob
     encoder: StageFile
-    embedding_model: embed.EmbeddingModel
+    embedding_model: ModelFolder
     scores: list[StageFile]
     embeddings: list[StageFile]
     select_jobs: list[select.SelectJob]
@@ -186,7 +187,7 @@ def run_pipeline(recipe: PipelineSettings) -> Built:
     statistics = fit.fit_statistics(statistics_job)
     encoder_job = jobs.encoder_job(workspace, documents, recipe.embedding)
     encoder = fit.fit_encoder(encoder_job)
-    embedding_model = embed.fitted_model(encoder)
+    embedding_model = ModelFolder(path=encoder.path, fingerprint=encoder.fingerprint)
     scores = [score.score(jobs.score_job(workspace, file, models, statistics, recipe.quality)) for file in documents]
     embeddings = [embed.embed(jobs.embed_job(workspace, file, embedding_model, recipe.embedding)) for file in documents]
     select_jobs = jobs.select_jobs(

@@ -5,8 +5,7 @@ from typing import Any, NamedTuple, Self
 
 from fineweb_mask.models.settings import MaterializeSettings
 from fineweb_mask.tasks.comparison.variants import RangesJob, VariantJob
-from fineweb_mask.tasks.dataset.partition import write_partition
-from fineweb_mask.tasks.dataset.partitioning import Partitioning
+from fineweb_mask.tasks.dataset.partition import Partitioning, write_partition
 from fineweb_mask.tasks.dedup.buckets import BucketJob, find_in_bucket
 from fineweb_mask.tasks.dedup.duplicates import DedupJob
 from fineweb_mask.tasks.dedup.sort import SortJob, sort_rows
@@ -17,7 +16,7 @@ from fineweb_mask.tasks.materialize import MaterializeJob, materialize
 from fineweb_mask.tasks.score import ScoreJob
 from fineweb_mask.tasks.score_embed import ScoreEmbedJob
 from fineweb_mask.tasks.select import SelectJob
-from fineweb_mask.tasks.selection.groups import grouped
+from fineweb_mask.tasks.selection.blocks import grouped
 from fineweb_mask.tasks.workspace.references import StageFile
 
 

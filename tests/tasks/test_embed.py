@@ -17,13 +17,18 @@ from fineweb_mask.models.embedding.static_fit import StaticEncoder
 from fineweb_mask.models.schemas import embeddings_schema
 from fineweb_mask.models.settings import EmbeddingSettings, IngestSettings, SourceSettings
 from fineweb_mask.tasks import embed, ingest
+from fineweb_mask.tasks.inference.model_files import ModelFolder, model_folder
 from fineweb_mask.tasks.source.discovery import discover
-from fineweb_mask.tasks.workspace.checkpoints import Checkpoints
 from fineweb_mask.tasks.workspace.references import StageFile
+from fineweb_mask.tasks.workspace.stage_parquet import Checkpoints
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.jobs import embed_job, ingest_job
 
 WEIGHTS = {"[UNK]": (0.0, 0.0), "red": (3.0, 0.0), "blue": (0.0, 2.0), "void": (0.0, 0.0), "wild": (np.nan, 1.0)}
+
+
+def folder_of(given: EmbeddingSettings) -> ModelFolder:
+    return model_folder(given.model, "embedding.model")
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +103,7 @@ def test_single_precision_and_encoding_on_disk(copied: Any) -> None:
 def test_bad_vectors_are_null_and_counted(tmp_path: Path, ingested: Callable[..., StageFile], colours: Path) -> None:
     documents = ingested(["red red", "void", "blue", "wild red", "¿¡", "red blue"])
     given = settings(colours)
-    file = embed.embed(embed_job(Workspace(tmp_path), documents, embed.resolve_model(given), given))
+    file = embed.embed(embed_job(Workspace(tmp_path), documents, folder_of(given), given))
     table = pq.read_table(tmp_path / file.path)
     assert table["row"].to_pylist() == [0, 1, 2, 3, 4, 5]
     assert [value is None for value in table["embedding"].to_pylist()] == [False, True, False, True, True, False]
@@ -114,7 +119,7 @@ def test_prompt_and_token_limit_reach_the_model(
     found = {}
     for name, changes in {"plain": {}, "prompt": {"prompt": "blue "}, "limit": {"max_tokens": 1}}.items():
         given = settings(colours, **changes)
-        file = embed.embed(embed_job(Workspace(tmp_path), documents, embed.resolve_model(given), given))
+        file = embed.embed(embed_job(Workspace(tmp_path), documents, folder_of(given), given))
         found[name] = vectors(pq.read_table(tmp_path / file.path))[0]
     assert found["limit"] == pytest.approx([1, 0], abs=1e-3)
     assert found["prompt"][1] > found["plain"][1] + 0.01
@@ -125,16 +130,19 @@ def test_the_fingerprint_follows_the_model_s_content(tmp_path: Path, colours: Pa
 
     moved = tmp_path / "moved"
     shutil.copytree(colours, moved)
-    first, same = embed.resolve_model(settings(colours)), embed.resolve_model(settings(moved))
+    first, same = (
+        folder_of(settings(colours)),
+        folder_of(settings(moved)),
+    )
     assert first.fingerprint == same.fingerprint
     weights = next(moved.rglob("*.safetensors"))
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(content)
-    other = embed.resolve_model(settings(moved))
+    other = folder_of(settings(moved))
     assert other.fingerprint != first.fingerprint
 
-    def key(model: embed.EmbeddingModel, **changes: Any) -> str:
+    def key(model: ModelFolder, **changes: Any) -> str:
         return embed_job(built.workspace, built.documents[0], model, settings(**changes)).key.fingerprint
 
     assert key(first) == key(same)
@@ -156,7 +164,7 @@ def test_a_pickled_model_is_refused(tmp_path: Path, ingested: Callable[..., Stag
     (folder / "config.json").write_text('{"model_type": "bert"}')
     (folder / "pytorch_model.bin").write_bytes(b"\x80\x04N.")
     given = settings(folder)
-    job = embed_job(Workspace(tmp_path), ingested(["red"]), embed.resolve_model(given), given)
+    job = embed_job(Workspace(tmp_path), ingested(["red"]), folder_of(given), given)
     with pytest.raises(EncoderError, match="embedding model"):
         embed.embed(job)
 
@@ -180,7 +188,7 @@ def test_a_shard_that_was_killed_goes_on_where_it_was(
 
     documents = ingested(TWELVE)
     given = settings(colours, precision=precision)
-    job = embed_job(Workspace(tmp_path), documents, embed.resolve_model(given), given)
+    job = embed_job(Workspace(tmp_path), documents, folder_of(given), given)
     job = job.model_copy(update={"chunk_documents": 3})
     whole = tmp_path / embed.embed(job).path
     undisturbed = whole.read_bytes()
@@ -211,7 +219,7 @@ def test_parts_of_other_settings_are_not_taken(
 
     def job(**changes: Any) -> embed.EmbedJob:
         given = settings(colours, **changes)
-        found = embed_job(Workspace(tmp_path), documents, embed.resolve_model(given), given)
+        found = embed_job(Workspace(tmp_path), documents, folder_of(given), given)
         return found.model_copy(update={"chunk_documents": 3})
 
     def killed(parts: Checkpoints) -> None:
@@ -232,11 +240,11 @@ def test_a_part_is_written_for_every_chunk_and_none_is_left(
     written = []
     write = Checkpoints.write
     monkeypatch.setattr(
-        Checkpoints, "write", lambda self, rows, values: (written.append(rows[0].as_py()), write(self, rows, values))
+        Checkpoints, "write", lambda self, batch: (written.append(batch["row"][0].as_py()), write(self, batch))
     )
     documents = ingested(TWELVE)
     given = settings(colours)
-    job = embed_job(Workspace(tmp_path), documents, embed.resolve_model(given), given)
+    job = embed_job(Workspace(tmp_path), documents, folder_of(given), given)
     embed.embed(job.model_copy(update={"chunk_documents": 5}))
     assert written == [0, 5, 10]
     assert not list((tmp_path / "embeddings").rglob("*.arrow"))
@@ -247,7 +255,7 @@ def test_int8_vectors_have_their_scale(tmp_path: Path, ingested: Callable[..., S
 
     documents = ingested(["red red", "void", "red blue"])
     given = settings(colours, precision="int8")
-    file = embed.embed(embed_job(Workspace(tmp_path), documents, embed.resolve_model(given), given))
+    file = embed.embed(embed_job(Workspace(tmp_path), documents, folder_of(given), given))
     table = pq.read_table(tmp_path / file.path)
     assert table.schema.equals(embeddings_schema(2, "int8"))
     found, present = vectors_of(table)

@@ -12,12 +12,11 @@ from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.models.settings.quality import FastTextScorerSettings
 from fineweb_mask.tasks.dataset.partition import PartitionJob
 from fineweb_mask.tasks.dedup.buckets import BucketJob
-from fineweb_mask.tasks.dedup.k_means import CentresJob
-from fineweb_mask.tasks.dedup.sort import SortJob
-from fineweb_mask.tasks.embed import EmbeddingModel, EmbedJob
+from fineweb_mask.tasks.dedup.sort import CentresJob, SortJob
+from fineweb_mask.tasks.embed import EmbedJob
 from fineweb_mask.tasks.export import ExportJob
-from fineweb_mask.tasks.fit.models import FitClassifierJob, FitEncoderJob, FitStatisticsJob
-from fineweb_mask.tasks.fit.targets import FitTargetsJob
+from fineweb_mask.tasks.fit.models import FitClassifierJob, FitEncoderJob, FitStatisticsJob, FitTargetsJob
+from fineweb_mask.tasks.inference.model_files import ModelFolder
 from fineweb_mask.tasks.inference.scorers import QualityModel
 from fineweb_mask.tasks.ingest import IngestJob
 from fineweb_mask.tasks.materialize import MaterializeJob
@@ -117,7 +116,7 @@ def tags(settings: PipelineSettings) -> dict[str, str]:
         EmbedJob(
             root=root,
             documents=shard.documents,
-            model=EmbeddingModel(path="e", fingerprint="e"),
+            model=ModelFolder(path="e", fingerprint="e"),
             settings=settings.embedding,
         ),
         SelectJob(shards=[shard], **common),

@@ -220,14 +220,14 @@ def test_annotations_of_rows_that_were_dropped_are_skipped(copied: Any, tmp_path
     rows = documents.details["rows_in"]
     assert documents.rows < rows
     np.save(tmp_path / "b.npy", np.arange(rows) * 10)
-    job = sidecar_job(copied, Sidecars.of(scorer, by_content=True), documents, shard, settings)
+    job = sidecar_job(copied, Sidecars(scorer, by_content=True), documents, shard, settings)
     table = copied.read(score.score(job))
     expected = (copied.read(documents)["source_row"].to_numpy() * 10.0).tolist()
     assert table["sidecar"].to_pylist() == table["quality"].to_pylist() == expected
     assert job.current() is not None
 
     np.save(tmp_path / "b.npy", np.arange(documents.rows))
-    job = sidecar_job(copied, Sidecars.of(scorer, by_content=True), documents, shard, settings)
+    job = sidecar_job(copied, Sidecars(scorer, by_content=True), documents, shard, settings)
     assert job.current() is None
     with pytest.raises(BadShardError, match=f"b.npy has {documents.rows} rows, its source file {rows}"):
         score.score(job)

@@ -12,7 +12,8 @@ from fineweb_mask.models.quality.transformer import EduScorer
 from fineweb_mask.models.schemas import embeddings_schema, scores_schema
 from fineweb_mask.models.settings import FROM_QUALITY, EmbeddingSettings
 from fineweb_mask.models.settings.quality import ColumnScorerSettings, EduScorerSettings, QualitySettings
-from fineweb_mask.tasks import embed, score, score_embed
+from fineweb_mask.tasks import score, score_embed
+from fineweb_mask.tasks.inference.model_files import model_folder
 from fineweb_mask.tasks.inference.scorers import QualityModel, load_models, resolve_model
 from tests.tasks.jobs import score_embed_job
 
@@ -192,4 +193,4 @@ def test_a_missing_folder_says_how_to_download_the_model_first(monkeypatch: pyte
     with pytest.raises(
         model_files.ModelNotFoundError, match=r"embedding\.model: 'a/b' is not a folder.* `hf download a/b`"
     ):
-        embed.resolve_model(EmbeddingSettings(model="a/b"))
+        model_folder(EmbeddingSettings(model="a/b").model, "embedding.model")

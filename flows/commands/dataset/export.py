@@ -1,17 +1,22 @@
 """`fineweb-mask export`: write a dataset as files that trainers read."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from pydantic import BaseModel
+from rich.console import Console
 
-from fineweb_mask.flows.commands._common import WRONG_USAGE, AsJson, exit_on_error, exit_on_failure, shows_bars
+from fineweb_mask.flows.commands._common import (
+    WRONG_USAGE,
+    AsJson,
+    exit_on_error,
+    exit_on_failure,
+    print_result,
+    shows_bars,
+)
 from fineweb_mask.flows.display.terminal import SafeConsole, print_paths, step_progress
 from fineweb_mask.flows.recipe import validate
-
-if TYPE_CHECKING:
-    from fineweb_mask.tasks.workspace.references import StageFile
 
 AGAIN = "interrupted; run the same command again to go on with the files that are finished"
 
@@ -57,9 +62,9 @@ def export(
     from fineweb_mask.models.errors import ModelError, SettingsError
     from fineweb_mask.models.settings.output import ExportSettings
     from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance
-    from fineweb_mask.tasks.export import ExportJob
+    from fineweb_mask.tasks.export import ExportJob, check_folder, check_format
     from fineweb_mask.tasks.export import export as write
-    from fineweb_mask.tasks.training_files.folder import check_folder, check_format
+    from fineweb_mask.tasks.storage.atomic import tree_files
 
     with exit_on_error(as_json):
         given = {"tokenizer": tokenizer, "end_token": end_token, "file_size": file_size}
@@ -86,17 +91,25 @@ def export(
         step_progress("exporting", show=shows_bars(as_json) and current is None),
     ):
         written = current or write(job)
-    summary = _summary(folder, settings.format, written)
-    if as_json:
-        typer.echo(summary.model_dump_json(ensure_ascii=True))
-        return
-    console = SafeConsole()
+    summary = ExportSummary(
+        folder=str(folder),
+        format=settings.format,
+        files=len(tree_files(folder)) - 2,  # without the card and the record
+        bytes=written.bytes,
+        documents=written.rows,
+        tokens=written.details.get("tokens"),
+        cached=written.cached,
+    )
+    print_result(summary, as_json, lambda: _print(SafeConsole(), summary))
+
+
+def _print(console: Console, summary: ExportSummary) -> None:
     tokens = "" if summary.tokens is None else f", {summary.tokens:,} tokens"
     console.print(
         f"{summary.format}: {summary.documents:,} documents{tokens} in {summary.files:,} files of "
         f"{summary.bytes / 1e6:,.1f} MB{' (there already)' if summary.cached else ''}"
     )
-    print_paths(console, files=folder, card=folder / "README.md")
+    print_paths(console, files=summary.folder, card=Path(summary.folder) / "README.md")
 
 
 def _folder(dataset: str, url: str, name: str, output: str | None) -> Path:
@@ -113,17 +126,3 @@ def _folder(dataset: str, url: str, name: str, output: str | None) -> Path:
     if Path(url).absolute() != (place := Path(dataset).absolute()):  # the dataset of the workspace there
         return Path(dataset) / "exports" / name
     return place.with_name(f"{place.name}-{name}")
-
-
-def _summary(folder: Path, kind: str, written: "StageFile") -> ExportSummary:
-    from fineweb_mask.tasks.storage.atomic import tree_files
-
-    return ExportSummary(
-        folder=str(folder),
-        format=kind,
-        files=len(tree_files(folder)) - 2,  # without the card and the record
-        bytes=written.bytes,
-        documents=written.rows,
-        tokens=written.details.get("tokens"),
-        cached=written.cached,
-    )

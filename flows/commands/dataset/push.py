@@ -9,7 +9,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fineweb_mask.flows.commands._common import FAILED, AsJson, exit_on_error, exit_on_failure, fail, shows_bars
+from fineweb_mask.flows.commands._common import (
+    FAILED,
+    AsJson,
+    exit_on_error,
+    exit_on_failure,
+    fail,
+    print_result,
+    shows_bars,
+)
 from fineweb_mask.flows.display.terminal import SafeConsole, print_line, print_verification, verify_progress, visible
 
 if TYPE_CHECKING:
@@ -32,7 +40,7 @@ def push(
 
     Example: fineweb-mask push workspaces/sample my-name/my-dataset --private --dry-run
     """
-    from fineweb_mask.tasks.dataset.push import PushError, planned
+    from fineweb_mask.tasks.dataset.push import planned
     from fineweb_mask.tasks.dataset.push import push as push_dataset
     from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance, verify
 
@@ -41,7 +49,7 @@ def push(
             dataset = find_dataset(_local_dataset(workspace, opened))
             manifest = read_provenance(dataset)
             plan = planned(Path(dataset.root), manifest, repository, revision)
-        with exit_on_failure(as_json), exit_on_error(as_json, FAILED, (PushError,)):
+        with exit_on_failure(as_json):
             with verify_progress(sum(file.bytes for file in manifest.files.values()), show=not as_json) as advance:
                 verification = verify(dataset, manifest, advance)
             if verification.status == "broken":
@@ -49,10 +57,7 @@ def push(
                 fail(f"{workspace} is not pushed: the dataset differs from its provenance.json", as_json, FAILED)
             if not dry_run:
                 plan = push_dataset(Path(dataset.root), plan, private=private, show=shows_bars(as_json))
-        if as_json:
-            typer.echo(plan.model_dump_json(ensure_ascii=True))
-        else:
-            _print(SafeConsole(), plan)
+        print_result(plan, as_json, lambda: _print(SafeConsole(), plan))
 
 
 def _local_dataset(place: str, opened: ExitStack) -> str:

@@ -4,7 +4,14 @@ from typing import Annotated
 
 import typer
 
-from fineweb_mask.flows.commands._common import FAILED, WRONG_USAGE, AsJson, exit_on_error, exit_on_failure
+from fineweb_mask.flows.commands._common import (
+    FAILED,
+    WRONG_USAGE,
+    AsJson,
+    exit_on_error,
+    exit_on_failure,
+    print_result,
+)
 from fineweb_mask.flows.display.terminal import SafeConsole, print_verification, verify_progress
 
 
@@ -25,9 +32,6 @@ def verify(
         manifest = read_provenance(found)
         with verify_progress(sum(file.bytes for file in manifest.files.values()), show=not as_json) as advance:
             verification = verify_dataset(found, manifest, advance)
-    if as_json:
-        typer.echo(verification.model_dump_json(ensure_ascii=True))
-    else:
-        print_verification(SafeConsole(), verification)
+    print_result(verification, as_json, lambda: print_verification(SafeConsole(), verification))
     if verification.status == "broken":
         raise typer.Exit(FAILED)

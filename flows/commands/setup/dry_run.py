@@ -16,7 +16,7 @@ from rich.console import Console
 
 from fineweb_mask.flows.display.terminal import new_table, print_line, size_text
 from fineweb_mask.flows.pipeline.fit import PretrainedModels
-from fineweb_mask.flows.pipeline.inputs import find_inputs, workspace_of
+from fineweb_mask.flows.pipeline.inputs import find_inputs
 from fineweb_mask.flows.status.inspection import StageStatus, inspect_recipe, stage_statuses
 from fineweb_mask.models.documents import DocumentFilter
 from fineweb_mask.models.embedding.load import load_encoder
@@ -131,18 +131,18 @@ def estimate(settings: PipelineSettings) -> Estimate:
     ValueError, OSError
         If something that the recipe names does not exist or cannot be read.
     """
-    workspace = workspace_of(settings)
-    inputs = find_inputs(settings)
-    shards = [shard for shard in inputs.shards if shard.bytes]
+    workspace, sources, models = find_inputs(settings)
+    shards = [shard for shard in sources if shard.bytes]
     if not shards:
         raise SettingsError(f"source.path: all files of {settings.source.path!r} are empty: give files with documents")
-    measured = _Measured(settings, shards[0], inputs.models)
+    measured = _Measured(settings, shards[0], models)
     documents = number_of_rows(shards)
     kept = documents * measured.kept
-    stages = [
-        _stage(status, kept, settings, measured) for status in stage_statuses(inspect_recipe(workspace, settings))
-    ]
+    found = stage_statuses(inspect_recipe(workspace, settings))
+    stages = [_stage(status, kept, settings, measured) for status in found]
     memory_stage, memory = _memory(settings, kept / len(shards), measured)
+    path = Path(settings.workspace).absolute()
+    there = next(one for one in (path, *path.parents) if one.is_dir())
     return Estimate(
         workspace=workspace.display_path(workspace.root),
         files=len(shards),
@@ -153,36 +153,21 @@ def estimate(settings: PipelineSettings) -> Estimate:
         memory=memory,
         memory_stage=memory_stage,
         disk=sum(_bytes(stage, kept, settings, measured) for stage in stages),
-        disk_free=_free(settings.workspace) if workspace.url is None else None,
+        disk_free=None if workspace.url is not None else shutil.disk_usage(there).free,
     )
-
-
-def _free(folder: str) -> int:
-    """Return the bytes that are free where a folder is, or will be."""
-    path = Path(folder).absolute()
-    return shutil.disk_usage(next(one for one in (path, *path.parents) if one.is_dir())).free
 
 
 def _stage(status: StageStatus, kept: float, settings: PipelineSettings, measured: _Measured) -> StageEstimate:
     found = StageEstimate(stage=status.stage, done=status.done, missing=status.missing)
-    if not status.missing:
-        return found
-    left = status.missing / (status.done + status.missing)
-    if status.documents_per_second and status.done:
-        found.seconds = kept * left / status.documents_per_second
-        found.rate = "this workspace"
-        return found
-    found.rate = "measured now" if _is_measured(status.stage, measured) else "benchmarks"
-    found.seconds = _seconds(status.stage, kept, settings, measured) * left
+    left = status.missing / max(1, status.done + status.missing)
+    if status.missing and status.documents_per_second and status.done:
+        found.seconds, found.rate = kept * left / status.documents_per_second, "this workspace"
+    elif status.missing:
+        found.seconds = _seconds(status.stage, kept, settings, measured) * left
+        is_scored, is_embedded = bool(measured.score), measured.embed is not None
+        is_measured = {"ingest": True, "score": is_scored, "score_embed": is_scored, "embed": is_embedded}
+        found.rate = "measured now" if is_measured.get(status.stage) else "benchmarks"
     return found
-
-
-def _is_measured(stage: str, measured: _Measured) -> bool:
-    return (
-        stage == "ingest"
-        or (stage in {"score", "score_embed"} and bool(measured.score))
-        or (stage == "embed" and measured.embed is not None)
-    )
 
 
 def _seconds(stage: str, kept: float, settings: PipelineSettings, measured: _Measured) -> float:

@@ -1,7 +1,6 @@
 """`fineweb-mask init`: look at a source and write a recipe for it that runs."""
 
 import os
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +9,7 @@ import yaml
 
 from fineweb_mask.flows.commands._common import exit_on_error
 from fineweb_mask.flows.display.terminal import echo, size_text
-from fineweb_mask.flows.recipe import RecipeError
+from fineweb_mask.flows.recipe import PACKAGED, RecipeError
 from fineweb_mask.models.urls import is_url
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ def recipe_for(source: str, found: "Described", output: Path) -> str:
     path = source if is_url(source) else os.path.relpath(source, output.parent)
     ratio = 0.25 if found.rows < SMALL else 0.1
     lines = [
-        f"# yaml-language-server: $schema={_schema()}",
+        f"# yaml-language-server: $schema={PACKAGED / 'recipe.schema.json'}",  # by which editors check recipes
         f"# Written by `fineweb-mask init`, from {found.looked_at:,} rows. All settings: fineweb-mask settings",
         f"workspace: {_yaml(f'workspaces/{output.stem}')} # all files of the run; `dataset` in it is the result",
         "source:",
@@ -126,8 +125,3 @@ def _scorers(found: "Described") -> list[str]:
 def _yaml(value: str) -> str:
     """Return a text as YAML, in quotes where it needs some."""
     return yaml.safe_dump(value, allow_unicode=True, width=10_000).removesuffix("\n").removesuffix("\n...").strip()
-
-
-def _schema() -> str:
-    """Return the path of the schema by which editors check recipes."""
-    return str(resources.files("fineweb_mask") / "deployments" / "recipes" / "recipe.schema.json")

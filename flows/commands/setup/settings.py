@@ -38,9 +38,8 @@ def settings(
         return
     console = SafeConsole(highlight=False)
     for setting in found:
-        default = "" if setting.default in {"", REQUIRED} else f", default {setting.default}"
-        required = f", {REQUIRED}" if setting.default == REQUIRED else ""
-        console.print(Text.assemble((setting.key, "bold"), f"  {setting.type}{default}{required}"))
+        note = {"": "", REQUIRED: f", {REQUIRED}"}.get(setting.default, f", default {setting.default}")
+        console.print(Text.assemble((setting.key, "bold"), f"  {setting.type}{note}"))
         console.print(Padding(Text(setting.meaning), (0, 0, 0, 4)))
 
 

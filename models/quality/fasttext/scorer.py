@@ -25,7 +25,6 @@ from fineweb_mask.models.quality.fasttext.training import train_in_new_process
 from fineweb_mask.models.settings.quality import FastTextScorerSettings, FastTextTrainingSettings
 
 NEWLINE, SPACE = 10, 32
-CHUNK_BYTES = 2**17  # a chunk and its masks fit into the processor's cache
 END_OF_LINE = b"</s>"  # fastText stops here, so a page could hide the rest of its text behind this word
 SEPARATORS = tuple(  # where `str.split` splits and fastText does not: one array per length in UTF-8 bytes
     np.array([int.from_bytes(chr(code).encode()) for code in codes], dtype=np.uint32)
@@ -38,11 +37,13 @@ SEPARATORS = tuple(  # where `str.split` splits and fastText does not: one array
 _EMPTY, _END = (pa.scalar(value, pa.large_binary()) for value in (b"", b"\n"))
 
 
-def fasttext_lines(texts: pa.Array, lowercase: bool) -> list[bytes]:
+def fasttext_lines(texts: Sequence[str] | pa.Array, lowercase: bool) -> list[bytes]:
     """Return each of (n,) strings without nulls as one UTF-8 line that ends with a newline, for `multilinePredict`.
 
-    `lowercase` converts as `str.lower` does.
+    `lowercase` converts as `str.lower` does. In a sequence, a lone surrogate is read as "?".
     """
+    if not isinstance(texts, pa.Array):
+        texts = pa.array([text.encode("utf-8", "replace") for text in texts], pa.large_binary())
     texts = texts.cast(pa.large_string())
     if lowercase:
         texts = _lower_case(texts)
@@ -51,9 +52,9 @@ def fasttext_lines(texts: pa.Array, lowercase: bool) -> list[bytes]:
     if len(lines):
         ends = np.frombuffer(offsets, np.int64)[1 : len(lines) + 1] - 1
         data = np.frombuffer(content, np.uint8)[: ends[-1] + 1]
-        candidates = _overwrite_newlines(data)
+        data[data == NEWLINE] = SPACE
         data[ends] = NEWLINE
-        _overwrite_separators(data, candidates)
+        _overwrite_separators(data)
     return list(lines.to_pylist())
 
 
@@ -64,28 +65,10 @@ def _lower_case(texts: pa.Array) -> pa.Array:
     return pc.replace_with_mask(pc.ascii_lower(texts), not_ascii, lowered)
 
 
-def _overwrite_newlines(data: NDArray[np.uint8]) -> NDArray[np.intp]:
-    """Replace newlines in (bytes,) by spaces; return the indices (m,) of bytes that may begin a separator.
-
-    Candidates are 1C-1F, 3C-3F, C0-C3 and E0-E3, which one mask of bits finds.
-    """
-    bits, matches, more = np.empty(CHUNK_BYTES, np.uint8), np.empty(CHUNK_BYTES, bool), np.empty(CHUNK_BYTES, bool)
-    candidates = []
-    for start in range(0, len(data), CHUNK_BYTES):
-        chunk = data[start : start + CHUNK_BYTES]
-        masked, is_match, is_other = (scratch[: len(chunk)] for scratch in (bits, matches, more))
-        np.equal(chunk, NEWLINE, out=is_match)
-        np.multiply(is_match.view(np.uint8), np.uint8(SPACE - NEWLINE), out=masked)
-        np.add(chunk, masked, out=chunk)
-        np.bitwise_and(chunk, 0xDC, out=masked)
-        np.equal(masked, 0x1C, out=is_match)
-        np.equal(masked, 0xC0, out=is_other)
-        np.logical_or(is_match, is_other, out=is_match)
-        candidates.append(np.flatnonzero(is_match) + start)
-    return np.concatenate(candidates)
-
-
-def _overwrite_separators(data: NDArray[np.uint8], candidates: NDArray[np.intp]) -> None:
+def _overwrite_separators(data: NDArray[np.uint8]) -> None:
+    """Replace line ends and separators by spaces; all begin with 1C-1F, 3C-3F, C0-C3 or E0-E3: one mask of bits."""
+    masked = data & 0xDC
+    candidates = np.flatnonzero((masked == 0x1C) | (masked == 0xC0))
     first = data[candidates]
     end_of_line = candidates[first == END_OF_LINE[0]]
     for offset, byte in enumerate(END_OF_LINE[1:], start=1):  # the newline at a line's end stops a match
@@ -105,14 +88,7 @@ def _overwrite(data: NDArray[np.uint8], found: NDArray[np.intp], length: int) ->
         data[found + offset] = SPACE
 
 
-LABEL_PREFIX = "__label__"
-POSITIVE, NEGATIVE = f"{LABEL_PREFIX}1", f"{LABEL_PREFIX}0"
-
-
-def one_line(text: str, lowercase: bool) -> str:
-    """Return a text as one line for fastText."""
-    line = text.lower() if lowercase else text
-    return " ".join(line.replace(END_OF_LINE.decode(), " ").split())
+LABEL_PREFIX, POSITIVE, NEGATIVE = b"__label__", b"__label__1", b"__label__0"
 
 
 class FastTextScorer:
@@ -153,9 +129,6 @@ class FastTextScorer:
         FastTextFormatError
             If the model's numbers give no scores.
         """
-        if not isinstance(texts, pa.Array):
-            texts = pa.array([text.encode("utf-8", "replace") for text in texts], pa.large_binary())
-            texts = texts.cast(pa.large_string())
         lines = fasttext_lines(texts, self.settings.lowercase)
         every_label, any_probability = -1, 0.0
         try:
@@ -189,49 +162,30 @@ def train_fasttext(
     """
     if len(set(positive)) < 2:
         raise DataError("every label falls on the same side of the threshold: set labels.threshold between the scores")
+    lines = [
+        (POSITIVE if is_positive else NEGATIVE) + b" " + line.replace(LABEL_PREFIX, b" ")
+        for line, is_positive in zip(fasttext_lines(texts, lowercase), positive, strict=True)
+    ]
     with tempfile.TemporaryDirectory() as folder:
-        lines = [
-            f"{POSITIVE if is_positive else NEGATIVE} {one_line(text, lowercase).replace(LABEL_PREFIX, ' ')}\n"
-            for text, is_positive in zip(texts, positive, strict=True)
-        ]
-        examples, model = Path(folder) / "examples.txt", Path(folder) / "model.bin"
+        examples, validation, model = (Path(folder) / name for name in ("examples.txt", "validation.txt", "model.bin"))
+        options: dict[str, float | int | str] = {"seed": settings.seed}
         if settings.autotune_seconds is None:
-            options = _training_options(settings)
-        else:
-            validation = Path(folder) / "validation.txt"
-            validating, lines = _validation_part(lines, settings.seed)
-            _write_lines(validation, validating)
-            options = {
-                "autotuneValidationFile": str(validation),
-                "autotuneDuration": settings.autotune_seconds,
-                "seed": settings.seed,
+            options |= {
+                "epoch": settings.epochs,
+                "lr": settings.learning_rate,
+                "dim": settings.dimensions,
+                "wordNgrams": settings.word_ngrams,
+                "bucket": settings.buckets,
+                "minCount": 2,
             }
-        _write_lines(examples, lines)
+        else:  # a fifth of the examples validates, and the rest is learned from, both in random order
+            options |= {"autotuneValidationFile": str(validation), "autotuneDuration": settings.autotune_seconds}
+            order = np.random.default_rng(settings.seed).permutation(len(lines))
+            fifth = max(1, len(lines) // 5)
+            validation.write_bytes(b"".join(lines[index] for index in order[:fifth]))
+            lines = [lines[index] for index in order[fifth:]]
+        examples.write_bytes(b"".join(lines))
         import fasttext
 
         train_in_new_process(str(examples), str(model), options)
         return fasttext.load_model(str(model))
-
-
-def _training_options(settings: FastTextTrainingSettings) -> dict[str, float | int | str]:
-    return {
-        "epoch": settings.epochs,
-        "lr": settings.learning_rate,
-        "dim": settings.dimensions,
-        "wordNgrams": settings.word_ngrams,
-        "bucket": settings.buckets,
-        "minCount": 2,
-        "seed": settings.seed,
-    }
-
-
-def _validation_part(lines: list[str], seed: int) -> tuple[list[str], list[str]]:
-    """Return a fifth of the examples, and the rest, both in random order."""
-    order = np.random.default_rng(seed).permutation(len(lines))
-    fifth = max(1, len(lines) // 5)
-    return [lines[index] for index in order[:fifth]], [lines[index] for index in order[fifth:]]
-
-
-def _write_lines(path: Path, lines: list[str]) -> None:
-    with path.open("w", encoding="utf-8", newline="\n") as stream:
-        stream.writelines(lines)

@@ -11,8 +11,7 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from threading import Timer
 
 from fineweb_mask.models.errors import ModelError
@@ -53,26 +52,16 @@ def _main(examples: str, model: str, options: str) -> None:
         fasttext.train_supervised(examples, thread=1, verbose=0, **found).save_model(model)
         return
     _limit_memory()
-    with _ended_after(found["autotuneDuration"] + GRACE_SECONDS):
-        trained = fasttext.train_supervised(examples, thread=1, verbose=0, **found)
-    trained.save_model(model)
-
-
-@contextmanager
-def _ended_after(seconds: float) -> Iterator[None]:
-    """End a search for settings that lasts longer, by the signal at which it goes on with the best that it has found.
-
-    It ends by itself, by a thread that it starts; but where this thread runs before its starter has noted that the
-    search goes on (`Autotune::startTimer` of fastText 0.9.3), the thread ends at once, and the search has no end. To a
-    search that has ended, while the best is trained again, the signal means nothing.
-    """
-    timer = Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
+    # A search that lasts longer is ended by the signal at which it goes on with the best that it has found. It ends by
+    # itself, by a thread that it starts; but where this thread runs before its starter has noted that the search goes
+    # on (`Autotune::startTimer` of fastText 0.9.3), the thread ends at once, and the search has no end. To a search
+    # that has ended, while the best is trained again, the signal means nothing.
+    timer = Timer(found["autotuneDuration"] + GRACE_SECONDS, os.kill, (os.getpid(), signal.SIGINT))
     timer.daemon = True
     timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
+    trained = fasttext.train_supervised(examples, thread=1, verbose=0, **found)
+    timer.cancel()
+    trained.save_model(model)
 
 
 def _limit_memory() -> None:

@@ -1,18 +1,15 @@
-"""Hold what a selection over a corpus reads of one part of it: documents, their groups, and sums over them."""
+"""Hold the documents of one part of a corpus and their groups, and name the arrays that are written of a selection.
+
+Importing it does not import torch.
+"""
 
 import math
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import reduce
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
-import torch
-from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
-
-from fineweb_mask.models.selection.inputs import SelectionInputError, checked_features
-from fineweb_mask.models.selection.rows import Standard
+from numpy.typing import NDArray
 
 TIE_DIGITS = (
     1 << 12
@@ -22,6 +19,11 @@ SIGN_DIGITS = 1 << 24  # a random key's digits from here on give its sign
 
 Arrays = Mapping[str, NDArray[Any]]
 """Named arrays: what is written of an object, exactly as it is."""
+
+Tree = Mapping[str, Any]
+"""Arrays, numbers, trees, and objects whose `arrays` returns a tree, by name."""
+
+Made = TypeVar("Made")
 
 
 class Documents(NamedTuple):
@@ -74,34 +76,47 @@ class Documents(NamedTuple):
         return np.where(self.lots * SIGN_DIGITS % 1.0 < 0.5, np.float32(-1), np.float32(1))
 
 
-def prefixed(prefix: str, arrays: Arrays) -> Arrays:
-    """Put a prefix before the names of arrays.
+def flat(tree: Tree, prefix: str = "") -> Arrays:
+    """Return the arrays of a tree, each under the names on the way to it.
 
-    >>> list(prefixed("a", {"b": np.zeros(1)}))
-    ['a/b']
+    >>> list(flat({"a": {"b": np.zeros(1), "c": {"d": 1.5}}}))
+    ['a/b', 'a/c/d']
     """
-    return {f"{prefix}/{name}": array for name, array in arrays.items()}
+    found: dict[str, NDArray[Any]] = {}
+    for name, branch in tree.items():
+        part = branch.arrays() if hasattr(branch, "arrays") else branch
+        found |= flat(part, f"{prefix}{name}/") if isinstance(part, Mapping) else {prefix + name: np.asarray(part)}
+    return found
 
 
-def without_prefix(prefix: str, arrays: Arrays) -> Arrays:
-    """Return the arrays whose names have a prefix, without it."""
-    return {name.removeprefix(f"{prefix}/"): array for name, array in arrays.items() if name.startswith(f"{prefix}/")}
+def nested(arrays: Arrays) -> dict[str, Any]:
+    """Return the tree that `flat` was given; branches without an array are missing.
+
+    >>> nested({"a/b": 1, "a/c/d": 2})
+    {'a': {'b': 1, 'c': {'d': 2}}}
+    """
+    tree: dict[str, Any] = {}
+    for name, array in arrays.items():
+        *branches, leaf = name.split("/")
+        reduce(lambda branch, part: branch.setdefault(part, {}), branches, tree)[leaf] = array
+    return tree
 
 
-def named(arrays: Mapping[str, ArrayLike]) -> Arrays:
-    """Return arrays of any names under their numbers, and the names.
+def numbered(branches: Mapping[str, Any]) -> Tree:
+    """Return branches of any names under their numbers, and the names.
 
-    >>> list(named({"a/b": [1], "": [2]}))
+    >>> list(numbered({"a/b": [1], "": [2]}))
     ['names', '0', '1']
     """
-    numbered = {str(number): np.asarray(array) for number, array in enumerate(arrays.values())}
-    return {"names": np.array(list(arrays), dtype=np.str_), **numbered}
+    return {
+        "names": np.array(list(branches), dtype=np.str_),
+        **{str(number): branch for number, branch in enumerate(branches.values())},
+    }
 
 
-def by_name(arrays: Arrays) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Yield the names and the arrays that `named` was given, those of one dimension or none."""
-    for number, name in enumerate(arrays["names"].tolist()):
-        yield name, arrays[str(number)]
+def by_name(tree: Tree, make: Callable[[Any], Made]) -> dict[str, Made]:
+    """Make something of each branch that `numbered` was given, under its name."""
+    return {name: make(tree[str(number)]) for number, name in enumerate(tree["names"].tolist())}
 
 
 ALL = ""
@@ -117,48 +132,6 @@ def inside(documents: Documents, names: Mapping[str, object]) -> Iterator[tuple[
         )
 
 
-def group_budgets(shares: str | Mapping[str, float], budget: int, costs: Mapping[str, int]) -> dict[str, int]:
-    """Divide a budget of documents, or tokens, among groups: each as much as it has at most, if it is not repeated.
-
-    Parameters
-    ----------
-    shares
-        "equal", "proportional", or the share of each group.
-    budget
-        Documents or tokens of all groups.
-    costs
-        What all documents of each group cost together.
-
-    Raises
-    ------
-    SelectionInputError
-        If a group that has a share has no documents.
-
-    Examples
-    --------
-    >>> group_budgets("equal", 10, {"a": 100, "b": 4})
-    {'a': 5, 'b': 5}
-    >>> group_budgets("proportional", 10, {"a": 70, "b": 30})
-    {'a': 7, 'b': 3}
-    """
-    if isinstance(shares, Mapping):
-        if missing := sorted(set(shares) - set(costs)):
-            raise SelectionInputError(
-                f"groups.shares: no document is in {', '.join(map(repr, missing))}; the groups are "
-                f"{', '.join(map(repr, sorted(costs)[:20]))}: correct the names, or leave them out"
-            )
-        parts = {name: shares[name] for name in sorted(shares)}
-    else:
-        total = sum(costs.values())
-        parts = {name: 1 / len(costs) if shares == "equal" else costs[name] / total for name in sorted(costs)}
-    exact = {name: share * budget for name, share in parts.items()}
-    found = {name: math.floor(share) for name, share in exact.items()}
-    rest = round(sum(exact.values())) - sum(found.values())
-    for name in sorted(found, key=lambda name: (found[name] - exact[name], name))[:rest]:
-        found[name] += 1  # those with the largest remainders
-    return {name: share for name, share in found.items() if share}
-
-
 def repeats(documents: Documents, times: Mapping[str, float]) -> NDArray[np.int64]:
     """Return how often selected documents are used, (n,): a group's number, at random rounded down or up.
 
@@ -170,70 +143,6 @@ def repeats(documents: Documents, times: Mapping[str, float]) -> NDArray[np.int6
     for name, own in inside(documents, times):
         found[own] = math.floor(times[name]) + (documents.ties[own] < times[name] % 1.0)
     return found
-
-
-@dataclass(frozen=True, eq=False)
-class CorpusStatistics:
-    """Sums over documents; those of parts add up to those of the corpus.
-
-    The unit rows' sums and sums of squares are (d,) float64.
-    """
-
-    documents: int
-    tokens: int
-    longest: int  # most tokens of a document
-    sums: Tensor
-    squares: Tensor
-    groups: Mapping[str, int]  # what the documents of each group cost
-
-    @classmethod
-    def of(cls, part: Documents, device: torch.device) -> Self:
-        """CorpusStatistics a part."""
-        rows = checked_features(part.vectors, device)
-        sums, squares = (torch.zeros(rows.d, dtype=torch.float64, device=device) for _ in range(2))
-        for block in (rows.block(slices) for slices in rows.slices()):
-            sums += block.sum(0, dtype=torch.float64)
-            squares += block.square().sum(0, dtype=torch.float64)
-        tokens, longest = (0, 0) if part.tokens is None else (int(part.tokens.sum()), int(part.tokens.max()))
-        costs = {} if part.groups is None else {str(name): 0 for name in np.unique(part.groups)}
-        costs = {name: int(part.costs[own].sum()) for name, own in inside(part, costs)}
-        return cls(len(part.quality), tokens, longest, sums.cpu(), squares.cpu(), costs)
-
-    @classmethod
-    def total(cls, parts: Sequence[Self]) -> Self:
-        """Add up the parts of parts, in their order."""
-        return cls(
-            sum(one.documents for one in parts),
-            sum(one.tokens for one in parts),
-            max(one.longest for one in parts),
-            torch.stack([one.sums for one in parts]).sum(0),
-            torch.stack([one.squares for one in parts]).sum(0),
-            dict(sum((Counter(one.groups) for one in parts), Counter())),
-        )
-
-    def arrays(self) -> Arrays:
-        """Return what `of_arrays` makes the statistics of."""
-        counts = np.array([self.documents, self.tokens, self.longest], dtype=np.int64)
-        found = {"counts": counts, "sums": self.sums.numpy(), "squares": self.squares.numpy()}
-        if self.groups:
-            found |= {"groups": np.array(list(self.groups)), "costs": np.array(list(self.groups.values()))}
-        return found
-
-    @classmethod
-    def of_arrays(cls, arrays: Arrays) -> Self:
-        """Make the statistics of their arrays."""
-        documents, tokens, longest = arrays["counts"].tolist()
-        sums, squares = (torch.from_numpy(arrays[name]) for name in ("sums", "squares"))
-        groups = (
-            dict(zip(arrays["groups"].tolist(), arrays["costs"].tolist(), strict=True)) if "groups" in arrays else {}
-        )
-        return cls(documents, tokens, longest, sums, squares, groups)
-
-    @property
-    def standard(self) -> Standard:
-        """The mean and the deviation of every dimension over the corpus."""
-        mean = self.sums / self.documents
-        return Standard.of(mean, (self.squares / self.documents - mean.square()).clamp(min=0))
 
 
 def sampled(part: Documents, rate: float) -> Documents:

@@ -15,16 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fineweb_mask.models.selection.corpus.documents import (
-    Arrays,
-    Documents,
-    by_name,
-    inside,
-    named,
-    prefixed,
-    without_prefix,
-)
-from fineweb_mask.models.selection.corpus.passes import Margin, margin_arrays, margins_of
+from fineweb_mask.models.selection.corpus.documents import Documents, Tree, by_name, inside, numbered
+from fineweb_mask.models.selection.corpus.passes import Margin
 from fineweb_mask.models.selection.corpus.rule import Place, Rule
 from fineweb_mask.models.selection.graphs.pairs import similar_pairs
 from fineweb_mask.models.selection.inputs import checked_features
@@ -56,24 +48,17 @@ class Search(NamedTuple):
             for name, floor in self.floors.items()
         )
 
-    def arrays(self) -> Arrays:
+    def arrays(self) -> Tree:
         """Return what `of_arrays` makes the search of."""
-        return {
-            "centres": self.centres.cpu().numpy(),
-            **prefixed("floors", named(self.floors)),
-            **prefixed("levels", named(self.levels)),
-            **prefixed("margins", margin_arrays(self.margins)),
-        }
+        kinds = {"floors": self.floors, "levels": self.levels, "margins": self.margins}
+        return {"centres": self.centres.cpu().numpy(), **{name: numbered(kind) for name, kind in kinds.items()}}
 
     @classmethod
-    def of_arrays(cls, arrays: Arrays, device: torch.device) -> Self:
+    def of_arrays(cls, tree: Tree, device: torch.device) -> Self:
         """Make the search of its arrays."""
-        floors, levels = (
-            {name: float(value) for name, value in by_name(without_prefix(kind, arrays))}
-            for kind in ("floors", "levels")
-        )
-        centres = torch.as_tensor(arrays["centres"], device=device)
-        return cls(floors, levels, centres, margins_of(without_prefix("margins", arrays)))
+        floors, levels = (by_name(tree[kind], float) for kind in ("floors", "levels"))
+        centres = torch.as_tensor(tree["centres"], device=device)
+        return cls(floors, levels, centres, by_name(tree["margins"], Margin.of_arrays))
 
     def candidates(self, part: Documents, device: torch.device) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the positions of a part's candidates, (c,) ascending, and their clusters, (c,); gains are known."""

@@ -6,15 +6,16 @@ exact, because those of the margin's selected documents are added then.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Self
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fineweb_mask.models.selection.corpus.documents import Arrays, Documents, inside, prefixed, without_prefix
+from fineweb_mask.models.selection.corpus.documents import Documents, Tree, inside
 from fineweb_mask.models.selection.corpus.rule import FIRST, LAST, Measured, Place, Rule
 from fineweb_mask.models.selection.inputs import SelectionInputError
 from fineweb_mask.models.selection.metrics.kernel import MomentMetric
@@ -27,35 +28,18 @@ class Margin(NamedTuple):
     lower: Place  # documents after it are not
     levels: NDArray[np.float32]  # (b,), ascending
 
-    def arrays(self) -> Arrays:
+    def arrays(self) -> Tree:
         """Return what `of_arrays` makes the margin of."""
         return {"places": np.array([self.upper, self.lower]), "levels": self.levels}
 
     @classmethod
-    def of_arrays(cls, arrays: Arrays) -> Self:
+    def of_arrays(cls, tree: Tree) -> Self:
         """Make the margin of its arrays."""
-        upper, lower = arrays["places"].tolist()
-        return cls(Place(*upper), Place(*lower), arrays["levels"])
+        upper, lower = tree["places"].tolist()
+        return cls(Place(*upper), Place(*lower), tree["levels"])
 
 
-def margin_arrays(margins: Mapping[str, Margin]) -> Arrays:
-    """Return what `margins_of` makes the margins of all groups of."""
-    found: Arrays = {"names": np.array(list(margins), dtype=np.str_)}
-    for number, margin in enumerate(margins.values()):
-        found = {**found, **prefixed(str(number), margin.arrays())}
-    return found
-
-
-def margins_of(arrays: Arrays) -> dict[str, Margin]:
-    """Make the margins of their arrays."""
-    return {
-        name: Margin.of_arrays(without_prefix(str(number), arrays))
-        for number, name in enumerate(arrays["names"].tolist())
-    }
-
-
-@dataclass(frozen=True, eq=False)
-class Sums:
+class Sums(NamedTuple):
     """Sums over selected documents, float64."""
 
     documents: int
@@ -92,35 +76,31 @@ class Sums:
             else float(masses @ torch.as_tensor(documents.charges).to(masses)),
         )
 
-    def arrays(self) -> Arrays:
+    def arrays(self) -> Tree:
         """Return what `of_arrays` makes the sums of."""
         return {
             "counts": np.array([self.documents, self.tokens], dtype=np.int64),
             "numbers": np.array([self.mass, self.quality, self.gains, self.penalties]),
-            **prefixed("credits", {name: np.array(credit) for name, credit in self.credits.items()}),
-            **prefixed("moments", {name: moment.numpy() for name, moment in self.moments.items()}),
+            "credits": self.credits,
+            "moments": {name: moment.numpy() for name, moment in self.moments.items()},
         }
 
     @classmethod
-    def of_arrays(cls, arrays: Arrays) -> Self:
+    def of_arrays(cls, tree: Tree) -> Self:
         """Make the sums of their arrays."""
-        documents, tokens = arrays["counts"].tolist()
-        mass, quality, gains, penalties = arrays["numbers"].tolist()
-        credits_of = {name: float(credit) for name, credit in without_prefix("credits", arrays).items()}
-        moments = {name: torch.from_numpy(moment) for name, moment in without_prefix("moments", arrays).items()}
+        documents, tokens = tree["counts"].tolist()
+        mass, quality, gains, penalties = tree["numbers"].tolist()
+        credits_of = {name: float(credit) for name, credit in tree.get("credits", {}).items()}
+        moments = {name: torch.from_numpy(moment) for name, moment in tree.get("moments", {}).items()}
         return cls(documents, tokens, mass, quality, credits_of, gains, moments, penalties)
 
-    def __add__(self, other: "Sums") -> "Sums":
-        return Sums(
-            self.documents + other.documents,
-            self.tokens + other.tokens,
-            self.mass + other.mass,
-            self.quality + other.quality,
-            {name: value + other.credits[name] for name, value in self.credits.items()},
-            self.gains + other.gains,
-            {name: moment + other.moments[name] for name, moment in self.moments.items()},
-            self.penalties + other.penalties,
-        )
+    def plus(self, other: "Sums") -> "Sums":
+        """Add the sums over other documents."""
+
+        def added(own: Any, their: Any) -> Any:  # noqa: ANN401 - a number, or numbers by metric
+            return {name: one + their[name] for name, one in own.items()} if isinstance(own, dict) else own + their
+
+        return Sums(*map(added, self, other))
 
 
 class Ranking(NamedTuple):
@@ -156,21 +136,15 @@ class Tally:
         counts = np.bincount(buckets, weights=part.costs[own], minlength=len(margin.levels) + 1).astype(np.int64)
         return cls(Sums.of(part, measured, before), part.take(within), measured.worth[within], counts)
 
-    def arrays(self) -> Arrays:
+    def arrays(self) -> Tree:
         """Return what `of_arrays` makes the tally of."""
-        return {
-            "worth": self.worth,
-            "counts": self.counts,
-            **prefixed("margin", self.margin.arrays()),
-            **prefixed("before", self.before.arrays()),
-        }
+        return {"worth": self.worth, "counts": self.counts, "margin": self.margin, "before": self.before}
 
     @classmethod
-    def of_arrays(cls, arrays: Arrays) -> Self:
+    def of_arrays(cls, tree: Tree) -> Self:
         """Make the tally of its arrays."""
-        before = Sums.of_arrays(without_prefix("before", arrays))
-        margin = Documents.of_arrays(without_prefix("margin", arrays))
-        return cls(before, margin, arrays["worth"], arrays["counts"])
+        before, margin = Sums.of_arrays(tree["before"]), Documents.of_arrays(tree["margin"])
+        return cls(before, margin, tree["worth"], tree["counts"])
 
     @property
     def ranking(self) -> Ranking:
@@ -181,31 +155,17 @@ class Tally:
     @classmethod
     def total(cls, tallies: Sequence[Self]) -> Self:
         """Add up the tallies of a part's parts, in their order."""
-        before = tallies[0].before
-        for tally in tallies[1:]:
-            before = before + tally.before
         return cls(
-            before,
+            reduce(Sums.plus, (tally.before for tally in tallies)),
             Documents.concatenate([tally.margin for tally in tallies]),
             np.concatenate([tally.worth for tally in tallies]),
             np.sum([tally.counts for tally in tallies], axis=0),
         )
 
 
-def tally_arrays(tallies: Sequence[Mapping[str, Tally]]) -> Arrays:
-    """Add up the tallies of a part's parts, and return what `tallies_of` makes them of."""
-    found: Arrays = {"names": np.array(list(tallies[0]), dtype=np.str_)}
-    for number, name in enumerate(tallies[0]):
-        found = {**found, **prefixed(str(number), Tally.total([one[name] for one in tallies]).arrays())}
-    return found
-
-
-def tallies_of(arrays: Arrays) -> dict[str, Tally]:
-    """Make the tallies of a part, by group, of their arrays."""
-    return {
-        name: Tally.of_arrays(without_prefix(str(number), arrays))
-        for number, name in enumerate(arrays["names"].tolist())
-    }
+def total_by_group(tallies: Sequence[Mapping[str, Tally]]) -> dict[str, Tally]:
+    """Add up the tallies of a part's parts, by group."""
+    return {name: Tally.total([one[name] for one in tallies]) for name in tallies[0]}
 
 
 class Outcome(NamedTuple):
@@ -286,26 +246,20 @@ def find_threshold(margin: Margin, rankings: Sequence[Ranking], budget: int) -> 
 
 def find_thresholds(
     margins: Mapping[str, Margin], rankings: Sequence[Mapping[str, Ranking]], budgets: Mapping[str, int]
-) -> dict[str, Place | None]:
-    """Find the last selected place of every group, as `find_threshold` does."""
-    return {
-        name: find_threshold(margin, [one[name] for one in rankings], budgets[name]) for name, margin in margins.items()
-    }
+) -> tuple[dict[str, Place], dict[str, Margin]]:
+    """Find the last selected place of every group, as `find_threshold` does, and the margins to pass with.
 
-
-def margins_at(
-    margins: Mapping[str, Margin],
-    thresholds: Mapping[str, Place | None],
-    rankings: Sequence[Mapping[str, Ranking]],
-    budgets: Mapping[str, int],
-) -> dict[str, Margin]:
-    """Return the margins to pass with again, where thresholds were not found: others stay as they are."""
-    return {
-        name: margin
-        if thresholds[name] is not None
-        else margin_at(margin, [one[name] for one in rankings], budgets[name])
-        for name, margin in margins.items()
-    }
+    Where a place is not found, pass again: these margins are others.
+    """
+    found, following = dict[str, Place](), dict(margins)
+    for name, margin in margins.items():
+        own = [one[name] for one in rankings]
+        place = find_threshold(margin, own, budgets[name])
+        if place is None:
+            following[name] = margin_at(margin, own, budgets[name])
+        else:
+            found[name] = place
+    return found, following
 
 
 def conclude(
@@ -326,8 +280,8 @@ def conclude(
             masses = np.ones(len(tally.worth)) if measured.masses is None else measured.masses.cpu().double().numpy()
             worth = torch.as_tensor(tally.worth.astype(np.float64) * masses, device=device)  # as they were in the part
             chosen = threshold.admits(tally.worth, tally.margin.ties)
-            part = part + Sums.of(tally.margin, measured._replace(gains=worth), chosen)
-        sums = part if sums is None else sums + part
+            part = part.plus(Sums.of(tally.margin, measured._replace(gains=worth), chosen))
+        sums = part if sums is None else sums.plus(part)
         gains[name] += part.gains
         spent[name] += part.documents if tally.margin.tokens is None else part.tokens
     assert sums is not None  # noqa: S101 - the threshold is that of a document
@@ -347,7 +301,7 @@ def conclude(
         full,
         credited * rule.objective.longest / rule.objective.size,
     )
-    return Outcome(rule.at(thresholds), sums, rule.objective.value(raw) - cost, bound, raw, cost)
+    return Outcome(replace(rule, thresholds=thresholds), sums, rule.objective.value(raw) - cost, bound, raw, cost)
 
 
 def margin_at(margin: Margin, rankings: Sequence[Ranking], budget: int) -> Margin:

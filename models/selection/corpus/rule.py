@@ -6,7 +6,7 @@ A rule is saved as one safetensors file.
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -20,13 +20,13 @@ from torch import Tensor
 from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.selection.corpus.documents import (
     ALL,
-    Arrays,
     Documents,
+    Tree,
     by_name,
+    flat,
     inside,
-    named,
-    prefixed,
-    without_prefix,
+    nested,
+    numbered,
 )
 from fineweb_mask.models.selection.inputs import checked_features
 from fineweb_mask.models.selection.metrics.kernel import MomentMetric, moment_metric_class
@@ -152,18 +152,18 @@ class Rule:
             selected[own] = threshold.admits(worth[own], documents.ties[own])
         return selected, inclusion
 
-    def arrays(self) -> Arrays:
+    def arrays(self) -> Tree:
         """Return what `of_arrays` makes the rule of."""
         frame, objective = self.frame, self.objective
         mean_tokens = float("nan") if frame.mean_tokens is None else frame.mean_tokens
-        found: dict[str, NDArray[Any]] = {
+        found: dict[str, Any] = {
             "centre": frame.standard.centre.cpu().numpy(),
             "inverse_deviation": frame.standard.inverse_deviation.cpu().numpy(),
             "weights": np.array(list(objective.weights.values())),
             "metrics": np.array([name.encode() for name in objective.weights], dtype=np.bytes_),
             "objective": np.array([objective.linear_weight, objective.constant, objective.size, objective.longest]),
             "numbers": np.array([self.height, self.spread, mean_tokens]),
-            **prefixed("thresholds", named(self.thresholds)),
+            "thresholds": numbered(self.thresholds),
             "repeats": np.array(list(self.repeats.values())),
             "repeated": np.array(list(self.repeats), dtype=np.str_),
         }
@@ -174,35 +174,31 @@ class Rule:
         return found
 
     @classmethod
-    def of_arrays(cls, arrays: Arrays, device: torch.device) -> Self:
+    def of_arrays(cls, tree: Tree, device: torch.device) -> Self:
         """Make the rule of its arrays."""
 
-        def tensor(name: str) -> Tensor:
-            return torch.as_tensor(arrays[name], device=device)
+        def tensor(array: NDArray[Any]) -> Tensor:
+            return torch.as_tensor(array, device=device)
 
-        names = [name.decode() for name in arrays["metrics"].tolist()]
-        linear_weight, constant, size, longest = arrays["objective"].tolist()
-        height, spread, mean_tokens = arrays["numbers"].tolist()
-        thresholds = {name: Place(*place.tolist()) for name, place in by_name(without_prefix("thresholds", arrays))}
-        directions = {name: tensor(f"directions/{name}") if f"directions/{name}" in arrays else None for name in names}
-        weights = dict(zip(names, arrays["weights"].tolist(), strict=True))
+        names = [name.decode() for name in tree["metrics"].tolist()]
+        linear_weight, constant, size, longest = tree["objective"].tolist()
+        height, spread, mean_tokens = tree["numbers"].tolist()
+        kept = tree.get("directions", {})
         return cls(
             Frame(
-                Standard(tensor("centre"), tensor("inverse_deviation")),
-                directions,
+                Standard(tensor(tree["centre"]), tensor(tree["inverse_deviation"])),
+                {name: tensor(kept[name]) if name in kept else None for name in names},
                 None if math.isnan(mean_tokens) else mean_tokens,
             ),
-            CorpusObjective(linear_weight, weights, constant, size, longest),
-            {name: tensor(f"moments/{name}") for name in names},
+            CorpusObjective(
+                linear_weight, dict(zip(names, tree["weights"].tolist(), strict=True)), constant, size, longest
+            ),
+            {name: tensor(tree["moments"][name]) for name in names},
             height,
             spread,
-            thresholds,
-            dict(zip(arrays["repeated"].tolist(), arrays["repeats"].tolist(), strict=True)),
+            by_name(tree["thresholds"], lambda place: Place(*place.tolist())),
+            dict(zip(tree["repeated"].tolist(), tree["repeats"].tolist(), strict=True)),
         )
-
-    def at(self, thresholds: Mapping[str, Place]) -> Self:
-        """Return the same rule with other thresholds."""
-        return replace(self, thresholds=thresholds)
 
 
 def metrics_device(metrics: Mapping[str, MomentMetric]) -> torch.device:
@@ -245,7 +241,7 @@ def save_rule(path: Path, rule: Rule, notes: Mapping[str, Any]) -> None:
 
     Numbers are tensors of the file; names are in its metadata.
     """
-    arrays = rule.arrays()
+    arrays = flat(rule.arrays())
     names = {name: array for name, array in arrays.items() if array.dtype.kind in "SU"}
     numbers = {name: np.ascontiguousarray(array) for name, array in arrays.items() if name not in names}
     kinds = {name: [array.dtype.str, array.tolist()] for name, array in names.items()}
@@ -271,4 +267,4 @@ def load_rule(path: Path, device: torch.device) -> SavedRule:
         raise RuleFileError(f"{path} holds no rule: write one with `fineweb-mask rule export`")
     for name, (kind, values) in json.loads(metadata["names"]).items():
         arrays[name] = np.array(values, dtype=np.str_).astype(np.dtype(kind)) if values else np.empty(0, dtype=kind)
-    return SavedRule(Rule.of_arrays(arrays, device), json.loads(metadata["notes"]))
+    return SavedRule(Rule.of_arrays(nested(arrays), device), json.loads(metadata["notes"]))

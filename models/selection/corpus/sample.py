@@ -5,7 +5,8 @@ that difference, a control variate, is added to them when the next rule is learn
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -15,18 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fineweb_mask.models.runtime.progress import track
-from fineweb_mask.models.selection.corpus.documents import (
-    ALL,
-    Arrays,
-    CorpusStatistics,
-    Documents,
-    group_budgets,
-    inside,
-    prefixed,
-    without_prefix,
-)
+from fineweb_mask.models.selection.corpus.documents import ALL, Arrays, Documents, Tree, by_name, inside, numbered
 from fineweb_mask.models.selection.corpus.near_duplicates import SPARE, Search, cluster_centres
-from fineweb_mask.models.selection.corpus.passes import Margin, Outcome, margin_arrays, margins_of
+from fineweb_mask.models.selection.corpus.passes import Margin, Outcome
 from fineweb_mask.models.selection.corpus.rule import (
     FIRST,
     LAST,
@@ -36,14 +28,121 @@ from fineweb_mask.models.selection.corpus.rule import (
     Rule,
     linear_gains,
 )
-from fineweb_mask.models.selection.inputs import checked_budget, checked_features
+from fineweb_mask.models.selection.inputs import SelectionInputError, checked_budget, checked_features
 from fineweb_mask.models.selection.metrics.base import Metric, SupportsRandomValue
 from fineweb_mask.models.selection.problem.normalisation import BlockEnds, Ranges, find_ranges, weigh
 from fineweb_mask.models.selection.problem.objective import Objective
 from fineweb_mask.models.selection.problem.token_budget import Knapsack, probabilities
-from fineweb_mask.models.selection.rows import Standard
+from fineweb_mask.models.selection.rows import Rows, Standard
 from fineweb_mask.models.selection.solvers.mean_field import AVERAGED, COOLING, highest_share
 from fineweb_mask.models.settings.selection import GroupSettings, SelectionSettings
+
+
+@dataclass(frozen=True, eq=False)
+class CorpusStatistics:
+    """Sums over documents; those of parts add up to those of the corpus.
+
+    The unit rows' sums and sums of squares are (d,) float64.
+    """
+
+    documents: int
+    tokens: int
+    longest: int  # most tokens of a document
+    sums: Tensor
+    squares: Tensor
+    groups: Mapping[str, int]  # what the documents of each group cost
+
+    @classmethod
+    def of(cls, part: Documents, device: torch.device) -> Self:
+        """Sum over the documents of a part."""
+        rows = checked_features(part.vectors, device)
+        sums, squares = (torch.zeros(rows.d, dtype=torch.float64, device=device) for _ in range(2))
+        for block in (rows.block(slices) for slices in rows.slices()):
+            sums += block.sum(0, dtype=torch.float64)
+            squares += block.square().sum(0, dtype=torch.float64)
+        tokens, longest = (0, 0) if part.tokens is None else (int(part.tokens.sum()), int(part.tokens.max()))
+        costs = {} if part.groups is None else {str(name): 0 for name in np.unique(part.groups)}
+        costs = {name: int(part.costs[own].sum()) for name, own in inside(part, costs)}
+        return cls(len(part.quality), tokens, longest, sums.cpu(), squares.cpu(), costs)
+
+    @classmethod
+    def total(cls, parts: Sequence[Self]) -> Self:
+        """Add up the parts of parts, in their order."""
+        return cls(
+            sum(one.documents for one in parts),
+            sum(one.tokens for one in parts),
+            max(one.longest for one in parts),
+            torch.stack([one.sums for one in parts]).sum(0),
+            torch.stack([one.squares for one in parts]).sum(0),
+            dict(sum((Counter(one.groups) for one in parts), Counter())),
+        )
+
+    def arrays(self) -> Arrays:
+        """Return what `of_arrays` makes the statistics of."""
+        counts = np.array([self.documents, self.tokens, self.longest], dtype=np.int64)
+        found = {"counts": counts, "sums": self.sums.numpy(), "squares": self.squares.numpy()}
+        if self.groups:
+            found |= {"groups": np.array(list(self.groups)), "costs": np.array(list(self.groups.values()))}
+        return found
+
+    @classmethod
+    def of_arrays(cls, arrays: Arrays) -> Self:
+        """Make the statistics of their arrays."""
+        documents, tokens, longest = arrays["counts"].tolist()
+        sums, squares = (torch.from_numpy(arrays[name]) for name in ("sums", "squares"))
+        groups = (
+            dict(zip(arrays["groups"].tolist(), arrays["costs"].tolist(), strict=True)) if "groups" in arrays else {}
+        )
+        return cls(documents, tokens, longest, sums, squares, groups)
+
+    @property
+    def standard(self) -> Standard:
+        """The mean and the deviation of every dimension over the corpus."""
+        mean = self.sums / self.documents
+        return Standard.of(mean, (self.squares / self.documents - mean.square()).clamp(min=0))
+
+
+def group_budgets(shares: str | Mapping[str, float], budget: int, costs: Mapping[str, int]) -> dict[str, int]:
+    """Divide a budget of documents, or tokens, among groups: each as much as it has at most, if it is not repeated.
+
+    Parameters
+    ----------
+    shares
+        "equal", "proportional", or the share of each group.
+    budget
+        Documents or tokens of all groups.
+    costs
+        What all documents of each group cost together.
+
+    Raises
+    ------
+    SelectionInputError
+        If a group that has a share has no documents.
+
+    Examples
+    --------
+    >>> group_budgets("equal", 10, {"a": 100, "b": 4})
+    {'a': 5, 'b': 5}
+    >>> group_budgets("proportional", 10, {"a": 70, "b": 30})
+    {'a': 7, 'b': 3}
+    """
+    if isinstance(shares, Mapping):
+        if missing := sorted(set(shares) - set(costs)):
+            raise SelectionInputError(
+                f"groups.shares: no document is in {', '.join(map(repr, missing))}; the groups are "
+                f"{', '.join(map(repr, sorted(costs)[:20]))}: correct the names, or leave them out"
+            )
+        parts = {name: shares[name] for name in sorted(shares)}
+    else:
+        total = sum(costs.values())
+        parts = {name: 1 / len(costs) if shares == "equal" else costs[name] / total for name in sorted(costs)}
+    exact = {name: share * budget for name, share in parts.items()}
+    found = {name: math.floor(share) for name, share in exact.items()}
+    rest = round(sum(exact.values())) - sum(found.values())
+    for name in sorted(found, key=lambda name: (found[name] - exact[name], name))[:rest]:
+        found[name] += 1  # those with the largest remainders
+    return {name: share for name, share in found.items() if share}
+
 
 DEVIATIONS = 5.0  # standard deviations of the threshold's rank: the margin misses it one time in a million
 LEVELS = 1024  # levels between which a pass counts documents
@@ -58,24 +157,23 @@ class Learned:
     moments: Mapping[str, Tensor]  # scaled up, without correction
     search: Search | None = None  # if near-duplicates are penalised
 
-    def arrays(self) -> Arrays:
+    def arrays(self) -> Tree:
         """Return what `of_arrays` makes it of."""
         return {
-            **prefixed("rule", self.rule.arrays()),
-            **prefixed("margins", margin_arrays(self.margins)),
-            **prefixed("moments", {name: moment.cpu().numpy() for name, moment in self.moments.items()}),
-            **prefixed("search", {} if self.search is None else self.search.arrays()),
+            "rule": self.rule,
+            "margins": numbered(self.margins),
+            "moments": {name: moment.cpu().numpy() for name, moment in self.moments.items()},
+            "search": {} if self.search is None else self.search,
         }
 
     @classmethod
-    def of_arrays(cls, arrays: Arrays, device: torch.device) -> Self:
+    def of_arrays(cls, tree: Tree, device: torch.device) -> Self:
         """Make it of its arrays."""
-        moments, search = without_prefix("moments", arrays), without_prefix("search", arrays)
         return cls(
-            Rule.of_arrays(without_prefix("rule", arrays), device),
-            margins_of(without_prefix("margins", arrays)),
-            {name: torch.as_tensor(moment, device=device) for name, moment in moments.items()},
-            Search.of_arrays(search, device) if search else None,
+            Rule.of_arrays(tree["rule"], device),
+            by_name(tree["margins"], Margin.of_arrays),
+            {name: torch.as_tensor(moment, device=device) for name, moment in tree.get("moments", {}).items()},
+            Search.of_arrays(tree["search"], device) if "search" in tree else None,
         )
 
 
@@ -167,7 +265,7 @@ class SampleProblem:
             frame = replace(frame, directions=kept)
         self.frame, self.metrics = frame, frame.metrics(sample, rows)
         self._masses = self.frame.masses(sample, device)
-        ends = SampleEnds(self, BlockEnds(settings, rows, generator), size)
+        ends = SampleEnds(self, size, settings, rows, generator)
         self.ranges = ranges or find_ranges(
             rows, self.quality, settings, self.metrics, budget=count, generator=generator, knapsack=knapsack, ends=ends
         )
@@ -319,17 +417,20 @@ class SampleProblem:
         return Margin(place(first) if first >= 0 else FIRST, place(last) if last < n else LAST, levels)
 
 
-class SampleEnds:
+class SampleEnds(BlockEnds):
     """The ends of a metric's range over the selections of a corpus, estimated by the sample."""
 
-    def __init__(self, problem: SampleProblem, ends: BlockEnds, size: float) -> None:
-        self._problem, self._ends, self._size = problem, ends, size
+    def __init__(
+        self, problem: SampleProblem, size: float, settings: SelectionSettings, rows: Rows, generator: torch.Generator
+    ) -> None:
+        super().__init__(settings, rows, generator)
+        self._problem, self._size = problem, size
 
     def random(self, metric: Metric, objective: Objective) -> float:
         """Return `random_value` for selections of the corpus, or the mean over random ones of the sample."""
         if isinstance(metric, SupportsRandomValue):
             return metric.random_value(self._size)
-        return self._ends.random(metric, objective)
+        return super().random(metric, objective)
 
     def best(self, metric: Metric, objective: Objective) -> float:
         """Return the value at the best moment: a selection comes as near to it as it has many documents."""

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fineweb_mask.models.selection.corpus.documents import CorpusStatistics, Documents, inside, sampled
+from fineweb_mask.models.selection.corpus.documents import Documents, inside, sampled
 from fineweb_mask.models.selection.corpus.near_duplicates import near_duplicate_penalties
 from fineweb_mask.models.selection.corpus.passes import (
     Bound,
@@ -16,10 +16,9 @@ from fineweb_mask.models.selection.corpus.passes import (
     Tally,
     conclude,
     find_thresholds,
-    margins_at,
 )
 from fineweb_mask.models.selection.corpus.rule import Rule
-from fineweb_mask.models.selection.corpus.sample import Learned, SampleProblem
+from fineweb_mask.models.selection.corpus.sample import CorpusStatistics, Learned, SampleProblem
 from fineweb_mask.models.selection.problem.measures import relative_gap
 from fineweb_mask.models.selection.problem.normalisation import Ranges
 from fineweb_mask.models.settings.pipeline import DIRECTIONS
@@ -158,23 +157,17 @@ def _try(parts: Parts, problem: SampleProblem, learned: Learned, device: torch.d
             measured = part._replace(worth=learned.rule.measure(part, device).worth)
             found.append(search.candidates(measured, device))
             candidates.append(measured.take(found[-1][0]))
-        penalties = [np.zeros(len(index), dtype=np.float32) for index, _ in found]
-        for cluster in range(len(search.centres)):
-            of_cluster = [(clusters == cluster).nonzero()[0] for _, clusters in found]
-            documents = Documents.concatenate(
-                [part.take(own) for part, own in zip(candidates, of_cluster, strict=True)]
+        everyone, clusters = Documents.concatenate(candidates), np.concatenate([of_part for _, of_part in found])
+        penalties = np.zeros(len(clusters), dtype=np.float32)
+        for cluster in np.unique(clusters):
+            own = clusters == cluster
+            penalties[own] = near_duplicate_penalties(
+                learned.rule, search.levels, problem.settings.near_duplicates, everyone.take(own), device
             )
-            if len(documents.quality):
-                lowered = near_duplicate_penalties(
-                    learned.rule, search.levels, problem.settings.near_duplicates, documents, device
-                )
-                ends = np.cumsum([len(own) for own in of_cluster])
-                for of_part, own, by in zip(penalties, of_cluster, np.split(lowered, ends[:-1]), strict=True):
-                    of_part[own] = by
-        candidates = [part._replace(charges=penalty) for part, penalty in zip(candidates, penalties, strict=True)]
+        by_part = np.split(penalties, np.cumsum([len(index) for index, _ in found])[:-1])
+        candidates = [part._replace(charges=of_part) for part, of_part in zip(candidates, by_part, strict=True)]
         some = [part for part in candidates if len(part.quality)]
         penalised = apply(lambda: some, learned.rule, search.margins, problem.budgets, device)  # noqa: B023
-        everyone = Documents.concatenate(candidates)
         costs = {name: int(everyone.costs[own].sum()) for name, own in inside(everyone, search.floors)}
         if search.is_wide_enough(penalised.rule.thresholds, costs, problem.budgets):
             break
@@ -194,8 +187,6 @@ def apply(
     while True:
         tallies = [Tally.by_group(margins, part, rule.measure(part, device)) for part in parts()]
         rankings = [{name: tally.ranking for name, tally in one.items()} for one in tallies]
-        thresholds = find_thresholds(margins, rankings, budgets)
-        found = {name: place for name, place in thresholds.items() if place is not None}
+        found, margins = find_thresholds(margins, rankings, budgets)
         if len(found) == len(margins):
             return conclude(rule, found, tallies, budgets, device)
-        margins = margins_at(margins, thresholds, rankings, budgets)

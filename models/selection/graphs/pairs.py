@@ -38,22 +38,19 @@ class Pairs:
 
     def nearest(self, most: int) -> "Pairs":
         """Keep the pairs that are among the `most` nearest of either document."""
-        kept = self._ranks(self.first) < most
-        kept |= self._ranks(self.second) < most
+        kept = (self._ranks() < most).any(0)
         return Pairs(self.first[kept], self.second[kept], self.cosine[kept], self.complete and bool(kept.all()))
 
-    def _ranks(self, document: Tensor) -> Tensor:
-        """Rank every pair among those that hold the same document, on either side, nearest first: (e,) int64."""
-        own = torch.arange(len(self), device=document.device)
+    def _ranks(self) -> Tensor:
+        """Rank every pair among those of its first and of its second document, nearest first: (2, e) int64."""
         documents = torch.cat([self.first, self.second])
-        pair = own.repeat(2)
-        order = self.cosine[pair].sort(descending=True, stable=True).indices
+        order = self.cosine.repeat(2).sort(descending=True, stable=True).indices
         order = order[documents[order].sort(stable=True).indices]
         sizes = torch.bincount(documents)
         starts = sizes.cumsum(0) - sizes
-        ranks = torch.empty_like(pair)
-        ranks[order] = torch.arange(len(pair), device=pair.device) - starts[documents[order]]
-        return ranks[: len(self)] if document is self.first else ranks[len(self) :]
+        ranks = torch.empty_like(documents)
+        ranks[order] = torch.arange(len(documents), device=documents.device) - starts[documents[order]]
+        return ranks.view(2, -1)
 
 
 def similar_pairs(rows: Rows, threshold: float, most_neighbours: int = MOST_NEIGHBOURS) -> Pairs:

@@ -35,13 +35,13 @@ class Disf(KernelMetric):
                 z = self.rows.take(chosen)
                 gram = z @ z.T
             else:
-                gram = self.rows.second_moment_of(chosen)
+                gram = self.rows.second_moment(chosen)
             squares.append(torch.linalg.vector_norm(gram, dtype=torch.float64).square())
         return self.outer(torch.stack(squares), self.size(masks))
 
     def moment(self, weights: Tensor) -> Tensor:
         """Sum the outer products under weights (n,): (d, d) float64."""
-        return self.rows.second_moment(weights)
+        return self.rows.second_moment(weights.nonzero()[:, 0], weights)
 
     def scores(self, moment: Tensor) -> Tensor:
         """Compute z_i^T M z_i for a moment M (d, d): (n,) float32."""

@@ -7,21 +7,20 @@ its `random_value`, or else the mean over sampled masks; its best end is what th
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from fineweb_mask.models.runtime.progress import track
-from fineweb_mask.models.selection.metrics.base import Metric, SupportsGradient, SupportsRandomValue, metric_class
+from fineweb_mask.models.selection.metrics.base import Metric, SupportsGradient, SupportsRandomValue
 from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates
 from fineweb_mask.models.selection.problem.objective import Objective
 from fineweb_mask.models.selection.problem.token_budget import Knapsack
 from fineweb_mask.models.selection.rows import Rows
 from fineweb_mask.models.selection.solvers.mean_field import solve_mean_field
 from fineweb_mask.models.selection.solvers.policy_gradient import solve_policy_gradient
-from fineweb_mask.models.selection.solvers.problem import Problem
-from fineweb_mask.models.selection.solvers.token_swaps import settle
+from fineweb_mask.models.selection.solvers.problem import Problem, settle
 from fineweb_mask.models.settings.selection import SelectionSettings
 
 RANDOM_MASKS = 16  # drawn to estimate a metric on random subsets
@@ -66,50 +65,28 @@ class Scaled:
     """An objective and the scales and weights of its terms."""
 
     objective: Objective
-    quality: Term
-    metrics: Mapping[str, Term]
+    ranges: Ranges
     weights: Mapping[str, float]
     near_duplicates: tuple[NearDuplicates, float] | None = None  # that term and its weight: `lamb` does not change it
 
-    def diversity(self, raw: Mapping[str, float]) -> float:
-        """Compute D as it enters J from the metrics' raw values."""
-        return sum(self.weights[name] * term.scaled(raw[name]) for name, term in self.metrics.items())
-
     def random_objective(self, lamb: float) -> float:
         """J expected of a uniform random subset."""
-        diversity = self.diversity({name: term.random for name, term in self.metrics.items()})
-        penalty = 0.0
+        ranges, penalty = self.ranges, 0.0
+        raw = {name: term.random for name, term in ranges.metrics.items()}
+        terms = ranges.terms({"mean_quality": ranges.quality.random, **raw}, self.weights)
         if self.near_duplicates is not None:
             pairs, weight = self.near_duplicates
             penalty = weight * pairs.random_value(self.objective.size)
-        return lamb * self.quality.scaled(self.quality.random) + (1 - lamb) * diversity + penalty
+        return lamb * terms["quality"] + (1 - lamb) * terms["diversity"] + penalty
 
     def terms(self, mask: Tensor) -> dict[str, float]:
         """Evaluate every term on a selection, (n,) bool."""
-        raw = {name: float(self.objective.metrics[name].value(mask[None])[0]) for name in self.metrics}
-        raw = {"mean_quality": self.objective.mean_quality(mask), **raw}
-        terms = Ranges(self.quality, self.metrics).terms(raw, self.weights)
+        raw = {name: float(self.objective.metrics[name].value(mask[None])[0]) for name in self.ranges.metrics}
+        terms = self.ranges.terms({"mean_quality": self.objective.mean_quality(mask), **raw}, self.weights)
         if self.near_duplicates is not None:
             pairs, weight = self.near_duplicates
             terms["near_duplicate_cost"] = -weight * float(pairs.value(mask[None])[0])
         return terms
-
-
-def built_in_metrics(
-    rows: Rows, settings: SelectionSettings, budget: float, masses: Tensor | None = None
-) -> dict[str, Metric]:
-    """Make the metrics that the settings name; for a budget of tokens, with the documents' masses (n,)."""
-    return {name: metric_class(name).for_block(rows, settings, budget, masses) for name in settings.metric_weights}
-
-
-class Ends(Protocol):
-    """Finds the ends of a metric's range."""
-
-    def random(self, metric: Metric, objective: Objective) -> float:
-        """Return the value of a random selection, of the objective's budget."""
-
-    def best(self, metric: Metric, objective: Objective) -> float:
-        """Return the best value, of an objective that is the metric alone."""
 
 
 class BlockEnds:
@@ -142,7 +119,7 @@ def find_ranges(
     budget: int,
     generator: torch.Generator,
     knapsack: Knapsack | None = None,
-    ends: Ends | None = None,
+    ends: BlockEnds | None = None,
 ) -> Ranges:
     """Find the scale of every term, quality (n,) first; for `range` every metric is maximised alone.
 
@@ -190,7 +167,7 @@ def weigh(
     objective = Objective(
         quality, budget, metrics, linear_weight=linear_weight, weights=shares, constant=constant, knapsack=knapsack
     )
-    return Scaled(objective, ranges.quality, terms, weights, near_duplicates)
+    return Scaled(objective, ranges, weights, near_duplicates)
 
 
 def _range(low: float, high: float) -> Term:

@@ -178,14 +178,6 @@ def _coarsened(objective: Objective, generator: torch.Generator) -> Objective:
     return objective if metrics == objective.metrics else replace(objective, metrics=metrics)
 
 
-def near_duplicates_of(objective: Objective) -> tuple[SupportsPenalties, float] | None:
-    """Return the term against near-duplicates and what a pair of weight 1 costs in the objective, if it has one."""
-    for name, metric in objective.active.items():
-        if isinstance(metric, SupportsPenalties):
-            return metric, objective.weights[name] / objective.size
-    return None
-
-
 class Annealing:
     """The state of the annealing: inclusion probabilities and the metrics' moments."""
 
@@ -202,7 +194,14 @@ class Annealing:
         }
         self.moments = {name: metric.moment(self.inclusion) for name, metric in self.smooth.items()}
         self.kernels = {name: metric for name, metric in active.items() if isinstance(metric, SupportsKernel)}
-        self.near_duplicates = near_duplicates_of(objective)
+        self.near_duplicates = next(  # that term, and what a pair of weight 1 costs in the objective
+            (
+                (metric, objective.weights[name] / objective.size)
+                for name, metric in active.items()
+                if isinstance(metric, SupportsPenalties)
+            ),
+            None,
+        )
         plain = len(self.kernels) + (self.near_duplicates is not None) == len(active)
         self.by_newton = plain and all(metric.linear_in_v for metric in self.kernels.values())
         self.schedule = NEWTON if self.by_newton else DAMPED if self.others else LINE_SEARCH
@@ -322,7 +321,6 @@ class Annealing:
             for name, metric in self.smooth.items()
             for moment in [self.moments[name]]
         ]
-
         return highest_share(lambda share: linear + sum(weight * derivative(share) for weight, derivative in curved))
 
     def _newton(self, reached: dict[str, Tensor], spread: Tensor) -> None:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -12,6 +12,9 @@ from fineweb_mask.models.selection.inputs import SelectorInputs
 from fineweb_mask.models.selection.problem.objective import Objective
 from fineweb_mask.models.selection.rows import Rows
 from fineweb_mask.models.settings.selection import SelectionSettings
+
+ROUNDS = 6  # most solves where the denominators depend on what is selected
+SETTLED = 1e-3  # share of the mass: a smaller change needs no further solve
 
 
 @dataclass
@@ -76,3 +79,28 @@ def finished(problem: Problem, inclusion: Tensor, mask: Tensor | None = None, co
     mask = problem.objective.top(inclusion) if mask is None else mask
     problem.history.record(1, problem.objective.value_of(mask))
     return Solution(mask, inclusion, copies=copies)
+
+
+def settle(problem: Problem, solve: Callable[[Problem], Solution]) -> Solution:
+    """Solve, again and again where the denominators depend on what is selected: the best solution.
+
+    That is so where a budget of tokens holds selections of unequal mass. Each solve takes the denominators of the last
+    answer, and penalises every document for how it enlarges them.
+    """
+    objective = problem.objective
+    knapsack = objective.knapsack
+    if knapsack is None or knapsack.by_tokens:
+        return solve(problem)
+    best: tuple[float, Solution] | None = None
+    at = objective.settled(torch.full_like(objective.quality, knapsack.share))
+    for _ in range(ROUNDS):
+        solution = solve(replace(problem, objective=at))
+        reached = objective.value_of(solution.mask)
+        if best is None or reached > best[0]:
+            best = reached, solution
+        size = at.size
+        at = objective.settled(solution.mask.float())
+        if abs(at.size - size) <= SETTLED * size:
+            break
+    assert best is not None  # noqa: S101 - the loop runs at least once
+    return best[1]

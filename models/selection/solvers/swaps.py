@@ -8,6 +8,10 @@ again and the next pool is drawn, as long as the objective rises. Where a metric
 
 Other objectives are refined by batches of swaps, chosen by the marginal gain of each document. A batch is halved
 until it raises the objective.
+
+With a budget of tokens, documents are of unequal length. A document's marginal gain is compared at the dual price of
+tokens: the gain of the last token that fits. A swap keeps within the budget, and dropping or adding alone is a swap
+with nobody. What room is left after a round is filled.
 """
 
 import numpy as np
@@ -18,14 +22,18 @@ from torch import Tensor
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.metrics.base import SupportsNeighbours, SupportsSwaps
 from fineweb_mask.models.selection.problem.objective import Objective
+from fineweb_mask.models.selection.problem.token_budget import Knapsack
 from fineweb_mask.models.selection.solvers.problem import Problem
-from fineweb_mask.models.selection.solvers.token_swaps import dual_price, exchanged, polish, swap_in_pool
 
 NEAREST = 16  # neighbours, of which at most one is added and one dropped in a round
 ROUNDS_OF_SWAPS = 20  # at most: what they gain falls from round to round, and LEAST_RISE ends them before
 QUALITY_POOL = 512  # documents among which one round swaps where quality alone counts
 LEAST_RISE = 1e-6  # share of the objective: a round that gains less is the last
 LEAST_GAIN = 1e-7  # share of the range of gains in the pool: less is float32 rounding
+CANDIDATES = 16  # cheapest drops and best additions, each of which is tried with every partner that fits
+LEAST_EXCHANGE = 1e-6  # share of the sizes of the objective's terms: less is rounding, and could go round in circles
+NOBODY, FEWEST = 1 / 8, 8  # share of a pool: places without a document on either side, and the fewest
+SMALL = 64  # most documents for which every swap is evaluated exactly
 
 
 def pool_round(objective: Objective, mask: Tensor, pool_size: int, most: int) -> tuple[Tensor, int]:
@@ -47,7 +55,7 @@ def pool_round(objective: Objective, mask: Tensor, pool_size: int, most: int) ->
     for model in models:
         cross += model.cross(pool)
     if knapsack is None:
-        chosen, swaps = _swap_in_pool(gains[pool].double().cpu().numpy(), cross.cpu().numpy(), len(weakest), most)
+        chosen, swaps = _swap_one_for_one(gains[pool].double().cpu().numpy(), cross.cpu().numpy(), len(weakest), most)
     else:
         reduced = gains.double() - dual_price(knapsack, gains) * knapsack.costs
         chosen, swaps = swap_in_pool(
@@ -63,7 +71,7 @@ def pool_round(objective: Objective, mask: Tensor, pool_size: int, most: int) ->
     return swapped if knapsack is None else knapsack.fill(priority, swapped), swaps
 
 
-def _swap_in_pool(
+def _swap_one_for_one(
     gains: NDArray[np.float64],  # (p,), the first n_inside documents are selected
     cross: NDArray[np.float32],  # (p, p), how much one document reduces the gains of the other
     n_inside: int,
@@ -159,3 +167,105 @@ def refine(problem: Problem, mask: Tensor, rounds: int = ROUNDS_OF_SWAPS) -> Ten
         if risen < LEAST_RISE * abs(reached):
             break
     return polish(objective, mask)
+
+
+def dual_price(knapsack: Knapsack, gains: Tensor) -> float:
+    """Return the gain per cost at which documents of marginal gains (n,), sorted by it, fill the budget."""
+    ratio = gains.double() / knapsack.costs
+    order = ratio.sort(descending=True, stable=True).indices
+    last = int((knapsack.tokens[order].cumsum(0) <= knapsack.limit).sum())
+    return float(ratio[order[min(last, len(order) - 1)]])
+
+
+def swap_in_pool(
+    gains: NDArray[np.float64],  # (p,), less the dual price of the tokens
+    cross: NDArray[np.float32],  # (p, p), how much one document reduces the gains of the other
+    lengths: NDArray[np.int64],  # (p,) tokens
+    chosen: NDArray[np.bool_],  # (p,)
+    *,
+    room: int,  # tokens
+    most: int,
+) -> tuple[NDArray[np.bool_], int]:
+    """Make at most `most` swaps, each the best of those considered: which are selected (p,), and the swaps made."""
+    n = len(gains)
+    nobody = max(FEWEST, round(NOBODY * n))
+    gains = np.append(gains, np.zeros(2 * nobody))
+    lengths = np.append(lengths, np.zeros(2 * nobody, dtype=np.int64))
+    cross = np.pad(cross, (0, 2 * nobody))
+    chosen = np.append(chosen, np.arange(2 * nobody) < nobody)
+    least = LEAST_GAIN * float(np.ptp(gains))
+    for swaps in range(most):
+        inside, outside = np.flatnonzero(chosen), np.flatnonzero(~chosen)
+        drops, additions = _smallest(inside, gains[inside]), _smallest(outside, -gains[outside])
+        found = [
+            _best_pair(gains, cross, lengths, drops, outside, room),
+            _best_pair(gains, cross, lengths, inside, additions, room),
+        ]
+        best, out, into = max(found)
+        if best <= least:
+            return chosen[:n], swaps
+        gains += np.where(np.arange(len(gains)) != out, cross[out], 0) - np.where(
+            np.arange(len(gains)) != into, cross[into], 0
+        )
+        room += int(lengths[out] - lengths[into])
+        chosen[out], chosen[into] = False, True
+    return chosen[:n], most
+
+
+def _smallest(documents: NDArray[np.int64], values: NDArray[np.float64]) -> NDArray[np.int64]:
+    if len(documents) <= CANDIDATES:
+        return documents
+    return documents[np.argpartition(values, CANDIDATES)[:CANDIDATES]]
+
+
+def _best_pair(
+    gains: NDArray[np.float64],
+    cross: NDArray[np.float32],
+    lengths: NDArray[np.int64],
+    drops: NDArray[np.int64],
+    additions: NDArray[np.int64],
+    room: int,
+) -> tuple[float, int, int]:
+    """Find the best swap of one of the drops for one of the additions that fits: its gain and the two documents."""
+    rises = gains[additions] - gains[drops][:, None] + cross[np.ix_(drops, additions)]
+    rises = np.where(lengths[additions] - lengths[drops][:, None] <= room, rises, -np.inf)
+    out, into = np.unravel_index(int(rises.argmax()), rises.shape)
+    return float(rises[out, into]), int(drops[out]), int(additions[into])
+
+
+def exchanged(knapsack: Knapsack, mask: Tensor, drops: Tensor, additions: Tensor, priority: Tensor) -> Tensor:
+    """Drop documents, add those of `additions` that fit in the order of priority (n,), then fill: (n,) bool."""
+    swapped = mask.clone()
+    swapped[drops] = False
+    wanted = priority.double() - priority.double().max() - 1
+    wanted[additions] -= wanted.min() - 1
+    wanted[drops] = 2 * wanted.min() - 1
+    return knapsack.fill(wanted, swapped)
+
+
+def polish(objective: Objective, mask: Tensor) -> Tensor:
+    """Make the best of all exchanges in a small block until none helps: (n,) bool.
+
+    An exchange is a swap of one document for another, a drop, or an addition for which the selected documents of the
+    least gain per token make room. The room left is filled.
+    """
+    knapsack = objective.knapsack
+    if knapsack is None or objective.n > SMALL:
+        return mask
+    while True:
+        priority, others = objective.priority(objective.settled(mask.float()).marginal_gains(mask)), [mask]
+        nobody = mask.new_zeros(0, dtype=torch.int64)
+        for out in mask.nonzero():
+            room = knapsack.limit - int(knapsack.tokens[mask].sum()) + int(knapsack.tokens[out])
+            others.append(exchanged(knapsack, mask, out, nobody, priority))
+            fits = (~mask & (knapsack.tokens <= room)).nonzero()
+            others += [exchanged(knapsack, mask, out, into, priority) for into in fits]
+        kept_first = priority + mask * (priority.max() - priority.min() + 1)
+        for into in (~mask & (knapsack.tokens <= knapsack.limit)).nonzero():
+            alone = torch.zeros_like(mask).index_fill(0, into, value=True)
+            others += [knapsack.fill(kept_first, alone), knapsack.fill(priority, alone)]
+        values = objective.value(torch.stack(others))
+        best = int(values.argmax())
+        if values[best] - values[0] <= LEAST_EXCHANGE * objective.size_of(mask):
+            return mask
+        mask = others[best]

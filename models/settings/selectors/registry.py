@@ -27,135 +27,133 @@ class SelectorEntry:
 
     solve: str | Callable[[Any], Any]  # from Problem to Solution: "module:function" in models/selection/, or itself
     maximises: str  # in a few words, for tables
-    reads: frozenset[Reads] = frozenset({"quality", "vectors"})
-    is_sampled: bool = False  # whether what is selected depends on the seed; else ties are by position
     cost: str = ""  # operations for each document, in their leading terms
     source: str = ""  # publication or published code
+    reads: frozenset[Reads] = frozenset({"quality", "vectors"})
+    is_sampled: bool = False  # whether what is selected depends on the seed; else ties are by position
     is_slow: bool = False  # whether a comparison leaves it out unless it is named
     repeats: bool = False  # whether it may take a document more than once
-
-
-def _entry(solve: str, maximises: str, reads: str, cost: str, source: str, **others: Any) -> SelectorEntry:  # noqa: ANN401
-    names: frozenset[Reads] = frozenset(reads.split())  # type: ignore[arg-type]
-    return SelectorEntry(solve, maximises, names, cost=cost, source=source, **others)
 
 
 OWN = "this project (docs/algorithm.md)"
 
 SELECTORS: dict[str, SelectorEntry] = {
-    "mean_field": _entry(
+    "mean_field": SelectorEntry(
         "solvers.mean_field:solve_mean_field",
         "the objective J, with a bound on what is possible",
-        "quality vectors",
         "some 30 gradients of J: d each for pairwise, d^2 for disf, the length of a list for facility",
         OWN,
     ),
-    "policy_gradient": _entry(
+    "policy_gradient": SelectorEntry(
         "solvers.policy_gradient:solve_policy_gradient",
         "the objective J, as the paper learns it",
-        "quality vectors",
         "steps x masks x its share of the objective of a batch",
         "DATAMASK, arXiv 2512.24265",
         is_sampled=True,
         is_slow=True,
     ),
-    "top_quality": _entry(
-        "selectors.sampling:solve_top_quality", "the quality", "quality", "log n", "thresholds of any classifier"
-    ),
-    "random": _entry(
-        "selectors.sampling:solve_random", "nothing", "", "1", "the baseline of every paper", is_sampled=True
-    ),
-    "quality_sampling": _entry(
-        "selectors.sampling:solve_quality_sampling",
-        "the quality, softened by a temperature",
-        "quality",
+    "top_quality": SelectorEntry(
+        "selectors.sampling:solve_top_quality",
+        "the quality",
         "log n",
-        "QuRating, arXiv 2402.09739",
+        "thresholds of any classifier",
+        reads=frozenset({"quality"}),
+    ),
+    "random": SelectorEntry(
+        "selectors.sampling:solve_random",
+        "nothing",
+        "1",
+        "the baseline of every paper",
+        reads=frozenset(),
         is_sampled=True,
     ),
-    "semdedup": _entry(
+    "quality_sampling": SelectorEntry(
+        "selectors.sampling:solve_quality_sampling",
+        "the quality, softened by a temperature",
+        "log n",
+        "QuRating, arXiv 2402.09739",
+        reads=frozenset({"quality"}),
+        is_sampled=True,
+    ),
+    "semdedup": SelectorEntry(
         "selectors.clusters:solve_semdedup",
         "unlikeness to the documents kept in the same cluster",
-        "quality vectors",
         "c d for c clusters, and n d / c",
         "SemDeDup, arXiv 2303.09540",
         is_sampled=True,
     ),
-    "greedy": _entry(
+    "greedy": SelectorEntry(
         "solvers.greedy:solve_greedy",
         "the objective J, one document at a time",
-        "quality vectors",
         "K d for pairwise",
         "Nemhauser, Wolsey and Fisher 1978",
     ),
-    "quadmix": _entry(
+    "quadmix": SelectorEntry(
         "selectors.scores:solve_quadmix",
         "a sampling function of each document's rank in its group",
-        "scores groups",
         "log n",
         "QuaDMix, arXiv 2504.16511",
+        reads=frozenset({"scores", "groups"}),
         is_sampled=True,
         repeats=True,
     ),
-    "dsir": _entry(
+    "dsir": SelectorEntry(
         "selectors.sampling:solve_dsir",
         "likeness of its n-grams to the target texts, by importance weights",
-        "text",
         "its n-grams, log n",
         "DSIR, arXiv 2302.03169",
+        reads=frozenset({"text"}),
         is_sampled=True,
     ),
-    "d4": _entry(
+    "d4": SelectorEntry(
         "selectors.clusters:solve_d4",
         "distance from the centre, after semantic deduplication",
-        "quality vectors",
         "that of semdedup, and c d again",
         "D4, arXiv 2308.12284",
         is_sampled=True,
     ),
-    "betr": _entry(
+    "betr": SelectorEntry(
         "selectors.targets:solve_betr",
         "rank by likeness to target examples, the best of all examples",
-        "targets",
         "t (d + log n) for t examples",
         "BETR, arXiv 2507.12466",
+        reads=frozenset({"targets"}),
     ),
-    "rds": _entry(
+    "rds": SelectorEntry(
         "selectors.targets:solve_rds",
         "likeness to the nearest example, the tasks or the examples of one in turn",
-        "targets",
         "t d for t examples, log n for each task, or example of one",
         "RDS+, arXiv 2503.01807",
+        reads=frozenset({"targets"}),
     ),
-    "kmq": _entry(
+    "kmq": SelectorEntry(
         "selectors.clusters:solve_kmq",
         "quality, sampled within every cluster",
-        "quality vectors",
         "c d for c clusters",
         "Diversify and Conquer, arXiv 2409.11378",
         is_sampled=True,
     ),
-    "odis": _entry(
+    "odis": SelectorEntry(
         "selectors.scores:solve_odis",
         "each principal component of the scores in turn",
-        "scores",
         "p^2 for p scores, log n for each component",
         "ODiS, arXiv 2510.18909",
+        reads=frozenset({"scores"}),
     ),
-    "ingenious": _entry(
+    "ingenious": SelectorEntry(
         "selectors.ingenious:solve_ingenious",
         "gain of coverage within random parts, sampled",
-        "vectors",
         "p (d + p) for parts of p documents",
         "INGENIOUS, arXiv 2305.06677",
+        reads=frozenset({"vectors"}),
         is_sampled=True,
     ),
-    "quad": _entry(
-        "selectors.bandit:solve_quad",
+    "quad": SelectorEntry(
+        "selectors.clusters:solve_quad",
         "a score that only documents of promising clusters are given",
-        "quality vectors scorer",
         "c d for c clusters, and the score of some",
         "Quad, arXiv 2409.16986",
+        reads=frozenset({"quality", "vectors", "scorer"}),
         is_sampled=True,
     ),
 }

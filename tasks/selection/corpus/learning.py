@@ -14,26 +14,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fineweb_mask.models.runtime.progress import track
+from fineweb_mask.models.selection.corpus.documents import Documents, Tree, by_name, flat, nested, sampled
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.pipeline import DIRECTIONS
-from fineweb_mask.tasks.inference.gpu import gpu_slot
+from fineweb_mask.tasks.inference.gpu import gpu_slot, torch_device
+from fineweb_mask.tasks.selection.blocks import InterimJob, inputs_of
 from fineweb_mask.tasks.selection.inputs.shard_documents import read_columns, read_parts
-from fineweb_mask.tasks.workspace.arrays import read_arrays, write_arrays
-from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, ShardJob, Stage, stage_task
+from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.manifest import read_manifest, write_manifest
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.stage_parquet import read_arrays, write_arrays
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
     import torch
 
-    from fineweb_mask.models.selection.corpus.documents import Arrays
     from fineweb_mask.models.selection.corpus.passes import Ranking, Tally
     from fineweb_mask.models.selection.corpus.rule import Frame
     from fineweb_mask.models.selection.corpus.sample import Learned, SampleProblem
-    from fineweb_mask.models.selection.problem.normalisation import Ranges
 
 NOT_LEARNED = {"device", "block_size", "blocks", "block_budget", "passes", "sample", "scope"}
 """Settings on which what is learned on a sample does not depend."""
@@ -43,15 +43,8 @@ PolicyPart = Literal["next", "best"]
 """Which policy of a file: the one that a pass is made with, or the best so far, which is kept."""
 
 
-class CorpusJob(ShardJob):
+class CorpusJob(InterimJob):
     """A job whose output is read while a policy is learned, and not after."""
-
-    settings: PipelineSelectionSettings
-
-    @property
-    def shard_names(self) -> list[str]:
-        """No shard: a later job selects from it."""
-        return []
 
     @property
     def read_with(self) -> list[Any]:
@@ -66,6 +59,7 @@ class SampleJob(CorpusJob):
     stage: ClassVar[Stage] = Stage(
         "sample", version=2, label="select", folders=("samples",), interim=True, run_with=("select",)
     )
+    uses_gpu: ClassVar[bool] = False
     shard: ShardFiles
     rate: float  # share of the documents in the sample
 
@@ -79,33 +73,22 @@ class SampleJob(CorpusJob):
         return Dependencies(settings=[self.rate, *self.read_with], inputs=inputs_of(self.shard))
 
 
-def inputs_of(shard: ShardFiles) -> list[str]:
-    """Return what identifies all that a selection reads of a shard."""
-    return [shard.name, shard.scores.fingerprint, shard.embeddings.fingerprint, shard.duplicates.fingerprint]
-
-
 @stage_task
 def draw_sample(job: SampleJob) -> None:
     """Write a shard's sums and its documents of the sample."""
-    import torch
+    from fineweb_mask.models.selection.corpus.sample import CorpusStatistics
 
-    from fineweb_mask.models.forward.device import choose_device
-    from fineweb_mask.models.selection.corpus.documents import CorpusStatistics, Documents, prefixed, sampled
-
-    device = torch.device(choose_device(job.settings.device))
+    device = torch_device(job.settings.device)
     columns = read_columns(job.workspace, job.shard)
     surveys, chosen = [], []
     for _, part in read_parts(job.workspace, job.shard, columns, job.settings):
-        with gpu_slot(str(device)):
+        with gpu_slot(device):
             surveys.append(CorpusStatistics.of(part, device))
         chosen.append(sampled(part, job.rate))
-    arrays: dict[str, Any] = {}
+    tree: Tree = {}
     if surveys:
-        arrays = {
-            **prefixed("survey", CorpusStatistics.total(surveys).arrays()),
-            **prefixed("sample", Documents.concatenate(chosen).arrays()),
-        }
-    write_arrays(job.output, job.key, arrays, {})
+        tree = {"survey": CorpusStatistics.total(surveys), "sample": Documents.concatenate(chosen)}
+    write_arrays(job.output, job.key, flat(tree), {})
 
 
 class LearnJob(CorpusJob):
@@ -125,11 +108,6 @@ class LearnJob(CorpusJob):
         """The number of the job."""
         return f"rule-{self.number}"
 
-    @property
-    def uses_gpu(self) -> bool:
-        """Whether a GPU makes the job faster."""
-        return self.settings.device != "cpu"
-
     def depends_on(self) -> Dependencies:
         """Return the settings, the sample, and what came before."""
         settings = self.settings.digested(exclude=NOT_LEARNED | self.settings.not_used)
@@ -146,12 +124,8 @@ def learn_policy(job: LearnJob) -> None:
     (`cells`), and whether only the candidates are to be measured `again`, because the threshold was not found among
     them. `best_...` is of the best policy, not of the next.
     """
-    import torch
-
-    from fineweb_mask.models.forward.device import choose_device
-
-    device = torch.device(choose_device(job.settings.device))
-    with gpu_slot(str(device)):
+    device = torch_device(job.settings.device)
+    with gpu_slot(device):
         if job.before is None:
             _learn_first(job, device)
         else:
@@ -175,44 +149,36 @@ def _learn_first(job: LearnJob, device: "torch.device") -> None:
     _write(job, {}, problem.learn(), details)
 
 
-def _write(job: LearnJob, best: "Arrays", learned: "Learned | None", details: dict[str, Any]) -> None:
+def _write(job: LearnJob, best: Tree, learned: "Learned | None", details: dict[str, Any]) -> None:
     """Write the best policy so far, and the next one if there is any."""
-    from fineweb_mask.models.selection.corpus.documents import prefixed
-
-    following: Arrays = {}
     if learned is not None:
-        following = prefixed("next", learned.arrays())
         details = details | {"cells": 0 if learned.search is None else len(learned.search.centres)}
-    write_arrays(job.output, job.key, {**best, **following}, details)
+    tree = {"best": best, "next": {} if learned is None else learned}
+    write_arrays(job.output, job.key, flat(tree), details)
 
 
 def _gather(job: LearnJob, before: StageFile, device: "torch.device") -> None:
-    from fineweb_mask.models.selection.corpus.documents import prefixed, without_prefix
-    from fineweb_mask.models.selection.corpus.passes import Bound, conclude, find_thresholds, margins_at
+    from fineweb_mask.models.selection.corpus.passes import Bound, conclude, find_thresholds
+    from fineweb_mask.models.selection.corpus.sample import Learned
+    from fineweb_mask.models.selection.problem.normalisation import Ranges
 
-    arrays = read_arrays(job.workspace.resolve(before))
-    learned = read_learned(job.workspace, before, "next", device)
-    best: Arrays = prefixed("best", without_prefix("best", arrays))
+    tree = nested(read_arrays(job.workspace.resolve(before)))
+    learned, best = Learned.of_arrays(tree["next"], device), tree.get("best", {})
     details, search = before.details | {"again": False}, learned.search
     measured_with = details.pop("measured_with", before.fingerprint)
     budgets = details["budgets"]
-    rankings = _rankings(job, job.tallies)
-    thresholds = find_thresholds(learned.margins, rankings, budgets)
-    found = {name: place for name, place in thresholds.items() if place is not None}
-    if len(found) < len(thresholds):
-        margins = margins_at(learned.margins, thresholds, rankings, budgets)
+    found, margins = find_thresholds(learned.margins, _rankings(job, job.tallies), budgets)
+    if len(found) < len(margins):
         _write(job, best, replace(learned, margins=margins), details)
         return
     outcome = conclude(learned.rule, found, _tallies(job, job.tallies), budgets, device)
     bound = outcome.bound
     if search is not None:
         rankings = _rankings(job, job.penalised)
-        thresholds = find_thresholds(search.margins, rankings, budgets)
-        found = {name: place for name, place in thresholds.items() if place is not None}
-        if len(found) < len(thresholds):
-            search = search._replace(margins=margins_at(search.margins, thresholds, rankings, budgets))
+        found, margins = find_thresholds(search.margins, rankings, budgets)
+        if len(found) < len(margins):
             again = details | {"again": True, "measured_with": measured_with}
-            _write(job, best, replace(learned, search=search), again)
+            _write(job, best, replace(learned, search=search._replace(margins=margins)), again)
             return
         costs = {name: sum(int(one[name].counts.sum()) for one in rankings) for name in budgets}
         if not search.is_wide_enough(found, costs, budgets):
@@ -226,8 +192,8 @@ def _gather(job: LearnJob, before: StageFile, device: "torch.device") -> None:
     step = {"objective": outcome.objective, "upper_bound": bound.at(outcome.bound.used), "bound": bound._asdict()}
     details["steps"] = [*details["steps"], step]
     if outcome.objective >= max(step["objective"] for step in details["steps"]):
-        best = prefixed("best", replace(learned, rule=outcome.rule).arrays())
-        terms = _ranges(details).terms(outcome.raw, job.settings.metric_weights)
+        best = replace(learned, rule=outcome.rule).arrays()
+        terms = Ranges.of_details(details["ranges"]).terms(outcome.raw, job.settings.metric_weights)
         if search is not None:
             terms["near_duplicate_cost"] = outcome.near_duplicate_cost
         details |= {"objective": outcome.objective, "terms": terms, "best_cells": before.details["cells"]}
@@ -245,44 +211,36 @@ def _rankings(job: LearnJob, files: Sequence[StageFile]) -> "list[dict[str, Rank
 
 def _tallies(job: LearnJob, files: Sequence[StageFile]) -> "Iterator[dict[str, Tally]]":
     """Yield the tallies of every part, by group."""
-    from fineweb_mask.models.selection.corpus.documents import without_prefix
-    from fineweb_mask.models.selection.corpus.passes import tallies_of
+    from fineweb_mask.models.selection.corpus.passes import Tally
 
     for file in track("parts", list(files)):
-        if arrays := without_prefix("tally", read_arrays(job.workspace.root / file.path, "tally")):
-            yield tallies_of(arrays)
+        if tree := nested(read_arrays(job.workspace.root / file.path, "tally")):
+            yield by_name(tree["tally"], Tally.of_arrays)
 
 
 def read_learned(workspace: Workspace, file: StageFile, part: PolicyPart, device: "torch.device") -> "Learned":
     """Read a policy, with what comes with it."""
-    from fineweb_mask.models.selection.corpus.documents import without_prefix
     from fineweb_mask.models.selection.corpus.sample import Learned
 
-    return Learned.of_arrays(without_prefix(part, read_arrays(workspace.resolve(file), part)), device)
+    return Learned.of_arrays(nested(read_arrays(workspace.resolve(file), part))[part], device)
 
 
 def _problem(
     job: LearnJob, device: "torch.device", details: dict[str, Any] | None = None, frame: "Frame | None" = None
 ) -> "SampleProblem":
     """Read the sample; details and frame are those of the policies so far."""
-    from fineweb_mask.models.selection.corpus.documents import CorpusStatistics, Documents, without_prefix
-    from fineweb_mask.models.selection.corpus.sample import SampleProblem
-
-    files = track("parts of the sample", job.samples)
-    found = [arrays for file in files if (arrays := read_arrays(job.workspace.resolve(file)))]
-    survey = CorpusStatistics.total([CorpusStatistics.of_arrays(without_prefix("survey", arrays)) for arrays in found])
-    sample = Documents.concatenate([Documents.of_arrays(without_prefix("sample", arrays)) for arrays in found])
-    known: dict[str, Any] = {} if details is None else {"ranges": _ranges(details), "spare": details["spare"]}
-    settings = job.settings
-    known["groups"] = settings.groups
-    return SampleProblem(sample, survey, settings, DIRECTIONS, device, frame=frame, **known)
-
-
-def _ranges(details: dict[str, Any]) -> "Ranges":
-    """Return the ranges that `asdict` made details of."""
+    from fineweb_mask.models.selection.corpus.sample import CorpusStatistics, SampleProblem
     from fineweb_mask.models.selection.problem.normalisation import Ranges
 
-    return Ranges.of_details(details["ranges"])
+    files = track("parts of the sample", job.samples)
+    found = [tree for file in files if (tree := nested(read_arrays(job.workspace.resolve(file))))]
+    survey = CorpusStatistics.total([CorpusStatistics.of_arrays(tree["survey"]) for tree in found])
+    sample = Documents.concatenate([Documents.of_arrays(tree["sample"]) for tree in found])
+    known: dict[str, Any] = {}
+    if details is not None:
+        known = {"ranges": Ranges.of_details(details["ranges"]), "spare": details["spare"]}
+    groups = job.settings.groups
+    return SampleProblem(sample, survey, job.settings, DIRECTIONS, device, frame=frame, groups=groups, **known)
 
 
 class KeepPolicyJob(ProductJob):
@@ -290,14 +248,10 @@ class KeepPolicyJob(ProductJob):
 
     stage: ClassVar[Stage] = Stage("keep_rule", version=2, label="select", product=True, run_with=("select",))
     name: ClassVar[str] = "selection-rule"
+    shard_names: ClassVar[list[str]] = []  # later jobs select from them
     settings: PipelineSelectionSettings
     models: list[str]  # what identifies the models and statistics that scores and vectors are made with
     learned: StageFile | None = None  # the output of the last `LearnJob`: needed to build the output, not to find it
-
-    @property
-    def shard_names(self) -> list[str]:
-        """No shard: a later job selects from it."""
-        return []
 
     @property
     def manifest_path(self) -> Path:
@@ -330,10 +284,9 @@ class KeepPolicyJob(ProductJob):
 def keep_policy(job: KeepPolicyJob) -> None:
     """Write the policy, under a name that tells what it was learned from, and then its manifest."""
     assert job.learned is not None  # noqa: S101 - it is there before the job is added
-    arrays = read_arrays(job.workspace.resolve(job.learned))
     key = job.key.model_copy(update={"inputs": job.learned.fingerprint})
     path = job.workspace.fitted / f"{job.name}.{key.tag}.parquet"
-    write_arrays(path, key, {name: array for name, array in arrays.items() if name.startswith("best/")}, {})
+    write_arrays(path, key, read_arrays(job.workspace.resolve(job.learned), "best"), {})
     with job.workspace.alone():
         if job.force or job.current() is None:  # another run may have kept one meanwhile
             write_manifest(job.manifest_path, job.key, [path], job.learned.details)

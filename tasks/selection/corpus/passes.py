@@ -6,7 +6,7 @@ penalties of near-duplicates. These change the threshold: it is found by one mor
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -14,22 +14,22 @@ from numpy.typing import NDArray
 
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.schemas import CHARGES
+from fineweb_mask.models.selection.corpus.documents import Documents, Tree, flat, nested, numbered
 from fineweb_mask.models.settings import PipelineSelectionSettings
-from fineweb_mask.tasks.inference.gpu import gpu_slot
-from fineweb_mask.tasks.selection.corpus.learning import CorpusJob, PolicyPart, inputs_of, read_learned
+from fineweb_mask.tasks.inference.gpu import gpu_slot, torch_device
+from fineweb_mask.tasks.selection.blocks import inputs_of
+from fineweb_mask.tasks.selection.corpus.learning import CorpusJob, PolicyPart, read_learned
 from fineweb_mask.tasks.selection.inputs.shard_documents import read_columns, read_parts
 from fineweb_mask.tasks.storage.parquet import read_table
-from fineweb_mask.tasks.workspace.arrays import read_arrays, write_arrays
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
-from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
+from fineweb_mask.tasks.workspace.stage_parquet import read_arrays, stage_file_writer, write_arrays
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
     import torch
 
-    from fineweb_mask.models.selection.corpus.documents import Arrays
     from fineweb_mask.models.selection.corpus.sample import Learned
 
 
@@ -51,11 +51,6 @@ class MeasureJob(CorpusJob):
         """The shard's name."""
         return self.shard.name
 
-    @property
-    def uses_gpu(self) -> bool:
-        """Whether a GPU makes the job faster."""
-        return self.settings.device != "cpu"
-
     def depends_on(self) -> Dependencies:
         """Return the policy, and what is measured: the shard and the seed, or the candidates and their penalties."""
         if self.measured is not None:
@@ -74,29 +69,24 @@ class MeasureJob(CorpusJob):
 @stage_task
 def measure(job: MeasureJob) -> None:
     """Write sums over a shard's documents, or over its candidates, and those near the threshold."""
-    import torch
-
-    from fineweb_mask.models.forward.device import choose_device
-
-    device = torch.device(choose_device(job.settings.device))
+    device = torch_device(job.settings.device)
     learned = read_learned(job.workspace, job.policy, job.part, device)
     if job.measured is None:
-        arrays = _of_documents(job, learned, device)
+        tree = _of_documents(job, learned, device)
     else:
-        arrays = _of_candidates(job, job.measured, learned, device)
-    write_arrays(job.output, job.key, arrays, {})
+        tree = _of_candidates(job, job.measured, learned, device)
+    write_arrays(job.output, job.key, flat(tree), {})
 
 
-def _of_documents(job: MeasureJob, learned: "Learned", device: "torch.device") -> "Arrays":
+def _of_documents(job: MeasureJob, learned: "Learned", device: "torch.device") -> Tree:
     """Return the documents' marginal gains and the tally; if near-duplicates have penalties, the candidates by cell."""
-    from fineweb_mask.models.selection.corpus.documents import Documents, prefixed
-    from fineweb_mask.models.selection.corpus.passes import Tally, tally_arrays
+    from fineweb_mask.models.selection.corpus.passes import Tally, total_by_group
 
     columns = read_columns(job.workspace, job.shard)
     gains = np.full(job.shard.rows, np.nan, dtype=np.float32)
     tallies, candidates, rows, cells = [], [], [], []
     for own, part in read_parts(job.workspace, job.shard, columns, job.settings):
-        with gpu_slot(str(device)):
+        with gpu_slot(device):
             measured = learned.rule.measure(part, device)
             gains[own] = measured.worth
             tallies.append(Tally.by_group(learned.margins, part, measured))
@@ -106,37 +96,32 @@ def _of_documents(job: MeasureJob, learned: "Learned", device: "torch.device") -
                 candidates.append(part.take(found))
                 rows.append(own[found])
                 cells.append(in_cells)
-    arrays: Arrays = {"worth/": gains, **(prefixed("tally", tally_arrays(tallies)) if tallies else {})}
+    tree: dict[str, Any] = {"worth": {"": gains}, "tally": numbered(total_by_group(tallies)) if tallies else {}}
     if candidates:
         documents, places, of_cell = Documents.concatenate(candidates), np.concatenate(rows), np.concatenate(cells)
         for cell in np.unique(of_cell).tolist():
             inside = (of_cell == cell).nonzero()[0]
-            own_arrays = {**documents.take(inside).arrays(), "rows": places[inside]}
-            arrays = {**arrays, **prefixed(_prefix(cell), own_arrays)}
-    return arrays
+            tree[_prefix(cell)] = {**documents.take(inside).arrays(), "rows": places[inside]}
+    return tree
 
 
-def _of_candidates(job: MeasureJob, measured: StageFile, learned: "Learned", device: "torch.device") -> "Arrays":
+def _of_candidates(job: MeasureJob, measured: StageFile, learned: "Learned", device: "torch.device") -> Tree:
     """Return the tally of the candidates that an earlier pass wrote, less their penalties."""
-    from fineweb_mask.models.selection.corpus.documents import Documents, prefixed, without_prefix
-    from fineweb_mask.models.selection.corpus.passes import Tally, tally_arrays
+    from fineweb_mask.models.selection.corpus.passes import Tally
 
     assert learned.search is not None  # noqa: S101 - near-duplicates have penalties
-    arrays = read_arrays(job.workspace.resolve(measured))
-    parts, rows = [], []
-    for cell in range(len(learned.search.centres)):
-        if in_cell := without_prefix(_prefix(cell), arrays):
-            parts.append(Documents.of_arrays(in_cell))
-            rows.append(in_cell["rows"])
-    if not parts:
+    tree = nested(read_arrays(job.workspace.resolve(measured)))
+    cells = [tree[name] for name in map(_prefix, range(len(learned.search.centres))) if name in tree]
+    if not cells:
         return {}
-    order = np.argsort(np.concatenate(rows))
-    penalties = read_penalties(job.workspace, job.penalties, job.name, int(np.concatenate(rows).max()) + 1)
-    documents = Documents.concatenate(parts).take(order)
-    documents = documents._replace(charges=penalties[np.concatenate(rows)[order]])
-    with gpu_slot(str(device)):
+    rows = np.concatenate([cell["rows"] for cell in cells])
+    order = np.argsort(rows)
+    penalties = read_penalties(job.workspace, job.penalties, job.name, int(rows.max()) + 1)
+    documents = Documents.concatenate([Documents.of_arrays(cell) for cell in cells]).take(order)
+    documents = documents._replace(charges=penalties[rows[order]])
+    with gpu_slot(device):
         found = learned.rule.measure(documents, device)
-        return prefixed("tally", tally_arrays([Tally.by_group(learned.search.margins, documents, found)]))
+        return {"tally": numbered(Tally.by_group(learned.search.margins, documents, found))}
 
 
 def _prefix(cell: int) -> str:
@@ -160,11 +145,6 @@ class PenaltiesJob(CorpusJob):
         """The cell's number."""
         return _prefix(self.cell)
 
-    @property
-    def uses_gpu(self) -> bool:
-        """Whether a GPU makes the job faster."""
-        return self.settings.device != "cpu"
-
     def depends_on(self) -> Dependencies:
         """Return the cell, what a pair costs, and the candidates."""
         settings = [self.cell, self.settings.near_duplicates.model_dump()]
@@ -174,26 +154,21 @@ class PenaltiesJob(CorpusJob):
 @stage_task
 def find_penalties(job: PenaltiesJob) -> None:
     """Write the penalties of candidates for near-duplicates, by shard and row, those without one left out."""
-    import torch
-
-    from fineweb_mask.models.forward.device import choose_device
-    from fineweb_mask.models.selection.corpus.documents import Documents, without_prefix
     from fineweb_mask.models.selection.corpus.near_duplicates import near_duplicate_penalties
 
-    device = torch.device(choose_device(job.settings.device))
+    device = torch_device(job.settings.device)
     learned = read_learned(job.workspace, job.policy, job.part, device)
     assert learned.search is not None  # noqa: S101 - near-duplicates have penalties
     parts, rows, shards, prefix = [], [], [], _prefix(job.cell)
     for file in track("shards", job.passes):
-        arrays = without_prefix(prefix, read_arrays(job.workspace.root / file.path, prefix))
-        if arrays:
-            parts.append(Documents.of_arrays(arrays))
-            rows.append(arrays["rows"])
-            shards += [file.name] * len(arrays["rows"])
+        if tree := nested(read_arrays(job.workspace.root / file.path, prefix)):
+            parts.append(Documents.of_arrays(tree[prefix]))
+            rows.append(tree[prefix]["rows"])
+            shards += [file.name] * len(rows[-1])
     with stage_file_writer(job.output, CHARGES, job.key) as writer:
         if parts:
             documents, levels = Documents.concatenate(parts), learned.search.levels
-            with gpu_slot(str(device)):
+            with gpu_slot(device):
                 charges = near_duplicate_penalties(
                     learned.rule, levels, job.settings.near_duplicates, documents, device
                 )

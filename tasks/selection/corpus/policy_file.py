@@ -17,10 +17,12 @@ from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.quality import combine
 from fineweb_mask.models.runtime.progress import track, track_by_size
 from fineweb_mask.models.schemas import FINEWEB
+from fineweb_mask.models.selection.corpus.documents import Documents
 from fineweb_mask.models.settings import PipelineSelectionSettings, PipelineSettings, SourceSettings
 from fineweb_mask.models.settings.quality import SidecarScorerSettings
 from fineweb_mask.models.settings.selection import METRICS
 from fineweb_mask.tasks.inference.encoder_pool import encoder_pool
+from fineweb_mask.tasks.inference.gpu import torch_device
 from fineweb_mask.tasks.inference.scorers import QualityModel, batch_scores, groups_of, load_models
 from fineweb_mask.tasks.selection.corpus.learning import read_learned
 from fineweb_mask.tasks.selection.inputs.shard_documents import random_keys, read_columns, read_parts
@@ -32,7 +34,6 @@ from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
-    from fineweb_mask.models.selection.corpus.documents import Documents
     from fineweb_mask.models.selection.corpus.rule import Rule
 
 ANSWERS = pa.schema(
@@ -168,7 +169,6 @@ def _learned(
     workspace: Workspace, shards: list[ShardFiles], settings: PipelineSelectionSettings
 ) -> "tuple[Rule, dict[str, Any]]":
     """Learn the policy of all shards, from a sample where they are many."""
-    from fineweb_mask.models.forward.device import choose_device
     from fineweb_mask.models.selection.corpus.whole import select_corpus
 
     columns = [read_columns(workspace, shard) for shard in shards]
@@ -176,12 +176,12 @@ def _learned(
     dimensions = max(int(shard.embeddings.details["dimensions"]) for shard in shards)
     rate = min(1.0, settings.sample_for(documents, dimensions) / max(1, documents))
 
-    def parts() -> "Iterator[Documents]":
+    def parts() -> Iterator[Documents]:
         for shard, own in track("shards", list(zip(shards, columns, strict=True))):
             for _, part in read_parts(workspace, shard, own, settings):
                 yield part
 
-    device = choose_device(settings.device)
+    device = torch_device(settings.device)
     found = select_corpus(parts, settings, rate=rate, passes=settings.passes, device=device)
     reached = {"objective": found.objective, "upper_bound": found.upper_bound}
     return found.rule, reached | {"random_objective": found.random_objective}
@@ -236,8 +236,6 @@ def _answerer(
 ) -> Callable[[SourceShard, int, pa.RecordBatch], pa.RecordBatch]:
     """Return a function that answers for a batch of documents, the first of which is a row of a file."""
     import torch
-
-    from fineweb_mask.models.selection.corpus.documents import Documents
 
     workspace, quality = models.workspace, models.settings.quality
     scorers = load_models(workspace, list(models.scorers))

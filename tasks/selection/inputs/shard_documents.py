@@ -2,22 +2,20 @@
 
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from fineweb_mask.models.runtime.progress import track_by_size
+from fineweb_mask.models.selection.corpus.documents import Documents
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_schema, read_table
-from fineweb_mask.tasks.workspace.arrays import read_arrays
 from fineweb_mask.tasks.workspace.references import digest
 from fineweb_mask.tasks.workspace.shard_files import NEAR, ShardFiles, duplicate_rows
+from fineweb_mask.tasks.workspace.stage_parquet import read_arrays
 from fineweb_mask.tasks.workspace.workspace import Workspace
-
-if TYPE_CHECKING:
-    from fineweb_mask.models.selection.corpus.documents import Documents
 
 VECTORS_AT_ONCE = 4_096
 """Rows that are read at the same time, where those of a whole block are wanted."""
@@ -119,7 +117,7 @@ def read_vectors(
 
 def read_parts(
     workspace: Workspace, shard: ShardFiles, columns: ShardColumns, settings: PipelineSelectionSettings
-) -> Iterator[tuple[NDArray[np.int64], "Documents"]]:
+) -> Iterator[tuple[NDArray[np.int64], Documents]]:
     """Yield the candidates of a shard in parts, with their rows, for a selection over the whole corpus."""
     everyone = read_without_vectors(workspace, shard, columns, settings)
     rows = columns.candidate.nonzero()[0]
@@ -130,10 +128,8 @@ def read_parts(
 
 def read_without_vectors(
     workspace: Workspace, shard: ShardFiles, columns: ShardColumns, settings: PipelineSelectionSettings
-) -> "Documents":
+) -> Documents:
     """Return the candidates of a shard, with vectors of no dimension."""
-    from fineweb_mask.models.selection.corpus.documents import Documents
-
     rows, drawn = columns.candidate.nonzero()[0], random_keys(settings.seed, shard.name, shard.rows)
     return Documents(
         np.empty((len(rows), 0), dtype=np.float16),

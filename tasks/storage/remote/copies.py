@@ -28,14 +28,10 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TextIO
 
-import pyarrow.parquet as pq
-
 from fineweb_mask.models.errors import StorageError
-from fineweb_mask.tasks.storage.parquet import read_metadata
 from fineweb_mask.tasks.storage.remote.buckets import endpoint
-from fineweb_mask.tasks.storage.remote.filesystem import FileInfo
+from fineweb_mask.tasks.storage.remote.filesystem import FileInfo, RemoteFile
 from fineweb_mask.tasks.storage.remote.object_store import Store
-from fineweb_mask.tasks.storage.remote.remote_file import RemoteFile
 
 FITTED = "fitted"
 """Folder of a workspace whose files, models, stay on this machine for later processes."""
@@ -161,15 +157,7 @@ class RemoteFolder:
         name, info = self.name_of(path), self.info(path)
         if name is None or info is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.url_of(path))
-        return self.store.open(name, info)
-
-    def footer(self, path: Path) -> pq.FileMetaData | None:
-        """Return the footer of a Parquet file at the URL, without a copy; None if the file does not exist."""
-        try:
-            with self.open(path) as file:
-                return read_metadata(file, str(path))
-        except FileNotFoundError:
-            return None
+        return RemoteFile(self.store.url_of(name), info)
 
     def download(self, path: Path) -> None:
         """Copy a file, or all files below a folder, to where they are not or have another version."""

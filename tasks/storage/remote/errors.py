@@ -34,16 +34,8 @@ LOST_CONNECTIONS = {  # by package; as names, to avoid importing these libraries
     "httpx": frozenset({"TransportError"}),
     "httpx2": frozenset({"TransportError"}),
     "ray": frozenset(  # a process or a node of the cluster ended, or Ray ended it because memory ran out
-        {
-            "ActorDiedError",
-            "ActorUnavailableError",
-            "LocalRayletDiedError",
-            "NodeDiedError",
-            "ObjectLostError",
-            "OutOfMemoryError",
-            "RpcError",
-            "WorkerCrashedError",
-        }
+        "ActorDiedError ActorUnavailableError LocalRayletDiedError NodeDiedError ObjectLostError OutOfMemoryError "
+        "RpcError WorkerCrashedError".split()
     ),
 }
 # What obstore's errors say, which have no fields: tests/tasks/storage/remote/test_errors.py asks real servers.
@@ -56,20 +48,10 @@ NO_CREDENTIALS = re.compile(
 )
 """Servers that hand out the credentials of a cloud's machine: asked if the environment has none."""
 
-SECRET_VARIABLES = (
-    "AWS_ACCESS_KEY_ID",
-    "AWS_SECRET_ACCESS_KEY",
-    "AWS_SESSION_TOKEN",
-    "AZURE_CLIENT_SECRET",
-    "AZURE_STORAGE_ACCESS_KEY",
-    "AZURE_STORAGE_ACCOUNT_KEY",
-    "AZURE_STORAGE_CLIENT_SECRET",
-    "AZURE_STORAGE_SAS_KEY",
-    "AZURE_STORAGE_SAS_TOKEN",
-    "GOOGLE_BEARER_TOKEN",
-    "GOOGLE_SERVICE_ACCOUNT_KEY",
-    "HF_TOKEN",
-    "HUGGING_FACE_HUB_TOKEN",
+SECRET_VARIABLES = tuple(
+    "AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY AWS_SESSION_TOKEN AZURE_CLIENT_SECRET AZURE_STORAGE_ACCESS_KEY "
+    "AZURE_STORAGE_ACCOUNT_KEY AZURE_STORAGE_CLIENT_SECRET AZURE_STORAGE_SAS_KEY AZURE_STORAGE_SAS_TOKEN "
+    "GOOGLE_BEARER_TOKEN GOOGLE_SERVICE_ACCOUNT_KEY HF_TOKEN HUGGING_FACE_HUB_TOKEN".split()
 )
 CREDENTIALS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE (and AWS_ENDPOINT_URL for a store other than "

@@ -19,7 +19,7 @@ from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.runtime.stopping import StoppedError, request_stop
 from fineweb_mask.tasks.storage.remote.errors import RemoteError
 from fineweb_mask.tasks.storage.remote.object_store import Store, Tagged
-from fineweb_mask.tasks.storage.remote.retries import BRIEF_SECONDS
+from fineweb_mask.tasks.storage.remote.retries import BRIEF_SECONDS, brief_retries
 
 if TYPE_CHECKING:
     from obstore import UpdateVersion
@@ -118,7 +118,10 @@ class _Lease:
 
     def release(self) -> None:
         try:
-            self._store.delete_if(NAME, lambda content: _owner(content).get("token") == self._token)
+            with brief_retries():
+                found = self._store.read_tagged(NAME)
+                if found is not None and _owner(found.content).get("token") == self._token:
+                    self._store.delete([NAME])
         except (RemoteError, StoppedError) as error:  # do not hide the error that ended the run
             _log.warning("the workspace's lock was not released; it expires by itself: %s", error)
 

@@ -7,7 +7,7 @@ bucket deletes them.
 
 import errno
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,10 +16,9 @@ from obstore.exceptions import AlreadyExistsError, GenericError, PreconditionErr
 
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.urls import is_writable_url
-from fineweb_mask.tasks.storage.remote.buckets import open_bucket, split_url
+from fineweb_mask.tasks.storage.remote.buckets import open_bucket
 from fineweb_mask.tasks.storage.remote.errors import ChangedError, RemoteError, is_missing, redacted, response_of
-from fineweb_mask.tasks.storage.remote.filesystem import BucketFiles, FileInfo, file_info
-from fineweb_mask.tasks.storage.remote.remote_file import RemoteFile
+from fineweb_mask.tasks.storage.remote.filesystem import FileInfo, RemoteFile, file_info, open_filesystem
 from fineweb_mask.tasks.storage.remote.retries import attempt
 
 if TYPE_CHECKING:
@@ -55,8 +54,7 @@ class Store:
                 f"{redacted(self.url)} cannot be written: give a folder, or a URL of s3://, gs:// or az://",
             )
         self._bucket = open_bucket(self.url)
-        self._files = BucketFiles(self.url)
-        self._root = "/".join(split_url(self.url)[1:]).rstrip("/")  # bucket and key, as `_files` takes them
+        self._files, self._root = open_filesystem(self.url)  # its paths are bucket and key
 
     def url_of(self, name: str) -> str:
         """Return the URL of a file."""
@@ -73,10 +71,6 @@ class Store:
         """
         found = attempt(self.url, lambda: self._files.find(self._path(folder), detail=True))
         return {name.removeprefix(f"{self._root}/"): file_info(info, name) for name, info in found.items()}
-
-    def check(self) -> None:
-        """Raise `RemoteError` if the bucket does not exist or may not be listed."""
-        self.list_files(".run.json")
 
     def check_conditions(self, name: str) -> None:
         """Check that the store does not overwrite an object if a condition fails; `name` is a small one that exists.
@@ -118,21 +112,13 @@ class Store:
         found = self._files.head(self._path(name))
         return None if found is None else file_info(found, self.url_of(name))
 
-    def open(self, name: str, expected: FileInfo | None = None) -> RemoteFile:
-        """Open a file for reading; `expected` is the version to read, None the current one."""
-        return RemoteFile(self.url_of(name), expected)
-
-    def read(self, name: str) -> bytes:
-        """Return a small file's content."""
-        return attempt(self.url_of(name), self._files.cat_file, self._path(name))
-
     def download(self, name: str, target: Path) -> FileInfo:
         """Download one version of a file to `target`; a request that fails is repeated, not the whole download."""
         return attempt(self.url_of(name), self._download, name, target)
 
     def _download(self, name: str, target: Path) -> FileInfo:
         try:
-            with self.open(name) as source, target.open("wb") as file:
+            with RemoteFile(self.url_of(name)) as source, target.open("wb") as file:
                 while part := source.read(TRANSFER_BYTES):
                     file.write(part)
                 return source.version
@@ -189,16 +175,6 @@ class Store:
             return None
         meta = found.meta
         return Tagged(content, _tag_of(meta), meta["last_modified"])
-
-    def delete_if(self, name: str, is_own: Callable[[bytes], bool]) -> None:
-        """Delete the object if `is_own(content)`, retrying for a few seconds only."""
-
-        def delete_own() -> None:
-            found = self._read_tagged(name)
-            if found is not None and is_own(found.content):
-                self._delete([name])
-
-        attempt(self.url_of(name), delete_own, is_brief=True)
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete files; missing files are not an error."""

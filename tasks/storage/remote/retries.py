@@ -45,8 +45,8 @@ def brief_retries() -> Iterator[None]:
         _is_brief.reset(token)
 
 
-def attempt(url: str, work: Callable[[*Arguments], Result], *arguments: *Arguments, is_brief: bool = False) -> Result:
-    """Return the result of `work(*arguments)`, retrying it on transient errors, for `BRIEF_SECONDS` only if brief.
+def attempt(url: str, work: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
+    """Return the result of `work(*arguments)`, retrying it on transient errors, in `brief_retries` not for long.
 
     Raises
     ------
@@ -55,7 +55,7 @@ def attempt(url: str, work: Callable[[*Arguments], Result], *arguments: *Argumen
     UnansweredError
         If it still fails after `PATIENCE_SECONDS`.
     """
-    patience = BRIEF_SECONDS if is_brief or _is_brief.get() else PATIENCE_SECONDS
+    patience = BRIEF_SECONDS if _is_brief.get() else PATIENCE_SECONDS
     retrying = Retrying(
         stop=stop_before_delay(patience),
         wait=wait_random_exponential(multiplier=0.25, max=LONGEST_WAIT_SECONDS),

@@ -1,7 +1,10 @@
-"""Record a workspace's runs: the recipe of the last run, and a JSON file for every run, including failed ones."""
+"""Record a workspace's runs, failed ones too, each in a JSON file, the recipe of the last, and what built a product."""
 
+import subprocess
+import sys
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -16,6 +19,9 @@ from fineweb_mask.tasks.storage.remote.retries import brief_retries
 from fineweb_mask.tasks.workspace.workspace import LAST_RUN, Workspace
 
 FOLDER = "runs"
+RECORDED_PACKAGES = tuple(
+    "fineweb-mask duckdb fasttext numpy prefect pyarrow sentence-transformers tokenizers torch transformers".split()
+)
 
 
 class QuarantinedShard(BaseModel):
@@ -91,3 +97,30 @@ class LastRun(BaseModel):
     def load(cls, workspace: Workspace) -> Self:
         """Read the file of a workspace; raises FileNotFoundError if it has none, ValueError if it is not valid."""
         return cls.model_validate_json(read_text(cls.path(workspace)))
+
+
+def code_and_packages() -> dict[str, Any]:
+    """Return the versions of this code, of Python and of the packages that affect results."""
+    return {
+        "code": {"version": version("fineweb-mask"), **code_commit()},
+        "python": sys.version.split()[0],
+        "packages": {name: version(name) for name in RECORDED_PACKAGES},
+    }
+
+
+def code_commit() -> dict[str, Any]:
+    """Return this checkout's git commit and whether it has uncommitted changes; nulls outside a checkout."""
+    root = Path(__file__).resolve().parents[3]
+    unknown = {"commit": None, "dirty": None}
+    try:
+        top, commit = _git(root, "rev-parse", "--show-toplevel", "HEAD").splitlines()
+        if Path(top) != root:
+            return unknown
+        return {"commit": commit, "dirty": bool(_git(root, "status", "--porcelain"))}
+    except (OSError, subprocess.CalledProcessError, ValueError):
+        return unknown
+
+
+def _git(root: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(root), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout  # noqa: S603

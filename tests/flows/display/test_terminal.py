@@ -17,7 +17,7 @@ from fineweb_mask.flows.display.terminal import (
     print_quarantined,
     visible,
 )
-from fineweb_mask.flows.summary import Quarantined
+from fineweb_mask.tasks.workspace.records.runs import QuarantinedShard
 
 
 def test_control_and_invisible_characters_are_escaped():
@@ -48,7 +48,7 @@ def test_nothing_that_is_printed_controls_the_terminal(force_terminal):
     console.print(table)
     print_line(console, HOSTILE)
     print_paths(console, page=HOSTILE)
-    print_quarantined(console, [Quarantined(shard=HOSTILE, reason=HOSTILE)])
+    print_quarantined(console, [QuarantinedShard(shard=HOSTILE, reason=HOSTILE)])
     with Progress(console=console) as progress:
         progress.add_task(HOSTILE)
     printed = stream.getvalue()

@@ -4,7 +4,6 @@ import random
 
 import pyarrow.parquet as pq
 
-from fineweb_mask.flows.display.listeners import not_shown
 from fineweb_mask.flows.pipeline.fit import PretrainedModels
 from fineweb_mask.flows.pipeline.run import Run
 from fineweb_mask.tasks.source.discovery import discover
@@ -12,41 +11,50 @@ from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 
-class RunHere(Run):
+class TaskRunsHere:
     """Builds jobs one at a time: in their order, or at random; may stop after some, as a run that is killed."""
 
+    per_machine = 1
+
+    def __init__(self, seed=None, stop_after=None):
+        self.names = []
+        self._random = None if seed is None else random.Random(seed)
+        self._left = stop_after
+
+    def show_current(self, _):
+        """Show nothing."""
+
+    def built(self, jobs, _at_once):
+        waiting = list(jobs)
+        if self._random is not None:
+            self._random.shuffle(waiting)
+        for place, job in waiting:
+            if self._left == len(self.names):
+                raise KeyboardInterrupt
+            try:
+                file = job.task(job)
+            except BadShardError as error:
+                yield place, error
+                continue
+            if not file.cached:
+                self.names.append(f"{job.kind} {job.name}")
+            yield place, file
+
+
+class RunHere(Run):
+    """A run whose jobs are built as `TaskRunsHere` does; `built` names them."""
+
     def __init__(self, settings, *, shards=None, models=None, seed=None, stop_after=None, **options):
+        here = TaskRunsHere(seed, stop_after)
+        self.built = here.names
         super().__init__(
             Workspace(settings.workspace),
             settings,
             discover(settings.source) if shards is None else shards,
             PretrainedModels.of(settings) if models is None else models,
+            task_runs=here,
             **options,
         )
-        self.built = []
-        self._random = None if seed is None else random.Random(seed)
-        self._left = stop_after
-
-    def _run(self, jobs, at_once=None):
-        with not_shown():
-            return super()._run(jobs, at_once)
-
-    def _built(self, jobs, _at_once):
-        waiting = list(jobs)
-        if self._random is not None:
-            self._random.shuffle(waiting)
-        for place, job in waiting:
-            if self._left == len(self.built):
-                raise KeyboardInterrupt
-            forced = job.model_copy(update={"force": True}) if self._is_rebuilt(job) else job
-            try:
-                file = job.task(forced)
-            except BadShardError as error:
-                yield place, error
-                continue
-            if not file.cached:
-                self.built.append(f"{job.kind} {job.name}")
-            yield place, file
 
 
 def write_shard(corpus, source, name, rows):

@@ -10,7 +10,7 @@ import pytest
 
 from fineweb_mask.flows.curate import prepare
 from fineweb_mask.flows.pipeline.dataset import materialize
-from fineweb_mask.flows.pipeline.global_selection import jobs_by_policy, learn_policy
+from fineweb_mask.flows.pipeline.selection import jobs_by_policy, learn_policy
 from fineweb_mask.flows.pipeline.selection import select as select_documents
 from fineweb_mask.models.selection.corpus.whole import select_corpus
 from fineweb_mask.models.settings import EmbeddingSettings, PipelineSelectionSettings, PipelineSettings, SourceSettings

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fineweb_mask.models.analysis.groups import counts_of, decile_edges, domains, group_of, telling_words
+from fineweb_mask.models.analysis.groups import decile_edges, domains, group_of, telling_words
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_deciles_are_of_equal_size():
     values = np.random.default_rng(0).permutation(1000).astype(float)
     edges = decile_edges(values)
     assert (edges[0], edges[-1], len(edges)) == (0, 999, 11)
-    assert counts_of(group_of(values, edges), 10).tolist() == [100] * 10
+    assert np.bincount(group_of(values, edges)).tolist() == [100] * 10
 
 
 def test_values_that_repeat_make_fewer_groups():
@@ -74,7 +74,7 @@ def test_every_number_is_in_one_group(values):
     groups = group_of(values, edges)
     assert ((groups == -1) == np.isnan(values)).all()
     assert groups.max(initial=-1) < max(1, len(edges) - 1)
-    assert counts_of(groups, 10).sum() == np.isfinite(values).sum()
+    assert (groups >= 0).sum() == np.isfinite(values).sum()
     order = np.argsort(values, kind="stable")
     present = groups[order][groups[order] >= 0]
     assert (np.diff(present) >= 0).all()  # a larger value is in no lower group

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fineweb_mask.models.comparison.sweep import sweep
+from fineweb_mask.models.runtime import progress
 from fineweb_mask.models.selection import SelectionInputError, SelectionSettings, select
 from fineweb_mask.models.selection.selector import term_ranges
 
@@ -94,11 +95,14 @@ def test_a_budget_of_tokens_is_kept_at_every_value_and_the_frontier_is_monotone(
         assert values == sorted(values)
 
 
-def test_progress_is_reported_after_each_value():
+def test_progress_is_reported_before_each_value(monkeypatch):
+    monkeypatch.setattr(progress, "SECONDS", 0.0)
     features, quality = corpus("random", n=60)
     reported = []
-    sweep(features, quality, SelectionSettings(), [0, 1], progress=lambda done, lamb: reported.append((done, lamb)))
-    assert reported == [(1, 0), (2, 1)]
+    with progress.reporting_to(lambda _, steps: reported.append(steps[0])):
+        sweep(features, quality, SelectionSettings(), [0, 1])
+    found = dict.fromkeys(step.done for step in reported if step.what == "values of lamb")
+    assert list(found) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("lambs", [[], [-0.1], [0.5, 1.1], [float("nan")]])

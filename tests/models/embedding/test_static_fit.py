@@ -6,7 +6,6 @@ import random
 import subprocess
 import sys
 import tracemalloc
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -237,13 +236,3 @@ def test_the_tokenizer_learns_from_a_bounded_text(monkeypatch):
     fed = list(static_fit._beginnings(("many words here " * 10 for _ in range(10**9)), 100))
     assert sum(map(len, fed)) == 1_000
     assert max(map(len, fed)) == 30
-
-
-def test_a_batch_is_bounded_in_documents_and_characters(monkeypatch):
-    monkeypatch.setattr(static_fit, "BATCH_CHARACTERS", 100)
-    texts = ["a" * 40] * 5 + ["b" * 500] + ["c"] * (BATCH + 1)
-    batches = list(static_fit._batches(iter(texts)))
-    assert [text for batch in batches for text in batch] == texts
-    assert [len(batch) for batch in batches] == [2, 2, 1, 1, 100, *[100] * 4, 13]
-    monkeypatch.setattr(static_fit, "BATCH_CHARACTERS", 10_000)
-    assert [len(batch) for batch in islice(static_fit._batches(iter(["c"] * (BATCH + 1))), 3)] == [BATCH, 1]

@@ -1,6 +1,7 @@
 """The first tokens of a text are those of the whole text."""
 
 import random
+from itertools import islice
 
 import psutil
 import pytest
@@ -14,7 +15,7 @@ from tokenizers.processors import TemplateProcessing
 from tokenizers.trainers import BpeTrainer, WordPieceTrainer
 
 from fineweb_mask.models.forward import tokens
-from fineweb_mask.models.forward.tokens import all_tokens, first_tokens, without_cache
+from fineweb_mask.models.forward.tokens import all_tokens, first_tokens, in_batches, without_cache
 
 CORPUS = ["the piano and the goal, harmony of strikers", "playing played player pianos unharmonious 1987-88"]
 
@@ -131,3 +132,11 @@ def test_a_model_that_is_not_bpe_is_left_alone(tokenizer):
     saved = tokenizer.to_str()
     without_cache(tokenizer)
     assert tokenizer.to_str() == saved
+
+
+def test_a_batch_is_bounded_in_documents_and_characters():
+    texts = ["a" * 40] * 5 + ["b" * 500] + ["c"] * 513
+    batches = list(in_batches(iter(texts), 100, 512))
+    assert [text for batch in batches for text in batch] == texts
+    assert [len(batch) for batch in batches] == [2, 2, 1, 1, 100, *[100] * 4, 13]
+    assert [len(batch) for batch in islice(in_batches(iter(["c"] * 513), 10_000, 512), 3)] == [512, 1]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fineweb_mask.models.quality.importance import BUCKETS, ImportanceWeights, NgramBuckets, bucket_of, log_ratios
+from fineweb_mask.models.quality.importance import BUCKETS, NgramBuckets, bucket_of, log_ratios
 
 
 def test_buckets_are_those_of_the_published_code():
@@ -25,13 +25,13 @@ def test_counts_are_of_unigrams_and_bigrams(text):
 def test_weights_are_zero_where_the_target_is_the_corpus():
     texts = ["some words of a corpus", "and other words"]
     counts = NgramBuckets().counts(texts)
-    assert not ImportanceWeights(log_ratios(counts, counts)).of(texts).any()
+    assert not NgramBuckets().log_weights(texts, log_ratios(counts, counts)).any()
 
 
 def test_a_weight_is_the_sum_of_log_ratios():
     target, corpus = ["a b", "a c"], ["a b", "d e f"]
     buckets = NgramBuckets()
-    weight = ImportanceWeights(log_ratios(buckets.counts(target), buckets.counts(corpus))).of(["a b d"])[0]
+    weight = buckets.log_weights(["a b d"], log_ratios(buckets.counts(target), buckets.counts(corpus)))[0]
     expected = 0.0
     for _ngram, in_target, in_corpus in [("a", 2, 1), ("b", 1, 1), ("d", 0, 1), ("a b", 1, 1), ("b d", 0, 0)]:
         expected += np.log(in_target / 6 + 1e-8) - np.log(in_corpus / 8 + 1e-8)
@@ -40,5 +40,5 @@ def test_a_weight_is_the_sum_of_log_ratios():
 
 
 def test_short_documents_have_minus_infinity():
-    weights = ImportanceWeights(np.zeros(BUCKETS), min_tokens=3).of(["two words", "now three words"])
+    weights = NgramBuckets().log_weights(["two words", "now three words"], np.zeros(BUCKETS), 3)
     assert weights.tolist() == [-np.inf, 0.0]

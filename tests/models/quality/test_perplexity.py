@@ -9,7 +9,7 @@ from fineweb_mask.models.errors import ModelError, SettingsError
 from fineweb_mask.models.probe.downstream import save_model
 from fineweb_mask.models.probe.language_model import make_model
 from fineweb_mask.models.probe.settings import PRESETS
-from fineweb_mask.models.quality.transformer import PERPLEXITY_BATCH_TOKENS, PerplexityScorer
+from fineweb_mask.models.quality.transformer import PerplexityScorer
 from fineweb_mask.models.settings.quality import PerplexityScorerSettings
 from fineweb_mask.models.witness.tokens import train_tokenizer
 
@@ -48,7 +48,7 @@ def reference(folder):
     return losses
 
 
-def load(folder, *, batch_tokens=PERPLEXITY_BATCH_TOKENS, **settings):
+def load(folder, *, batch_tokens=None, **settings):
     settings = PerplexityScorerSettings(model=str(folder), **settings)
     return PerplexityScorer(settings, str(folder), device="cpu", batch_tokens=batch_tokens)
 

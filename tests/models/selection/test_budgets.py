@@ -1,5 +1,7 @@
 """One price for all blocks: the total is exact, a richer block gives more, equal blocks give the same."""
 
+from dataclasses import asdict
+
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
@@ -125,7 +127,7 @@ def test_small_blocks_give_something(n, by):
     offers = offers_of([block(seed, n) for seed in range(4)], settings)
     budgets, _ = budgets_of(offers, settings)
     assert all(1 <= budget <= offer.available for budget, offer in zip(budgets, offers, strict=True))
-    assert [Offer.of_details(offer.details()) for offer in offers] == offers
+    assert [Offer.of_details(asdict(offer)) for offer in offers] == offers
 
 
 def test_price_selects_more_of_the_whole_than_fixed_shares():

@@ -17,7 +17,7 @@ from fineweb_mask.tasks.comparison.page import (
     write_comparison_page,
 )
 from fineweb_mask.tasks.comparison.variants import find_ranges, select_variant
-from fineweb_mask.tasks.selection.groups import group_name, grouped
+from fineweb_mask.tasks.selection.blocks import group_name, grouped
 from fineweb_mask.tasks.source.discovery import discover
 from tests.tasks.jobs import ranges_jobs, variant_job
 

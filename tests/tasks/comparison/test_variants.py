@@ -24,11 +24,11 @@ from fineweb_mask.tasks.comparison.variants import (
     select_variant,
     shared_settings,
 )
-from fineweb_mask.tasks.fit.targets import fit_targets
-from fineweb_mask.tasks.selection.groups import group_name, grouped
+from fineweb_mask.tasks.fit.models import fit_targets
+from fineweb_mask.tasks.selection.blocks import group_name, grouped
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
-from tests.tasks.fit.test_targets import EXAMPLES, job_of
+from tests.tasks.fit.test_models import EXAMPLES, job_of
 from tests.tasks.jobs import ranges_jobs, variant_job
 from tests.tasks.stage_files import newest
 

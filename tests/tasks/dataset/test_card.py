@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fineweb_mask.tasks.dataset.card import size_category
+from fineweb_mask.tasks.materialize import size_category
 from tests.tasks.conftest import HOSTILE_DUMPS, parts, read_card
 
 

@@ -13,9 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from fineweb_mask.flows.cli import app
-from fineweb_mask.tasks.dataset.publish import PROVENANCE
+from fineweb_mask.tasks.dataset.output import PROVENANCE, write_record
 from fineweb_mask.tasks.dataset.push import planned
-from fineweb_mask.tasks.dataset.record import write_record
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.workspace.manifest import is_whole, read_manifest
 from tests.tasks.hub_server import HubServer

@@ -21,8 +21,7 @@ import zstandard
 from fineweb_mask.models.columns import must_be_text, plain_type
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.schemas import FINEWEB
-from fineweb_mask.tasks.dataset.folders import folder_name
-from fineweb_mask.tasks.dataset.rows import common_schema
+from fineweb_mask.tasks.dataset.rows import common_schema, folder_name
 from fineweb_mask.tasks.storage.atomic import tree_files
 from tests.tasks.conftest import HOSTILE_DUMPS, materialize_again, parts, selected_rows, snapshot
 
@@ -68,7 +67,7 @@ def test_a_layout_that_no_column_has_is_refused(copied: Any) -> None:
 
 
 def test_a_layout_of_too_many_folders_is_refused(copied: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fineweb_mask.tasks.dataset.folders.MAX_FOLDERS", 3)
+    monkeypatch.setattr("fineweb_mask.tasks.dataset.rows.MAX_FOLDERS", 3)
     with pytest.raises(WorkspaceError, match=r"materialize\.layout: 'url' has 16 values, a folder each"):
         materialize_again(copied, layout="url")
 

@@ -16,8 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from fineweb_mask.tasks.dataset.publish import CARD, PROVENANCE
-from fineweb_mask.tasks.dataset.record import write_record
+from fineweb_mask.tasks.dataset.output import CARD, PROVENANCE, write_record
 from fineweb_mask.tasks.dataset.verify import (
     Verification,
     VerifyError,

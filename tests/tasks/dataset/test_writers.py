@@ -27,31 +27,29 @@ def rows(n: int, size: int = 100) -> pa.Table:
     return pa.table([texts, list(range(n)), [float("nan"), *[0.5] * (n - 1)]], schema=SCHEMA)
 
 
-def write(
-    folder: Path, table: pa.Table, batch: int, rows: int = writers.ROW_GROUP_ROWS, **settings: object
-) -> list[Path]:
+def write(folder: Path, table: pa.Table, batch: int, **settings: object) -> list[Path]:
     given = MaterializeSettings.model_validate(settings)
-    with WRITERS[given.format](folder, SCHEMA, given, row_group_rows=rows) as writer:
+    with WRITERS[given.format](folder, SCHEMA, given) as writer:
         for start in range(0, table.num_rows, batch):
             writer.write(table.slice(start, batch))
     return sorted(folder.iterdir())
 
 
 @pytest.mark.parametrize("format_", ["parquet", "jsonl.zst"])
-def test_bytes_do_not_depend_on_the_batches(tmp_path: Path, format_: str) -> None:
+def test_bytes_do_not_depend_on_the_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: str) -> None:
+    monkeypatch.setattr(writers, "ROW_GROUP_ROWS", 300)
     table = rows(4_000, 2_000)
-    found = [
-        write(tmp_path / str(batch), table, batch, 300, format=format_, file_size=MIB) for batch in (1, 77, 300, 4_000)
-    ]
+    found = [write(tmp_path / str(batch), table, batch, format=format_, file_size=MIB) for batch in (1, 77, 300, 4_000)]
     assert [path.name for path in found[0]] == [f"part-{index:05d}.{format_}" for index in range(len(found[0]))]
     assert len(found[0]) > 2
     for paths in found[1:]:
         assert [path.read_bytes() for path in paths] == [path.read_bytes() for path in found[0]]
 
 
-def test_row_groups_and_files_have_their_size(tmp_path: Path) -> None:
+def test_row_groups_and_files_have_their_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writers, "ROW_GROUP_ROWS", 300)
     table = rows(4_000, 2_000)
-    paths = write(tmp_path, table, 500, 300, file_size=MIB)
+    paths = write(tmp_path, table, 500, file_size=MIB)
     groups = [pq.ParquetFile(path).metadata.row_group(i).num_rows for path in paths for i in range(_groups(path))]
     assert groups == [300] * 13 + [100]
     sizes = [path.stat().st_size for path in paths]
@@ -73,8 +71,9 @@ def test_a_row_group_of_long_texts_ends_early(tmp_path: Path, monkeypatch: pytes
         assert groups == [3, 2, 3, 1]  # each ends with the row that brings it to 10,000 bytes
 
 
-def test_lines_are_objects_that_any_reader_takes(tmp_path: Path) -> None:
-    [path] = write(tmp_path, rows(50), 7, 8, format="jsonl.zst")
+def test_lines_are_objects_that_any_reader_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writers, "ROW_GROUP_ROWS", 8)
+    [path] = write(tmp_path, rows(50), 7, format="jsonl.zst")
     with zstandard.open(path, "rt", encoding="utf-8") as stream:  # reads the first frame only
         found = [json.loads(line) for line in stream]
     assert [list(row) for row in found] == [SCHEMA.names] * 50
@@ -101,13 +100,14 @@ def test_a_line_longer_than_duckdb_reads_by_itself_is_read_back(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("format_", ["parquet", "jsonl.zst"])
-def test_an_error_closes_the_file(tmp_path: Path, format_: str) -> None:
-    settings = MaterializeSettings(format=format_)
-    writer = WRITERS[format_](tmp_path, SCHEMA, settings, row_group_rows=5)
+def test_an_error_closes_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: str) -> None:
+    monkeypatch.setattr(writers, "ROW_GROUP_ROWS", 5)
+    writer = WRITERS[format_](tmp_path, SCHEMA, MaterializeSettings(format=format_))
     with contextlib.suppress(ValueError), writer:
         writer.write(rows(12))
         raise ValueError
-    assert writer._size() == -1
+    assert list(tmp_path.iterdir())
+    assert writer._sink is None
 
 
 @pytest.mark.parametrize("layout", ["dump", "url"])

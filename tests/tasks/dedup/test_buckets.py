@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fineweb_mask.models.errors import WorkspaceError
-from fineweb_mask.tasks.dedup import buckets, sorted_rows
+from fineweb_mask.tasks.dedup import buckets, sort
 from fineweb_mask.tasks.dedup.buckets import BucketJob, bucket_jobs, find_in_bucket
 from fineweb_mask.tasks.dedup.sort import sort_rows
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
@@ -74,17 +74,17 @@ def test_two_buckets_at_once_share_the_memory_limit(tmp_path: Path, monkeypatch:
     """They take turns: DuckDB uses all cores for one."""
     made = repeats_jobs(Workspace(tmp_path), TEXTS, 4)
     open_ones, most = [0], [0]
-    database = buckets._database
+    database = buckets.spilling_database
 
     @contextmanager
-    def counted(job):
-        with database(job) as connection:
+    def counted(*given):
+        with database(*given) as connection:
             open_ones[0] += 1
             most[0] = max(most[0], open_ones[0])
             yield connection
             open_ones[0] -= 1
 
-    monkeypatch.setattr(buckets, "_database", counted)
+    monkeypatch.setattr(buckets, "spilling_database", counted)
     with ThreadPoolExecutor(4) as pool:
         assert not any(file.cached for file in pool.map(find_in_bucket, made))
     assert most == [1]
@@ -110,7 +110,7 @@ def test_too_little_memory_is_told_with_the_setting(tmp_path: Path) -> None:
 
 def test_a_bucket_is_given_no_more_than_its_own_hashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And of the files, no row group that lies outside its range."""
-    monkeypatch.setattr(sorted_rows, "ROW_GROUP_ROWS", 64)
+    monkeypatch.setattr(sort, "ROW_GROUP_ROWS", 64)
     workspace = Workspace(tmp_path)
     made = repeats_jobs(workspace, TEXTS, 16)
     read: list[int] = []

@@ -12,14 +12,13 @@ from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.schemas import DUPLICATES
 from fineweb_mask.models.settings import IngestSettings, SourceSettings
 from fineweb_mask.tasks import ingest
-from fineweb_mask.tasks.dedup import duplicates, lists
-from fineweb_mask.tasks.dedup.arrivals import in_order_of_arrival, remember_arrivals
-from fineweb_mask.tasks.dedup.duplicates import DedupJob, dedup, no_duplicates
+from fineweb_mask.tasks.dedup import duplicates
+from fineweb_mask.tasks.dedup.duplicates import DedupJob, dedup, in_order_of_arrival, no_duplicates, remember_arrivals
 from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.workspace.listing import Listing, update_index
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey, digest
 from fineweb_mask.tasks.workspace.shard_files import NO_FILE, duplicate_rows
-from fineweb_mask.tasks.workspace.stage_parquet import read_key, stage_file_writer
+from fineweb_mask.tasks.workspace.stage_parquet import read_stage_footer, stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.conftest import Bucket
 from tests.tasks.dedup.hashed import expected, listed, write_documents
@@ -107,9 +106,9 @@ def test_names_tell_what_is_in_the_files(tmp_path: Path) -> None:
     for file in job.shard_files() or []:
         assert file.fingerprint == digest([file.name, expected(TEXTS)[file.name]])
         if file.path:
-            key = read_key(workspace.root / file.path)
-            assert key is not None
-            assert workspace.root / file.path == workspace.shard_path("duplicates", file.name, key)
+            found = read_stage_footer(workspace.root / file.path)
+            assert found is not None
+            assert workspace.root / file.path == workspace.shard_path("duplicates", file.name, found.key)
     assert job.paths() == [job.summary, *(workspace.root / file.path for file in job.shard_files() or [] if file.path)]
 
 
@@ -140,7 +139,7 @@ def test_a_lost_file_is_made_again_from_what_the_buckets_found(tmp_path: Path, d
     else:
         path.write_bytes(path.read_bytes()[:-20])
     assert job.shard_files() is None
-    assert job.current(Listing.of(workspace)) is None
+    assert job.current(Listing(workspace)) is None
     again = dedup(job)
     assert not again.cached
     assert again.fingerprint == first.fingerprint
@@ -160,9 +159,9 @@ def test_a_listing_finds_the_files_without_opening_them(
     dedup(job)
     if indexed:
         update_index(workspace)
-    listing = Listing.of(workspace)
+    listing = Listing(workspace)
     files = job.shard_files()
-    monkeypatch.setattr(lists, "size_of", lambda _: pytest.fail("a file was looked at"))
+    monkeypatch.setattr(duplicates, "size_of", lambda _: pytest.fail("a file was looked at"))
     assert job.shard_files(listing) == files
     assert job.current(listing) is not None
 
@@ -183,7 +182,7 @@ def test_files_of_an_earlier_version_are_taken_as_they_are(tmp_path: Path) -> No
     dedup(job)
     assert path.read_bytes() == before
     assert job.current() is not None
-    assert job.current(Listing.of(other)) is not None
+    assert job.current(Listing(other)) is not None
     assert listed(job) == expected(TEXTS)
 
 
@@ -260,3 +259,39 @@ def test_ingested_texts_are_compared_without_case_and_white_space(
     dedup(job)
     assert listed(job) == {"a": [], "b": [1], "c": [0, 2, 3], "empty": []}
     assert dedup(job).cached
+
+
+def test_without_a_memory_the_order_of_shards_is_that_of_the_names(tmp_path: Path) -> None:
+    assert in_order_of_arrival(Workspace(tmp_path), ["c", "a", "b"]) == ["a", "b", "c"]
+
+
+def test_new_shards_come_after_those_before_them(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path)
+    remember_arrivals(workspace, ["b", "d"])
+    assert in_order_of_arrival(workspace, ["e", "d", "c", "b", "a"]) == ["b", "d", "a", "c", "e"]
+    remember_arrivals(workspace, in_order_of_arrival(workspace, ["a", "b", "c", "d"]))
+    assert in_order_of_arrival(workspace, ["a", "b", "c", "d", "0"]) == ["b", "d", "a", "c", "0"]
+
+
+def test_a_shard_that_is_gone_keeps_its_place(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path)
+    remember_arrivals(workspace, ["b", "a"])
+    remember_arrivals(workspace, ["a"])
+    assert in_order_of_arrival(workspace, ["a"]) == ["a"]
+    assert in_order_of_arrival(workspace, ["a", "b"]) == ["b", "a"]
+
+
+def test_what_is_remembered_is_written_only_if_it_grows(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path)
+    remember_arrivals(workspace, ["a", "b"])
+    first = workspace.arrivals.stat().st_mtime_ns
+    remember_arrivals(workspace, ["b", "a"])
+    assert workspace.arrivals.stat().st_mtime_ns == first
+
+
+@pytest.mark.parametrize("content", ["", "{", "3", "null"])
+def test_a_damaged_memory_of_arrivals_is_none(tmp_path: Path, content: str) -> None:
+    workspace = Workspace(tmp_path)
+    workspace.fitted.mkdir(parents=True)
+    workspace.arrivals.write_text(content)
+    assert in_order_of_arrival(workspace, ["b", "a"]) == ["a", "b"]

@@ -13,8 +13,7 @@ from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.schemas import documents_schema
 from fineweb_mask.models.settings.source import MinHashSettings
 from fineweb_mask.tasks.dedup.buckets import find_in_bucket
-from fineweb_mask.tasks.dedup.duplicates import duplicates_of, no_duplicates
-from fineweb_mask.tasks.dedup.near_duplicates import NearDedupJob, near_dedup
+from fineweb_mask.tasks.dedup.duplicates import NearDedupJob, duplicates_of, near_dedup, no_duplicates
 from fineweb_mask.tasks.dedup.sort import SortJob, sort_rows
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.shard_files import NEAR, duplicate_rows

@@ -1,17 +1,27 @@
-"""The sorted hashes of a shard: all of them, in order, without its texts."""
+"""The sorted hashes of a shard, all of them, in order, without its texts; of a range, a reader takes its row groups."""
 
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fineweb_mask.models.schemas import HASHES
-from fineweb_mask.tasks.dedup.sort import sort_rows
-from fineweb_mask.tasks.storage.remote.remote_file import RemoteFile
+from fineweb_mask.models.dedup.semantic import cluster_centres, clusters_of, first_similar
+from fineweb_mask.models.schemas import HASHES, REPEATS, embeddings_schema
+from fineweb_mask.models.settings.source import SemanticSettings
+from fineweb_mask.tasks.dedup import sort
+from fineweb_mask.tasks.dedup.buckets import BucketJob, bucket_jobs, find_in_bucket
+from fineweb_mask.tasks.dedup.sort import CentresJob, SortJob, fit_cluster_centres, read_range, sort_rows, write_sorted
+from fineweb_mask.tasks.storage.parquet import VerifiedFile
+from fineweb_mask.tasks.storage.remote.filesystem import RemoteFile
+from fineweb_mask.tasks.workspace.references import StageFile, StageKey
+from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.conftest import Bucket
 from tests.tasks.dedup.hashed import text_hash, write_documents
 from tests.tasks.jobs import hash_jobs
+from tests.tasks.stage_files import KEY
 
 
 @pytest.mark.parametrize("texts", [[], [7], list(range(20_000))], ids=len)
@@ -54,3 +64,176 @@ def test_another_machine_downloads_no_text(bucket: Bucket, tmp_path: Path, monke
     assert sort_rows(job).rows == len(texts)
     assert sum(taken) > 0
     assert not (workspace.root / documents.path).exists()
+
+
+def write(workspace: Workspace, values: list[int]) -> StageFile:
+    path = workspace.shard_path("repeats", "a", KEY)
+    rows = pa.array(range(len(values)), pa.uint32())
+    write_sorted(path, REPEATS, KEY, [pa.record_batch([pa.array(values, pa.uint32()), rows], schema=REPEATS)])
+    file = current_parquet(workspace, path, "a", KEY)
+    assert file is not None
+    return file
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "groups"),
+    [(0, 98, "0123"), (0, 2, "0"), (0, 3, "01"), (3, 3, "01"), (4, 4, "1"), (6, 7, "1"), (7, 7, ""), (8, 8, "23")],
+)
+def test_the_rows_of_the_range_come_from_its_row_groups_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int, last: int, groups: str
+) -> None:
+    monkeypatch.setattr(sort, "ROW_GROUP_ROWS", 3)
+    workspace = Workspace(tmp_path)
+    values = [1, 2, 3, 3, 4, 6, 8, 8, 8, 8, 20]
+    file, read = write(workspace, values), list[int]()
+    of_groups = VerifiedFile.read_row_groups
+    monkeypatch.setattr(
+        VerifiedFile, "read_row_groups", lambda self, places: (read.extend(places), of_groups(self, places))[1]
+    )
+    rows = read_range(workspace, file, first, last)["row"].to_pylist()
+    assert rows == [row for row, value in enumerate(values) if first <= value <= last]
+    assert read == [int(group) for group in groups]
+
+
+@pytest.mark.parametrize("rows", [0, 1, 8_192, 8_193])
+def test_everything_is_read_where_the_range_is_everything(tmp_path: Path, rows: int) -> None:
+    workspace = Workspace(tmp_path)
+    table = read_range(workspace, write(workspace, list(range(rows))), 0, rows + 1)
+    assert table.schema.equals(REPEATS)
+    assert table["row"].to_pylist() == list(range(rows))
+
+
+def test_at_a_url_a_small_range_is_a_small_download(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 100_000
+    hashes = np.random.default_rng(0).bytes(16 * count)
+    columns = [[hashes[at : at + 16] for at in range(0, 16 * count, 16)], range(count)]
+    table = pa.table(
+        [pa.array(values, field.type) for values, field in zip(columns, HASHES, strict=True)], schema=HASHES
+    )
+    table = table.sort_by("content_hash")
+    here = Workspace(f"{bucket.url}/ws", tmp_path / "here")
+    path = here.shard_path("hashes", "a", KEY)
+    write_sorted(path, HASHES, KEY, table.combine_chunks().to_batches())
+    file = current_parquet(here, path, "a", KEY)
+    assert file is not None
+    path.unlink()  # as on another machine
+
+    taken = []
+    readinto = RemoteFile.readinto
+    monkeypatch.setattr(RemoteFile, "readinto", lambda *given: (taken.append(readinto(*given)), taken[-1])[1])
+    found = read_range(here, file, b"\x80" + bytes(15), b"\x80" + b"\xff" * 15)
+    assert found.to_pylist() == [row for row in table.to_pylist() if row["content_hash"][:1] == b"\x80"]
+    assert sum(taken) < 0.25 * file.bytes
+    assert not path.exists()
+
+
+def test_a_file_that_is_gone_is_named(tmp_path: Path) -> None:
+    file = write(Workspace(tmp_path), [1])
+    with pytest.raises(FileNotFoundError, match="repeats/a"):
+        read_range(Workspace(tmp_path / "elsewhere"), file, 0, 9)
+
+
+SETTINGS = SemanticSettings(threshold=0.95, cells=4)
+ROWS, DIMENSIONS = 500, 16
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    return Workspace(tmp_path / "workspace")
+
+
+@pytest.fixture
+def vectors() -> np.ndarray:
+    """Three shards of vectors, of which some repeat those of other shards nearly."""
+    random = np.random.default_rng(0)
+    found = random.normal(size=(3, ROWS, DIMENSIONS))
+    found[1, :50] = found[0, 100:150] + 0.02 * random.normal(size=(50, DIMENSIONS))
+    found[2, 7:17] = found[2, 27:37]
+    return found.astype(np.float16)
+
+
+def embeddings(workspace: Workspace, vectors: np.ndarray) -> list[StageFile]:
+    files = []
+    for name, shard in zip("abc", vectors, strict=True):
+        key = StageKey(stage="embed", version=1, settings="", inputs=name)
+        path, schema = workspace.shard_path("embeddings", name, key), embeddings_schema(DIMENSIONS, "float16")
+        lists = pa.FixedSizeListArray.from_arrays(
+            pa.array(shard.reshape(-1)), type=schema.field("embedding").type, mask=pa.array(np.arange(ROWS) == 3)
+        )
+        with stage_file_writer(path, schema, key) as writer:
+            writer.write(pa.record_batch([pa.array(np.arange(ROWS), pa.uint32()), lists], schema=schema))
+            writer.details = {"dimensions": DIMENSIONS}
+        files.append(current_parquet(workspace, path, name, key))
+    return files
+
+
+def ordered(workspace: Workspace, vectors: np.ndarray) -> tuple[np.ndarray, list[StageFile]]:
+    root, files = str(workspace.root), embeddings(workspace, vectors)
+    fitting = CentresJob(root=root, embeddings=files[:1], model="m", settings=SETTINGS)
+    centres = fit_cluster_centres(fitting)
+    return np.load(fitting.path), [sort_rows(sort_job(root, file, centres)) for file in files]
+
+
+def sort_job(root: str, file: StageFile, centres: StageFile) -> SortJob:
+    return SortJob(root=root, by="cells", file=file, semantic=SETTINGS, centres=centres)
+
+
+def test_clusters_hold_every_vector_once_in_their_order(workspace, vectors):
+    centres, cells = ordered(workspace, vectors)
+    assert centres.shape == (2, DIMENSIONS)  # of 499 documents
+    for file, shard in zip(cells, vectors, strict=True):
+        table = pq.read_table(workspace.resolve(file))
+        assert sorted(table["row"].to_pylist()) == [row for row in range(ROWS) if row != 3]
+        keys = table["key"].to_numpy()
+        assert (np.diff(keys.astype(object)) >= 0).all()
+        units = shard.astype(np.float32) / np.linalg.norm(shard.astype(np.float32), axis=1, keepdims=True)
+        own = clusters_of(units[table["row"].to_numpy()], centres)
+        assert keys.tolist() == [int(cell) * ((2**64 - 1) // 2) for cell in own]
+
+
+def similar_jobs(workspace: Workspace, rows: list[StageFile], dimensions: int) -> list[BucketJob]:
+    threshold = SETTINGS.threshold
+    return bucket_jobs(str(workspace.root), "similar", rows, "1GB", threshold=threshold, dimensions=dimensions)
+
+
+@pytest.mark.parametrize("buckets", [1, 2, 8])
+def test_near_duplicates_of_all_shards_are_found_in_any_number_of_buckets(workspace, vectors, buckets):
+    centres, cells = ordered(workspace, vectors)
+    dimensions = buckets * 2**31 // (2 * sum(file.rows for file in cells))  # as if there were so many
+    jobs = similar_jobs(workspace, cells, dimensions)
+    assert len(jobs) == buckets
+    found = pa.concat_tables(pq.read_table(workspace.resolve(find_in_bucket(job))) for job in jobs).to_pydict()
+    pairs = dict(zip(found["document"], found["twin"], strict=True))
+    places = [(shard, row) for shard in range(3) for row in range(ROWS) if row != 3]
+    units = np.stack([vectors[shard, row].astype(np.float32) for shard, row in places])
+    units /= np.linalg.norm(units, axis=1, keepdims=True)
+    own = clusters_of(units, centres)
+    expected = {}
+    for cell in range(len(centres)):
+        members = np.flatnonzero(own == cell)
+        for document, twin in zip(*first_similar(units[members], 0.95), strict=True):
+            (shard, row), (other, twin_row) = places[members[document]], places[members[twin]]
+            expected[shard * 2**32 + row] = other * 2**32 + twin_row
+    assert pairs == expected
+    assert len(pairs) >= 55
+    assert pairs[2 * 2**32 + 27] == 2 * 2**32 + 7
+
+
+def test_the_threshold_is_in_the_keys_of_what_depends_on_it(workspace, vectors):
+    root, [file, *_] = str(workspace.root), embeddings(workspace, vectors)
+    centres = fit_cluster_centres(CentresJob(root=root, embeddings=[file], model="m", settings=SETTINGS))
+    job = sort_job(root, file, centres)
+    other = SETTINGS.model_copy(update={"threshold": 0.9})
+    assert job.model_copy(update={"semantic": other}).key != job.key
+    fitting = CentresJob(root=root, embeddings=[file], model="m", settings=other)
+    assert fitting.key == CentresJob(root=root, embeddings=[file], model="m", settings=SETTINGS).key
+
+
+def test_no_documents_are_no_near_duplicates(workspace, vectors):
+    centres = cluster_centres(np.eye(DIMENSIONS, dtype=np.float32), 1, 0)
+    assert centres.shape == (1, DIMENSIONS)
+    _, cells = ordered(workspace, vectors)
+    [job] = similar_jobs(workspace, cells[:1], DIMENSIONS)
+    assert find_in_bucket(job).rows == 0

@@ -20,8 +20,8 @@ from fineweb_mask.models.settings.quality import (
     TrainQualitySettings,
 )
 from fineweb_mask.tasks.fit.train_quality import (
+    TrainedMetrics,
     TrainQualityJob,
-    describe,
     remove_unfinished,
     split,
     train_quality,
@@ -61,7 +61,7 @@ def output(tmp_path):
 def test_model_metrics_and_plot_are_written_beside_each_other(settings, output):
     steps = []
     trained = train_quality(TrainQualityJob.of(output, settings), steps.append)
-    metrics = describe(trained.details)
+    metrics = TrainedMetrics.model_validate(trained.details)
     assert sorted(path.name for path in output.parent.iterdir()) == [
         "model.bin",
         "model.manifest.json",
@@ -93,7 +93,7 @@ def test_the_same_is_not_trained_again(settings, labels, output, tmp_path):
         )
     )
     assert (first.cached, again.cached) == (False, True)
-    assert describe(again.details) == describe(first.details)
+    assert TrainedMetrics.model_validate(again.details) == TrainedMetrics.model_validate(first.details)
     output.unlink()
     assert not train_quality(TrainQualityJob.of(output, settings)).cached
 
@@ -142,7 +142,7 @@ def test_no_held_out_text_is_trained_on(settings, labels, output, monkeypatch):
     monkeypatch.setattr(
         module.FastTextScorer, "score", lambda self, held: (seen.update(held=held), score(self, held))[1]
     )
-    metrics = describe(train_quality(TrainQualityJob.of(output, settings)).details)
+    metrics = TrainedMetrics.model_validate(train_quality(TrainQualityJob.of(output, settings)).details)
     assert metrics.dropped == {"same text": 120}
     assert not seen["train"] & {content_hash(text) for text in seen["held"]}
     assert len(seen["train"]) + len(seen["held"]) == 120
@@ -173,7 +173,7 @@ def test_a_teacher_s_scores_are_the_labels_and_are_kept(settings, labels, output
         }
     )
     steps = []
-    metrics = describe(train_quality(TrainQualityJob.of(output, taught), steps.append).details)
+    metrics = TrainedMetrics.model_validate(train_quality(TrainQualityJob.of(output, taught), steps.append).details)
     assert metrics.labels == 100
     assert metrics.held_out.roc_auc > 0.95
     assert ("scoring with the teacher", 100, 100) in steps
@@ -197,7 +197,7 @@ def test_an_edu_model_teaches(settings, labels, output, tmp_path, save_regressio
             "teacher": TeacherSettings(scorer=scorer),
         }
     )
-    metrics = describe(train_quality(TrainQualityJob.of(output, taught)).details)
+    metrics = TrainedMetrics.model_validate(train_quality(TrainQualityJob.of(output, taught)).details)
     table = pq.read_table(output.with_suffix(".teacher.parquet"))
     assert table["text"].to_pylist() == texts
     np.testing.assert_allclose(table["score"].to_numpy(), scores, atol=2e-5)
@@ -237,7 +237,7 @@ def test_autotune_finds_a_model(settings, output):
     training = FastTextTrainingSettings(autotune_seconds=2)
     job = TrainQualityJob.of(output, settings.model_copy(update={"training": training}))
     assert isinstance(job, TrainQualityJob)
-    assert describe(train_quality(job).details).held_out.roc_auc > 0.9
+    assert TrainedMetrics.model_validate(train_quality(job).details).held_out.roc_auc > 0.9
 
 
 def test_what_a_killed_training_left_is_removed_and_nothing_else(tmp_path):

@@ -19,10 +19,11 @@ from fineweb_mask.models.errors import ModelError
 from fineweb_mask.models.quality.registry import load_scorer
 from fineweb_mask.tasks import score
 from fineweb_mask.tasks.fit import models as fit
-from fineweb_mask.tasks.inference.scorers import QualityModel, load_models
-from fineweb_mask.tasks.inference.scoring_pool import (
+from fineweb_mask.tasks.inference.scorers import (
     ROWS_WORTH_PROCESSES,
+    QualityModel,
     ScoringError,
+    load_models,
     score_batches,
     useful_processes,
 )
@@ -155,7 +156,7 @@ import os, signal, sys
 from pathlib import Path
 import pyarrow as pa
 from fineweb_mask.tasks.inference.scorers import QualityModel
-from fineweb_mask.tasks.inference.scoring_pool import score_batches
+from fineweb_mask.tasks.inference.scorers import score_batches
 from fineweb_mask.tasks.processes import workers
 from fineweb_mask.tasks.workspace.workspace import Workspace
 

@@ -10,7 +10,7 @@ from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.tasks.comparison.variants import VariantJob, select_variant
 from fineweb_mask.tasks.probe.held_out import HeldOutJob, hold_out
 from fineweb_mask.tasks.probe.training import TokenizerJob, TokensJob, TrainJob, make_tokenizer, tokenize, train_model
-from fineweb_mask.tasks.selection.groups import grouped
+from fineweb_mask.tasks.selection.blocks import grouped
 from fineweb_mask.tasks.source.discovery import find_files
 from fineweb_mask.tasks.workspace.references import StageFile
 

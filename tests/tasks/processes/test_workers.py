@@ -5,13 +5,13 @@ import threading
 import pytest
 
 from fineweb_mask.models.runtime.stopping import StoppedError
-from fineweb_mask.tasks.processes import text_worker
+from fineweb_mask.tasks.processes import texts
 from fineweb_mask.tasks.processes import workers as module
-from fineweb_mask.tasks.processes.text_worker import NO_TEXT
+from fineweb_mask.tasks.processes.texts import NO_TEXT
 from fineweb_mask.tasks.processes.workers import WorkerProcessError, Workers, cores, end_workers, running_workers
 
 pytest.importorskip("trafilatura")
-EXTRACT = (text_worker.__name__, '"extract"')
+EXTRACT = (texts.__name__, '"extract"')
 
 
 @pytest.fixture

@@ -26,10 +26,10 @@ KINDS = {
     "histogram of nothing": lambda names: charts.histogram(
         names[0], names[1], 1 - EDGES[::-1] / 4, {"n": np.zeros(20, dtype=int)}, logarithmic=True
     ),
-    "retention": lambda names: charts.retention(names[0], [Share(name, 10, 3) for name in names], note=names[2]),
+    "retention": lambda names: charts.retention(names[0], [Share(name, 10, 3) for name in names]),
     "retention of nothing": lambda names: charts.retention(names[0], []),
-    "bars": lambda names: charts.bars(names[0], "s", [Bar(name, 2.0, 0.5) for name in names], note=names[1]),
-    "one bar": lambda names: charts.bars(names[0], "s", [Bar("a", 12345.6)]),
+    "bars": lambda names: charts.bars(names[0], "s", [Bar(name, 2.0, 0.5) for name in names], form=str, note=names[1]),
+    "one bar": lambda names: charts.bars(names[0], "s", [Bar("a", 12345.6)], form="{:,.0f}".format),
     "lines": lambda names: charts.lines(
         names[0],
         "step",
@@ -37,7 +37,6 @@ KINDS = {
         [Series(name, [1, 2, 3], [3, 1, 2], marked=[1], labels=names[:3]) for name in names],
         levels=dict.fromkeys(names, 4.0),
         note=names[0],
-        logarithmic=True,
     ),
     "map": lambda names: charts.scatter_map(
         names[0], "x", "y", dict.fromkeys(names, NORMAL), labels=[MapLabel(0, 0, name) for name in names]
@@ -110,7 +109,7 @@ def test_threads_that_draw_leave_no_files_open() -> None:
 
         def draw() -> None:
             together.wait()
-            charts.bars("a title", "x", [Bar("a", 1.0)])
+            charts.bars("a title", "x", [Bar("a", 1.0)], form=str)
 
         with ThreadPoolExecutor(threads) as pool:
             for drawn in [pool.submit(draw) for _ in range(threads)]:

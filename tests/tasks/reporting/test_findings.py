@@ -11,6 +11,7 @@ from fineweb_mask.tasks.reporting.findings import findings
 from fineweb_mask.tasks.reporting.geometry import Diversity, Geometry, Map
 from fineweb_mask.tasks.reporting.page import Finding
 from fineweb_mask.tasks.reporting.samples import Sample
+from fineweb_mask.tasks.reporting.templating import anchor_of
 from fineweb_mask.tasks.workspace.records.counts import Counts
 
 RECIPE = {"source": {"path": "pages"}, "quality": {"scorers": [{"kind": "column"}]}}
@@ -64,7 +65,7 @@ def test_a_selection_without_trouble_says_so() -> None:
     assert quality == "The median quality is +0.50 standard deviations, +0.50 of all that was eligible."
     assert diverse.startswith("It is more diverse than a random subset of its size: an effective rank of 55, 50")
     assert last.startswith("Nothing stands out")
-    assert found[0].anchor == "distance-from-the-optimum"
+    assert anchor_of(found[0].section) == "distance-from-the-optimum"
 
 
 @pytest.mark.parametrize(

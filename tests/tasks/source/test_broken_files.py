@@ -9,7 +9,7 @@ import pytest
 
 from fineweb_mask.models.settings import IngestSettings, SourceSettings
 from fineweb_mask.tasks.ingest import ingest
-from fineweb_mask.tasks.source.column_types import settle
+from fineweb_mask.tasks.source.columns import settle
 from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.workspace import Workspace

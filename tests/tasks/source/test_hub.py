@@ -20,13 +20,12 @@ from fineweb_mask.flows.commands._common import WRONG_USAGE
 from fineweb_mask.flows.processes.environment import ENVIRONMENT_DEFAULTS
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance, verify
-from fineweb_mask.tasks.source.discovery import SourceError, discover
-from fineweb_mask.tasks.source.hub import pin_commit
+from fineweb_mask.tasks.source.discovery import SourceError, discover, pin_commit
 from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.storage.remote import retries
 from fineweb_mask.tasks.storage.remote.errors import ChangedError, RemoteError
-from fineweb_mask.tasks.storage.remote.remote_file import RemoteFile
+from fineweb_mask.tasks.storage.remote.filesystem import RemoteFile
 from tests.tasks.conftest import document, write_rows
 from tests.tasks.hub_server import SIGNATURE, UNRANGED, HubServer
 

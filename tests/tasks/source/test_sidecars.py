@@ -23,7 +23,7 @@ def shard(relative="en/000.jsonl.gz"):
 
 def read(path, rows=3, **changes):
     settings = SidecarScorerSettings(path=path, **changes)
-    return read_sidecar(Sidecars.of(settings, by_content=False).beside(shard()), settings, rows)
+    return read_sidecar(Sidecars(settings, by_content=False).beside(shard()), settings, rows)
 
 
 def write(folder, suffix, records):
@@ -110,7 +110,7 @@ def test_a_changed_file_has_another_fingerprint_by_content_if_asked(tmp_path):
     path = tmp_path / "en" / "000.npy"
 
     def fingerprint(*, by_content):
-        return Sidecars.of(settings, by_content=by_content).beside(shard()).fingerprint
+        return Sidecars(settings, by_content=by_content).beside(shard()).fingerprint
 
     before = [fingerprint(by_content=way) for way in (False, True)]
     os.utime(path, ns=(1, 1))
@@ -124,5 +124,5 @@ def test_names_may_begin_before_the_shard_s(tmp_path):
     write(tmp_path, ".npy", np.ones(3))
     (tmp_path / "en" / "000.npy").rename(tmp_path / "topic-000.npy")
     settings = SidecarScorerSettings(path=f"{tmp_path}/topic-{{shard}}.npy")
-    found = Sidecars.of(settings, by_content=False).beside(shard("000.parquet"))
+    found = Sidecars(settings, by_content=False).beside(shard("000.parquet"))
     assert read_sidecar(found, settings, 3).tolist() == [1.0, 1.0, 1.0]

@@ -1,12 +1,23 @@
-"""Readers see a complete file or folder, or none."""
+"""Readers see a complete file or folder, or none; errors of a full disk say what was done, and what to do."""
 
+import errno
 import os
+import re
 from pathlib import Path
 
+import duckdb
 import pytest
+from safetensors import SafetensorError
 
 from fineweb_mask.models.errors import WorkspaceError
-from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, make_folder, tree_files, written_beside
+from fineweb_mask.tasks.storage.atomic import (
+    atomic_folder,
+    atomic_write,
+    disk_errors_explained,
+    make_folder,
+    tree_files,
+    written_beside,
+)
 from tests.tasks.stage_files import fail_after
 
 
@@ -55,3 +66,22 @@ def test_nothing_is_written_in_a_folder_that_was_moved_away(tmp_path: Path) -> N
         make_folder(tmp_path / "elsewhere")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["away", "elsewhere"]
     make_folder(workspace)
+
+
+def test_errors_of_a_full_disk_and_a_used_up_quota_say_what_was_done_and_what_to_do(tmp_path: Path) -> None:
+    def explained(error: Exception) -> str:
+        with pytest.raises(WorkspaceError) as found, disk_errors_explained(tmp_path, "embed a"):
+            raise error
+        return str(found.value)
+
+    path = str(tmp_path / "x.parquet")
+    full = explained(OSError(errno.ENOSPC, "No space left on device", path))
+    assert re.match(rf"embed a: {re.escape(path)}: No space left on device \(more than the [\d,]+ bytes", full)
+    quota = explained(OSError(errno.EDQUOT, "Disk quota exceeded", path))
+    assert quota.startswith(f"embed a: {path}: Disk quota exceeded: free some space there")
+    of_duckdb = explained(duckdb.IOException(f'IO Error: Could not write file "{path}": No space left on device'))
+    assert of_duckdb.startswith(f"embed a: {tmp_path}: No space left on device (more than")
+    of_safetensors = explained(SafetensorError("I/O error: No space left on device (os error 28)"))
+    assert of_safetensors.startswith(f"embed a: {tmp_path}: No space left on device (more than")
+    with pytest.raises(OSError, match="Input/output"), disk_errors_explained(tmp_path):
+        raise OSError(errno.EIO, "Input/output error")

@@ -6,10 +6,9 @@ import pytest
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.runtime.stopping import StoppedError
 from fineweb_mask.models.settings.output import ExportSettings
-from fineweb_mask.tasks.dataset.record import digest_on_card, record_digest
-from fineweb_mask.tasks.export import ExportJob
-from fineweb_mask.tasks.training_files import folder as module
-from fineweb_mask.tasks.training_files.folder import write_export
+from fineweb_mask.tasks import export as module
+from fineweb_mask.tasks.dataset.output import digest_on_card, record_digest
+from fineweb_mask.tasks.export import ExportJob, write_export
 from fineweb_mask.tasks.workspace.manifest import is_whole, read_manifest
 
 pytest.importorskip("datatrove.pipeline.tokens")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fineweb_mask.models.settings.output import ExportSettings
 from fineweb_mask.tasks.dataset.verify import VerifyError, find_dataset, read_provenance
 from fineweb_mask.tasks.storage.parquet import DamagedFileError
-from fineweb_mask.tasks.training_files.order import ROW_GROUP, divide, random_keys, write_documents
+from fineweb_mask.tasks.training_files import ROW_GROUP, divide, random_keys, write_documents
 
 
 def written(files):

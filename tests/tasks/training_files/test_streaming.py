@@ -2,8 +2,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fineweb_mask.models.settings.output import ExportSettings
-from fineweb_mask.tasks.training_files.order import write_documents
-from fineweb_mask.tasks.training_files.streaming import WriterError, write_litdata, write_mds
+from fineweb_mask.tasks.training_files import WriterError, write_documents, write_shards
 
 
 @pytest.fixture(scope="module")
@@ -16,7 +15,7 @@ def documents(dataset, tmp_path_factory):
 def test_mds_holds_the_same_documents_in_order(documents, tmp_path):
     streaming = pytest.importorskip("streaming", exc_type=ImportError)
     files, rows = documents
-    write_mds(files, ExportSettings(format="mds", file_size=2**16), tmp_path / "a")
+    write_shards(files, ExportSettings(format="mds", file_size=2**16), tmp_path / "a")
     read = streaming.StreamingDataset(local=str(tmp_path / "a"), batch_size=1)
     assert [read[number] for number in range(len(read))] == rows
 
@@ -24,13 +23,13 @@ def test_mds_holds_the_same_documents_in_order(documents, tmp_path):
 def test_litdata_holds_the_same_documents_in_order(documents, tmp_path):
     litdata = pytest.importorskip("litdata")
     files, rows = documents
-    write_litdata(files, ExportSettings(format="litdata", file_size=2**16), tmp_path / "a")
+    write_shards(files, ExportSettings(format="litdata", file_size=2**16), tmp_path / "a")
     read = litdata.StreamingDataset(str(tmp_path / "a"))
     assert [read[number] for number in range(len(read))] == rows
 
 
-@pytest.mark.parametrize(("write", "package"), [(write_mds, "streaming"), (write_litdata, "litdata.streaming.writer")])
-def test_a_missing_package_is_named(write, package, documents, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("format_", "package"), [("mds", "streaming"), ("litdata", "litdata.streaming.writer")])
+def test_a_missing_package_is_named(format_, package, documents, tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, package, None)
     with pytest.raises(WriterError, match="pip install"):
-        write(documents[0], ExportSettings(format="mds"), tmp_path / "a")
+        write_shards(documents[0], ExportSettings(format=format_), tmp_path / "a")

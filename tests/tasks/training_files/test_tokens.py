@@ -9,8 +9,7 @@ from tokenizers import Tokenizer as Loaded
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings.output import ExportSettings
 from fineweb_mask.tasks.inference.model_files import ModelNotFoundError
-from fineweb_mask.tasks.training_files.order import write_documents
-from fineweb_mask.tasks.training_files.tokens import Tokenizer, TokenizerError, write_tokens
+from fineweb_mask.tasks.training_files import Tokenizer, TokenizerError, write_documents, write_tokens
 from tests.tasks.training_files.conftest import save_tokenizer
 
 pytest.importorskip("datatrove.pipeline.tokens")
@@ -71,7 +70,7 @@ def test_megatron_files_hold_every_document_and_are_datatroves(documents, tokeni
     tokens = expected(documents[0], file)
     assert loaded.token_bytes == size
     assert read_megatron(tmp_path / "ours" / "00000") == tokens
-    assert found == (len(tokens), sum(map(len, tokens)))
+    assert found == sum(map(len, tokens))
     texts = pq.read_table(documents[0])["text"].to_pylist()
     theirs = MegatronDocumentTokenizer(str(tmp_path / "theirs"), None, str(file), "<|endoftext|>")
     theirs.run((Document(text=text, id=str(row)) for row, text in enumerate(texts)), 0, 1)

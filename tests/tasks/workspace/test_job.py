@@ -4,7 +4,7 @@ import errno
 import zlib
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pyarrow as pa
 import pytest
@@ -142,7 +142,7 @@ class OfOneShardJob(NumbersJob):
     stage: ClassVar[Stage] = Stage("of_one_shard", version=1, folders=("numbers",), per_shard=True)
 
 
-def failing(kind: type[NumbersJob], error: Exception) -> StageTask[Any]:
+def failing(kind: type[NumbersJob], error: Exception) -> StageTask:
     def build(job: NumbersJob) -> None:
         raise error
 

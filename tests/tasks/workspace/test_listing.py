@@ -26,8 +26,8 @@ def workspace(tmp_path: Path) -> Workspace:
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The files whose footers are read."""
     found: list[Path] = []
-    read = listings.read_footer
-    monkeypatch.setattr(listings, "read_footer", lambda path: (found.append(path), read(path))[1])
+    read = listings.read_stage_footer
+    monkeypatch.setattr(listings, "read_stage_footer", lambda path: (found.append(path), read(path))[1])
     return found
 
 
@@ -36,7 +36,7 @@ def test_a_listing_finds_what_the_footer_says(workspace: Workspace, opened: list
     if indexed:
         update_index(workspace)
         opened.clear()
-    listing = Listing.of(workspace)
+    listing = Listing(workspace)
     for name in ("a", "b/c"):
         path = workspace.shard_path("scores", name, KEY)
         assert listing.find("scores", name, KEY) == current_parquet(workspace, path, name, KEY)
@@ -49,14 +49,14 @@ def test_a_file_that_lost_bytes_is_not_found(workspace: Workspace) -> None:
     update_index(workspace)
     path = workspace.shard_path("scores", "a", KEY)
     path.write_bytes(path.read_bytes()[:-1])
-    assert Listing.of(workspace).find("scores", "a", KEY) is None
-    assert Listing.of(workspace).find("scores", "b/c", KEY) is not None
+    assert Listing(workspace).find("scores", "a", KEY) is None
+    assert Listing(workspace).find("scores", "b/c", KEY) is not None
 
 
 def test_a_file_with_the_name_of_another_key_is_not_found(workspace: Workspace) -> None:
     """Only the first half of the fingerprint is in the name; the footer has it whole."""
     workspace.shard_path("scores", "a", KEY).rename(workspace.shard_path("scores", "a", OTHER))
-    assert Listing.of(workspace).find("scores", "a", OTHER) is None
+    assert Listing(workspace).find("scores", "a", OTHER) is None
 
 
 def test_the_index_is_as_the_files_are(workspace: Workspace) -> None:
@@ -78,7 +78,7 @@ def test_a_damaged_index_costs_reading_footers(workspace: Workspace, opened: lis
     update_index(workspace)
     workspace.index_path("scores").write_bytes(content)
     opened.clear()
-    assert Listing.of(workspace).find("scores", "a", KEY) is not None
+    assert Listing(workspace).find("scores", "a", KEY) is not None
     assert len(opened) == 2
 
 
@@ -88,10 +88,10 @@ def test_other_files_are_no_stage_files(workspace: Workspace, tmp_path: Path) ->
     )
     (tmp_path / "scores" / ".partial.parquet").write_bytes(b"half")
     (tmp_path / "scores" / "notes.txt").write_text("mine")
-    assert set(Listing.of(workspace).sizes) == {f"scores/{name}.{KEY.tag}.parquet" for name in ("a", "b/c")}
+    assert set(Listing(workspace).sizes) == {f"scores/{name}.{KEY.tag}.parquet" for name in ("a", "b/c")}
 
 
 def test_a_file_whose_name_tells_no_key_is_no_stage_file(workspace: Workspace, opened: list[Path]) -> None:
     mine = write(workspace.root / "scores" / "mine.parquet")
-    assert Listing.of(workspace).sizes.keys() == {f"scores/{name}.{KEY.tag}.parquet" for name in ("a", "b/c")}
+    assert Listing(workspace).sizes.keys() == {f"scores/{name}.{KEY.tag}.parquet" for name in ("a", "b/c")}
     assert mine not in opened

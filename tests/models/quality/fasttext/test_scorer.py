@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fineweb_mask.models.errors import DataError, SettingsError
 from fineweb_mask.models.quality.fasttext.file_format import FastTextFormatError
-from fineweb_mask.models.quality.fasttext.scorer import FastTextScorer, fasttext_lines, one_line, train_fasttext
+from fineweb_mask.models.quality.fasttext.scorer import FastTextScorer, fasttext_lines, train_fasttext
 from fineweb_mask.models.quality.fasttext.training import train_in_new_process
 from fineweb_mask.models.quality.registry import load_scorer
 from fineweb_mask.models.settings.quality import FastTextScorerSettings, FastTextTrainingSettings
@@ -127,19 +127,6 @@ def test_lowercase_is_the_scorer_s_choice(model):
     assert abs(as_given - lowered).min() > 0.1
 
 
-@pytest.mark.parametrize(
-    ("text", "lowercase", "line"),
-    [
-        ("  A\nb\tC ", False, "A b C"),
-        ("  A\nb\tC ", True, "a b c"),
-        ("a</s>b </S> c", True, "a b c"),
-        ("", False, ""),
-    ],
-)
-def test_one_line(text, lowercase, line):
-    assert one_line(text, lowercase) == line
-
-
 def test_an_unknown_positive_label_is_an_error_that_names_the_labels(model):
     labels = "'__label__[01]', '__label__[01]'"
     with pytest.raises(SettingsError, match=rf"no label '__label__hq'.*positive_label.*{labels}"):
@@ -200,6 +187,11 @@ PIECES = st.one_of(
 TEXTS = st.lists(st.lists(PIECES, max_size=8).map("".join), max_size=6)
 
 
+def one_line(text, lowercase):
+    """Return a text as one line for fastText: the plain reference."""
+    return " ".join((text.lower() if lowercase else text).replace("</s>", " ").split())
+
+
 def words(line):
     return [word for word in FASTTEXT_SPACE.split(line) if word]
 
@@ -239,7 +231,7 @@ def test_slices_of_every_kind_of_string(kind):
     assert fasttext_lines(texts.slice(1, 2), lowercase=False) == [b"a b\n", "\u00e9   f\n".encode()]
 
 
-def test_texts_longer_than_a_chunk():
+def test_long_texts():
     check(["word\n" * 60_000, "\u2028" * 90_000 + "end</s>"], False)
 
 

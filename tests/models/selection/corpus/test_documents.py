@@ -8,19 +8,11 @@ import pytest
 import torch
 from hypothesis import strategies as st
 
-from fineweb_mask.models.selection.corpus.documents import (
-    CorpusStatistics,
-    Documents,
-    group_budgets,
-    prefixed,
-    repeats,
-    sampled,
-    without_prefix,
-)
+from fineweb_mask.models.selection.corpus.documents import Documents, flat, nested, repeats, sampled
 from fineweb_mask.models.selection.corpus.rule import Rule
-from fineweb_mask.models.selection.corpus.sample import SampleProblem
+from fineweb_mask.models.selection.corpus.sample import CorpusStatistics, SampleProblem
 from fineweb_mask.models.selection.corpus.whole import select_corpus
-from fineweb_mask.models.selection.inputs import SelectionInputError, checked_features
+from fineweb_mask.models.selection.inputs import SelectionInputError
 from fineweb_mask.models.settings.selection import GroupSettings, NearDuplicateSettings, SelectionSettings
 
 
@@ -36,7 +28,7 @@ def test_parts_are_cut_and_put_together_again(name, request):
 @pytest.mark.parametrize("name", ["parts", "parts_with_tokens"])
 def test_arrays_make_the_same_documents(name, request):
     [first, *_] = request.getfixturevalue(name)
-    again = Documents.of_arrays(without_prefix("a", prefixed("a", first.arrays()) | prefixed("b", {"vectors": 0})))
+    again = Documents.of_arrays(nested(flat({"a": first, "b": {"vectors": 0}}))["a"])
     for before, after in zip(first, again, strict=True):
         np.testing.assert_array_equal(before, after)
 
@@ -169,7 +161,7 @@ def test_all_documents_can_be_selected(parts):
 def test_a_rule_comes_back_and_leaves_out_groups_that_it_does_not_know(parts):
     parts = grouped(parts)
     found = select_corpus(lambda: parts, settings_of(), rate=0.5, groups=GroupSettings(column="x", shares="equal"))
-    rule = Rule.of_arrays(found.rule.arrays(), CPU)
+    rule = Rule.of_arrays(nested(flat(found.rule.arrays())), CPU)
     assert rule.thresholds == found.rule.thresholds
     assert rule.repeats == found.rule.repeats
     np.testing.assert_array_equal(rule.select(parts[0], CPU)[0], found.masks[0])
@@ -217,40 +209,6 @@ def test_no_selection_of_the_same_budgets_is_above_the_bound(data):
         full &= (used[name] <= spent) & (spent <= problem.budgets[name])
     best = float(problem.scaled.objective.value(torch.from_numpy(masks[full])).max())
     assert found.upper_bound >= best - 1e-5 * max(1.0, abs(best))
-
-
-def test_budgets_add_up_and_names_are_checked():
-    assert group_budgets("equal", 10, {"a": 5, "b": 5, "c": 5}) == {"a": 4, "b": 3, "c": 3}
-    assert group_budgets({"b": 0.7, "a": 0.3}, 9, {"a": 50, "b": 50, "c": 1}) == {"a": 3, "b": 6}
-    assert sum(group_budgets("proportional", 1001, {str(i): i for i in range(1, 30)}).values()) == 1001
-    with pytest.raises(SelectionInputError, match="no document is in 'x'; the groups are 'a'"):
-        group_budgets({"x": 1.0}, 10, {"a": 5})
-
-
-CPU = torch.device("cpu")
-
-
-def test_surveys_of_parts_add_up(parts_with_tokens):
-    whole = Documents.concatenate(parts_with_tokens)
-    total = CorpusStatistics.total([CorpusStatistics.of(part, CPU) for part in parts_with_tokens])
-    assert (total.documents, total.tokens) == (3400, int(whole.tokens.sum()))
-    rows = checked_features(whole.vectors, CPU)
-    for one, other in zip(total.standard, rows.standard(), strict=True):
-        torch.testing.assert_close(one, other)
-
-
-def test_arrays_make_the_same_survey(parts):
-    survey = CorpusStatistics.of(parts[0], CPU)
-    again = CorpusStatistics.of_arrays(survey.arrays())
-    assert (again.documents, again.tokens) == (survey.documents, survey.tokens)
-    assert again.sums.equal(survey.sums)
-    assert again.squares.equal(survey.squares)
-
-
-def test_a_dimension_that_does_not_vary_counts_nothing():
-    vectors = np.ones((10, 3))
-    standard = CorpusStatistics.of(Documents(vectors, np.zeros(10), np.zeros(10)), CPU).standard
-    assert standard.inverse_deviation.tolist() == [0, 0, 0]
 
 
 def test_the_sample_grows_with_its_rate(parts):

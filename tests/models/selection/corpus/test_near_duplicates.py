@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from fineweb_mask.models.selection.corpus import near_duplicates
-from fineweb_mask.models.selection.corpus.documents import CorpusStatistics, Documents
+from fineweb_mask.models.selection.corpus.documents import Documents
 from fineweb_mask.models.selection.corpus.near_duplicates import near_duplicate_penalties
-from fineweb_mask.models.selection.corpus.sample import SampleProblem
+from fineweb_mask.models.selection.corpus.sample import CorpusStatistics, SampleProblem
 from fineweb_mask.models.selection.corpus.whole import select_corpus
 from fineweb_mask.models.selection.problem.measures import Measures
 from fineweb_mask.models.settings.selection import NearDuplicateSettings, SelectionSettings

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from fineweb_mask.models.selection.corpus.documents import ALL, CorpusStatistics, Documents, sampled
+from fineweb_mask.models.selection.corpus.documents import ALL, Documents, flat, nested, sampled
 from fineweb_mask.models.selection.corpus.passes import Margin, Tally, conclude, find_threshold, margin_at
 from fineweb_mask.models.selection.corpus.rule import FIRST, LAST, Place
-from fineweb_mask.models.selection.corpus.sample import SampleProblem
+from fineweb_mask.models.selection.corpus.sample import CorpusStatistics, SampleProblem
 from fineweb_mask.models.selection.corpus.whole import apply
 from fineweb_mask.models.settings.selection import SelectionSettings
 
@@ -120,7 +120,7 @@ def test_arrays_make_the_same_tally_and_margin(name, request):
     learned = problem.learn()
     margin = Margin.of_arrays(learned.margins[ALL].arrays())
     tallies = [tally_of(learned.rule, margin, part) for part in parts]
-    again = [Tally.of_arrays(tally.arrays()) for tally in tallies]
+    again = [Tally.of_arrays(nested(flat(tally.arrays()))) for tally in tallies]
     outcomes = []
     for some in (tallies, again, [Tally.total(tallies)]):
         threshold = find_threshold(margin, [tally.ranking for tally in some], problem.budget)

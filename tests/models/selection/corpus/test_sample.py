@@ -5,9 +5,10 @@ import pytest
 import torch
 
 from fineweb_mask.models.selection import select
-from fineweb_mask.models.selection.corpus.documents import CorpusStatistics, Documents, sampled
-from fineweb_mask.models.selection.corpus.sample import Learned, SampleProblem
+from fineweb_mask.models.selection.corpus.documents import Documents, flat, nested, sampled
+from fineweb_mask.models.selection.corpus.sample import CorpusStatistics, Learned, SampleProblem, group_budgets
 from fineweb_mask.models.selection.corpus.whole import apply
+from fineweb_mask.models.selection.inputs import SelectionInputError, checked_features
 from fineweb_mask.models.settings.selection import NearDuplicateSettings, SelectionSettings
 
 CPU = torch.device("cpu")
@@ -62,8 +63,39 @@ def test_a_correction_brings_the_moments_of_the_rule_to_those_it_selects(parts):
 def test_arrays_make_the_same_learned_rule(parts):
     problem = problem_of(parts, 0.5, settings_of(metrics={"pairwise": 1, "disf": 1}))
     learned = problem.learn()
-    again = Learned.of_arrays(learned.arrays(), CPU)
+    again = Learned.of_arrays(nested(flat(learned.arrays())), CPU)
     assert again.margins.keys() == learned.margins.keys()
     assert again.margins[""].upper == learned.margins[""].upper
     for name, moment in learned.moments.items():
         assert again.moments[name].equal(moment)
+
+
+def test_budgets_add_up_and_names_are_checked():
+    assert group_budgets("equal", 10, {"a": 5, "b": 5, "c": 5}) == {"a": 4, "b": 3, "c": 3}
+    assert group_budgets({"b": 0.7, "a": 0.3}, 9, {"a": 50, "b": 50, "c": 1}) == {"a": 3, "b": 6}
+    assert sum(group_budgets("proportional", 1001, {str(i): i for i in range(1, 30)}).values()) == 1001
+    with pytest.raises(SelectionInputError, match="no document is in 'x'; the groups are 'a'"):
+        group_budgets({"x": 1.0}, 10, {"a": 5})
+
+
+def test_surveys_of_parts_add_up(parts_with_tokens):
+    whole = Documents.concatenate(parts_with_tokens)
+    total = CorpusStatistics.total([CorpusStatistics.of(part, CPU) for part in parts_with_tokens])
+    assert (total.documents, total.tokens) == (3400, int(whole.tokens.sum()))
+    rows = checked_features(whole.vectors, CPU)
+    for one, other in zip(total.standard, rows.standard(), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_arrays_make_the_same_survey(parts):
+    survey = CorpusStatistics.of(parts[0], CPU)
+    again = CorpusStatistics.of_arrays(survey.arrays())
+    assert (again.documents, again.tokens) == (survey.documents, survey.tokens)
+    assert again.sums.equal(survey.sums)
+    assert again.squares.equal(survey.squares)
+
+
+def test_a_dimension_that_does_not_vary_counts_nothing():
+    vectors = np.ones((10, 3))
+    standard = CorpusStatistics.of(Documents(vectors, np.zeros(10), np.zeros(10)), CPU).standard
+    assert standard.inverse_deviation.tolist() == [0, 0, 0]

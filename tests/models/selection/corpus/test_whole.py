@@ -9,8 +9,8 @@ import torch
 from hypothesis import strategies as st
 
 from fineweb_mask.models.selection.block import BlockSolver
-from fineweb_mask.models.selection.corpus.documents import CorpusStatistics, Documents
-from fineweb_mask.models.selection.corpus.sample import SampleProblem
+from fineweb_mask.models.selection.corpus.documents import Documents
+from fineweb_mask.models.selection.corpus.sample import CorpusStatistics, SampleProblem
 from fineweb_mask.models.selection.corpus.whole import select_corpus
 from fineweb_mask.models.selection.inputs import checked_features
 from fineweb_mask.models.selection.solvers.problem import History
@@ -34,7 +34,7 @@ def optimum(parts, found, settings):
     solver = BlockSolver(rows, torch.from_numpy(whole.quality), settings.model_copy(update={"metrics": {}}), metrics)
     solver.take_ranges(found.ranges)
     history = History()
-    return solver.selection(*solver.solve(solver.budget, history, settings.lamb), history, settings.lamb)
+    return solver.selection(*solver.solve(history, settings.lamb), history, settings.lamb)
 
 
 @pytest.mark.parametrize("metrics", ["pairwise", "disf", SUMS], ids=str)

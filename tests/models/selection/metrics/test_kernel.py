@@ -38,7 +38,7 @@ class Volume(MomentMetric):
         return torch.stack([self.of_moment(self.moment(mask), float(mask.sum())) for mask in masks])
 
     def moment(self, weights):
-        return self.rows.second_moment(weights)
+        return self.rows.second_moment(weights.nonzero()[:, 0], weights)
 
     def of_moment(self, moment, budget):
         return torch.logdet(self.eye + moment * (self.rows.d / budget))

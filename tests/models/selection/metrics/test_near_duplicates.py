@@ -8,7 +8,9 @@ import torch
 
 from fineweb_mask.models.comparison.sweep import sweep
 from fineweb_mask.models.selection import SelectionSettings, select
-from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates
+from fineweb_mask.models.selection.graphs.pairs import Pairs
+from fineweb_mask.models.selection.metrics import near_duplicates
+from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates, cover_with_cliques
 from fineweb_mask.models.selection.problem.objective import Objective
 from fineweb_mask.models.selection.problem.token_budget import Knapsack, top
 from fineweb_mask.models.selection.problem.upper_bound import Bound, tightened_bound
@@ -20,6 +22,7 @@ from tests.models.selection.enumerable import (
     central_differences,
     every_mask,
     is_full,
+    random_masks,
 )
 from tests.models.selection.enumerable import probabilities as random_probabilities
 
@@ -323,3 +326,40 @@ def test_a_sweep_charges_every_value_alike(corpus):
         terms = one.selection.terms
         mixed = one.lamb * terms["quality"] + (1 - one.lamb) * terms["diversity"] - terms["near_duplicate_cost"]
         assert one.selection.objective == pytest.approx(mixed, abs=1e-6)
+
+
+def random_pairs(n, share, seed):
+    generator = torch.Generator().manual_seed(seed)
+    held = (torch.rand((n, n), generator=generator) < share).triu(1)
+    first, second = held.nonzero().unbind(1)
+    weights = torch.rand(len(first), generator=generator) * 0.95 + 0.05
+    return Pairs(first, second, weights), weights
+
+
+@pytest.mark.parametrize("limit", [None, "MOST_PAIRS", "MOST_WORK"])
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.6, 1.0])
+@pytest.mark.parametrize("seed", range(5))
+def test_cliques_sum_to_the_weights_of_the_pairs(share, seed, limit, monkeypatch):
+    if limit is not None:
+        monkeypatch.setattr(near_duplicates, limit, 20)
+    n = 14
+    pairs, weights = random_pairs(n, share, seed)
+    cliques = cover_with_cliques(n, pairs, weights)
+    for mask in random_masks(n, 6, 50, seed):
+        sizes = cliques.sums(mask)
+        assert float((cliques.weights * sizes * (sizes - 1) / 2).sum()) == pytest.approx(
+            float(weights[mask[pairs.first] & mask[pairs.second]].sum()), abs=1e-4
+        )
+
+
+def test_a_group_of_equal_pairs_is_one_clique():
+    pairs, _ = random_pairs(9, 1.0, 0)
+    cliques = cover_with_cliques(9, pairs, torch.full((len(pairs),), 0.7))
+    assert cliques.weights.tolist() == [pytest.approx(0.7)]
+    assert cliques.sums(torch.ones(9)).tolist() == [9]
+
+
+def test_values_of_cliques_are_spread_to_their_members():
+    pairs = Pairs(torch.tensor([0, 2]), torch.tensor([1, 4]), torch.ones(2))
+    cliques = cover_with_cliques(6, pairs, torch.tensor([1.0, 0.5]))
+    assert cliques.spread(torch.tensor([3.0, 5.0], dtype=torch.float64)).tolist() == [3, 3, 5, 0, 5, 0]

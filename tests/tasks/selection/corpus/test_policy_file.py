@@ -11,8 +11,8 @@ import pytest
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.quality import SidecarScorerSettings
-from fineweb_mask.tasks import embed
 from fineweb_mask.tasks.fit.models import fit_statistics
+from fineweb_mask.tasks.inference.model_files import ModelFolder
 from fineweb_mask.tasks.score import score
 from fineweb_mask.tasks.selection.corpus.policy_file import Models, apply_rule, check_has_rule, export_rule
 from fineweb_mask.tasks.source.discovery import find_files
@@ -21,7 +21,7 @@ from tests.tasks.jobs import score_job, statistics_job
 
 @pytest.fixture
 def models(copied: Any) -> Models:
-    encoder = embed.fitted_model(copied.encoder)
+    encoder = ModelFolder(path=copied.encoder.path, fingerprint=copied.encoder.fingerprint)
     selection = copied.recipe.selection.model_dump() | {"near_duplicates": {"weight": 0}}
     settings = copied.recipe.model_copy(update={"selection": PipelineSelectionSettings.model_validate(selection)})
     return Models(copied.workspace, settings, copied.models, copied.statistics, encoder.path, encoder.fingerprint)

@@ -33,17 +33,17 @@ def write_profile(folder: Path, url: str, name: str) -> Path:
 
 
 def test_a_wrong_secret_is_refused(seaweed_bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    Store(seaweed_bucket.url).check()
+    Store(seaweed_bucket.url).list_files()
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "anotherone")
     with pytest.raises(RemoteError, match=r"access denied .*signature.*: set AWS_ACCESS_KEY_ID and") as caught:
-        Store(seaweed_bucket.url).check()
+        Store(seaweed_bucket.url).list_files()
     assert caught.value.errno == errno.EACCES
     assert "anotherone" not in str(caught.value)
 
 
 def test_without_credentials_the_error_names_the_variables(without_keys: Bucket) -> None:
     with pytest.raises(RemoteError, match=r"access denied .*: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"):
-        Store(without_keys.url).check()
+        Store(without_keys.url).list_files()
 
 
 def test_a_profile_gives_keys_and_server(without_keys: Bucket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_the_default_profile_needs_no_variable(
     without_keys: Bucket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(write_profile(tmp_path, without_keys.server.url, "default")))
-    Store(without_keys.url).check()
+    Store(without_keys.url).list_files()
     monkeypatch.setitem(sys.modules, "boto3", None)
     with pytest.raises(RemoteError, match=r"extra 'aws', or set AWS_ACCESS_KEY_ID") as caught:
         Store("s3://not-opened-before")
@@ -78,10 +78,12 @@ def test_a_public_bucket_is_read_without_credentials(
         client.create_bucket(Bucket="public")
     client.put_object(Bucket="public", Key="a", Body=b"x")
     monkeypatch.setenv(name, "true")
-    assert Store("s3://public").read("a") == b"x"
+    found = Store("s3://public").read_tagged("a")
+    assert found is not None
+    assert found.content == b"x"
     assert set(Store("s3://public").list_files()) == {"a"}
     with pytest.raises(RemoteError, match="access denied"):
-        Store(without_keys.url).check()
+        Store(without_keys.url).list_files()
 
 
 def test_equal_environments_share_a_client(seaweed_bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:

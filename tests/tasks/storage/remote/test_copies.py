@@ -15,7 +15,7 @@ import pytest
 
 from fineweb_mask.models.errors import StorageError, WorkspaceError
 from fineweb_mask.models.settings import MaterializeSettings, PipelineSettings
-from fineweb_mask.tasks.dedup.arrivals import in_order_of_arrival, remember_arrivals
+from fineweb_mask.tasks.dedup.duplicates import in_order_of_arrival, remember_arrivals
 from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, remove_file, tree_files
 from fineweb_mask.tasks.storage.remote import retries
 from fineweb_mask.tasks.storage.remote.copies import (

@@ -1,9 +1,12 @@
-"""A run is recorded however it ended, and the recipe of the last run is read, also one of an earlier version."""
+"""A run is recorded however it ended, the recipe of the last is read, also an earlier one, and what built a product."""
 
 import json
+import platform
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -11,12 +14,20 @@ import pytest
 from fineweb_mask.models.runtime.stopping import clear_stop_request, request_stop
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.storage.remote import retries
-from fineweb_mask.tasks.workspace.records.runs import LastRun, RunRecord
+from fineweb_mask.tasks.workspace.records import runs
+from fineweb_mask.tasks.workspace.records.runs import (
+    RECORDED_PACKAGES,
+    LastRun,
+    RunRecord,
+    code_and_packages,
+    code_commit,
+)
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.conftest import Bucket
 from tests.s3 import Proxy
 
 RECIPE = {"workspace": "w", "source": {"path": "p"}, "quality": {"scorers": [{"name": "a", "model": "m.bin"}]}}
+UNKNOWN = {"commit": None, "dirty": None}
 
 
 @pytest.fixture
@@ -54,3 +65,52 @@ def test_the_recipe_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     content["settings"]["embedding"] |= {"chunk_documents": 8192}
     LastRun.path(Workspace(tmp_path)).write_text(json.dumps(content))
     assert LastRun.load(Workspace(tmp_path)) == expected
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+    return subprocess.run(
+        ["git", "-C", str(folder), *identity, *arguments], check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in which the code seems to lie."""
+    code = tmp_path / "checkout" / "tasks" / "workspace" / "records" / "runs.py"
+    code.parent.mkdir(parents=True)
+    code.touch()
+    monkeypatch.setattr(runs, "__file__", str(code))
+    return tmp_path / "checkout"
+
+
+def test_packages_and_python_are_those_that_run() -> None:
+    found = code_and_packages()
+    assert found["packages"] == {name: version(name) for name in RECORDED_PACKAGES}
+    assert found["python"] == platform.python_version()
+    assert found["code"] == {"version": version("fineweb-mask"), **code_commit()}
+
+
+def test_a_checkout_has_its_commit_and_whether_it_is_dirty(checkout: Path) -> None:
+    git(checkout, "init")
+    git(checkout, "add", ".")
+    git(checkout, "commit", "--message", "first")
+    commit = git(checkout, "rev-parse", "HEAD")
+    assert len(commit) == 40
+    assert code_commit() == {"commit": commit, "dirty": False}
+    (checkout / "tasks" / "workspace" / "records" / "runs.py").write_text("changed")
+    assert code_commit() == {"commit": commit, "dirty": True}
+
+
+def test_code_outside_a_checkout_has_no_commit(checkout: Path) -> None:
+    assert code_commit() == UNKNOWN
+    git(checkout.parent, "init")  # of something else, below which the code was installed
+    git(checkout.parent, "add", ".")
+    git(checkout.parent, "commit", "--message", "first")
+    assert code_commit() == UNKNOWN
+
+
+def test_without_git_the_commit_is_unknown(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    git(checkout, "init")
+    monkeypatch.setenv("PATH", "")
+    assert code_commit() == UNKNOWN

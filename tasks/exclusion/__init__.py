@@ -1,1 +1,0 @@
-"""List texts outside of the corpus, so that ingest drops the documents that hold them."""

@@ -1,1 +1,0 @@
-"""Write a dataset as files that trainers read."""

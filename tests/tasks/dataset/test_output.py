@@ -1,0 +1,155 @@
+"""Publish: readers who start at the card find a complete dataset, even if a publication was killed."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fineweb_mask.models.errors import WorkspaceError
+from fineweb_mask.tasks.dataset.output import publish as publish_version
+from fineweb_mask.tasks.dataset.output import published
+from fineweb_mask.tasks.storage.atomic import tree_files
+from fineweb_mask.tasks.storage.remote.object_store import Store
+from fineweb_mask.tasks.workspace.manifest import write_manifest
+from fineweb_mask.tasks.workspace.references import StageKey, digest
+from tests.conftest import Bucket
+
+KEY = StageKey(stage="materialize", version=1, settings="s", inputs="i")
+
+
+def make_dataset(folder: Path, content: str, files: int = 3) -> Path:
+    """Write a dataset whose card and data identify it."""
+    data = folder / "data"
+    data.mkdir(parents=True)
+    for number in range(files):
+        (data / f"part-{number}.parquet").write_text(f"{content} {number}")
+    (folder / "plots").mkdir()
+    (folder / "plots" / "a.png").write_text(content)
+    version = f"data-{digest(content)[:8]}"
+    data.rename(folder / version)
+    (folder / "README.md").write_text(f"---\npath: {version}/*.parquet\n---\n{content}")
+    write_manifest(folder / "provenance.json", KEY, tree_files(folder), {"content": content})
+    return folder
+
+
+def publish(folder: Path, url: str) -> None:
+    publish_version(folder, url, f"data-{digest(folder.name)[:8]}")
+
+
+def read_from_card(bucket: Bucket, folder: str) -> str:
+    """Return what a dataset holds, read as its users do: the card, then the files it names."""
+    card = bucket.read(f"{folder}/README.md").decode()
+    found = re.search(r"path: (data-[0-9a-f]{8})/", card)
+    assert found is not None
+    parts = {bucket.read(key).decode() for key in bucket.names(f"{folder}/{found[1]}/")}
+    content = card.rpartition("\n")[2]
+    assert parts == {f"{content} {number}" for number in range(3)}
+    return content
+
+
+def read_from_provenance(bucket: Bucket, folder: str) -> str:
+    """Return the content that the provenance record describes, after checking that its data files exist."""
+    record = json.loads(bucket.read(f"{folder}/provenance.json"))
+    for name, file in record["files"].items():
+        if name.startswith("data-"):
+            assert bucket.names()[f"{folder}/{name}"] == file["bytes"]
+    return str(record["details"]["content"])
+
+
+def test_a_dataset_is_published_and_replaced(bucket: Bucket, tmp_path: Path) -> None:
+    url = f"{bucket.url}/out"
+    assert published(url) is None
+    one, two = (make_dataset(tmp_path / name, name) for name in ("one", "two"))
+    bucket.write("out/notes.txt", b"mine")
+    bucket.write("out/data-mine/x", b"mine")
+    bucket.write("out/data/x", b"mine")
+    publish(one, url)
+    assert read_from_card(bucket, "out") == "one"
+    found = published(url)
+    assert found is not None
+    assert found.details["content"] == "one"
+    publish(two, url)
+    assert read_from_card(bucket, "out") == read_from_provenance(bucket, "out") == "two"
+    mine = {"out/notes.txt", "out/data-mine/x", "out/data/x"}
+    assert set(bucket.names()) - mine == {f"out/{file.relative_to(two).as_posix()}" for file in tree_files(two)}
+    assert bucket.unfinished() == []
+
+
+class KilledError(BaseException):
+    """Ends a publication as a kill does: nothing of it runs on."""
+
+
+def test_killed_at_any_moment_it_leaves_the_old_dataset_or_the_new_one(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = (make_dataset(tmp_path / name, name) for name in ("one", "two"))
+    steps = ("_upload", "_delete")
+    done = {name: getattr(Store, name) for name in steps}
+    seen = []
+    for kill_at in range(40):
+        folder, left = f"out{kill_at}", [kill_at]
+        publish(one, f"{bucket.url}/{folder}")
+
+        def step(self: Store, *arguments: object, name: str, left: list[int] = left) -> object:
+            if arguments[0] == [".run.json"]:
+                return done[name](self, *arguments)
+            if not left[0]:
+                raise KilledError
+            left[0] -= 1
+            return done[name](self, *arguments)
+
+        with monkeypatch.context() as patch:
+            for name in steps:
+                patch.setattr(Store, name, lambda self, *a, name=name: step(self, *a, name=name))
+            try:
+                publish(two, f"{bucket.url}/{folder}")
+            except KilledError:
+                seen.append((read_from_card(bucket, folder), read_from_provenance(bucket, folder)))
+            else:
+                break
+        publish(two, f"{bucket.url}/{folder}")
+        assert set(bucket.names(f"{folder}/")) == {
+            f"{folder}/{file.relative_to(two).as_posix()}" for file in tree_files(two)
+        }
+    assert read_from_card(bucket, folder) == "two"
+    # Three files of data and a plot, the record, the card; then the removal of the old files in one request.
+    assert seen == [("one", "one")] * 5 + [("one", "two")] + [("two", "two")]
+
+
+def test_a_dataset_with_an_old_card_is_incomplete(bucket: Bucket, tmp_path: Path) -> None:
+    one, two = (make_dataset(tmp_path / name, name) for name in ("one", "two"))
+    publish(two, f"{bucket.url}/out")
+    bucket.write("out/README.md", (one / "README.md").read_bytes())
+    assert published(f"{bucket.url}/out") is None
+    publish(two, f"{bucket.url}/out")
+    assert published(f"{bucket.url}/out") is not None
+
+
+@pytest.mark.parametrize("lost", ["README.md", "provenance.json", "data"])
+def test_only_a_whole_dataset_is_published(bucket: Bucket, tmp_path: Path, lost: str) -> None:
+    folder = make_dataset(tmp_path / "one", "one")
+    if lost == "data":
+        next(folder.glob("data-*")).rename(folder / "data")
+    else:
+        (folder / lost).unlink()
+    with pytest.raises(WorkspaceError, match="cannot be published"):
+        publish(folder, f"{bucket.url}/out")
+    assert bucket.names() == {}
+
+
+def test_data_that_is_there_already_is_not_uploaded_again(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_dataset(tmp_path / "one", "one")
+    [data] = folder.glob("data-*")
+    for file in tree_files(data):
+        bucket.write(f"out/{data.name}/{file.name}", file.read_bytes())
+    shutil.rmtree(data)
+    sent = []
+    upload = Store.upload
+    monkeypatch.setattr(Store, "upload", lambda self, file, name: sent.append(name) or upload(self, file, name))
+    publish(folder, f"{bucket.url}/out")
+    assert sent == ["plots/a.png", "provenance.json", "README.md"]
+    assert read_from_card(bucket, "out") == "one"

@@ -1,0 +1,103 @@
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import pyarrow.parquet as pq
+import pytest
+
+from fineweb_mask.models.errors import SettingsError
+from fineweb_mask.models.settings.source import FilterSettings
+from fineweb_mask.tasks.processes import texts as module
+from fineweb_mask.tasks.processes.texts import ROWS_WORTH_PROCESSES, text_filter, with_texts
+from fineweb_mask.tasks.processes.workers import WorkerProcessError, Workers
+
+pytestmark = pytest.mark.filterwarnings("ignore:The 'registered_domain' property:DeprecationWarning")
+SETTINGS = [FilterSettings(kind="gopher_quality"), FilterSettings(kind="pii")]
+TEXT = "The tide is out, and the boats lie on the sand. Somebody has left a red bucket between them. " * 3
+PAGE = f"<html><body><article><p>{TEXT}</p></article></body></html>".encode()
+
+
+@pytest.fixture(scope="module")
+def texts(sample_corpus):
+    pytest.importorskip("datatrove.pipeline.filters")
+    [path, *_] = sorted((sample_corpus / "corpus").glob("*.parquet"))
+    rows = pq.read_table(path, columns=["text"])["text"].to_pylist()
+    return [f"{text} Write to me@example.com, \U0001f600" for text in rows if text][:150]
+
+
+def test_processes_and_threads_decide_as_one_thread_does(texts, monkeypatch):
+    monkeypatch.setattr(module, "cores", lambda: 2)
+    urls = [None] * len(texts)
+    expected = text_filter(SETTINGS, rows=10)(texts, urls)
+    assert any(outcome.dropped for outcome in expected)
+    assert any(outcome.text != text for outcome, text in zip(expected, texts, strict=True))
+    assert text_filter(SETTINGS, ROWS_WORTH_PROCESSES)(texts, urls) == expected
+    with ThreadPoolExecutor(4) as threads:  # spaCy, which is below, must not be used by two at once
+        found = threads.map(lambda _: text_filter(SETTINGS, rows=10)(texts, urls), range(4))
+        assert all(one == expected for one in found)
+
+
+def test_a_process_that_keeps_ending_is_a_transient_error(texts, monkeypatch):
+    monkeypatch.setattr(module, "cores", lambda: 2)
+    monkeypatch.setattr(Workers, "ask", lambda *_: "ended")
+    with pytest.raises(WorkerProcessError, match="run again"):
+        text_filter(SETTINGS, ROWS_WORTH_PROCESSES)(texts, [None] * len(texts))
+
+
+def test_wrong_options_are_told_before_any_process_starts():
+    pytest.importorskip("datatrove.pipeline.filters")
+    with pytest.raises(SettingsError, match="has no option"):
+        text_filter([FilterSettings(kind="gopher_quality", options={"none": 1})], ROWS_WORTH_PROCESSES)
+
+
+def extracted(*pages, processes=1, seconds=60.0):
+    pytest.importorskip("trafilatura")
+    workers = Workers(module.__name__, f'"{module.EXTRACT}"', processes, seconds=seconds)
+    with closing(workers):
+        return list(with_texts(({"page": page} if isinstance(page, bytes) else page for page in pages), workers))
+
+
+def test_records_keep_their_order_and_their_problems():
+    found = extracted(
+        *(
+            record
+            for number in range(20)
+            for record in ({"page": PAGE.replace(b"red", b"%d" % number), "id": number}, "too_large", {"text": "whole"})
+        ),
+        processes=2,
+    )
+    assert found[1::3] == ["too_large"] * 20
+    assert found[2::3] == [{"text": "whole"}] * 20
+    assert [record["id"] for record in found[::3]] == list(range(20))
+    assert [record["text"] for record in found[::3]] == [
+        TEXT.replace("red", str(number)).strip() for number in range(20)
+    ]
+
+
+@pytest.mark.parametrize("page", [b"", b"<html></html>", b"\xff\xfe\x00" * 100, b"<p>" * 5, bytes(1000)])
+def test_a_page_without_text_says_so(page):
+    assert extracted(page) == ["no_text"]
+
+
+def test_other_encodings_are_found_out():
+    text = (
+        "Die Käuferin grüßt den Bäcker und zählt die Brötchen in der großen Tüte, die sie über die Straße trägt. " * 5
+    )
+    page = f"<html><head><meta charset='iso-8859-1'></head><body><article><p>{text}</p></article></body></html>"
+    [record] = extracted(page.encode("iso-8859-1"))
+    assert record == {"text": text.strip()}
+
+
+@pytest.mark.parametrize("depth", [100, 20_000])
+def test_deeply_nested_pages_end(depth):
+    [found] = extracted(b"<div>" * depth + PAGE + b"</div>" * depth)
+    assert isinstance(found, dict) or found in {"no_text", "broken_page"}
+
+
+def test_a_page_that_takes_too_long_costs_only_itself():
+    slow = b"<html><body>" + b"<p>word <b>word</b></p>" * 1_000_000 + b"</body></html>"
+    assert extracted(PAGE, slow, PAGE, seconds=4) == [{"text": TEXT.strip()}, "too_slow", {"text": TEXT.strip()}]
+
+
+def test_the_processes_of_this_one_are_used_by_default():
+    pytest.importorskip("trafilatura")
+    assert list(with_texts([{"page": PAGE}])) == [{"text": TEXT.strip()}]

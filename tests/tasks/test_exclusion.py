@@ -1,0 +1,231 @@
+"""What other corpora and benchmarks hold: found by its normalised text, dropped, and named with its copy."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fineweb_mask.models.documents import content_hash
+from fineweb_mask.models.schemas import KNOWN
+from fineweb_mask.models.settings import IngestSettings, SourceSettings
+from fineweb_mask.tasks.catalog.views import write_catalog
+from fineweb_mask.tasks.exclusion import DOCUMENTS, ExclusionJob, KnownTexts, list_excluded
+from fineweb_mask.tasks.ingest import IngestJob, ingest
+from fineweb_mask.tasks.source.discovery import discover, find_files
+from fineweb_mask.tasks.workspace.job import BadShardError
+from fineweb_mask.tasks.workspace.references import StageFile
+from fineweb_mask.tasks.workspace.workspace import Workspace
+
+LENIENT = IngestSettings(min_chars=1)
+WITHOUT_TEXTS = IngestSettings(min_chars=1, copy_text=False)
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    return Workspace(tmp_path / "workspace")
+
+
+@pytest.fixture
+def old(tmp_path: Path, make_parquet: Callable[..., Path], make_document: Callable[..., Any]) -> Path:
+    """A corpus of two files, one document of which has no id and one no text."""
+    make_parquet(tmp_path / "old" / "a.parquet", [make_document(0), make_document(1), make_document(2, text=None)])
+    make_parquet(tmp_path / "old" / "b.parquet", [make_document(3), make_document(4, id=None)])
+    return tmp_path / "old"
+
+
+@pytest.fixture
+def new(tmp_path: Path, make_parquet: Callable[..., Path], make_document: Callable[..., Any]) -> Path:
+    """A source file of one document."""
+    return make_parquet(tmp_path / "new.parquet", [make_document(10)])
+
+
+def known_job(workspace: Workspace, *paths: Path) -> ExclusionJob:
+    files = [file for path in paths for file in find_files(str(path), "ingest.against")]
+    return ExclusionJob(root=workspace.address, of="known", files=files)
+
+
+def ingest_job(workspace: Workspace, path: Path, known: StageFile | None) -> IngestJob:
+    [shard] = find_files(str(path), "source")
+    source = SourceSettings(path=str(path), extra_columns=[])
+    return IngestJob(root=workspace.address, shard=shard, source=source, settings=LENIENT, known=known)
+
+
+def test_every_text_is_listed_in_the_order_of_the_hashes(
+    workspace: Workspace, old: Path, make_document: Callable[..., Any]
+) -> None:
+    job = known_job(workspace, old)
+    assert list_excluded(job).rows == 4
+    assert list_excluded(job).cached
+    listed = pq.read_table(job.path)
+    texts = [make_document(number)["text"] for number in (0, 1, 3, 4)]
+    assert listed["content_hash"].to_pylist() == sorted(map(content_hash, texts))
+    ids = {make_document(number)["id"] for number in (0, 1, 3)} | {"b.parquet row 1"}
+    assert set(listed["id"].to_pylist()) == ids
+
+
+def test_a_workspace_without_texts_is_listed_by_its_hashes(
+    workspace: Workspace, old: Path, tmp_path: Path, make_document: Callable[..., Any]
+) -> None:
+    lean = Workspace(tmp_path / "lean")
+    source = SourceSettings(path=str(old), extra_columns=[])
+    for shard in discover(source):
+        ingest(IngestJob(root=lean.address, shard=shard, source=source, settings=WITHOUT_TEXTS))
+    job = known_job(workspace, lean.root)
+    assert list_excluded(job).rows == 4
+    hashes = [content_hash(make_document(number)["text"]) for number in (0, 1, 3, 4)]
+    assert pq.read_table(job.path)["content_hash"].to_pylist() == sorted(hashes)
+
+
+def test_known_documents_are_dropped_and_named_with_their_copies(
+    workspace: Workspace,
+    old: Path,
+    tmp_path: Path,
+    make_parquet: Callable[..., Path],
+    make_document: Callable[..., Any],
+) -> None:
+    rows = [
+        make_document(10),
+        make_document(11, text=make_document(1)["text"].upper()),
+        make_document(12, text="  " + make_document(4)["text"], id=None),
+        make_document(13),
+        make_document(14, text=make_document(13)["text"]),
+    ]
+    path = make_parquet(tmp_path / "new.parquet", rows)
+    job = ingest_job(workspace, path, list_excluded(known_job(workspace, old)))
+    file = ingest(job)
+    assert file.details["dropped"] == {"duplicate": 1, "known": 2}
+    assert pq.read_table(workspace.resolve(file))["id"].to_pylist() == [rows[0]["id"], rows[3]["id"]]
+    named = pq.read_table(job.known_output)
+    assert named.schema.equals(KNOWN)
+    first, second = named.to_pylist()
+    assert first == {"source_row": 1, "id": rows[1]["id"], "twin": make_document(1)["id"]}
+    assert (second["source_row"], second["twin"]) == (2, "b.parquet row 1")
+    assert second["id"].startswith("fineweb-mask:")
+
+
+def test_the_key_changes_only_with_what_is_known(workspace: Workspace, old: Path, new: Path) -> None:
+    without = ingest_job(workspace, new, None)
+    of_all, of_one = (list_excluded(known_job(workspace, where)) for where in (old, old / "a.parquet"))
+    jobs = [without, ingest_job(workspace, new, of_all), ingest_job(workspace, new, of_one)]
+    assert len({job.key.fingerprint for job in jobs}) == 3
+    changed = without.model_copy(update={"settings": LENIENT.model_copy(update={"against": ["x"]})})
+    assert changed.key == without.key
+
+
+def test_a_lost_list_of_known_rows_is_written_again(workspace: Workspace, old: Path, new: Path) -> None:
+    job = ingest_job(workspace, new, list_excluded(known_job(workspace, old)))
+    ingest(job)
+    assert ingest(job).cached
+    assert pq.read_table(job.known_output).num_rows == 0
+    job.known_output.unlink()
+    assert job.current() is None
+    assert not ingest(job).cached
+
+
+def test_a_workspace_is_a_corpus_like_any_other(built: Any, workspace: Workspace) -> None:
+    job = known_job(workspace, built.workspace.root)
+    assert list_excluded(job).rows == sum(
+        pq.read_metadata(path).num_rows for path in built.workspace.root.glob("documents/**/*.parquet")
+    )
+
+
+def test_of_a_workspace_only_the_last_run_s_documents_count(copied: Any, workspace: Workspace) -> None:
+    write_catalog(copied.workspace, copied.selection_shards)
+    current = list_excluded(known_job(workspace, copied.workspace.root))
+    stale = copied.workspace.resolve(copied.documents[0])
+    shutil.copy(stale, stale.with_name(f"{stale.name.split('.')[0]}.{'0' * 16}.parquet"))
+    assert list_excluded(known_job(workspace, copied.workspace.root)).rows == current.rows
+
+
+def test_hashes_that_share_their_first_half_are_told_apart() -> None:
+    hashes = [*sorted(bytes(8) + number.to_bytes(8, "big") for number in (0, 1, 5, 300)), b"\xff" * 16]
+    table = pa.table([pa.array(hashes, pa.binary(16)), pa.array(list("abcde"), pa.string())], schema=DOCUMENTS)
+    known = KnownTexts(table)
+    asked = [*hashes, bytes(15) + b"\x02", bytes(14) + b"\x02\x00", b"\xfe" * 16, bytes(7) + b"\x01" + bytes(8)]
+    assert known.copies(asked) == [*"abcde", None, None, None, None]
+    assert known.copies([]) == []
+
+
+def test_an_empty_corpus_knows_nothing(
+    workspace: Workspace, tmp_path: Path, make_parquet: Callable[..., Path], make_document: Callable[..., Any]
+) -> None:
+    job = known_job(workspace, make_parquet(tmp_path / "none.parquet", [make_document(0, text=None)]))
+    list_excluded(job)
+    assert KnownTexts(pq.read_table(job.path)).copies([content_hash("x")]) == [None]
+
+
+def test_a_corpus_that_does_not_exist_is_named_by_its_setting(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"ingest\.against: .*nosuch"):
+        find_files(str(tmp_path / "nosuch"), "ingest.against")
+
+
+QUESTION = "Which of these birds stands on one leg in shallow water while it waits for fish to come by?"
+PAGE = "A page about the coast and about everything that lives there, written for children of nine years. "
+TEXTS = [
+    PAGE + "One",
+    f"{PAGE} {QUESTION.upper().replace(' ', '  ')} The heron.",
+    PAGE + " ".join(QUESTION.split()[:12]),
+    PAGE + " ".join(QUESTION.split()[1:14]) + " and so on",
+    "a short answer",
+    "a short answer and some more words after it",
+]
+
+
+@pytest.fixture
+def decontaminated(tmp_path):
+    """Ingest six pages without what is in a benchmark, with other settings; return the file and the workspace."""
+    (tmp_path / "benchmark.jsonl").write_text(
+        "".join(json.dumps({"text": text}) + "\n" for text in ("", QUESTION, "A short answer!"))
+    )
+    pq.write_table(pa.table({"text": TEXTS}), tmp_path / "pages.parquet")
+    workspace = Workspace(tmp_path / "workspace")
+
+    def make(**settings):
+        job = ExclusionJob(
+            root=str(workspace.root),
+            of="benchmarks",
+            files=discover(SourceSettings(path=str(tmp_path / "benchmark.jsonl"))),
+        )
+        source = SourceSettings(path=str(tmp_path / "pages.parquet"))
+        [shard] = discover(source)
+        found = IngestJob(
+            root=workspace.address, shard=shard, source=source, settings=IngestSettings(min_chars=5, **settings)
+        )
+        found = found.model_copy(update={"benchmarks": list_excluded(job)})
+        return found, ingest(found)
+
+    return make
+
+
+def test_documents_with_thirteen_words_of_a_benchmark_are_dropped_and_listed(decontaminated):
+    job, file = decontaminated()
+    assert file.details["dropped"] == {"benchmark": 3}
+    kept = pq.read_table(job.workspace.resolve(file))
+    assert kept["source_row"].to_pylist() == [0, 2, 5]
+    listed = pq.read_table(job.known_output).to_pylist()
+    assert [(row["source_row"], row["twin"]) for row in listed] == [
+        (1, "benchmark.jsonl row 1"),
+        (3, "benchmark.jsonl row 1"),
+        (4, "benchmark.jsonl row 2"),
+    ]
+
+
+def test_the_list_is_in_the_key_and_is_made_again_when_it_is_gone(decontaminated):
+    job, _ = decontaminated()
+    without = job.model_copy(update={"benchmarks": None})
+    assert without.key != job.key
+    assert decontaminated()[1].cached
+    job.known_output.unlink()
+    assert not decontaminated()[1].cached
+
+
+def test_a_benchmark_without_texts_is_named(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"question": "Who?"}\n')
+    files = discover(SourceSettings(path=str(tmp_path / "a.jsonl")))
+    with pytest.raises(BadShardError, match=r"a\.jsonl: no column 'text'"):
+        list_excluded(ExclusionJob(root=str(tmp_path / "workspace"), of="benchmarks", files=files))
