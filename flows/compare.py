@@ -71,7 +71,9 @@ def compare(
         targets = fit_targets(run, ready.documents, ready.models) if reads_targets(names) else None
         runs = SelectorRuns(run, ready.shards, selection, targets, run.models.selecting)
         runs.run(names)
-        job = runs.comparison(label_column=label_column, left_out=left_out(asked, missing_for(settings)))
+        job = runs.comparison(
+            "compare", label_column, label_column=label_column, left_out=left_out(asked, missing_for(settings))
+        )
         found = run.one(job).details
         table = [{"selector": name, **figures} for name, figures in found["selectors"].items()]
         note = f"The same budget of {selection.budget_by}, selected by every selector."

@@ -57,7 +57,7 @@ def sweep(
         runs = SelectorRuns(run, ready.shards, selection)
         runs.sweep(lambs)
         runs.run(BASELINES)
-        job = runs.comparison(lambs=lambs, advised=advised(settings, budget_by))
+        job = runs.comparison("sweep", lambs=lambs, advised=advised(settings, budget_by))
         found = run.one(job).details
         table = [{"selection": f"lamb {value['lamb']:g}", **value} for value in found["values"]]
         table += [{"selection": name, **figures} for name, figures in found["baselines"].items()]

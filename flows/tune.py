@@ -2,14 +2,10 @@
 
 from typing import Any
 
-from prefect import flow
-
-from fineweb_mask.flows.curate import RETRY_DELAYS, prepare
-from fineweb_mask.flows.display.run_names import named
-from fineweb_mask.flows.pipeline.failures import fails_in_one_line
+from fineweb_mask.flows.curate import prepare
 from fineweb_mask.flows.pipeline.inputs import check_inputs
-from fineweb_mask.flows.pipeline.selector_runs import publish
-from fineweb_mask.flows.pipeline.start import runner, start_run
+from fineweb_mask.flows.pipeline.selector_runs import published
+from fineweb_mask.flows.pipeline.start import as_flow, start_run
 from fineweb_mask.flows.recipe import with_overrides
 from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.errors import SettingsError
@@ -31,8 +27,7 @@ class TuneSummary(PageSummary):
     overrides: dict[str, Any]  # by key, what the recipe becomes
 
 
-@flow(name="tune", flow_run_name=named("tune"), cache_result_in_memory=False)
-@fails_in_one_line
+@as_flow("tune")
 def tune(
     settings: PipelineSettings,
     targets: dict[str, str] | None = None,
@@ -65,7 +60,7 @@ def tune(
     """
     settings = with_overrides(settings, overrides)
     files = check(settings, targets or {}, trials)
-    with start_run(settings, retry_delays=RETRY_DELAYS, keep=False) as run:
+    with start_run(settings, keep=False) as run:
         ready = prepare(run)
         job = TuneJob(
             root=run.root,
@@ -83,13 +78,12 @@ def tune(
             for name, measured in found["final"]["sets"].items()
             for arm in (TUNED, OWN)
         ]
-        publish(job.folder, "tune", settings.workspace, table, "Differences to random documents, in bits per byte.")
-        return TuneSummary.of(
-            run.workspace,
-            run.quarantined,
-            run.stages,
-            page=job.folder / "index.html",
-            metrics=job.folder / "metrics.json",
+        return published(
+            TuneSummary,
+            run,
+            job.folder,
+            table,
+            "Differences to random documents, in bits per byte.",
             documents=sum(shard.rows for shard in ready.shards),
             trials=len(found["trials"]),
             overrides=as_overrides(settings, Trial.model_validate(found["best"])),
@@ -131,8 +125,3 @@ def as_overrides(settings: PipelineSettings, trial: Trial) -> dict[str, Any]:
     if trial.shares:
         found["selection.groups.shares"] = trial.shares
     return found
-
-
-def run_tune(settings: PipelineSettings, targets: dict[str, str], trials: int, minutes: float) -> TuneSummary:
-    """Run the search in this process with the recipe's engine."""
-    return tune.with_options(task_runner=runner(settings))(settings, targets, trials, minutes)

@@ -23,6 +23,7 @@ from fineweb_mask.tasks.select import select
 from fineweb_mask.tasks.selection.budgets import divide_budget, measure_curves
 from fineweb_mask.tasks.selection.corpus.learning import draw_sample, keep_policy, learn_policy
 from fineweb_mask.tasks.selection.corpus.passes import find_penalties, measure
+from fineweb_mask.tasks.witness.job import measure_teaching
 from fineweb_mask.tasks.workspace.job import Stage, StageTask
 from fineweb_mask.tasks.workspace.records.counts import Amount, Counts
 from fineweb_mask.tasks.workspace.references import StageFile
@@ -53,6 +54,7 @@ PIPELINE: tuple[StageTask, ...] = (
     write_partition,
     materialize,
     export,
+    measure_teaching,
     report,
 )
 """The stages of the pipeline, in the order in which a document passes through them."""
@@ -88,10 +90,9 @@ def stage_names() -> list[str]:
     from fineweb_mask.tasks.probe.held_out import hold_out
     from fineweb_mask.tasks.probe.page import write_probe_page
     from fineweb_mask.tasks.probe.training import make_tokenizer, tokenize, train_model
-    from fineweb_mask.tasks.witness.job import measure_teaching
     from fineweb_mask.tasks.witness.tune import tune
 
-    pages = (find_ranges, select_variant, measure_teaching, tune, write_comparison_page)
+    pages = (find_ranges, select_variant, tune, write_comparison_page)
     probe = (hold_out, make_tokenizer, tokenize, train_model, answer_tasks, write_probe_page)
     return [task.stage.name for task in (*PIPELINE, *pages, *probe)]
 

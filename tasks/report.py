@@ -20,6 +20,7 @@ from fineweb_mask.tasks.reporting.sections import (
     tiles,
     time_by_stage,
 )
+from fineweb_mask.tasks.witness.section import teaching_findings, teaching_section
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.records.counts import Counts
 from fineweb_mask.tasks.workspace.references import StageFile
@@ -29,11 +30,12 @@ from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 class ReportJob(PageJob):
     """Write the report of a dataset."""
 
-    stage: ClassVar[Stage] = Stage("report", version=6, folders=("reports",), product=True, run_with=("report",))
+    stage: ClassVar[Stage] = Stage("report", version=7, folders=("reports",), product=True, run_with=("report",))
     dataset: StageFile
     shards: list[ShardFiles]
     counts: Counts
     blocks: list[dict[str, Any]]
+    teaching: StageFile  # what `measure_teaching` found of the selection
     stages: list[StageTime]  # of the run that the report is first written in
     settings: ReportSettings
 
@@ -44,7 +46,8 @@ class ReportJob(PageJob):
             for shard in self.shards
             for file in (shard.documents, shard.scores, shard.embeddings, shard.masks)
         ]
-        return Dependencies(settings=self.settings.model_dump(), inputs=[self.dataset.fingerprint, files])
+        inputs = [self.dataset.fingerprint, self.teaching.fingerprint, files]
+        return Dependencies(settings=self.settings.model_dump(), inputs=inputs)
 
 
 @stage_task
@@ -84,6 +87,7 @@ def _page(job: ReportJob) -> Page:
     selection, has_groups = recipe["selection"], any(block.get("groups") for block in job.blocks)
     sections = [
         funnel(job.counts, job.shards),
+        teaching_section(job.teaching.details),
         distributions(breakdown),
         retention(breakdown),
         *([] if measured is None else [diversity(measured)]),
@@ -98,7 +102,7 @@ def _page(job: ReportJob) -> Page:
         title="Selection report",
         lead="What went in, what was selected and why, and how close the selection is to the best possible.",
         facts=_facts(recipe, code["version"]),
-        findings=findings(recipe, job.counts, job.blocks, breakdown, measured),
+        findings=findings(recipe, job.counts, job.blocks, breakdown, measured, teaching_findings(job.teaching.details)),
         tiles=tiles(job.counts, job.blocks),
         sections=sections,
         footer=f"fineweb-mask {code['version']}{commit}{changed}",
@@ -113,6 +117,7 @@ def _page(job: ReportJob) -> Page:
             else {name: geometry.as_metrics() for name, geometry in measured.geometry.items()},
             "clusters": [] if measured is None else [cluster._asdict() for cluster in measured.clusters],
             "blocks": job.blocks,
+            "teaching": job.teaching.details,
             "stages": [stage.model_dump() for stage in job.stages],
         },
     )

@@ -56,7 +56,7 @@ def tune(
         return files
 
     def run(settings: "PipelineSettings", files: dict[str, str]) -> "TuneSummary":
-        from fineweb_mask.flows.tune import run_tune
+        from fineweb_mask.flows.tune import tune as run_tune
         from fineweb_mask.tasks.storage.atomic import atomic_write
 
         found = run_tune(settings, files, trials, minutes)

@@ -123,7 +123,7 @@ def print_selections(
 ) -> None:
     """Print a line for each selection, a note on them, the quarantined shards, and where the page is."""
     console = SafeConsole(width=max(WIDTH, SafeConsole().width))
-    names = ("quality", *metrics, "near-dup", "topics", "J", "gap", "seconds")
+    names = ("quality", *metrics, "near-dup", "predicts", "topics", "J", "gap", "seconds")
     table = new_table(title, *names, no_wrap=True)
     for name, one in rows:
         table.add_row(name, *_figures(one, metrics), style="bold" if name == best else None)
@@ -163,6 +163,7 @@ def _figures(one: dict[str, Any], metrics: Sequence[str]) -> list[str]:
         f"{one['mean_quality']:.4f}",
         *(f"{one[name]:.{METRICS[name].decimals}f}" for name in metrics),
         f"{one['near_duplicates']:.1%}",
+        "" if one["teaching"] is None else f"{one['teaching']:+.1%}",
         "" if topics is None else f"{topics:.1f}",
         f"{one['objective']:.4f}",
         "" if gap is None else f"{gap:.3%}",

@@ -9,6 +9,8 @@ from fineweb_mask.tasks.dataset.partition import Partitioning
 from fineweb_mask.tasks.export import ExportJob
 from fineweb_mask.tasks.materialize import MaterializeJob
 from fineweb_mask.tasks.report import ReportJob
+from fineweb_mask.tasks.witness.job import WitnessJob
+from fineweb_mask.tasks.witness.section import SELECTION
 from fineweb_mask.tasks.workspace.references import StageFile
 
 
@@ -45,8 +47,16 @@ def export(run: Run, dataset: StageFile) -> dict[str, Path]:
 
 
 def report(run: Run, selection: Selection, dataset: StageFile) -> StageFile:
-    """Write the report on the dataset."""
+    """Measure what the selection teaches a language model of n-grams, and write the report on the dataset."""
+    teaching = WitnessJob(
+        root=run.root,
+        shards=selection.shards,
+        selections={SELECTION: [shard.masks for shard in selection.shards]},
+        threshold=run.settings.selection.near_duplicates.threshold,
+        doses=False,
+    )
     job = ReportJob(
+        teaching=run.one(teaching),
         root=run.root,
         dataset=dataset,
         shards=selection.shards,

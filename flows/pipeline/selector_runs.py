@@ -10,10 +10,12 @@ from fineweb_mask.flows.display.prefect_ui import artifact_key, or_warn, publish
 from fineweb_mask.flows.pipeline.run import Run
 from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.settings import PipelineSelectionSettings
+from fineweb_mask.tasks.comparison.figures import lamb_name
 from fineweb_mask.tasks.comparison.page import ComparisonJob
 from fineweb_mask.tasks.comparison.variants import RangesJob, VariantJob, noted_seconds
 from fineweb_mask.tasks.inference.scorers import QualityModel
 from fineweb_mask.tasks.selection.blocks import grouped
+from fineweb_mask.tasks.witness.job import WitnessJob
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 
@@ -50,21 +52,25 @@ class SelectorRuns:
         self._files: dict[str, list[StageFile]] = {}  # by selector, of every group
         self._masks: dict[str, list[StageFile]] = {}  # by selector, of every shard
         self._frontiers: list[StageFile] = []  # of every group
+        self._swept: list[StageFile] = []  # the masks of all values of lamb, of every shard
+        self._lambs: tuple[float, ...] = ()
         self._seconds: dict[str, float] = {}  # by selector or value of lamb
+        self._settings = settings
         self._common = {"root": run.root, "settings": settings}
         self._given = {"targets": targets, "scorer": scorer, **self._common}
         self._ranges = run.all([RangesJob(shards=group, **self._common) for group in self._groups])
 
     def sweep(self, lambs: tuple[float, ...]) -> None:
         """Select from every group at every weight of quality."""
-        _, self._frontiers = self._select("mean_field", lambs)
+        jobs, self._frontiers = self._select("mean_field", lambs)
+        self._swept, self._lambs = _masks_of(jobs), lambs
 
     def run(self, selectors: list[str]) -> None:
         """Select from every group by every selector, one job at a time, because their times are compared."""
         for selector in selectors:
             get_run_logger().info("%s selects", selector)
             jobs, self._files[selector] = self._select(selector)
-            self._masks[selector] = [file for job in jobs for file in job.shard_files() or []]
+            self._masks[selector] = _masks_of(jobs)
 
     def _select(self, selector: str, lambs: tuple[float, ...] = ()) -> tuple[list[VariantJob], list[StageFile]]:
         jobs = [
@@ -78,9 +84,23 @@ class SelectorRuns:
                 self._seconds[name] = self._seconds.get(name, 0.0) + seconds
         return jobs, made
 
-    def comparison(self, **options: Any) -> ComparisonJob:  # noqa: ANN401
-        """Return the job that writes the page on what was selected; `options` are its other fields."""
+    def comparison(self, page: str, by: str | None = None, **options: Any) -> ComparisonJob:  # noqa: ANN401
+        """Measure what each selection teaches, and return the job that writes the page on what was selected.
+
+        `by` is a column whose values count as much as each other, `options` are other fields of the job.
+        """
+        swept = {lamb_name(lamb): f"lamb={lamb}" for lamb in self._lambs}
+        teaching = WitnessJob(
+            page=page,
+            shards=[shard for group in self._groups for shard in group],
+            selections=self._masks | dict.fromkeys(swept, self._swept),
+            columns=swept,
+            by=by,
+            threshold=self._settings.near_duplicates.threshold,
+            root=self._run.root,
+        )
         return ComparisonJob(
+            teaching=self._run.one(teaching),
             documents=[shard.documents for group in self._groups for shard in group],
             masks=self._masks,
             groups=self._files,
@@ -89,6 +109,10 @@ class SelectorRuns:
             **self._common,
             **options,
         )
+
+
+def _masks_of(jobs: list[VariantJob]) -> list[StageFile]:
+    return [file for job in jobs for file in job.shard_files() or []]
 
 
 def published(

@@ -14,6 +14,7 @@ FIGURES = {
     "mean_quality": Column("mean quality", "number"),
     **{name: Column(name, "number") for name in METRICS},
     "near_duplicates": Column("near-dup.", "share"),
+    "teaching": Column("predicts better", "share"),
     "effective_topics": Column("topics", "number"),
     "tokens": Column("tokens", "count"),
     "objective": Column("J", "number"),
@@ -51,10 +52,17 @@ def over_blocks(blocks: Sequence[Mapping[str, Any]], weighed_by: str = "document
     }
 
 
+def lamb_name(lamb: float) -> str:
+    """Return what the selection at a weight of quality is called: `lamb 0.5`."""
+    return f"lamb {lamb:g}"
+
+
 def figure_names(settings: PipelineSelectionSettings, selections: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return the columns of a table of selections: of their documents and tokens, what the budget leaves unequal."""
-    amount = "tokens" if len({one["selected"] for one in selections}) == 1 else "selected"
-    return ["mean_quality", *settings.shown_metrics, "near_duplicates", "objective", "gap", amount, "seconds"]
+    every = list(selections)
+    amount = "tokens" if len({one["selected"] for one in every}) == 1 else "selected"
+    taught = ["teaching"] if any(one["teaching"] is not None for one in every) else []
+    return ["mean_quality", *settings.shown_metrics, "near_duplicates", *taught, "objective", "gap", amount, "seconds"]
 
 
 def figures_table(

@@ -25,6 +25,7 @@ from fineweb_mask.tasks.comparison.figures import (
     diversity_axis,
     figure_names,
     figures_table,
+    lamb_name,
     over_blocks,
 )
 from fineweb_mask.tasks.reporting import charts
@@ -33,6 +34,7 @@ from fineweb_mask.tasks.reporting.page import Column, Figure, Page, PageJob, Sec
 from fineweb_mask.tasks.source.columns import document_columns
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.storage.parquet import read_metadata, read_schema, read_table
+from fineweb_mask.tasks.witness.section import TITLE, teaching_column, teaching_section
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile
 
@@ -87,7 +89,7 @@ def check_label_column(column: str, shards: Sequence[SourceShard], source: Sourc
 class ComparisonJob(PageJob):
     """Write the page of a comparison, or of a sweep, which has `lambs`."""
 
-    stage: ClassVar[Stage] = Stage("compare", version=2, folders=("compare", "sweep"))
+    stage: ClassVar[Stage] = Stage("compare", version=3, folders=("compare", "sweep"))
     settings: PipelineSelectionSettings
     documents: list[StageFile]
     masks: dict[str, list[StageFile]]  # by selector, in the order of the documents
@@ -97,6 +99,7 @@ class ComparisonJob(PageJob):
     left_out: dict[str, str] = Field(default_factory=dict)  # why, by selector
     lambs: tuple[float, ...] = ()
     frontiers: list[StageFile] = Field(default_factory=list)  # of the sweep, of every group of shards
+    teaching: StageFile  # what `measure_teaching` found of the selections
     advised: str = ""  # what a recipe must also set to select as the sweep
 
     @property
@@ -121,7 +124,10 @@ class ComparisonJob(PageJob):
                 self.left_out,
                 *(swept if self.lambs else []),
             ],
-            inputs=[[file.fingerprint for file in files] for files in (self.documents, *self.groups.values())],
+            inputs=[
+                self.teaching.fingerprint,
+                *([file.fingerprint for file in files] for files in (self.documents, *self.groups.values())),
+            ],
         )
 
 
@@ -142,6 +148,7 @@ def _metrics(job: ComparisonJob) -> dict[str, Any]:
         "blocks": len(one),
         "selection": job.settings.model_dump(mode="json", exclude={"device", "solver"}),
         **({**_frontier(job), "baselines": selectors} if job.lambs else {"selectors": selectors}),
+        "teaching": job.teaching.details,
         "jaccard": {"selectors": list(selectors), "values": jaccard(both).tolist()},
         "topics": {topic: dict(counts) for topic, counts in topics.items()},
     }
@@ -153,10 +160,11 @@ def _blocks(files: Sequence[StageFile]) -> list[dict[str, Any]]:
 
 def _frontier(job: ComparisonJob) -> dict[str, Any]:
     """Return the figures of the selection at each weight of quality, and the weight at the knee."""
-    blocks, values = _blocks(job.frontiers), []
+    blocks, values, taught = _blocks(job.frontiers), [], teaching_column(job.teaching.details)
     for lamb in job.lambs:
         figures = over_blocks([block for block in blocks if block["lamb"] == lamb], job.settings.weighed_by)
-        values.append({"lamb": lamb, **figures, "seconds": job.seconds.get(str(lamb))})
+        teaching = taught.get(lamb_name(lamb))
+        values.append({"lamb": lamb, **figures, "teaching": teaching, "seconds": job.seconds.get(str(lamb))})
     axis, _ = diversity_axis(job.settings)
     best = knee([value["mean_quality"] for value in values], [value[axis] for value in values])
     return {"recommended_lamb": None if best is None else job.lambs[best], "values": values}
@@ -166,10 +174,12 @@ def _selectors(job: ComparisonJob, topics: Mapping[str, Counter[str]]) -> dict[s
     blocks = {name: _blocks(files) for name, files in job.groups.items()}
     swept = [block for block in _blocks(job.frontiers) if block["lamb"] == job.settings.lamb]
     everyone, found = [*blocks.values(), *([swept] if swept else [])], {}
+    taught = teaching_column(job.teaching.details)
     for name, own in blocks.items():
         spread = coverage([counts[name] for counts in topics.values()]) if job.label_column is not None else None
         found[name] = {
             **over_blocks(_with_shared_bounds(own, everyone), job.settings.weighed_by),
+            "teaching": taught.get(name),
             "topics": None if spread is None else spread.topics,
             "effective_topics": None if spread is None else spread.effective,
             "rarest_topic": None if spread is None else spread.rarest,
@@ -230,7 +240,8 @@ def _page(job: ComparisonJob, metrics: Mapping[str, Any]) -> Page:
         recommended = metrics["recommended_lamb"]
         best = Tile("none" if recommended is None else f"{recommended:g}", "recommended lamb")
     figures = [_trade_off(job, metrics, note), *_by_lamb(job, metrics, note), _near_duplicates(selections, note)]
-    sections = [Section("Selections", _advice(job, metrics), figures, [_table(job, metrics)]), _overlap(metrics, note)]
+    sections = [Section("Selections", _advice(job, metrics), figures, [_table(job, metrics)])]
+    sections += [teaching_section(metrics["teaching"]), _overlap(metrics, note)]
     if job.label_column is not None:
         sections.append(_topics(metrics, note, job.label_column))
     definitions = [*DEFINITIONS, *([SWEEP_DEFINITION] if job.lambs else [])]
@@ -252,7 +263,7 @@ def _page(job: ComparisonJob, metrics: Mapping[str, Any]) -> Page:
 
 def _selections(metrics: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the figures of every selection by its label: of the values of a sweep, then of the selectors."""
-    swept = {f"lamb {value['lamb']:g}": value for value in metrics.get("values", [])}
+    swept = {lamb_name(value["lamb"]): value for value in metrics.get("values", [])}
     return {**swept, **metrics["baselines" if swept else "selectors"]}
 
 
@@ -269,6 +280,11 @@ def _table(job: ComparisonJob, metrics: Mapping[str, Any]) -> Table:
     selections = _selections(metrics)
     names = figure_names(job.settings, selections.values())
     note = "Seconds: the selection alone, one after the other, each on all cores."
+    if "teaching" in names:
+        note += (
+            " Predicts better: how much better a language model of n-grams that read the selection predicts held-out "
+            f"documents than one that read as many random tokens; see {TITLE!r}."
+        )
     if job.label_column is not None:
         names.insert(names.index("objective"), "effective_topics")
         note += " Topics: their effective number, explained below."

@@ -29,8 +29,9 @@ def findings(
     blocks: Sequence[Mapping[str, Any]],
     breakdown: Breakdown,
     measured: Diversity | None,
+    taught: Sequence[Finding] = (),
 ) -> list[Finding]:
-    """Return what the selection did, then what to worry about, or that nothing stands out."""
+    """Return what the selection did and `taught`, then what to worry about, or that nothing stands out."""
     share = counts.selected / max(counts.documents_eligible, 1)
     did = Finding(
         f"{counts.selected:,} of {counts.documents_eligible:,} eligible documents are selected, {share:.1%}. "
@@ -45,7 +46,9 @@ def findings(
         "quality is not all that decides.",
         "Diversity" if measured is not None else "Share selected by group",
     )
-    return [did, *_compared(breakdown, measured), *(worries or [nothing])]
+    if not worries and not any(one.is_worry for one in taught):
+        worries = [nothing]
+    return [did, *taught, *_compared(breakdown, measured), *worries]
 
 
 def _compared(breakdown: Breakdown, measured: Diversity | None) -> Iterator[Finding]:

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from fineweb_mask.models.dedup.ngrams import MULTIPLIER
 from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.witness.effects import HeldOut
@@ -66,29 +67,28 @@ class Corpus(NamedTuple):
 class _Documents(NamedTuple):
     """The n eligible documents of some shards."""
 
-    places: list[DocumentRef]
+    shards: NDArray[np.int64]  # (n,)
+    rows: NDArray[np.int64]  # (n,)
     ranks: NDArray[np.uint64]  # (n,), by the text
     tokens: NDArray[np.int64]  # (n,), as the documents' own tokenizer counts them
     quality: NDArray[np.float32]  # (n,)
     groups: NDArray[Any]  # (n,) texts, of the column; empty without one
-    selected: dict[str, NDArray[np.bool_]]  # by selection, (n,)
+    selected: NDArray[np.bool_]  # (n, selections)
 
-    def take(self, rows: NDArray[np.int64]) -> "_Documents":
+    def take(self, places: NDArray[np.int64]) -> "_Documents":
         """Return some of the documents."""
-        return _Documents(
-            places=[self.places[row] for row in rows],
-            ranks=self.ranks[rows],
-            tokens=self.tokens[rows],
-            quality=self.quality[rows],
-            groups=self.groups[rows],
-            selected={name: mask[rows] for name, mask in self.selected.items()},
-        )
+        return _Documents._make(column[places] for column in self)
+
+    @property
+    def places(self) -> list[DocumentRef]:
+        """The documents' shards and rows."""
+        return list(map(DocumentRef, self.shards.tolist(), self.rows.tolist()))
 
 
 def read_corpus(
     workspace: Workspace,
     shards: Sequence[ShardFiles],
-    selections: Mapping[str, Sequence[tuple[StageFile, str]]],
+    selections: Mapping[str, tuple[Sequence[StageFile], str]],
     targets: Mapping[str, Sequence[SourceShard]],
     *,
     by: str | None,
@@ -103,7 +103,7 @@ def read_corpus(
     workspace, shards
         The corpus.
     selections
-        By name, the file of masks of every shard and its column.
+        By name, the file of masks of every shard, and their column.
     targets
         By name, files of documents of the user's, half of which are held out.
     by
@@ -129,7 +129,7 @@ def read_corpus(
             f"only {len(order):,} documents can be selected, of which {HELD_OUT_SHARE:.0%} are held out: at least "
             f"{FEWEST_HELD_OUT} are needed to compare what selections teach; use a larger corpus"
         )
-    held_by_arms = [int(documents.tokens[mask].sum()) for mask in documents.selected.values()]
+    held_by_arms = (documents.tokens @ documents.selected).tolist()
     smallest = min(held_by_arms, default=select_ratio * int(documents.tokens.sum()))
     share = min(1.0, SPARE * most_tokens / max(smallest, 1))
     held = documents.take(np.sort(order[:count]))
@@ -156,9 +156,9 @@ def read_corpus(
         )
     return Corpus(
         pool=pool.take(kept),
-        selections={name: np.flatnonzero(mask[kept]) for name, mask in rest.selected.items()},
+        selections={name: np.flatnonzero(rest.selected[kept, place]) for place, name in enumerate(selections)},
         quality=rest.quality[kept],
-        places=[rest.places[row] for row in kept],
+        places=rest.take(kept).places,
         groups=rest.groups[kept],
         held_out=held_out,
         vocabulary=tokenizer.get_vocab_size(),
@@ -169,36 +169,41 @@ def read_corpus(
 def _eligible(
     workspace: Workspace,
     shards: Sequence[ShardFiles],
-    selections: Mapping[str, Sequence[tuple[StageFile, str]]],
+    selections: Mapping[str, tuple[Sequence[StageFile], str]],
     chosen: Sequence[int],
     by: str | None,
 ) -> _Documents:
-    places: list[DocumentRef] = []
-    hashes: list[bytes] = []
-    parts: dict[str, list[NDArray[Any]]] = {name: [] for name in ("tokens", "quality", "groups")}
-    masks: dict[str, list[NDArray[np.bool_]]] = {name: [] for name in selections}
+    found = []
     for index in chosen:
         raise_if_stopped()
         shard = shards[index]
         with local_copies():
             columns = read_columns(workspace, shard)
             rows = np.flatnonzero(columns.candidate)
-            table = read_table(workspace.resolve(shard.documents), columns=["content_hash"])
-            hashes += table["content_hash"].take(pa.array(rows)).to_pylist()
             groups = np.full(shard.rows, "") if by is None else read_groups(workspace, shard, by)
-            for name, files in selections.items():
-                file, column = files[index]
-                masks[name].append(read_table(workspace.resolve(file), columns=[column])[column].to_numpy()[rows])
-        places += [DocumentRef(index, row) for row in rows.tolist()]
-        for part, values in zip(parts.values(), (columns.tokens, columns.quality, groups), strict=True):
-            part.append(values[rows])
-    digests = [hashlib.blake2b(b"held out" + one, digest_size=8).digest() for one in hashes]
-    return _Documents(
-        places=places,
-        ranks=np.array([int.from_bytes(one) for one in digests], dtype=np.uint64),
-        **{name: np.concatenate(part) for name, part in parts.items()},
-        selected={name: np.concatenate(part) for name, part in masks.items()},
-    )
+            hashes = read_table(workspace.resolve(shard.documents), columns=["content_hash"])["content_hash"]
+            masks = [
+                read_table(workspace.resolve(files[index]), columns=[column])[column].to_numpy()[rows]
+                for files, column in selections.values()
+            ]
+        found.append(
+            _Documents(
+                shards=np.full(len(rows), index),
+                rows=rows,
+                ranks=_ranks(hashes)[rows],
+                tokens=columns.tokens[rows],
+                quality=columns.quality[rows],
+                groups=groups[rows],
+                selected=np.array(masks, dtype=bool).reshape(len(masks), len(rows)).T,
+            )
+        )
+    return _Documents._make(map(np.concatenate, zip(*found, strict=True)))
+
+
+def _ranks(hashes: pa.ChunkedArray) -> NDArray[np.uint64]:
+    """Return a number for each hash of a text, uniform and unlike the hash's own order: (n,)."""
+    content = b"".join(chunk.buffers()[1][16 * chunk.offset :][: 16 * len(chunk)] for chunk in hashes.chunks)
+    return np.frombuffer(content, dtype="<u8").reshape(-1, 2)[:, 0] * MULTIPLIER
 
 
 def _texts(

@@ -15,19 +15,23 @@ from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 
+REPORT = "report"
+MOST_TOKENS = 300_000
+"""Of an arm that are read: with three times as many, differences of four fifths would be seen, not of half."""
+
 
 class WitnessJob(FolderJob):
     """Train a model of n-grams on every selection and its controls, and judge them on held-out documents."""
 
-    stage: ClassVar[Stage] = Stage("witness", version=1, folders=("witness",), product=True)
-    page: str  # that shows the figures, such as `compare`
+    stage: ClassVar[Stage] = Stage("witness", version=1, folders=("witness",), product=True, run_with=("report",))
+    page: str = REPORT  # that shows the figures
     shards: list[ShardFiles]
     selections: dict[str, list[StageFile]]  # by name, the masks of every shard
     columns: dict[str, str] = Field(default_factory=dict)  # by name, the column of the masks if it is not `selected`
     targets: dict[str, list[SourceShard]] = Field(default_factory=dict)
     by: str | None = None
     threshold: float  # the least cosine of near-duplicates
-    most_tokens: int  # of an arm
+    most_tokens: int = MOST_TOKENS
     doses: bool = True
 
     @property
@@ -38,7 +42,7 @@ class WitnessJob(FolderJob):
     @property
     def folder_name(self) -> str:
         """The folder of the figures, without the tag of the key."""
-        return f"{super().folder_name}/{self.page}"
+        return super().folder_name if self.page == REPORT else f"{self.page}/{super().folder_name}"
 
     def depends_on(self) -> Dependencies:
         """Return how arms are made, and the fingerprints of the corpus, of the selections and of the targets."""
@@ -56,9 +60,7 @@ class WitnessJob(FolderJob):
 @stage_task
 def measure_teaching(job: WitnessJob) -> None:
     """Measure; `details` hold the figures, or `skipped` with the reason why there are none."""
-    selections = {
-        name: [(file, job.columns.get(name, "selected")) for file in files] for name, files in job.selections.items()
-    }
+    selections = {name: (files, job.columns.get(name, "selected")) for name, files in job.selections.items()}
     try:
         corpus = read_corpus(
             job.workspace,

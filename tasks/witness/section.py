@@ -7,9 +7,11 @@ import numpy as np
 
 from fineweb_mask.models.witness.witness import RANDOM
 from fineweb_mask.tasks.reporting import charts
-from fineweb_mask.tasks.reporting.page import Column, Figure, Section, Table
+from fineweb_mask.tasks.reporting.page import Column, Figure, Finding, Section, Table
 from fineweb_mask.tasks.witness.documents import GROUPS, POOL
 
+SELECTION = "selection"
+"""What a run's own selection is called."""
 NO_DIFFERENCE = "no difference seen"
 TITLE = "What a language model learns from it"
 NAMES = {POOL: "held-out documents of the corpus", GROUPS: "held-out documents, every group as much as another"}
@@ -25,7 +27,7 @@ EXPLAINED = (
 )
 
 
-def teaching_sentence(found: Mapping[str, Any], name: str, of_set: str = POOL) -> str:
+def teaching_sentence(found: Mapping[str, Any], name: str = SELECTION, of_set: str = POOL) -> str:
     """Return what a selection teaches, in one sentence, from what `measure_teaching` found of it."""
     measured = found["sets"][of_set]
     base = float(np.mean(measured["losses"][RANDOM]))
@@ -43,6 +45,14 @@ def teaching_sentence(found: Mapping[str, Any], name: str, of_set: str = POOL) -
     if lengths["verdict"] == NO_DIFFERENCE:
         return f"{said}; beside random documents of the same lengths no difference is seen."
     return f"{said}, and {_by(lengths, base)} than random documents of the same lengths."
+
+
+def teaching_findings(found: Mapping[str, Any]) -> list[Finding]:
+    """Return what a page says first of its selection; nothing where nothing was measured."""
+    if "skipped" in found:
+        return []
+    effect = found["sets"][POOL]["against_random"][SELECTION]
+    return [Finding(teaching_sentence(found), TITLE, is_worry=effect["verdict"] == "worse")]
 
 
 def _by(effect: Mapping[str, Any], base: float) -> str:

@@ -177,14 +177,15 @@ class _Search:
         settings = changed(self._job.settings, trial)
         quality = self._corpus.quality
         if trial.weights:
-            quality = sum(weight * self._scores[name] for name, weight in trial.weights.items()).astype(np.float32)
+            weighted = [weight * self._scores[name] for name, weight in trial.weights.items()]
+            quality = np.sum(weighted, axis=0).astype(np.float32)
         rows = np.arange(len(quality))
         block = Block("tune", rows, self._vectors, quality, self._tokens)
         if settings.groups is None:
             return np.asarray(select_block(settings, block).indices)
         keys = np.random.default_rng(settings.seed).random(len(quality))
-        grouped = select_by_group(settings, block._replace(random_keys=keys, groups=self._corpus.groups))
-        return np.asarray(grouped.selection.indices)
+        selection, _ = select_by_group(settings, block._replace(random_keys=keys, groups=self._corpus.groups))
+        return np.asarray(selection.indices)
 
     def _loss(self, trial: Trial) -> float:
         """Return the loss of what a trial teaches, as a share of random documents' loss, the mean over the sets."""

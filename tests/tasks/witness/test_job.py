@@ -72,7 +72,7 @@ def found(job: WitnessJob) -> Any:
 
 def corpus_of(job: WitnessJob, **changes: Any) -> Any:
     how: dict[str, Any] = {"by": job.by, "threshold": job.threshold, "most_tokens": job.most_tokens} | changes
-    masks = {name: [(file, "selected") for file in files] for name, files in job.selections.items()}
+    masks = {name: (files, "selected") for name, files in job.selections.items()}
     return read_corpus(job.workspace, job.shards, masks, how.pop("targets", {}), **how)
 
 
