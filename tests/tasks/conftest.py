@@ -36,6 +36,8 @@ from fineweb_mask.tasks.reporting.sections import StageTime
 from fineweb_mask.tasks.source.columns import settle
 from fineweb_mask.tasks.source.discovery import SourceShard, discover
 from fineweb_mask.tasks.storage.atomic import tree_files
+from fineweb_mask.tasks.witness.job import measure_teaching
+from fineweb_mask.tasks.witness.section import SELECTION
 from fineweb_mask.tasks.workspace.records.counts import Counts, account
 from fineweb_mask.tasks.workspace.references import StageFile, file_digest
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
@@ -208,13 +210,15 @@ def run_pipeline(recipe: PipelineSettings) -> Built:
     ]
     making = jobs.Making(workspace, parts, shards, counts, blocks, recipe)
     dataset = making.write()
+    selected = [
+        ShardFiles(documents=file, scores=scored, embeddings=embedded, duplicates=repeated, masks=mask)
+        for file, scored, embedded, repeated, mask in zip(documents, scores, embeddings, duplicates, masks, strict=True)
+    ]
     report_job = report.ReportJob(
         root=str(workspace.root),
         dataset=dataset,
-        shards=[
-            ShardFiles(documents=file, scores=scored, embeddings=embedded, masks=mask)
-            for file, scored, embedded, mask in zip(documents, scores, embeddings, masks, strict=True)
-        ],
+        shards=selected,
+        teaching=measure_teaching(jobs.witness_job(workspace, selected, {SELECTION: masks})),
         counts=counts,
         blocks=blocks,
         stages=[StageTime(stage="ingest", files=len(shards), seconds=0.5, built_seconds=0.5, documents=66)],

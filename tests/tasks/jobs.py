@@ -17,6 +17,7 @@ from fineweb_mask.tasks.score import ScoreJob
 from fineweb_mask.tasks.score_embed import ScoreEmbedJob
 from fineweb_mask.tasks.select import SelectJob
 from fineweb_mask.tasks.selection.blocks import grouped
+from fineweb_mask.tasks.witness.job import WitnessJob
 from fineweb_mask.tasks.workspace.references import StageFile
 
 
@@ -161,3 +162,8 @@ class Making(NamedTuple):
         if not force and (found := self.job.current()) is not None:
             return found
         return materialize(self.written(force=force, threads=threads))
+
+
+def witness_job(workspace: Any, shards: list[Any], selections: dict[str, Any], **fields: Any) -> WitnessJob:
+    """Return the job that measures what selections teach, given the masks of every shard."""
+    return WitnessJob(root=str(workspace.root), shards=shards, selections=selections, **({"threshold": 0.9} | fields))

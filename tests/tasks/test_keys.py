@@ -27,6 +27,7 @@ from fineweb_mask.tasks.selection.budgets import PriceJob
 from fineweb_mask.tasks.selection.corpus.learning import KeepPolicyJob, LearnJob, SampleJob
 from fineweb_mask.tasks.selection.corpus.passes import PenaltiesJob
 from fineweb_mask.tasks.source.discovery import SourceShard
+from fineweb_mask.tasks.witness.job import WitnessJob
 from fineweb_mask.tasks.workspace.records.counts import Counts
 from fineweb_mask.tasks.workspace.references import StageFile, digest
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
@@ -137,10 +138,12 @@ def tags(settings: PipelineSettings) -> dict[str, str]:
             corpus=digest([["a", "a"]]),
         ),
         MaterializeJob(root=root, inputs="i", version="v", counts=counts, blocks=[], recipe=settings, shards=[shard]),
+        WitnessJob(selections={"selection": [shard.masks]}, threshold=0.9, root=root, shards=[shard]),
         ReportJob(
             root=root,
             dataset=file("dataset"),
             shards=[shard],
+            teaching=file("witness"),
             counts=counts,
             blocks=[],
             stages=[],

@@ -41,7 +41,7 @@ def metrics(built: Any) -> dict[str, Any]:
 def again(built: Any, **changes: Any) -> Any:
     """Return the job of another report of a workspace."""
     job = built.report_job
-    names = ("dataset", "shards", "counts", "blocks", "stages", "settings")
+    names = ("dataset", "shards", "teaching", "counts", "blocks", "stages", "settings")
     return report.ReportJob(root=job.root, **({name: getattr(job, name) for name in names} | changes))
 
 

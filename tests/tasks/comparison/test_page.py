@@ -19,7 +19,8 @@ from fineweb_mask.tasks.comparison.page import (
 from fineweb_mask.tasks.comparison.variants import find_ranges, select_variant
 from fineweb_mask.tasks.selection.blocks import group_name, grouped
 from fineweb_mask.tasks.source.discovery import discover
-from tests.tasks.jobs import ranges_jobs, variant_job
+from fineweb_mask.tasks.witness.job import measure_teaching
+from tests.tasks.jobs import ranges_jobs, variant_job, witness_job
 
 SELECTORS = ["mean_field", "random", "top_quality"]
 HOSTILE = "<img src=x onerror=alert(1)> | `a`"
@@ -54,12 +55,17 @@ def page_job(built: Any, selectors: list[str], lambs: tuple[float, ...] = (), **
         ]
 
     jobs = {selector: planned(selector) for selector in selectors}
+    groups = {selector: [select_variant(job) for job in of] for selector, of in jobs.items()}
+    masks = {selector: [file for job in of for file in job.shard_files() or []] for selector, of in jobs.items()}
+    ordered = sorted(shards, key=lambda shard: shard.name)
+    teaching = measure_teaching(witness_job(workspace, ordered, masks, page="sweep" if lambs else "compare"))
     return ComparisonJob(
+        teaching=teaching,
         root=str(workspace.root),
         settings=settings,
-        documents=[shard.documents for shard in sorted(shards, key=lambda shard: shard.name)],
-        groups={selector: [select_variant(job) for job in of] for selector, of in jobs.items()},
-        masks={selector: [file for job in of for file in job.shard_files() or []] for selector, of in jobs.items()},
+        documents=[shard.documents for shard in ordered],
+        groups=groups,
+        masks=masks,
         lambs=lambs,
         frontiers=[select_variant(job) for job in planned("mean_field", lambs)] if lambs else [],
         **fields,

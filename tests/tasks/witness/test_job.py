@@ -12,6 +12,7 @@ from fineweb_mask.tasks.source.discovery import find_files
 from fineweb_mask.tasks.witness.documents import GROUPS, POOL, TooFewDocumentsError, read_corpus
 from fineweb_mask.tasks.witness.job import WitnessJob, measure_teaching
 from fineweb_mask.tasks.witness.section import TITLE, teaching_column, teaching_section, teaching_sentence
+from tests.tasks.jobs import witness_job
 
 TOPICS = ("sea", "kitchen", "space")
 DOCUMENTS = 1_200
@@ -56,7 +57,6 @@ def shards(selected: Any) -> Any:
 def job(selected: Any, shards: Any) -> WitnessJob:
     return WitnessJob(
         root=str(selected.workspace.root),
-        page="report",
         shards=shards,
         selections={"selection": [shard.masks for shard in shards]},
         by="topic",
@@ -132,16 +132,7 @@ def test_half_of_a_target_is_held_out_and_half_is_a_dose(
 def test_a_corpus_too_small_says_why_nothing_is_measured(built: Any) -> None:
     masks = {file.name: file for file in built.masks}
     small = [shard.model_copy(update={"masks": masks[shard.name]}) for shard in built.selection_shards]
-    job = WitnessJob(
-        root=str(built.workspace.root),
-        page="report",
-        shards=small,
-        selections={"selection": [shard.masks for shard in small]},
-        threshold=0.9,
-        most_tokens=100_000,
-    )
-    with built.workspace.alone():
-        found = measure_teaching(job)
+    found = measure_teaching(witness_job(built.workspace, small, {"selection": [shard.masks for shard in small]}))
     assert "use a larger corpus" in found.details["skipped"]
     assert found.details["skipped"] in teaching_section(found.details).text[0]
     assert teaching_column(found.details) == {}
