@@ -22,15 +22,18 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow.parquet as pq
+import torch
 
 from benchmarks.command import ROOT
 from benchmarks.objective import CORPORA, ELSEWHERE, LEAST_CHARACTERS, _weights
 from benchmarks.tables import show
 from benchmarks.vectors import embed_and_score
-from fineweb_mask.models.comparison.sweep import sweep
 from fineweb_mask.models.selection import SelectionSettings
+from fineweb_mask.models.selection.block import checked_block
 from fineweb_mask.models.selection.inputs import SelectorInputs
 from fineweb_mask.models.selection.selector import select
+from fineweb_mask.models.selection.solvers.problem import History
+from fineweb_mask.models.settings.selection import METRICS
 from fineweb_mask.models.witness.effects import HeldOut
 from fineweb_mask.models.witness.kneser_ney import KneserNey
 from fineweb_mask.models.witness.overlap import near_rows, sharing_documents
@@ -163,11 +166,14 @@ def _set(starts: PackedTokens, arrays: dict[str, np.ndarray], rows: np.ndarray) 
 def selections(half: Half, budget: float) -> dict[str, np.ndarray]:
     """Select by every mix at every weight of quality, and by every other selector."""
     common = {"budget_by": "tokens", "select_ratio": budget}
-    tokens, found = half.pool.lengths, {}
+    tokens, quality = half.pool.lengths, torch.from_numpy(half.quality)
+    every = SelectionSettings.model_validate(common | {"metrics": dict.fromkeys(METRICS, 1)})
+    block, found = checked_block(half.features, half.quality, every, device="cpu", tokens=tokens), {}
     for mix in MIXES:
-        settings = SelectionSettings.model_validate(common | {"metrics": _weights(mix)})
-        for swept in sweep(half.features, half.quality, settings, LAMBS, tokens=tokens):
-            found[f"{mix} {swept.lamb:g}"] = swept.selection.indices
+        for lamb in LAMBS:
+            settings = SelectionSettings.model_validate(common | {"metrics": _weights(mix), "lamb": lamb})
+            _, solution = block.with_weights(quality, settings).solve(History(), lamb)
+            found[f"{mix} {lamb:g}"] = solution.mask.nonzero()[:, 0].numpy()
     for name in SELECTORS:
         settings = SelectionSettings.model_validate(common | {"solver": name})
         also = SelectorInputs(scores={"quality": half.quality})

@@ -156,6 +156,20 @@ class BlockSolver:
             )
         self.ranges = ranges
 
+    def with_weights(self, quality: Tensor, settings: SelectionSettings) -> "BlockSolver":
+        """Return the solver of the same documents and budget with another quality (n,) and other weights of metrics.
+
+        It shares what depends on neither: the metrics, their ranges and near-duplicates.
+        """
+        other, names = BlockSolver(self.rows, quality, settings, {}), settings.metric_weights
+        other.knapsack, other.tokens, other.near_duplicates = self.knapsack, self.tokens, self.near_duplicates
+        other.metrics = {name: self.metrics[name] for name in names}
+        of_quality = find_ranges(
+            self.rows, quality, settings, {}, budget=self.budget, generator=self.generator(), knapsack=self.knapsack
+        )
+        other.ranges = Ranges(of_quality.quality, {name: self.ranges.metrics[name] for name in names})
+        return other
+
     def on_scale(self, scales: Ranges) -> Ranges:
         """Return scales that are not the block's own, with what a random selection from the block reaches."""
         plain = self._find_ranges(self.settings.model_copy(update={"normalize": "none"}))

@@ -7,7 +7,8 @@ same lengths.
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -21,9 +22,10 @@ from fineweb_mask.models.witness.arms import random_documents
 from fineweb_mask.models.witness.kneser_ney import KneserNey
 from fineweb_mask.models.witness.search import next_point, spread
 from fineweb_mask.models.witness.witness import witness
+from fineweb_mask.tasks.inference.gpu import gpu_slot, torch_device
 from fineweb_mask.tasks.reporting.page import Column, Page, PageJob, Section, Table, Tile
 from fineweb_mask.tasks.reporting.samples import vectors_at
-from fineweb_mask.tasks.selection.blocks import Block, select_block
+from fineweb_mask.tasks.selection.blocks import Block
 from fineweb_mask.tasks.selection.corpus.groups import select_by_group
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.storage.parquet import read_table
@@ -32,6 +34,9 @@ from fineweb_mask.tasks.witness.job import figures
 from fineweb_mask.tasks.witness.section import teaching_section, teaching_sentence
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+
+if TYPE_CHECKING:
+    from fineweb_mask.models.selection.block import BlockSolver
 
 MOST_LAMB = 0.95
 MOST_TOKENS = 500_000
@@ -179,13 +184,28 @@ class _Search:
         if trial.weights:
             weighted = [weight * self._scores[name] for name, weight in trial.weights.items()]
             quality = np.sum(weighted, axis=0).astype(np.float32)
-        rows = np.arange(len(quality))
-        block = Block("tune", rows, self._vectors, quality, self._tokens)
-        if settings.groups is None:
-            return np.asarray(select_block(settings, block).indices)
-        keys = np.random.default_rng(settings.seed).random(len(quality))
-        selection, _ = select_by_group(settings, block._replace(random_keys=keys, groups=self._corpus.groups))
-        return np.asarray(selection.indices)
+        if settings.groups is not None:
+            keys = np.random.default_rng(settings.seed).random(len(quality))
+            rows, groups = np.arange(len(quality)), self._corpus.groups
+            block = Block("tune", rows, self._vectors, quality, self._tokens, random_keys=keys, groups=groups)
+            return np.asarray(select_by_group(settings, block)[0].indices)
+        import torch
+
+        from fineweb_mask.models.selection.solvers.problem import History
+
+        with gpu_slot(self._block.rows.device):
+            solver = self._block.with_weights(torch.from_numpy(quality).to(self._block.rows.device), settings)
+            _, solution = solver.solve(History(), settings.lamb)
+        return solution.mask.nonzero()[:, 0].cpu().numpy()
+
+    @cached_property
+    def _block(self) -> "BlockSolver":  # of all trials: what does not depend on weights is found once
+        from fineweb_mask.models.selection.block import checked_block
+
+        every = Trial(lamb=0.5, metrics=dict.fromkeys(self._metrics, 1.0))
+        settings = changed(self._job.settings, every)
+        device = torch_device(settings.device)
+        return checked_block(self._vectors, self._corpus.quality, settings, device=device, tokens=self._tokens)
 
     def _loss(self, trial: Trial) -> float:
         """Return the loss of what a trial teaches, as a share of random documents' loss, the mean over the sets."""

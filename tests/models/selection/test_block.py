@@ -20,6 +20,7 @@ from fineweb_mask.models.selection.block import checked_block
 from fineweb_mask.models.selection.problem.normalisation import find_ranges
 from fineweb_mask.models.selection.selector import term_ranges
 from fineweb_mask.models.selection.solvers.mean_field import solve_mean_field
+from fineweb_mask.models.selection.solvers.problem import History
 from fineweb_mask.models.settings.selectors.registry import SELECTORS
 from tests.models.selection.enumerable import METRICS, any_masks, is_full
 
@@ -294,3 +295,23 @@ def test_any_shape_keeps_budget_bound_and_monotone_history(*, n, d, ratio, lamb,
     objectives = [objective for _, _, objective in selection.history]
     assert objectives == sorted(objectives)
     assert selection.objective >= objectives[0] - 1e-4 * scale
+
+
+@pytest.mark.parametrize("budget_by", ["documents", "tokens"])
+def test_other_weights_share_what_does_not_depend_on_them(budget_by):
+    random = np.random.default_rng(8)
+    features, tokens = random.normal(size=(300, 16)).astype(np.float32), random.integers(10, 99, 300)
+    common = {"select_ratio": 0.2, "budget_by": budget_by}
+    every = SelectionSettings.model_validate(common | {"metrics": {"pairwise": 1, "facility": 1, "disf": 1}})
+    shared = checked_block(features, random.random(300), every, device="cpu", tokens=tokens)
+    for metrics, lamb in (({"pairwise": 1, "facility": 2}, 0.3), ({"disf": 1}, 0.7)):
+        settings = SelectionSettings.model_validate(common | {"metrics": metrics, "lamb": lamb})
+        quality = random.random(300).astype(np.float32)
+        own = checked_block(features, quality, settings, device="cpu", tokens=tokens)
+        other = shared.with_weights(own.quality, settings)
+        assert other.ranges.quality == own.ranges.quality
+        for name, term in own.ranges.metrics.items():
+            assert other.ranges.metrics[name].base == pytest.approx(term.base, abs=1e-6)
+        first, second = (one.solve(History(), lamb)[1].mask for one in (own, other))
+        assert (first & second).sum() / (first | second).sum() > 0.9
+    assert other.metrics["disf"] is shared.metrics["disf"]
