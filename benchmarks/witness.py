@@ -6,7 +6,7 @@
     python -m benchmarks.witness speed --tokens 2e6
 
 Corpora and halves are those of benchmarks/objective.py, and `spam`, which is web_mix with the sample's spam: settings
-are chosen on one half of the documents and shown on the other. A twentieth of a half, by a hash of the text, is held
+are chosen on one half of the documents and shown on the other. A tenth of a half, by a hash of the text, is held
 out before anything is selected; documents like it are in no arm. `elsewhere` is held out, too, and in no corpus:
 FineWeb-Edu pages for the web, web pages for posts. Every cell of corpus, half and budget is a file, so a study goes on
 where it stopped. The budget is a share of the tokens.
@@ -45,7 +45,7 @@ from fineweb_mask.tasks.witness.texts import host_of
 HALVES = {"tuned": 0, "kept": 1}
 SPAM = "spam"
 EDU, PAGES = "fineweb_edu_scored_150", 300
-HELD_OUT_SHARE, HELD_OUT_TOKENS = 0.05, 512
+HELD_OUT_SHARE, HELD_OUT_TOKENS = 0.1, 512
 VOCABULARY, TOKENIZER_CHARACTERS = 16_000, 10_000_000
 NEAR = 0.9  # cosine of near-duplicates
 MIXES = ("pairwise", "facility", "disf", "pairwise+facility", "facility+disf", "pairwise+disf")
