@@ -102,7 +102,7 @@ def prepare(features: np.ndarray, quality: np.ndarray, settings: SelectionSettin
             metric.neighbours(1)
     synchronise(device)
     graph_seconds, started = time.perf_counter() - started, time.perf_counter()
-    block.near_duplicates()
+    _ = block.near_duplicates
     synchronise(device)
     pairs_seconds = time.perf_counter() - started
     scaled = block.scaled(settings.lamb)
