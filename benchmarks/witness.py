@@ -52,6 +52,9 @@ MIXES = ("pairwise", "facility", "disf", "pairwise+facility", "facility+disf", "
 LAMBS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
 SELECTORS = ("top_quality", "quality_sampling", "semdedup", "kmq", "d4", "ingenious")
 BUDGETS = (0.05, 0.15, 0.3)
+MIX = "pairwise+facility"  # the recipes'
+MARKS = {"better": "*", "worse": "!", "no difference seen": ""}
+"""Told from random, after Holm's adjustment for all arms."""
 
 
 class Half(NamedTuple):
@@ -201,6 +204,58 @@ def study(output: Path, corpora: list[str], halves: list[str], budgets: list[flo
                 print(f"{path.stem}: {found.tokens:,} tokens an arm, {seconds}", flush=True)
 
 
+def tables(output: Path) -> None:
+    """Print what was measured, in percent of random documents' loss; larger is better."""
+    cells = {path.stem: json.loads(path.read_text()) for path in sorted(output.glob("*.json"))}
+    for cell, found in cells.items():
+        for name, measured in found["sets"].items():
+            base = float(np.mean(measured["losses"]["random"]))
+            percent = {arm: -100 * one["difference"] / base for arm, one in measured["against_random"].items()}
+            marks = {arm: MARKS[one["verdict"]] for arm, one in measured["against_random"].items()}
+            lengths = {arm: -100 * one["difference"] / base for arm, one in measured["against_lengths"].items()}
+            lines = []
+            for mix in MIXES:
+                arms = [f"{mix} {lamb:g}" for lamb in LAMBS]
+                lines.append([mix, *(f"{percent[arm]:+.1f}{marks[arm]}" for arm in arms)])
+                lines.append(
+                    ["beside its lengths", *(f"{lengths[arm]:+.1f}" if arm in lengths else "" for arm in arms)]
+                )
+            deviation = 100 * float(np.std(measured["losses"]["random"], ddof=1)) / base
+            seen = "nothing tried" if measured["sees"] is None else f"{measured['sees']:.0%} shuffled"
+            show(
+                f"{cell}, {name}: {found['tokens']:,} tokens, n = {measured['documents']}; random {base:.3f} bits per byte "
+                f"(deviation {deviation:.2f}%); sees {seen}",
+                ["mix", *(f"lamb {lamb:g}" for lamb in LAMBS)],
+                lines,
+            )
+            others = [f"{arm} {percent[arm]:+.1f}{marks[arm]}" for arm in SELECTORS]
+            doses = [
+                f"{float(share):.0%} {kind} {-100 * effect / base:+.1f}"
+                for kind, shares in measured["doses"].items()
+                for share, effect in shares.items()
+            ]
+            print(f"{'; '.join(others)}\n{'; '.join(doses)}")
+    _agreement(cells)
+
+
+def _agreement(cells: dict[str, dict]) -> None:
+    """Print the rank correlation of arms between the halves, and the best lamb of every mix on each."""
+    from scipy.stats import spearmanr
+
+    lines = []
+    for cell, found in cells.items():
+        kept = cells.get(cell.replace("tuned", "kept"))
+        if "-tuned-" not in cell or kept is None:
+            continue
+        for name, measured in found["sets"].items():
+            one, other = (of["against_random"] for of in (measured, kept["sets"][name]))
+            arms = sorted(one.keys() & other.keys())
+            rank = spearmanr([one[arm]["difference"] for arm in arms], [other[arm]["difference"] for arm in arms])
+            best = [min(LAMBS, key=lambda lamb: of[f"{MIX} {lamb:g}"]["difference"]) for of in (one, other)]
+            lines.append([cell.replace("-tuned", ""), name, f"{rank.statistic:.2f}", *(f"{lamb:g}" for lamb in best)])
+    show("Halves", ["corpus, budget", "set", "rank correlation", f"best lamb of {MIX}, tuned", "kept"], lines)
+
+
 def speed(tokens: int) -> None:
     """Time training and scoring on text-like tokens, on one core, and measure the memory."""
     random = np.random.default_rng(0)
@@ -234,6 +289,8 @@ def main() -> None:
         prepare(arguments.documents, arguments.output)
     elif arguments.part == "study":
         study(arguments.output, arguments.corpora, arguments.halves, arguments.budgets)
+    elif arguments.part == "tables":
+        tables(arguments.output)
     elif arguments.part == "speed":
         speed(int(arguments.tokens))
 
