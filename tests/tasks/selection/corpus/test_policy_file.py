@@ -42,8 +42,8 @@ def test_the_rule_selects_its_share_of_the_documents_that_it_was_learned_on(
     answers = pq.read_table(output)
     assert answered.documents == answers.num_rows == sum(file.details["rows_in"] for file in copied.documents)
     assert answered.selected == sum(answers["selected"].to_pylist())
-    # Among the candidates the budget is selected, of which the last one's gain is the threshold: rounding decides on it.
-    # The others are repeats of some of them, or short.
+    # Among the candidates the budget is selected; the last one's gain is the threshold, so rounding decides on it. The
+    # others are repeats of some of them, or short.
     by_id = {one["id"]: one for one in answers.to_pylist()}
     documents = pa.concat_tables([copied.read(file, columns=["id"]) for file in copied.documents])["id"].to_pylist()
     scores = pa.concat_tables([copied.read(file, columns=["quality"]) for file in copied.scores])["quality"].to_pylist()
