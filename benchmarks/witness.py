@@ -223,8 +223,8 @@ def tables(output: Path) -> None:
             deviation = 100 * float(np.std(measured["losses"]["random"], ddof=1)) / base
             seen = "nothing tried" if measured["sees"] is None else f"{measured['sees']:.0%} shuffled"
             show(
-                f"{cell}, {name}: {found['tokens']:,} tokens, n = {measured['documents']}; random {base:.3f} bits a byte "
-                f"(deviation {deviation:.2f}%); sees {seen}",
+                f"{cell}, {name}: {found['tokens']:,} tokens, n = {measured['documents']}; random {base:.3f} bits per "
+                f"byte (deviation {deviation:.2f}%); sees {seen}",
                 ["mix", *(f"lamb {lamb:g}" for lamb in LAMBS)],
                 lines,
             )
