@@ -76,7 +76,8 @@ def check_selectors(names: list[str], missing: Mapping[str, str] | None = None) 
         elif name not in SELECTORS:
             raise SelectorError(f"selectors may be {', '.join([ALL, *SELECTORS])}, received {name!r}")
         elif name in missing:
-            raise SelectorError(f"selector {name}: {missing[name]}")
+            remedy = missing[name]
+            raise SelectorError(f"selector {name}: {remedy}")
         else:
             found.append(name)
     if not found:
