@@ -95,7 +95,7 @@ def test_parameters_are_those_of_the_recipe(service, name):
     assert [schedule["active"] for schedule in deployment["schedules"]] == {"sample": [], "fineweb": [False]}[name]
 
 
-@pytest.mark.parametrize("name", ["sweep", "compare", "probe"])
+@pytest.mark.parametrize("name", ["sweep", "compare", "tune", "probe"])
 def test_pages_on_selections_are_deployed_for_the_sample(service, name):
     deployment = service.read(f"deployments/name/{name}/{name}")
     recipe = load_recipe(ROOT / "deployments" / "recipes" / "sample.yaml")
@@ -110,12 +110,12 @@ def test_the_deployed_sweep_runs_on_a_worker(service, sample_run):
     assert swept["state"]["type"] == "COMPLETED"
     shown = artifacts(service, swept)
     assert {"sweep", "sweep-table", "progress-scale", "progress-contend"} <= shown.keys()
-    assert shown["sweep"]["data"].count("](data:image/png;base64,") == 4
+    assert shown["sweep"]["data"].count("](data:image/png;base64,") == 5
     assert (service.home / "workspaces" / "sample" / "sweep" / "index.html").is_file()
 
 
 def test_a_deployment_holds_no_path_of_a_machine(service):
-    pages = ("sweep/sweep", "compare/compare", "probe/probe")
+    pages = ("sweep/sweep", "compare/compare", "tune/tune", "probe/probe")
     for name in ("curate/sample", "curate/fineweb", "train-quality/train-quality", *pages):
         text = json.dumps(service.read(f"deployments/name/{name}"))
         assert "{{ $FINEWEB_MASK_HOME }}" in text
