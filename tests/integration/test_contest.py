@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from fineweb_mask.flows.cli import app
 from fineweb_mask.flows.commands._common import WRONG_USAGE
 from fineweb_mask.flows.compare import compare
 from fineweb_mask.flows.processes.environment import ENVIRONMENT_DEFAULTS
+from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.flows.sweep import sweep
 from fineweb_mask.models.settings.selectors.options import TargetSettings
 from fineweb_mask.models.settings.selectors.registry import SELECTORS
@@ -42,7 +44,7 @@ def test_compare_reuses_the_workspace_and_leaves_its_run_alone(contest, service,
     settings, before = LastRun.load(Workspace(contest.workspace)).settings, contents(finished)
     assert contents(contest.workspace) == before
     compared = contest.compared
-    assert built(compared) == {"scale": 1, "contend": 3, "compare": 1}
+    assert built(compared) == {"scale": 1, "contend": 3, "witness": 1, "compare": 1}
     assert compared.documents == 1892
     assert compared.selectors.keys() == {"mean_field", "random", "greedy"}
     for path in (contest.workspace / "masks").glob("*.parquet"):
@@ -56,13 +58,17 @@ def test_compare_reuses_the_workspace_and_leaves_its_run_alone(contest, service,
     assert again.selectors == compared.selectors
     shown = artifacts(service, "compare")
     assert {"compare", "compare-table", "progress-contend"} <= shown.keys()
-    assert shown["compare"]["data"].count("](data:image/png;base64,") == 4
+    assert shown["compare"]["data"].count("](data:image/png;base64,") == 6
     assert len(json.loads(shown["compare-table"]["data"])) == 3
 
 
 def test_sweep_takes_over_the_selections_of_a_comparison(contest):
     swept = contest.swept
-    assert built(swept) == {"contend": 3, "compare": 1}  # of the values, and of two: random and greedy were there
+    assert built(swept) == {
+        "contend": 3,
+        "witness": 1,
+        "compare": 1,
+    }  # of the values, and of two: random and greedy were there
     assert [value["lamb"] for value in swept.values] == [0, 0.25, 0.5, 0.75, 1]
     assert swept.recommended_lamb in {0.25, 0.5, 0.75}
     assert swept.baselines.keys() == {"random", "top_quality", "semdedup", "greedy"}
@@ -152,3 +158,24 @@ def test_all_stands_for_every_selector_that_has_what_it_reads(contest, tmp_path,
     assert "policy_gradient: it takes long" in page
     tokens = {name: one["tokens"] for name, one in compared.selectors.items()}
     assert max(tokens.values()) - min(tokens.values()) < 0.02 * max(tokens.values())
+
+
+def test_tune_writes_a_recipe_that_runs(contest, service, tmp_path):
+    settings = LastRun.load(Workspace(contest.workspace)).settings
+    recipe, tuned = tmp_path / "recipe.yaml", tmp_path / "tuned.yaml"
+    recipe.write_text(yaml.safe_dump(settings.model_dump(mode="json", exclude_unset=True)))
+    command = ["tune", str(recipe), "--workspace", str(contest.workspace), "--trials", "3", "--output", str(tuned)]
+    done = CliRunner().invoke(app, [*command, "--json"], env=ENVIRONMENT_DEFAULTS)
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["trials"] == 3
+    assert found["final"]["sets"]["pool"]["against_random"].keys() == {"tuned", "recipe", "top_quality"}
+    text = tuned.read_text(encoding="utf-8")
+    assert text.startswith("# Tuned by `fineweb-mask tune`, the best of 3 trials.\n# pool: A language model that reads")
+    selection = load_recipe(tuned).selection
+    assert (selection.lamb, selection.metrics) == (found["best"]["lamb"], found["best"]["metrics"])
+    assert {"tune", "tune-table"} <= artifacts(service, "tune").keys()
+    again = CliRunner().invoke(app, command, env=ENVIRONMENT_DEFAULTS)
+    assert again.exit_code == WRONG_USAGE
+    assert "exists: name another file, or add --force" in again.stderr
+    assert tuned.read_text(encoding="utf-8") == text

@@ -4,53 +4,14 @@ import re
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
-from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.tasks.source.discovery import find_files
 from fineweb_mask.tasks.witness.documents import GROUPS, POOL, TooFewDocumentsError, read_corpus
 from fineweb_mask.tasks.witness.job import WitnessJob, measure_teaching
 from fineweb_mask.tasks.witness.section import TITLE, teaching_column, teaching_section, teaching_sentence
 from tests.tasks.jobs import witness_job
-
-TOPICS = ("sea", "kitchen", "space")
-DOCUMENTS = 1_200
-
-
-def words(seed: int, count: int = 60) -> str:
-    """Return a text whose words are of its topic and more often small numbers than large ones."""
-    random = np.random.default_rng(seed)
-    return f"Page {seed}: " + " ".join(f"{TOPICS[seed % 3]}{number}" for number in random.zipf(1.3, count) % 5_000)
-
-
-@pytest.fixture(scope="module")
-def selected(recipe: Any, pipeline: Any, make_document: Any, make_parquet: Any, tmp_path_factory: Any) -> Any:
-    """Two shards of three topics, of which a half is selected; one in ten copies another, but for a word."""
-    folder = tmp_path_factory.mktemp("witness")
-    rows = [
-        make_document(
-            seed,
-            text=words(seed),
-            token_count=120,
-            topic=TOPICS[seed % 3],
-            url=f"https://host{seed % 7 and seed}.org/{seed}",
-        )
-        for seed in range(DOCUMENTS)
-    ]
-    for row in range(1, DOCUMENTS, 10):
-        rows[row]["text"] = f"{rows[row - 1]['text']} again"
-    for name, part in (("a", rows[:700]), ("b", rows[700:])):
-        make_parquet(folder / "source" / f"{name}.parquet", part, (pa.field("topic", pa.string()),))
-    selection = recipe.selection.model_copy(update={"select_ratio": 0.5, "block_size": 1_000})
-    changes = {"workspace": str(folder / "workspace"), "source": SourceSettings(path=str(folder / "source"))}
-    return pipeline(recipe.model_copy(update=changes | {"selection": selection}))
-
-
-@pytest.fixture(scope="module")
-def shards(selected: Any) -> Any:
-    masks = {file.name: file for file in selected.masks}
-    return [shard.model_copy(update={"masks": masks[shard.name]}) for shard in selected.selection_shards]
+from tests.tasks.witness.conftest import DOCUMENTS
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,66 @@
+"""`fineweb-mask tune`: what is refused before any work, and what the recipe says."""
+
+import pytest
+import yaml
+
+from fineweb_mask.flows.commands.tune import _named, recipe_text
+from fineweb_mask.flows.recipe import load_recipe
+from fineweb_mask.flows.tune import TuneSummary, as_overrides
+from fineweb_mask.tasks.witness.tune import Trial
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--trials", "1"], "--trials must be at least 2"),
+        (["--target", "nosuch.parquet"], "target nosuch: "),
+        (["--set", "selection.budget=10"], "set select_ratio instead"),
+        ([], "Missing option '--output'"),
+    ],
+)
+def test_wrong_options_end_with_2_before_any_work(invoke, recipe, tmp_path, options, message):
+    output = ["--output", str(tmp_path / "tuned.yaml")] if options else []
+    done = invoke("tune", recipe, *output, *options)
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert list(tmp_path.iterdir()) == [recipe]
+
+
+def test_an_existing_file_is_kept(invoke, recipe, tmp_path):
+    kept = tmp_path / "kept.yaml"
+    kept.write_text("mine")
+    done = invoke("tune", recipe, "--output", str(kept))
+    assert done.exit_code == 2
+    assert "exists: name another file, or add --force" in done.stderr
+    assert kept.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("data/books.parquet", ("books", "data/books.parquet")),
+        ("mine=data/books.parquet", ("mine", "data/books.parquet")),
+        ("data/year=2024/a.jsonl.gz", ("a", "data/year=2024/a.jsonl.gz")),
+        ("folder/", ("folder", "folder/")),
+    ],
+)
+def test_a_target_has_the_name_of_its_file_or_one_of_its_own(text, expected):
+    assert _named(text) == expected
+
+
+def test_the_recipe_has_the_best_trial_and_says_what_was_gained(tmp_path):
+    settings = load_recipe("sample")
+    trial = Trial(lamb=0.31, metrics={"facility": 0.7, "disf": 0.3}, weights={"fasttext": 1.0})
+    effect = {"verdict": "better", "difference": -0.02, "visible": 0.01}
+    measured = {"losses": {"random": [2.0]}, "against_random": {"tuned": effect}, "against_lengths": {}}
+    found = TuneSummary.model_construct(
+        trials=9, sets=["pool"], final={"sets": {"pool": measured}}, overrides=as_overrides(settings, trial)
+    )
+    text = recipe_text(settings, found)
+    assert "the best of 9 trials" in text.splitlines()[0]
+    assert "1.0% better" in text.splitlines()[1]
+    written = tmp_path / "tuned.yaml"
+    written.write_text(text)
+    selection = load_recipe(written).selection
+    assert (selection.lamb, selection.metrics, selection.budget_by) == (0.31, {"facility": 0.7, "disf": 0.3}, "tokens")
+    assert yaml.safe_load(text)["selection"]["select_ratio"] == settings.selection.select_ratio

@@ -1,0 +1,124 @@
+"""The search over a workspace: trials judged on one half, shown on the other; what a recipe takes of it."""
+
+import json
+from typing import Any
+
+import pytest
+
+from fineweb_mask.models.errors import DataError
+from fineweb_mask.models.settings import PipelineSelectionSettings
+from fineweb_mask.tasks.source.discovery import find_files
+from fineweb_mask.tasks.witness.documents import read_corpus
+from fineweb_mask.tasks.witness.tune import OWN, TUNED, Trial, TuneJob, _Search, changed, tune
+
+TRIALS = 7
+
+
+@pytest.fixture(scope="module")
+def job(selected: Any, shards: Any) -> TuneJob:
+    settings = selected.recipe.selection.model_copy(update={"select_ratio": 0.25})
+    return TuneJob(
+        root=str(selected.workspace.root),
+        shards=shards,
+        settings=settings,
+        weights={},
+        targets={},
+        trials=TRIALS,
+        minutes=5,
+    )
+
+
+@pytest.fixture(scope="module")
+def found(job: TuneJob) -> Any:
+    return tune(job)
+
+
+def search_of(job: TuneJob) -> _Search:
+    corpus = read_corpus(
+        job.workspace, job.shards, {}, job.targets, by=job.by, threshold=0.9, most_tokens=100_000, select_ratio=0.25
+    )
+    return _Search(job, corpus)
+
+
+def test_the_recipe_is_tried_first_and_the_best_is_named(job: TuneJob, found: Any) -> None:
+    trials = found.details["trials"]
+    assert len(trials) == TRIALS
+    assert trials[0]["lamb"] == job.settings.lamb
+    assert trials[0]["metrics"] == job.settings.metric_weights
+    best = min(trials, key=lambda one: one["loss"])
+    assert {key: value for key, value in best.items() if key != "loss"} == found.details["best"]
+    assert len({one["lamb"] for one in trials}) == TRIALS
+
+
+def test_the_final_figures_are_of_documents_that_the_search_did_not_see(job: TuneJob, found: Any) -> None:
+    final = found.details["final"]["sets"]["pool"]
+    assert {TUNED, OWN, "top_quality"} <= set(final["against_random"])
+    search = search_of(job)
+    sizes = {
+        name: one["pool"].sample.sizes.tolist()
+        for name, one in (("deciding", search._deciding), ("final", search.final))
+    }
+    assert final["documents"] + final["left_out"] == len(sizes["final"])
+    assert abs(len(sizes["final"]) - len(sizes["deciding"])) <= 1
+
+
+def test_the_page_says_what_was_tried(job: TuneJob, found: Any) -> None:
+    text = (job.folder / "index.html").read_text(encoding="utf-8")
+    assert f"Best of {TRIALS} trials: lamb" in text
+    assert "partly luck" in text
+    assert json.loads((job.folder / "metrics.json").read_text())["best"] == found.details["best"]
+    assert tune(job).cached
+
+
+def test_no_trial_begins_after_the_time(job: TuneJob) -> None:
+    trials, losses = search_of(job).run(50, until=0.0)
+    assert len(trials) == len(losses) == 2  # the recipe's own and one other
+
+
+def test_weights_of_scores_and_shares_of_groups_are_searched_where_there_are_several(job: TuneJob) -> None:
+    groups = {"groups": {"column": "topic"}, "metrics": "pairwise", "budget_by": "tokens"}
+    settings = PipelineSelectionSettings.model_validate(job.settings.model_dump(exclude_unset=True) | groups)
+    changes = {"settings": settings, "by": "topic", "weights": {"space": 1.0, "quality": 1.0}}
+    search = search_of(job.model_copy(update=changes))
+    assert search.dimensions == 1 + 2 + 2 + 3  # facility knows no budgets by group
+    trials, _ = search.run(4, until=1e12)
+    for one in trials[1:]:
+        assert sum(one.shares.values()) == pytest.approx(1)
+        assert set(one.shares) == {"sea", "kitchen", "space"}
+        assert sum(one.weights.values()) == pytest.approx(1, abs=0.01)
+        assert "facility" not in one.metrics
+    chosen = search._corpus.groups[search.select(trials[2])]
+    tokens = search._tokens[search.select(trials[2])]
+    shares = {name: tokens[chosen == name].sum() / tokens.sum() for name in trials[2].shares}
+    assert shares == pytest.approx(trials[2].shares, abs=0.05)
+
+
+def test_a_target_decides_alone(job: TuneJob, make_parquet: Any, make_document: Any, tmp_path: Any) -> None:
+    path = make_parquet(tmp_path / "theirs.parquet", [make_document(9_000 + seed) for seed in range(80)])
+    search = search_of(job.model_copy(update={"targets": {"theirs": find_files(str(path), "target")}}))
+    assert search.names == ["theirs"]
+    assert len(search._deciding["theirs"].sample.sizes) == 20
+
+
+def test_a_trial_becomes_settings(job: TuneJob) -> None:
+    settings = changed(job.settings, Trial(lamb=0.25, metrics={"disf": 0.4, "pairwise": 0.6}))
+    assert (settings.lamb, settings.metric_weights, settings.budget_by) == (
+        0.25,
+        {"disf": 0.4, "pairwise": 0.6},
+        "tokens",
+    )
+    assert settings.select_ratio == 0.25
+
+
+def test_too_small_a_corpus_is_named(built: Any) -> None:
+    job = TuneJob(
+        root=str(built.workspace.root),
+        shards=built.selection_shards,
+        settings=built.recipe.selection,
+        weights={},
+        targets={},
+        trials=3,
+        minutes=1,
+    )
+    with pytest.raises(DataError, match="use a larger corpus"):
+        tune(job)
