@@ -200,7 +200,7 @@ def _stage(run: Run, stage: str) -> StageStatus:
         DedupJob.stage.name: (ingest.exact_dedup == "corpus") + (ingest.near_dedup != "off"),
         "materialize": 1,
         "export": len(settings.materialize.export),
-        "report": 1,
+        "report": 2,  # with what the selection teaches
     }
     wanted = of_corpus.get(stage, len(run.shards))
     done = len(files) if stage in of_corpus else len({name for job, _ in files for name in job.shard_names})

@@ -39,7 +39,7 @@ def _runs(packed: PackedTokens, run: int) -> tuple[NDArray[np.uint64], NDArray[n
     count = max(0, len(packed.ids) - run + 1)
     hashes = np.zeros(count, dtype=np.uint64)
     for offset in range(run):
-        hashes = hashes * MULTIPLIER + packed.ids[offset : offset + count] + np.uint64(1)
+        hashes = hashes * MULTIPLIER + packed.ids[offset : offset + count].astype(np.uint64) + np.uint64(1)
     document = np.repeat(np.arange(len(packed.ends)), packed.lengths)
     inside = document[:count] == document[run - 1 : run - 1 + count]
     return (hashes ^ (hashes >> np.uint64(29)))[inside], document[:count][inside]

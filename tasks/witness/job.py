@@ -23,7 +23,9 @@ MOST_TOKENS = 300_000
 class WitnessJob(FolderJob):
     """Train a model of n-grams on every selection and its controls, and judge them on held-out documents."""
 
-    stage: ClassVar[Stage] = Stage("witness", version=1, folders=("witness",), product=True, run_with=("report",))
+    stage: ClassVar[Stage] = Stage(
+        "witness", version=1, folders=("fitted/witness",), product=True, run_with=("report",)
+    )
     page: str = REPORT  # that shows the figures
     shards: list[ShardFiles]
     selections: dict[str, list[StageFile]]  # by name, the masks of every shard
@@ -42,7 +44,7 @@ class WitnessJob(FolderJob):
     @property
     def folder_name(self) -> str:
         """The folder of the figures, without the tag of the key."""
-        return super().folder_name if self.page == REPORT else f"{self.page}/{super().folder_name}"
+        return super().folder_name if self.page == REPORT else f"{self.page}/witness"
 
     def depends_on(self) -> Dependencies:
         """Return how arms are made, and the fingerprints of the corpus, of the selections and of the targets."""

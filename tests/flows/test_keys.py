@@ -23,7 +23,7 @@ quality:
 embedding: {{model: e5-base}}
 """
 WRITE = {"partition", "materialize", "report"}
-SELECT = {"select"} | WRITE
+SELECT = {"select"} | WRITE | {"witness"}
 EMBED = {"embed"} | SELECT
 SCORE = {"score"} | SELECT
 DEDUP = {"hash", "repeats", "dedup"}
@@ -174,6 +174,7 @@ def test_a_changed_source_file_changes_its_own_shard_and_what_is_made_of_all(key
         ("partition", "00000"),
         ("select", "a..b"),
         ("materialize", "dataset"),
+        ("witness", "report"),
         ("report", "report"),
     }
     assert changed(keys(), keys(sources=("1", "2"))) == group | {

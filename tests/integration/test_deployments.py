@@ -18,7 +18,7 @@ from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.models.settings import PipelineSettings
 
 ROOT = Path(__file__).resolve().parents[2]
-STAGES = ["ingest", "dedup", "fit", "score", "embed", "select", "materialize", "witness", "report"]
+STAGES = ["ingest", "dedup", "fit", "score", "embed", "select", "materialize", "report"]
 
 
 def artifacts(service, flow_run) -> dict[str, dict[str, Any]]:

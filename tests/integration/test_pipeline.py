@@ -87,7 +87,7 @@ def test_files_alone_are_enough_to_go_on_from(workspace, run_sample):
 def test_lamb_reruns_selection_and_what_follows(workspace, run_sample):
     before, dataset = masks(workspace), rows(workspace)
     summary = run_sample(workspace, "selection.lamb=0.9")
-    assert built(summary) == {"select": 1, "materialize": 2, "witness": 1, "report": 1}
+    assert built(summary) == {"select": 1, "materialize": 2, "report": 2}
     assert masks(workspace) != before
     assert built(run_sample(workspace)) == {"materialize": 2, "report": 1}  # its masks are still there
     assert masks(workspace) == before
@@ -101,8 +101,12 @@ def test_a_new_shard_leaves_the_others_alone(workspace, run_sample, sample_corpu
 
     add_shard(corpus / "CC-MAIN-2024-99_00000.parquet")
     grown = run_sample(workspace, f"source.path={corpus}")
-    one_each = dict.fromkeys(["ingest", "score", "embed", "select", "materialize", "witness", "report"], 1)
-    assert built(grown) == one_each | {"dedup": 3, "materialize": 2}  # the new shard's hashes, the bucket, and the list
+    one_each = dict.fromkeys(["ingest", "score", "embed", "select", "materialize"], 1)
+    assert built(grown) == one_each | {
+        "dedup": 3,
+        "materialize": 2,
+        "report": 2,
+    }  # the new shard's hashes, the bucket, and the list
     assert manifest.read_bytes() == encoder
 
     refitted = run_sample(workspace, f"source.path={corpus}", refit=["encoder"])
@@ -130,7 +134,7 @@ LOST = {
     "dataset/data/CC-MAIN-2024-10/part-00000.parquet": {"materialize": 2},
     "dataset/README.md": {"materialize": 2},
     "dataset/provenance.json": {"materialize": 2},
-    "witness.*/manifest.json": {"witness": 1},
+    "fitted/witness.*/manifest.json": {"report": 1},
     "reports/index.html": {"report": 1},
 }
 
@@ -152,7 +156,7 @@ def test_deleted_files_are_all_that_is_rebuilt(workspace, run_sample, sample_cor
     for index, target in enumerate(LOST):
         [path] = workspace.glob(target.replace("CC-MAIN-2024-10_00000", shards[index % SHARDS]))
         path.unlink()
-    stages = dict.fromkeys(["ingest", "dedup", "score", "embed", "select", "witness", "report"], 1) | {"materialize": 2}
+    stages = dict.fromkeys(["ingest", "dedup", "score", "embed", "select"], 1) | {"materialize": 2, "report": 2}
     assert built(run_sample(workspace)) == stages | {"fit": 3}  # the encoder's two files are made by one fit
     assert rows(workspace).equals(before_rows)
     assert masks(workspace) == before_masks
@@ -177,7 +181,7 @@ def test_policy_gradient_runs_for_every_metric(workspace, run_sample):
         f"selection.metrics={{{', '.join(f'{metric}: 1' for metric in metrics)}}}",
         "selection.policy_gradient={n_epochs: 30, n_rollout: 16, partial: 0.1}",
     )
-    assert built(summary) == {"select": 1, "materialize": 2, "witness": 1, "report": 1}
+    assert built(summary) == {"select": 1, "materialize": 2, "report": 2}
     assert summary.documents_kept == round(0.25 * summary.counts.documents_eligible)
     assert summary.terms.keys() >= set(metrics)
 

@@ -78,7 +78,7 @@ def test_three_kinds_of_scorers_and_vectors_from_one_of_them(run, tmp_path):
     assert {"fasttext", "edu", "language_quality", "quality"} <= set(dataset.column_names)
 
     assert built(run(workspace)) == {}
-    assert built(run(workspace, "selection.lamb=0.9")) == {"select": 1, "materialize": 2, "witness": 1, "report": 1}
+    assert built(run(workspace, "selection.lamb=0.9")) == {"select": 1, "materialize": 2, "report": 2}
     run(workspace)
     for stage in ("scores", "embeddings"):
         [lost] = (workspace / stage).glob(f"{shards[0]}.*.parquet")

@@ -44,7 +44,7 @@ SECONDS: dict[str, tuple[float, float]] = {
     "metric": (600.0, 0.0),  # another metric, with the lists of neighbours that it needs
     "materialize": (20.0, 0.0),
 }
-SECONDS_OF_LABELS, SECONDS_OF_REPORT, SECONDS_OF_START = 5.0, 10.0, 10.0
+SECONDS_OF_LABELS, SECONDS_OF_REPORT, SECONDS_OF_START = 5.0, 15.0, 10.0
 MIB = 2**20
 MEMORY = {"ingest": 800 * MIB, "score": 850 * MIB, "materialize": 900 * MIB, "report": 1_100 * MIB}
 STATIC_MEMORY, ENCODER_MEMORY, SELECT_MEMORY, FILTER_MEMORY = 2_500 * MIB, 2_000 * MIB, 950 * MIB, 1_000 * MIB
