@@ -44,7 +44,7 @@ def test_compare_reuses_the_workspace_and_leaves_its_run_alone(contest, service,
     settings, before = LastRun.load(Workspace(contest.workspace)).settings, contents(finished)
     assert contents(contest.workspace) == before
     compared = contest.compared
-    assert built(compared) == {"scale": 1, "contend": 3, "witness": 1, "compare": 1}
+    assert built(compared) == {"scale": 1, "contend": 3, "report": 1, "compare": 1}
     assert compared.documents == 1892
     assert compared.selectors.keys() == {"mean_field", "random", "greedy"}
     for path in (contest.workspace / "masks").glob("*.parquet"):
@@ -66,7 +66,7 @@ def test_sweep_takes_over_the_selections_of_a_comparison(contest):
     swept = contest.swept
     assert built(swept) == {
         "contend": 3,
-        "witness": 1,
+        "report": 1,
         "compare": 1,
     }  # of the values, and of two: random and greedy were there
     assert [value["lamb"] for value in swept.values] == [0, 0.25, 0.5, 0.75, 1]
