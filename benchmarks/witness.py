@@ -140,15 +140,21 @@ def read(path: Path) -> Half:
         arrays = dict(held)
     packed = PackedTokens(arrays["ids"], arrays["ends"])
     starts = PackedTokens(arrays["start_ids"], arrays["start_ends"])
-    count = int(HELD_OUT_SHARE * len(packed.ends))
-    order = np.argsort(arrays["ranks"], kind="stable")
+    is_edu = arrays["groups"] == EDU  # a part of the web pages, of which all are held out
+    places = np.flatnonzero(~is_edu)
+    order = places[np.argsort(arrays["ranks"][places], kind="stable")]
+    count = int(HELD_OUT_SHARE * len(order))
     held_out, rest = np.sort(order[:count]), np.sort(order[count:])
     clean = held_out[arrays["groups"][held_out] != SPAM]
     unit = arrays["features"] / np.maximum(np.linalg.norm(arrays["features"], axis=1, keepdims=True), 1e-12)
     pool = packed.take(rest)
     others = PackedTokens(arrays["other_ids"], arrays["other_ends"])
-    near = near_rows(unit[rest], unit[held_out], NEAR) | sharing_documents(pool, starts.take(held_out))
-    near |= sharing_documents(pool, others)
+    elsewhere = HeldOutTexts(others, HeldOut(arrays["other_sizes"], np.arange(len(others.ends))))
+    if is_edu.any():
+        elsewhere = _set(starts, arrays, np.flatnonzero(is_edu))
+    near = near_rows(unit[rest], unit[np.concatenate([held_out, np.flatnonzero(is_edu)])], NEAR)
+    for texts in (starts.take(held_out), elsewhere.tokens):
+        near |= sharing_documents(pool, texts)
     kept = np.flatnonzero(~near)
     sets = {"pool": _set(starts, arrays, held_out)}
     if len(clean) < len(held_out):
@@ -157,7 +163,7 @@ def read(path: Path) -> Half:
         groups = np.unique(arrays["groups"][clean], return_inverse=True)[1]
         sets["groups"] = _set(starts, arrays, clean)
         sets["groups"] = sets["groups"]._replace(sample=sets["groups"].sample._replace(groups=groups))
-    sets["elsewhere"] = HeldOutTexts(others, HeldOut(arrays["other_sizes"], np.arange(len(others.ends))))
+    sets["elsewhere"] = elsewhere
     return Half(pool.take(kept), arrays["features"][rest][kept], arrays["quality"][rest][kept], sets)
 
 

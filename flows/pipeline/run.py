@@ -249,7 +249,7 @@ class Run:
         MissingInputError
             If one is missing.
         """
-        if self._scope is None or self._scope == {"report"}:
+        if self._scope is None or "report" in self._scope:
             return
         if names := [name for name in self.shards if name not in files]:
             some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")

@@ -153,7 +153,9 @@ def _loaded(folder: Path) -> "LlamaForCausalLM":
     from transformers import LlamaForCausalLM
 
     with quiet():
-        model: LlamaForCausalLM = LlamaForCausalLM.from_pretrained(str(folder), dtype=torch.float32)
+        model: LlamaForCausalLM = LlamaForCausalLM.from_pretrained(
+            str(folder), dtype=torch.float32, trust_remote_code=False
+        )
     return model
 
 

@@ -50,7 +50,7 @@ def images(page: Page) -> list[int]:
 def test_the_report_is_whole_without_a_network(opened, finished, scheme):
     path = finished / "reports" / "index.html"
     page, requests, errors = opened(path, color_scheme=scheme)
-    assert images(page) == [990] * 12
+    assert images(page) == [990] * 13
     assert requests == [path.as_uri()]
     assert errors == []
     assert page.evaluate("document.documentElement.scrollWidth") <= 1200
@@ -112,8 +112,8 @@ def test_attacks_are_read_and_not_run(opened, hostile_run):
 @pytest.mark.parametrize(
     ("name", "figures", "tables"),
     [
-        ("sweep", {"near-duplicates", "overlap", "shares", "trade-off"}, 3),
-        ("compare", {"near-duplicates", "overlap", "topics", "trade-off"}, 5),
+        ("sweep", {"near-duplicates", "overlap", "shares", "teaching-pool", "trade-off"}, 4),
+        ("compare", {"near-duplicates", "overlap", "teaching-groups", "teaching-pool", "topics", "trade-off"}, 7),
     ],
 )
 def test_a_page_on_selections_is_whole_without_a_network(opened, contest, name, figures, tables, scheme):

@@ -136,14 +136,14 @@ def test_what_no_recipe_reaches_is_removed_on_request(workspace, run_sample, tmp
 
     recipe = tmp_path / "first.yaml"
     recipe.write_text(yaml.safe_dump(settings_of(workspace).model_dump(mode="json", exclude_unset=True)))
-    assert gc("--dry-run") == {"embeddings": 4, "masks": 8, "repeats": 1}
-    assert gc("--dry-run", "--recipe", str(recipe)) == {"embeddings": 4, "masks": 8, "repeats": 1}
+    assert gc("--dry-run") == {"embeddings": 4, "masks": 8, "repeats": 1, "fitted": 2}
+    assert gc("--dry-run", "--recipe", str(recipe)) == {"embeddings": 4, "masks": 8, "repeats": 1, "fitted": 2}
     assert {path: path.read_bytes() for path in workspace.rglob("*") if path.is_file()} == files
     with Workspace(workspace).in_use():
         result = CliRunner().invoke(app, ["gc", str(workspace)])
     assert result.exit_code == 2
     assert "a run is using the workspace" in result.output
-    assert gc() == {"embeddings": 4, "masks": 8, "repeats": 1}
+    assert gc() == {"embeddings": 4, "masks": 8, "repeats": 1, "fitted": 2}
     assert gc() == {}
     assert {stage: counts[2] for stage, counts in state(workspace).items() if counts[2]} == {}
     assert {
@@ -224,7 +224,7 @@ def test_the_report_is_a_command(workspace, server):
     summary = json.loads(result.stdout.splitlines()[-1])
     assert summary["report"] == str(page)
     assert summary["seconds"] > 0
-    assert len(summary["plots"]) == 13
+    assert len(summary["plots"]) == 14
     assert all(Path(path).is_file() for path in [*summary["plots"], summary["metrics"]])
     after = page.read_text(encoding="utf-8")
     assert "<b>By language</b>" in after
