@@ -166,8 +166,8 @@ class _Arms:
             )
         if self._of_pool.sum() < FEWEST_OVER * self.tokens:
             raise TooFewTokensError(
-                f"every selection is compared with random documents of {self.tokens:,} tokens, and the corpus must have half "
-                f"as many again, it has {self._of_pool.sum():,} in all: select a smaller share"
+                f"each selection is compared with random documents of {self.tokens:,} tokens, and the corpus must have "
+                f"half as many again, it has {self._of_pool.sum():,} in all: select a smaller share"
             )
         self._random = [random_documents(self._of_pool, int(self._of_pool.sum()), seed + draw) for draw in range(DRAWS)]
 

@@ -282,11 +282,12 @@ def _table(job: ComparisonJob, metrics: Mapping[str, Any]) -> Table:
     note = "Seconds: the selection alone, one after the other, each on all cores."
     if "teaching" in names:
         note += (
-            " Predicts better: how much better a language model of n-grams that read the selection predicts held-out "
+            " Predicts: how much better a language model of n-grams that read the selection predicts held-out "
             f"documents than one that read as many random tokens; see {TITLE!r}."
         )
     if job.label_column is not None:
         names.insert(names.index("objective"), "effective_topics")
+        names = [name for name in names if name not in {"selected", "tokens"}]  # all columns are in sight
         note += " Topics: their effective number, explained below."
     if job.left_out:
         note += f" Left out: {'; '.join(f'{name}: {why}' for name, why in job.left_out.items())}."
