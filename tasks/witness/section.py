@@ -18,7 +18,8 @@ NAMES = {POOL: "held-out documents of the corpus", GROUPS: "held-out documents, 
 EXPLAINED = (
     "A language model of n-grams (interpolated Kneser-Ney, 5 tokens) reads equally many tokens of each selection and "
     "predicts documents that were held out. Better means fewer bits per byte. It sees vocabulary, phrases, style, "
-    "repetition and damage; it says nothing of reasoning.",
+    "repetition and damage; it says nothing of reasoning. It rewards what is like the held-out documents: a selection "
+    "that leaves out spam and copies predicts spam and copies worse.",
     "More documents for the same tokens teach more words, whatever was chosen: each selection is therefore also "
     "compared with random documents of its own lengths. Grey bars are a scale: random documents with a share of "
     "their tokens shuffled, with more tokens, or with a share replaced by documents of the held-out kind.",
@@ -52,7 +53,9 @@ def teaching_findings(found: Mapping[str, Any]) -> list[Finding]:
     if "skipped" in found:
         return []
     effect = found["sets"][POOL]["against_random"][SELECTION]
-    return [Finding(teaching_sentence(found), TITLE, is_worry=effect["verdict"] == "worse")]
+    is_worse = effect["verdict"] == "worse"
+    why = " What it leaves out, spam and copies among it, is predicted worse." if is_worse else ""
+    return [Finding(teaching_sentence(found) + why, TITLE, is_worry=is_worse)]
 
 
 def _by(effect: Mapping[str, Any], base: float) -> str:
@@ -103,7 +106,7 @@ def teaching_section(found: Mapping[str, Any]) -> Section:
                 caption,
             )
         )
-        tables.append(_table(title, found, measured, base))
+        tables.append(_table(f"{title[0].upper()}{title[1:]}", found, measured, base))
     return Section(TITLE, EXPLAINED, figures, tables)
 
 
