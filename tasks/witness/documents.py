@@ -151,8 +151,8 @@ def read_corpus(
     kept = np.flatnonzero(~near)
     if not len(kept):
         raise TooFewDocumentsError(
-            "at least one document must be unlike the held-out ones, all documents are too much like them, by shared "
-            "words or by their vectors: use a larger corpus"
+            "at least one document must be unlike the held-out ones: all are too much like them, by shared words or by "
+            "their vectors; use a larger corpus"
         )
     return Corpus(
         pool=pool.take(kept),
