@@ -17,7 +17,7 @@ from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 
 REPORT = "report"
 MOST_TOKENS = 300_000
-"""Of an arm that are read: with three times as many, differences of four fifths would be seen, not of half."""
+"""Of an arm that are read: more make a comparison finer, and slower."""
 
 
 class WitnessJob(FolderJob):

@@ -42,15 +42,18 @@ def test_the_rule_selects_its_share_of_the_documents_that_it_was_learned_on(
     answers = pq.read_table(output)
     assert answered.documents == answers.num_rows == sum(file.details["rows_in"] for file in copied.documents)
     assert answered.selected == sum(answers["selected"].to_pylist())
-    # Among the candidates the budget is selected; the last one's gain is the threshold, so rounding decides on it. The
-    # others are repeats of some of them, or short.
+    # Among the candidates exactly the budget is at the threshold or above; the others are repeats of some of them, or
+    # short. The last one's gain is the threshold itself, so the rounding of its vector decides on that one alone.
     by_id = {one["id"]: one for one in answers.to_pylist()}
     documents = pa.concat_tables([copied.read(file, columns=["id"]) for file in copied.documents])["id"].to_pylist()
     scores = pa.concat_tables([copied.read(file, columns=["quality"]) for file in copied.scores])["quality"].to_pylist()
     masks = pa.concat_tables([copied.read(file) for file in copied.masks])
     eligible = masks["block"].is_valid().to_pylist()
-    chosen = [by_id[name]["selected"] for name, is_one in zip(documents, eligible, strict=True) if is_one]
-    assert abs(sum(chosen) - round(models.settings.selection.select_ratio * sum(eligible))) <= 1
+    candidates = [by_id[name] for name, is_one in zip(documents, eligible, strict=True) if is_one]
+    above = np.array([one["inclusion"] for one in candidates]) - 0.5
+    assert (above > -1e-4).sum() == round(models.settings.selection.select_ratio * sum(eligible))
+    assert (abs(above) <= 1e-4).sum() == 1
+    assert all(one["selected"] == (gain > 0) for one, gain in zip(candidates, above, strict=True) if abs(gain) > 1e-4)
     np.testing.assert_allclose([by_id[name]["quality"] for name in documents], scores, rtol=1e-5)
 
 
