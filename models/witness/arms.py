@@ -13,13 +13,8 @@ def random_documents(lengths: NDArray[np.integer], tokens: int, seed: int) -> ND
     >>> random_documents(np.array([5, 5, 5, 5]), 10, seed=0).size
     2
     """
-    return until(np.random.default_rng(seed).permutation(len(lengths)), lengths, tokens)
-
-
-def until(order: NDArray[np.integer], lengths: NDArray[np.integer], tokens: int) -> NDArray[np.int64]:
-    """Return the first documents of an order that have as many tokens, the last of which may have more: (k,)."""
-    enough = int(np.searchsorted(np.cumsum(lengths[order]), tokens)) + 1
-    return np.asarray(order[:enough], dtype=np.int64)
+    order = np.random.default_rng(seed).permutation(len(lengths))
+    return np.asarray(order[: int(np.searchsorted(np.cumsum(lengths[order]), tokens)) + 1], dtype=np.int64)
 
 
 def documents_of_equal_lengths(

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from fineweb_mask.models.analysis.vectors import unit_rows
 from fineweb_mask.models.dedup.ngrams import MULTIPLIER
 from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
@@ -144,7 +145,7 @@ def read_corpus(
         held_out[GROUPS] = held_out[POOL]._replace(sample=held_out[POOL].sample._replace(groups=groups))
     for name, files in targets.items():
         held_out[name] = _of_files(name, files, tokenizer)
-    vectors, others = (_unit(vectors_at(workspace, shards, one.places)) for one in (rest, held))
+    vectors, others = (unit_rows(vectors_at(workspace, shards, one.places)) for one in (rest, held))
     near = near_rows(vectors, others, threshold)
     for one in held_out.values():
         near |= sharing_documents(pool, one.tokens)
@@ -243,8 +244,3 @@ def _of_files(name: str, files: Sequence[SourceShard], tokenizer: "Tokenizer") -
         )
     found = _held_out(texts[:half], [str(place) for place in range(half)], tokenizer)
     return found._replace(dose=PackedTokens.of(texts[half:], tokenizer))
-
-
-def _unit(vectors: NDArray[np.floating]) -> NDArray[np.float32]:
-    found = vectors.astype(np.float32)
-    return np.asarray(found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12), dtype=np.float32)
