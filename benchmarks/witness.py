@@ -52,7 +52,17 @@ MIXES = ("pairwise", "facility", "disf", "pairwise+facility", "facility+disf", "
 LAMBS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
 SELECTORS = ("top_quality", "quality_sampling", "semdedup", "kmq", "d4", "ingenious")
 BUDGETS = (0.05, 0.15, 0.3)
-MIX = "pairwise+facility"  # the recipes'
+MIX, OWN, OLDER = "facility+disf", "facility+disf 0.5", "pairwise+facility 0.8"  # the recipes', and what they were
+PAPERS = "pairwise 0.5"
+PLACES = {
+    ("web_mix", "pool"): "web pages",
+    ("web_mix", "elsewhere"): "FineWeb-Edu, by web pages",
+    ("newsgroups20", "pool"): "20 Newsgroups",
+    ("newsgroups20", "elsewhere"): "web pages, by 20 Newsgroups",
+    ("fineweb_legal_annotated", "pool"): "FineWeb",
+    ("fineweb_legal_annotated", "elsewhere"): "FineWeb-Edu, by FineWeb",
+}
+"""Held-out sets of the summary: what is predicted, and after which corpus if it is another."""
 MARKS = {"better": "*", "worse": "!", "no difference seen": ""}
 """Told from random, after Holm's adjustment for all arms."""
 
@@ -242,6 +252,34 @@ def tables(output: Path) -> None:
             ]
             print(f"{'; '.join(others)}\n{'; '.join(doses)}")
     _agreement(cells)
+    for budget in BUDGETS:
+        if all(f"{corpus}-kept-{budget:g}" in cells for corpus, _ in PLACES):
+            _summary(cells, budget)
+
+
+def _summary(cells: dict[str, dict], budget: float) -> None:
+    """Print the recipes' selection beside random, random of the same lengths, and top quality, with 95% intervals."""
+    columns = {}
+    for (corpus, of_set), title in PLACES.items():
+        measured = cells[f"{corpus}-kept-{budget:g}"]["sets"][of_set]
+        base = float(np.mean(measured["losses"]["random"]))
+
+        def told(of: dict[str, float], base: float = base) -> str:
+            difference, low, high = (-100 * of[key] / base for key in ("difference", "high", "low"))
+            return f"{difference:+.1f}% ({low:+.1f} to {high:+.1f})"
+
+        more = -100 * measured["doses"]["more tokens"]["0.2"] / base
+        columns[title] = {
+            "random documents, bits per byte": f"{base:.2f}",
+            "**fineweb-mask**": told(measured["against_random"][OWN]),
+            "beside random documents of its lengths": told(measured["against_lengths"][OWN]),
+            "top quality": told(measured["against_random"]["top_quality"]),
+            "mean cosine, the paper's metric": told(measured["against_random"][PAPERS]),
+            "the recipes before": told(measured["against_random"][OLDER]),
+            "20% more random tokens": f"{more:+.1f}%",
+        }
+    lines = [[row, *(column[row] for column in columns.values())] for row in next(iter(columns.values()))]
+    show(f"{budget:.0%} of the tokens", ["", *columns], lines)
 
 
 def _agreement(cells: dict[str, dict]) -> None:
