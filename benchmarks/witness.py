@@ -58,6 +58,7 @@ BUDGETS = (0.05, 0.15, 0.3)
 MIX = "pairwise+facility"  # the recipes'
 WEIGHED = (
     ("fineweb_legal_annotated", "scores"),
+    ("fineweb_legal_annotated", "models' scores"),
     ("newsgroups20", "shares"),
     ("web_mix", "scores"),
     ("web_mix", "shares"),
@@ -311,7 +312,9 @@ def _weighed(half: Half, kind: str, scores: dict[str, np.ndarray]) -> list[dict]
     share = int(0.15 * half.pool.lengths.sum())
     tokens = min(300_000, int(0.95 * share))
     halves = Halves(half.pool, half.held_out, ["pool"], vocabulary=VOCABULARY, tokens=tokens, seed=0)
-    if kind == "scores":
+    if kind == "models' scores":  # without the rule signals, which choose by length
+        scores = {name: score for name, score in scores.items() if "tokens" not in name}
+    if kind != "shares":
         names, of = list(scores), ScoreWeights(np.stack(list(scores.values()), 1), half.pool.lengths, share)
     else:
         names, groups = np.unique(half.groups, return_inverse=True)

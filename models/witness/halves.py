@@ -16,20 +16,7 @@ RANDOM_DRAWS = 4  # whose mean loss every selection's is a share of
 class Halves:
     """A corpus, the half of its held-out documents that decides, and the half that is `final`.
 
-    Parameters
-    ----------
-    pool
-        All documents that may be selected.
-    held_out
-        By name, documents that no selection has.
-    names
-        Of the sets that decide.
-    vocabulary
-        Number of different tokens.
-    tokens
-        Of a selection that are learned from.
-    seed
-        Seed of the random documents that losses are compared with.
+    The sets of these names decide. Of every selection so many tokens are learned from.
     """
 
     def __init__(
@@ -54,9 +41,9 @@ class Halves:
         losses = self._losses(np.random.default_rng(0).permutation(documents))
         return float(np.mean([losses[name] / self._random[name] for name in self.names]))
 
-    def losses(self, what: str, select: Callable[[int], NDArray[np.integer]], count: int) -> list[float]:
+    def losses(self, select: Callable[[int], NDArray[np.integer]], count: int) -> list[float]:
         """Return the `loss` of so many selections, which are made by their numbers, several at once."""
-        return in_threads(what, lambda number: self.loss(select(number)), range(count), part=(0, 1))
+        return in_threads("selections", lambda number: self.loss(select(number)), range(count), part=(0, 1))
 
     def _losses(self, documents: NDArray[np.integer]) -> dict[str, float]:
         model = KneserNey(*self._pool.take(documents, self.tokens), vocabulary=self._vocabulary)

@@ -1,4 +1,4 @@
-"""Draw weights of scores and shares of groups, and predict the best from the losses of selections: Meta-rater, RegMix.
+"""Draw weights of scores and shares of groups, and predict the best from what selections teach: Meta-rater, RegMix.
 
 Source of Meta-rater: Zhuang et al. 2025, "Meta-rater: a multi-dimensional data selection method for pre-training
 language models" (arXiv 2504.14194) and its published code (opendatalab/Meta-rater). Source of RegMix: Liu et al. 2024,
@@ -14,11 +14,11 @@ from numpy.typing import ArrayLike, NDArray
 from fineweb_mask.models.witness.halves import Halves
 
 FEWEST_MODELS = 10
-"""Models without which nothing can be learned from their losses."""
+"""Selections without which nothing can be learned from what they teach."""
+DRAWS, BEST = 200_000, 128
+"""Weightings whose losses are predicted, and how many of the best are averaged."""
 STRENGTHS = np.logspace(-1, np.log10(5), 15)
 """Of RegMix's Dirichlet distributions: weak ones give nearly everything to few groups."""
-DRAWS = 200_000
-"""Weightings whose losses are predicted."""
 
 
 class Learned(NamedTuple):
@@ -30,17 +30,7 @@ class Learned(NamedTuple):
 
 
 class ScoreWeights:
-    """Selections of the documents whose weighted scores are the highest.
-
-    Parameters
-    ----------
-    scores
-        Of every document, (n, k); they are standardised here.
-    lengths
-        Tokens of every document, (n,).
-    tokens
-        Of a selection.
-    """
+    """Selections of so many tokens, of the documents whose weighted scores, (n, k), are the highest."""
 
     def __init__(self, scores: NDArray[np.floating], lengths: NDArray[np.integer], tokens: int) -> None:
         self._scores = (scores - scores.mean(0)) / np.maximum(scores.std(0), 1e-12)
@@ -58,17 +48,8 @@ class ScoreWeights:
 
 
 class GroupShares:
-    """Random selections of which every group has a share of the tokens; documents are not repeated.
+    """Random selections of so many tokens, of which each group, below k, has a share; no document is repeated.
 
-    Parameters
-    ----------
-    groups, lengths
-        Group, below k, and tokens of every document, (n,).
-    tokens
-        Of a selection.
-
-    Examples
-    --------
     >>> shares = GroupShares(np.array([0, 0, 0, 1]), np.array([40, 30, 20, 10]), tokens=50)
     >>> shares.own.tolist(), shares.drawn(100, seed=0)[:, 1].max().round(6).tolist()
     ([0.9, 0.1], 0.2)
@@ -81,16 +62,14 @@ class GroupShares:
         self.own = held / held.sum()  # the corpus's
 
     def drawn(self, count: int, seed: int) -> NDArray[np.float64]:
-        """Draw mixtures as RegMix does, around the root of the corpus's shares: (count, k).
-
-        What a group has not, all others give by what they have left.
-        """
+        """Draw mixtures around the root of the corpus's shares: (count, k); what a group has not, all others give."""
         random, prior = np.random.default_rng(seed), np.sqrt(self.own) / np.sqrt(self.own).sum()
         each = -(-count // len(STRENGTHS))
         drawn = np.concatenate([random.dirichlet(strength * prior, each) for strength in STRENGTHS])
         given = np.minimum(random.permutation(drawn)[:count], self._most)
         left = self._most - given
-        return np.asarray(given + (1 - given.sum(1, keepdims=True)) * left / left.sum(1, keepdims=True))
+        missing = np.maximum(1 - given.sum(1, keepdims=True), 0)
+        return np.asarray(given + missing * left / left.sum(1, keepdims=True))
 
     def select(self, weights: NDArray[np.float64], seed: int) -> NDArray[np.int64]:
         """Return random documents, of each group as many tokens as its share says, to half a document."""
@@ -107,61 +86,30 @@ def searched(
 ) -> tuple[Learned, NDArray[np.float64], list[float]]:
     """Measure what random weightings teach, and return what is learned of them, the weightings, and their losses."""
     drawn = of.drawn(models, seed)
-    losses = halves.losses("weightings", lambda number: of.select(drawn[number], seed + number), models)
-    return learned_weights(drawn, losses, of.drawn(DRAWS, seed + 1), seed=seed), drawn, losses
+    losses = halves.losses(lambda number: of.select(drawn[number], seed + number), models)
+    return learned_weights(drawn, losses, of.drawn(DRAWS, seed + 1), seed), drawn, losses
 
 
 def learned_weights(
-    weightings: NDArray[np.float64],
-    losses: ArrayLike,
-    tried: NDArray[np.float64],
-    *,
-    best: int = 128,
-    seed: int = 0,
+    weightings: NDArray[np.float64], losses: ArrayLike, tried: NDArray[np.float64], seed: int = 0
 ) -> Learned:
-    """Predict the losses from the weightings by boosted trees, and return the mean of the best of many weightings.
-
-    Parameters
-    ----------
-    weightings
-        By which each model's documents were selected, (models, k).
-    losses
-        Of the models on held-out text, (models,).
-    tried
-        Weightings whose losses are predicted, (draws, k).
-    best
-        How many of the lowest predicted losses are averaged.
-    seed
-        Seed of the trees.
-
-    Raises
-    ------
-    ValueError
-        If there are fewer than `FEWEST_MODELS` models, or a loss is not finite.
-    """
+    """Predict losses, (models,), from weightings, (models, k), by trees, and average the best of others, (draws, k)."""
     from scipy.stats import spearmanr
     from sklearn.ensemble import GradientBoostingRegressor
     from sklearn.model_selection import cross_val_predict
 
     measured = np.asarray(losses, dtype=np.float64)
-    if len(measured) < FEWEST_MODELS or len(measured) != len(weightings):
-        raise ValueError(
-            f"weights are learned from the losses of at least {FEWEST_MODELS} models, one for each weighting, received "
-            f"{len(measured)} losses of {len(weightings)} weightings"
-        )
-    if not np.isfinite(measured).all():
-        raise ValueError("losses must be finite: leave out models without them")
+    mean, deviation = measured.mean(), measured.std() or 1.0
+    scaled = (measured - mean) / deviation  # the trees stop at an improvement that is small in these units
     trees = GradientBoostingRegressor(  # the published settings
         learning_rate=0.01, n_estimators=1_000, validation_fraction=0.2, n_iter_no_change=5, random_state=seed
     )
-    mean, deviation = measured.mean(), measured.std() or 1.0
-    scaled = (measured - mean) / deviation  # the trees stop at an improvement that is small in these units
     unseen = cross_val_predict(trees, weightings, scaled, cv=min(5, len(measured) // 2))
     varies = np.ptp(unseen) > 0 and np.ptp(measured) > 0
     predicted = trees.fit(weightings, scaled).predict(tried)
-    chosen = np.argsort(predicted, kind="stable")[:best]
+    best = np.argsort(predicted, kind="stable")[:BEST]
     return Learned(
-        tried[chosen].mean(0),
-        float(mean + deviation * predicted[chosen].mean()),
-        float(spearmanr(unseen, measured).statistic) if varies else 0.0,
+        weights=tried[best].mean(0),
+        predicted=float(mean + deviation * predicted[best].mean()),
+        rank_correlation=float(spearmanr(unseen, measured).statistic) if varies else 0.0,
     )

@@ -20,7 +20,8 @@ from fineweb_mask.models.witness.effects import SHUFFLED, HeldOut, Judged, judge
 from fineweb_mask.models.witness.kneser_ney import KneserNey
 from fineweb_mask.models.witness.tokens import PackedTokens
 
-Item, Result = TypeVar("Item"), TypeVar("Result")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 RANDOM, TOP_QUALITY = "random", "top_quality"
 DRAWS = 8
 """Of random documents; how much they differ is the noise of every arm."""
