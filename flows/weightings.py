@@ -87,9 +87,7 @@ def check(
             f"{', '.join(names) or 'none'}"
         )
     if of == "groups" and settings.selection.groups is None:
-        raise SettingsError(
-            "selection.groups must name the column whose groups get shares: --set selection.groups.column=..."
-        )
+        raise SettingsError("selection.groups: set selection.groups.column, whose values get shares")
     return check_search(settings, targets, models, "--models", FEWEST_MODELS)
 
 
