@@ -20,7 +20,6 @@ from fineweb_mask.flows.commands.dataset.push import push
 from fineweb_mask.flows.commands.dataset.verify import verify
 from fineweb_mask.flows.commands.explore import explore
 from fineweb_mask.flows.commands.probe.probe import probe
-from fineweb_mask.flows.commands.probe.score_weights import score_weights
 from fineweb_mask.flows.commands.report import report
 from fineweb_mask.flows.commands.rule import rule
 from fineweb_mask.flows.commands.run import run
@@ -32,6 +31,7 @@ from fineweb_mask.flows.commands.sql import sql
 from fineweb_mask.flows.commands.sweep import sweep
 from fineweb_mask.flows.commands.train_quality import train_quality
 from fineweb_mask.flows.commands.tune import tune
+from fineweb_mask.flows.commands.weightings import group_shares, score_weights
 from fineweb_mask.flows.commands.workspace import gc, status
 from fineweb_mask.flows.processes.signals import handle_signals
 
@@ -74,8 +74,9 @@ app.command()(select)
 app.command()(sweep)
 app.command()(compare)
 app.command()(tune)
-app.command()(probe)
 app.command("score-weights")(score_weights)
+app.command("group-shares")(group_shares)
+app.command()(probe)
 app.command()(sql)
 app.command()(verify)
 app.command()(export)

@@ -75,6 +75,7 @@ LAYERS = {
         {"status"},
         {"python.opened"},
         {"stages", "sweep", "compare", "probe", "train_quality", "tune"},
+        {"weightings"},
         {"python"},
         {"commands"},
         {"cli"},

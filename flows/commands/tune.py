@@ -13,6 +13,16 @@ if TYPE_CHECKING:
     from fineweb_mask.flows.tune import TuneSummary
     from fineweb_mask.models.settings import PipelineSettings
 
+Targets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--target",
+        help="File of texts that should be predicted well (repeatable); a name may stand before it: NAME=FILE.",
+        show_default="documents of the corpus",
+        metavar="FILE",
+    ),
+]
+
 
 def tune(
     recipe: common.Recipe,
@@ -20,15 +30,7 @@ def tune(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Recipe to write, the tuned settings in it.", metavar="FILE")
     ],
-    target: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--target",
-            help="File of texts that should be predicted well (repeatable); a name may stand before it: NAME=FILE.",
-            show_default="documents of the corpus",
-            metavar="FILE",
-        ),
-    ] = None,
+    target: Targets = None,
     trials: Annotated[int, typer.Option(help="Settings that are tried, the recipe's own included.")] = 64,
     minutes: Annotated[float, typer.Option(help="After which no further trial begins.")] = 30.0,
     force: Annotated[bool, typer.Option("--force", help="Replace the output if it exists.")] = False,
@@ -51,7 +53,7 @@ def tune(
 
         if output.exists() and not force:
             raise RecipeError(f"--output {str(output)!r} exists: name another file, or add --force")
-        files = dict(_named(one) for one in target or [])
+        files = dict(map(named, target or []))
         check_tune(settings, files, trials)
         return files
 
@@ -91,7 +93,7 @@ def _sentence(found: "TuneSummary", name: str) -> str:
     return teaching_sentence(found.final, TUNED, name)
 
 
-def _named(text: str) -> tuple[str, str]:
+def named(text: str) -> tuple[str, str]:
     """Return the name and the path of a target: its file's name unless another stands before it."""
     name, separator, path = text.partition("=")
     return (name, path) if separator and "/" not in name else (Path(text.rstrip("/")).name.split(".")[0], text)

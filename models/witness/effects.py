@@ -43,7 +43,7 @@ class HeldOut(NamedTuple):
         Source: Cochran, "Sampling techniques" (1977), sections 6.3 and 11.8: the ratio estimator, by clusters.
         """
         groups = np.zeros(len(self.sizes), dtype=np.int64) if self.groups is None else self.groups
-        ratio = np.bincount(groups, difference) / np.bincount(groups, self.sizes)
+        ratio = np.bincount(groups, difference) / np.maximum(np.bincount(groups, self.sizes), 1)  # one may be empty
         sums = np.bincount(self.clusters, self._weights * (difference - ratio[groups] * self.sizes))
         sums = sums[np.bincount(self.clusters) > 0]
         return float(np.sqrt((sums**2).sum() * len(sums) / max(len(sums) - 1, 1)))

@@ -6,9 +6,9 @@ merit of the choice), and random documents with a known share of damage or impro
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,8 @@ from fineweb_mask.models.witness.effects import SHUFFLED, HeldOut, Judged, judge
 from fineweb_mask.models.witness.kneser_ney import KneserNey
 from fineweb_mask.models.witness.tokens import PackedTokens
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 RANDOM, TOP_QUALITY = "random", "top_quality"
 DRAWS = 8
 """Of random documents; how much they differ is the noise of every arm."""
@@ -116,9 +118,7 @@ def witness(
         model = KneserNey(*job[1], vocabulary=vocabulary)
         return {name: _bits(model, texts.tokens) for name, texts in held_out.items()}
 
-    with ThreadPoolExecutor(os.cpu_count()) as threads:
-        found = [threads.submit(losses, job) for job in jobs]
-        measured = [one.result() for one in track("models of n-grams", found)]
+    measured = in_threads("models of n-grams", losses, jobs)
 
     def judged(of_set: str) -> Judged:
         doses = arms.doses_for(of_set)
@@ -136,6 +136,18 @@ def witness(
         sets={name: judged(name) for name in held_out},
         lengths=arms.lengths,
     )
+
+
+def in_threads(
+    what: str, work: Callable[[Item], Result], items: Sequence[Item], part: tuple[float, float] = (0.0, 0.0)
+) -> list[Result]:
+    """Return the results of some work in the order of the items, several at once; if stopped, no more is begun."""
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        found = [threads.submit(work, item) for item in items]
+        try:
+            return [one.result() for one in track(what, found, part=part)]
+        finally:
+            threads.shutdown(cancel_futures=True)
 
 
 class _Arms:

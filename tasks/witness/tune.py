@@ -18,8 +18,7 @@ from pydantic import BaseModel, Field
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.selection import METRICS
-from fineweb_mask.models.witness.arms import random_documents
-from fineweb_mask.models.witness.kneser_ney import KneserNey
+from fineweb_mask.models.witness.halves import Halves
 from fineweb_mask.models.witness.search import next_point, spread
 from fineweb_mask.models.witness.witness import witness
 from fineweb_mask.tasks.inference.gpu import gpu_slot, torch_device
@@ -45,7 +44,6 @@ SHARE_RANGE = 4.0
 """How many times its own share of the corpus a group is given at most, or the inverse at least."""
 MOST_GROUPS = 12
 FIRST_TRIALS = 4  # for each dimension that is searched
-RANDOM_DRAWS = 4  # whose mean loss every trial's is a share of
 TUNED, OWN = "tuned", "recipe"
 
 
@@ -58,64 +56,83 @@ class Trial(BaseModel):
     shares: dict[str, float] = Field(default_factory=dict)  # by group; empty where they are not searched
 
 
-class TuneJob(PageJob):
-    """Search the settings of a selection."""
+class SearchJob(PageJob):
+    """Search for what teaches most: half of the held-out documents decides, the other half shows what was gained."""
 
-    stage: ClassVar[Stage] = Stage("tune", version=1, folders=("tune",))
     shards: list[ShardFiles]
     settings: PipelineSelectionSettings  # of the recipe
-    weights: dict[str, float]  # of the scores that the search weighs; fewer than two are left as they are
+    weights: dict[str, float]  # of the scores that are weighed
     targets: dict[str, list[SourceShard]]
     by: str | None = None  # column of the groups whose shares are searched
+
+    def inputs(self) -> list[Any]:
+        """Return the fingerprints of the corpus and of the targets."""
+        files = [(shard.documents, shard.scores, shard.embeddings, shard.duplicates) for shard in self.shards]
+        return [
+            [[file.fingerprint for file in shard] for shard in files],
+            {name: [file.fingerprint for file in target] for name, target in self.targets.items()},
+        ]
+
+    def read(self, most_tokens: int) -> tuple[Corpus, Halves]:
+        """Read a sample of the corpus, and halve what is held out of it."""
+        corpus = read_corpus(
+            self.workspace,
+            self.shards,
+            {},
+            self.targets,
+            by=self.by,
+            threshold=self.settings.near_duplicates.threshold,
+            most_tokens=most_tokens,
+            select_ratio=self.settings.select_ratio,
+        )
+        names = [*self.targets] or [name for name in (POOL, GROUPS) if name in corpus.held_out]
+        tokens = min(most_tokens, int(0.95 * self.settings.select_ratio * corpus.pool.lengths.sum()))
+        common = {"vocabulary": corpus.vocabulary, "seed": self.settings.seed}
+        return corpus, Halves(corpus.pool, corpus.held_out, names, tokens=tokens, **common)
+
+    def final(self, corpus: Corpus, halves: Halves, arms: Mapping[str, NDArray[np.int64]]) -> dict[str, Any]:
+        """Return what selections teach of the documents that did not decide."""
+        found = witness(
+            corpus.pool,
+            arms,
+            halves.final,
+            vocabulary=corpus.vocabulary,
+            quality=corpus.quality,
+            most_tokens=halves.tokens,
+            seed=self.settings.seed + 1,
+        )
+        return figures(found)
+
+
+class TuneJob(SearchJob):
+    """Search the settings of a selection; fewer than two scores are left as they are."""
+
+    stage: ClassVar[Stage] = Stage("tune", version=1, folders=("tune",))
     trials: int
     minutes: float
 
     def depends_on(self) -> Dependencies:
         """Return the settings, and the fingerprints of the corpus and of the targets."""
-        files = [(shard.documents, shard.scores, shard.embeddings, shard.duplicates) for shard in self.shards]
-        return Dependencies(
-            settings=[self.settings.digested(exclude={"device"}), self.weights, self.by, self.trials, self.minutes],
-            inputs=[
-                [[file.fingerprint for file in shard] for shard in files],
-                {name: [file.fingerprint for file in target] for name, target in self.targets.items()},
-            ],
-        )
+        settings = [self.settings.digested(exclude={"device"}), self.weights, self.by, self.trials, self.minutes]
+        return Dependencies(settings=settings, inputs=self.inputs())
 
 
 @stage_task
 def tune(job: TuneJob) -> None:
     """Search, and write the page; `details` hold the best settings and the final figures."""
     started = time.monotonic()
-    corpus = read_corpus(
-        job.workspace,
-        job.shards,
-        {},
-        job.targets,
-        by=job.by,
-        threshold=job.settings.near_duplicates.threshold,
-        most_tokens=MOST_TOKENS,
-        select_ratio=job.settings.select_ratio,
-    )
-    search = _Search(job, corpus)
+    corpus, halves = job.read(MOST_TOKENS)
+    search = _Search(job, corpus, halves)
     tried, losses = search.run(job.trials, started + 60 * job.minutes)
     best = tried[int(np.argmin(losses))]
     own = Trial(lamb=job.settings.lamb, metrics=job.settings.metric_weights)
-    found = witness(
-        corpus.pool,
-        {TUNED: search.select(best), OWN: search.select(own)},
-        search.final,
-        vocabulary=corpus.vocabulary,
-        quality=corpus.quality,
-        most_tokens=search.tokens,
-        seed=job.settings.seed + 1,
-    )
     details = {
         "rows": len(tried),
         "best": best.model_dump(),
-        "sets": search.names,
+        "sets": halves.names,
         "trials": [one.model_dump() | {"loss": loss} for one, loss in zip(tried, losses, strict=True)],
         "seconds_taken": round(time.monotonic() - started, 1),
-        "final": figures(found),
+        "final": job.final(corpus, halves, {TUNED: search.select(best), OWN: search.select(own)}),
     }
     job.write(_page(details), details)
 
@@ -123,22 +140,11 @@ def tune(job: TuneJob) -> None:
 class _Search:
     """The trials of one search."""
 
-    def __init__(self, job: TuneJob, corpus: Corpus) -> None:
-        self._job, self._corpus = job, corpus
-        self.names = [*job.targets] or [name for name in (POOL, GROUPS) if name in corpus.held_out]
-        halves = {
-            name: np.random.default_rng(0).permutation(len(one.sample.sizes)) for name, one in corpus.held_out.items()
-        }
-        halves[GROUPS] = halves[POOL]
-        self._deciding = {name: corpus.held_out[name].take(np.sort(halves[name][::2])) for name in self.names}
-        self.final = {name: one.take(np.sort(halves[name][1::2])) for name, one in corpus.held_out.items()}
+    def __init__(self, job: TuneJob, corpus: Corpus, halves: Halves) -> None:
+        self._job, self._corpus, self._halves = job, corpus, halves
         self._tokens = corpus.pool.lengths
-        self.tokens = min(MOST_TOKENS, int(0.95 * job.settings.select_ratio * self._tokens.sum()))
         self._vectors = vectors_at(job.workspace, job.shards, corpus.places)
         self._scores = self._standardised()
-        draws = [random_documents(self._tokens, self.tokens, job.settings.seed + draw) for draw in range(RANDOM_DRAWS)]
-        of_draws = [self._losses(draw) for draw in draws]
-        self._random = {name: float(np.mean([one[name] for one in of_draws])) for name in self.names}
         self._groups = _shares(corpus) if job.by is not None else {}
         in_parts = job.settings.scope == "global" or self._groups  # which take metrics of sums
         self._metrics = [name for name, entry in METRICS.items() if entry.moment is not None or not in_parts]
@@ -151,7 +157,7 @@ class _Search:
     def run(self, trials: int, until: float) -> tuple[list[Trial], list[float]]:
         """Try the recipe's own settings first, then so many others or until a time; return trials and losses."""
         tried = [Trial(lamb=self._job.settings.lamb, metrics=self._job.settings.metric_weights)]
-        losses, points = [self._loss(tried[0])], list[NDArray[np.float64]]()
+        losses, points = [self._halves.loss(self.select(tried[0]))], list[NDArray[np.float64]]()
         first = spread(self.dimensions, self._job.settings.seed, FIRST_TRIALS * self.dimensions)
         for number in track("trials", range(trials - 1), part=(0, 1)):
             if time.monotonic() > until and number:
@@ -160,7 +166,7 @@ class _Search:
             point = first[number] if number < len(first) else next_point(points, of_points, number)
             points.append(point)
             tried.append(self._trial(point))
-            losses.append(self._loss(tried[-1]))
+            losses.append(self._halves.loss(self.select(tried[-1])))
         return tried, losses
 
     def _trial(self, point: NDArray[np.float64]) -> Trial:
@@ -207,16 +213,6 @@ class _Search:
         device = torch_device(settings.device)
         return checked_block(self._vectors, self._corpus.quality, settings, device=device, tokens=self._tokens)
 
-    def _loss(self, trial: Trial) -> float:
-        """Return the loss of what a trial teaches, as a share of random documents' loss, the mean over the sets."""
-        losses = self._losses(np.random.default_rng(0).permutation(self.select(trial)))
-        return float(np.mean([losses[name] / self._random[name] for name in self.names]))
-
-    def _losses(self, documents: NDArray[np.int64]) -> dict[str, float]:
-        tokens = self._corpus.pool.take(documents, self.tokens)
-        model = KneserNey(*tokens, vocabulary=self._corpus.vocabulary)
-        return {name: texts.loss(model) for name, texts in self._deciding.items()}
-
     def _standardised(self) -> dict[str, NDArray[np.float64]]:
         if len(self._job.weights) < 2:
             return {}
@@ -238,7 +234,7 @@ def _simplex(names: Sequence[str], point: NDArray[np.float64]) -> dict[str, floa
     return dict(zip(names, np.round(drawn / drawn.sum(), 3).tolist(), strict=True)) if len(names) else {}
 
 
-def scores_at(job: TuneJob, corpus: Corpus) -> dict[str, NDArray[np.float64]]:
+def scores_at(job: SearchJob, corpus: Corpus) -> dict[str, NDArray[np.float64]]:
     """Return the scores that are weighed, (n,) each."""
     found: dict[str, list[NDArray[np.float64]]] = {name: [] for name in job.weights}
     for index in sorted({place.shard for place in corpus.places}):

@@ -3,13 +3,9 @@
 import json
 from pathlib import Path
 
-import pytest
-
 from fineweb_mask.flows.probe.arms import parse_arms
 from fineweb_mask.flows.probe.probe import run_probe
-from fineweb_mask.flows.probe.score_weights import learn_score_weights, weighted_arms
 from fineweb_mask.models.probe.settings import ProbeSettings
-from fineweb_mask.models.settings.quality import ColumnScorerSettings
 from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -42,22 +38,3 @@ def test_arms_are_compared_on_what_none_of_them_saw(workspace, service):
     shown = service.artifacts(flow_run["id"])
     assert {"probe", "probe-table"} <= shown.keys()
     assert len(json.loads(shown["probe-table"]["data"])) == 4
-
-
-@pytest.mark.long
-def test_weights_of_scores_are_learned_from_models_of_other_weights(workspace, service):
-    settings = LastRun.load(Workspace(workspace)).settings.model_copy(update={"workspace": str(workspace)})
-    length = ColumnScorerSettings(name="length", column="token_count", weight=0.0)
-    quality = settings.quality.model_copy(update={"scorers": [*settings.quality.scorers, length]})
-    settings = settings.model_copy(update={"quality": quality})
-    arms = weighted_arms(settings, 10)
-    models = ProbeSettings(arms=arms, seeds=1, tokens=2048, held_out_share=0.03)
-    found = learn_score_weights(settings, models)
-    assert found.weights.keys() == {scorer.name for scorer in quality.scorers}
-    assert sum(found.weights.values()) == pytest.approx(1)
-    assert found.measured_on == ["pool"]
-    losses = [figures["mean"] for figures in found.bits_per_byte["pool"].values()]
-    assert min(losses) - 0.1 < found.predicted < max(losses)
-    documents = [arm["documents"] for arm in found.arms.values()]
-    assert max(documents) > 1.02 * min(documents)  # other weights of the length, so other lengths
-    assert built(learn_score_weights(settings, models)) == {}

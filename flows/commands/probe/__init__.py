@@ -1,1 +1,1 @@
-"""Implement `fineweb-mask probe` and `score-weights`."""
+"""Implement `fineweb-mask probe`."""

@@ -12,17 +12,6 @@ if TYPE_CHECKING:
     from fineweb_mask.models.probe.settings import ProbeSettings
     from fineweb_mask.models.settings import PipelineSettings
 
-Preset = Annotated[
-    str, typer.Option(help="Size of the model: cpu (1.3 million parameters), or DataDecide's 20m and 150m.")
-]
-HeldOut = Annotated[
-    list[str] | None,
-    typer.Option("--heldout", help="File of held-out documents of your own (repeatable).", metavar="NAME=FILE"),
-]
-Tokens = Annotated[
-    int | None, typer.Option(help="Tokens of each training.", show_default="the preset's, if every arm has as many")
-]
-
 
 def probe(
     recipe: common.Recipe,
@@ -43,8 +32,13 @@ def probe(
             "--from-scratch", help="Train every model from random weights, not on from a common start for each seed."
         ),
     ] = False,
-    preset: Preset = "cpu",
-    heldout: HeldOut = None,
+    preset: Annotated[
+        str, typer.Option(help="Size of the model: cpu (1.3 million parameters), or DataDecide's 20m and 150m.")
+    ] = "cpu",
+    heldout: Annotated[
+        list[str] | None,
+        typer.Option("--heldout", help="File of held-out documents of your own (repeatable).", metavar="NAME=FILE"),
+    ] = None,
     by: Annotated[
         str | None, typer.Option("--by", help="Column of groups, such as topics, measured apart.", metavar="NAME")
     ] = None,
@@ -52,7 +46,9 @@ def probe(
         list[str] | None,
         typer.Option("--benchmarks", help="File of texts that no model may see (repeatable).", metavar="FILE"),
     ] = None,
-    tokens: Tokens = None,
+    tokens: Annotated[
+        int | None, typer.Option(help="Tokens of each training.", show_default="the preset's, if every arm has as many")
+    ] = None,
     tokenizer: Annotated[
         str | None,
         typer.Option(help="Tokenizer instead of the preset's: tokenizer.json or hf://...", metavar="FILE"),

@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from fineweb_mask.flows.commands.tune import _named, recipe_text
+from fineweb_mask.flows.commands.tune import named, recipe_text
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.flows.tune import TuneSummary, as_overrides
 from fineweb_mask.tasks.witness.tune import Trial
@@ -45,7 +45,7 @@ def test_an_existing_file_is_kept(invoke, recipe, tmp_path):
     ],
 )
 def test_a_target_has_the_name_of_its_file_or_one_of_its_own(text, expected):
-    assert _named(text) == expected
+    assert named(text) == expected
 
 
 def test_the_recipe_has_the_best_trial_and_says_what_was_gained(tmp_path):

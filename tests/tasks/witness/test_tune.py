@@ -8,7 +8,6 @@ import pytest
 from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.source.discovery import find_files
-from fineweb_mask.tasks.witness.documents import read_corpus
 from fineweb_mask.tasks.witness.tune import OWN, TUNED, Trial, TuneJob, _Search, changed, tune
 
 TRIALS = 7
@@ -34,10 +33,7 @@ def found(job: TuneJob) -> Any:
 
 
 def search_of(job: TuneJob) -> _Search:
-    corpus = read_corpus(
-        job.workspace, job.shards, {}, job.targets, by=job.by, threshold=0.9, most_tokens=100_000, select_ratio=0.25
-    )
-    return _Search(job, corpus)
+    return _Search(job, *job.read(100_000))
 
 
 def test_the_recipe_is_tried_first_and_the_best_is_named(job: TuneJob, found: Any) -> None:
@@ -56,7 +52,7 @@ def test_the_final_figures_are_of_documents_that_the_search_did_not_see(job: Tun
     search = search_of(job)
     sizes = {
         name: one["pool"].sample.sizes.tolist()
-        for name, one in (("deciding", search._deciding), ("final", search.final))
+        for name, one in (("deciding", search._halves.deciding), ("final", search._halves.final))
     }
     assert final["documents"] + final["left_out"] == len(sizes["final"])
     assert abs(len(sizes["final"]) - len(sizes["deciding"])) <= 1
@@ -96,8 +92,8 @@ def test_weights_of_scores_and_shares_of_groups_are_searched_where_there_are_sev
 def test_a_target_decides_alone(job: TuneJob, make_parquet: Any, make_document: Any, tmp_path: Any) -> None:
     path = make_parquet(tmp_path / "theirs.parquet", [make_document(9_000 + seed) for seed in range(80)])
     search = search_of(job.model_copy(update={"targets": {"theirs": find_files(str(path), "target")}}))
-    assert search.names == ["theirs"]
-    assert len(search._deciding["theirs"].sample.sizes) == 20
+    assert search._halves.names == ["theirs"]
+    assert len(search._halves.deciding["theirs"].sample.sizes) == 20
 
 
 def test_a_trial_becomes_settings(job: TuneJob) -> None:

@@ -1,0 +1,50 @@
+"""Judge selections by one half of the held-out documents; the other half shows what was gained by the choice."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fineweb_mask.models.witness.arms import random_documents
+from fineweb_mask.models.witness.kneser_ney import KneserNey
+from fineweb_mask.models.witness.tokens import PackedTokens
+from fineweb_mask.models.witness.witness import HeldOutTexts, in_threads
+
+RANDOM_DRAWS = 4  # whose mean loss every selection's is a share of
+
+
+class Halves:
+    """A corpus, the half of its held-out documents that decides, and the half that is `final`.
+
+    The sets of these names decide. Of every selection so many tokens are learned from.
+    """
+
+    def __init__(
+        self,
+        pool: PackedTokens,
+        held_out: Mapping[str, HeldOutTexts],
+        names: Sequence[str],
+        *,
+        vocabulary: int,
+        tokens: int,
+        seed: int,
+    ) -> None:
+        self._pool, self._vocabulary, self.names, self.tokens = pool, vocabulary, names, tokens
+        orders = {name: np.random.default_rng(0).permutation(len(one.sample.sizes)) for name, one in held_out.items()}
+        self.deciding = {name: held_out[name].take(np.sort(orders[name][::2])) for name in names}
+        self.final = {name: one.take(np.sort(orders[name][1::2])) for name, one in held_out.items()}
+        draws = [self._losses(random_documents(pool.lengths, tokens, seed + draw)) for draw in range(RANDOM_DRAWS)]
+        self._random = {name: float(np.mean([one[name] for one in draws])) for name in names}
+
+    def loss(self, documents: NDArray[np.integer]) -> float:
+        """Return the loss of what a selection teaches, as a share of random documents' loss, the mean over the sets."""
+        losses = self._losses(np.random.default_rng(0).permutation(documents))
+        return float(np.mean([losses[name] / self._random[name] for name in self.names]))
+
+    def losses(self, select: Callable[[int], NDArray[np.integer]], count: int) -> list[float]:
+        """Return the `loss` of so many selections, which are made by their numbers, several at once."""
+        return in_threads("selections", lambda number: self.loss(select(number)), range(count), part=(0, 1))
+
+    def _losses(self, documents: NDArray[np.integer]) -> dict[str, float]:
+        model = KneserNey(*self._pool.take(documents, self.tokens), vocabulary=self._vocabulary)
+        return {name: texts.loss(model) for name, texts in self.deciding.items()}
