@@ -21,7 +21,7 @@ from fineweb_mask.models.settings.selection import METRICS
 from fineweb_mask.models.witness.arms import random_documents
 from fineweb_mask.models.witness.kneser_ney import KneserNey
 from fineweb_mask.models.witness.search import next_point, spread
-from fineweb_mask.models.witness.witness import witness
+from fineweb_mask.models.witness.witness import check_tokens, witness
 from fineweb_mask.tasks.inference.gpu import gpu_slot, torch_device
 from fineweb_mask.tasks.reporting.page import Column, Page, PageJob, Section, Table, Tile
 from fineweb_mask.tasks.reporting.samples import vectors_at
@@ -115,7 +115,7 @@ def tune(job: TuneJob) -> None:
         "sets": search.names,
         "trials": [one.model_dump() | {"loss": loss} for one, loss in zip(tried, losses, strict=True)],
         "seconds_taken": round(time.monotonic() - started, 1),
-        "final": figures(found),
+        "final": figures(found, corpus.remarks),
     }
     job.write(_page(details), details)
 
@@ -131,9 +131,12 @@ class _Search:
         }
         halves[GROUPS] = halves[POOL]
         self._deciding = {name: corpus.held_out[name].take(np.sort(halves[name][::2])) for name in self.names}
-        self.final = {name: one.take(np.sort(halves[name][1::2])) for name, one in corpus.held_out.items()}
+        final = {name: one.take(np.sort(halves[name][1::2])) for name, one in corpus.held_out.items()}
+        self.names = [name for name in self.names if len(self._deciding[name].sample.sizes)]  # groups may be too small
+        self.final = {name: one for name, one in final.items() if len(one.sample.sizes)}
         self._tokens = corpus.pool.lengths
         self.tokens = min(MOST_TOKENS, int(0.95 * job.settings.select_ratio * self._tokens.sum()))
+        check_tokens(self.tokens, int(self._tokens.sum()), "the recipe's selection")
         self._vectors = vectors_at(job.workspace, job.shards, corpus.places)
         self._scores = self._standardised()
         draws = [random_documents(self._tokens, self.tokens, job.settings.seed + draw) for draw in range(RANDOM_DRAWS)]
