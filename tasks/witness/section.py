@@ -16,10 +16,10 @@ NO_DIFFERENCE = "no difference seen"
 TITLE = "What a language model learns from it"
 NAMES = {POOL: "held-out documents of the corpus", GROUPS: "held-out documents, every group as much as another"}
 EXPLAINED = (
-    "Does a language model learn more from the selection than from other documents of the same size? A small model of "
-    "n-grams, which counts what follows each run of up to four word pieces, reads equally many tokens of each "
-    "selection, then predicts documents that no selection has. Bits per byte are how much these surprise it: fewer are "
-    "better, and 2% better means 2% fewer. Random documents are the yardstick, at 0%.",
+    "Does a language model learn more from the selection than from as many tokens of other documents? A small model of "
+    "n-grams, which counts what follows up to four word pieces, reads equally many tokens of each selection, "
+    "then predicts documents that no selection has. It is scored by how much they surprise it, in bits per byte: fewer "
+    "are better, and 2% better means 2% fewer. Random documents are the yardstick, at 0%.",
     "The model sees vocabulary, phrases, style, repetition and damage, and nothing of reasoning. It rewards what is "
     "like the held-out documents: a selection that leaves out spam and copies predicts spam and copies worse.",
     "Short documents teach more words for the same tokens, whatever was chosen: each selection is therefore compared "
@@ -39,8 +39,8 @@ def teaching_sentence(found: Mapping[str, Any], name: str = SELECTION, of_set: s
     learned = "A language model that reads the selection predicts held-out documents"
     if effect["verdict"] == NO_DIFFERENCE:
         said = (
-            f"{learned} as well as one that reads as many random tokens: {effect['visible'] / base:.1%} "
-            "of difference would have been seen"
+            f"{learned} as well as one that reads as many random tokens (a difference of "
+            f"{effect['visible'] / base:.1%} would have been seen)"
         )
     else:
         said = f"{learned} {_by(effect, base)} than one that reads as many random tokens"
@@ -99,14 +99,16 @@ def teaching_section(found: Mapping[str, Any]) -> Section:
             note=note,
             form="{:+.1f}".format,
         )
-        visible = max(one["visible"] for one in measured["against_random"].values()) / base
+        visible = sorted((one["visible"] / base, name) for name, one in measured["against_random"].items())
+        seen = " to ".join(f"{share:.1%} ({name})" for share, name in dict.fromkeys([visible[0], visible[-1]]))
         caption = (
             "Right of 0: predicted better than after random documents. Lines: 95% intervals, which hold the choice of "
-            f"held-out documents, by host, and of the random ones. {note}. A difference of {visible:.1%} would have "
-            "been seen"
+            f"held-out documents, by host, and of the random ones. {note}. A difference of {seen} would have been seen"
         )
         shuffled = measured["sees"]
-        caption += "." if shuffled is None else f", which is what shuffling {shuffled:.0%} of the tokens does."
+        caption += (
+            "." if shuffled is None else f"; the largest is the effect of shuffling {shuffled:.0%} of the tokens."
+        )
         figures.append(
             Figure(
                 f"teaching-{''.join(c if c.isalnum() else '-' for c in of_set.lower())}",
@@ -117,7 +119,7 @@ def teaching_section(found: Mapping[str, Any]) -> Section:
         )
         tables.append(_table(f"{title[0].upper()}{title[1:]}", found, measured, base))
     has_doses = any(measured["doses"] for measured in found["sets"].values())
-    text = [*found.get("remarks", ()), *EXPLAINED, *([SCALE] if has_doses else [])]
+    text = [EXPLAINED[0], *found.get("remarks", ()), *EXPLAINED[1:], *([SCALE] if has_doses else [])]
     return Section(TITLE, text, figures, tables)
 
 
@@ -129,7 +131,7 @@ def _table(title: str, found: Mapping[str, Any], measured: Mapping[str, Any], ba
         Column("better than random", "share"),
         Column("95% interval"),
         Column("verdict"),
-        Column("than random of its lengths"),
+        Column("against random of its lengths"),
         *([Column("as much as")] if measured["doses"] else []),
     ]
     rows: list[list[Any]] = []
@@ -141,7 +143,7 @@ def _table(title: str, found: Mapping[str, Any], measured: Mapping[str, Any], ba
                 round(found["documents"][name]),
                 float(np.mean(measured["losses"][name])),
                 -one["difference"] / base,
-                f"{-one['high'] / base:+.1%} to {-one['low'] / base:+.1%}",
+                f"{-100 * one['high'] / base:+.1f} to {-one['low'] / base:+.1%}",
                 one["verdict"],
                 "as long" if lengths is None else f"{-lengths['difference'] / base:+.1%}, {lengths['verdict']}",
                 dose(one),

@@ -133,7 +133,8 @@ class _Search:
         self._deciding = {name: corpus.held_out[name].take(np.sort(halves[name][::2])) for name in self.names}
         final = {name: one.take(np.sort(halves[name][1::2])) for name, one in corpus.held_out.items()}
         self.names = [name for name in self.names if len(self._deciding[name].sample.sizes)]  # groups may be too small
-        self.final = {name: one for name, one in final.items() if len(one.sample.sizes)}
+        order = dict.fromkeys([*self.names, *final])  # what the search is for first
+        self.final = {name: final[name] for name in order if len(final[name].sample.sizes)}
         self._tokens = corpus.pool.lengths
         self.tokens = min(MOST_TOKENS, int(0.95 * job.settings.select_ratio * self._tokens.sum()))
         check_tokens(self.tokens, int(self._tokens.sum()), "the recipe's selection")
@@ -266,12 +267,13 @@ def changed(settings: PipelineSelectionSettings, trial: Trial) -> PipelineSelect
 def _page(details: Mapping[str, Any]) -> Page:
     best, final, shown = details["best"], details["final"], details["sets"]
     trials = sorted(details["trials"], key=lambda one: one["loss"])
-    rows = [[_described(one), 1 - one["loss"], "recipe" if one is details["trials"][0] else ""] for one in trials]
+    own = details["trials"][0]
+    rows = [[_described(one) + (" (recipe)" if one is own else ""), 1 - one["loss"]] for one in trials]
     note = (
         f"{len(trials)} trials in {details['seconds_taken']:,.0f} s, on the deciding half of {', '.join(shown)}: their "
         "best is partly luck, so that only the figures above, on the other half, say what was gained."
     )
-    columns = [Column("settings"), Column("predicted better than after random documents", "share"), Column("")]
+    columns = [Column("settings"), Column("predicted better than after random documents", "share")]
     section = teaching_section(final)
     return Page(
         title="Settings tuned by what a language model learns",

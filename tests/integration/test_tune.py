@@ -30,7 +30,7 @@ def test_the_recipe_that_it_writes_selects_as_the_best_trial_did(tune, workspace
     done = tune("--trials", 3, "--output", output, "--json")
     assert done.exit_code == 0, done.output
     [manifest] = workspace.glob("tune*/manifest.json")
-    best = read_manifest(manifest)["details"]["best"]
+    best = read_manifest(manifest).details["best"]
 
     settings = load_recipe(output, [], str(workspace))
     summary = curate(settings)

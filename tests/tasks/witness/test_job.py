@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fineweb_mask.models.witness.tokens import train_tokenizer
+from fineweb_mask.tasks.registry import refreshed_by
 from fineweb_mask.tasks.source.discovery import find_files
 from fineweb_mask.tasks.witness.documents import GROUPS, POOL, TooFewDocumentsError, _held_out, read_corpus
 from fineweb_mask.tasks.witness.job import WitnessJob, measure_teaching
@@ -199,7 +200,7 @@ def test_the_page_says_it_in_a_sentence_a_table_and_a_chart(found: Any) -> None:
         (
             ("no difference seen", 0.001),
             None,
-            "as well as .* 1.0% of difference would have been seen. Its documents are as long",
+            r"as well as .* \(a difference of 1\.0% would have been seen\)\. Its documents are as long",
         ),
     ],
 )
@@ -215,3 +216,8 @@ def test_the_sentence_names_the_control(random: Any, lengths: Any, expected: str
     sentence = teaching_sentence({"sets": {POOL: measured}}, "selection")
     assert re.search(expected, sentence)
     assert sentence.endswith(".")
+
+
+def test_a_report_that_is_built_again_takes_the_figures_that_are_current() -> None:
+    assert refreshed_by({"report"}) == {"report"}
+    assert refreshed_by({"dedup"}) > {"dedup", "sort"}
