@@ -68,9 +68,7 @@ class KneserNey:
         for n in range(1, order + 1):
             before = _contexts(nodes, positions, n)
             inside = np.flatnonzero(before >= 0)
-            keys, first, own, counts = np.unique(
-                before[inside] * vocabulary + ids[inside], return_index=True, return_inverse=True, return_counts=True
-            )
+            keys, first, own, counts = _distinct(before[inside] * vocabulary + ids[inside])
             if last is not None:
                 shorter = np.bincount(nodes[inside[first]], minlength=contexts)
                 shorter += np.bincount(nodes[positions == n - 2], minlength=contexts)
@@ -97,6 +95,22 @@ class KneserNey:
             own = np.maximum(counts - order.discount, 0) / total
             probability[known] = own + order.discount * order.followers[of_known] / total * probability[known]
         return np.asarray(np.log2(probability), dtype=np.float64)
+
+
+def _distinct(
+    keys: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the different keys, ascending, the place of the first of each, which is each one's, and their counts.
+
+    `np.unique` does the same; sorting each key together with its place, in one integer, takes two thirds of the time.
+    """
+    bits = len(keys).bit_length()  # 2 million tokens of 1 million different ones take 62 of 63
+    both = np.sort(keys << bits | np.arange(len(keys)))
+    ascending, places = both >> bits, both & ((1 << bits) - 1)
+    starts = np.flatnonzero(np.diff(ascending, prepend=-1))
+    counts, own = np.diff(starts, append=len(keys)), np.empty(len(keys), dtype=np.int64)
+    own[places] = np.repeat(np.arange(len(starts)), counts)
+    return ascending[starts], places[starts], own, counts
 
 
 def _positions(ends: NDArray[np.integer], tokens: int) -> NDArray[np.int64]:
