@@ -101,7 +101,7 @@ def print_line(console: Console, line: str, style: str | None = None) -> None:
 
 
 LEARNED = (
-    "learned: how much better a small language model predicts held-out text after this than after random documents"
+    "learned: how much better a small language model predicts held-out text than after random documents (-: worse)"
 )
 
 
