@@ -232,7 +232,7 @@ def study(output: Path, corpora: list[str], halves: list[str], budgets: list[flo
                     half.pool, chosen, half.held_out, vocabulary=VOCABULARY, quality=half.quality, most_tokens=10**8
                 )
                 seconds = {"select": selected, "witness": time.perf_counter() - started - selected}
-                path.write_text(json.dumps(figures(found) | {"seconds": seconds}))
+                path.write_text(json.dumps(figures(found, []) | {"seconds": seconds}))
                 print(f"{path.stem}: {found.tokens:,} tokens an arm, {seconds}", flush=True)
 
 

@@ -104,8 +104,8 @@ def stages_shown_as(name: str) -> list[Stage]:
 
 
 def refreshed_by(names: Iterable[str]) -> frozenset[str]:
-    """Return the names of the stages that are shown under these."""
-    return frozenset(stage.name for name in names for stage in stages_shown_as(name))
+    """Return the names of the stages that are built again with those of these names."""
+    return frozenset(stage.name for name in names for stage in stages_shown_as(name) if not stage.kept)
 
 
 def run_by(flows: set[str]) -> frozenset[str]:

@@ -69,6 +69,8 @@ def tune(
     def tell(_: "PipelineSettings", found: "TuneSummary") -> None:
         for name in found.sets:
             echo(f"{name}: {_sentence(found, name)}")
+        for remark in found.final.get("remarks", ()):
+            echo(remark)
         echo(f"recipe  {output}")
         echo(f"page    {found.page}")
 
@@ -83,6 +85,7 @@ def recipe_text(settings: "PipelineSettings", found: "TuneSummary") -> str:
     change(content, found.overrides.items())
     head = [f"# Tuned by `fineweb-mask tune`, the best of {found.trials} trials."]
     head += [f"# {name}: {_sentence(found, name)}" for name in found.sets]
+    head += [f"# {remark}" for remark in found.final.get("remarks", ())]
     return "\n".join(head) + "\n" + yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=10_000)
 
 

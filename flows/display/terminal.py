@@ -100,6 +100,11 @@ def print_line(console: Console, line: str, style: str | None = None) -> None:
     console.print(line, style=style, highlight=False, markup=False, soft_wrap=True)
 
 
+LEARNED = (
+    "learned: how much better a small language model predicts held-out text than after random documents (-: worse)"
+)
+
+
 def print_paths(console: Console, **paths: object) -> None:
     """Print a line for each named path."""
     for name, path in paths.items():
@@ -123,13 +128,15 @@ def print_selections(
 ) -> None:
     """Print a line for each selection, a note on them, the quarantined shards, and where the page is."""
     console = SafeConsole(width=max(WIDTH, SafeConsole().width))
-    names = ("quality", *metrics, "near-dup", "predicts", "topics", "J", "gap", "seconds")
+    names = ("quality", *metrics, "near-dup", "learned", "topics", "J", "gap", "seconds")
     table = new_table(title, *names, no_wrap=True)
-    for name, one in rows:
+    found = dict(rows)
+    for name, one in found.items():
         table.add_row(name, *_figures(one, metrics), style="bold" if name == best else None)
     console.print(table)
-    if note:
-        console.print(note, highlight=False)
+    learned = LEARNED if any(one["teaching"] is not None for one in found.values()) else ""
+    for line in filter(None, (note, learned)):
+        console.print(line, highlight=False)
     print_quarantined(console, summary.quarantined)
     print_paths(console, page=summary.page, metrics=summary.metrics)
 

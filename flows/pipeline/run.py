@@ -296,7 +296,7 @@ class Run:
         return outputs
 
     def _is_rebuilt(self, job: StageJob) -> bool:
-        return job.force or not self._refresh.isdisjoint({job.stage.name, job.stage.shown_as})
+        return job.force or job.stage.name in self._refresh
 
     def _result(self, job: StageJob, answer: StageFile | BaseException) -> StageFile | None:
         stage = job.stage.shown_as

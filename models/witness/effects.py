@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.witness.paired import Comparison, compared, holm
 
 SHUFFLED = "shuffled"
@@ -42,11 +43,19 @@ class HeldOut(NamedTuple):
 
         Source: Cochran, "Sampling techniques" (1977), sections 6.3 and 11.8: the ratio estimator, by clusters.
         """
-        groups = np.zeros(len(self.sizes), dtype=np.int64) if self.groups is None else self.groups
-        ratio = np.bincount(groups, difference) / np.maximum(np.bincount(groups, self.sizes), 1)  # one may be empty
+        of = np.zeros(len(self.sizes), dtype=np.int64) if self.groups is None else self.groups
+        groups = np.unique(of, return_inverse=True)[1]
+        ratio = np.bincount(groups, difference) / np.bincount(groups, self.sizes)
         sums = np.bincount(self.clusters, self._weights * (difference - ratio[groups] * self.sizes))
         sums = sums[np.bincount(self.clusters) > 0]
         return float(np.sqrt((sums**2).sum() * len(sums) / max(len(sums) - 1, 1)))
+
+    @property
+    def not_alone(self) -> NDArray[np.bool_]:
+        """Which documents have another of their group: one alone would count as much as a whole group, (n,)."""
+        if self.groups is None:
+            return np.ones(len(self.sizes), dtype=np.bool_)
+        return np.asarray(np.bincount(self.groups)[self.groups] > 1, dtype=np.bool_)
 
     @property
     def _weights(self) -> NDArray[np.float64]:
@@ -112,8 +121,18 @@ def judge(
     doses
         Arms by kind and share of damage (or of improvement) done to the first draws of `random`. The kind `shuffled`
         decides what is seen.
+
+    Raises
+    ------
+    DataError
+        If no document is left to average over.
     """
-    predicted = _predictable(bits[random], held_out.sizes)
+    predicted = _predictable(bits[random], held_out)
+    if not predicted.any():
+        raise DataError(
+            f"none of the {len(predicted):,} held-out documents counts, for each is empty or alone of its group: at "
+            "least one must have text, and another document in its group"
+        )
     rest = held_out.take(predicted)
     kept = {name: of_arm[:, predicted] for name, of_arm in bits.items()}
     losses = {name: rest.losses(of_arm) for name, of_arm in kept.items()}
@@ -158,9 +177,13 @@ def _effect(found: Comparison, adjusted: float) -> Effect:
     return Effect(found.difference, found.low, found.high, adjusted, found.visible, verdict)
 
 
-def _predictable(bits: NDArray[np.floating], sizes: NDArray[np.int64]) -> NDArray[np.bool_]:
-    per_byte = bits.mean(0) / sizes
-    return np.asarray(per_byte <= UNPREDICTABLE * np.median(per_byte), dtype=np.bool_)
+def _predictable(bits: NDArray[np.floating], held_out: HeldOut) -> NDArray[np.bool_]:
+    """Return which documents count, (n,): those with text that something predicts, unless alone of their group."""
+    counts = held_out.sizes > 0
+    per_byte = bits.mean(0)[counts] / held_out.sizes[counts]
+    counts[counts] = per_byte <= UNPREDICTABLE * np.median(per_byte) if len(per_byte) else False
+    counts[counts] = held_out.take(counts).not_alone
+    return np.asarray(counts, dtype=np.bool_)
 
 
 def _deviation(losses: Sequence[NDArray[np.float64]]) -> tuple[float, int]:

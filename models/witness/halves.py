@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from fineweb_mask.models.witness.arms import random_documents
 from fineweb_mask.models.witness.kneser_ney import KneserNey
 from fineweb_mask.models.witness.tokens import PackedTokens
-from fineweb_mask.models.witness.witness import HeldOutTexts, in_threads
+from fineweb_mask.models.witness.witness import HeldOutTexts, check_tokens, in_threads
 
 RANDOM_DRAWS = 4  # whose mean loss every selection's is a share of
 
@@ -16,7 +16,7 @@ RANDOM_DRAWS = 4  # whose mean loss every selection's is a share of
 class Halves:
     """A corpus, the half of its held-out documents that decides, and the half that is `final`.
 
-    The sets of these names decide. Of every selection so many tokens are learned from.
+    The sets of these names decide, unless too little is left of one. `tokens` of every selection are read.
     """
 
     def __init__(
@@ -29,12 +29,19 @@ class Halves:
         tokens: int,
         seed: int,
     ) -> None:
-        self._pool, self._vocabulary, self.names, self.tokens = pool, vocabulary, names, tokens
+        check_tokens(tokens, int(pool.lengths.sum()), "the recipe's selection")
+        self._pool, self._vocabulary, self.tokens = pool, vocabulary, tokens
         orders = {name: np.random.default_rng(0).permutation(len(one.sample.sizes)) for name, one in held_out.items()}
-        self.deciding = {name: held_out[name].take(np.sort(orders[name][::2])) for name in names}
-        self.final = {name: one.take(np.sort(orders[name][1::2])) for name, one in held_out.items()}
+        deciding = {name: held_out[name].take(np.sort(orders[name][::2])) for name in names}
+        self.deciding = {
+            name: one for name, one in deciding.items() if len(one.sample.sizes)
+        }  # groups may be too small
+        self.names = list(self.deciding)
+        order = dict.fromkeys([*self.names, *held_out])  # what the search is for first
+        final = {name: held_out[name].take(np.sort(orders[name][1::2])) for name in order}
+        self.final = {name: one for name, one in final.items() if len(one.sample.sizes)}
         draws = [self._losses(random_documents(pool.lengths, tokens, seed + draw)) for draw in range(RANDOM_DRAWS)]
-        self._random = {name: float(np.mean([one[name] for one in draws])) for name in names}
+        self._random = {name: float(np.mean([one[name] for one in draws])) for name in self.names}
 
     def loss(self, documents: NDArray[np.integer]) -> float:
         """Return the loss of what a selection teaches, as a share of random documents' loss, the mean over the sets."""

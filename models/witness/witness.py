@@ -52,7 +52,8 @@ class HeldOutTexts(NamedTuple):
     dose: PackedTokens | None = None  # other documents of the same kind, which replace random ones in doses
 
     def take(self, rows: NDArray[np.integer]) -> "HeldOutTexts":
-        """Return some of the held-out documents."""
+        """Return some of the held-out documents, without those that are then alone of their group."""
+        rows = rows[self.sample.take(rows).not_alone]
         return HeldOutTexts(self.tokens.take(rows), self.sample.take(rows), self.dose)
 
     def loss(self, model: KneserNey) -> float:
@@ -150,6 +151,26 @@ def in_threads(
             threads.shutdown(cancel_futures=True)
 
 
+def check_tokens(arm: int, pool: int, name: str) -> None:
+    """Check that arms of so many tokens can be compared, `name` the smallest, with random ones from the pool.
+
+    Raises
+    ------
+    TooFewTokensError
+        If something could not be learned or compared.
+    """
+    if arm < FEWEST_TOKENS:
+        raise TooFewTokensError(
+            f"{name} has {arm:,} tokens, from which nothing is learned that could be compared: at least "
+            f"{FEWEST_TOKENS:,} are needed; select more documents"
+        )
+    if pool < FEWEST_OVER * arm:
+        raise TooFewTokensError(
+            f"each selection is compared with random documents of {arm:,} tokens, and the corpus must have half as "
+            f"many again, it has {pool:,} in all: select a smaller share"
+        )
+
+
 class _Arms:
     """The draws of every arm, of equally many tokens."""
 
@@ -171,16 +192,7 @@ class _Arms:
         smallest = min(held, key=lambda name: held[name], default="the corpus")
         most = held.get(smallest, int(self._of_pool.sum()) // 2)
         self.tokens = min(most_tokens, most)
-        if self.tokens < FEWEST_TOKENS:
-            raise TooFewTokensError(
-                f"{smallest} has {most:,} tokens, from which nothing is learned that could be compared: at least "
-                f"{FEWEST_TOKENS:,} are needed; select more documents"
-            )
-        if self._of_pool.sum() < FEWEST_OVER * self.tokens:
-            raise TooFewTokensError(
-                f"each selection is compared with random documents of {self.tokens:,} tokens, and the corpus must have "
-                f"half as many again, it has {self._of_pool.sum():,} in all: select a smaller share"
-            )
+        check_tokens(self.tokens, int(self._of_pool.sum()), smallest)
         self._random = [random_documents(self._of_pool, int(self._of_pool.sum()), seed + draw) for draw in range(DRAWS)]
 
     def add_selections(

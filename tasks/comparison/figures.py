@@ -14,7 +14,7 @@ FIGURES = {
     "mean_quality": Column("mean quality", "number"),
     **{name: Column(name, "number") for name in METRICS},
     "near_duplicates": Column("near-dup.", "share"),
-    "teaching": Column("predicts", "share"),
+    "teaching": Column("learned", "share"),
     "effective_topics": Column("topics", "number"),
     "tokens": Column("tokens", "count"),
     "objective": Column("J", "number"),

@@ -282,8 +282,8 @@ def _table(job: ComparisonJob, metrics: Mapping[str, Any]) -> Table:
     note = "Seconds: the selection alone, one after the other, each on all cores."
     if "teaching" in names:
         note += (
-            " Predicts: how much better a language model of n-grams that read the selection predicts held-out "
-            f"documents than one that read as many random tokens; see {TITLE!r}."
+            " Learned: how much better a small language model that read the selection predicts held-out documents than "
+            f"one that read as many random tokens; see {TITLE!r}."
         )
     if job.label_column is not None:
         names.insert(names.index("objective"), "effective_topics")

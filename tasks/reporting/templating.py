@@ -16,7 +16,7 @@ FORMS: dict[Form, Callable[[Any], str]] = {
     "count": "{:,}".format,
     "number": lambda value: f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:,.4g}",
     "seconds": "{:,.1f}".format,
-    "share": "{:.1%}".format,
+    "share": "{:z.1%}".format,  # never -0.0%
     "gap": "{:.4%}".format,
     "precise": "{:.6f}".format,
     "bits": "{:.4f}".format,

@@ -44,6 +44,10 @@ TAKEN_NAMES = RESERVED_COLUMNS | QUERY_COLUMNS | set(FINEWEB.names)
 BROKEN_FILE_ERRORS = (pa.ArrowException, EOFError, zlib.error, UnicodeError, BrokenWarcError, ColumnTypeError)
 
 
+class NoTextColumnError(BadShardError):
+    """A file has no column of the name that the texts' has."""
+
+
 @contextmanager
 def broken_files(explained: Callable[[Exception], Exception] | None = None) -> Iterator[None]:
     """End the block where a file cannot be read, or raise the error `explained`; what may pass is raised as it is."""
@@ -96,7 +100,8 @@ class ShardReader:
         if not schema.names and not is_empty:
             raise self._error(f"none of its {self.rows:,} rows can be read")
         if settings.text_column not in schema.names and not is_empty:
-            raise self._error(f"no column {settings.text_column!r}, set source.text_column to one of {schema.names}")
+            problem = f"no column {settings.text_column!r}, set source.text_column to one of {schema.names}"
+            raise NoTextColumnError(f"{shard.relative}: {problem}")
         self.extra = self._extra_fields(schema)
 
     def _current_fingerprint(self) -> str:

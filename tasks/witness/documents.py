@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from fineweb_mask.models.analysis.vectors import unit_rows
 from fineweb_mask.models.dedup.ngrams import MULTIPLIER
+from fineweb_mask.models.documents import content_hash
 from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.witness.effects import HeldOut
@@ -42,7 +43,10 @@ FEWEST_HELD_OUT = 20
 HELD_OUT_TOKENS = 512
 """Of a held-out document that are read, from its start: no long document decides a mean."""
 VOCABULARY = 8_192
-TOKENIZER_CHARACTERS = 2_000_000
+TOKENIZER_CHARACTERS = 1_000_000
+MANY_TOKENS, NO_TOKENS = 10_000, 1_000
+"""Of a held-out set: with fewer than the first only large differences are seen, with fewer than the second none."""
+NAMED = 5  # of a list in a sentence
 SPARE = 1.5  # times the tokens of an arm that are drawn of the smallest selection
 POOL, GROUPS = "pool", "groups"
 """Held-out sets from the corpus: every byte counts as much as another, or every group of a column."""
@@ -63,6 +67,7 @@ class Corpus(NamedTuple):
     held_out: dict[str, HeldOutTexts]
     vocabulary: int
     excluded: int  # documents that are too much like a held-out one
+    remarks: list[str]  # sentences on what limits the figures
 
 
 class _Documents(NamedTuple):
@@ -120,7 +125,10 @@ def read_corpus(
     ------
     TooFewDocumentsError
         If there is too little to hold out.
+    BadShardError
+        If a target cannot be read.
     """
+    of_targets = {name: _different_texts(name, files) for name, files in targets.items()}
     chosen = evenly_spaced(len(shards), SAMPLED_SHARDS)
     documents = _eligible(workspace, shards, selections, chosen, by)
     order = np.argsort(documents.ranks, kind="stable")
@@ -135,26 +143,36 @@ def read_corpus(
     share = min(1.0, SPARE * most_tokens / max(smallest, 1))
     held = documents.take(np.sort(order[:count]))
     rest = documents.take(np.sort(order[count : count + round(share * (len(order) - count))]))
+    vectors, others = (unit_rows(vectors_at(workspace, shards, one.places)) for one in (rest, held))
+    candidates, remarks = len(rest.rows), []
+    rest = rest.take(np.flatnonzero(~near_rows(vectors, others, threshold)))
+    for name, theirs in of_targets.items():
+        ranks = _ranks(pa.chunked_array([pa.array(map(content_hash, theirs), pa.binary(16))]))
+        if common := int(np.isin(ranks, documents.ranks).sum()):
+            remarks.append(_in_the_corpus(name, common, len(theirs)))
+        rest = rest.take(np.flatnonzero(~np.isin(rest.ranks, ranks)))
+    if not len(rest.rows):
+        raise _all_alike()
     texts, _ = _texts(workspace, shards, rest.places)
-    held_texts, hosts = _texts(workspace, shards, held.places)
+    held_texts, urls = _texts(workspace, shards, held.places)
+    hosts = [host_of(url) or f"document {place}" for place, url in enumerate(urls)]
     tokenizer = train_tokenizer(_first(texts, TOKENIZER_CHARACTERS), VOCABULARY)
     pool = PackedTokens.of(texts, tokenizer)
     held_out = {POOL: _held_out(held_texts, hosts, tokenizer)}
-    if by is not None:
-        groups = np.unique(held.groups.astype(str), return_inverse=True)[1]
-        held_out[GROUPS] = held_out[POOL]._replace(sample=held_out[POOL].sample._replace(groups=groups))
-    for name, files in targets.items():
-        held_out[name] = _of_files(name, files, tokenizer)
-    vectors, others = (unit_rows(vectors_at(workspace, shards, one.places)) for one in (rest, held))
-    near = near_rows(vectors, others, threshold)
-    for one in held_out.values():
-        near |= sharing_documents(pool, one.tokens)
-    kept = np.flatnonzero(~near)
+    held_out |= {name: _of_target(theirs, tokenizer) for name, theirs in of_targets.items()}
+    sharing = np.zeros(len(rest.rows), dtype=bool)
+    for name, one in held_out.items():
+        sharing |= sharing_documents(pool, one.tokens)
+        remarks += _few_tokens(name, one.tokens)
+    kept = np.flatnonzero(~sharing)
     if not len(kept):
-        raise TooFewDocumentsError(
-            "at least one document must be unlike the held-out ones: all are too much like them, by shared words or by "
-            "their vectors; use a larger corpus"
-        )
+        raise _all_alike()
+    if by is not None:
+        names, groups = np.unique(held.groups.astype(str), return_inverse=True)
+        sizes = np.bincount(groups)
+        remarks += _alone(by, names[sizes == 1].tolist())
+        if (sizes > 1).sum() > 1:
+            held_out[GROUPS] = held_out[POOL]._replace(sample=held_out[POOL].sample._replace(groups=groups))
     return Corpus(
         pool=pool.take(kept),
         selections={name: np.flatnonzero(rest.selected[kept, place]) for place, name in enumerate(selections)},
@@ -163,7 +181,8 @@ def read_corpus(
         groups=rest.groups[kept],
         held_out=held_out,
         vocabulary=tokenizer.get_vocab_size(),
-        excluded=int(near.sum()),
+        excluded=candidates - len(kept),
+        remarks=remarks,
     )
 
 
@@ -209,17 +228,17 @@ def _ranks(hashes: pa.ChunkedArray) -> NDArray[np.uint64]:
 
 def _texts(
     workspace: Workspace, shards: Sequence[ShardFiles], places: Sequence[DocumentRef]
-) -> tuple[list[str], list[str]]:
-    """Return the texts of documents, ascending, and their hosts; a document without one is its own."""
+) -> tuple[list[str], list[str | None]]:
+    """Return the texts of documents, ascending, and their addresses."""
     texts: list[str] = []
-    hosts: list[str] = []
+    urls: list[str | None] = []
     for index in sorted({place.shard for place in places}):
         raise_if_stopped()
         rows = np.array([place.row for place in places if place.shard == index], dtype=np.int64)
         table = documents_of(workspace, shards[index].documents, rows, ["text", "url"])
         texts += table["text"].to_pylist()
-        hosts += [host_of(url) or f"{index} {row}" for url, row in zip(table["url"].to_pylist(), rows, strict=True)]
-    return texts, hosts
+        urls += table["url"].to_pylist()
+    return texts, urls
 
 
 def _first(texts: Sequence[str], characters: int) -> list[str]:
@@ -230,17 +249,65 @@ def _first(texts: Sequence[str], characters: int) -> list[str]:
 
 def _held_out(texts: Sequence[str], clusters: Sequence[str], tokenizer: "Tokenizer") -> HeldOutTexts:
     tokens, sizes = measured_starts(texts, tokenizer, HELD_OUT_TOKENS)
-    return HeldOutTexts(tokens, HeldOut(sizes, np.unique(clusters, return_inverse=True)[1]))
+    of = np.unique(clusters, return_inverse=True)[1]
+    return HeldOutTexts(tokens, HeldOut(sizes, of if of.any() else np.arange(len(of))))  # of one host, pages vary
 
 
-def _of_files(name: str, files: Sequence[SourceShard], tokenizer: "Tokenizer") -> HeldOutTexts:
-    """Hold out half of the user's documents; doses are made of the other half."""
-    ranked = sorted({hashlib.blake2b(text.encode(), digest_size=8).digest(): text for text in texts_of(files)}.items())
-    texts = [text for _, text in ranked]
-    half = min(MOST_HELD_OUT, len(texts) // 2)
-    if half < FEWEST_HELD_OUT:
+def _different_texts(name: str, files: Sequence[SourceShard]) -> list[str]:
+    """Return the user's documents, each once, in an order that depends on them alone."""
+    found = {hashlib.blake2b(text.encode(), digest_size=8).digest(): text for text in texts_of(files)}
+    if len(found) < 2 * FEWEST_HELD_OUT:
         raise TooFewDocumentsError(
-            f"target {name}: it has {len(texts)} different documents, at least {2 * FEWEST_HELD_OUT} are needed"
+            f"target {name}: it has {len(found)} different documents with text, at least {2 * FEWEST_HELD_OUT} are "
+            "needed, of which half are held out; add documents"
         )
+    return [text for _, text in sorted(found.items())]
+
+
+def _of_target(texts: Sequence[str], tokenizer: "Tokenizer") -> HeldOutTexts:
+    """Hold out half of the user's documents; doses are made of the other half."""
+    half = min(MOST_HELD_OUT, len(texts) // 2)
     found = _held_out(texts[:half], [str(place) for place in range(half)], tokenizer)
     return found._replace(dose=PackedTokens.of(texts[half:], tokenizer))
+
+
+def _in_the_corpus(name: str, common: int, documents: int) -> str:
+    most = " Most of this target can be selected as it is: the figures say what else a selection teaches."
+    return (
+        f"{common:,} of the {documents:,} documents of target {name} are in the corpus word for word. No model of this "
+        f"comparison reads them, so that it predicts text that it has not seen.{most if 2 * common > documents else ''}"
+    )
+
+
+def _few_tokens(name: str, held_out: PackedTokens) -> list[str]:
+    """Return what a small held-out set means."""
+    what = "The corpus" if name == POOL else f"Target {name}"
+    tokens, documents = len(held_out.ids), len(held_out.ends)
+    if tokens < NO_TOKENS:
+        raise TooFewDocumentsError(
+            f"{what[0].lower()}{what[1:]}: the {documents:,} documents that are held out have {tokens:,} tokens, at "
+            f"least {NO_TOKENS:,} are needed to measure anything; add documents, or longer ones"
+        )
+    if tokens >= MANY_TOKENS:
+        return []
+    return [
+        f"{what} has only {documents:,} documents of {tokens:,} tokens to predict: intervals are wide, and small "
+        f"differences cannot be seen. {MANY_TOKENS:,} tokens or more make them narrower."
+    ]
+
+
+def _alone(by: str, names: Sequence[str]) -> list[str]:
+    """Return which groups have one held-out document, which is too little to speak for them."""
+    more = f" and {len(names) - NAMED:,} others" if len(names) > NAMED else ""
+    some = ", ".join(name or "(empty)" for name in names[:NAMED])
+    left_out = (
+        f"With one held-out document each, these groups of {by} are left out of the mean over groups: {some}{more}."
+    )
+    return [left_out] if names else []
+
+
+def _all_alike() -> TooFewDocumentsError:
+    return TooFewDocumentsError(
+        "at least one document must be unlike the held-out ones: all are too much like them, by shared words or by "
+        "their vectors; use a larger corpus"
+    )

@@ -1,6 +1,6 @@
 """Measure what selections teach a language model of n-grams, as a stage whose figures pages and summaries show."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from pydantic import Field
@@ -24,7 +24,7 @@ class WitnessJob(FolderJob):
     """Train a model of n-grams on every selection and its controls, and judge them on held-out documents."""
 
     stage: ClassVar[Stage] = Stage(
-        "witness", version=1, label="report", folders=("fitted/witness",), product=True, run_with=("report",)
+        "witness", version=2, label="report", folders=("fitted/witness",), product=True, run_with=("report",), kept=True
     )
     page: str = REPORT  # that shows the figures
     shards: list[ShardFiles]
@@ -87,20 +87,22 @@ def measure_teaching(job: WitnessJob) -> None:
             raise
         details: dict[str, Any] = {"rows": 0, "skipped": str(error)}
     else:
-        details = {"rows": len(corpus.pool.ends), "excluded": corpus.excluded, **figures(found)}
+        details = {"rows": len(corpus.pool.ends), "excluded": corpus.excluded, **figures(found, corpus.remarks)}
     write_manifest(job.manifest_path, job.key, [], details)
 
 
-def figures(found: Witness) -> dict[str, Any]:
+def figures(found: Witness, remarks: Sequence[str]) -> dict[str, Any]:
     """Return what was found as JSON values.
 
-    `sets` has, for every held-out set, `documents`, `left_out`, `sees` (a share of damage or None), `doses`, and
-    `arms`: `bits_per_byte`, `against_random` and `against_lengths`, each with the dose of the same effect.
+    `remarks` are sentences on what limits them; `sets` has, for every held-out set, `documents`, `left_out`, `sees` (a
+    share of damage or None), `losses`, `doses`, `against_random` and `against_lengths`, each with the dose of the same
+    effect.
     """
     return {
         "tokens": found.tokens,
         "documents": found.documents,
         "lengths": found.lengths,
+        "remarks": list(remarks),
         "sets": {name: _of_set(judged) for name, judged in found.sets.items()},
     }
 

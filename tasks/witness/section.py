@@ -16,15 +16,18 @@ NO_DIFFERENCE = "no difference seen"
 TITLE = "What a language model learns from it"
 NAMES = {POOL: "held-out documents of the corpus", GROUPS: "held-out documents, every group as much as another"}
 EXPLAINED = (
-    "A language model of n-grams (interpolated Kneser-Ney, 5 tokens) reads equally many tokens of each selection and "
-    "predicts documents that were held out. Better means fewer bits per byte. It sees vocabulary, phrases, style, "
-    "repetition and damage; it says nothing of reasoning. It rewards what is like the held-out documents: a selection "
-    "that leaves out spam and copies predicts spam and copies worse.",
-    "More documents for the same tokens teach more words, whatever was chosen: each selection is therefore also "
-    "compared with random documents of its own lengths. Grey bars are a scale: random documents with a share of "
-    "their tokens shuffled, with more tokens, or with a share replaced by documents of the held-out kind.",
-    "Intervals are of 95%: they hold the choice of held-out documents, by host, and how much random selections differ "
-    "among each other. p values are adjusted for all selections by Holm's method.",
+    "Does a language model learn more from the selection than from as many tokens of other documents? A small model of "
+    "n-grams, which counts what follows up to four word pieces, reads equally many tokens of each selection, "
+    "then predicts documents that no selection has. It is scored by how much they surprise it, in bits per byte: fewer "
+    "are better, and 2% better means 2% fewer. Random documents are the yardstick, at 0%.",
+    "The model sees vocabulary, phrases, style, repetition and damage, and nothing of reasoning. It rewards what is "
+    "like the held-out documents: a selection that leaves out spam and copies predicts spam and copies worse.",
+    "Short documents teach more words for the same tokens, whatever was chosen: each selection is therefore compared "
+    "with random documents of its own lengths, too.",
+)
+SCALE = (
+    "Grey bars are a scale: random documents with a share of their tokens shuffled, with more tokens, or with a share "
+    'replaced by documents of the held-out kind. "As much as" names the one with the same effect.'
 )
 
 
@@ -36,8 +39,8 @@ def teaching_sentence(found: Mapping[str, Any], name: str = SELECTION, of_set: s
     learned = "A language model that reads the selection predicts held-out documents"
     if effect["verdict"] == NO_DIFFERENCE:
         said = (
-            f"{learned} as well as one that reads as many random tokens: {effect['visible'] / base:.1%} "
-            "of difference would have been seen"
+            f"{learned} as well as one that reads as many random tokens (a difference of "
+            f"{effect['visible'] / base:.1%} would have been seen)"
         )
     else:
         said = f"{learned} {_by(effect, base)} than one that reads as many random tokens"
@@ -96,8 +99,16 @@ def teaching_section(found: Mapping[str, Any]) -> Section:
             note=note,
             form="{:+.1f}".format,
         )
-        seen = "less than any dose" if measured["sees"] is None else f"{measured['sees']:.0%} of the tokens shuffled"
-        caption = f"Right is better. Lines: 95% intervals. {note}. This comparison would have seen {seen}."
+        visible = sorted((one["visible"] / base, name) for name, one in measured["against_random"].items())
+        seen = " to ".join(f"{share:.1%} ({name})" for share, name in dict.fromkeys([visible[0], visible[-1]]))
+        caption = (
+            "Right of 0: predicted better than after random documents. Lines: 95% intervals, which hold the choice of "
+            f"held-out documents, by host, and of the random ones. {note}. A difference of {seen} would have been seen"
+        )
+        shuffled = measured["sees"]
+        caption += (
+            "." if shuffled is None else f"; the largest is the effect of shuffling {shuffled:.0%} of the tokens."
+        )
         figures.append(
             Figure(
                 f"teaching-{''.join(c if c.isalnum() else '-' for c in of_set.lower())}",
@@ -107,7 +118,9 @@ def teaching_section(found: Mapping[str, Any]) -> Section:
             )
         )
         tables.append(_table(f"{title[0].upper()}{title[1:]}", found, measured, base))
-    return Section(TITLE, EXPLAINED, figures, tables)
+    has_doses = any(measured["doses"] for measured in found["sets"].values())
+    text = [EXPLAINED[0], *found.get("remarks", ()), *EXPLAINED[1:], *([SCALE] if has_doses else [])]
+    return Section(TITLE, text, figures, tables)
 
 
 def _table(title: str, found: Mapping[str, Any], measured: Mapping[str, Any], base: float) -> Table:
@@ -115,31 +128,34 @@ def _table(title: str, found: Mapping[str, Any], measured: Mapping[str, Any], ba
         Column("selection"),
         Column("documents", "count"),
         Column("bits per byte", "bits"),
-        *(Column(name, "share") for name in ("better than random", "from", "to")),
+        Column("better than random", "share"),
+        Column("95% interval (%)"),
         Column("verdict"),
-        Column("better than its lengths", "share"),
-        Column("verdict"),
-        Column("as much as"),
+        Column("against random of its lengths"),
+        *([Column("as much as")] if measured["doses"] else []),
     ]
-    rows = []
+    rows: list[list[Any]] = []
     for name, one in measured["against_random"].items():
-        lengths = measured["against_lengths"].get(name, {})
+        lengths = measured["against_lengths"].get(name)
         rows.append(
             [
                 name,
                 round(found["documents"][name]),
                 float(np.mean(measured["losses"][name])),
-                *(-one[key] / base for key in ("difference", "high", "low")),
+                -one["difference"] / base,
+                f"{-100 * one['high'] / base:+.1f} to {-100 * one['low'] / base:+.1f}",
                 one["verdict"],
-                -lengths["difference"] / base if lengths else None,
-                lengths.get("verdict", "as long"),
+                "as long" if lengths is None else f"{-lengths['difference'] / base:+.1%}, {lengths['verdict']}",
                 dose(one),
             ]
         )
-    rows.append([RANDOM, round(found["documents"][RANDOM]), base, 0.0, None, None, "baseline", None, "", ""])
+    rows.append([RANDOM, round(found["documents"][RANDOM]), base, 0.0, "", "yardstick", "", ""])
     rows.sort(key=lambda row: row[2])
-    note = f"Documents that nothing predicts are left out ({measured['left_out']})."
-    return Table(title, columns, rows, note=note, wide=True)
+    note = (
+        "Verdicts are by p values that are adjusted for all selections (Holm). Held-out documents that nothing "
+        f"predicts, or that are alone of their group, are left out ({measured['left_out']})."
+    )
+    return Table(title, columns, [row[: len(columns)] for row in rows], note=note, wide=True)
 
 
 def dose(effect: Mapping[str, Any]) -> str:

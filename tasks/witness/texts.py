@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.tasks.source.discovery import SourceShard
-from fineweb_mask.tasks.source.reader import ShardReader
+from fineweb_mask.tasks.source.reader import NoTextColumnError, ShardReader
 from fineweb_mask.tasks.source.texts import with_texts
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
 from fineweb_mask.tasks.workspace.references import StageFile
@@ -17,9 +17,19 @@ BATCH_ROWS = 1_000
 
 
 def texts_of(files: Iterable[SourceShard]) -> Iterator[str]:
-    """Yield the texts of files in the column `text`, without empty ones."""
+    """Yield the texts of files in the column `text`, without empty ones.
+
+    Raises
+    ------
+    BadShardError
+        If a file cannot be read, or has no such column.
+    """
     for file in files:
-        reader = ShardReader(file, SourceSettings(path=file.url, extra_columns=[]))
+        try:
+            reader = ShardReader(file, SourceSettings(path=file.url, extra_columns=[]))
+        except NoTextColumnError as error:
+            problem = "it has no column 'text': its texts must be in one of that name, rename the column"
+            raise NoTextColumnError(f"{file.relative}: {problem}") from error
         for batch, _ in reader.batches():
             yield from (text for text in batch["text"].to_pylist() if text and text.strip())
 

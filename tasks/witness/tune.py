@@ -101,13 +101,13 @@ class SearchJob(PageJob):
             most_tokens=halves.tokens,
             seed=self.settings.seed + 1,
         )
-        return figures(found)
+        return figures(found, corpus.remarks)
 
 
 class TuneJob(SearchJob):
     """Search the settings of a selection; fewer than two scores are left as they are."""
 
-    stage: ClassVar[Stage] = Stage("tune", version=1, folders=("tune",))
+    stage: ClassVar[Stage] = Stage("tune", version=2, folders=("tune",))
     trials: int
     minutes: float
 
@@ -259,12 +259,13 @@ def changed(settings: PipelineSelectionSettings, trial: Trial) -> PipelineSelect
 def _page(details: Mapping[str, Any]) -> Page:
     best, final, shown = details["best"], details["final"], details["sets"]
     trials = sorted(details["trials"], key=lambda one: one["loss"])
-    rows = [[_described(one), 1 - one["loss"], "recipe" if one is details["trials"][0] else ""] for one in trials]
+    own = details["trials"][0]
+    rows = [[_described(one) + (" (recipe)" if one is own else ""), 1 - one["loss"]] for one in trials]
     note = (
         f"{len(trials)} trials in {details['seconds_taken']:,.0f} s, on the deciding half of {', '.join(shown)}: their "
         "best is partly luck, so that only the figures above, on the other half, say what was gained."
     )
-    columns = [Column("settings"), Column("predicted better than after random documents", "share"), Column("")]
+    columns = [Column("settings"), Column("predicted better than after random documents", "share")]
     section = teaching_section(final)
     return Page(
         title="Settings tuned by what a language model learns",

@@ -54,11 +54,15 @@ def test_the_recipe_has_the_best_trial_and_says_what_was_gained(tmp_path):
     effect = {"verdict": "better", "difference": -0.02, "visible": 0.01}
     measured = {"losses": {"random": [2.0]}, "against_random": {"tuned": effect}, "against_lengths": {}}
     found = TuneSummary.model_construct(
-        trials=9, sets=["pool"], final={"sets": {"pool": measured}}, overrides=as_overrides(settings, trial)
+        trials=9,
+        sets=["pool"],
+        final={"sets": {"pool": measured}, "remarks": ["Few tokens."]},
+        overrides=as_overrides(settings, trial),
     )
     text = recipe_text(settings, found)
     assert "the best of 9 trials" in text.splitlines()[0]
     assert "1.0% better" in text.splitlines()[1]
+    assert text.splitlines()[2] == "# Few tokens."
     written = tmp_path / "tuned.yaml"
     written.write_text(text)
     selection = load_recipe(written).selection

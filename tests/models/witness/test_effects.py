@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.witness.effects import HeldOut, judge
 
 DRAWS, LENGTH_DRAWS, DOSED = 8, 3, 2
@@ -95,6 +96,25 @@ def test_documents_that_nothing_predicts_do_not_count():
     assert (judged.left_out, judged.documents) == (1, 479)
     expected = np.delete(noise, 7, axis=1).sum() / np.delete(held_out.sizes, 7).sum()
     assert judged.losses["arm 0"] == [pytest.approx(expected)]
+
+
+def test_empty_documents_and_groups_of_one_do_not_count():
+    bits, held_out, how = experiment(np.random.default_rng(0), [0])
+    sizes, groups = held_out.sizes.copy(), held_out.clusters // 80
+    sizes[5], groups[9] = 0, 7
+    judged = judge(bits, HeldOut(sizes, held_out.clusters, groups), **how)
+    assert (judged.left_out, judged.documents) == (2, 478)
+    numbers = [value for effect in judged.against_random.values() for value in effect[:5]]
+    assert np.isfinite([*numbers, *(loss for losses in judged.losses.values() for loss in losses)]).all()
+
+
+@pytest.mark.parametrize(("sizes", "groups"), [([], None), ([0, 0], None), ([90, 80], [0, 1])])
+def test_a_held_out_set_of_which_nothing_counts_is_refused(sizes, groups):
+    n = len(sizes)
+    held_out = HeldOut(np.array(sizes, dtype=int), np.arange(n), None if groups is None else np.array(groups))
+    bits = {"random": np.full((DRAWS, n), 100.0), "one": np.full((1, n), 90.0)}
+    with pytest.raises(DataError, match=f"none of the {n} held-out documents counts"):
+        judge(bits, held_out, random="random", lengths={}, doses={})
 
 
 def test_a_mean_over_groups_counts_each_group_as_much():

@@ -99,3 +99,8 @@ def test_what_was_read_is_likelier_than_what_was_not():
 def test_an_unknown_token_has_the_same_share_as_every_other():
     model = KneserNey(*packed([[0, 1]]), vocabulary=8, order=2)  # both seen once: their whole mass is discounted
     assert model.log2_probabilities(*packed([[6], [0]])).tolist() == [-3, -3]
+
+
+def test_a_model_that_read_nothing_expects_every_token_alike():
+    nothing = KneserNey(np.empty(0, dtype=np.uint16), np.empty(0, dtype=np.int64), vocabulary=8)
+    assert nothing.log2_probabilities(np.array([1, 2, 3]), np.array([3])).tolist() == [-3, -3, -3]

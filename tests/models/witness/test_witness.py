@@ -120,6 +120,25 @@ def test_a_pool_hardly_larger_than_the_selection_is_refused(corpus):
         witness(pool, {"most": np.arange(590)}, {"pool": held_out([0])}, vocabulary=WORDS + 1)
 
 
+def test_an_arm_of_one_document_longer_than_the_budget_has_finite_figures(corpus):
+    pool, _, _ = corpus
+    long = packed([document(1, np.random.default_rng(9), 5_000)])
+    with_long = pool.followed_by(long)
+    selections = {"one": np.array([len(pool.ends)]), "many": np.arange(300)}
+    found = witness(with_long, selections, {"pool": held_out([0, 1, 2])}, vocabulary=WORDS + 1, most_tokens=12_000)
+    assert found.documents["one"] == 1
+    assert np.isfinite([loss for losses in found.sets["pool"].losses.values() for loss in losses]).all()
+    assert all(np.isfinite(effect[:5]).all() for effect in found.sets["pool"].against_random.values())
+
+
+def test_half_of_a_set_has_no_document_that_is_alone_of_its_group():
+    every = held_out([0, 1])
+    grouped = every._replace(sample=every.sample._replace(groups=np.arange(60) // 3))
+    half = grouped.take(np.arange(0, 60, 3))
+    assert (len(half.sample.sizes), len(half.tokens.ends)) == (0, 0)
+    assert len(grouped.take(np.arange(31)).sample.sizes) == 30
+
+
 def test_at_most_so_many_tokens_of_an_arm_are_read(corpus):
     pool, topics, _ = corpus
     one = {"one": np.flatnonzero(topics == 1)}

@@ -49,6 +49,7 @@ def test_values_are_shown_as_their_column_says() -> None:
         "1,234,567", "0.1235", "0.333333", "1,234", "1,234.6",
     ]  # fmt: skip
     assert shown(0.12345, "share") == "12.3%"
+    assert shown(-0.0001, "share") == "0.0%"
     assert shown(0.0001234, "gap") == "0.0123%"
     assert shown(123456.7, "number") == "123,457"
     assert shown(None, "count") == "\N{EN DASH}"

@@ -6,12 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fineweb_mask.models.witness.tokens import train_tokenizer
+from fineweb_mask.tasks.registry import refreshed_by
 from fineweb_mask.tasks.source.discovery import find_files
-from fineweb_mask.tasks.witness.documents import GROUPS, POOL, TooFewDocumentsError, read_corpus
+from fineweb_mask.tasks.witness.documents import GROUPS, POOL, TooFewDocumentsError, _held_out, read_corpus
 from fineweb_mask.tasks.witness.job import WitnessJob, measure_teaching
 from fineweb_mask.tasks.witness.section import TITLE, teaching_column, teaching_section, teaching_sentence
 from tests.tasks.jobs import witness_job
-from tests.tasks.witness.conftest import DOCUMENTS
+from tests.tasks.witness.conftest import DOCUMENTS, words
 
 
 @pytest.fixture(scope="module")
@@ -86,8 +88,63 @@ def test_half_of_a_target_is_held_out_and_half_is_a_dose(
     assert len(corpus.held_out["theirs"].sample.sizes) == 30
     assert len(corpus.held_out["theirs"].dose.ends) == 30
     few = make_parquet(tmp_path / "few.parquet", [make_document(5_000 + seed) for seed in range(39)])
-    with pytest.raises(TooFewDocumentsError, match="target few: it has 39 different documents, at least 40"):
+    with pytest.raises(TooFewDocumentsError, match="target few: it has 39 different documents with text, at least 40"):
         corpus_of(job, targets={"few": find_files(str(few), "target")})
+
+
+@pytest.fixture
+def target(tmp_path: Any, make_parquet: Any, make_document: Any) -> Any:
+    """Return the function that writes texts as the target `theirs`."""
+
+    def write(texts: list[str | None]) -> Any:
+        rows = [make_document(seed, text=text) for seed, text in enumerate(texts)]
+        return {"theirs": find_files(str(make_parquet(tmp_path / "theirs.parquet", rows)), "target")}
+
+    return write
+
+
+def test_a_target_without_text_is_named(job: WitnessJob, target: Any) -> None:
+    with pytest.raises(TooFewDocumentsError, match="target theirs: it has 0 different documents with text"):
+        corpus_of(job, targets=target([None, "", "  "] * 20))
+
+
+def test_a_short_target_says_that_only_large_differences_are_seen(job: WitnessJob, target: Any) -> None:
+    [remark] = corpus_of(job, targets=target([words(5_000 + seed) for seed in range(60)])).remarks[1:]
+    assert re.search(r"Target theirs has only 30 documents of [\d,]+ tokens to predict: intervals are wide", remark)
+    with pytest.raises(TooFewDocumentsError, match=r"target theirs: the 20 documents .* at least 1,000 are needed"):
+        corpus_of(job, targets=target([f"word {seed}" for seed in range(40)]))
+
+
+@pytest.mark.parametrize(("own", "is_most"), [(10, False), (50, True)])
+def test_documents_of_a_target_that_the_corpus_has_are_counted_and_read_by_no_arm(
+    job: WitnessJob, target: Any, own: int, is_most: bool
+) -> None:
+    without = corpus_of(job)
+    texts = [words(row) for row in range(20, DOCUMENTS)][::20][:own] + [words(5_000 + seed) for seed in range(60 - own)]
+    corpus = corpus_of(job, targets=target([text.upper() for text in texts]))
+    [remark] = [one for one in corpus.remarks if "word for word" in one]
+    assert f"{own} of the 60 documents of target theirs are in the corpus word for word" in remark
+    assert ("Most of this target" in remark) == is_most
+    assert corpus.excluded >= without.excluded + 0.8 * own  # but for those that are held out or too much alike
+
+
+def test_groups_of_one_held_out_document_are_named_and_not_in_the_mean(job: WitnessJob) -> None:
+    found = measure_teaching(job.model_copy(update={"by": "file_path"}))
+    assert GROUPS not in found.details["sets"]  # all others are one group
+    [remark] = [one for one in found.details["remarks"] if "left out of the mean over groups" in one]
+    assert "these groups of file_path" in remark
+    assert "rare " in remark
+    assert remark in teaching_section(found.details).text
+    none = corpus_of(job, by="url")
+    assert GROUPS not in none.held_out
+    assert any("others" in one for one in none.remarks)
+
+
+def test_pages_of_one_host_are_drawn_by_themselves() -> None:
+    texts = [words(seed) for seed in range(3)]
+    tokenizer = train_tokenizer(texts, 300)
+    assert _held_out(texts, ["a.org"] * 3, tokenizer).sample.clusters.tolist() == [0, 1, 2]
+    assert _held_out(texts, ["a.org", "b.org", "a.org"], tokenizer).sample.clusters.tolist() == [0, 1, 0]
 
 
 def test_a_corpus_too_small_says_why_nothing_is_measured(built: Any) -> None:
@@ -110,10 +167,16 @@ def test_the_key_changes_with_the_selection_and_the_target(job: WitnessJob) -> N
     assert len(keys) == 4
 
 
+def without_doses(details: Any) -> Any:
+    return details | {"sets": {name: measured | {"doses": {}} for name, measured in details["sets"].items()}}
+
+
 def test_the_page_says_it_in_a_sentence_a_table_and_a_chart(found: Any) -> None:
     section = teaching_section(found.details)
     assert section.title == TITLE
     assert len(section.figures) == len(section.tables) == 2
+    assert len(section.tables[0].columns) == 8
+    assert len(teaching_section(without_doses(found.details)).tables[0].rows[0]) == 7
     [row] = [row for row in section.tables[0].rows if row[0] == "selection"]
     assert len(row) == len(section.tables[0].columns)
     assert section.figures[0].png.startswith(b"\x89PNG")
@@ -137,7 +200,7 @@ def test_the_page_says_it_in_a_sentence_a_table_and_a_chart(found: Any) -> None:
         (
             ("no difference seen", 0.001),
             None,
-            "as well as .* 1.0% of difference would have been seen. Its documents are as long",
+            r"as well as .* \(a difference of 1\.0% would have been seen\)\. Its documents are as long",
         ),
     ],
 )
@@ -153,3 +216,8 @@ def test_the_sentence_names_the_control(random: Any, lengths: Any, expected: str
     sentence = teaching_sentence({"sets": {POOL: measured}}, "selection")
     assert re.search(expected, sentence)
     assert sentence.endswith(".")
+
+
+def test_a_report_that_is_built_again_takes_the_figures_that_are_current() -> None:
+    assert refreshed_by({"report"}) == {"report"}
+    assert refreshed_by({"dedup"}) > {"dedup", "sort"}

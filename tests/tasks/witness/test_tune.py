@@ -106,6 +106,15 @@ def test_a_trial_becomes_settings(job: TuneJob) -> None:
     assert settings.select_ratio == 0.25
 
 
+def test_a_budget_that_leaves_too_little_to_compare_with_is_refused_before_any_trial(job: TuneJob) -> None:
+    settings = job.settings.model_copy(update={"select_ratio": 0.9})
+    with pytest.raises(DataError, match="select a smaller share"):
+        search_of(job.model_copy(update={"settings": settings}))
+    tiny = job.settings.model_copy(update={"select_ratio": 0.01})
+    with pytest.raises(DataError, match=r"the recipe's selection has [0-9,]+ tokens, .* at least 10,000 are needed"):
+        search_of(job.model_copy(update={"settings": tiny}))
+
+
 def test_too_small_a_corpus_is_named(built: Any) -> None:
     job = TuneJob(
         root=str(built.workspace.root),
