@@ -20,7 +20,7 @@ from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.selection import METRICS
 from fineweb_mask.models.witness.halves import Halves
 from fineweb_mask.models.witness.search import next_point, spread
-from fineweb_mask.models.witness.witness import witness
+from fineweb_mask.models.witness.witness import check_tokens, witness
 from fineweb_mask.tasks.inference.gpu import gpu_slot, torch_device
 from fineweb_mask.tasks.reporting.page import Column, Page, PageJob, Section, Table, Tile
 from fineweb_mask.tasks.reporting.samples import vectors_at
@@ -86,7 +86,9 @@ class SearchJob(PageJob):
             select_ratio=self.settings.select_ratio,
         )
         names = [*self.targets] or [name for name in (POOL, GROUPS) if name in corpus.held_out]
-        tokens = min(most_tokens, int(0.95 * self.settings.select_ratio * corpus.pool.lengths.sum()))
+        of_pool = int(corpus.pool.lengths.sum())
+        tokens = min(most_tokens, int(0.95 * self.settings.select_ratio * of_pool))
+        check_tokens(tokens, of_pool, "the recipe's selection")
         common = {"vocabulary": corpus.vocabulary, "seed": self.settings.seed}
         return corpus, Halves(corpus.pool, corpus.held_out, names, tokens=tokens, **common)
 
