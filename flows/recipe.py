@@ -207,6 +207,24 @@ def _is_there(folder: Path, path: str) -> bool:
         return False
 
 
+def inputs_of(settings: PipelineSettings) -> list[str]:
+    """Return the files, folders, patterns and URLs that settings name to be read, and names of models on the hub."""
+    content = settings.model_dump(mode="json")
+    return [value for key in INPUTS for value in _values(content, key.split("."))]
+
+
+def _values(section: Any, keys: Sequence[str]) -> Iterable[str]:  # noqa: ANN401
+    """Yield the texts below a section; `*` is every item of a list."""
+    if not keys:
+        return [section] if isinstance(section, str) else []
+    key, *below = keys
+    if key == "*":
+        items = section if isinstance(section, list) else []
+    else:
+        items = [section[key]] if isinstance(section, dict) and key in section else []
+    return [value for item in items for value in _values(item, below)]
+
+
 def validate(model: type[Model], content: Mapping[str, Any]) -> Model:
     """Return settings of type `model` with the values of `content`.
 

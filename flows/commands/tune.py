@@ -31,7 +31,7 @@ def tune(
     ] = None,
     trials: Annotated[int, typer.Option(help="Settings that are tried, the recipe's own included.")] = 64,
     minutes: Annotated[float, typer.Option(help="After which no further trial begins.")] = 30.0,
-    force: Annotated[bool, typer.Option("--force", help="Replace the output if it exists.")] = False,
+    force: common.Force = False,
     overrides: common.Overrides = None,
     workspace: common.WorkspaceFolder = None,
     show: common.Open = False,
@@ -46,12 +46,13 @@ def tune(
     """
 
     def check(settings: "PipelineSettings") -> dict[str, str]:
-        from fineweb_mask.flows.recipe import RecipeError
+        from fineweb_mask.flows.recipe import inputs_of
         from fineweb_mask.flows.tune import check as check_tune
+        from fineweb_mask.tasks.outputs import check_output
 
-        if output.exists() and not force:
-            raise RecipeError(f"--output {str(output)!r} exists: name another file, or add --force")
         files = dict(_named(one) for one in target or [])
+        read = [recipe, *inputs_of(settings), *files.values(), settings.workspace]
+        check_output(output, "--output", read, replaces=force)
         check_tune(settings, files, trials)
         return files
 

@@ -26,6 +26,7 @@ from fastapi.staticfiles import StaticFiles
 
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.tasks.catalog.views import pattern_of
+from fineweb_mask.tasks.storage.atomic import atomic_folder
 
 PACKAGE = "embedding-atlas==0.22.0"
 TABLE = "dataset"
@@ -146,16 +147,9 @@ def serve(table: Path, port: int, when_ready: Callable[[], None] | None = None) 
 
 
 def write_folder(table: Path, folder: Path) -> None:
-    """Write the page and its table as files that any web server can show, without Python.
-
-    Raises
-    ------
-    SettingsError
-        If the folder exists and is not empty, or embedding-atlas is not installed.
-    """
-    if folder.exists() and any(folder.iterdir()):
-        raise SettingsError(f"{folder} is not empty: name a new folder for the map")
-    shutil.copytree(page_files(), folder, dirs_exist_ok=True)
-    (folder / "data").mkdir(exist_ok=True)
-    shutil.copy(table, folder / "data" / "dataset.parquet")
-    (folder / "data" / "metadata.json").write_text(json.dumps(metadata(table)))
+    """Write the page and its table as files that any web server can show, without Python."""
+    with atomic_folder(folder) as partial:
+        shutil.copytree(page_files(), partial, dirs_exist_ok=True, copy_function=shutil.copyfile)
+        (partial / "data").mkdir(exist_ok=True)
+        shutil.copyfile(table, partial / "data" / "dataset.parquet")
+        (partial / "data" / "metadata.json").write_text(json.dumps(metadata(table)))

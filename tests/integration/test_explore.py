@@ -179,7 +179,7 @@ def test_it_is_written_as_a_folder(workspace: Path, tmp_path: Path):
         app, ["explore", str(workspace), "--documents", "200", "--export", str(tmp_path / "map")]
     )
     assert again.exit_code == 2
-    assert "is not empty" in again.stderr
+    assert "holds something else than the command writes" in again.stderr
 
 
 @needs_page

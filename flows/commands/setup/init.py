@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 import yaml
 
-from fineweb_mask.flows.commands._common import exit_on_error
+from fineweb_mask.flows.commands._common import Force, exit_on_error
 from fineweb_mask.flows.display.terminal import echo, size_text
-from fineweb_mask.flows.recipe import PACKAGED, RecipeError
+from fineweb_mask.flows.recipe import PACKAGED
 from fineweb_mask.models.urls import is_url
 
 if TYPE_CHECKING:
@@ -23,21 +23,21 @@ def init(
     source: Annotated[str, typer.Argument(help="File, folder, glob or URL of Parquet or JSON Lines.")],
     *,
     output: Annotated[Path, typer.Option("--output", "-o", help="Recipe to write.")] = Path("recipe.yaml"),
-    force: Annotated[bool, typer.Option("--force", help="Replace a recipe that is there.")] = False,
+    force: Force = False,
 ) -> None:
     """Look at a source, write a recipe for it, and say what was assumed and what to run next.
 
     Example: fineweb-mask init my_corpus/ --output my_corpus.yaml
     """
+    from fineweb_mask.tasks.outputs import check_output
     from fineweb_mask.tasks.source.first_rows import describe
+    from fineweb_mask.tasks.storage.atomic import atomic_write
 
     with exit_on_error(as_json=False):
-        if output.exists() and not force:
-            raise RecipeError(f"{output} exists: add --force to replace it, or choose another --output")
+        check_output(output, "--output", [source], replaces=force)
         found = describe(source)
-        text = recipe_for(source, found, output)
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(text, encoding="utf-8")
+        with atomic_write(output) as partial:
+            partial.write_text(recipe_for(source, found, output), encoding="utf-8")
     for line in (*said_of(found), "", f"wrote {output}; next:", f"  fineweb-mask run {output}"):
         echo(line)
 

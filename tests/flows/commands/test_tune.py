@@ -26,15 +26,6 @@ def test_wrong_options_end_with_2_before_any_work(invoke, recipe, tmp_path, opti
     assert list(tmp_path.iterdir()) == [recipe]
 
 
-def test_an_existing_file_is_kept(invoke, recipe, tmp_path):
-    kept = tmp_path / "kept.yaml"
-    kept.write_text("mine")
-    done = invoke("tune", recipe, "--output", str(kept))
-    assert done.exit_code == 2
-    assert "exists: name another file, or add --force" in done.stderr
-    assert kept.read_text() == "mine"
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
