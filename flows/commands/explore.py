@@ -1,5 +1,6 @@
 """`fineweb-mask explore`: show the documents of a workspace on a map in the browser."""
 
+import secrets
 import socket
 import sys
 from contextlib import chdir
@@ -68,9 +69,10 @@ def explore(
             write_folder(job.path, export)
         echo(f"map      {export}: show it by `{Path(sys.executable).name} -m http.server --directory {export}`")
         return
-    url = f"http://127.0.0.1:{free}/"
+    token = secrets.token_urlsafe(16)
+    url = f"http://127.0.0.1:{free}/{token}/"
     echo(f"map      {url}  {prepared.rows:,} documents; Ctrl-C ends it")
-    serve(job.path, free, (lambda: open_page(url)) if show else None)
+    serve(job.path, free, token, (lambda: open_page(url)) if show else None)
 
 
 def _selected(found: "Run", folder: str, *, vectors: bool) -> "dict[str, Any]":
