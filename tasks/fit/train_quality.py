@@ -90,7 +90,9 @@ class TrainQualityJob(ProductJob):
         return job
 
     def has_written(self, path: Path) -> bool:
-        """Return whether a file beside the model, or the model, is as a training left it."""
+        """Return whether a file beside the model, or the model, is as a training left it, also one that was killed."""
+        if self.unfinished.exists():
+            return True
         if path == self.teacher_path:
             footer = read_stage_footer(path)
             return footer is not None and footer.key.stage == TEACHER_SCORES
@@ -130,6 +132,11 @@ class TrainQualityJob(ProductJob):
     def files(self) -> list[Path]:
         """The model, its metrics and their chart."""
         return [self.model_path.with_suffix(suffix) for suffix in (".bin", ".metrics.json", ".reliability.png")]
+
+    @property
+    def unfinished(self) -> Path:
+        """A file that is there while a training puts its files in place."""
+        return self.model_path.with_name(f".{self.name}.unfinished")
 
     @property
     def teacher_path(self) -> Path:
@@ -174,7 +181,7 @@ def train_quality(job: TrainQualityJob, progress: Callable[[Step], None] = lambd
     model = train_fasttext(
         texts[train].tolist(), labelled.positive[train].tolist(), settings.training, lowercase=settings.lowercase
     )
-    with ExitStack() as written:  # all at once: without a manifest, they would be taken for somebody's own files
+    with ExitStack() as written:
         model_file, metrics_file, chart_file = (written.enter_context(atomic_write(path)) for path in job.files)
         model.save_model(str(model_file))
         progress(Step(f"measuring on {len(held_out):,} texts", 0, 0))
@@ -190,7 +197,9 @@ def train_quality(job: TrainQualityJob, progress: Callable[[Step], None] = lambd
         )
         metrics_file.write_text(metrics.model_dump_json(indent=2) + "\n", encoding="utf-8")
         chart_file.write_bytes(reliability(evaluation))
+        job.unfinished.touch()  # without their manifest, the files would be taken for somebody's own
     write_manifest(job.manifest_path, job.key, job.files, {**metrics.model_dump(), "rows": rows})
+    job.unfinished.unlink()
 
 
 def unique(labelled: Labelled) -> None:
