@@ -7,7 +7,7 @@ import typer
 import yaml
 
 from fineweb_mask.flows.commands import _common as common
-from fineweb_mask.flows.display.terminal import echo
+from fineweb_mask.flows.display.terminal import echo, visible
 
 if TYPE_CHECKING:
     from fineweb_mask.flows.tune import TuneSummary
@@ -81,7 +81,7 @@ def recipe_text(settings: "PipelineSettings", found: "TuneSummary") -> str:
     content = settings.model_dump(mode="json", exclude_unset=True)
     change(content, found.overrides.items())
     head = [f"# Tuned by `fineweb-mask tune`, the best of {found.trials} trials."]
-    head += [f"# {name}: {_sentence(found, name)}" for name in found.sets]
+    head += [visible(f"# {name}: {_sentence(found, name)}") for name in found.sets]  # a line break would end it
     return "\n".join(head) + "\n" + yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=10_000)
 
 

@@ -8,7 +8,7 @@ import typer
 import yaml
 
 from fineweb_mask.flows.commands._common import Force, exit_on_error
-from fineweb_mask.flows.display.terminal import echo, size_text
+from fineweb_mask.flows.display.terminal import echo, size_text, visible
 from fineweb_mask.flows.recipe import PACKAGED
 from fineweb_mask.models.urls import is_url
 
@@ -99,7 +99,7 @@ def _languages(found: "Described") -> list[str]:
         return []
     name, share = found.languages[0]
     if share >= ONE_LANGUAGE:
-        return [f"  languages: [{_yaml(name)}] # {share:.0%} of the rows; leave it out to keep all"]
+        return [f"  languages: {_yaml([name])} # {share:.0%} of the rows; leave it out to keep all"]
     return ["  # languages: [en] # keep only these"]
 
 
@@ -119,9 +119,16 @@ def _scorers(found: "Described") -> list[str]:
     ]
     if best.missing:
         lines.append(f"      missing: {best.least:g} # of the {best.missing:.0%} of the rows that have no number")
-    return lines + [f"    # also there: {score.name} ({score.least:g} to {score.most:g})" for score in others]
+    return lines + [f"    # also there: {visible(score.name)} ({score.least:g} to {score.most:g})" for score in others]
 
 
-def _yaml(value: str) -> str:
-    """Return a text as YAML, in quotes where it needs some."""
-    return yaml.safe_dump(value, allow_unicode=True, width=10_000).removesuffix("\n").removesuffix("\n...").strip()
+def _yaml(value: str | list[str]) -> str:
+    """Return a text or a list as YAML in one line, in quotes where it needs some."""
+
+    def written(style: str | None) -> str:
+        options = {"width": float("inf"), "default_flow_style": True, "default_style": style}
+        text: str = yaml.safe_dump(value, allow_unicode=True, **options)
+        return text.removesuffix("\n").removesuffix("\n...").strip()
+
+    text = written(None)
+    return text if len(text.splitlines()) == 1 else written('"')

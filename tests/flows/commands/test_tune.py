@@ -52,6 +52,9 @@ def test_the_recipe_has_the_best_trial_and_says_what_was_gained(tmp_path):
     assert "1.0% better" in text.splitlines()[1]
     written = tmp_path / "tuned.yaml"
     written.write_text(text)
+    hostile = "x\nworkspace: /etc"
+    again = found.model_copy(update={"sets": [hostile], "final": {"sets": {hostile: measured}}})
+    assert len(recipe_text(settings, again).splitlines()) == len(text.splitlines())
     selection = load_recipe(written).selection
     assert (selection.lamb, selection.metrics, selection.budget_by) == (0.31, {"facility": 0.7, "disf": 0.3}, "tokens")
     assert yaml.safe_load(text)["selection"]["select_ratio"] == settings.selection.select_ratio
