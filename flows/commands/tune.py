@@ -51,7 +51,7 @@ def tune(
         from fineweb_mask.tasks.outputs import check_output
 
         files = dict(_named(one) for one in target or [])
-        read = [recipe, *inputs_of(settings), *files.values(), settings.workspace]
+        read: list[str | Path] = [recipe, *inputs_of(settings), *files.values(), settings.workspace]
         check_output(output, "--output", read, replaces=force)
         check_tune(settings, files, trials)
         return files
