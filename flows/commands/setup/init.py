@@ -126,8 +126,9 @@ def _yaml(value: str | list[str]) -> str:
     """Return a text or a list as YAML in one line, in quotes where it needs some."""
 
     def written(style: str | None) -> str:
-        options = {"width": float("inf"), "default_flow_style": True, "default_style": style}
-        text: str = yaml.safe_dump(value, allow_unicode=True, **options)
+        text = yaml.safe_dump(
+            value, allow_unicode=True, width=float("inf"), default_flow_style=True, default_style=style
+        )
         return text.removesuffix("\n").removesuffix("\n...").strip()
 
     text = written(None)
