@@ -10,7 +10,7 @@ runs any SQL that it is sent, and writes what it is sent into a cache.
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,7 +23,6 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.middleware.trustedhost import TrustedHostMiddleware
 from fastapi.responses import FileResponse
 from fastapi.staticfiles import StaticFiles
-from starlette.middleware.base import RequestResponseEndpoint
 
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.tasks.catalog.views import pattern_of
@@ -141,7 +140,7 @@ def application(table: Path, token: str) -> FastAPI:
     return app
 
 
-async def _for_its_own_page_only(request: Request, proceed: RequestResponseEndpoint) -> Response:
+async def _for_its_own_page_only(request: Request, proceed: Callable[[Request], Awaitable[Response]]) -> Response:
     """Answer what the page asks for itself, and a person who opens it by its address or a link."""
     asked = request.headers
     own = f"http://{asked.get('host')}"

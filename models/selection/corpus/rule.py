@@ -273,7 +273,7 @@ def load_rule(path: Path, device: torch.device) -> SavedRule:
         raise RuleFileError(f"{path} holds no rule of this version: write one with `fineweb-mask rule export`")
     checksum = metadata.get(CHECKSUM, UNKNOWN)
     if hashlib.sha256(content.replace(checksum.encode(), UNKNOWN.encode(), 1)).hexdigest() != checksum:
-        raise RuleFileError(f"{path} is damaged: it is not as `fineweb-mask rule export` wrote it: export it again")
+        raise RuleFileError(f"{path} is damaged: copy it again, or write it with `fineweb-mask rule export`")
     arrays = load(content)
     for name, (kind, values) in json.loads(metadata["names"]).items():
         arrays[name] = np.array(values, dtype=np.str_).astype(np.dtype(kind)) if values else np.empty(0, dtype=kind)
