@@ -214,15 +214,14 @@ def inputs_of(settings: PipelineSettings) -> list[str]:
 
 
 def _values(section: Any, keys: Sequence[str]) -> Iterable[str]:  # noqa: ANN401
-    """Yield the texts below a section; `*` is every item of a list."""
+    """Return the texts below a section; `*` is every item of a list."""
     if not keys:
         return [section] if isinstance(section, str) else []
-    key, *below = keys
-    if key == "*":
+    if keys[0] == "*":
         items = section if isinstance(section, list) else []
     else:
-        items = [section[key]] if isinstance(section, dict) and key in section else []
-    return [value for item in items for value in _values(item, below)]
+        items = [section.get(keys[0])] if isinstance(section, dict) else []
+    return [value for item in items for value in _values(item, keys[1:])]
 
 
 def validate(model: type[Model], content: Mapping[str, Any]) -> Model:

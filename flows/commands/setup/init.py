@@ -124,12 +124,6 @@ def _scorers(found: "Described") -> list[str]:
 
 def _yaml(value: str | list[str]) -> str:
     """Return a text or a list as YAML in one line, in quotes where it needs some."""
-
-    def written(style: str | None) -> str:
-        text = yaml.safe_dump(
-            value, allow_unicode=True, width=float("inf"), default_flow_style=True, default_style=style
-        )
-        return text.removesuffix("\n").removesuffix("\n...").strip()
-
-    text = written(None)
-    return text if len(text.splitlines()) == 1 else written('"')
+    style = None if "".join(value).isprintable() else '"'
+    text = yaml.safe_dump(value, allow_unicode=True, width=float("inf"), default_flow_style=True, default_style=style)
+    return text.removesuffix("\n").removesuffix("\n...").strip()
