@@ -210,7 +210,8 @@ def _is_there(folder: Path, path: str) -> bool:
 def inputs_of(settings: PipelineSettings) -> list[str]:
     """Return the files, folders, patterns and URLs that settings name to be read, and names of models on the hub."""
     content = settings.model_dump(mode="json")
-    return [value for key in INPUTS for value in _values(content, key.split("."))]
+    found = [value for key in INPUTS for value in _values(content, key.split("."))]
+    return [value for value in found if value not in {STATIC, FROM_QUALITY}]
 
 
 def _values(section: Any, keys: Sequence[str]) -> Iterable[str]:  # noqa: ANN401
