@@ -1,6 +1,7 @@
 """The page of the probe: its numbers against plain references."""
 
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -111,7 +112,7 @@ def test_hostile_names_of_groups_are_text_on_the_page(probed: Any, written: Any)
     assert "&lt;img src=x onerror=alert(1)&gt;" in text
     assert "<img src=x" not in text
     assert "<script>alert" not in text
-    assert "[l](" not in page.markdown().replace("`", "")
+    assert "[l](" not in re.sub(r"(?<!\\)`[^`]*`", "", page.markdown())  # without code, which is not obeyed
 
 
 def test_no_verdict_comes_from_one_seed(probed: Any, written: Any) -> None:
