@@ -207,6 +207,24 @@ def _is_there(folder: Path, path: str) -> bool:
         return False
 
 
+def inputs_of(settings: PipelineSettings) -> list[str]:
+    """Return the files, folders, patterns and URLs that settings name to be read, and names of models on the hub."""
+    content = settings.model_dump(mode="json")
+    found = [value for key in INPUTS for value in _values(content, key.split("."))]
+    return [value for value in found if value not in {STATIC, FROM_QUALITY}]
+
+
+def _values(section: Any, keys: Sequence[str]) -> Iterable[str]:  # noqa: ANN401
+    """Return the texts below a section; `*` is every item of a list."""
+    if not keys:
+        return [section] if isinstance(section, str) else []
+    if keys[0] == "*":
+        items = section if isinstance(section, list) else []
+    else:
+        items = [section.get(keys[0])] if isinstance(section, dict) else []
+    return [value for item in items for value in _values(item, keys[1:])]
+
+
 def validate(model: type[Model], content: Mapping[str, Any]) -> Model:
     """Return settings of type `model` with the values of `content`.
 

@@ -9,7 +9,7 @@ from fineweb_mask.tasks.fit.train_quality import TrainedMetrics, TrainQualityJob
 
 
 @as_flow("train-quality", "train {output}")
-def train(output: str, settings: TrainQualitySettings) -> TrainedMetrics:
+def train(output: str, settings: TrainQualitySettings, force: bool = False) -> TrainedMetrics:
     """Train a classifier and return what it reaches on held-out labels.
 
     Parameters
@@ -18,6 +18,8 @@ def train(output: str, settings: TrainQualitySettings) -> TrainedMetrics:
         The model file to write; the manifest next to it shows whether it is current.
     settings
         The labels or the teacher, and how to train.
+    force
+        Whether files are replaced that no training wrote.
 
     Raises
     ------
@@ -25,5 +27,5 @@ def train(output: str, settings: TrainQualitySettings) -> TrainedMetrics:
         If the labels or the teacher cannot be used.
     """
     remove_unfinished(Path(output))
-    trained = TaskRuns(workers=1).submit([TrainQualityJob.of(Path(output), settings)])
+    trained = TaskRuns(workers=1).submit([TrainQualityJob.of(Path(output), settings, force=force)])
     return TrainedMetrics.model_validate(trained.result().details)

@@ -4,6 +4,7 @@ An export is these files, with a card and a record, which replace the last one. 
 that it finished, which wait in a hidden folder beside it.
 """
 
+import glob
 import json
 import shutil
 from collections.abc import Mapping
@@ -14,8 +15,9 @@ from typing import Any, ClassVar
 from fineweb_mask.models.errors import FinewebMaskError, SettingsError, WorkspaceError
 from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.settings.output import TOKENIZED, ExportSettings
-from fineweb_mask.tasks.dataset.output import CARD, PROVENANCE, write_record
+from fineweb_mask.tasks.dataset.output import CARD, write_record
 from fineweb_mask.tasks.dataset.verify import Dataset, find_dataset, read_provenance
+from fineweb_mask.tasks.outputs import check_output
 from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, tree_files
 from fineweb_mask.tasks.training_files import (
     PACKAGES,
@@ -26,9 +28,10 @@ from fineweb_mask.tasks.training_files import (
     write_tokens,
 )
 from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, Stage, stage_task
-from fineweb_mask.tasks.workspace.manifest import Manifest, read_manifest
+from fineweb_mask.tasks.workspace.manifest import PROVENANCE, Manifest, is_product
 from fineweb_mask.tasks.workspace.records.runs import code_and_packages
 from fineweb_mask.tasks.workspace.references import StageKey, file_digest
+from fineweb_mask.tasks.workspace.workspace import TAG
 
 EXPORT, FOLDER = "export", "exports"
 ORDERED = "ordered.json"
@@ -151,19 +154,15 @@ def check_format(settings: ExportSettings, where: str) -> None:
         raise SettingsError(f"{where}: {error}") from error
 
 
-def check_folder(folder: Path) -> None:
-    """Check that an export may be written to a folder.
+def check_folder(folder: Path, setting: str, dataset: str) -> None:
+    """Check that an export of the dataset at a folder or URL may be written to a folder.
 
     Raises
     ------
-    SettingsError
-        If it holds something else, which would be lost.
+    OutputError
+        If something else would be lost, or the folder is in a workspace, but not in its folder of exports.
     """
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
-        return
-    manifest = read_manifest(folder / PROVENANCE)
-    if manifest is None or manifest.key.stage != EXPORT:
-        raise SettingsError(f"{folder} holds something else than an export, and would be replaced: give a new folder")
+    check_output(folder, setting, [dataset], replaces=is_product(folder, EXPORT), folder=True, within=FOLDER)
 
 
 def write_export(dataset: Dataset, manifest: Manifest, settings: ExportSettings, folder: Path, key: StageKey) -> None:
@@ -178,10 +177,10 @@ def write_export(dataset: Dataset, manifest: Manifest, settings: ExportSettings,
     VerifyError
         If the dataset is not as its record says.
     """
-    check_folder(folder)
+    check_folder(folder, EXPORT, dataset.url)
     unfinished = folder.with_name(f".{folder.name}.{key.tag}")
-    for other in folder.parent.glob(f".{folder.name}.*"):
-        if other != unfinished and len(other.name) == len(unfinished.name):  # of other settings
+    for other in folder.parent.glob(f".{glob.escape(folder.name)}.{TAG}"):
+        if other != unfinished:  # of other settings
             shutil.rmtree(other, ignore_errors=True)
     documents = _ordered(dataset, manifest, settings, unfinished)
     details: dict[str, Any] = {

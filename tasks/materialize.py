@@ -17,7 +17,7 @@ import yaml
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.models.urls import without_local_folders
-from fineweb_mask.tasks.dataset.output import MATERIALIZE, PROVENANCE, Output, published, write_record
+from fineweb_mask.tasks.dataset.output import MATERIALIZE, Output, published, write_record
 from fineweb_mask.tasks.dataset.partition import NOT_IN_FILES, remove_spilled
 from fineweb_mask.tasks.dataset.parts import Parts
 from fineweb_mask.tasks.dataset.rows import check_folders
@@ -29,6 +29,7 @@ from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, rows_through, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.manifest import (
+    PROVENANCE,
     Manifest,
     is_whole,
     manifest_reference,

@@ -49,6 +49,7 @@ BudgetBy = Annotated[
         "--budget-by", help="Give every selection the same share of the tokens, or of the documents (select_ratio)."
     ),
 ]
+Force = Annotated[bool, typer.Option("--force", help="Replace the output if it exists.")]
 Open = Annotated[bool, typer.Option("--open", help="Open the page in a browser.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log every step instead of drawing bars.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object last on stdout.")]

@@ -1,5 +1,6 @@
 """`fineweb-mask explore`: show the documents of a workspace on a map in the browser."""
 
+import secrets
 import socket
 import sys
 from contextlib import chdir
@@ -47,8 +48,11 @@ def explore(
     from fineweb_mask.flows.status.inspection import inspect_recipe, last_run
     from fineweb_mask.tasks.explore import ExploreJob
     from fineweb_mask.tasks.explore import explore as prepare
+    from fineweb_mask.tasks.outputs import check_output
 
     with exit_on_error(as_json=False):
+        if export is not None:
+            check_output(export, "--export", [workspace, against or workspace], folder=True)
         page_files()
         free = port if export is not None else _free_port(port)
         opened, last, folder = last_run(workspace)
@@ -61,13 +65,14 @@ def explore(
         with step_progress("preparing the map", show=sys.stderr.isatty()):
             prepared = prepare(job)
     if export is not None:
-        with exit_on_error(as_json=False):
+        with exit_on_failure(as_json=False):
             write_folder(job.path, export)
         echo(f"map      {export}: show it by `{Path(sys.executable).name} -m http.server --directory {export}`")
         return
-    url = f"http://127.0.0.1:{free}/"
+    token = secrets.token_urlsafe(16)
+    url = f"http://127.0.0.1:{free}/{token}/"
     echo(f"map      {url}  {prepared.rows:,} documents; Ctrl-C ends it")
-    serve(job.path, free, (lambda: open_page(url)) if show else None)
+    serve(job.path, free, token, (lambda: open_page(url)) if show else None)
 
 
 def _selected(found: "Run", folder: str, *, vectors: bool) -> "dict[str, Any]":

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fineweb_mask.flows.commands._common import AsJson, exit_on_error, exit_on_failure, print_result
+from fineweb_mask.flows.commands._common import AsJson, Force, exit_on_error, exit_on_failure, print_result
 from fineweb_mask.flows.display.terminal import echo
 
 Folder = Annotated[str, typer.Argument(help="Workspace of a run.", metavar="WORKSPACE")]
@@ -18,6 +18,7 @@ def export(
     workspace: Folder,
     *,
     output: Annotated[Path, typer.Option("--output", help="File to write, in safetensors.")] = Path("rule.safetensors"),
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Write the rule by which a workspace selects, or the one nearest to its selection, as one small file.
@@ -26,8 +27,10 @@ def export(
     """
     from fineweb_mask.flows.status.inspection import inspect_workspace
     from fineweb_mask.flows.status.rule import export_from
+    from fineweb_mask.tasks.outputs import check_output
 
     with exit_on_error(as_json):
+        check_output(output, "--output", [workspace], replaces=force)
         found = inspect_workspace(workspace)
     with exit_on_failure(as_json, "interrupted; nothing was written"):
         written = export_from(found, output)
@@ -42,6 +45,7 @@ def apply(
     *,
     workspace: Annotated[str, typer.Option("--workspace", help="Workspace that the rule was exported from.")],
     output: Annotated[Path, typer.Option("--output", help="Parquet file to write.")] = Path("answers.parquet"),
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Say of every document whether the rule selects it: it is scored and embedded, and its vector is not kept.
@@ -50,11 +54,15 @@ def apply(
     """
     from fineweb_mask.flows.status.inspection import inspect_workspace
     from fineweb_mask.flows.status.rule import apply_to
+    from fineweb_mask.tasks.outputs import check_output
+    from fineweb_mask.tasks.source.discovery import find_files
 
     with exit_on_error(as_json):
+        files = find_files(source, "SOURCE")
+        check_output(output, "--output", [rule_file, source, *(file.url for file in files), workspace], replaces=force)
         found = inspect_workspace(workspace)
     with exit_on_failure(as_json, "interrupted; nothing was written"):
-        answered = apply_to(found, rule_file, source, output)
+        answered = apply_to(found, rule_file, files, output)
     left_out = f", {answered.left_out:,} without a text or vector" if answered.left_out else ""
     line = f"{answered.output}: {answered.selected:,} of {answered.documents:,} documents selected{left_out}"
     print_result(answered, as_json, lambda: echo(line))

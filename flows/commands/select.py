@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fineweb_mask.flows.commands._common import WRONG_USAGE, AsJson, exit_on_error, exit_on_failure, fail, print_result
+from fineweb_mask.flows.commands._common import (
+    WRONG_USAGE,
+    AsJson,
+    Force,
+    exit_on_error,
+    exit_on_failure,
+    fail,
+    print_result,
+)
 from fineweb_mask.flows.display.terminal import SafeConsole, echo
 from fineweb_mask.flows.recipe import validate
 from fineweb_mask.models.settings.selection import METRICS
@@ -59,6 +67,7 @@ def select(
         str | None,
         typer.Option("--token-column", help="Column of token counts: select_ratio is then a share of tokens."),
     ] = None,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Select from one Parquet file of vectors and scores, with the options of the paper's script.
@@ -66,7 +75,8 @@ def select(
     Example: fineweb-mask select --input in.parquet --output out.parquet --solver mean_field --algorithm Pair_simi
     """
     from fineweb_mask.models.settings.selection import SelectionSettings
-    from fineweb_mask.tasks.comparison.vector_file import VectorColumns, check_output, check_vector_file, select_file
+    from fineweb_mask.tasks.comparison.vector_file import VectorColumns, check_vector_file, select_file
+    from fineweb_mask.tasks.outputs import check_output
 
     if algorithm not in ALGORITHMS:
         fail(f"--algorithm takes one of {', '.join(ALGORITHMS)}, received {algorithm!r}", as_json, WRONG_USAGE)
@@ -85,7 +95,7 @@ def select(
             | {"policy_gradient": policy_gradient | {"max_lr": max_lr, "min_lr": min_lr}},
         )
         check_vector_file(source, columns)
-        check_output(source, output)
+        check_output(output, "--output", [source], replaces=force)
     from fineweb_mask.models.forward.device import choose_device
 
     with exit_on_failure(as_json, "interrupted; nothing was written"), _solver_progress() as progress:

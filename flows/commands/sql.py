@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fineweb_mask.flows.commands._common import WRONG_USAGE, exit_on_error, exit_on_failure, fail
+from fineweb_mask.flows.commands._common import WRONG_USAGE, Force, exit_on_error, exit_on_failure, fail
 from fineweb_mask.flows.display.terminal import SafeConsole, echo, visible
 from fineweb_mask.flows.processes.environment import set_environment
 
@@ -49,6 +49,7 @@ def sql(
     verify: Annotated[
         bool, typer.Option(help="Compare the checksums of the columns that the query reads first, in all files.")
     ] = True,
+    force: Force = False,
     as_json: Annotated[bool, typer.Option("--json", help="Same as --format json.")] = False,
 ) -> None:
     """Query a workspace in SQL: views documents, scores, masks, selected, embeddings, runs, drops, known.
@@ -62,10 +63,13 @@ def sql(
     from fineweb_mask.models.urls import reject_credentials, require_writable
     from fineweb_mask.tasks.catalog.query import answers, open_catalog, stopped_after
     from fineweb_mask.tasks.catalog.views import ensure_views_local
+    from fineweb_mask.tasks.outputs import check_output
     from fineweb_mask.tasks.storage.remote.copies import local_copies
     from fineweb_mask.tasks.workspace.workspace import Workspace
 
     with exit_on_error(as_json):
+        if output is not None:
+            check_output(output, "--output", [workspace], replaces=force)
         opened = Workspace(require_writable(reject_credentials(workspace)))
         opened.check_reachable()
     with (
@@ -88,8 +92,6 @@ def _wrong_usage(form: str, output: Path | None) -> str | None:
         return f"--format takes one of {', '.join(FORMATS)}, received {form!r}"
     if output is not None and form == "table":
         return "--output goes with --format csv, json or parquet"
-    if output is not None and not output.parent.is_dir():
-        return f"--output: the folder {output.parent} does not exist"
     if form == "parquet" and output is None and sys.stdout.isatty():
         return "--format parquet needs --output FILE, or its output sent to a file or a program"
     return None
@@ -131,7 +133,7 @@ def _sink(output: Path | None) -> Iterator[BinaryIO]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    with atomic_write(output.absolute()) as partial, partial.open("wb") as stream:
+    with atomic_write(output) as partial, partial.open("wb") as stream:
         yield stream
 
 

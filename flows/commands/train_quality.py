@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from fineweb_mask.flows.commands._common import WRONG_USAGE, AsJson, exit_on_error, exit_on_failure, fail, print_result
+from fineweb_mask.flows.commands._common import (
+    WRONG_USAGE,
+    AsJson,
+    Force,
+    exit_on_error,
+    exit_on_failure,
+    fail,
+    print_result,
+)
 from fineweb_mask.flows.display.terminal import SafeConsole, echo, new_table, print_line, print_paths
 from fineweb_mask.flows.processes.environment import set_environment
 from fineweb_mask.flows.recipe import parse_overrides, validate
@@ -49,6 +57,7 @@ def train_quality(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="epochs, learning_rate, ... (repeatable)."),
     ] = None,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a fastText quality classifier and measure it on held-out labels.
@@ -72,7 +81,7 @@ def train_quality(
             "split_seed": seed,
             "teacher": None if teacher is None else {"scorer": scorer, "sample": teacher_sample},
         }
-        job = training_task.TrainQualityJob.of(output, validate(TrainQualitySettings, content))
+        job = training_task.TrainQualityJob.of(output, validate(TrainQualitySettings, content), force=force)
     with exit_on_failure(as_json, "interrupted; run the same command again"), _training_progress() as progress:
         training_task.remove_unfinished(job.model_path)
         trained = training_task.train_quality(job, progress)

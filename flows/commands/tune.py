@@ -7,7 +7,7 @@ import typer
 import yaml
 
 from fineweb_mask.flows.commands import _common as common
-from fineweb_mask.flows.display.terminal import echo
+from fineweb_mask.flows.display.terminal import echo, visible
 
 if TYPE_CHECKING:
     from fineweb_mask.flows.tune import TuneSummary
@@ -33,7 +33,7 @@ def tune(
     target: Targets = None,
     trials: Annotated[int, typer.Option(help="Settings that are tried, the recipe's own included.")] = 64,
     minutes: Annotated[float, typer.Option(help="After which no further trial begins.")] = 30.0,
-    force: Annotated[bool, typer.Option("--force", help="Replace the output if it exists.")] = False,
+    force: common.Force = False,
     overrides: common.Overrides = None,
     workspace: common.WorkspaceFolder = None,
     show: common.Open = False,
@@ -48,12 +48,13 @@ def tune(
     """
 
     def check(settings: "PipelineSettings") -> dict[str, str]:
-        from fineweb_mask.flows.recipe import RecipeError
+        from fineweb_mask.flows.recipe import inputs_of
         from fineweb_mask.flows.tune import check as check_tune
+        from fineweb_mask.tasks.outputs import check_output
 
-        if output.exists() and not force:
-            raise RecipeError(f"--output {str(output)!r} exists: name another file, or add --force")
         files = dict(map(named, target or []))
+        read: list[str | Path] = [recipe, *inputs_of(settings), *files.values(), settings.workspace]
+        check_output(output, "--output", read, replaces=force)
         check_tune(settings, files, trials)
         return files
 
@@ -84,8 +85,8 @@ def recipe_text(settings: "PipelineSettings", found: "TuneSummary") -> str:
     content = settings.model_dump(mode="json", exclude_unset=True)
     change(content, found.overrides.items())
     head = [f"# Tuned by `fineweb-mask tune`, the best of {found.trials} trials."]
-    head += [f"# {name}: {_sentence(found, name)}" for name in found.sets]
-    head += [f"# {remark}" for remark in found.final.get("remarks", ())]
+    head += [visible(f"# {name}: {_sentence(found, name)}") for name in found.sets]  # a line break would end it
+    head += [visible(f"# {remark}") for remark in found.final.get("remarks", ())]
     return "\n".join(head) + "\n" + yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=10_000)
 
 

@@ -10,7 +10,7 @@ runs any SQL that it is sent, and writes what it is sent into a cache.
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +18,7 @@ from socket import socket
 from typing import Any
 
 import duckdb
-from fastapi import FastAPI
+from fastapi import FastAPI, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.middleware.trustedhost import TrustedHostMiddleware
 from fastapi.responses import FileResponse
@@ -26,6 +26,7 @@ from fastapi.staticfiles import StaticFiles
 
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.tasks.catalog.views import pattern_of
+from fineweb_mask.tasks.storage.atomic import atomic_folder
 
 PACKAGE = "embedding-atlas==0.22.0"
 TABLE = "dataset"
@@ -35,6 +36,13 @@ NUMBERS = frozenset("TINYINT SMALLINT INTEGER BIGINT UTINYINT USMALLINT UINTEGER
 FIRST_CHARTS = ("quality", "near_duplicates", "nearest_cosine", "token_count", "n_chars")
 NO_CHART = frozenset(("number", "x", "y", "row", "source_row", "inclusion"))
 HIDDEN = ("number", "x", "y", "neighbours")
+OWN_SITE = frozenset(("same-origin", "none"))  # `none`: typed, or opened by a program
+GUARDS = {
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
 TITLES = {
     "kept": "Kept",
     "kept_by": "Kept by which selection",
@@ -116,23 +124,39 @@ def _histogram(name: str) -> dict[str, Any]:
     }
 
 
-def application(table: Path) -> FastAPI:
+def application(table: Path, token: str) -> FastAPI:
     """Return the web application that shows a table, which `fineweb_mask.tasks.explore` wrote.
 
-    It only answers requests for files, and only browsers that ask this machine by its own name, so that no other page
-    can read the documents.
+    It only answers requests for files, below the path `token`, and only browsers that ask this machine by its own name
+    and for no other page: so that neither other pages nor other users of the machine can read the documents.
     """
     shown = metadata(table)
     app = FastAPI(openapi_url=None)
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=["localhost", "127.0.0.1", "[::1]", "testserver"])
-    app.get("/data/metadata.json")(lambda: shown)
-    app.api_route("/data/dataset.parquet", methods=["GET", "HEAD"])(lambda: FileResponse(table))
-    app.mount("/", StaticFiles(directory=page_files(), html=True))
+    app.middleware("http")(_for_its_own_page_only)
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=["localhost", "127.0.0.1"])
+    app.get(f"/{token}/data/metadata.json")(lambda: shown)
+    app.api_route(f"/{token}/data/dataset.parquet", methods=["GET", "HEAD"])(lambda: FileResponse(table))
+    app.mount(f"/{token}", StaticFiles(directory=page_files(), html=True))
     return app
 
 
-def serve(table: Path, port: int, when_ready: Callable[[], None] | None = None) -> None:
-    """Serve the map at a port of this machine until Ctrl-C; call `when_ready` once it can be opened."""
+async def _for_its_own_page_only(request: Request, proceed: Callable[[Request], Awaitable[Response]]) -> Response:
+    """Answer what the page asks for itself, and a person who opens it by its address or a link."""
+    asked = request.headers
+    own = f"http://{asked.get('host')}"
+    is_opened = (asked.get("sec-fetch-mode"), asked.get("sec-fetch-dest")) == ("navigate", "document")
+    if asked.get("origin", own) != own or not (is_opened or asked.get("sec-fetch-site", "none") in OWN_SITE):
+        return Response(status_code=403)
+    answer = await proceed(request)
+    answer.headers.update(GUARDS)
+    return answer
+
+
+def serve(table: Path, port: int, token: str, when_ready: Callable[[], None] | None = None) -> None:
+    """Serve the map at a port of this machine, below the path `token`, until Ctrl-C.
+
+    `when_ready` is called once it can be opened.
+    """
     import uvicorn
 
     class Server(uvicorn.Server):
@@ -142,20 +166,15 @@ def serve(table: Path, port: int, when_ready: Callable[[], None] | None = None) 
                 await run_in_threadpool(when_ready)
 
     with suppress(KeyboardInterrupt):
-        Server(uvicorn.Config(application(table), host="127.0.0.1", port=port, log_level="warning")).run()
+        app = application(table, token)
+        # Without a line for each request that is malformed.
+        Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="error", ws="none")).run()
 
 
 def write_folder(table: Path, folder: Path) -> None:
-    """Write the page and its table as files that any web server can show, without Python.
-
-    Raises
-    ------
-    SettingsError
-        If the folder exists and is not empty, or embedding-atlas is not installed.
-    """
-    if folder.exists() and any(folder.iterdir()):
-        raise SettingsError(f"{folder} is not empty: name a new folder for the map")
-    shutil.copytree(page_files(), folder, dirs_exist_ok=True)
-    (folder / "data").mkdir(exist_ok=True)
-    shutil.copy(table, folder / "data" / "dataset.parquet")
-    (folder / "data" / "metadata.json").write_text(json.dumps(metadata(table)))
+    """Write the page and its table as files that any web server can show, without Python."""
+    with atomic_folder(folder) as partial:
+        shutil.copytree(page_files(), partial, dirs_exist_ok=True, copy_function=shutil.copyfile)
+        (partial / "data").mkdir(exist_ok=True)
+        shutil.copyfile(table, partial / "data" / "dataset.parquet")
+        (partial / "data" / "metadata.json").write_text(json.dumps(metadata(table)))

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fineweb_mask.flows.pipeline.fit import PretrainedModels
+from fineweb_mask.flows.recipe import inputs_of
 from fineweb_mask.models.dedup.minhash import load_rensa
 from fineweb_mask.models.filters import load_filters
 from fineweb_mask.models.pages import check_extraction
@@ -13,9 +14,10 @@ from fineweb_mask.tasks import embed
 from fineweb_mask.tasks.dataset.output import Output
 from fineweb_mask.tasks.export import check_format
 from fineweb_mask.tasks.inference.scorers import check_folder, check_scorers
+from fineweb_mask.tasks.outputs import check_apart, check_output
 from fineweb_mask.tasks.selection.inputs.selector_inputs import EarlierSelection
 from fineweb_mask.tasks.source.columns import check_columns, check_texts, settle
-from fineweb_mask.tasks.source.discovery import SourceShard, check_apart, discover, find_files
+from fineweb_mask.tasks.source.discovery import SourceShard, discover, find_files
 from fineweb_mask.tasks.source.texts import check_can_be_read_again
 from fineweb_mask.tasks.storage.atomic import check_can_write
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -39,9 +41,10 @@ def check_inputs(settings: PipelineSettings) -> Inputs:
     """
     found = find_inputs(settings)
     workspace = found.workspace
-    check_can_write(workspace.root, "workspace")
+    if workspace.url is None:
+        check_output(workspace.root, "workspace", replaces=True, folder=True)
     output = Output.of(workspace, settings.materialize)
-    output.check()
+    output.check([workspace.address, *inputs_of(settings)])
     check_can_write(output.folder, "materialize.output")
     if settings.materialize.spill is not None:
         check_can_write(Path(settings.materialize.spill), "materialize.spill")
@@ -88,9 +91,9 @@ def find_inputs(settings: PipelineSettings) -> Inputs:
     written = {"workspace": workspace.address}
     if settings.materialize.output is not None:
         written["materialize.output"] = settings.materialize.output
-    check_apart(settings.source.path, written)  # a folder around the workspace may take long to list
+    check_apart(written, [settings.source.path])  # a folder around the workspace may take long to list
     shards = settle(discover(settings.source), settings.source)
-    check_apart(settings.source.path, written, shards)
+    check_apart(written, [shard.url for shard in shards])
     if any(shard.format == "warc" for shard in shards):
         check_extraction()
     check_columns(settings, shards)

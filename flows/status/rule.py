@@ -11,7 +11,7 @@ from fineweb_mask.flows.status.inspection import look_at
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.tasks.select import SelectJob
 from fineweb_mask.tasks.selection.corpus.policy_file import Models, apply_rule, check_has_rule, export_rule
-from fineweb_mask.tasks.source.discovery import find_files
+from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 
@@ -74,7 +74,7 @@ def export_from(found: Run, output: Path) -> ExportedRule:
     return ExportedRule(output=str(output), bytes=output.stat().st_size, **reached)
 
 
-def apply_to(found: Run, rule_file: Path, source: str, output: Path) -> AppliedRule:
+def apply_to(found: Run, rule_file: Path, files: list[SourceShard], output: Path) -> AppliedRule:
     """Answer for the documents of files, by a rule and the models of the workspace that it is of.
 
     Raises
@@ -82,5 +82,5 @@ def apply_to(found: Run, rule_file: Path, source: str, output: Path) -> AppliedR
     SettingsError, BadShardError
         If the rule is of other models, or a file cannot be read.
     """
-    answered = apply_rule(rule_file, find_files(source, "SOURCE"), output, _ready(found)[1])
+    answered = apply_rule(rule_file, files, output, _ready(found)[1])
     return AppliedRule(output=str(output), **answered._asdict())

@@ -47,18 +47,6 @@ class FileSelection(BaseModel):
     seconds: float
 
 
-def check_output(source: Path, output: Path) -> None:
-    """Check that the selection would not replace what it is made from, also under another name.
-
-    Raises
-    ------
-    VectorFileError
-        If both are one file.
-    """
-    if output.exists() and output.samefile(source):
-        raise VectorFileError(f"--output {str(output)!r} is the file of --input, and would be replaced: name another")
-
-
 def check_vector_file(path: Path, columns: VectorColumns) -> None:
     """Check that a file has the columns, before anything is read.
 

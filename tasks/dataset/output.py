@@ -18,18 +18,26 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from fineweb_mask.models.errors import SettingsError, WorkspaceError
+from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.settings import MaterializeSettings
 from fineweb_mask.models.urls import is_url
+from fineweb_mask.tasks.outputs import OutputError, check_apart, check_output
 from fineweb_mask.tasks.storage.remote.copies import upload_order
 from fineweb_mask.tasks.storage.remote.lease import HeldError, lease
 from fineweb_mask.tasks.storage.remote.object_store import Store
-from fineweb_mask.tasks.workspace.manifest import Manifest, ManifestFile, read_manifest, write_manifest
+from fineweb_mask.tasks.workspace.manifest import (
+    PROVENANCE,
+    Manifest,
+    ManifestFile,
+    is_product,
+    read_manifest,
+    write_manifest,
+)
 from fineweb_mask.tasks.workspace.references import StageKey
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 VERSION_FOLDER, DATA_FILE = re.compile(r"data-[0-9a-f]{8}"), re.compile(r"data-[0-9a-f]{8}/")
-PROVENANCE, CARD = "provenance.json", "README.md"
+CARD = "README.md"
 MATERIALIZE = "materialize"
 OF_A_DATASET = frozenset({CARD, PROVENANCE, "data", "plots", ".cache", ".gitattributes", ".DS_Store"})
 """What may be in the folder of a dataset; the hub's client and a file browser make the hidden ones."""
@@ -110,10 +118,6 @@ def published(url: str) -> Manifest | None:
     return manifest if is_whole and has_card else None
 
 
-class OutputError(SettingsError):
-    """The dataset cannot be written to the place in the settings."""
-
-
 class Output(NamedTuple):
     """Where a dataset is written."""
 
@@ -132,8 +136,8 @@ class Output(NamedTuple):
         folder = Path(settings.output.removeprefix("file://")).absolute()
         return cls(folder, None, str(folder), is_own=False)
 
-    def check(self) -> None:
-        """Check that a dataset can be written there.
+    def check(self, inputs: Iterable[str] = ()) -> None:
+        """Check that a dataset can be written there, and replaces nothing that is read.
 
         Raises
         ------
@@ -145,17 +149,15 @@ class Output(NamedTuple):
             If another run is publishing to the URL.
         """
         if self.url is not None:
+            check_apart({"materialize.output": self.url}, inputs)
             with publishing_to(Store(self.url), self.folder):  # as it will be in the end
                 return
+        if not self.is_own:
+            is_dataset = is_product(self.folder, MATERIALIZE)
+            check_output(self.folder, "materialize.output", inputs, replaces=is_dataset, folder=True)
         if not self.folder.exists() and not self.folder.is_symlink():
             return
         names = {path.name for path in self.folder.iterdir()} if self.folder.is_dir() else {self.folder.name}
-        manifest = read_manifest(self.folder / PROVENANCE) if names and not self.is_own else None
-        if names and not self.is_own and (manifest is None or manifest.key.stage != MATERIALIZE):
-            raise OutputError(
-                f"materialize.output: {self.folder} holds something else than a dataset of this pipeline, and would be "
-                "replaced: give a new or empty folder"
-            )
         if strange := sorted(name for name in names - OF_A_DATASET if not VERSION_FOLDER.fullmatch(name)):
             raise OutputError(
                 f"{self.folder} is replaced as a whole, and holds {', '.join(map(repr, strange[:3]))}, which no run "

@@ -24,11 +24,11 @@ from typing import NamedTuple, Self
 
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.settings import MaterializeSettings
-from fineweb_mask.tasks.dataset.output import PROVENANCE, Output, publish
+from fineweb_mask.tasks.dataset.output import Output, publish
 from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, remove_file, tree_files
 from fineweb_mask.tasks.storage.remote.copies import size_of, upload_order
 from fineweb_mask.tasks.storage.remote.object_store import Store
-from fineweb_mask.tasks.workspace.manifest import Manifest, ManifestFile, read_manifest
+from fineweb_mask.tasks.workspace.manifest import PROVENANCE, Manifest, ManifestFile, read_manifest
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey
 from fineweb_mask.tasks.workspace.workspace import Workspace
 

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import BaseModel
 
 from fineweb_mask.models.errors import FinewebMaskError
-from fineweb_mask.tasks.dataset.output import PROVENANCE
 from fineweb_mask.tasks.dataset.verify import is_of_the_hub, license_of
-from fineweb_mask.tasks.workspace.manifest import Manifest, read_manifest
+from fineweb_mask.tasks.workspace.manifest import PROVENANCE, Manifest, read_manifest
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi

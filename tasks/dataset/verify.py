@@ -29,12 +29,12 @@ from pydantic import BaseModel, ValidationError
 
 from fineweb_mask.models.errors import DataError, FinewebMaskError
 from fineweb_mask.models.urls import is_url, reject_credentials
-from fineweb_mask.tasks.dataset.output import CARD, PROVENANCE, digest_on_card, record_digest
+from fineweb_mask.tasks.dataset.output import CARD, digest_on_card, record_digest
 from fineweb_mask.tasks.source.discovery import pin_commit
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
 from fineweb_mask.tasks.storage.remote.filesystem import RemoteFile, is_local, open_filesystem
 from fineweb_mask.tasks.storage.remote.retries import attempt
-from fineweb_mask.tasks.workspace.manifest import Manifest, ManifestFile
+from fineweb_mask.tasks.workspace.manifest import PROVENANCE, Manifest, ManifestFile
 from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import LAST_RUN
 

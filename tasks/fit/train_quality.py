@@ -7,6 +7,7 @@ is on both sides of the split.
 
 import glob
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -22,18 +23,19 @@ from fineweb_mask.models.quality.registry import load_scorer
 from fineweb_mask.models.runtime.progress import Step
 from fineweb_mask.models.settings.quality import FastTextScorerSettings, TeacherSettings, TrainQualitySettings
 from fineweb_mask.tasks.inference.scorers import QualityModel, resolve_model
+from fineweb_mask.tasks.outputs import check_output
 from fineweb_mask.tasks.reporting.charts import reliability
 from fineweb_mask.tasks.source.labels import Labelled, LabelsError, check_labels, read_labels
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.parquet import read_table
 from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, Stage, stage_task
-from fineweb_mask.tasks.workspace.manifest import write_manifest
+from fineweb_mask.tasks.workspace.manifest import read_manifest, write_manifest
 from fineweb_mask.tasks.workspace.references import StageKey, digest, file_digest
-from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
+from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, read_stage_footer, stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace, remove_partial_files
 
 FEWEST_PER_CLASS = 10
-TEACHER_BATCH = 256
+TEACHER_BATCH, TEACHER_SCORES = 256, "teacher_scores"
 TEACHER_SCHEMA = pa.schema([pa.field("text", pa.large_string()), pa.field("score", pa.float32())])
 
 
@@ -58,8 +60,10 @@ class TrainQualityJob(ProductJob):
     labels_digest: str  # of the file
 
     @classmethod
-    def of(cls, output: Path, settings: TrainQualitySettings) -> Self:
+    def of(cls, output: Path, settings: TrainQualitySettings, *, force: bool = False) -> Self:
         """Return the job that trains a model, after checking that everything the settings name exists.
+
+        The files of an earlier training may be replaced, with `force` those of others, too.
 
         Raises
         ------
@@ -67,19 +71,36 @@ class TrainQualityJob(ProductJob):
             If the labels cannot be used, or the output cannot be a model's name.
         ModelNotFoundError
             If there is no such teacher.
+        OutputError
+            If a file would be replaced that no training wrote.
         """
         if output.suffix != ".bin":
             raise LabelsError(f"the model's name must end in .bin, received {output.name!r}")
-        if output.is_dir():
-            raise LabelsError(f"{str(output)!r} is a folder: name a file in it, such as {str(output / 'model.bin')!r}")
         check_labels(settings.labels, only_texts=settings.teacher is not None)
-        return cls(
+        job = cls(
             root=str(output.absolute().parent),
             file=output.name,
             settings=settings,
             teacher=None if settings.teacher is None else resolve_model(settings.teacher.scorer),
             labels_digest=file_digest(Path(settings.labels.path)),
         )
+        read = [settings.labels.path, *([] if job.teacher is None else [job.teacher.path])]
+        for path in (*job.files, job.manifest_path, *([] if job.teacher is None else [job.teacher_path])):
+            check_output(output.with_name(path.name), "--output", read, replaces=force or job.has_written(path))
+        return job
+
+    def has_written(self, path: Path) -> bool:
+        """Return whether a file beside the model, or the model, is as a training left it, also one that was killed."""
+        if self.unfinished.exists():
+            return True
+        if path == self.teacher_path:
+            footer = read_stage_footer(path)
+            return footer is not None and footer.key.stage == TEACHER_SCORES
+        manifest = read_manifest(self.manifest_path)
+        if manifest is None or manifest.key.stage != self.stage.name:
+            return False
+        file = manifest.files.get(path.name)
+        return path == self.manifest_path or (file is not None and path.is_file() and file.sha256 == file_digest(path))
 
     @property
     def name(self) -> str:
@@ -106,6 +127,21 @@ class TrainQualityJob(ProductJob):
     def manifest_path(self) -> Path:
         """The manifest of the model and the files next to it."""
         return self.model_path.with_suffix(".manifest.json")
+
+    @property
+    def files(self) -> list[Path]:
+        """The model, its metrics and their chart."""
+        return [self.model_path.with_suffix(suffix) for suffix in (".bin", ".metrics.json", ".reliability.png")]
+
+    @property
+    def unfinished(self) -> Path:
+        """A file that is there while a training puts its files in place."""
+        return self.model_path.with_name(f".{self.name}.unfinished")
+
+    @property
+    def teacher_path(self) -> Path:
+        """The texts with the teacher's scores."""
+        return self.model_path.with_suffix(".teacher.parquet")
 
 
 def remove_unfinished(output: Path) -> None:
@@ -145,26 +181,25 @@ def train_quality(job: TrainQualityJob, progress: Callable[[Step], None] = lambd
     model = train_fasttext(
         texts[train].tolist(), labelled.positive[train].tolist(), settings.training, lowercase=settings.lowercase
     )
-    with atomic_write(job.model_path) as partial:
-        model.save_model(str(partial))
-    progress(Step(f"measuring on {len(held_out):,} texts", 0, 0))
-    scorer = FastTextScorer(FastTextScorerSettings(model=job.name, lowercase=settings.lowercase), str(job.model_path))
-    evaluation = evaluate(scorer.score(texts[held_out].tolist()), labelled.positive[held_out])
-    metrics = TrainedMetrics(
-        model=job.name,
-        labels=rows,
-        dropped=labelled.dropped,
-        train=len(train),
-        train_positive=int(labelled.positive[train].sum()),
-        held_out=evaluation,
-    )
-    metrics_path, chart_path = (job.model_path.with_suffix(suffix) for suffix in (".metrics.json", ".reliability.png"))
-    with atomic_write(metrics_path) as partial:
-        partial.write_text(metrics.model_dump_json(indent=2) + "\n", encoding="utf-8")
-    with atomic_write(chart_path) as partial:
-        partial.write_bytes(reliability(evaluation))
-    files = [job.model_path, metrics_path, chart_path]
-    write_manifest(job.manifest_path, job.key, files, {**metrics.model_dump(), "rows": rows})
+    with ExitStack() as written:
+        model_file, metrics_file, chart_file = (written.enter_context(atomic_write(path)) for path in job.files)
+        model.save_model(str(model_file))
+        progress(Step(f"measuring on {len(held_out):,} texts", 0, 0))
+        scorer = FastTextScorer(FastTextScorerSettings(model=job.name, lowercase=settings.lowercase), str(model_file))
+        evaluation = evaluate(scorer.score(texts[held_out].tolist()), labelled.positive[held_out])
+        metrics = TrainedMetrics(
+            model=job.name,
+            labels=rows,
+            dropped=labelled.dropped,
+            train=len(train),
+            train_positive=int(labelled.positive[train].sum()),
+            held_out=evaluation,
+        )
+        metrics_file.write_text(metrics.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        chart_file.write_bytes(reliability(evaluation))
+        job.unfinished.touch()  # without their manifest, the files would be taken for somebody's own
+    write_manifest(job.manifest_path, job.key, job.files, {**metrics.model_dump(), "rows": rows})
+    job.unfinished.unlink()
 
 
 def unique(labelled: Labelled) -> None:
@@ -213,9 +248,9 @@ def _taught(
 ) -> Labelled:
     """Return a sample of the texts with the teacher's scores, kept next to the model for the next training."""
     labels = job.settings.labels
-    path = job.model_path.with_suffix(".teacher.parquet")
+    path = job.teacher_path
     key = StageKey(
-        stage="teacher_scores",
+        stage=TEACHER_SCORES,
         version=job.stage.version,
         settings=digest([labels.text_column, settings.sample, job.settings.split_seed]),
         inputs=job.key.inputs,

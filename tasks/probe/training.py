@@ -16,7 +16,7 @@ from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.tasks.inference.model_files import model_file
 from fineweb_mask.tasks.probe.held_out import HeldOut
 from fineweb_mask.tasks.source.discovery import SourceShard
-from fineweb_mask.tasks.storage.atomic import atomic_write, tree_files
+from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, tree_files
 from fineweb_mask.tasks.storage.parquet import read_schema, read_table, write_table
 from fineweb_mask.tasks.witness.texts import corpus_texts, texts_of
 from fineweb_mask.tasks.workspace.job import Dependencies, FolderJob, Stage, stage_task
@@ -24,6 +24,8 @@ from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.references import StageFile
 
 if TYPE_CHECKING:
+    from transformers import LlamaForCausalLM
+
     from fineweb_mask.models.witness.tokens import PackedTokens
 
 TOKENIZER_CHARACTERS = 50_000_000
@@ -245,6 +247,11 @@ def train_model(job: TrainJob) -> None:
     checkpoints = job.folder / "checkpoints"
     device, model_folder = choose_device("auto"), job.folder / "model"
     shutil.rmtree(model_folder, ignore_errors=True)
+
+    def keep(model: "LlamaForCausalLM") -> None:
+        with atomic_folder(model_folder) as partial:
+            save_model(model, tokenizer, partial)
+
     with gpu_slot(device):
         trained = train(
             job.preset,
@@ -255,7 +262,7 @@ def train_model(job: TrainJob) -> None:
             seed=job.seed,
             folder=checkpoints,
             device=device,
-            keep=(lambda model: save_model(model, tokenizer, model_folder)) if job.keeps_model else None,
+            keep=keep if job.keeps_model else None,
             start=None if job.start is None else job.workspace.resolve(job.start).parent / "model",
         )
     path = job.folder / "bits.parquet"

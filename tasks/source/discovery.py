@@ -9,9 +9,8 @@ current.
 import errno
 import hashlib
 import logging
-import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -22,7 +21,7 @@ from pydantic import BaseModel, ConfigDict
 
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings import SourceSettings
-from fineweb_mask.models.urls import HUB, is_url
+from fineweb_mask.models.urls import HUB
 from fineweb_mask.tasks.storage.remote.errors import RemoteError, is_missing, is_transient, redacted
 from fineweb_mask.tasks.storage.remote.filesystem import file_info, is_local, open_filesystem, open_source, version_of
 from fineweb_mask.tasks.storage.remote.retries import attempt
@@ -224,50 +223,6 @@ def content_of(url: str) -> str:
     """Return a fingerprint of a file from its content."""
     with open_source(url) as stream:
         return f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"
-
-
-def check_apart(source: str, written: Mapping[str, str], shards: Sequence[SourceShard] = ()) -> None:
-    """Check that no folder that a run writes to is one that the source is read from: its files would be documents.
-
-    They are refused rather than left out, for what a folder holds is then read whole or not at all.
-
-    Parameters
-    ----------
-    source
-        The setting `source.path`.
-    written
-        Folders or URLs, by the setting that names them.
-    shards
-        The files found there, if they are listed.
-
-    Raises
-    ------
-    SourceError
-        If a file of the source is inside one, or the source is a folder or a glob with `**` that finds what is inside.
-    """
-    fixed = _resolved(source)
-    is_deep = not GLOB_CHARACTERS & set(fixed) or "**" in fixed
-    while GLOB_CHARACTERS & set(fixed):
-        fixed = fixed.rpartition("/")[0]
-    for setting, folder in written.items():
-        place = f"{_resolved(folder)}/"
-        inside = next((shard.url for shard in shards if _resolved(shard.url).startswith(place)), None)
-        around = f"{fixed.rstrip('/')}/"
-        below = place.removeprefix(around) if is_deep and place.startswith(around) else None
-        if inside is None and (below is None or any(part.startswith(HIDDEN) for part in below.split("/") if part)):
-            continue
-        read = inside or source
-        raise SourceError(
-            f"{setting}: {folder} and source.path, {source}, overlap ({read}): what is written there would be read as "
-            "documents. Choose folders of which none is inside of the other"
-        )
-
-
-def _resolved(path: str) -> str:
-    """Return a URL without the slash at its end, or a local path without links."""
-    local = path.removeprefix("file://")
-    is_no_path = is_url(local) or "\0" in local  # that no file has such a name is said when it is looked for
-    return path.rstrip("/") if is_no_path else os.path.realpath(local)
 
 
 def pin_commit(url: str) -> str:

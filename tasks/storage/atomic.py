@@ -124,7 +124,10 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     remote, sent = remote_of(path), set[str]()
     try:
         yield partial
+        mode = partial.stat().st_mode & 0o666  # some libraries write files that only their owner may read
         for file in tree_files(partial):
+            if file.stat().st_mode & 0o777 != mode:
+                file.chmod(mode)
             _sync(file)
         if remote is not None:
             sent = remote.upload_folder(partial, path)

@@ -17,6 +17,9 @@ from fineweb_mask.tasks.storage.remote.copies import ensure_local, local_copies,
 from fineweb_mask.tasks.workspace.references import TAGGED, StageFile, StageKey, digest, file_digest
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
+PROVENANCE = "provenance.json"
+"""The manifest of a dataset, or of its export."""
+
 SMALL_BYTES = 2**18
 """Files at a URL up to this size are compared by content, although they have to be downloaded."""
 
@@ -95,6 +98,12 @@ def read_manifest(path: Path) -> Manifest | None:
             return manifest if manifest.checksum in ("", _checksum(text)) else None
         except (OSError, ValueError):
             return None
+
+
+def is_product(folder: Path, stage: str) -> bool:
+    """Return whether a folder is a dataset or an export: what a stage wrote, with its manifest."""
+    manifest = read_manifest(folder / PROVENANCE)
+    return manifest is not None and manifest.key.stage == stage
 
 
 def is_whole(path: Path, manifest: Manifest, *, download: bool = False, by_size: bool = False) -> bool:

@@ -298,16 +298,15 @@ class Workspace:
                 f"workspace: {self.root} holds a question mark or a backslash, and DuckDB keeps no database at such a "
                 "path: choose another folder"
             )
+        if is_workspace(self.root):
+            return
         try:
-            if (self.root / MARKER).is_file():
-                return
             names = [path.name for path in self.root.iterdir()]
-            record = (self.root / LAST_RUN).read_bytes() if LAST_RUN in names else b""
         except FileNotFoundError:
             return
         except OSError as error:
             raise _unusable(self.root, error) from error
-        if not _is_record(record) and not any(self.root.glob(f"documents/**/*.{TAG}.parquet")):
+        if not any(self.root.glob(f"documents/**/*.{TAG}.parquet")):
             self._refuse(names)
 
     def _refuse(self, names: Iterable[str]) -> None:
@@ -324,6 +323,13 @@ class Workspace:
         """Raise `RemoteError` if the workspace is at a URL that cannot be listed."""
         if self._remote is not None:
             self._remote.store.list_files(LAST_RUN)
+
+
+def is_workspace(folder: Path) -> bool:
+    """Return whether a run has used a folder of this machine as its workspace: its marker or its record is there."""
+    with suppress(OSError):
+        return (folder / MARKER).is_file() or _is_record((folder / LAST_RUN).read_bytes())
+    return False
 
 
 def remove_partial_files(found: Iterable[Path]) -> None:

@@ -177,7 +177,7 @@ def test_tune_writes_a_recipe_that_runs(contest, service, tmp_path):
     assert {"tune", "tune-table"} <= artifacts(service, "tune").keys()
     again = CliRunner().invoke(app, command, env=ENVIRONMENT_DEFAULTS)
     assert again.exit_code == WRONG_USAGE
-    assert "exists: name another file, or add --force" in again.stderr
+    assert "exists: add --force to replace it" in again.stderr
     assert tuned.read_text(encoding="utf-8") == text
 
 

@@ -4,11 +4,14 @@ import io
 import json
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
+from random import Random
 
 import httpx
 import numpy as np
@@ -101,7 +104,11 @@ class Served:
 
     def __init__(self, workspace: Path) -> None:
         command = ["-m", "fineweb_mask.flows.cli", "explore", str(workspace), "--no-open", "--port", "5955"]
-        self.process = subprocess.Popen([sys.executable, *command], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        self.errors = workspace.with_name("errors")
+        with self.errors.open("w") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, *command], cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True
+            )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         self.url = line.split()[1]
@@ -151,6 +158,20 @@ def test_it_answers_with_files_only_and_only_under_its_own_name(served: Served):
     table = httpx.get(f"{served.url}data/dataset.parquet")
     assert pq.read_table(io.BytesIO(table.content)).num_rows == 1892
     assert httpx.get(f"{served.url}data/dataset.parquet", headers={"Host": "evil.example"}).status_code == 400
+    port = int(served.url.split("/")[2].rpartition(":")[2])
+    for path in ("", "data/dataset.parquet", "data/metadata.json", "wrong/data/dataset.parquet"):  # without the token
+        assert httpx.get(f"http://127.0.0.1:{port}/{path}").status_code == 404
+    for asked in (
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "script"},
+        {"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "cors", "Sec-Fetch-Dest": "empty"},
+        {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "iframe"},
+    ):
+        assert httpx.get(f"{served.url}data/dataset.parquet", headers=asked).status_code == 403
+    link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+    opened = httpx.get(served.url, headers=link)
+    assert (opened.status_code, opened.headers["referrer-policy"]) == (200, "no-referrer")
     query = {"type": "exec", "sql": "DROP TABLE dataset"}
     for path in ("data/query", "data/selection", "data/cache/x", "data/dataset.parquet"):
         assert httpx.post(f"{served.url}{path}", json=query).status_code == 405
@@ -158,6 +179,50 @@ def test_it_answers_with_files_only_and_only_under_its_own_name(served: Served):
     for path in ("%2e%2e/manifest.json", "assets/%2e%2e/%2e%2e/%2e%2e/__init__.py", "data/manifest.json"):
         assert httpx.get(f"{served.url}{path}").status_code == 404
     assert "access-control-allow-origin" not in table.headers
+
+
+def malformed(random: Random, path: str) -> bytes:
+    """Return a request that no browser sends."""
+    start = random.choice(["GET", "GET", "GET", "POST", "HEAD", "OPTIONS", "PUT", "\xff"])
+    below = ["", "%00", "%ff%fe", "..%2f..%2f", "data/query?query={", "x" * 9_000, "data/metadata.json?[=%", "//", "\\"]
+    headers = [
+        "Range: bytes=9-1,-,x",
+        "Range: bytes=" + "0-1," * 500,
+        "Content-Length: -1",
+        "Content-Length: 99999",
+        "Transfer-Encoding: chunked",
+        "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: x",
+        "Origin: \x00",
+        "If-Modified-Since: never",
+        "Cookie: " + "y" * 70_000,
+        ": ",
+    ]
+    lines = [f"{start} {path}{random.choice(below)} HTTP/{random.choice(['1.1', '1.1', '1.1', '1.1', '9'])}"]
+    lines += ["Host: 127.0.0.1", *random.sample(headers, random.randint(0, 2))]
+    body = random.choice(["", "{", '{"sql": "DROP TABLE dataset", "type": "exec"}', "\x00" * 100])
+    content = ("\r\n".join(lines) + "\r\n\r\n" + body).encode("latin-1")
+    for _ in range(random.choice([0, 0, 0, 0, 1, 20])):
+        place = random.randrange(len(content))
+        content = content[:place] + random.randbytes(1) + content[place + 1 :]
+    return content
+
+
+@needs_page
+@pytest.mark.parametrize("requests", [400, pytest.param(10_000, marks=pytest.mark.long)])
+def test_malformed_requests_end_neither_it_nor_its_silence(served: Served, requests: int):
+    address = served.url.split("/")
+    host, _, port = address[2].rpartition(":")
+    random = Random(0)
+    for _ in range(requests):
+        with socket.create_connection((host, int(port)), timeout=10) as sent:
+            sent.sendall(malformed(random, random.choice(["/", f"/{address[3]}/"])))
+            sent.shutdown(socket.SHUT_WR)
+            sent.settimeout(5)
+            with suppress(OSError):
+                answer = sent.recv(64)
+                assert not answer or int(answer.split()[1]) < 500
+    assert httpx.get(f"{served.url}data/metadata.json").status_code == 200
+    assert served.errors.read_text() == ""
 
 
 @needs_page
@@ -179,7 +244,7 @@ def test_it_is_written_as_a_folder(workspace: Path, tmp_path: Path):
         app, ["explore", str(workspace), "--documents", "200", "--export", str(tmp_path / "map")]
     )
     assert again.exit_code == 2
-    assert "is not empty" in again.stderr
+    assert "holds something else than the command writes" in again.stderr
 
 
 @needs_page

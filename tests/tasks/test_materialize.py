@@ -15,8 +15,9 @@ import pytest
 
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.schemas import FINEWEB
-from fineweb_mask.tasks.dataset.output import Output, OutputError
+from fineweb_mask.tasks.dataset.output import Output
 from fineweb_mask.tasks.dataset.writers import ParquetParts
+from fineweb_mask.tasks.outputs import OutputError
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.storage.parquet import DamagedFileError
 from fineweb_mask.tasks.workspace.references import digest, file_digest

@@ -76,7 +76,7 @@ def export(
         check_format(settings, "--format")
         found = find_dataset(dataset)
         folder = _folder(dataset, found.url, settings.folder, output)
-        check_folder(folder)
+        check_folder(folder, "--output", found.url)
         job = ExportJob(
             root=str(folder.absolute().parent),
             dataset=read_provenance(found).content,
@@ -116,6 +116,7 @@ def _folder(dataset: str, url: str, name: str, output: str | None) -> Path:
     """Return where to write: what was asked for, or a place in the workspace or beside the dataset."""
     from fineweb_mask.models.errors import SettingsError
     from fineweb_mask.models.urls import is_url
+    from fineweb_mask.tasks.workspace.workspace import is_workspace
 
     if output is not None:
         if is_url(output):
@@ -123,6 +124,8 @@ def _folder(dataset: str, url: str, name: str, output: str | None) -> Path:
         return Path(output)
     if is_url(dataset):
         raise SettingsError(f"--output: {dataset} is a URL: name a folder of this machine for the files")
-    if Path(url).absolute() != (place := Path(dataset).absolute()):  # the dataset of the workspace there
-        return Path(dataset) / "exports" / name
-    return place.with_name(f"{place.name}-{name}")
+    place = Path(dataset)
+    around = place.parent if Path(url).absolute() == place.absolute() else place
+    if around == place or is_workspace(around):
+        return around / "exports" / name
+    return place.absolute().with_name(f"{place.name}-{name}")

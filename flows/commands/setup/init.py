@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 import yaml
 
-from fineweb_mask.flows.commands._common import exit_on_error
-from fineweb_mask.flows.display.terminal import echo, size_text
-from fineweb_mask.flows.recipe import PACKAGED, RecipeError
+from fineweb_mask.flows.commands._common import Force, exit_on_error
+from fineweb_mask.flows.display.terminal import echo, size_text, visible
+from fineweb_mask.flows.recipe import PACKAGED
 from fineweb_mask.models.urls import is_url
 
 if TYPE_CHECKING:
@@ -23,21 +23,21 @@ def init(
     source: Annotated[str, typer.Argument(help="File, folder, glob or URL of Parquet or JSON Lines.")],
     *,
     output: Annotated[Path, typer.Option("--output", "-o", help="Recipe to write.")] = Path("recipe.yaml"),
-    force: Annotated[bool, typer.Option("--force", help="Replace a recipe that is there.")] = False,
+    force: Force = False,
 ) -> None:
     """Look at a source, write a recipe for it, and say what was assumed and what to run next.
 
     Example: fineweb-mask init my_corpus/ --output my_corpus.yaml
     """
+    from fineweb_mask.tasks.outputs import check_output
     from fineweb_mask.tasks.source.first_rows import describe
+    from fineweb_mask.tasks.storage.atomic import atomic_write
 
     with exit_on_error(as_json=False):
-        if output.exists() and not force:
-            raise RecipeError(f"{output} exists: add --force to replace it, or choose another --output")
+        check_output(output, "--output", [source], replaces=force)
         found = describe(source)
-        text = recipe_for(source, found, output)
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(text, encoding="utf-8")
+        with atomic_write(output) as partial:
+            partial.write_text(recipe_for(source, found, output), encoding="utf-8")
     for line in (*said_of(found), "", f"wrote {output}; next:", f"  fineweb-mask run {output}"):
         echo(line)
 
@@ -99,7 +99,7 @@ def _languages(found: "Described") -> list[str]:
         return []
     name, share = found.languages[0]
     if share >= ONE_LANGUAGE:
-        return [f"  languages: [{_yaml(name)}] # {share:.0%} of the rows; leave it out to keep all"]
+        return [f"  languages: {_yaml([name])} # {share:.0%} of the rows; leave it out to keep all"]
     return ["  # languages: [en] # keep only these"]
 
 
@@ -119,9 +119,11 @@ def _scorers(found: "Described") -> list[str]:
     ]
     if best.missing:
         lines.append(f"      missing: {best.least:g} # of the {best.missing:.0%} of the rows that have no number")
-    return lines + [f"    # also there: {score.name} ({score.least:g} to {score.most:g})" for score in others]
+    return lines + [f"    # also there: {visible(score.name)} ({score.least:g} to {score.most:g})" for score in others]
 
 
-def _yaml(value: str) -> str:
-    """Return a text as YAML, in quotes where it needs some."""
-    return yaml.safe_dump(value, allow_unicode=True, width=10_000).removesuffix("\n").removesuffix("\n...").strip()
+def _yaml(value: str | list[str]) -> str:
+    """Return a text or a list as YAML in one line, in quotes where it needs some."""
+    style = None if "".join(value).isprintable() else '"'
+    text = yaml.safe_dump(value, allow_unicode=True, width=float("inf"), default_flow_style=True, default_style=style)
+    return text.removesuffix("\n").removesuffix("\n...").strip()

@@ -3,6 +3,7 @@
 A rule is saved as one safetensors file.
 """
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import load, save
 from torch import Tensor
 
 from fineweb_mask.models.errors import DataError
@@ -221,8 +222,10 @@ def linear_gains(
     return gains
 
 
-FORMAT = "fineweb-mask rule 1"
+FORMAT = "fineweb-mask rule 2"
 """What the file's metadata say it is."""
+CHECKSUM = "checksum"
+UNKNOWN = "0" * 64  # in the place of the checksum in the bytes that it is of
 
 
 class RuleFileError(DataError):
@@ -239,14 +242,17 @@ class SavedRule(NamedTuple):
 def save_rule(path: Path, rule: Rule, notes: Mapping[str, Any]) -> None:
     """Write a rule, and notes on where it comes from, which JSON can hold.
 
-    Numbers are tensors of the file; names are in its metadata.
+    Numbers are tensors of the file; names are in its metadata, with the SHA-256 of all else.
     """
     arrays = flat(rule.arrays())
     names = {name: array for name, array in arrays.items() if array.dtype.kind in "SU"}
     numbers = {name: np.ascontiguousarray(array) for name, array in arrays.items() if name not in names}
     kinds = {name: [array.dtype.str, array.tolist()] for name, array in names.items()}
     text = json.dumps(kinds, default=bytes.decode)
-    save_file(numbers, path, metadata={"format": FORMAT, "names": text, "notes": json.dumps(dict(notes))})
+    metadata = {"format": FORMAT, "names": text, "notes": json.dumps(dict(notes)), CHECKSUM: UNKNOWN}
+    content = save(numbers, metadata)
+    checksum = hashlib.sha256(content).hexdigest()
+    path.write_bytes(content.replace(UNKNOWN.encode(), checksum.encode(), 1))
 
 
 def load_rule(path: Path, device: torch.device) -> SavedRule:
@@ -255,16 +261,20 @@ def load_rule(path: Path, device: torch.device) -> SavedRule:
     Raises
     ------
     RuleFileError
-        If the file cannot be read, or holds none.
+        If the file cannot be read, holds none, or is not as it was written.
     """
     try:
+        content = path.read_bytes()
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
     except (OSError, SafetensorError) as error:
         raise RuleFileError(f"{path} cannot be read as a rule: {error}") from error
     if metadata.get("format") != FORMAT:
-        raise RuleFileError(f"{path} holds no rule: write one with `fineweb-mask rule export`")
+        raise RuleFileError(f"{path} holds no rule of this version: write one with `fineweb-mask rule export`")
+    checksum = metadata.get(CHECKSUM, UNKNOWN)
+    if hashlib.sha256(content.replace(checksum.encode(), UNKNOWN.encode(), 1)).hexdigest() != checksum:
+        raise RuleFileError(f"{path} is damaged: copy it again, or write it with `fineweb-mask rule export`")
+    arrays = load(content)
     for name, (kind, values) in json.loads(metadata["names"]).items():
         arrays[name] = np.array(values, dtype=np.str_).astype(np.dtype(kind)) if values else np.empty(0, dtype=kind)
     return SavedRule(Rule.of_arrays(nested(arrays), device), json.loads(metadata["notes"]))

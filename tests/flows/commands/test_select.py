@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
 
 def test_select_takes_the_options_of_the_paper_s_script(call, tmp_path):
@@ -16,29 +15,14 @@ def test_select_takes_the_options_of_the_paper_s_script(call, tmp_path):
     script = "--device cpu --n_epochs 50 --partial 0.2 --max_lr 10 --min_lr 1 --n_rollout 16 --init quality --lamb 0.5"
     files = ("--input", str(tmp_path / "in.parquet"), "--output", str(tmp_path / "out.parquet"))
     for algorithm in ("DiSF", "Facility", "Pair_simi"):
-        arguments = (*files, *script.split(), "--select_ratio", "0.3", "--algorithm", algorithm, "--json")
+        arguments = (*files, *script.split(), "--select_ratio", "0.3", "--algorithm", algorithm, "--json", "--force")
         finished = call("select", *arguments)
         assert finished.returncode == 0, finished.stderr
         assert json.loads(finished.stdout.splitlines()[-1])["selected"] == 60
         assert pq.read_table(tmp_path / "out.parquet").num_rows == 60
-    finished = call("select", *files, "--solver", "mean_field", "--algorithm", "Pair_simi", "--json")
+    finished = call("select", *files, "--solver", "mean_field", "--algorithm", "Pair_simi", "--json", "--force")
     result = json.loads(finished.stdout.splitlines()[-1])
     assert result["random_objective"] < result["objective"] <= result["upper_bound"]
     wrong = call("select", *files, "--lamb", "2")
     assert wrong.returncode == 2
     assert "lamb" in wrong.stderr
-
-
-@pytest.mark.parametrize("name", ["in.parquet", "../here/in.parquet", "link", "hard"])
-def test_the_vectors_are_not_replaced_by_what_is_selected(invoke, tmp_path, name):
-    folder = tmp_path / "here"
-    folder.mkdir()
-    source = folder / "in.parquet"
-    pq.write_table(pa.table({"chunk_id": [1], "quality_score": [0.5], "feature_arr": [[1.0]]}), source)
-    before = source.read_bytes()
-    (folder / "link").symlink_to(source)
-    (folder / "hard").hardlink_to(source)
-    done = invoke("select", "--input", source, "--output", folder / name)
-    assert done.exit_code == 2
-    assert "is the file of --input, and would be replaced" in done.stderr
-    assert source.read_bytes() == before

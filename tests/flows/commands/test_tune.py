@@ -26,15 +26,6 @@ def test_wrong_options_end_with_2_before_any_work(invoke, recipe, tmp_path, opti
     assert list(tmp_path.iterdir()) == [recipe]
 
 
-def test_an_existing_file_is_kept(invoke, recipe, tmp_path):
-    kept = tmp_path / "kept.yaml"
-    kept.write_text("mine")
-    done = invoke("tune", recipe, "--output", str(kept))
-    assert done.exit_code == 2
-    assert "exists: name another file, or add --force" in done.stderr
-    assert kept.read_text() == "mine"
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -65,6 +56,9 @@ def test_the_recipe_has_the_best_trial_and_says_what_was_gained(tmp_path):
     assert text.splitlines()[2] == "# Few tokens."
     written = tmp_path / "tuned.yaml"
     written.write_text(text)
+    hostile = "x\nworkspace: /etc"
+    again = found.model_copy(update={"sets": [hostile], "final": {"sets": {hostile: measured}}})
+    assert len(recipe_text(settings, again).splitlines()) == len(text.splitlines())
     selection = load_recipe(written).selection
     assert (selection.lamb, selection.metrics, selection.budget_by) == (0.31, {"facility": 0.7, "disf": 0.3}, "tokens")
     assert yaml.safe_load(text)["selection"]["select_ratio"] == settings.selection.select_ratio

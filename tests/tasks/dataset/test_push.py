@@ -13,10 +13,10 @@ import pytest
 from typer.testing import CliRunner
 
 from fineweb_mask.flows.cli import app
-from fineweb_mask.tasks.dataset.output import PROVENANCE, write_record
+from fineweb_mask.tasks.dataset.output import write_record
 from fineweb_mask.tasks.dataset.push import planned
 from fineweb_mask.tasks.storage.atomic import tree_files
-from fineweb_mask.tasks.workspace.manifest import is_whole, read_manifest
+from fineweb_mask.tasks.workspace.manifest import PROVENANCE, is_whole, read_manifest
 from tests.tasks.hub_server import HubServer
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from fineweb_mask.tasks.dataset.output import CARD, PROVENANCE, write_record
+from fineweb_mask.tasks.dataset.output import CARD, write_record
 from fineweb_mask.tasks.dataset.verify import (
     Verification,
     VerifyError,
@@ -26,7 +26,7 @@ from fineweb_mask.tasks.dataset.verify import (
 )
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.storage.remote import retries
-from fineweb_mask.tasks.workspace.manifest import read_manifest
+from fineweb_mask.tasks.workspace.manifest import PROVENANCE, read_manifest
 from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.conftest import HOSTILE_DUMPS

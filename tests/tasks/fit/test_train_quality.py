@@ -28,6 +28,7 @@ from fineweb_mask.tasks.fit.train_quality import (
     unique,
 )
 from fineweb_mask.tasks.inference.model_files import ModelNotFoundError
+from fineweb_mask.tasks.outputs import OutputError
 from fineweb_mask.tasks.source.labels import Labelled, LabelsError
 
 GOOD, BAD = "theorem proof integer lemma careful".split(), "casino pills cheap bonus click".split()
@@ -229,8 +230,37 @@ def test_the_output_must_be_a_model_s_name(settings, tmp_path):
     with pytest.raises(LabelsError, match=r"must end in \.bin, received 'model'"):
         TrainQualityJob.of(tmp_path / "model", settings)
     (tmp_path / "folder.bin").mkdir()
-    with pytest.raises(LabelsError, match="is a folder: name a file in it"):
+    with pytest.raises(OutputError, match="is a folder or a device: name a file"):
         TrainQualityJob.of(tmp_path / "folder.bin", settings)
+
+
+@pytest.mark.parametrize("suffix", [".bin", ".metrics.json", ".reliability.png", ".manifest.json"])
+def test_files_that_no_training_wrote_are_kept(settings, output, suffix):
+    output.parent.mkdir(parents=True)
+    mine = output.with_suffix(suffix)
+    mine.write_text("mine")
+    with pytest.raises(OutputError, match=rf"{suffix} exists: add --force to replace it"):
+        TrainQualityJob.of(output, settings)
+    assert mine.read_text() == "mine"
+    train_quality(TrainQualityJob.of(output, settings, force=True))
+    TrainQualityJob.of(output, settings)
+    mine.write_text("mine again")
+    if suffix != ".manifest.json":
+        with pytest.raises(OutputError, match=rf"{suffix} exists"):
+            TrainQualityJob.of(output, settings.model_copy(update={"split_seed": 1}))
+
+
+def test_a_training_that_is_killed_while_its_files_are_put_in_place_is_begun_again(settings, output, monkeypatch):
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fineweb_mask.tasks.fit.train_quality.write_manifest", killed)
+    with pytest.raises(KeyboardInterrupt):
+        train_quality(TrainQualityJob.of(output, settings))
+    assert output.is_file()
+    monkeypatch.undo()
+    assert not train_quality(TrainQualityJob.of(output, settings)).cached
+    assert [path.name for path in output.parent.iterdir() if path.name.startswith(".")] == []
 
 
 def test_autotune_finds_a_model(settings, output):

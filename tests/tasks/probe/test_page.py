@@ -1,6 +1,7 @@
 """The page of the probe: its numbers against plain references."""
 
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from fineweb_mask.tasks.probe.page import (
     OWN_DISTRIBUTION,
     ProbeJob,
     _finding,
+    _page,
     write_probe_page,
 )
 from fineweb_mask.tasks.probe.training import read_bits
@@ -100,6 +102,17 @@ def test_each_set_has_its_finding_in_a_sentence(written: Any, verdict: str, expe
     one = {"arm": "random", "other": "best", "difference": 0.125, "low": 0.1, "high": 0.15, "visible": 0.07}
     told = metrics | {"baseline": "random", "comparisons": {"theirs": [one | {"verdict": verdict, "adjusted": 0.01}]}}
     assert _finding(told, "theirs").startswith(expected)
+
+
+def test_hostile_names_of_groups_are_text_on_the_page(probed: Any, written: Any) -> None:
+    job, metrics = written
+    attack = "<img src=x onerror=alert(1)> | `a` </script><script>alert(1)</script> [l](javascript:alert(1))"
+    page = _page(job, json.loads(json.dumps(metrics).replace('"sea"', json.dumps(attack))))
+    text = page.html()
+    assert "&lt;img src=x onerror=alert(1)&gt;" in text
+    assert "<img src=x" not in text
+    assert "<script>alert" not in text
+    assert "[l](" not in re.sub(r"(?<!\\)`[^`]*`", "", page.markdown())  # without code, which is not obeyed
 
 
 def test_no_verdict_comes_from_one_seed(probed: Any, written: Any) -> None:

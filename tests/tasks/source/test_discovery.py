@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fineweb_mask.tasks.source import discovery
-from fineweb_mask.tasks.source.discovery import MOST_NAME_BYTES, SourceError, check_apart, discover
+from fineweb_mask.tasks.source.discovery import MOST_NAME_BYTES, SourceError, discover
 from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.workspace.job import BadShardError
 from tests.conftest import Bucket
@@ -151,46 +151,3 @@ def test_a_listing_that_takes_long_is_told(
     discover(settings(tmp_path))
     [message] = caplog.messages
     assert message.startswith(f"listing the files of {tmp_path}; ")
-
-
-def test_all_files_of_the_machine_are_no_source_beside_a_workspace(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="overlap"):
-        check_apart("/", {"workspace": str(tmp_path)})
-
-
-def apart(source: Path | str, **written: Path | str) -> None:
-    check_apart(str(source), {name: str(folder) for name, folder in written.items()}, discover(settings(source)))
-
-
-@pytest.mark.parametrize("pattern", ["", "/", "/**/*.parquet"])
-def test_what_is_written_below_the_source_is_refused_before_it_is_there(tmp_path: Path, pattern: str) -> None:
-    touch(tmp_path, "corpus/a.parquet", "corpus/sub/b.parquet")
-    (tmp_path / "link").symlink_to(tmp_path / "corpus")
-    for inside in ("corpus", "corpus/ws", "link/sub/ws"):
-        with pytest.raises(SourceError, match=r"^workspace: .*overlap .*would be read as documents"):
-            apart(f"{tmp_path}/corpus{pattern}", workspace=tmp_path / inside)
-        with pytest.raises(SourceError, match=r"^materialize.output: "):
-            apart(f"{tmp_path}/link{pattern}", workspace=tmp_path / "ws", **{"materialize.output": tmp_path / inside})
-
-
-def test_a_source_inside_of_a_workspace_is_refused(tmp_path: Path) -> None:
-    touch(tmp_path, "ws/corpus/a.parquet")
-    for source in ("ws/corpus", "ws/corpus/a.parquet", "ws/corpus/*.parquet", "*/corpus/a.*"):
-        with pytest.raises(SourceError, match=r"^workspace: "):
-            apart(tmp_path / source, workspace=tmp_path / "ws")
-
-
-@pytest.mark.parametrize("source", ["corpus", "corpus/*.parquet", "corpus/a.parquet", "c*/*.parquet"])
-def test_what_the_source_does_not_find_may_be_beside_it(tmp_path: Path, source: str) -> None:
-    touch(tmp_path, "corpus/a.parquet", "corpus2/documents/b.parquet")
-    apart(tmp_path / source, workspace=tmp_path / "corpus2")
-    apart(tmp_path / source, workspace=tmp_path / "corpus" / ".ws" / "deep")
-    if source != "corpus":
-        apart(tmp_path / source, workspace=tmp_path / "corpus" / "ws")
-
-
-def test_a_workspace_below_a_source_at_a_url_is_refused(bucket: Bucket) -> None:
-    bucket.write("corpus/a.parquet", b"x")
-    apart(f"{bucket.url}/corpus", workspace=f"{bucket.url}/corpus2")
-    with pytest.raises(SourceError, match=r"^workspace: "):
-        apart(f"{bucket.url}/corpus/", workspace=f"{bucket.url}/corpus/ws")

@@ -3,11 +3,14 @@
 import errno
 import os
 import re
+import stat
 from pathlib import Path
 
 import duckdb
+import numpy as np
 import pytest
 from safetensors import SafetensorError
+from safetensors.numpy import save_file
 
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.tasks.storage.atomic import (
@@ -50,6 +53,16 @@ def test_atomic_folder_replaces_the_folder_and_keeps_it_on_error(tmp_path: Path)
         fail_after((partial / "three").write_text("half"))
     assert [file.name for file in tree_files(tmp_path)] == ["two"]
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_files_of_a_folder_have_the_mode_of_other_files(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        with atomic_folder(tmp_path / "folder") as partial:
+            save_file({"a": np.ones(3)}, partial / "model.safetensors")  # readable by its owner only
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "folder" / "model.safetensors").stat().st_mode) == 0o640
 
 
 def test_nothing_is_written_in_a_folder_that_was_moved_away(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The search over a workspace: trials judged on one half, shown on the other; what a recipe takes of it."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.source.discovery import find_files
-from fineweb_mask.tasks.witness.tune import OWN, TUNED, Trial, TuneJob, _Search, changed, tune
+from fineweb_mask.tasks.witness.tune import OWN, TUNED, Trial, TuneJob, _page, _Search, changed, tune
 
 TRIALS = 7
 
@@ -64,6 +65,21 @@ def test_the_page_says_what_was_tried(job: TuneJob, found: Any) -> None:
     assert "partly luck" in text
     assert json.loads((job.folder / "metrics.json").read_text())["best"] == found.details["best"]
     assert tune(job).cached
+
+
+def test_hostile_names_are_text_on_the_page(found: Any) -> None:
+    attack = "<img src=x onerror=alert(1)> | `a` </script><script>alert(1)</script> [l](javascript:alert(1))"
+    details = json.loads(json.dumps(found.details).replace('"pool"', json.dumps(attack)))
+    details["best"]["shares"] = details["trials"][1]["shares"] = {attack: 1.0}  # a group's name, of the corpus
+    page = _page(details)
+    text = page.html()
+    assert text.count("&lt;img src=x onerror=alert(1)&gt;") > 3
+    assert "<img src=x" not in text
+    assert "<script>alert" not in text
+    markup = re.sub(r"(?<!\\)`[^`]*`", "", page.markdown())  # without code, which is not obeyed
+    assert "<img" not in markup.replace(r"\<img", "")
+    assert "[l](" not in markup
+    assert all("/" not in figure.name for figure in page.figures)
 
 
 def test_no_trial_begins_after_the_time(job: TuneJob) -> None:

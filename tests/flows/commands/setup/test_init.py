@@ -61,6 +61,16 @@ def test_a_recipe_that_is_there_is_not_replaced_unless_asked_for() -> None:
     assert load_recipe("deeper/own.yaml").workspace == "workspaces/own"
 
 
+def test_names_in_a_hostile_file_are_no_part_of_the_recipe() -> None:
+    attack = "x'\"]: #\u2028\x85\nworkspace: /etc\nworkspace: /tmp"
+    scores = {f"{attack} {name}score": [float(row) for row in range(100)] for name in "ab"}
+    init(corpus(**scores, language=[attack + ", b" * 4_000] * 100))
+    recipe = load_recipe("recipe.yaml")
+    assert recipe.workspace == "workspaces/recipe"
+    assert recipe.ingest.languages == [attack + ", b" * 4_000]
+    assert recipe.quality.scorers[0].column.startswith(attack)
+
+
 def test_a_source_that_does_not_exist_is_named() -> None:
     assert "source.path: 'nowhere' does not exist" in init("nowhere", code=2)
     assert not Path("recipe.yaml").exists()

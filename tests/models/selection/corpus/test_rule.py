@@ -109,5 +109,32 @@ def test_a_file_that_holds_no_rule_is_refused(tmp_path):
     with pytest.raises(RuleFileError, match="cannot be read as a rule"):
         load_rule(path, CPU)
     save_file({"a": np.ones(3)}, path)
-    with pytest.raises(RuleFileError, match="holds no rule: write one with `fineweb-mask rule export`"):
+    with pytest.raises(RuleFileError, match="holds no rule of this version: write one with `fineweb-mask rule export`"):
         load_rule(path, CPU)
+
+
+def test_a_changed_byte_anywhere_is_an_error_in_one_line(documents, tmp_path):
+    small = documents._replace(vectors=documents.vectors[:, :3])
+    rule = select_corpus(lambda: [small], SelectionSettings(metrics="pairwise")).rule
+    path = tmp_path / "rule.safetensors"
+    save_rule(path, rule, {"models": "a"})
+    whole = path.read_bytes()
+    assert len(whole) < 4_000
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
+        with pytest.raises(RuleFileError, match=r"is damaged|cannot be read as a rule|holds no rule") as error:
+            load_rule(path, CPU)
+        assert "\n" not in str(error.value)
+    for end in (0, 7, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:end])
+        with pytest.raises(RuleFileError):
+            load_rule(path, CPU)
+    path.write_bytes(whole)
+    load_rule(path, CPU)
+
+
+def test_a_rule_has_the_mode_of_other_files(documents, tmp_path):
+    rule = select_corpus(lambda: [documents], SelectionSettings(metrics="pairwise")).rule
+    save_rule(tmp_path / "rule.safetensors", rule, {})
+    (tmp_path / "other").touch()
+    assert (tmp_path / "rule.safetensors").stat().st_mode == (tmp_path / "other").stat().st_mode

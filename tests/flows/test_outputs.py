@@ -1,0 +1,213 @@
+"""Whatever a command writes to is checked before any work: a new command is in these tables, or a test fails."""
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_type_hints
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from fineweb_mask.flows.cli import app
+from fineweb_mask.flows.commands._common import WRONG_USAGE
+from fineweb_mask.flows.recipe import load_recipe
+from fineweb_mask.tasks.workspace.manifest import PROVENANCE, write_manifest
+from fineweb_mask.tasks.workspace.references import StageKey
+from fineweb_mask.tasks.workspace.workspace import Workspace
+
+FILES = {  # command: what it takes to be called, with what it reads in braces
+    "init --output": "{corpus} --output",
+    "select --output": "--input {vectors} --output",
+    "sql --output": "{workspace} 'SELECT 1' --format csv --output",
+    "tune --output": "{recipe} --target {targets} --output",
+    "train-quality --output": "--input {labels} --output",
+    "rule export --output": "{workspace} --output",
+    "rule apply --output": "{rule} {targets} --workspace {workspace} --output",
+}
+FOLDERS = {
+    "export --output": "{workspace} --format parquet --output",
+    "explore --export": "{workspace} --export",
+    "run --workspace": "{recipe} --workspace",
+    "run --set": "{recipe} --set materialize.output=",
+    "compare --workspace": "{recipe} --workspace",
+    "sweep --workspace": "{recipe} --workspace",
+    "tune --workspace": "{recipe} --output {new} --workspace",
+    "probe --workspace": "{recipe} --workspace",
+    "score-weights --workspace": "{recipe} --workspace",
+    "group-shares --workspace": "{recipe} --set selection.groups.column=score --workspace",
+}
+LOST = "is in the (workspace|dataset)|overlap|is not a workspace|is read, too"
+READ_ONLY = {  # places that are read, or changed as what they are, and settings that name no place
+    *(f"{name} workspace" for name in ("report", "explore", "status", "gc", "push", "sql", "rule export")),
+    *(f"{name} recipe" for name in ("run", "sweep", "compare", "tune", "probe", "score-weights", "group-shares")),
+    *(
+        f"{name} --set"
+        for name in ("sweep", "compare", "tune", "probe", "score-weights", "group-shares", "train-quality")
+    ),
+    *(f"{name} --label-column" for name in ("compare", "train-quality")),
+    *(f"select --{name}-column" for name in ("id", "quality", "feature", "token")),
+    *(f"train-quality --{name}-column" for name in ("text", "score")),
+    *("verify dataset", "export dataset", "init source", "rule apply source", "rule apply rule_file"),
+    *("rule apply --workspace", "select --input", "train-quality --input", "train-quality --teacher-model"),
+    *(f"{name} --target" for name in ("tune", "score-weights", "group-shares")),
+    *("gc --recipe", "probe --heldout", "probe --benchmarks"),
+    *(
+        "probe --tokenizer",
+        "probe --tasks-folder",
+        "export --tokenizer",
+        "explore --against",
+        "push repository",
+        "doctor paths",
+    ),
+}
+"""The rest of the parameters that take a text or a path are of `OTHER`."""
+OTHER = re.compile(
+    r"--(format|json|open|solver|algorithm|device|init|normalize|seed|select_ratio|lamb|selectors|arms|budget-by|by|"
+    r"map|refit|refresh|only|shards|preset|tasks|tokens|teacher|positive|set|end-token|memory-limit|revision)|"
+    r"query|section"
+)
+
+
+def parameters(group: TyperGroup, before: str = "") -> Iterator[str]:
+    """Every parameter of every command that takes a text or a path."""
+    for name, command in group.commands.items():
+        if isinstance(command, TyperGroup):
+            yield from parameters(command, f"{before}{name} ")
+            continue
+        types = get_type_hints(command.callback)
+        for one in command.params:
+            if re.search(r"\b(str|Path)\b", str(types[one.name])):
+                yield f"{before}{name} {one.opts[0]}"
+
+
+def test_every_place_that_a_command_takes_is_known() -> None:
+    found = set(parameters(get_command(app)))
+    known = {*FILES, *FOLDERS, *READ_ONLY}
+    assert known - found == set()
+    assert {name for name in found - known if not OTHER.fullmatch(name.rpartition(" ")[2])} == set()
+
+
+@pytest.fixture
+def read(tmp_path: Path, recipe: Path) -> dict[str, Path]:
+    """What commands read, and a workspace of someone's run."""
+    (tmp_path / "corpus").mkdir()
+    rows = [{"id": str(row), "text": f"page {row} of an atlas " * 20, "score": float(row % 6)} for row in range(40)]
+    for name in ("corpus/a", "targets", "labels"):
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / f"{name}.parquet")
+    vectors = pa.table({"chunk_id": [1, 2], "quality_score": [0.5, 0.1], "feature_arr": [[1.0, 0.0], [0.0, 1.0]]})
+    pq.write_table(vectors, tmp_path / "vectors.parquet")
+    (tmp_path / "rule.safetensors").write_bytes(b"a rule")
+    with Workspace(tmp_path / "workspace").in_use() as used:
+        for name in ("documents/a.parquet", "dataset/README.md"):
+            (used.root / name).parent.mkdir()
+            (used.root / name).write_text("of a run")
+    key = StageKey(stage="materialize", version=1, settings="s", inputs="i")
+    write_manifest(used.dataset / PROVENANCE, key, [used.dataset / "README.md"], {"rows": 0})
+    (used.root / ".lock").unlink()  # a check that runs may lock it again
+    scorers = [{"kind": "column", "name": name, "column": "score"} for name in "ab"]
+    settings = load_recipe(recipe, {"source": {"path": str(tmp_path / "corpus")}, "quality": {"scorers": scorers}})
+    recipe.write_text(settings.model_dump_json(exclude_unset=True))
+    names = ("corpus", "targets.parquet", "labels.parquet", "vectors.parquet", "rule.safetensors", "recipe.yaml", "new")
+    return {name.partition(".")[0]: tmp_path / name for name in (*names, "workspace")}
+
+
+def snapshot(folder: Path) -> dict[str, str]:
+    """Name, kind and content of all that is there."""
+    return {
+        str(path.relative_to(folder)): f"{path.lstat().st_mode} "
+        + (hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "")
+        for path in folder.rglob("*")
+    }
+
+
+def refused(invoke, call: str, read: dict[str, Path], place: object, *more: str) -> str:
+    """Return why a command refuses a place; nothing is changed."""
+    root = read["corpus"].parent
+    command, option = call.split(" --")
+    words = [word.format(**read) for word in re.findall(r"'[^']*'|\S+", {**FILES, **FOLDERS}[call])]
+    words = [word.strip("'") for word in words]
+    target = [f"{words.pop()}{place}"] if option == "set" else [str(place)]
+    before = snapshot(root)
+    done = invoke(*command.split(), *words, *target, *more)
+    assert done.exit_code == WRONG_USAGE, (place, done.output, done.exception)
+    assert snapshot(root) == before
+    setting = {"set": "materialize.output", "workspace": "workspace"}.get(option, f"--{option}")
+    message = done.stderr.splitlines()[-1]
+    assert message.startswith(f"fineweb-mask: {setting}: "), message
+    assert "Traceback" not in done.stderr
+    return message
+
+
+@pytest.mark.parametrize("call", FILES)
+def test_a_file_is_never_written_where_something_would_be_lost(invoke, read: dict[str, Path], call: str) -> None:
+    root, suffix = read["corpus"].parent, ".bin" if "train" in call else ".parquet"
+    for name in re.findall(r"{(\w+)}", FILES[call]):
+        if name in {"corpus", "workspace"} or suffix == ".bin":
+            continue
+        links = [root / f"link{suffix}", root / f"hard{suffix}"]
+        links[0].symlink_to(read[name])
+        links[1].hardlink_to(read[name])
+        for place in (read[name], *links):
+            assert "is read, too" in refused(invoke, call, read, place, "--force")
+        for link in links:
+            link.unlink()
+    if "corpus" in FILES[call]:
+        assert "overlap" in refused(invoke, call, read, read["corpus"] / "a.parquet", "--force")
+    (root / f"mine{suffix}").write_text("mine")
+    (root / f"folder{suffix}").mkdir()
+    os.mkfifo(root / f"pipe{suffix}")
+    stage_file = (read["workspace"] / "documents" / "a.parquet").with_suffix(suffix)
+    stage_file.write_bytes(b"documents")
+    (root / f"there{suffix}").symlink_to(stage_file)
+    assert "exists: add --force to replace it, or name another file" in refused(
+        invoke, call, read, root / f"mine{suffix}"
+    )
+    for place in (stage_file, root / f"there{suffix}", read["workspace"] / f"dataset/x{suffix}"):
+        assert re.search(LOST, refused(invoke, call, read, place, "--force"))
+    for place in (root / f"folder{suffix}", root / f"pipe{suffix}"):
+        assert "is a folder or a device: name a file" in refused(invoke, call, read, place, "--force")
+    assert "nothing can be written" in refused(invoke, call, read, root / f"mine{suffix}" / f"x{suffix}")
+    assert "must be a file of this machine" in refused(invoke, call, read, f"s3://bucket/x{suffix}")
+
+
+@pytest.mark.parametrize("call", FOLDERS)
+def test_a_folder_is_never_written_where_something_would_be_lost(invoke, read: dict[str, Path], call: str) -> None:
+    root = read["corpus"].parent
+    (root / "mine").mkdir()
+    (root / "mine" / "thesis.txt").write_text("mine")
+    workspace = read["workspace"]
+    inside, around = [workspace / "new", workspace / "dataset", workspace / "documents" / "x"], []
+    if "recipe" in FOLDERS[call]:
+        around = [read["corpus"] / "new", read["corpus"], root]
+    if call.split(maxsplit=1)[0] in {"sweep", "compare", "tune", "probe", "score-weights"}:  # they check as `run` does
+        inside, around = inside[:1], around[:1]
+    for place in (*inside, *around):
+        assert re.search(LOST, refused(invoke, call, read, place))
+    for place in (root / "mine", root / "mine" / "thesis.txt", root / "mine" / "thesis.txt" / "new")[: len(inside)]:
+        refused(invoke, call, read, place)
+
+
+def test_what_is_read_besides_the_source_is_no_place_for_a_dataset(invoke, read: dict[str, Path]) -> None:
+    earlier = read["corpus"].parent / "earlier"
+    earlier.mkdir()
+    (earlier / "a.parquet").hardlink_to(read["corpus"] / "a.parquet")
+    for place in (earlier, earlier / "new"):
+        assert "overlap" in refused(invoke, "run --set", read, place, "--set", f"ingest.against=[{earlier}]")
+
+
+@pytest.mark.parametrize("call", ["init --output", "select --output"])
+def test_a_file_is_replaced_if_asked_for_and_whole(invoke, read: dict[str, Path], call: str) -> None:
+    mine = read["new"].with_suffix(".parquet")
+    mine.write_text("mine")
+    before = snapshot(mine.parent)
+    words = FILES[call].format(**read).split()
+    half = ["--select_ratio", "0.5", "--solver", "mean_field"] if "select" in call else []
+    done = invoke(call.split(maxsplit=1)[0], *words, mine, "--force", *half)
+    assert done.exit_code == 0, done.output
+    after = snapshot(mine.parent)
+    assert {name for name in after if after[name] != before.get(name)} == {mine.name}
