@@ -226,19 +226,23 @@ def content_of(url: str) -> str:
         return f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"
 
 
-def check_apart(source: str, written: Mapping[str, str], shards: Sequence[SourceShard] = ()) -> None:
-    """Check that no folder that a run writes to is one that the source is read from: its files would be documents.
+def check_apart(
+    source: str, written: Mapping[str, str], shards: Sequence[SourceShard] = (), reading: str = "source.path"
+) -> None:
+    """Check that no folder that a run writes to is one that it reads from: its own files would be its input.
 
     They are refused rather than left out, for what a folder holds is then read whole or not at all.
 
     Parameters
     ----------
     source
-        The setting `source.path`.
+        The setting `source.path`, or another that is `reading`.
     written
         Folders or URLs, by the setting that names them.
     shards
         The files found there, if they are listed.
+    reading
+        The name of the setting that names the source.
 
     Raises
     ------
@@ -258,7 +262,7 @@ def check_apart(source: str, written: Mapping[str, str], shards: Sequence[Source
             continue
         read = inside or source
         raise SourceError(
-            f"{setting}: {folder} and source.path, {source}, overlap ({read}): what is written there would be read as "
+            f"{setting}: {folder} and {reading}, {source}, overlap ({read}): what is written there would be read as "
             "documents. Choose folders of which none is inside of the other"
         )
 
