@@ -2,7 +2,8 @@
 
 import subprocess
 import sys
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -70,6 +71,17 @@ class RunRecord(BaseModel):
             partial = opened.enter_context(atomic_write(path))
             partial.write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
         return path
+
+    def settings(self, workspace: str) -> PipelineSettings:
+        """Return the recipe for a workspace; raises ValueError if it is of a version that had other settings."""
+        return PipelineSettings.model_validate(without_removed({**self.recipe, "workspace": workspace}))
+
+
+def run_records(workspace: Workspace) -> Iterator[RunRecord]:
+    """Yield the records of a workspace's runs that can be read, the newest first."""
+    for path in reversed(workspace.files(f"{FOLDER}/*.json")):
+        with suppress(OSError, ValueError):
+            yield RunRecord.model_validate_json(read_text(path))
 
 
 class LastRun(BaseModel):
