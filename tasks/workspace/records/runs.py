@@ -1,5 +1,6 @@
 """Record a workspace's runs, failed ones too, each in a JSON file, the recipe of the last, and what built a product."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,8 +16,10 @@ from fineweb_mask.models.runtime.stopping import despite_stop
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.models.settings.removed import without_removed
 from fineweb_mask.tasks.storage.atomic import atomic_write
+from fineweb_mask.tasks.storage.parquet import DamagedFileError
 from fineweb_mask.tasks.storage.remote.copies import read_text
 from fineweb_mask.tasks.storage.remote.retries import brief_retries
+from fineweb_mask.tasks.workspace.references import digest
 from fineweb_mask.tasks.workspace.workspace import LAST_RUN, Workspace
 
 FOLDER = "runs"
@@ -69,7 +72,7 @@ class RunRecord(BaseModel):
                 opened.enter_context(despite_stop())
                 opened.enter_context(brief_retries())
             partial = opened.enter_context(atomic_write(path))
-            partial.write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
+            partial.write_text(_with_checksum(self), encoding="utf-8")
         return path
 
     def settings(self, workspace: str) -> PipelineSettings:
@@ -81,7 +84,28 @@ def run_records(workspace: Workspace) -> Iterator[RunRecord]:
     """Yield the records of a workspace's runs that can be read, the newest first."""
     for path in reversed(workspace.files(f"{FOLDER}/*.json")):
         with suppress(OSError, ValueError):
-            yield RunRecord.model_validate_json(read_text(path))
+            yield RunRecord.model_validate_json(_checked(path))
+
+
+def check_run_records(workspace: Workspace) -> None:
+    """Raise DamagedFileError if the record of one of a workspace's runs is not as it was written."""
+    for path in workspace.files(f"{FOLDER}/*.json"):
+        _checked(path)
+
+
+def _with_checksum(record: BaseModel) -> str:
+    content = record.model_dump(mode="json")
+    return json.dumps({**content, "checksum": digest(content)}, indent=2, ensure_ascii=False) + "\n"
+
+
+def _checked(path: Path) -> str:
+    """Return the text of a record, whose checksum is compared; one of an earlier version has none."""
+    text = read_text(path)
+    with suppress(ValueError):  # who reads it says that it is no JSON
+        content = json.loads(text)
+        if isinstance(content, dict) and content.pop("checksum", None) not in (None, digest(content)):
+            raise DamagedFileError(str(path), "it has another checksum than was written: run the recipe again")
+    return text
 
 
 class LastRun(BaseModel):
@@ -103,12 +127,12 @@ class LastRun(BaseModel):
     def save(self, workspace: Workspace) -> None:
         """Write the file to a workspace."""
         with atomic_write(self.path(workspace)) as partial:
-            partial.write_text(self.model_dump_json(indent=2) + "\n")
+            partial.write_text(_with_checksum(self), encoding="utf-8")
 
     @classmethod
     def load(cls, workspace: Workspace) -> Self:
-        """Read the file of a workspace; raises FileNotFoundError if it has none, ValueError if it is not valid."""
-        return cls.model_validate_json(read_text(cls.path(workspace)))
+        """Read the file of a workspace; raises OSError if there is none or it is damaged, ValueError if not valid."""
+        return cls.model_validate_json(_checked(cls.path(workspace)))
 
 
 def code_and_packages() -> dict[str, Any]:
