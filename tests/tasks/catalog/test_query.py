@@ -259,9 +259,7 @@ def test_a_flipped_bit_in_a_column_that_is_read_is_named_and_in_another_is_not(w
         assert answer.columns == ["n"]
 
 
-def test_a_flipped_bit_in_what_dropped_documents_and_runs_are_read_from_is_named(
-    workspace: Path, tmp_path: Path
-) -> None:
+def test_a_flipped_bit_in_what_lists_drops_and_runs_is_named(workspace: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(workspace, tmp_path / "copy"))
     duplicates = next(path for path in (copy / "duplicates").rglob("*.parquet") if pq.read_metadata(path).num_rows)
     whole = duplicates.read_bytes()
