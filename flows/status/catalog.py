@@ -13,10 +13,10 @@ from fineweb_mask.flows.pipeline.run import Run
 from fineweb_mask.flows.status.inspection import inspect_recipe, last_run
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.settings import PipelineSettings
-from fineweb_mask.tasks.dataset.output import MATERIALIZE, PROVENANCE, Output
+from fineweb_mask.tasks.dataset.output import MATERIALIZE, PROVENANCE, Output, published
 from fineweb_mask.tasks.materialize import MaterializeJob, recipe_recorded
 from fineweb_mask.tasks.workspace.manifest import read_manifest
-from fineweb_mask.tasks.workspace.records.runs import run_records
+from fineweb_mask.tasks.workspace.records.runs import LastRun, run_records
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 UNFINISHED = "the last run, of other settings or files, is not finished: the tables are those of the dataset before it"
@@ -40,6 +40,10 @@ def ensure_catalog(folder: str) -> str:
     workspace = Workspace(folder)
     if is_current(workspace):
         return ""
+    if not workspace.exists(LastRun.path(workspace)):
+        raise CatalogError(
+            f"{folder} is no workspace: no run was started there: first `fineweb-mask run RECIPE --workspace {folder}`"
+        )
     try:
         _, last, start = last_run(folder)
         with chdir(start):
@@ -55,8 +59,8 @@ def ensure_catalog(folder: str) -> str:
         with workspace.in_use(), workspace.alone():
             path = write_catalog(workspace, shard_files(found))
             if note:
-                changed = record.stat().st_mtime_ns  # so the next reader is told, too
-                os.utime(path, ns=(changed, changed))
+                changed = record.stat().st_mtime_ns if record.exists() else 0
+                os.utime(path, ns=(changed, changed))  # so the next reader is told, too
     except (OSError, ValueError, ImportError, WorkspaceError) as error:
         if not is_newer_than(workspace):
             raise CatalogError(str(error)) from error
@@ -67,16 +71,18 @@ def ensure_catalog(folder: str) -> str:
 def of_the_dataset(last: Run) -> Run | None:
     """Return a run that has looked at what the dataset was made of, if it is not of the last run; None if not known."""
     workspace = last.workspace
-    record = read_manifest(Output.of(workspace, last.settings.materialize).folder / PROVENANCE)
-    if record is None or _made_the_dataset(last):
-        return None
-    sources = {source["relative"] for source in record.details["sources"]}
     _, _, start = last_run(workspace.address)
-    for recipe in (last.settings, *_earlier_recipes(last)):
-        if recipe_recorded(recipe) == record.details["recipe"]:
-            with chdir(start), suppress(OSError, ValueError, ImportError):  # what it read may be gone
-                if _made_the_dataset(found := inspect_recipe(workspace, recipe, sources)):
-                    return found
+    with chdir(start):
+        output = Output.of(workspace, last.settings.materialize)
+        record = read_manifest(output.folder / PROVENANCE) if output.url is None else published(output.url)
+        if record is None or _made_the_dataset(last):
+            return None
+        sources = {source["relative"] for source in record.details["sources"]}
+        for recipe in (last.settings, *_earlier_recipes(last)):
+            if recipe_recorded(recipe) == record.details["recipe"]:
+                with suppress(OSError, ValueError, ImportError):  # what it read may be gone
+                    if _made_the_dataset(found := inspect_recipe(workspace, recipe, sources)):
+                        return found
     return None
 
 
