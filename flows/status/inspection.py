@@ -162,7 +162,7 @@ def inspect_workspace(folder: str | Path) -> Run:
 def inspect_recipe(workspace: Workspace, settings: PipelineSettings, only: Container[str] | None = None) -> Run:
     """Return a run that has looked at the jobs of every stage, as far as they are known, under a recipe.
 
-    Of `look_at`, `only` is passed on.
+    `only` is that of `look_at`.
 
     Raises
     ------
