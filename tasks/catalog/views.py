@@ -26,7 +26,6 @@ from fineweb_mask.models.schemas import (
     embeddings_schema,
     scores_schema,
 )
-from fineweb_mask.tasks.dataset.output import PROVENANCE
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.parquet import DamagedFileError, read_table
 from fineweb_mask.tasks.storage.remote.copies import ensure_local, local_copies
@@ -113,8 +112,8 @@ def catalog_files(folder: Path, stage: str) -> set[str] | None:
 
 def is_current(workspace: Workspace) -> bool:
     """Return whether the catalog is of the last run, which writes run.json first, and of the dataset that is there."""
-    record = workspace.dataset / PROVENANCE
-    return is_newer_than(workspace, workspace.root / LAST_RUN, *([record] if record.exists() else []))
+    records = [path for path in [workspace.dataset_record] if path.exists()]
+    return is_newer_than(workspace, workspace.root / LAST_RUN, *records)
 
 
 def is_newer_than(workspace: Workspace, *files: Path) -> bool:
