@@ -32,6 +32,7 @@ test-long: $(VENV)/.installed
 # runs. It takes hours; to fill a disk takes root.
 soak: $(VENV)/.installed
 	$(BIN)/python -m tests.soak.kill_anywhere --kills $(or $(KILLS),40)
+	$(BIN)/python -m tests.soak.flip --flips $(or $(FLIPS),1000)
 	$(BIN)/python -m tests.soak.full_disk
 	$(BIN)/python -m tests.soak.growth runs --count $(or $(RUNS),500)
 	$(BIN)/python -m tests.soak.growth shards --count $(or $(SHARDS),300)

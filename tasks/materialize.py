@@ -148,11 +148,16 @@ def _provenance(job: MaterializeJob, parts: list[Manifest]) -> dict[str, Any]:
         "tokens": sum(part.details["tokens"] for part in parts),
         "counts": job.counts.model_dump(),
         "sources": [source for part in parts for source in part.details["sources"]],
-        "recipe": without_local_folders(job.recipe.model_dump(mode="json", exclude=NOT_RECORDED)),
+        "recipe": recipe_recorded(job.recipe),
         "blocks": [{name: value for name, value in block.items() if name != "history"} for block in job.blocks],
         "seed": job.recipe.selection.seed,
         **code_and_packages(),
     }
+
+
+def recipe_recorded(recipe: PipelineSettings) -> Any:  # noqa: ANN401
+    """Return what the provenance record holds of a recipe."""
+    return without_local_folders(recipe.model_dump(mode="json", exclude=NOT_RECORDED))
 
 
 class Kept(NamedTuple):

@@ -98,20 +98,17 @@ def _wrong_usage(form: str, output: Path | None) -> str | None:
 
 
 def _ensure_catalog(workspace: "Workspace", folder: str, as_json: bool) -> None:
-    """Rebuild the catalog if it is out of date; where that fails, warn and use the old one, if there is one."""
-    from fineweb_mask.tasks.catalog.views import catalog_path, is_current
+    """Write the catalog again if it is out of date, and say what is newer than it."""
+    from fineweb_mask.tasks.catalog.views import is_current
 
     if is_current(workspace):
         return
     set_environment()
-    from fineweb_mask.flows.status.inspection import CatalogError, rewrite_catalog
+    from fineweb_mask.flows.status.catalog import CatalogError, ensure_catalog
 
-    try:
-        rewrite_catalog(folder)
-    except CatalogError as error:
-        if not workspace.exists(catalog_path(workspace)):
-            fail(str(error), as_json, WRONG_USAGE)
-        echo(f"fineweb-mask: the catalog is older than the last run, and cannot be rebuilt: {error}", err=True)
+    with exit_on_error(as_json, WRONG_USAGE, (CatalogError,)):
+        if note := ensure_catalog(folder):
+            echo(f"fineweb-mask: {note}", err=True)
 
 
 def _write(found: "list[Answer]", form: str, output: Path | None) -> None:

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from fineweb_mask.flows.commands._common import AsJson, exit_on_error, print_result
-from fineweb_mask.flows.display.terminal import SafeConsole, new_table, print_line
+from fineweb_mask.flows.display.terminal import SafeConsole, new_table, print_line, print_quarantined
 from fineweb_mask.flows.processes.environment import set_environment
 from fineweb_mask.flows.recipe import load_recipe
 
@@ -45,6 +45,7 @@ def _print_status(console: Console, found: "WorkspaceStatus") -> None:
         table.add_row(stage.stage, *counts, f"{stage.rows:,}", size, f"{stage.seconds:,.1f}", rate)
     print_line(console, f"{found.workspace}: {found.shards:,} shards")
     console.print(table)
+    print_quarantined(console, found.quarantined)
 
 
 def gc(
@@ -52,7 +53,10 @@ def gc(
     *,
     recipe: Annotated[
         list[Path] | None,
-        typer.Option(help="Keep what this recipe reaches (repeatable); by default the last run's.", metavar="RECIPE"),
+        typer.Option(
+            help="Keep what this recipe reaches (repeatable); by default the last run's and the dataset's.",
+            metavar="RECIPE",
+        ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
     as_json: AsJson = False,

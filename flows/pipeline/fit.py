@@ -1,5 +1,6 @@
 """Find or fit what belongs to the whole corpus: quality scorers, statistics of their scores, the encoder, lists."""
 
+import logging
 from collections.abc import Mapping
 from typing import Literal, NamedTuple, Self, TypeGuard
 
@@ -15,6 +16,7 @@ from fineweb_mask.models.settings.quality import (
 from fineweb_mask.tasks.comparison.variants import reads_targets
 from fineweb_mask.tasks.embed import BUILT_IN
 from fineweb_mask.tasks.exclusion import ExclusionJob
+from fineweb_mask.tasks.fit.job import FitJob, another_corpus
 from fineweb_mask.tasks.fit.models import FitClassifierJob, FitEncoderJob, FitStatisticsJob, FitTargetsJob
 from fineweb_mask.tasks.inference.model_files import ModelFolder, model_folder
 from fineweb_mask.tasks.inference.scorers import QualityModel, fitted_model, resolve_model, useful_processes
@@ -24,6 +26,8 @@ from fineweb_mask.tasks.source.discovery import find_files
 from fineweb_mask.tasks.source.sidecars import Sidecar, Sidecars
 from fineweb_mask.tasks.workspace.job import Stage
 from fineweb_mask.tasks.workspace.references import StageFile
+
+logger = logging.getLogger(__name__)
 
 Refit = Literal["encoder", "quality", "selection"]
 """What can be fitted again on the corpus as it is now."""
@@ -115,7 +119,7 @@ def fit_quality(run: Run, documents: Files) -> Quality:
         processes=score_processes(run, documents),
         force=FitStatisticsJob.stage.name in run.refit,
     )
-    return Quality(in_order, run.one(statistics), sidecars)
+    return Quality(in_order, _fitted(run, statistics), sidecars)
 
 
 def fit_encoder(run: Run, documents: Files) -> ModelFolder | None:
@@ -128,7 +132,7 @@ def fit_encoder(run: Run, documents: Files) -> ModelFolder | None:
         settings=run.settings.embedding,
         force=FitEncoderJob.stage.name in run.refit,
     )
-    encoder = run.one(job)
+    encoder = _fitted(run, job)
     return ModelFolder(path=encoder.path, fingerprint=encoder.fingerprint)
 
 
@@ -147,6 +151,13 @@ def fit_targets(run: Run, documents: Files, models: Models) -> StageFile | None:
         encoder_fingerprint=models.encoder.fingerprint,
         force=FitTargetsJob.stage.name in run.refit,
     )
+    return _fitted(run, job)
+
+
+def _fitted(run: Run, job: FitJob) -> StageFile:
+    """Run a fit; where the files of the source have the names of another corpus's, this is seen only here."""
+    if run.task_runs is not None and set(job.replaces) & run.shards.keys():
+        logger.warning("%s", another_corpus(job.replaces))
     return run.one(job)
 
 

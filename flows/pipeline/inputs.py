@@ -78,19 +78,20 @@ def find_inputs(settings: PipelineSettings) -> Inputs:
     workspace = Workspace(settings.workspace, settings.engine.scratch)
     workspace.check_reachable()
     workspace.check_is_ours()
-    for path in settings.ingest.against:
-        check_texts(find_files(path, "ingest.against"), "ingest.against")
-    for path in settings.ingest.decontaminate:
-        check_texts(find_files(path, "ingest.decontaminate"), "ingest.decontaminate")
+    written = {"workspace": workspace.address}
+    if settings.materialize.output is not None:
+        written["materialize.output"] = settings.materialize.output
+    for setting in ("against", "decontaminate"):
+        for path in getattr(settings.ingest, setting):
+            files = find_files(path, f"ingest.{setting}")
+            check_apart(written, [path, *(file.url for file in files)])  # else every run would have another answer
+            check_texts(files, f"ingest.{setting}")
     if (targets := settings.selection.targets) is not None:
         files = find_files(targets.path, "selection.targets.path")
         check_texts(files, "selection.targets.path", targets.text_column)
     if settings.selection.quad.scorer is not None:
         check_folder(settings.selection.quad.scorer.model, "selection.quad.scorer")
     EarlierSelection.of(settings)
-    written = {"workspace": workspace.address}
-    if settings.materialize.output is not None:
-        written["materialize.output"] = settings.materialize.output
     check_apart(written, [settings.source.path])  # a folder around the workspace may take long to list
     shards = settle(discover(settings.source), settings.source)
     check_apart(written, [shard.url for shard in shards])

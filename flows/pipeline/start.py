@@ -21,6 +21,7 @@ from fineweb_mask.flows.pipeline.task_runs import TaskRuns
 from fineweb_mask.models.forward.device import choose_devices
 from fineweb_mask.models.runtime.stopping import clear_stop_request, request_stop
 from fineweb_mask.models.settings import PipelineSettings
+from fineweb_mask.tasks.fit.job import fitted_on_other_files
 from fineweb_mask.tasks.inference.gpu import offer_slots
 from fineweb_mask.tasks.processes.workers import end_workers
 from fineweb_mask.tasks.registry import refreshed_by
@@ -31,6 +32,7 @@ from fineweb_mask.tasks.storage.parquet import DamagedFileError
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.stage_parquet import discard_finished
+from fineweb_mask.tasks.workspace.workspace import Workspace
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -103,7 +105,7 @@ def start_run(
         only if the workspace had no run before.
     """
     workspace, shards, models = (check_inputs if scope is None else find_inputs)(settings)
-    _warn_of(settings, shards)
+    _warn_of(workspace, settings, shards)
     if settings.engine.kind == "ray":
         from fineweb_mask.flows.cluster.cluster import Cluster
     with (
@@ -149,8 +151,10 @@ def start_run(
                 end_workers()
 
 
-def _warn_of(settings: PipelineSettings, shards: Sequence[SourceShard]) -> None:
+def _warn_of(workspace: Workspace, settings: PipelineSettings, shards: Sequence[SourceShard]) -> None:
     """Log what of a recipe a person may not have meant."""
+    if another := fitted_on_other_files(workspace, {shard.name for shard in shards}):
+        logger.warning("%s", another)
     for column, types in differing(shards).items():
         logger.warning("column %r is kept as text, because its type differs: %s", column, types)
     targets = settings.selection.targets

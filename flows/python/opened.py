@@ -1,19 +1,22 @@
 """Open a finished workspace in Python: its documents, scores and selection as DuckDB relations."""
 
 import atexit
+import logging
 from contextlib import ExitStack
 from functools import cached_property
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from fineweb_mask.flows.status.inspection import rewrite_catalog
+from fineweb_mask.flows.status.catalog import ensure_catalog
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.models.urls import reject_credentials, require_writable
 from fineweb_mask.tasks.catalog.query import Answer, answers, open_catalog
-from fineweb_mask.tasks.catalog.views import ensure_views_local, is_current
+from fineweb_mask.tasks.catalog.views import ensure_views_local
 from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyRelation
@@ -138,10 +141,10 @@ def open_workspace(folder: str | Path, *, memory_limit: str = "2GB", verify: boo
     Raises
     ------
     CatalogError
-        If the folder is no workspace, or what its last run read is out of reach.
+        If the folder is no workspace, or has no catalog and what its last run read is out of reach.
     """
     workspace = Workspace(require_writable(reject_credentials(str(folder))))
-    if not is_current(workspace):
-        rewrite_catalog(str(folder))
+    if note := ensure_catalog(str(folder)):
+        logger.warning("%s: %s", folder, note)
     ensure_views_local(workspace)
     return OpenedWorkspace(workspace, memory_limit, verify=verify)

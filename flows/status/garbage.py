@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field
 
 from fineweb_mask.flows.pipeline.fit import number_of_fits
 from fineweb_mask.flows.pipeline.run import Run
+from fineweb_mask.flows.status.catalog import of_the_dataset
 from fineweb_mask.flows.status.inspection import inspect_recipe, inspect_workspace, open_workspace
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.dataset.output import MATERIALIZE
@@ -75,7 +76,7 @@ def collect_garbage(folder: str, recipes: Sequence[PipelineSettings], *, dry_run
     folder
         The workspace: a folder, or a URL.
     recipes
-        The recipes whose files are kept; without any, that of the last run.
+        The recipes whose files are kept; without any, that of the last run, and that of the dataset that is there.
     dry_run
         Whether to only return what would be removed.
 
@@ -86,7 +87,10 @@ def collect_garbage(folder: str, recipes: Sequence[PipelineSettings], *, dry_run
     """
     workspace = open_workspace(folder)
     with workspace.idle():
-        inspections = [inspect_recipe(workspace, one) for one in recipes] or [inspect_workspace(folder)]
+        inspections = [inspect_recipe(workspace, one) for one in recipes]
+        if not recipes:
+            last = inspect_workspace(folder)
+            inspections = [one for one in (last, of_the_dataset(last)) if one is not None]
         reached = {
             path for one in inspections for jobs in one.found.values() for job, _ in jobs for path in job.paths()
         }
@@ -106,7 +110,9 @@ def collect_garbage(folder: str, recipes: Sequence[PipelineSettings], *, dry_run
 
 def _stage_files(workspace: Workspace, inspections: Sequence[Run], reached: Container[Path], folder: str) -> Removed:
     """Return what to remove of a folder of stage files, with the checkpoints in it."""
-    unplanned = {name for one in inspections for name in set(one.shards) - _planned(one, folder)}
+    unplanned = {
+        name for one in inspections for name in one.shards.keys() - one.quarantined.keys() - _planned(one, folder)
+    }
     is_of_corpus = folder in OF_MANY
     removed = Removed(folder=folder)
     sizes = workspace.sizes(folder)

@@ -3,8 +3,9 @@
 The stages are those of `flows/curate.py`, over a run that builds nothing. Nothing here needs Prefect.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from contextlib import chdir, suppress
+from functools import cached_property
 from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
@@ -12,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from fineweb_mask.flows.curate import pipeline
 from fineweb_mask.flows.pipeline.fit import number_of_fits
 from fineweb_mask.flows.pipeline.inputs import find_inputs
-from fineweb_mask.flows.pipeline.records import recorded, shard_files, summarize
+from fineweb_mask.flows.pipeline.records import recorded, summarize
 from fineweb_mask.flows.pipeline.run import PerShard, Run, UnfinishedError
 from fineweb_mask.flows.summary import RunSummary
 from fineweb_mask.models.errors import WorkspaceError
@@ -27,9 +28,12 @@ from fineweb_mask.tasks.score import ScoreJob
 from fineweb_mask.tasks.storage.atomic import disk_errors_explained
 from fineweb_mask.tasks.workspace.job import BadShardError, StageJob, recorded_seconds
 from fineweb_mask.tasks.workspace.listing import Listing
-from fineweb_mask.tasks.workspace.records.runs import LastRun
+from fineweb_mask.tasks.workspace.records.runs import LastRun, QuarantinedShard, run_records
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
+
+BEFORE_SELECTION = ("source", "ingest", "quality", "embedding")
+"""Sections of a recipe by which it is decided whether a shard can be used."""
 
 
 class StatusError(WorkspaceError, ValueError):
@@ -55,6 +59,7 @@ class WorkspaceStatus(BaseModel):
     workspace: str
     shards: int
     stages: list[StageStatus]
+    quarantined: list[QuarantinedShard]  # by the last finished run; the next tries them again
 
 
 class _Look(Run):
@@ -62,12 +67,25 @@ class _Look(Run):
 
     remembers = False
 
+    @cached_property
+    def _set_aside(self) -> dict[str, str]:
+        """The shards that the last finished run of these documents, scores and vectors set aside, and why."""
+        for record in run_records(self.workspace):
+            if record.flow == "curate" and record.status in {"done", "quarantined"}:
+                with suppress(ValueError):
+                    theirs = record.settings(self.settings.workspace)
+                    if all(getattr(theirs, one) == getattr(self.settings, one) for one in BEFORE_SELECTION):
+                        return {shard.shard: shard.reason for shard in record.set_aside}
+        return {}
+
     def _run(self, jobs: Sequence[StageJob], at_once: int | None = None) -> list[StageFile | None]:  # noqa: ARG002
         outputs = []
         for job in jobs:
             file = job.current(self.listing)
             self.found[job.stage.shown_as].append((job, file))
-            if file is None and isinstance(job, ScoreJob | EmbedJob):
+            if file is None and job.stage.per_shard and job.name in self._set_aside:
+                self.quarantined[job.name] = self._set_aside[job.name]
+            elif file is None and isinstance(job, ScoreJob | EmbedJob):
                 # A lost file would be built again with the same bytes: what was made of it is valid.
                 file = job.reference(job.documents.rows).model_copy(update={"path": ""})
             outputs.append(file)
@@ -79,7 +97,7 @@ class _Look(Run):
         return file
 
     def require_all(self, files: PerShard[object], first: str) -> None:  # noqa: ARG002
-        if len(files) < len(self.shards):
+        if self.shards.keys() - files.keys() - self.quarantined.keys():
             raise UnfinishedError
 
 
@@ -141,23 +159,29 @@ def inspect_workspace(folder: str | Path) -> Run:
             raise StatusError(f"{folder}: what its last run read is out of reach: {error}") from error
 
 
-def inspect_recipe(workspace: Workspace, settings: PipelineSettings) -> Run:
+def inspect_recipe(workspace: Workspace, settings: PipelineSettings, only: Container[str] | None = None) -> Run:
     """Return a run that has looked at the jobs of every stage, as far as they are known, under a recipe.
+
+    `only` is that of `look_at`.
 
     Raises
     ------
     OSError, ValueError, ImportError
         If the source or a model of the recipe is out of reach.
     """
-    run = look_at(workspace, settings)
+    run = look_at(workspace, settings, only)
     with suppress(UnfinishedError, BadShardError):
         pipeline(run)
     return run
 
 
-def look_at(workspace: Workspace, settings: PipelineSettings) -> Run:
-    """Return a run of a recipe that only looks which jobs are done, and has looked at none yet."""
+def look_at(workspace: Workspace, settings: PipelineSettings, only: Container[str] | None = None) -> Run:
+    """Return a run of a recipe that only looks which jobs are done, and has looked at none yet.
+
+    `only` are the source's files that it reads, by their names in the source; None reads all.
+    """
     _, shards, models = find_inputs(settings)
+    shards = [shard for shard in shards if only is None or shard.relative in only]
     return _Look(workspace, settings, shards, models, listing=Listing(workspace))
 
 
@@ -174,6 +198,7 @@ def workspace_status(folder: str | Path) -> WorkspaceStatus:
         workspace=found.workspace.display_path(found.workspace.root),
         shards=len(found.shards),
         stages=stage_statuses(found),
+        quarantined=[QuarantinedShard(shard=shard, reason=reason) for shard, reason in found.quarantined.items()],
     )
 
 
@@ -202,8 +227,9 @@ def _stage(run: Run, stage: str) -> StageStatus:
         "export": len(settings.materialize.export),
         "report": 2,  # with what the selection teaches
     }
-    wanted = of_corpus.get(stage, len(run.shards))
-    done = len(files) if stage in of_corpus else len({name for job, _ in files for name in job.shard_names})
+    names = {name for job, _ in files for name in job.shard_names}
+    done = len(files) if stage in of_corpus else len(names)
+    wanted = of_corpus.get(stage, len(names | (run.shards.keys() - run.quarantined.keys())))
     stale = 0
     if stage == "materialize":
         stale = int(not files and Output.of(workspace, settings.materialize).is_there)
@@ -249,29 +275,3 @@ def finished_run(settings: PipelineSettings) -> RunSummary | None:
         with recorded(run, "curate"), workspace.alone():
             LastRun(settings=settings, folder=str(Path.cwd())).save(workspace)
         return summarize(run, *made)
-
-
-class CatalogError(WorkspaceError, ValueError):
-    """There is no catalog of the workspace as it is now."""
-
-
-def rewrite_catalog(folder: str) -> None:
-    """Write the catalog of what is there under the recipe of the workspace's last run.
-
-    Raises
-    ------
-    CatalogError
-        If the folder is no workspace, is in use, or what its last run read is out of reach.
-    """
-    workspace = Workspace(folder)
-    if not workspace.exists(LastRun.path(workspace)):
-        raise CatalogError(
-            f"{folder} is no workspace: no run was started there: first `fineweb-mask run RECIPE --workspace {folder}`"
-        )
-    try:
-        with workspace.in_use(), workspace.alone():
-            from fineweb_mask.tasks.catalog.views import write_catalog  # DuckDB
-
-            write_catalog(workspace, shard_files(inspect_workspace(folder)))
-    except (WorkspaceError, OSError) as error:
-        raise CatalogError(str(error)) from error

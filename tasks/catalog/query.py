@@ -26,6 +26,7 @@ from pyarrow.fs import LocalFileSystem
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.tasks.catalog.views import VIEWS, catalog_path, identifier, literal, pattern_of
 from fineweb_mask.tasks.storage.parquet import DamagedFileError, check_columns, read_schema
+from fineweb_mask.tasks.workspace.records.runs import check_run_records
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 BATCH_ROWS = 2_000
@@ -262,23 +263,26 @@ def answers(
 
 
 def _verify(connection: duckdb.DuckDBPyConnection, workspace: Workspace, query: str) -> None:
+    [(_, plan)] = connection.execute(f"EXPLAIN (FORMAT json) {query}").fetchall()
     try:
-        check_columns(_files(connection, workspace), _columns_read(connection, query))
+        check_columns(_files(connection, workspace), _columns_read(connection, plan))
+        if "READ_JSON" in plan:
+            check_run_records(workspace)
     except DamagedFileError as error:
         raise QueryError(f"{error}: delete the file, and run the recipe again to build it again") from error
 
 
 def _files(connection: duckdb.DuckDBPyConnection, workspace: Workspace) -> list[Path]:
     """Return the files of the catalog's views."""
-    files = connection.execute("SELECT path FROM stored.files WHERE stage <> 'duplicates'").fetchall()
-    known = [path.replace("documents/", "known/", 1) for (path,) in files if path.startswith("documents/")]
-    paths = [workspace.root / path for path in [*(path for (path,) in files), *known]]
+    paths = [workspace.root / path for (path,) in connection.execute("SELECT path FROM stored.files").fetchall()]
+    documents = [path for path in paths if path.is_relative_to(workspace.root / "documents")]
+    for folder in ("known", "dropped"):
+        paths += [workspace.root / folder / path.relative_to(workspace.root / "documents") for path in documents]
     return [path for path in paths if path.is_file()]
 
 
-def _columns_read(connection: duckdb.DuckDBPyConnection, query: str) -> list[str]:
-    """Return the columns that a query reads from Parquet files, as DuckDB plans it."""
-    [(_, plan)] = connection.execute(f"EXPLAIN (FORMAT json) {query}").fetchall()
+def _columns_read(connection: duckdb.DuckDBPyConnection, plan: str) -> list[str]:
+    """Return the columns that a query reads from Parquet files, by DuckDB's plan of it."""
     read = "\n".join(_scans(json.loads(plan)))
     columns = connection.execute("SELECT DISTINCT column_name FROM duckdb_columns()").fetchall()
     return [column for (column,) in columns if column in read]

@@ -27,7 +27,7 @@ from fineweb_mask.models.schemas import (
     scores_schema,
 )
 from fineweb_mask.tasks.storage.atomic import atomic_write
-from fineweb_mask.tasks.storage.parquet import read_table
+from fineweb_mask.tasks.storage.parquet import DamagedFileError, read_table
 from fineweb_mask.tasks.storage.remote.copies import ensure_local, local_copies
 from fineweb_mask.tasks.workspace.records.runs import FOLDER as RUNS
 from fineweb_mask.tasks.workspace.records.runs import QuarantinedShard, RunRecord
@@ -90,16 +90,34 @@ def catalog_path(workspace: Workspace) -> Path:
 
 
 def catalog_files(folder: Path, stage: str) -> set[str] | None:
-    """Return the paths of a stage's files in the last run of a local workspace, or None if it has no catalog."""
-    if not (folder / NAME).is_file():
+    """Return the paths of a stage's files in the last run of a local workspace, or None if it has no catalog.
+
+    Raises
+    ------
+    DamagedFileError
+        If the catalog is damaged: DuckDB compares the checksums of what it reads, here everything.
+    """
+    path = folder / NAME
+    if not path.is_file():
         return None
-    with duckdb.connect(str(folder / NAME), read_only=True) as connection:
-        files = connection.execute("SELECT path FROM stored.files WHERE stage = $stage", {"stage": stage}).fetchall()
-    return {path for (path,) in files}
+    try:
+        with duckdb.connect(str(path), read_only=True) as connection:
+            connection.execute("FROM stored.drops").fetchall()
+            files = connection.execute("SELECT path FROM stored.files WHERE stage = $stage", {"stage": stage})
+            return {path for (path,) in files.fetchall()}
+    except duckdb.Error as error:
+        reason = f"{error}: delete it, and ask for it by `fineweb-mask sql {folder} 'FROM runs'`, which writes it again"
+        raise DamagedFileError(str(path), reason) from error
 
 
 def is_current(workspace: Workspace) -> bool:
-    """Return whether the catalog was written after the last run started; every run writes run.json first.
+    """Return whether the catalog is of the last run, which writes run.json first, and of the dataset that is there."""
+    records = [path for path in [workspace.dataset_record] if path.exists()]
+    return is_newer_than(workspace, workspace.root / LAST_RUN, *records)
+
+
+def is_newer_than(workspace: Workspace, *files: Path) -> bool:
+    """Return whether the catalog is whole, and was written after these files.
 
     Always False for a workspace at a URL. Its runs write no catalog: DuckDB opens every file that a view reads, and
     these may not have been downloaded.
@@ -107,8 +125,10 @@ def is_current(workspace: Workspace) -> bool:
     if workspace.url is not None:
         return False
     try:
-        return catalog_path(workspace).stat().st_mtime_ns >= (workspace.root / LAST_RUN).stat().st_mtime_ns
-    except FileNotFoundError:
+        written = catalog_path(workspace).stat().st_mtime_ns
+        is_newer = all(written >= file.stat().st_mtime_ns for file in files)
+        return is_newer and catalog_files(workspace.root, "documents") is not None
+    except (FileNotFoundError, DamagedFileError):
         return False
 
 

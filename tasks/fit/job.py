@@ -1,30 +1,33 @@
 """Keep what is fitted on the corpus, and read the sample that it is fitted on.
 
 A fitted model is kept in `fitted/` and reused while the corpus grows, because all shards must share one encoder. It is
-fitted again if a refit is requested; other settings have their own model. A lost or damaged model is fitted again
-on the same shards as before if these are unchanged.
+fitted again if a refit is requested, or nothing that it was fitted on is in the corpus; other settings have their own
+model. A lost or damaged model is fitted again on the same shards as before if these are unchanged.
 
 The files of a model are never replaced, because jobs may be reading them: their names tell the settings and what the
 model was fitted on. Only the manifest is, whose name tells the settings.
 """
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import ExitStack
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.schemas import with_text
 from fineweb_mask.tasks.source.texts import with_texts
-from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_schema
+from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_schema, read_table
 from fineweb_mask.tasks.storage.remote.copies import local_copies
 from fineweb_mask.tasks.workspace.job import StageJob
 from fineweb_mask.tasks.workspace.listing import Listing
-from fineweb_mask.tasks.workspace.manifest import is_whole, manifest_reference, read_manifest, write_manifest
-from fineweb_mask.tasks.workspace.references import StageFile, digest
+from fineweb_mask.tasks.workspace.manifest import Manifest, is_whole, manifest_reference, read_manifest, write_manifest
+from fineweb_mask.tasks.workspace.references import StageFile, digest, shard_and_tag
+from fineweb_mask.tasks.workspace.stage_parquet import read_fingerprint
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 SAMPLED_SHARDS = 64
@@ -63,11 +66,26 @@ class FitJob(StageJob):
         manifest = read_manifest(self.manifest_path)
         if manifest is None or not is_whole(self.manifest_path, manifest, download=True):
             return None
-        if manifest.key != self.key:
+        if manifest.key != self.key or not self._is_of_this_corpus(manifest):
             return None
         file = manifest_reference(self.workspace, self.manifest_path, self.name, manifest)
         model = {name.split("/")[0] for name in manifest.files}  # a file or a folder; statistics have none
         return file.model_copy(update={"path": f"fitted/{model.pop()}"}) if model else file
+
+    @property
+    def replaces(self) -> list[str]:
+        """The names of the shards that the model was fitted on, if it is another corpus's and is fitted again."""
+        manifest = read_manifest(self.manifest_path)
+        is_kept = manifest is None or manifest.key != self.key or self._is_of_this_corpus(manifest)
+        return [] if is_kept or manifest is None else list(manifest.fitted_on)
+
+    def _is_of_this_corpus(self, manifest: Manifest) -> bool:
+        """Return whether a shard that a model was fitted on, or a document of one so named, is in the corpus."""
+        earlier = manifest.fitted_on
+        named = [file for file in self.documents if file.name in earlier]
+        if not earlier or not self.documents or any(file.fingerprint == earlier[file.name] for file in named):
+            return True
+        return any(_has_a_document_of(self.root, file.path, earlier[file.name]) for file in named)
 
     def fitting_documents(self) -> list[StageFile]:
         """Return the documents to fit on: those of a lost earlier fit where they are unchanged, else all."""
@@ -77,6 +95,42 @@ class FitJob(StageJob):
         earlier = manifest.fitted_on
         same = [file for file in self.documents if earlier.get(file.name) == file.fingerprint]
         return same if same and len(same) == len(earlier) else self.documents
+
+
+@lru_cache(maxsize=SAMPLED_SHARDS)
+def _has_a_document_of(root: str, path: str, fingerprint: str) -> bool:
+    """Return whether a shard's documents have a text in common with those of before; True if these are gone."""
+    workspace, (shard, _) = Workspace(root), shard_and_tag(path) or ("", "")
+    named = (name for name in workspace.sizes("documents") if (shard_and_tag(name) or ("", ""))[0] == shard)
+    before = next((name for name in named if read_fingerprint(workspace.root / name) == fingerprint), None)
+    if before is None:
+        return True
+    own, others = (
+        read_table(workspace.local(name), columns=["content_hash"])["content_hash"] for name in (path, before)
+    )
+    return bool(pc.any(pc.is_in(own, value_set=others.combine_chunks())).as_py())
+
+
+def fitted_on_other_files(workspace: Workspace, shards: Container[str]) -> str:
+    """Return what to say of a workspace whose models were fitted on other files than any of these; else nothing."""
+    manifests = [read_manifest(path) for path in workspace.files("fitted/*.json")]
+    earlier = {name: None for manifest in manifests if manifest is not None for name in manifest.fitted_on}
+    if not earlier or any(name in shards for name in earlier):
+        return ""
+    return another_corpus(list(earlier))
+
+
+def another_corpus(earlier: Sequence[str]) -> str:
+    """Return what to say when what was fitted on these shards is fitted again, because the source has none of them.
+
+    >>> another_corpus(["a", "b", "c", "d"])[:83]
+    'another corpus than before: what was fitted on a, b, c, ... is fitted again on this'
+    """
+    some = ", ".join(earlier[:3]) + (", ..." if len(earlier) > 3 else "")
+    return (
+        f"another corpus than before: what was fitted on {some} is fitted again on this one, and the dataset is "
+        "replaced; to keep both, give each a workspace of its own"
+    )
 
 
 def sampled_shards(workspace: Workspace, shards: list[str], *, refit: Container[str] = ()) -> list[str]:

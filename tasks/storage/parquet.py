@@ -99,6 +99,11 @@ class VerifiedFile(pq.ParquetFile):  # type: ignore[misc]
         with _explained(self._name):
             return super().read_row_group(*arguments, **options)
 
+    def read_row_groups(self, *arguments: Any, **options: Any) -> pa.Table:  # noqa: ANN401
+        """Read row groups, as `pyarrow.parquet.ParquetFile.read_row_groups`."""
+        with _explained(self._name):
+            return super().read_row_groups(*arguments, **options)
+
     def iter_batches(self, *arguments: Any, **options: Any) -> Iterator[pa.RecordBatch]:  # noqa: ANN401
         """Yield batches, as `pyarrow.parquet.ParquetFile.iter_batches`."""
         batches = super().iter_batches(*arguments, **options)

@@ -117,6 +117,7 @@ class Workspace:
         self.fitted = self.root / "fitted"  # models and statistics that were fitted on this corpus
         self.arrivals = self.fitted / "arrivals.json"  # names of the shards, in the order in which they came
         self.dataset = self.root / "dataset"  # the pipeline's product
+        self.dataset_record = self.dataset / "provenance.json"  # written last
         self.reports = self.root / "reports"  # reports and metrics
         self.cache = self.here / CACHE
         self._remote = remote

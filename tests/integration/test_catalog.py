@@ -1,18 +1,25 @@
 """The catalog and the records of real runs: whole, repeated, of one stage, failed; and a workspace without either."""
 
 import json
+import os
 import shutil
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+import fineweb_mask as fm
 from fineweb_mask.flows.cli import app
 from fineweb_mask.flows.stages import FLOWS
+from fineweb_mask.flows.status.catalog import UNFINISHED, UNKNOWN
+from fineweb_mask.flows.status.garbage import collect_garbage
 from fineweb_mask.flows.status.inspection import workspace_status
 from fineweb_mask.flows.sweep import sweep
 from fineweb_mask.models.runtime.stopping import clear_stop_request
+from fineweb_mask.tasks.catalog.views import catalog_files, is_current
+from fineweb_mask.tasks.storage.parquet import DamagedFileError
 from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -94,7 +101,93 @@ def test_a_stage_by_itself_and_a_failed_run_are_recorded(workspace, server, run_
     assert failed["status"] == "failed"
     assert "Parquet magic bytes" in failed["error"]
     assert failed["recipe"]["source"]["path"] == str(corpus)
-    assert ask(workspace, "SELECT count(*) AS current FROM masks") == [{"current": 0}]  # under the last run's recipe
+    assert ask(workspace, "SELECT count(*) > 0 AS there FROM selected") == [{"there": True}]  # the dataset is
+
+
+@pytest.fixture
+def stopped(workspace):
+    """Return a workspace whose last run, with a changed setting, was stopped before it selected anything."""
+    last = LastRun.load(Workspace(workspace))
+    selection = last.settings.selection.model_copy(update={"lamb": 0.55})
+    last.model_copy(update={"settings": last.settings.model_copy(update={"selection": selection})}).save(
+        Workspace(workspace)
+    )
+    return workspace
+
+
+def test_what_is_selected_is_the_dataset_while_a_newer_run_is_not_finished(stopped, finished, run_sample, caplog):
+    expected = ask(finished, RECONCILED)
+    for _ in range(2):
+        result = CliRunner().invoke(app, ["sql", str(stopped), RECONCILED, "--json"])
+        assert json.loads(result.stdout) == expected
+        assert result.stderr == f"fineweb-mask: {UNFINISHED}\n"
+    with fm.open(stopped) as opened:
+        assert opened.selected.count("*").fetchall() == [(expected[0]["selected"],)]
+    assert UNFINISHED in caplog.text
+    (stopped / "catalog.duckdb").unlink()
+    collected = CliRunner().invoke(app, ["gc", str(stopped), "--json"])
+    assert collected.exit_code == 0, collected.output
+    for _ in range(2):
+        result = CliRunner().invoke(app, ["sql", str(stopped), RECONCILED, "--json"])
+        assert json.loads(result.stdout) == expected
+        assert UNFINISHED in result.stderr
+    summary = run_sample(stopped, "selection.lamb=0.55")
+    result = CliRunner().invoke(app, ["sql", str(stopped), RECONCILED, "--json"])
+    assert (json.loads(result.stdout)[0]["selected"], result.stderr) == (summary.documents_kept, "")
+
+
+def test_the_dataset_is_found_again_after_files_were_added(workspace, finished, run_sample, sample_corpus, tmp_path):
+    corpus = Path(shutil.copytree(sample_corpus / "corpus", tmp_path / "corpus"))
+    run_sample(workspace, f"source.path={corpus}")
+    pq.write_table(pq.read_table(next(corpus.iterdir())).slice(0, 50), corpus / "new.parquet")
+    (workspace / "catalog.duckdb").unlink()
+    result = CliRunner().invoke(app, ["sql", str(workspace), RECONCILED, "--json"])
+    assert json.loads(result.stdout) == ask(finished, RECONCILED)
+    assert UNFINISHED in result.stderr
+    for path in (workspace / "runs").iterdir():
+        path.unlink()
+    LastRun.load(Workspace(workspace)).save(Workspace(workspace))
+    settings = LastRun.load(Workspace(workspace)).settings
+    changed = settings.model_copy(update={"selection": settings.selection.model_copy(update={"lamb": 0.55})})
+    LastRun(settings=changed, folder=str(tmp_path)).save(Workspace(workspace))
+    (workspace / "catalog.duckdb").unlink()
+    result = CliRunner().invoke(app, ["sql", str(workspace), "SELECT count(*) FROM documents", "--json"])
+    assert result.exit_code == 0
+    assert UNKNOWN in result.stderr
+
+
+@pytest.mark.parametrize("place", [5_000, 20_000, 300_000])
+def test_a_damaged_catalog_is_written_again(workspace, finished, place):
+    expected = ask(finished, RECONCILED)
+    catalog = workspace / "catalog.duckdb"
+    content = bytearray(catalog.read_bytes())
+    content[place] ^= 4
+    catalog.write_bytes(content)
+    os.utime(catalog)
+    assert not is_current(Workspace(workspace))
+    assert ask(workspace, RECONCILED) == expected
+    assert is_current(Workspace(workspace))
+    catalog.write_bytes(content)
+    with pytest.raises(DamagedFileError, match="delete it, and ask for it by `fineweb-mask sql"):
+        catalog_files(workspace, "masks")
+
+
+def test_a_run_that_set_a_shard_aside_is_a_finished_run(hostile_run, tmp_path):
+    workspace = Path(shutil.copytree(hostile_run.workspace, tmp_path / "copy"))
+    last = LastRun.load(Workspace(workspace))
+    ingest = last.settings.ingest.model_copy(update={"on_bad_shard": "quarantine"})  # as the first of the two runs
+    last.model_copy(update={"settings": last.settings.model_copy(update={"ingest": ingest})}).save(Workspace(workspace))
+    found = workspace_status(workspace)
+    assert [shard.reason.partition(":")[0] for shard in found.quarantined] == ["ingest"]
+    assert {stage.stage: stage.missing for stage in found.stages if stage.missing} == {}
+    assert "quarantined" in CliRunner().invoke(app, ["status", str(workspace)]).stdout
+    assert not any(one.undecided for one in collect_garbage(str(workspace), []))
+    dataset = json.loads((workspace / "dataset" / "provenance.json").read_text())["details"]
+    result = CliRunner().invoke(app, ["sql", str(workspace), "SELECT count(*) AS n FROM selected", "--json"])
+    assert (json.loads(result.stdout), result.stderr) == ([{"n": dataset["rows"]}], "")
+    shown = CliRunner().invoke(app, ["explore", str(workspace), "--export", str(tmp_path / "map")])
+    assert shown.exit_code == 0, shown.output
+    assert CliRunner().invoke(app, ["verify", str(workspace)]).exit_code == 0
 
 
 def test_a_sweep_leaves_the_catalog_unless_it_made_anew_what_the_masks_are_of(workspace, server):

@@ -83,6 +83,8 @@ FOUND_BEFORE = [
     Case("scores_are_texts", "'topic' must hold numbers", scorer("kind: column, column: topic")),
     Case("no_group_column", "selection.groups.column: ", ("selection.groups={column: none}",)),
     Case("against_cut_off", "ingest.against: cut.parquet cannot be read", ("ingest.against=[@cut.parquet]",)),
+    Case("against_itself", "workspace: ", ("ingest.against=[@own]",), workspace="own"),
+    Case("against_its_dataset", "workspace: ", ("ingest.against=['@own/*/a*']",), workspace="own"),
     Case("no_benchmark", "ingest.decontaminate: text.parquet", ("ingest.decontaminate=[@text.parquet]",)),
     Case("benchmark_without_text", "no column 'text'", ("ingest.decontaminate=[@questions.parquet]",)),
     Case(
@@ -145,6 +147,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pq.write_table(pa.Table.from_pylist(part), folder / f"{name}.parquet")
     pq.write_table(pa.table({"question": ["What is it?"]}), folder / "questions.parquet")
     whole = (folder / "known.parquet").read_bytes()
+    (folder / "own" / "documents").mkdir(parents=True)
+    (folder / "own" / ".fineweb-mask").touch()
+    (folder / "own" / "documents" / "a.parquet").write_bytes(whole)
     (folder / "cut.parquet").write_bytes(whole[: len(whole) // 2])
     (folder / "damaged.parquet").write_bytes(whole[:500] + bytes(2_000) + whole[2_500:])
     (folder / "text.parquet").write_text("not Parquet, and no model of fastText either")

@@ -15,6 +15,7 @@ import pytest
 from prefect.settings import PREFECT_API_URL
 
 from data_samples.outcome import outcomes
+from fineweb_mask.flows.commands.setup.dry_run import estimate
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.flows.status.garbage import collect_garbage
 from fineweb_mask.flows.status.inspection import finished_run, workspace_status
@@ -113,6 +114,22 @@ def test_a_new_shard_leaves_the_others_alone(workspace, run_sample, sample_corpu
     assert built(refitted)["fit"] == 1
     assert built(refitted)["embed"] == SHARDS + 1
     assert "score" not in built(refitted)
+
+
+def test_another_corpus_in_a_used_workspace_is_named_and_fitted_anew(workspace, run_sample, small_sample, caplog):
+    for number in range(2):
+        path = workspace.parent / "other" / f"other{number}.parquet"
+        path.parent.mkdir(exist_ok=True)
+        add_shard(path)
+    source = f"source.path={path.parent}"
+    settings = load_recipe(ROOT / "deployments/recipes/sample.yaml", [*small_sample, source], str(workspace))
+    assert "is fitted again on this one" in estimate(settings).another_corpus
+    assert built(run_sample(workspace, source))["fit"] == 2  # all but the classifier, which is trained on labels
+    assert "another corpus than before: what was fitted on CC-MAIN-2023-50_00000, " in caplog.text
+    fitted = [json.loads(file.read_text())["fitted_on"] for file in (workspace / "fitted").glob("*.json")]
+    assert {name for names in fitted for name in names} == {"other0", "other1"}
+    assert built(run_sample(workspace, source)) == {}
+    assert estimate(settings).another_corpus == ""
 
 
 def add_shard(path: Path) -> None:

@@ -24,6 +24,7 @@ from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.filters import load_filters
 from fineweb_mask.models.quality.registry import load_scorer
 from fineweb_mask.models.settings import FROM_QUALITY, STATIC, PipelineSettings
+from fineweb_mask.tasks.fit.job import fitted_on_other_files
 from fineweb_mask.tasks.processes.workers import cores
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.first_rows import number_of_rows
@@ -68,6 +69,7 @@ class Estimate(BaseModel):
     """What a run would take."""
 
     workspace: str
+    another_corpus: str  # what to know of a workspace that was another's; mostly nothing
     files: int
     documents: int  # of the source; about as many if they were not counted
     characters: int  # of a document, on average
@@ -145,6 +147,7 @@ def estimate(settings: PipelineSettings) -> Estimate:
     there = next(one for one in (path, *path.parents) if one.is_dir())
     return Estimate(
         workspace=workspace.display_path(workspace.root),
+        another_corpus=fitted_on_other_files(workspace, {shard.name for shard in sources}),
         files=len(shards),
         documents=documents,
         characters=round(measured.characters),
@@ -240,6 +243,8 @@ def print_estimate(console: Console, found: Estimate) -> None:
         console,
         f"{found.workspace}: {files}, about {found.documents:,} documents of {found.characters:,} characters",
     )
+    if found.another_corpus:
+        print_line(console, found.another_corpus, "bold red")
     table = new_table("stage", "done", "missing", "about", "rate", no_wrap=True)
     for stage in found.stages:
         about = duration_text(stage.seconds) if stage.missing else "-"

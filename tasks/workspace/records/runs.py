@@ -1,8 +1,10 @@
 """Record a workspace's runs, failed ones too, each in a JSON file, the recipe of the last, and what built a product."""
 
+import json
 import subprocess
 import sys
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -14,8 +16,10 @@ from fineweb_mask.models.runtime.stopping import despite_stop
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.models.settings.removed import without_removed
 from fineweb_mask.tasks.storage.atomic import atomic_write
+from fineweb_mask.tasks.storage.parquet import DamagedFileError
 from fineweb_mask.tasks.storage.remote.copies import read_text
 from fineweb_mask.tasks.storage.remote.retries import brief_retries
+from fineweb_mask.tasks.workspace.references import digest
 from fineweb_mask.tasks.workspace.workspace import LAST_RUN, Workspace
 
 FOLDER = "runs"
@@ -68,8 +72,42 @@ class RunRecord(BaseModel):
                 opened.enter_context(despite_stop())
                 opened.enter_context(brief_retries())
             partial = opened.enter_context(atomic_write(path))
-            partial.write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
+            partial.write_text(_with_checksum(self), encoding="utf-8")
         return path
+
+    def settings(self, workspace: str) -> PipelineSettings:
+        """Return the recipe for a workspace; raises ValueError if it is of a version that had other settings."""
+        return PipelineSettings.model_validate(without_removed({**self.recipe, "workspace": workspace}))
+
+
+def run_records(workspace: Workspace) -> Iterator[RunRecord]:
+    """Yield the records of a workspace's runs that can be read, the newest first."""
+    for path in reversed(workspace.files(f"{FOLDER}/*.json")):
+        with suppress(OSError, ValueError):
+            yield RunRecord.model_validate_json(_checked(path))
+
+
+def check_run_records(workspace: Workspace) -> None:
+    """Raise DamagedFileError if the record of one of a workspace's runs is not as it was written."""
+    for path in workspace.files(f"{FOLDER}/*.json"):
+        _checked(path)
+
+
+def _with_checksum(record: BaseModel) -> str:
+    content = record.model_dump(mode="json")
+    return json.dumps({**content, "checksum": digest(content)}, indent=2, ensure_ascii=False) + "\n"
+
+
+def _checked(path: Path) -> str:
+    """Return the text of a record, whose checksum is compared; one of an earlier version has none."""
+    try:
+        text = read_text(path)
+        content = json.loads(text)
+    except ValueError as error:
+        raise DamagedFileError(str(path), f"{error}: run the recipe again") from error
+    if isinstance(content, dict) and content.pop("checksum", None) not in (None, digest(content)):
+        raise DamagedFileError(str(path), "it has another checksum than was written: run the recipe again")
+    return text
 
 
 class LastRun(BaseModel):
@@ -91,12 +129,12 @@ class LastRun(BaseModel):
     def save(self, workspace: Workspace) -> None:
         """Write the file to a workspace."""
         with atomic_write(self.path(workspace)) as partial:
-            partial.write_text(self.model_dump_json(indent=2) + "\n")
+            partial.write_text(_with_checksum(self), encoding="utf-8")
 
     @classmethod
     def load(cls, workspace: Workspace) -> Self:
-        """Read the file of a workspace; raises FileNotFoundError if it has none, ValueError if it is not valid."""
-        return cls.model_validate_json(read_text(cls.path(workspace)))
+        """Read the file of a workspace; raises OSError if there is none or it is damaged, ValueError if not valid."""
+        return cls.model_validate_json(_checked(cls.path(workspace)))
 
 
 def code_and_packages() -> dict[str, Any]:

@@ -15,6 +15,7 @@ import pytest
 from fineweb_mask.tasks.catalog.query import QueryError, answers, open_catalog, stopped_after
 from fineweb_mask.tasks.catalog.views import write_catalog
 from fineweb_mask.tasks.storage.atomic import tree_files
+from fineweb_mask.tasks.workspace.records.runs import RunRecord
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -256,3 +257,25 @@ def test_a_flipped_bit_in_a_column_that_is_read_is_named_and_in_another_is_not(w
             connection, "SELECT max(row) AS n FROM scores WHERE quality > -1e30", Workspace(copy), verify=False
         )
         assert answer.columns == ["n"]
+
+
+def test_a_flipped_bit_in_what_lists_drops_and_runs_is_named(workspace: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(workspace, tmp_path / "copy"))
+    duplicates = next(path for path in (copy / "duplicates").rglob("*.parquet") if pq.read_metadata(path).num_rows)
+    whole = duplicates.read_bytes()
+    assert rows(copy, "SELECT row_number() OVER () AS n, * FROM dropped")
+    column = pq.read_metadata(duplicates).row_group(0).column(0)
+    assert column.path_in_schema == "row"
+    for place in range(4, 4 + column.total_compressed_size, 7):
+        duplicates.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+        with pytest.raises(QueryError, match=f"{duplicates.name} is damaged"):
+            ask(copy, "FROM dropped")
+    duplicates.write_bytes(whole)
+    facts = {"select_ratio": 0.25, "lamb": 0.5, "solver": "mean_field", "recipe": {"a": "ä"}, "version": "1"}
+    record = RunRecord(flow="curate", **facts).end(Workspace(copy))
+    write_catalog(Workspace(copy), [])
+    assert [run["lamb"] for run in rows(copy, "FROM runs")] == [0.5]
+    assert "checksum" not in rows(copy, "FROM runs")[0]
+    record.write_text(record.read_text().replace("0.5", "0.4"))
+    with pytest.raises(QueryError, match=f"{record.name} is damaged: it has another checksum"):
+        ask(copy, "SELECT max(lamb) AS m FROM runs")

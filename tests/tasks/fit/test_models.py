@@ -22,7 +22,7 @@ from fineweb_mask.models.settings.quality import (
 )
 from fineweb_mask.models.settings.selectors.options import TargetSettings
 from fineweb_mask.tasks.fit import models as fit
-from fineweb_mask.tasks.fit.job import sampled_texts
+from fineweb_mask.tasks.fit.job import fitted_on_other_files, sampled_texts
 from fineweb_mask.tasks.fit.models import FitTargetsJob, fit_targets
 from fineweb_mask.tasks.inference.encoder_pool import load_copy
 from fineweb_mask.tasks.inference.model_files import ModelFolder
@@ -122,6 +122,36 @@ def test_a_fit_is_reused_while_the_corpus_grows_until_it_is_forced(copied: Any) 
         assert again.fingerprint != first.fingerprint
         assert (copied.workspace.root / first.path).exists()  # jobs may be reading it
         assert run(plan(copied.documents)) == again.model_copy(update={"cached": True, "seconds": 0.0})
+
+
+def test_a_fit_of_another_corpus_is_made_again(copied: Any) -> None:
+    """By the names of its shards, or where those are the same, by their documents."""
+    workspace, documents = copied.workspace, copied.documents
+    job = encoder_job(workspace, documents[:1], copied.recipe.embedding)
+    remove_file(job.manifest_path)
+    fit.fit_encoder(job)
+    names = [documents[0].name]
+    renamed = [file.model_copy(update={"name": f"other-{file.name}"}) for file in documents]
+    elsewhere = [documents[1].model_copy(update={"name": documents[0].name})]  # another text under the same name
+    tag = documents[0].path.split(".")[-2]
+    again = workspace.root / documents[0].path.replace(tag, "f" * 16)
+    shutil.copy(workspace.root / documents[0].path, again)
+    changed = [documents[0].model_copy(update={"fingerprint": "f", "path": workspace.relative(again)})]  # by a setting
+    moved = workspace.root / documents[1].path.replace(documents[1].name, documents[0].name)
+    shutil.copy(workspace.root / documents[1].path, moved)
+    elsewhere = [elsewhere[0].model_copy(update={"path": workspace.relative(moved)})]
+    for corpus, replaced in ((documents, []), (changed, []), (renamed, names), (elsewhere, names)):
+        other = encoder_job(workspace, corpus, copied.recipe.embedding)
+        assert other.replaces == replaced
+        assert (other.current() is None) == bool(replaced)
+    assert fitted_on_other_files(workspace, [file.name for file in documents]) == ""
+    assert not fit.fit_encoder(encoder_job(workspace, elsewhere, copied.recipe.embedding)).cached
+    assert encoder_job(workspace, documents[1:], copied.recipe.embedding).replaces == names
+    for path in workspace.fitted.glob("*.json"):
+        if not path.name.startswith("encoder"):
+            path.unlink()
+    said = fitted_on_other_files(workspace, ["other"])
+    assert said.startswith(f"another corpus than before: what was fitted on {names[0]} is")
 
 
 @pytest.mark.parametrize("damage", ["model", "folder"])

@@ -103,6 +103,21 @@ def test_a_flipped_bit_in_a_stage_file_is_an_error_or_changes_nothing(
     assert harmless < len(bits) / 4
 
 
+def test_a_damaged_page_is_named_however_it_is_read(file: Path) -> None:
+    column = read_metadata(file).row_group(1).column(1)
+    file.write_bytes(flipped(file.read_bytes(), 8 * last_byte(column)))
+    ways: dict[str, Callable[[VerifiedFile], Any]] = {
+        "read": VerifiedFile.read,
+        "read_row_group": lambda opened: opened.read_row_group(1),
+        "read_row_groups": lambda opened: opened.read_row_groups([0, 1]),
+        "iter_batches": lambda opened: list(opened.iter_batches()),
+    }
+    assert ways.keys() == {name for name in vars(pq.ParquetFile) if name.startswith(("read", "iter"))}
+    for read in ways.values():
+        with VerifiedFile(file) as opened, pytest.raises(DamagedFileError, match="could not verify page integrity"):
+            read(opened)
+
+
 def test_other_readers_take_a_file_with_checksums_as_any_other(file: Path) -> None:
     assert pq.read_table(file).equals(table())
     with duckdb.connect() as connection:

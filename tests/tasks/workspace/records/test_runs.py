@@ -13,6 +13,7 @@ import pytest
 
 from fineweb_mask.models.runtime.stopping import clear_stop_request, request_stop
 from fineweb_mask.models.settings import PipelineSettings
+from fineweb_mask.tasks.storage.parquet import DamagedFileError
 from fineweb_mask.tasks.storage.remote import retries
 from fineweb_mask.tasks.workspace.records import runs
 from fineweb_mask.tasks.workspace.records.runs import (
@@ -114,3 +115,16 @@ def test_without_git_the_commit_is_unknown(checkout: Path, monkeypatch: pytest.M
     git(checkout, "init")
     monkeypatch.setenv("PATH", "")
     assert code_commit() == UNKNOWN
+
+
+@pytest.mark.parametrize(("before", "after"), [('"lamb"', '"lama"'), ('"w"', '"v"'), ("{", "["), ('"f"', '"\0"')])
+def test_a_changed_recipe_of_the_last_run_is_damaged(tmp_path: Path, before: str, after: str) -> None:
+    workspace = Workspace(tmp_path)
+    expected = LastRun(settings=PipelineSettings.model_validate(RECIPE), folder="f")
+    expected.save(workspace)
+    assert LastRun.load(workspace) == expected
+    text = LastRun.path(workspace).read_text()
+    assert before in text
+    LastRun.path(workspace).write_text(text.replace(before, after, 1))
+    with pytest.raises(DamagedFileError, match=r"run\.json is damaged: .*: run the recipe again"):
+        LastRun.load(workspace)
