@@ -277,8 +277,7 @@ def check_apart(source: str, written: Mapping[str, str], shards: Sequence[Source
 def _resolved(path: str) -> str:
     """Return a URL without the slash at its end, or a local path without links."""
     local = path.removeprefix("file://")
-    is_no_path = is_url(local) or "\0" in local  # that no file has such a name is said when it is looked for
-    return path.rstrip("/") if is_no_path else os.path.realpath(local)
+    return path.rstrip("/") if is_url(local) else os.path.realpath(local)
 
 
 def pin_commit(url: str) -> str:

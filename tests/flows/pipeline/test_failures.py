@@ -4,6 +4,7 @@ again without its damaged files."""
 from pathlib import Path
 
 import pytest
+import torch
 from prefect.logging import disable_run_logger
 
 from fineweb_mask.flows.cluster.cluster import RayletDiedError
@@ -38,6 +39,11 @@ def test_what_succeeds_is_returned() -> None:
         (DataError("labels are empty: add some"), "labels are empty: add some"),
         (FileNotFoundError(2, "No such file or directory", "a.parquet"), "a.parquet: No such file or directory"),
         (OSError(5, "Input/output error"), "Input/output error"),
+        (
+            torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 2 GiB"),
+            "memory ran out: CUDA out of memory. Tried to allocate 2 GiB: use a smaller engine.workers or "
+            "selection.block_size, and run again to resume",
+        ),
     ],
 )
 def test_what_a_person_can_mend_is_the_state_s_message_and_its_result(error: Exception, message: str) -> None:
