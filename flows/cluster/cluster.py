@@ -51,9 +51,6 @@ LOCAL = "local"
 ANSWER_SECONDS = 10.0
 """Time that the cluster's head has to take a connection; Ray itself would try for minutes, and then end the process."""
 
-RAYLET_DIED = (
-    "the raylet, Ray's process on this machine, died: run again to resume; its logs are in /tmp/ray/session_latest"
-)
 OWNER = "FINEWEB_MASK_RAY_OWNER"
 """Environment variable of the processes of a Ray of this machine alone: the id of the run's process."""
 
@@ -282,6 +279,12 @@ class _Size:
         return self._resources.get(kind, 0.0)
 
 
+def _raylet_died() -> RayletDiedError:
+    return RayletDiedError(
+        "the raylet, Ray's process on this machine, died: run again to resume; its logs are in /tmp/ray/session_latest"
+    )
+
+
 def explained(error: BaseException, what: str) -> BaseException:
     """Return the error to raise for a job that failed on a cluster, and log the node that it failed on."""
     from ray.exceptions import LocalRayletDiedError, RayTaskError, TaskCancelledError
@@ -295,7 +298,7 @@ def explained(error: BaseException, what: str) -> BaseException:
         return cause
     logger.warning("%s: %s: %s", what, type(error).__name__, error)
     if isinstance(error, LocalRayletDiedError):
-        return RayletDiedError(RAYLET_DIED)
+        return _raylet_died()
     if is_transient(error):
         return LostJobError(f"{what}: its process on the Ray cluster ended: {' '.join(str(error).split())}: run again")
     return error
@@ -365,7 +368,7 @@ class GpuWorkers:
             answer = self._ray.get(actor.work_on.remote(*asked.text, self._scratch))
         except self._ray.exceptions.RayActorError as error:
             if not any(node["Alive"] for node in self._ray.nodes()):  # no other process could be started
-                asked.done.set_exception(RayletDiedError(RAYLET_DIED))
+                asked.done.set_exception(_raylet_died())
             elif asked.attempts < RETRIES and not self._closed and not wait_for_stop(0):
                 logger.warning("%s: its process ended, and it is started again: %s", what, error)
                 self._asked.put(asked._replace(attempts=asked.attempts + 1))

@@ -37,10 +37,10 @@ def validated(model: type[Model], content: Mapping[str, Any]) -> Model:
         found = [(_key(problem), _gone(problem, model), problem) for problem in error.errors()]
         gone = {key for key, line, _ in found if line is not None}
         problems = [line or _explain(problem, model) for key, line, problem in found if line or key not in gone]
-        lines = list(dict.fromkeys(problems))
-        if len(lines) > MOST_LINES:
-            lines[MOST_LINES - 1 :] = [f"and {len(lines) - MOST_LINES + 1} more: mend these first"]
-        raise SettingsError("\n".join(lines)) from error
+        problems = list(dict.fromkeys(problems))
+        if len(problems) > MOST_LINES:
+            problems[MOST_LINES - 1 :] = [f"and {len(problems) - MOST_LINES + 1} more: mend these first"]
+        raise SettingsError("\n".join(problems)) from error
 
 
 def _key(problem: Mapping[str, Any]) -> tuple[str, ...]:
