@@ -13,7 +13,7 @@ from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.models.settings.embedding import FROM_QUALITY, STATIC
 from fineweb_mask.models.settings.validation import validated
-from fineweb_mask.models.urls import is_url, redacted
+from fineweb_mask.models.urls import is_url, redacted, shown
 
 INPUTS = (
     "source.path",
@@ -103,9 +103,7 @@ def load_recipe(
     except NOT_YAML as error:
         raise RecipeError(f"the recipe {str(path)!r} is not valid YAML: {redacted(_problem(error))}") from error
     if not isinstance(content, dict):
-        raise RecipeError(
-            f"the recipe {str(path)!r} must hold sections such as `source:`, it holds {redacted(repr(content))}"
-        )
+        raise RecipeError(f"the recipe {str(path)!r} must hold sections such as `source:`, it holds {shown(content)}")
     for key in INPUTS:
         _start_from(file.resolve().parent, content, key.split("."))
     sections = overrides if isinstance(overrides, Mapping) else {}
@@ -231,7 +229,7 @@ def validate(model: type[Model], content: Mapping[str, Any]) -> Model:
     Raises
     ------
     RecipeError
-        If a value is not allowed; the message has one line for each, which names its key.
+        If a value is not allowed; the message has one line for each of the first, which names its key.
     """
     try:
         return validated(model, content)
@@ -267,13 +265,13 @@ def parse_value(text: str, where: str = "--set") -> tuple[str, Any]:
     """
     key, separator, value = text.partition("=")
     if not separator or not key:
-        raise RecipeError(f"{where} takes section.key=value, received {redacted(repr(text))}")
+        raise RecipeError(f"{where} takes section.key=value, received {shown(text)}")
     try:
         return key, _read_yaml(value)
     except RecursionError:
         raise RecipeError(f"{where} {key}: the value must be nested less deeply") from None
     except NOT_YAML as error:
-        raise RecipeError(f"{where} {key}: the value must be valid YAML, received {redacted(repr(value))}") from error
+        raise RecipeError(f"{where} {key}: the value must be valid YAML, received {shown(value)}") from error
 
 
 def change(content: dict[str, Any], values: Iterable[tuple[str, Any]], where: str = "--set") -> None:
@@ -300,7 +298,7 @@ def _child(target: Any, part: str) -> Any:  # noqa: ANN401
     if child is None and isinstance(target, dict):
         child = target[part] = {}
     if not isinstance(child, dict | list):
-        raise KeyError(f"{part!r} is not a section, its value is {redacted(repr(child))}")
+        raise KeyError(f"{part!r} is not a section, its value is {shown(child)}")
     return child
 
 

@@ -31,7 +31,8 @@ class StorageError(FinewebMaskError, OSError):
 def message_of(error: BaseException) -> str | None:
     """Return what to print of an error that a person can mend; None of a bug.
 
-    Such errors are those of this package, and those of the operating system, such as a file without permission.
+    Such errors are those of this package, those of the operating system, such as a file without permission, and memory
+    that ran out, of this machine or, as torch says, of a GPU.
 
     Examples
     --------
@@ -39,10 +40,15 @@ def message_of(error: BaseException) -> str | None:
     'labels are empty: add some'
     >>> message_of(PermissionError(13, "Permission denied", "corpus/a.parquet"))
     'corpus/a.parquet: Permission denied'
+    >>> message_of(MemoryError()).partition(": use")[0]
+    'memory ran out: the system gave no more'
     >>> message_of(KeyError("text"))
     """
     if isinstance(error, FinewebMaskError):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        why = " ".join(str(error).split()) or "the system gave no more"
+        return f"memory ran out: {why}: use a smaller engine.workers or selection.block_size, and run again to resume"
     return None

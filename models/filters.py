@@ -9,7 +9,9 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from fineweb_mask.models.errors import ModelError, SettingsError
@@ -32,6 +34,11 @@ CLASSES = {
 
 NOT_OPTIONS = frozenset({"self", "exclusion_writer", "batch_size", "backend", "label_only", "keep_top_pairs_threshold"})
 """Arguments of the classes that have no meaning here."""
+
+REGEX_SECONDS = 10.0
+"""Most time that a regular expression has for a text: one that tries every way to match may never end."""
+LITERAL_BRACE = re.compile(r"\\.|\{(?!\d*,?\d*\})", re.DOTALL)
+"""What is escaped, or a brace that repeats nothing, in which `regex` would read how much a match may differ."""
 
 NEEDED = "pip install '.[filters]' in a checkout, or the packages of the extra `filters` in pyproject.toml"
 
@@ -133,16 +140,33 @@ def _adapted(kind: str, step: Any, model: Any) -> Filter:  # noqa: ANN401 - clas
     if kind == "url":  # the list of public suffixes in the package; the latest would be asked for at every start
         step.tldextractor = _module("tldextract").TLDExtract(suffix_list_urls=())
 
+    if kind == "regex":
+        step.regex = _limited(step.regex)
+
     def apply(text: str, url: str | None) -> Outcome:
         if kind == "url" and not url:
             return Outcome(text)  # its rules have nothing to say
         document = document_of(text=text, id="", metadata={"url": url})
-        result = step.filter(document)
+        try:
+            result = step.filter(document)
+        except TimeoutError:
+            return Outcome(text, f"{kind}: too_slow")
         kept, reason = result if isinstance(result, tuple) else (result, None)
         return Outcome(document.text, None if kept else f"{kind}: {reason}" if reason else kind)
 
     apply("A text of a few words, by which what the class needs is loaded.", "https://example.org/")
     return apply
+
+
+def _limited(pattern: re.Pattern[str]) -> SimpleNamespace:
+    """Return a pattern whose `search` raises TimeoutError, which Python's own never does."""
+    import regex
+
+    escaped = LITERAL_BRACE.sub(lambda found: r"\{" if found[0] == "{" else found[0], pattern.pattern)
+    try:
+        return SimpleNamespace(search=partial(regex.compile(escaped).search, timeout=REGEX_SECONDS))
+    except regex.error as error:  # a set that begins as POSIX names one
+        raise ValueError(f"{pattern.pattern!r}: {error}") from error
 
 
 class _Languages:

@@ -19,6 +19,8 @@ WRITABLE = ("s3://", "s3a://", "gs://", "az://")
 HUB = "hf://"
 LOCAL = re.compile(r"(file://|/(?!/)|~|[A-Za-z]:[/\\])[^\n]*\Z")
 """An absolute local path, or one in somebody's home folder."""
+MOST_SHOWN = 200
+"""Characters of a value that an error repeats."""
 COMMIT_OF_HUB = re.compile(r"^[^@]*@[0-9a-f]{40}(/|$)")
 
 
@@ -66,6 +68,16 @@ def names_a_commit(path: str) -> bool:
 def redacted(text: str) -> str:
     """Return a text with the users, passwords and queries of its URLs replaced by `***`."""
     return QUERY.sub(r"\1?***", USER.sub("://***@", USER_AND_PASSWORD.sub("://***@", text)))
+
+
+def shown(value: object) -> str:
+    """Return a value as an error repeats it: without secrets, and cut where it is long.
+
+    >>> shown("x" * 1_000) == "'" + "x" * 199 + "..."
+    True
+    """
+    text = redacted(repr(value))
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 
 
 def without_local_folders(settings: Any) -> Any:  # noqa: ANN401

@@ -6,13 +6,16 @@ a job whose process or node ended; an error that is left is transient for Prefec
 
 import logging
 import os
+import re
 import signal
 import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from queue import SimpleQueue
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,7 +24,9 @@ from fineweb_mask.flows.cluster.ray_worker import GpuWorker, as_text, work_on
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.runtime.stopping import StoppedError, wait_for_stop
 from fineweb_mask.models.settings.engine import EngineSettings, JobResources
+from fineweb_mask.tasks.processes.workers import WorkerProcessError
 from fineweb_mask.tasks.registry import stage_names
+from fineweb_mask.tasks.storage.remote.errors import is_transient
 from fineweb_mask.tasks.workspace.job import StageJob
 from fineweb_mask.tasks.workspace.references import StageFile
 
@@ -46,12 +51,23 @@ LOCAL = "local"
 ANSWER_SECONDS = 10.0
 """Time that the cluster's head has to take a connection; Ray itself would try for minutes, and then end the process."""
 
+OWNER = "FINEWEB_MASK_RAY_OWNER"
+"""Environment variable of the processes of a Ray of this machine alone: the id of the run's process."""
+
 Answer = str
 """The reference to a job's output, as JSON."""
 
 
 class ClusterError(SettingsError):
     """Ray is not installed, or the cluster cannot be reached."""
+
+
+class RayletDiedError(ClusterError):
+    """Ray's own process on this machine died: nothing runs any more before it is started again."""
+
+
+class LostJobError(WorkerProcessError):
+    """A process or a node of the cluster ended again and again with a job; a retry may help."""
 
 
 class Cluster:
@@ -203,14 +219,28 @@ def _connect(settings: EngineSettings) -> Any:  # noqa: ANN401 - a module that i
     if address != LOCAL:
         _within(CONNECT_SECONDS, connect, address)
         return ray
+    end_left_behind()
     on_sigterm = signal.getsignal(signal.SIGTERM)
+    os.environ[OWNER] = str(os.getpid())
     try:
         connect(include_dashboard=False)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise ClusterError(f"engine.kind: ray cannot be started on this machine: {error}: check its logs") from error
+    finally:
+        del os.environ[OWNER]
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, on_sigterm)  # Ray's own would end the run without a word
     return ray
+
+
+def end_left_behind() -> None:
+    """End the processes of runs that were killed: Ray's agents try for a minute to tell its ended head of it."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # another user's, or it has just ended
+            is_ray = (process / "cmdline").read_bytes().startswith(b"ray::")
+            owner = re.search(rf"\b{OWNER}=(\d+)\0".encode(), (process / "environ").read_bytes()) if is_ray else None
+            if owner and not Path("/proc", owner[1].decode()).exists():
+                os.kill(int(process.name), signal.SIGKILL)
 
 
 def _within(seconds: float, connect: Callable[[], object], address: str) -> None:
@@ -249,9 +279,15 @@ class _Size:
         return self._resources.get(kind, 0.0)
 
 
+def _raylet_died() -> RayletDiedError:
+    return RayletDiedError(
+        "the raylet, Ray's process on this machine, died: run again to resume; its logs are in /tmp/ray/session_latest"
+    )
+
+
 def explained(error: BaseException, what: str) -> BaseException:
     """Return the error to raise for a job that failed on a cluster, and log the node that it failed on."""
-    from ray.exceptions import RayTaskError, TaskCancelledError
+    from ray.exceptions import LocalRayletDiedError, RayTaskError, TaskCancelledError
 
     if isinstance(error, TaskCancelledError):
         return StoppedError(STOPPED)
@@ -261,6 +297,10 @@ def explained(error: BaseException, what: str) -> BaseException:
         logger.warning("%s failed %s: %s: %s", what, where, type(cause).__name__, cause)
         return cause
     logger.warning("%s: %s: %s", what, type(error).__name__, error)
+    if isinstance(error, LocalRayletDiedError):
+        return _raylet_died()
+    if is_transient(error):
+        return LostJobError(f"{what}: its process on the Ray cluster ended: {' '.join(str(error).split())}: run again")
     return error
 
 
@@ -327,11 +367,13 @@ class GpuWorkers:
         try:
             answer = self._ray.get(actor.work_on.remote(*asked.text, self._scratch))
         except self._ray.exceptions.RayActorError as error:
-            if asked.attempts < RETRIES and not self._closed and not wait_for_stop(0):
+            if not any(node["Alive"] for node in self._ray.nodes()):  # no other process could be started
+                asked.done.set_exception(_raylet_died())
+            elif asked.attempts < RETRIES and not self._closed and not wait_for_stop(0):
                 logger.warning("%s: its process ended, and it is started again: %s", what, error)
                 self._asked.put(asked._replace(attempts=asked.attempts + 1))
             else:
-                asked.done.set_exception(StoppedError(STOPPED) if wait_for_stop(0) else error)
+                asked.done.set_exception(StoppedError(STOPPED) if wait_for_stop(0) else explained(error, what))
             return False
         except Exception as error:  # noqa: BLE001 - whatever the job raised is raised where it was asked for
             asked.done.set_exception(explained(error, what))

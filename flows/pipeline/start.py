@@ -11,6 +11,7 @@ from prefect import Flow, flow
 from prefect.context import FlowRunContext
 from prefect.task_runners import ThreadPoolTaskRunner
 
+from fineweb_mask.flows.cluster.cluster import Cluster, RayletDiedError
 from fineweb_mask.flows.display.prefect_ui import published_to_ui
 from fineweb_mask.flows.pipeline.failures import damaged_discarded, fails_in_one_line
 from fineweb_mask.flows.pipeline.fit import REFITTED, Refit
@@ -106,8 +107,6 @@ def start_run(
     """
     workspace, shards, models = (check_inputs if scope is None else find_inputs)(settings)
     _warn_of(workspace, settings, shards)
-    if settings.engine.kind == "ray":
-        from fineweb_mask.flows.cluster.cluster import Cluster
     with (
         workspace.in_use(),
         disk_errors_explained(workspace.root, "the record of the run"),
@@ -144,7 +143,7 @@ def start_run(
                 yield run
             except BaseException as error:
                 request_stop()  # Prefect waits for the tasks that still run
-                if isinstance(error, DamagedFileError):
+                if isinstance(error, DamagedFileError | RayletDiedError):
                     task_runs.wait()  # the flow begins again
                 raise
             finally:

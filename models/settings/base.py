@@ -75,7 +75,10 @@ class Settings(BaseModel):
 
     @field_validator("*")
     @classmethod
-    def _integers_fit(cls, value: Any) -> Any:  # noqa: ANN401 - of every setting
+    def _can_be_used(cls, value: Any) -> Any:  # noqa: ANN401 - of every setting
+        texts = [text for text in (value if isinstance(value, list | tuple) else [value]) if isinstance(text, str)]
+        if any("\0" in text for text in texts):
+            raise ValueError("must hold no NUL character, which no path and no name may have")
         if isinstance(value, int) and abs(value) > LARGEST:
             raise ValueError(f"must be at most {LARGEST}")
         return value

@@ -10,8 +10,10 @@ from pydantic import BaseModel, ValidationError
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings.pipeline import PipelineSettings
 from fineweb_mask.models.settings.removed import instead_of, instead_of_value, sections_in
-from fineweb_mask.models.urls import redacted
+from fineweb_mask.models.urls import shown
 
+MOST_LINES = 3
+"""Of an error: who reads it sees the first of them."""
 UNION_BRANCH = re.compile(r"(literal|list|dict|kind)\[|\[key\]$")
 """Parts of pydantic's error locations that name a branch of a union and not a key."""
 KIND = re.compile(r"kind\[(.*?)\]")
@@ -26,8 +28,8 @@ def validated(model: type[Model], content: Mapping[str, Any]) -> Model:
     Raises
     ------
     SettingsError
-        If a value is not allowed; the message has one line for each, which names its key. Of a setting or a value that
-        is gone, it says what to write instead.
+        If a value is not allowed; the message has one line for each of the first, which names its key. Of a setting or
+        a value that is gone, it says what to write instead.
     """
     try:
         return model.model_validate(content)
@@ -35,7 +37,10 @@ def validated(model: type[Model], content: Mapping[str, Any]) -> Model:
         found = [(_key(problem), _gone(problem, model), problem) for problem in error.errors()]
         gone = {key for key, line, _ in found if line is not None}
         problems = [line or _explain(problem, model) for key, line, problem in found if line or key not in gone]
-        raise SettingsError("\n".join(dict.fromkeys(problems))) from error
+        problems = list(dict.fromkeys(problems))
+        if len(problems) > MOST_LINES:
+            problems[MOST_LINES - 1 :] = [f"and {len(problems) - MOST_LINES + 1} more: mend these first"]
+        raise SettingsError("\n".join(problems)) from error
 
 
 def _key(problem: Mapping[str, Any]) -> tuple[str, ...]:
@@ -55,7 +60,7 @@ def _gone(problem: Mapping[str, Any], model: type[BaseModel]) -> str | None:
         text = instead_of(whole)
         return None if text is None else f"{'.'.join(key)}: is no setting any more: {text}"
     text = instead_of_value(whole, value)
-    return None if text is None else f"{'.'.join(key)}: {value!r} is gone: {text}"
+    return None if text is None else f"{'.'.join(key)}: {shown(value)} is gone: {text}"
 
 
 def _section_of(model: type[BaseModel]) -> list[str]:
@@ -80,15 +85,15 @@ def _explain(problem: Mapping[str, Any], settings: type[BaseModel]) -> str:
     message = str(problem["msg"]).removeprefix("Value error, ")
     if not location:  # an error about several sections, which the message names
         return message
-    return f"{key}: {message[0].lower()}{message[1:]}, received {redacted(repr(problem['input']))}"
+    return f"{key}: {message[0].lower()}{message[1:]}, received {shown(problem['input'])}"
 
 
 def _wrong_kind(key: str, problem: Mapping[str, Any]) -> str:
     section = problem["input"]
     if not isinstance(section, dict):
-        return f"{key}: input should be a section with a kind, received {redacted(repr(section))}"
+        return f"{key}: input should be a section with a kind, received {shown(section)}"
     kinds = KIND.sub(r"\1", problem["ctx"]["expected_tags"])
-    return f"{key}.kind: input should be one of {kinds}, received {section.get('kind')!r}"
+    return f"{key}.kind: input should be one of {kinds}, received {shown(section.get('kind'))}"
 
 
 def _allowed_keys(location: Sequence[int | str], model: type[BaseModel]) -> list[str]:

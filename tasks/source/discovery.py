@@ -23,7 +23,15 @@ from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.models.urls import HUB
 from fineweb_mask.tasks.storage.remote.errors import RemoteError, is_missing, is_transient, redacted
-from fineweb_mask.tasks.storage.remote.filesystem import file_info, is_local, open_filesystem, open_source, version_of
+from fineweb_mask.tasks.storage.remote.filesystem import (
+    ESCAPED,
+    escaped,
+    file_info,
+    is_local,
+    open_filesystem,
+    open_source,
+    version_of,
+)
 from fineweb_mask.tasks.storage.remote.retries import attempt
 
 if TYPE_CHECKING:
@@ -166,12 +174,15 @@ def stem_of(relative: str) -> str:
 
 def _shard(filesystem: Any, path: str, info: dict[str, Any], base: str, settings: SourceSettings) -> SourceShard:  # noqa: ANN401
     relative = str(PurePosixPath(path).relative_to(base)) if base else path
+    name = shard_name(relative)
     suffix = _suffix(path)
     if settings.format == "auto" and suffix is None:
         raise SourceError(
             f"source.path: cannot tell the format of {path!r}: set source.format to parquet, jsonl or warc"
         )
     url = filesystem.unstrip_protocol(path)
+    if is_local(filesystem) and escaped(path) != path:
+        relative, url = escaped(relative), f"{ESCAPED}{escaped(path)[1:]}"
     if is_local(filesystem) or info.get("size") is None:  # a listing has the size of the link, or none
         try:
             info = attempt(url, filesystem.info, path)
@@ -180,7 +191,7 @@ def _shard(filesystem: Any, path: str, info: dict[str, Any], base: str, settings
                 raise
             info = {**info, "size": 0, "type": "missing"}  # of a link without a target, which its reader names
     return SourceShard(
-        name=shard_name(relative),
+        name=name,
         relative=relative,
         url=url,
         format=FORMATS[suffix] if settings.format == "auto" and suffix else settings.format,

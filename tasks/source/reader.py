@@ -1,5 +1,6 @@
 """Read a source file of any format as batches of Arrow columns."""
 
+import os
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -252,7 +253,8 @@ class ShardReader:
 def open_parquet_source(url: str) -> pq.ParquetFile:
     """Open a Parquet file of the source."""
     filesystem, path = open_filesystem(url)
-    return pq.ParquetFile(path if is_local(filesystem) else RemoteFile(url), page_checksum_verification=True)
+    file = pa.OSFile(os.fsencode(path)) if is_local(filesystem) else RemoteFile(url)
+    return pq.ParquetFile(file, page_checksum_verification=True)
 
 
 def page_bytes(header: bytes) -> int:

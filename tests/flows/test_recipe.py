@@ -1,6 +1,9 @@
 """Recipes: overrides in YAML, and errors that say which key to change and how."""
 
 import copy
+import datetime as dt
+import itertools
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -11,8 +14,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from fineweb_mask.flows.pipeline.inputs import check_inputs
 from fineweb_mask.flows.recipe import RecipeError, change, load_recipe, validate
+from fineweb_mask.models.errors import FinewebMaskError
 from fineweb_mask.models.settings import PipelineSettings
+from tests.tasks.source_files import write_table
 
 RECIPE = {
     "workspace": "workspaces/x",
@@ -417,6 +423,38 @@ def test_any_value_of_any_key_is_a_setting_or_an_error_of_ours(changes):
         return
     written = found.model_dump_json()
     assert PipelineSettings.model_validate_json(written).model_dump_json() == written
+
+
+BAD = [
+    *("a\0b", "x" * 5_000, "", True, None, -1, 2**63, -(2**70), math.nan, math.inf, b"\xff"),
+    *([], [None], ["a\0b"], {"a": 1}, {1: {}}, dt.date(2020, 1, 1)),
+]
+"""Values of which no setting takes more than a few."""
+SCORERS = [{"kind": kind} for kind in ("fasttext", "edu", "classes", "perplexity", "column", "sidecar")]
+MOST_LINES = 3
+
+
+@pytest.mark.parametrize("section", sorted({key.partition(".")[0] for key in KEYS}))
+def test_a_bad_value_of_any_setting_is_told_in_few_lines_before_any_work(section, tmp_path, monkeypatch):
+    """What passes as a setting is checked against the files and this machine as every command does."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    corpus = write_table(tmp_path / "corpus.parquet", text=["a text of some words"], grade=[1.0])
+    sample = {"workspace": str(tmp_path / "w"), "source": {"path": str(corpus)}, "embedding": {"static_dimensions": 16}}
+    sample["quality"] = {"scorers": [{"kind": "column", "column": "grade"}]}
+    refused: dict[str, tuple[str, object]] = {}
+    for key, value in itertools.product((key for key in KEYS if key.partition(".")[0] == section), BAD):
+        for scorer in SCORERS if key.startswith("quality.scorers.0.") else [None]:
+            content = copy.deepcopy(sample) | ({} if scorer is None else {"quality": {"scorers": [dict(scorer)]}})
+            try:
+                change(content, [(key, value)])
+                found = validate(PipelineSettings, content)
+                if scorer is None:
+                    check_inputs(found)
+            except (FinewebMaskError, OSError) as error:  # the command ends with 2
+                refused[str(error)] = key, value
+    assert refused
+    assert not {said: of for said, of in refused.items() if not 0 < len(said.splitlines()) <= MOST_LINES}
+    assert not (tmp_path / "w").exists()
 
 
 @settings(max_examples=50)

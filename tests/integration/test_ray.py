@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import TaskRunFilter
 from prefect.settings import PREFECT_API_URL
 
-from fineweb_mask.flows.cluster.cluster import Cluster
+from fineweb_mask.flows.cluster.cluster import OWNER, Cluster
 from fineweb_mask.flows.display.listeners import LogLines, listener
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.flows.stages import FLOWS
@@ -284,6 +285,42 @@ def test_interrupted_a_run_ends_in_seconds_and_leaves_nothing_on_the_cluster(
     assert time.monotonic() - started < 15, "it is 5 s on a machine that does nothing else"
     assert "interrupted; run the same command again to resume" in (tmp_path / "output").read_text()
     assert running_jobs() == []
+
+
+def processes_of(owner: int) -> list[psutil.Process]:
+    """Return the processes of the Ray of this machine that a process started."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.status() != psutil.STATUS_ZOMBIE and process.environ().get(OWNER) == str(owner):
+                found.append(process)
+    return found
+
+
+@pytest.mark.long
+def test_a_run_whose_raylet_dies_goes_on_with_another(
+    run_sample: RunSample,
+    finished: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    raylets = []
+
+    def kill() -> None:
+        if not raylets:
+            raylets.extend(one for one in processes_of(os.getpid()) if one.name() == "raylet")
+            raylets[0].kill()
+
+    token = listener.set(DoneJobs("score", kill))
+    try:
+        summary = run_sample(str(tmp_path / "w"), "engine.kind=ray")
+    finally:
+        listener.reset(token)
+    assert len(raylets) == 1
+    assert summary.status == "done"
+    assert caplog.text.count("the raylet of this machine died; the run begins again with another") == 1
+    assert local_data(tmp_path / "w") == local_data(finished) != []
+    assert not processes_of(os.getpid())
 
 
 def running_jobs() -> list[str]:

@@ -1,6 +1,7 @@
 """datatrove's filters: every decision and every changed text is that of the class itself."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,25 @@ def test_filters_follow_each_other_and_the_first_that_drops_ends_it() -> None:
     assert apply("two words", None).dropped == "gopher_quality: gopher_short_doc"
 
 
+def test_a_text_that_a_regular_expression_never_ends_with_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fineweb_mask.models.filters.REGEX_SECONDS", 0.1)
+    apply = load_filters(settings("regex", regex_exp="(a|aa)+$"))
+    assert apply("a" * 60 + "!", None).dropped == "regex: too_slow"
+    assert apply("b" * 60 + "!", None).dropped is None
+    assert apply("a" * 60, None).dropped == "regex"
+
+
+@pytest.mark.parametrize(
+    "text", ["user/", "user/{id}", "user/{e}", "aaa", "aa", "a{}", "a{2", "\\{", "[{", "uuser/{id"]
+)
+@pytest.mark.parametrize(
+    "pattern", ["user/{id}", "a{3}", "a{}", "a{2,}$", "a{,1}$", r"\{", r"\\{", "[{]", r"r/{i?d*", "^a{2"]
+)
+def test_a_regular_expression_means_what_it_means_in_python(pattern: str, text: str) -> None:
+    dropped = load_filters(settings("regex", regex_exp=pattern))(text, None).dropped
+    assert (dropped == "regex") == bool(re.search(pattern, text))
+
+
 def test_a_changed_text_is_what_is_hashed_counted_and_kept() -> None:
     ingest = IngestSettings(min_chars=10, filters=settings("c4_quality", min_num_sentences=-1))
     documents = DocumentFilter(ingest, "a.parquet", None, text_filter(ingest.filters, rows=1))
@@ -103,11 +123,13 @@ def test_a_token_count_of_a_changed_text_is_forgotten() -> None:
     assert documents.tokens_estimated == 1
 
 
+@pytest.mark.filterwarnings("ignore:Possible nested set:FutureWarning")
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
         ("gopher_quality", {"min_words": 3}, "gopher_quality has no option 'min_words': use one of min_doc_words"),
         ("gopher_quality", {"exclusion_writer": None}, "has no option 'exclusion_writer'"),
+        ("regex", {"regex_exp": "[[:x:]]"}, "regex refuses .*: mend the options"),
         ("regex", {}, "regex refuses {}: .*regex_exp.*: mend the options"),
         ("language", {"languages": ["en"]}, "language needs the option `model`, a fastText model of languages"),
     ],

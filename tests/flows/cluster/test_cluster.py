@@ -1,10 +1,15 @@
 """What is said where there is no cluster, and of jobs' errors; a real one is in tests/integration/test_ray.py."""
 
+import os
+import shutil
+import signal
 import socket
+import subprocess
 
 import pytest
 
-from fineweb_mask.flows.cluster.cluster import ClusterError, check_engine, explained
+from fineweb_mask.flows.cluster.cluster import OWNER, ClusterError, check_engine, end_left_behind, explained
+from fineweb_mask.models.errors import message_of
 from fineweb_mask.models.runtime.stopping import StoppedError
 from fineweb_mask.models.settings import EngineSettings
 from fineweb_mask.tasks.storage.remote.errors import is_transient
@@ -23,10 +28,33 @@ def test_what_ray_raises_is_explained_and_tried_again_where_that_helps() -> None
         exceptions.NodeDiedError("gone"),
         exceptions.OutOfMemoryError("much"),
     ):
-        assert explained(lost, "ingest a") is lost
-        assert is_transient(lost)
+        again = explained(lost, "ingest a")
+        assert is_transient(again)
+        assert str(message_of(again)).startswith("ingest a: its process on the Ray cluster ended: ")
+        assert "\n" not in str(again)
+    died = explained(exceptions.LocalRayletDiedError(), "ingest a")
+    assert not is_transient(died)  # no job can run before it is started again
+    assert str(message_of(died)).startswith("the raylet, Ray's process on this machine, died: run again to resume")
     assert is_transient(exceptions.ActorDiedError())
     assert not is_transient(exceptions.RaySystemError("other"))
+
+
+def test_what_a_killed_run_leaves_of_ray_is_ended_and_nothing_else() -> None:
+    with subprocess.Popen(["true"]) as gone:
+        gone.wait()
+    owners = {"left": ("ray::DashboardAgent", gone.pid), "used": ("ray::IDLE", os.getpid()), "other": ("x", gone.pid)}
+    processes = {
+        what: subprocess.Popen([name, "60"], executable=str(shutil.which("sleep")), env={OWNER: str(owner)})
+        for what, (name, owner) in owners.items()
+    }
+    try:
+        end_left_behind()
+        assert processes["left"].wait(10) == -signal.SIGKILL
+        assert [processes[what].poll() for what in ("used", "other")] == [None, None]
+    finally:
+        for process in processes.values():
+            process.kill()
+            process.wait()
 
 
 def test_the_node_of_a_failure_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:

@@ -4,9 +4,17 @@ again without its damaged files."""
 from pathlib import Path
 
 import pytest
+import torch
 from prefect.logging import disable_run_logger
 
-from fineweb_mask.flows.pipeline.failures import MOST_REBUILDS, DiscardedError, damaged_discarded, fails_in_one_line
+from fineweb_mask.flows.cluster.cluster import RayletDiedError
+from fineweb_mask.flows.pipeline.failures import (
+    MOST_REBUILDS,
+    MOST_RESTARTS,
+    DiscardedError,
+    damaged_discarded,
+    fails_in_one_line,
+)
 from fineweb_mask.models.errors import DataError
 from fineweb_mask.tasks.storage.parquet import DamagedFileError
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -31,6 +39,11 @@ def test_what_succeeds_is_returned() -> None:
         (DataError("labels are empty: add some"), "labels are empty: add some"),
         (FileNotFoundError(2, "No such file or directory", "a.parquet"), "a.parquet: No such file or directory"),
         (OSError(5, "Input/output error"), "Input/output error"),
+        (
+            torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 2 GiB"),
+            "memory ran out: CUDA out of memory. Tried to allocate 2 GiB: use a smaller engine.workers or "
+            "selection.block_size, and run again to resume",
+        ),
     ],
 )
 def test_what_a_person_can_mend_is_the_state_s_message_and_its_result(error: Exception, message: str) -> None:
@@ -72,6 +85,19 @@ def test_a_run_begins_again_without_its_damaged_files(tmp_path: Path) -> None:
     with disable_run_logger():
         assert run(ending=".") == ["built again.", "built again.", "whole."]
     assert runs == [["a", "b", "c"], ["b", "c"], ["a", "c"]]
+
+
+def test_a_run_whose_raylet_dies_again_and_again_ends() -> None:
+    runs = []
+
+    @fails_in_one_line
+    def run() -> None:
+        runs.append(len(runs))
+        raise RayletDiedError("died")
+
+    with disable_run_logger():
+        state = run()
+    assert (len(runs), state.message) == (MOST_RESTARTS + 1, "died")
 
 
 def test_a_file_that_is_damaged_again_and_again_ends_the_run(tmp_path: Path) -> None:
