@@ -13,9 +13,9 @@ from fineweb_mask.flows.pipeline.run import Run
 from fineweb_mask.flows.status.inspection import inspect_recipe, last_run
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.settings import PipelineSettings
-from fineweb_mask.tasks.dataset.output import MATERIALIZE, PROVENANCE, Output, published
+from fineweb_mask.tasks.dataset.output import MATERIALIZE, Output, published
 from fineweb_mask.tasks.materialize import MaterializeJob, recipe_recorded
-from fineweb_mask.tasks.workspace.manifest import read_manifest
+from fineweb_mask.tasks.workspace.manifest import PROVENANCE, read_manifest
 from fineweb_mask.tasks.workspace.records.runs import LastRun, run_records
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
