@@ -39,7 +39,7 @@ FOLDERS = {
     "tune --workspace": "{recipe} --output {new} --workspace",
     "probe --workspace": "{recipe} --workspace",
     "score-weights --workspace": "{recipe} --workspace",
-    "group-shares --workspace": "{recipe} --set selection.groups.column=score --workspace",
+    "group-shares --workspace": "{recipe} --set selection.groups.column=score --set selection.metrics=disf --workspace",
 }
 LOST = "is in the (workspace|dataset)|overlap|is not a workspace|is read, too"
 READ_ONLY = {  # places that are read, or changed as what they are, and settings that name no place

@@ -57,7 +57,7 @@ def test_the_recipe_has_the_best_trial_and_says_what_was_gained(tmp_path):
     written = tmp_path / "tuned.yaml"
     written.write_text(text)
     hostile = "x\nworkspace: /etc"
-    again = found.model_copy(update={"sets": [hostile], "final": {"sets": {hostile: measured}}})
+    again = found.model_copy(update={"sets": [hostile], "final": {"sets": {hostile: measured}, "remarks": [hostile]}})
     assert len(recipe_text(settings, again).splitlines()) == len(text.splitlines())
     selection = load_recipe(written).selection
     assert (selection.lamb, selection.metrics, selection.budget_by) == (0.31, {"facility": 0.7, "disf": 0.3}, "tokens")
