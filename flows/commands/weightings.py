@@ -60,7 +60,7 @@ group_shares = _command(
 
     A language model of n-grams reads random documents of each mixture and predicts held-out texts.
 
-    Example: fineweb-mask group-shares mine.yaml --set selection.groups.column=topic --set selection.metrics=disf --target books.parquet
+    Example: fineweb-mask group-shares mine.yaml --set selection.groups.column=topic --set selection.metrics=disf
     """,
 )
 
