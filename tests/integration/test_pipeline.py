@@ -20,6 +20,7 @@ from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.flows.status.garbage import collect_garbage
 from fineweb_mask.flows.status.inspection import finished_run, workspace_status
 from fineweb_mask.tasks.workspace.job import BadShardError
+from fineweb_mask.tasks.workspace.manifest import read_manifest
 from fineweb_mask.tasks.workspace.records.runs import RunRecord
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -126,8 +127,8 @@ def test_another_corpus_in_a_used_workspace_is_named_and_fitted_anew(workspace, 
     assert "is fitted again on this one" in estimate(settings).another_corpus
     assert built(run_sample(workspace, source))["fit"] == 2  # all but the classifier, which is trained on labels
     assert "another corpus than before: what was fitted on CC-MAIN-2023-50_00000, " in caplog.text
-    fitted = [json.loads(file.read_text())["fitted_on"] for file in (workspace / "fitted").glob("*.json")]
-    assert {name for names in fitted for name in names} == {"other0", "other1"}
+    fitted = [read_manifest(file) for file in (workspace / "fitted").glob("*.json")]
+    assert {name for one in fitted if one is not None for name in one.fitted_on} == {"other0", "other1"}
     assert built(run_sample(workspace, source)) == {}
     assert estimate(settings).another_corpus == ""
 

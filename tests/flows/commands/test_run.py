@@ -43,7 +43,7 @@ def test_a_missing_source_ends_with_2_and_nothing_is_created(recipe, invoke, mon
         (["--set", "source.path=no/corpus"], "source.path: 'no/corpus' does not exist"),
         (["--set", "source.path=tests/flows"], "source.path: no "),
         (["--set", "source.path=nosuch://x"], "nosuch"),
-        (["--set", r'source.path="a\0b"'], "source.path: 'a\\x00b'"),
+        (["--set", r'source.path="a\0b"'], "source.path: must hold no NUL character"),
         (["--set", "source.text_column=body"], "source.text_column: no source file has a column 'body', it may be"),
         (["--set", "quality.scorers.0.labels.path=no/labels.parquet"], "labels: the labels 'no/labels"),
         (["--set", "quality.scorers.0.labels.path=README.md"], "labels: the labels 'README.md' cannot be"),
