@@ -68,7 +68,7 @@ def tiles(counts: Counts, blocks: Sequence[dict[str, Any]]) -> list[Tile]:
         Tile(f"{counts.tokens_selected:,}", f"tokens selected{estimated}"),
     ]
     if (gap := _widest_gap(blocks)) is not None:
-        tiles.append(Tile(f"{gap:.3%}", "largest possible gap to the optimum"))
+        tiles.append(Tile(f"{100 * gap:.3g}%", "largest possible gap to the optimum"))
     return tiles
 
 
@@ -303,7 +303,7 @@ def claim(blocks: Sequence[dict[str, Any]]) -> str:
     assumed = next((block["bound_assumes"] for block in blocks if block.get("bound_assumes")), None)
     estimated = "" if assumed is None else f" This is estimated, not proven ({assumed})."
     where = ", in any block" if len(blocks) > 1 else ""
-    return f"No selection of this size can be more than {gap:.4%} better{where}.{estimated}"
+    return f"No selection of this size can be more than {100 * gap:.3g}% better{where}.{estimated}"
 
 
 def certificate(blocks: Sequence[dict[str, Any]]) -> Section:

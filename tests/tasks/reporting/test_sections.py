@@ -24,7 +24,7 @@ def block(name: str, documents: int, objective: float, bound: float | None) -> d
 
 def test_the_certificate_names_the_widest_gap_and_weighs_the_mean() -> None:
     blocks = [block("a", 100, 0.5, 0.5), block("b", 300, 0.7, 0.72)]
-    assert claim(blocks) == "No selection of this size can be more than 2.0000% better, in any block."
+    assert claim(blocks) == "No selection of this size can be more than 2% better, in any block."
     assert weighted_mean(blocks, "objective") == pytest.approx(0.65)
     assert weighted_mean(blocks, "gap") == pytest.approx(0.015)
 
@@ -44,7 +44,7 @@ def test_the_table_of_blocks_says_what_share_each_gave() -> None:
 
 def test_a_bound_that_is_estimated_says_so() -> None:
     blocks = [{"gap": 0.01, "bound_assumes": None}, {"gap": 0.005, "bound_assumes": "lists hold 98%"}]
-    expected = "No selection of this size can be more than 1.0000% better, in any block. "
+    expected = "No selection of this size can be more than 1% better, in any block. "
     assert claim(blocks) == expected + "This is estimated, not proven (lists hold 98%)."
 
 
