@@ -133,7 +133,7 @@ def tables(study: Path, output: Path) -> None:
             kept = usual <= UNPREDICTABLE * np.median(usual)
             losses = {
                 arm: [float(sample.take(kept).losses(of_seed[arm][rows][kept])) for of_seed in bits.values()]
-                for arm in bits[0]
+                for arm in bits[0].keys() & bits[max(bits)].keys()  # the last may not be finished
             }
             base = np.array(losses[RANDOM])
             percent = {arm: 100 * (1 - np.array(of_arm) / base) for arm, of_arm in losses.items()}
