@@ -71,8 +71,13 @@ def explore(
         return
     token = secrets.token_urlsafe(16)
     url = f"http://127.0.0.1:{free}/{token}/"
-    echo(f"map      {url}  {prepared.rows:,} documents; Ctrl-C ends it")
-    serve(job.path, free, token, (lambda: open_page(url)) if show else None)
+
+    def when_ready() -> None:
+        echo(f"map      {url}  {prepared.rows:,} documents; Ctrl-C ends it")
+        if show:
+            open_page(url)
+
+    serve(job.path, free, token, when_ready)
 
 
 def _selected(found: "Run", folder: str, *, vectors: bool) -> "dict[str, Any]":

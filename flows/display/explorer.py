@@ -152,7 +152,7 @@ async def _for_its_own_page_only(request: Request, proceed: Callable[[Request], 
     return answer
 
 
-def serve(table: Path, port: int, token: str, when_ready: Callable[[], None] | None = None) -> None:
+def serve(table: Path, port: int, token: str, when_ready: Callable[[], None]) -> None:
     """Serve the map at a port of this machine, below the path `token`, until Ctrl-C.
 
     `when_ready` is called once it can be opened.
@@ -162,7 +162,7 @@ def serve(table: Path, port: int, token: str, when_ready: Callable[[], None] | N
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket] | None = None) -> None:
             await super().startup(sockets)
-            if when_ready is not None and self.started:
+            if self.started:
                 await run_in_threadpool(when_ready)
 
     with suppress(KeyboardInterrupt):
