@@ -1,4 +1,4 @@
-"""Measure the selection: the closed form against exact greedy, the paper's learner and two peers.
+"""Measure the selection: the closed form against exact greedy and the paper's learner.
 
 Every table comes from one run on one machine, so only the ratios in it mean something elsewhere.
 
@@ -9,10 +9,8 @@ Every table comes from one run on one machine, so only the ratios in it mean som
     python -m benchmarks.selection whole --n 50000 --metrics pairwise+facility --lamb 0.8
     python -m benchmarks.selection memory --n 200000 --metrics facility
     python -m benchmarks.selection step --n 100000
-    python -m benchmarks.selection peers --n 3000 --peer-python path/to/python
 
-`peers` runs apricot-select and submodlib-py in the named interpreter, so that they can be installed in a separate
-environment. To measure other vectors than the synthetic ones: `--vectors file.npz` with `features` (n, d) and
+To measure other vectors than the synthetic ones: `--vectors file.npz` with `features` (n, d) and
 `quality` (n,).
 """
 
@@ -20,15 +18,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import math
 import resource
-import subprocess
-import sys
-import tempfile
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -382,65 +375,6 @@ def _floor(metric: str, batch: torch.Tensor, generator: torch.Generator, argumen
     return sampling + (seconds - sampling) * 8  # 16 of the 128 products were timed
 
 
-PEERS = {
-    "apricot-select": """
-import sys, time, numpy
-features, budget = numpy.load(sys.argv[1]), int(sys.argv[2])
-from apricot import FacilityLocationSelection
-start = time.perf_counter()
-similarity = numpy.clip(features @ features.T, 0, None).astype(numpy.float64)
-chosen = FacilityLocationSelection(budget, metric="precomputed", optimizer="lazy").fit(similarity).ranking
-""",
-    "submodlib-py": """
-import sys, time, numpy
-features, budget = numpy.load(sys.argv[1]), int(sys.argv[2])
-from submodlib import FacilityLocationFunction
-start = time.perf_counter()
-similarity = numpy.clip(features @ features.T, 0, None)
-function = FacilityLocationFunction(n=len(features), mode="dense", sijs=similarity, separate_rep=False)
-chosen = [i for i, _ in function.maximize(budget=budget, optimizer="LazyGreedy", show_progress=False)]
-""",
-}
-REPORT = """
-import json, resource
-seconds = time.perf_counter() - start
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-print(json.dumps({"seconds": seconds, "chosen": [int(i) for i in chosen], "peak": peak}))
-"""
-
-
-def peers(arguments: argparse.Namespace) -> None:
-    """Compare facility location alone (lamb = 0), which the peers maximise."""
-    features, scores = vectors(arguments)
-    alone = NearDuplicateSettings(weight=0)
-    settings = SelectionSettings(metrics="facility", lamb=0.0, select_ratio=0.1, near_duplicates=alone)
-    block = prepare(features, scores, settings, arguments.device)
-    objective = block.problem.objective
-    table = []
-    for solver in ("mean_field", "greedy"):
-        ours = measure(block, solver)
-        name = f"fineweb-mask {solver}"
-        table.append([name, f"{ours.seconds:.2f}", f"{ours.objective:.5f}", percent(ours.gap), f"{ours.peak_mib}"])
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "features.npy"
-        np.save(path, features)
-        for name, code in PEERS.items():
-            command = [arguments.peer_python, "-c", code + REPORT, str(path), str(objective.budget)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                reason = done.stderr.strip().splitlines()[-1] if done.stderr else "no output"
-                missing = "ModuleNotFoundError" in reason
-                table.append([name, "not installed" if missing else reason[:60], "-", "-", "-"])
-                continue
-            answer = json.loads(done.stdout.strip().splitlines()[-1])
-            mask = torch.zeros(objective.n, dtype=torch.bool)
-            mask[answer["chosen"]] = True
-            value = objective.value_of(mask.to(arguments.device))
-            table.append([name, f"{answer['seconds']:.2f}", f"{value:.5f}", "-", f"{answer['peak']}"])
-    header = ["facility location", "s", "objective on the range", "gap", "peak MiB"]
-    show(f"peers at n = {len(scores):,}, ratio 0.1, lamb 0", header, table)
-
-
 TABLES = {
     "quality": quality,
     "speed": speed,
@@ -449,7 +383,6 @@ TABLES = {
     "whole": whole,
     "memory": memory,
     "step": step,
-    "peers": peers,
 }
 
 
@@ -468,7 +401,6 @@ def main() -> None:
     parser.add_argument("--partial", type=float, default=0.05, help="learner: share of the documents in a batch")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--vectors", help=".npz file with features and quality, instead of synthetic ones")
-    parser.add_argument("--peer-python", default=sys.executable, help="interpreter that has the peers")
     arguments = parser.parse_args()
     TABLES[arguments.table](arguments)
 

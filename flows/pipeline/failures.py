@@ -69,13 +69,13 @@ def fails_in_one_line(run: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(run)
     def run_or_fail(*arguments: P.args, **options: P.kwargs) -> R:
-        for begun in count():
+        for restarts in count():
             try:
                 return run(*arguments, **options)
             except Exception as error:  # noqa: BLE001 - `failed` raises what is a bug
-                if isinstance(error, DiscardedError) and begun < MOST_REBUILDS:
+                if isinstance(error, DiscardedError) and restarts < MOST_REBUILDS:
                     get_run_logger().warning("%s; it is built again", error.__cause__)
-                elif isinstance(error, RayletDiedError) and begun < MOST_RESTARTS:
+                elif isinstance(error, RayletDiedError) and restarts < MOST_RESTARTS:
                     get_run_logger().warning("the raylet of this machine died; the run begins again with another")
                 else:
                     return cast("R", failed(error))
