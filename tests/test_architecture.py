@@ -96,6 +96,7 @@ NO_VERBS = frozenset(
 )
 OTHER_TESTS = {  # test files that are not named after one module, and what they are named after
     "tests/flows/pipeline/test_global_selection.py": "selection.py over the whole corpus",
+    "tests/flows/test_any_recipe.py": "recipe.py, whatever stands in a recipe",
     "tests/flows/test_keys.py": "cache keys of all stages",
     "tests/flows/test_outputs.py": "what commands/ may replace, in tasks/outputs.py",
     "tests/flows/test_open_page.py": "commands/_common.py in a browser",
