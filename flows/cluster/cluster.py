@@ -7,12 +7,13 @@ a job whose process or node ended; an error that is left is transient for Prefec
 import logging
 import os
 import re
+import secrets
 import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -53,6 +54,8 @@ ANSWER_SECONDS = 10.0
 
 OWNER = "FINEWEB_MASK_RAY_OWNER"
 """Environment variable of the processes of a Ray of this machine alone: the id of the run's process."""
+_TOKEN = secrets.token_hex(32)
+"""What the processes of a Ray of this machine alone ask of each other; Ray's own would be a file in the home folder."""
 
 Answer = str
 """The reference to a job's output, as JSON."""
@@ -211,26 +214,53 @@ def unreachable(address: str, error: object) -> ClusterError:
 def _connect(settings: EngineSettings) -> Any:  # noqa: ANN401 - a module that is not always there
     address = check_engine(settings)
     os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # read by the import: no call after the end starts another Ray
-    import ray
-
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing calls home
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")  # a job that has no GPU sees none
-    connect = partial(ray.init, address, namespace="fineweb-mask", log_to_driver=False, configure_logging=False)
-    if address != LOCAL:
-        _within(CONNECT_SECONDS, connect, address)
-        return ray
+    # Also read by the import: else a run in the background, whose parent has ended, would end with the raylet.
+    with _environment({"RAY_RAYLET_PID": str(os.getpid())}):
+        import ray
+
+        logging.getLogger("ray").setLevel(logging.ERROR)  # it says how to use Ray
+        ray._private.worker._worker_logs_enabled = False  # it would print the last lines of a raylet that died
+        connect = partial(ray.init, address, namespace="fineweb-mask", log_to_driver=False, configure_logging=False)
+        if address == LOCAL:
+            _start_on_this_machine(connect)
+        else:
+            _within(CONNECT_SECONDS, connect, address)
+    return ray
+
+
+def _start_on_this_machine(connect: Callable[..., object]) -> None:
     end_left_behind()
     on_sigterm = signal.getsignal(signal.SIGTERM)
-    os.environ[OWNER] = str(os.getpid())
+    # Ray leaves its mode set: a cluster without tokens, to which this process connects later, would not work.
+    own = {OWNER: str(os.getpid()), "RAY_AUTH_TOKEN": _TOKEN, "RAY_AUTH_MODE": os.environ.get("RAY_AUTH_MODE")}
     try:
-        connect(include_dashboard=False)
+        with _environment(own):
+            connect(include_dashboard=False)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise ClusterError(f"engine.kind: ray cannot be started on this machine: {error}: check its logs") from error
-    finally:
-        del os.environ[OWNER]
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, on_sigterm)  # Ray's own would end the run without a word
-    return ray
+
+
+@contextmanager
+def _environment(own: Mapping[str, str | None]) -> Iterator[None]:
+    """Set environment variables, or leave out those that are None, while the block runs; what it starts keeps them."""
+    before = {name: os.environ.get(name) for name in own}
+    _set(own)
+    try:
+        yield
+    finally:
+        _set(before)
+
+
+def _set(variables: Mapping[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def end_left_behind() -> None:
@@ -253,7 +283,6 @@ def _within(seconds: float, connect: Callable[[], object], address: str) -> None
         except (ConnectionError, RuntimeError, ValueError) as error:
             failed.append(error)
 
-    logging.getLogger("ray").setLevel(logging.ERROR)  # it warns of not being in the main thread
     thread = threading.Thread(target=attempt, daemon=True)
     thread.start()
     thread.join(seconds)
@@ -347,6 +376,7 @@ class GpuWorkers:
 
     def _serve(self, number: int) -> None:
         """Keep a process, and hand it jobs, until `close`."""
+        not_started = 0
         while not self._closed:
             try:
                 with self._lock:
@@ -354,8 +384,14 @@ class GpuWorkers:
                         return
                     self._actors[number] = actor = self._actor.remote()
                 self._ray.get(actor.process.remote())  # it may wait for a GPU
-            except self._ray.exceptions.RayActorError:
+            except self._ray.exceptions.RayActorError as error:
+                not_started += 1
+                if not_started > RETRIES:
+                    if (asked := self._asked.get()) is None:
+                        return
+                    asked.done.set_exception(explained(error, f"{asked.job.stage.name} {asked.job.name}"))
                 continue
+            not_started = 0
             while (asked := self._asked.get()) is not None and self._answer(actor, asked):
                 pass
             if asked is None:
