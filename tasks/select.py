@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fineweb_mask.models.runtime.threads import same_threads
 from fineweb_mask.models.selection.corpus.documents import Documents, repeats
 from fineweb_mask.models.selection.problem.measures import relative_gap
 from fineweb_mask.tasks.inference.gpu import gpu_slot, torch_device
@@ -73,6 +74,7 @@ class SelectJob(BlocksJob):
 
 
 @stage_task
+@same_threads()
 def select(job: SelectJob) -> None:
     """Write the masks of a group of shards: who is selected, each document's inclusion, its block."""
     group = Group.read(job)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from fineweb_mask.models.runtime.progress import track
+from fineweb_mask.models.runtime.threads import same_threads
 from fineweb_mask.models.selection.block import BlockSolver, Selection, checked_block
 from fineweb_mask.models.selection.inputs import SelectionInputError
 from fineweb_mask.models.selection.metrics.base import SupportsKernel
@@ -46,6 +47,7 @@ class _Found(NamedTuple):
         return mixed - self.terms.get("near_duplicate_cost", 0.0)
 
 
+@same_threads()
 def sweep(
     features: Any,  # noqa: ANN401 - numpy or torch, (n, d)
     quality: Any,  # noqa: ANN401 - numpy or torch, (n,) or (n, columns)

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from fineweb_mask.models.runtime.threads import same_threads
 from fineweb_mask.models.selection.block import Selection, checked_block
 from fineweb_mask.models.selection.given import select_given
 from fineweb_mask.models.selection.inputs import Given, SelectionInputError, SelectorInputs, Targets
@@ -27,6 +28,7 @@ __all__ = [
 ]
 
 
+@same_threads()
 def select(
     features: Any,  # noqa: ANN401 - numpy or torch, (n, d)
     quality: Any,  # noqa: ANN401 - numpy or torch, (n,) or (n, columns)
@@ -127,6 +129,7 @@ def select(
     return block.selection(scaled, solution, history, settings.lamb)
 
 
+@same_threads()
 def term_ranges(
     features: Any,  # noqa: ANN401 - numpy or torch, (n, d)
     quality: Any,  # noqa: ANN401 - numpy or torch, (n,) or (n, columns)

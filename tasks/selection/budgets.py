@@ -7,6 +7,7 @@ says how much each block gives (models/selection/budgets.py).
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from fineweb_mask.models.runtime.threads import same_threads
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.inference.gpu import gpu_slot, torch_device
 from fineweb_mask.tasks.selection.blocks import Block, BlocksJob, Group, InterimJob, block_key, block_settings
@@ -32,6 +33,7 @@ class PriceJob(InterimJob, BlocksJob):
 
 
 @stage_task
+@same_threads()
 def measure_curves(job: PriceJob) -> None:
     """Write what a few selections from every block reached."""
     from fineweb_mask.models.selection.budgets import Offer
@@ -62,6 +64,7 @@ class BudgetsJob(InterimJob):
 
 
 @stage_task
+@same_threads()
 def divide_budget(job: BudgetsJob) -> None:
     """Write the dual price, every block's budget, and the scales that all blocks share."""
     from fineweb_mask.models.selection.budgets import Offer, common_scales, curve, divide

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 from fineweb_mask.models.runtime.progress import track
+from fineweb_mask.models.runtime.threads import same_threads
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.selection import METRICS
 from fineweb_mask.models.witness.halves import Halves
@@ -120,6 +121,7 @@ class TuneJob(SearchJob):
 
 
 @stage_task
+@same_threads()
 def tune(job: TuneJob) -> None:
     """Search, and write the page; `details` hold the best settings and the final figures."""
     started = time.monotonic()

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fineweb_mask.models.runtime.threads import same_threads
 from fineweb_mask.models.selection.corpus.documents import Documents, inside, sampled
 from fineweb_mask.models.selection.corpus.near_duplicates import near_duplicate_penalties
 from fineweb_mask.models.selection.corpus.passes import (
@@ -74,6 +75,7 @@ class CorpusSelection(NamedTuple):
     asked: dict[str, int]
 
 
+@same_threads()
 def select_corpus(
     parts: Parts,
     settings: SelectionSettings,

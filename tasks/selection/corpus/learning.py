@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fineweb_mask.models.runtime.progress import track
+from fineweb_mask.models.runtime.threads import same_threads
 from fineweb_mask.models.selection.corpus.documents import Documents, Tree, by_name, flat, nested, sampled
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.pipeline import DIRECTIONS
@@ -74,6 +75,7 @@ class SampleJob(CorpusJob):
 
 
 @stage_task
+@same_threads()
 def draw_sample(job: SampleJob) -> None:
     """Write a shard's sums and its documents of the sample."""
     from fineweb_mask.models.selection.corpus.sample import CorpusStatistics
@@ -117,6 +119,7 @@ class LearnJob(CorpusJob):
 
 
 @stage_task
+@same_threads()
 def learn_policy(job: LearnJob) -> None:
     """Write the next policy, and the best one so far.
 
@@ -281,6 +284,7 @@ class KeepPolicyJob(ProductJob):
 
 
 @stage_task
+@same_threads()
 def keep_policy(job: KeepPolicyJob) -> None:
     """Write the policy, under a name that tells what it was learned from, and then its manifest."""
     assert job.learned is not None  # noqa: S101 - it is there before the job is added

@@ -13,6 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fineweb_mask.models.runtime.progress import track
+from fineweb_mask.models.runtime.threads import same_threads
 from fineweb_mask.models.schemas import CHARGES
 from fineweb_mask.models.selection.corpus.documents import Documents, Tree, flat, nested, numbered
 from fineweb_mask.models.settings import PipelineSelectionSettings
@@ -67,6 +68,7 @@ class MeasureJob(CorpusJob):
 
 
 @stage_task
+@same_threads()
 def measure(job: MeasureJob) -> None:
     """Write sums over a shard's documents, or over its candidates, and those near the threshold."""
     device = torch_device(job.settings.device)
@@ -152,6 +154,7 @@ class PenaltiesJob(CorpusJob):
 
 
 @stage_task
+@same_threads()
 def find_penalties(job: PenaltiesJob) -> None:
     """Write the penalties of candidates for near-duplicates, by shard and row, those without one left out."""
     from fineweb_mask.models.selection.corpus.near_duplicates import near_duplicate_penalties

@@ -1,0 +1,24 @@
+"""Compute with the same number of threads on every machine: the last bits of a sum depend on how it is divided.
+
+A selection that is refined by comparing such sums would be another one on a machine with more cores, or in a process of
+Ray, which has one thread.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+THREADS = 8
+"""Where there are fewer cores, they take turns, which costs no time that can be measured."""
+
+
+@contextmanager
+def same_threads() -> Iterator[None]:
+    """Let torch use `THREADS` threads in this thread of Python while the block, or the decorated function, runs."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(THREADS)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
