@@ -28,11 +28,13 @@ test: $(VENV)/.installed
 test-long: $(VENV)/.installed
 	$(BIN)/python -m pytest -m long --numprocesses $(TEST_PROCESSES) --no-loadscope-reorder
 
-# Kill runs anywhere and fill their disk, and compare with a run that nothing disturbed; then measure what grows over many
-# runs. It takes hours; to fill a disk takes root.
+# Kill runs anywhere, flip bits, read hostile files, run and read at once, fill the disk, and compare with a run that
+# nothing disturbed; then measure what grows over many runs. It takes hours; to fill a disk takes root.
 soak: $(VENV)/.installed
-	$(BIN)/python -m tests.soak.kill_anywhere --kills $(or $(KILLS),40)
+	$(BIN)/python -m tests.soak.kill_anywhere --kills $(or $(KILLS),200)
 	$(BIN)/python -m tests.soak.flip --flips $(or $(FLIPS),1000)
+	$(BIN)/python -m tests.soak.hostile
+	$(BIN)/python -m tests.soak.together
 	$(BIN)/python -m tests.soak.full_disk
 	$(BIN)/python -m tests.soak.growth runs --count $(or $(RUNS),500)
 	$(BIN)/python -m tests.soak.growth shards --count $(or $(SHARDS),300)

@@ -42,6 +42,8 @@ SHARD_ROWS = 1_000
 """Maximum number of shards in the table, which the server stores in its database."""
 LISTED = 50
 """Maximum number of quarantined shards in the report."""
+PLAIN = re.compile(r"[\w -]*")
+"""Names that are the same as Markdown."""
 LISTED_JOBS = 4
 """Maximum number of running jobs whose progress is shown."""
 KEY_CHARACTERS = 60
@@ -139,7 +141,8 @@ class UiListener:
             if file is not None and (through := documents_through(file)) is not None:
                 self._count += 1
                 if not file.cached or len(self._files) < SHARD_ROWS:  # the slowest are listed
-                    self._files.append(_row(stage, file.name, through, file.seconds, "yes" if file.cached else "no"))
+                    name = file.name if PLAIN.fullmatch(file.name) else as_markdown(file.name)  # the UI takes it for that
+                    self._files.append(_row(stage, name, through, file.seconds, "yes" if file.cached else "no"))
         self._other.on_job_end(stage, job, file)
 
     def on_quarantined(self, stage: str, shard: str, reason: str) -> None:

@@ -297,28 +297,54 @@ def processes_of(owner: int) -> list[psutil.Process]:
     return found
 
 
+@pytest.fixture
+def begin(small_sample: tuple[str, ...], server: None, tmp_path: Path) -> Callable[[], psutil.Process]:
+    """Begin a run with a Ray of its own, as `nohup` does: its parent ends at once."""
+    command = [sys.executable, "-m", "fineweb_mask.flows.cli", "run", "deployments/recipes/sample.yaml"]
+    command += [f"--set={setting}" for setting in (*small_sample, "engine.kind=ray")]
+    own = {"PREFECT_API_URL": str(PREFECT_API_URL.value())}
+
+    def run() -> psutil.Process:
+        shell = ["sh", "-c", '"$@" > "$0" 2>&1 & echo $!', str(tmp_path / "output"), *command]
+        shell += ["--workspace", str(tmp_path / "w")]
+        return psutil.Process(int(subprocess.check_output(shell, cwd=ROOT, env=os.environ | own)))
+
+    return run
+
+
 @pytest.mark.long
 def test_a_run_whose_raylet_dies_goes_on_with_another(
-    small_sample: tuple[str, ...], server: None, finished: Path, tmp_path: Path
+    begin: Callable[[], psutil.Process], finished: Path, tmp_path: Path
 ) -> None:
-    """Also one whose parent has ended, as after `nohup`: by itself, Ray would end such a process with its raylet."""
-    workspace, output = tmp_path / "w", tmp_path / "output"
-    command = [sys.executable, "-m", "fineweb_mask.flows.cli", "run", "deployments/recipes/sample.yaml"]
-    command += ["--workspace", str(workspace), *(f"--set={setting}" for setting in (*small_sample, "engine.kind=ray"))]
-    own = {"PREFECT_API_URL": str(PREFECT_API_URL.value())}
-    shell = ["sh", "-c", '"$@" > "$0" 2>&1 & echo $!', str(output), *command]
-    run = psutil.Process(int(subprocess.check_output(shell, cwd=ROOT, env=os.environ | own)))
-    while run.is_running() and not list((workspace / "scores").glob("*.parquet")):
+    """By itself, Ray would end a process whose parent has ended with its raylet."""
+    run = begin()
+    while run.is_running() and not list((tmp_path / "w" / "scores").glob("*.parquet")):
         time.sleep(0.05)
     raylets = [one for one in processes_of(run.pid) if one.name() == "raylet"]
-    assert len(raylets) == 1, output.read_text()
+    assert len(raylets) == 1, (tmp_path / "output").read_text()
     raylets[0].kill()
     run.wait(300)
-    said = output.read_text()
+    said = (tmp_path / "output").read_text()
     assert not [line for line in said.splitlines() if "(raylet)" in line or "oken auth" in line]  # Ray's own words
     assert said.count("the raylet of this machine died; the run begins again with another") == 1, said
-    assert local_data(workspace) == local_data(finished) != []
+    assert local_data(tmp_path / "w") == local_data(finished) != []
     assert not processes_of(run.pid)
+
+
+@pytest.mark.long
+def test_what_a_killed_run_leaves_of_ray_ends_with_the_next(
+    begin: Callable[[], psutil.Process], finished: Path, tmp_path: Path
+) -> None:
+    killed = begin()
+    while killed.is_running() and not list((tmp_path / "w" / "scores").glob("*.parquet")):
+        time.sleep(0.05)
+    assert processes_of(killed.pid), (tmp_path / "output").read_text()
+    killed.kill()
+    again = begin()
+    again.wait(300)
+    assert local_data(tmp_path / "w") == local_data(finished) != []
+    assert not processes_of(killed.pid)
+    assert not processes_of(again.pid)
 
 
 def running_jobs() -> list[str]:

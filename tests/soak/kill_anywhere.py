@@ -1,11 +1,13 @@
 """Kill runs anywhere, go on, and compare with a run that nothing disturbed: `make soak`, not part of the tests.
 
-`python -m tests.soak.kill_anywhere --kills 100`: runs over 8 small shards are killed (SIGKILL) right before and
-after every rename, and at seeded random moments, and so are the commands that make pages and models; the temporary
-Prefect server is killed under a run. In the end
+`python -m tests.soak.kill_anywhere --kills 200`: runs over 8 small shards are killed (SIGKILL) at random moments,
+in one process, on Ray, with `scope: global` and with near-duplicates; and so are exports. Runs and the commands that
+make pages and models are also killed right before and after every rename, and the temporary Prefect server is killed
+under a run. In the end
 
 - the dataset, the stage files and the fitted models have the bytes of the undisturbed run,
-- no file is there that it has not, and
+- no file is there that it has not,
+- no process of a killed run lives 10 s after the end of the next, and
 - no finished stage file was made again (its inode is the one that it had after the kill).
 
 The checkout must not change meanwhile: the dataset's record names its commit. Exit status 1 with what differs, else 0.
@@ -18,6 +20,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -52,6 +55,17 @@ SETTINGS = (
 )
 
 
+VARIANTS = {
+    "one process": (),
+    "near-duplicates": ("--set=ingest.near_dedup=minhash",),
+    "scope: global": ("--set=selection.scope=global", "--set=selection.metrics={disf: 1}"),
+    "Ray": ("--set=engine.kind=ray",),
+}
+"""What runs are killed at random moments with; each has an equal share of the kills, and so have exports."""
+END_SECONDS = 10.0
+"""Time in which every process of a run has ended after it."""
+
+
 class FoundError(Exception):
     """What was found is not what the undisturbed run left."""
 
@@ -74,11 +88,14 @@ class Soak:
             "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         }
         self.environment.pop("PREFECT_API_URL", None)
+        self.own = set[psutil.Process]()  # the server that all runs share
 
     def command(self, workspace: Path, arguments: Sequence[str]) -> list[str]:
         """Return the arguments of the command in a workspace."""
         if arguments[0] == "report":
             return ["report", str(workspace)]
+        if arguments[0] == "export":
+            return ["export", str(self.folder / "whole"), "--output", str(workspace), "--file-size=50000"]
         if arguments[0] == "train-quality":
             labels = str(ROOT / "data_samples" / "labels.parquet")
             return ["train-quality", "--input", labels, "--output", str(workspace / "model.bin"), *arguments[1:]]
@@ -99,10 +116,12 @@ class Soak:
                         break
                 time.sleep(0.1)
             self.environment["PREFECT_API_URL"] = url
+            self.own = set(self.processes())
             try:
                 yield
             finally:
                 del self.environment["PREFECT_API_URL"]
+                self.own = set()
 
     @contextmanager
     def started(self, *command: str, stdin: int | None = None) -> Iterator[subprocess.Popen[bytes]]:
@@ -123,13 +142,27 @@ class Soak:
                 process.kill()
                 process.wait()
 
-    def finish(self, workspace: Path, arguments: Sequence[str]) -> float:
-        """Run the command to its end and return its seconds."""
+    def finish(self, workspace: Path, arguments: Sequence[str], *, alone: bool = True) -> float:
+        """Run the command to its end and return its seconds; alone, it leaves no process, nor has one before it."""
         begun = time.monotonic()
+        before = set(self.processes())
         with self.started("fineweb_mask.flows.cli", *self.command(workspace, arguments)) as process:
             if process.wait() != 0:
                 raise FoundError(f"{' '.join(arguments)} ended with {process.returncode}; see {self.log}")
-        return time.monotonic() - begun
+        seconds = time.monotonic() - begun
+        while alone and (left := set(self.processes()) - self.own):
+            if time.monotonic() - begun - seconds > END_SECONDS:
+                raise FoundError(f"still there after {END_SECONDS:.0f} s: {left}, {len(left & before)} from before")
+            time.sleep(0.2)
+        return seconds
+
+    def processes(self) -> Iterator[psutil.Process]:
+        """Yield the processes that were started with this folder's environment."""
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                is_own = process.environ().get("PREFECT_HOME") == self.environment["PREFECT_HOME"]
+                if is_own and process.status() != psutil.STATUS_ZOMBIE:
+                    yield process
 
 
 def stage_files(workspace: Path) -> dict[str, int]:
@@ -151,11 +184,12 @@ def files(workspace: Path) -> dict[str, Path]:
 
 
 def bytes_of(workspace: Path) -> dict[str, str]:
-    """Return the hash of every file that is compared byte by byte."""
+    """Return the hash of every file that is compared byte by byte: of an export, all."""
+    compared = tuple(f"{folder}/" for folder in COMPARED) if (workspace / "run.json").exists() else ""
     return {
         name: hashlib.sha256(path.read_bytes()).hexdigest()
         for name, path in files(workspace).items()
-        if name.startswith(tuple(f"{folder}/" for folder in COMPARED))
+        if name.startswith(compared)
     }
 
 
@@ -215,6 +249,10 @@ def at_random(
                 process.kill()
                 done += 1
             process.wait()
+        if process.returncode not in {0, -signal.SIGKILL}:
+            raise FoundError(
+                f"{' '.join(arguments)} ended with {process.returncode} after {done} kills; see {soak.log}"
+            )
         _keep(finished, workspace)
         if process.returncode == 0:
             ended()
@@ -246,7 +284,7 @@ def under_a_run(soak: Soak, workspace: Path, word: str) -> str:
 def main() -> int:
     """Run all scenarios."""
     parser = argparse.ArgumentParser(description="Kill runs anywhere and compare.")
-    parser.add_argument("--kills", type=int, default=40, help="Kills at random moments; a tenth of them for pages.")
+    parser.add_argument("--kills", type=int, default=200, help="Kills at random moments, of runs and exports.")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", help="Where to work; by default a temporary folder, which is removed.")
     parser.add_argument("--only", help="Run only the scenarios that have this word in their name.", default="")
@@ -255,12 +293,12 @@ def main() -> int:
         folder = Path(options.folder or temporary)
         folder.mkdir(parents=True, exist_ok=True)
         soak = Soak(folder, options.seed)
-        undisturbed = folder / "undisturbed"
+        undisturbed = folder / "whole"
         with soak.server():
             seconds = soak.finish(undisturbed, RUN)
         print(f"undisturbed: {seconds:.0f} s, {len(files(undisturbed))} files", flush=True)
         failed = 0
-        for name, scenario in scenarios(soak, undisturbed, seconds, options.kills).items():
+        for name, scenario in scenarios(soak, undisturbed, options.kills).items():
             if options.only not in name:
                 continue
             begun = time.monotonic()
@@ -276,25 +314,33 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def scenarios(soak: Soak, undisturbed: Path, seconds: float, kills: int) -> dict[str, Callable[[], str]]:
+def scenarios(soak: Soak, undisturbed: Path, kills: int) -> dict[str, Callable[[], str]]:
     """Return what each scenario does; it returns how it went, or raises `FoundError`."""
 
-    def disturbed(name: str, kill: Callable[[Path], tuple[int, dict[str, int]]]) -> str:
-        workspace = soak.folder / name
-        done, finished = kill(workspace)
+    share = -(-kills // (len(VARIANTS) + 1))
+
+    def renames() -> str:
+        workspace = soak.folder / "renames"
+        done, finished = at_every_rename(soak, workspace, RUN, MOST_RENAMES)
         soak.finish(workspace, RUN)
         check(workspace, undisturbed, finished)
         return f"{done} kills, identical"
 
-    def renames(workspace: Path) -> tuple[int, dict[str, int]]:
-        return at_every_rename(soak, workspace, RUN, MOST_RENAMES)
+    def moments(name: str, arguments: Sequence[str]) -> str:
+        """Kill a command at random moments, again and again from the start, and compare with one that was not."""
+        workspace, whole = soak.folder / f"{name}-killed", soak.folder / f"{name}-whole"
+        spent, ends = soak.finish(whole, arguments), 1
 
-    def moments(workspace: Path) -> tuple[int, dict[str, int]]:
         def begin_anew() -> None:
-            check(workspace, undisturbed, {})
+            nonlocal ends
+            ends += 1
+            check(workspace, whole, {})
             shutil.rmtree(workspace)
 
-        return at_random(soak, workspace, RUN, kills, seconds, begin_anew)
+        done, finished = at_random(soak, workspace, arguments, share, spent, begin_anew)
+        soak.finish(workspace, arguments)
+        check(workspace, whole, finished)
+        return f"{done} kills in {ends} runs, identical"
 
     def page(arguments: Sequence[str]) -> str:
         """Disturb a command on a copy of the undisturbed workspace; the pipeline's files stay as they are."""
@@ -304,7 +350,7 @@ def scenarios(soak: Soak, undisturbed: Path, seconds: float, kills: int) -> dict
         before = stage_files(workspace)
         spent = soak.finish(whole, arguments)
         at_renames, _ = at_every_rename(soak, workspace, arguments, MOST_RENAMES)
-        at_moments, _ = at_random(soak, workspace, arguments, max(1, kills // 10), spent, lambda: None)
+        at_moments, _ = at_random(soak, workspace, arguments, max(1, share // 4), spent, lambda: None)
         soak.finish(workspace, arguments)
         check(workspace, whole, before)
         return f"{at_renames + at_moments} kills, identical"
@@ -318,8 +364,12 @@ def scenarios(soak: Soak, undisturbed: Path, seconds: float, kills: int) -> dict
 
     selectors = "mean_field,random,greedy"
     return {
-        "run, renames": lambda: disturbed("renames", renames),
-        "run, moments": lambda: disturbed("moments", moments),
+        "run, renames": renames,
+        **{
+            f"run, moments, {name}": lambda name=name, own=own: moments(name, (*RUN, *own))  # type: ignore[misc]
+            for name, own in VARIANTS.items()
+        },
+        "export, moments": lambda: moments("export", ("export",)),
         "sweep": lambda: page(("sweep", RUN[1], "--lamb", "0,0.5,1")),
         "compare": lambda: page(("compare", RUN[1], "--selectors", selectors)),
         "report": lambda: page(("report",)),

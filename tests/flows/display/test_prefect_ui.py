@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from markdown_it import MarkdownIt
 from PIL import Image
 from prefect.logging import disable_run_logger
 
@@ -57,6 +58,20 @@ def test_the_progress_of_running_jobs_is_published(monkeypatch):
         ("its id", 12.5, "0 of 4 done, blocks 1 of 2, greedy picks 0 of 1,200"),
         ("its id", 25.0, "1 of 4 done, about 0 s left"),
     ]
+
+
+def test_no_name_of_a_shard_is_a_link_or_a_picture_in_the_table():
+    shown = UiListener(LogLines(), "workspaces/mine")
+    names = ["CC-MAIN-2024-10_00001", "![x](http:/tracks.example/p.png)", "www.example.com", "<img src=x>"]
+    with disable_run_logger():
+        for name in names:
+            shown.on_job_end("embed", name, file(1).model_copy(update={"name": name}))
+    listed = [row["shard"] for row in shown._files]
+    assert listed[0] == names[0]
+    found = MarkdownIt().render("\n\n".join(listed))
+    assert not re.search(r"<(?!/?p>)", found)
+    assert "tracks.example" in found
+    assert "www." not in "".join(listed)  # which is a link without any markup
 
 
 def test_of_many_running_jobs_some_are_listed():

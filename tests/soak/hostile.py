@@ -1,0 +1,109 @@
+"""Run over hundreds of broken files with hostile names, all in one folder: `make soak`, not part of the tests.
+
+`python -m tests.soak.hostile`: the files of `tests/tasks/source/broken_files.py`, half of them under names that try to
+control a shell, a terminal, a page or a query, with a few good files among them. The run ends with 3; every file was
+read or is named with a reason; the dataset verifies; no name stands in a page as it is; and nothing outside the
+workspace has changed. Exit status 1 with what was found instead, else 0.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.soak.kill_anywhere import ROOT
+from tests.tasks.source.broken_files import BROKEN, MOST_BYTES, lines
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "{{7*7}}",
+    "$(touch hacked)",
+    "`touch hacked`",
+    "'; DROP TABLE documents; --",
+    '" onload="alert(1)',
+    "\x1b[2J\x1b]0;title\x07",
+    "line\nbreak",
+    "%2e%2e%2f",
+    "caf\udce9",  # a byte that is not UTF-8
+    "\u202etxt.exe",
+    "-rf",
+    "*?[a]",
+    "~",
+    "a&b|c",
+    "\\",
+)
+GOOD = 4
+RECIPE = """\
+workspace: {folder}/workspace
+source: {{path: {folder}/source, max_document_bytes: {most}}}
+ingest: {{min_chars: 20}}
+quality: {{scorers: [{{kind: heuristic}}]}}
+embedding: {{static_dimensions: 16, static_fit_documents: 200}}
+selection: {{select_ratio: 0.25}}
+report: {{sample: 50}}
+"""
+
+
+def write_source(source: Path) -> int:
+    """Write the files, and return how many there are."""
+    for number, broken in enumerate(BROKEN):
+        name = HOSTILE[number // 2 % len(HOSTILE)] if number % 2 else ""
+        broken.write(source / f"{name}{number:03d}{broken.name}")
+    for number in range(GOOD):
+        source.joinpath(f"good{number}.jsonl").write_bytes(lines())
+    return len(list(source.iterdir()))
+
+
+def outside(folder: Path) -> dict[str, str]:
+    """Return the hash of every file but the workspace's, and what else is there."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        name = os.fsencode(path.relative_to(folder)).decode(errors="backslashreplace")
+        if not name.startswith("workspace"):
+            found[name] = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "no file"
+    return found
+
+
+def in_folder(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    """Run a command there to its end."""
+    command = [sys.executable, "-m", "fineweb_mask.flows.cli", *arguments]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=False)
+
+
+def main() -> int:
+    """Run, and look at what came out."""
+    argparse.ArgumentParser(description="Run over hundreds of broken and hostile files.").parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        folder.joinpath("source").mkdir()
+        count = write_source(folder / "source")
+        recipe = folder / "recipe.yaml"
+        recipe.write_text(RECIPE.format(folder=folder, most=MOST_BYTES))
+        before, begun = outside(folder), time.monotonic()
+        run = in_folder(folder, "run", str(recipe), "--json")
+        seconds = time.monotonic() - begun
+        verified = in_folder(folder, "verify", str(folder / "workspace"))
+        set_aside = len(json.loads(run.stdout or "{}").get("quarantined", []))
+        read = len(list((folder / "workspace" / "documents").glob("*.parquet")))
+        pages = "".join(path.read_text() for path in (folder / "workspace").rglob("*.html"))
+        problems = {
+            f"the run ended with {run.returncode}: {run.stderr[-2000:]!r}": run.returncode != 3,
+            f"verify ended with {verified.returncode}: {verified.stdout[-2000:]!r}": verified.returncode != 0,
+            f"{read} read and {set_aside} set aside of {count}": read + set_aside != count,
+            "a name is in a page as it is": HOSTILE[0] in pages or not pages,
+            "the terminal was controlled": b"\x1b[2J" in run.stdout + run.stderr,
+            "something outside the workspace changed": outside(folder) != before,
+        }
+        print(f"{count} files in {seconds:.0f} s: {read} read, {set_aside} set aside")
+        print(*(problem for problem, found in problems.items() if found), sep="\n")
+    return int(any(problems.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
