@@ -5,6 +5,7 @@ SIGINT and SIGTERM.
 """
 
 import atexit
+import logging
 import os
 import sys
 from importlib.metadata import version
@@ -33,6 +34,7 @@ from fineweb_mask.flows.commands.train_quality import train_quality
 from fineweb_mask.flows.commands.tune import tune
 from fineweb_mask.flows.commands.weightings import group_shares, score_weights
 from fineweb_mask.flows.commands.workspace import gc, status
+from fineweb_mask.flows.processes.environment import server_lost
 from fineweb_mask.flows.processes.signals import handle_signals
 
 
@@ -88,12 +90,15 @@ app.command("train-quality")(train_quality)
 def main() -> None:
     """Run the command; SIGTERM interrupts it like Ctrl-C."""
     handle_signals()
+    logging.raiseExceptions = False  # a log line that Prefect's server does not take is no error to print
     codes = [1]
     atexit.register(_exit, codes)  # first, so that it runs last: after Prefect has stopped its server
     try:
         app()
     except SystemExit as ended:
         codes[0] = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        if server_lost.is_set():  # Prefect would wait for it with every event that it was to be told
+            _exit(codes)
         raise
 
 

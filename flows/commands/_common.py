@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from fineweb_mask.flows.display.listeners import prefect_shown
 from fineweb_mask.flows.display.terminal import SafeConsole, echo, visible
-from fineweb_mask.flows.processes.environment import set_environment
+from fineweb_mask.flows.processes.environment import server_lost, set_environment
 from fineweb_mask.flows.processes.signals import interrupted_code
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.models.errors import FinewebMaskError, message_of
@@ -163,6 +163,9 @@ def _words_of(error: Exception) -> str:
             f"the Prefect server at {unreachable[1]} does not answer: start it, or unset PREFECT_API_URL "
             "(in a profile: `prefect config unset PREFECT_API_URL`) for a temporary one"
         )
+    if type(error).__module__ == "httpx" and (lost := _server_of(error)):
+        server_lost.set()
+        return f"the Prefect server at {lost} does not answer any more: start it, and run again to resume"
     if isinstance(error, RuntimeError) and str(error).startswith(SLOW_SERVER):
         return (
             "the temporary Prefect server does not answer in time: run again, with "
@@ -170,6 +173,14 @@ def _words_of(error: Exception) -> str:
             "your own in PREFECT_API_URL"
         )
     return f"this should not happen, please report it with what --verbose prints: {type(error).__name__}: {error}"
+
+
+def _server_of(error: Exception) -> str | None:
+    """Return the address of Prefect's server if it is the one that a request failed at."""
+    from prefect.settings import PREFECT_API_URL
+
+    url = PREFECT_API_URL.value()
+    return url if url and str(getattr(getattr(error, "_request", None), "url", "")).startswith(url) else None
 
 
 def fail(message: str, as_json: bool, code: int) -> NoReturn:

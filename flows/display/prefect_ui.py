@@ -7,7 +7,7 @@ import base64
 import math
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, field
@@ -28,6 +28,7 @@ from prefect.logging import get_run_logger
 from prefect.settings import PREFECT_API_URL
 
 from fineweb_mask.flows.display.listeners import Listener, listener
+from fineweb_mask.flows.processes.environment import server_lost
 from fineweb_mask.flows.summary import RunSummary
 from fineweb_mask.models.runtime.progress import Step
 from fineweb_mask.tasks.registry import amounts_through, documents_through
@@ -43,7 +44,7 @@ SHARD_ROWS = 1_000
 LISTED = 50
 """Maximum number of quarantined shards in the report."""
 PLAIN = re.compile(r"[\w -]*")
-"""Names that are the same as Markdown."""
+"""Names that are the same as Markdown, which is what the UI takes a cell of a table for."""
 LISTED_JOBS = 4
 """Maximum number of running jobs whose progress is shown."""
 KEY_CHARACTERS = 60
@@ -141,7 +142,7 @@ class UiListener:
             if file is not None and (through := documents_through(file)) is not None:
                 self._count += 1
                 if not file.cached or len(self._files) < SHARD_ROWS:  # the slowest are listed
-                    name = file.name if PLAIN.fullmatch(file.name) else as_markdown(file.name)  # the UI takes it for that
+                    name = file.name if PLAIN.fullmatch(file.name) else as_markdown(file.name)
                     self._files.append(_row(stage, name, through, file.seconds, "yes" if file.cached else "no"))
         self._other.on_job_end(stage, job, file)
 
@@ -185,18 +186,18 @@ class UiListener:
 
     def publish(self, summary: RunSummary, reports: Path) -> None:
         """Publish the table and the report of a finished run, with the page in the folder `reports`."""
-        with or_warn():
-            slowest = sorted(self._files, key=lambda row: row["seconds"], reverse=True)[:SHARD_ROWS]
-            table = [*self._stage_rows(summary), *slowest]
-            note = "Seconds are summed over the tasks of a stage."
-            if self._count > SHARD_ROWS:
-                note += f" Only the {SHARD_ROWS:,} slowest of {self._count:,} files are listed."
-            create_table_artifact(table, key=artifact_key("funnel", self._workspace), description=note)
-            create_markdown_artifact(
-                markdown(summary, reports),
-                key=artifact_key("report", self._workspace),
-                description="What was selected, and why.",
-            )
+        slowest = sorted(self._files, key=lambda row: row["seconds"], reverse=True)[:SHARD_ROWS]
+        table = [*self._stage_rows(summary), *slowest]
+        note = "Seconds are summed over the tasks of a stage."
+        if self._count > SHARD_ROWS:
+            note += f" Only the {SHARD_ROWS:,} slowest of {self._count:,} files are listed."
+        or_warn(create_table_artifact, table, key=artifact_key("funnel", self._workspace), description=note)
+        or_warn(
+            create_markdown_artifact,
+            markdown(summary, reports),
+            key=artifact_key("report", self._workspace),
+            description="What was selected, and why.",
+        )
 
 
 def artifact_key(what: str, workspace: str) -> str:
@@ -216,6 +217,7 @@ def published_to_ui(workspace: str) -> Iterator[UiListener]:
 
     A temporary server has no UI, so no live progress is published there.
     """
+    server_lost.clear()
     ui = UiListener(listener.get(), workspace)
     token = listener.set(ui)
     ended = Event()
@@ -235,17 +237,20 @@ def _refresh_until(ended: Event, ui: UiListener) -> None:
     is_last = False
     while not is_last:
         is_last = ended.wait(REFRESH_SECONDS)
-        with or_warn():
-            ui.refresh()
+        or_warn(ui.refresh)
 
 
-@contextmanager
-def or_warn() -> Iterator[None]:
-    """Log a failure to publish as a warning."""
+def or_warn(publish: Callable[..., object], *arguments: Any, **named: Any) -> None:  # noqa: ANN401 - what it takes
+    """Publish something; a failure is a warning, and a server that no longer answers is asked no more."""
+    if server_lost.is_set():
+        return
     try:
-        yield
+        publish(*arguments, **named)
     except (httpx.HTTPError, OSError) as error:
         get_run_logger().warning("cannot show this in the UI: %s: %s", type(error).__name__, error)
+        if isinstance(error, httpx.TransportError) and not server_lost.is_set():
+            server_lost.set()
+            get_run_logger().warning("Prefect's server does not answer any more: the run goes on without it")
 
 
 def _row(stage: str, shard: str, through: tuple[int, int] | None, seconds: float, cached: str) -> dict[str, Any]:
@@ -278,8 +283,7 @@ def markdown(summary: RunSummary, reports: Path) -> str:
 
 def publish_page(folder: Path, key: str, description: str) -> None:
     """Publish the page in a folder, with its tables and charts, as an artifact."""
-    with or_warn():
-        create_markdown_artifact(page_markdown(folder), key=key, description=description)
+    or_warn(create_markdown_artifact, page_markdown(folder), key=key, description=description)
 
 
 def page_markdown(folder: Path) -> str:

@@ -18,6 +18,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.segment import Segment
 from rich.table import Table
 
+from fineweb_mask.flows.processes.environment import server_lost
 from fineweb_mask.models.runtime.progress import Step, reporting_to
 from fineweb_mask.models.settings.selection import METRICS
 
@@ -68,10 +69,18 @@ def _is_of_no_task_run(record: logging.LogRecord) -> bool:
     return record.name != "prefect.task_runs"
 
 
+def _is_of_no_lost_server(record: logging.LogRecord) -> bool:
+    """Leave out what Prefect says again and again of a server that does not answer any more."""
+    kind = record.exc_info[0] if record.exc_info else None
+    return not server_lost.is_set() or not (
+        record.name == "prefect.events.clients" or (kind and kind.__module__ == "httpx")
+    )
+
+
 def logs_made_visible(*, verbose: bool = False) -> None:
     """Have every log of this process that goes to the terminal show control characters.
 
-    Lines on Prefect's task runs are shown if `verbose`; the Prefect UI has them in any case.
+    Lines on Prefect's task runs and on a lost server are shown if `verbose`; the Prefect UI has them in any case.
     """
     loggers = [logging.getLogger(), *(logging.getLogger(name) for name in list(logging.root.manager.loggerDict))]
     for handler in {handler for logger in loggers for handler in logger.handlers}:
@@ -79,6 +88,7 @@ def logs_made_visible(*, verbose: bool = False) -> None:
             handler.addFilter(_make_visible)
             if not verbose:
                 handler.addFilter(_is_of_no_task_run)
+                handler.addFilter(_is_of_no_lost_server)
 
 
 def size_text(size: int) -> str:

@@ -120,8 +120,7 @@ def published(
 ) -> Page:
     """Show a page and its table in the Prefect UI, each as an artifact, and return the summary of what was found."""
     publish_page(folder, artifact_key(folder.name, run.settings.workspace), description)
-    with or_warn():
-        key = artifact_key(f"{folder.name}-table", run.settings.workspace)
-        create_table_artifact(table, key=key, description=description)
+    key = artifact_key(f"{folder.name}-table", run.settings.workspace)
+    or_warn(create_table_artifact, table, key=key, description=description)
     paths = {"page": folder / "index.html", "metrics": folder / "metrics.json"}
     return kind.of(run.workspace, run.quarantined, run.stages, **paths, **found)

@@ -138,6 +138,7 @@ def test_wrong_options_end_with_2_before_anything_starts(arguments, message, mon
     assert not (tmp_path / "w").exists()
 
 
+@pytest.mark.long
 def test_all_stands_for_every_selector_that_has_what_it_reads(contest, tmp_path, sample_corpus):
     """With target examples, one task for each dump."""
     settings = LastRun.load(Workspace(contest.workspace)).settings
@@ -181,6 +182,7 @@ def test_tune_writes_a_recipe_that_runs(contest, service, tmp_path):
     assert tuned.read_text(encoding="utf-8") == text
 
 
+@pytest.mark.long
 def test_weights_of_scores_and_shares_of_groups_are_learned_once(contest, service, tmp_path):
     settings = LastRun.load(Workspace(contest.workspace)).settings
     content = settings.model_dump(mode="json", exclude_unset=True)

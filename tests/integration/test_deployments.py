@@ -14,6 +14,7 @@ import pytest
 from prefect import flow
 
 from fineweb_mask.flows.display.prefect_ui import SHARD_ROWS, or_warn
+from fineweb_mask.flows.processes.environment import server_lost
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.models.settings import PipelineSettings
 
@@ -104,6 +105,7 @@ def test_pages_on_selections_are_deployed_for_the_sample(service, name):
     assert deployment["enforce_parameter_schema"]
 
 
+@pytest.mark.long
 def test_the_deployed_sweep_runs_on_a_worker(service, sample_run):
     """It uses the files of the sample run in the workspace."""
     swept = service.run("sweep/sweep", "--param", 'lamb="0,0.5,1"')
@@ -175,14 +177,22 @@ def test_a_quarantined_shard_and_a_failed_run_call_the_webhook(hostile_run):
 
 
 def test_a_failure_to_publish_is_a_warning_in_the_run(server, caplog):
+    asked = []
+
+    def publish(what):
+        asked.append(what)
+        raise httpx.ConnectError("refused")
+
     @flow
     def unpublished():
-        with or_warn():
-            raise httpx.ConnectError("refused")
+        or_warn(publish, "table")
+        or_warn(publish, "page")
         return "done"
 
     assert unpublished() == "done"
     assert "cannot show this in the UI: ConnectError: refused" in caplog.text
+    assert asked == ["table"]  # such a server is asked no more
+    server_lost.clear()
 
 
 @pytest.mark.long

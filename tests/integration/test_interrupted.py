@@ -8,6 +8,7 @@ import json
 import os
 import pty
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ import pytest
 from prefect.settings import PREFECT_API_URL
 
 from fineweb_mask.flows.summary import RunSummary
+from tests.s3 import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 RunSample = Callable[..., RunSummary]
@@ -71,6 +73,11 @@ def wait_for_stage(process: subprocess.Popen[bytes], workspace: Path, stage: str
         assert process.poll() is None, f"the run ended before {stage} was seen to write"
         assert time.monotonic() < deadline
         time.sleep(0.0005)
+
+
+def requests_refused(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
 def leftovers(workspace: Path) -> list[Path]:
@@ -156,6 +163,7 @@ def partitions_of(files: list[Path]) -> set[str]:
 
 
 @pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+@pytest.mark.long
 def test_interrupted_it_stops_in_seconds_leaves_no_half_file_and_goes_on(
     start: Start, run_sample: RunSample, outcome: Outcome, finished: Path, tmp_path: Path, name: str, code: int
 ) -> None:
@@ -231,6 +239,7 @@ def on_terminal(small_sample: tuple[str, ...], tmp_path: Path) -> Iterator[OnTer
         os.kill(run.pid, signal.SIGKILL)
 
 
+@pytest.mark.long
 def test_ctrl_c_on_a_terminal_ends_the_run_and_then_its_server(on_terminal: OnTerminal) -> None:
     run = on_terminal
     run.wait_until(lambda: run.shown() and (run.workspace / "documents").is_dir())
@@ -266,3 +275,33 @@ def test_its_server_killed_another_takes_its_place(on_terminal: OnTerminal) -> N
     assert codes == [0], run.shown()
     assert (run.workspace / "reports" / "index.html").is_file()
     assert "Traceback" not in run.shown()
+
+
+@pytest.mark.long
+def test_a_server_of_the_user_s_that_dies_costs_no_work(small_sample: tuple[str, ...], tmp_path: Path) -> None:
+    port, workspace = free_port(), tmp_path / "workspace"
+    own = {"PREFECT_HOME": str(tmp_path / "prefect"), "PREFECT_API_URL": f"http://127.0.0.1:{port}/api"}
+    environment = os.environ | own | {"PREFECT_CLIENT_MAX_RETRIES": "1"}  # of five, which take a minute each time
+    server = [sys.executable, "-m", "fineweb_mask.flows.processes.temporary_server", str(port)]
+    command = [sys.executable, "-m", "fineweb_mask.flows.cli", "run", "deployments/recipes/sample.yaml"]
+    command += ["--workspace", str(workspace), *(f"--set={one}" for one in small_sample)]
+    with subprocess.Popen(server, env=environment, stdin=subprocess.PIPE) as serving:
+        while requests_refused(port):
+            time.sleep(0.1)
+        with (tmp_path / "output").open("wb") as output:
+            run = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT)
+        while run.poll() is None and not (workspace / "scores").is_dir():
+            time.sleep(0.02)
+        serving.kill()
+        asked = time.monotonic()
+        assert run.wait(timeout=240) == 1
+    assert time.monotonic() - asked < 120
+    said = [line for line in (tmp_path / "output").read_text().splitlines() if "| INFO " not in line]
+    assert "Traceback" not in "".join(said)
+    assert len(said) <= 5  # two of them before the server was missed
+    assert f"the Prefect server at http://127.0.0.1:{port}/api does not answer any more: start it, and" in said[-1]
+    before = {path: path.stat().st_ino for path in (workspace / "dataset" / "data").rglob("*.parquet")}
+    del environment["PREFECT_API_URL"]
+    again = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=False)
+    assert again.returncode == 0, again.stderr
+    assert before == {path: path.stat().st_ino for path in before} != {}  # the work had been done

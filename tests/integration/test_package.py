@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pyarrow.parquet as pq
+import pytest
 import yaml
 
 from tests.wheel import Installed, write_hostile_packages
@@ -10,6 +11,7 @@ from tests.wheel import Installed, write_hostile_packages
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.long
 def test_a_deployment_of_the_wheel_runs_in_a_user_s_folder(service, installed_wheel: Installed, tmp_path):
     folder = write_hostile_packages(tmp_path / "user")
     source = pq.read_table(ROOT / "data_samples" / "corpus" / "CC-MAIN-2023-50_00000.parquet")

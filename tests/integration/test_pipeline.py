@@ -96,6 +96,7 @@ def test_lamb_reruns_selection_and_what_follows(workspace, run_sample):
     assert rows(workspace).equals(dataset)
 
 
+@pytest.mark.long
 def test_a_new_shard_leaves_the_others_alone(workspace, run_sample, sample_corpus, tmp_path):
     corpus = Path(shutil.copytree(sample_corpus / "corpus", tmp_path / "corpus"))
     [manifest] = (workspace / "fitted").glob("encoder.*.json")
@@ -204,6 +205,7 @@ def test_policy_gradient_runs_for_every_metric(workspace, run_sample):
     assert summary.terms.keys() >= set(metrics)
 
 
+@pytest.mark.long
 def test_blocks_are_small_and_each_has_its_share(workspace, run_sample):
     summary = run_sample(workspace, "selection.block_size=300")
     provenance = json.loads((workspace / "dataset" / "provenance.json").read_text())
@@ -268,6 +270,7 @@ def test_one_rule_selects_from_the_whole_corpus(workspace, run_sample, sample_co
     assert refitted.documents_kept == round(0.25 * refitted.counts.documents_eligible) != grown.documents_kept
 
 
+@pytest.mark.long
 def test_one_price_for_all_blocks_selects_the_share_of_the_corpus(workspace, run_sample):
     overrides = ("selection.block_budget=price", "selection.block_size=500")
     summary = run_sample(workspace, *overrides)
@@ -283,6 +286,7 @@ def test_one_price_for_all_blocks_selects_the_share_of_the_corpus(workspace, run
     assert all(stage.missing == 0 for stage in workspace_status(workspace).stages)
 
 
+@pytest.mark.long
 def test_a_workspace_without_texts_selects_and_writes_the_same(run_sample, workspace, tmp_path):
     """Texts may leave a workspace, which costs one more ingest; a run from nothing reads them where they are.
 
@@ -336,6 +340,7 @@ def test_two_recipes_run_in_one_workspace_at_once(run_sample, small_sample, serv
         assert contents(together / folder) == contents(finished / folder)
 
 
+@pytest.mark.long
 def test_machines_that_take_a_share_each_fill_one_workspace(run_sample, small_sample, server, finished, tmp_path):
     together = tmp_path / "together"
     command = [sys.executable, "-m", "fineweb_mask.flows.cli", "run", "deployments/recipes/sample.yaml", "--json"]

@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from fineweb_mask.flows.probe.arms import parse_arms
 from fineweb_mask.flows.probe.probe import run_probe
 from fineweb_mask.models.probe.settings import ProbeSettings
@@ -14,6 +16,7 @@ def built(summary):
     return {stage.stage: stage.files - stage.cached for stage in summary.stages if stage.files > stage.cached}
 
 
+@pytest.mark.long
 def test_arms_are_compared_on_what_none_of_them_saw(workspace, service):
     settings = LastRun.load(Workspace(workspace)).settings.model_copy(update={"workspace": str(workspace)})
     arms = f"random,other=mean_field[lamb=0.3,metrics=pairwise],theirs={workspace / 'dataset'}"

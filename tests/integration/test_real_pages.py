@@ -4,8 +4,10 @@ import json
 from collections import Counter
 
 import pyarrow.parquet as pq
+import pytest
 
 
+@pytest.mark.long
 def test_real_pages_go_through_to_the_row(run_sample, real_data, tmp_path):
     source = real_data / "web_mix.parquet"
     workspace = tmp_path / "workspace"

@@ -73,6 +73,7 @@ def holding(folders: list[Path], marker: str) -> list[Path]:
     return [path for path in files if marker.encode() in path.read_bytes()]
 
 
+@pytest.mark.long
 def test_the_sample_goes_from_a_bucket_to_a_bucket_through_failures(
     bucket: Bucket,
     corpus: str,

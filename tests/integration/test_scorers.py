@@ -58,6 +58,7 @@ def built(summary: RunSummary) -> dict[str, int]:
     return {stage.stage: stage.files - stage.cached for stage in summary.stages if stage.files > stage.cached}
 
 
+@pytest.mark.long
 def test_three_kinds_of_scorers_and_vectors_from_one_of_them(run, tmp_path):
     workspace = tmp_path / "workspace"
     summary = run(workspace)

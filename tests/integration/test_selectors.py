@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
+import pytest
 from typer.testing import CliRunner
 
 from fineweb_mask.flows.cli import app
@@ -38,6 +39,7 @@ def blocks(workspace: Path) -> list[dict]:
     return list(found.values())
 
 
+@pytest.mark.long
 def test_documents_are_selected_given_an_older_selection(finished, run_sample, tmp_path):
     [encoder] = [path for path in (finished / "fitted").glob("encoder.*") if path.is_dir()]
     run_sample(
@@ -52,6 +54,7 @@ def test_documents_are_selected_given_an_older_selection(finished, run_sample, t
     assert all(block["objective"] <= block["upper_bound"] for block in blocks(tmp_path / "newer"))
 
 
+@pytest.mark.long
 def test_targets_are_examples_of_what_is_wanted(finished, workspace, run_sample, sample_corpus, caplog):
     truth = pq.read_table(sample_corpus / "truth.parquet").to_pylist()
     topic_of = {one["id"]: one["topic"] for one in truth}
@@ -75,6 +78,7 @@ def test_targets_are_examples_of_what_is_wanted(finished, workspace, run_sample,
     assert share(workspace) > 2 * share(finished)
 
 
+@pytest.mark.long
 def test_a_model_scores_the_few_documents_that_quad_looks_at(workspace, run_sample, save_regression_bert, tmp_path):
     folder = save_regression_bert(tmp_path / "edu", ["the tide carries small boats past the reef to the sea"])
     overrides = (

@@ -41,6 +41,7 @@ DONE = {
 }
 
 
+@pytest.mark.long
 def test_each_stage_is_run_by_itself(finished, server, tmp_path):
     workspace = tmp_path / "workspace"
     workspace.mkdir()
@@ -120,6 +121,7 @@ def test_status_follows_the_settings_of_the_last_run(workspace):
     assert found["dedup"] == (0, 1, len(files))
 
 
+@pytest.mark.long
 def test_what_no_recipe_reaches_is_removed_on_request(workspace, run_sample, tmp_path):
     run_sample(workspace, "selection.lamb=0.9", refit=["encoder"])  # of the same sample: the same encoder
     run_sample(workspace, "selection.lamb=0.9", "embedding.prompt='about: '")

@@ -69,6 +69,7 @@ def test_a_question_belongs_to_the_task_with_the_longest_name():
     assert downstream._asked_as("mmlu_anatomy", ["mmlu", "mmlu_pro"]) == "mmlu"
 
 
+@pytest.mark.long
 def test_tasks_that_lm_eval_does_not_know_are_named():
     check_tasks(PREDICTIVE_TASKS, None)
     with pytest.raises(TaskError, match="nosuch"):

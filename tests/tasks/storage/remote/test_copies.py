@@ -387,6 +387,7 @@ def test_a_local_workspace_has_no_copies(tmp_path: Path) -> None:
     assert ensure_local(tmp_path / "a") == tmp_path / "a"
 
 
+@pytest.mark.long
 def test_the_whole_pipeline_through_refusals(
     bucket: Bucket,
     proxy: Proxy,

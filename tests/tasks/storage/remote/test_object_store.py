@@ -118,6 +118,7 @@ def test_an_upload_that_fails_leaves_nothing(
     assert bucket.names() == {"x/big": 3}
 
 
+@pytest.mark.long
 def test_an_upload_and_a_download_survive_a_killed_server(reach: Callable[[str], None], tmp_path: Path) -> None:
     path = big_file(tmp_path)
     server = SeaweedServer(tmp_path / "server")
