@@ -21,6 +21,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 hypothesis.settings.register_profile("untimed", deadline=None)  # a machine that does other things fails no test
 hypothesis.settings.load_profile("untimed")
 
+KEPT_BY_TOOLS = {".git", ".venv", ".hypothesis", ".screenshots", "__pycache__", "build"}
 OWN_SERVERS = {"test_worker.py"}  # they are killed
 # A third of the time of all tests that need a server; they share a finished workspace with the others, no more.
 SECOND_SERVER = {"test_hub.py", "test_interrupted.py", "test_probe.py", "test_real_pages.py", "test_remote.py"}
@@ -44,6 +45,27 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return "runs that are killed" if name in SECOND_SERVER else "server"
 
     return TwoServers(config, log)
+
+
+def project_files() -> dict[Path, int]:
+    """Return the files of the checkout, and when each was changed; without what tools keep there."""
+    found = {}
+    for folder, folders, names in os.walk(ROOT):
+        folders[:] = [one for one in folders if one not in KEPT_BY_TOOLS and not one.endswith(("_cache", ".egg-info"))]
+        found |= {Path(folder, name): Path(folder, name).lstat().st_mtime_ns for name in names}
+    return found
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_of_the_project_is_touched() -> Iterator[None]:
+    """No test writes outside of its own folder: no file is added to the checkout, and no sample or recipe changed."""
+    before = project_files()
+    yield
+    after = project_files()
+    read_only = (ROOT / "data_samples", ROOT / "deployments")
+    samples = [path for path in before if any(folder in path.parents for folder in read_only)]
+    changed = [path for path in samples if after.get(path) != before[path]]
+    assert (sorted(after.keys() - before.keys()), changed) == ([], [])
 
 
 @pytest.fixture(scope="session")
