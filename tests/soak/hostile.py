@@ -20,7 +20,7 @@ from tests.soak.kill_anywhere import ROOT
 from tests.tasks.source.broken_files import BROKEN, MOST_BYTES, lines
 
 HOSTILE = (
-    "<script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
     "{{7*7}}",
     "$(touch hacked)",
     "`touch hacked`",
@@ -37,12 +37,14 @@ HOSTILE = (
     "a&b|c",
     "\\",
 )
+LABELS = ROOT / "data_samples" / "labels.parquet"
+MOST_NAME_BYTES = 255  # of Linux's file systems
 GOOD = 4
 RECIPE = """\
 workspace: {folder}/workspace
 source: {{path: {folder}/source, max_document_bytes: {most}}}
 ingest: {{min_chars: 20}}
-quality: {{scorers: [{{kind: heuristic}}]}}
+quality: {{scorers: [{{kind: fasttext, labels: {{path: {labels}, threshold: 3}}}}]}}
 embedding: {{static_dimensions: 16, static_fit_documents: 200}}
 selection: {{select_ratio: 0.25}}
 report: {{sample: 50}}
@@ -53,7 +55,8 @@ def write_source(source: Path) -> int:
     """Write the files, and return how many there are."""
     for number, broken in enumerate(BROKEN):
         name = HOSTILE[number // 2 % len(HOSTILE)] if number % 2 else ""
-        broken.write(source / f"{name}{number:03d}{broken.name}")
+        longer = f"{name}{number:03d}{broken.name}"
+        broken.write(source / (longer if len(os.fsencode(longer)) <= MOST_NAME_BYTES else broken.name))
     for number in range(GOOD):
         source.joinpath(f"good{number}.jsonl").write_bytes(lines())
     return len(list(source.iterdir()))
@@ -84,7 +87,9 @@ def main() -> int:
         folder.joinpath("source").mkdir()
         count = write_source(folder / "source")
         recipe = folder / "recipe.yaml"
-        recipe.write_text(RECIPE.format(folder=folder, most=MOST_BYTES))
+        recipe.write_text(
+            RECIPE.format(folder=folder, most=MOST_BYTES, labels=ROOT / "data_samples" / "labels.parquet")
+        )
         before, begun = outside(folder), time.monotonic()
         run = in_folder(folder, "run", str(recipe), "--json")
         seconds = time.monotonic() - begun
