@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from fineweb_mask.models.errors import ModelError, SettingsError
 from fineweb_mask.models.quality.fasttext.file_format import check_fasttext_file
 from fineweb_mask.models.settings.source import FilterSettings
+from fineweb_mask.models.words import make_faster
 
 CLASSES = {
     "gopher_quality": ("filters", "GopherQualityFilter"),
@@ -118,6 +119,8 @@ def _load(settings: FilterSettings) -> Filter:
             step.__init__(**options)
         else:
             step = kind(**options)
+            if isinstance(language := getattr(step, "language", None), str):
+                make_faster(language)
         return _adapted(settings.kind, step, model)
     except ImportError as error:
         raise FilterError(f"ingest.filters: {settings.kind} cannot be loaded: {error}: {NEEDED}") from error

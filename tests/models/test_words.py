@@ -1,0 +1,97 @@
+"""Words, sentences and runs of words are those that datatrove itself finds."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from fineweb_mask.models import words as own
+
+pytest.importorskip("datatrove")
+PAGES = 200
+WORDS = st.lists(st.sampled_from(["a", "b", "ab", "the", ".", "!", "it's"]), max_size=60)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    """One of datatrove's that nothing of this package has changed."""
+    from datatrove.utils.word_tokenizers import SpaCyTokenizer
+
+    return SpaCyTokenizer("en")
+
+
+@pytest.fixture(scope="module")
+def remembered(tokenizer: Any) -> own.RememberedWords:
+    return own.RememberedWords(tokenizer)
+
+
+@pytest.fixture(scope="module")
+def gopher() -> ModuleType:
+    """A module of datatrove, read anew, in which nothing was replaced."""
+    spec = importlib.util.find_spec("datatrove.pipeline.filters.gopher_repetition_filter")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_real_pages_have_the_words_and_sentences_that_spacy_finds(
+    tokenizer: Any, remembered: own.RememberedWords, real_data: Path
+) -> None:
+    texts = pq.read_table(real_data / "web_mix.parquet", columns=["text"])["text"].to_pylist()
+    for text in texts[:: len(texts) // PAGES]:
+        assert remembered.word_tokenize(text) == tokenizer.word_tokenize(text)
+        for part in (text, *text.splitlines()[:20]):
+            assert remembered.span_tokenize(part) == tokenizer.span_tokenize(part)
+
+
+@given(st.text(alphabet=st.sampled_from("aBé1 \t\n\u00a0\u2009.!?。…,;:-()'\"$%@/🎉"), max_size=60))
+@example("")
+@example(" ")
+@example("  One.  Two!\n\nThree? ")
+@example("can't a.m. :-) U.S.A. e.g. http://x.org/?a=1 10km $5.00")
+def test_any_text_is_split_alike(tokenizer: Any, remembered: own.RememberedWords, text: str) -> None:
+    assert remembered.word_tokenize(text) == tokenizer.word_tokenize(text)
+    assert remembered.span_tokenize(text) == tokenizer.span_tokenize(text)
+
+
+def test_what_spacy_cannot_hold_is_left_to_datatrove(remembered: own.RememberedWords) -> None:
+    """It finds other words the first time than later, so there is nothing to be equal to."""
+    assert remembered.word_tokenize("IS_ALPHA. And more")[-2:] == ["And", "more"]
+    assert len(remembered.span_tokenize("IS_ALPHA. And more")) == 2
+
+
+def test_what_is_remembered_has_an_end(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own, "MOST_REMEMBERED", 3)
+    words = own.RememberedWords(tokenizer)
+    for text in ("one two three four", "five six. Seven", "one. Two. Three. Four. Five"):
+        assert words.word_tokenize(text) == tokenizer.word_tokenize(text)
+        assert words.span_tokenize(text) == tokenizer.span_tokenize(text)
+    assert len(words._words) <= 8
+
+
+@given(WORDS, st.integers(1, 10))
+def test_runs_of_words_are_counted_alike(gopher: ModuleType, words: list[str], n: int) -> None:
+    assert own.find_all_duplicate(words, n) == gopher.find_all_duplicate(words, n)
+    runs = own.get_n_grams(words, n)
+    assert runs == gopher.get_n_grams(words, n)
+    if runs:
+        assert own.find_top_duplicate(runs) == gopher.find_top_duplicate(runs)
+
+
+def test_the_filters_of_a_language_split_at_spaces_use_it() -> None:
+    from datatrove.pipeline.filters import gopher_repetition_filter
+    from datatrove.utils.word_tokenizers import load_word_tokenizer
+
+    own.make_faster("eng")
+    assert isinstance(load_word_tokenizer("eng").word_tokenize.__self__, own.RememberedWords)
+    assert gopher_repetition_filter.find_all_duplicate is own.find_all_duplicate
+    before = load_word_tokenizer("eng").word_tokenize
+    own.make_faster("eng")
+    assert load_word_tokenizer("eng").word_tokenize is before
