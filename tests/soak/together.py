@@ -3,8 +3,8 @@
 `python -m tests.soak.together --runs 20`: two processes run the sample's recipe with two values of lamb, again and
 again, in one workspace; five others meanwhile ask for what is selected, with `sql` and from Python, for the state, and
 verify the dataset. Each answer is that of one of the two runs, whole; a run waits for the other. In the end the
-workspace has the bytes of a run that nothing disturbed, beside what the other run made. Exit status 1 with what was found
-instead, else 0.
+workspace has the bytes of a run that nothing disturbed, beside what the other run made. Exit status 1 with what was
+found instead, else 0.
 """
 
 import argparse
