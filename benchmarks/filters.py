@@ -13,8 +13,10 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from importlib import import_module
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -84,9 +86,13 @@ def in_folder(
     processes: int,
     settings: list[FilterSettings],
 ) -> set[str]:
-    """Run one of the two in a temporary folder, and return the ids of what is kept."""
-    with tempfile.TemporaryDirectory() as folder:
-        return work(path, Path(folder), processes, settings)
+    """Run one of the two in a temporary folder and a process of its own, and return the ids of what is kept.
+
+    Ours replaces functions of datatrove in the process that it runs in.
+    """
+    new = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
+    with tempfile.TemporaryDirectory() as folder, new as process:
+        return process.submit(work, path, Path(folder), processes, settings).result()
 
 
 def extraction(texts: list[str], processes: int) -> float:
