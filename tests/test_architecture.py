@@ -25,7 +25,7 @@ FLOORS = ["models", "tasks", "flows"]  # from the ground up: a floor imports tho
 LAYERS = {
     "models": [
         {"errors"},
-        {"urls", "schemas", "columns", "runtime", "settings.base"},
+        {"urls", "schemas", "columns", "runtime", "settings.base", "words"},
         {"settings"},
         {"documents", "forward"},
         {"selection.rows"},
