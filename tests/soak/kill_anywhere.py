@@ -95,7 +95,14 @@ class Soak:
         if arguments[0] == "report":
             return ["report", str(workspace)]
         if arguments[0] == "export":
-            return ["export", str(self.folder / "whole"), "--output", str(workspace), "--file-size=50000"]
+            return [
+                "export",
+                str(self.folder / "whole"),
+                "--format=parquet",
+                "--output",
+                str(workspace),
+                "--file-size=50000",
+            ]
         if arguments[0] == "train-quality":
             labels = str(ROOT / "data_samples" / "labels.parquet")
             return ["train-quality", "--input", labels, "--output", str(workspace / "model.bin"), *arguments[1:]]
