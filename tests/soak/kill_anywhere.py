@@ -101,7 +101,7 @@ class Soak:
                 "--format=parquet",
                 "--output",
                 str(workspace),
-                "--file-size=50000",
+                "--file-size=65536",
             ]
         if arguments[0] == "train-quality":
             labels = str(ROOT / "data_samples" / "labels.parquet")
