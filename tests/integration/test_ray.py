@@ -312,14 +312,18 @@ def begin(small_sample: tuple[str, ...], server: None, tmp_path: Path) -> Callab
     return run
 
 
+def wait_for_scores(run: psutil.Process, workspace: Path) -> None:
+    while run.is_running() and not list((workspace / "scores").glob("*.parquet")):
+        time.sleep(0.05)
+
+
 @pytest.mark.long
 def test_a_run_whose_raylet_dies_goes_on_with_another(
     begin: Callable[[], psutil.Process], finished: Path, tmp_path: Path
 ) -> None:
     """By itself, Ray would end a process whose parent has ended with its raylet."""
     run = begin()
-    while run.is_running() and not list((tmp_path / "w" / "scores").glob("*.parquet")):
-        time.sleep(0.05)
+    wait_for_scores(run, tmp_path / "w")
     raylets = [one for one in processes_of(run.pid) if one.name() == "raylet"]
     assert len(raylets) == 1, (tmp_path / "output").read_text()
     raylets[0].kill()
@@ -336,8 +340,7 @@ def test_what_a_killed_run_leaves_of_ray_ends_with_the_next(
     begin: Callable[[], psutil.Process], finished: Path, tmp_path: Path
 ) -> None:
     killed = begin()
-    while killed.is_running() and not list((tmp_path / "w" / "scores").glob("*.parquet")):
-        time.sleep(0.05)
+    wait_for_scores(killed, tmp_path / "w")
     assert processes_of(killed.pid), (tmp_path / "output").read_text()
     killed.kill()
     again = begin()
@@ -487,7 +490,7 @@ class NeverStarts:
 
 @pytest.mark.long
 def test_processes_with_a_gpu_that_never_start_end_the_job_with_a_reason(
-    address: str, finished: Path, minilm: Path, tmp_path: Path
+    address: str, minilm: Path, tmp_path: Path
 ) -> None:
     import ray
 

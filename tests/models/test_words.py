@@ -32,7 +32,7 @@ def remembered(tokenizer: Any) -> own.RememberedWords:
 
 @pytest.fixture(scope="module")
 def gopher() -> ModuleType:
-    """A module of datatrove, read anew, in which nothing was replaced."""
+    """A second copy of datatrove's module, in which nothing was replaced."""
     spec = importlib.util.find_spec("datatrove.pipeline.filters.gopher_repetition_filter")
     assert spec is not None
     assert spec.loader is not None

@@ -87,9 +87,7 @@ def main() -> int:
         folder.joinpath("source").mkdir()
         count = write_source(folder / "source")
         recipe = folder / "recipe.yaml"
-        recipe.write_text(
-            RECIPE.format(folder=folder, most=MOST_BYTES, labels=ROOT / "data_samples" / "labels.parquet")
-        )
+        recipe.write_text(RECIPE.format(folder=folder, most=MOST_BYTES, labels=LABELS))
         before, begun = outside(folder), time.monotonic()
         run = in_folder(folder, "run", str(recipe), "--json")
         seconds = time.monotonic() - begun
