@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import hypothesis
 import pytest
 
+from fineweb_mask.models.runtime.stopping import clear_stop_request, raise_if_stopped
 from tests.s3 import Proxy, RcloneServer, S3Server, SeaweedServer, Server, environment
 from tests.wheel import Installed, install_wheel
 
@@ -66,6 +67,16 @@ def nothing_of_the_project_is_touched() -> Iterator[None]:
     samples = [path for path in before if any(folder in path.parents for folder in read_only)]
     changed = [path for path in samples if after.get(path) != before[path]]
     assert (sorted(after.keys() - before.keys()), changed) == ([], [])
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_asked_to_stop() -> Iterator[None]:
+    """No test leaves a request to stop behind, which all that runs after it in this process would hear."""
+    yield
+    try:
+        raise_if_stopped()
+    finally:
+        clear_stop_request()
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,6 @@ from fineweb_mask.flows.recipe import inputs_of
 from fineweb_mask.models.dedup.minhash import load_rensa
 from fineweb_mask.models.filters import load_filters
 from fineweb_mask.models.pages import check_extraction
-from fineweb_mask.models.runtime.stopping import clear_stop_request
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks import embed
 from fineweb_mask.tasks.dataset.output import Output
@@ -69,7 +68,6 @@ def find_inputs(settings: PipelineSettings) -> Inputs:
     FinewebMaskError
         With the key of the setting that names something that does not exist.
     """
-    clear_stop_request()  # of a run of this process that failed: what follows reads files
     check_scorers(settings.quality.scorers)
     load_filters(settings.ingest.filters)
     if settings.ingest.near_dedup == "minhash":

@@ -57,11 +57,19 @@ def as_flow(name: str, run_name: str | None = None) -> Callable[[Callable[P, R]]
         return flow(
             name=name,
             flow_run_name=run_name or named(name),
-            task_runner=ThreadPoolTaskRunner(max_workers=MOST_THREADS),  # type: ignore[arg-type]
+            task_runner=_Threads(max_workers=MOST_THREADS),  # type: ignore[arg-type]
             cache_result_in_memory=False,
         )(fails_in_one_line(run))
 
     return decorate
+
+
+class _Threads(ThreadPoolTaskRunner[Any]):
+    """Runs a flow's tasks in threads; when the last has ended, nothing is asked to stop any more."""
+
+    def __exit__(self, *error: Any) -> None:  # noqa: ANN401
+        super().__exit__(*error)
+        clear_stop_request()
 
 
 def named(flow: str) -> Callable[[], str]:
