@@ -66,7 +66,7 @@ def prepare(run: Run) -> Prepared:
     else:
         scores = score_shards(run, documents, models.quality)
         vectors = embed_shards(run, documents, models.encoder)
-    duplicates = find_duplicates(run, documents, vectors, models)
+    duplicates = find_duplicates(run, documents, scores, vectors, models)
     return prepared(run, documents, models, scores, vectors, duplicates)
 
 

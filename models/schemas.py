@@ -68,25 +68,56 @@ DUPLICATES_OF_SHARDS = pa.schema(
 )
 """How many documents of each shard are duplicates, in the order of arrival."""
 
-SIGNATURES = pa.schema([pa.field("key", pa.uint64(), nullable=False), ROW])
-"""The bands of the signature of each document, in the order of their keys."""
+KEYS = pa.schema([pa.field("key", pa.uint64(), nullable=False), ROW])
+"""What documents are compared by, such as a hash of their URL, in the order of the keys."""
+
+SIGNATURES = pa.schema([*KEYS, pa.field("next", pa.uint64(), nullable=False)])
+"""The bands of the signature of each document, in the order of their keys; `next` is of the bands that follow."""
+
+SHINGLES = pa.schema(
+    [
+        *KEYS,
+        pa.field("better", pa.uint64(), nullable=False),
+        pa.field("shingles", pa.list_(pa.uint64()), nullable=False),
+    ]
+)
+"""For each pair a document is in, the number of its better one, whose hash is the key, and the document's shingles."""
 
 
 def clustered_schema(dimensions: int) -> pa.Schema:
     """Return the schema of the unit vectors of a shard in the order of the keys of their k-means clusters."""
-    return pa.schema([*SIGNATURES, pa.field("vector", pa.list_(pa.float16(), dimensions), nullable=False)])
+    return pa.schema([*KEYS, pa.field("vector", pa.list_(pa.float16(), dimensions), nullable=False)])
 
 
-PAIRS = pa.schema([pa.field("document", pa.uint64(), nullable=False), pa.field("twin", pa.uint64(), nullable=False)])
-"""Documents that share a band, and the first that does: place of the shard in the order of arrival * 2**32 + row."""
+DOCUMENT = pa.field("document", pa.uint64(), nullable=False)
+"""A document's number: the place of its shard in the order of arrival * 2**32 + its row."""
 
-NEAR_DUPLICATES = pa.schema([ROW, pa.field("twin_shard", pa.string()), pa.field("twin_row", pa.uint32())])
-"""Rows of one shard that are not kept; for a near-duplicate, the document of its cluster that is; else null."""
+CANDIDATES = pa.schema(
+    [DOCUMENT, pa.field("other", pa.uint64(), nullable=False), pa.field("is_better", pa.bool_(), nullable=False)]
+)
+"""Pairs of documents that share a band, each from both sides; `is_better`: the document would be kept of the two."""
+
+PAIRS = pa.schema([DOCUMENT, pa.field("better", pa.uint64(), nullable=False), pa.field("similarity", pa.float32())])
+"""Pairs of copies, of which `better` is to be kept rather; the similarity of pages of one URL is null."""
+
+NEAR_DUPLICATES = pa.schema(
+    [
+        ROW,
+        pa.field("twin_shard", pa.string()),
+        pa.field("twin_row", pa.uint32()),
+        pa.field("similarity", pa.float32()),
+    ]
+)
+"""Rows of one shard that are not kept; of a near-duplicate, the copy that is, and how similar they are; else null.
+
+The similarity of a page to a kept one of its URL is null, too.
+"""
 
 NEAR_DUPLICATES_OF_SHARDS = pa.schema(
     [
         *DUPLICATES_OF_SHARDS,
-        pa.field("near", pa.uint32(), nullable=False),  # near-duplicates among the rows
+        pa.field("near_duplicate", pa.uint32(), nullable=False),  # near-duplicates among the rows
+        pa.field("same_url", pa.uint32(), nullable=False),  # pages of the URL of a kept one among them
         pa.field("path", pa.string(), nullable=False),  # to the shard's file; empty: it has none
     ]
 )

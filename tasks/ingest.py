@@ -25,6 +25,8 @@ from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 NOT_IN_KEY = {"on_bad_shard", "exact_dedup", "near_dedup", "minhash", "semantic", "against", "copy_text", "filters"} | {
     "decontaminate",
     "keep_dropped",
+    "url_dedup",
+    "copies",
 }
 """Settings that the documents of a shard do not depend on, or that are in the key in another form."""
 

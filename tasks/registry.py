@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from fineweb_mask.tasks.dataset.partition import write_partition
 from fineweb_mask.tasks.dedup.buckets import find_in_bucket
 from fineweb_mask.tasks.dedup.duplicates import dedup, near_dedup
-from fineweb_mask.tasks.dedup.sort import fit_cluster_centres, sort_rows
+from fineweb_mask.tasks.dedup.sort import fit_cluster_centres, sort_rows, sort_shingles
 from fineweb_mask.tasks.embed import embed
 from fineweb_mask.tasks.exclusion import list_excluded
 from fineweb_mask.tasks.export import export
@@ -33,6 +33,7 @@ PIPELINE: tuple[StageTask, ...] = (
     fit_cluster_centres,
     sort_rows,
     find_in_bucket,
+    sort_shingles,
     dedup,
     near_dedup,
     list_excluded,

@@ -1,4 +1,4 @@
-"""Find the duplicates across shards: exact ones by the hashes of their texts, then near ones by words or vectors."""
+"""Find the duplicates across shards: exact ones by the hashes of their texts, then near ones, and those of one URL."""
 
 from contextlib import nullcontext
 from typing import Any
@@ -6,7 +6,8 @@ from typing import Any
 from fineweb_mask.flows.pipeline.fit import Models
 from fineweb_mask.flows.pipeline.run import Files, PerShard, Run
 from fineweb_mask.models.settings.quality import EduScorerSettings
-from fineweb_mask.tasks.dedup.buckets import bucket_jobs
+from fineweb_mask.tasks.dedup.buckets import Compared, bucket_jobs
+from fineweb_mask.tasks.dedup.copies import Shard
 from fineweb_mask.tasks.dedup.duplicates import (
     DedupJob,
     NearDedupJob,
@@ -14,29 +15,34 @@ from fineweb_mask.tasks.dedup.duplicates import (
     no_duplicates,
     remember_arrivals,
 )
-from fineweb_mask.tasks.dedup.sort import CentresJob, sort_rows
+from fineweb_mask.tasks.dedup.sort import CentresJob, sort_rows, sort_shingles
 from fineweb_mask.tasks.embed import embed
 from fineweb_mask.tasks.inference.model_files import ModelFolder
 from fineweb_mask.tasks.workspace.references import StageFile, digest
 
 
-def find_duplicates(run: Run, documents: Files, vectors: Files, models: Models) -> Files:
+def find_duplicates(run: Run, documents: Files, scores: Files, vectors: Files, models: Models) -> Files:
     """Return the rows of every shard that are duplicates, of whatever kind is looked for.
 
-    Of equal documents, that of the shard that came into the workspace first is kept.
+    Of equal documents, that of the shard that came into the workspace first is kept; of others, by `ingest.copies`.
     """
     run.require_all(documents, "ingest")
     duplicates = PerShard({name: no_duplicates(name) for name in documents})
     ingest = run.settings.ingest
-    if ingest.exact_dedup == "corpus" or ingest.near_dedup != "off":
+    is_compared = ingest.near_dedup != "off" or ingest.url_dedup
+    if ingest.exact_dedup == "corpus" or is_compared:
         in_order = _in_order_of_arrival(run, documents)
         if ingest.exact_dedup == "corpus":
             sorting = run.jobs(sort_rows, file=in_order, by="hash")
             sorted_rows = [job.reference(job.file.rows) for job in sorting.values()]
             listing = DedupJob(root=run.root, sorted_rows=sorted_rows)
-            duplicates = _listed(run, sorting, listing, comparison="repeats")
-        if ingest.near_dedup != "off":
-            duplicates = _near(run, in_order, duplicates, vectors, models)
+            run.map(sorting)
+            if run.done(listing) is None:
+                listing = listing.model_copy(update={"buckets": tuple(_in_buckets(run, "repeats", sorted_rows))})
+            run.one(listing)
+            duplicates = run.files_of(listing)
+        if is_compared:
+            duplicates = _copies(run, in_order, duplicates, scores, vectors, models)
     run.duplicates = duplicates
     return duplicates
 
@@ -46,6 +52,8 @@ def sort_shards(run: Run, documents: Files) -> None:
     ingest = run.settings.ingest
     if ingest.exact_dedup == "corpus":
         run.map(sort_rows, file=documents, by="hash")
+    if ingest.url_dedup:
+        run.map(sort_rows, file=documents, by="urls")
     if ingest.near_dedup == "minhash":
         run.map(sort_rows, file=documents, by="signatures", minhash=ingest.minhash)
 
@@ -59,39 +67,65 @@ def _in_order_of_arrival(run: Run, documents: Files) -> Files:
     return PerShard({name: documents[name] for name in names})
 
 
-def _near(run: Run, documents: Files, exact: Files, vectors: Files, models: Models) -> Files:
+def _copies(run: Run, documents: Files, exact: Files, scores: Files, vectors: Files, models: Models) -> Files:
+    """Return the rows of every shard that are near-duplicates or of a URL that is kept, with the exact duplicates."""
     settings = run.settings.ingest
-    options: dict[str, Any]
+    threshold, found = 0.0, {}
     if settings.near_dedup == "minhash":
-        sorting = run.jobs(sort_rows, file=documents, by="signatures", minhash=settings.minhash)
-        keys, options = settings.minhash.bands, {"comparison": "pairs"}
-    else:
+        threshold = settings.minhash.threshold
+        found["pairs"] = run.jobs(sort_rows, file=documents, by="signatures", minhash=settings.minhash)
+    elif settings.near_dedup == "semantic":
+        threshold = settings.semantic.threshold
         in_order = PerShard({name: vectors[name] for name in documents if name in vectors})
         centres = _centres(run, in_order, models)
-        sorting = run.jobs(sort_rows, file=in_order, by="cells", semantic=settings.semantic, centres=centres)
-        dimensions = max((int(file.details.get("dimensions", 0)) for file in vectors.values()), default=0)
-        options = {"comparison": "similar", "threshold": settings.semantic.threshold, "dimensions": dimensions}
-        keys = 1
+        found["similar"] = run.jobs(sort_rows, file=in_order, by="cells", semantic=settings.semantic, centres=centres)
+    if settings.url_dedup:
+        found["urls"] = run.jobs(sort_rows, file=documents, by="urls")
+    names = [name for name in documents if all(name in jobs for jobs in found.values())]
+    keys = {"pairs": settings.minhash.bands}
+    rows = {
+        kind: [jobs[name].reference(keys.get(kind, 1) * documents[name].rows) for name in names]
+        for kind, jobs in found.items()
+    }
+    is_scored = settings.copies.keep == "best_score"
     listing = NearDedupJob(
         root=run.root,
-        sorted_rows=[job.reference(keys * documents[name].rows) for name, job in sorting.items()],
-        exact=[exact[name] for name in sorting],
+        sorted_rows=next(iter(rows.values())),
+        urls=tuple(rows["urls"]) if len(rows) > 1 else (),
+        shards=tuple(
+            Shard(documents=documents[name], exact=exact[name], scores=scores.get(name) if is_scored else None)
+            for name in names
+        ),
+        threshold=threshold,
+        copies=settings.copies,
     )
-    return _listed(run, sorting, listing, **options)
-
-
-def _listed(run: Run, sorting: PerShard[Any], listing: DedupJob | NearDedupJob, **options: Any) -> Files:  # noqa: ANN401
-    """Return the duplicates of every shard; unless they are listed already, they are looked for in buckets.
-
-    `options` are arguments of `bucket_jobs`.
-    """
-    run.map(sorting)
+    for sorting in found.values():
+        run.map(sorting)
     if run.done(listing) is None:
-        memory_limit = run.settings.materialize.memory_limit
-        buckets = bucket_jobs(run.root, sorted_rows=listing.sorted_rows, memory_limit=memory_limit, **options)
-        listing = listing.model_copy(update={"buckets": tuple(run.all(buckets))})
+        preferred = {"shards": listing.shards, "copies": settings.copies}
+        pairs = list[StageFile]()
+        if "urls" in rows:
+            pairs += _in_buckets(run, "urls", rows["urls"], **preferred)
+        if "similar" in rows:
+            dimensions = max((int(file.details.get("dimensions", 0)) for file in vectors.values()), default=0)
+            options = {"threshold": threshold, "dimensions": dimensions}
+            pairs += _in_buckets(run, "similar", rows["similar"], **preferred, **options)
+        if "pairs" in rows:
+            candidates = _in_buckets(run, "pairs", rows["pairs"], **preferred)
+            places = PerShard({name: place for place, name in enumerate(names)})
+            paired = PerShard({name: documents[name] for name in names})
+            words = settings.minhash.words
+            shingles = run.map(sort_shingles, documents=paired, place=places, pairs=candidates, words=words)
+            pairs += _in_buckets(run, "verified", list(shingles.values()), threshold=threshold)
+        listing = listing.model_copy(update={"buckets": tuple(pairs)})
     run.one(listing)
     return run.files_of(listing)
+
+
+def _in_buckets(run: Run, comparison: Compared, sorted_rows: list[StageFile], **options: Any) -> list[StageFile]:  # noqa: ANN401
+    """Return what a comparison of all shards finds in each of its buckets; `options` are those of `bucket_jobs`."""
+    memory_limit = run.settings.materialize.memory_limit
+    return run.all(bucket_jobs(run.root, comparison, sorted_rows, memory_limit, **options))
 
 
 def _centres(run: Run, vectors: Files, models: Models) -> StageFile:

@@ -60,12 +60,19 @@ class MinHashSettings(Settings):
     CONSTANTS = constants(seed=1)
 
     words: int = Field(5, ge=1, le=64, description="Words of a shingle: texts are compared by the sets of these.")
-    bands: int = Field(14, ge=1, le=256, description="Bands of a signature: two texts that share one are a pair.")
+    bands: int = Field(14, ge=1, le=256, description="Bands of a signature: two texts that share one are compared.")
     rows: int = Field(
         8,
         ge=1,
         le=64,
         description="Hashes in a band. Of a similarity of (1/bands)^(1/rows), about 64% of the pairs are found.",
+    )
+    threshold: float = Field(
+        0.7,
+        gt=0,
+        le=1,
+        description="Share of their shingles that two texts must have in common (Jaccard similarity) for one to be "
+        "dropped. It is measured exactly, with numbers as they are.",
     )
 
 
@@ -84,6 +91,33 @@ class SemanticSettings(Settings):
         description="Clusters of k-means, in each of which documents are compared; fewer where the sample of the "
         "corpus has less than 200 documents for each. Near-duplicates in different clusters are not found.",
     )
+
+
+class CopiesSettings(Settings):
+    """Which of several near-duplicates, or of pages of one URL, is kept."""
+
+    keep: Literal["earliest", "longest", "best_score"] = Field(
+        "earliest",
+        description="The copy that is kept: the `earliest` is of the shard that came into the workspace first, then of "
+        "the first name, then of the first row; the `longest` has most characters, `best_score` the highest quality.",
+    )
+    prefer_column: str | None = Field(
+        None, min_length=1, description="Column some of whose values are preferred, before `keep` decides."
+    )
+    prefer: list[str] = Field(
+        default_factory=list, description="Values of `prefer_column`, the most preferred first; all others come last."
+    )
+    one_for_each: str | None = Field(
+        None,
+        min_length=1,
+        description="Column of which every value keeps a copy: only documents with an equal value are compared.",
+    )
+
+    @model_validator(mode="after")
+    def _values_have_a_column(self) -> Self:
+        if (self.prefer_column is None) != (not self.prefer):
+            raise ValueError("prefer_column and prefer are set together: the column, and its values in their order")
+        return self
 
 
 FilterKind = Literal[
@@ -148,14 +182,22 @@ class IngestSettings(Settings):
     near_dedup: Literal["off", "minhash", "semantic"] = Field(
         "off",
         description="Whether to drop near-duplicates in the corpus, before anything is selected: `minhash` takes "
-        "documents that share most runs of words, `semantic` those whose vectors are nearly the same. Kept is that of "
-        "the shard that came into the workspace first, then of the first name, then of the first row.",
+        "documents that share most runs of words, `semantic` those whose vectors are nearly the same.",
     )
     minhash: MinHashSettings = Field(
         default_factory=MinHashSettings, description="minhash: how near-duplicates are found."
     )
     semantic: SemanticSettings = Field(
         default_factory=SemanticSettings, description="semantic: how near-duplicates are found."
+    )
+    url_dedup: bool = Field(
+        False,
+        description="Whether to keep one document of each URL in the corpus; URLs are compared without `http`, `www.`, "
+        "a fragment and a slash at the end.",
+    )
+    copies: CopiesSettings = Field(
+        default_factory=CopiesSettings,
+        description="near_dedup and url_dedup: which of several copies is kept.",
     )
     against: list[str] = Field(
         default_factory=list,

@@ -32,7 +32,7 @@ from fineweb_mask.tasks.storage.remote.copies import ensure_local, local_copies
 from fineweb_mask.tasks.workspace.records.runs import FOLDER as RUNS
 from fineweb_mask.tasks.workspace.records.runs import QuarantinedShard, RunRecord
 from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.shard_files import NEAR, ShardFiles
+from fineweb_mask.tasks.workspace.shard_files import COUNTED, NEAR, SAME_URL, ShardFiles
 from fineweb_mask.tasks.workspace.stage_parquet import read_footer
 from fineweb_mask.tasks.workspace.workspace import LAST_RUN, Workspace
 
@@ -167,7 +167,7 @@ def _views(connection: duckdb.DuckDBPyConnection, workspace: Workspace, shards: 
         [file for shard in shards if (file := getattr(shard, stage)).path]
         for stage in ("scores", "embeddings", "masks")
     )
-    near = [shard.duplicates for shard in shards if shard.duplicates.details.get(NEAR)]
+    near = [shard.duplicates for shard in shards if any(map(shard.duplicates.details.get, COUNTED))]
     return {
         "documents": _rows_of(connection, documents, documents_schema(), differ=len(schemas) > 1),
         "scores": _rows_of(connection, scores, scores_schema([])),
@@ -194,12 +194,15 @@ def _dropped_rows(
     repeated = [shard.duplicates for shard in shards if shard.duplicates.path]
     lists = _rows_of(connection, repeated, NEAR_DUPLICATES, differ=True)
     ingested = _rows_of(connection, _beside(workspace, [shard.documents for shard in shards], "dropped"), DROPPED)
-    near = "twin_shard IS NOT NULL" if any(file.details.get(NEAR) for file in repeated) else "false"
+    reason = (
+        f"""CASE WHEN twin_shard IS NULL THEN 'duplicate' WHEN similarity IS NULL THEN '{SAME_URL}' ELSE '{NEAR}' END"""
+    )
+    has_near = any(file.details.get(kind) for file in repeated for kind in COUNTED)
     return f"""
         SELECT shard, 'ingest' AS stage, * EXCLUDE (shard) FROM ({ingested})
         UNION ALL BY NAME
         SELECT documents.shard, 'dedup' AS stage, documents.source_row, documents.id, documents.url,
-               CASE WHEN {near} THEN '{NEAR}' ELSE 'duplicate' END AS reason,
+               {reason if has_near else "'duplicate'"} AS reason,
                {"documents.text" if has_texts else "NULL::VARCHAR AS text"}
         FROM ({lists}) AS lists JOIN documents USING (shard, row)
         """  # noqa: S608 - queries of our own
@@ -261,8 +264,9 @@ def _write_tables(connection: duckdb.DuckDBPyConnection, workspace: Workspace, s
 def _dropped(workspace: Workspace, shard: ShardFiles) -> Counter[tuple[str, str]]:
     """Return the number of dropped documents of a shard, by stage and reason."""
     dropped = Counter({("ingest", why): count for why, count in shard.documents.details["dropped"].items()})
-    near = shard.duplicates.details.get(NEAR, 0)
-    dropped["dedup", "duplicate"], dropped["dedup", NEAR] = shard.duplicates.rows - near, near
+    near = {("dedup", reason): shard.duplicates.details.get(reason, 0) for reason in COUNTED}
+    dropped.update(near)
+    dropped["dedup", "duplicate"] = shard.duplicates.rows - sum(near.values())
     if shard.masks.path and shard.masks.details["excluded"].get("bad_vector"):  # of the whole group
         with local_copies():
             blocks = read_table(workspace.resolve(shard.masks), columns=["block"])["block"]

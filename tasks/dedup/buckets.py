@@ -1,7 +1,7 @@
 """Compare the documents of all shards bucket by bucket, and find those that repeat an earlier one.
 
-Every shard's rows are sorted by a key: the hash of a text, a band of its signature, or the k-means cluster of its
-vector (`sort`). A bucket is a range of the keys. It reads this range of every shard; what does not fit in memory is
+Every shard's rows are sorted by a key: the hash of a text or of a URL, a band of a signature, or the k-means cluster of
+a vector (`sort`). A bucket is a range of the keys. It reads this range of every shard; what does not fit in memory is
 spilled to disk. Buckets need nothing of each other: they are compared in any order, by any machine, and a run that was
 killed resumes with those that are left. Whether a corpus has one bucket or many makes no difference to the result.
 """
@@ -14,18 +14,21 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from fineweb_mask.models.dedup.choice import jaccard
 from fineweb_mask.models.documents import hash_halves
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
-from fineweb_mask.models.schemas import PAIRS, REPEATS
+from fineweb_mask.models.schemas import CANDIDATES, PAIRS, REPEATS
+from fineweb_mask.models.settings.source import CopiesSettings
 from fineweb_mask.tasks.catalog.spilling import spilling_database
-from fineweb_mask.tasks.dedup.sort import ROW_GROUP_ROWS, read_range, runs, write_sorted
+from fineweb_mask.tasks.dedup.copies import Shard, preferences
+from fineweb_mask.tasks.dedup.sort import ROW_BITS, ROW_GROUP_ROWS, read_range, runs, write_sorted
 from fineweb_mask.tasks.storage.atomic import make_folder
 from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile
@@ -38,8 +41,6 @@ READERS = 16
 
 _one_at_a_time = Lock()  # in a process
 
-ROW_BITS = 32  # of a document's number; the place of its shard is above them
-
 EARLIER = f"""
     SELECT document >> {ROW_BITS} AS shard, document & {2**ROW_BITS - 1} AS row
     FROM documents
@@ -50,28 +51,69 @@ EARLIER = f"""
     """  # noqa: S608 - numbers of our own
 """The documents whose text an earlier shard holds."""
 
-EARLIEST = """
-    SELECT DISTINCT document, twin
-    FROM documents
-    JOIN (SELECT key, min(document) AS twin FROM documents GROUP BY key HAVING count(*) > 1) USING (key)
-    WHERE document > twin
-    ORDER BY document, twin
-    """
-"""The documents that share a band with an earlier one, and the earliest that does."""
+BEST = 2
+"""Documents that a band is shared with and that all others are compared with: those that would be kept first."""
+
+NEIGHBOURS = 4
+"""Documents that one is compared with of those just before it, in the order of the bands that follow."""
+
+GROUPS = """
+    WITH shared AS MATERIALIZED (
+        FROM documents SEMI JOIN
+        (SELECT key, "group" FROM documents GROUP BY ALL HAVING count(*) > 1) USING (key, "group")
+    ), placed AS MATERIALIZED (
+        SELECT key, "group", document,
+               row_number() OVER (PARTITION BY key, "group" ORDER BY rank, document) AS preference,
+               row_number() OVER (PARTITION BY key, "group" ORDER BY next, rank, document) AS place
+        FROM shared
+    )"""
+"""The documents that share a key."""
+
+COPIES = f"""
+    {GROUPS}
+    SELECT one.document, other.document AS better, NULL::FLOAT AS similarity
+    FROM placed AS one JOIN placed AS other USING (key, "group")
+    WHERE one.preference > 1 AND other.preference = 1
+    ORDER BY ALL
+    """  # noqa: S608
+"""All documents of a group but the preferred one, and that."""
+
+COMPARED = f"""
+    {GROUPS}, pairs AS MATERIALIZED (
+        SELECT one.document AS worse, other.document AS better
+        FROM placed AS one JOIN (FROM placed WHERE preference <= {BEST}) AS other USING (key, "group")
+        WHERE one.preference > other.preference
+        UNION
+        SELECT CASE WHEN one.preference > other.preference THEN one.document ELSE other.document END,
+               CASE WHEN one.preference > other.preference THEN other.document ELSE one.document END
+        FROM placed AS one
+        JOIN (SELECT *, place + unnest(range(1, {NEIGHBOURS + 1})) AS after FROM placed) AS other
+          ON one.key = other.key AND one."group" = other."group" AND one.place = other.after
+    )
+    SELECT worse AS document, better AS other, false AS is_better FROM pairs
+    UNION ALL SELECT better, worse, true FROM pairs
+    ORDER BY ALL
+    """  # noqa: S608
+"""Pairs of documents that share a band: a bounded number for each, however many share it."""
+
+
+Compared = Literal["repeats", "urls", "pairs", "similar", "verified"]
 
 
 class BucketJob(ShardJob):
     """Find the duplicates in one bucket of a corpus; `bucket_jobs` makes those of all buckets."""
 
     stage: ClassVar[Stage] = Stage(
-        "buckets", version=1, label="dedup", folders=("repeats", "pairs"), interim=True, run_with=("select",)
+        "buckets", version=2, label="dedup", folders=("repeats", "pairs"), interim=True, run_with=("select",)
     )
-    comparison: Literal["repeats", "pairs", "similar"]  # of hashes, of bands, of vectors
+    comparison: Compared  # of hashes of texts, of hashes of URLs, of bands, of vectors, of sets of shingles
     sorted_rows: list[StageFile]  # of each shard, in the order in which the shards came
     bucket: int  # from 0
     buckets: int  # a power of 2
     memory_limit: str
-    threshold: float = 0.0  # least cosine of similar vectors
+    threshold: float = 0.0  # least similarity of vectors, or of sets of shingles
+    shards: tuple[Shard, ...] = ()  # which documents are preferred; not for hashes of texts, and of sets of shingles
+    copies: CopiesSettings = CopiesSettings()
 
     @property
     def kind(self) -> str:
@@ -94,10 +136,12 @@ class BucketJob(ShardJob):
         return []
 
     def depends_on(self) -> Dependencies:
-        """Return which bucket it is, the threshold, and the fingerprints of the sorted rows in the order of shards."""
-        threshold = [self.threshold] if self.comparison == "similar" else []
+        """Return which bucket it is, the threshold, what is preferred, and the fingerprints of what is read."""
+        settings = [self.bucket, self.buckets, *([self.threshold] if self.threshold else [])]
+        preferred = [shard.fingerprints(self.copies) for shard in self.shards]
         return Dependencies(
-            settings=[self.bucket, self.buckets, *threshold], inputs=[file.fingerprint for file in self.sorted_rows]
+            settings=[*settings, self.copies.model_dump()] if preferred else settings,
+            inputs=[[file.fingerprint for file in self.sorted_rows], *([preferred] if preferred else [])],
         )
 
     @property
@@ -109,12 +153,12 @@ class BucketJob(ShardJob):
 
 def bucket_jobs(
     root: str,
-    comparison: Literal["repeats", "pairs", "similar"],
+    comparison: Compared,
     sorted_rows: list[StageFile],
     memory_limit: str,
     *,
-    threshold: float = 0.0,
     dimensions: int = 0,
+    **options: Any,  # noqa: ANN401 - other fields of the jobs
 ) -> list[BucketJob]:
     """Return the jobs of all buckets of a corpus, whose number depends on that of its rows and their `dimensions`."""
     size = sum(file.rows for file in sorted_rows) * (2 * dimensions or 1)
@@ -127,7 +171,7 @@ def bucket_jobs(
             bucket=bucket,
             buckets=buckets,
             memory_limit=memory_limit,
-            threshold=threshold,
+            **options,
         )
         for bucket in range(buckets)
     ]
@@ -135,7 +179,7 @@ def bucket_jobs(
 
 @stage_task
 def find_in_bucket(job: BucketJob) -> None:
-    """Write every document of the bucket that repeats an earlier one; for near-duplicates, with the one it repeats.
+    """Write every document of the bucket that repeats an earlier one, or pairs of similar ones.
 
     Raises
     ------
@@ -162,6 +206,13 @@ def _of_shard(job: BucketJob, place: int) -> pa.Table:
         keys = pa.table([high, low], names=["high", "low"])
     else:
         rows = read_range(job.workspace, file, first, last)
+        if job.shards:
+            found = preferences(job.root, job.shards[place], job.copies)
+            at = rows["row"].to_numpy()
+            rows = rows.append_column("group", pa.array(found.group[at])).append_column(
+                "rank", pa.array(found.rank[at])
+            )
+            rows = rows.filter(pa.array(found.is_compared[at]))
         keys = rows.drop_columns("row")
     return keys.append_column("document", document_numbers(place, rows["row"].to_numpy()))
 
@@ -188,7 +239,7 @@ def _own_turn() -> Iterator[None]:
 
 def _found_by(query: str, keys: Sequence[str], job: BucketJob) -> Iterator[pa.RecordBatch]:
     """Yield what a query over the table `documents` finds in the bucket."""
-    columns = ", ".join(f"{name} UBIGINT" for name in (*keys, "document"))
+    columns = ", ".join(f'"{name}" UBIGINT' for name in (*keys, "document"))
     with _own_turn():
         make_folder(job.workspace.cache)
         spill = tempfile.mkdtemp(prefix=".dedup-", suffix=".partial", dir=job.workspace.cache)
@@ -196,30 +247,56 @@ def _found_by(query: str, keys: Sequence[str], job: BucketJob) -> Iterator[pa.Re
             connection.execute("SET preserve_insertion_order = false")
             connection.execute(f"CREATE TABLE documents ({columns})")
             for rows in _read(job):
-                connection.from_arrow(rows).insert_into("documents")
+                connection.from_arrow(rows.select([*keys, "document"])).insert_into("documents")
             yield from connection.sql(query).to_arrow_reader(ROW_GROUP_ROWS)
 
 
 def _similar(job: BucketJob) -> list[pa.RecordBatch]:
-    """Return the documents whose vector is nearly that of an earlier one of their cluster, and the first such."""
+    """Return the documents whose vector is nearly that of a preferred one of their cluster, and the first such."""
     from fineweb_mask.models.dedup.semantic import first_similar
     from fineweb_mask.models.embedding.arrow import vectors_of
 
-    rows = pa.concat_tables(_read(job)).rename_columns(["key", "embedding", "document"])
-    keys, documents = rows["key"].to_numpy(), rows["document"].to_numpy()
+    rows = pa.concat_tables(_read(job)).rename_columns({"vector": "embedding"})
+    clusters, documents = rows.select(["key", "group"]), rows["document"].to_numpy()
     vectors, _ = vectors_of(rows)
-    order = np.lexsort((documents, keys))
-    ends = np.flatnonzero(np.diff(keys[order])) + 1
-    dropped, kept = [np.empty(0, np.uint64)], [np.empty(0, np.uint64)]
+    order = np.lexsort([rows[name].to_numpy() for name in ("document", "rank", "group", "key")])
+    keys = [clusters[name].to_numpy()[order] for name in ("key", "group")]
+    ends = np.flatnonzero((np.diff(keys[0]) != 0) | (np.diff(keys[1]) != 0)) + 1
+    dropped, kept, cosines = [np.empty(0, np.uint64)], [np.empty(0, np.uint64)], [np.empty(0, np.float32)]
     for members in track("clusters", np.split(order, ends) if len(order) else [], part=(0.5, 1)):
         units = vectors[members].astype(np.float32)
         units /= np.linalg.norm(units, axis=1, keepdims=True)  # of float16, a length is not quite 1
         similar = first_similar(units, job.threshold)
         dropped.append(documents[members[similar.dropped]])
         kept.append(documents[members[similar.kept]])
-    pairs = pa.table([np.concatenate(dropped), np.concatenate(kept)], schema=PAIRS).sort_by("document")
-    batches: list[pa.RecordBatch] = pairs.combine_chunks().to_batches()
-    return batches
+        cosines.append(np.einsum("nd,nd->n", units[similar.dropped], units[similar.kept]))
+    return _pairs(np.concatenate(dropped), np.concatenate(kept), np.concatenate(cosines))
+
+
+def _verified(job: BucketJob) -> list[pa.RecordBatch]:
+    """Return the pairs of documents that have enough of their shingles in common."""
+    with _own_turn():
+        rows = pa.concat_tables(_read(job)).combine_chunks()
+        documents, better = rows["document"].to_numpy(), rows["better"].to_numpy()
+        shingles = rows["shingles"].combine_chunks()
+        own = np.flatnonzero(documents == better)
+        own = own[np.argsort(documents[own])]
+        left = np.flatnonzero(documents != better)
+        right = own[np.searchsorted(documents[own], better[left])]
+        ends = shingles.offsets.to_numpy()[1:].astype(np.int64) - shingles.offsets[0].as_py()
+        similarity = jaccard(shingles.flatten().to_numpy(), ends, left, right)
+        is_alike = similarity >= job.threshold
+        return _pairs(documents[left][is_alike], better[left][is_alike], similarity[is_alike])
+
+
+def _pairs(*columns: NDArray[Any]) -> list[pa.RecordBatch]:
+    found: list[pa.RecordBatch] = (
+        pa.table(list(columns), schema=PAIRS)
+        .sort_by([("document", "ascending"), ("better", "ascending")])
+        .combine_chunks()
+        .to_batches()
+    )
+    return found
 
 
 class Comparison(NamedTuple):
@@ -227,12 +304,15 @@ class Comparison(NamedTuple):
 
     folder: str  # of what is found
     schema: pa.Schema  # of what is found
-    most: int  # rows of a bucket, about, which take 24 bytes each of a hash, 16 of a band; of vectors, bytes
+    most: int  # rows of a bucket, about: 24 bytes each of a hash, 40 of a band, some KB of shingles; of vectors, bytes
     found: Callable[[BucketJob], Iterable[pa.RecordBatch]]
 
 
-COMPARISONS = {
+PREFERENCE = ("group", "rank")
+COMPARISONS: dict[Compared, Comparison] = {
     "repeats": Comparison("repeats", REPEATS, 50_000_000, partial(_found_by, EARLIER, ("high", "low"))),
-    "pairs": Comparison("pairs", PAIRS, 100_000_000, partial(_found_by, EARLIEST, ("key",))),
+    "urls": Comparison("pairs", PAIRS, 50_000_000, partial(_found_by, COPIES, ("key", "next", *PREFERENCE))),
+    "pairs": Comparison("pairs", CANDIDATES, 50_000_000, partial(_found_by, COMPARED, ("key", "next", *PREFERENCE))),
     "similar": Comparison("pairs", PAIRS, 2**31, _similar),
+    "verified": Comparison("pairs", PAIRS, 100_000, _verified),
 }

@@ -5,18 +5,19 @@ shards are compared in buckets (`repeats`), and here what the buckets found is w
 stay in the documents, so that shards can be scored and embedded without waiting for each other, and are left out when
 the subset is selected.
 
-For near-duplicates, texts are sketched shard by shard (`signatures`), documents that share a band are found bucket by
-bucket (`pairs`), and here the pairs are joined into clusters, with the document that is kept of each. Exact duplicates
-are in these lists, too: a shard has one list of all rows that nothing is selected from.
+For near-duplicates, texts are sketched shard by shard (`signatures`), documents that share a band are paired bucket by
+bucket (`pairs`), the texts of the paired ones are read again (`shingles`), and the pairs are compared exactly. Here it
+is chosen which documents of these pairs are dropped, as those of equal URLs are. Exact duplicates are in these lists,
+too: a shard has one list of all rows that nothing is selected from.
 
 Of equal texts, that of the shard that came into the workspace first is kept; of shards that came together, that of the
 first name. With the order of the names alone, a new shard whose name comes first would take the copies of others, whose
-selections would all be made again. So the order in which shards came is remembered. Of a cluster the earliest document
-is kept as well: that of the shard that came first, then of the first row. The order of work does not matter.
+selections would all be made again. So the order in which shards came is remembered. Of near-duplicates the earliest
+is kept as well, unless `ingest.copies` says otherwise: of the shard that came first, then of the first row. The order
+of work does not matter.
 
 A file's name tells what is in it, and a shard without duplicates has no file: when a shard is added, no other shard's
-exact duplicates are written again, and no selection is made again. It drops its own documents, and a near-duplicate of
-an older shard only if a new document is like two older ones that were in different clusters, which are then one.
+duplicates are written again, and no selection is made again, as long as the earliest copies are kept.
 """
 
 import json
@@ -29,10 +30,9 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from fineweb_mask.models.dedup.minhash import first_of_clusters
+from fineweb_mask.models.dedup.choice import choose
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.schemas import (
@@ -42,15 +42,16 @@ from fineweb_mask.models.schemas import (
     NEAR_DUPLICATES_OF_SHARDS,
     PAIRS,
 )
-from fineweb_mask.tasks.dedup.buckets import ROW_BITS
-from fineweb_mask.tasks.dedup.sort import read_range, runs
+from fineweb_mask.models.settings.source import CopiesSettings
+from fineweb_mask.tasks.dedup.copies import Shard
+from fineweb_mask.tasks.dedup.sort import ROW_BITS, read_range, runs
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.parquet import read_table
 from fineweb_mask.tasks.storage.remote.copies import local_copies, read_text, size_of
 from fineweb_mask.tasks.workspace.job import Dependencies, GroupJob, Stage, find_file, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.references import StageFile, content_key, digest, stage_file_name
-from fineweb_mask.tasks.workspace.shard_files import NEAR, duplicate_rows
+from fineweb_mask.tasks.workspace.shard_files import COUNTED, NEAR, SAME_URL, duplicate_rows
 from fineweb_mask.tasks.workspace.stage_parquet import read_fingerprint, stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -122,10 +123,10 @@ class ListsJob(GroupJob):
     def _reference(self, row: dict[str, Any]) -> StageFile:
         """Return the reference to a shard's list, from its row of the summary; without a path if it has none."""
         found = duplicates_of(row["shard"], row["rows"], row["bytes"], row["content"])
-        if "near" not in row:
+        if NEAR not in row:
             return found
-        near = {"stage": self.stage.name, "path": row["path"], "details": {NEAR: row["near"]}}
-        return found.model_copy(update=near)
+        counts = {reason: row[reason] for reason in COUNTED if row[reason]}
+        return found.model_copy(update={"stage": self.stage.name, "path": row["path"], "details": counts})
 
 
 class DedupJob(ListsJob):
@@ -148,20 +149,25 @@ class DedupJob(ListsJob):
 
 
 class NearDedupJob(ListsJob):
-    """List the near-duplicates of every shard of a corpus, and its exact ones."""
+    """List the near-duplicates of every shard of a corpus, its pages of one URL, and its exact duplicates."""
 
     stage: ClassVar[Stage] = Stage(
-        "near_dedup", version=1, label="dedup", folders=("near_duplicates",), product=True, run_with=("select",)
+        "near_dedup", version=2, label="dedup", folders=("near_duplicates",), product=True, run_with=("select",)
     )
     summaries: ClassVar[str] = "pairs"
     listed_rows: ClassVar[str] = "near-duplicates"
-    exact: list[StageFile]  # the exact duplicates of each shard
+    shards: tuple[Shard, ...]  # with the exact duplicates of each
+    urls: tuple[StageFile, ...] = ()  # the sorted hashes of the URLs of each, if they are compared, too
+    threshold: float
+    copies: CopiesSettings
 
     def depends_on(self) -> Dependencies:
-        """Return the shards and the fingerprints of their sorted rows and of their duplicates, in their order."""
-        found = zip(self.sorted_rows, self.exact, strict=True)
+        """Return the settings, the shards, and the fingerprints of what is compared and preferred, in their order."""
+        shards = zip(self.sorted_rows, self.shards, strict=True)
+        preferred = [[file.name, file.fingerprint, *shard.fingerprints(self.copies)] for file, shard in shards]
         return Dependencies(
-            settings=None, inputs=[[file.name, file.fingerprint, exact.fingerprint] for file, exact in found]
+            settings=[self.threshold, self.copies.model_dump()],
+            inputs=[*preferred, [file.fingerprint for file in self.urls]],
         )
 
 
@@ -208,13 +214,16 @@ def near_dedup(job: NearDedupJob) -> None:
         If what the buckets found is not given.
     """
     pairs = pa.concat_tables(read_table(job.workspace.resolve(file), schema=PAIRS) for file in job.compared())
-    dropped, kept = first_of_clusters(*(pairs[name].to_numpy() for name in PAIRS.names))
-    shards = np.arange(len(job.exact) + 1, dtype=np.uint64)
-    ends = pairwise(np.searchsorted(dropped >> np.uint64(ROW_BITS), shards).tolist())
-    names = pa.array(job.shard_names, pa.string()).take(pa.array(kept >> np.uint64(ROW_BITS)))
+    found = choose(*(pairs[name].to_numpy() for name in PAIRS.names))
+    shards = np.arange(len(job.shards) + 1, dtype=np.uint64)
+    ends = pairwise(np.searchsorted(found.documents >> np.uint64(ROW_BITS), shards).tolist())
+    names = pa.array(job.shard_names, pa.string()).take(pa.array(found.kept >> np.uint64(ROW_BITS)))
     last_row = np.uint64(2**ROW_BITS - 1)
-    near = pa.table([dropped & last_row, names, kept & last_row], names=NEAR_DUPLICATES.names).cast(NEAR_DUPLICATES)
-    of_shards = [(exact, near.slice(start, end - start)) for exact, (start, end) in zip(job.exact, ends, strict=True)]
+    similarity = pa.array(found.similarity, mask=np.isnan(found.similarity))
+    columns = [found.documents & last_row, names, found.kept & last_row, similarity]
+    near = pa.table(columns, names=NEAR_DUPLICATES.names).cast(NEAR_DUPLICATES)
+    exact = [shard.exact for shard in job.shards]
+    of_shards = [(one, near.slice(start, end - start)) for one, (start, end) in zip(exact, ends, strict=True)]
     _write_lists(job, NEAR_DUPLICATES_OF_SHARDS, [of_shards], partial(_write_near, job))
 
 
@@ -230,7 +239,7 @@ def _write_lists(
                     "rows": file.rows,
                     "bytes": file.bytes,
                     "content": file.fingerprint,
-                    "near": file.details.get(NEAR),
+                    **{reason: file.details.get(reason, 0) for reason in COUNTED},
                     "path": file.path,
                 }
                 for file in pool.map(write, portion)
@@ -275,15 +284,15 @@ def _write_near(job: NearDedupJob, found: tuple[StageFile, pa.Table]) -> StageFi
     Its fingerprint is of the rows alone: which copy is kept makes no difference to a selection.
     """
     exact, near = found
-    repeated = pa.array(duplicate_rows(job.workspace, exact), pa.uint32())
-    near = near.filter(pc.invert(pc.is_in(near["row"], value_set=repeated)))
     if not near.num_rows:
-        return exact.model_copy(update={"details": {NEAR: 0}})
-    rows, shards, kept = (column.to_pylist() for column in near.columns)
-    content = digest([exact.name, repeated.to_pylist(), rows, shards, kept])
+        return exact
+    repeated = pa.table([duplicate_rows(job.workspace, exact)], schema=DUPLICATES)
+    both = pa.concat_tables([repeated, near], promote_options="default").sort_by("row")
+    rows, *named = (column.to_pylist() for column in both.columns)
+    content = digest([exact.name, rows, *named])
     path = job.workspace.root / job.folder / stage_file_name(exact.name, content_key(content))
-    both = pa.concat_tables([pa.table([repeated], schema=DUPLICATES), near], promote_options="default").sort_by("row")
     size = _write_list(path, both, content, force=job.force)
+    same_url = near["similarity"].null_count
     return StageFile(
         stage=job.stage.name,
         name=exact.name,
@@ -291,7 +300,7 @@ def _write_near(job: NearDedupJob, found: tuple[StageFile, pa.Table]) -> StageFi
         rows=both.num_rows,
         bytes=size,
         fingerprint=digest([exact.fingerprint, rows]),
-        details={NEAR: near.num_rows},
+        details={NEAR: near.num_rows - same_url, SAME_URL: same_url},
     )
 
 

@@ -1,7 +1,8 @@
 """Sort the rows of one shard by what documents are compared by, so that all shards can be compared range by range.
 
-For exact duplicates this is the hash of a text, for near-duplicates a band of its signature by MinHash or the k-means
-cluster of its vector. The centres of the clusters are fitted on the shards of the sample of the corpus.
+For exact duplicates this is the hash of a text, for pages of one URL that of the URL, for near-duplicates a band of the
+signature by MinHash or the k-means cluster of the vector, and to verify a pair the hash of its better document. The
+centres of the clusters are fitted on the shards of the sample of the corpus.
 
 Rows are in the order of their first column. Row groups are small, and each records its first and its last value: a
 reader opens only those in its range.
@@ -18,9 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from fineweb_mask.models.dedup.minhash import RENSA_ALGORITHM, band_keys
+from fineweb_mask.models.dedup.minhash import RENSA_ALGORITHM, band_keys, hash_of, mix, shingle_sets
 from fineweb_mask.models.runtime.progress import track_by_size
-from fineweb_mask.models.schemas import HASHES, SIGNATURES, clustered_schema
+from fineweb_mask.models.schemas import CANDIDATES, HASHES, KEYS, SHINGLES, SIGNATURES, clustered_schema
 from fineweb_mask.models.settings.source import MinHashSettings, SemanticSettings
 from fineweb_mask.tasks.source.texts import with_texts
 from fineweb_mask.tasks.storage.atomic import atomic_write
@@ -42,15 +43,20 @@ SAMPLE = 200
 """Documents of the sample for each cluster; with fewer, there are fewer clusters."""
 MOST_SAMPLED = 400_000
 CENTRES = "centres.npy"
+ADDRESS = r"(?s)^\s*(?:https?://)?(?:www\.)?([^#]*?)/?\s*(?:#.*)?$"
+"""What is compared of a URL, as its first group."""
+PAIRS_OF_GROUP = 512
+"""Sets of shingles in a row group: about 2 MB."""
+ROW_BITS = 32  # of a document's number; the place of its shard is above them
 
 
 class SortJob(ShardJob):
     """Sort the rows of one shard."""
 
     stage: ClassVar[Stage] = Stage(
-        "sort", version=1, label="dedup", folders=("hashes", "signatures"), run_with=("select",)
+        "sort", version=2, label="dedup", folders=("hashes", "signatures"), run_with=("select",)
     )
-    by: Literal["hash", "signatures", "cells"]
+    by: Literal["hash", "urls", "signatures", "cells"]
     file: StageFile  # the documents; for clusters, the embeddings
     minhash: MinHashSettings | None = None  # for signatures
     semantic: SemanticSettings | None = None  # for clusters, with their centres
@@ -64,7 +70,7 @@ class SortJob(ShardJob):
     @property
     def folder(self) -> str:
         """The folder of the sorted rows, in the workspace."""
-        return "hashes" if self.by == "hash" else "signatures"
+        return "hashes" if self.by in {"hash", "urls"} else "signatures"
 
     @property
     def name(self) -> str:
@@ -75,7 +81,7 @@ class SortJob(ShardJob):
         """Return how texts are sketched, or the threshold for vectors, and the fingerprints of what is read."""
         settings: Any = None
         if self.minhash is not None:
-            settings = [self.minhash.digested(), RENSA_ALGORITHM]
+            settings = [self.minhash.digested(exclude={"threshold"}), RENSA_ALGORITHM]
         elif self.semantic is not None:
             settings = self.semantic.threshold  # on which what is made of this depends
         centres = [] if self.centres is None else [self.centres.fingerprint]
@@ -94,6 +100,8 @@ def sort_rows(job: SortJob) -> None:
     group_rows = None
     if job.minhash is not None:
         rows, group_rows = _sketched(job.workspace, job.file, job.minhash), GROUP_KEYS
+    elif job.by == "urls":
+        rows = _addressed(job.workspace, job.file)
     elif job.centres is not None:
         rows = _clustered(job.workspace, job.file, job.centres)
     else:
@@ -106,6 +114,16 @@ def _hashed(workspace: Workspace, documents: StageFile) -> pa.Table:
     """Return the hash and the row of every document; no text is read."""
     with open_parquet(workspace.root / documents.path) as opened:
         return opened.read(columns=HASHES.names).select(HASHES.names).cast(HASHES)
+
+
+def _addressed(workspace: Workspace, documents: StageFile) -> pa.Table:
+    """Return the hash of every document's URL and the document's row; one without a URL is left out."""
+    with open_parquet(workspace.root / documents.path) as opened:
+        table = opened.read(columns=["row", "url"])
+    addresses = pc.replace_substring_regex(table["url"], ADDRESS, r"\1")
+    has_one = pc.fill_null(pc.not_equal(addresses, ""), False)
+    hashes = np.fromiter(map(hash_of, addresses.filter(has_one).to_pylist()), np.uint64)
+    return pa.table([hashes, table["row"].filter(has_one)], schema=KEYS)
 
 
 def _sketched(workspace: Workspace, documents: StageFile, settings: MinHashSettings) -> pa.Table:
@@ -124,7 +142,7 @@ def _sketched(workspace: Workspace, documents: StageFile, settings: MinHashSetti
         for batch in track_by_size("documents", batches, documents.rows, lambda batch: batch.num_rows, part=(0, 1)):
             bands = band_keys(batch["text"], settings)
             rows = np.repeat(batch["row"].to_numpy()[bands.rows], bands.keys.shape[1])
-            found.append(pa.table([bands.keys.ravel(), rows], schema=SIGNATURES))
+            found.append(pa.table([bands.keys.ravel(), rows, bands.following.ravel()], schema=SIGNATURES))
     return pa.concat_tables(found)
 
 
@@ -180,6 +198,68 @@ def runs(sizes: Sequence[float], most: float) -> Iterator[range]:
         total += size
     if sizes:
         yield range(start, len(sizes))
+
+
+class ShinglesJob(ShardJob):
+    """Write the shingles of the documents of one shard that are in a pair, once for each of its pairs' better ones."""
+
+    stage: ClassVar[Stage] = Stage(
+        "shingles", version=1, label="dedup", folders=("shingles",), interim=True, run_with=("select",)
+    )
+    documents: StageFile
+    place: int  # of the shard, in the order in which the shards came
+    pairs: list[StageFile]  # of each bucket
+    words: int  # of a shingle
+
+    @property
+    def name(self) -> str:
+        """The name of the shard."""
+        return self.documents.name
+
+    def depends_on(self) -> Dependencies:
+        """Return the length of a shingle, the shard's place, and the fingerprints of the documents and the pairs."""
+        return Dependencies(
+            settings=[self.words, self.place],
+            inputs=[self.documents.fingerprint, *(file.fingerprint for file in self.pairs)],
+        )
+
+
+@stage_task
+def sort_shingles(job: ShinglesJob) -> None:
+    """Read the texts of the documents that are in a pair, and write their shingles in the order of the keys."""
+    first = job.place << ROW_BITS
+    tables = [read_range(job.workspace, file, first, first + 2**ROW_BITS - 1) for file in job.pairs]
+    pairs = pa.concat_tables([CANDIDATES.empty_table(), *tables])
+    documents, is_better = pairs["document"].to_numpy(), pairs["is_better"].to_numpy()
+    better = np.where(is_better, documents, pairs["other"].to_numpy())
+    rows, better = np.unique(np.stack([documents - np.uint64(first), better]), axis=1)  # once for all shared bands
+    keys = mix(better)
+    order = np.lexsort((rows, keys))
+    sets = _shingles(job, np.unique(rows).astype(np.int64))
+    batches = (
+        pa.record_batch(
+            [keys[part], rows[part].astype(np.uint32), better[part], [sets[row] for row in rows[part].tolist()]],
+            schema=SHINGLES,
+        )
+        for part in np.split(order, range(PAIRS_OF_GROUP, len(order), PAIRS_OF_GROUP))
+        if len(part)
+    )
+    write_sorted(job.output, SHINGLES, job.key, batches, PAIRS_OF_GROUP)
+
+
+def _shingles(job: ShinglesJob, rows: NDArray[np.int64]) -> dict[int, NDArray[np.uint64]]:
+    """Return the set of shingles of each of a shard's documents, by its row, (n,) ascending."""
+    found: dict[int, NDArray[np.uint64]] = {}
+    if not len(rows):
+        return found
+    with with_texts(job.workspace, job.documents, rows) as path, VerifiedFile(path) as file:
+        batches = file.iter_batches(TEXTS_AT_ONCE, columns=["row", "text"])
+        for batch in track_by_size("documents", batches, job.documents.rows, lambda batch: batch.num_rows, part=(0, 1)):
+            needed = batch.filter(np.isin(batch["row"].to_numpy(), rows))
+            if needed.num_rows:
+                sets = shingle_sets(needed["text"], job.words)
+                found |= dict(zip(needed["row"].to_pylist(), sets, strict=True))
+    return found
 
 
 class CentresJob(FolderJob):

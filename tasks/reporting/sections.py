@@ -27,7 +27,7 @@ LISTED_COLUMNS = 50
 DRAWN_POINTS = 6_000
 EXPLORE = "The same documents to search and to click on: fineweb-mask explore, with the workspace's folder."
 LONGEST_TEXT = 400  # characters of a document near the threshold
-STAGE_OF = {"duplicate": "dedup", "near_duplicate": "dedup", "bad_vector": "embed"}
+STAGE_OF = {"duplicate": "dedup", "near_duplicate": "dedup", "same_url": "dedup", "bad_vector": "embed"}
 """The stage that drops documents for a reason, unless it is ingest."""
 SAMPLES = ("eligible", "random, as many as selected", "selected")
 GEOMETRY = {

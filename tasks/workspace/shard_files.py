@@ -12,8 +12,8 @@ NO_FILE = StageFile(stage="", name="", path="", rows=0, bytes=0, fingerprint="")
 """Stands for a stage's file that a shard does not have; its `path` is empty."""
 
 
-NEAR = "near_duplicate"
-"""The reason why a near-duplicate is dropped, and the detail of a shard's list that says how many are in it."""
+NEAR, SAME_URL = COUNTED = ("near_duplicate", "same_url")
+"""Why a near-duplicate is dropped, or a page of a URL that is kept, and the details of a list that count them."""
 
 
 class ShardFiles(BaseModel):

@@ -13,7 +13,7 @@ from fineweb_mask.models.selection.corpus.documents import Documents
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_schema, read_table
 from fineweb_mask.tasks.workspace.references import digest
-from fineweb_mask.tasks.workspace.shard_files import NEAR, ShardFiles, duplicate_rows
+from fineweb_mask.tasks.workspace.shard_files import COUNTED, ShardFiles, duplicate_rows
 from fineweb_mask.tasks.workspace.stage_parquet import read_arrays
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -45,9 +45,9 @@ def read_columns(workspace: Workspace, shard: ShardFiles) -> ShardColumns:
     candidate = np.ones(shard.rows, dtype=bool)
     candidate[duplicate_rows(workspace, shard.duplicates)] = False
     has_vector = _has_vector(workspace, shard)
-    near = shard.duplicates.details.get(NEAR, 0)
-    excluded = {"duplicate": int((~candidate).sum()) - near, "bad_vector": int((candidate & ~has_vector).sum())}
-    excluded |= {NEAR: near} if near else {}
+    near = {reason: count for reason in COUNTED if (count := shard.duplicates.details.get(reason, 0))}
+    exact = int((~candidate).sum()) - sum(near.values())
+    excluded = {"duplicate": exact, "bad_vector": int((candidate & ~has_vector).sum()), **near}
     counts = read_table(workspace.resolve(shard.documents), columns=["token_count", "n_chars"])
     quality = read_table(workspace.resolve(shard.scores), columns=["quality"])["quality"].to_numpy()
     tokens = token_counts(counts["token_count"], counts["n_chars"])

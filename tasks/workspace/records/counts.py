@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ConfigDict
 
 from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.shard_files import NEAR
+from fineweb_mask.tasks.workspace.shard_files import COUNTED
 
 DROPPED_BY = {
     "null_text": "source.text_column",
@@ -54,7 +54,7 @@ class Counts(BaseModel):
         return {
             "source": Amount(self.documents_in, self.tokens_in),
             "ingested": ingested,
-            "eligible": eligible if {"duplicate", NEAR} & set(self.dropped) else ingested,
+            "eligible": eligible if {"duplicate", *COUNTED} & set(self.dropped) else ingested,
             "selected": Amount(self.selected, self.tokens_selected),
         }
 

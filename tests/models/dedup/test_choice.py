@@ -1,0 +1,60 @@
+"""Similarities of sets, and which of similar documents are kept, compared with plain loops."""
+
+import numpy as np
+import pytest
+
+from fineweb_mask.models.dedup.choice import choose, jaccard
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_similarities_are_those_of_python_sets(seed, monkeypatch):
+    monkeypatch.setattr("fineweb_mask.models.dedup.choice.PAIRS_AT_ONCE", 7)
+    random = np.random.default_rng(seed)
+    sets = [set(random.integers(0, 40, random.integers(0, 30)).tolist()) for _ in range(30)]
+    values = np.array([one for members in sets for one in sorted(members)], dtype=np.uint64)
+    left, right = random.integers(0, 30, (2, 200))
+    found = jaccard(values, np.cumsum([len(members) for members in sets]), left, right)
+    either = [max(1, len(sets[one] | sets[other])) for one, other in zip(left, right, strict=True)]
+    common = [len(sets[one] & sets[other]) for one, other in zip(left, right, strict=True)]
+    np.testing.assert_allclose(found, np.divide(common, either), rtol=1e-6)
+
+
+def test_nothing_is_compared_without_pairs():
+    none = np.empty(0, dtype=np.int64)
+    assert jaccard(np.empty(0, dtype=np.uint64), none, none, none).shape == (0,)
+    assert choose(none.astype(np.uint64), none.astype(np.uint64)).documents.shape == (0,)
+
+
+def plain(pairs, order):
+    """Go through the documents from the best on; drop one that has a kept neighbour."""
+    kept = set()
+    dropped = {}
+    for one in order:
+        found = [(-similarity, better) for worse, better, similarity in pairs if worse == one and better in kept]
+        if found:
+            dropped[one] = min(found)[1]
+        else:
+            kept.add(one)
+    return dropped
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_document_is_dropped_for_a_kept_neighbour_and_no_other(seed):
+    random = np.random.default_rng(seed)
+    order = random.permutation(60).tolist()  # from the best document on
+    rank = {one: place for place, one in enumerate(order)}
+    drawn = {tuple(sorted(pair, key=rank.__getitem__)) for pair in random.integers(0, 60, (90, 2)).tolist()}
+    pairs = [
+        (worse, better, round(float(random.uniform(0.5, 1)), 1)) for better, worse in sorted(drawn) if better != worse
+    ]
+    random.shuffle(pairs)
+    worse, better, similarity = (np.array(values) for values in zip(*pairs, strict=True))
+    found = choose(worse.astype(np.uint64), better.astype(np.uint64), similarity.astype(np.float32))
+    want = plain([(int(one), int(other), float(np.float32(how))) for one, other, how in pairs], order)
+    assert dict(zip(found.documents.tolist(), found.kept.tolist(), strict=True)) == want
+    assert found.documents.tolist() == sorted(want)
+
+
+def test_a_long_chain_keeps_every_second_document():
+    chain = np.arange(5_000, dtype=np.uint64)
+    assert choose(chain[1:], chain[:-1]).documents.tolist() == list(range(1, 5_000, 2))
