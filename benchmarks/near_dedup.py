@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from benchmarks.measuring import least_seconds
 from benchmarks.tables import show
+from fineweb_mask.models.dedup.minhash import Sketch
 from fineweb_mask.models.schemas import documents_schema
 from fineweb_mask.models.settings.source import CopiesSettings, MinHashSettings
 from fineweb_mask.tasks.dedup.buckets import bucket_jobs, find_in_bucket
@@ -37,7 +38,8 @@ from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.shard_files import duplicate_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
-SETTINGS = MinHashSettings()
+THRESHOLD = MinHashSettings().threshold
+SKETCH = Sketch.for_threshold(THRESHOLD)
 THRESHOLDS = (0.9, 0.8, 0.7, 0.5)
 
 
@@ -76,17 +78,17 @@ def ours(texts: list[str]) -> NDArray[np.int64]:
         pq.write_table(pa.table([rows, pa.array(texts)], schema=schema), path)
         documents = StageFile(stage="ingest", name="a", path=path.name, rows=len(texts), bytes=0, fingerprint="of a")
         shards = (Shard(documents=documents, exact=no_duplicates("a")),)
-        signatures = [sort_rows(SortJob(root=folder, by="signatures", file=documents, minhash=SETTINGS))]
+        signatures = [sort_rows(SortJob(root=folder, by="signatures", file=documents, sketch=SKETCH))]
         pairs = list(map(find_in_bucket, bucket_jobs(folder, "pairs", signatures, "2GB", shards=shards)))
         shingles = [
-            sort_shingles(ShinglesJob(root=folder, documents=documents, place=0, pairs=pairs, words=SETTINGS.words))
+            sort_shingles(ShinglesJob(root=folder, documents=documents, place=0, pairs=pairs, words=SKETCH.words))
         ]
-        verified = bucket_jobs(folder, "verified", shingles, "2GB", threshold=SETTINGS.threshold)
+        verified = bucket_jobs(folder, "verified", shingles, "2GB", threshold=THRESHOLD)
         job = NearDedupJob(
             root=folder,
             sorted_rows=signatures,
             shards=shards,
-            threshold=SETTINGS.threshold,
+            threshold=THRESHOLD,
             copies=CopiesSettings(),
             buckets=tuple(map(find_in_bucket, verified)),
         )
@@ -105,13 +107,13 @@ def datatrove(texts: list[str]) -> NDArray[np.int64]:
         MinhashDedupSignature,
     )
 
-    config = MinhashConfig(n_grams=SETTINGS.words, num_buckets=SETTINGS.bands, hashes_per_bucket=SETTINGS.rows)
+    config = MinhashConfig(n_grams=SKETCH.words, num_buckets=SKETCH.bands, hashes_per_bucket=SKETCH.rows)
     with tempfile.TemporaryDirectory() as folder:
         documents = (Document(text=text, id=str(row)) for row, text in enumerate(texts))
         MinhashDedupSignature(f"{folder}/signatures", config).run(documents, 0, 1)
         buckets = MinhashDedupBuckets(f"{folder}/signatures", f"{folder}/buckets", config=config)
-        for bucket in range(SETTINGS.bands):
-            buckets.run(None, bucket, SETTINGS.bands)
+        for bucket in range(SKETCH.bands):
+            buckets.run(None, bucket, SKETCH.bands)
         MinhashDedupCluster(f"{folder}/buckets", f"{folder}/removed", config=config).run(None, 0, 1)
         removed = Path(folder) / "removed" / "000000.remove"
         return np.fromfile(removed, dtype="<u4").astype(np.int64) if removed.is_file() else np.empty(0, np.int64)
@@ -148,9 +150,16 @@ def measure(path: Path, copies: int, repeats: int) -> None:
         is_dropped[dropped] = True
         found = is_dropped[pairs.row] | is_dropped[pairs.col]
         recalls = [f"{found[pairs.data >= least].mean():.3f}" for least in THRESHOLDS]
-        precisions = [f"{(nearest[dropped] >= least).mean():.3f}" for least in (0.8, 0.7, 0.5)]
+        precisions = [f"{(nearest[dropped] >= least).mean():.3f}" for least in THRESHOLDS[1:]]
         table.append([name, f"{len(dropped):,}", *recalls, *precisions, f"{len(texts) / seconds:,.0f}"])
-    header = ["", "dropped", *(f"recall from {least}" for least in THRESHOLDS), "precision 0.8", "precision 0.7", "precision 0.5"]
+    header = [
+        "",
+        "dropped",
+        *(f"recall from {least}" for least in THRESHOLDS),
+        "precision 0.8",
+        "precision 0.7",
+        "precision 0.5",
+    ]
     show(f"{path.stem}: {len(texts):,} documents; pairs: {counts}", [*header, "documents/s"], table)
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from fineweb_mask.flows.pipeline.fit import Models
 from fineweb_mask.flows.pipeline.run import Files, PerShard, Run
+from fineweb_mask.models.dedup.minhash import Sketch
 from fineweb_mask.models.settings.quality import EduScorerSettings
 from fineweb_mask.tasks.dedup.buckets import Compared, bucket_jobs
 from fineweb_mask.tasks.dedup.copies import Shard
@@ -29,8 +30,7 @@ def find_duplicates(run: Run, documents: Files, scores: Files, vectors: Files, m
     run.require_all(documents, "ingest")
     duplicates = PerShard({name: no_duplicates(name) for name in documents})
     ingest = run.settings.ingest
-    is_compared = ingest.near_dedup != "off" or ingest.url_dedup
-    if ingest.exact_dedup == "corpus" or is_compared:
+    if ingest.exact_dedup == "corpus" or ingest.finds_copies:
         in_order = _in_order_of_arrival(run, documents)
         if ingest.exact_dedup == "corpus":
             sorting = run.jobs(sort_rows, file=in_order, by="hash")
@@ -41,7 +41,7 @@ def find_duplicates(run: Run, documents: Files, scores: Files, vectors: Files, m
                 listing = listing.model_copy(update={"buckets": tuple(_in_buckets(run, "repeats", sorted_rows))})
             run.one(listing)
             duplicates = run.files_of(listing)
-        if is_compared:
+        if ingest.finds_copies:
             duplicates = _copies(run, in_order, duplicates, scores, vectors, models)
     run.duplicates = duplicates
     return duplicates
@@ -55,7 +55,7 @@ def sort_shards(run: Run, documents: Files) -> None:
     if ingest.url_dedup:
         run.map(sort_rows, file=documents, by="urls")
     if ingest.near_dedup == "minhash":
-        run.map(sort_rows, file=documents, by="signatures", minhash=ingest.minhash)
+        run.map(sort_rows, file=documents, by="signatures", sketch=Sketch.for_threshold(ingest.minhash.threshold))
 
 
 def _in_order_of_arrival(run: Run, documents: Files) -> Files:
@@ -71,9 +71,10 @@ def _copies(run: Run, documents: Files, exact: Files, scores: Files, vectors: Fi
     """Return the rows of every shard that are near-duplicates or of a URL that is kept, with the exact duplicates."""
     settings = run.settings.ingest
     threshold, found = 0.0, {}
+    sketch = Sketch.for_threshold(settings.minhash.threshold)
     if settings.near_dedup == "minhash":
         threshold = settings.minhash.threshold
-        found["pairs"] = run.jobs(sort_rows, file=documents, by="signatures", minhash=settings.minhash)
+        found["pairs"] = run.jobs(sort_rows, file=documents, by="signatures", sketch=sketch)
     elif settings.near_dedup == "semantic":
         threshold = settings.semantic.threshold
         in_order = PerShard({name: vectors[name] for name in documents if name in vectors})
@@ -82,7 +83,7 @@ def _copies(run: Run, documents: Files, exact: Files, scores: Files, vectors: Fi
     if settings.url_dedup:
         found["urls"] = run.jobs(sort_rows, file=documents, by="urls")
     names = [name for name in documents if all(name in jobs for jobs in found.values())]
-    keys = {"pairs": settings.minhash.bands}
+    keys = {"pairs": sketch.bands}
     rows = {
         kind: [jobs[name].reference(keys.get(kind, 1) * documents[name].rows) for name in names]
         for kind, jobs in found.items()
@@ -114,8 +115,7 @@ def _copies(run: Run, documents: Files, exact: Files, scores: Files, vectors: Fi
             candidates = _in_buckets(run, "pairs", rows["pairs"], **preferred)
             places = PerShard({name: place for place, name in enumerate(names)})
             paired = PerShard({name: documents[name] for name in names})
-            words = settings.minhash.words
-            shingles = run.map(sort_shingles, documents=paired, place=places, pairs=candidates, words=words)
+            shingles = run.map(sort_shingles, documents=paired, place=places, pairs=candidates, words=sketch.words)
             pairs += _in_buckets(run, "verified", list(shingles.values()), threshold=threshold)
         listing = listing.model_copy(update={"buckets": tuple(pairs)})
     run.one(listing)

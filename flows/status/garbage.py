@@ -20,6 +20,7 @@ from fineweb_mask.tasks.dataset.output import MATERIALIZE
 from fineweb_mask.tasks.dataset.parts import FOLDER
 from fineweb_mask.tasks.dedup.buckets import BucketJob
 from fineweb_mask.tasks.dedup.duplicates import DedupJob, NearDedupJob
+from fineweb_mask.tasks.dedup.sort import ShinglesJob
 from fineweb_mask.tasks.select import SelectJob
 from fineweb_mask.tasks.selection.budgets import BudgetsJob, PriceJob
 from fineweb_mask.tasks.selection.corpus.learning import LearnJob, SampleJob
@@ -32,12 +33,13 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 COMPARED = ("hashes", DedupJob.summaries, *DedupJob.stage.folders)
 """Folders of files that are read only if duplicates are looked for across shards."""
 
-SKETCHED = ("signatures", NearDedupJob.summaries, *NearDedupJob.stage.folders)
-"""Folders of files that are read only if near-duplicates are looked for."""
+SKETCHED = ("signatures", *ShinglesJob.stage.folders, NearDedupJob.summaries, *NearDedupJob.stage.folders)
+"""Folders of files that are read only if near-duplicates are looked for, or pages of one URL."""
 
 
 READ_UNTIL = {
     **{job.summaries: job.stage.folders for job in (DedupJob, NearDedupJob)},
+    **dict.fromkeys(ShinglesJob.stage.folders, NearDedupJob.stage.folders),
     **{
         folder: SelectJob.stage.folders
         for job in (SampleJob, MeasureJob, LearnJob, PenaltiesJob, PriceJob, BudgetsJob)
@@ -136,7 +138,7 @@ def _stage_files(workspace: Workspace, inspections: Sequence[Run], reached: Cont
 def _planned(run: Run, folder: str) -> set[str]:
     """Return the shards for which it is known which file of a folder is read."""
     ingest = run.settings.ingest
-    if (folder in COMPARED and ingest.exact_dedup != "corpus") or (folder in SKETCHED and ingest.near_dedup == "off"):
+    if (folder in COMPARED and ingest.exact_dedup != "corpus") or (folder in SKETCHED and not ingest.finds_copies):
         return set(run.shards)  # none
     made = READ_UNTIL.get(folder, (folder,))
     return {

@@ -222,7 +222,7 @@ def _stage(run: Run, stage: str) -> StageStatus:
         files = [(job, file) for job, file in files if isinstance(job, DedupJob | NearDedupJob)]
     of_corpus = {  # files that a run makes of all shards together
         "fit": number_of_fits(settings),
-        DedupJob.stage.name: (ingest.exact_dedup == "corpus") + (ingest.near_dedup != "off"),
+        DedupJob.stage.name: (ingest.exact_dedup == "corpus") + ingest.finds_copies,
         "materialize": 1,
         "export": len(settings.materialize.export),
         "report": 2,  # with what the selection teaches

@@ -3,11 +3,12 @@
 As FineWeb deduplicates (arXiv 2406.17557, and `MinhashDedupSignature` of https://github.com/huggingface/datatrove):
 a text is lower-cased, without accents and punctuation, every number is 0, and it is the set of its runs of five words,
 its shingles. A signature has 14 bands of 8 hashes. Two texts of Jaccard similarity s share a band with a probability of
-1 - (1 - s^8)^14: 0.92 at 0.8, 0.56 at 0.7. Characters of scripts that are written without spaces count as words.
+1 - (1 - s^8)^14: 0.92 at 0.8, 0.56 at 0.7. Whether they are alike is then measured by their shingles themselves.
+Characters of scripts that are written without spaces count as words.
 """
 
 import hashlib
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -18,8 +19,6 @@ from fineweb_mask.models.errors import SettingsError
 
 if TYPE_CHECKING:
     from types import ModuleType
-
-    from fineweb_mask.models.settings.source import MinHashSettings
 
 
 RENSA_ALGORITHM = 2
@@ -34,6 +33,28 @@ MIXERS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # from 
 
 NEXT_BANDS = 4
 """Bands after one by which the texts that share it are put in order, so that the most similar ones are neighbours."""
+
+
+HASHES = 112
+"""Hashes of a text: FineWeb's 14 bands of 8."""
+
+
+class Sketch(NamedTuple):
+    """How texts are sketched."""
+
+    words: int = 5  # of a shingle
+    bands: int = 14
+    rows: int = 8  # hashes in a band
+
+    @classmethod
+    def for_threshold(cls, similarity: float) -> Self:
+        """Return the longest bands, of at most 8 hashes, by which half of the pairs of this similarity are found.
+
+        >>> Sketch.for_threshold(0.7), Sketch.for_threshold(0.5)
+        (Sketch(words=5, bands=14, rows=8), Sketch(words=5, bands=22, rows=5))
+        """
+        rows = next((n for n in range(8, 1, -1) if (1 - similarity**n) ** (HASHES // n) <= 0.5), 1)
+        return cls(bands=HASHES // rows, rows=rows)
 
 
 class Bands(NamedTuple):
@@ -67,7 +88,7 @@ def load_rensa() -> "ModuleType":
     return package
 
 
-def band_keys(texts: pa.Array, settings: "MinHashSettings", seed: int = SEED) -> Bands:
+def band_keys(texts: pa.Array, sketch: Sketch, seed: int = SEED) -> Bands:
     """Return the keys of the bands of n texts (Arrow strings), by hashes of a seed.
 
     Raises
@@ -76,18 +97,18 @@ def band_keys(texts: pa.Array, settings: "MinHashSettings", seed: int = SEED) ->
         If the package `rensa` is not installed.
     """
     rensa = load_rensa()
-    shingles, ends = shingle_hashes(texts, settings.words)
+    shingles, ends = shingle_hashes(texts, sketch.words)
     sizes = np.diff(ends, prepend=0)
     rows = sizes.nonzero()[0]
     offsets = np.concatenate([[0], ends[rows]]).astype(np.uint64)  # those without shingles take no room
-    hashes = settings.bands * settings.rows
+    hashes = sketch.bands * sketch.rows
     if not len(rows):
-        none = np.empty((0, settings.bands), dtype=np.uint64)
+        none = np.empty((0, sketch.bands), dtype=np.uint64)
         return Bands(none, none, rows)
     matrix = rensa.RMinHash.digest_matrix_from_flat_token_hashes(shingles, offsets, hashes, seed)
-    signatures = np.array(matrix.to_rows(), dtype=np.uint64).reshape(len(rows), settings.bands, settings.rows)
-    keys = np.broadcast_to(np.arange(settings.bands, dtype=np.uint64), signatures.shape[:2])
-    for place in range(settings.rows):
+    signatures = np.array(matrix.to_rows(), dtype=np.uint64).reshape(len(rows), sketch.bands, sketch.rows)
+    keys = np.broadcast_to(np.arange(sketch.bands, dtype=np.uint64), signatures.shape[:2])
+    for place in range(sketch.rows):
         keys = mix(keys * MULTIPLIER + signatures[:, :, place])
     following = np.zeros_like(keys)
     for step in range(1, NEXT_BANDS + 1):  # as a prefix tree of the signature would (LSH Forest, Bawa et al. 2005)

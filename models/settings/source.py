@@ -55,41 +55,26 @@ class SourceSettings(Settings):
 
 
 class MinHashSettings(Settings):
-    """How near-duplicates are found by their words; the defaults are FineWeb's."""
+    """How near-duplicates are found by their words."""
 
     CONSTANTS = constants(seed=1)
 
-    words: int = Field(5, ge=1, le=64, description="Words of a shingle: texts are compared by the sets of these.")
-    bands: int = Field(14, ge=1, le=256, description="Bands of a signature: two texts that share one are compared.")
-    rows: int = Field(
-        8,
-        ge=1,
-        le=64,
-        description="Hashes in a band. Of a similarity of (1/bands)^(1/rows), about 64% of the pairs are found.",
-    )
     threshold: float = Field(
         0.7,
         gt=0,
         le=1,
-        description="Share of their shingles that two texts must have in common (Jaccard similarity) for one to be "
-        "dropped. It is measured exactly, with numbers as they are.",
+        description="Share of the runs of five words of two texts that both must have (Jaccard similarity) for one to "
+        "be dropped. It is measured exactly, with numbers as they are.",
     )
 
 
 class SemanticSettings(Settings):
     """How near-duplicates are found by their vectors."""
 
-    CONSTANTS = constants(seed=0)
+    CONSTANTS = constants(seed=0, cells=1_000)
 
     threshold: float = Field(
-        0.95, gt=0, le=1, description="Cosine from which a document is a near-duplicate of an earlier one."
-    )
-    cells: int = Field(
-        1_000,
-        ge=1,
-        le=2**20,
-        description="Clusters of k-means, in each of which documents are compared; fewer where the sample of the "
-        "corpus has less than 200 documents for each. Near-duplicates in different clusters are not found.",
+        0.95, gt=0, le=1, description="Cosine from which a document is a near-duplicate of another one."
     )
 
 
@@ -101,11 +86,11 @@ class CopiesSettings(Settings):
         description="The copy that is kept: the `earliest` is of the shard that came into the workspace first, then of "
         "the first name, then of the first row; the `longest` has most characters, `best_score` the highest quality.",
     )
-    prefer_column: str | None = Field(
-        None, min_length=1, description="Column some of whose values are preferred, before `keep` decides."
-    )
-    prefer: list[str] = Field(
-        default_factory=list, description="Values of `prefer_column`, the most preferred first; all others come last."
+    prefer: dict[str, list[str]] = Field(
+        default_factory=dict,
+        max_length=1,
+        description="A column, and those of its values that are preferred before `keep` decides, the best first: "
+        "`{source: [wiki, books]}`.",
     )
     one_for_each: str | None = Field(
         None,
@@ -113,11 +98,10 @@ class CopiesSettings(Settings):
         description="Column of which every value keeps a copy: only documents with an equal value are compared.",
     )
 
-    @model_validator(mode="after")
-    def _values_have_a_column(self) -> Self:
-        if (self.prefer_column is None) != (not self.prefer):
-            raise ValueError("prefer_column and prefer are set together: the column, and its values in their order")
-        return self
+    @property
+    def columns(self) -> dict[str, list[str]]:
+        """The columns that each setting names."""
+        return {"prefer": list(self.prefer), "one_for_each": [self.one_for_each] if self.one_for_each else []}
 
 
 FilterKind = Literal[
@@ -223,6 +207,11 @@ class IngestSettings(Settings):
         "quarantine",
         description="On an unreadable source file: `quarantine` skips and reports it; `fail` ends the run.",
     )
+
+    @property
+    def finds_copies(self) -> bool:
+        """Whether near-duplicates are looked for, or pages of one URL."""
+        return self.near_dedup != "off" or self.url_dedup
 
     @model_validator(mode="after")
     def _changed_texts_are_kept(self) -> Self:

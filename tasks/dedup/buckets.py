@@ -57,7 +57,7 @@ BEST = 2
 NEIGHBOURS = 4
 """Documents that one is compared with of those just before it, in the order of the bands that follow."""
 
-GROUPS = """
+COMPARED = f"""
     WITH shared AS MATERIALIZED (
         FROM documents SEMI JOIN
         (SELECT key, "group" FROM documents GROUP BY ALL HAVING count(*) > 1) USING (key, "group")
@@ -66,20 +66,7 @@ GROUPS = """
                row_number() OVER (PARTITION BY key, "group" ORDER BY rank, document) AS preference,
                row_number() OVER (PARTITION BY key, "group" ORDER BY next, rank, document) AS place
         FROM shared
-    )"""
-"""The documents that share a key."""
-
-COPIES = f"""
-    {GROUPS}
-    SELECT one.document, other.document AS better, NULL::FLOAT AS similarity
-    FROM placed AS one JOIN placed AS other USING (key, "group")
-    WHERE one.preference > 1 AND other.preference = 1
-    ORDER BY ALL
-    """  # noqa: S608
-"""All documents of a group but the preferred one, and that."""
-
-COMPARED = f"""
-    {GROUPS}, pairs AS MATERIALIZED (
+    ), pairs AS MATERIALIZED (
         SELECT one.document AS worse, other.document AS better
         FROM placed AS one JOIN (FROM placed WHERE preference <= {BEST}) AS other USING (key, "group")
         WHERE one.preference > other.preference
@@ -96,6 +83,14 @@ COMPARED = f"""
     """  # noqa: S608
 """Pairs of documents that share a band: a bounded number for each, however many share it."""
 
+PREFERRED = """
+    SELECT document,
+           first_value(document) OVER (PARTITION BY key, "group" ORDER BY rank, document) AS better,
+           NULL::FLOAT AS similarity
+    FROM documents QUALIFY document <> better ORDER BY ALL
+    """
+"""All documents of one URL but the preferred one, and that."""
+
 
 Compared = Literal["repeats", "urls", "pairs", "similar", "verified"]
 
@@ -104,7 +99,7 @@ class BucketJob(ShardJob):
     """Find the duplicates in one bucket of a corpus; `bucket_jobs` makes those of all buckets."""
 
     stage: ClassVar[Stage] = Stage(
-        "buckets", version=2, label="dedup", folders=("repeats", "pairs"), interim=True, run_with=("select",)
+        "buckets", version=1, label="dedup", folders=("repeats", "pairs"), interim=True, run_with=("select",)
     )
     comparison: Compared  # of hashes of texts, of hashes of URLs, of bands, of vectors, of sets of shingles
     sorted_rows: list[StageFile]  # of each shard, in the order in which the shards came
@@ -137,11 +132,13 @@ class BucketJob(ShardJob):
 
     def depends_on(self) -> Dependencies:
         """Return which bucket it is, the threshold, what is preferred, and the fingerprints of what is read."""
-        settings = [self.bucket, self.buckets, *([self.threshold] if self.threshold else [])]
+        compared = [file.fingerprint for file in self.sorted_rows]
+        settings = [self.bucket, self.buckets]
+        if self.comparison == "repeats":
+            return Dependencies(settings=settings, inputs=compared)
         preferred = [shard.fingerprints(self.copies) for shard in self.shards]
         return Dependencies(
-            settings=[*settings, self.copies.model_dump()] if preferred else settings,
-            inputs=[[file.fingerprint for file in self.sorted_rows], *([preferred] if preferred else [])],
+            settings=[*settings, self.threshold, self.copies.model_dump()], inputs=[compared, preferred]
         )
 
     @property
@@ -311,7 +308,7 @@ class Comparison(NamedTuple):
 PREFERENCE = ("group", "rank")
 COMPARISONS: dict[Compared, Comparison] = {
     "repeats": Comparison("repeats", REPEATS, 50_000_000, partial(_found_by, EARLIER, ("high", "low"))),
-    "urls": Comparison("pairs", PAIRS, 50_000_000, partial(_found_by, COPIES, ("key", "next", *PREFERENCE))),
+    "urls": Comparison("pairs", PAIRS, 50_000_000, partial(_found_by, PREFERRED, ("key", *PREFERENCE))),
     "pairs": Comparison("pairs", CANDIDATES, 50_000_000, partial(_found_by, COMPARED, ("key", "next", *PREFERENCE))),
     "similar": Comparison("pairs", PAIRS, 2**31, _similar),
     "verified": Comparison("pairs", PAIRS, 100_000, _verified),

@@ -30,7 +30,7 @@ class Shard(BaseModel):
 
     def fingerprints(self, settings: CopiesSettings) -> list[str]:
         """Return what the preferences depend on, besides the documents' texts."""
-        is_read = settings.keep == "longest" or settings.prefer_column or settings.one_for_each
+        is_read = settings.keep == "longest" or settings.prefer or settings.one_for_each
         files = [*([self.documents] if is_read else []), *([self.scores] if self.scores else []), self.exact]
         return [file.fingerprint for file in files]
 
@@ -55,9 +55,9 @@ def preferences(root: str, shard: Shard, settings: CopiesSettings) -> Preference
         quality = read_table(workspace.resolve(shard.scores), columns=["quality"])["quality"].to_numpy()
         bits = np.nan_to_num(quality, nan=-np.inf).view(np.uint32)
         rank = LAST - np.where(bits >> 31, ~bits, bits | np.uint32(2**31))  # in the order of the scores
-    if settings.prefer_column is not None:
-        values = pa.array(read_groups(workspace, files, settings.prefer_column), pa.string())
-        places = pc.fill_null(pc.index_in(values, value_set=pa.array(settings.prefer)), len(settings.prefer))
+    for column, best in settings.prefer.items():
+        values = pa.array(read_groups(workspace, files, column), pa.string())
+        places = pc.fill_null(pc.index_in(values, value_set=pa.array(best, pa.string())), len(best))
         rank = rank | (places.to_numpy().astype(np.uint64) << np.uint64(32))
     group = np.zeros(n, dtype=np.uint64)
     if settings.one_for_each is not None:

@@ -19,10 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from fineweb_mask.models.dedup.minhash import RENSA_ALGORITHM, band_keys, hash_of, mix, shingle_sets
+from fineweb_mask.models.dedup.minhash import RENSA_ALGORITHM, SEED, Sketch, band_keys, hash_of, mix, shingle_sets
 from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.schemas import CANDIDATES, HASHES, KEYS, SHINGLES, SIGNATURES, clustered_schema
-from fineweb_mask.models.settings.source import MinHashSettings, SemanticSettings
+from fineweb_mask.models.settings.source import SemanticSettings
 from fineweb_mask.tasks.source.texts import with_texts
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
@@ -39,6 +39,7 @@ GROUP_KEYS = 131_072
 ROW_GROUP_ROWS = 8_192
 """A shard of 400,000 documents has 49 row groups, for which its footer takes 10 KB."""
 VECTORS_AT_ONCE = 20_000
+CLUSTERS = 1_000
 SAMPLE = 200
 """Documents of the sample for each cluster; with fewer, there are fewer clusters."""
 MOST_SAMPLED = 400_000
@@ -54,11 +55,11 @@ class SortJob(ShardJob):
     """Sort the rows of one shard."""
 
     stage: ClassVar[Stage] = Stage(
-        "sort", version=2, label="dedup", folders=("hashes", "signatures"), run_with=("select",)
+        "sort", version=1, label="dedup", folders=("hashes", "signatures"), run_with=("select",)
     )
     by: Literal["hash", "urls", "signatures", "cells"]
     file: StageFile  # the documents; for clusters, the embeddings
-    minhash: MinHashSettings | None = None  # for signatures
+    sketch: Sketch | None = None  # for signatures
     semantic: SemanticSettings | None = None  # for clusters, with their centres
     centres: StageFile | None = None
 
@@ -70,7 +71,7 @@ class SortJob(ShardJob):
     @property
     def folder(self) -> str:
         """The folder of the sorted rows, in the workspace."""
-        return "hashes" if self.by in {"hash", "urls"} else "signatures"
+        return "hashes" if self.by == "hash" else "signatures"
 
     @property
     def name(self) -> str:
@@ -80,8 +81,8 @@ class SortJob(ShardJob):
     def depends_on(self) -> Dependencies:
         """Return how texts are sketched, or the threshold for vectors, and the fingerprints of what is read."""
         settings: Any = None
-        if self.minhash is not None:
-            settings = [self.minhash.digested(exclude={"threshold"}), RENSA_ALGORITHM]
+        if self.sketch is not None:
+            settings = [list(self.sketch), SEED, RENSA_ALGORITHM, SIGNATURES.names]
         elif self.semantic is not None:
             settings = self.semantic.threshold  # on which what is made of this depends
         centres = [] if self.centres is None else [self.centres.fingerprint]
@@ -98,8 +99,8 @@ def sort_rows(job: SortJob) -> None:
         If the package that makes signatures is not installed.
     """
     group_rows = None
-    if job.minhash is not None:
-        rows, group_rows = _sketched(job.workspace, job.file, job.minhash), GROUP_KEYS
+    if job.sketch is not None:
+        rows, group_rows = _sketched(job.workspace, job.file, job.sketch), GROUP_KEYS
     elif job.by == "urls":
         rows = _addressed(job.workspace, job.file)
     elif job.centres is not None:
@@ -126,7 +127,7 @@ def _addressed(workspace: Workspace, documents: StageFile) -> pa.Table:
     return pa.table([hashes, table["row"].filter(has_one)], schema=KEYS)
 
 
-def _sketched(workspace: Workspace, documents: StageFile, settings: MinHashSettings) -> pa.Table:
+def _sketched(workspace: Workspace, documents: StageFile, sketch: Sketch) -> pa.Table:
     """Return the key of each band of every document, and the document's row.
 
     A document with fewer words than a shingle has none, and so no near-duplicates.
@@ -140,7 +141,7 @@ def _sketched(workspace: Workspace, documents: StageFile, settings: MinHashSetti
     with with_texts(workspace, documents) as path, VerifiedFile(path) as file:
         batches = file.iter_batches(TEXTS_AT_ONCE, columns=["row", "text"])
         for batch in track_by_size("documents", batches, documents.rows, lambda batch: batch.num_rows, part=(0, 1)):
-            bands = band_keys(batch["text"], settings)
+            bands = band_keys(batch["text"], sketch)
             rows = np.repeat(batch["row"].to_numpy()[bands.rows], bands.keys.shape[1])
             found.append(pa.table([bands.keys.ravel(), rows, bands.following.ravel()], schema=SIGNATURES))
     return pa.concat_tables(found)
@@ -290,7 +291,7 @@ def fit_cluster_centres(job: CentresJob) -> None:
     step = max(1, -(-rows // MOST_SAMPLED))
     parts = [vectors[::step] for file in job.embeddings for _, vectors in _unit_vectors(job.workspace, file)]
     vectors = np.concatenate(parts)
-    centres = cluster_centres(vectors, max(1, min(job.settings.cells, len(vectors) // SAMPLE)))
+    centres = cluster_centres(vectors, max(1, min(CLUSTERS, len(vectors) // SAMPLE)))
     with atomic_write(job.path) as partial, partial.open("wb") as stream:
         np.save(stream, centres)
     write_manifest(job.manifest_path, job.key, [job.path], {"rows": len(centres)})

@@ -224,6 +224,9 @@ def _named(settings: PipelineSettings) -> Iterator[tuple[str, str, list[str]]]:
     for index, scorer in enumerate(settings.quality.scorers):
         for key, column in scorer.source_columns.items():
             yield f"quality.scorers.{index}.{key}", column, []
+    for key, columns in settings.ingest.copies.columns.items():
+        for column in columns:
+            yield f"ingest.copies.{key}", column, []
     if settings.selection.group_column is not None:
         yield "selection.group_column", settings.selection.group_column, []
     if settings.selection.groups is not None:

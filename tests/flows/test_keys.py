@@ -27,7 +27,7 @@ SELECT = {"select"} | WRITE | {"witness"}
 EMBED = {"embed"} | SELECT
 SCORE = {"score"} | SELECT
 DEDUP = {"hash", "repeats", "dedup"}
-NEAR = {"signatures", "pairs", "near_dedup"}
+NEAR = {"signatures", "pairs", "shingles", "verified", "near_dedup"}
 ALL = {"ingest", "score"} | DEDUP | EMBED
 DETAILS = {
     "rows_in": 0,
@@ -110,7 +110,7 @@ def changed(before, after):
         ("ingest.min_chars=7", ALL),
         ("ingest.languages=[de]", ALL),
         ("ingest.on_bad_shard=fail", set()),
-        ("ingest.minhash.bands=9", set()),  # of near-duplicates, which are not looked for
+        ("ingest.minhash.threshold=0.6", set()),  # of near-duplicates, which are not looked for
         ("quality.combine=minimum", SCORE),
         ("quality.combine=maximum", SCORE),
         ("quality.by=language", {"fit_statistics"} | SCORE),
@@ -156,9 +156,9 @@ def test_near_duplicates_are_looked_for_by_jobs_of_their_own_and_change_what_is_
     assert {stage for stage, _ in after.keys() - before.keys()} == NEAR
     assert before.keys() <= after.keys()
     assert {stage for stage, name in before if before[stage, name] != after[stage, name]} == SELECT
-    assert {stage for stage, _ in changed(after, keys("ingest.near_dedup=minhash", "ingest.minhash.bands=9"))} == (
-        NEAR | SELECT
-    )
+    assert {
+        stage for stage, _ in changed(after, keys("ingest.near_dedup=minhash", "ingest.minhash.threshold=0.6"))
+    } == (NEAR | SELECT)
     alone = keys("ingest.near_dedup=minhash", "ingest.exact_dedup=shard")
     assert {stage for stage, _ in alone} == {stage for stage, _ in after} - DEDUP
 

@@ -30,7 +30,7 @@ def hash_jobs(workspace: Any, documents: Any) -> list[SortJob]:
 
 
 def bucket_jobs(
-    workspace: Any, comparison: Any, sorted_rows: Any, buckets: int = 1, memory_limit: str = "1GB"
+    workspace: Any, comparison: Any, sorted_rows: Any, buckets: int = 1, memory_limit: str = "1GB", **options: Any
 ) -> list[BucketJob]:
     return [
         BucketJob(
@@ -40,6 +40,7 @@ def bucket_jobs(
             bucket=bucket,
             buckets=buckets,
             memory_limit=memory_limit,
+            **options,
         )
         for bucket in range(buckets)
     ]

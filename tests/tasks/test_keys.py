@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fineweb_mask.flows.recipe import load_recipe
+from fineweb_mask.models.dedup.minhash import Sketch
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.models.settings.quality import FastTextScorerSettings
 from fineweb_mask.tasks.dataset.partition import PartitionJob
@@ -51,8 +52,8 @@ VARIATIONS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "global": ("sample", ("selection.scope=global", "selection.metrics={pairwise: 1, disf: 1}")),
     "groups": ("sample", ("selection.groups={column: dump}", "selection.metrics=disf")),
     "price": ("sample", ("selection.block_budget=price",)),
-    "semantic": ("sample", ("ingest.near_dedup=semantic", "ingest.semantic={threshold: 0.9, cells: 9}")),
-    "minhash": ("sample", ("ingest.near_dedup=minhash", "ingest.minhash.bands=9")),
+    "semantic": ("sample", ("ingest.near_dedup=semantic", "ingest.semantic={threshold: 0.9}")),
+    "minhash": ("sample", ("ingest.near_dedup=minhash", "ingest.minhash.threshold=0.6")),
     "export": ("sample", ("materialize.export=[{format: parquet, seed: 3}]", "materialize.format=jsonl.zst")),
     "by language": ("sample", ("quality.by=language", "quality.combine=minimum")),
     "scorers": (
@@ -93,9 +94,10 @@ def tags(settings: PipelineSettings) -> dict[str, str]:
     common: dict[str, Any] = {"root": root, "settings": selection}
     models = [QualityModel(settings=one, path=one.name, fingerprint=one.name) for one in quality.scorers]
     counts = Counts(**(dict.fromkeys(Counts.model_fields, 0) | {"dropped": {}}))
+    sketch = Sketch.for_threshold(settings.ingest.minhash.threshold)
     jobs: list[Any] = [
         IngestJob(root=root, shard=source, source=settings.source, settings=settings.ingest),
-        SortJob(root=root, by="signatures", file=shard.documents, minhash=settings.ingest.minhash),
+        SortJob(root=root, by="signatures", file=shard.documents, sketch=sketch),
         CentresJob(root=root, embeddings=[shard.embeddings], model="e", settings=settings.ingest.semantic),
         BucketJob(
             root=root,

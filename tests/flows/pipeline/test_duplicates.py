@@ -148,8 +148,8 @@ def test_near_duplicates_are_no_candidates_and_are_counted(tmp_path, sample_corp
 
     write_shard(corpus, sample_corpus, "a", range(100, 130))  # first by its name, later in its arrival
     again, grown = near_deduplicated(folder, corpus, seed=1, exact_dedup=exact_dedup)
-    built = {name for name in again.built if name.split()[0] in ("signatures", "pairs", "near_dedup")}
-    assert built == {"signatures a", "pairs 0-of-1", "near_dedup corpus"}
+    built = {name for name in again.built if name.split()[0] in ("signatures", "pairs", "verified", "near_dedup")}
+    assert built == {"signatures a", "pairs 0-of-1", "verified 0-of-1", "near_dedup corpus"}
     assert {name: again.duplicates[name].fingerprint for name in "bc"} == {
         name: run.duplicates[name].fingerprint for name in "bc"
     }
@@ -159,7 +159,8 @@ def test_near_duplicates_are_no_candidates_and_are_counted(tmp_path, sample_corp
     used = {shard.duplicates.path for shard in grown.shards if shard.duplicates.path}
     kept = near_settings(folder, corpus, exact_dedup=exact_dedup)
     removed = {one.folder: one.files for one in collect_garbage(str(folder), [kept])}
-    assert removed["pairs"] == 3  # the buckets of both runs, and the list of the first
+    assert removed["pairs"] == 5  # the two buckets of both runs, and the list of the first
+    assert removed["shingles"] == 5  # of two shards, and of three
     assert {"signatures", "near_duplicates"}.isdisjoint(removed)
     assert near_deduplicated(folder, corpus, exact_dedup=exact_dedup)[0].built == []
     assert all((folder / path).is_file() for path in used)
@@ -226,7 +227,7 @@ def test_a_shard_without_vectors_does_not_keep_others_from_being_compared(tmp_pa
 @pytest.mark.parametrize(
     ("kind", "stages"),
     [
-        ("minhash", {"signatures a", "signatures b", "pairs 0-of-1"}),
+        ("minhash", {"signatures a", "signatures b", "pairs 0-of-1", "shingles a", "shingles b", "verified 0-of-1"}),
         ("semantic", {"centres centres", "cells a", "cells b", "similar 0-of-1"}),
     ],
 )
@@ -248,3 +249,34 @@ def test_a_run_that_is_killed_while_it_compares_goes_on(tmp_path, sample_corpus,
     assert len(built) == len(set(built)) > 10
     assert {*stages, "near_dedup corpus"} <= set(built)
     assert run.built == ["materialize dataset"]
+
+
+def test_one_page_of_each_url_is_kept_with_and_without_near_duplicates(tmp_path, sample_corpus):
+    pytest.importorskip("rensa")
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    write_shard(corpus, sample_corpus, "a", range(40))
+    table = pq.read_table(corpus / "a.parquet")
+    others = [" ".join(reversed(text.split())) for text in table["text"].to_pylist()[:10]]
+    pages = table.slice(0, 10).set_column(table.column_names.index("text"), "text", [others])
+    pq.write_table(pages, corpus / "b.parquet")
+    for near in ("off", "minhash", "semantic"):
+        folder = tmp_path / near
+        run, selection = near_deduplicated(folder, corpus, near_dedup=near, url_dedup=True)
+        dropped = selection.counts.dropped
+        if near != "semantic":  # whose vectors do not know the order of words
+            assert dropped["same_url"] >= 9
+        write_catalog(Workspace(folder), shard_files(run))
+        with open_catalog(Workspace(folder), "1GB") as catalog:
+            counted = dict(catalog.execute("SELECT reason, sum(documents) FROM drops GROUP BY ALL").fetchall())
+            assert {reason: counted[reason] for reason in dropped if reason in counted} == {
+                reason: count for reason, count in dropped.items() if count
+            }
+            same = catalog.execute(
+                "SELECT one.url = kept.url FROM near_duplicates AS near JOIN documents AS one USING (shard, row) "
+                "JOIN documents AS kept ON kept.shard = twin_shard AND kept.row = twin_row WHERE similarity IS NULL"
+            ).fetchall()
+            listed = catalog.execute("SELECT count(*) FROM dropped WHERE reason = 'same_url'").fetchone()
+        assert same == [(True,)] * dropped.get("same_url", 0)
+        assert listed == (dropped.get("same_url", 0),)
+        assert near_deduplicated(folder, corpus, near_dedup=near, url_dedup=True)[0].built == []

@@ -7,9 +7,8 @@ import pyarrow as pa
 import pytest
 
 from fineweb_mask.models.dedup import minhash
-from fineweb_mask.models.dedup.minhash import band_keys, first_of_clusters, plain_words, shingle_hashes
+from fineweb_mask.models.dedup.minhash import Sketch, band_keys, plain_words, shingle_hashes, shingle_sets
 from fineweb_mask.models.errors import SettingsError
-from fineweb_mask.models.settings.source import MinHashSettings
 
 RANDOM = np.random.default_rng(0)
 WORDS = [f"w{chr(97 + place % 26)}{chr(97 + place // 26)}" for place in range(500)]
@@ -32,12 +31,20 @@ def shingles(text, words=5):
 
 
 def test_words_are_compared_without_case_accents_punctuation_and_numbers():
-    given = ["  Crème—brûlée: 12,000.50 (twelve)!\n\tEND. ", "東京 は 3 月", "", "हिन्दी में"]
-    assert plain_words(pa.array(given)).to_pylist()[:3] == [
-        "creme brulee 0 twelve end",
-        "東  京  は 0  月".replace("  ", " "),
-        "",
-    ]
+    given = pa.array(["  Crème—brûlée: 12,000.50 (twelve)!\n\tEND. ", "東京 は 3 月", "", "हिन्दी में"])
+    found = [text.split() for text in plain_words(given).to_pylist()]
+    assert found[:3] == [["creme", "brulee", "0", "twelve", "end"], ["東", "京", "は", "0", "月"], []]
+    with_numbers = plain_words(given, numbers=True)[0].as_py().split()
+    assert with_numbers == ["creme", "brulee", "12", "000", "50", "twelve", "end"]
+
+
+def test_sets_of_runs_of_words_tell_numbers_apart():
+    texts = [*texts_of([3, 20]), "Row 17: 3 of 4 parts", "Row 18: 3 of 5 parts", "too few words", ""]
+    found = shingle_sets(pa.array(texts), 5)
+    assert [len(one) for one in found] == [len(shingles(text)) for text in texts]
+    assert all((np.diff(one.astype(np.int64)) > 0).all() for one in found)  # below 2**63
+    assert len(np.intersect1d(found[0], found[1])) == len(shingles(texts[0]) & shingles(texts[1]))
+    assert not len(np.intersect1d(found[3], found[4]))
 
 
 def test_hashes_are_of_the_runs_of_words_of_each_text():
@@ -61,7 +68,7 @@ def test_hashes_do_not_depend_on_what_else_is_in_the_batch():
 def test_the_share_of_equal_bands_follows_the_similarity():
     """A band of 4 hashes is equal with a probability of s^4."""
     pytest.importorskip("rensa")
-    settings = MinHashSettings(bands=200, rows=4)
+    settings = Sketch(bands=200, rows=4)
     for changed in (2, 8, 20):
         equal, expected = [], []
         for _ in range(20):
@@ -76,25 +83,34 @@ def test_the_share_of_equal_bands_follows_the_similarity():
 def test_keys_of_different_bands_and_texts_differ_and_seeds_matter():
     pytest.importorskip("rensa")
     texts = pa.array([" ".join(RANDOM.choice(WORDS, 80)) for _ in range(200)])
-    found = band_keys(texts, MinHashSettings())
+    found = band_keys(texts, Sketch())
     assert found.keys.shape == (200, 14)
     assert len(np.unique(found.keys)) == 200 * 14
-    again = band_keys(texts, MinHashSettings(), seed=2)
+    again = band_keys(texts, Sketch(), seed=2)
     assert not np.isin(found.keys, again.keys).any()
+
+
+def test_what_follows_a_band_tells_the_next_ones_apart_the_first_the_most():
+    pytest.importorskip("rensa")
+    found = band_keys(pa.array(texts_of([0, 2])), Sketch())
+    assert (found.following[0] == found.following[1]).all()
+    bits = found.keys >> np.uint64(48)
+    expected = sum(np.roll(bits, -step, axis=1).astype(object) << (64 - 16 * step) for step in range(1, 5))
+    assert (found.following.astype(object) == expected).all()
 
 
 def test_texts_of_few_words_have_no_bands():
     pytest.importorskip("rensa")
-    found = band_keys(pa.array(["a b c d", "a b c d e", "", "a b c d e f"]), MinHashSettings())
+    found = band_keys(pa.array(["a b c d", "a b c d e", "", "a b c d e f"]), Sketch())
     assert found.rows.tolist() == [1, 3]
-    assert band_keys(pa.array(["", "a"]), MinHashSettings()).keys.shape == (0, 14)
-    np.testing.assert_array_equal(found.keys[0], band_keys(pa.array(["a b c d e"]), MinHashSettings()).keys[0])
+    assert band_keys(pa.array(["", "a"]), Sketch()).keys.shape == (0, 14)
+    np.testing.assert_array_equal(found.keys[0], band_keys(pa.array(["a b c d e"]), Sketch()).keys[0])
 
 
 def test_without_rensa_the_command_that_installs_it_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "rensa", None)
     with pytest.raises(SettingsError, match=r"needs the package rensa: install .* the extra 'near-dedup'"):
-        band_keys(pa.array(["a b c d e"]), MinHashSettings())
+        band_keys(pa.array(["a b c d e"]), Sketch())
 
 
 def test_signatures_of_another_version_are_refused(monkeypatch):
@@ -104,33 +120,10 @@ def test_signatures_of_another_version_are_refused(monkeypatch):
         minhash.load_rensa()
 
 
-def expected(pairs):
-    neighbours = {}
-    for one, other in pairs:
-        neighbours.setdefault(one, set()).add(other)
-        neighbours.setdefault(other, set()).add(one)
-    found = {}
-    for start in sorted(neighbours):
-        if start in found:
-            continue
-        waiting = [start]
-        while waiting:
-            document = waiting.pop()
-            if document not in found:
-                found[document] = start
-                waiting += neighbours[document]
-    return {document: kept for document, kept in found.items() if document != kept}
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_of_each_cluster_the_first_is_kept(seed):
-    random = np.random.default_rng(seed)
-    pairs = random.integers(0, 2**40, 300, dtype=np.uint64)[random.integers(0, 300, (200, 2))]
-    dropped, kept = first_of_clusters(pairs[:, 0], pairs[:, 1])
-    assert dict(zip(dropped.tolist(), kept.tolist(), strict=True)) == expected(pairs.tolist())
-    assert dropped.tolist() == sorted(dropped.tolist())
-
-
-def test_no_pairs_drop_nothing():
-    none = np.empty(0, dtype=np.uint64)
-    assert [len(found) for found in first_of_clusters(none, none)] == [0, 0]
+@pytest.mark.parametrize("similarity", [0.01, 0.3, 0.5, 0.6, 0.7, 0.8, 0.95, 1.0])
+def test_half_of_the_pairs_at_the_threshold_are_found_with_no_more_hashes(similarity):
+    sketch = Sketch.for_threshold(similarity)
+    assert sketch.bands * sketch.rows <= 112
+    found = 1 - (1 - similarity**sketch.rows) ** sketch.bands
+    assert found >= 0.5
+    assert sketch.rows == 8 or 1 - (1 - similarity ** (sketch.rows + 1)) ** (112 // (sketch.rows + 1)) < 0.5

@@ -1,28 +1,33 @@
 """Near-duplicates of a corpus: those that a plain comparison of all documents finds, and which of them are kept."""
 
 import random
+from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fineweb_mask.models.dedup.minhash import band_keys
+from fineweb_mask.models.dedup.minhash import Sketch, band_keys
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.schemas import documents_schema
-from fineweb_mask.models.settings.source import MinHashSettings
-from fineweb_mask.tasks.dedup.buckets import find_in_bucket
+from fineweb_mask.models.settings.source import CopiesSettings, MinHashSettings
+from fineweb_mask.tasks.dedup.buckets import BEST, NEIGHBOURS, find_in_bucket
+from fineweb_mask.tasks.dedup.copies import Shard
 from fineweb_mask.tasks.dedup.duplicates import NearDedupJob, duplicates_of, near_dedup, no_duplicates
-from fineweb_mask.tasks.dedup.sort import SortJob, sort_rows
+from fineweb_mask.tasks.dedup.sort import ShinglesJob, SortJob, sort_rows, sort_shingles
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.shard_files import NEAR, duplicate_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
+from tests.corpora import Corpus, copied, jaccard, log, of_kind, table, templates
 from tests.tasks.jobs import bucket_jobs
 
 pytest.importorskip("rensa")
 
-SETTINGS = MinHashSettings(bands=6, rows=4)
+SKETCH, THRESHOLD = Sketch(bands=6, rows=4), 0.6
+DEFAULT = MinHashSettings().threshold
 WORDS = [f"{one}{other}" for one in "abcdefghij" for other in "klmnopqrst"]
 
 Place = tuple[str, int]
@@ -44,14 +49,19 @@ def corpus(seed: int, shards: int = 4, documents: int = 40) -> dict[str, list[st
     return {name: texts[place * documents : (place + 1) * documents] for place, name in enumerate(names)}
 
 
-def write(workspace: Workspace, texts: dict[str, list[str]]) -> list[StageFile]:
-    found = []
+def write(workspace: Workspace, texts: dict[str, list[str]], **columns: list[Any]) -> list[StageFile]:
+    """Write the documents of shards; `columns` are those of all, one shard after the other."""
+    found, start = [], 0
     for name, of_shard in texts.items():
         path = workspace.root / "documents" / f"{name}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
-        schema = pa.schema([documents_schema().field("row"), documents_schema().field("text")])
-        rows = range(len(of_shard))
-        pq.write_table(pa.table([pa.array(rows, pa.uint32()), pa.array(of_shard, pa.string())], schema=schema), path)
+        fields = [documents_schema().field(column) for column in ("row", "text", "n_chars")]
+        arrays = [pa.array(range(len(of_shard)), pa.uint32()), of_shard, [len(text) for text in of_shard]]
+        table = pa.table(arrays, schema=pa.schema(fields))
+        for column, values in columns.items():
+            table = table.append_column(column, pa.array(values[start : start + len(of_shard)], pa.string()))
+        start += len(of_shard)
+        pq.write_table(table, path)
         relative = workspace.relative(path)
         fingerprint = "|".join(of_shard)
         found.append(
@@ -61,29 +71,72 @@ def write(workspace: Workspace, texts: dict[str, list[str]]) -> list[StageFile]:
 
 
 def job_of(
-    workspace: Workspace, texts: dict[str, list[str]], buckets: int = 1, exact: list[StageFile] | None = None
+    workspace: Workspace,
+    texts: dict[str, list[str]],
+    buckets: int = 1,
+    exact: list[StageFile] | None = None,
+    scores: list[StageFile] | None = None,
+    columns: dict[str, list[Any]] | None = None,
+    sketch: Sketch = SKETCH,
+    threshold: float = THRESHOLD,
+    **copies: Any,
 ) -> NearDedupJob:
-    """Sketch and compare the shards, which came in this order, and return the job that lists what is found."""
+    """Sketch, compare and verify the shards, which came in this order; return the job that lists what is found."""
     root = str(workspace.root)
-    documents = write(workspace, texts)
-    signatures = [sort_rows(SortJob(root=root, by="signatures", file=file, minhash=SETTINGS)) for file in documents]
-    pairs = tuple(find_in_bucket(job) for job in bucket_jobs(workspace, "pairs", signatures, buckets))
-    exact = exact or [no_duplicates(name) for name in texts]
-    return NearDedupJob(root=root, sorted_rows=signatures, exact=exact, buckets=pairs)
+    documents = write(workspace, texts, **(columns or {}))
+    signatures = [sort_rows(SortJob(root=root, by="signatures", file=file, sketch=sketch)) for file in documents]
+    shards = tuple(
+        Shard(documents=file, exact=found, scores=score)
+        for file, found, score in zip(
+            documents, exact or map(no_duplicates, texts), scores or [None] * len(texts), strict=True
+        )
+    )
+    preferred = {"shards": shards, "copies": CopiesSettings(**copies)}
+    pairs = [find_in_bucket(job) for job in bucket_jobs(workspace, "pairs", signatures, buckets, **preferred)]
+    shingles = [
+        sort_shingles(ShinglesJob(root=root, documents=file, place=place, pairs=pairs, words=sketch.words))
+        for place, file in enumerate(documents)
+    ]
+    verified = bucket_jobs(workspace, "verified", shingles, buckets, threshold=threshold)
+    return NearDedupJob(
+        root=root,
+        sorted_rows=signatures,
+        threshold=threshold,
+        buckets=tuple(find_in_bucket(job) for job in verified),
+        **preferred,
+    )
+
+
+def candidates(texts: list[str]) -> set[tuple[int, int]]:
+    """Return the pairs that are compared, the earlier first: of those that share a band, by plain loops."""
+    bands = band_keys(pa.array(texts), SKETCH)
+    groups: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for row, keys, following in zip(bands.rows.tolist(), bands.keys, bands.following, strict=True):
+        for key, after in zip(keys.tolist(), following.tolist(), strict=True):
+            groups[key].append((after, row))
+    found = set()
+    for group in groups.values():
+        first = sorted(row for _, row in group)[:BEST]
+        in_order = [row for _, row in sorted(group)]
+        for place, row in enumerate(in_order):
+            near = in_order[max(0, place - NEIGHBOURS) : place]
+            found |= {(min(row, other), max(row, other)) for other in (*first, *near) if other != row}
+    return found
 
 
 def expected(texts: dict[str, list[str]]) -> dict[Place, Place]:
-    """Return the dropped documents and the kept one of each, from every two documents' bands."""
+    """Return the dropped documents and the kept one of each, by plain loops over all pairs that are compared."""
     places = [(name, row) for name, of_shard in texts.items() for row in range(len(of_shard))]
-    bands = band_keys(pa.array([text for of_shard in texts.values() for text in of_shard]), SETTINGS)
-    clusters = {place: place for place in range(len(places))}
-    for later in range(len(bands.rows)):
-        for earlier in range(later):
-            if (bands.keys[later] == bands.keys[earlier]).any():
-                one, other = clusters[int(bands.rows[later])], clusters[int(bands.rows[earlier])]
-                first, last = min(one, other), max(one, other)
-                clusters = {place: first if found == last else found for place, found in clusters.items()}
-    return {places[place]: places[first] for place, first in clusters.items() if place != first}
+    every = [text for of_shard in texts.values() for text in of_shard]
+    alike: dict[int, list[tuple[float, int]]] = defaultdict(list)
+    for earlier, later in sorted(candidates(every)):
+        if (similarity := jaccard(every[earlier], every[later])) >= THRESHOLD:
+            alike[later].append((-similarity, earlier))
+    dropped: dict[int, int] = {}
+    for later in sorted(alike):
+        if kept := [pair for pair in alike[later] if pair[1] not in dropped]:
+            dropped[later] = min(kept)[1]
+    return {places[one]: places[other] for one, other in dropped.items()}
 
 
 def listed(job: NearDedupJob) -> dict[Place, Place]:
@@ -105,7 +158,8 @@ def listed(job: NearDedupJob) -> dict[Place, Place]:
 def test_a_plain_comparison_of_all_documents_finds_the_same(tmp_path: Path, seed: int) -> None:
     texts = corpus(seed)
     want = expected(texts)
-    assert 10 < len(want) < 150
+    assert 10 < len(want) < 100
+    assert len(candidates([text for of_shard in texts.values() for text in of_shard])) > len(want)
     for buckets in (1, 4):
         job = job_of(Workspace(tmp_path / str(buckets)), texts, buckets)
         file = near_dedup(job)
@@ -174,10 +228,110 @@ def test_keys_are_sorted_and_read_by_range_above_half_of_all_numbers(tmp_path: P
     texts = corpus(3)
     workspace = Workspace(tmp_path)
     [file, *_] = write(workspace, texts)
-    sketched = sort_rows(SortJob(root=str(tmp_path), by="signatures", file=file, minhash=SETTINGS))
+    sketched = sort_rows(SortJob(root=str(tmp_path), by="signatures", file=file, sketch=SKETCH))
     table = pq.read_table(workspace.resolve(sketched))
     keys = table["key"].to_numpy()
     assert (np.diff(keys.astype(object)) >= 0).all()
     assert keys[-1] > 2**63
-    assert sketched.rows % SETTINGS.bands == 0
-    assert sketched.rows < file.rows * SETTINGS.bands  # some texts are too short
+    assert sketched.rows % SKETCH.bands == 0
+    assert sketched.rows < file.rows * SKETCH.bands  # some texts are too short
+
+
+def kept_of(tmp_path: Path, corpus: Corpus, threshold: float = DEFAULT) -> list[int]:
+    """Return the places of the texts of a corpus that are kept with the default settings."""
+    job = job_of(Workspace(tmp_path), {"a": corpus.texts}, sketch=Sketch(), threshold=threshold)
+    near_dedup(job)
+    return [place for place in range(len(corpus.texts)) if ("a", place) not in listed(job)]
+
+
+def test_pages_of_one_template_stay_and_one_of_each_two_copies_goes(tmp_path: Path) -> None:
+    pages = templates(600)
+    assert len(kept_of(tmp_path / "templates", pages)) >= 0.99 * 600
+    pages = copied(300, share=0.015)
+    kept = set(kept_of(tmp_path / "copies", pages))
+    assert sum((one in kept) != (other in kept) for one, other in pages.pairs) >= 0.96 * 300
+    assert len(kept) >= 300
+
+
+def test_copies_of_a_template_s_pages_are_found_among_many_that_share_a_band(tmp_path: Path) -> None:
+    pages = templates(2_000)
+    texts = [*pages.texts, *(f"{text} and one more word" for text in pages.texts[:100])]
+    job = job_of(Workspace(tmp_path), {"a": texts}, sketch=Sketch(), threshold=DEFAULT)
+    near_dedup(job)
+    found = listed(job)
+    assert sum(found.get(("a", 2_000 + place)) == ("a", place) for place in range(100)) >= 98
+    assert len(found) <= 100 + 20
+
+
+@pytest.mark.parametrize("make", [table, log])
+def test_tables_that_differ_in_their_numbers_stay(tmp_path: Path, make: Any) -> None:
+    pages = of_kind(make, "numbers", 200)
+    assert len(kept_of(tmp_path, pages)) == 200
+
+
+LONG = " ".join(random.Random(3).choices(WORDS, k=120))
+COPIES = {"a": [f"{LONG} one"], "b": [f"{LONG} two more", f"{LONG} three"], "c": [f"{LONG} four more words"]}
+
+
+@pytest.mark.parametrize(
+    ("copies", "kept"),
+    [
+        ({}, {("a", 0)}),
+        ({"keep": "longest"}, {("c", 0)}),
+        ({"keep": "best_score"}, {("b", 1)}),
+        ({"prefer": {"topic": ["none", "news"]}}, {("b", 0)}),
+        ({"prefer": {"topic": ["news"]}, "keep": "longest"}, {("c", 0)}),
+        ({"prefer": {"missing": ["news"]}}, {("a", 0)}),
+        ({"one_for_each": "topic"}, {("a", 0), ("b", 0)}),
+        ({"one_for_each": "topic", "keep": "longest"}, {("b", 1), ("c", 0)}),
+        ({"one_for_each": "missing"}, {("a", 0)}),
+    ],
+)
+def test_the_copy_that_is_asked_for_is_kept(tmp_path: Path, copies: dict[str, Any], kept: set[Place]) -> None:
+    qualities = {"a": [-1.0], "b": [float("nan"), 2.0], "c": [0.5]}
+    scores = []
+    for name, values in qualities.items():
+        pq.write_table(pa.table({"quality": pa.array(values, pa.float32())}), tmp_path / f"{name}.parquet")
+        scores.append(StageFile(stage="score", name=name, path=f"{name}.parquet", rows=1, bytes=1, fingerprint=name))
+    topics = {"topic": ["law", "news", "law", "news"]}
+    job = job_of(Workspace(tmp_path), COPIES, scores=scores, columns=topics, **copies)
+    near_dedup(job)
+    found = listed(job)
+    assert {(name, row) for name, texts in COPIES.items() for row in range(len(texts))} - found.keys() == kept
+    assert set(found.values()) <= kept
+
+
+def test_what_is_preferred_is_in_the_key(tmp_path: Path) -> None:
+    scores = [StageFile(stage="score", name=name, path="s", rows=1, bytes=1, fingerprint=name) for name in COPIES]
+    plain = job_of(Workspace(tmp_path), COPIES)
+    keys = {plain.key}
+    for options in ({"keep": "longest"}, {"prefer": {"topic": ["a"]}}, {"one_for_each": "topic"}):
+        keys.add(plain.model_copy(update={"copies": CopiesSettings(**options)}).key)
+    keys.add(plain.model_copy(update={"threshold": 0.9}).key)
+    shards = [one.model_copy(update={"scores": score}) for one, score in zip(plain.shards, scores, strict=True)]
+    keys.add(plain.model_copy(update={"shards": tuple(shards)}).key)
+    assert len(keys) == 6
+
+
+def test_an_exact_duplicate_is_never_the_copy_that_is_kept(tmp_path: Path) -> None:
+    """It is dropped for another document, which must not be dropped for it."""
+    workspace = Workspace(tmp_path)
+    (tmp_path / "duplicates").mkdir()
+    path = tmp_path / "duplicates" / "c.parquet"
+    pq.write_table(pa.table({"row": pa.array([0], pa.uint32())}), path)
+    exact = duplicates_of("c", 1, path.stat().st_size, "content").model_copy(update={"path": "duplicates/c.parquet"})
+    texts = {"a": [f"{LONG} a word"], "b": [f"{LONG} two words"], "c": [f"{LONG} a word"]}
+    topics = {"topic": ["law", "law", "news"]}
+    job = job_of(
+        workspace,
+        texts,
+        exact=[no_duplicates("a"), no_duplicates("b"), exact],
+        columns=topics,
+        prefer={"topic": ["news"]},
+    )
+    near_dedup(job)
+    of_a, of_b, of_c = job.shard_files() or []
+    assert [(file.rows, file.path) for file in (of_a, of_c)] == [(0, ""), (1, exact.path)]
+    assert pq.read_table(workspace.resolve(of_b)).select(["row", "twin_shard", "twin_row"]).to_pylist() == [
+        {"row": 0, "twin_shard": "a", "twin_row": 0}
+    ]

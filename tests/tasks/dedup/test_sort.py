@@ -12,6 +12,8 @@ from fineweb_mask.models.schemas import HASHES, REPEATS, embeddings_schema
 from fineweb_mask.models.settings.source import SemanticSettings
 from fineweb_mask.tasks.dedup import sort
 from fineweb_mask.tasks.dedup.buckets import BucketJob, bucket_jobs, find_in_bucket
+from fineweb_mask.tasks.dedup.copies import Shard
+from fineweb_mask.tasks.dedup.duplicates import no_duplicates
 from fineweb_mask.tasks.dedup.sort import CentresJob, SortJob, fit_cluster_centres, read_range, sort_rows, write_sorted
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
 from fineweb_mask.tasks.storage.remote.filesystem import RemoteFile
@@ -135,7 +137,7 @@ def test_a_file_that_is_gone_is_named(tmp_path: Path) -> None:
         read_range(Workspace(tmp_path / "elsewhere"), file, 0, 9)
 
 
-SETTINGS = SemanticSettings(threshold=0.95, cells=4)
+SETTINGS = SemanticSettings(threshold=0.95)
 ROWS, DIMENSIONS = 500, 16
 
 
@@ -194,8 +196,11 @@ def test_clusters_hold_every_vector_once_in_their_order(workspace, vectors):
 
 
 def similar_jobs(workspace: Workspace, rows: list[StageFile], dimensions: int) -> list[BucketJob]:
-    threshold = SETTINGS.threshold
-    return bucket_jobs(str(workspace.root), "similar", rows, "1GB", threshold=threshold, dimensions=dimensions)
+    shards = tuple(
+        Shard(documents=file.model_copy(update={"rows": ROWS}), exact=no_duplicates(file.name)) for file in rows
+    )
+    options = {"threshold": SETTINGS.threshold, "dimensions": dimensions, "shards": shards}
+    return bucket_jobs(str(workspace.root), "similar", rows, "1GB", **options)
 
 
 @pytest.mark.parametrize("buckets", [1, 2, 8])
@@ -205,7 +210,8 @@ def test_near_duplicates_of_all_shards_are_found_in_any_number_of_buckets(worksp
     jobs = similar_jobs(workspace, cells, dimensions)
     assert len(jobs) == buckets
     found = pa.concat_tables(pq.read_table(workspace.resolve(find_in_bucket(job))) for job in jobs).to_pydict()
-    pairs = dict(zip(found["document"], found["twin"], strict=True))
+    pairs = dict(zip(found["document"], found["better"], strict=True))
+    assert min(found["similarity"]) >= SETTINGS.threshold
     places = [(shard, row) for shard in range(3) for row in range(ROWS) if row != 3]
     units = np.stack([vectors[shard, row].astype(np.float32) for shard, row in places])
     units /= np.linalg.norm(units, axis=1, keepdims=True)
@@ -237,3 +243,26 @@ def test_no_documents_are_no_near_duplicates(workspace, vectors):
     _, cells = ordered(workspace, vectors)
     [job] = similar_jobs(workspace, cells[:1], DIMENSIONS)
     assert find_in_bucket(job).rows == 0
+
+
+def test_urls_are_compared_without_what_does_not_tell_pages_apart(workspace):
+    urls = [
+        "http://a.org/x/",
+        "https://www.a.org/x#part",
+        "a.org/x",
+        "https://a.org/X",
+        "",
+        None,
+        "https://a.org/x?y=1",
+    ]
+    path = workspace.root / "urls.parquet"
+    path.parent.mkdir(exist_ok=True)
+    pq.write_table(pa.table({"row": pa.array(range(len(urls)), pa.uint32()), "url": urls}), path)
+    file = StageFile(stage="ingest", name="a", path=path.name, rows=len(urls), bytes=1, fingerprint="a")
+    sorted_rows = sort_rows(SortJob(root=str(workspace.root), by="urls", file=file))
+    table = pq.read_table(workspace.resolve(sorted_rows))
+    assert sorted(table["row"].to_pylist()) == [0, 1, 2, 3, 6]
+    shards = (Shard(documents=file, exact=no_duplicates("a")),)
+    [job] = bucket_jobs(str(workspace.root), "urls", [sorted_rows], "1GB", shards=shards)
+    found = pq.read_table(workspace.resolve(find_in_bucket(job))).to_pylist()
+    assert found == [{"document": row, "better": 0, "similarity": None} for row in (1, 2)]
