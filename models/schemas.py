@@ -89,6 +89,9 @@ def clustered_schema(dimensions: int) -> pa.Schema:
     return pa.schema([*KEYS, pa.field("vector", pa.list_(pa.float16(), dimensions), nullable=False)])
 
 
+REFERENCES = pa.schema([ROW, pa.field("text", pa.string()), pa.field("url", pa.string())])
+"""The rows of a file of another corpus."""
+
 DOCUMENT = pa.field("document", pa.uint64(), nullable=False)
 """A document's number: the place of its shard in the order of arrival * 2**32 + its row."""
 

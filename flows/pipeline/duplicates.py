@@ -16,9 +16,11 @@ from fineweb_mask.tasks.dedup.duplicates import (
     no_duplicates,
     remember_arrivals,
 )
+from fineweb_mask.tasks.dedup.references import ReferenceJob
 from fineweb_mask.tasks.dedup.sort import CentresJob, sort_rows, sort_shingles
 from fineweb_mask.tasks.embed import embed
 from fineweb_mask.tasks.inference.model_files import ModelFolder
+from fineweb_mask.tasks.source.discovery import find_files
 from fineweb_mask.tasks.workspace.references import StageFile, digest
 
 
@@ -70,6 +72,7 @@ def _in_order_of_arrival(run: Run, documents: Files) -> Files:
 def _copies(run: Run, documents: Files, exact: Files, scores: Files, vectors: Files, models: Models) -> Files:
     """Return the rows of every shard that are near-duplicates or of a URL that is kept, with the exact duplicates."""
     settings = run.settings.ingest
+    documents = PerShard({**_other_corpora(run), **documents})
     threshold, found = 0.0, {}
     sketch = Sketch.for_threshold(settings.minhash.threshold)
     if settings.near_dedup == "minhash":
@@ -94,7 +97,7 @@ def _copies(run: Run, documents: Files, exact: Files, scores: Files, vectors: Fi
         sorted_rows=next(iter(rows.values())),
         urls=tuple(rows["urls"]) if len(rows) > 1 else (),
         shards=tuple(
-            Shard(documents=documents[name], exact=exact[name], scores=scores.get(name) if is_scored else None)
+            Shard(documents=documents[name], exact=exact.get(name), scores=scores.get(name) if is_scored else None)
             for name in names
         ),
         threshold=threshold,
@@ -120,6 +123,16 @@ def _copies(run: Run, documents: Files, exact: Files, scores: Files, vectors: Fi
         listing = listing.model_copy(update={"buckets": tuple(pairs)})
     run.one(listing)
     return run.files_of(listing)
+
+
+def _other_corpora(run: Run) -> Files:
+    """Return the texts of other corpora that documents are compared with, by file."""
+    ingest = run.settings.ingest
+    if ingest.near_dedup != "minhash" or ingest.copies.one_for_each is not None:
+        return PerShard()
+    files = [file for path in ingest.against for file in find_files(path, "ingest.against")]
+    jobs = [ReferenceJob(root=run.root, file=file) for file in files]
+    return PerShard(zip((job.name for job in jobs), run.all(jobs), strict=True))
 
 
 def _in_buckets(run: Run, comparison: Compared, sorted_rows: list[StageFile], **options: Any) -> list[StageFile]:  # noqa: ANN401

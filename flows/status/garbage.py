@@ -33,7 +33,7 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 COMPARED = ("hashes", DedupJob.summaries, *DedupJob.stage.folders)
 """Folders of files that are read only if duplicates are looked for across shards."""
 
-SKETCHED = ("signatures", *ShinglesJob.stage.folders, NearDedupJob.summaries, *NearDedupJob.stage.folders)
+SKETCHED = ("references", "signatures", *ShinglesJob.stage.folders, NearDedupJob.summaries, *NearDedupJob.stage.folders)
 """Folders of files that are read only if near-duplicates are looked for, or pages of one URL."""
 
 

@@ -186,7 +186,7 @@ class IngestSettings(Settings):
     against: list[str] = Field(
         default_factory=list,
         description="Workspaces or datasets (folders, files or URLs) whose documents are not wanted again: one with an "
-        "equal normalised text is dropped as `known`.",
+        "equal normalised text is dropped as `known`; with `near_dedup: minhash`, so is a near-duplicate of one.",
     )
     decontaminate: list[str] = Field(
         default_factory=list,

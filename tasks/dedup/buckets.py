@@ -77,8 +77,8 @@ COMPARED = f"""
         JOIN (SELECT *, place + unnest(range(1, {NEIGHBOURS + 1})) AS after FROM placed) AS other
           ON one.key = other.key AND one."group" = other."group" AND one.place = other.after
     )
-    SELECT worse AS document, better AS other, false AS is_better FROM pairs
-    UNION ALL SELECT better, worse, true FROM pairs
+    SELECT worse AS document, better AS other, false AS is_better FROM pairs WHERE worse >= $first
+    UNION ALL SELECT better, worse, true FROM pairs WHERE worse >= $first
     ORDER BY ALL
     """  # noqa: S608
 """Pairs of documents that share a band: a bounded number for each, however many share it."""
@@ -87,7 +87,7 @@ PREFERRED = """
     SELECT document,
            first_value(document) OVER (PARTITION BY key, "group" ORDER BY rank, document) AS better,
            NULL::FLOAT AS similarity
-    FROM documents QUALIFY document <> better ORDER BY ALL
+    FROM documents QUALIFY document <> better AND document >= $first ORDER BY ALL
     """
 """All documents of one URL but the preferred one, and that."""
 
@@ -245,7 +245,8 @@ def _found_by(query: str, keys: Sequence[str], job: BucketJob) -> Iterator[pa.Re
             connection.execute(f"CREATE TABLE documents ({columns})")
             for rows in _read(job):
                 connection.from_arrow(rows.select([*keys, "document"])).insert_into("documents")
-            yield from connection.sql(query).to_arrow_reader(ROW_GROUP_ROWS)
+            own = {"first": sum(shard.exact is None for shard in job.shards) << ROW_BITS} if "$first" in query else {}
+            yield from connection.sql(query, params=own).to_arrow_reader(ROW_GROUP_ROWS)
 
 
 def _similar(job: BucketJob) -> list[pa.RecordBatch]:

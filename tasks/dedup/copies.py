@@ -17,6 +17,8 @@ from fineweb_mask.tasks.workspace.shard_files import ShardFiles, duplicate_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 LAST = np.uint64(2**32 - 1)
+OWN = np.uint64(2**63)
+"""Added to the rank of the documents of this corpus."""
 
 
 class Shard(BaseModel):
@@ -25,12 +27,14 @@ class Shard(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     documents: StageFile
-    exact: StageFile  # documents whose text another has: they are dropped already
+    exact: StageFile | None  # documents whose text another has, which are dropped already; None: of another corpus
     scores: StageFile | None = None  # for `copies.keep: best_score`
 
     def fingerprints(self, settings: CopiesSettings) -> list[str]:
         """Return what the preferences depend on, besides the documents' texts."""
         is_read = settings.keep == "longest" or settings.prefer or settings.one_for_each
+        if self.exact is None:
+            return []
         files = [*([self.documents] if is_read else []), *([self.scores] if self.scores else []), self.exact]
         return [file.fingerprint for file in files]
 
@@ -47,7 +51,9 @@ def preferences(root: str, shard: Shard, settings: CopiesSettings) -> Preference
     """Return the preferences of a shard's documents; one that lacks a column has no value there."""
     workspace, n = Workspace(root), shard.documents.rows
     files = ShardFiles(documents=shard.documents)
-    rank = np.zeros(n, dtype=np.uint64)
+    rank, group = np.zeros(n, dtype=np.uint64), np.zeros(n, dtype=np.uint64)
+    if shard.exact is None:  # preferred to all that are in this corpus
+        return Preferences(rank, group, np.full(n, settings.one_for_each is None))
     if settings.keep == "longest":
         lengths = read_table(workspace.resolve(shard.documents), columns=["n_chars"])["n_chars"].to_numpy()
         rank = LAST - lengths.astype(np.uint64)
@@ -59,10 +65,9 @@ def preferences(root: str, shard: Shard, settings: CopiesSettings) -> Preference
         values = pa.array(read_groups(workspace, files, column), pa.string())
         places = pc.fill_null(pc.index_in(values, value_set=pa.array(best, pa.string())), len(best))
         rank = rank | (places.to_numpy().astype(np.uint64) << np.uint64(32))
-    group = np.zeros(n, dtype=np.uint64)
     if settings.one_for_each is not None:
         found, codes = np.unique(read_groups(workspace, files, settings.one_for_each), return_inverse=True)
         group = np.fromiter(map(hash_of, found), np.uint64, len(found))[codes]
     is_compared = np.ones(n, dtype=bool)
     is_compared[duplicate_rows(workspace, shard.exact)] = False
-    return Preferences(rank, group, is_compared)
+    return Preferences(rank | OWN, group, is_compared)

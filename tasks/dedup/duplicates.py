@@ -156,7 +156,7 @@ class NearDedupJob(ListsJob):
     )
     summaries: ClassVar[str] = "pairs"
     listed_rows: ClassVar[str] = "near-duplicates"
-    shards: tuple[Shard, ...]  # with the exact duplicates of each
+    shards: tuple[Shard, ...]  # with the exact duplicates of each; those of other corpora come first
     urls: tuple[StageFile, ...] = ()  # the sorted hashes of the URLs of each, if they are compared, too
     threshold: float
     copies: CopiesSettings
@@ -169,6 +169,11 @@ class NearDedupJob(ListsJob):
             settings=[self.threshold, self.copies.model_dump()],
             inputs=[*preferred, [file.fingerprint for file in self.urls]],
         )
+
+    @property
+    def shard_names(self) -> list[str]:
+        """The names of the shards of this corpus."""
+        return [shard.documents.name for shard in self.shards if shard.exact is not None]
 
 
 def duplicates_of(shard: str, rows: int, size: int, content: str) -> StageFile:
@@ -217,13 +222,17 @@ def near_dedup(job: NearDedupJob) -> None:
     found = choose(*(pairs[name].to_numpy() for name in PAIRS.names))
     shards = np.arange(len(job.shards) + 1, dtype=np.uint64)
     ends = pairwise(np.searchsorted(found.documents >> np.uint64(ROW_BITS), shards).tolist())
-    names = pa.array(job.shard_names, pa.string()).take(pa.array(found.kept >> np.uint64(ROW_BITS)))
+    names = pa.array([shard.documents.name for shard in job.shards], pa.string()).take(
+        pa.array(found.kept >> np.uint64(ROW_BITS))
+    )
     last_row = np.uint64(2**ROW_BITS - 1)
     similarity = pa.array(found.similarity, mask=np.isnan(found.similarity))
-    columns = [found.documents & last_row, names, found.kept & last_row, similarity]
+    twins = names[found.kept >> np.uint64(ROW_BITS)]
+    columns = [found.documents & last_row, pa.array(twins, pa.string()), found.kept & last_row, similarity]
     near = pa.table(columns, names=NEAR_DUPLICATES.names).cast(NEAR_DUPLICATES)
     exact = [shard.exact for shard in job.shards]
-    of_shards = [(one, near.slice(start, end - start)) for one, (start, end) in zip(exact, ends, strict=True)]
+    parts = ((one, near.slice(start, end - start)) for one, (start, end) in zip(exact, ends, strict=True))
+    of_shards = [(one, part) for one, part in parts if one is not None]
     _write_lists(job, NEAR_DUPLICATES_OF_SHARDS, [of_shards], partial(_write_near, job))
 
 

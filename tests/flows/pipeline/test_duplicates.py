@@ -280,3 +280,36 @@ def test_one_page_of_each_url_is_kept_with_and_without_near_duplicates(tmp_path,
         assert same == [(True,)] * dropped.get("same_url", 0)
         assert listed == (dropped.get("same_url", 0),)
         assert near_deduplicated(folder, corpus, near_dedup=near, url_dedup=True)[0].built == []
+
+
+@pytest.mark.parametrize("kind", ["workspace", "file"])
+def test_near_duplicates_of_another_corpus_are_dropped_and_its_own_documents_stay(tmp_path, sample_corpus, kind):
+    pytest.importorskip("rensa")
+    other, corpus = tmp_path / "other", tmp_path / "corpus"
+    for folder in (other, corpus):
+        folder.mkdir()
+    write_shard(other, sample_corpus, "a", range(40))
+    texts = pq.read_table(other / "a.parquet")["text"].to_pylist()
+    long = [row for row, text in enumerate(texts) if text and len(set(text.split())) > 150][:10]
+    write_shard(corpus, sample_corpus, "a", range(40, 80))
+    table = pq.read_table(corpus / "a.parquet")
+    copies = table.slice(0, 10).set_column(
+        table.column_names.index("text"), "text", [edited([texts[row] for row in long], 2)]
+    )
+    pq.write_table(pa.concat_tables([copies, copies, table.slice(10)]), corpus / "a.parquet")
+    against = str(other)
+    if kind == "workspace":
+        near_deduplicated(tmp_path / "earlier", other)
+        against = str(tmp_path / "earlier")
+    alone, _ = near_deduplicated(tmp_path / "alone", corpus)
+    run, selection = near_deduplicated(tmp_path / "w", corpus, against=[against])
+    assert alone.duplicates["a"].details.get("near_duplicate", 0) < 10
+    assert list(run.duplicates) == ["a"]
+    dropped = pq.read_table(run.workspace.resolve(run.duplicates["a"])).to_pylist()
+    twins = {row["twin_row"] for row in dropped if (row["twin_shard"] or "").startswith("against-")}
+    assert len(twins) == 10
+    assert selection.counts.dropped["near_duplicate"] >= 10
+    assert near_deduplicated(tmp_path / "w", corpus, against=[against])[0].built == []
+    by_dump = {"against": [against], "copies": {"one_for_each": "dump"}}
+    run, _ = near_deduplicated(tmp_path / "w", corpus, **by_dump)
+    assert run.duplicates["a"].details.get("near_duplicate", 0) < 10
