@@ -5,7 +5,7 @@ r"""Measure how near-duplicates are found by MinHash, beside datatrove's pipelin
 The truth is exact: the Jaccard similarity of the sets of five-word runs of all pairs of documents, from words in lower
 case without anything else (`\w+`), neither's own rule. Recall is the share of the pairs of a similarity from a
 threshold on of which at least one document is dropped: a pair that is not found leaves both. Precision is the share of
-the dropped documents with another document of at least 0.5, or 0.7, anywhere in the corpus. Both read the same
+the dropped documents with another document of at least 0.8, 0.7, or 0.5, anywhere in the corpus. Both read the same
 documents from memory, use one process, one thread and a temporary folder, and include everything up to the list of
 dropped documents; of several runs the least time counts. `--copies` adds copies of real documents with a few words
 replaced, where a corpus has few near-duplicates of its own. datatrove needs the packages of its extra `processing`:

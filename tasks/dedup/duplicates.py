@@ -222,9 +222,7 @@ def near_dedup(job: NearDedupJob) -> None:
     found = choose(*(pairs[name].to_numpy() for name in PAIRS.names))
     shards = np.arange(len(job.shards) + 1, dtype=np.uint64)
     ends = pairwise(np.searchsorted(found.documents >> np.uint64(ROW_BITS), shards).tolist())
-    names = pa.array([shard.documents.name for shard in job.shards], pa.string()).take(
-        pa.array(found.kept >> np.uint64(ROW_BITS))
-    )
+    names = np.array([shard.documents.name for shard in job.shards], dtype=object)
     last_row = np.uint64(2**ROW_BITS - 1)
     similarity = pa.array(found.similarity, mask=np.isnan(found.similarity))
     twins = names[found.kept >> np.uint64(ROW_BITS)]
