@@ -2,9 +2,9 @@
 
 A part of an item - its question, its passage or its text - is looked for by its runs of four words. Each weighs as much
 as its words are rare, and less if other items or documents of a sample hold it, down to nothing: a phrase of many
-documents is no sign of a copy. The score of a document and a part is the share of these weights that stand together in
-the document, 1 if the part is there letter by letter. The weights do not depend on the documents that are looked
-through, so that a decision is the same in whatever order they come.
+documents is no sign of a copy. The score of a document and a part is the share of its words, by weight, that are in
+runs which stand together in the document; 1 if the part is there letter by letter. The weights do not depend on the
+documents that are looked through, so that a decision is the same in whatever order they come.
 
 Parts apart and rare words that weigh more are those of decon (https://github.com/allenai/decon), phrases of many
 documents that say nothing are GPT-3's (https://arxiv.org/abs/2005.14165, appendix C).
@@ -28,11 +28,11 @@ from fineweb_mask.models.dedup.ngrams import COMMON, MULTIPLIER, places
 
 RUN = 4
 """Words of a run; a part of fewer words is not looked for."""
-WHOLE = 13
-"""A part of fewer words is only found whole."""
+WHOLE = 20
+"""A part of fewer words is only found whole: one word, a name, may be all that it says."""
 WINDOW = 2
 """The runs of a part stand together if they are within so many times its words."""
-INFORMATION = ((8, 20.0), (WHOLE, 12.0))
+INFORMATION = ((8, 20.0), (13, 12.0))
 """Least information, in nats, of a part of fewer words: what its words say by how rare they are."""
 ANSWER_WITHIN = 300
 """Letters after a question in which its answer is looked for: other choices may stand between."""
@@ -53,7 +53,8 @@ ITEMS = pa.schema(
         pa.field("answer", pa.string(), nullable=False),  # its words
         pa.field("alone", pa.bool_(), nullable=False),  # whether the part says enough where no answer follows
         pa.field("runs", pa.list_(pa.uint64()), nullable=False),  # hashes of the different runs
-        pa.field("weights", pa.list_(pa.float32()), nullable=False),
+        pa.field("weights", pa.list_(pa.float32()), nullable=False),  # of the runs
+        pa.field("word_weights", pa.list_(pa.float32()), nullable=False),
     ]
 )
 """The parts of items that are looked for."""
@@ -127,12 +128,15 @@ def weigh(parts: Iterable[Part], sample: Iterable[str]) -> pa.Table:
 
     entries = []
     for part, own, every, (run, first) in zip(found, words, both, runs, strict=True):
-        of_run = np.convolve(rarity[np.searchsorted(known_words, own)], np.ones(RUN), "valid")[first]
-        weights = of_run * novelty[np.searchsorted(known_runs, run)]
+        of_word = rarity[np.searchsorted(known_words, own)]
+        times = np.convolve(np.ones(len(own) - RUN + 1), np.ones(RUN))  # a word is in 1 to 4 runs, and counts once
+        new = novelty[np.searchsorted(known_runs, _runs(own))]
+        weights = (np.convolve(of_word / times, np.ones(RUN), "valid") * new)[first]
         alone = says_enough(len(own), np.unique(own))
         if weights.any() and (alone or (part.answer and says_enough(len(own) + len(part.answer), every))):
-            texts = {"name": part.name, "words": " ".join(part.words), "answer": " ".join(part.answer)}
-            entries.append(texts | {"alone": alone, "runs": run, "weights": weights})
+            entry = {"name": part.name, "words": " ".join(part.words), "answer": " ".join(part.answer), "alone": alone}
+            word_weights = of_word * np.convolve(new, np.ones(RUN)) / times
+            entries.append(entry | {"runs": run, "weights": weights, "word_weights": word_weights})
     return pa.Table.from_pylist(entries, schema=ITEMS)
 
 
@@ -140,11 +144,12 @@ class BenchmarkItems:
     """The parts of items of benchmarks, as `weigh` returns them, and the score from which a document is a copy."""
 
     def __init__(self, items: pa.Table, threshold: float) -> None:
-        self._names, self._alone, words, answers = (
+        self._names, self._alone, self._words, answers = (
             items[name].to_pylist() for name in ("name", "alone", "words", "answer")
         )
-        self._lengths = [text.count(" ") + 1 for text in words]
-        self._letters, self._answers = ([text.replace(" ", "") for text in texts] for texts in (words, answers))
+        self._lengths = [text.count(" ") + 1 for text in self._words]
+        self._letters, self._answers = ([text.replace(" ", "") for text in texts] for texts in (self._words, answers))
+        self._word_weights = items["word_weights"].combine_chunks()
         self._threshold = threshold
         runs, weights = (items[name].combine_chunks() for name in ("runs", "weights"))
         self._offsets = runs.offsets.to_numpy()
@@ -211,25 +216,28 @@ class BenchmarkItems:
         return score if document.find(answer, stop, stop + ANSWER_WITHIN + len(answer)) >= 0 else 0.0
 
     def _share(self, item: int, runs: NDArray[np.uint64]) -> tuple[float, int]:
-        """Return the most of an item's runs, and of their weights, that a window of a document holds, and its place."""
+        """Return how many of an item's words, by weight and by number, are in runs that a window holds, and its place.
+
+        Of all windows of a document, that counts whose runs weigh most.
+        """
         first, last = self._offsets[item : item + 2]
-        own, weights = self._runs[first:last], self._weights[first:last] / self._totals[item]
+        own, weights = self._runs[first:last], self._weights[first:last]
         at = np.flatnonzero(np.isin(runs, own))
         which = np.searchsorted(own, runs[at]).tolist()
-        width = WINDOW * self._lengths[item]
-        held, best, place, left, weight = Counter[int](), 0.0, 0, 0, 0.0
+        held, left, weight, most, best = Counter[int](), 0, 0.0, -1.0, (0, 0)
         for right, run in enumerate(which):
             held[run] += 1
             weight += weights[run] if held[run] == 1 else 0
-            while at[right] - at[left] > width:
+            while at[right] - at[left] > WINDOW * self._lengths[item]:
                 held[which[left]] -= 1
-                if not held[which[left]]:
-                    del held[which[left]]
-                    weight -= weights[which[left]]
+                weight -= weights[which[left]] if not held[which[left]] else 0
                 left += 1
-            if (share := min(weight, len(held) / len(own))) > best:
-                best, place = share, int(at[left])
-        return min(1.0, best), place
+            if weight > most + 1e-6:
+                most, best = weight, (left, right + 1)
+        in_order = _runs(_hashes(self._words[item].split()))
+        is_held = np.isin(in_order, own[which[slice(*best)]])
+        covered, weights = np.convolve(is_held, np.ones(RUN)) > 0, self._word_weights[item].as_py()
+        return min(covered.mean(), np.average(covered, weights=weights)), int(at[best[0]])
 
 
 class _Document(NamedTuple):

@@ -172,7 +172,7 @@ class IngestSettings(Settings):
         gt=0,
         le=1,
         description="Share of an item, by how rare its phrases are, from which a document that holds it is dropped; "
-        "one of fewer than 13 words must be whole.",
+        "one of fewer than 20 words must be whole.",
     )
     keep_dropped: bool = Field(
         False,
