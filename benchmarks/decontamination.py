@@ -9,9 +9,9 @@ second of the remaining pages of all corpora, at most 10,000.
 
 Recall is the share of the items that are found where they were planted in one of the other pages, by the words of the
 item. Pages without anything planted should be kept; of those that are dropped, the pages are counted apart that do not
-quote the item word for word, as another page of the same site may. `--show` prints each, to be read. Look-alikes are the
-invented questions about other names. Speed is that of one process on the pages of the first corpus, words and all; the
-least of several runs.
+quote the item word for word, as another page of the same site may. `--show` prints each, to be read. Look-alikes are
+the invented questions about other names. Speed is that of one process on the pages of the first corpus, words and all;
+the least of several runs.
 """
 
 import argparse

@@ -6,6 +6,7 @@ the list is made, so that files which come later change no decision. A text that
 answer, and what it then scores there means little. The lists are in memory while source files are ingested.
 """
 
+import logging
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import count
@@ -31,6 +32,8 @@ from fineweb_mask.tasks.storage.parquet import DamagedFileError, VerifiedFile, r
 from fineweb_mask.tasks.storage.remote.filesystem import open_source
 from fineweb_mask.tasks.workspace.job import BadShardError, Dependencies, FolderJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.manifest import write_manifest
+
+logger = logging.getLogger(__name__)
 
 DOCUMENTS = pa.schema([pa.field("content_hash", pa.binary(16)), pa.field("id", pa.string())])
 FILES = {"known": "documents.parquet", "benchmarks": "items.parquet"}
@@ -107,10 +110,22 @@ def list_excluded(job: ExclusionJob) -> None:
 
 
 def _weighed(job: ExclusionJob, parts: list[Part]) -> pa.Table:
-    """Return the parts that are looked for, if most of the sample holds none."""
+    """Return the parts that are looked for, if there are any, and most of the sample holds none."""
     rows = (row for file in job.sample for row in first_rows(file, -(-SAMPLED_DOCUMENTS // len(job.sample)))[0])
     texts = [text for row in rows if isinstance(text := row.get(job.text_column), str)]
+    if not parts:
+        raise SettingsError(
+            "ingest.decontaminate: no question, passage or text of these files has at least four words: "
+            "give other files, or leave it out"
+        )
     table = weigh(parts, texts)
+    if 2 * len(table) < len(parts):
+        logger.warning(
+            "ingest.decontaminate: only %s of %s parts of items are looked for: "
+            "the others are phrases of many documents, or short and of common words",
+            f"{len(table):,}",
+            f"{len(parts):,}",
+        )
     found = sum(name is not None for name in BenchmarkItems(table, job.threshold).overlaps(texts))
     if found > SAME * len(texts):
         raise SettingsError(

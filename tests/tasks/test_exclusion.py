@@ -167,7 +167,7 @@ def test_a_corpus_that_does_not_exist_is_named_by_its_setting(tmp_path: Path) ->
         find_files(str(tmp_path / "nosuch"), "ingest.against")
 
 
-QUESTION = "Which of these birds stands on one leg in shallow water while it waits for fish to come by?"
+QUESTION = "Which of these birds stands on one leg in shallow water while it waits for small fish to come close by?"
 PAGE = "A page about the coast and about everything that lives there, written for children of nine years. "
 TEXTS = [
     PAGE + "One",
@@ -283,6 +283,25 @@ def test_a_table_without_rows_is_refused_before_any_work(tmp_path):
     pq.write_table(pa.table({"question": pa.array([], pa.string())}), tmp_path / "a.parquet")
     with pytest.raises(ColumnError, match=r"a\.parquet has no rows"):
         check_benchmarks(find_files(str(tmp_path / "a.parquet"), "ingest.decontaminate"))
+
+
+def test_files_of_answers_and_single_words_are_refused(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"question": "Who?", "answer": "I"}\n{"text": "three short words"}\n')
+    files = find_files(str(tmp_path / "a.jsonl"), "ingest.decontaminate")
+    with pytest.raises(SettingsError, match="at least four words"):
+        list_excluded(ExclusionJob(root=str(tmp_path / "workspace"), of="benchmarks", files=files))
+
+
+def test_items_that_are_phrases_of_many_documents_are_reported(tmp_path, caplog):
+    pq.write_table(
+        pa.table({"text": [f"{QUESTION} {number}" for number in range(9)] + ["other"] * 9}), tmp_path / "a.parquet"
+    )
+    (tmp_path / "a.jsonl").write_text(json.dumps({"question": QUESTION}) + "\n")
+    files, sample = (find_files(str(tmp_path / name), "path") for name in ("a.jsonl", "a.parquet"))
+    job = ExclusionJob(root=str(tmp_path / "workspace"), of="benchmarks", files=files, sample=sample)
+    with caplog.at_level("WARNING"):
+        assert list_excluded(job).rows == 0
+    assert "only 0 of 1 parts of items are looked for" in caplog.text
 
 
 def test_the_corpus_itself_is_no_benchmark(tmp_path):
