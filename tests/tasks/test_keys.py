@@ -14,6 +14,7 @@ from fineweb_mask.tasks.dataset.partition import PartitionJob
 from fineweb_mask.tasks.dedup.buckets import BucketJob
 from fineweb_mask.tasks.dedup.sort import CentresJob, SortJob
 from fineweb_mask.tasks.embed import EmbedJob
+from fineweb_mask.tasks.exclusion import ExclusionJob
 from fineweb_mask.tasks.export import ExportJob
 from fineweb_mask.tasks.fit.models import FitClassifierJob, FitEncoderJob, FitStatisticsJob, FitTargetsJob
 from fineweb_mask.tasks.inference.model_files import ModelFolder
@@ -52,6 +53,7 @@ VARIATIONS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "groups": ("sample", ("selection.groups={column: dump}", "selection.metrics=disf")),
     "price": ("sample", ("selection.block_budget=price",)),
     "semantic": ("sample", ("ingest.near_dedup=semantic", "ingest.semantic={threshold: 0.9, cells: 9}")),
+    "threshold": ("sample", ("ingest.decontaminate_threshold=0.7",)),
     "minhash": ("sample", ("ingest.near_dedup=minhash", "ingest.minhash.bands=9")),
     "export": ("sample", ("materialize.export=[{format: parquet, seed: 3}]", "materialize.format=jsonl.zst")),
     "by language": ("sample", ("quality.by=language", "quality.combine=minimum")),
@@ -95,6 +97,15 @@ def tags(settings: PipelineSettings) -> dict[str, str]:
     counts = Counts(**(dict.fromkeys(Counts.model_fields, 0) | {"dropped": {}}))
     jobs: list[Any] = [
         IngestJob(root=root, shard=source, source=settings.source, settings=settings.ingest),
+        ExclusionJob(root=root, of="known", files=[source]),
+        ExclusionJob(root=root, of="benchmarks", files=[source]),
+        IngestJob(
+            root=root,
+            shard=source.model_copy(update={"name": "decontaminated"}),
+            source=settings.source,
+            settings=settings.ingest,
+            benchmarks=file("exclusion"),
+        ),
         SortJob(root=root, by="signatures", file=shard.documents, minhash=settings.ingest.minhash),
         CentresJob(root=root, embeddings=[shard.embeddings], model="e", settings=settings.ingest.semantic),
         BucketJob(
