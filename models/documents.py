@@ -130,7 +130,7 @@ class DocumentFilter:
 
     `source` is the name of the source file, from which missing ids are derived. `copies` returns, for the hash of each
     text, the id of the document of another corpus that has it, or None; such rows are dropped, and listed in `known`.
-    So are those for whose text `overlaps` returns the name of a benchmark text.
+    So are those for whose text `overlaps` returns the name of an item of a benchmark.
     `text_filter` takes texts and their URLs, and returns for each the text, which it may have changed, and why it is
     dropped, or None.
 

@@ -135,7 +135,8 @@ KNOWN = pa.schema(
 )
 """Rows of a source file that were dropped because another text has theirs, or a part of it.
 
-`twin` is the id of a document of `ingest.against`, or the file and row of a benchmark text of `ingest.decontaminate`.
+`twin` is the id of a document of `ingest.against`, or the file, row, part and score of an item of
+`ingest.decontaminate`.
 """
 
 DROPPED = pa.schema(

@@ -1,47 +1,66 @@
 """List what other corpora and benchmarks hold, so that ingest drops it: `ingest.against`, `ingest.decontaminate`.
 
-Of other corpora, the hash and the id of every document are listed; of benchmarks, the word n-grams of their texts. A
-text with 13 words in a row of a benchmark teaches a model its answers, and what it then scores there means little.
-Benchmark texts of fewer words are found only where they are the whole document. The lists are in memory while source
-files are ingested.
+Of other corpora, the hash and the id of every document are listed; of benchmarks, the parts of their items, with what
+their words and phrases weigh: this is taken from the benchmarks and from the first documents of some source files, when
+the list is made, so that files which come later change no decision. A text that holds an item teaches a model its
+answer, and what it then scores there means little. The lists are in memory while source files are ingested.
 """
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import count
 from pathlib import Path
-from typing import ClassVar, Literal, TypeVar
+from typing import ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
+from pydantic import Field
 
-from fineweb_mask.models.dedup.ngrams import ngram_hashes, places
+from fineweb_mask.models.dedup.benchmark_items import PARTS, BenchmarkItems, Part, parts_of, weigh
 from fineweb_mask.models.documents import content_hash
+from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.schemas import MEASURED, SOURCE_ROW
 from fineweb_mask.models.settings import SourceSettings
+from fineweb_mask.tasks.source.columns import ColumnError
 from fineweb_mask.tasks.source.discovery import SourceShard
-from fineweb_mask.tasks.source.reader import ShardReader
+from fineweb_mask.tasks.source.first_rows import first_rows
+from fineweb_mask.tasks.source.reader import ShardReader, broken_files, schema_and_rows
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.parquet import DamagedFileError, VerifiedFile, read_table, write_table
 from fineweb_mask.tasks.storage.remote.filesystem import open_source
 from fineweb_mask.tasks.workspace.job import BadShardError, Dependencies, FolderJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 
-DOCUMENTS = pa.schema([pa.field("content_hash", pa.binary(16)), pa.field("id", pa.string())])
-NGRAMS = pa.schema([pa.field("ngram", pa.uint64(), nullable=False), pa.field("benchmark", pa.string(), nullable=False)])
-FILES = {"known": "documents.parquet", "benchmarks": "ngrams.parquet"}
+logger = logging.getLogger(__name__)
 
-Texts = TypeVar("Texts", "KnownTexts", "BenchmarkTexts")
+DOCUMENTS = pa.schema([pa.field("content_hash", pa.binary(16)), pa.field("id", pa.string())])
+FILES = {"known": "documents.parquet", "benchmarks": "items.parquet"}
+COLUMNS = {
+    "text": ("text",),
+    "question": ("question", "prompt", "problem"),
+    "passage": ("passage", "context", "article"),
+    "answer": ("answer", "target", "solution"),
+}
+"""Names that the columns of benchmarks have, by what they hold; of several in a file the first counts."""
+SAMPLED_DOCUMENTS = 10_000
+"""First documents of some source files, together, by which it is known what is rare."""
+SAME = 0.5
+"""Share of the sample that holds items from which the benchmarks are the corpus itself."""
 
 
 class ExclusionJob(FolderJob):
-    """List the documents of other corpora, or the n-grams of benchmark texts."""
+    """List the documents of other corpora, or the items of benchmarks."""
 
     stage: ClassVar[Stage] = Stage(
         "exclusion", version=1, label="fit", folders=("fitted/known", "fitted/benchmarks"), product=True
     )
     of: Literal["known", "benchmarks"]
     files: list[SourceShard]
+    threshold: float = 0.8  # by which a benchmark that is the corpus itself is seen
+    sample: list[SourceShard] = Field(default_factory=list)  # files of the corpus; not in the key
+    text_column: str = "text"
 
     @property
     def kind(self) -> str:
@@ -60,7 +79,8 @@ class ExclusionJob(FolderJob):
 
     def depends_on(self) -> Dependencies:
         """Return the names and fingerprints of the files."""
-        return Dependencies(settings=None, inputs=[[file.relative, file.fingerprint] for file in self.files])
+        settings = None if self.of == "known" else "items"
+        return Dependencies(settings=settings, inputs=[[file.relative, file.fingerprint] for file in self.files])
 
     @property
     def path(self) -> Path:
@@ -70,25 +90,78 @@ class ExclusionJob(FolderJob):
 
 @stage_task
 def list_excluded(job: ExclusionJob) -> None:
-    """Write the hash and the id of every document, in the order of the hashes, or the n-grams of benchmarks.
-
-    Every different n-gram is written, ascending, with the first text that holds it, named by its file and row.
+    """Write the hash and the id of every document, in the order of the hashes, or the items of benchmarks.
 
     Raises
     ------
     BadShardError
-        If a file is damaged, or one of a benchmark has no column `text`.
+        If a file is damaged.
+    SettingsError
+        If a file of a benchmark has no items, or most of the corpus holds some.
     """
-    read = _documents if job.of == "known" else _ngrams
-    table = pa.concat_tables(read(file) for file in track("files", job.files, part=(0, 1)))
+    files = track("files", job.files, part=(0, 1))
     if job.of == "known":
-        table = table.sort_by("content_hash")
+        table = pa.concat_tables(map(_documents, files)).sort_by("content_hash")
     else:
-        _, first = np.unique(table["ngram"].to_numpy(), return_index=True)
-        table = table.take(pa.array(first)).combine_chunks()
+        table = _weighed(job, [part for file in files for part in _parts(file)])
     with atomic_write(job.path) as partial:
         write_table(table, partial)
     write_manifest(job.manifest_path, job.key, [job.path], {"rows": len(table)})
+
+
+def _weighed(job: ExclusionJob, parts: list[Part]) -> pa.Table:
+    """Return the parts that are looked for, if there are any, and most of the sample holds none."""
+    rows = (row for file in job.sample for row in first_rows(file, -(-SAMPLED_DOCUMENTS // len(job.sample)))[0])
+    texts = [text for row in rows if isinstance(text := row.get(job.text_column), str)]
+    if not parts:
+        raise SettingsError(
+            "ingest.decontaminate: no question, passage or text of these files has at least four words: "
+            "give other files, or leave it out"
+        )
+    table = weigh(parts, texts)
+    if 2 * len(table) < len(parts):
+        logger.warning(
+            "ingest.decontaminate: only %s of %s parts of items are looked for: "
+            "the others are phrases of many documents, or short and of common words",
+            f"{len(table):,}",
+            f"{len(parts):,}",
+        )
+    found = sum(name is not None for name in BenchmarkItems(table, job.threshold).overlaps(texts))
+    if found > SAME * len(texts):
+        raise SettingsError(
+            f"ingest.decontaminate: {found:,} of {len(texts):,} documents of the source hold items of these files, "
+            "which seem to be the corpus itself: give files of benchmarks, or name a corpus in ingest.against"
+        )
+    return table
+
+
+def check_benchmarks(files: Sequence[SourceShard]) -> None:
+    """Check that files of benchmarks can be read and hold items.
+
+    Raises
+    ------
+    ColumnError
+        If one cannot, has no rows, or has no column of a question, a passage or a text.
+    """
+    for file in files:
+        _benchmark_columns(file)
+
+
+def _benchmark_columns(file: SourceShard) -> dict[str, str]:
+    """Return the columns of a file's items by what they hold, first one of texts that are looked for."""
+    setting = f"ingest.decontaminate: {file.relative}"
+    with broken_files(lambda error: ColumnError(f"{setting} cannot be read: {error}: give a whole file")):
+        schema, rows = schema_and_rows(file, SourceSettings(path=file.url).max_document_bytes)
+    known = {part: [name for name in names if name in schema.names] for part, names in COLUMNS.items()}
+    found = {part: names[0] for part, names in known.items() if names}
+    if not rows:
+        raise ColumnError(f"{setting} has no rows: give files with items, or leave it out")
+    if not found.keys() & set(PARTS):
+        raise ColumnError(
+            f"{setting} has no column {', '.join(map(repr, PARTS))}, its columns are {', '.join(schema.names)}: "
+            "name its columns so"
+        )
+    return found
 
 
 def _batches(file: SourceShard) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -128,15 +201,17 @@ def _hashed(file: SourceShard) -> pa.Table | None:
         raise BadShardError(str(error)) from error
 
 
-def _ngrams(file: SourceShard) -> pa.Table:
-    """Return the n-grams of a file's texts, each with its file and row."""
-    hashes, names = [np.empty(0, dtype=np.uint64)], list[str]()
-    for first, batch in _batches(file):
-        for row, text in enumerate(batch["text"].to_pylist(), first):
-            found = ngram_hashes(text or "")
-            hashes.append(found)
-            names += [f"{file.relative} row {row}"] * len(found)
-    return pa.table([np.concatenate(hashes), pa.array(names, pa.string())], schema=NGRAMS)
+def _parts(file: SourceShard) -> Iterator[Part]:
+    """Yield the parts of a file's items, each named by the file, the row, and which part it is."""
+    (first, name), *others = _benchmark_columns(file).items()
+    extra = dict(others)
+    source = SourceSettings(path=file.url, text_column=name, extra_columns=list(extra.values()))
+    as_text = file.model_copy(update={"as_text": tuple(extra.values())})  # answers may be numbers or lists
+    row = count()
+    for batch, _ in ShardReader(as_text, source).batches():
+        texts = [batch["text"].to_pylist(), *(batch[column].to_pylist() for column in extra.values())]
+        for values in zip(*texts, strict=True):
+            yield from parts_of(f"{file.relative} row {next(row)}", dict(zip([first, *extra], values, strict=True)))
 
 
 class KnownTexts:
@@ -155,20 +230,13 @@ class KnownTexts:
         return [self._ids[place].as_py() if place < end else None for place, end in zip(places, ends, strict=True)]
 
 
-class BenchmarkTexts:
-    """The n-grams of benchmark texts that a list holds."""
-
-    def __init__(self, listed: pa.Table) -> None:
-        self._ngrams = listed["ngram"].to_numpy()
-        self._names = listed["benchmark"].combine_chunks()
-
-    def overlaps(self, texts: list[str]) -> list[str | None]:
-        """Return, for each text, a benchmark text with which it shares an n-gram, or None."""
-        found = (places(ngram_hashes(text), self._ngrams) for text in texts)
-        return [self._names[int(place[0])].as_py() if len(place) else None for place in found]
+@lru_cache(maxsize=1)
+def known_texts(path: Path, fingerprint: str) -> KnownTexts:  # noqa: ARG001 - another list has another
+    """Return the texts of a list, read once by this process."""
+    return KnownTexts(read_table(path))
 
 
-@lru_cache(maxsize=2)  # one of each kind
-def excluded_texts(kind: type[Texts], path: Path, fingerprint: str) -> Texts:  # noqa: ARG001 - another list has another
-    """Return the texts of a list, `KnownTexts` or `BenchmarkTexts`, read once by this process."""
-    return kind(read_table(path))
+@lru_cache(maxsize=1)
+def benchmark_items(path: Path, fingerprint: str, threshold: float) -> BenchmarkItems:  # noqa: ARG001 - as above
+    """Return the items of a list, read once by this process."""
+    return BenchmarkItems(read_table(path), threshold)

@@ -12,7 +12,7 @@ from fineweb_mask.models.pages import version_of_extraction
 from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.schemas import DROPPED, KNOWN, documents_schema, without_text
 from fineweb_mask.models.settings import IngestSettings, SourceSettings
-from fineweb_mask.tasks.exclusion import FILES, BenchmarkTexts, KnownTexts, excluded_texts
+from fineweb_mask.tasks.exclusion import FILES, benchmark_items, known_texts
 from fineweb_mask.tasks.processes.texts import text_filter
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.reader import ShardReader
@@ -24,6 +24,7 @@ from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 
 NOT_IN_KEY = {"on_bad_shard", "exact_dedup", "near_dedup", "minhash", "semantic", "against", "copy_text", "filters"} | {
     "decontaminate",
+    "decontaminate_threshold",
     "keep_dropped",
     "url_dedup",
     "copies",
@@ -47,7 +48,7 @@ class IngestJob(ShardJob):
     source: SourceSettings
     settings: IngestSettings
     known: StageFile | None = None  # the list of what other corpora hold
-    benchmarks: StageFile | None = None  # the list of the n-grams of benchmarks
+    benchmarks: StageFile | None = None  # the list of the items of benchmarks
 
     @property
     def name(self) -> str:
@@ -68,7 +69,11 @@ class IngestJob(ShardJob):
                 self.shard.format,
                 self.shard.fingerprint,
                 *([] if self.known is None else [self.known.fingerprint]),
-                *([] if self.benchmarks is None else ["without", self.benchmarks.fingerprint]),
+                *(
+                    []
+                    if self.benchmarks is None
+                    else ["without", self.benchmarks.fingerprint, self.settings.decontaminate_threshold]
+                ),
                 *self.shard.as_text,
                 *([] if self.settings.copy_text else [f"texts at {self.shard.url}"]),
                 *([f"trafilatura {version_of_extraction()}"] if self.shard.format == "warc" else []),
@@ -129,10 +134,10 @@ def ingest(job: IngestJob) -> None:
     copies = overlaps = None
     if job.known is not None:
         path = job.workspace.resolve(job.known).parent / FILES["known"]
-        copies = excluded_texts(KnownTexts, path, job.known.fingerprint).copies
+        copies = known_texts(path, job.known.fingerprint).copies
     if job.benchmarks is not None:
         path = job.workspace.resolve(job.benchmarks).parent / FILES["benchmarks"]
-        overlaps = excluded_texts(BenchmarkTexts, path, job.benchmarks.fingerprint).overlaps
+        overlaps = benchmark_items(path, job.benchmarks.fingerprint, job.settings.decontaminate_threshold).overlaps
     filters = text_filter(job.settings.filters, reader.rows) if job.settings.filters else None
     documents = DocumentFilter(job.settings, job.shard.relative, copies, filters, overlaps)
     schema = documents_schema(reader.extra)

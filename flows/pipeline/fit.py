@@ -172,7 +172,15 @@ def exclusion_lists(run: Run) -> dict[str, StageFile]:
         lists["known"] = run.one(ExclusionJob(root=run.root, of="known", files=files))
     if settings.decontaminate:
         files = [file for path in settings.decontaminate for file in find_files(path, "ingest.decontaminate")]
-        lists["benchmarks"] = run.one(ExclusionJob(root=run.root, of="benchmarks", files=files))
+        job = ExclusionJob(
+            root=run.root,
+            of="benchmarks",
+            files=files,
+            threshold=settings.decontaminate_threshold,
+            sample=[run.shards[name] for name in run.sample],
+            text_column=run.settings.source.text_column,
+        )
+        lists["benchmarks"] = run.one(job)
     return lists
 
 

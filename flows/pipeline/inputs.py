@@ -11,6 +11,7 @@ from fineweb_mask.models.pages import check_extraction
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks import embed
 from fineweb_mask.tasks.dataset.output import Output
+from fineweb_mask.tasks.exclusion import check_benchmarks
 from fineweb_mask.tasks.export import check_format
 from fineweb_mask.tasks.inference.scorers import check_folder, check_scorers
 from fineweb_mask.tasks.outputs import check_apart, check_output
@@ -83,7 +84,10 @@ def find_inputs(settings: PipelineSettings) -> Inputs:
         for path in getattr(settings.ingest, setting):
             files = find_files(path, f"ingest.{setting}")
             check_apart(written, [path, *(file.url for file in files)])  # else every run would have another answer
-            check_texts(files, f"ingest.{setting}")
+            if setting == "against":
+                check_texts(files, "ingest.against")
+            else:
+                check_benchmarks(files)
     if (targets := settings.selection.targets) is not None:
         files = find_files(targets.path, "selection.targets.path")
         check_texts(files, "selection.targets.path", targets.text_column)

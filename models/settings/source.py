@@ -190,8 +190,15 @@ class IngestSettings(Settings):
     )
     decontaminate: list[str] = Field(
         default_factory=list,
-        description="Files or folders of benchmark texts, in a column `text`: a document that shares 13 words in a row "
-        "with one is dropped as `benchmark`.",
+        description="Files or folders of benchmarks, with columns `question`, `answer` and `passage`, or `text`: a "
+        "document that holds a question, a passage or a text of them is dropped as `benchmark`.",
+    )
+    decontaminate_threshold: float = Field(
+        0.8,
+        gt=0,
+        le=1,
+        description="Share of an item, by how rare its phrases are, from which a document that holds it is dropped; "
+        "one of fewer than 20 words must be whole.",
     )
     keep_dropped: bool = Field(
         False,

@@ -120,29 +120,32 @@ def _looked_at(shards: Sequence[SourceShard]) -> tuple[list[Row], float]:
     rows: list[Row] = []
     read_bytes = 0.0
     for shard in shards[:: max(1, -(-len(shards) // FILES))]:
-        found, share = _first_rows(shard)
+        found, share = first_rows(shard)
         rows += found
         read_bytes += share
     return rows, read_bytes
 
 
-def _first_rows(shard: SourceShard) -> tuple[list[Row], float]:
-    """Return the first rows of a file, none if it cannot be read, and about how many of its bytes they are."""
+def first_rows(shard: SourceShard, most: int = ROWS) -> tuple[list[Row], float]:
+    """Return the first rows of a file, none if it cannot be read, and about how many of its bytes they are.
+
+    Of a crawl, at most 100 pages are read.
+    """
     with broken_files():
         if shard.format == "jsonl":
             found: list[Row] = [
-                one for one in islice(jsonl_records(shard.url, shard.relative, LARGEST), ROWS) if isinstance(one, dict)
+                one for one in islice(jsonl_records(shard.url, shard.relative, LARGEST), most) if isinstance(one, dict)
             ]
             size = sum(len(str(one)) for one in found)
             return found, size * (0.3 if shard.relative.endswith((".gz", ".zst")) else 1.0)
         if shard.format == "warc":
-            pages = list(islice(warc_records(shard, LARGEST), PAGES))
+            pages = list(islice(warc_records(shard, LARGEST), min(most, PAGES)))
             size = sum(len(one.get("page") or one["text"]) for one in pages if isinstance(one, dict))
             found = [one for one in with_texts(pages) if isinstance(one, dict)]
             return found, size * (0.2 if shard.relative.endswith(".gz") else 1.0)
         with open_parquet_source(shard.url) as file:
             names = [field.name for field in file.schema_arrow if not pa.types.is_nested(field.type)]
-            if (batch := next(file.iter_batches(ROWS, columns=names), None)) is not None:
+            if (batch := next(file.iter_batches(most, columns=names), None)) is not None:
                 return batch.to_pylist(), shard.bytes * batch.num_rows / max(1, file.metadata.num_rows)
     return [], 0.0
 

@@ -96,7 +96,7 @@ class ShardReader:
         if settings.fingerprint == "mtime" and self._fingerprint != shard.fingerprint:
             raise self._error("the file changed after the run started; run again")
         with broken_files(self._error):
-            schema, self.rows = self._schema_and_rows()
+            schema, self.rows = schema_and_rows(shard, settings.max_document_bytes)
         is_empty = shard.format == "jsonl" and not self.rows  # without any row, there are no columns
         if not schema.names and not is_empty:
             raise self._error(f"none of its {self.rows:,} rows can be read")
@@ -192,14 +192,6 @@ class ShardReader:
         self._check_unchanged()
         return self._error(error)
 
-    def _schema_and_rows(self) -> tuple[pa.Schema, int]:
-        if self.shard.format == "jsonl":
-            return jsonl_schema(self.shard, self.settings.max_document_bytes)
-        if self.shard.format == "warc":
-            return WARC_COLUMNS, count_rows(self.shard)
-        with open_parquet_source(self.shard.url) as file:
-            return file.schema_arrow, file.metadata.num_rows
-
     def _parquet_batches(self) -> Iterator[tuple[pa.RecordBatch, pa.Array | None]]:
         with open_parquet_source(self.shard.url) as file:
             wanted = {*FINEWEB.names, self.settings.text_column, self.settings.id_column}
@@ -248,6 +240,16 @@ class ShardReader:
             records = jsonl_records(self.shard.url, self.shard.relative, largest)
         for batch, problems in record_batches(records, fields, BATCH_ROWS, BATCH_BYTES):
             yield self._conform(batch), problems
+
+
+def schema_and_rows(shard: SourceShard, max_document_bytes: int) -> tuple[pa.Schema, int]:
+    """Return the columns and the number of rows of a file."""
+    if shard.format == "jsonl":
+        return jsonl_schema(shard, max_document_bytes)
+    if shard.format == "warc":
+        return WARC_COLUMNS, count_rows(shard)
+    with open_parquet_source(shard.url) as file:
+        return file.schema_arrow, file.metadata.num_rows
 
 
 def open_parquet_source(url: str) -> pq.ParquetFile:

@@ -86,7 +86,9 @@ FOUND_BEFORE = [
     Case("against_itself", "workspace: ", ("ingest.against=[@own]",), workspace="own"),
     Case("against_its_dataset", "workspace: ", ("ingest.against=['@own/*/a*']",), workspace="own"),
     Case("no_benchmark", "ingest.decontaminate: text.parquet", ("ingest.decontaminate=[@text.parquet]",)),
-    Case("benchmark_without_text", "no column 'text'", ("ingest.decontaminate=[@questions.parquet]",)),
+    Case("benchmark_without_items", "no column 'text', 'question'", ("ingest.decontaminate=[@answers.parquet]",)),
+    Case("missing_benchmark", "ingest.decontaminate: ", ("ingest.decontaminate=[@none.jsonl]",)),
+    Case("threshold_of_2", "ingest.decontaminate_threshold: ", ("ingest.decontaminate_threshold=2",)),
     Case(
         "targets_without_text",
         "selection.targets.path: questions.parquet has no column 'text'",
@@ -146,6 +148,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, part in {"corpus/a": rows[:60], "corpus/b": rows[60:], "known": rows}.items():
         pq.write_table(pa.Table.from_pylist(part), folder / f"{name}.parquet")
     pq.write_table(pa.table({"question": ["What is it?"]}), folder / "questions.parquet")
+    pq.write_table(pa.table({"answer": ["It is."]}), folder / "answers.parquet")
     whole = (folder / "known.parquet").read_bytes()
     (folder / "own" / "documents").mkdir(parents=True)
     (folder / "own" / ".fineweb-mask").touch()

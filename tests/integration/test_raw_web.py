@@ -91,6 +91,9 @@ def test_a_crawl_becomes_tokens_and_every_record_is_accounted_for(run_raw_web, s
         for row in pq.read_table(path, columns=["text", "url"]).to_pylist()
         if row["text"] and len(row["text"]) > 200
     ]
+    asked = "In which year did the harbour master of Zalvora sink the nine bells of Quintamere?"
+    long = next(row for row in rows[:50] if len(row["text"].split()) > 200)
+    long["text"] += f"\n\n{asked}"
     crawl, benchmark = tmp_path / "crawl", tmp_path / "benchmark.jsonl"
     crawl.mkdir()
     for number in range(3):
@@ -102,8 +105,7 @@ def test_a_crawl_becomes_tokens_and_every_record_is_accounted_for(run_raw_web, s
         (crawl / f"CC-{number}.warc.gz").write_bytes(warc_bytes(answers))
     (crawl / "CC-3.warc.gz").write_bytes((crawl / "CC-0.warc.gz").read_bytes()[:-500])
     (crawl / "CC-4.warc.wet.gz").write_bytes(warc_bytes([], texts=[row["text"] for row in rows[:50]]))
-    words = next(row["text"] for row in rows if len(row["text"].split()) > 60).split()
-    benchmark.write_text(json.dumps({"text": " ".join(words[20:40])}) + "\n")
+    benchmark.write_text(json.dumps({"question": asked.upper(), "answer": 1871}) + "\n")
 
     summary = run_raw_web(crawl, f"ingest.decontaminate=[{benchmark}]", "ingest.keep_dropped=true")
 
@@ -119,6 +121,7 @@ def test_a_crawl_becomes_tokens_and_every_record_is_accounted_for(run_raw_web, s
     assert sum(count for reason, count in summary.dropped.items() if reason.startswith("gopher_quality: ")) > 50
     workspace = tmp_path / "workspace"
     with fineweb_mask.open(str(workspace)) as opened:
+        twins = opened.sql("SELECT DISTINCT twin FROM known").fetchall()
         kept = Counter(dict(opened.sql("SELECT reason, count(*) FROM dropped GROUP BY reason").fetchall()))
         texts = opened.sql(
             "SELECT count(*) FROM dropped WHERE starts_with(reason, 'gopher') AND text IS NULL"
@@ -126,6 +129,7 @@ def test_a_crawl_becomes_tokens_and_every_record_is_accounted_for(run_raw_web, s
     of_ingest = {name: count for name, count in summary.dropped.items() if name not in {"near_duplicate", "duplicate"}}
     assert {name: kept[name] for name in of_ingest} == of_ingest
     assert texts == [(0,)]
+    assert twins == [("benchmark.jsonl row 0, question, score 1.00",)]
     check_exports(workspace, tokenizer, summary.documents_kept)
     again = run_raw_web(crawl, f"ingest.decontaminate=[{benchmark}]", "ingest.keep_dropped=true")
     assert {stage.stage: stage.files - stage.cached for stage in again.stages if stage.files != stage.cached} == {

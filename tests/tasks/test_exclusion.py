@@ -1,6 +1,7 @@
 """What other corpora and benchmarks hold: found by its normalised text, dropped, and named with its copy."""
 
 import json
+import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -9,15 +10,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pydantic import ValidationError
 
 from fineweb_mask.models.documents import content_hash
+from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.schemas import KNOWN
 from fineweb_mask.models.settings import IngestSettings, SourceSettings
 from fineweb_mask.tasks.catalog.views import write_catalog
-from fineweb_mask.tasks.exclusion import DOCUMENTS, ExclusionJob, KnownTexts, list_excluded
+from fineweb_mask.tasks.exclusion import DOCUMENTS, ExclusionJob, KnownTexts, check_benchmarks, list_excluded
 from fineweb_mask.tasks.ingest import IngestJob, ingest
+from fineweb_mask.tasks.source.columns import ColumnError
 from fineweb_mask.tasks.source.discovery import discover, find_files
-from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -164,55 +167,88 @@ def test_a_corpus_that_does_not_exist_is_named_by_its_setting(tmp_path: Path) ->
         find_files(str(tmp_path / "nosuch"), "ingest.against")
 
 
-QUESTION = "Which of these birds stands on one leg in shallow water while it waits for fish to come by?"
+QUESTION = "Which of these birds stands on one leg in shallow water while it waits for small fish to come close by?"
 PAGE = "A page about the coast and about everything that lives there, written for children of nine years. "
 TEXTS = [
     PAGE + "One",
-    f"{PAGE} {QUESTION.upper().replace(' ', '  ')} The heron.",
+    f"{PAGE} {QUESTION.upper().replace(' ', chr(10))} The heron.",
     PAGE + " ".join(QUESTION.split()[:12]),
-    PAGE + " ".join(QUESTION.split()[1:14]) + " and so on",
-    "a short answer",
-    "a short answer and some more words after it",
+    PAGE + "and so on: " + " ".join(QUESTION.split()[1:]),
+    "the heron the tern",
+    "Name the herons of Zalvora. White ones!",
 ]
 
 
 @pytest.fixture
 def decontaminated(tmp_path):
-    """Ingest six pages without what is in a benchmark, with other settings; return the file and the workspace."""
-    (tmp_path / "benchmark.jsonl").write_text(
-        "".join(json.dumps({"text": text}) + "\n" for text in ("", QUESTION, "A short answer!"))
-    )
+    """Ingest six pages without what is in a benchmark, with other settings; return the job and the file."""
+    items = [
+        {"question": None, "answer": "the heron"},
+        {"question": QUESTION, "answer": "the heron"},
+        {"question": "name the herons of Zalvora", "answer": ["white", "night"], "passage": ""},
+    ]
+    (tmp_path / "benchmark.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
     pq.write_table(pa.table({"text": TEXTS}), tmp_path / "pages.parquet")
     workspace = Workspace(tmp_path / "workspace")
 
-    def make(**settings):
+    def make(sample=True, **settings):
+        source = SourceSettings(path=str(tmp_path / "pages.parquet"))
+        [shard] = discover(source)
+        ingested = IngestSettings(min_chars=5, **settings)
         job = ExclusionJob(
             root=str(workspace.root),
             of="benchmarks",
-            files=discover(SourceSettings(path=str(tmp_path / "benchmark.jsonl"))),
+            files=find_files(str(tmp_path / "benchmark.jsonl"), "ingest.decontaminate"),
+            threshold=ingested.decontaminate_threshold,
+            sample=[shard] if sample else [],
         )
-        source = SourceSettings(path=str(tmp_path / "pages.parquet"))
-        [shard] = discover(source)
-        found = IngestJob(
-            root=workspace.address, shard=shard, source=source, settings=IngestSettings(min_chars=5, **settings)
-        )
+        found = IngestJob(root=workspace.address, shard=shard, source=source, settings=ingested)
         found = found.model_copy(update={"benchmarks": list_excluded(job)})
         return found, ingest(found)
 
     return make
 
 
-def test_documents_with_thirteen_words_of_a_benchmark_are_dropped_and_listed(decontaminated):
+def test_documents_with_an_item_of_a_benchmark_are_dropped_and_listed(decontaminated):
     job, file = decontaminated()
     assert file.details["dropped"] == {"benchmark": 3}
     kept = pq.read_table(job.workspace.resolve(file))
-    assert kept["source_row"].to_pylist() == [0, 2, 5]
+    assert kept["source_row"].to_pylist() == [0, 2, 4]
     listed = pq.read_table(job.known_output).to_pylist()
-    assert [(row["source_row"], row["twin"]) for row in listed] == [
-        (1, "benchmark.jsonl row 1"),
-        (3, "benchmark.jsonl row 1"),
-        (4, "benchmark.jsonl row 2"),
-    ]
+    assert [row["source_row"] for row in listed] == [1, 3, 5]
+    whole, most, short = (row["twin"] for row in listed)
+    assert whole == "benchmark.jsonl row 1, question, score 1.00"
+    assert most.startswith("benchmark.jsonl row 1, question, score 0.9")
+    assert short == "benchmark.jsonl row 2, question, score 1.00"
+
+
+def test_the_threshold_decides_and_is_in_the_key(decontaminated):
+    job, _ = decontaminated()
+    strict, file = decontaminated(decontaminate_threshold=1.0)
+    assert file.details["dropped"] == {"benchmark": 2}
+    assert strict.key != job.key
+    assert strict.benchmarks.fingerprint == job.benchmarks.fingerprint
+
+
+def test_a_list_stays_as_it_was_made_whatever_files_come(decontaminated):
+    """Else a new file would change what is dropped of the files before it."""
+    job, _ = decontaminated()
+    again, same = decontaminated(sample=False)
+    assert same.cached
+    assert again.benchmarks.fingerprint == job.benchmarks.fingerprint
+    assert again.key == job.key
+
+
+def test_columns_may_have_other_usual_names(decontaminated, tmp_path):
+    job, _ = decontaminated()
+    items = pa.table({"prompt": ["no", QUESTION], "target": [1, 2], "problem": ["x", "y"], "url": ["u", "v"]})
+    pq.write_table(items, tmp_path / "benchmark.parquet")
+    files = find_files(str(tmp_path / "benchmark.parquet"), "ingest.decontaminate")
+    renamed = ExclusionJob(root=job.root, of="benchmarks", files=files)
+    list_excluded(renamed)
+    listed = pq.read_table(renamed.path)
+    assert listed["name"].to_pylist() == ["benchmark.parquet row 1, question"]
+    assert listed["answer"].to_pylist() == ["2"]
 
 
 def test_the_list_is_in_the_key_and_is_made_again_when_it_is_gone(decontaminated):
@@ -224,8 +260,62 @@ def test_the_list_is_in_the_key_and_is_made_again_when_it_is_gone(decontaminated
     assert not decontaminated()[1].cached
 
 
-def test_a_benchmark_without_texts_is_named(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"question": "Who?"}\n')
-    files = discover(SourceSettings(path=str(tmp_path / "a.jsonl")))
-    with pytest.raises(BadShardError, match=r"a\.jsonl: no column 'text'"):
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (
+            "a.jsonl",
+            '{"ask": "Who?", "answer": "I"}\n',
+            r"a\.jsonl has no column 'text', 'question'",
+        ),
+        ("a.jsonl", "", r"a\.jsonl has no rows"),
+        ("a.jsonl", "\n\n", r"a\.jsonl has no rows"),
+        ("a.parquet", "no Parquet", r"a\.parquet cannot be read"),
+    ],
+)
+def test_files_without_items_are_refused_before_any_work(tmp_path, name, content, message):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ColumnError, match=rf"ingest\.decontaminate: {message}"):
+        check_benchmarks(find_files(str(tmp_path / name), "ingest.decontaminate"))
+
+
+def test_a_table_without_rows_is_refused_before_any_work(tmp_path):
+    pq.write_table(pa.table({"question": pa.array([], pa.string())}), tmp_path / "a.parquet")
+    with pytest.raises(ColumnError, match=r"a\.parquet has no rows"):
+        check_benchmarks(find_files(str(tmp_path / "a.parquet"), "ingest.decontaminate"))
+
+
+def test_files_of_answers_and_single_words_are_refused(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"question": "Who?", "answer": "I"}\n{"text": "three short words"}\n')
+    files = find_files(str(tmp_path / "a.jsonl"), "ingest.decontaminate")
+    with pytest.raises(SettingsError, match="at least four words"):
         list_excluded(ExclusionJob(root=str(tmp_path / "workspace"), of="benchmarks", files=files))
+
+
+def test_items_that_are_phrases_of_many_documents_are_reported(tmp_path, caplog):
+    pq.write_table(
+        pa.table({"text": [f"{QUESTION} {number}" for number in range(9)] + ["other"] * 9}), tmp_path / "a.parquet"
+    )
+    (tmp_path / "a.jsonl").write_text(json.dumps({"question": QUESTION}) + "\n")
+    files, sample = (find_files(str(tmp_path / name), "path") for name in ("a.jsonl", "a.parquet"))
+    job = ExclusionJob(root=str(tmp_path / "workspace"), of="benchmarks", files=files, sample=sample)
+    with caplog.at_level("WARNING"):
+        assert list_excluded(job).rows == 0
+    assert "only 0 of 1 parts of items are looked for" in caplog.text
+
+
+def test_the_corpus_itself_is_no_benchmark(tmp_path):
+    dice = random.Random(0)
+    texts = [" ".join(dice.choices(QUESTION.split(), k=30)) for _ in range(50)]
+    pq.write_table(pa.table({"text": texts}), tmp_path / "pages.parquet")
+    files = find_files(str(tmp_path / "pages.parquet"), "source")
+    job = ExclusionJob(root=str(tmp_path / "workspace"), of="benchmarks", files=files, sample=files)
+    with pytest.raises(SettingsError, match=r"50 of 50 documents of the source hold items.*ingest\.against"):
+        list_excluded(job)
+    assert not job.path.exists()
+
+
+@pytest.mark.parametrize("threshold", [0, -0.1, 1.01, "high"])
+def test_a_threshold_is_a_share(threshold):
+    with pytest.raises(ValidationError, match="decontaminate_threshold"):
+        IngestSettings(decontaminate_threshold=threshold)

@@ -15,6 +15,7 @@ from fineweb_mask.tasks.dataset.partition import PartitionJob
 from fineweb_mask.tasks.dedup.buckets import BucketJob
 from fineweb_mask.tasks.dedup.sort import CentresJob, SortJob
 from fineweb_mask.tasks.embed import EmbedJob
+from fineweb_mask.tasks.exclusion import ExclusionJob
 from fineweb_mask.tasks.export import ExportJob
 from fineweb_mask.tasks.fit.models import FitClassifierJob, FitEncoderJob, FitStatisticsJob, FitTargetsJob
 from fineweb_mask.tasks.inference.model_files import ModelFolder
@@ -54,6 +55,7 @@ VARIATIONS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "price": ("sample", ("selection.block_budget=price",)),
     "semantic": ("sample", ("ingest.near_dedup=semantic", "ingest.semantic={threshold: 0.9}")),
     "minhash": ("sample", ("ingest.near_dedup=minhash", "ingest.minhash.threshold=0.6")),
+    "threshold": ("sample", ("ingest.decontaminate_threshold=0.7",)),
     "export": ("sample", ("materialize.export=[{format: parquet, seed: 3}]", "materialize.format=jsonl.zst")),
     "by language": ("sample", ("quality.by=language", "quality.combine=minimum")),
     "scorers": (
@@ -98,6 +100,15 @@ def tags(settings: PipelineSettings) -> dict[str, str]:
     jobs: list[Any] = [
         IngestJob(root=root, shard=source, source=settings.source, settings=settings.ingest),
         SortJob(root=root, by="signatures", file=shard.documents, sketch=sketch),
+        ExclusionJob(root=root, of="known", files=[source]),
+        ExclusionJob(root=root, of="benchmarks", files=[source]),
+        IngestJob(
+            root=root,
+            shard=source.model_copy(update={"name": "decontaminated"}),
+            source=settings.source,
+            settings=settings.ingest,
+            benchmarks=file("exclusion"),
+        ),
         CentresJob(root=root, embeddings=[shard.embeddings], model="e", settings=settings.ingest.semantic),
         BucketJob(
             root=root,

@@ -23,6 +23,7 @@ def test_allowed_values_are_kept_unchanged(min_chars, score, languages, dedup):
         "copies": {"keep": "longest", "prefer": {"source": ["wiki"]}, "one_for_each": "dump"},
         "against": ["workspaces/older"],
         "decontaminate": ["benchmarks/questions.jsonl"],
+        "decontaminate_threshold": 0.9,
         "keep_dropped": True,
         "copy_text": False,
         "on_bad_shard": "fail",
