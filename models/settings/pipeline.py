@@ -207,11 +207,12 @@ class PipelineSettings(Settings):
             "quality.by": self.quality.by,
             "selection.groups.column": None if groups is None else groups.column,
             "selection.group_column": self.selection.group_column,
+            **{f"ingest.groups.{index}": column for index, column in enumerate(self.ingest.groups or [])},
         }
         for key, column in named.items():
             if column in {"text", self.source.text_column}:
                 raise ValueError(f"{key}: received {column!r}: {TEXT_IS_NO_GROUP}")
-            own = set() if key == "quality.by" else classes
+            own = classes if key.startswith("selection") else set()
             if column is not None and kept != "all" and column not in {*LABEL_COLUMNS, *kept, *own}:
                 raise ValueError(
                     f"{key}: {column!r} is not read: add it to source.extra_columns, or name one of "

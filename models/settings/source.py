@@ -177,6 +177,22 @@ class IngestSettings(Settings):
         description="Whether the workspace holds the texts. `false` leaves them in the source, which must be Parquet: "
         "the stages read it again, and refuse a file that was changed.",
     )
+    groups: list[str] | None = Field(
+        None,
+        description="Columns by whose values it is counted what every step drops: a source file may have at most 1,000 "
+        "values, the corpus 10,000. null: `dump` and the source's own columns of text with few values.",
+    )
+    on_wiped_group: Literal["warn", "stop"] = Field(
+        "warn",
+        description="When a step keeps nearly nothing of a group: `warn` says so in the log, the report and the card; "
+        "`stop` ends the run.",
+    )
+    wiped_share: float = Field(
+        0.05,
+        gt=0,
+        le=1,
+        description="Share of a group of 20 documents or more that a step keeps at least, else the group is wiped out.",
+    )
     on_bad_shard: Literal["quarantine", "fail"] = Field(
         "quarantine",
         description="On an unreadable source file: `quarantine` skips and reports it; `fail` ends the run.",

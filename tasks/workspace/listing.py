@@ -19,8 +19,8 @@ from fineweb_mask.tasks.workspace.stage_parquet import read_stage_footer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 FOLDERS = tuple(
-    "documents known dropped hashes repeats duplicates signatures pairs near_duplicates scores embeddings samples "
-    "passes rules charges prices budgets masks".split()
+    "documents known dropped outcomes hashes repeats duplicates signatures pairs near_duplicates losses scores "
+    "embeddings samples passes rules charges prices budgets masks".split()
 )
 """Folders of stage files; other files with the names of shards are looked at one by one."""
 
