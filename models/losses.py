@@ -180,8 +180,8 @@ class Wiped(NamedTuple):
         why = ", ".join(f"{number:,} {reason_name(reason)}" for reason, number in largest)
         stage = "ingest" if self.step == "ingest" else "deduplication" if self.step != "bad_vector" else "embed"
         return (
-            f"{self.by_column} {self.value!r} keeps {self.kept:,} of {self.documents:,} documents "
-            f"({self.kept / self.documents:.1%}) in {stage}: {why}"
+            f"{stage} keeps {self.kept:,} of {self.documents:,} documents ({self.kept / self.documents:.1%}) of "
+            f"{self.by_column} {self.value!r}: {why}"
         )
 
 

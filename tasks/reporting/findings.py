@@ -95,7 +95,8 @@ def _near_duplicates(measured: Diversity | None) -> Iterator[Worry]:
 
 def _wiped_groups(wiped: Sequence[Wiped]) -> Iterator[Worry]:
     for one in wiped[:MOST_GROUPS]:
-        yield f"{one}.", LOSSES
+        said = str(one)
+        yield f"{said[0].upper()}{said[1:]}.", LOSSES
     if len(wiped) > MOST_GROUPS:
         yield f"{len(wiped) - MOST_GROUPS:,} more groups are wiped out by one step before the selection.", LOSSES
 

@@ -32,7 +32,7 @@ STAGE_OF = {"duplicate": "dedup", "near_duplicate": "dedup", "bad_vector": "embe
 """The stage that drops documents for a reason, unless it is ingest."""
 STEPS = {"ingest": "dropped by ingest"} | {reason: reason_name(reason) for reason in OTHER_NAMES}
 LOSSES = "What each group loses"
-LISTED_LOSSES = 5  # columns, and sentences
+LISTED_LOSSES = 5  # columns
 DRAWN_GROUPS = 15
 SAMPLES = ("eligible", "random, as many as selected", "selected")
 GEOMETRY = {
@@ -148,12 +148,13 @@ def group_losses(groups: Sequence[GroupLosses], wiped: Sequence[Wiped]) -> list[
                     for one in of_column[:LISTED_GROUPS]
                 ],
                 note=_not_listed(of_column),
+                wide=True,
             )
         )
     text = ["What each step before the selection drops of each group, from the source on; those that keep least first."]
     if len(columns) > LISTED_LOSSES:
         text.append(f"{len(columns) - LISTED_LOSSES:,} more columns are in the view losses of fineweb-mask sql.")
-    return [Section(LOSSES, text + [f"{one}." for one in wiped[:LISTED_LOSSES]], figures, tables)] if figures else []
+    return [Section(LOSSES, text, figures, tables)] if figures else []
 
 
 def _value(group: GroupLosses) -> str:

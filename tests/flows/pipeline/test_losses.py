@@ -29,7 +29,7 @@ from fineweb_mask.tasks.workspace.listing import Listing, update_index
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.flows.pipeline.run_here import RunHere
 
-COPIED = "source 'hansard' keeps 1 of 40 documents (2.5%) in deduplication: 39 near-duplicates"
+COPIED = "deduplication keeps 1 of 40 documents (2.5%) of source 'hansard': 39 near-duplicates"
 
 
 def text_of(seed):
@@ -89,7 +89,7 @@ def test_a_source_of_near_copies_is_named_everywhere(tmp_path, corpus, caplog):
         ("source", "wiki", None, None, 40, 0),
     ]
     html, markdown = ((folder / "reports" / name).read_text() for name in ("index.html", "index.md"))
-    assert "&#39;hansard&#39; keeps 1 of 40 documents (2.5%)" in html
+    assert "Deduplication keeps 1 of 40 documents (2.5%) of source &#39;hansard&#39;" in html
     assert html.index("hansard") < html.index("What each group loses</h2>")  # among the findings, too
     assert "| hansard | 40 | 0 | 39 | 1 | 2.5% |" in markdown
     assert "keeps 1 of 40 documents" in (folder / "dataset" / "README.md").read_text().replace("\\", "")
@@ -122,7 +122,7 @@ def test_what_ingest_wipes_out_is_not_scored(tmp_path, corpus):
     pq.write_table(pa.concat_tables([long, short]), corpus / "a.parquet")
     run = RunHere(settings)
     with pytest.raises(
-        WipedGroupError, match=r"^source 'posts' keeps 0 of 45 documents \(0.0%\) in ingest: 45 too short; source"
+        WipedGroupError, match=r"^ingest keeps 0 of 45 documents \(0.0%\) of source 'posts': 45 too short; ingest"
     ):
         prepare(run)
     assert run.built == ["ingest a", "ingest b", "losses corpus"]
