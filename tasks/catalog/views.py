@@ -38,7 +38,7 @@ from fineweb_mask.tasks.workspace.stage_parquet import read_footer
 from fineweb_mask.tasks.workspace.workspace import LAST_RUN, Workspace
 
 NAME = "catalog.duckdb"
-VIEWS = tuple("documents scores masks selected embeddings runs drops losses dropped known near_duplicates".split())
+VIEWS = tuple("documents scores masks selected embeddings runs drops dropped known near_duplicates losses".split())
 FILES = pa.schema([(name, pa.string()) for name in ("stage", "shard", "path")])
 DROPS = pa.schema([*((name, pa.string()) for name in ("shard", "stage", "reason")), ("documents", pa.int64())])
 ROOT = r"regexp_extract(current_setting('temp_directory'), '^(.*/|)catalog[.]duckdb[.]tmp$', 1, 's')"
