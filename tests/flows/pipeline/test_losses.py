@@ -218,3 +218,17 @@ def test_a_wrong_column_is_refused_before_any_work(tmp_path, corpus, columns, me
     pq.write_table(table.append_column("weight", pa.array([0.5] * len(table))), corpus / "a.parquet")
     with pytest.raises(SettingsError, match=message):
         check_inputs(settings_of(tmp_path / "w", corpus, near_dedup="off", groups=columns))
+
+
+@pytest.mark.parametrize(
+    ("ingest", "message"),
+    [
+        ({"wiped_share": 0}, "greater than 0"),
+        ({"wiped_share": 1.01}, "less than or equal to 1"),
+        ({"on_wiped_group": "ask"}, "'warn' or 'stop'"),
+        ({"groups": ["text"]}, "ingest.groups.0: received 'text': the text itself cannot be a group"),
+    ],
+)
+def test_wrong_settings_are_refused(tmp_path, corpus, ingest, message):
+    with pytest.raises(ValueError, match=message):
+        settings_of(tmp_path / "w", corpus, **ingest)
