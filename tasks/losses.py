@@ -47,6 +47,7 @@ class LossesJob(ShardJob):
         label="dedup",
         folders=("losses",),
         product=True,
+        interim=True,  # one of each state of the corpus: a new shard makes no file stale
         run_with=("select", "materialize", "export", "report"),
     )
     name: ClassVar[str] = "corpus"

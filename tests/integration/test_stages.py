@@ -118,7 +118,7 @@ def test_status_follows_the_settings_of_the_last_run(workspace):
     found = state(workspace)
     assert found["score"] == found["embed"] == found["select"] == (0, 4, 4)
     assert found["ingest"] == (0, 4, 4 + 4)  # documents, and how many rows of each value were dropped
-    files = [path for folder in ("hashes", "duplicates", "losses") for path in (workspace / folder).iterdir()]
+    files = [path for folder in ("hashes", "duplicates") for path in (workspace / folder).iterdir()]
     assert found["dedup"] == (0, 1, len(files))
 
 
@@ -127,7 +127,7 @@ def test_what_no_recipe_reaches_is_removed_on_request(workspace, run_sample, tmp
     run_sample(workspace, "selection.lamb=0.9", refit=["encoder"])  # of the same sample: the same encoder
     run_sample(workspace, "selection.lamb=0.9", "embedding.prompt='about: '")
     stale = {stage: counts[2] for stage, counts in state(workspace).items() if counts[2]}
-    assert stale == {"dedup": 1, "embed": 4, "select": 8}
+    assert stale == {"embed": 4, "select": 8}
     files = {path: path.read_bytes() for path in workspace.rglob("*") if path.is_file()}
 
     def gc(*arguments):
