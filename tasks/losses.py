@@ -48,7 +48,7 @@ class LossesJob(ShardJob):
         folders=("losses",),
         product=True,
         interim=True,  # one of each state of the corpus: a new shard makes no file stale
-        run_with=("select", "materialize", "export", "report"),
+        run_with=("select",),
     )
     name: ClassVar[str] = "corpus"
     shards: list[ShardFiles]
