@@ -21,6 +21,7 @@ from fineweb_mask.flows.pipeline.fit import (
     fit_quality,
     score_processes,
 )
+from fineweb_mask.flows.pipeline.losses import watch_groups
 from fineweb_mask.flows.pipeline.records import summarize
 from fineweb_mask.flows.pipeline.run import Files, PerShard, Run
 from fineweb_mask.flows.pipeline.selection import Prepared, Selection, check_any_document, prepared, select
@@ -34,6 +35,7 @@ from fineweb_mask.tasks.processes.workers import end_workers
 from fineweb_mask.tasks.registry import Refreshed
 from fineweb_mask.tasks.score import score
 from fineweb_mask.tasks.score_embed import ScoreEmbedJob
+from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 
 if TYPE_CHECKING:
     from prefect import Flow
@@ -58,8 +60,16 @@ def pipeline(run: Run) -> tuple[Selection, dict[str, Path]]:
 
 
 def prepare(run: Run) -> Prepared:
-    """Make all that a selection reads: documents, scores, vectors and the duplicates of every shard."""
+    """Make all that a selection reads: documents, scores, vectors and the duplicates of every shard.
+
+    Raises
+    ------
+    WipedGroupError
+        If a step keeps nearly nothing of a group, and `ingest.on_wiped_group` is `stop`.
+    """
     documents = ingest_shards(run)
+    if run.settings.ingest.on_wiped_group == "stop":  # what ingest wipes out is not scored
+        watch_groups(run, [ShardFiles(documents=file) for file in documents.values()])
     models = Models(fit_quality(run, documents), fit_encoder(run, documents))
     if run.settings.embedding.model == FROM_QUALITY:
         scores, vectors = score_and_embed_shards(run, documents, models.quality)
@@ -67,7 +77,9 @@ def prepare(run: Run) -> Prepared:
         scores = score_shards(run, documents, models.quality)
         vectors = embed_shards(run, documents, models.encoder)
     duplicates = find_duplicates(run, documents, scores, vectors, models)
-    return prepared(run, documents, models, scores, vectors, duplicates)
+    ready = prepared(run, documents, models, scores, vectors, duplicates)
+    watch_groups(run, ready.shards)
+    return ready
 
 
 def ingest_shards(run: Run) -> Files:

@@ -24,6 +24,7 @@ from fineweb_mask.models.columns import (
     to_plain,
     to_text,
 )
+from fineweb_mask.models.losses import OutcomeCounts
 from fineweb_mask.models.schemas import DROPPED, FINEWEB, MEASURED, SOURCE_ROW, documents_schema
 from fineweb_mask.models.settings import IngestSettings
 
@@ -149,6 +150,7 @@ class DocumentFilter:
     copies: Callable[[list[bytes]], list[str | None]] | None = None
     text_filter: TextFilter | None = None
     overlaps: Callable[[list[str]], list[str | None]] | None = None
+    outcomes: OutcomeCounts | None = None  # counts rows by their values
     known: list[tuple[int, str, str]] = field(default_factory=list)  # source row, id, and the id of the copy
     dropped: Counter[str] = field(default_factory=Counter)
     rows_in: int = 0
@@ -212,8 +214,12 @@ class DocumentFilter:
             return batch
         self.dropped.update(why)
         kept = pa.array([reason is None for reason in reasons])
-        if self.settings.keep_dropped:
-            self._gone.append(self._dropped_rows(batch.filter(pc.invert(kept)), why))
+        if self.settings.keep_dropped or self.outcomes is not None:
+            gone = batch.filter(pc.invert(kept))
+            if self.settings.keep_dropped:
+                self._gone.append(self._dropped_rows(gone, why))
+            if self.outcomes is not None:
+                self.outcomes.add(gone, why)
         return batch.filter(kept)
 
     def _dropped_rows(self, batch: pa.RecordBatch, reasons: list[str]) -> pa.RecordBatch:
@@ -277,6 +283,8 @@ class DocumentFilter:
         return len(self._seen) == before
 
     def _finish(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self.outcomes is not None:
+            self.outcomes.add(batch, [None] * batch.num_rows)
         rows = np.arange(self.rows_kept, self.rows_kept + batch.num_rows, dtype=np.uint32)
         self.rows_kept += batch.num_rows
         n_chars = pc.utf8_length(batch["text"]).cast(pa.uint32())

@@ -150,6 +150,27 @@ DROPPED = pa.schema(
 )
 """Rows of a source file that ingest dropped, with `ingest.keep_dropped`."""
 
+OUTCOMES = pa.schema(
+    [
+        pa.field("by_column", pa.string(), nullable=False),
+        pa.field("value", pa.string()),  # null: of the rows without one
+        pa.field("reason", pa.string()),  # for which ingest dropped them; null: it kept them
+        pa.field("documents", pa.int64(), nullable=False),
+    ]
+)
+"""How many rows of a source file have each value of a column, by what became of them."""
+
+LOSSES = pa.schema(
+    [
+        *list(OUTCOMES)[:2],
+        pa.field("stage", pa.string()),
+        pa.field("reason", pa.string()),  # null: no step drops any of the group
+        pa.field("documents", pa.int64(), nullable=False),  # of the group that come to the step
+        pa.field("dropped", pa.int64(), nullable=False),
+    ]
+)
+"""What every step drops of the documents with each value of a column, over all shards."""
+
 CHARGES = pa.schema(
     [
         pa.field("shard", pa.string(), nullable=False),

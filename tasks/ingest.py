@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from fineweb_mask.models.documents import DocumentFilter
+from fineweb_mask.models.losses import OutcomeCounts
 from fineweb_mask.models.pages import version_of_extraction
 from fineweb_mask.models.runtime.progress import track_by_size
-from fineweb_mask.models.schemas import DROPPED, KNOWN, documents_schema, without_text
+from fineweb_mask.models.schemas import DROPPED, KNOWN, OUTCOMES, documents_schema, without_text
 from fineweb_mask.models.settings import IngestSettings, SourceSettings
 from fineweb_mask.tasks.exclusion import FILES, benchmark_items, known_texts
 from fineweb_mask.tasks.processes.texts import text_filter
@@ -22,12 +23,15 @@ from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.references import StageFile, file_digest
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 
-NOT_IN_KEY = {"on_bad_shard", "exact_dedup", "near_dedup", "minhash", "semantic", "against", "copy_text", "filters"} | {
+NOT_IN_KEY = {"on_bad_shard", "exact_dedup", "near_dedup", "near_threshold", "against", "copy_text", "filters"} | {
     "decontaminate",
     "decontaminate_threshold",
     "keep_dropped",
     "url_dedup",
     "copies",
+    "groups",
+    "on_wiped_group",
+    "wiped_share",
 }
 """Settings that the documents of a shard do not depend on, or that are in the key in another form."""
 
@@ -38,7 +42,7 @@ class IngestJob(ShardJob):
     stage: ClassVar[Stage] = Stage(
         "ingest",
         version=2,
-        folders=("documents", "known", "dropped"),
+        folders=("documents", "known", "dropped", "outcomes"),
         run_with=("ingest",),
         per_shard=True,
         documents=lambda file: (int(file.details["rows_in"]), file.rows),
@@ -99,15 +103,21 @@ class IngestJob(ShardJob):
         """The file of the rows that were dropped."""
         return self.workspace.shard_path(self.stage.folders[2], self.name, self.key)
 
+    @property
+    def outcomes_output(self) -> Path:
+        """The file of how many rows with each value of a column were kept and dropped."""
+        return self.workspace.shard_path(self.stage.folders[3], self.name, self.key)
+
     def paths(self) -> list[Path]:
-        """Return the shard's file, the list of its known rows, and the dropped rows."""
-        return [self.output, self.known_output, self.dropped_output]
+        """Return the shard's file, the list of its known rows, the dropped rows, and the numbers of rows by value."""
+        return [self.output, self.known_output, self.dropped_output, self.outcomes_output]
 
     def current(self, listing: Listing | None = None) -> StageFile | None:
         """Return the shard's file if it and what is written beside it are current, else None."""
         file = super().current(listing)
-        _, known, dropped = self.stage.folders
-        beside = [known] if self.known is not None or self.benchmarks is not None else []
+        _, known, dropped, outcomes = self.stage.folders
+        beside = [outcomes]
+        beside += [known] if self.known is not None or self.benchmarks is not None else []
         beside += [dropped] if self.settings.keep_dropped else []
         is_whole = all(find_file(self, folder, self.name, listing) is not None for folder in beside)
         return file if is_whole else None
@@ -129,6 +139,8 @@ def ingest(job: IngestJob) -> None:
     ------
     BadShardError
         If the file is damaged or lacks a column.
+    SettingsError
+        If a column of `ingest.groups` has too many values.
     """
     reader = ShardReader(job.shard, job.source)
     copies = overlaps = None
@@ -139,7 +151,8 @@ def ingest(job: IngestJob) -> None:
         path = job.workspace.resolve(job.benchmarks).parent / FILES["benchmarks"]
         overlaps = benchmark_items(path, job.benchmarks.fingerprint, job.settings.decontaminate_threshold).overlaps
     filters = text_filter(job.settings.filters, reader.rows) if job.settings.filters else None
-    documents = DocumentFilter(job.settings, job.shard.relative, copies, filters, overlaps)
+    outcomes = OutcomeCounts(job.settings.groups or ())
+    documents = DocumentFilter(job.settings, job.shard.relative, copies, filters, overlaps, outcomes)
     schema = documents_schema(reader.extra)
     keeps_dropped = job.settings.keep_dropped
     with (
@@ -167,3 +180,6 @@ def ingest(job: IngestJob) -> None:
             rows = [dict(zip(KNOWN.names, row, strict=True)) for row in documents.known]
             with stage_file_writer(job.known_output, KNOWN, job.key) as known:
                 known.write(pa.RecordBatch.from_pylist(rows, schema=KNOWN))
+        with stage_file_writer(job.outcomes_output, OUTCOMES, job.key) as counted:
+            counted.write(pa.RecordBatch.from_pylist(outcomes.rows(), schema=OUTCOMES))
+            counted.details = {"columns": outcomes.kinds, "too_many_values": sorted(outcomes.many)}

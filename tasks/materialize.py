@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 import yaml
 
 from fineweb_mask.models.errors import WorkspaceError
+from fineweb_mask.models.losses import Wiped
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.models.urls import without_local_folders
 from fineweb_mask.tasks.dataset.output import MATERIALIZE, Output, published, write_record
@@ -38,7 +39,7 @@ from fineweb_mask.tasks.workspace.manifest import (
 from fineweb_mask.tasks.workspace.records.counts import Counts
 from fineweb_mask.tasks.workspace.records.runs import code_and_packages
 from fineweb_mask.tasks.workspace.references import StageFile, digest
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.shard_files import NO_FILE, ShardFiles
 
 NOT_RECORDED: dict[str, Any] = {
     "workspace": True,
@@ -71,6 +72,7 @@ class MaterializeJob(StageJob):
     counts: Counts
     blocks: list[dict[str, Any]]  # what the selection recorded of every block
     recipe: PipelineSettings
+    losses: StageFile = NO_FILE  # what every step drops by group
     shards: list[ShardFiles]  # in the order of their names
     partitions: tuple[StageFile, ...] = ()  # the parts with the dataset's files: needed to build it, not to find it
 
@@ -147,6 +149,7 @@ def _provenance(job: MaterializeJob, parts: list[Manifest]) -> dict[str, Any]:
         "rows": job.counts.selected,
         "tokens": sum(part.details["tokens"] for part in parts),
         "counts": job.counts.model_dump(),
+        "wiped": job.losses.details.get("wiped", []),
         "sources": [source for part in parts for source in part.details["sources"]],
         "recipe": recipe_recorded(job.recipe),
         "blocks": [{name: value for name, value in block.items() if name != "history"} for block in job.blocks],
@@ -204,6 +207,7 @@ def write_card(folder: Path, details: dict[str, Any], kept: Kept, data: str) -> 
         title=settings["title"],
         recipe=yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True),
         details=details,
+        wiped=[str(Wiped(**one)) for one in details["wiped"]],
         figures=kept.figures,
         tables=kept.tables,
         data=data,

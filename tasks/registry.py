@@ -16,6 +16,7 @@ from fineweb_mask.tasks.exclusion import list_excluded
 from fineweb_mask.tasks.export import export
 from fineweb_mask.tasks.fit.models import fit_classifier, fit_encoder, fit_statistics, fit_targets
 from fineweb_mask.tasks.ingest import ingest
+from fineweb_mask.tasks.losses import count_losses
 from fineweb_mask.tasks.materialize import materialize
 from fineweb_mask.tasks.report import report
 from fineweb_mask.tasks.score import score
@@ -45,6 +46,7 @@ PIPELINE: tuple[StageTask, ...] = (
     score,
     embed,
     score_embed,
+    count_losses,
     draw_sample,
     learn_policy,
     measure,

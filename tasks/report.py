@@ -3,7 +3,9 @@
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
+from fineweb_mask.models.losses import by_group
 from fineweb_mask.models.settings import ReportSettings
+from fineweb_mask.tasks.losses import read_losses, wiped_groups
 from fineweb_mask.tasks.reporting.breakdown import as_metrics, break_down
 from fineweb_mask.tasks.reporting.findings import findings
 from fineweb_mask.tasks.reporting.geometry import measure
@@ -14,6 +16,7 @@ from fineweb_mask.tasks.reporting.sections import (
     distributions,
     diversity,
     funnel,
+    group_losses,
     groups,
     retention,
     threshold,
@@ -24,17 +27,18 @@ from fineweb_mask.tasks.witness.section import teaching_findings, teaching_secti
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.records.counts import Counts
 from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.shard_files import NO_FILE, ShardFiles
 
 
 class ReportJob(PageJob):
     """Write the report of a dataset."""
 
-    stage: ClassVar[Stage] = Stage("report", version=7, folders=("reports",), product=True, run_with=("report",))
+    stage: ClassVar[Stage] = Stage("report", version=8, folders=("reports",), product=True, run_with=("report",))
     dataset: StageFile
     shards: list[ShardFiles]
     counts: Counts
     blocks: list[dict[str, Any]]
+    losses: StageFile = NO_FILE  # what every step drops by group
     teaching: StageFile  # what `measure_teaching` found of the selection
     stages: list[StageTime]  # of the run that the report is first written in
     settings: ReportSettings
@@ -46,7 +50,7 @@ class ReportJob(PageJob):
             for shard in self.shards
             for file in (shard.documents, shard.scores, shard.embeddings, shard.masks)
         ]
-        inputs = [self.dataset.fingerprint, self.teaching.fingerprint, files]
+        inputs = [self.dataset.fingerprint, self.teaching.fingerprint, self.losses.fingerprint, files]
         return Dependencies(settings=self.settings.model_dump(), inputs=inputs)
 
 
@@ -85,8 +89,10 @@ def _page(job: ReportJob) -> Page:
     measured = measure(job.workspace, job.shards, job.settings)
     code, recipe = job.dataset.details["code"], job.dataset.details["recipe"]
     selection, has_groups = recipe["selection"], any(block.get("groups") for block in job.blocks)
+    lost, wiped = read_losses(job.workspace, job.losses), wiped_groups(job.losses)
     sections = [
         funnel(job.counts, job.shards),
+        *group_losses(by_group(lost), wiped),
         teaching_section(job.teaching.details),
         distributions(breakdown),
         retention(breakdown),
@@ -102,12 +108,15 @@ def _page(job: ReportJob) -> Page:
         title="Selection report",
         lead="What went in, what was selected and why, and how close the selection is to the best possible.",
         facts=_facts(recipe, code["version"]),
-        findings=findings(recipe, job.counts, job.blocks, breakdown, measured, teaching_findings(job.teaching.details)),
+        findings=findings(
+            recipe, job.counts, job.blocks, breakdown, measured, teaching_findings(job.teaching.details), wiped
+        ),
         tiles=tiles(job.counts, job.blocks),
         sections=sections,
         footer=f"fineweb-mask {code['version']}{commit}{changed}",
         metrics={
             "counts": job.counts.model_dump(),
+            "losses": [loss._asdict() for loss in lost],
             "retention": {
                 **{name: as_metrics(shares) for name, shares in breakdown.groups.items()},
                 **{name: as_metrics(shares) for name, shares in breakdown.deciles.items()},

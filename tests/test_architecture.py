@@ -25,7 +25,7 @@ FLOORS = ["models", "tasks", "flows"]  # from the ground up: a floor imports tho
 LAYERS = {
     "models": [
         {"errors"},
-        {"urls", "schemas", "columns", "runtime", "settings.base", "words"},
+        {"urls", "schemas", "columns", "losses", "runtime", "settings.base", "words"},
         {"settings"},
         {"documents", "forward"},
         {"selection.rows"},
@@ -50,7 +50,7 @@ LAYERS = {
         {"dataset"},
         {"selection", "training_files"},
         {"witness"},
-        {"comparison", "exclusion"},
+        {"comparison", "exclusion", "losses"},
         {"probe"},
         {
             "ingest",

@@ -7,7 +7,7 @@ import base64
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, field
@@ -30,6 +30,7 @@ from prefect.settings import PREFECT_API_URL
 from fineweb_mask.flows.display.listeners import Listener, listener
 from fineweb_mask.flows.processes.environment import server_lost
 from fineweb_mask.flows.summary import RunSummary
+from fineweb_mask.models.losses import Wiped
 from fineweb_mask.models.runtime.progress import Step
 from fineweb_mask.tasks.registry import amounts_through, documents_through
 from fineweb_mask.tasks.reporting.charts import on_any_background
@@ -152,6 +153,21 @@ class UiListener:
         get_run_logger().warning("%s is set aside: %s", shard, reason)
         resource = {"prefect.resource.id": f"fineweb-mask.shard.{shard}", "prefect.resource.name": shard}
         emit_event("fineweb-mask.shard.quarantined", resource, payload={"reason": reason})
+
+    def on_wiped(self, groups: Sequence[Wiped]) -> None:
+        """Publish the groups of which a step keeps nearly nothing; the run may end with them."""
+        rows = [
+            {
+                "group": as_markdown(f"{one.by_column}: {one.value}"),
+                "step": one.step,
+                "documents": one.documents,
+                "kept": one.kept,
+                "dropped": as_markdown(", ".join(f"{number:,} {reason}" for reason, number in one.reasons.items())),
+            }
+            for one in groups
+        ]
+        key = artifact_key("wiped", self._workspace)
+        or_warn(create_table_artifact, rows, key=key, description="Groups of which a step keeps nearly nothing.")
 
     @contextmanager
     def _changing(self, stage: str) -> Iterator[StageProgress]:

@@ -25,6 +25,7 @@ def materialize(run: Run, selection: Selection) -> StageFile:
         counts=selection.counts,
         blocks=selection.blocks,
         recipe=run.settings,
+        losses=run.losses,
     )
     if run.remembers and job.current() is not None:
         partitioning.remove_left()
@@ -63,6 +64,7 @@ def report(run: Run, selection: Selection, dataset: StageFile) -> StageFile:
         counts=selection.counts,
         blocks=selection.blocks,
         stages=run.times,
+        losses=run.losses,
         settings=run.settings.report,
     )
     return run.one(job)

@@ -57,7 +57,7 @@ def sort_shards(run: Run, documents: Files) -> None:
     if ingest.url_dedup:
         run.map(sort_rows, file=documents, by="urls")
     if ingest.near_dedup == "minhash":
-        run.map(sort_rows, file=documents, by="signatures", sketch=Sketch.for_threshold(ingest.minhash.threshold))
+        run.map(sort_rows, file=documents, by="signatures", sketch=Sketch.for_threshold(ingest.least_similarity))
 
 
 def _in_order_of_arrival(run: Run, documents: Files) -> Files:
@@ -73,16 +73,14 @@ def _copies(run: Run, documents: Files, exact: Files, scores: Files, vectors: Fi
     """Return the rows of every shard that are near-duplicates or of a URL that is kept, with the exact duplicates."""
     settings = run.settings.ingest
     documents = PerShard({**_other_corpora(run), **documents})
-    threshold, found = 0.0, {}
-    sketch = Sketch.for_threshold(settings.minhash.threshold)
+    threshold, found = settings.least_similarity, {}
+    sketch = Sketch.for_threshold(threshold)
     if settings.near_dedup == "minhash":
-        threshold = settings.minhash.threshold
         found["pairs"] = run.jobs(sort_rows, file=documents, by="signatures", sketch=sketch)
     elif settings.near_dedup == "semantic":
-        threshold = settings.semantic.threshold
         in_order = PerShard({name: vectors[name] for name in documents if name in vectors})
         centres = _centres(run, in_order, models)
-        found["similar"] = run.jobs(sort_rows, file=in_order, by="cells", semantic=settings.semantic, centres=centres)
+        found["similar"] = run.jobs(sort_rows, file=in_order, by="cells", centres=centres)
     if settings.url_dedup:
         found["urls"] = run.jobs(sort_rows, file=documents, by="urls")
     names = [name for name in documents if all(name in jobs for jobs in found.values())]
@@ -154,6 +152,5 @@ def _centres(run: Run, vectors: Files, models: Models) -> StageFile:
             root=run.root,
             embeddings=[vectors[name] for name in run.sample if name in vectors],
             model=digest([job.key.settings, job.model.fingerprint]),
-            settings=run.settings.ingest.semantic,
         )
     )

@@ -146,6 +146,6 @@ def update_catalog(run: Run, *, keep: bool) -> None:
     workspace = run.workspace
     if keep and run.found[SelectJob.stage.shown_as]:
         with workspace.alone(), disk_errors_explained(workspace.root, "the catalog"):
-            write_catalog(workspace, shard_files(run))
+            write_catalog(workspace, shard_files(run), run.losses)
     elif keep or any(stage.cached < stage.files for stage in run.stages if stage.stage in SELECTION_INPUTS):
         catalog_path(workspace).unlink(missing_ok=True)

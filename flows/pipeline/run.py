@@ -25,6 +25,7 @@ from fineweb_mask.tasks.workspace.job import (
 )
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.references import StageFile
+from fineweb_mask.tasks.workspace.shard_files import NO_FILE
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -134,6 +135,7 @@ class Run:
         # By what stages are shown as: their jobs, and what was made.
         self.found: dict[str, list[tuple[StageJob, StageFile | None]]] = defaultdict(list)
         self.duplicates: Files = PerShard()  # of every shard, when they are known
+        self.losses = NO_FILE  # what every step drops by group, when it is known
         self.ui = ui
         self._refresh = frozenset(refresh)
         self._scope = None if scope is None else frozenset(scope)

@@ -57,7 +57,7 @@ def ensure_catalog(folder: str) -> str:
                 earlier = of_the_dataset(found)
                 found, note = (found, UNKNOWN) if earlier is None else (earlier, note)
         with workspace.in_use(), workspace.alone():
-            path = write_catalog(workspace, shard_files(found))
+            path = write_catalog(workspace, shard_files(found), found.losses)
             if note:
                 changed = record.stat().st_mtime_ns if record.exists() else 0
                 os.utime(path, ns=(changed, changed))  # so the next reader is told, too

@@ -21,6 +21,7 @@ from fineweb_mask.tasks.dataset.parts import FOLDER
 from fineweb_mask.tasks.dedup.buckets import BucketJob
 from fineweb_mask.tasks.dedup.duplicates import DedupJob, NearDedupJob
 from fineweb_mask.tasks.dedup.sort import ShinglesJob
+from fineweb_mask.tasks.losses import LossesJob
 from fineweb_mask.tasks.select import SelectJob
 from fineweb_mask.tasks.selection.budgets import BudgetsJob, PriceJob
 from fineweb_mask.tasks.selection.corpus.learning import LearnJob, SampleJob
@@ -49,7 +50,9 @@ READ_UNTIL = {
 """Folders of files that are read only until those of later folders are there, which are named with each."""
 
 OF_MANY = frozenset(
-    folder for job in (BucketJob, LearnJob, PenaltiesJob, PriceJob, BudgetsJob) for folder in job.stage.folders
+    folder
+    for job in (BucketJob, LossesJob, LearnJob, PenaltiesJob, PriceJob, BudgetsJob)
+    for folder in job.stage.folders
 )
 """Folders of files that are of no single shard."""
 

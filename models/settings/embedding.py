@@ -20,7 +20,9 @@ FROM_QUALITY = "from_quality"
 class EmbeddingSettings(Settings):
     """The encoder that turns documents into vectors."""
 
-    CONSTANTS = constants(compute_precision="auto", on_bad_vector="drop", static_vocabulary=32_000)
+    CONSTANTS = constants(
+        compute_precision="auto", on_bad_vector="drop", static_vocabulary=32_000, static_fit_documents=20_000
+    )
 
     model: str = Field(
         STATIC,
@@ -45,4 +47,3 @@ class EmbeddingSettings(Settings):
         "float16", description="Type of the stored vectors; int8 adds one scale per document."
     )
     static_dimensions: int = Field(768, ge=2, description="Built-in encoder: dimensions of its vectors.")
-    static_fit_documents: int = Field(20_000, ge=1, description="Built-in encoder: number of documents to fit it on.")

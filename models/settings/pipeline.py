@@ -208,6 +208,7 @@ class PipelineSettings(Settings):
             "selection.groups.column": None if groups is None else groups.column,
             "selection.group_column": self.selection.group_column,
             **{f"ingest.copies.{key}": name for key, names in self.ingest.copies.columns.items() for name in names},
+            **{f"ingest.groups.{index}": column for index, column in enumerate(self.ingest.groups or [])},
         }
         for key, column in named.items():
             if column in {"text", self.source.text_column}:

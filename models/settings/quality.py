@@ -285,7 +285,7 @@ OneScorerSettings = Annotated[
 class QualitySettings(Settings):
     """The scorers, and how their scores are combined into one quality."""
 
-    CONSTANTS = constants(by_documents=200)
+    CONSTANTS = constants(by_documents=200, statistics_documents=20_000)
 
     scorers: list[ScorerSettings] = Field(min_length=1, description="The scorers; each writes one column.")
     combine: Combination = Field(
@@ -302,9 +302,6 @@ class QualitySettings(Settings):
         min_length=1,
         description="Column of the documents, such as `language`: scores are standardised with the statistics of its "
         "value instead, where the sample has 200 documents of it. null: those of the corpus.",
-    )
-    statistics_documents: int = Field(
-        20_000, ge=2, description="Documents sampled to compute the mean and deviation of each score."
     )
 
     @model_validator(mode="after")

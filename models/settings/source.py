@@ -5,7 +5,7 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from fineweb_mask.models.settings.base import Settings, constants
+from fineweb_mask.models.settings.base import Settings
 from fineweb_mask.models.urls import reject_credentials
 
 NUMERIC_COLUMNS = frozenset({"language_score", "token_count", "n_chars"})
@@ -13,6 +13,10 @@ NUMERIC_COLUMNS = frozenset({"language_score", "token_count", "n_chars"})
 
 LABEL_COLUMNS = NUMERIC_COLUMNS | {"id", "dump", "url", "date", "file_path", "language"}
 """Columns that every document has and that may name its group: all but the text and its hash."""
+
+
+MINHASH_THRESHOLD = 0.7
+"""Share of their shingles that near-duplicates have in common, unless a recipe has another."""
 
 
 class SourceSettings(Settings):
@@ -52,30 +56,6 @@ class SourceSettings(Settings):
     @classmethod
     def _holds_no_credentials(cls, path: str) -> str:
         return reject_credentials(path)
-
-
-class MinHashSettings(Settings):
-    """How near-duplicates are found by their words."""
-
-    CONSTANTS = constants(seed=1)
-
-    threshold: float = Field(
-        0.7,
-        gt=0,
-        le=1,
-        description="Share of the runs of five words of two texts that both must have (Jaccard similarity) for one to "
-        "be dropped. It is measured exactly, with numbers as they are.",
-    )
-
-
-class SemanticSettings(Settings):
-    """How near-duplicates are found by their vectors."""
-
-    CONSTANTS = constants(seed=0, cells=1_000)
-
-    threshold: float = Field(
-        0.95, gt=0, le=1, description="Cosine from which a document is a near-duplicate of another one."
-    )
 
 
 class CopiesSettings(Settings):
@@ -168,11 +148,13 @@ class IngestSettings(Settings):
         description="Whether to drop near-duplicates in the corpus, before anything is selected: `minhash` takes "
         "documents that share most runs of words, `semantic` those whose vectors are nearly the same.",
     )
-    minhash: MinHashSettings = Field(
-        default_factory=MinHashSettings, description="minhash: how near-duplicates are found."
-    )
-    semantic: SemanticSettings = Field(
-        default_factory=SemanticSettings, description="semantic: how near-duplicates are found."
+    near_threshold: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="Least similarity of near-duplicates: by `minhash` the share of the runs of five words of two texts "
+        "that both have (Jaccard similarity), measured exactly; by `semantic` the cosine of their vectors. null: 0.7 and "
+        "0.95.",
     )
     url_dedup: bool = Field(
         False,
@@ -210,10 +192,31 @@ class IngestSettings(Settings):
         description="Whether the workspace holds the texts. `false` leaves them in the source, which must be Parquet: "
         "the stages read it again, and refuse a file that was changed.",
     )
+    groups: list[str] | None = Field(
+        None,
+        description="Columns by whose values it is counted what every step drops: a source file may have at most 1,000 "
+        "values, the corpus 10,000. null: `dump` and the source's own columns of text with few values.",
+    )
+    on_wiped_group: Literal["warn", "stop"] = Field(
+        "warn",
+        description="When a step keeps nearly nothing of a group: `warn` says so in the log, the report and the card; "
+        "`stop` ends the run.",
+    )
+    wiped_share: float = Field(
+        0.05,
+        gt=0,
+        le=1,
+        description="Share of a group of 20 documents or more that a step keeps at least, else the group is wiped out.",
+    )
     on_bad_shard: Literal["quarantine", "fail"] = Field(
         "quarantine",
         description="On an unreadable source file: `quarantine` skips and reports it; `fail` ends the run.",
     )
+
+    @property
+    def least_similarity(self) -> float:
+        """The similarity from which two documents are near-duplicates."""
+        return self.near_threshold or {"minhash": MINHASH_THRESHOLD, "semantic": 0.95, "off": 0.0}[self.near_dedup]
 
     @property
     def finds_copies(self) -> bool:

@@ -19,6 +19,7 @@ import pyarrow as pa
 from fineweb_mask.models.schemas import (
     DROPPED,
     KNOWN,
+    LOSSES,
     MASKS,
     MEASURED,
     NEAR_DUPLICATES,
@@ -32,12 +33,12 @@ from fineweb_mask.tasks.storage.remote.copies import ensure_local, local_copies
 from fineweb_mask.tasks.workspace.records.runs import FOLDER as RUNS
 from fineweb_mask.tasks.workspace.records.runs import QuarantinedShard, RunRecord
 from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.shard_files import COUNTED, NEAR, SAME_URL, ShardFiles
+from fineweb_mask.tasks.workspace.shard_files import COUNTED, NEAR, NO_FILE, SAME_URL, ShardFiles
 from fineweb_mask.tasks.workspace.stage_parquet import read_footer
 from fineweb_mask.tasks.workspace.workspace import LAST_RUN, Workspace
 
 NAME = "catalog.duckdb"
-VIEWS = tuple("documents scores masks selected embeddings runs drops dropped known near_duplicates".split())
+VIEWS = tuple("documents scores masks selected embeddings runs drops dropped known near_duplicates losses".split())
 FILES = pa.schema([(name, pa.string()) for name in ("stage", "shard", "path")])
 DROPS = pa.schema([*((name, pa.string()) for name in ("shard", "stage", "reason")), ("documents", pa.int64())])
 ROOT = r"regexp_extract(current_setting('temp_directory'), '^(.*/|)catalog[.]duckdb[.]tmp$', 1, 's')"
@@ -140,14 +141,20 @@ def ensure_views_local(workspace: Workspace) -> None:
             ensure_local(workspace.root / name)
 
 
-def write_catalog(workspace: Workspace, shards: Sequence[ShardFiles]) -> Path:
-    """Write the catalog of these files, replacing the existing one, and return its path."""
+def write_catalog(workspace: Workspace, shards: Sequence[ShardFiles], losses: StageFile = NO_FILE) -> Path:
+    """Write the catalog of these files, replacing the existing one, and return its path.
+
+    `losses` is the file of what every step drops by group.
+    """
     path = catalog_path(workspace)
     for leftover in workspace.root.glob(f".{NAME}.*.wal"):  # of a killed process
         leftover.unlink()
     config: dict[str, str | bool | int | float | list[str]] = {"temp_directory": f"{path}.tmp"}
     with atomic_write(path) as partial:
         with duckdb.connect(str(partial), config=config) as connection:
+            table = read_table(workspace.resolve(losses), schema=LOSSES) if losses.path else LOSSES.empty_table()
+            connection.execute("CREATE SCHEMA stored")
+            connection.from_arrow(table).create("stored.losses")
             for view, query in _views(connection, workspace, shards).items():
                 connection.execute(f"CREATE VIEW {view} AS {query}")
         # DuckDB would replay the log of an interrupted session into the new file.
@@ -158,7 +165,6 @@ def write_catalog(workspace: Workspace, shards: Sequence[ShardFiles]) -> Path:
 def _views(connection: duckdb.DuckDBPyConnection, workspace: Workspace, shards: Sequence[ShardFiles]) -> dict[str, str]:
     """Create the tables and macros that the views read, and return the views' queries."""
     connection.execute(f"CREATE MACRO in_workspace(files) AS list_transform(files, lambda file: {ESCAPED} || file)")
-    connection.execute("CREATE SCHEMA stored")
     _write_tables(connection, workspace, shards)
     documents = [shard.documents for shard in shards]
     footers = [read_footer(workspace.root / file.path) for file in documents]
@@ -181,6 +187,7 @@ def _views(connection: duckdb.DuckDBPyConnection, workspace: Workspace, shards: 
             """,  # noqa: S608 - column names of our own schemas only
         "runs": _runs(workspace),
         "drops": "FROM stored.drops",
+        "losses": "FROM stored.losses",
         "near_duplicates": f"FROM ({_rows_of(connection, near, NEAR_DUPLICATES)}) WHERE twin_shard IS NOT NULL",
         "known": _rows_of(connection, _beside(workspace, documents, "known"), KNOWN),
         "dropped": _dropped_rows(connection, workspace, shards, has_texts=all("text" in one.names for one in schemas)),

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from fineweb_mask.models.dedup.minhash import RENSA_ALGORITHM, SEED, Sketch, band_keys, hash_of, mix, shingle_sets
 from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.schemas import CANDIDATES, HASHES, KEYS, SHINGLES, SIGNATURES, clustered_schema
-from fineweb_mask.models.settings.source import SemanticSettings
 from fineweb_mask.tasks.source.texts import with_texts
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
@@ -60,8 +59,7 @@ class SortJob(ShardJob):
     by: Literal["hash", "urls", "signatures", "cells"]
     file: StageFile  # the documents; for clusters, the embeddings
     sketch: Sketch | None = None  # for signatures
-    semantic: SemanticSettings | None = None  # for clusters, with their centres
-    centres: StageFile | None = None
+    centres: StageFile | None = None  # for clusters
 
     @property
     def kind(self) -> str:
@@ -83,8 +81,6 @@ class SortJob(ShardJob):
         settings: Any = None
         if self.sketch is not None:
             settings = [list(self.sketch), SEED, RENSA_ALGORITHM, SIGNATURES.names]
-        elif self.semantic is not None:
-            settings = self.semantic.threshold  # on which what is made of this depends
         centres = [] if self.centres is None else [self.centres.fingerprint]
         return Dependencies(settings=settings, inputs=[self.file.fingerprint, *centres])
 
@@ -270,11 +266,10 @@ class CentresJob(FolderJob):
     name: ClassVar[str] = "centres"
     embeddings: list[StageFile]  # of the shards of the sample
     model: str  # fingerprint of what made the vectors
-    settings: SemanticSettings
 
     def depends_on(self) -> Dependencies:
         """Return how many clusters there are, and the model; not the sample, so that new shards change nothing."""
-        return Dependencies(settings=self.settings.digested(include={"cells", "seed"}), inputs=self.model)
+        return Dependencies(settings={"cells": CLUSTERS, "seed": 0}, inputs=self.model)
 
     @property
     def path(self) -> Path:

@@ -54,7 +54,7 @@ from fineweb_mask.tasks.workspace.stage_parquet import write_arrays
 GROUP_DOCUMENTS = 200
 """Documents of the sample that a group needs for its own statistics: its mean is then known to 0.07 deviations."""
 SAMPLE_DOCUMENTS = 20_000
-"""Documents in which the n-grams of the corpus are counted (`dsir`)."""
+"""Documents of the sample that encoders and statistics are fitted on, and in which n-grams are counted (`dsir`)."""
 AT_ONCE = 512
 """Examples that are embedded together."""
 
@@ -119,7 +119,7 @@ class FitStatisticsJob(FitJob):
         """Return the models, the size of the sample, and by what column of it statistics are fitted."""
         identities = [model.identity for model in self.models]
         by = [] if self.settings.by is None else [self.settings.by, self.group_documents]
-        return Dependencies(settings=[self.settings.statistics_documents, identities, *by], inputs=[])
+        return Dependencies(settings=[SAMPLE_DOCUMENTS, identities, *by], inputs=[])
 
 
 @stage_task
@@ -147,7 +147,7 @@ def fit_statistics(job: FitStatisticsJob) -> None:
         return list(dict.fromkeys([*read, *([SidecarScorer.column] if job.sidecars else [])]))
 
     def batches() -> Iterator[pa.RecordBatch]:
-        found = sampled_documents(job.workspace, documents, job.settings.statistics_documents, columns)
+        found = sampled_documents(job.workspace, documents, SAMPLE_DOCUMENTS, columns)
         for shard, batch in _annotated(job, documents, found, parts):
             places.extend((shard, row) for row in batch["row"].to_pylist())
             yield batch
@@ -210,7 +210,7 @@ def fit_encoder(job: FitEncoderJob) -> None:
 
     documents = job.fitting_documents()
     encoder = fit_static_encoder(
-        sampled_texts(job.workspace, documents, job.settings.static_fit_documents),
+        sampled_texts(job.workspace, documents, SAMPLE_DOCUMENTS),
         dimensions=job.settings.static_dimensions,
     )
     folder = job.model_path(documents)

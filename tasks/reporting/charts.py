@@ -90,12 +90,15 @@ def histogram(
     return _png(figure)
 
 
-def retention(title: str, rows: Sequence[Share]) -> bytes:
-    """Draw the selected share of each group, in the order of `rows`, and the share over all groups as a line."""
+def retention(title: str, rows: Sequence[Share], done: str = "selected") -> bytes:
+    """Draw the share of each group that is selected, in the order of `rows`, and the share over all as a line.
+
+    `done` says what is done with that share.
+    """
     documents, selected = sum(row.documents for row in rows), sum(row.selected for row in rows)
     overall = 100 * selected / max(documents, 1)
     note = f"n = {documents:,} documents"
-    figure, axes = _figure(title, "share of documents selected (%)", "", note, rows=len(rows))
+    figure, axes = _figure(title, f"share of documents {done} (%)", "", note, rows=len(rows))
     shares = [100 * row.selected / max(row.documents, 1) for row in rows]
     bars = axes.barh(range(len(rows)), shares, color=AFTER, height=0.66)
     labels = [f"{row.selected:,} of {row.documents:,}" for row in rows]

@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from fineweb_mask.models.losses import Wiped
 from fineweb_mask.models.settings.quality import SAMPLE_LABELS, scores_by_sample_labels
 from fineweb_mask.tasks.reporting.breakdown import Breakdown
 from fineweb_mask.tasks.reporting.charts import Share
 from fineweb_mask.tasks.reporting.geometry import Diversity
 from fineweb_mask.tasks.reporting.page import Finding
-from fineweb_mask.tasks.reporting.sections import GROUPS, claim
+from fineweb_mask.tasks.reporting.sections import GROUPS, LOSSES, claim
 from fineweb_mask.tasks.workspace.records.counts import Counts
 
 DROPPED = 0.5  # share of the source above which it is said that most of it never came to the selection
@@ -30,6 +31,7 @@ def findings(
     breakdown: Breakdown,
     measured: Diversity | None,
     taught: Sequence[Finding] = (),
+    wiped: Sequence[Wiped] = (),
 ) -> list[Finding]:
     """Return what the selection did and `taught`, then what to worry about, or that nothing stands out."""
     share = counts.selected / max(counts.documents_eligible, 1)
@@ -39,7 +41,7 @@ def findings(
         "Distance from the optimum",
     )
     found = [(SAMPLE_LABELS, "Quality and length")] if scores_by_sample_labels(recipe) else []
-    found += [*_dropped(counts), *_near_duplicates(measured), *_lost_groups(breakdown)]
+    found += [*_dropped(counts), *_wiped_groups(wiped), *_near_duplicates(measured), *_lost_groups(breakdown)]
     worries = [Finding(*one, is_worry=True) for one in (*found, *_one_score(breakdown), *_length(breakdown))]
     nothing = Finding(
         "Nothing stands out: near-duplicates are no more than a random subset's, no large group has vanished, and "
@@ -89,6 +91,14 @@ def _near_duplicates(measured: Diversity | None) -> Iterator[Worry]:
             "selection.near_duplicates.weight, or set selection.near_duplicates.forbid.",
             "Diversity",
         )
+
+
+def _wiped_groups(wiped: Sequence[Wiped]) -> Iterator[Worry]:
+    for one in wiped[:MOST_GROUPS]:
+        said = str(one)
+        yield f"{said[0].upper()}{said[1:]}.", LOSSES
+    if len(wiped) > MOST_GROUPS:
+        yield f"{len(wiped) - MOST_GROUPS:,} more groups are wiped out by one step before the selection.", LOSSES
 
 
 def _lost_groups(breakdown: Breakdown) -> Iterator[Worry]:

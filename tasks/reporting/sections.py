@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from fineweb_mask.models.analysis.vectors import unit_rows
+from fineweb_mask.models.losses import LEAST_DOCUMENTS, OTHER_NAMES, GroupLosses, Wiped, reason_name
 from fineweb_mask.models.selection.problem.measures import NEAR_DUPLICATE
 from fineweb_mask.tasks.reporting import charts
 from fineweb_mask.tasks.reporting.breakdown import Breakdown, Distribution
@@ -29,6 +30,10 @@ EXPLORE = "The same documents to search and to click on: fineweb-mask explore, w
 LONGEST_TEXT = 400  # characters of a document near the threshold
 STAGE_OF = {"duplicate": "dedup", "near_duplicate": "dedup", "same_url": "dedup", "bad_vector": "embed"}
 """The stage that drops documents for a reason, unless it is ingest."""
+STEPS = {"ingest": "dropped by ingest"} | {reason: reason_name(reason) for reason in OTHER_NAMES}
+LOSSES = "What each group loses"
+LISTED_LOSSES = 5  # columns
+DRAWN_GROUPS = 15
 SAMPLES = ("eligible", "random, as many as selected", "selected")
 GEOMETRY = {
     "documents": Column("n", "count"),
@@ -98,6 +103,67 @@ def funnel(counts: Counts, shards: Sequence[ShardFiles]) -> Section:
         [[stage, reason, number, number / max(counts.documents_in, 1)] for stage, reason, number in outcomes],
     )
     return Section("Where documents went", text=_differing(shards), figures=[figure], tables=[table])
+
+
+def group_losses(groups: Sequence[GroupLosses], wiped: Sequence[Wiped]) -> list[Section]:
+    """Show what every step before the selection drops of each group; nothing if none drops any."""
+    figures: list[Figure] = []
+    tables: list[Table] = []
+    hurt = {one.by_column for one in wiped}
+    columns = dict.fromkeys(group.by_column for group in groups if group.dropped)
+    for column in sorted(columns, key=lambda name: name not in hurt)[:LISTED_LOSSES]:
+        of_column = [group for group in groups if group.by_column == column]
+        of_column.sort(key=lambda group: (group.kept / max(group.documents, 1), -group.documents))
+        steps = [step for step in STEPS if any(step in group.dropped for group in of_column)]
+        large = [one for one in of_column if one.documents >= LEAST_DOCUMENTS][:DRAWN_GROUPS]
+        drawn = [Share(_value(one), one.documents, one.kept) for one in large]
+        least = f" Least: {drawn[0].selected / drawn[0].documents:.1%} ({drawn[0].label})." if drawn else ""
+        figures.append(
+            Figure(
+                f"losses-{len(figures)}",
+                charts.retention(f"Share that reaches the selection, by {column}", drawn, "kept"),
+                alt=f"Share of the source's documents that reaches the selection, of each {column}.",
+                caption=f"Of the source's documents. Shown are {len(drawn):,} of {len(of_column):,} groups: those that "
+                f"keep least, of {LEAST_DOCUMENTS} documents or more.{least}",
+            )
+        )
+        tables.append(
+            Table(
+                f"Losses by {column}",
+                [
+                    Column(column),
+                    Column("in the source", "count"),
+                    *(Column(STEPS[step], "count") for step in steps),
+                    Column("eligible", "count"),
+                    Column("share kept", "share"),
+                ],
+                [
+                    [
+                        _value(one),
+                        one.documents,
+                        *(sum(one.dropped.get(step, {}).values()) for step in steps),
+                        one.kept,
+                        one.kept / max(one.documents, 1),
+                    ]
+                    for one in of_column[:LISTED_GROUPS]
+                ],
+                note=_not_listed(of_column),
+                wide=True,
+            )
+        )
+    text = ["What each step before the selection drops of each group, from the source on; those that keep least first."]
+    if len(columns) > LISTED_LOSSES:
+        text.append(f"{len(columns) - LISTED_LOSSES:,} more columns are in the view losses of fineweb-mask sql.")
+    return [Section(LOSSES, text, figures, tables)] if figures else []
+
+
+def _value(group: GroupLosses) -> str:
+    return "unknown" if group.value is None else group.value
+
+
+def _not_listed(groups: Sequence[GroupLosses]) -> str:
+    more = len(groups) - LISTED_GROUPS
+    return f"{more:,} more groups are in the view losses of fineweb-mask sql." if more > 0 else ""
 
 
 def _differing(shards: Sequence[ShardFiles]) -> list[str]:

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from fineweb_mask.models.columns import ColumnTypeError, is_text, must_be_text, plain_type
 from fineweb_mask.models.errors import SettingsError
+from fineweb_mask.models.losses import names_groups
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.schemas import FINEWEB, MEASURED, ROW, SOURCE_ROW, documents_schema
 from fineweb_mask.models.settings import FLAT, PipelineSettings, SourceSettings
@@ -216,6 +217,11 @@ def check_columns(settings: PipelineSettings, shards: Sequence[SourceShard]) -> 
             raise ColumnError(
                 f"{key}: no document will have a column {column!r}, it may be one of {', '.join(others)}{remedy}"
             )
+        if key.startswith("ingest.groups") and not names_groups(columns[column]):
+            raise ColumnError(
+                f"{key}: {column!r} must hold text, whole numbers or booleans, its type is {columns[column]}: name "
+                "another"
+            )
     _check_numbers(settings, shards)
 
 
@@ -227,6 +233,8 @@ def _named(settings: PipelineSettings) -> Iterator[tuple[str, str, list[str]]]:
     for key, columns in settings.ingest.copies.columns.items():
         for column in columns:
             yield f"ingest.copies.{key}", column, []
+    for index, column in enumerate(settings.ingest.groups or []):
+        yield f"ingest.groups.{index}", column, []
     if settings.selection.group_column is not None:
         yield "selection.group_column", settings.selection.group_column, []
     if settings.selection.groups is not None:

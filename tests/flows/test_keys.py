@@ -24,7 +24,7 @@ embedding: {{model: e5-base}}
 """
 WRITE = {"partition", "materialize", "report"}
 SELECT = {"select"} | WRITE | {"witness"}
-EMBED = {"embed"} | SELECT
+EMBED = {"embed", "losses"} | SELECT
 SCORE = {"score"} | SELECT
 DEDUP = {"hash", "repeats", "dedup"}
 NEAR = {"signatures", "pairs", "shingles", "verified", "near_dedup"}
@@ -110,14 +110,16 @@ def changed(before, after):
         ("ingest.min_chars=7", ALL),
         ("ingest.languages=[de]", ALL),
         ("ingest.on_bad_shard=fail", set()),
-        ("ingest.minhash.threshold=0.6", set()),  # of near-duplicates, which are not looked for
+        ("ingest.groups=[dump]", {"losses", "report"}),
+        ("ingest.wiped_share=0.2", {"losses", "report"}),
+        ("ingest.on_wiped_group=stop", set()),
+        ("ingest.near_threshold=0.6", set()),  # of near-duplicates, which are not looked for
         ("quality.combine=minimum", SCORE),
         ("quality.combine=maximum", SCORE),
         ("quality.by=language", {"fit_statistics"} | SCORE),
         ("quality.scorers.0.weight=0.5", SCORE),
         ("quality.raw=[column]", SCORE),
         ("quality.scorers.1.max_tokens=99", {"fit_statistics"} | SCORE),
-        ("quality.statistics_documents=99", {"fit_statistics"} | SCORE),
         ("embedding.prompt=x", EMBED),
         ("embedding.max_tokens=99", EMBED),
         ("embedding.long_documents=mean_chunks", EMBED),
@@ -144,7 +146,7 @@ def test_a_setting_changes_the_stages_that_read_it_and_what_follows(keys, overri
     assert {stage for stage, _ in changed(keys(), keys(override))} == stages
 
 
-@pytest.mark.parametrize(("scope", "stages"), [("shard", SELECT), ("off", ALL - DEDUP)])
+@pytest.mark.parametrize(("scope", "stages"), [("shard", SELECT | {"losses"}), ("off", ALL - DEDUP)])
 def test_without_a_comparison_of_shards_none_is_planned(keys, scope, stages):
     before, after = keys(), keys(f"ingest.exact_dedup={scope}")
     assert before.keys() - after.keys() == {name for name in before if name[0] in DEDUP}
@@ -155,10 +157,9 @@ def test_near_duplicates_are_looked_for_by_jobs_of_their_own_and_change_what_is_
     before, after = keys(), keys("ingest.near_dedup=minhash")
     assert {stage for stage, _ in after.keys() - before.keys()} == NEAR
     assert before.keys() <= after.keys()
-    assert {stage for stage, name in before if before[stage, name] != after[stage, name]} == SELECT
-    assert {
-        stage for stage, _ in changed(after, keys("ingest.near_dedup=minhash", "ingest.minhash.threshold=0.6"))
-    } == (NEAR | SELECT)
+    assert {stage for stage, name in before if before[stage, name] != after[stage, name]} == SELECT | {"losses"}
+    other = keys("ingest.near_dedup=minhash", "ingest.near_threshold=0.6")
+    assert {stage for stage, _ in changed(after, other)} == NEAR | SELECT | {"losses"}
     alone = keys("ingest.near_dedup=minhash", "ingest.exact_dedup=shard")
     assert {stage for stage, _ in alone} == {stage for stage, _ in after} - DEDUP
 
@@ -171,6 +172,7 @@ def test_a_changed_source_file_changes_its_own_shard_and_what_is_made_of_all(key
     group = {
         ("repeats", "0-of-1"),
         ("dedup", "corpus"),
+        ("losses", "corpus"),
         ("partition", "00000"),
         ("select", "a..b"),
         ("materialize", "dataset"),

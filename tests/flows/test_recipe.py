@@ -132,7 +132,7 @@ def test_an_error_does_not_repeat_a_credential(path, override):
         ("sorce.path=x", ["sorce: unknown setting", "did you mean 'source'?", "workspace, source, ingest"]),
         ("quality.scorers.1.wait=1", ["quality.scorers.1.wait: unknown setting", "positive_label", "weight"]),
         ("quality.scorers.0.labels={path: l, treshold: 4}", ["scorers.0.labels.treshold", "did you mean 'threshold'?"]),
-        ("selection.semdedup.keeps=hard", ["selection.semdedup.keeps", "did you mean 'keep'?", "eps"]),
+        ("selection.semdedup.epss=0.1", ["selection.semdedup.epss", "did you mean 'eps'?"]),
         ("ingest.zzz=1", ["ingest.zzz: unknown setting; allowed: min_chars, languages"]),
         ("selection.lamb=2", ["selection.lamb: input should be less than or equal to 1, received 2"]),
         ("selection.solver=magic", ["selection.solver", "'mean_field'", "'greedy'", "received 'magic'"]),

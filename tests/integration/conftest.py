@@ -41,7 +41,6 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 ROOT = Path(__file__).resolve().parents[2]
 SMALL_ENCODER = (  # enough to tell topics apart, and fitted in a second; what is looked at is less, too
     "embedding.static_dimensions=256",
-    "embedding.static_fit_documents=500",
     "report.sample=500",
 )
 

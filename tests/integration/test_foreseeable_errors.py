@@ -35,7 +35,7 @@ workspace: not used
 source: {path: @corpus}
 ingest: {min_chars: 20}
 quality: {scorers: [{kind: column, column: grade}]}
-embedding: {static_dimensions: 16, static_fit_documents: 100}
+embedding: {static_dimensions: 16}
 selection: {select_ratio: 0.25}
 report: {sample: 50}
 """

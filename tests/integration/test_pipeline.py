@@ -106,10 +106,10 @@ def test_a_new_shard_leaves_the_others_alone(workspace, run_sample, sample_corpu
     grown = run_sample(workspace, f"source.path={corpus}")
     one_each = dict.fromkeys(["ingest", "score", "embed", "select", "materialize"], 1)
     assert built(grown) == one_each | {
-        "dedup": 3,
+        "dedup": 4,
         "materialize": 2,
         "report": 2,
-    }  # the new shard's hashes, the bucket, and the list
+    }  # the new shard's hashes, the bucket, the list, and the losses by group
     assert manifest.read_bytes() == encoder
 
     refitted = run_sample(workspace, f"source.path={corpus}", refit=["encoder"])
@@ -142,7 +142,9 @@ def add_shard(path: Path) -> None:
 
 LOST = {
     "documents/CC-MAIN-2024-10_00000.*.parquet": {"ingest": 1},
+    "outcomes/CC-MAIN-2024-10_00000.*.parquet": {"ingest": 1},
     "duplicates/CC-MAIN-2024-10_00000.*.parquet": {"dedup": 1},
+    "losses/corpus.*.parquet": {"dedup": 1},
     "scores/CC-MAIN-2024-10_00000.*.parquet": {"score": 1},
     "embeddings/CC-MAIN-2024-10_00000.*.parquet": {"embed": 1},
     "masks/CC-MAIN-2024-10_00000.*.parquet": {"select": 1},
@@ -175,7 +177,8 @@ def test_deleted_files_are_all_that_is_rebuilt(workspace, run_sample, sample_cor
     for index, target in enumerate(LOST):
         [path] = workspace.glob(target.replace("CC-MAIN-2024-10_00000", shards[index % SHARDS]))
         path.unlink()
-    stages = dict.fromkeys(["ingest", "dedup", "score", "embed", "select"], 1) | {"materialize": 2, "report": 2}
+    stages = dict.fromkeys(["ingest", "dedup", "materialize", "report"], 2)
+    stages |= dict.fromkeys(["score", "embed", "select"], 1)
     assert built(run_sample(workspace)) == stages | {"fit": 3}  # the encoder's two files are made by one fit
     assert rows(workspace).equals(before_rows)
     assert masks(workspace) == before_masks

@@ -90,7 +90,7 @@ def test_a_stage_is_run_again_on_request(workspace, run_sample):
     assert (again.stage, again.files, again.cached) == ("embed", 4, 0)
     summary = run_sample(workspace, refresh=["dedup"])
     assert {stage.stage: stage.files - stage.cached for stage in summary.stages if stage.files > stage.cached} == {
-        "dedup": 4 + 1 + 1  # hashes, the bucket, the list
+        "dedup": 4 + 1 + 1 + 1  # hashes, the bucket, the list, the losses by group
     }
 
 
@@ -116,7 +116,8 @@ def test_status_follows_the_settings_of_the_last_run(workspace):
     changed = last.settings.model_copy(update={"ingest": last.settings.ingest.model_copy(update={"min_chars": 3})})
     LastRun(settings=changed, folder=last.folder).save(opened)
     found = state(workspace)
-    assert found["ingest"] == found["score"] == found["embed"] == found["select"] == (0, 4, 4)
+    assert found["score"] == found["embed"] == found["select"] == (0, 4, 4)
+    assert found["ingest"] == (0, 4, 4 + 4)  # documents, and how many rows of each value were dropped
     files = [path for folder in ("hashes", "duplicates") for path in (workspace / folder).iterdir()]
     assert found["dedup"] == (0, 1, len(files))
 
@@ -138,14 +139,15 @@ def test_what_no_recipe_reaches_is_removed_on_request(workspace, run_sample, tmp
 
     recipe = tmp_path / "first.yaml"
     recipe.write_text(yaml.safe_dump(settings_of(workspace).model_dump(mode="json", exclude_unset=True)))
-    assert gc("--dry-run") == {"embeddings": 4, "masks": 8, "repeats": 1, "fitted": 2}
-    assert gc("--dry-run", "--recipe", str(recipe)) == {"embeddings": 4, "masks": 8, "repeats": 1, "fitted": 2}
+    stale = {"embeddings": 4, "losses": 1, "masks": 8, "repeats": 1, "fitted": 2}
+    assert gc("--dry-run") == stale
+    assert gc("--dry-run", "--recipe", str(recipe)) == stale
     assert {path: path.read_bytes() for path in workspace.rglob("*") if path.is_file()} == files
     with Workspace(workspace).in_use():
         result = CliRunner().invoke(app, ["gc", str(workspace)])
     assert result.exit_code == 2
     assert "a run is using the workspace" in result.output
-    assert gc() == {"embeddings": 4, "masks": 8, "repeats": 1, "fitted": 2}
+    assert gc() == stale
     assert gc() == {}
     assert {stage: counts[2] for stage, counts in state(workspace).items() if counts[2]} == {}
     assert {
@@ -182,7 +184,7 @@ def test_without_a_comparison_no_shard_waits_and_nothing_is_left_out(workspace, 
     compared = run_sample(workspace)
     summary = run_sample(workspace, "ingest.exact_dedup=shard")
     built = {stage.stage for stage in summary.stages if stage.files > stage.cached}
-    assert built == {"select", "materialize", "report"}
+    assert built == {"dedup", "select", "materialize", "report"}  # the losses by group are counted again
     assert summary.counts.documents_eligible > compared.counts.documents_eligible
     found = state(workspace)
     assert found["dedup"][:2] == (0, 0)

@@ -45,7 +45,7 @@ workspace: {folder}/workspace
 source: {{path: {folder}/source, max_document_bytes: {most}}}
 ingest: {{min_chars: 20}}
 quality: {{scorers: [{{kind: fasttext, labels: {{path: {labels}, threshold: 3}}}}]}}
-embedding: {{static_dimensions: 16, static_fit_documents: 200}}
+embedding: {{static_dimensions: 16}}
 selection: {{select_ratio: 0.25}}
 report: {{sample: 50}}
 """

@@ -49,7 +49,6 @@ LOCAL = re.compile(r"runs/|cache/|\.|catalog\.duckdb\.wal")
 """Files of which some runs have more: records of runs, times, locks."""
 SETTINGS = (
     "embedding.static_dimensions=64",
-    "embedding.static_fit_documents=300",
     "report.sample=200",
     "selection.policy_gradient.n_epochs=20",
 )

@@ -53,8 +53,8 @@ VARIATIONS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "global": ("sample", ("selection.scope=global", "selection.metrics={pairwise: 1, disf: 1}")),
     "groups": ("sample", ("selection.groups={column: dump}", "selection.metrics=disf")),
     "price": ("sample", ("selection.block_budget=price",)),
-    "semantic": ("sample", ("ingest.near_dedup=semantic", "ingest.semantic={threshold: 0.9}")),
-    "minhash": ("sample", ("ingest.near_dedup=minhash", "ingest.minhash.threshold=0.6")),
+    "semantic": ("sample", ("ingest.near_dedup=semantic", "ingest.near_threshold=0.9")),
+    "minhash": ("sample", ("ingest.near_dedup=minhash", "ingest.near_threshold=0.6")),
     "threshold": ("sample", ("ingest.decontaminate_threshold=0.7",)),
     "export": ("sample", ("materialize.export=[{format: parquet, seed: 3}]", "materialize.format=jsonl.zst")),
     "by language": ("sample", ("quality.by=language", "quality.combine=minimum")),
@@ -96,7 +96,7 @@ def tags(settings: PipelineSettings) -> dict[str, str]:
     common: dict[str, Any] = {"root": root, "settings": selection}
     models = [QualityModel(settings=one, path=one.name, fingerprint=one.name) for one in quality.scorers]
     counts = Counts(**(dict.fromkeys(Counts.model_fields, 0) | {"dropped": {}}))
-    sketch = Sketch.for_threshold(settings.ingest.minhash.threshold)
+    sketch = Sketch.for_threshold(settings.ingest.near_threshold or 0.7)
     jobs: list[Any] = [
         IngestJob(root=root, shard=source, source=settings.source, settings=settings.ingest),
         SortJob(root=root, by="signatures", file=shard.documents, sketch=sketch),
@@ -109,7 +109,7 @@ def tags(settings: PipelineSettings) -> dict[str, str]:
             settings=settings.ingest,
             benchmarks=file("exclusion"),
         ),
-        CentresJob(root=root, embeddings=[shard.embeddings], model="e", settings=settings.ingest.semantic),
+        CentresJob(root=root, embeddings=[shard.embeddings], model="e"),
         BucketJob(
             root=root,
             comparison="similar",
@@ -117,7 +117,7 @@ def tags(settings: PipelineSettings) -> dict[str, str]:
             bucket=0,
             buckets=1,
             memory_limit="1GB",
-            threshold=settings.ingest.semantic.threshold,
+            threshold=settings.ingest.near_threshold or 0.95,
         ),
         *(
             FitClassifierJob(root=root, documents=[], scorer=scorer, labels=scorer.labels, labels_digest="l")

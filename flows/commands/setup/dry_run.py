@@ -25,6 +25,7 @@ from fineweb_mask.models.filters import load_filters
 from fineweb_mask.models.quality.registry import load_scorer
 from fineweb_mask.models.settings import FROM_QUALITY, STATIC, PipelineSettings
 from fineweb_mask.tasks.fit.job import fitted_on_other_files
+from fineweb_mask.tasks.fit.models import SAMPLE_DOCUMENTS
 from fineweb_mask.tasks.processes.workers import cores
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.first_rows import number_of_rows
@@ -181,7 +182,7 @@ def _seconds(stage: str, kept: float, settings: PipelineSettings, measured: _Mea
         return documents / MILLION * (for_each + for_characters * measured.characters)
 
     ingest, scorers = settings.ingest, settings.quality.scorers
-    fitted = min(kept, settings.embedding.static_fit_documents)
+    fitted = min(kept, SAMPLE_DOCUMENTS)
     scored = sum(
         kept * measured.score[scorer.name]
         if scorer.name in measured.score

@@ -14,7 +14,6 @@ from fineweb_mask.models.selection.rows import Rows
 from fineweb_mask.models.selection.selectors.sampling import deviations
 from fineweb_mask.models.selection.solvers.policy_gradient import gumbel_keys
 from fineweb_mask.models.selection.solvers.problem import Problem, Solution, finished
-from fineweb_mask.models.settings.selectors.options import Keep
 
 ITERATIONS = 10
 """Of k-means: the clusters only divide documents, so that they need not be exact."""
@@ -33,12 +32,12 @@ BATCH = 32
 def solve_semdedup(problem: Problem, *, n_clusters: int | None = None) -> Solution:
     """Keep the least redundant documents of every k-means cluster.
 
-    Within a cluster, documents are sorted by `keep`. The redundancy of a document is its largest cosine with a
+    Within a cluster, documents are sorted by quality. The redundancy of a document is its largest cosine with a
     document before it. SemDeDup (arXiv 2303.09540) drops documents of a redundancy above 1 - eps: so does this with
     `eps`; otherwise eps is where the budget is full. The inclusion is one minus the redundancy.
     """
     settings = problem.settings.semdedup
-    redundancy = redundancies(problem, cluster(problem.rows, problem.generator, n_clusters), settings.keep)
+    redundancy = redundancies(problem, cluster(problem.rows, problem.generator, n_clusters), problem.objective.quality)
     inclusion = 1 - redundancy
     if settings.eps is None:
         return finished(problem, inclusion)
@@ -56,7 +55,8 @@ def solve_d4(problem: Problem, *, dedup_ratio: float = DEDUP_RATIO, n_clusters: 
     2206.14486). The inclusion is one minus the cosine; that of a dropped document is below 0.
     """
     rows = problem.rows
-    redundancy = redundancies(problem, cluster(rows, problem.generator, n_clusters), "hard")
+    found = cluster(rows, problem.generator, n_clusters)
+    redundancy = redundancies(problem, found, -found.closeness)
     order = redundancy.sort(stable=True).indices
     kept = order[: max(1, round(dedup_ratio * rows.n))].sort().values
     inclusion = -1 - redundancy
@@ -84,10 +84,9 @@ def cluster(rows: Rows, generator: torch.Generator, n_clusters: int | None = Non
     return k_means(rows, min(rows.n, n_clusters or max(1, round(rows.n**0.5))), ITERATIONS, generator)
 
 
-def redundancies(problem: Problem, found: Clusters, keep: Keep) -> Tensor:
-    """Return each document's largest cosine with one before it in its cluster, (n,) float32; 0 for the first one."""
+def redundancies(problem: Problem, found: Clusters, rank: Tensor) -> Tensor:
+    """Return each document's largest cosine with one of a higher rank in its cluster, (n,) float32; 0 for the first."""
     rows = problem.rows
-    rank = {"quality": problem.objective.quality, "hard": -found.closeness, "easy": found.closeness}[keep]
     redundancy = torch.zeros(rows.n, device=rows.device)
     order = rank.sort(descending=True, stable=True).indices
     order = order[found.labels[order].sort(stable=True).indices]  # by cluster, in each the documents to keep first

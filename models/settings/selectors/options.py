@@ -1,13 +1,10 @@
 """Define the options of the selectors that do not maximise the objective; those of its solvers are beside theirs."""
 
-from typing import Literal
-
 from pydantic import Field
 
 from fineweb_mask.models.settings.base import Settings, constants
 from fineweb_mask.models.settings.quality import OneScorerSettings
 
-Keep = Literal["quality", "hard", "easy"]
 CLUSTERS = {"n_clusters": None, "n_iterations": 10}
 """Constants of all selectors by clusters."""
 
@@ -15,13 +12,8 @@ CLUSTERS = {"n_clusters": None, "n_iterations": 10}
 class SemDedupSettings(Settings):
     """Options of semantic deduplication: k-means, then the least redundant documents of every cluster."""
 
-    CONSTANTS = CLUSTERS
+    CONSTANTS = constants(keep="quality", **CLUSTERS)
 
-    keep: Keep = Field(
-        "quality",
-        description="Which of two near-duplicates stays: the one of higher quality, "
-        "or the one farther from (hard, the paper's) or nearer to (easy) its cluster's centre.",
-    )
     eps: float | None = Field(
         None,
         ge=0,

@@ -44,14 +44,14 @@ def read_columns(workspace: Workspace, shard: ShardFiles) -> ShardColumns:
 
     candidate = np.ones(shard.rows, dtype=bool)
     candidate[duplicate_rows(workspace, shard.duplicates)] = False
-    has_vector = _has_vector(workspace, shard)
+    with_vector = has_vector(workspace, shard)
     near = {reason: count for reason in COUNTED if (count := shard.duplicates.details.get(reason, 0))}
     exact = int((~candidate).sum()) - sum(near.values())
-    excluded = {"duplicate": exact, "bad_vector": int((candidate & ~has_vector).sum()), **near}
+    excluded = {"duplicate": exact, "bad_vector": int((candidate & ~with_vector).sum()), **near}
     counts = read_table(workspace.resolve(shard.documents), columns=["token_count", "n_chars"])
     quality = read_table(workspace.resolve(shard.scores), columns=["quality"])["quality"].to_numpy()
     tokens = token_counts(counts["token_count"], counts["n_chars"])
-    return ShardColumns(quality, candidate & has_vector, tokens, excluded)
+    return ShardColumns(quality, candidate & with_vector, tokens, excluded)
 
 
 def read_groups(workspace: Workspace, shard: ShardFiles, column: str) -> NDArray[np.object_]:
@@ -74,7 +74,8 @@ def read_groups(workspace: Workspace, shard: ShardFiles, column: str) -> NDArray
     return groups
 
 
-def _has_vector(workspace: Workspace, shard: ShardFiles) -> NDArray[np.bool_]:
+def has_vector(workspace: Workspace, shard: ShardFiles) -> NDArray[np.bool_]:
+    """Return which documents of a shard have a vector, (rows,)."""
     if shard.worth.path:
         return ~np.isnan(read_gains(workspace, shard))
     if shard.embeddings.details.get("bad_vectors") == 0:

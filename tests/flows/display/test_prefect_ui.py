@@ -12,6 +12,7 @@ from prefect.logging import disable_run_logger
 from fineweb_mask.flows.display import prefect_ui
 from fineweb_mask.flows.display.listeners import LogLines
 from fineweb_mask.flows.display.prefect_ui import LISTED_JOBS, StageProgress, UiListener, _duration, page_markdown
+from fineweb_mask.models.losses import Wiped
 from fineweb_mask.models.runtime.progress import Step
 from fineweb_mask.tasks.reporting.page import Figure, Page, Section, write_page
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey
@@ -72,6 +73,17 @@ def test_no_name_of_a_shard_is_a_link_or_a_picture_in_the_table():
     assert not re.search(r"<(?!/?p>)", found)
     assert "tracks.example" in found
     assert "www." not in "".join(listed)  # which is a link without any markup
+
+
+def test_groups_that_are_wiped_out_are_a_table(monkeypatch):
+    published = {}
+    monkeypatch.setattr(prefect_ui, "create_table_artifact", lambda rows, key, **_: published.update({key: rows}))
+    wiped = Wiped("source", "<img src=x>", "ingest", 100, 1, {"regex: a": 90, "too_short": 9})
+    UiListener(LogLines(), "workspaces/mine").on_wiped([wiped])
+    [row] = published["wiped-workspaces-mine"]
+    assert (row["step"], row["documents"], row["kept"]) == ("ingest", 100, 1)
+    found = MarkdownIt().render(f"{row['group']}\n\n{row['dropped']}")
+    assert found == "<p>source: &lt;img src=x&gt;</p>\n<p>90 regex: a, 9 too_short</p>\n"
 
 
 def test_of_many_running_jobs_some_are_listed():

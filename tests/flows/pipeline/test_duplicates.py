@@ -185,7 +185,7 @@ def test_near_duplicates_by_vectors_wait_for_all_of_them_and_a_new_shard_compare
         table.column_names.index("text"), "text", [edited([texts[row] for row in long], 2)]
     )
     pq.write_table(copies, corpus / "c.parquet")
-    semantic = {"near_dedup": "semantic", "semantic": {"threshold": 0.97}}
+    semantic = {"near_dedup": "semantic", "near_threshold": 0.97}
     run, selection = near_deduplicated(folder, corpus, seed=seed, **semantic)
     counts = selection.counts
     assert counts.documents_in == counts.selected + counts.not_selected + sum(counts.dropped.values())
@@ -198,7 +198,7 @@ def test_near_duplicates_by_vectors_wait_for_all_of_them_and_a_new_shard_compare
     assert {name: again.duplicates[name].fingerprint for name in "bc"} == {
         name: run.duplicates[name].fingerprint for name in "bc"
     }
-    wider = {"near_dedup": "semantic", "semantic": {"threshold": 0.8}}
+    wider = {"near_dedup": "semantic", "near_threshold": 0.8}
     _, less = near_deduplicated(folder, corpus, seed=seed, **wider)
     assert less.counts.dropped["near_duplicate"] > grown.counts.dropped["near_duplicate"]
 

@@ -75,7 +75,6 @@ def test_scorer_names_must_differ():
         (FastTextTrainingSettings, {"buckets": 0}),
         (FastTextTrainingSettings, {"seed": -1}),
         (QualitySettings, {"scorers": [{"model": "m.bin"}], "combine": "mean"}),
-        (QualitySettings, {"scorers": [{"model": "m.bin"}], "statistics_documents": 1}),
     ],
 )
 def test_an_impossible_value_is_refused(model, values):

@@ -13,7 +13,7 @@ import pytest
 from fineweb_mask.models.dedup.minhash import Sketch, band_keys
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.schemas import documents_schema
-from fineweb_mask.models.settings.source import CopiesSettings, MinHashSettings
+from fineweb_mask.models.settings.source import MINHASH_THRESHOLD, CopiesSettings
 from fineweb_mask.tasks.dedup.buckets import BEST, NEIGHBOURS, find_in_bucket
 from fineweb_mask.tasks.dedup.copies import Shard
 from fineweb_mask.tasks.dedup.duplicates import NearDedupJob, duplicates_of, near_dedup, no_duplicates
@@ -27,7 +27,6 @@ from tests.tasks.jobs import bucket_jobs
 pytest.importorskip("rensa")
 
 SKETCH, THRESHOLD = Sketch(bands=6, rows=4), 0.6
-DEFAULT = MinHashSettings().threshold
 WORDS = [f"{one}{other}" for one in "abcdefghij" for other in "klmnopqrst"]
 
 Place = tuple[str, int]
@@ -237,7 +236,7 @@ def test_keys_are_sorted_and_read_by_range_above_half_of_all_numbers(tmp_path: P
     assert sketched.rows < file.rows * SKETCH.bands  # some texts are too short
 
 
-def kept_of(tmp_path: Path, corpus: Corpus, threshold: float = DEFAULT) -> list[int]:
+def kept_of(tmp_path: Path, corpus: Corpus, threshold: float = MINHASH_THRESHOLD) -> list[int]:
     """Return the places of the texts of a corpus that are kept with the default settings."""
     job = job_of(Workspace(tmp_path), {"a": corpus.texts}, sketch=Sketch(), threshold=threshold)
     near_dedup(job)
@@ -256,7 +255,7 @@ def test_pages_of_one_template_stay_and_one_of_each_two_copies_goes(tmp_path: Pa
 def test_copies_of_a_template_s_pages_are_found_among_many_that_share_a_band(tmp_path: Path) -> None:
     pages = templates(2_000)
     texts = [*pages.texts, *(f"{text} and one more word" for text in pages.texts[:100])]
-    job = job_of(Workspace(tmp_path), {"a": texts}, sketch=Sketch(), threshold=DEFAULT)
+    job = job_of(Workspace(tmp_path), {"a": texts}, sketch=Sketch(), threshold=MINHASH_THRESHOLD)
     near_dedup(job)
     found = listed(job)
     assert sum(found.get(("a", 2_000 + place)) == ("a", place) for place in range(100)) >= 98

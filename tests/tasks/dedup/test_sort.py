@@ -9,7 +9,6 @@ import pytest
 
 from fineweb_mask.models.dedup.semantic import cluster_centres, clusters_of, first_similar
 from fineweb_mask.models.schemas import HASHES, REPEATS, embeddings_schema
-from fineweb_mask.models.settings.source import SemanticSettings
 from fineweb_mask.tasks.dedup import sort
 from fineweb_mask.tasks.dedup.buckets import BucketJob, bucket_jobs, find_in_bucket
 from fineweb_mask.tasks.dedup.copies import Shard
@@ -137,7 +136,7 @@ def test_a_file_that_is_gone_is_named(tmp_path: Path) -> None:
         read_range(Workspace(tmp_path / "elsewhere"), file, 0, 9)
 
 
-SETTINGS = SemanticSettings(threshold=0.95)
+THRESHOLD = 0.95
 ROWS, DIMENSIONS = 500, 16
 
 
@@ -173,13 +172,13 @@ def embeddings(workspace: Workspace, vectors: np.ndarray) -> list[StageFile]:
 
 def ordered(workspace: Workspace, vectors: np.ndarray) -> tuple[np.ndarray, list[StageFile]]:
     root, files = str(workspace.root), embeddings(workspace, vectors)
-    fitting = CentresJob(root=root, embeddings=files[:1], model="m", settings=SETTINGS)
+    fitting = CentresJob(root=root, embeddings=files[:1], model="m")
     centres = fit_cluster_centres(fitting)
     return np.load(fitting.path), [sort_rows(sort_job(root, file, centres)) for file in files]
 
 
 def sort_job(root: str, file: StageFile, centres: StageFile) -> SortJob:
-    return SortJob(root=root, by="cells", file=file, semantic=SETTINGS, centres=centres)
+    return SortJob(root=root, by="cells", file=file, centres=centres)
 
 
 def test_clusters_hold_every_vector_once_in_their_order(workspace, vectors):
@@ -199,7 +198,7 @@ def similar_jobs(workspace: Workspace, rows: list[StageFile], dimensions: int) -
     shards = tuple(
         Shard(documents=file.model_copy(update={"rows": ROWS}), exact=no_duplicates(file.name)) for file in rows
     )
-    options = {"threshold": SETTINGS.threshold, "dimensions": dimensions, "shards": shards}
+    options = {"threshold": THRESHOLD, "dimensions": dimensions, "shards": shards}
     return bucket_jobs(str(workspace.root), "similar", rows, "1GB", **options)
 
 
@@ -211,7 +210,7 @@ def test_near_duplicates_of_all_shards_are_found_in_any_number_of_buckets(worksp
     assert len(jobs) == buckets
     found = pa.concat_tables(pq.read_table(workspace.resolve(find_in_bucket(job))) for job in jobs).to_pydict()
     pairs = dict(zip(found["document"], found["better"], strict=True))
-    assert min(found["similarity"]) >= SETTINGS.threshold
+    assert min(found["similarity"]) >= THRESHOLD
     places = [(shard, row) for shard in range(3) for row in range(ROWS) if row != 3]
     units = np.stack([vectors[shard, row].astype(np.float32) for shard, row in places])
     units /= np.linalg.norm(units, axis=1, keepdims=True)
@@ -225,16 +224,6 @@ def test_near_duplicates_of_all_shards_are_found_in_any_number_of_buckets(worksp
     assert pairs == expected
     assert len(pairs) >= 55
     assert pairs[2 * 2**32 + 27] == 2 * 2**32 + 7
-
-
-def test_the_threshold_is_in_the_keys_of_what_depends_on_it(workspace, vectors):
-    root, [file, *_] = str(workspace.root), embeddings(workspace, vectors)
-    centres = fit_cluster_centres(CentresJob(root=root, embeddings=[file], model="m", settings=SETTINGS))
-    job = sort_job(root, file, centres)
-    other = SETTINGS.model_copy(update={"threshold": 0.9})
-    assert job.model_copy(update={"semantic": other}).key != job.key
-    fitting = CentresJob(root=root, embeddings=[file], model="m", settings=other)
-    assert fitting.key == CentresJob(root=root, embeddings=[file], model="m", settings=SETTINGS).key
 
 
 def test_no_documents_are_no_near_duplicates(workspace, vectors):

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fineweb_mask.models.losses import Wiped
 from fineweb_mask.tasks.reporting.breakdown import Breakdown, Distribution
 from fineweb_mask.tasks.reporting.charts import Share
 from fineweb_mask.tasks.reporting.findings import findings
@@ -80,6 +81,10 @@ def test_a_selection_without_trouble_says_so() -> None:
             {"breakdown": broken_down([*NEUTRAL[:9], Share("9", 100, 300)])},
             "77% of the selection is of the best tenth by quality",
         ),
+        (
+            {"wiped": [Wiped("source", "hansard", "near_duplicate", 100, 2, {"near_duplicate": 98})]},
+            "Deduplication keeps 2 of 100 documents (2.0%) of source 'hansard': 98 near-duplicates.",
+        ),
         ({"breakdown": broken_down(place=0)}, "The selected texts are shorter: half of them have more than"),
         (
             {"counts": counted(documents_in=3000, dropped={"too_short": 500, "wrong_language": 1500})},
@@ -115,3 +120,13 @@ def test_without_vectors_and_documents_nothing_is_made_up() -> None:
     found = findings(RECIPE, counted(selected=0, not_selected=1000), [], nothing, None)
     assert len(found) == 2
     assert not worries(found)
+
+
+def test_of_many_groups_that_are_wiped_out_those_that_lose_most_are_named() -> None:
+    wiped = [Wiped("source", name, "duplicate", 100, 0, {"duplicate": 100}) for name in "abcde"]
+    told = findings(RECIPE, counted(), BLOCKS, broken_down(), measured(0.02, 0.01), wiped=wiped)
+    assert [text.partition(" of source ")[2] or text for text in worries(told)] == [
+        *(f"'{name}': 100 exact duplicates." for name in "abc"),
+        "2 more groups are wiped out by one step before the selection.",
+    ]
+    assert {finding.section for finding in told if finding.is_worry} == {"What each group loses"}

@@ -26,15 +26,13 @@ def arc(*degrees):
 ONE = {"n_clusters": 1}
 
 
-@pytest.mark.parametrize("keep", ["quality", "hard", "easy"])
-def test_semdedup_drops_near_duplicates_first(keep, corpus, selected):
+def test_semdedup_drops_near_duplicates_first(corpus, selected):
     features, quality = corpus
     copies = np.concatenate([features[100:150], features[100:150]])  # every document twice
     scores = np.concatenate([quality[:50], quality[:50] + 0.1])
-    found = selected("semdedup", copies, scores, select_ratio=0.5, options={"keep": keep}, constants={"n_clusters": 4})
+    found = selected("semdedup", copies, scores, select_ratio=0.5, constants={"n_clusters": 4})
     assert len(set((found.indices % 50).tolist())) == 50
-    if keep == "quality":
-        assert (found.indices >= 50).all()
+    assert (found.indices >= 50).all()
 
 
 def test_semdedup_with_eps_keeps_one_of_identical_documents_however_large_the_budget(selected):

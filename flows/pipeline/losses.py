@@ -1,0 +1,56 @@
+"""Count what every step drops by group, and warn of a group that a step wipes out, or stop the run."""
+
+import logging
+from collections.abc import Sequence
+
+from fineweb_mask.flows.pipeline.run import Run
+from fineweb_mask.models.errors import DataError
+from fineweb_mask.models.losses import Wiped
+from fineweb_mask.tasks.losses import LossesJob, wiped_groups
+from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+
+logger = logging.getLogger(__name__)
+
+NAMED = 3
+"""Groups that a message names."""
+REMEDIES = {
+    "ingest": "change what drops them",
+    "duplicate": "look where their copies are, or set ingest.exact_dedup to shard or off",
+    "near_duplicate": "read some pairs (view near_duplicates of fineweb-mask sql), and compare more strictly",
+    "bad_vector": "use another embedding.model",
+}
+"""What to do about a group that a step wipes out."""
+
+
+class WipedGroupError(DataError):
+    """A step keeps nearly nothing of a group."""
+
+
+def watch_groups(run: Run, shards: Sequence[ShardFiles]) -> None:
+    """Count what is dropped of each group, as far as the shards have come, and warn of those that are wiped out.
+
+    Raises
+    ------
+    WipedGroupError
+        If there are some, and `ingest.on_wiped_group` is `stop`.
+    SettingsError
+        If a column of `ingest.groups` has too many values.
+    """
+    ingest = run.settings.ingest
+    job = LossesJob(root=run.root, shards=list(shards), groups=ingest.groups, share=ingest.wiped_share)
+    run.losses = run.one(job)
+    wiped = wiped_groups(run.losses)
+    if not wiped or not run.remembers:  # or it is only looked at
+        return
+    if run.ui is not None:
+        run.ui.on_wiped(wiped)
+    if ingest.on_wiped_group == "stop":
+        raise WipedGroupError(
+            f"{_named(wiped, run.losses.details['wiped_groups'])}: {REMEDIES[wiped[0].step]}; "
+            f"or set ingest.wiped_share below {ingest.wiped_share:g}, or ingest.on_wiped_group to warn"
+        )
+    logger.warning("nearly nothing is left: %s", _named(wiped, run.losses.details["wiped_groups"]))
+
+
+def _named(wiped: Sequence[Wiped], count: int) -> str:
+    return "; ".join(map(str, wiped[:NAMED])) + (f"; and {count - NAMED:,} more" if count > NAMED else "")
