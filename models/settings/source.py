@@ -152,9 +152,9 @@ class IngestSettings(Settings):
         None,
         gt=0,
         le=1,
-        description="Least similarity of near-duplicates: by `minhash` the share of the runs of five words of two texts "
-        "that both have (Jaccard similarity), measured exactly; by `semantic` the cosine of their vectors. null: 0.7 and "
-        "0.95.",
+        description="Least similarity of near-duplicates: by `minhash` the share of the runs of five words of two "
+        "texts that both have (Jaccard similarity), measured exactly; by `semantic` the cosine of their vectors. null: "
+        "0.7 and 0.95.",
     )
     url_dedup: bool = Field(
         False,
