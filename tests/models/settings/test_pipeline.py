@@ -185,6 +185,29 @@ def test_groups_of_a_column_that_is_not_read_are_refused(column, source, says):
         )
 
 
+@pytest.mark.parametrize("copies", [{"one_for_each": "topic"}, {"prefer": {"topic": ["news"]}}])
+def test_copies_are_not_preferred_by_a_column_that_is_not_read(copies):
+    key = next(iter(copies))
+    with pytest.raises(ValidationError, match=f"ingest.copies.{key}: 'topic' is not read"):
+        PipelineSettings.model_validate(
+            recipe(source={"path": "corpus", "extra_columns": []}, ingest={"copies": copies})
+        )
+
+
+@pytest.mark.parametrize(
+    "copies", [{"keep": "newest"}, {"prefer": {"a": ["x"], "b": ["y"]}}, {"prefer": {"a": "x"}}, {"one_for_each": ""}]
+)
+def test_a_choice_of_copies_that_cannot_be_made_is_refused(copies):
+    with pytest.raises(ValidationError, match="ingest.copies"):
+        PipelineSettings.model_validate(recipe(ingest={"copies": copies}))
+
+
+@pytest.mark.parametrize("threshold", [0, -0.1, 1.01, float("nan")])
+def test_a_similarity_outside_of_what_there_is_is_refused(threshold):
+    with pytest.raises(ValidationError, match="ingest.near_threshold"):
+        PipelineSettings.model_validate(recipe(ingest={"near_threshold": threshold}))
+
+
 @pytest.mark.parametrize(
     ("column", "kept"), [*((column, []) for column in sorted(LABEL_COLUMNS)), ("site", ["site"]), ("site", "all")]
 )
