@@ -16,7 +16,7 @@ import zlib
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, chain, groupby
+from itertools import accumulate, chain, groupby, islice
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -40,6 +40,8 @@ PRIOR = 1_000
 """Documents without a word that are added to those in which it was counted: few documents say little."""
 LOOKED_AT = 0.4
 """Least share of the weights from which a document is compared letter by letter."""
+MOST_COMPARED = 50
+"""Items that a document is compared with, those first of which it has most: a page may hold parts of thousands."""
 CHARS_AT_ONCE = 1 << 22
 """Characters of texts whose words are in memory at the same time."""
 FILTER_BITS = 26
@@ -164,7 +166,7 @@ class BenchmarkItems:
         self._may_have[self._rare >> self._shift] = True
 
     def overlaps(self, texts: Sequence[str]) -> list[str | None]:
-        """Return, for each text, the part of an item that is most in it, with the score, or None."""
+        """Return, for each text, a part of an item that is in it, with the score, or None."""
         ends = np.cumsum([len(text) for text in texts]) // CHARS_AT_ONCE
         groups = np.split(np.arange(len(texts)), np.flatnonzero(np.diff(ends)) + 1) if texts else []
         return [name for group in groups for name in self._overlaps([texts[place] for place in group])]
@@ -178,17 +180,15 @@ class BenchmarkItems:
         candidates = self._candidates(runs, np.repeat(np.arange(len(words)), lengths)) if len(self._rare) else []
         for place, group in groupby(candidates, itemgetter(0)):
             own = runs[firsts[place] :][: lengths[place] - RUN + 1]
-            document, best = _Document("".join(words[place]), [0, *accumulate(map(len, words[place]))], own), 0.0
-            for _, item in group:
-                score = self._score(item, document)
-                if score > best and score >= self._threshold:
-                    best, found[place] = score, f"{self._names[item]}, score {score:.2f}"
-                if best == 1:
+            document = _Document("".join(words[place]), [0, *accumulate(map(len, words[place]))], own)
+            for _, item in islice(group, MOST_COMPARED):
+                if (score := self._score(item, document)) >= self._threshold:
+                    found[place] = f"{self._names[item]}, score {score:.2f}"
                     break
         return found
 
     def _candidates(self, runs: NDArray[np.uint64], document: NDArray[np.int64]) -> list[tuple[int, int]]:
-        """Return the documents and items, ascending, of which a document may have the item: enough of its weights."""
+        """Return the documents, ascending, with each item of which one has enough runs by weight, the most first."""
         at = np.flatnonzero(self._may_have[runs >> self._shift])
         at = at[document[at] == document[at + RUN - 1]]
         low, high = (np.searchsorted(self._rare, runs[at], side=side) for side in ("left", "right"))
@@ -200,8 +200,10 @@ class BenchmarkItems:
         both, place = np.unique(pairs // len(self._runs) * len(self._names) + self._item[rows], return_inverse=True)
         items = both % len(self._names)
         shares = np.bincount(place, self._weights[rows], minlength=len(both)) / self._totals[items]
-        likely = shares >= min(LOOKED_AT, self._threshold) - 1e-6
-        return list(zip((both[likely] // len(self._names)).tolist(), items[likely].tolist(), strict=True))
+        documents, shares = both // len(self._names), shares.round(6)
+        order = np.lexsort((items, -shares, documents))
+        order = order[shares[order] >= min(LOOKED_AT, self._threshold) - 1e-6]
+        return list(zip(documents[order].tolist(), items[order].tolist(), strict=True))
 
     def _score(self, item: int, document: "_Document") -> float:
         """Return how much of an item a document holds; 0 if its answer would have to follow and does not."""

@@ -1,6 +1,7 @@
 """Items of benchmarks in documents: found whatever the case, the marks and the lines, and look-alikes are not."""
 
 import random
+import time
 from itertools import pairwise
 
 import numpy as np
@@ -197,6 +198,17 @@ def test_decisions_are_the_same_in_any_order_and_company(pages, monkeypatch):
     assert found(rows, [texts[place] for place in order], pages) == [together[place] for place in order]
     monkeypatch.setattr(benchmark_items, "CHARS_AT_ONCE", 5_000)
     assert found(rows, texts, pages) == together
+
+
+def test_a_page_of_parts_of_thousands_of_items_takes_no_longer_for_each(pages):
+    dice = random.Random(3)
+    items = [sentence(dice, 30) for _ in range(3_000)]
+    parts = " ".join(" ".join([*item[:12], *"five words that are other".split(), *item[17:]]) for item in items[1:])
+    rows = [{"text": " ".join(item)} for item in items]
+    started = time.perf_counter()
+    assert found(rows, [parts], pages, 1.0) == [None]
+    assert found(rows, [f"{parts} {' '.join(items[0])}"], pages, 1.0) == ["row 0, score 1.00"]
+    assert time.perf_counter() - started < 20
 
 
 def test_the_best_item_is_named_of_equal_ones_the_first(pages):
