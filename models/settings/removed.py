@@ -17,7 +17,7 @@ CLUSTERS = "there are as many clusters as the square root of the documents: leav
 DEVICE = "set the environment variable CUDA_VISIBLE_DEVICES: empty for the CPU, 1 for the second GPU"
 HALVED = "it suits the device, and is halved where memory runs out: leave it out"
 ORDERED = "training files are shuffled: use materialize.export, whose `shuffle` and `seed` order the documents"
-SKETCHED = "it follows from ingest.near_threshold: leave it out"
+COMPARED = "set ingest.near_threshold to its threshold; the rest follows from that"
 INSTEAD: Mapping[str, str] = {
     "embedding.batch_tokens": HALVED,
     "embedding.chunk_documents": "it is 8192 for all recipes now: leave it out",
@@ -27,12 +27,8 @@ INSTEAD: Mapping[str, str] = {
     "engine.gpus": "all GPUs of the cluster are used: leave it out",
     "engine.in_flight": "it follows from the size of the cluster: leave it out",
     "engine.scratch_bytes": "copies of a workspace's files are deleted when their job ends: leave it out",
-    "ingest.minhash": SKETCHED,
-    **{f"ingest.minhash.{name}": SKETCHED for name in ("bands", "rows", "words", "seed")},
-    "ingest.semantic": "set ingest.near_threshold to its threshold",
-    "ingest.semantic.cells": "it is 1000 for all recipes now: leave it out",
-    "ingest.semantic.seed": "it is 0 for all recipes now: leave it out",
-    "ingest.semantic.threshold": "set ingest.near_threshold",
+    "ingest.minhash": COMPARED,
+    "ingest.semantic": COMPARED,
     "materialize.seed": ORDERED,
     "materialize.shuffle": ORDERED,
     "materialize.threads": "DuckDB takes all cores: for less memory, lower materialize.memory_limit or engine.workers",
@@ -124,6 +120,9 @@ def without_removed(recipe: Mapping[str, Any]) -> dict[str, Any]:
         scorers = [_translated(scorer) for scorer in quality.get("scorers", ())]
         raw = [one.get("name", one.get("kind")) for one in scorers if not one.get("standardise", True)]
         content["quality"] = {**quality, "scorers": scorers, **({"raw": raw} if raw else {})}
+    ingest = content.get("ingest")
+    if isinstance(ingest, Mapping) and ingest.get("near_dedup") == "semantic" and "semantic" in ingest:
+        content["ingest"] = {**ingest, "near_threshold": ingest["semantic"].get("threshold", 0.95)}
     kept: dict[str, Any] = _without(content, [])
     return kept
 

@@ -115,3 +115,6 @@ def test_what_has_another_form_now_is_translated():
     assert (first.kind, first.column, first.minus, first.weight) == ("column", "a", "b", 2)
     assert (second.kind, second.model) == ("fasttext", "m.bin")
     assert quality.raw == ["difference"]
+    ingest = {"near_dedup": "semantic", "semantic": {"threshold": 0.9, "cells": 50}, "minhash": {"bands": 9}}
+    found = validated(PipelineSettings, without_removed({**RECIPE, "ingest": ingest})).ingest
+    assert (found.near_dedup, found.near_threshold) == ("semantic", 0.9)
