@@ -173,13 +173,16 @@ def many_shards(folder: Path, served: Service, count: int) -> list[str]:
 
 def many_deployment_runs(_folder: Path, served: Service, count: int) -> list[str]:
     """Run a deployment `count` times; the worker starts a process for each."""
-    found = httpx.get(f"{served.url}/api/deployments/name/curate/sample").raise_for_status().json()
+    found = answer_of(served, "GET", "deployments/name/curate/sample")
     table = Table({name: served.process(name) for name in ("server", "worker")}, served.state)
     for number in range(1, count + 1):
-        body: dict[str, Any] = {}
-        made = httpx.post(f"{served.url}/api/deployments/{found['id']}/create_flow_run", json=body, timeout=60)
-        run = made.raise_for_status().json()["id"]
-        while (state := state_of(served, run)) not in {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}:
+        run = answer_of(served, "POST", f"deployments/{found['id']}/create_flow_run", json={})["id"]
+        while (state := answer_of(served, "GET", f"flow_runs/{run}")["state_type"]) not in {
+            "COMPLETED",
+            "FAILED",
+            "CRASHED",
+            "CANCELLED",
+        }:
             time.sleep(0.5)
         assert state == "COMPLETED", f"run {number} ended as {state}"
         if number % max(1, count // 10) == 0:
@@ -187,9 +190,15 @@ def many_deployment_runs(_folder: Path, served: Service, count: int) -> list[str
     return table.grown()
 
 
-def state_of(served: Service, run: str) -> str:
-    found = httpx.get(f"{served.url}/api/flow_runs/{run}", timeout=60).raise_for_status().json()
-    return str(found["state_type"])
+def answer_of(served: Service, method: str, path: str, **options: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Return the server's answer; where its database is locked, it says so, and is asked again, as by every client."""
+    for _ in range(60):
+        answer = httpx.request(method, f"{served.url}/api/{path}", timeout=60, **options)
+        if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE:
+            break
+        time.sleep(1)
+    found: dict[str, Any] = answer.raise_for_status().json()
+    return found
 
 
 KINDS = {"runs": many_runs, "shards": many_shards, "deployments": many_deployment_runs}

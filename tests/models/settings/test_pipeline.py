@@ -198,13 +198,13 @@ def test_copies_are_not_preferred_by_a_column_that_is_not_read(copies):
     "copies", [{"keep": "newest"}, {"prefer": {"a": ["x"], "b": ["y"]}}, {"prefer": {"a": "x"}}, {"one_for_each": ""}]
 )
 def test_a_choice_of_copies_that_cannot_be_made_is_refused(copies):
-    with pytest.raises(ValidationError, match="ingest.copies"):
+    with pytest.raises(ValidationError, match=r"ingest\.copies"):
         PipelineSettings.model_validate(recipe(ingest={"copies": copies}))
 
 
 @pytest.mark.parametrize("threshold", [0, -0.1, 1.01, float("nan")])
 def test_a_similarity_outside_of_what_there_is_is_refused(threshold):
-    with pytest.raises(ValidationError, match="ingest.near_threshold"):
+    with pytest.raises(ValidationError, match=r"ingest\.near_threshold"):
         PipelineSettings.model_validate(recipe(ingest={"near_threshold": threshold}))
 
 
