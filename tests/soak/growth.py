@@ -190,7 +190,7 @@ def many_deployment_runs(_folder: Path, served: Service, count: int) -> list[str
     return table.grown()
 
 
-def answer_of(served: Service, method: str, path: str, **options: Any) -> dict[str, Any]:  # noqa: ANN401
+def answer_of(served: Service, method: str, path: str, **options: Any) -> dict[str, Any]:
     """Return the server's answer; where its database is locked, it says so, and is asked again, as by every client."""
     for _ in range(60):
         answer = httpx.request(method, f"{served.url}/api/{path}", timeout=60, **options)
