@@ -81,7 +81,7 @@ SHINGLES = pa.schema(
         pa.field("shingles", pa.list_(pa.uint64()), nullable=False),
     ]
 )
-"""For each pair a document is in, the number of its better one, whose hash is the key, and the document's shingles."""
+"""For each pair a document is in, the number of its better one, and the document's shingles."""
 
 
 def clustered_schema(dimensions: int) -> pa.Schema:

@@ -1,7 +1,7 @@
 """Sort the rows of one shard by what documents are compared by, so that all shards can be compared range by range.
 
 For exact duplicates this is the hash of a text, for pages of one URL that of the URL, for near-duplicates a band of the
-signature by MinHash or the k-means cluster of the vector, and to verify a pair the hash of its better document. The
+signature by MinHash or the k-means cluster of the vector, and to verify a pair a hash of its better document. The
 centres of the clusters are fitted on the shards of the sample of the corpus.
 
 Rows are in the order of their first column. Row groups are small, and each records its first and its last value: a
@@ -198,7 +198,7 @@ def runs(sizes: Sequence[float], most: float) -> Iterator[range]:
 
 
 class ShinglesJob(ShardJob):
-    """Write the shingles of the documents of one shard that are in a pair, once for each of its pairs' better ones."""
+    """Write the shingles of the documents of one shard that are in a pair, once for each key of their pairs."""
 
     stage: ClassVar[Stage] = Stage(
         "shingles", version=1, label="dedup", folders=("shingles",), interim=True, run_with=("select",)
@@ -227,19 +227,19 @@ def sort_shingles(job: ShinglesJob) -> None:
     first = job.place << ROW_BITS
     tables = [read_range(job.workspace, file, first, first + 2**ROW_BITS - 1) for file in job.pairs]
     pairs = pa.concat_tables([CANDIDATES.empty_table(), *tables])
-    documents, is_better = pairs["document"].to_numpy(), pairs["is_better"].to_numpy()
-    better = np.where(is_better, documents, pairs["other"].to_numpy())
-    rows, better = np.unique(np.stack([documents - np.uint64(first), better]), axis=1)  # once for all shared bands
-    keys = mix(better)
-    order = np.lexsort((rows, keys))
+    documents, others, is_better = (pairs[name].to_numpy() for name in CANDIDATES.names)
+    better, worse = np.where(is_better, documents, others), np.where(is_better, others, documents)
+    keys = mix(better ^ mix(worse >> np.uint64(ROW_BITS)))  # so that the many copies of one have as many keys as shards
+    keys, rows, better = np.unique(
+        np.stack([keys, documents - np.uint64(first), better]), axis=1
+    )  # of all shared bands
     sets = _shingles(job, np.unique(rows).astype(np.int64))
     batches = (
         pa.record_batch(
             [keys[part], rows[part].astype(np.uint32), better[part], [sets[row] for row in rows[part].tolist()]],
             schema=SHINGLES,
         )
-        for part in np.split(order, range(PAIRS_OF_GROUP, len(order), PAIRS_OF_GROUP))
-        if len(part)
+        for part in (slice(start, start + PAIRS_OF_GROUP) for start in range(0, len(keys), PAIRS_OF_GROUP))
     )
     write_sorted(job.output, SHINGLES, job.key, batches, PAIRS_OF_GROUP)
 
