@@ -36,7 +36,7 @@ LAYERS = {
         {"selection.solvers"},
         {"selection.problem", "selection.selectors"},
         {"analysis", "dedup", "embedding", "pages", "quality", "selection"},
-        {"witness"},
+        {"witness", "audit"},
         {"comparison", "filters", "probe"},
     ],
     "tasks": [

@@ -1,0 +1,165 @@
+"""Make small corpora of which it is known which texts are copies, and which are alike without being copies."""
+
+import random
+import re
+from collections.abc import Callable
+from itertools import combinations
+from typing import NamedTuple
+
+from fineweb_mask.models.audit.planting import ADJECTIVES, NOUNS, VERBS, edited, prose, template
+
+EDITS = (0.015, 0.05, 0.2)
+"""Shares of words that copies have replaced."""
+
+LICENCE = (
+    "# Permission is granted to use, copy and change these lines for any purpose, with or without a fee, as long as",
+    "# this notice stands in all copies; they come as they are, without any warranty, and nobody who wrote them is",
+    "# liable for what comes of their use, whether by contract or otherwise, even if told of it before.",
+)
+NOTICE = (
+    "Availability: this item may be read in the reading room on working days between nine and five, and copies of "
+    "single pages may be ordered from the desk of the archive against a fee that is set every year."
+)
+
+
+class Corpus(NamedTuple):
+    """Texts, in a random order that is the same for the same seed, and what is known of them."""
+
+    texts: list[str]
+    families: list[str]  # of each text: what it was made as; those of one family look alike
+    copies: dict[tuple[int, int], float]  # by places of an original and its copy, the share of words replaced
+
+    @property
+    def pairs(self) -> set[tuple[int, int]]:
+        """Places of texts that are copies of the same one or of each other, the smaller first."""
+        groups: dict[int, list[int]] = {}
+        for original, copy in self.copies:
+            groups.setdefault(original, [original]).append(copy)
+        return {pair for group in groups.values() for pair in combinations(sorted(group), 2)}
+
+    def of(self, family: str) -> list[int]:
+        """Return the places of a family's texts."""
+        return [place for place, name in enumerate(self.families) if name == family]
+
+
+def templates(pages: int = 600, seed: int = 0, name: str = "template") -> Corpus:
+    """Return pages of one template, each with other content: no two are copies, and every pair's Jaccard is 0.56."""
+    dice = random.Random(seed)
+    shared = template(dice)
+    return _shuffled([(shared.page(dice), name) for _ in range(pages)], {}, dice)
+
+
+def copied(pages: int = 300, share: float = 0.015, seed: int = 1, make: Callable[..., str] = prose) -> Corpus:
+    """Return pages and a copy of each, with a share of its words replaced."""
+    dice = random.Random(seed)
+    texts = [make(dice) for _ in range(pages)]
+    copies = {(place, pages + place): share for place in range(pages)}
+    return _shuffled(
+        [(text, "page") for text in [*texts, *(edited(text, share, dice) for text in texts)]], copies, dice
+    )
+
+
+def of_kind(make: Callable[[random.Random], str], family: str, count: int = 300, seed: int = 3) -> Corpus:
+    """Return texts that `table`, `code`, `record`, `log` or `prose` makes, no two of which are copies."""
+    dice = random.Random(seed)
+    return _shuffled([(make(dice), family) for _ in range(count)], {}, dice)
+
+
+def table(dice: random.Random, rows: int = 25) -> str:
+    """Return a table of figures under a heading that all tables share."""
+    head = "Region | Opening stock | Deliveries | Returns | Closing stock | Remarks of the inspector"
+    lines = [
+        " | ".join([dice.choice(NOUNS), *(f"{dice.randint(1, 9_999):,}" for _ in range(4)), dice.choice(ADJECTIVES)])
+        for _ in range(rows)
+    ]
+    return "\n".join(["Quarterly inventory report, all amounts in units of one thousand", head, "-" * 40, *lines])
+
+
+def code(dice: random.Random, functions: int = 4) -> str:
+    """Return a module of accessors: its licence and its idioms are every module's, its names its own."""
+    lines = [*LICENCE, "import logging", "from dataclasses import dataclass", "", "log = logging.getLogger(__name__)"]
+    for _ in range(functions):
+        verb, noun, other = dice.choice(VERBS), dice.choice(NOUNS), dice.choice(NOUNS)
+        lines += [
+            "",
+            f"def {verb}_{noun}({other}: dict[str, int], default: int = {dice.randint(0, 99)}) -> int:",
+            f"    if {other} is None:",
+            '        raise ValueError("a mapping of numbers by name must be given, received none of any kind")',
+            "    try:",
+            f'        return int({other}["{noun}"])',
+            "    except KeyError:",
+            '        log.warning("there is no value of this name in the mapping, the default is used instead")',
+            "        return default",
+        ]
+    return "\n".join(lines)
+
+
+def record(dice: random.Random) -> str:
+    """Return a bibliographic record: its fields and its notice are every record's."""
+    first, second = (f"{dice.choice(NOUNS).title()}, {dice.choice('ABCDEFGH')}." for _ in range(2))
+    return (
+        f"Title: On the {dice.choice(ADJECTIVES)} {dice.choice(NOUNS)} of the {dice.choice(NOUNS)}\n"
+        f"Authors: {first}; {second}\nYear of publication: {dice.randint(1900, 2020)}\n"
+        f"Identifier: {dice.randrange(10**9):09d}\nShelf mark: {dice.choice('KLMN')}{dice.randint(100, 999)}\n"
+        f"Abstract: {prose(dice, 15)}\n{NOTICE}"
+    )
+
+
+def log(dice: random.Random, lines: int = 30) -> str:
+    """Return a log, every line of which is one of three statements of another name."""
+    kinds = (
+        "INFO worker {} finished its job in 40 ms, without errors, and waits for the next one of the queue",
+        "WARN the connection to host {} was closed after 512 bytes had been sent, trying again in 5 seconds",
+        "INFO all files of {} were written to the disk of this machine, and none was left out of the index",
+    )
+    return "\n".join(
+        f"2024-03-{dice.randint(1, 28):02d}T{dice.randint(0, 23):02d}:{dice.randint(0, 59):02d} "
+        + dice.choice(kinds).format(dice.choice(NOUNS))
+        for _ in range(lines)
+    )
+
+
+KINDS: dict[str, Callable[[random.Random], str]] = {
+    "prose": prose,
+    "table": table,
+    "code": code,
+    "record": record,
+    "log": log,
+}
+
+
+def mixed(each: int = 200, copies: int = 40, seed: int = 4) -> Corpus:
+    """Return texts of every kind and pages of a template, and of each family as many copies of every share of edits."""
+    dice = random.Random(seed)
+    shared = template(dice)
+    makers = {**KINDS, "template": shared.page}
+    texts = [(make(dice), family) for family, make in makers.items() for _ in range(each)]
+    found: dict[tuple[int, int], float] = {}
+    for place, family in enumerate(list(makers)):
+        chosen = dice.sample(range(place * each, (place + 1) * each), copies * len(EDITS))
+        for original, share in zip(chosen, EDITS * copies, strict=True):
+            found[original, len(texts)] = share
+            texts.append((edited(texts[original][0], share, dice), family))
+    return _shuffled(texts, found, dice)
+
+
+def _shuffled(texts: list[tuple[str, str]], copies: dict[tuple[int, int], float], dice: random.Random) -> Corpus:
+    order = dice.sample(range(len(texts)), len(texts))
+    place_of = {old: new for new, old in enumerate(order)}
+    return Corpus(
+        texts=[texts[old][0] for old in order],
+        families=[texts[old][1] for old in order],
+        copies={(place_of[one], place_of[other]): share for (one, other), share in copies.items()},
+    )
+
+
+def shingles(text: str, words: int = 5) -> set[tuple[str, ...]]:
+    """Return the runs of so many words of a text of Latin letters, in lower case, with 0 for every number."""
+    found = re.findall(r"[^\W_]+", re.sub(r"\d+([.,]\d+)*", "0", text.lower()))
+    return {tuple(found[place : place + words]) for place in range(len(found) - words + 1)}
+
+
+def jaccard(one: str, other: str, words: int = 5) -> float:
+    """Return the similarity of two texts: shared runs of so many words, of all of both."""
+    left, right = shingles(one, words), shingles(other, words)
+    return len(left & right) / max(1, len(left | right))
