@@ -1,7 +1,7 @@
 """Define the `fineweb-mask` command.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 3 shards quarantined, 130 and 143 interrupted by
-SIGINT and SIGTERM.
+Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 3 shards quarantined or warnings of a check,
+130 and 143 interrupted by SIGINT and SIGTERM.
 """
 
 import atexit
@@ -24,6 +24,7 @@ from fineweb_mask.flows.commands.probe.probe import probe
 from fineweb_mask.flows.commands.report import report
 from fineweb_mask.flows.commands.rule import rule
 from fineweb_mask.flows.commands.run import run
+from fineweb_mask.flows.commands.score_check import score_check
 from fineweb_mask.flows.commands.select import select
 from fineweb_mask.flows.commands.setup.doctor import doctor
 from fineweb_mask.flows.commands.setup.init import init
@@ -78,6 +79,7 @@ app.command()(compare)
 app.command()(tune)
 app.command("score-weights")(score_weights)
 app.command("group-shares")(group_shares)
+app.command("score-check")(score_check)
 app.command()(probe)
 app.command()(sql)
 app.command()(verify)

@@ -43,7 +43,10 @@ FOLDERS = {
 }
 LOST = "is in the (workspace|dataset)|overlap|is not a workspace|is read, too"
 READ_ONLY = {  # places that are read, or changed as what they are, and settings that name no place
-    *(f"{name} workspace" for name in ("report", "explore", "status", "gc", "push", "sql", "rule export")),
+    *(
+        f"{name} workspace"
+        for name in ("report", "score-check", "explore", "status", "gc", "push", "sql", "rule export")
+    ),
     *(f"{name} recipe" for name in ("run", "sweep", "compare", "tune", "probe", "score-weights", "group-shares")),
     *(
         f"{name} --set"
