@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from fineweb_mask.flows.commands._common import Verbose, be_verbose, exit_on_interruption
+from fineweb_mask.flows.commands.audit import audit
 from fineweb_mask.flows.commands.compare import compare
 from fineweb_mask.flows.commands.dataset.export import export
 from fineweb_mask.flows.commands.dataset.push import push
@@ -79,6 +80,7 @@ app.command()(compare)
 app.command()(tune)
 app.command("score-weights")(score_weights)
 app.command("group-shares")(group_shares)
+app.command()(audit)
 app.command("score-check")(score_check)
 app.command()(probe)
 app.command()(sql)

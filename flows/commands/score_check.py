@@ -39,14 +39,15 @@ def score_check(
     with common.exit_on_error(as_json):
         check_pages(pages)
         opened, last, start = last_run(workspace)
+        settings = last.settings.model_copy(update={"workspace": opened.address})  # it may have been moved
         with chdir(start):
-            check_groups(opened, scored(look_at(opened, last.settings))[1], by)
+            check_groups(opened, scored(look_at(opened, settings))[1], by)
     with chdir(start), common.flow_shown(as_json=as_json):
         from fineweb_mask.flows.score_check import score_check as run_score_check
 
-        found = run_score_check(last.settings, by, pages)
+        found = run_score_check(settings, by, pages)
     common.print_result(found, as_json, lambda: _tell(found))
-    common.end_with_page(last.settings, found, show=show)
+    common.end_with_page(settings, found, show=show)
 
 
 def _tell(found: "ScoreCheckSummary") -> None:

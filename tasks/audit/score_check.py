@@ -41,6 +41,8 @@ MOST_DOCUMENTS = 1_000_000
 """Whose scores are read."""
 MOST_GROUPS = 1_000
 """Values of the column, of which more are no groups."""
+FIRST_SHARDS = 4
+"""In which the values of the column are counted before any work."""
 LEAST = 30
 """Documents of a group that is judged; of fewer, no share is known."""
 PAGES, LISTED = 1_000, 200
@@ -123,7 +125,7 @@ def score_check(job: ScoreCheckJob) -> None:
 
 
 def check_groups(workspace: Workspace, shards: Sequence[ShardFiles], by: str) -> None:
-    """Check that some documents have a column, and in the first shard that does, not too many values of it.
+    """Check that some documents have a column, and in the first shards that do, not too many values of it.
 
     Raises
     ------
@@ -132,13 +134,17 @@ def check_groups(workspace: Workspace, shards: Sequence[ShardFiles], by: str) ->
     """
     if by == "text":
         raise DataError(f"--by text: {TEXT_IS_NO_GROUP}")
-    known = dict[str, None]()
+    known, labels = dict[str, None](), list[pa.StringArray]()
     for place in evenly_spaced(len(shards), MOST_SHARDS):
         kinds = _kinds(workspace, shards[place])
         if by in kinds:
-            counted([labels_of(workspace, shards[place], by)], by)
-            return
+            labels.append(labels_of(workspace, shards[place], by))
+            counted(labels, by)
+        if len(labels) == FIRST_SHARDS:
+            break
         known |= dict.fromkeys(kinds)
+    if labels:
+        return
     names = ", ".join(name for name in known if name not in NO_GROUPS)
     raise DataError(f"--by {by}: no document has a group there: name one of {names}")
 

@@ -38,6 +38,7 @@ FOLDERS = {
     "sweep --workspace": "{recipe} --workspace",
     "tune --workspace": "{recipe} --output {new} --workspace",
     "probe --workspace": "{recipe} --workspace",
+    "audit --workspace": "{recipe} --workspace",
     "score-weights --workspace": "{recipe} --workspace",
     "group-shares --workspace": "{recipe} --set selection.groups.column=score --set selection.metrics=disf --workspace",
 }
@@ -47,10 +48,13 @@ READ_ONLY = {  # places that are read, or changed as what they are, and settings
         f"{name} workspace"
         for name in ("report", "score-check", "explore", "status", "gc", "push", "sql", "rule export")
     ),
-    *(f"{name} recipe" for name in ("run", "sweep", "compare", "tune", "probe", "score-weights", "group-shares")),
+    *(
+        f"{name} recipe"
+        for name in ("run", "sweep", "compare", "tune", "probe", "audit", "score-weights", "group-shares")
+    ),
     *(
         f"{name} --set"
-        for name in ("sweep", "compare", "tune", "probe", "score-weights", "group-shares", "train-quality")
+        for name in ("sweep", "compare", "tune", "probe", "audit", "score-weights", "group-shares", "train-quality")
     ),
     *(f"{name} --label-column" for name in ("compare", "train-quality")),
     *(f"select --{name}-column" for name in ("id", "quality", "feature", "token")),

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from prefect import flow
 
-from fineweb_mask.flows.display.prefect_ui import SHARD_ROWS, or_warn
+from fineweb_mask.flows.display.prefect_ui import SHARD_ROWS, artifact_key, or_warn
 from fineweb_mask.flows.processes.environment import server_lost
 from fineweb_mask.flows.recipe import load_recipe, with_overrides
 from fineweb_mask.flows.weightings import check
@@ -22,7 +22,7 @@ from fineweb_mask.models.settings import PipelineSettings
 ROOT = Path(__file__).resolve().parents[2]
 STAGES = ["ingest", "dedup", "fit", "score", "embed", "select", "materialize", "report"]
 PAGES = [
-    *(f"{name}/{name}" for name in ("sweep", "compare", "tune", "probe", "score-check")),
+    *(f"{name}/{name}" for name in ("sweep", "compare", "tune", "probe", "score-check", "audit")),
     *("weightings/score-weights", "weightings/group-shares"),
 ]
 
@@ -130,6 +130,18 @@ def test_the_deployed_score_check_runs_on_a_worker(service, sample_run):
     assert len(groups) == 3
     assert "The score quality inside every group" in shown["score-check"]["data"]
     assert (service.home / "workspaces" / "sample" / "score-check" / "index.html").is_file()
+
+
+def test_the_deployed_audit_runs_on_a_worker(service):
+    audited = service.run("audit/audit", "--param", "documents=1000")
+    assert audited["state"]["type"] == "COMPLETED"
+    found = service.read("artifacts/filter", artifacts={"flow_run_id": {"any_": [audited["id"]]}})
+    shown = {artifact["key"]: artifact["data"] for artifact in found}
+    end = artifact_key("", service.read(f"flow_runs/{audited['id']}")["parameters"]["settings"]["workspace"])
+    steps = {row["step"]: row for row in json.loads(shown[f"audit-table-{end}"])}
+    assert steps["filters"]["documents"] == 1000
+    assert steps["exact"]["alike"] in {None, 1}
+    assert "What every step drops" in shown[f"audit-{end}"]
 
 
 @pytest.mark.long
