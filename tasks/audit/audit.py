@@ -34,7 +34,7 @@ LEAST_PRECISION, LEAST_RECALL, MOST_CLEAN = 0.95, 0.9, 0.01
 """Shares below which a step surely drops too much, or finds too little; and of clean pages that a step may drop."""
 LEAKED = 0.8
 """Share of a benchmark item's words, in runs, that a text which leaks it holds."""
-MAKES_SENSE = {
+REMEDIES = {
     FILTERS: "leave out or loosen the filter that drops them",
     BENCHMARKS: "look at the pairs: a common phrase among the items convicts clean documents",
     KNOWN_ELSEWHERE: "see whether these documents are in the corpora of ingest.against",
@@ -42,6 +42,7 @@ MAKES_SENSE = {
     NEAR: "raise ingest.minhash.rows, so that fewer texts that are only alike are pairs",
 }
 """What to do about a step that drops what it should not."""
+BY_VECTORS = "raise ingest.semantic.threshold, so that only texts that say the same are pairs"
 MORE_FOUND = "raise ingest.minhash.bands, so that more copies share one"
 
 
@@ -157,7 +158,9 @@ def measured(settings: IngestSettings, fates: Fates, pairs: Pairs, by: str) -> d
         came = [place for place in sampled if rank[fates.steps[place]] >= rank[step]]
         gone = [place for place in came if fates.steps[place] == step]
         drawn = pairs.get(step, ())
-        judged = drawn if step != NEAR or settings.near_dedup == "minhash" else ()  # vectors say nothing of words
+        by_vectors = step == NEAR and settings.near_dedup == "semantic"
+        judged = () if by_vectors else drawn  # they say nothing of words, and invented texts are all on the same
+        planted = _planted(fates, step, rank)
         steps.append(
             {
                 "step": step,
@@ -165,8 +168,8 @@ def measured(settings: IngestSettings, fates: Fates, pairs: Pairs, by: str) -> d
                 "dropped": len(gone),
                 "reasons": dict(Counter(fates.reasons[place] for place in gone).most_common()),
                 "alike": wilson(sum(pair.is_alike for pair in judged), len(judged)),
-                "planted": _planted(fates, step, rank),
-                "alike_found": _alike_found(settings, fates, rank) if step == NEAR else None,
+                "planted": {kind: share for kind, share in planted.items() if not by_vectors or kind in EDITS},
+                "alike_found": _alike_found(settings, fates, rank) if step == NEAR and not by_vectors else None,
                 "groups": _groups(fates, came, step),
             }
         )
@@ -178,7 +181,7 @@ def measured(settings: IngestSettings, fates: Fates, pairs: Pairs, by: str) -> d
         "groups": _kept(fates),
         "cases": _cases(fates),
     }
-    found = [(warning, advice) for step in steps for warning, advice in _judged(step)]
+    found = [(warning, advice) for step in steps for warning, advice in _judged(settings, step)]
     advice = list(dict.fromkeys(text for _, text in found)) or ["nothing needs to be changed"]
     return details | {"warnings": [text for text, _ in found], "advice": advice}
 
@@ -265,24 +268,24 @@ def _cases(fates: Fates) -> list[dict[str, Any]]:
     ]
 
 
-def _judged(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _judged(settings: IngestSettings, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield what to worry about in a step, each with the setting to change."""
     step, planted, alike = found["step"], found["planted"], found["alike"]
+    remedy = BY_VECTORS if step == NEAR and settings.near_dedup == "semantic" else REMEDIES[step]
     if alike is not None and alike.high < LEAST_PRECISION:
-        if step == BENCHMARKS:
-            yield (
-                f"{step}: {shown(alike)} of the dropped documents that were drawn hold an item's words",
-                MAKES_SENSE[step],
-            )
-        else:
-            yield f"{step}: {shown(alike)} of the drawn pairs are as alike as asked", MAKES_SENSE[step]
+        said = (
+            "dropped documents that were drawn hold an item"
+            if step == BENCHMARKS
+            else "drawn pairs are as alike as asked"
+        )
+        yield f"{step}: {shown(alike)} of the {said}", remedy
     if (found_alike := found["alike_found"]) is not None and found_alike.high < LEAST_RECALL:
         yield (
             f"{step}: {shown(found_alike)} of the planted copies that are as alike as asked are found",
             MORE_FOUND,
         )
     if step == NEAR and (pages := planted.get("template")) is not None and pages.low > 1 - LEAST_PRECISION:
-        yield f"{step}: {shown(pages)} of the pages of a template with other content are dropped", MAKES_SENSE[step]
+        yield f"{step}: {shown(pages)} of the pages of a template with other content are dropped", remedy
     for kind, needed in ((BENCHMARK, BENCHMARKS), (SHORT, BENCHMARKS), ("copy", EXACT)):
         if step == needed and (hit := planted.get(kind)) is not None and hit.high < LEAST_PRECISION:
             yield f"{step}: {shown(hit)} of the planted cases of the kind {kind} are found", UNFOUND[kind]
@@ -290,7 +293,7 @@ def _judged(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield f"{step}: {shown(clean)} of the clean pages that were planted are dropped", CLEAN[step == FILTERS]
     if wiped := [one for one in found["groups"] if one["kept"] < LEAST_KEPT]:
         names = some([f"{one['group'] or '(empty)'} {one['kept']:.0%} ({one['reason']})" for one in wiped])
-        yield f"{step}: {len(wiped)} groups keep less than {LEAST_KEPT:.0%}: {names}", MAKES_SENSE[step]
+        yield f"{step}: {len(wiped)} groups keep less than {LEAST_KEPT:.0%}: {names}", remedy
 
 
 BENCHMARK, SHORT = "benchmark", "short benchmark"
