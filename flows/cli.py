@@ -1,7 +1,7 @@
 """Define the `fineweb-mask` command.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 3 shards quarantined, 130 and 143 interrupted by
-SIGINT and SIGTERM.
+Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 3 shards quarantined or warnings of a check,
+130 and 143 interrupted by SIGINT and SIGTERM.
 """
 
 import atexit
@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from fineweb_mask.flows.commands._common import Verbose, be_verbose, exit_on_interruption
+from fineweb_mask.flows.commands.audit import audit
 from fineweb_mask.flows.commands.compare import compare
 from fineweb_mask.flows.commands.dataset.export import export
 from fineweb_mask.flows.commands.dataset.push import push
@@ -24,6 +25,7 @@ from fineweb_mask.flows.commands.probe.probe import probe
 from fineweb_mask.flows.commands.report import report
 from fineweb_mask.flows.commands.rule import rule
 from fineweb_mask.flows.commands.run import run
+from fineweb_mask.flows.commands.score_check import score_check
 from fineweb_mask.flows.commands.select import select
 from fineweb_mask.flows.commands.setup.doctor import doctor
 from fineweb_mask.flows.commands.setup.init import init
@@ -78,6 +80,8 @@ app.command()(compare)
 app.command()(tune)
 app.command("score-weights")(score_weights)
 app.command("group-shares")(group_shares)
+app.command()(audit)
+app.command("score-check")(score_check)
 app.command()(probe)
 app.command()(sql)
 app.command()(verify)

@@ -103,7 +103,7 @@ def list_excluded(job: ExclusionJob) -> None:
     if job.of == "known":
         table = pa.concat_tables(map(_documents, files)).sort_by("content_hash")
     else:
-        table = _weighed(job, [part for file in files for part in _parts(file)])
+        table = _weighed(job, [part for file in files for part in parts_in(file)])
     with atomic_write(job.path) as partial:
         write_table(table, partial)
     write_manifest(job.manifest_path, job.key, [job.path], {"rows": len(table)})
@@ -201,7 +201,7 @@ def _hashed(file: SourceShard) -> pa.Table | None:
         raise BadShardError(str(error)) from error
 
 
-def _parts(file: SourceShard) -> Iterator[Part]:
+def parts_in(file: SourceShard) -> Iterator[Part]:
     """Yield the parts of a file's items, each named by the file, the row, and which part it is."""
     (first, name), *others = _benchmark_columns(file).items()
     extra = dict(others)

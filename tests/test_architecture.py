@@ -51,7 +51,7 @@ LAYERS = {
         {"selection", "training_files"},
         {"witness"},
         {"comparison", "exclusion", "losses"},
-        {"probe"},
+        {"audit", "probe"},
         {
             "ingest",
             "dedup",
@@ -75,7 +75,7 @@ LAYERS = {
         {"curate"},
         {"status"},
         {"python.opened"},
-        {"stages", "sweep", "compare", "probe", "train_quality", "tune"},
+        {"stages", "sweep", "compare", "probe", "train_quality", "tune", "score_check", "audit"},
         {"weightings"},
         {"python"},
         {"commands"},

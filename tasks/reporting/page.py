@@ -67,7 +67,12 @@ class Card(NamedTuple):
 
     title: str
     note: str
-    text: str
+    text: str | Sequence[str]  # or pieces, every second of which is marked
+
+    @property
+    def pieces(self) -> Sequence[str]:
+        """The text in pieces, the first of which is not marked, the second is, and so on."""
+        return [self.text] if isinstance(self.text, str) else self.text
 
 
 class Side(NamedTuple):

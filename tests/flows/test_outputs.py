@@ -38,16 +38,23 @@ FOLDERS = {
     "sweep --workspace": "{recipe} --workspace",
     "tune --workspace": "{recipe} --output {new} --workspace",
     "probe --workspace": "{recipe} --workspace",
+    "audit --workspace": "{recipe} --workspace",
     "score-weights --workspace": "{recipe} --workspace",
     "group-shares --workspace": "{recipe} --set selection.groups.column=score --set selection.metrics=disf --workspace",
 }
 LOST = "is in the (workspace|dataset)|overlap|is not a workspace|is read, too"
 READ_ONLY = {  # places that are read, or changed as what they are, and settings that name no place
-    *(f"{name} workspace" for name in ("report", "explore", "status", "gc", "push", "sql", "rule export")),
-    *(f"{name} recipe" for name in ("run", "sweep", "compare", "tune", "probe", "score-weights", "group-shares")),
+    *(
+        f"{name} workspace"
+        for name in ("report", "score-check", "explore", "status", "gc", "push", "sql", "rule export")
+    ),
+    *(
+        f"{name} recipe"
+        for name in ("run", "sweep", "compare", "tune", "probe", "audit", "score-weights", "group-shares")
+    ),
     *(
         f"{name} --set"
-        for name in ("sweep", "compare", "tune", "probe", "score-weights", "group-shares", "train-quality")
+        for name in ("sweep", "compare", "tune", "probe", "audit", "score-weights", "group-shares", "train-quality")
     ),
     *(f"{name} --label-column" for name in ("compare", "train-quality")),
     *(f"select --{name}-column" for name in ("id", "quality", "feature", "token")),

@@ -13,13 +13,18 @@ import pyarrow.parquet as pq
 import pytest
 from prefect import flow
 
-from fineweb_mask.flows.display.prefect_ui import SHARD_ROWS, or_warn
+from fineweb_mask.flows.display.prefect_ui import SHARD_ROWS, artifact_key, or_warn
 from fineweb_mask.flows.processes.environment import server_lost
-from fineweb_mask.flows.recipe import load_recipe
+from fineweb_mask.flows.recipe import load_recipe, with_overrides
+from fineweb_mask.flows.weightings import check
 from fineweb_mask.models.settings import PipelineSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 STAGES = ["ingest", "dedup", "fit", "score", "embed", "select", "materialize", "report"]
+PAGES = [
+    *(f"{name}/{name}" for name in ("sweep", "compare", "tune", "probe", "score-check", "audit")),
+    *("weightings/score-weights", "weightings/group-shares"),
+]
 
 
 def artifacts(service, flow_run) -> dict[str, dict[str, Any]]:
@@ -96,13 +101,47 @@ def test_parameters_are_those_of_the_recipe(service, name):
     assert [schedule["active"] for schedule in deployment["schedules"]] == {"sample": [], "fineweb": [False]}[name]
 
 
-@pytest.mark.parametrize("name", ["sweep", "compare", "tune", "probe"])
-def test_pages_on_selections_are_deployed_for_the_sample(service, name):
-    deployment = service.read(f"deployments/name/{name}/{name}")
+@pytest.mark.parametrize("name", PAGES)
+def test_pages_are_deployed_for_the_sample(service, name):
+    deployment = service.read(f"deployments/name/{name}")
     recipe = load_recipe(ROOT / "deployments" / "recipes" / "sample.yaml")
     assert PipelineSettings.model_validate(deployment["parameters"]["settings"]) == recipe
     assert deployment["concurrency_options"]["collision_strategy"] == "ENQUEUE"
     assert deployment["enforce_parameter_schema"]
+
+
+@pytest.mark.parametrize(("name", "of"), [("score-weights", "scores"), ("group-shares", "groups")])
+def test_deployed_weightings_have_something_to_weigh(service, name, of):
+    parameters = service.read(f"deployments/name/weightings/{name}")["parameters"]
+    settings = PipelineSettings.model_validate(parameters["settings"])
+    settings = settings.model_copy(update={"source": load_recipe("sample").source})  # relative to the service's folder
+    changed = with_overrides(settings, {**parameters["overrides"]})
+    assert parameters.get("of", "scores") == of
+    check(changed, of, {}, 10)
+
+
+def test_the_deployed_score_check_runs_on_a_worker(service, sample_run):
+    checked = service.run("score-check/score-check")
+    assert checked["state"]["type"] == "COMPLETED"
+    shown = artifacts(service, checked)
+    assert {"score-check", "score-check-table", "progress-score-check"} <= shown.keys()
+    groups = {row["group"]: row["documents"] for row in json.loads(shown["score-check-table"]["data"])}
+    assert sum(groups.values()) == 1905
+    assert len(groups) == 3
+    assert "The score quality inside every group" in shown["score-check"]["data"]
+    assert (service.home / "workspaces" / "sample" / "score-check" / "index.html").is_file()
+
+
+def test_the_deployed_audit_runs_on_a_worker(service):
+    audited = service.run("audit/audit", "--param", "documents=1000")
+    assert audited["state"]["type"] == "COMPLETED"
+    found = service.read("artifacts/filter", artifacts={"flow_run_id": {"any_": [audited["id"]]}})
+    shown = {artifact["key"]: artifact["data"] for artifact in found}
+    end = artifact_key("", service.read(f"flow_runs/{audited['id']}")["parameters"]["settings"]["workspace"])
+    steps = {row["step"]: row for row in json.loads(shown[f"audit-table-{end}"])}
+    assert steps["filters"]["documents"] == 1000
+    assert steps["exact"]["alike"] in {None, 1}
+    assert "What every step drops" in shown[f"audit-{end}"]
 
 
 @pytest.mark.long
@@ -117,8 +156,7 @@ def test_the_deployed_sweep_runs_on_a_worker(service, sample_run):
 
 
 def test_a_deployment_holds_no_path_of_a_machine(service):
-    pages = ("sweep/sweep", "compare/compare", "tune/tune", "probe/probe")
-    for name in ("curate/sample", "curate/fineweb", "train-quality/train-quality", *pages):
+    for name in ("curate/sample", "curate/fineweb", "train-quality/train-quality", *PAGES):
         text = json.dumps(service.read(f"deployments/name/{name}"))
         assert "{{ $FINEWEB_MASK_HOME }}" in text
         assert str(ROOT) not in text

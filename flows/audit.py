@@ -1,0 +1,151 @@
+"""Audit what a recipe's ingest and deduplication drop, on a sample of its source with planted cases."""
+
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fineweb_mask.flows.curate import ingest_shards, prepare
+from fineweb_mask.flows.pipeline.duplicates import find_duplicates
+from fineweb_mask.flows.pipeline.fit import Models, Quality
+from fineweb_mask.flows.pipeline.inputs import Inputs, find_inputs
+from fineweb_mask.flows.pipeline.run import PerShard, Run
+from fineweb_mask.flows.pipeline.selector_runs import published
+from fineweb_mask.flows.pipeline.start import as_flow, start_run
+from fineweb_mask.flows.recipe import with_overrides
+from fineweb_mask.flows.summary import CheckSummary
+from fineweb_mask.models.settings import (
+    MaterializeSettings,
+    Overrides,
+    PipelineSelectionSettings,
+    PipelineSettings,
+    SourceSettings,
+)
+from fineweb_mask.models.settings.engine import EngineSettings
+from fineweb_mask.tasks.audit.audit import AuditJob
+from fineweb_mask.tasks.audit.sample import BY_FILE, DOCUMENTS, SOURCE, WORKSPACE, check_sample, draw_source
+from fineweb_mask.tasks.outputs import check_output
+from fineweb_mask.tasks.registry import PIPELINE
+from fineweb_mask.tasks.workspace.shard_files import NO_FILE, ShardFiles
+
+STAGES_RUN = frozenset(task.stage.name for task in PIPELINE)
+
+
+class AuditSummary(CheckSummary):
+    """What an audit found; `fineweb-mask audit --json` prints it."""
+
+    by: str
+    steps: list[dict[str, Any]]
+    groups: list[dict[str, Any]]
+    cases: list[dict[str, Any]]
+
+
+@as_flow("audit")
+def audit(
+    settings: PipelineSettings,
+    by: str | None = None,
+    documents: int = DOCUMENTS,
+    overrides: Overrides | None = None,
+) -> AuditSummary:
+    """Run the recipe's ingest and deduplication on a sample with planted cases, and write a page on what they drop.
+
+    Parameters
+    ----------
+    settings
+        The recipe.
+    by
+        Column of the source by whose values losses are counted. None: by file.
+    documents
+        About how many documents are drawn.
+    overrides
+        Settings instead of the recipe's, by section: `{"ingest": {"near_dedup": "minhash"}}`.
+
+    Raises
+    ------
+    SettingsError
+        If there are too few documents, or no such column.
+    DataError
+        If no document can be read, or the column has too many values.
+    """
+    settings = with_overrides(settings, overrides)
+    found = check(settings, by, documents)
+    with _folder(found) as folder:
+        draw_source(folder, found.shards, settings.source, settings.ingest, by, documents)
+        with start_run(narrowed(settings, folder), keep=False, scope=STAGES_RUN) as run:
+            shards = dropped(run)
+        local = settings.model_copy(update={"engine": EngineSettings(scratch=settings.engine.scratch)})
+        with start_run(local, keep=False, scope=frozenset({AuditJob.stage.name})) as run:
+            job = AuditJob(root=run.root, drawn=str(folder), shards=shards, settings=settings.ingest, by=by or BY_FILE)
+            details = run.one(job).details
+            table = [
+                {
+                    "step": step["step"],
+                    "documents": step["came"],
+                    "dropped": step["dropped"],
+                    "alike": _share(step["alike"]),
+                }
+                for step in details["steps"]
+            ]
+            shown = {
+                name: details[name] for name in ("by", "documents", "steps", "groups", "cases", "warnings", "advice")
+            }
+            return published(AuditSummary, run, job.folder, table, "What every step drops.", **shown)
+
+
+def check(settings: PipelineSettings, by: str | None, documents: int) -> Inputs:
+    """Check that all that the recipe names exists, and that the sample can be drawn; return what the recipe reads.
+
+    Raises
+    ------
+    FinewebMaskError
+        With what to change.
+    """
+    found = find_inputs(settings)
+    if found.workspace.url is None:
+        check_output(found.workspace.root, "workspace", replaces=True, folder=True)
+    check_sample(found.shards, settings.source, by, documents)
+    return found
+
+
+@contextmanager
+def _folder(found: Inputs) -> Iterator[Path]:
+    """Return a folder in the cache of the workspace that is removed in the end; if killed, when no run uses it."""
+    with found.workspace.in_use():
+        folder = found.workspace.cache / f".audit.{uuid.uuid4().hex}.partial"
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def narrowed(settings: PipelineSettings, folder: Path) -> PipelineSettings:
+    """Return a recipe with the same ingest, of the drawn source and with a workspace of its own."""
+    changes = {
+        "workspace": str(folder / WORKSPACE),
+        "source": SourceSettings(
+            path=str(folder / SOURCE), max_document_bytes=settings.source.max_document_bytes, fingerprint="content"
+        ),
+        "ingest": settings.ingest.model_copy(
+            update={"keep_dropped": True, "copy_text": True, "on_wiped_group": "warn"}
+        ),
+        "selection": PipelineSelectionSettings(),
+        "materialize": MaterializeSettings(memory_limit=settings.materialize.memory_limit),
+        "engine": EngineSettings(workers=settings.engine.workers),
+    }
+    return settings.model_copy(update=changes)
+
+
+def dropped(run: Run) -> list[ShardFiles]:
+    """Ingest the drawn source and find its duplicates; scores and vectors are made only if these count."""
+    if run.settings.ingest.near_dedup == "semantic" or run.settings.ingest.copies.keep == "best_score":
+        return prepare(run).shards
+    documents = ingest_shards(run)
+    nothing = Models(Quality([], NO_FILE, PerShard()), None)
+    duplicates = find_duplicates(run, documents, PerShard(), PerShard(), nothing)
+    return [ShardFiles(documents=file, duplicates=duplicates[name]) for name, file in documents.items()]
+
+
+def _share(alike: list[float] | None) -> float | None:
+    return None if alike is None else round(alike[0], 4)
