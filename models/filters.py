@@ -9,6 +9,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from functools import partial
 from importlib import import_module
 from types import SimpleNamespace
@@ -17,7 +18,12 @@ from typing import Any, NamedTuple
 from fineweb_mask.models.errors import ModelError, SettingsError
 from fineweb_mask.models.quality.fasttext.file_format import check_fasttext_file
 from fineweb_mask.models.settings.source import FilterSettings
-from fineweb_mask.models.words import make_faster
+from fineweb_mask.models.words import (
+    RememberedWords,
+    certainly_repeats_little,
+    is_certainly_good,
+    make_faster,
+)
 
 CLASSES = {
     "gopher_quality": ("filters", "GopherQualityFilter"),
@@ -113,6 +119,7 @@ def _load(settings: FilterSettings) -> Filter:
             "ingest.filters: language needs the option `model`, a fastText model of languages such as lid.176.bin, "
             "received none: name its file"
         )
+    words = None
     try:
         if settings.kind == "language":
             step = object.__new__(kind)  # datatrove asks for another build of fastText; the model is loaded by ours
@@ -120,21 +127,24 @@ def _load(settings: FilterSettings) -> Filter:
         else:
             step = kind(**options)
             if isinstance(language := getattr(step, "language", None), str):
-                make_faster(language)
-        return _adapted(settings.kind, step, model)
+                words = make_faster(language)
+        step.stat_update = lambda *_, **__: None  # of every line
+        return _adapted(settings.kind, step, model, words)
     except ImportError as error:
         raise FilterError(f"ingest.filters: {settings.kind} cannot be loaded: {error}: {NEEDED}") from error
     except (TypeError, ValueError, re.error) as error:
         raise SettingsError(f"ingest.filters: {settings.kind} refuses {options}: {error}: mend the options") from error
 
 
-def _adapted(kind: str, step: Any, model: Any) -> Filter:  # noqa: ANN401 - classes of datatrove, a path
+def _adapted(kind: str, step: Any, model: Any, words: RememberedWords | None) -> Filter:  # noqa: ANN401 - of datatrove
     document_of = _module("datatrove.data").Document
     if hasattr(step, "format"):
+        emails = getattr(step, "remove_emails", False)
 
         def formatted(text: str, _: str | None) -> Outcome:
             if kind == "pii":  # its replacements take turns, and begin with the first: no text depends on others
                 step.emails_replacer._replace_i = step.ip_replacer._replace_i = 0
+                step.remove_emails = emails and "@" in text
             return Outcome(step.format(text))
 
         return formatted
@@ -145,13 +155,14 @@ def _adapted(kind: str, step: Any, model: Any) -> Filter:  # noqa: ANN401 - clas
 
     if kind == "regex":
         step.regex = _limited(step.regex)
+    quick = _quick(kind, step, words)
 
     def apply(text: str, url: str | None) -> Outcome:
         if kind == "url" and not url:
             return Outcome(text)  # its rules have nothing to say
         document = document_of(text=text, id="", metadata={"url": url})
         try:
-            result = step.filter(document)
+            result = quick(document) or step.filter(document)
         except TimeoutError:
             return Outcome(text, f"{kind}: too_slow")
         kept, reason = result if isinstance(result, tuple) else (result, None)
@@ -159,6 +170,30 @@ def _adapted(kind: str, step: Any, model: Any) -> Filter:  # noqa: ANN401 - clas
 
     apply("A text of a few words, by which what the class needs is loaded.", "https://example.org/")
     return apply
+
+
+def _quick(kind: str, step: Any, words: RememberedWords | None) -> Callable[[Any], Any]:  # noqa: ANN401 - of datatrove
+    """Return the function that decides on most documents as the class does, sooner, and on others nothing."""
+    if kind == "gopher_repetition" and words:
+        part = copy(step)
+        part.top_n_grams = part.dup_n_grams = ()
+        return lambda document: part.filter(document) is True and certainly_repeats_little(words, step, document.text)
+    if kind == "gopher_quality" and words:
+        return lambda document: is_certainly_good(words, step, document.text)
+    if kind == "c4_quality" and step.split_paragraph:
+        part = copy(step)
+        part.min_num_sentences = -1
+
+        def by_lines(document: Any) -> Any:  # noqa: ANN401 - of datatrove
+            text = document.text
+            result = part.filter(document)  # each line that it keeps has a sentence
+            if result is True and document.text.count("\n") + bool(document.text) < step.min_num_sentences:
+                document.text = text
+                return None
+            return result
+
+        return by_lines
+    return lambda _: None
 
 
 def _limited(pattern: re.Pattern[str]) -> SimpleNamespace:

@@ -10,7 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import settings as settings_of_tests
+from hypothesis import strategies as st
 
+from fineweb_mask.models import filters
 from fineweb_mask.models.documents import DocumentFilter, conform
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.filters import CLASSES, FilterError, load_filters
@@ -26,7 +30,8 @@ KINDS = sorted(set(CLASSES) - {"regex", "language"})
 
 @pytest.fixture(scope="module")
 def pages(real_data: Path) -> list[dict[str, Any]]:
-    return pq.read_table(real_data / "web_mix.parquet", columns=["text", "url"]).slice(0, 200).to_pylist()
+    table = pq.read_table(real_data / "web_mix.parquet", columns=["text", "url"])
+    return table.take(list(range(0, table.num_rows, table.num_rows // 300))).to_pylist()
 
 
 def settings(kind: str, **options: Any) -> list[FilterSettings]:
@@ -82,6 +87,102 @@ def test_real_pages_are_decided_on_as_the_class_decides(
         dropped += reason is not None
     if kind in {"c4_quality", "fineweb_quality", "gopher_quality"}:
         assert 0 < dropped < len(pages)
+
+
+@pytest.mark.parametrize("name", ["certainly_repeats_little", "is_certainly_good"])
+def test_of_most_real_pages_that_are_kept_it_is_known_at_once(
+    name: str, pages: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = "gopher_quality" if name == "is_certainly_good" else "gopher_repetition"
+    at_once = list[bool]()
+    decide = getattr(filters, name)
+    monkeypatch.setattr(filters, name, lambda *given: at_once.append(decide(*given)) or at_once[-1])
+    apply = load_filters(settings(kind))
+    at_once.clear()
+    kept = sum(apply(page["text"], None).dropped is None for page in pages)
+    assert 0.9 * kept < sum(at_once) <= kept
+
+
+FRAGMENTS = [
+    *(
+        "the ",
+        "and that ",
+        "cat. ",
+        "# ",
+        "... ",
+        "…\n",
+        "\n",
+        "\n\n",
+        "- ",
+        "•",
+        "Ünï ",
+        "漢字",
+        "12 ",
+        "a",
+        " ",
+        "[1]",
+    ),
+    *("IS_ALPHA ", "It is so! Is it? ", "javascript ", "{", "lorem ipsum", "\x1c", "\u2028", "terms of use "),
+]
+TEXTS = st.lists(st.tuples(st.sampled_from(FRAGMENTS), st.integers(1, 12)), max_size=30).map(
+    lambda parts: "".join(part * times for part, times in parts)
+)
+OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
+    "gopher_repetition": st.fixed_dictionaries(
+        {
+            "dup_line_frac": st.sampled_from([0.3, None]),
+            "dup_para_frac": st.just(None),
+            "dup_line_char_frac": st.just(None),
+            "dup_para_char_frac": st.just(None),
+            "top_n_grams": st.sampled_from([((2, 0.2), (3, 0.18)), ((4, 0.5), (1, 0.3)), ()]),
+            "dup_n_grams": st.sampled_from([((5, 0.15), (10, 0.1)), ((2, 0.6), (1, 0.9)), ()]),
+        }
+    ),
+    "gopher_quality": st.fixed_dictionaries(
+        {
+            "min_doc_words": st.sampled_from([1, 5]),
+            "max_doc_words": st.sampled_from([20, None]),
+            "min_avg_word_length": st.sampled_from([2, None]),
+            "max_avg_word_length": st.sampled_from([4, None]),
+            "max_symbol_word_ratio": st.sampled_from([0.1, 0.5, None]),
+            "max_bullet_lines_ratio": st.sampled_from([0.5, None]),
+            "max_ellipsis_lines_ratio": st.sampled_from([0.3, None]),
+            "max_non_alpha_words_ratio": st.sampled_from([0.8, 0.2, None]),
+            "min_stop_words": st.sampled_from([1, 2, None]),
+        }
+    ),
+    "c4_quality": st.fixed_dictionaries(
+        {
+            "split_paragraph": st.booleans(),
+            "filter_no_terminal_punct": st.booleans(),
+            "min_num_sentences": st.sampled_from([-1, 0, 1, 3, 5]),
+            "min_words_per_line": st.sampled_from([-1, 3]),
+            "filter_curly_bracket": st.booleans(),
+            "filter_lorem_ipsum": st.booleans(),
+        }
+    ),
+    "fineweb_quality": st.just({}),
+}
+
+
+@pytest.mark.parametrize("kind", OPTIONS)
+@settings_of_tests(max_examples=200, deadline=None)
+@given(data=st.data())
+def test_any_text_is_decided_on_as_the_class_decides(kind: str, data: st.DataObject) -> None:
+    from datatrove.data import Document
+
+    options, text = data.draw(OPTIONS[kind]), data.draw(TEXTS | st.text(max_size=60))
+    document = Document(text=text, id="", metadata={})
+    ours = load_filters([FilterSettings.model_construct(kind=kind, options=options)])  # pairs are no settings
+    try:
+        result = getattr(datatrove, CLASSES[kind][1])(**options).filter(document)
+    except ZeroDivisionError:  # of a text of spaces
+        with pytest.raises(ZeroDivisionError):
+            ours(text, None)
+        return
+    expected = (document.text, None) if result is True else (text, f"{kind}: {result[1]}")
+    found = ours(text, None)
+    assert (found.text if found.dropped is None else text, found.dropped) == expected
 
 
 def test_filters_follow_each_other_and_the_first_that_drops_ends_it() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given
@@ -73,7 +74,8 @@ def test_what_is_remembered_has_an_end(tokenizer: Any, monkeypatch: pytest.Monke
     for text in ("one two three four", "five six. Seven", "one. Two. Three. Four. Five"):
         assert words.word_tokenize(text) == tokenizer.word_tokenize(text)
         assert words.span_tokenize(text) == tokenizer.span_tokenize(text)
-    assert len(words._words) <= 8
+    assert len(words._parts) <= 8
+    assert len(words._words) <= 16
 
 
 @given(WORDS, st.integers(1, 10))
@@ -85,6 +87,36 @@ def test_runs_of_words_are_counted_alike(gopher: ModuleType, words: list[str], n
         assert own.find_top_duplicate(runs) == gopher.find_top_duplicate(runs)
 
 
+def test_words_are_numbered_and_known_by_their_kind(remembered: own.RememberedWords) -> None:
+    numbers = remembered.numbers_of("The cat, the CAT ... 42 é")
+    assert numbers is not None
+    words = remembered.word_tokenize("The cat, the CAT ... 42 é")
+    assert len(set(numbers.tolist())) == len(set(words)) == len(words) == 8
+    assert remembered.lengths_of(numbers).tolist() == list(map(len, words))
+    no_symbols, letters = remembered.kinds_of(numbers)
+    assert [word for word, is_one in zip(words, no_symbols, strict=True) if not is_one] == [",", "..."]
+    assert [word for word, has_one in zip(words, letters, strict=True) if not has_one] == [",", "...", "42"]
+    assert remembered.count_among(numbers, {"the", "CAT", "dog", "THE"}) == 2
+    assert remembered.numbers_of("the cat IS_ALPHA") is None
+
+
+@given(WORDS, st.integers(1, 10))
+@example(["ab", "c", "a", "bc"], 2)
+@example(["\ud800"] * 3, 1)
+@example([], 2)
+def test_repeated_runs_are_counted_at_once_and_bounded(gopher: ModuleType, words: list[str], n: int) -> None:
+    numbers = np.array([words.index(word) for word in words], np.int64)
+    ends = np.concatenate([[0], np.cumsum([len(word) for word in words], dtype=np.int64)])
+    top = dict(own._top_duplicates(numbers, ends, n))
+    assert set(top) == set(range(1, min(n, len(words)) + 1))
+    for of, characters in top.items():
+        assert characters == gopher.find_top_duplicate(gopher.get_n_grams(words, of))
+    most = own._most_duplicate(*own._hashes("".join(words), ends), ends, n)
+    exact = gopher.find_all_duplicate(words, n)
+    assert exact <= most <= len("".join(words))
+    assert (most > 0) == (exact > 0)
+
+
 def test_the_filters_of_a_language_split_at_spaces_use_it() -> None:
     from datatrove.pipeline.filters import gopher_repetition_filter
     from datatrove.utils.word_tokenizers import load_word_tokenizer
@@ -93,5 +125,5 @@ def test_the_filters_of_a_language_split_at_spaces_use_it() -> None:
     assert isinstance(load_word_tokenizer("eng").word_tokenize.__self__, own.RememberedWords)
     assert gopher_repetition_filter.find_all_duplicate is own.find_all_duplicate
     before = load_word_tokenizer("eng").word_tokenize
-    own.make_faster("eng")
+    assert own.make_faster("eng") is before.__self__
     assert load_word_tokenizer("eng").word_tokenize is before
