@@ -88,6 +88,7 @@ def test_a_group_that_comes_to_a_step_and_does_not_leave_it_is_named_with_the_re
         "known": 0,
         "exact": 0,
         "near": 0,
+        "urls": 0,
     }
     assert step_of(details, EXACT)["came"] == 60
     assert step_of(details, EXACT)["groups"] == [{"group": "a", "came": 60, "kept": 1, "reason": ""}]
