@@ -4,8 +4,8 @@
     python -m benchmarks.costs --documents 1e9 --embed 400 --gpus 64
 
 Nothing runs. Every input is an option: put in your own rates and prices. The default rates of a core are those of
-`benchmarks.cluster stages`, divided by three where a stage reads texts (theirs are of 1 kB); that of a GPU and all
-prices are guesses.
+`benchmarks.cluster stages`, divided by three where a stage reads texts (theirs are of 1 kB), and of `benchmarks.filters`
+for what `ingest` does besides with raw pages; that of a GPU and all prices are guesses.
 """
 
 import argparse
@@ -23,6 +23,10 @@ REQUESTS = {  # of a job, in its stage: reads (GET, HEAD, LIST), writes (PUT, PO
 }
 
 
+OF_RAW_PAGES = ("extract", "filter")
+"""What `ingest` does besides with raw pages; it reads and writes no more for them."""
+
+
 class Inputs(NamedTuple):
     """What the tables are computed from."""
 
@@ -34,7 +38,9 @@ class Inputs(NamedTuple):
     ratio: float  # of documents that are selected
     cores: int
     gpus: int
-    ingest: float  # documents a second of one core
+    extract: float  # documents a second of one core
+    filter: float
+    ingest: float
     hash: float
     score: float
     embed: float  # of one GPU
@@ -56,6 +62,8 @@ DEFAULTS = Inputs(
     ratio=0.1,
     cores=512,
     gpus=64,
+    extract=176,
+    filter=190,
     ingest=9_600,
     hash=500_000,
     score=6_700,
@@ -73,7 +81,7 @@ DEFAULTS = Inputs(
 def hours(inputs: Inputs) -> list[list[str]]:
     """Return, by stage: hours of one core or GPU, days on all, and the price."""
     rows, total = [], 0.0
-    for stage in REQUESTS:
+    for stage in (*OF_RAW_PAGES, *REQUESTS):
         of_gpu = stage == "embed"
         machine = inputs.documents / getattr(inputs, stage) / 3600
         price = machine * (inputs.gpu_hour if of_gpu else inputs.core_hour)

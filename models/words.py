@@ -25,6 +25,8 @@ BREAKS_SPACY = "IS_ALPHA"
 """A string that spaCy cannot hold; datatrove leaves it out of a whole text that has it."""
 IN_SENTENCE, PUNCTUATION, ENDS_SENTENCE = range(3)
 """What a token is to sentences: punctuation after an end belongs to the sentence before it."""
+ENDS = ',;:?!)"'
+"""Marks that spaCy's rules of English take off the end of any word that is not itself a rule."""
 BASE = 0x9E3779B97F4A7C15
 """An odd number: its powers have inverses modulo 2**64."""
 INVERSE = pow(BASE, -1, 2**64)
@@ -58,6 +60,7 @@ class RememberedWords:
         self._spacy = tokenizer.tokenizer
         self._sentence_ends = self._spacy.get_pipe("sentencizer").punct_chars
         self._symbols = PUNCTUATION_SET
+        self._is_english = self._spacy.lang == "en"
         self._forget()
 
     def _forget(self) -> None:
@@ -128,17 +131,25 @@ class RememberedWords:
         if unknown := set(parts).difference(self._parts):
             with self._spacy.memory_zone():
                 for part in unknown:
-                    self._parts[part] = tuple(map(self._number, self._spacy.tokenizer(part)))
+                    self._parts[part] = self._split(part)
         return parts
 
-    def _number(self, token: Any) -> int:  # noqa: ANN401 - of spaCy
-        word = token.text
+    def _split(self, part: str) -> tuple[int, ...]:
+        word, last = part[:-1], part[-1]
+        if self._is_english and self._spacy.tokenizer.rules.keys().isdisjoint((part, word)):  # spaCy searches long
+            if part.isascii() and part.isalpha():
+                return (self._number(part, is_punctuation=False),)
+            if word.isascii() and word.isalpha() and (last in ENDS or (last == "." and word[-1].islower())):
+                return self._number(word, is_punctuation=False), self._number(last, is_punctuation=True)
+        return tuple(self._number(token.text, is_punctuation=token.is_punct) for token in self._spacy.tokenizer(part))
+
+    def _number(self, word: str, *, is_punctuation: bool) -> int:
         number = self._numbers.setdefault(word, len(self._words))
         if number == len(self._words):
             self._words.append(word)
             self._lengths.append(len(word))
             is_end = word in self._sentence_ends
-            self._roles.append(ENDS_SENTENCE if is_end else PUNCTUATION if token.is_punct else IN_SENTENCE)
+            self._roles.append(ENDS_SENTENCE if is_end else PUNCTUATION if is_punctuation else IN_SENTENCE)
             self._no_symbols.append(not self._symbols.issuperset(word))
             self._letters.append(any(map(str.isalpha, word)))
         return number

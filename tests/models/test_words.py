@@ -62,6 +62,17 @@ def test_any_text_is_split_alike(tokenizer: Any, remembered: own.RememberedWords
     assert remembered.span_tokenize(text) == tokenizer.span_tokenize(text)
 
 
+def test_words_that_end_in_a_mark_are_split_alike(tokenizer: Any, remembered: own.RememberedWords) -> None:
+    """spaCy's own exceptions above all: "wed." is "we" and "d.", as "d." is one."""
+    plain = ["cat", "CAT", "catS", "d", "D", "Mr", "US", "caté", "IDs"]
+    for word in (*plain, *(rule for rule in tokenizer.tokenizer.tokenizer.rules if rule.isalpha())):
+        marked = [word, *(word + mark for mark in (*own.ENDS, ".", ".,", "'"))]
+        for one in marked:
+            assert remembered.word_tokenize(one) == tokenizer.word_tokenize(one)
+        text = " ".join(marked)
+        assert remembered.span_tokenize(text) == tokenizer.span_tokenize(text)
+
+
 def test_what_spacy_cannot_hold_is_left_to_datatrove(remembered: own.RememberedWords) -> None:
     """It finds other words the first time than later, so there is nothing to be equal to."""
     assert remembered.word_tokenize("IS_ALPHA. And more")[-2:] == ["And", "more"]
