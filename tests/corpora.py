@@ -154,8 +154,8 @@ def _shuffled(texts: list[tuple[str, str]], copies: dict[tuple[int, int], float]
 
 
 def shingles(text: str, words: int = 5) -> set[tuple[str, ...]]:
-    """Return the runs of so many words of a text of Latin letters, in lower case, with 0 for every number."""
-    found = re.findall(r"[^\W_]+", re.sub(r"\d+([.,]\d+)*", "0", text.lower()))
+    """Return the runs of so many words of a text of Latin letters, in lower case."""
+    found = re.findall(r"[^\W_]+", text.lower())
     return {tuple(found[place : place + words]) for place in range(len(found) - words + 1)}
 
 

@@ -228,7 +228,7 @@ def test_the_report_is_a_command(workspace, server):
     summary = json.loads(result.stdout.splitlines()[-1])
     assert summary["report"] == str(page)
     assert summary["seconds"] > 0
-    assert len(summary["plots"]) == 14
+    assert len(summary["plots"]) == 15
     assert all(Path(path).is_file() for path in [*summary["plots"], summary["metrics"]])
     after = page.read_text(encoding="utf-8")
     assert "<b>By language</b>" in after
