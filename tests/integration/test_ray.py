@@ -197,6 +197,20 @@ def test_a_cluster_writes_the_same_dataset_though_a_node_dies(
 
 
 @pytest.mark.long
+def test_a_cluster_finds_the_same_near_duplicates(
+    engine: tuple[str, ...], run_sample: RunSample, tmp_path: Path
+) -> None:
+    near = ("ingest.near_dedup=minhash", "ingest.url_dedup=true", "ingest.copies.keep=best_score")
+    found = []
+    for name, where in (("local", ()), ("cluster", engine)):
+        summary = run_sample(tmp_path / name, *near, *where)
+        assert min(summary.dropped["near_duplicate"], summary.dropped["same_url"]) > 0
+        lists = sorted((tmp_path / name / "near_duplicates").rglob("*.parquet"))
+        found.append(([path.read_bytes() for path in lists], local_data(tmp_path / name)))
+    assert found[0] == found[1]
+
+
+@pytest.mark.long
 def test_a_run_whose_process_is_killed_goes_on_where_it_was(
     engine: tuple[str, ...],
     seaweed_bucket: Bucket,
