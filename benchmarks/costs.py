@@ -4,7 +4,7 @@
     python -m benchmarks.costs --documents 1e9 --embed 400 --gpus 64
 
 Nothing runs. Every input is an option: put in your own rates and prices. The default rates of a core are those of
-`benchmarks.cluster stages`, divided by three where a stage reads texts (theirs are of 1 kB), and of `benchmarks.filters`
+`benchmarks.cluster stages`, divided by three where texts are read (theirs are of 1 kB), and of `benchmarks.filters`
 for what `ingest` does besides with raw pages; that of a GPU and all prices are guesses.
 """
 
