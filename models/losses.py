@@ -17,7 +17,14 @@ NOT_COUNTED = frozenset({"text", "id", "url", "token_count", "source_row", "cont
 LEAST_DOCUMENTS = 20
 """A group of fewer is not said to be wiped out."""
 NAMED_REASONS = 3
-OTHER_NAMES = {"duplicate": "exact duplicates", "near_duplicate": "near-duplicates", "bad_vector": "without a vector"}
+LATER = (("dedup", "duplicate"), ("dedup", "near_duplicate"), ("dedup", "same_url"), ("select", "bad_vector"))
+"""Stages and reasons after ingest, in the order in which they drop documents."""
+OTHER_NAMES = {
+    "duplicate": "exact duplicates",
+    "near_duplicate": "near-duplicates",
+    "same_url": "pages of an equal URL",
+    "bad_vector": "without a vector",
+}
 
 
 def names_groups(kind: pa.DataType) -> bool:
@@ -147,7 +154,7 @@ def losses(group: tuple[str, str | None], counts: Mapping[tuple[str, str | None]
         for (stage, reason), number in sorted(counts.items(), key=lambda item: (-item[1], str(item[0])))
         if stage == "ingest" and reason is not None
     ]
-    for stage, reason in (("dedup", "duplicate"), ("dedup", "near_duplicate"), ("select", "bad_vector")):
+    for stage, reason in LATER:
         if number := counts.get((stage, reason), 0):
             found.append(Loss(*group, stage, reason, left, number))
             left -= number

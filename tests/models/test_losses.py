@@ -148,3 +148,15 @@ def test_the_sentence_names_group_step_share_and_the_largest_reasons():
     assert str(Wiped("source", "it's", "ingest", 1_000, 7, reasons)) == (
         'ingest keeps 7 of 1,000 documents (0.7%) of source "it\'s": 980 exact duplicates, 7 known, 5 too short'
     )
+
+
+def test_a_group_of_pages_of_one_url_is_wiped_out_by_name():
+    counts = {("ingest", None): 100, ("dedup", "duplicate"): 10, ("dedup", "same_url"): 89, ("select", "bad_vector"): 1}
+    found = losses(("source", "mirror"), counts)
+    assert [(loss.reason, loss.documents, loss.dropped) for loss in found] == [
+        ("duplicate", 100, 10),
+        ("same_url", 90, 89),
+        ("bad_vector", 1, 1),
+    ]
+    [wiped] = wiped_out(by_group(found), 0.05)
+    assert str(wiped) == ("deduplication keeps 1 of 90 documents (1.1%) of source 'mirror': 89 pages of an equal URL")
