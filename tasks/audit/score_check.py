@@ -25,9 +25,10 @@ from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.schemas import ROW, SOURCE_ROW
 from fineweb_mask.models.settings.output import TEXT_IS_NO_GROUP
 from fineweb_mask.models.settings.quality import ClassesScorerSettings, QualitySettings
+from fineweb_mask.tasks.audit.score_page import DAMAGE, DECIDES, LEAST, PAGES_OF_GROUP, score_page
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.inference.scorers import QualityModel, load_models, score_columns
-from fineweb_mask.tasks.reporting.page import Column, Finding, Page, PageJob, Section, Table, Tile
+from fineweb_mask.tasks.reporting.page import PageJob
 from fineweb_mask.tasks.reporting.samples import DocumentRef, documents_at, evenly_spaced
 from fineweb_mask.tasks.storage.parquet import read_schema, read_table
 from fineweb_mask.tasks.storage.remote.copies import local_copies
@@ -43,11 +44,8 @@ MOST_GROUPS = 1_000
 """Values of the column, of which more are no groups."""
 FIRST_SHARDS = 4
 """In which the values of the column are counted before any work."""
-LEAST = 30
-"""Documents of a group that is judged; of fewer, no share is known."""
-PAGES, LISTED = 1_000, 200
-"""Pages that are damaged, of all groups together, and groups that are listed."""
-PAGES_OF_GROUP = 50
+PAGES = 1_000
+"""Pages that are damaged, of all groups together."""
 LONGEST = 20_000
 """Characters of a page that is damaged."""
 MOST_BETWEEN, MOST_AUC = 0.25, 0.75
@@ -58,8 +56,6 @@ LEAST_AGREEMENT = 0.1
 """Rank correlation of the scorers below which they do not agree on a group."""
 NO_GROUPS = {ROW.name, SOURCE_ROW.name, "text", "content_hash", "id", "quality"}
 """Columns that are not named to a user who looks for one of groups."""
-DECIDES = "quality"
-"""What documents are selected by."""
 
 
 class ScoreCheckJob(PageJob):
@@ -121,7 +117,7 @@ def score_check(job: ScoreCheckJob) -> None:
     found = _read(job)
     preferences = _preferences(job, found)
     details = measured(job, found, preferences)
-    job.write(_page(job, details), {"rows": len(found.places), **details})
+    job.write(score_page(details), {"rows": len(found.places), **details})
 
 
 def check_groups(workspace: Workspace, shards: Sequence[ShardFiles], by: str) -> None:
@@ -398,13 +394,6 @@ def _prefers_damage(groups: list[dict[str, Any]], score: str, kind: str) -> list
     return [f"{name or '(empty)'} {interval.share:.0%}" for name, interval in found if interval and interval.low > 0.5]
 
 
-DAMAGE = {
-    "lines shuffled": "its lines shuffled",
-    "boilerplate": "boilerplate around it",
-    "cut off": "its second half cut off",
-    "words shuffled": "its words shuffled",
-}
-"""How a damaged copy is called in a sentence."""
 NAMED = 5
 
 
@@ -416,87 +405,3 @@ def some(names: list[str]) -> str:
     """
     shown = ", ".join(name or "(empty)" for name in names[:NAMED])
     return f"{shown} and {len(names) - NAMED:,} others" if len(names) > NAMED else shown
-
-
-INSIDE = (
-    Column("group"),
-    Column("documents", "count"),
-    Column("mean", "number"),
-    Column("deviation inside", "share"),
-    Column("of all documents", "share"),
-    Column("of the best tenth", "share"),
-    Column("scores agree", "number"),
-)
-PREFERRED = (Column("group"), *(Column(kind, "share") for kind in DAMAGE))
-
-
-def _tables(details: Mapping[str, Any], score: str) -> list[Table]:
-    """Return what a score is inside every group, and how often it prefers a page there, if it reads the text."""
-    inside, preferred = list[list[Any]](), list[list[Any]]()
-    for group in details["groups"][:LISTED]:
-        one, name = group["scores"][score], group["group"] or "(empty)"
-        shares = [one["deviation"], group["share"], one["of_the_best"]]
-        inside.append([name, group["documents"], _rounded(one["mean"]), *shares, _rounded(group["agreement"])])
-        if one["prefers_page"]:
-            preferred.append([name, *(one["prefers_page"][kind] for kind in DAMAGE)])
-    more = (
-        f" {len(details['groups']) - LISTED:,} smaller ones are in metrics.json."
-        if len(details["groups"]) > LISTED
-        else ""
-    )
-    note = f"Largest first. Means are in deviations from that of all documents.{more}"
-    tables = [Table(f"The score {score} inside every group", INSIDE, inside, note=note, wide=True)]
-    if preferred:
-        note = f"{details['pages']:,} pages, at most {PAGES_OF_GROUP} of a group; equal scores count as half."
-        title = "How often a page is preferred to its damaged copy"
-        tables.append(Table(title, PREFERRED, preferred, note=note, wide=True))
-    return tables
-
-
-EXPLAINED = (
-    "A score selects well only if it orders the documents inside a group, and not the groups alone. The deviation "
-    "inside a group is given as a share of that of all documents: near 0%, the order there is noise. The best tenth is "
-    "what a selection by this score alone would take.",
-    "A page should be preferred to a copy of it that is worse to anyone: with its lines or its words in random order, "
-    "with twice the boilerplate around it, or without its second half. 50% is what a score has that does not see the "
-    "difference; a score that counts words cannot see their order.",
-)
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 2)
-
-
-def _page(job: ScoreCheckJob, details: Mapping[str, Any]) -> Page:
-    score = details["scores"][DECIDES]
-    auc = score["group_auc"]
-    of_scores = [
-        [name, one["between_groups"], _rounded(one["group_auc"]), one["deviation"]]
-        for name, one in details["scores"].items()
-    ]
-    columns = [
-        Column("score"),
-        Column("variance between groups", "share"),
-        Column("AUC of the group alone", "number"),
-        Column("deviation", "number"),
-    ]
-    notes = f"{details['small_groups']:,} documents are in groups of fewer than {LEAST}, which are not judged."
-    return Page(
-        title=f"Scores inside every {job.by}",
-        lead=f"{details['documents']:,} of {details['population']:,} documents in {len(details['groups']):,} groups of "
-        f"{job.by}; {details['pages']:,} pages and four damaged copies of each were scored. {notes}",
-        tiles=[
-            Tile(f"{score['between_groups']:.0%}", f"of the quality's variance is between values of {job.by}"),
-            Tile("–" if auc is None else f"{auc:.2f}", "AUC with which the group alone tells the best tenth"),  # noqa: RUF001
-            Tile(str(len(details["warnings"])), "warnings"),
-        ],
-        findings=[
-            *(Finding(f"{text}.", "Scores", is_worry=True) for text in details["warnings"]),
-            *(Finding(f"{text[0].upper()}{text[1:]}.", "Scores") for text in details["advice"]),
-        ],
-        sections=[
-            Section("Scores", EXPLAINED, tables=[Table("Every score over all groups", columns, of_scores, wide=True)]),
-            *(Section(f"{name} by {job.by}", tables=_tables(details, name)) for name in job.names),
-        ],
-        metrics=details,
-    )
