@@ -4,7 +4,6 @@
     python -m benchmarks.embedding cpu --documents pages.parquet --layers 12       # BERT-base of random weights
     python -m benchmarks.embedding static --documents pages.parquet
     python -m benchmarks.embedding stage --documents pages.parquet
-    python -m benchmarks.embedding gpu
 
 `pages.parquet` has a `text` column, from which `--count` documents are taken, evenly spaced. The candidates run in
 alternation; results are medians of `--repeats`.
@@ -12,24 +11,19 @@ alternation; results are medians of `--repeats`.
 `cpu`: documents per second, the speed as a ratio to `SentenceTransformer.encode(batch_size=32)` in float32, and the
 lowest cosine to its vectors. `static`: tokens per second of the built-in encoder against its tokenizer alone, called
 once for all documents. `stage`: the whole stage from Parquet to Parquet, and the share of its time in which the model
-waits for tokens. `gpu`: documents as long as FineWeb's, a BERT-base of random weights, at most 512 tokens; against
-`SentenceTransformer.encode` with its defaults and in bfloat16 with several batch sizes, and against the measured rate
-of the device's bfloat16 matrix products.
+waits for tokens. On a GPU: `benchmarks.gpu`.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import logging
 import os
-import random
 import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
@@ -52,25 +46,10 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-BATCH_SIZES = (32, 64, 128, 256, 512)
-MEAN_LOG_WORDS, DEVIATION_LOG_WORDS = 5.88, 0.79
-"""Logarithm of the number of words of a FineWeb document. The deviation is measured on 3,020 documents; the mean is set
-so that the average document has 640 tokens (15 trillion tokens in 24 billion documents)."""
-
 
 def read_texts(arguments: argparse.Namespace) -> list[str]:
     texts = pq.read_table(arguments.documents, columns=["text"])["text"].to_pylist()
     return texts[:: max(1, len(texts) // arguments.count)][: arguments.count]
-
-
-def made_up(count: int, seed: int = 0) -> list[str]:
-    """Return documents of invented words, as long as FineWeb's."""
-    dice = random.Random(seed)
-    syllables = [first + second for first in "bdfgklmnprstvz" for second in "aeiou"]
-    words = ["".join(dice.choices(syllables, k=dice.choice((1, 2, 2, 3)))) for _ in range(20_000)]
-    common = list(itertools.accumulate(1 / (rank + 1) for rank in range(len(words))))
-    lengths = [max(5, int(dice.lognormvariate(MEAN_LOG_WORDS, DEVIATION_LOG_WORDS))) for _ in range(count)]
-    return [" ".join(dice.choices(words, cum_weights=common, k=length)) for length in lengths]
 
 
 def model_folder(arguments: argparse.Namespace, texts: list[str], folder: str) -> tuple[str, str]:
@@ -200,73 +179,7 @@ def stage(arguments: argparse.Namespace) -> None:
     )
 
 
-def matrix_peak(device: str) -> float:
-    """Return the floating-point operations per second of the best bfloat16 matrix product."""
-    best = 0.0
-    for size in (4_096, 8_192, 16_384):
-        left, right = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
-        for _ in range(3):
-            left @ right
-        torch.cuda.synchronize()
-        started = time.perf_counter()
-        for _ in range(10):
-            left @ right
-        torch.cuda.synchronize()
-        best = max(best, 10 * 2 * size**3 / (time.perf_counter() - started))
-    return best
-
-
-def forward_flops(lengths: np.ndarray, layers: int, hidden: int) -> float:
-    """Return the operations of the matrix products for texts of these lengths, without padding."""
-    return float((layers * (24 * lengths * hidden**2 + 4 * lengths.astype(np.float64) ** 2 * hidden)).sum())
-
-
-def gpu(arguments: argparse.Namespace) -> None:
-    device = arguments.device if arguments.device != "auto" else "cuda"
-    on_gpu = device.startswith("cuda")
-    texts = made_up(arguments.count)
-    layers = arguments.layers or 12
-    with tempfile.TemporaryDirectory() as folder:
-        save_encoder(Path(folder), texts[:2_000], layers, arguments.hidden)
-        model = str(Path(folder) / "model")
-        ways: dict[str, Callable[[], object]] = {}
-        for budget in arguments.budgets:
-            recipe = settings(model, precision="float16")
-            encoder = load_encoder(model, recipe, device, compute="bfloat16", batch_tokens=budget)
-            ways[f"fineweb-mask, bfloat16, {budget:,} tokens"] = lambda encoder=encoder: encoder.encode(texts)
-        plain = SentenceTransformer(model, device=device)
-        ways["SentenceTransformer.encode, defaults"] = lambda: plain.encode(texts)
-        half = SentenceTransformer(model, device=device, model_kwargs={"dtype": torch.bfloat16})
-        for size in BATCH_SIZES:
-            ways[f"SentenceTransformer.encode, bfloat16, {size}"] = lambda size=size: half.encode(
-                texts, batch_size=size, convert_to_tensor=True
-            )
-        lengths = encoder.tokenise(texts).tokens.lengths
-        warm = texts[:256]
-        encoder.encode(warm), plain.encode(warm), half.encode(warm)
-        peak = matrix_peak(device) if on_gpu else float("nan")
-        table = []
-        for way, run in ways.items():
-            if on_gpu:
-                torch.cuda.reset_peak_memory_stats()
-            taken = in_turns({way: run}, arguments.repeats)[way]
-            memory = torch.cuda.max_memory_allocated() / 2**30 if on_gpu else float("nan")
-            share = forward_flops(lengths, layers, arguments.hidden) / taken / peak
-            table.append(
-                [way, f"{taken:.2f}", f"{len(texts) / taken:,.0f}", f"{100 * share:.1f}%", f"{memory:.1f}"],
-            )
-        seconds, waited = run_stage(texts, settings(model, precision="float16"), folder, embed.CHUNK_DOCUMENTS)
-        table.append(["stage", f"{seconds:.2f}", f"{len(texts) / seconds:,.0f}", "", ""])
-    name = torch.cuda.get_device_name(device) if on_gpu else "CPU"
-    title = (
-        f"{name}: {len(texts):,} documents, {lengths.mean():.0f} tokens on average, {layers} layers of "
-        f"{arguments.hidden}; bfloat16 products {peak / 1e12:.0f} TFLOP/s; the stage waits for tokens "
-        f"{100 * waited:.1f}%"
-    )
-    show(title, ["", "s", "documents/s", "of the products' rate", "GiB"], table)
-
-
-TABLES = {"cpu": cpu, "static": static, "stage": stage, "gpu": gpu}
+TABLES = {"cpu": cpu, "static": static, "stage": stage}
 
 
 def main() -> None:
@@ -278,12 +191,11 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=0, help="measure a BERT of random weights with this many layers")
     parser.add_argument("--hidden", type=int, default=768)
     parser.add_argument("--batch-tokens", type=int, help="tokens per forward pass, if not the default")
-    parser.add_argument("--budgets", type=int, nargs="+", default=[16_384, 65_536, 262_144], help="of the table `gpu`")
     parser.add_argument("--chunk", type=int, default=8_192, help="documents in a chunk of the table `stage`")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
-    if arguments.table != "gpu" and arguments.documents is None:
+    if arguments.documents is None:
         parser.error("--documents is needed, or FINEWEB_MASK_DOCUMENTS")
     if arguments.device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""

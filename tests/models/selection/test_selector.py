@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -135,12 +134,3 @@ def test_cuda_is_deterministic_and_as_good_as_the_cpu(metric, corpus):
     first, second = (select(*corpus, chosen, device="cuda") for _ in range(2))
     assert first.indices.tobytes() == second.indices.tobytes()
     assert first.objective == pytest.approx(select(*corpus, chosen).objective, abs=0.01)
-
-
-def test_gpu_benchmark_runs_small_on_the_cpu():
-    root = Path(__file__).parents[3]
-    command = [sys.executable, "-m", "benchmarks.selection_gpu", "--smoke"]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("mean_field") == len(METRICS)
-    assert done.stdout.count("policy_gradient") == len(METRICS)
