@@ -5,6 +5,7 @@ Every table comes from one run on one machine, so only the ratios in it mean som
     python -m benchmarks.selection quality --n 10000
     python -m benchmarks.selection speed --n 50000
     python -m benchmarks.selection learner --n 10000
+    python -m benchmarks.selection rates --n 2000 --d 64 --epochs 2000 --partial 1.0
     python -m benchmarks.selection growth --sizes 10000 50000 200000
     python -m benchmarks.selection whole --n 50000 --metrics pairwise+facility --lamb 0.8
     python -m benchmarks.selection memory --n 200000 --metrics facility
@@ -247,6 +248,35 @@ def learner(arguments: argparse.Namespace) -> None:
     show(f"the paper's learner until within 1%, n = {len(scores):,}", header, table)
 
 
+def rates(arguments: argparse.Namespace) -> None:
+    """Measure what the paper's learner reaches at multiples of its two learning rates."""
+    features, scores = vectors(arguments)
+    table = []
+    for metric in arguments.metrics:
+        settings = settings_of(arguments, metrics=metric, lamb=arguments.lamb, select_ratio=0.1)
+        block = prepare(features, scores, settings, arguments.device)
+        ours = measure(block, "mean_field", prove=False).objective
+        low = block.scaled.random_objective(arguments.lamb)
+        shares = []
+        for factor in arguments.factors:
+            learning = settings.policy_gradient.model_copy(
+                update={
+                    "n_epochs": arguments.epochs,
+                    "partial": arguments.partial,
+                    "max_lr": factor * settings.policy_gradient.max_lr,
+                    "min_lr": factor * settings.policy_gradient.min_lr,
+                }
+            )
+            generator = torch.Generator(arguments.device).manual_seed(settings.seed)
+            changed = settings.model_copy(update={"policy_gradient": learning})
+            problem = Problem(block.problem.rows, block.problem.objective, changed, generator)
+            mask = solve_policy_gradient(problem, log_every=10**9).mask
+            shares.append((block.problem.objective.value_of(mask) - low) / (ours - low))
+        table.append([metric, *map(percent, shares)])
+    title = f"what the learner reaches of mean_field, n = {len(scores):,}, {arguments.epochs:,} steps, rates times"
+    show(title, ["metric", *(f"{factor:g}" for factor in arguments.factors)], table)
+
+
 def growth(arguments: argparse.Namespace) -> None:
     for metric in arguments.metrics:
         seconds, table = [], []
@@ -379,6 +409,7 @@ TABLES = {
     "quality": quality,
     "speed": speed,
     "learner": learner,
+    "rates": rates,
     "growth": growth,
     "whole": whole,
     "memory": memory,
@@ -395,6 +426,9 @@ def main() -> None:
     parser.add_argument("--lamb", type=float, default=0.1)
     parser.add_argument("--lambs", nargs="+", type=float, default=[0.02, 0.1, 0.3, 0.5, 0.9])
     parser.add_argument("--ratios", nargs="+", type=float, default=[0.05, 0.1, 0.3])
+    parser.add_argument(
+        "--factors", nargs="+", type=float, default=[0.01, 0.1, 0.3, 1, 3, 10, 100], help="of the rates"
+    )
     parser.add_argument("--sizes", nargs="+", type=int, default=[10_000, 50_000, 200_000])
     parser.add_argument("--near-duplicates", type=float, default=1.0, help="weight of that term")
     parser.add_argument("--epochs", type=int, default=10_000, help="policy-gradient steps at most")
