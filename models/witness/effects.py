@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fineweb_mask.models.errors import DataError
-from fineweb_mask.models.witness.paired import Comparison, compared, holm
+from fineweb_mask.models.witness.paired import compared, holm
 
 SHUFFLED = "shuffled"
 """Tokens that are exchanged among each other at random: damage of a known size."""
@@ -81,11 +81,11 @@ class Judged(NamedTuple):
 
     documents: int  # that losses were averaged over
     left_out: int  # documents that no arm predicts
+    sees: float | None  # the smallest share of shuffled tokens that would be seen; None: more than was tried
     losses: dict[str, list[float]]  # by arm, of every draw of it, in bits per byte
+    doses: dict[str, dict[float, float]]  # by kind and share, differences to random in bits per byte
     against_random: dict[str, Effect]
     against_lengths: dict[str, Effect]  # where an arm has random documents of its lengths beside it
-    doses: dict[str, dict[float, float]]  # by kind and share, differences to random in bits per byte
-    sees: float | None  # the smallest share of shuffled tokens that would be seen; None: more than was tried
 
     def as_dose(self, difference: float) -> tuple[str, float] | None:
         """Return the kind and share of the dose with the same effect; None if no dose has it.
@@ -146,9 +146,9 @@ def judge(
             draws = deviation * np.sqrt(1 / len(kept[name]) + 1 / len(kept[other]))
             of_documents = rest.error(kept[name].mean(0) - kept[other].mean(0))
             difference = float(losses[name].mean() - losses[other].mean())
-            found.append(compared(0, 1, difference, draws, freedom, of_documents))
+            found.append(compared(difference, draws, freedom, of_documents))
         return {
-            name: _effect(one, adjusted)
+            name: Effect(*one[:3], adjusted, one.visible, one.verdict(adjusted=adjusted, seeds=2))
             for name, one, adjusted in zip(pairs, found, holm([one.p for one in found]), strict=True)
         }
 
@@ -170,11 +170,6 @@ def judge(
         doses=effects,
         sees=sees if np.isfinite(sees) else None,
     )
-
-
-def _effect(found: Comparison, adjusted: float) -> Effect:
-    verdict = found.verdict(adjusted=adjusted, seeds=2)
-    return Effect(found.difference, found.low, found.high, adjusted, found.visible, verdict)
 
 
 def _predictable(bits: NDArray[np.floating], held_out: HeldOut) -> NDArray[np.bool_]:

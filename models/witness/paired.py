@@ -24,8 +24,6 @@ LEAST_P = 1e-12  # smaller p values are not distinguished
 class Comparison(NamedTuple):
     """How one arm differs from another on one held-out set, in bits per byte: negative where it predicts it better."""
 
-    arm: int  # places of the arms
-    other: int
     difference: float
     low: float  # ends of the 95% interval
     high: float
@@ -54,7 +52,7 @@ def compare_all(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> list[Comparison]:
-    """Compare every two arms on one held-out set.
+    """Compare every two arms on one held-out set, in the order of `itertools.combinations`.
 
     Parameters
     ----------
@@ -82,12 +80,15 @@ def compare_all(
     losses = bits_per_byte(bits, sizes)  # (arms, seeds)
     error, freedom = _error_of_seeds(losses)
     means = _drawn_means(bits, sizes, clusters, resamples, seed)  # (resamples, arms)
-    found = []
-    for arm, other in combinations(range(n_arms), 2):
-        difference = float((losses[arm] - losses[other]).mean())
-        of_documents = float((means[:, arm] - means[:, other]).std())
-        found.append(compared(arm, other, difference, error * np.sqrt(2 / n_seeds), freedom, of_documents))
-    return found
+    return [
+        compared(
+            float((losses[arm] - losses[other]).mean()),
+            error * np.sqrt(2 / n_seeds),
+            freedom,
+            float((means[:, arm] - means[:, other]).std()),
+        )
+        for arm, other in combinations(range(n_arms), 2)
+    ]
 
 
 def paired_deviation(bits: NDArray[np.floating[Any]], sizes: NDArray[np.integer[Any]]) -> float | None:
@@ -142,7 +143,7 @@ def _drawn_means(
     return np.asarray(counts @ of_arms.T / (counts @ weights)[:, None], dtype=np.float64)
 
 
-def compared(arm: int, other: int, difference: float, of_seeds: float, freedom: int, of_documents: float) -> Comparison:
+def compared(difference: float, of_seeds: float, freedom: int, of_documents: float) -> Comparison:
     """Compare two arms by two independent errors: with Student's t, and with the normal distribution.
 
     At every level the interval's half-width is the root of the sum of both half-widths' squares. It holds the truth at
@@ -150,8 +151,6 @@ def compared(arm: int, other: int, difference: float, of_seeds: float, freedom: 
 
     Parameters
     ----------
-    arm, other
-        Places of the arms.
     difference
         Loss of the one less that of the other, in bits per byte.
     of_seeds, freedom
@@ -171,9 +170,7 @@ def compared(arm: int, other: int, difference: float, of_seeds: float, freedom: 
         p = LEAST_P if size else 1.0
     else:
         p = float(2 * np.exp(optimize.brentq(lambda log: reach(np.exp(log)) - size, np.log(LEAST_P / 2), np.log(0.5))))
-    return Comparison(
-        arm, other, difference, difference - half, difference + half, p, reach((1 - LEVEL) / 2, 1 - POWER)
-    )
+    return Comparison(difference, difference - half, difference + half, p, reach((1 - LEVEL) / 2, 1 - POWER))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -184,10 +181,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
     """
-    order = np.argsort(p_values, kind="stable")
+    values, order = np.asarray(p_values, dtype=np.float64), np.argsort(p_values, kind="stable")
     adjusted = np.empty(len(order))
-    largest = 0.0
-    for rank, place in enumerate(order):
-        largest = max(largest, min(1.0, (len(order) - rank) * p_values[place]))
-        adjusted[place] = largest
+    adjusted[order] = np.minimum(np.maximum.accumulate(np.arange(len(order), 0, -1) * values[order]), 1)
     return [float(value) for value in adjusted]

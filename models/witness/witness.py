@@ -40,10 +40,6 @@ FEWEST_TOKENS = 10_000
 """Of an arm, below which a model of n-grams has read nothing."""
 
 
-class TooFewTokensError(DataError):
-    """There are too few tokens to compare arms; the message says what to change."""
-
-
 class HeldOutTexts(NamedTuple):
     """Held-out documents, and what a dose of them is made of."""
 
@@ -105,7 +101,7 @@ def witness(
 
     Raises
     ------
-    TooFewTokensError
+    DataError
         If a selection has fewer than `FEWEST_TOKENS` tokens, or the pool hardly more than the selections.
     """
     selections = {name: one for name, one in selections.items() if name != RANDOM}
@@ -122,12 +118,13 @@ def witness(
     measured = in_threads("models of n-grams", losses, jobs)
 
     def judged(of_set: str) -> Judged:
-        doses = arms.doses_for(of_set)
-        names = arms.undosed | {name for shares in doses.values() for name in shares.values()}
+        kinds = (SHUFFLED, _of_kind(of_set), MORE)
+        doses = {kind: arms.doses[kind] for kind in kinds if kind in arms.doses}
+        others = {name for kind, shares in arms.doses.items() if kind not in kinds for name in shares.values()}
         bits = {
             name: np.stack([one[of_set] for (arm, _), one in zip(jobs, measured, strict=True) if arm == name])
             for name in arms.draws
-            if name in names
+            if name not in others
         }
         return judge(bits, held_out[of_set].sample, random=RANDOM, lengths=arms.lengths, doses=doses)
 
@@ -156,16 +153,16 @@ def check_tokens(arm: int, pool: int, name: str) -> None:
 
     Raises
     ------
-    TooFewTokensError
+    DataError
         If something could not be learned or compared.
     """
     if arm < FEWEST_TOKENS:
-        raise TooFewTokensError(
+        raise DataError(
             f"{name} has {arm:,} tokens, from which nothing is learned that could be compared: at least "
             f"{FEWEST_TOKENS:,} are needed; select more documents"
         )
     if pool < FEWEST_OVER * arm:
-        raise TooFewTokensError(
+        raise DataError(
             f"each selection is compared with random documents of {arm:,} tokens, and the corpus must have half as "
             f"many again, it has {pool:,} in all: select a smaller share"
         )
@@ -183,7 +180,7 @@ class _Arms:
     ) -> None:
         self.draws: dict[str, list[PackedTokens]] = {}
         self.lengths: dict[str, str] = {}
-        self._doses: dict[str, dict[float, str]] = {}
+        self.doses: dict[str, dict[float, str]] = {}  # arms by kind and share
         self._pool, self._of_pool, self._seed = pool, pool.lengths, seed
         held = {
             name: int((self._of_pool[one] if isinstance(one, np.ndarray) else one.lengths).sum())
@@ -244,17 +241,7 @@ class _Arms:
     def _add_dose(self, kind: str, share: float, draws: list[PackedTokens]) -> None:
         name = f"{kind} {share:.0%}"
         self.draws[name] = draws
-        self._doses.setdefault(kind, {})[share] = name
-
-    @property
-    def undosed(self) -> set[str]:
-        """The arms that are no doses."""
-        return self.draws.keys() - {name for shares in self._doses.values() for name in shares.values()}
-
-    def doses_for(self, held_out: str) -> dict[str, dict[float, str]]:
-        """Return the doses by which differences on a held-out set are expressed: arms by kind and share."""
-        kinds = (SHUFFLED, _of_kind(held_out), MORE)
-        return {kind: self._doses[kind] for kind in kinds if kind in self._doses}
+        self.doses.setdefault(kind, {})[share] = name
 
 
 def _of_kind(held_out: str) -> str:
