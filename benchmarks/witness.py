@@ -36,10 +36,10 @@ from fineweb_mask.models.selection.inputs import SelectorInputs
 from fineweb_mask.models.selection.selector import select
 from fineweb_mask.models.selection.solvers.problem import History
 from fineweb_mask.models.settings.selection import METRICS
-from fineweb_mask.models.witness.effects import HeldOut
 from fineweb_mask.models.witness.halves import Halves
 from fineweb_mask.models.witness.kneser_ney import KneserNey
 from fineweb_mask.models.witness.overlap import sharing_documents
+from fineweb_mask.models.witness.paired import HeldOut
 from fineweb_mask.models.witness.tokens import PackedTokens, measured_starts, train_tokenizer
 from fineweb_mask.models.witness.weightings import DRAWS, GroupShares, ScoreWeights, learned_weights, searched
 from fineweb_mask.models.witness.witness import HeldOutTexts, witness

@@ -1,7 +1,7 @@
 """Compare models that were trained on different documents, by their paired losses on the same held-out documents.
 
 Two things make a difference between two arms uncertain: the seeds of the trainings and the choice of the held-out
-documents. Both are drawn again: documents by a bootstrap of clusters (pages of one host are drawn together); seeds by
+documents. Differences of documents are summed by clusters (pages of one host) and vary between these; seeds vary by
 the analysis of variance of a block design, in which every seed is a block that all arms share. Its error is common to
 all arms, so that many arms of few seeds still measure how much seeds vary. A bootstrap of three seeds does not: it is
 far too sure where three numbers happen to be alike.
@@ -10,15 +10,57 @@ far too sure where three numbers happen to be alike.
 import math
 from collections.abc import Sequence
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-RESAMPLES = 1000
 LEVEL = 0.95
 POWER = 0.8
 LEAST_P = 1e-12  # smaller p values are not distinguished
+
+
+class HeldOut(NamedTuple):
+    """How the losses on n held-out documents are averaged."""
+
+    sizes: NDArray[np.integer[Any]]  # (n,), bytes
+    clusters: NDArray[np.integer[Any]]  # (n,): documents of one cluster are drawn together
+    groups: NDArray[np.int64] | None = None  # (n,): every group counts as much as another; None: every byte
+
+    def take(self, rows: NDArray[Any]) -> Self:
+        """Return some of the documents, by their places or by a mask."""
+        groups = None if self.groups is None else self.groups[rows]
+        return type(self)(self.sizes[rows], self.clusters[rows], groups)
+
+    def losses(self, bits: NDArray[np.floating]) -> NDArray[np.float64]:
+        """Return the mean loss of arms in bits per byte, from bits (..., n): (...,)."""
+        return np.asarray(bits @ self._weights, dtype=np.float64)
+
+    def error(self, difference: NDArray[np.floating]) -> float:
+        """Return the standard error of a mean difference, from differences in bits, (n,), by linearisation.
+
+        Source: Cochran, "Sampling techniques" (1977), sections 6.3 and 11.8: the ratio estimator, by clusters.
+        """
+        of = np.zeros(len(self.sizes), dtype=np.int64) if self.groups is None else self.groups
+        groups = np.unique(of, return_inverse=True)[1]
+        ratio = np.bincount(groups, difference) / np.bincount(groups, self.sizes)
+        sums = np.bincount(self.clusters, self._weights * (difference - ratio[groups] * self.sizes))
+        sums = sums[np.bincount(self.clusters) > 0]
+        return float(np.sqrt((sums**2).sum() * len(sums) / max(len(sums) - 1, 1)))
+
+    @property
+    def not_alone(self) -> NDArray[np.bool_]:
+        """Which documents have another of their group: one alone would count as much as a whole group, (n,)."""
+        if self.groups is None:
+            return np.ones(len(self.sizes), dtype=np.bool_)
+        return np.asarray(np.bincount(self.groups)[self.groups] > 1, dtype=np.bool_)
+
+    @property
+    def _weights(self) -> NDArray[np.float64]:
+        if self.groups is None:
+            return np.full(len(self.sizes), 1 / self.sizes.sum())
+        names, of = np.unique(self.groups, return_inverse=True)
+        return np.asarray(1 / (len(names) * np.bincount(of, self.sizes)[of]), dtype=np.float64)
 
 
 class Comparison(NamedTuple):
@@ -48,9 +90,6 @@ def compare_all(
     bits: NDArray[np.floating[Any]],
     sizes: NDArray[np.integer[Any]],
     clusters: NDArray[np.integer[Any]],
-    *,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
 ) -> list[Comparison]:
     """Compare every two arms on one held-out set, in the order of `itertools.combinations`.
 
@@ -63,10 +102,6 @@ def compare_all(
         Bytes of every document: (n,).
     clusters
         Cluster of every document, (n,): documents of one cluster are drawn together.
-    resamples
-        Bootstrap samples of the documents.
-    seed
-        Seed of the bootstrap.
 
     Examples
     --------
@@ -79,13 +114,13 @@ def compare_all(
     n_arms, n_seeds, _ = bits.shape
     losses = bits_per_byte(bits, sizes)  # (arms, seeds)
     error, freedom = _error_of_seeds(losses)
-    means = _drawn_means(bits, sizes, clusters, resamples, seed)  # (resamples, arms)
+    held_out, of_arms = HeldOut(sizes, clusters), bits.mean(1)
     return [
         compared(
             float((losses[arm] - losses[other]).mean()),
             error * np.sqrt(2 / n_seeds),
             freedom,
-            float((means[:, arm] - means[:, other]).std()),
+            held_out.error(of_arms[arm] - of_arms[other]),
         )
         for arm, other in combinations(range(n_arms), 2)
     ]
@@ -125,22 +160,6 @@ def _error_of_seeds(losses: NDArray[np.float64]) -> tuple[float, int]:
         return 0.0, 0
     rest = losses - losses.mean(1, keepdims=True) - losses.mean(0, keepdims=True) + losses.mean()
     return float(np.sqrt((rest**2).sum() / freedom)), freedom
-
-
-def _drawn_means(
-    bits: NDArray[np.floating[Any]],
-    sizes: NDArray[np.integer[Any]],
-    clusters: NDArray[np.integer[Any]],
-    resamples: int,
-    seed: int,
-) -> NDArray[np.float64]:
-    """Return every arm's bits per byte, the mean over its seeds, on drawn clusters of documents: (resamples, arms)."""
-    names, cluster = np.unique(clusters, return_inverse=True)
-    of_arms = np.stack([np.bincount(cluster, row, len(names)) for row in bits.mean(1)])  # (arms, clusters)
-    weights = np.bincount(cluster, sizes, len(names))
-    random = np.random.default_rng(seed)
-    counts = random.multinomial(len(names), np.full(len(names), 1 / len(names)), size=resamples)
-    return np.asarray(counts @ of_arms.T / (counts @ weights)[:, None], dtype=np.float64)
 
 
 def compared(difference: float, of_seeds: float, freedom: int, of_documents: float) -> Comparison:

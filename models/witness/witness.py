@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.witness.arms import documents_of_equal_lengths, random_documents
-from fineweb_mask.models.witness.effects import SHUFFLED, HeldOut, Judged, judge
+from fineweb_mask.models.witness.effects import SHUFFLED, Judged, judge
 from fineweb_mask.models.witness.kneser_ney import KneserNey
+from fineweb_mask.models.witness.paired import HeldOut
 from fineweb_mask.models.witness.tokens import PackedTokens
 
 Item = TypeVar("Item")

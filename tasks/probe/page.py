@@ -45,8 +45,8 @@ DEFINITIONS = (
     "Unless they start from random weights, the models of a seed go on from one that was trained on as many tokens of "
     "random documents, at a small and constant rate, and read every document once: what they have in common is most of "
     "what differs by chance.",
-    "Intervals are of 95%. They hold the error of the choice of documents, by a bootstrap in which pages of one host "
-    "are drawn together, and that of the seeds, by the analysis of variance of variants and seeds. p values are "
+    "Intervals are of 95%. They hold the error of the choice of documents, of which pages of one host vary "
+    "together, and that of the seeds, by the analysis of variance of variants and seeds. p values are "
     "adjusted for all pairs of a set by Holm's method. The smallest visible difference is the one that would be found "
     "in 80% of such experiments, if it were the only comparison.",
     "Held-out documents were drawn by a hash of their text before anything was selected. No variant holds a document "
@@ -58,7 +58,7 @@ DEFINITIONS = (
 class ProbeJob(PageJob):
     """Write the page of the probe."""
 
-    stage: ClassVar[Stage] = Stage("probe", version=3, folders=("probe",))
+    stage: ClassVar[Stage] = Stage("probe", version=4, folders=("probe",))
     settings: ProbeSettings
     selection: PipelineSelectionSettings
     n_tokens: int

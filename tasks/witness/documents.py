@@ -17,8 +17,8 @@ from fineweb_mask.models.dedup.ngrams import MULTIPLIER
 from fineweb_mask.models.documents import content_hash
 from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
-from fineweb_mask.models.witness.effects import HeldOut
 from fineweb_mask.models.witness.overlap import sharing_documents
+from fineweb_mask.models.witness.paired import HeldOut
 from fineweb_mask.models.witness.tokens import PackedTokens, measured_starts, train_tokenizer
 from fineweb_mask.models.witness.witness import HeldOutTexts
 from fineweb_mask.tasks.reporting.page import some
@@ -150,7 +150,8 @@ def read_corpus(
     texts = [one["text"] for one in documents_at(workspace, shards, rest.places, ["text"])]
     held_pages = documents_at(workspace, shards, held.places, ["text", "url"])
     hosts = [host_of(page["url"]) or f"document {place}" for place, page in enumerate(held_pages)]
-    tokenizer = train_tokenizer(_first(texts, TOKENIZER_CHARACTERS), VOCABULARY)
+    read = int(np.searchsorted(np.cumsum([len(text) for text in texts]), TOKENIZER_CHARACTERS)) + 1
+    tokenizer = train_tokenizer(texts[:read], VOCABULARY)
     pool = PackedTokens.of(texts, tokenizer)
     held_out = {POOL: _held_out([page["text"] for page in held_pages], hosts, tokenizer)}
     held_out |= {name: _of_target(theirs, tokenizer) for name, theirs in of_targets.items()}
@@ -218,12 +219,6 @@ def _ranks(hashes: pa.ChunkedArray) -> NDArray[np.uint64]:
     """Return a number for each hash of a text, uniform and unlike the hash's own order: (n,)."""
     content = b"".join(chunk.buffers()[1][16 * chunk.offset :][: 16 * len(chunk)] for chunk in hashes.chunks)
     return np.frombuffer(content, dtype="<u8").reshape(-1, 2)[:, 0] * MULTIPLIER
-
-
-def _first(texts: Sequence[str], characters: int) -> list[str]:
-    """Return the first texts of so many characters."""
-    ends = np.cumsum([len(text) for text in texts])
-    return list(texts[: int(np.searchsorted(ends, characters)) + 1])
 
 
 def _held_out(texts: Sequence[str], clusters: Sequence[str], tokenizer: "Tokenizer") -> HeldOutTexts:

@@ -5,7 +5,7 @@ import pytest
 
 from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.witness import witness as module
-from fineweb_mask.models.witness.effects import HeldOut
+from fineweb_mask.models.witness.paired import HeldOut
 from fineweb_mask.models.witness.tokens import PackedTokens
 from fineweb_mask.models.witness.witness import HeldOutTexts, witness
 
