@@ -105,9 +105,10 @@ def witness(
     DataError
         If a selection has fewer than `FEWEST_TOKENS` tokens, or the pool hardly more than the selections.
     """
-    selections = {name: one for name, one in selections.items() if name != RANDOM}
-    arms = _Arms(pool, selections, most_tokens, seed)
-    arms.add_selections(selections, quality)
+    taken = {name: pool.take(one) if isinstance(one, np.ndarray) else one for name, one in selections.items()}
+    taken.pop(RANDOM, None)
+    arms = _Arms(pool, taken, most_tokens, seed)
+    arms.add_selections(taken, quality)
     if doses:
         arms.add_doses({name: texts.dose for name, texts in held_out.items() if texts.dose is not None})
     jobs = [(name, tokens) for name, draws in arms.draws.items() for tokens in draws]
@@ -172,35 +173,24 @@ def check_tokens(arm: int, pool: int, name: str) -> None:
 class _Arms:
     """The draws of every arm, of equally many tokens."""
 
-    def __init__(
-        self,
-        pool: PackedTokens,
-        selections: Mapping[str, NDArray[np.integer] | PackedTokens],
-        most_tokens: int,
-        seed: int,
-    ) -> None:
+    def __init__(self, pool: PackedTokens, selections: Mapping[str, PackedTokens], most_tokens: int, seed: int) -> None:
         self.draws: dict[str, list[PackedTokens]] = {}
         self.lengths: dict[str, str] = {}
         self.doses: dict[str, dict[float, str]] = {}  # arms by kind and share
         self._pool, self._of_pool, self._seed = pool, pool.lengths, seed
-        held = {
-            name: int((self._of_pool[one] if isinstance(one, np.ndarray) else one.lengths).sum())
-            for name, one in selections.items()
-        }
+        held = {name: len(one.ids) for name, one in selections.items()}
         smallest = min(held, key=lambda name: held[name], default="the corpus")
         most = held.get(smallest, int(self._of_pool.sum()) // 2)
         self.tokens = min(most_tokens, most)
         check_tokens(self.tokens, int(self._of_pool.sum()), smallest)
         self._random = [random_documents(self._of_pool, int(self._of_pool.sum()), seed + draw) for draw in range(DRAWS)]
 
-    def add_selections(
-        self, selections: Mapping[str, NDArray[np.integer] | PackedTokens], quality: NDArray[np.floating] | None
-    ) -> None:
+    def add_selections(self, selections: Mapping[str, PackedTokens], quality: NDArray[np.floating] | None) -> None:
         """Add the selections, random documents, those of the highest quality, and random ones of equal lengths."""
         self.draws[RANDOM] = [self._pool.take(order, self.tokens) for order in self._random]
         for name, one in selections.items():
-            of, documents = (self._pool, one) if isinstance(one, np.ndarray) else (one, np.arange(len(one.ends)))
-            self.draws[name] = [of.take(np.random.default_rng(self._seed).permutation(documents), self.tokens)]
+            order = np.random.default_rng(self._seed).permutation(len(one.ends))
+            self.draws[name] = [one.take(order, self.tokens)]
         if quality is not None and TOP_QUALITY not in selections:
             self.draws[TOP_QUALITY] = [self._pool.take(np.argsort(-quality, kind="stable"), self.tokens)]
         usual = np.mean([len(draw.ends) for draw in self.draws[RANDOM]])
