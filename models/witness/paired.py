@@ -1,10 +1,10 @@
 """Compare models that were trained on different documents, by their paired losses on the same held-out documents.
 
 Two things make a difference between two arms uncertain: the seeds of the trainings and the choice of the held-out
-documents. Differences of documents are summed by clusters (pages of one host) and vary between these; seeds vary by
-the analysis of variance of a block design, in which every seed is a block that all arms share. Its error is common to
-all arms, so that many arms of few seeds still measure how much seeds vary. A bootstrap of three seeds does not: it is
-far too sure where three numbers happen to be alike.
+documents. The error of the documents is that of their paired differences, summed by clusters (pages of one host). The
+error of the seeds comes from the analysis of variance of a block design, in which every seed is a block that all arms
+share: it is common to all arms, so that many arms of few seeds still measure how much seeds vary. A bootstrap of three
+seeds does not: it is far too sure where three numbers happen to be alike.
 """
 
 import math
