@@ -29,16 +29,17 @@ from benchmarks.command import ROOT
 from benchmarks.objective import CORPORA, ELSEWHERE, LEAST_CHARACTERS, _weights
 from benchmarks.tables import show
 from benchmarks.vectors import embed_and_score
+from fineweb_mask.models.analysis.vectors import nearest_cosines
 from fineweb_mask.models.selection import SelectionSettings
 from fineweb_mask.models.selection.block import checked_block
 from fineweb_mask.models.selection.inputs import SelectorInputs
 from fineweb_mask.models.selection.selector import select
 from fineweb_mask.models.selection.solvers.problem import History
 from fineweb_mask.models.settings.selection import METRICS
-from fineweb_mask.models.witness.effects import HeldOut
 from fineweb_mask.models.witness.halves import Halves
 from fineweb_mask.models.witness.kneser_ney import KneserNey
-from fineweb_mask.models.witness.overlap import near_rows, sharing_documents
+from fineweb_mask.models.witness.overlap import sharing_documents
+from fineweb_mask.models.witness.paired import HeldOut
 from fineweb_mask.models.witness.tokens import PackedTokens, measured_starts, train_tokenizer
 from fineweb_mask.models.witness.weightings import DRAWS, GroupShares, ScoreWeights, learned_weights, searched
 from fineweb_mask.models.witness.witness import HeldOutTexts, witness
@@ -177,7 +178,7 @@ def read(path: Path) -> Half:
     elsewhere = HeldOutTexts(others, HeldOut(arrays["other_sizes"], np.arange(len(others.ends))))
     if is_edu.any():
         elsewhere = _set(starts, arrays, np.flatnonzero(is_edu))
-    near = near_rows(unit[rest], unit[np.concatenate([held_out, np.flatnonzero(is_edu)])], NEAR)
+    near = nearest_cosines(unit[rest], unit[np.concatenate([held_out, np.flatnonzero(is_edu)])]) >= NEAR
     for texts in (starts.take(held_out), elsewhere.tokens):
         near |= sharing_documents(pool, texts)
     kept = np.flatnonzero(~near)

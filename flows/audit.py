@@ -84,14 +84,11 @@ def audit(
                     "step": step["step"],
                     "documents": step["came"],
                     "dropped": step["dropped"],
-                    "alike": _share(step["alike"]),
+                    "alike": step["alike"] and round(step["alike"][0], 4),
                 }
                 for step in details["steps"]
             ]
-            shown = {
-                name: details[name] for name in ("by", "documents", "steps", "groups", "cases", "warnings", "advice")
-            }
-            return published(AuditSummary, run, job.folder, table, "What every step drops.", **shown)
+            return published(AuditSummary, run, job.folder, table, "What every step drops.", **details)
 
 
 def check(settings: PipelineSettings, by: str | None, documents: int) -> Inputs:
@@ -145,7 +142,3 @@ def dropped(run: Run) -> list[ShardFiles]:
     nothing = Models(Quality([], NO_FILE, PerShard()), None)
     duplicates = find_duplicates(run, documents, PerShard(), PerShard(), nothing)
     return [ShardFiles(documents=file, duplicates=duplicates[name]) for name, file in documents.items()]
-
-
-def _share(alike: list[float] | None) -> float | None:
-    return None if alike is None else round(alike[0], 4)

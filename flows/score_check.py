@@ -58,11 +58,11 @@ def score_check(settings: PipelineSettings, by: str = "dump", pages: int = PAGES
         )
         found = run.one(job).details
         table = [
-            {"group": group["group"], "documents": group["documents"], **_figures(group["scores"]["quality"])}
+            {"group": group["group"], "documents": group["documents"]}
+            | {name: round(group["scores"]["quality"][name], 4) for name in ("mean", "deviation", "of_the_best")}
             for group in found["groups"]
         ]
-        shown = {name: found[name] for name in ("by", "documents", "scores", "groups", "warnings", "advice")}
-        return published(ScoreCheckSummary, run, job.folder, table, f"The scores inside every {by}.", **shown)
+        return published(ScoreCheckSummary, run, job.folder, table, f"The scores inside every {by}.", **found)
 
 
 def check_pages(pages: int) -> None:
@@ -93,7 +93,3 @@ def scored(run: Run) -> tuple[Quality, list[ShardFiles]]:
         if shards := [shard for shard in shard_files(run) if shard.scores.path]:
             return quality, shards
     raise SettingsError(f"{run.settings.workspace} has no scores: run its recipe first, as far as the scores at least")
-
-
-def _figures(score: dict[str, Any]) -> dict[str, float]:
-    return {name: round(score[name], 4) for name in ("mean", "deviation", "of_the_best")}

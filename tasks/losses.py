@@ -1,10 +1,11 @@
 """Count what every step before the selection drops of each group of documents, from the source on."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from itertools import islice
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -62,13 +63,8 @@ class LossesJob(ShardJob):
 
     def depends_on(self) -> Dependencies:
         """Return the columns and the share, and the fingerprints of the documents, their vectors and duplicates."""
-        return Dependencies(
-            settings=[self.groups, self.share],
-            inputs=[
-                [shard.name, *(file.fingerprint for file in (shard.documents, shard.embeddings, shard.duplicates))]
-                for shard in self.shards
-            ],
-        )
+        files = [(shard.name, shard.documents, shard.embeddings, shard.duplicates) for shard in self.shards]
+        return Dependencies(settings=[self.groups, self.share], inputs=files)
 
 
 @stage_task
@@ -80,21 +76,23 @@ def count_losses(job: LossesJob) -> None:
     SettingsError
         If a column of `ingest.groups` has too many values, or no shard has it.
     """
-    workspace = job.workspace
-    ingested = _Sum()
     kinds: dict[str, set[str]] = defaultdict(set)
-    for outcomes in _each(partial(_outcomes, workspace), job.shards):
-        ingested.add(outcomes.counts)
-        ingested.many |= outcomes.many
-        for name, kind in outcomes.kinds.items():
-            kinds[name].add(kind)
-    columns = _columns(job.groups, ingested, kinds)
-    later = _Sum()
-    if columns:
-        for counts in _each(partial(_dropped_later, workspace, columns), job.shards):
-            later.add(counts)
+    unfit = set[str]()
+
+    def ingested() -> Iterator[pa.Table]:
+        for table, columns, too_many in _each(partial(_outcomes, job.workspace), job.shards):
+            unfit.update(too_many)
+            for name, kind in columns.items():
+                kinds[name].add(kind)
+            yield table
+
+    of_ingest, many = _summed(ingested())
+    columns = _columns(job.groups, of_ingest, kinds, many | unfit)
+    later, _ = _summed(_each(partial(_dropped_later, job.workspace, columns), job.shards) if columns else ())
     counted: dict[tuple[str, str | None], Counter[tuple[str, str | None]]] = defaultdict(Counter)
-    for row in (*ingested.rows(columns), *later.rows(columns)):
+    both = pa.concat_tables([of_ingest, later])
+    wanted = pc.is_in(both["by_column"], value_set=pa.array(columns, pa.string()))
+    for row in both.filter(wanted).to_pylist():
         counted[row["by_column"], row["value"]][row["stage"], row["reason"]] = row["documents"]
     in_order = sorted(counted, key=lambda group: (group[0], group[1] is None, group[1] or ""))
     found = [loss for group in in_order for loss in losses(group, counted[group])]
@@ -119,14 +117,6 @@ def read_losses(workspace: Workspace, file: StageFile) -> list[Loss]:
     return [Loss(**row) for row in read_table(workspace.resolve(file)).to_pylist()] if file.path else []
 
 
-class _Outcomes(NamedTuple):
-    """What ingest counted of a shard."""
-
-    counts: pa.Table  # TALLY
-    kinds: dict[str, str]  # type of each column that is counted
-    many: set[str]  # columns of too many values
-
-
 def _each(read: Any, shards: Sequence[ShardFiles]) -> Iterator[Any]:  # noqa: ANN401
     """Yield what is read of every shard, of a few at the same time."""
     with ThreadPoolExecutor(COUNTED_AT_ONCE) as pool:
@@ -136,13 +126,14 @@ def _each(read: Any, shards: Sequence[ShardFiles]) -> Iterator[Any]:  # noqa: AN
 
 
 @local_copies()
-def _outcomes(workspace: Workspace, shard: ShardFiles) -> _Outcomes:
+def _outcomes(workspace: Workspace, shard: ShardFiles) -> tuple[pa.Table, dict[str, str], list[str]]:
+    """Return what ingest counted of a shard, the types of the columns, and the columns of too many values."""
     path = ensure_local(workspace.root / shard.documents.path.replace("documents/", "outcomes/", 1))
     table, footer = read_table(path, schema=OUTCOMES), read_stage_footer(path)
     assert footer is not None  # noqa: S101 - the file was built by a stage
     stage = pa.array(["ingest"] * len(table), pa.string())
     counts = table.add_column(2, TALLY.field("stage"), stage).cast(TALLY)
-    return _Outcomes(counts, footer.details["columns"], set(footer.details["too_many_values"]))
+    return counts, footer.details["columns"], footer.details["too_many_values"]
 
 
 @local_copies()
@@ -168,50 +159,35 @@ def _dropped_later(workspace: Workspace, columns: Sequence[str], shard: ShardFil
     stages = pc.if_else(pc.equal(why, "bad_vector"), "select", "dedup")
     ones = np.ones(len(rows), dtype=np.int64)
     parts = [pa.table([[name] * len(rows), labels(documents[name]), stages, why, ones], TALLY.names) for name in read]
-    return _summed(part.cast(TALLY) for part in parts)
+    return _sum([part.cast(TALLY) for part in parts])
 
 
-def _summed(counts: Iterable[pa.Table]) -> pa.Table:
+def _sum(counts: Sequence[pa.Table]) -> pa.Table:
     """Return tables of counts as one, with one row for each value, stage and reason."""
     names = TALLY.names[:-1]
     table = pa.concat_tables(counts).group_by(names).aggregate([("documents", "sum")])
     return table.rename_columns([*names, "documents"]).cast(TALLY)
 
 
-class _Sum:
-    """The sum of the counts of shards, without columns of too many values."""
-
-    def __init__(self) -> None:
-        self.many: set[str] = set()
-        self._parts = [TALLY.empty_table()]
-
-    def add(self, counts: pa.Table) -> None:
-        """Add the counts of a shard."""
-        self._parts.append(counts)
-        if len(self._parts) > SUMMED_AT_ONCE:
-            self._parts = [self.table()]
-
-    def table(self) -> pa.Table:
-        """Return the sum so far."""
-        total = _summed(self._parts)
-        self.many |= {name for name, (values, _) in self.sizes(total).items() if values > MOST_GROUPS}
-        return total.filter(pc.invert(pc.is_in(total["by_column"], value_set=pa.array(sorted(self.many), pa.string()))))
-
-    def sizes(self, table: pa.Table) -> dict[str, tuple[int, int]]:
-        """Return the number of values of each column, null aside, and of documents."""
-        found = table.group_by("by_column").aggregate([("value", "count_distinct"), ("documents", "sum")])
-        return {row["by_column"]: (row["value_count_distinct"], row["documents_sum"]) for row in found.to_pylist()}
-
-    def rows(self, columns: Sequence[str]) -> list[dict[str, Any]]:
-        """Return the sums of some columns."""
-        table = self.table()
-        found: list[dict[str, Any]] = table.filter(
-            pc.is_in(table["by_column"], value_set=pa.array(columns, pa.string()))
-        ).to_pylist()
-        return found
+def _summed(counts: Iterable[pa.Table]) -> tuple[pa.Table, set[str]]:
+    """Return the sum of the counts of shards without columns of too many values, and these columns."""
+    total, many, remaining = TALLY.empty_table(), set[str](), iter(counts)
+    while some := list(islice(remaining, SUMMED_AT_ONCE)):
+        total = _sum([total, *some])
+        many |= {name for name, (values, _) in _sizes(total).items() if values > MOST_GROUPS}
+        total = total.filter(pc.invert(pc.is_in(total["by_column"], value_set=pa.array(sorted(many), pa.string()))))
+    return total, many
 
 
-def _columns(wanted: Sequence[str] | None, ingested: _Sum, kinds: dict[str, set[str]]) -> list[str]:
+def _sizes(counts: pa.Table) -> dict[str, tuple[int, int]]:
+    """Return the number of values of each column, null aside, and of documents."""
+    found = counts.group_by("by_column").aggregate([("value", "count_distinct"), ("documents", "sum")])
+    return {row["by_column"]: (row["value_count_distinct"], row["documents_sum"]) for row in found.to_pylist()}
+
+
+def _columns(
+    wanted: Sequence[str] | None, ingested: pa.Table, kinds: Mapping[str, set[str]], many: Set[str]
+) -> list[str]:
     """Return the columns whose values are groups: those that are wanted, or else those of text with few values.
 
     Raises
@@ -219,9 +195,9 @@ def _columns(wanted: Sequence[str] | None, ingested: _Sum, kinds: dict[str, set[
     SettingsError
         If a wanted one has too many values, or no shard has it.
     """
-    sizes = ingested.sizes(ingested.table())
+    sizes = {name: size for name, size in _sizes(ingested).items() if name not in many}
     for name in wanted or []:
-        if name in ingested.many:
+        if name in many:
             raise too_many_values(name, f"1,000 in one file, of 200 characters, and {MOST_GROUPS:,} in the corpus")
         if name not in sizes:
             raise SettingsError(
@@ -233,7 +209,5 @@ def _columns(wanted: Sequence[str] | None, ingested: _Sum, kinds: dict[str, set[
     return [
         name
         for name, (values, documents) in sorted(sizes.items())
-        if kinds[name] <= {"string", "bool"}
-        and name not in UNASKED | ingested.many
-        and 2 <= values <= documents / DOCUMENTS_OF_A_GROUP
+        if kinds[name] <= {"string", "bool"} and name not in UNASKED and 2 <= values <= documents / DOCUMENTS_OF_A_GROUP
     ]

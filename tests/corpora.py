@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import combinations
 from typing import NamedTuple
 
-from fineweb_mask.models.audit.planting import ADJECTIVES, NOUNS, VERBS, edited, prose, template
+from fineweb_mask.models.audit.planting import ADJECTIVES, NOUNS, VERBS, Template, edited, prose
 
 EDITS = (0.015, 0.05, 0.2)
 """Shares of words that copies have replaced."""
@@ -45,7 +45,7 @@ class Corpus(NamedTuple):
 def templates(pages: int = 600, seed: int = 0, name: str = "template") -> Corpus:
     """Return pages of one template, each with other content: no two are copies, and every pair's Jaccard is 0.56."""
     dice = random.Random(seed)
-    shared = template(dice)
+    shared = Template(dice)
     return _shuffled([(shared.page(dice), name) for _ in range(pages)], {}, dice)
 
 
@@ -131,7 +131,7 @@ KINDS: dict[str, Callable[[random.Random], str]] = {
 def mixed(each: int = 200, copies: int = 40, seed: int = 4) -> Corpus:
     """Return texts of every kind and pages of a template, and of each family as many copies of every share of edits."""
     dice = random.Random(seed)
-    shared = template(dice)
+    shared = Template(dice)
     makers = {**KINDS, "template": shared.page}
     texts = [(make(dice), family) for family, make in makers.items() for _ in range(each)]
     found: dict[tuple[int, int], float] = {}

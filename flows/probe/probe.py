@@ -1,9 +1,9 @@
 """Train the same small language model on several selections and datasets, and compare them on held-out documents."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fineweb_mask.flows.curate import prepare
 from fineweb_mask.flows.pipeline.fit import fit_targets
@@ -83,8 +83,7 @@ def probe(
         has_targets = reads_targets(selectors_of(models))
         targets = fit_targets(run, ready.documents, ready.models) if has_targets else None
         selection = shared_settings(settings.selection, budget_by)
-        trained = _Probe(run, ready.shards, targets, models, selection)
-        job = trained.run()
+        job = _Probe(run, ready.shards, targets, models, selection).page()
         written = run.one(job)
         table = [
             {"held-out set": name, "arm": arm, **{key: value for key, value in figures.items() if key != "seeds"}}
@@ -92,9 +91,8 @@ def probe(
             for arm, figures in arms.items()
         ]
         note = "Bits per byte of models trained on each arm; less is better."
-        shown = {name: written.details[name] for name in ("arms", "bits_per_byte", "comparisons")}
-        documents = sum(shard.rows for shard in ready.shards)
-        return published(ProbeSummary, run, job.folder, table, note, documents=documents, tokens=job.n_tokens, **shown)
+        found = written.details | {"documents": sum(shard.rows for shard in ready.shards), "tokens": job.n_tokens}
+        return published(ProbeSummary, run, job.folder, table, note, **found)
 
 
 def check(settings: PipelineSettings, models: ProbeSettings) -> None:
@@ -181,49 +179,60 @@ OTHER_DRAW = 1_000_003
 """Added to the seed of the selection, so that these are other documents than those of the arm `random`."""
 
 
-class _Probe:
+class _Probe(NamedTuple):
     """Runs the jobs of one probe, in the order of what they need."""
 
-    def __init__(
-        self,
-        run: Run,
-        shards: list[ShardFiles],
-        targets: StageFile | None,
-        models: ProbeSettings,
-        selection: PipelineSelectionSettings,
-    ) -> None:
-        self._run = run
-        self._root = run.root
-        self._shards = shards
-        self._targets = targets
-        self._models = models
-        self._selection = selection
-        self._threshold = run.settings.selection.near_duplicates.threshold
-        self._preset = preset_of(models)
-        self._tasks = tasks_of(models)
-        start = Arm(name=START, selector="random", changes={"seed": selection.seed + OTHER_DRAW})
-        self._arms = [*models.arms, *([] if models.from_scratch else [start])]
+    run: Run
+    shards: list[ShardFiles]
+    targets: StageFile | None
+    models: ProbeSettings
+    selection: PipelineSelectionSettings
 
-    def run(self) -> ProbeJob:
+    @property
+    def arms(self) -> list[Arm]:
+        """The arms, and that of the common start."""
+        start = Arm(name=START, selector="random", changes={"seed": self.selection.seed + OTHER_DRAW})
+        return [*self.models.arms, *([] if self.models.from_scratch else [start])]
+
+    def page(self) -> ProbeJob:
         """Return the job that writes the page, when all models are trained."""
-        models = self._models
-        holding = self._holding()
-        held_out = self._run.one(holding)
+        run, models, preset, tasks = self.run, self.models, preset_of(self.models), tasks_of(self.models)
+        holding = HeldOutJob(
+            root=run.root,
+            shards=self.shards,
+            files={name: find_files(path, f"heldout {name}") for name, path in models.heldout.items()},
+            benchmarks=[file for path in models.benchmarks for file in find_files(path, "benchmarks")],
+            by=models.by,
+            most=preset.held_out,
+            most_per_group=preset.held_out_per_group,
+            share=models.held_out_share,
+            threshold=run.settings.selection.near_duplicates.threshold,
+        )
+        held_out = run.one(holding)
         excluded = holding.excluded()
         assert excluded is not None  # noqa: S101 - it was built
-        tokenizer = self._run.one(self._tokenizer(excluded))
+        path = None if preset.tokenizer is None else model_file(preset.tokenizer, "tokenizer")
+        making = TokenizerJob(
+            root=run.root,
+            documents=[shard.documents for shard in self.shards],
+            excluded=list(excluded.values()),
+            vocabulary=preset.vocabulary,
+            path=None if path is None else str(path),
+            path_digest=None if path is None else file_digest(path),
+        )
+        tokenizer = run.one(making)
         groups, masks = self._select(excluded)
         tokens = self._tokenize(masks, held_out, tokenizer)
-        n_tokens = tokens_for_all(self._preset, models.tokens, tokens, MOST_REPEATS if models.from_scratch else 1)
+        n_tokens = tokens_for_all(preset, models.tokens, tokens, MOST_REPEATS if models.from_scratch else 1)
         seeds = range(models.seed, models.seed + models.seeds)
 
         def training(arm: str, seed: int, **others: Any) -> TrainJob:  # noqa: ANN401 - fields of the job
             return TrainJob(
-                root=self._root,
+                root=run.root,
                 arm=arm,
                 seed=seed,
                 preset_name=models.preset,
-                preset=self._preset,
+                preset=preset,
                 n_tokens=n_tokens,
                 tokens=tokens[arm],
                 held_out=held_out,
@@ -234,20 +243,33 @@ class _Probe:
         starts: dict[int, StageFile | None] = dict.fromkeys(seeds)
         if not models.from_scratch:
             common = [training(START, seed, keeps_model=True) for seed in seeds]
-            starts = dict(zip(seeds, self._run.all(common, at_once=1), strict=True))
+            starts = dict(zip(seeds, run.all(common, at_once=1), strict=True))
         trainings = [  # the first seed of all arms first
-            training(arm.name, seed, keeps_model=bool(self._tasks), start=starts[seed])
+            training(arm.name, seed, keeps_model=bool(tasks), start=starts[seed])
             for seed in seeds
             for arm in models.arms
         ]
-        trained = self._run.all(trainings, at_once=1)
-        answers = self._answer(trainings, trained) if self._tasks else []
+        trained = run.all(trainings, at_once=1)
+        asking = [
+            AnswerJob(
+                root=run.root,
+                arm=training.arm,
+                seed=training.seed,
+                preset_name=training.preset_name,
+                context=preset.context,
+                tasks=tasks,
+                tasks_folder=models.tasks_folder,
+                model=model,
+            )
+            for training, model in zip(trainings, trained, strict=True)
+        ]
+        answers = run.all(asking, at_once=1) if tasks else []
         return ProbeJob(
-            root=self._root,
+            root=run.root,
             settings=models,
-            selection=self._selection,
+            selection=self.selection,
             n_tokens=n_tokens,
-            is_verdict=self._preset.is_verdict,
+            is_verdict=preset.is_verdict,
             arms={
                 arm.name: VariantFiles(
                     tokens=tokens[arm.name],
@@ -261,56 +283,30 @@ class _Probe:
             held_out=held_out,
         )
 
-    def _holding(self) -> HeldOutJob:
-        models, preset = self._models, self._preset
-        return HeldOutJob(
-            root=self._root,
-            shards=self._shards,
-            files={name: find_files(path, f"heldout {name}") for name, path in models.heldout.items()},
-            benchmarks=[file for path in models.benchmarks for file in find_files(path, "benchmarks")],
-            by=models.by,
-            most=preset.held_out,
-            most_per_group=preset.held_out_per_group,
-            share=models.held_out_share,
-            threshold=self._threshold,
-        )
-
-    def _tokenizer(self, excluded: Mapping[str, StageFile]) -> TokenizerJob:
-        preset = self._preset
-        path = None if preset.tokenizer is None else model_file(preset.tokenizer, "tokenizer")
-        return TokenizerJob(
-            root=self._root,
-            documents=[shard.documents for shard in self._shards],
-            excluded=list(excluded.values()),
-            vocabulary=preset.vocabulary,
-            path=None if path is None else str(path),
-            path_digest=None if path is None else file_digest(path),
-        )
-
     def _select(
         self, excluded: Mapping[str, StageFile]
     ) -> tuple[dict[str, list[StageFile]], dict[str, list[StageFile]]]:
         """Select from what is left of the corpus; return each arm's groups and masks, of a dataset none."""
-        shards = [shard.model_copy(update={"duplicates": excluded[shard.name]}) for shard in self._shards]
+        shards = [shard.model_copy(update={"duplicates": excluded[shard.name]}) for shard in self.shards]
         jobs = [
             VariantJob(
-                root=self._root,
+                root=self.run.root,
                 shards=group,
                 settings=settings,
                 selector=arm.selector,
                 arm=arm.name,
                 ranges=None,
-                targets=self._targets,
-                scorer=self._run.models.selecting,
+                targets=self.targets,
+                scorer=self.run.models.selecting,
             )
-            for arm in self._arms
+            for arm in self.arms
             if arm.selector is not None
-            for settings in [arm_settings(self._selection, arm)]
+            for settings in [arm_settings(self.selection, arm)]
             for group in grouped(shards, settings)
         ]
-        groups: dict[str, list[StageFile]] = {arm.name: [] for arm in self._arms}
-        masks: dict[str, list[StageFile]] = {arm.name: [] for arm in self._arms}
-        for job, file in zip(jobs, self._run.all(jobs, at_once=1), strict=True):
+        groups: dict[str, list[StageFile]] = {arm.name: [] for arm in self.arms}
+        masks: dict[str, list[StageFile]] = {arm.name: [] for arm in self.arms}
+        for job, file in zip(jobs, self.run.all(jobs, at_once=1), strict=True):
             groups[str(job.arm)].append(file)
             masks[str(job.arm)] += job.shard_files() or []
         return groups, masks
@@ -318,10 +314,10 @@ class _Probe:
     def _tokenize(
         self, masks: Mapping[str, list[StageFile]], held_out: StageFile, tokenizer: StageFile
     ) -> dict[str, StageFile]:
-        documents = {shard.name: shard.documents for shard in self._shards}
+        documents = {shard.name: shard.documents for shard in self.shards}
         jobs = [
             TokensJob(
-                root=self._root,
+                root=self.run.root,
                 arm=arm.name,
                 documents=[documents[mask.name] for mask in masks[arm.name]],
                 masks=masks[arm.name],
@@ -330,28 +326,6 @@ class _Probe:
                 tokenizer=tokenizer,
                 shuffled=arm.shuffled,
             )
-            for arm in self._arms
+            for arm in self.arms
         ]
-        return {job.arm: file for job, file in zip(jobs, self._run.all(jobs), strict=True)}
-
-    def _answer(self, trainings: Sequence[TrainJob], trained: Sequence[StageFile]) -> list[StageFile]:
-        """Ask every model the questions of the downstream tasks."""
-        jobs = [
-            AnswerJob(
-                root=self._root,
-                arm=training.arm,
-                seed=training.seed,
-                preset_name=training.preset_name,
-                context=self._preset.context,
-                tasks=self._tasks,
-                tasks_folder=self._models.tasks_folder,
-                model=model,
-            )
-            for training, model in zip(trainings, trained, strict=True)
-        ]
-        return self._run.all(jobs, at_once=1)
-
-
-def run_probe(settings: PipelineSettings, models: ProbeSettings, budget_by: Unit = "tokens") -> ProbeSummary:
-    """Run the probe in this process with the recipe's engine."""
-    return probe(settings, models, budget_by)
+        return {job.arm: file for job, file in zip(jobs, self.run.all(jobs), strict=True)}

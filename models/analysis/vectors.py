@@ -20,10 +20,7 @@ PRODUCT_ELEMENTS = 1 << 24  # entries in a block of similarities: 64 MiB
 def unit_rows(vectors: Vectors) -> Unit:
     """Return rows scaled to norm 1, (n, d) float32; raise DataError if one is zero or not finite."""
     rows = vectors.astype(np.float32)
-    lengths = np.empty(len(rows))
-    for start in range(0, len(rows), BLOCK_ROWS):
-        part = slice(start, start + BLOCK_ROWS)
-        lengths[part] = np.linalg.norm(rows[part].astype(np.float64), axis=1)
+    lengths: NDArray[np.float64] = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
     if not (np.isfinite(lengths) & (lengths > 0)).all():
         raise DataError("a row is zero or not finite, so it has no direction: leave it out")
     return np.divide(rows, lengths[:, None], out=rows, casting="same_kind")

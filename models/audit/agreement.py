@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 
 TOP = 0.1
 """Share of the documents that is called the best."""
-NORMAL_95 = 1.96
 
 
 class Interval(NamedTuple):
@@ -25,12 +24,12 @@ def wilson(hits: int, n: int) -> Interval | None:
     >>> [round(number, 3) for number in wilson(71, 100)]
     [0.71, 0.615, 0.79, 100]
     """
+    from scipy.stats import binomtest
+
     if not n:
         return None
-    share, z2 = hits / n, NORMAL_95**2
-    middle = (share + z2 / (2 * n)) / (1 + z2 / n)
-    half = NORMAL_95 / (1 + z2 / n) * (share * (1 - share) / n + z2 / (4 * n * n)) ** 0.5
-    return Interval(share, max(0.0, middle - half), min(1.0, middle + half), n)
+    low, high = binomtest(hits, n).proportion_ci(method="wilson")
+    return Interval(hits / n, float(low), float(high), n)
 
 
 def between_share(values: NDArray[np.floating], groups: NDArray[np.integer]) -> float:
@@ -60,19 +59,17 @@ def group_auc(values: NDArray[np.floating], groups: NDArray[np.integer], seed: i
     Of one random half of the documents, every group's share of the best is counted; of the other half, the AUC is
     taken of these shares. 0.5 is no better than chance. None where all values are equal, or too few to halve.
     """
-    from scipy.stats import rankdata
+    from sklearn.metrics import roc_auc_score
 
     is_best = best(values)
     _, members = np.unique(groups, return_inverse=True)
     half = np.random.default_rng(seed).random(len(values)) < 0.5
     rest = ~half
-    n, hits = int(rest.sum()), int(is_best[rest].sum())
-    if not half.any() or hits in (0, n):
+    if not half.any() or is_best[rest].all() or not is_best[rest].any():
         return None
     counts = np.bincount(members[half], minlength=members.max() + 1)
     of_best = np.bincount(members[half], weights=is_best[half], minlength=members.max() + 1)
-    ranks = rankdata((of_best / np.maximum(counts, 1))[members[rest]])
-    return float((ranks[is_best[rest]].sum() - hits * (hits + 1) / 2) / (hits * (n - hits)))
+    return float(roc_auc_score(is_best[rest], (of_best / np.maximum(counts, 1))[members[rest]]))
 
 
 def best(values: NDArray[np.floating], top: float = TOP) -> NDArray[np.bool_]:

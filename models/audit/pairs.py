@@ -1,12 +1,10 @@
 """Compare pairs of texts exactly: their similarity by runs of words, and which words differ."""
 
 import re
-from collections.abc import Sequence
 from difflib import SequenceMatcher
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from fineweb_mask.models.dedup.minhash import shingle_sets
 
@@ -19,20 +17,17 @@ LONGEST_WORD = 80
 SPLIT = re.compile(r"\S+\s*")
 
 
-def similarities(pairs: Sequence[tuple[str, str]], words: int) -> NDArray[np.float64]:
-    """Return the Jaccard similarity of the sets of runs of so many words of each pair of texts, (n,).
+def similarity(one: str, other: str, words: int) -> float:
+    """Return the Jaccard similarity of the sets of runs of so many words of two texts.
 
     Of texts without a run it is 1 if they are equal, else 0.
 
-    >>> similarities([("one two three", "One, two three four"), ("a", "b")], words=2).tolist()
-    [0.6666666666666666, 0.0]
+    >>> similarity("one two three", "One, two three four", words=2), similarity("a", "b", words=2)
+    (0.6666666666666666, 0.0)
     """
-    found = np.zeros(len(pairs))
-    for place, (one, other) in enumerate(pairs):
-        left, right = shingle_sets(pa.array([one, other], pa.string()), words)
-        either = len(np.union1d(left, right))
-        found[place] = len(np.intersect1d(left, right)) / either if either else float(one == other)
-    return found
+    left, right = shingle_sets(pa.array([one, other], pa.string()), words)
+    either = len(np.union1d(left, right))
+    return len(np.intersect1d(left, right)) / either if either else float(one == other)
 
 
 def contained(item: str, text: str, words: int = 5) -> float:
@@ -62,12 +57,10 @@ def marked(one: str, other: str) -> tuple[list[str], list[str]]:
         for side, part in zip(sides, parts, strict=True):
             is_equal = kind == "equal"
             text = _shortened(part, is_first=is_first, is_last=is_last) if is_equal else "".join(part)
-            if is_equal and len(side) % 2:
+            if is_equal == (len(side) % 2 == 1):
                 side[-1] += text
-            elif is_equal or len(side) % 2:
-                side.append(text)
             else:
-                side[-1] += text
+                side.append(text)
     return sides
 
 

@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 BATCH = 16  # questions that are computed at one time
 
 
-class TaskError(SettingsError):
-    """A task is not known, or its questions have no gold answer to measure."""
-
-
 class Answers(NamedTuple):
     """The gold answers to n questions."""
 
@@ -53,13 +49,13 @@ def check_tasks(tasks: Sequence[str], folder: Path | None) -> None:
 
     Raises
     ------
-    TaskError
+    SettingsError
         If one is not known.
     """
     with _quiet():
         known = set(_manager(folder).all_tasks)
     if unknown := sorted(set(tasks) - known):
-        raise TaskError(f"tasks: lm-eval has no task {unknown[0]!r}; `lm-eval ls tasks` lists them")
+        raise SettingsError(f"tasks: lm-eval has no task {unknown[0]!r}; `lm-eval ls tasks` lists them")
 
 
 def answer(model_folder: Path, tasks: Sequence[str], *, folder: Path | None, context: int, device: str) -> Answers:
@@ -80,7 +76,7 @@ def answer(model_folder: Path, tasks: Sequence[str], *, folder: Path | None, con
 
     Raises
     ------
-    TaskError
+    SettingsError
         If a task has questions without a gold answer, such as one that a program checks.
     """
     from lm_eval import simple_evaluate
@@ -123,13 +119,13 @@ def _gold(task: str, sample: dict[str, Any]) -> tuple[float, int, bool]:
     answers, found = sample["arguments"], sample["filtered_resps"]
     target = str(sample["target"])
     if len(answers) > 1 and not target.isdecimal():
-        raise TaskError(
+        raise SettingsError(
             f"tasks: a question of {task!r} has several answers, and {target!r} is not the place of one: leave "
             "this task out"
         )
     gold = int(target) if len(answers) > 1 else 0
     if len(answers[gold]) < 2 or not isinstance(answers[gold][1], str) or not isinstance(found[gold], tuple | list):
-        raise TaskError(
+        raise SettingsError(
             f"tasks: the questions of {task!r} have no gold answer whose bits could be counted: leave this task out"
         )
     likelihoods = [float(one[0]) for one in found]

@@ -9,20 +9,28 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+    set_seed,
+)
+from transformers.trainer_utils import get_last_checkpoint
+from transformers.utils import logging
 
 from fineweb_mask.models.forward.device import compute_dtype
-from fineweb_mask.models.probe.packing import IGNORED, DocumentStarts, packed_sequences, padded
+from fineweb_mask.models.probe.packing import IGNORED, DocumentStarts, PackedSequences, padded
 from fineweb_mask.models.probe.settings import Preset
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.witness.tokens import PackedTokens
-
-if TYPE_CHECKING:
-    from transformers import LlamaForCausalLM, Trainer
 
 CHECKPOINTS = 10  # per training; only the last is kept
 LOGGED = 50  # losses of a training that are recorded
@@ -39,10 +47,8 @@ class Trained(NamedTuple):
     tokens: int
 
 
-def make_model(preset: Preset, vocabulary: int) -> "LlamaForCausalLM":
+def make_model(preset: Preset, vocabulary: int) -> LlamaForCausalLM:
     """Return an untrained model of a preset's size; its weights come from torch's global seed."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
     config = LlamaConfig(
         vocab_size=math.ceil(vocabulary / 64) * 64,
         hidden_size=preset.hidden_size,
@@ -64,6 +70,21 @@ def steps_of(preset: Preset, tokens: int) -> int:
     return max(1, tokens // (preset.batch * preset.context))
 
 
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep transformers from writing bars and advice on the terminal."""
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+@quiet()
 def train(
     preset: Preset,
     vocabulary: int,
@@ -74,7 +95,7 @@ def train(
     seed: int,
     folder: Path,
     device: str,
-    keep: "Callable[[LlamaForCausalLM], None] | None" = None,
+    keep: Callable[[LlamaForCausalLM], None] | None = None,
     start: Path | None = None,
 ) -> Trained:
     """Train one model and measure it.
@@ -102,88 +123,21 @@ def train(
     start
         Folder of a model that the training goes on from, at a constant and small rate; None starts from random weights.
     """
-    from transformers import set_seed
-    from transformers.trainer_utils import get_last_checkpoint
-
     steps = steps_of(preset, n_tokens)
     set_seed(seed)
-    model = make_model(preset, vocabulary) if start is None else _loaded(start)
-    sequences = packed_sequences(tokens, preset.context, steps * preset.batch * preset.context, seed)
-    dtype = compute_dtype("auto", device)
-    measured = _Measured(
-        model,
-        held_out,
-        folder,
-        steps=steps,
-        evaluations=preset.evaluations,
-        batch=EVALUATION_BATCH * preset.micro_batch,
-        dtype=dtype,
+    model = (
+        make_model(preset, vocabulary)
+        if start is None
+        else LlamaForCausalLM.from_pretrained(str(start), dtype=torch.float32, trust_remote_code=False)
     )
-    folder.mkdir(parents=True, exist_ok=True)
-    last: str | None = get_last_checkpoint(str(folder))  # type: ignore[no-untyped-call]
-    try:
-        with quiet():
-            on_gpu = device.startswith("cuda")
-            trainer = _trainer(
-                model,
-                preset,
-                sequences,
-                measured,
-                steps=steps,
-                seed=seed,
-                folder=folder,
-                on_gpu=on_gpu,
-                is_fork=start is not None,
-            )
-            trainer.train(resume_from_checkpoint=last)
-            if keep is not None:
-                keep(model)
-    finally:
-        measured.close()
-    history = [(entry["step"], entry["loss"]) for entry in trainer.state.log_history if "loss" in entry]
-    return Trained(
-        bits=measured.mean(),
-        losses=[(step * preset.batch * preset.context, loss) for step, loss in history],
-        parameters=model.num_parameters(),
-        tokens=steps * preset.batch * preset.context,
-    )
-
-
-def _loaded(folder: Path) -> "LlamaForCausalLM":
-    from transformers import LlamaForCausalLM
-
-    with quiet():
-        model: LlamaForCausalLM = LlamaForCausalLM.from_pretrained(
-            str(folder), dtype=torch.float32, trust_remote_code=False
-        )
-    return model
-
-
-def _trainer(
-    model: "LlamaForCausalLM",
-    preset: Preset,
-    sequences: Any,  # noqa: ANN401
-    measured: "_Measured",
-    *,
-    steps: int,
-    seed: int,
-    folder: Path,
-    on_gpu: bool,
-    is_fork: bool,
-) -> "Trainer":
-    from transformers import PrinterCallback, Trainer, TrainingArguments
-
-    warmup = round(preset.warmup_steps * steps) if preset.warmup_steps < 1 else round(preset.warmup_steps)
+    dtype, on_gpu = compute_dtype("auto", device), device.startswith("cuda")
     arguments = TrainingArguments(
         output_dir=str(folder),
         max_steps=steps,
         per_device_train_batch_size=preset.micro_batch,
         gradient_accumulation_steps=preset.batch // preset.micro_batch,
-        lr_scheduler_type="constant" if is_fork else "cosine_with_min_lr",
-        lr_scheduler_kwargs={} if is_fork else {"min_lr_rate": preset.last_learning_rate},
-        warmup_steps=0 if is_fork else min(warmup, steps // 10),
         max_grad_norm=1.0,
-        bf16=measured.dtype == torch.bfloat16,
+        bf16=dtype == torch.bfloat16,
         torch_compile=on_gpu,
         use_cpu=not on_gpu,
         seed=seed,
@@ -196,47 +150,59 @@ def _trainer(
         disable_tqdm=True,
         dataloader_pin_memory=on_gpu,
         remove_unused_columns=False,
+        **_schedule(preset, steps, is_fork=start is not None),
     )
     if on_gpu:
         arguments._n_gpu = 1
     optimizer = torch.optim.AdamW(  # all weights decay, norms as well: the Trainer's own choice leaves those out
         model.parameters(),
-        lr=preset.learning_rate * (preset.fork_learning_rate if is_fork else 1),
+        lr=preset.learning_rate * (1 if start is None else preset.fork_learning_rate),
         betas=(0.9, preset.beta2),
         weight_decay=preset.weight_decay,
         fused=True,
     )
-    trainer = Trainer(
-        model=model,
-        args=arguments,
-        train_dataset=sequences,
-        data_collator=padded,
-        callbacks=[measured.callback()],
-        optimizers=(optimizer, None),
-    )
-    trainer.remove_callback(PrinterCallback)  # its lines would go to the terminal
-    return trainer
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Keep transformers from writing bars and advice on the terminal."""
-    from transformers.utils import logging
-
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    measured = _Measured(model, held_out, folder, preset, steps, dtype)
+    folder.mkdir(parents=True, exist_ok=True)
+    last: str | None = get_last_checkpoint(str(folder))  # type: ignore[no-untyped-call]
     try:
-        yield
+        trainer = Trainer(
+            model=model,
+            args=arguments,
+            train_dataset=PackedSequences(tokens, preset.context, steps * preset.batch * preset.context, seed),
+            data_collator=padded,
+            callbacks=[measured],
+            optimizers=(optimizer, None),
+        )
+        trainer.remove_callback(PrinterCallback)  # its lines would go to the terminal
+        trainer.train(resume_from_checkpoint=last)
+        if keep is not None:
+            keep(model)
     finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+        measured.close()
+    history = [(entry["step"], entry["loss"]) for entry in trainer.state.log_history if "loss" in entry]
+    return Trained(
+        bits=measured.mean(),
+        losses=[(step * preset.batch * preset.context, loss) for step, loss in history],
+        parameters=model.num_parameters(),
+        tokens=steps * preset.batch * preset.context,
+    )
+
+
+def _schedule(preset: Preset, steps: int, *, is_fork: bool) -> dict[str, Any]:
+    """Return how the learning rate changes: that of a model that goes on from a common start does not."""
+    if is_fork:
+        return {"lr_scheduler_type": "constant", "lr_scheduler_kwargs": {}, "warmup_steps": 0}
+    warmup = round(preset.warmup_steps * (steps if preset.warmup_steps < 1 else 1))
+    return {
+        "lr_scheduler_type": "cosine_with_min_lr",
+        "lr_scheduler_kwargs": {"min_lr_rate": preset.last_learning_rate},
+        "warmup_steps": min(warmup, steps // 10),
+    }
 
 
 @torch.inference_mode()
 def losses_in_bits(
-    model: "LlamaForCausalLM", held_out: DocumentStarts, *, batch: int, dtype: torch.dtype
+    model: LlamaForCausalLM, held_out: DocumentStarts, *, batch: int, dtype: torch.dtype
 ) -> NDArray[np.float64]:
     """Return the loss of every held-out document in bits: (documents,) float64.
 
@@ -269,61 +235,46 @@ def losses_in_bits(
     return bits
 
 
-class _Measured:
+class _Measured(TrainerCallback):
     """Measures the last checkpoints of a training, and tells its progress after every step."""
 
     def __init__(
         self,
-        model: "LlamaForCausalLM",
+        model: LlamaForCausalLM,
         held_out: DocumentStarts,
         folder: Path,
-        *,
+        preset: Preset,
         steps: int,
-        evaluations: int,
-        batch: int,
         dtype: torch.dtype,
     ) -> None:
-        self._model = model
-        self._batch = batch
-        self.dtype = dtype
-        self._held_out = held_out
-        self._folder = folder
+        self._model, self._held_out, self._folder = model, held_out, folder
+        self._batch, self._dtype = EVALUATION_BATCH * preset.micro_batch, dtype
         spacing = max(1, round(SPACING * steps))
-        self.at = sorted({step for index in range(evaluations) if (step := steps - index * spacing) > 0})
+        self._at = sorted({step for index in range(preset.evaluations) if (step := steps - index * spacing) > 0})
         self._progress = track("steps", range(steps + 1), part=(0, 1))
         next(self._progress, None)
 
-    def callback(self) -> Any:  # noqa: ANN401 - transformers is imported late
-        from transformers import TrainerCallback
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ANN401, ARG002
+        """Tell the steps that were done before."""
+        for _ in range(state.global_step):
+            self.tell()
 
-        measured = self
-
-        class Callback(TrainerCallback):
-            def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ANN401, ARG002
-                for _ in range(state.global_step):
-                    measured.tell()
-
-            def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ANN401, ARG002
-                measured.tell()
-                if state.global_step in measured.at:
-                    measured.measure(state.global_step)
-
-        return Callback()
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ANN401, ARG002
+        """Tell a step; after the last ones, write the loss of every held-out document."""
+        self.tell()
+        if state.global_step in self._at:
+            bits = losses_in_bits(self._model, self._held_out, batch=self._batch, dtype=self._dtype)
+            path = self._path(state.global_step)
+            np.save(path.with_suffix(".partial.npy"), bits)
+            os.replace(path.with_suffix(".partial.npy"), path)  # noqa: PTH105
 
     def tell(self) -> None:
         """Tell that one more step is done; raises StoppedError if a stop was requested."""
         next(self._progress, None)
 
-    def measure(self, step: int) -> None:
-        """Write the loss of every held-out document after so many steps."""
-        bits = losses_in_bits(self._model, self._held_out, batch=self._batch, dtype=self.dtype)
-        path = self._path(step)
-        np.save(path.with_suffix(".partial.npy"), bits)
-        os.replace(path.with_suffix(".partial.npy"), path)  # noqa: PTH105
-
     def mean(self) -> NDArray[np.float64]:
         """Return the mean of the measured checkpoints."""
-        return np.asarray(np.mean([np.load(self._path(step)) for step in self.at], axis=0), dtype=np.float64)
+        return np.asarray(np.mean([np.load(self._path(step)) for step in self._at], axis=0), dtype=np.float64)
 
     def close(self) -> None:
         """End the progress, so that other loops of this thread are not counted as part of it."""

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from fineweb_mask.models.witness.tokens import PackedTokens, end_of, measured_starts
@@ -16,23 +15,17 @@ if TYPE_CHECKING:
 IGNORED = -100  # a label without a loss, in transformers
 
 
-def packed_sequences(packed: PackedTokens, context: int, tokens: int, seed: int) -> "PackedSequences":
-    """Return sequences of `context` tokens from the documents in a random order.
+class PackedSequences(Dataset[dict[str, torch.Tensor]]):
+    """Sequences of `context` tokens, (n, context), from documents in a random order, for training.
 
     Documents are repeated only if there are fewer tokens than asked for, and then each once more in another order.
     """
-    random = np.random.default_rng(seed)
-    rounds = -(-tokens // len(packed.ids))
-    order = np.concatenate([random.permutation(len(packed.ends)) for _ in range(rounds)])
-    whole = tokens // context * context
-    return PackedSequences(packed.take(order, whole).ids.reshape(-1, context))
 
-
-class PackedSequences(Dataset[dict[str, torch.Tensor]]):
-    """Sequences of equal length, (n, context), for training."""
-
-    def __init__(self, ids: NDArray[np.unsignedinteger]) -> None:
-        self.ids = ids
+    def __init__(self, packed: PackedTokens, context: int, tokens: int, seed: int) -> None:
+        random = np.random.default_rng(seed)
+        rounds = -(-tokens // len(packed.ids))
+        order = np.concatenate([random.permutation(len(packed.ends)) for _ in range(rounds)])
+        self.ids = packed.take(order, tokens // context * context).ids.reshape(-1, context)
 
     def __len__(self) -> int:
         """Return the number of sequences."""

@@ -7,62 +7,19 @@ again, random documents and random documents of a selection's lengths, pooled ov
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fineweb_mask.models.errors import DataError
-from fineweb_mask.models.witness.paired import Comparison, compared, holm
+from fineweb_mask.models.witness.paired import HeldOut, compared, holm
 
 SHUFFLED = "shuffled"
 """Tokens that are exchanged among each other at random: damage of a known size."""
 UNPREDICTABLE = 2.0
 """A held-out document is left out if random arms lose more on it, per byte, than so many times their median: encoded
 binaries and the like, which no text predicts and a few of which would decide the mean."""
-
-
-class HeldOut(NamedTuple):
-    """How the losses on n held-out documents are averaged."""
-
-    sizes: NDArray[np.int64]  # (n,), bytes
-    clusters: NDArray[np.int64]  # (n,): documents of one cluster are drawn together
-    groups: NDArray[np.int64] | None = None  # (n,): every group counts as much as another; None: every byte
-
-    def take(self, rows: NDArray[Any]) -> Self:
-        """Return some of the documents, by their places or by a mask."""
-        groups = None if self.groups is None else self.groups[rows]
-        return type(self)(self.sizes[rows], self.clusters[rows], groups)
-
-    def losses(self, bits: NDArray[np.floating]) -> NDArray[np.float64]:
-        """Return the mean loss of arms in bits per byte, from bits (..., n): (...,)."""
-        return np.asarray(bits @ self._weights, dtype=np.float64)
-
-    def error(self, difference: NDArray[np.floating]) -> float:
-        """Return the standard error of a mean difference, from differences in bits, (n,), by linearisation.
-
-        Source: Cochran, "Sampling techniques" (1977), sections 6.3 and 11.8: the ratio estimator, by clusters.
-        """
-        of = np.zeros(len(self.sizes), dtype=np.int64) if self.groups is None else self.groups
-        groups = np.unique(of, return_inverse=True)[1]
-        ratio = np.bincount(groups, difference) / np.bincount(groups, self.sizes)
-        sums = np.bincount(self.clusters, self._weights * (difference - ratio[groups] * self.sizes))
-        sums = sums[np.bincount(self.clusters) > 0]
-        return float(np.sqrt((sums**2).sum() * len(sums) / max(len(sums) - 1, 1)))
-
-    @property
-    def not_alone(self) -> NDArray[np.bool_]:
-        """Which documents have another of their group: one alone would count as much as a whole group, (n,)."""
-        if self.groups is None:
-            return np.ones(len(self.sizes), dtype=np.bool_)
-        return np.asarray(np.bincount(self.groups)[self.groups] > 1, dtype=np.bool_)
-
-    @property
-    def _weights(self) -> NDArray[np.float64]:
-        if self.groups is None:
-            return np.full(len(self.sizes), 1 / self.sizes.sum())
-        names, of = np.unique(self.groups, return_inverse=True)
-        return np.asarray(1 / (len(names) * np.bincount(of, self.sizes)[of]), dtype=np.float64)
 
 
 class Effect(NamedTuple):
@@ -81,11 +38,11 @@ class Judged(NamedTuple):
 
     documents: int  # that losses were averaged over
     left_out: int  # documents that no arm predicts
+    sees: float | None  # the smallest share of shuffled tokens that would be seen; None: more than was tried
     losses: dict[str, list[float]]  # by arm, of every draw of it, in bits per byte
+    doses: dict[str, dict[float, float]]  # by kind and share, differences to random in bits per byte
     against_random: dict[str, Effect]
     against_lengths: dict[str, Effect]  # where an arm has random documents of its lengths beside it
-    doses: dict[str, dict[float, float]]  # by kind and share, differences to random in bits per byte
-    sees: float | None  # the smallest share of shuffled tokens that would be seen; None: more than was tried
 
     def as_dose(self, difference: float) -> tuple[str, float] | None:
         """Return the kind and share of the dose with the same effect; None if no dose has it.
@@ -146,9 +103,9 @@ def judge(
             draws = deviation * np.sqrt(1 / len(kept[name]) + 1 / len(kept[other]))
             of_documents = rest.error(kept[name].mean(0) - kept[other].mean(0))
             difference = float(losses[name].mean() - losses[other].mean())
-            found.append(compared(0, 1, difference, draws, freedom, of_documents))
+            found.append(compared(difference, draws, freedom, of_documents))
         return {
-            name: _effect(one, adjusted)
+            name: Effect(*one[:3], adjusted, one.visible, one.verdict(adjusted=adjusted, seeds=2))
             for name, one, adjusted in zip(pairs, found, holm([one.p for one in found]), strict=True)
         }
 
@@ -170,11 +127,6 @@ def judge(
         doses=effects,
         sees=sees if np.isfinite(sees) else None,
     )
-
-
-def _effect(found: Comparison, adjusted: float) -> Effect:
-    verdict = found.verdict(adjusted=adjusted, seeds=2)
-    return Effect(found.difference, found.low, found.high, adjusted, found.visible, verdict)
 
 
 def _predictable(bits: NDArray[np.floating], held_out: HeldOut) -> NDArray[np.bool_]:

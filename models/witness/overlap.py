@@ -1,4 +1,4 @@
-"""Find documents that are too much like held-out ones: by a shared run of tokens, or by their vectors."""
+"""Find documents that are too much like held-out ones by a shared run of tokens."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,7 +8,6 @@ from fineweb_mask.models.witness.tokens import PackedTokens
 
 RUN = 20
 """Tokens of a shared run: about 13 words, which have hardly ever been written twice independently."""
-COSINES_AT_ONCE = 1 << 24
 
 
 def sharing_documents(pool: PackedTokens, held_out: PackedTokens, run: int = RUN) -> NDArray[np.bool_]:
@@ -43,16 +42,3 @@ def _runs(packed: PackedTokens, run: int) -> tuple[NDArray[np.uint64], NDArray[n
     document = np.repeat(np.arange(len(packed.ends)), packed.lengths)
     inside = document[:count] == document[run - 1 : run - 1 + count]
     return (hashes ^ (hashes >> np.uint64(29)))[inside], document[:count][inside]
-
-
-def near_rows(
-    vectors: NDArray[np.float32],  # (n, d)
-    others: NDArray[np.float32],  # (k, d)
-    threshold: float,
-) -> NDArray[np.bool_]:
-    """Return which unit vectors have a cosine of the threshold or more with one of the others: (n,) bool."""
-    near = np.zeros(len(vectors), dtype=bool)
-    step = max(1, COSINES_AT_ONCE // max(len(others), 1))
-    for start in range(0, len(vectors), step):
-        near[start : start + step] = (vectors[start : start + step] @ others.T >= threshold).any(1)
-    return near

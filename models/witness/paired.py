@@ -1,31 +1,71 @@
 """Compare models that were trained on different documents, by their paired losses on the same held-out documents.
 
 Two things make a difference between two arms uncertain: the seeds of the trainings and the choice of the held-out
-documents. Both are drawn again: documents by a bootstrap of clusters (pages of one host are drawn together); seeds by
-the analysis of variance of a block design, in which every seed is a block that all arms share. Its error is common to
-all arms, so that many arms of few seeds still measure how much seeds vary. A bootstrap of three seeds does not: it is
-far too sure where three numbers happen to be alike.
+documents. The error of the documents is that of their paired differences, summed by clusters (pages of one host). The
+error of the seeds comes from the analysis of variance of a block design, in which every seed is a block that all arms
+share: it is common to all arms, so that many arms of few seeds still measure how much seeds vary. A bootstrap of three
+seeds does not: it is far too sure where three numbers happen to be alike.
 """
 
 import math
 from collections.abc import Sequence
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-RESAMPLES = 1000
 LEVEL = 0.95
 POWER = 0.8
 LEAST_P = 1e-12  # smaller p values are not distinguished
 
 
+class HeldOut(NamedTuple):
+    """How the losses on n held-out documents are averaged."""
+
+    sizes: NDArray[np.integer[Any]]  # (n,), bytes
+    clusters: NDArray[np.integer[Any]]  # (n,): documents of one cluster are drawn together
+    groups: NDArray[np.int64] | None = None  # (n,): every group counts as much as another; None: every byte
+
+    def take(self, rows: NDArray[Any]) -> Self:
+        """Return some of the documents, by their places or by a mask."""
+        groups = None if self.groups is None else self.groups[rows]
+        return type(self)(self.sizes[rows], self.clusters[rows], groups)
+
+    def losses(self, bits: NDArray[np.floating]) -> NDArray[np.float64]:
+        """Return the mean loss of arms in bits per byte, from bits (..., n): (...,)."""
+        return np.asarray(bits @ self._weights, dtype=np.float64)
+
+    def error(self, difference: NDArray[np.floating]) -> float:
+        """Return the standard error of a mean difference, from differences in bits, (n,), by linearisation.
+
+        Source: Cochran, "Sampling techniques" (1977), sections 6.3 and 11.8: the ratio estimator, by clusters.
+        """
+        of = np.zeros(len(self.sizes), dtype=np.int64) if self.groups is None else self.groups
+        groups = np.unique(of, return_inverse=True)[1]
+        ratio = np.bincount(groups, difference) / np.bincount(groups, self.sizes)
+        sums = np.bincount(self.clusters, self._weights * (difference - ratio[groups] * self.sizes))
+        sums = sums[np.bincount(self.clusters) > 0]
+        return float(np.sqrt((sums**2).sum() * len(sums) / max(len(sums) - 1, 1)))
+
+    @property
+    def not_alone(self) -> NDArray[np.bool_]:
+        """Which documents have another of their group: one alone would count as much as a whole group, (n,)."""
+        if self.groups is None:
+            return np.ones(len(self.sizes), dtype=np.bool_)
+        return np.asarray(np.bincount(self.groups)[self.groups] > 1, dtype=np.bool_)
+
+    @property
+    def _weights(self) -> NDArray[np.float64]:
+        if self.groups is None:
+            return np.full(len(self.sizes), 1 / self.sizes.sum())
+        names, of = np.unique(self.groups, return_inverse=True)
+        return np.asarray(1 / (len(names) * np.bincount(of, self.sizes)[of]), dtype=np.float64)
+
+
 class Comparison(NamedTuple):
     """How one arm differs from another on one held-out set, in bits per byte: negative where it predicts it better."""
 
-    arm: int  # places of the arms
-    other: int
     difference: float
     low: float  # ends of the 95% interval
     high: float
@@ -50,11 +90,8 @@ def compare_all(
     bits: NDArray[np.floating[Any]],
     sizes: NDArray[np.integer[Any]],
     clusters: NDArray[np.integer[Any]],
-    *,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
 ) -> list[Comparison]:
-    """Compare every two arms on one held-out set.
+    """Compare every two arms on one held-out set, in the order of `itertools.combinations`.
 
     Parameters
     ----------
@@ -65,10 +102,6 @@ def compare_all(
         Bytes of every document: (n,).
     clusters
         Cluster of every document, (n,): documents of one cluster are drawn together.
-    resamples
-        Bootstrap samples of the documents.
-    seed
-        Seed of the bootstrap.
 
     Examples
     --------
@@ -81,13 +114,16 @@ def compare_all(
     n_arms, n_seeds, _ = bits.shape
     losses = bits_per_byte(bits, sizes)  # (arms, seeds)
     error, freedom = _error_of_seeds(losses)
-    means = _drawn_means(bits, sizes, clusters, resamples, seed)  # (resamples, arms)
-    found = []
-    for arm, other in combinations(range(n_arms), 2):
-        difference = float((losses[arm] - losses[other]).mean())
-        of_documents = float((means[:, arm] - means[:, other]).std())
-        found.append(compared(arm, other, difference, error * np.sqrt(2 / n_seeds), freedom, of_documents))
-    return found
+    held_out, of_arms = HeldOut(sizes, clusters), bits.mean(1)
+    return [
+        compared(
+            float((losses[arm] - losses[other]).mean()),
+            error * np.sqrt(2 / n_seeds),
+            freedom,
+            held_out.error(of_arms[arm] - of_arms[other]),
+        )
+        for arm, other in combinations(range(n_arms), 2)
+    ]
 
 
 def paired_deviation(bits: NDArray[np.floating[Any]], sizes: NDArray[np.integer[Any]]) -> float | None:
@@ -126,23 +162,7 @@ def _error_of_seeds(losses: NDArray[np.float64]) -> tuple[float, int]:
     return float(np.sqrt((rest**2).sum() / freedom)), freedom
 
 
-def _drawn_means(
-    bits: NDArray[np.floating[Any]],
-    sizes: NDArray[np.integer[Any]],
-    clusters: NDArray[np.integer[Any]],
-    resamples: int,
-    seed: int,
-) -> NDArray[np.float64]:
-    """Return every arm's bits per byte, the mean over its seeds, on drawn clusters of documents: (resamples, arms)."""
-    names, cluster = np.unique(clusters, return_inverse=True)
-    of_arms = np.stack([np.bincount(cluster, row, len(names)) for row in bits.mean(1)])  # (arms, clusters)
-    weights = np.bincount(cluster, sizes, len(names))
-    random = np.random.default_rng(seed)
-    counts = random.multinomial(len(names), np.full(len(names), 1 / len(names)), size=resamples)
-    return np.asarray(counts @ of_arms.T / (counts @ weights)[:, None], dtype=np.float64)
-
-
-def compared(arm: int, other: int, difference: float, of_seeds: float, freedom: int, of_documents: float) -> Comparison:
+def compared(difference: float, of_seeds: float, freedom: int, of_documents: float) -> Comparison:
     """Compare two arms by two independent errors: with Student's t, and with the normal distribution.
 
     At every level the interval's half-width is the root of the sum of both half-widths' squares. It holds the truth at
@@ -150,8 +170,6 @@ def compared(arm: int, other: int, difference: float, of_seeds: float, freedom: 
 
     Parameters
     ----------
-    arm, other
-        Places of the arms.
     difference
         Loss of the one less that of the other, in bits per byte.
     of_seeds, freedom
@@ -171,9 +189,7 @@ def compared(arm: int, other: int, difference: float, of_seeds: float, freedom: 
         p = LEAST_P if size else 1.0
     else:
         p = float(2 * np.exp(optimize.brentq(lambda log: reach(np.exp(log)) - size, np.log(LEAST_P / 2), np.log(0.5))))
-    return Comparison(
-        arm, other, difference, difference - half, difference + half, p, reach((1 - LEVEL) / 2, 1 - POWER)
-    )
+    return Comparison(difference, difference - half, difference + half, p, reach((1 - LEVEL) / 2, 1 - POWER))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -184,10 +200,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
     """
-    order = np.argsort(p_values, kind="stable")
+    values, order = np.asarray(p_values, dtype=np.float64), np.argsort(p_values, kind="stable")
     adjusted = np.empty(len(order))
-    largest = 0.0
-    for rank, place in enumerate(order):
-        largest = max(largest, min(1.0, (len(order) - rank) * p_values[place]))
-        adjusted[place] = largest
+    adjusted[order] = np.minimum(np.maximum.accumulate(np.arange(len(order), 0, -1) * values[order]), 1)
     return [float(value) for value in adjusted]

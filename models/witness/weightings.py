@@ -29,11 +29,16 @@ class Learned(NamedTuple):
     rank_correlation: float  # Spearman's, of the losses with predictions by trees that have not seen them
 
 
+def standardised(scores: NDArray[np.floating]) -> NDArray[np.floating]:
+    """Return scores, (n, k), with mean 0 and deviation 1 each; constant ones are 0."""
+    return np.asarray((scores - scores.mean(0)) / np.maximum(scores.std(0), 1e-12))
+
+
 class ScoreWeights:
     """Selections of so many tokens, of the documents whose weighted scores, (n, k), are the highest."""
 
     def __init__(self, scores: NDArray[np.floating], lengths: NDArray[np.integer], tokens: int) -> None:
-        self._scores = (scores - scores.mean(0)) / np.maximum(scores.std(0), 1e-12)
+        self._scores = standardised(scores)
         self._lengths, self._tokens = lengths, tokens
         self.own = np.full(scores.shape[1], 1 / scores.shape[1])  # all the same
 

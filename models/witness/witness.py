@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.witness.arms import documents_of_equal_lengths, random_documents
-from fineweb_mask.models.witness.effects import SHUFFLED, HeldOut, Judged, judge
+from fineweb_mask.models.witness.effects import SHUFFLED, Judged, judge
 from fineweb_mask.models.witness.kneser_ney import KneserNey
+from fineweb_mask.models.witness.paired import HeldOut
 from fineweb_mask.models.witness.tokens import PackedTokens
 
 Item = TypeVar("Item")
@@ -38,10 +39,6 @@ FEWEST_OVER = 1.5
 """Times an arm's tokens that the pool must have, so that random documents are not the same each time."""
 FEWEST_TOKENS = 10_000
 """Of an arm, below which a model of n-grams has read nothing."""
-
-
-class TooFewTokensError(DataError):
-    """There are too few tokens to compare arms; the message says what to change."""
 
 
 class HeldOutTexts(NamedTuple):
@@ -105,12 +102,13 @@ def witness(
 
     Raises
     ------
-    TooFewTokensError
+    DataError
         If a selection has fewer than `FEWEST_TOKENS` tokens, or the pool hardly more than the selections.
     """
-    selections = {name: one for name, one in selections.items() if name != RANDOM}
-    arms = _Arms(pool, selections, most_tokens, seed)
-    arms.add_selections(selections, quality)
+    taken = {name: pool.take(one) if isinstance(one, np.ndarray) else one for name, one in selections.items()}
+    taken.pop(RANDOM, None)
+    arms = _Arms(pool, taken, most_tokens, seed)
+    arms.add_selections(taken, quality)
     if doses:
         arms.add_doses({name: texts.dose for name, texts in held_out.items() if texts.dose is not None})
     jobs = [(name, tokens) for name, draws in arms.draws.items() for tokens in draws]
@@ -122,12 +120,13 @@ def witness(
     measured = in_threads("models of n-grams", losses, jobs)
 
     def judged(of_set: str) -> Judged:
-        doses = arms.doses_for(of_set)
-        names = arms.undosed | {name for shares in doses.values() for name in shares.values()}
+        kinds = (SHUFFLED, _of_kind(of_set), MORE)
+        doses = {kind: arms.doses[kind] for kind in kinds if kind in arms.doses}
+        others = {name for kind, shares in arms.doses.items() if kind not in kinds for name in shares.values()}
         bits = {
             name: np.stack([one[of_set] for (arm, _), one in zip(jobs, measured, strict=True) if arm == name])
             for name in arms.draws
-            if name in names
+            if name not in others
         }
         return judge(bits, held_out[of_set].sample, random=RANDOM, lengths=arms.lengths, doses=doses)
 
@@ -156,16 +155,16 @@ def check_tokens(arm: int, pool: int, name: str) -> None:
 
     Raises
     ------
-    TooFewTokensError
+    DataError
         If something could not be learned or compared.
     """
     if arm < FEWEST_TOKENS:
-        raise TooFewTokensError(
+        raise DataError(
             f"{name} has {arm:,} tokens, from which nothing is learned that could be compared: at least "
             f"{FEWEST_TOKENS:,} are needed; select more documents"
         )
     if pool < FEWEST_OVER * arm:
-        raise TooFewTokensError(
+        raise DataError(
             f"each selection is compared with random documents of {arm:,} tokens, and the corpus must have half as "
             f"many again, it has {pool:,} in all: select a smaller share"
         )
@@ -174,35 +173,24 @@ def check_tokens(arm: int, pool: int, name: str) -> None:
 class _Arms:
     """The draws of every arm, of equally many tokens."""
 
-    def __init__(
-        self,
-        pool: PackedTokens,
-        selections: Mapping[str, NDArray[np.integer] | PackedTokens],
-        most_tokens: int,
-        seed: int,
-    ) -> None:
+    def __init__(self, pool: PackedTokens, selections: Mapping[str, PackedTokens], most_tokens: int, seed: int) -> None:
         self.draws: dict[str, list[PackedTokens]] = {}
         self.lengths: dict[str, str] = {}
-        self._doses: dict[str, dict[float, str]] = {}
+        self.doses: dict[str, dict[float, str]] = {}  # arms by kind and share
         self._pool, self._of_pool, self._seed = pool, pool.lengths, seed
-        held = {
-            name: int((self._of_pool[one] if isinstance(one, np.ndarray) else one.lengths).sum())
-            for name, one in selections.items()
-        }
+        held = {name: len(one.ids) for name, one in selections.items()}
         smallest = min(held, key=lambda name: held[name], default="the corpus")
         most = held.get(smallest, int(self._of_pool.sum()) // 2)
         self.tokens = min(most_tokens, most)
         check_tokens(self.tokens, int(self._of_pool.sum()), smallest)
         self._random = [random_documents(self._of_pool, int(self._of_pool.sum()), seed + draw) for draw in range(DRAWS)]
 
-    def add_selections(
-        self, selections: Mapping[str, NDArray[np.integer] | PackedTokens], quality: NDArray[np.floating] | None
-    ) -> None:
+    def add_selections(self, selections: Mapping[str, PackedTokens], quality: NDArray[np.floating] | None) -> None:
         """Add the selections, random documents, those of the highest quality, and random ones of equal lengths."""
         self.draws[RANDOM] = [self._pool.take(order, self.tokens) for order in self._random]
         for name, one in selections.items():
-            of, documents = (self._pool, one) if isinstance(one, np.ndarray) else (one, np.arange(len(one.ends)))
-            self.draws[name] = [of.take(np.random.default_rng(self._seed).permutation(documents), self.tokens)]
+            order = np.random.default_rng(self._seed).permutation(len(one.ends))
+            self.draws[name] = [one.take(order, self.tokens)]
         if quality is not None and TOP_QUALITY not in selections:
             self.draws[TOP_QUALITY] = [self._pool.take(np.argsort(-quality, kind="stable"), self.tokens)]
         usual = np.mean([len(draw.ends) for draw in self.draws[RANDOM]])
@@ -244,17 +232,7 @@ class _Arms:
     def _add_dose(self, kind: str, share: float, draws: list[PackedTokens]) -> None:
         name = f"{kind} {share:.0%}"
         self.draws[name] = draws
-        self._doses.setdefault(kind, {})[share] = name
-
-    @property
-    def undosed(self) -> set[str]:
-        """The arms that are no doses."""
-        return self.draws.keys() - {name for shares in self._doses.values() for name in shares.values()}
-
-    def doses_for(self, held_out: str) -> dict[str, dict[float, str]]:
-        """Return the doses by which differences on a held-out set are expressed: arms by kind and share."""
-        kinds = (SHUFFLED, _of_kind(held_out), MORE)
-        return {kind: self._doses[kind] for kind in kinds if kind in self._doses}
+        self.doses.setdefault(kind, {})[share] = name
 
 
 def _of_kind(held_out: str) -> str:

@@ -7,12 +7,12 @@ nothing is left is seen.
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from fineweb_mask.models.audit.agreement import Interval, wilson
-from fineweb_mask.models.audit.pairs import contained, marked, similarities
+from fineweb_mask.models.audit.pairs import contained, marked, similarity
 from fineweb_mask.models.dedup.minhash import Sketch
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.settings import IngestSettings
@@ -29,8 +29,18 @@ from fineweb_mask.tasks.audit.fates import (
     read_fates,
 )
 from fineweb_mask.tasks.audit.sample import CASES, EDITS, SAMPLED, WORKSPACE, benchmark_items
-from fineweb_mask.tasks.audit.score_check import some
-from fineweb_mask.tasks.reporting.page import Card, Column, Finding, Page, PageJob, Section, Side, Table, Tile
+from fineweb_mask.tasks.reporting.page import (
+    Card,
+    Column,
+    Page,
+    PageJob,
+    Section,
+    Side,
+    Table,
+    Tile,
+    check_findings,
+    some,
+)
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -69,7 +79,7 @@ class AuditJob(PageJob):
 
     def depends_on(self) -> Dependencies:
         """Return the settings of ingest, the column, and the fingerprints of what was dropped."""
-        files = [[shard.documents.fingerprint, shard.duplicates.fingerprint] for shard in self.shards]
+        files = [(shard.documents, shard.duplicates) for shard in self.shards]
         return Dependencies(settings=[self.settings.model_dump(mode="json"), self.by], inputs=files)
 
 
@@ -118,15 +128,12 @@ Pairs = Mapping[str, Sequence[Pair]]
 def _drawn_pairs(settings: IngestSettings, fates: Fates) -> Pairs:
     """Draw pairs of every step among the documents that were not planted, and compare them."""
     dice = random.Random(0)  # noqa: S311 - the same pairs every time
-    items = {item.name: item.text for item in benchmark_items(settings)}
+    items = dict(benchmark_items(settings))
     asked, words = asked_of(settings), Sketch().words
     compare: dict[str, Callable[[str, str], tuple[float, bool]]] = {
         BENCHMARKS: lambda text, item: ((share := contained(item, text)), share >= LEAKED),
-        EXACT: lambda text, twin: (
-            similarities([(text, twin)], words)[0],
-            text.lower().split() == twin.lower().split(),
-        ),
-        NEAR: lambda text, twin: ((share := similarities([(text, twin)], words)[0]), share >= asked),
+        EXACT: lambda text, twin: (similarity(text, twin, words), text.lower().split() == twin.lower().split()),
+        NEAR: lambda text, twin: ((share := similarity(text, twin, words)), share >= asked),
     }
     found: dict[str, list[Pair]] = {}
     for step, compared in track("steps", list(compare.items())):
@@ -137,10 +144,7 @@ def _drawn_pairs(settings: IngestSettings, fates: Fates) -> Pairs:
             kept = items.get(twin.rpartition(", score ")[0]) if isinstance(twin, str) else fates.texts[twin]
             if text is not None and kept is not None:
                 name = twin if isinstance(twin, str) else _called(fates, twin)
-                similarity, is_alike = compared(text, kept)
-                found.setdefault(step, []).append(
-                    Pair(text, kept, name, _called(fates, place), float(similarity), bool(is_alike))
-                )
+                found.setdefault(step, []).append(Pair(text, kept, name, _called(fates, place), *compared(text, kept)))
     return {step: sorted(pairs, key=lambda pair: pair.similarity) for step, pairs in found.items()}
 
 
@@ -151,18 +155,16 @@ def _called(fates: Fates, place: int) -> str:
 
 def measured(settings: IngestSettings, fates: Fates, pairs: Pairs, by: str) -> dict[str, Any]:
     """Return what every step dropped, what to worry about, and what to do, as JSON values."""
-    sampled = fates.sampled
-    rank: dict[str | None, int] = {None: len(STEPS), **{step: place for place, step in enumerate(STEPS)}}
+    sampled, ranks = fates.sampled, fates.ranks
     steps = list[dict[str, Any]]()
-    for step in STEPS:
+    for rank, step in enumerate(STEPS):
         if not is_active(settings, step):
             continue
-        came = [place for place in sampled if rank[fates.steps[place]] >= rank[step]]
-        gone = [place for place in came if fates.steps[place] == step]
-        drawn = pairs.get(step, ())
+        came = [place for place in sampled if ranks[place] >= rank]
+        gone = [place for place in came if ranks[place] == rank]
         by_vectors = step == NEAR and settings.near_dedup == "semantic"
-        judged = () if by_vectors else drawn  # they say nothing of words, and invented texts are all on the same
-        planted = _planted(fates, step, rank)
+        # vectors say nothing of words, and those of invented texts are all the same
+        judged = () if by_vectors else pairs.get(step, ())
         steps.append(
             {
                 "step": step,
@@ -170,103 +172,93 @@ def measured(settings: IngestSettings, fates: Fates, pairs: Pairs, by: str) -> d
                 "dropped": len(gone),
                 "reasons": dict(Counter(fates.reasons[place] for place in gone).most_common()),
                 "alike": wilson(sum(pair.is_alike for pair in judged), len(judged)),
-                "planted": {kind: share for kind, share in planted.items() if not by_vectors or kind in EDITS},
-                "alike_found": _alike_found(settings, fates, rank) if step == NEAR and not by_vectors else None,
+                "planted": {
+                    kind: share for kind, share in _planted(fates, rank).items() if not by_vectors or kind in EDITS
+                },
+                "alike_found": _alike_found(settings, fates) if step == NEAR and not by_vectors else None,
                 "groups": _groups(fates, came, step),
             }
         )
-    details = {
+    groups = [
+        {"group": name, "documents": of.total(), "kept": of["kept"] / of.total(), **{step: of[step] for step in STEPS}}
+        for name, of in _by_step((fates.groups[place], fates.steps[place]) for place in sampled).items()
+    ]
+    planted = [(kind, step) for kind, step in zip(fates.kinds, fates.steps, strict=True) if kind != SAMPLED]
+    found = [(warning, advice) for step in steps for warning, advice in _judged(step)]
+    return {
         "by": by,
         "documents": len(sampled),
         "asked": {"similarity": asked_of(settings), "words": Sketch().words},
         "steps": steps,
-        "groups": _kept(fates),
-        "cases": _cases(fates),
+        "groups": sorted(groups, key=lambda one: (one["documents"] < LEAST_GROUP, one["kept"], one["group"])),
+        "cases": [
+            {"kind": kind, "n": of.total(), "kept": of["kept"], **{step: of[step] for step in STEPS}}
+            for kind, of in sorted(_by_step(planted).items())
+        ],
+        "warnings": [text for text, _ in found],
+        "advice": list(dict.fromkeys(text for _, text in found)) or ["nothing needs to be changed"],
     }
-    found = [(warning, advice) for step in steps for warning, advice in _judged(step)]
-    advice = list(dict.fromkeys(text for _, text in found)) or ["nothing needs to be changed"]
-    return details | {"warnings": [text for text, _ in found], "advice": advice}
 
 
-def _planted(fates: Fates, step: str, rank: Mapping[str | None, int]) -> dict[str, Interval | None]:
+def _by_step(rows: Iterable[tuple[str, str | None]]) -> dict[str, Counter[str]]:
+    """Count rows by what they are called, and by the step that dropped them or as kept."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for name, step in rows:
+        counts[name][step or "kept"] += 1
+    return counts
+
+
+def _planted(fates: Fates, rank: int) -> dict[str, Interval | None]:
     """Return which share of the planted cases of every kind a step dropped, of those that came to it."""
-    hits, counts = Counter[str](), Counter[str]()
+    found: dict[str, list[bool]] = defaultdict(list)
     for place, kind in enumerate(fates.kinds):
-        if kind != SAMPLED and (both := _came(fates, place, step, rank)):
-            counts[kind] += 1
-            hits[kind] += any(fates.steps[one] == step for one in both)
-    return {kind: wilson(hits[kind], n) for kind, n in counts.items()}
+        if kind != SAMPLED and (both := _came(fates, place, rank)):
+            found[kind].append(any(fates.steps[one] == STEPS[rank] for one in both))
+    return {kind: wilson(sum(hits), len(hits)) for kind, hits in found.items()}
 
 
-def _came(fates: Fates, place: int, step: str, rank: Mapping[str | None, int]) -> list[int]:
+def _came(fates: Fates, place: int, rank: int) -> list[int]:
     """Return the place of a case that came to a step, and of its original; of these, one dropped is enough.
 
     Nothing is returned if one was gone before, or the original is dropped for another than its copy.
     """
     original = fates.originals[place]
     both = [place] if original is None else [place, original]
-    if any(rank[fates.steps[one]] < rank[step] for one in both):
+    if any(fates.steps[one] in STEPS[:rank] for one in both):
         return []
-    is_of_another = original is not None and fates.steps[original] == step and fates.twins.get(original) != place
+    is_of_another = original is not None and fates.steps[original] == STEPS[rank] and fates.twins.get(original) != place
     return [] if is_of_another else both
 
 
-def _alike_found(settings: IngestSettings, fates: Fates, rank: Mapping[str | None, int]) -> Interval | None:
+def _alike_found(settings: IngestSettings, fates: Fates) -> Interval | None:
     """Return which share of the edited copies that are as alike as asked were found, of those that came so far."""
     edits = [place for place, kind in enumerate(fates.kinds) if kind in EDITS]
-    came = [both for place in edits if (both := _came(fates, place, NEAR, rank))]
-    texts = [(fates.texts[place] or "", fates.texts[original] or "") for place, original in came]
-    alike = similarities(texts, Sketch().words) >= asked_of(settings)
+    came = [both for place in edits if (both := _came(fates, place, STEPS.index(NEAR)))]
+    asked, words = asked_of(settings), Sketch().words
     hits = [
-        any(fates.steps[one] == NEAR for one in both) for both, as_asked in zip(came, alike, strict=True) if as_asked
+        any(fates.steps[one] == NEAR for one in both)
+        for both in came
+        if similarity(fates.texts[both[0]] or "", fates.texts[both[1]] or "", words) >= asked
     ]
     return wilson(sum(hits), len(hits))
 
 
 def _groups(fates: Fates, came: Sequence[int], step: str) -> list[dict[str, Any]]:
     """Return how much a step keeps of every group that is large enough, the least first, and why others are gone."""
-    counts, kept = Counter(fates.groups[place] for place in came), Counter[str]()
-    reasons: dict[str, Counter[str]] = defaultdict(Counter)
+    counts: dict[str, Counter[str]] = defaultdict(Counter)  # by group and reason, which is empty for what is kept
     for place in came:
-        if fates.steps[place] == step:
-            reasons[fates.groups[place]][fates.reasons[place] or step] += 1
-        else:
-            kept[fates.groups[place]] += 1
+        counts[fates.groups[place]][(fates.reasons[place] or step) if fates.steps[place] == step else ""] += 1
     found = [
         {
             "group": name,
-            "came": n,
-            "kept": kept[name] / n,
-            "reason": reasons[name].most_common(1)[0][0] if reasons[name] else "",
+            "came": of.total(),
+            "kept": of[""] / of.total(),
+            "reason": next((reason for reason, _ in of.most_common() if reason), ""),
         }
-        for name, n in counts.items()
-        if n >= LEAST_GROUP
+        for name, of in counts.items()
+        if of.total() >= LEAST_GROUP
     ]
     return sorted(found, key=lambda one: (one["kept"], one["group"]))
-
-
-def _kept(fates: Fates) -> list[dict[str, Any]]:
-    """Return what became of every group from the source on, that which keeps least first."""
-    counts: dict[str, Counter[str]] = defaultdict(Counter)
-    for place in fates.sampled:
-        counts[fates.groups[place]][fates.steps[place] or "kept"] += 1
-    found = [
-        {"group": name, "documents": of.total(), "kept": of["kept"] / of.total(), **{step: of[step] for step in STEPS}}
-        for name, of in counts.items()
-    ]
-    return sorted(found, key=lambda one: (one["documents"] < LEAST_GROUP, one["kept"], one["group"]))
-
-
-def _cases(fates: Fates) -> list[dict[str, Any]]:
-    """Return what became of the planted cases of every kind."""
-    counts: dict[str, Counter[str]] = defaultdict(Counter)
-    for kind, step in zip(fates.kinds, fates.steps, strict=True):
-        if kind != SAMPLED:
-            counts[kind][step or "kept"] += 1
-    return [
-        {"kind": kind, "n": of.total(), "kept": of["kept"], **{step: of[step] for step in STEPS}}
-        for kind, of in sorted(counts.items())
-    ]
 
 
 def _judged(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -346,11 +338,8 @@ STEP_HEADER = ("dropped", "drawn pairs alike", "planted, dropped", "groups that 
 
 def _page(details: Mapping[str, Any], pairs: Pairs) -> Page:
     steps = details["steps"]
-    of_steps = [Column("step"), *map(Column, STEP_HEADER), Column("reasons")]
-    reasons = [
-        some([f"{name} {n:,}" for name, n in step["reasons"].items()]) if step["reasons"] else "" for step in steps
-    ]
     names = [step["step"] for step in steps]
+    rows = [[*step_row(step), some([f"{name} {n:,}" for name, n in step["reasons"].items()])] for step in steps]
     counts = [Column("documents", "count"), Column("kept", "share"), *(Column(name, "count") for name in names)]
     groups = [
         [one["group"] or "(empty)", one["documents"], one["kept"], *(one[name] for name in names)]
@@ -359,8 +348,12 @@ def _page(details: Mapping[str, Any], pairs: Pairs) -> Page:
     cases = [
         [one["kind"], one["n"], one["kept"] / one["n"], *(one[name] for name in names)] for one in details["cases"]
     ]
-    note = f"The {LISTED} that keep least of {len(details['groups']):,}." if len(details["groups"]) > LISTED else ""
+    marks = "Shares are of what comes to the step; ! marks a group that is wiped out."
+    more = f"The {LISTED} that keep least of {len(details['groups']):,}." if len(details["groups"]) > LISTED else ""
+    of_steps = [Column("step"), *map(Column, STEP_HEADER), Column("reasons")]
+    asked = details["asked"]
     dropped = sum(step["dropped"] for step in steps)
+    alike = [Tile(shown(one["alike"]), f"of the pairs of {one['step']} are alike") for one in steps if one["alike"]]
     return Page(
         title="What every step drops, and whether it should",
         lead=f"{details['documents']:,} documents were drawn from the source, "
@@ -369,35 +362,20 @@ def _page(details: Mapping[str, Any], pairs: Pairs) -> Page:
         "fewer copies of a document than its corpus: what is dropped of the corpus is more.",
         tiles=[
             Tile(f"{dropped / max(1, details['documents']):.1%}", "of the drawn documents are dropped"),
-            *(
-                Tile(shown(step["alike"]), f"of the pairs of {step['step']} are alike")
-                for step in steps
-                if step["alike"]
-            ),
+            *alike,
             Tile(str(len(details["warnings"])), "warnings"),
         ],
-        findings=[
-            *(Finding(f"{text}.", "Steps", is_worry=True) for text in details["warnings"]),
-            *(Finding(f"{text[0].upper()}{text[1:]}.", "Steps") for text in details["advice"]),
-        ],
+        findings=check_findings(details, "Steps"),
         sections=[
             Section(
                 "Steps",
                 (
                     "Of the documents that a step dropped, pairs with what was kept for them are drawn and compared: "
-                    "equal texts, apart from case and white space; at least "
-                    f"{details['asked']['similarity']:.2f} of the runs of {details['asked']['words']} words of both "
-                    f"together; or at least {LEAKED:.0%} of a benchmark item's words, in runs. Intervals are of 95%.",
+                    f"equal texts, apart from case and white space; at least {asked['similarity']:.2f} of the runs of "
+                    f"{asked['words']} words of both together; or at least {LEAKED:.0%} of a benchmark item's words, "
+                    "in runs. Intervals are of 95%.",
                 ),
-                tables=[
-                    Table(
-                        "Every step",
-                        of_steps,
-                        [[*step_row(step), why] for step, why in zip(steps, reasons, strict=True)],
-                        note="Shares are of what comes to the step; ! marks a group that is wiped out.",
-                        wide=True,
-                    )
-                ],
+                tables=[Table("Every step", of_steps, rows, note=marks, wide=True)],
             ),
             Section(
                 "Planted cases",
@@ -411,7 +389,7 @@ def _page(details: Mapping[str, Any], pairs: Pairs) -> Page:
             ),
             Section(
                 f"Groups by {details['by']}",
-                tables=[Table("From the source on", [Column("group"), *counts], groups, note=note, wide=True)],
+                tables=[Table("From the source on", [Column("group"), *counts], groups, note=more, wide=True)],
             ),
             *(_side_by_side(step, drawn) for step, drawn in pairs.items()),
         ],

@@ -1,6 +1,6 @@
 """Read what became of every row of a drawn source: the step that dropped it, why, and for which twin."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,6 +35,11 @@ class Fates(NamedTuple):
     twins: dict[int, int | str]  # by place of a dropped row, that of the row kept for it, or a benchmark's item
 
     @property
+    def ranks(self) -> list[int]:
+        """How far the rows came, (n,): places of their steps in `STEPS`, after all of them if they are kept."""
+        return [len(STEPS) if step is None else STEPS.index(step) for step in self.steps]
+
+    @property
     def sampled(self) -> list[int]:
         """The places of the rows that were not planted."""
         return [place for place, kind in enumerate(self.kinds) if kind == SAMPLED]
@@ -61,10 +66,12 @@ def read_fates(workspace: Workspace, shards: Sequence[ShardFiles], cases: Path) 
         for row, place in enumerate(_ingested(workspace, shard, first[shard.name], found)):
             place_of[shard.name, row] = place
     for shard in shards:
-        for row, step, twin in twins_of(workspace, shard):
-            place = place_of[shard.name, row]
+        dropped = read_table(workspace.resolve(shard.duplicates)).to_pylist() if shard.duplicates.path else []
+        for one in dropped:
+            place, twin = place_of[shard.name, one["row"]], (one.get("twin_shard"), one.get("twin_row"))
+            step = EXACT if twin[0] is None else URLS if one["similarity"] is None else NEAR
             found.steps[place] = found.reasons[place] = step
-            if twin is not None:  # that of another corpus is in no shard
+            if twin[0] is not None:  # that of another corpus is in no shard
                 found.twins[place] = place_of.get(twin, "{} row {}".format(*twin))
     _find_equal(found)
     return found
@@ -94,17 +101,6 @@ def _find_equal(found: Fates) -> None:
     for place, text in enumerate(found.texts):
         if found.steps[place] == EXACT and text is not None and (twin := kept.get(content_hash(text))) is not None:
             found.twins[place] = twin
-
-
-def twins_of(workspace: Workspace, shard: ShardFiles) -> Iterator[tuple[int, str, tuple[str, int] | None]]:
-    """Yield the rows that deduplication drops, each with the step and, but for equal texts, the shard and row kept."""
-    if not shard.duplicates.path:
-        return
-    for one in read_table(workspace.resolve(shard.duplicates)).to_pylist():
-        if (twin := one.get("twin_shard")) is None:
-            yield one["row"], EXACT, None
-        else:
-            yield one["row"], URLS if one["similarity"] is None else NEAR, (twin, one["twin_row"])
 
 
 def _beside(workspace: Workspace, documents: StageFile, folder: str, schema: pa.Schema) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from fineweb_mask.models.audit.planting import edited, prose, template
+from fineweb_mask.models.audit.planting import Template, edited, prose
 from fineweb_mask.models.errors import DataError, SettingsError
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
@@ -58,13 +58,6 @@ CASE_SCHEMA = pa.schema(
 """What every row of the drawn source is."""
 
 
-class Item(NamedTuple):
-    """A part of an item of a benchmark, and where it is."""
-
-    name: str
-    text: str
-
-
 def check_sample(shards: Sequence[SourceShard], source: SourceSettings, by: str | None, documents: int) -> None:
     """Check that enough documents are asked for, and that they have the column of the groups.
 
@@ -99,7 +92,7 @@ def draw_source(
         If no file can be read, or the column of the groups has too many values.
     """
     tables, groups = _drawn(shards, source, by, documents)
-    counted([pa.array(part, pa.string()) for part in groups], by or BY_FILE)
+    counted(groups, by or BY_FILE)
     dice = random.Random(0)  # noqa: S311 - the same cases every time
     each = min(max(sum(map(len, groups)) // 100, PLANTED[0]), PLANTED[1])
     planted = _planted(tables, ingest, each, dice)
@@ -192,19 +185,19 @@ def _planted(tables: Sequence[pa.Table], ingest: IngestSettings, each: int, dice
 def _others(ingest: IngestSettings, each: int, dice: random.Random) -> Iterator[tuple[str, str]]:
     """Yield cases that are no copies of documents, and their kinds."""
     yield from (("clean", prose(dice)) for _ in range(each))
-    shared = [template(dice) for _ in range(TEMPLATES)]
+    shared = [Template(dice) for _ in range(TEMPLATES)]
     yield from (("template", shared[number % TEMPLATES].page(dice)) for number in range(each))
-    items = [item.text for item in benchmark_items(ingest)]
+    items = [text for _, text in benchmark_items(ingest)]
     for kind, is_short in (("benchmark", False), ("short benchmark", True)):
         some = [item for item in items if item.strip() and (len(item.split()) < SHORT_ITEM) is is_short]
         for item in dice.sample(some, min(each, len(some))):
             yield kind, f"{prose(dice, 120)}\n\n{item}\n\n{prose(dice, 120)}"
 
 
-def benchmark_items(ingest: IngestSettings) -> list[Item]:
-    """Return the words of the parts of items that `ingest.decontaminate` names, as ingest names them."""
+def benchmark_items(ingest: IngestSettings) -> list[tuple[str, str]]:
+    """Return the parts of items that `ingest.decontaminate` names, each as ingest names it, and its words."""
     files = (file for path in ingest.decontaminate for file in find_files(path, "ingest.decontaminate"))
-    return [Item(part.name, " ".join(part.words)) for file in files for part in parts_in(file)]
+    return [(part.name, " ".join(part.words)) for file in files for part in parts_in(file)]
 
 
 def _language(tables: Sequence[pa.Table], ingest: IngestSettings) -> str | None:

@@ -6,8 +6,9 @@ prefers a page to a damaged copy of it.
 """
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, product
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -28,8 +29,9 @@ from fineweb_mask.models.settings.quality import ClassesScorerSettings, QualityS
 from fineweb_mask.tasks.audit.score_page import DAMAGE, DECIDES, LEAST, PAGES_OF_GROUP, score_page
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.inference.scorers import QualityModel, load_models, score_columns
-from fineweb_mask.tasks.reporting.page import PageJob
+from fineweb_mask.tasks.reporting.page import PageJob, some
 from fineweb_mask.tasks.reporting.samples import DocumentRef, documents_at, evenly_spaced
+from fineweb_mask.tasks.selection.inputs.shard_documents import read_groups
 from fineweb_mask.tasks.storage.parquet import read_schema, read_table
 from fineweb_mask.tasks.storage.remote.copies import local_copies
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
@@ -89,10 +91,8 @@ class ScoreCheckJob(PageJob):
 
     def depends_on(self) -> Dependencies:
         """Return the column, how many pages are damaged, and the fingerprints of the documents and the scores."""
-        return Dependencies(
-            settings=[self.by, self.pages, self.settings.by],
-            inputs=[[shard.documents.fingerprint, shard.scores.fingerprint] for shard in self.shards],
-        )
+        files = [(shard.documents, shard.scores) for shard in self.shards]
+        return Dependencies(settings=[self.by, self.pages, self.settings.by], inputs=files)
 
 
 class Scored(NamedTuple):
@@ -130,11 +130,12 @@ def check_groups(workspace: Workspace, shards: Sequence[ShardFiles], by: str) ->
     """
     if by == "text":
         raise DataError(f"--by text: {TEXT_IS_NO_GROUP}")
-    known, labels = dict[str, None](), list[pa.StringArray]()
+    known, labels = dict[str, None](), list[NDArray[np.object_]]()
     for place in evenly_spaced(len(shards), MOST_SHARDS):
         kinds = _kinds(workspace, shards[place])
         if by in kinds:
-            labels.append(labels_of(workspace, shards[place], by))
+            with local_copies():
+                labels.append(read_groups(workspace, shards[place], by))
             counted(labels, by)
         if len(labels) == FIRST_SHARDS:
             break
@@ -146,33 +147,24 @@ def check_groups(workspace: Workspace, shards: Sequence[ShardFiles], by: str) ->
 
 
 @local_copies()
-def labels_of(workspace: Workspace, shard: ShardFiles, by: str) -> pa.StringArray:
-    """Return the group of each document of a shard, (n,): a column of the documents or of their scores; null is ""."""
-    file = _kinds(workspace, shard).get(by)
-    if file is None:
-        return pa.array([""] * shard.rows, pa.string())
-    return read_table(file, columns=[by])[by].cast(pa.string()).fill_null("").combine_chunks()
+def _kinds(workspace: Workspace, shard: ShardFiles) -> list[str]:
+    """Return the columns of a shard's documents and scores that may have groups."""
+    schemas = [read_schema(workspace.resolve(file)) for file in (shard.documents, shard.scores)]
+    return [field.name for schema in schemas for field in schema if not is_nested(field.type)]
 
 
-@local_copies()
-def _kinds(workspace: Workspace, shard: ShardFiles) -> dict[str, Path]:
-    """Return the columns of a shard that may have groups, and the file of each."""
-    files = [workspace.resolve(file) for file in (shard.documents, shard.scores)]
-    return {field.name: file for file in files for field in read_schema(file) if not is_nested(field.type)}
-
-
-def counted(labels: Sequence[pa.StringArray], by: str) -> list[dict[str, Any]]:
-    """Return the different labels and their counts, as `values` and `counts`.
+def counted(labels: Sequence[Iterable[str]], by: str) -> Counter[str]:
+    """Count the different labels of several files.
 
     Raises
     ------
     DataError
         If there are too many.
     """
-    counts: list[dict[str, Any]] = pa.chunked_array(labels, pa.string()).value_counts().to_pylist()
+    counts = Counter(chain.from_iterable(labels))
     if len(counts) > MOST_GROUPS:
         raise DataError(
-            f"--by {by}: it has {len(counts):,} values in {sum(map(len, labels)):,} documents, which are no groups (at "
+            f"--by {by}: it has {len(counts):,} values in {counts.total():,} documents, which are no groups (at "
             f"most {MOST_GROUPS:,} are): name a column with fewer, such as dump or language"
         )
     return counts
@@ -189,32 +181,28 @@ def _read(job: ScoreCheckJob) -> Scored:
     check_groups(job.workspace, job.shards, job.by)
     chosen = evenly_spaced(len(job.shards), MOST_SHARDS)
     step = max(1, -(-sum(job.shards[place].rows for place in chosen) // MOST_DOCUMENTS))
-    labels, scores, places = list[pa.Array](), list[pa.Table](), list[DocumentRef]()
+    labels, scores, places = list[NDArray[np.object_]](), list[pa.Table](), list[DocumentRef]()
     for place in track("shards", list(chosen), part=(0, 0.3)):
         raise_if_stopped()
         shard = job.shards[place]
-        with local_copies():
-            values = labels_of(job.workspace, shard, job.by)
-            numbers = read_table(job.workspace.resolve(shard.scores), columns=job.names)
         rows = np.arange(0, shard.rows, step)
-        labels.append(values.take(rows))
-        scores.append(numbers.take(rows))
+        with local_copies():
+            labels.append(read_groups(job.workspace, shard, job.by)[rows])
+            scores.append(read_table(job.workspace.resolve(shard.scores), columns=job.names).take(rows))
         places += [DocumentRef(place, int(row)) for row in rows]
     counts = counted(labels, job.by)
-    counts.sort(key=lambda one: (-one["counts"], one["values"]))
-    large = [one["values"] for one in counts if one["counts"] >= LEAST]
+    large = sorted((name for name, n in counts.items() if n >= LEAST), key=lambda name: (-counts[name], name))
     if len(large) < 2:
         raise DataError(
             f"--by {job.by}: {len(large)} of its {len(counts)} values have {LEAST} documents or more: at least two are "
             "needed to compare; name another column"
         )
     place_of = {name: place for place, name in enumerate(large)}
-    groups = np.array([place_of.get(value, len(large)) for part in labels for value in part.to_pylist()])
     table = pa.concat_tables(scores)
     return Scored(
         places,
         large,
-        groups,
+        np.array([place_of.get(value, len(large)) for value in chain.from_iterable(labels)]),
         {name: table[name].to_numpy().astype(np.float64) for name in job.names},
         sum(shard.rows for shard in job.shards),
     )
@@ -226,30 +214,24 @@ Preferences = dict[int, dict[str, dict[str, list[float]]]]
 
 def _preferences(job: ScoreCheckJob, found: Scored) -> Preferences:
     """Score damaged copies of pages of every group; scores that do not read the text stay those of the page."""
+    classes = {one.settings.name for one in job.models if isinstance(one.settings, ClassesScorerSettings)}
     scorers = {
         name: scorer
         for name, scorer in load_models(job.workspace, job.models).items()
-        if name in {one.settings.name for one in job.models if not isinstance(one.settings, ClassesScorerSettings)}
-        and list(columns_of(scorer)) == ["text"]
+        if name not in classes and list(columns_of(scorer)) == ["text"]
     }
     if not scorers:
         return {}
-    preferences: Preferences = {}
+    of_each, dice = min(PAGES_OF_GROUP, max(1, job.pages // len(found.names))), np.random.default_rng(0)
+    members = [np.flatnonzero(found.groups == group) for group in range(min(len(found.names), job.pages))]
+    drawn = [sorted(dice.choice(own, min(of_each, len(own)), replace=False).tolist()) for own in members]
     devices = (getattr(scorer, "device", "cpu") for scorer in scorers.values())
+    preferences: Preferences = {}
     with gpu_slot(next((device for device in devices if device != "cpu"), "cpu")):
-        for group, rows in track("groups", list(_drawn(job, found)), part=(0.3, 1)):
+        for group, rows in track("groups", list(enumerate(drawn)), part=(0.3, 1)):
             raise_if_stopped()
             preferences[group] = _of_group(job, found, scorers, group, rows)
     return preferences
-
-
-def _drawn(job: ScoreCheckJob, found: Scored) -> Iterator[tuple[int, list[int]]]:
-    """Yield groups, each with places of some of its documents, ascending."""
-    of_each = min(PAGES_OF_GROUP, max(1, job.pages // len(found.names)))
-    dice = np.random.default_rng(0)
-    for group in range(min(len(found.names), job.pages)):
-        members = np.flatnonzero(found.groups == group)
-        yield group, sorted(dice.choice(members, min(of_each, len(members)), replace=False).tolist())
 
 
 def _of_group(
@@ -259,37 +241,38 @@ def _of_group(
     pages = documents_at(job.workspace, job.shards, [found.places[row] for row in rows], columns)
     texts = [str(page["text"])[:LONGEST] for page in pages]
     copies = [damaged(text, random.Random(place)) for place, text in zip(rows, texts, strict=True)]  # noqa: S311
-    kinds = list(copies[0])
-    every = [*texts, *(copy[kind] for kind in kinds for copy in copies)]
-    reads_arrow = {name: one for name, one in scorers.items() if one.reads_arrow}
-    others = {name: one for name, one in scorers.items() if name not in reads_arrow}
+    every = [*texts, *(copy[kind] for kind in DAMAGE for copy in copies)]
 
     def place(position: int) -> str:
         return f"a page of {found.names[group]!r}, {position}"
 
-    scores = score_columns(reads_arrow, {"text": pa.array(every, pa.large_string())}, place)
-    scores |= score_columns(others, {"text": every}, place)
-    scores |= {
-        name: np.tile(found.scores[name][rows].astype(np.float32), len(kinds) + 1)
-        for name in job.names
-        if name not in scores and name != DECIDES
+    arrow = {name: one for name, one in scorers.items() if one.reads_arrow}
+    others = {name: one for name, one in scorers.items() if not one.reads_arrow}
+    read = score_columns(arrow, {"text": pa.array(every, pa.large_string())}, place)
+    read |= score_columns(others, {"text": every}, place)
+    scores = {
+        one.name: read[one.name]
+        if one.name in read
+        else np.tile(found.scores[one.name][rows].astype(np.float32), len(DAMAGE) + 1)
+        for one in job.settings.scorers
+        if one.name in read or one.name in found.scores
     }
-    scores = {name: scores[name] for one in job.settings.scorers if (name := one.name) in scores}
     statistics = with_raw(job.statistics.details, set(job.settings.raw))
-    weights = {one.name: one.weight for one in job.settings.scorers}
-    by = [str(page.get(job.settings.by or "") or "") for page in pages] * (len(kinds) + 1)
-    combined = combine_scores(
-        scores, weights, statistics["statistics"], job.settings.combine, by, statistics.get("by_group")
+    scores[DECIDES] = combine_scores(
+        scores,
+        {one.name: one.weight for one in job.settings.scorers},
+        statistics["statistics"],
+        job.settings.combine,
+        [str(page.get(job.settings.by or "") or "") for page in pages] * (len(DAMAGE) + 1),
+        statistics.get("by_group"),
     )
-    scores[DECIDES] = combined
     answers: dict[str, dict[str, list[float]]] = {}
     for name in job.names:
-        if name not in scorers and name != DECIDES:
-            continue
-        whole, *broken = np.split(scores[name].astype(np.float64), len(kinds) + 1)
-        answers[name] = {
-            kind: ((np.sign(whole - copy) + 1) / 2).tolist() for kind, copy in zip(kinds, broken, strict=True)
-        }
+        if name in scorers or name == DECIDES:
+            whole, *broken = np.split(scores[name].astype(np.float64), len(DAMAGE) + 1)
+            answers[name] = {
+                kind: ((np.sign(whole - copy) + 1) / 2).tolist() for kind, copy in zip(DAMAGE, broken, strict=True)
+            }
     return answers
 
 
@@ -298,51 +281,45 @@ def measured(job: ScoreCheckJob, found: Scored, preferences: Preferences) -> dic
     is_best = {name: best(values) for name, values in found.scores.items()}
     whole = {name: float(values.std()) for name, values in found.scores.items()}
     scorers = [name for name in job.names if name != DECIDES]
+
+    def inside(score: str, members: NDArray[np.bool_], asked: Mapping[str, list[float]]) -> dict[str, Any]:
+        values, scale = found.scores[score], whole[score] or 1
+        return {
+            "mean": float((values[members].mean() - values.mean()) / scale),
+            "deviation": float(values[members].std() / scale),
+            "of_the_best": float(is_best[score][members].sum() / max(1, is_best[score].sum())),
+            "prefers_page": {kind: float(np.mean(answers)) for kind, answers in asked.items()},
+            "prefers_damage": {kind: wilson(answers.count(0.0), len(answers)) for kind, answers in asked.items()},
+        }
+
     groups = list[dict[str, Any]]()
     for place, name in enumerate(found.names):
-        inside = found.groups == place
-        asked = preferences.get(place, {})
+        members, asked = found.groups == place, preferences.get(place, {})
         groups.append(
             {
                 "group": name,
-                "documents": int(inside.sum()),
-                "share": float(inside.mean()),
-                "agreement": rank_agreement(np.stack([found.scores[one][inside] for one in scorers], axis=1))
+                "documents": int(members.sum()),
+                "share": float(members.mean()),
+                "agreement": rank_agreement(np.stack([found.scores[one][members] for one in scorers], axis=1))
                 if len(scorers) > 1
                 else None,
-                "scores": {
-                    score: {
-                        "mean": float((values[inside].mean() - values.mean()) / (whole[score] or 1)),
-                        "deviation": float(values[inside].std() / (whole[score] or 1)),
-                        "of_the_best": float(is_best[score][inside].sum() / max(1, is_best[score].sum())),
-                        "prefers_page": {kind: float(np.mean(answers)) for kind, answers in asked[score].items()}
-                        if score in asked
-                        else {},
-                        "prefers_damage": {
-                            kind: wilson(answers.count(0.0), len(answers)) for kind, answers in asked[score].items()
-                        }
-                        if score in asked
-                        else {},
-                    }
-                    for score, values in found.scores.items()
-                },
+                "scores": {score: inside(score, members, asked.get(score, {})) for score in found.scores},
             }
         )
-    scores = {
-        name: {
-            "deviation": whole[name],
-            "between_groups": between_share(values, found.groups),
-            "group_auc": group_auc(values, found.groups),
-        }
-        for name, values in found.scores.items()
-    }
     details = {
         "by": job.by,
         "documents": len(found.places),
         "population": found.population,
         "small_groups": int((found.groups == len(found.names)).sum()),
         "pages": sum(len(next(iter(next(iter(one.values())).values()))) for one in preferences.values() if one),
-        "scores": scores,
+        "scores": {
+            name: {
+                "deviation": whole[name],
+                "between_groups": between_share(values, found.groups),
+                "group_auc": group_auc(values, found.groups),
+            }
+            for name, values in found.scores.items()
+        },
         "groups": groups,
     }
     return details | dict(zip(("warnings", "advice"), _judged(job, details), strict=True))
@@ -375,33 +352,15 @@ def _judged(job: ScoreCheckJob, details: Mapping[str, Any]) -> tuple[list[str], 
     if unsure:
         unsure = list(dict.fromkeys(unsure))
         advice.append(f"label 200 documents of {some(unsure)} and train a score on them: fineweb-mask train-quality")
-    preferred = [
-        f"{name} prefers a page with {said} to the page: {some(where)}"
-        for name in details["scores"]
-        for kind, said in DAMAGE.items()
-        if (where := _prefers_damage(groups, name, kind))
-    ]
+    preferred = list[str]()
+    for name, (kind, said) in product(details["scores"], DAMAGE.items()):
+        shares = [(one["group"], one["scores"][name]["prefers_damage"].get(kind)) for one in groups]
+        # in which a score surely prefers more than half of the damaged copies
+        where = [f"{group or '(empty)'} {share.share:.0%}" for group, share in shares if share and share.low > 0.5]
+        if where:
+            preferred.append(f"{name} prefers a page with {said} to the page: {some(where)}")
     if preferred:
         advice.append(
             "drop damaged pages before they are scored (ingest.filters), or add a scorer that reads whole sentences"
         )
     return [*warnings, *preferred], advice or ["nothing needs to be changed"]
-
-
-def _prefers_damage(groups: list[dict[str, Any]], score: str, kind: str) -> list[str]:
-    """Return the groups, each with a share, in which a score surely prefers more than half of the damaged copies."""
-    found = ((group["group"], group["scores"][score]["prefers_damage"].get(kind)) for group in groups)
-    return [f"{name or '(empty)'} {interval.share:.0%}" for name, interval in found if interval and interval.low > 0.5]
-
-
-NAMED = 5
-
-
-def some(names: list[str]) -> str:
-    """Return the first names and how many others there are.
-
-    >>> some(["a", "b"]), some([str(number) for number in range(7)])
-    ('a, b', '0, 1, 2, 3, 4 and 2 others')
-    """
-    shown = ", ".join(name or "(empty)" for name in names[:NAMED])
-    return f"{shown} and {len(names) - NAMED:,} others" if len(names) > NAMED else shown

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fineweb_mask.tasks.reporting.page import Column, Finding, Page, Section, Table, Tile
+from fineweb_mask.tasks.reporting.page import Column, Page, Section, Table, Tile, check_findings
 
 LISTED = 200
 """Groups that are listed."""
@@ -31,6 +31,12 @@ INSIDE = (
     Column("of the best tenth", "share"),
     Column("scores agree", "number"),
 )
+OVERALL = (
+    Column("score"),
+    Column("variance between groups", "share"),
+    Column("AUC of the group alone", "number"),
+    Column("deviation", "number"),
+)
 PREFERRED = (Column("group"), *(Column(kind, "share") for kind in DAMAGE))
 
 
@@ -43,11 +49,8 @@ def _tables(details: Mapping[str, Any], score: str) -> list[Table]:
         inside.append([name, group["documents"], _rounded(one["mean"]), *shares, _rounded(group["agreement"])])
         if one["prefers_page"]:
             preferred.append([name, *(one["prefers_page"][kind] for kind in DAMAGE)])
-    more = (
-        f" {len(details['groups']) - LISTED:,} smaller ones are in metrics.json."
-        if len(details["groups"]) > LISTED
-        else ""
-    )
+    left = len(details["groups"]) - LISTED
+    more = f" {left:,} smaller ones are in metrics.json." if left > 0 else ""
     note = f"Largest first. Means are in deviations from that of all documents.{more}"
     tables = [Table(f"The score {score} inside every group", INSIDE, inside, note=note, wide=True)]
     if preferred:
@@ -80,12 +83,6 @@ def score_page(details: Mapping[str, Any]) -> Page:
         [name, one["between_groups"], _rounded(one["group_auc"]), one["deviation"]]
         for name, one in details["scores"].items()
     ]
-    columns = [
-        Column("score"),
-        Column("variance between groups", "share"),
-        Column("AUC of the group alone", "number"),
-        Column("deviation", "number"),
-    ]
     notes = f"{details['small_groups']:,} documents are in groups of fewer than {LEAST}, which are not judged."
     return Page(
         title=f"Scores inside every {by}",
@@ -96,12 +93,9 @@ def score_page(details: Mapping[str, Any]) -> Page:
             Tile("–" if auc is None else f"{auc:.2f}", "AUC with which the group alone tells the best tenth"),  # noqa: RUF001
             Tile(str(len(details["warnings"])), "warnings"),
         ],
-        findings=[
-            *(Finding(f"{text}.", "Scores", is_worry=True) for text in details["warnings"]),
-            *(Finding(f"{text[0].upper()}{text[1:]}.", "Scores") for text in details["advice"]),
-        ],
+        findings=check_findings(details, "Scores"),
         sections=[
-            Section("Scores", EXPLAINED, tables=[Table("Every score over all groups", columns, of_scores, wide=True)]),
+            Section("Scores", EXPLAINED, tables=[Table("Every score over all groups", OVERALL, of_scores, wide=True)]),
             *(Section(f"{name} by {by}", tables=_tables(details, name)) for name in details["scores"]),
         ],
         metrics=details,

@@ -6,7 +6,8 @@ if its vector has a cosine of `near_duplicates.threshold` with that of a held-ou
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -15,17 +16,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from fineweb_mask.models.analysis.vectors import nearest_cosines
 from fineweb_mask.models.dedup.ngrams import COMMON, ngram_hashes, places
 from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.probe.settings import GROUPS, POOL
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.schemas import DUPLICATES
-from fineweb_mask.models.witness.overlap import near_rows
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.texts import documents_of
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.parquet import read_schema, read_table, write_table
-from fineweb_mask.tasks.witness.texts import corpus_texts, host_of, texts_of
+from fineweb_mask.tasks.witness.texts import corpus_texts, different_texts, host_of, texts_of
 from fineweb_mask.tasks.workspace.job import Dependencies, FolderJob, Stage, find_file, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.manifest import write_manifest
@@ -48,10 +49,6 @@ HELD_OUT = pa.schema(
 )
 
 
-class HeldOutError(DataError):
-    """There is too little to hold out; the message says what to change."""
-
-
 class HeldOutJob(FolderJob):
     """Draw the held-out documents of a corpus, read those of the user, and find what no model may be trained on."""
 
@@ -69,14 +66,8 @@ class HeldOutJob(FolderJob):
     def depends_on(self) -> Dependencies:
         """Return how documents are drawn and compared, and the fingerprints of the corpus and of the files."""
         shards = [(shard.documents, shard.duplicates, shard.embeddings) for shard in self.shards]
-        return Dependencies(
-            settings=[self.by, self.most, self.most_per_group, self.share, self.threshold],
-            inputs=[
-                [[file.fingerprint for file in files] for files in shards],
-                {name: [file.fingerprint for file in files] for name, files in self.files.items()},
-                [file.fingerprint for file in self.benchmarks],
-            ],
-        )
+        settings = [self.by, self.most, self.most_per_group, self.share, self.threshold]
+        return Dependencies(settings=settings, inputs=[shards, self.files, self.benchmarks])
 
     def current(self, listing: Listing | None = None) -> StageFile | None:
         """Return a reference to the documents if these and the rows that are left out are there, else None."""
@@ -117,12 +108,12 @@ def hold_out(job: HeldOutJob) -> None:
 
     Raises
     ------
-    HeldOutError
+    DataError
         If a set has too few documents.
     """
     tables = [_drawn(job)]
     for name, files in job.files.items():
-        tables.append(_of_files(name, texts_of(files), job.most))
+        tables.append(_of_files(name, files, job.most))
     documents = pa.concat_tables(tables)
     protected = [ngram_hashes(text) for text in documents["text"].to_pylist()]
     protected += [ngram_hashes(text) for text in texts_of(job.benchmarks)]
@@ -146,73 +137,59 @@ def _drawn(job: HeldOutJob) -> pa.Table:
     order = np.argsort(ranks, kind="stable")
     count = min(job.most, int(job.share * len(order)))
     if count < FEWEST:
-        raise HeldOutError(
+        raise DataError(
             f"only {len(order):,} documents can be selected, and {job.share:.0%} of them are held out: at least "
             f"{FEWEST} are needed; use a larger corpus, or a larger share"
         )
-    chosen = {int(place): POOL for place in order[:count]}
-    if job.by is not None:
-        for group in sorted({group for group in groups if group is not None}):
-            members = [int(place) for place in order if groups[place] == group]
-            for place in members[: min(job.most_per_group, int(job.share * len(members)))]:
-                chosen.setdefault(place, GROUPS)
-    parts = []
+    chosen = dict.fromkeys(order[:count].tolist(), POOL)
+    for group in sorted({group for group in groups if group is not None}):
+        members = order[groups[order] == group]
+        for place in members[: min(job.most_per_group, int(job.share * len(members)))].tolist():
+            chosen.setdefault(place, GROUPS)
+    found = list[dict[str, Any]]()
     for index, shard in enumerate(job.shards):
         own = [place for place in sorted(chosen) if shards[place] == index]
-        of_own = rows[own]
-        table = documents_of(job.workspace, shard.documents, of_own.astype(np.int64), ["text", "url"])
-        hosts = [host_of(url) for url in table["url"].to_pylist()]
-        clusters = [host or f"{shard.name} {row}" for host, row in zip(hosts, of_own, strict=True)]
-        sets, of_groups = [chosen[place] for place in own], [groups[place] for place in own]
-        names = [shard.name] * len(own)
-        parts.append(_table([sets, of_groups, clusters, names, of_own, table["text"].to_pylist()]))
-    return pa.concat_tables(parts)
+        table = documents_of(job.workspace, shard.documents, rows[own], ["text", "url"])
+        found += [
+            {
+                "set": chosen[place],
+                "group": groups[place],
+                "cluster": host_of(document["url"]) or f"{shard.name} {rows[place]}",
+                "shard": shard.name,
+                "row": rows[place],
+                "text": document["text"],
+            }
+            for place, document in zip(own, table.to_pylist(), strict=True)
+        ]
+    return pa.Table.from_pylist(found, schema=HELD_OUT)
 
 
 def _candidates(
     job: HeldOutJob,
-) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.uint32], list[str | None]]:
-    """Return the rank, shard, row and group of every document but the duplicates."""
-    ranks: list[int] = []
-    shards: list[int] = []
-    rows: list[int] = []
-    groups: list[str | None] = []
+) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64], NDArray[np.object_]]:
+    """Return the rank, shard, row and group of every document but the duplicates; all groups are None without `by`."""
+    parts = []
     for index, shard in enumerate(job.shards):
         path = job.workspace.resolve(shard.documents)
-        columns = ["content_hash"]
-        if job.by is not None and job.by in read_schema(path).names:
-            columns.append(job.by)
-        table = read_table(path, columns=columns)
-        keep = np.ones(len(table), dtype=bool)
-        keep[duplicate_rows(job.workspace, shard.duplicates)] = False
-        kept = np.flatnonzero(keep)
-        hashes = table["content_hash"].take(pa.array(kept)).to_pylist()
-        ranks += [int.from_bytes(hashlib.blake2b(b"held out" + one, digest_size=8).digest()) for one in hashes]
-        shards += [index] * len(kept)
-        rows += kept.tolist()
-        of_shard = table[job.by].cast(pa.string()).take(pa.array(kept)).to_pylist() if len(columns) > 1 else []
-        groups += of_shard or [None] * len(kept)
-    return np.array(ranks, dtype=np.uint64), np.array(shards), np.array(rows, dtype=np.uint32), groups
+        by = [name for name in read_schema(path).names if name == job.by]
+        table = read_table(path, columns=["content_hash", *by])
+        rows = np.setdiff1d(np.arange(len(table)), duplicate_rows(job.workspace, shard.duplicates))
+        table = table.take(pa.array(rows))
+        hashes = [hashlib.blake2b(b"held out" + one, digest_size=8) for one in table["content_hash"].to_pylist()]
+        ranks = np.array([int.from_bytes(one.digest()) for one in hashes], dtype=np.uint64)
+        groups = table[by[0]].cast(pa.string()).to_pylist() if by else [None] * len(rows)
+        parts.append((ranks, np.full(len(rows), index), rows, np.array(groups, dtype=object)))
+    ranks, shards, rows, groups = map(np.concatenate, zip(*parts, strict=True))
+    return ranks, shards, rows, groups
 
 
-def _of_files(name: str, texts: Iterator[str], most: int) -> pa.Table:
+def _of_files(name: str, files: Sequence[SourceShard], most: int) -> pa.Table:
     """Return at most so many documents of the user's files, those with the smallest hashes."""
-    ranked = sorted({hashlib.blake2b(text.encode(), digest_size=8).digest(): text for text in texts}.items())[:most]
-    if len(ranked) < FEWEST:
-        raise HeldOutError(f"heldout {name}: it has {len(ranked)} different documents, at least {FEWEST} are needed")
-    columns = [
-        [name] * len(ranked),
-        [None] * len(ranked),
-        [f"{name} {index}" for index in range(len(ranked))],
-        [None] * len(ranked),
-        [None] * len(ranked),
-        [text for _, text in ranked],
-    ]
-    return _table(columns)
-
-
-def _table(columns: list[Any]) -> pa.Table:
-    return pa.table([pa.array(one, field.type) for one, field in zip(columns, HELD_OUT, strict=True)], schema=HELD_OUT)
+    texts = different_texts(files)[:most]
+    if len(texts) < FEWEST:
+        raise DataError(f"heldout {name}: it has {len(texts)} different documents, at least {FEWEST} are needed")
+    rows = [{"set": name, "cluster": f"{name} {index}", "text": text} for index, text in enumerate(texts)]
+    return pa.Table.from_pylist(rows, schema=HELD_OUT)
 
 
 def _search(job: HeldOutJob, ngrams: NDArray[np.uint64]) -> tuple[NDArray[np.int64], list[list[int]]]:
@@ -223,13 +200,11 @@ def _search(job: HeldOutJob, ngrams: NDArray[np.uint64]) -> tuple[NDArray[np.int
     counts = np.zeros(len(ngrams), dtype=np.int64)
     found = []
     for shard in track("shards searched for shared words", job.shards, part=(0, 0.9)):
-        held, row = list[tuple[int, NDArray[np.intp]]](), 0
-        for texts in corpus_texts(job.workspace, shard.documents):
-            for text in texts.to_pylist():
-                at = places(ngram_hashes(text), ngrams)
-                counts[at] += 1
-                held += [(row, rare)] if len(rare := at[counts[at] <= COMMON]) else []
-                row += 1
+        held = list[tuple[int, NDArray[np.intp]]]()
+        for row, text in enumerate(corpus_texts(job.workspace, shard.documents)):
+            at = places(ngram_hashes(text), ngrams)
+            counts[at] += 1
+            held += [(row, rare)] if len(rare := at[counts[at] <= COMMON]) else []
         found.append(held)
     return counts, [[row for row, at in held if (counts[at] <= COMMON).any()] for held in found]
 
@@ -248,7 +223,7 @@ def _exclude(job: HeldOutJob, documents: pa.Table, sharing: list[list[int]]) -> 
         reasons = {
             "duplicate": duplicate_rows(job.workspace, shard.duplicates),
             "held_out": held_out[shard.name],
-            "near_duplicate": near_rows(_unit(job.workspace, shard.embeddings), others, job.threshold),
+            "near_duplicate": nearest_cosines(_unit(job.workspace, shard.embeddings), others) >= job.threshold,
             "shared_words": np.array(shared, dtype=np.int64),
         }
         excluded, counts = np.zeros(shard.rows, dtype=bool), {}
@@ -272,8 +247,7 @@ def _unit(workspace: Workspace, file: StageFile) -> NDArray[np.float32]:
 
 def excluded_counts(files: Mapping[str, StageFile]) -> dict[str, int]:
     """Return how many documents were left out, by reason, over all shards."""
-    counts: dict[str, int] = {}
+    counts = Counter[str]()
     for file in files.values():
-        for reason, rows in file.details["excluded"].items():
-            counts[reason] = counts.get(reason, 0) + rows
-    return counts
+        counts.update(file.details["excluded"])
+    return dict(counts)

@@ -1,6 +1,8 @@
 """Write the page of the probe: what models learn from each variant, with intervals, on every held-out set."""
 
+import re
 from collections.abc import Iterator, Mapping
+from itertools import combinations
 from typing import Any, ClassVar
 
 import numpy as np
@@ -43,8 +45,8 @@ DEFINITIONS = (
     "Unless they start from random weights, the models of a seed go on from one that was trained on as many tokens of "
     "random documents, at a small and constant rate, and read every document once: what they have in common is most of "
     "what differs by chance.",
-    "Intervals are of 95%. They hold the error of the choice of documents, by a bootstrap in which pages of one host "
-    "are drawn together, and that of the seeds, by the analysis of variance of variants and seeds. p values are "
+    "Intervals are of 95%. They hold the error of the choice of documents, of which pages of one host vary "
+    "together, and that of the seeds, by the analysis of variance of variants and seeds. p values are "
     "adjusted for all pairs of a set by Holm's method. The smallest visible difference is the one that would be found "
     "in 80% of such experiments, if it were the only comparison.",
     "Held-out documents were drawn by a hash of their text before anything was selected. No variant holds a document "
@@ -56,7 +58,7 @@ DEFINITIONS = (
 class ProbeJob(PageJob):
     """Write the page of the probe."""
 
-    stage: ClassVar[Stage] = Stage("probe", version=3, folders=("probe",))
+    stage: ClassVar[Stage] = Stage("probe", version=4, folders=("probe",))
     settings: ProbeSettings
     selection: PipelineSelectionSettings
     n_tokens: int
@@ -67,16 +69,9 @@ class ProbeJob(PageJob):
 
     def depends_on(self) -> Dependencies:
         """Return the settings and the fingerprints of all trainings."""
-        return Dependencies(
-            settings=[self.settings.model_dump(), self.selection.digested(exclude={"device"}), self.n_tokens],
-            inputs=[
-                [
-                    [file.fingerprint for file in (arm.tokens, *arm.groups, *arm.models, *arm.answers)]
-                    for arm in self.arms.values()
-                ],
-                self.held_out.fingerprint,
-            ],
-        )
+        settings = [self.settings.model_dump(), self.selection.digested(exclude={"device"}), self.n_tokens]
+        trained = [(arm.tokens, *arm.groups, *arm.models, *arm.answers) for arm in self.arms.values()]
+        return Dependencies(settings=settings, inputs=[trained, self.held_out])
 
 
 @stage_task
@@ -117,8 +112,11 @@ def _metrics(job: ProbeJob, losses: Losses) -> dict[str, Any]:
             for name, at in rows.items()
         },
         "comparisons": {name: _compared(losses, at, job.settings.seeds) for name, at in rows.items()},
-        "groups": _of_groups(losses, job.settings.by),
-        "losses": {name: _curve(arm) for name, arm in job.arms.items()},
+        "groups": {} if job.settings.by is None else _of_groups(losses),
+        "losses": {  # tokens seen and the training's loss there in nats per token, the mean over the seeds
+            name: np.mean([file.details["losses"] for file in arm.models], axis=0).tolist()
+            for name, arm in job.arms.items()
+        },
     }
 
 
@@ -128,24 +126,17 @@ def _arm(job: ProbeJob, name: str) -> dict[str, Any]:
     blocks = [block for file in files.groups for block in file.details["blocks"]]
     measured = over_blocks(blocks, job.selection.weighed_by) if blocks else {}
     tokens = files.tokens.details["tokens"]
-    return {
-        "selector": settings.selector,
-        "changes": settings.changes,
-        "shuffled": settings.shuffled,
-        "path": settings.path,
+    accuracies = [file.details["accuracy"] for file in files.answers]
+    return settings.model_dump(include={"selector", "changes", "shuffled", "path"}) | {
         "documents": files.tokens.rows,
         "tokens": tokens,
         "repeats": job.n_tokens / tokens,
         "shared_words": files.tokens.details["shared_words"],
-        "accuracy": _accuracy(files),
+        "accuracy": {
+            task_set(task): float(np.mean([one[task] for one in accuracies])) for task in (accuracies or [{}])[0]
+        },
         **{key: measured.get(key) for key in ("mean_quality", "near_duplicates", "facility", "gap")},
     }
-
-
-def _accuracy(files: VariantFiles) -> dict[str, float]:
-    """Return the mean accuracy over the seeds, by the set of the task."""
-    found = [file.details["accuracy"] for file in files.answers]
-    return {task_set(task): float(np.mean([one[task] for one in found])) for task in (found[0] if found else {})}
 
 
 def _of_arms(losses: Losses, rows: NDArray[np.intp]) -> dict[str, Any]:
@@ -158,35 +149,25 @@ def _of_arms(losses: Losses, rows: NDArray[np.intp]) -> dict[str, Any]:
 
 
 def _compared(losses: Losses, rows: NDArray[np.intp], seeds: int) -> list[dict[str, Any]]:
-    arms = list(losses.bits)
     bits = np.stack([one[:, rows] for one in losses.bits.values()])
     found = compare_all(bits, losses.sizes[rows], losses.clusters[rows])
+    adjusted, pairs = holm([one.p for one in found]), combinations(losses.bits, 2)
     return [
-        {**one._asdict(), "arm": arms[one.arm], "other": arms[one.other], "adjusted": adjusted}
-        | {"verdict": one.verdict(adjusted=adjusted, seeds=seeds)}
-        for one, adjusted in zip(found, holm([one.p for one in found]), strict=True)
+        {"arm": arm, "other": other, **one._asdict(), "adjusted": p, "verdict": one.verdict(adjusted=p, seeds=seeds)}
+        for (arm, other), one, p in zip(pairs, found, adjusted, strict=True)
     ]
 
 
-def _of_groups(losses: Losses, by: str | None) -> dict[str, Any]:
+def _of_groups(losses: Losses) -> dict[str, Any]:
     """Return, by group, the number of held-out documents and each variant's mean bits per byte on them."""
-    if by is None:
-        return {}
     of_corpus = np.isin(losses.sets, [POOL, GROUPS]) & (losses.sizes > 0)
     groups = sorted({group for group in losses.groups if group is not None})
-    rows_of = {group: np.flatnonzero(of_corpus & (losses.groups == group)) for group in groups}
-    found = {}
-    for group, rows in rows_of.items():
-        if len(rows):
-            means = {name: one["mean"] for name, one in _of_arms(losses, rows).items()}
-            found[group] = {"documents": len(rows), "arms": means}
-    return dict(sorted(found.items(), key=lambda item: -len(rows_of[item[0]])))
-
-
-def _curve(arm: VariantFiles) -> list[list[float]]:
-    """Return tokens seen and the training's loss there in nats per token, the mean over the seeds."""
-    curves = np.array([file.details["losses"] for file in arm.models], dtype=np.float64)  # (seeds, points, 2)
-    return [[float(value) for value in point] for point in curves.mean(0)]
+    rows_of = [(group, np.flatnonzero(of_corpus & (losses.groups == group))) for group in groups]
+    return {
+        group: {"documents": len(rows), "arms": {name: one["mean"] for name, one in _of_arms(losses, rows).items()}}
+        for group, rows in sorted(rows_of, key=lambda one: -len(one[1]))
+        if len(rows)
+    }
 
 
 def _page(job: ProbeJob, metrics: Mapping[str, Any]) -> Page:
@@ -272,7 +253,7 @@ def _of_set(metrics: Mapping[str, Any], name: str) -> Section:
         form="{:+.4f}".format,
     )
     figure = Figure(
-        f"set-{''.join(letter if letter.isalnum() else '-' for letter in name.lower())}",
+        f"set-{re.sub('[^a-z0-9]', '-', name.lower())}",
         chart,
         f"Difference in bits per byte of each variant from {baseline} on {name}, with 95% intervals.",
         f"Left of zero is better than {baseline}. Lines: 95% intervals. {note}.",
@@ -297,16 +278,9 @@ def _of_set(metrics: Mapping[str, Any], name: str) -> Section:
 def _pairs(metrics: Mapping[str, Any]) -> Section:
     """Compare every two variants on every set."""
     columns = [Column("pair"), *_difference_columns("difference", "verdict on the first")]
-    tables = [
-        Table(
-            f"All pairs on {name}",
-            columns,
-            [[f"{one['arm']} - {one['other']}", *_difference(one)] for one in found],
-            wide=True,
-        )
-        for name, found in metrics["comparisons"].items()
-    ]
-    return Section("All pairs", tables=tables)
+    found = metrics["comparisons"].items()
+    rows = {name: [[f"{one['arm']} - {one['other']}", *_difference(one)] for one in pairs] for name, pairs in found}
+    return Section("All pairs", tables=[Table(f"All pairs on {name}", columns, rows[name], wide=True) for name in rows])
 
 
 def _difference_columns(first: str, last: str) -> list[Column]:
@@ -329,21 +303,16 @@ def _groups(job: ProbeJob, metrics: Mapping[str, Any]) -> Section:
         "Groups", f"bits per byte more than {baseline}", list(groups), arms, values, limits=(-reach, reach),
         note=note, form="{:+.3f}",
     )  # fmt: skip
-    figure = Figure(
-        "groups", chart, f"Difference in bits per byte from {baseline} by group.", f"Less is better. {note}."
-    )
+    alt = f"Difference in bits per byte from {baseline} by group."
+    figure = Figure("groups", chart, alt, f"Less is better. {note}.")
     columns = [
         Column("group"),
         Column("held-out documents", "count"),
         *(Column(arm, "bits") for arm in metrics["arms"]),
     ]
     rows = [[group, of["documents"], *of["arms"].values()] for group, of in metrics["groups"].items()]
-    return Section(
-        "Groups of the corpus",
-        (OWN_DISTRIBUTION,),
-        [figure],
-        [Table("Bits per byte by group", columns, rows, wide=True)],
-    )
+    table = Table("Bits per byte by group", columns, rows, wide=True)
+    return Section("Groups of the corpus", (OWN_DISTRIBUTION,), [figure], [table])
 
 
 def _arms(metrics: Mapping[str, Any]) -> Section:
@@ -370,9 +339,8 @@ def _arms(metrics: Mapping[str, Any]) -> Section:
 def _described(arm: Mapping[str, Any]) -> str:
     if arm["path"] is not None:
         return str(arm["path"])
-    changes = ", ".join(
-        [*_assignments(arm["changes"]), *([f"{arm['shuffled']:.0%} shuffled"] if arm["shuffled"] else [])]
-    )
+    shuffled = [f"{arm['shuffled']:.0%} shuffled"] if arm["shuffled"] else []
+    changes = ", ".join([*_assignments(arm["changes"]), *shuffled])
     return f"{arm['selector']}: {changes}" if changes else str(arm["selector"])
 
 

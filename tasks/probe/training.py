@@ -32,10 +32,6 @@ TOKENIZER_CHARACTERS = 50_000_000
 """Of the text that a tokenizer is trained on; more hardly changes it."""
 
 
-class TooFewTokensError(DataError):
-    """An arm has too few tokens to train on; the message says what to change."""
-
-
 class TokenizerJob(FolderJob):
     """Train the tokenizer on a part of the corpus that could have been selected, or copy one that exists."""
 
@@ -51,7 +47,7 @@ class TokenizerJob(FolderJob):
         """Return the size of the vocabulary and what it is trained on, or the content of the file."""
         if self.vocabulary is None:
             return Dependencies(settings=None, inputs=self.path_digest)
-        files = [[file.fingerprint for file in pair] for pair in zip(self.documents, self.excluded, strict=True)]
+        files = list(zip(self.documents, self.excluded, strict=True))
         return Dependencies(settings=self.vocabulary, inputs=files)
 
     @property
@@ -79,21 +75,13 @@ def _sample(job: TokenizerJob) -> Iterator[str]:
     """Yield texts from an even share of every shard, up to the characters that a tokenizer is trained on."""
     for documents, excluded in zip(job.documents, job.excluded, strict=True):
         left = TOKENIZER_CHARACTERS // len(job.documents)
-        for text in _eligible(job, documents, excluded):
-            left -= len(text)
-            if left < 0:
-                break
-            yield text
-
-
-def _eligible(job: TokenizerJob, documents: StageFile, excluded: StageFile) -> Iterator[str]:
-    out = set(read_table(job.workspace.resolve(excluded))["row"].to_pylist())
-    row = 0
-    for texts in corpus_texts(job.workspace, documents):
-        for text in texts.to_pylist():
+        out = set(read_table(job.workspace.resolve(excluded))["row"].to_pylist())
+        for row, text in enumerate(corpus_texts(job.workspace, documents)):
             if row not in out:
+                left -= len(text)
+                if left < 0:
+                    break
                 yield text
-            row += 1
 
 
 class TokensJob(FolderJob):
@@ -115,9 +103,9 @@ class TokensJob(FolderJob):
 
     def depends_on(self) -> Dependencies:
         """Return the fingerprints of the documents, of the selection, and of the tokenizer."""
-        pairs = [[file.fingerprint for file in pair] for pair in zip(self.documents, self.masks, strict=True)]
-        others = [[file.fingerprint for file in self.files], self.held_out.fingerprint] if self.files else None
-        return Dependencies(settings=self.shuffled or None, inputs=[pairs, others, self.tokenizer.fingerprint])
+        pairs = list(zip(self.documents, self.masks, strict=True))
+        others = [self.files, self.held_out] if self.files else None
+        return Dependencies(settings=self.shuffled or None, inputs=[pairs, others, self.tokenizer])
 
     @property
     def folder_name(self) -> str:
@@ -149,13 +137,9 @@ def _selected(job: TokensJob) -> Iterator[str]:
     for documents, masks in track("shards tokenised", list(zip(job.documents, job.masks, strict=True)), part=(0, 1)):
         path = job.workspace.resolve(masks)
         repeats = "repeats" if "repeats" in read_schema(path).names else "selected"
-        times = read_table(path, columns=[repeats])[repeats].to_numpy().astype(np.int64)
-        start = 0
-        for texts in corpus_texts(job.workspace, documents):
-            own = times[start : start + len(texts)]
-            for text, count in zip(texts.filter(pa.array(own > 0)).to_pylist(), own[own > 0].tolist(), strict=True):
-                yield from [text] * count
-            start += len(texts)
+        times = read_table(path, columns=[repeats])[repeats].to_pylist()
+        for text, count in zip(corpus_texts(job.workspace, documents), times, strict=True):
+            yield from [text] * count  # one that is selected without a number is taken once
 
 
 def _elsewhere(job: TokensJob, shared: list[int]) -> Iterator[str]:
@@ -214,21 +198,12 @@ class TrainJob(ModelJob):
 
     def depends_on(self) -> Dependencies:
         """Return the model and its training, the tokens, and the held-out documents."""
-        return Dependencies(
-            settings=[
-                self.preset.model_dump(exclude={"micro_batch", "is_verdict", "tasks", "fork_learning_rate"}),
-                self.seed,
-                self.n_tokens,
-                *(["keeps the model"] if self.keeps_model else []),
-                *([self.preset.fork_learning_rate] if self.start else []),
-            ],
-            inputs=[
-                self.tokens.fingerprint,
-                self.held_out.fingerprint,
-                self.tokenizer.fingerprint,
-                *([self.start.fingerprint] if self.start else []),
-            ],
-        )
+        preset = self.preset.model_dump(exclude={"micro_batch", "is_verdict", "tasks", "fork_learning_rate"})
+        settings = [preset, self.seed, self.n_tokens, *(["keeps the model"] if self.keeps_model else [])]
+        inputs = [self.tokens, self.held_out, self.tokenizer]
+        if self.start is None:
+            return Dependencies(settings=settings, inputs=inputs)
+        return Dependencies(settings=[*settings, self.preset.fork_learning_rate], inputs=[*inputs, self.start])
 
 
 @stage_task
@@ -292,21 +267,21 @@ def tokens_for_all(
 
     Raises
     ------
-    TooFewTokensError
+    DataError
         If an arm would have to be repeated more often than is useful, or has less than one batch.
     """
     held: dict[str, Any] = {arm: file.details["tokens"] for arm, file in tokens.items()}
     smallest = min(held, key=lambda arm: held[arm])
     if wanted is not None and wanted > most_repeats * held[smallest]:
         more = "more than once" if most_repeats == 1 else f"more than {most_repeats} times"
-        raise TooFewTokensError(
+        raise DataError(
             f"tokens: {wanted:,} would read the {held[smallest]:,} tokens of {smallest} {more}; train on fewer tokens, "
             "or select more"
         )
     found = min(preset.tokens, held[smallest]) if wanted is None else wanted
     step = preset.batch * preset.context
     if found < step:
-        raise TooFewTokensError(
+        raise DataError(
             f"{smallest} has {held[smallest]:,} tokens, one training step takes {step:,}: select more documents"
         )
     return found // step * step

@@ -21,6 +21,7 @@ from fineweb_mask.tasks.workspace.references import StageKey
 
 LISTED = 50
 """Maximum rows of a table in `index.md`, which the Prefect server stores in its database."""
+NAMED = 5  # of a list in a sentence
 SAFE_NAME = re.compile(r"[a-z0-9-]+")
 
 
@@ -108,6 +109,22 @@ class Finding(NamedTuple):
     text: str
     section: str
     is_worry: bool = False
+
+
+def check_findings(found: Mapping[str, Any], section: str) -> list[Finding]:
+    """Return what a check warns of and advises, in sentences; a section shows it."""
+    advice = [Finding(f"{text[0].upper()}{text[1:]}.", section) for text in found["advice"]]
+    return [*(Finding(f"{text}.", section, is_worry=True) for text in found["warnings"]), *advice]
+
+
+def some(names: Sequence[str]) -> str:
+    """Return the first names and how many others there are.
+
+    >>> some(["a", "b"]), some([str(number) for number in range(7)])
+    ('a, b', '0, 1, 2, 3, 4 and 2 others')
+    """
+    shown = ", ".join(name or "(empty)" for name in names[:NAMED])
+    return f"{shown} and {len(names) - NAMED:,} others" if len(names) > NAMED else shown
 
 
 @dataclass(frozen=True)

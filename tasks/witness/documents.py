@@ -5,7 +5,6 @@ them for the only one of its kind: neither it nor what is too much like it is le
 selection a little and never helps it.
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,22 +12,22 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fineweb_mask.models.analysis.vectors import unit_rows
+from fineweb_mask.models.analysis.vectors import nearest_cosines, unit_rows
 from fineweb_mask.models.dedup.ngrams import MULTIPLIER
 from fineweb_mask.models.documents import content_hash
 from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
-from fineweb_mask.models.witness.effects import HeldOut
-from fineweb_mask.models.witness.overlap import near_rows, sharing_documents
+from fineweb_mask.models.witness.overlap import sharing_documents
+from fineweb_mask.models.witness.paired import HeldOut
 from fineweb_mask.models.witness.tokens import PackedTokens, measured_starts, train_tokenizer
 from fineweb_mask.models.witness.witness import HeldOutTexts
-from fineweb_mask.tasks.reporting.samples import SAMPLED_SHARDS, DocumentRef, evenly_spaced, vectors_at
+from fineweb_mask.tasks.reporting.page import some
+from fineweb_mask.tasks.reporting.samples import SAMPLED_SHARDS, DocumentRef, documents_at, evenly_spaced, vectors_at
 from fineweb_mask.tasks.selection.inputs.shard_documents import read_columns, read_groups
 from fineweb_mask.tasks.source.discovery import SourceShard
-from fineweb_mask.tasks.source.texts import documents_of
 from fineweb_mask.tasks.storage.parquet import read_table
 from fineweb_mask.tasks.storage.remote.copies import local_copies
-from fineweb_mask.tasks.witness.texts import host_of, texts_of
+from fineweb_mask.tasks.witness.texts import different_texts, host_of
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -46,14 +45,9 @@ VOCABULARY = 8_192
 TOKENIZER_CHARACTERS = 1_000_000
 MANY_TOKENS, NO_TOKENS = 10_000, 1_000
 """Of a held-out set: with fewer than the first only large differences are seen, with fewer than the second none."""
-NAMED = 5  # of a list in a sentence
 SPARE = 1.5  # times the tokens of an arm that are drawn of the smallest selection
 POOL, GROUPS = "pool", "groups"
 """Held-out sets from the corpus: every byte counts as much as another, or every group of a column."""
-
-
-class TooFewDocumentsError(DataError):
-    """There are too few documents to hold out; the message says what to change."""
 
 
 class Corpus(NamedTuple):
@@ -123,7 +117,7 @@ def read_corpus(
 
     Raises
     ------
-    TooFewDocumentsError
+    DataError
         If there is too little to hold out.
     BadShardError
         If a target cannot be read.
@@ -134,7 +128,7 @@ def read_corpus(
     order = np.argsort(documents.ranks, kind="stable")
     count = min(MOST_HELD_OUT, int(HELD_OUT_SHARE * len(order)))
     if count < FEWEST_HELD_OUT:
-        raise TooFewDocumentsError(
+        raise DataError(
             f"only {len(order):,} documents can be selected, of which {HELD_OUT_SHARE:.0%} are held out: at least "
             f"{FEWEST_HELD_OUT} are needed to compare what selections teach; use a larger corpus"
         )
@@ -145,7 +139,7 @@ def read_corpus(
     rest = documents.take(np.sort(order[count : count + round(share * (len(order) - count))]))
     vectors, others = (unit_rows(vectors_at(workspace, shards, one.places)) for one in (rest, held))
     candidates, remarks = len(rest.rows), []
-    rest = rest.take(np.flatnonzero(~near_rows(vectors, others, threshold)))
+    rest = rest.take(np.flatnonzero(nearest_cosines(vectors, others) < threshold))
     for name, theirs in of_targets.items():
         ranks = _ranks(pa.chunked_array([pa.array(map(content_hash, theirs), pa.binary(16))]))
         if common := int(np.isin(ranks, documents.ranks).sum()):
@@ -153,12 +147,13 @@ def read_corpus(
         rest = rest.take(np.flatnonzero(~np.isin(rest.ranks, ranks)))
     if not len(rest.rows):
         raise _all_alike()
-    texts, _ = _texts(workspace, shards, rest.places)
-    held_texts, urls = _texts(workspace, shards, held.places)
-    hosts = [host_of(url) or f"document {place}" for place, url in enumerate(urls)]
-    tokenizer = train_tokenizer(_first(texts, TOKENIZER_CHARACTERS), VOCABULARY)
+    texts = [one["text"] for one in documents_at(workspace, shards, rest.places, ["text"])]
+    held_pages = documents_at(workspace, shards, held.places, ["text", "url"])
+    hosts = [host_of(page["url"]) or f"document {place}" for place, page in enumerate(held_pages)]
+    read = int(np.searchsorted(np.cumsum([len(text) for text in texts]), TOKENIZER_CHARACTERS)) + 1
+    tokenizer = train_tokenizer(texts[:read], VOCABULARY)
     pool = PackedTokens.of(texts, tokenizer)
-    held_out = {POOL: _held_out(held_texts, hosts, tokenizer)}
+    held_out = {POOL: _held_out([page["text"] for page in held_pages], hosts, tokenizer)}
     held_out |= {name: _of_target(theirs, tokenizer) for name, theirs in of_targets.items()}
     sharing = np.zeros(len(rest.rows), dtype=bool)
     for name, one in held_out.items():
@@ -226,27 +221,6 @@ def _ranks(hashes: pa.ChunkedArray) -> NDArray[np.uint64]:
     return np.frombuffer(content, dtype="<u8").reshape(-1, 2)[:, 0] * MULTIPLIER
 
 
-def _texts(
-    workspace: Workspace, shards: Sequence[ShardFiles], places: Sequence[DocumentRef]
-) -> tuple[list[str], list[str | None]]:
-    """Return the texts of documents, ascending, and their addresses."""
-    texts: list[str] = []
-    urls: list[str | None] = []
-    for index in sorted({place.shard for place in places}):
-        raise_if_stopped()
-        rows = np.array([place.row for place in places if place.shard == index], dtype=np.int64)
-        table = documents_of(workspace, shards[index].documents, rows, ["text", "url"])
-        texts += table["text"].to_pylist()
-        urls += table["url"].to_pylist()
-    return texts, urls
-
-
-def _first(texts: Sequence[str], characters: int) -> list[str]:
-    """Return the first texts of so many characters."""
-    ends = np.cumsum([len(text) for text in texts])
-    return list(texts[: int(np.searchsorted(ends, characters)) + 1])
-
-
 def _held_out(texts: Sequence[str], clusters: Sequence[str], tokenizer: "Tokenizer") -> HeldOutTexts:
     tokens, sizes = measured_starts(texts, tokenizer, HELD_OUT_TOKENS)
     of = np.unique(clusters, return_inverse=True)[1]
@@ -254,14 +228,13 @@ def _held_out(texts: Sequence[str], clusters: Sequence[str], tokenizer: "Tokeniz
 
 
 def _different_texts(name: str, files: Sequence[SourceShard]) -> list[str]:
-    """Return the user's documents, each once, in an order that depends on them alone."""
-    found = {hashlib.blake2b(text.encode(), digest_size=8).digest(): text for text in texts_of(files)}
+    found = different_texts(files)
     if len(found) < 2 * FEWEST_HELD_OUT:
-        raise TooFewDocumentsError(
+        raise DataError(
             f"target {name}: it has {len(found)} different documents with text, at least {2 * FEWEST_HELD_OUT} are "
             "needed, of which half are held out; add documents"
         )
-    return [text for _, text in sorted(found.items())]
+    return found
 
 
 def _of_target(texts: Sequence[str], tokenizer: "Tokenizer") -> HeldOutTexts:
@@ -284,7 +257,7 @@ def _few_tokens(name: str, held_out: PackedTokens) -> list[str]:
     what = "The corpus" if name == POOL else f"Target {name}"
     tokens, documents = len(held_out.ids), len(held_out.ends)
     if tokens < NO_TOKENS:
-        raise TooFewDocumentsError(
+        raise DataError(
             f"{what[0].lower()}{what[1:]}: the {documents:,} documents that are held out have {tokens:,} tokens, at "
             f"least {NO_TOKENS:,} are needed to measure anything; add documents, or longer ones"
         )
@@ -298,16 +271,12 @@ def _few_tokens(name: str, held_out: PackedTokens) -> list[str]:
 
 def _alone(by: str, names: Sequence[str]) -> list[str]:
     """Return which groups have one held-out document, which is too little to speak for them."""
-    more = f" and {len(names) - NAMED:,} others" if len(names) > NAMED else ""
-    some = ", ".join(name or "(empty)" for name in names[:NAMED])
-    left_out = (
-        f"With one held-out document each, these groups of {by} are left out of the mean over groups: {some}{more}."
-    )
-    return [left_out] if names else []
+    of_one = f"With one held-out document each, these groups of {by} are left out of the mean over groups:"
+    return [f"{of_one} {some(names)}."] if names else []
 
 
-def _all_alike() -> TooFewDocumentsError:
-    return TooFewDocumentsError(
+def _all_alike() -> DataError:
+    return DataError(
         "at least one document must be unlike the held-out ones: all are too much like them, by shared words or by "
         "their vectors; use a larger corpus"
     )

@@ -49,14 +49,8 @@ class WitnessJob(FolderJob):
     def depends_on(self) -> Dependencies:
         """Return how arms are made, and the fingerprints of the corpus, of the selections and of the targets."""
         files = [(shard.documents, shard.scores, shard.embeddings, shard.duplicates) for shard in self.shards]
-        return Dependencies(
-            settings=[self.columns, self.by, self.threshold, self.most_tokens, self.doses],
-            inputs=[
-                [[file.fingerprint for file in shard] for shard in files],
-                {name: [file.fingerprint for file in masks] for name, masks in self.selections.items()},
-                {name: [file.fingerprint for file in target] for name, target in self.targets.items()},
-            ],
-        )
+        settings = [self.columns, self.by, self.threshold, self.most_tokens, self.doses]
+        return Dependencies(settings=settings, inputs=[files, self.selections, self.targets])
 
 
 @stage_task
@@ -116,11 +110,7 @@ def _of_set(judged: Judged) -> dict[str, Any]:
             found[name] = effect._asdict() | {"dose": dose and dose[0], "share": share}
         return found
 
-    return {
-        "documents": judged.documents,
-        "left_out": judged.left_out,
-        "sees": judged.sees,
-        "losses": judged.losses,
+    return judged._asdict() | {
         "doses": {
             kind: {str(share): effect for share, effect in shares.items()} for kind, shares in judged.doses.items()
         },

@@ -1,5 +1,6 @@
 """Say and draw what selections teach a language model: a sentence, a table, and a chart with doses as its scale."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -109,14 +110,8 @@ def teaching_section(found: Mapping[str, Any]) -> Section:
         caption += (
             "." if shuffled is None else f"; the largest is the effect of shuffling {shuffled:.0%} of the tokens."
         )
-        figures.append(
-            Figure(
-                f"teaching-{''.join(c if c.isalnum() else '-' for c in of_set.lower())}",
-                chart,
-                f"{title}: {caption}",
-                caption,
-            )
-        )
+        name = f"teaching-{re.sub('[^a-z0-9]', '-', of_set.lower())}"
+        figures.append(Figure(name, chart, f"{title}: {caption}", caption))
         tables.append(_table(f"{title[0].upper()}{title[1:]}", found, measured, base))
     has_doses = any(measured["doses"] for measured in found["sets"].values())
     text = [EXPLAINED[0], *found.get("remarks", ()), *EXPLAINED[1:], *([SCALE] if has_doses else [])]

@@ -1,9 +1,8 @@
 """Read the texts of files that are not part of the corpus: held-out documents, benchmarks, datasets from elsewhere."""
 
+import hashlib
 from collections.abc import Iterable, Iterator
 from urllib.parse import urlsplit
-
-import pyarrow as pa
 
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.tasks.source.discovery import SourceShard
@@ -34,11 +33,17 @@ def texts_of(files: Iterable[SourceShard]) -> Iterator[str]:
             yield from (text for text in batch["text"].to_pylist() if text and text.strip())
 
 
-def corpus_texts(workspace: Workspace, documents: StageFile) -> Iterator[pa.Array]:
-    """Yield the texts of a shard of the corpus, in batches of rows."""
+def different_texts(files: Iterable[SourceShard]) -> list[str]:
+    """Return the texts of files, each once, in an order that depends on them alone."""
+    found = {hashlib.blake2b(text.encode(), digest_size=8).digest(): text for text in texts_of(files)}
+    return [text for _, text in sorted(found.items())]
+
+
+def corpus_texts(workspace: Workspace, documents: StageFile) -> Iterator[str]:
+    """Yield the texts of a shard of the corpus, row by row."""
     with with_texts(workspace, documents) as path, VerifiedFile(path) as file:
         for batch in file.iter_batches(BATCH_ROWS, columns=["text"]):
-            yield batch["text"]
+            yield from batch["text"].to_pylist()
 
 
 def host_of(url: str | None) -> str | None:

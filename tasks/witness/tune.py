@@ -8,6 +8,7 @@ same lengths.
 import time
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -21,6 +22,7 @@ from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.selection import METRICS
 from fineweb_mask.models.witness.halves import Halves
 from fineweb_mask.models.witness.search import next_point, spread
+from fineweb_mask.models.witness.weightings import standardised
 from fineweb_mask.models.witness.witness import check_tokens, witness
 from fineweb_mask.tasks.inference.gpu import gpu_slot, torch_device
 from fineweb_mask.tasks.reporting.page import Column, Page, PageJob, Section, Table, Tile
@@ -67,12 +69,9 @@ class SearchJob(PageJob):
     by: str | None = None  # column of the groups whose shares are searched
 
     def inputs(self) -> list[Any]:
-        """Return the fingerprints of the corpus and of the targets."""
+        """Return the files of the corpus and of the targets."""
         files = [(shard.documents, shard.scores, shard.embeddings, shard.duplicates) for shard in self.shards]
-        return [
-            [[file.fingerprint for file in shard] for shard in files],
-            {name: [file.fingerprint for file in target] for name, target in self.targets.items()},
-        ]
+        return [files, self.targets]
 
     def read(self, most_tokens: int) -> tuple[Corpus, Halves]:
         """Read a sample of the corpus, and halve what is held out of it."""
@@ -148,7 +147,9 @@ class _Search:
         self._job, self._corpus, self._halves = job, corpus, halves
         self._tokens = corpus.pool.lengths
         self._vectors = vectors_at(job.workspace, job.shards, corpus.places)
-        self._scores = self._standardised()
+        self._scores = (
+            standardised(scores_at(job, corpus)) if len(job.weights) > 1 else np.empty((len(corpus.places), 0))
+        )
         self._groups = _shares(corpus) if job.by is not None else {}
         in_parts = job.settings.scope == "global" or self._groups  # which take metrics of sums
         self._metrics = [name for name, entry in METRICS.items() if entry.moment is not None or not in_parts]
@@ -156,7 +157,7 @@ class _Search:
     @property
     def dimensions(self) -> int:
         """How many numbers are searched."""
-        return 1 + len(self._metrics) + len(self._scores) + len(self._groups)
+        return 1 + len(self._metrics) + int(self._scores.shape[1]) + len(self._groups)
 
     def run(self, trials: int, until: float) -> tuple[list[Trial], list[float]]:
         """Try the recipe's own settings first, then so many others or until a time; return trials and losses."""
@@ -166,24 +167,20 @@ class _Search:
         for number in track("trials", range(trials - 1), part=(0, 1)):
             if time.monotonic() > until and number:
                 break
-            of_points = losses[1:]
-            point = first[number] if number < len(first) else next_point(points, of_points, number)
-            points.append(point)
-            tried.append(self._trial(point))
+            points.append(first[number] if number < len(first) else next_point(points, losses[1:], number))
+            tried.append(self._trial(points[-1]))
             losses.append(self._halves.loss(self.select(tried[-1])))
         return tried, losses
 
     def _trial(self, point: NDArray[np.float64]) -> Trial:
         """Return the settings of a point of the unit cube."""
-        lamb, rest = MOST_LAMB * point[0], point[1:]
-        metrics, rest = rest[: len(self._metrics)], rest[len(self._metrics) :]
-        scores, groups = rest[: len(self._scores)], rest[len(self._scores) :]
-        factors = SHARE_RANGE ** (2 * groups - 1)
-        own = np.array(list(self._groups.values())) * factors
+        ends = np.cumsum([1, len(self._metrics), self._scores.shape[1]])
+        [lamb], metrics, scores, groups = np.split(point, ends)
+        own = np.array(list(self._groups.values())) * SHARE_RANGE ** (2 * groups - 1)
         return Trial(
-            lamb=round(float(lamb), 3),
+            lamb=round(float(MOST_LAMB * lamb), 3),
             metrics={name: weight for name, weight in _simplex(self._metrics, metrics).items() if weight >= 0.05},
-            weights=_simplex(list(self._scores), scores),
+            weights=_simplex([*self._job.weights][: len(scores)], scores),
             shares=dict(zip(self._groups, (own / own.sum()).tolist(), strict=True)),
         )
 
@@ -192,8 +189,7 @@ class _Search:
         settings = changed(self._job.settings, trial)
         quality = self._corpus.quality
         if trial.weights:
-            weighted = [weight * self._scores[name] for name, weight in trial.weights.items()]
-            quality = np.sum(weighted, axis=0).astype(np.float32)
+            quality = np.asarray(self._scores @ list(trial.weights.values()), dtype=np.float32)
         if settings.groups is not None:
             keys = np.random.default_rng(settings.seed).random(len(quality))
             rows, groups = np.arange(len(quality)), self._corpus.groups
@@ -217,12 +213,6 @@ class _Search:
         device = torch_device(settings.device)
         return checked_block(self._vectors, self._corpus.quality, settings, device=device, tokens=self._tokens)
 
-    def _standardised(self) -> dict[str, NDArray[np.float64]]:
-        if len(self._job.weights) < 2:
-            return {}
-        found = scores_at(self._job, self._corpus)
-        return {name: (column - column.mean()) / max(float(column.std()), 1e-12) for name, column in found.items()}
-
 
 def _shares(corpus: Corpus) -> dict[str, float]:
     """Return each group's share of the documents; nothing where there are too few groups, or too many to search."""
@@ -238,15 +228,14 @@ def _simplex(names: Sequence[str], point: NDArray[np.float64]) -> dict[str, floa
     return dict(zip(names, np.round(drawn / drawn.sum(), 3).tolist(), strict=True)) if len(names) else {}
 
 
-def scores_at(job: SearchJob, corpus: Corpus) -> dict[str, NDArray[np.float64]]:
-    """Return the scores that are weighed, (n,) each."""
-    found: dict[str, list[NDArray[np.float64]]] = {name: [] for name in job.weights}
-    for index in sorted({place.shard for place in corpus.places}):
+def scores_at(job: SearchJob, corpus: Corpus) -> NDArray[np.float64]:
+    """Return the scores that are weighed, (n, scores)."""
+    parts = [np.empty((0, len(job.weights)))]
+    for index, places in groupby(corpus.places, key=lambda place: place.shard):
         table = read_table(job.workspace.resolve(job.shards[index].scores), columns=list(job.weights))
-        rows = pa.array([place.row for place in corpus.places if place.shard == index])
-        for name, parts in found.items():
-            parts.append(table[name].take(rows).to_numpy().astype(np.float64))
-    return {name: np.concatenate(parts) for name, parts in found.items()}
+        rows = table.take(pa.array([place.row for place in places]))
+        parts.append(np.stack([rows[name].to_numpy().astype(np.float64) for name in job.weights], axis=1))
+    return np.concatenate(parts)
 
 
 def changed(settings: PipelineSelectionSettings, trial: Trial) -> PipelineSelectionSettings:
@@ -260,6 +249,27 @@ def changed(settings: PipelineSelectionSettings, trial: Trial) -> PipelineSelect
     return PipelineSelectionSettings.model_validate(content)
 
 
+def search_page(
+    details: Mapping[str, Any],
+    title: str,
+    found: str,
+    tiles: Sequence[Tile],
+    arm: str,
+    sets: Sequence[str],
+    tried: Table,
+) -> Page:
+    """Return the page of a search: what was found, what its arm teaches, on the deciding sets first, what was tried."""
+    final = details["final"]
+    lead = " ".join([found, *(f"On {name}: {teaching_sentence(final, arm, name)}" for name in sets)])
+    shown = tried._replace(rows=tried.rows[:200], wide=True)
+    sections = [teaching_section(final), Section("What was tried", tables=[shown])]
+    return Page(title, lead, tiles, sections, metrics=dict(details))
+
+
+TRIED = "predicted better than after random documents"
+"""The column of a table of what was tried that says how much."""
+
+
 def _page(details: Mapping[str, Any]) -> Page:
     best, final, shown = details["best"], details["final"], details["sets"]
     trials = sorted(details["trials"], key=lambda one: one["loss"])
@@ -269,22 +279,18 @@ def _page(details: Mapping[str, Any]) -> Page:
         f"{len(trials)} trials in {details['seconds_taken']:,.0f} s, on the deciding half of {', '.join(shown)}: their "
         "best is partly luck, so that only the figures above, on the other half, say what was gained."
     )
-    columns = [Column("settings"), Column("predicted better than after random documents", "share")]
-    section = teaching_section(final)
-    return Page(
-        title="Settings tuned by what a language model learns",
-        lead=f"Best of {len(trials)} trials: {_described(best)}. "
-        + " ".join(f"On {name}: {teaching_sentence(final, TUNED, name)}" for name in shown),
-        tiles=[
+    return search_page(
+        details,
+        "Settings tuned by what a language model learns",
+        f"Best of {len(trials)} trials: {_described(best)}.",
+        [
             Tile(str(len(trials)), "trials"),
             Tile(f"{best['lamb']:g}", "lamb"),
             Tile(f"{final['tokens']:,}", "tokens"),
         ],
-        sections=[
-            section,
-            Section("What was tried", tables=[Table("Trials", columns, rows[:200], note=note, wide=True)]),
-        ],
-        metrics=dict(details),
+        TUNED,
+        shown,
+        Table("Trials", [Column("settings"), Column(TRIED, "share")], rows, note),
     )
 
 

@@ -11,10 +11,9 @@ import numpy as np
 
 from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.witness.weightings import GroupShares, ScoreWeights, searched
-from fineweb_mask.tasks.reporting.page import Column, Page, Section, Table, Tile
+from fineweb_mask.tasks.reporting.page import Column, Page, Table, Tile
 from fineweb_mask.tasks.witness.job import MOST_TOKENS
-from fineweb_mask.tasks.witness.section import teaching_section, teaching_sentence
-from fineweb_mask.tasks.witness.tune import SearchJob, scores_at
+from fineweb_mask.tasks.witness.tune import TRIED, SearchJob, scores_at, search_page
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 
 MOST_GROUPS = 64
@@ -65,7 +64,7 @@ def weigh(job: WeightingsJob) -> None:
     of: ScoreWeights | GroupShares
     if job.weights:
         names, share = np.array(list(job.weights)), round(job.settings.select_ratio * int(lengths.sum()))
-        of = ScoreWeights(np.stack(list(scores_at(job, corpus).values()), axis=1), lengths, share)
+        of = ScoreWeights(scores_at(job, corpus), lengths, share)
     elif 2 <= len(names) <= MOST_GROUPS:
         of = GroupShares(groups, lengths, int(SPARE * halves.tokens))
     else:
@@ -95,27 +94,24 @@ def weigh(job: WeightingsJob) -> None:
 def _page(job: WeightingsJob, details: Mapping[str, Any]) -> Page:
     what = "Weights of scores" if job.weights else "Shares of groups"
     tried = sorted(details["tried"], key=lambda one: one["loss"])
-    columns = [Column("weights"), Column("predicted better than after random documents", "share")]
-    rows = [[described(one["weights"]), 1 - one["loss"]] for one in tried[:200]]
+    rows = [[described(one["weights"]), 1 - one["loss"]] for one in tried]
     note = (
         f"{job.models} selections by random weights, on the deciding half of {', '.join(details['measured_on'])}. "
         "Predictions of those that were left out of the fit have a rank correlation of "
         f"{details['rank_correlation']:.2f} with their losses: near 0 or below, they say nothing about weights."
     )
-    return Page(
-        title=f"{what}, by what a language model learns",
-        lead=f"{what} that are predicted to teach most: {described(details['weights'])}. "
-        + " ".join(f"On {name}: {teaching_sentence(details['final'], FOUND, name)}" for name in details["measured_on"]),
-        tiles=[
+    return search_page(
+        details,
+        f"{what}, by what a language model learns",
+        f"{what} that are predicted to teach most: {described(details['weights'])}.",
+        [
             Tile(str(job.models), "models"),
             Tile(f"{details['rank_correlation']:.2f}", "rank correlation"),
             Tile(f"{1 - details['predicted']:+.1%}", "predicted, against random documents"),
         ],
-        sections=[
-            teaching_section(details["final"]),
-            Section("What was tried", tables=[Table("Random weights", columns, rows, note=note, wide=True)]),
-        ],
-        metrics=dict(details),
+        FOUND,
+        details["measured_on"],
+        Table("Random weights", [Column("weights"), Column(TRIED, "share")], rows, note),
     )
 
 

@@ -90,7 +90,7 @@ class Stage:
 
 
 class Dependencies(NamedTuple):
-    """Everything that a job's output depends on, as JSON values; what is left out may change without a rebuild."""
+    """Everything that a job's output depends on, as JSON values and files; what is left out may change."""
 
     settings: Any
     inputs: Any
@@ -119,7 +119,7 @@ class StageJob(BaseModel, ABC):
 
     @abstractmethod
     def depends_on(self) -> Dependencies:
-        """Return what the output depends on: the settings that the stage reads, and the fingerprints of its inputs."""
+        """Return what it depends on: the settings that the stage reads, and its inputs (of files, the fingerprints)."""
 
     @abstractmethod
     def current(self, listing: Listing | None = None) -> StageFile | None:

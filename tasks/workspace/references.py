@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Self
 
@@ -100,8 +101,9 @@ def shard_and_tag(name: str) -> tuple[str, str] | None:
 
 
 def digest(value: object) -> str:
-    """Return the first 32 hexadecimal digits of the SHA-256 of a value's canonical JSON."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    """Return the first 32 hexadecimal digits of the SHA-256 of a value's JSON, in which files are fingerprints."""
+    default = attrgetter("fingerprint")
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, default=default)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fineweb_mask.flows.probe.arms import parse_arms
-from fineweb_mask.flows.probe.probe import run_probe
+from fineweb_mask.flows.probe.probe import probe
 from fineweb_mask.models.probe.settings import ProbeSettings
 from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -21,7 +21,7 @@ def test_arms_are_compared_on_what_none_of_them_saw(workspace, service):
     settings = LastRun.load(Workspace(workspace)).settings.model_copy(update={"workspace": str(workspace)})
     arms = f"random,other=mean_field[lamb=0.3,metrics=pairwise],theirs={workspace / 'dataset'}"
     models = ProbeSettings(arms=parse_arms(arms), seeds=2, by="dump", tokens=2048, held_out_share=0.03)
-    found = run_probe(settings, models)
+    found = probe(settings, models)
     assert built(found) == {  # with the documents and the two models of the common start
         "hold_out": 1, "tokenizer": 1, "contend": 3, "tokenize": 4, "train": 8, "probe": 1,
     }  # fmt: skip
@@ -30,12 +30,12 @@ def test_arms_are_compared_on_what_none_of_them_saw(workspace, service):
     assert len(found.comparisons["pool"]) == 3
     assert found.arms["theirs"]["shared_words"] > 0  # the dataset was selected before anything was held out
     assert found.arms["other"]["near_duplicates"] is not None
-    assert built(run_probe(settings, models)) == {}
-    scratch = run_probe(settings, models.model_copy(update={"from_scratch": True}))
+    assert built(probe(settings, models)) == {}
+    scratch = probe(settings, models.model_copy(update={"from_scratch": True}))
     assert built(scratch) == {"train": 6, "probe": 1}
     assert scratch.bits_per_byte["pool"]["random"] != found.bits_per_byte["pool"]["random"]
     more = models.model_copy(update={"arms": [*models.arms[:2], *parse_arms("greedy,top_quality")]})
-    assert built(run_probe(settings, more)) == {"contend": 2, "tokenize": 2, "train": 4, "probe": 1}
+    assert built(probe(settings, more)) == {"contend": 2, "tokenize": 2, "train": 4, "probe": 1}
     assert Path(found.page).is_file()
     flow_run = service.read("flow_runs/filter", sort="START_TIME_DESC", limit=1)[0]
     shown = service.artifacts(flow_run["id"])

@@ -99,7 +99,7 @@ def probe(
         return models
 
     def run(settings: "PipelineSettings", models: "ProbeSettings") -> "ProbeSummary":
-        from fineweb_mask.flows.probe.probe import run_probe
+        from fineweb_mask.flows.probe.probe import probe as run_probe
 
         return run_probe(settings, models, budget_by)
 

@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from fineweb_mask.models.audit.pairs import LEFT_OUT, contained, marked, similarities
+from fineweb_mask.models.audit.pairs import LEFT_OUT, contained, marked, similarity
 from fineweb_mask.models.audit.planting import edited, prose
 from tests.corpora import jaccard, mixed
 
@@ -11,15 +11,15 @@ from tests.corpora import jaccard, mixed
 def test_similarities_are_those_of_a_plain_count():
     corpus = mixed(each=10, copies=2)
     pairs = [(corpus.texts[one], corpus.texts[other]) for one, other in corpus.copies]
-    found = similarities(pairs, 5)
-    assert found.tolist() == pytest.approx([jaccard(*pair) for pair in pairs], abs=1e-9)
+    found = [similarity(*pair, 5) for pair in pairs]
+    assert found == pytest.approx([jaccard(*pair) for pair in pairs], abs=1e-9)
 
 
 @pytest.mark.parametrize(
     ("one", "other", "expected"), [("", "", 1), ("too few", "too few", 1), ("too few", "too many", 0), ("", "a b c", 0)]
 )
 def test_texts_without_runs_are_alike_only_if_equal(one, other, expected):
-    assert similarities([(one, other)], 5).tolist() == [expected]
+    assert similarity(one, other, 5) == expected
 
 
 @pytest.mark.parametrize(("item", "share"), [("Is it one two?", 1), ("one two nine", 0), ("...", 0), ("", 0)])

@@ -4,7 +4,7 @@ from statistics import mean
 
 import pytest
 
-from fineweb_mask.models.audit.planting import edited, prose, template
+from fineweb_mask.models.audit.planting import Template, edited, prose
 from fineweb_mask.models.documents import content_hash
 from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.filters import load_filters
@@ -67,5 +67,5 @@ def test_a_mixed_corpus_knows_the_copies_of_every_family_and_is_the_same_for_its
 
 
 def test_templates_of_another_seed_share_nothing():
-    one, other = (template(random.Random(seed)).page(random.Random(seed + 2)) for seed in (0, 1))
+    one, other = (Template(random.Random(seed)).page(random.Random(seed + 2)) for seed in (0, 1))
     assert jaccard(one, other) < 0.05

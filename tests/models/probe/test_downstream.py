@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.probe import downstream
-from fineweb_mask.models.probe.downstream import TaskError, answer, check_tasks, save_model
+from fineweb_mask.models.probe.downstream import answer, check_tasks, save_model
 from fineweb_mask.models.probe.language_model import make_model
 from fineweb_mask.models.probe.settings import PREDICTIVE_TASKS, PRESETS
 from fineweb_mask.models.witness.tokens import train_tokenizer
@@ -59,7 +60,7 @@ def test_gold_answers_are_measured_token_by_token(tmp_path, offline, monkeypatch
 def test_a_gold_answer_that_is_not_among_the_places_is_an_error():
     """It is not measured as the first answer."""
     sample = {"arguments": [("Q", " a"), ("Q", " b")], "filtered_resps": [(-1.0, True), (-2.0, False)], "target": "b"}
-    with pytest.raises(TaskError, match="'b' is not the place of one"):
+    with pytest.raises(SettingsError, match="'b' is not the place of one"):
         downstream._gold("spelled", sample)
     assert downstream._gold("placed", sample | {"target": "1"})[0] == pytest.approx(2 / math.log(2))
 
@@ -72,5 +73,5 @@ def test_a_question_belongs_to_the_task_with_the_longest_name():
 @pytest.mark.long
 def test_tasks_that_lm_eval_does_not_know_are_named():
     check_tasks(PREDICTIVE_TASKS, None)
-    with pytest.raises(TaskError, match="nosuch"):
+    with pytest.raises(SettingsError, match="nosuch"):
         check_tasks(["arc_easy", "nosuch"], None)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fineweb_mask.models.probe.packing import IGNORED, DocumentStarts, packed_sequences, padded
+from fineweb_mask.models.probe.packing import IGNORED, DocumentStarts, PackedSequences, padded
 from fineweb_mask.models.witness.tokens import END, PackedTokens, train_tokenizer
 
 TEXTS = [
@@ -20,7 +20,7 @@ def tokenizer():
 def test_documents_are_packed_in_a_random_order_each_once(tokenizer):
     packed = PackedTokens.of(TEXTS, tokenizer)
     whole = len(packed.ids) // 8 * 8
-    sequences = packed_sequences(packed, 8, whole, seed=0)
+    sequences = PackedSequences(packed, 8, whole, seed=0)
     assert sequences.ids.shape == (whole // 8, 8)
     end = tokenizer.token_to_id(END)
     read = [
@@ -30,19 +30,19 @@ def test_documents_are_packed_in_a_random_order_each_once(tokenizer):
     for part in read:
         assert any(original[: len(part)] == tuple(part) for original in originals)
     assert len({tuple(part) for part in read}) == len(read)  # none twice
-    assert not np.array_equal(sequences.ids, packed_sequences(packed, 8, whole, seed=1).ids)
-    assert np.array_equal(sequences.ids, packed_sequences(packed, 8, whole, seed=0).ids)
+    assert not np.array_equal(sequences.ids, PackedSequences(packed, 8, whole, seed=1).ids)
+    assert np.array_equal(sequences.ids, PackedSequences(packed, 8, whole, seed=0).ids)
 
 
 def test_too_few_tokens_are_repeated(tokenizer):
     packed = PackedTokens.of(TEXTS, tokenizer)
-    twice = packed_sequences(packed, 1, 2 * len(packed.ids), seed=3).ids.ravel()
+    twice = PackedSequences(packed, 1, 2 * len(packed.ids), seed=3).ids.ravel()
     counts = np.bincount(twice, minlength=300)
     assert np.array_equal(counts, 2 * np.bincount(packed.ids, minlength=300))
 
 
 def test_a_sequence_is_its_own_label(tokenizer):
-    first = packed_sequences(PackedTokens.of(TEXTS, tokenizer), 8, 32, seed=0)[0]
+    first = PackedSequences(PackedTokens.of(TEXTS, tokenizer), 8, 32, seed=0)[0]
     assert torch.equal(first["input_ids"], first["labels"])
     assert first["input_ids"].dtype == torch.int64
 

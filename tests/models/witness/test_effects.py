@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from fineweb_mask.models.errors import DataError
-from fineweb_mask.models.witness.effects import HeldOut, judge
+from fineweb_mask.models.witness.effects import judge
+from fineweb_mask.models.witness.paired import HeldOut
 
 DRAWS, LENGTH_DRAWS, DOSED = 8, 3, 2
 DOSES = {"shuffled": {0.1: 0.04, 0.2: 0.085, 0.4: 0.19}, "more tokens": {0.1: -0.015, 0.2: -0.03, 0.4: -0.052}}

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fineweb_mask.models.witness.overlap import near_rows, sharing_documents
+from fineweb_mask.models.witness.overlap import sharing_documents
 from fineweb_mask.models.witness.tokens import PackedTokens
 
 
@@ -36,10 +36,3 @@ def test_a_common_phrase_does_not_count():
 
 def test_short_texts_share_nothing():
     assert not sharing_documents(packed([[1, 2]]), packed([[1, 2]])).any()
-
-
-def test_near_rows_are_those_of_a_large_cosine():
-    vectors = np.eye(4, dtype=np.float32)[[0, 1, 2]]
-    tilted = np.array([[0.95, np.sqrt(1 - 0.95**2), 0, 0]], dtype=np.float32)
-    assert near_rows(vectors, tilted, 0.9).tolist() == [True, False, False]
-    assert near_rows(vectors, tilted, 0.96).tolist() == [False, False, False]

@@ -24,11 +24,11 @@ def experiment(random, effects, *, seeds=3, documents=100, of_seeds=0.01, of_doc
 def test_intervals_cover_the_truth_at_least_as_often_as_they_say(arms, seeds, of_seeds, of_documents):
     random = np.random.default_rng(7)
     covered = 0
-    for trial in range(200):
+    for _ in range(200):
         drawn = experiment(random, [0.03] + [0] * (arms - 1), seeds=seeds, of_seeds=of_seeds, of_documents=of_documents)
-        found = compare_all(*drawn, resamples=200, seed=trial)[0]
+        found = compare_all(*drawn)[0]
         covered += found.low <= 0.03 <= found.high
-    assert covered >= 200 * 0.93 - 2.5 * np.sqrt(200 * 0.93 * 0.07)  # a bootstrap of 100 documents is 2% short
+    assert covered >= 200 * 0.93 - 2.5 * np.sqrt(200 * 0.93 * 0.07)  # 100 documents are 2% short
 
 
 @pytest.mark.parametrize(("of_seeds", "of_documents"), [(0.03, 0.02), (0.01, 0.1)])
@@ -36,17 +36,17 @@ def test_equal_arms_are_rarely_told_apart(of_seeds, of_documents):
     """Holm keeps the chance of any verdict among the 45 pairs of ten equal arms with three seeds at 5%."""
     random = np.random.default_rng(3)
     false = 0
-    for trial in range(100):
+    for _ in range(100):
         drawn = experiment(random, [0] * 10, of_seeds=of_seeds, of_documents=of_documents)
-        false += min(holm([one.p for one in compare_all(*drawn, resamples=200, seed=trial)])) < 0.05
+        false += min(holm([one.p for one in compare_all(*drawn)])) < 0.05
     assert false <= 10  # 2.3 standard deviations above 5
 
 
 def test_the_visible_difference_is_seen_in_most_experiments():
     random = np.random.default_rng(1)
     drawn = [experiment(random, [0] * 4) for _ in range(40)]
-    visible = np.median([compare_all(*one, resamples=200)[0].visible for one in drawn])
-    seen = [compare_all(*experiment(random, [visible, 0, 0, 0]), resamples=200)[0].p < 0.05 for _ in range(100)]
+    visible = np.median([compare_all(*one)[0].visible for one in drawn])
+    seen = [compare_all(*experiment(random, [visible, 0, 0, 0]))[0].p < 0.05 for _ in range(100)]
     assert np.mean(seen) > 0.7
 
 
@@ -63,7 +63,7 @@ def test_two_arms_on_one_document_are_a_paired_t_test():
 def test_equal_trainings_leave_the_error_of_the_documents():
     random = np.random.default_rng(5)
     losses = random.normal(2, 0.3, (2, 1, 400)).repeat(3, axis=1)
-    [found] = compare_all(500 * losses, np.full(400, 500), np.arange(400), resamples=4000)
+    [found] = compare_all(500 * losses, np.full(400, 500), np.arange(400))
     error = (losses[0, 0] - losses[1, 0]).std() / np.sqrt(400)
     assert (found.high - found.low) / 2 == pytest.approx(1.96 * error, rel=0.05)
 
@@ -92,7 +92,7 @@ def test_more_arms_tell_more_of_the_seeds():
     widths = {2: [], 10: []}
     for arms, found in widths.items():
         for _ in range(30):
-            one = compare_all(*experiment(random, [0] * arms, of_seeds=0.05, of_documents=0.01), resamples=100)[0]
+            one = compare_all(*experiment(random, [0] * arms, of_seeds=0.05, of_documents=0.01))[0]
             found.append(one.high - one.low)
     assert np.median(widths[10]) < 0.7 * np.median(widths[2])
 
@@ -139,7 +139,7 @@ def test_so_many_seeds_show_an_effect_in_most_experiments():
     seen = 0
     for _ in range(100):
         bits, sizes, clusters = experiment(random, [0.012, 0], seeds=needed, of_seeds=0.01, of_documents=0)
-        [found] = compare_all(bits, sizes, clusters, resamples=50)
+        [found] = compare_all(bits, sizes, clusters)
         seen += found.p < 0.05
     assert needed == 13
     assert 72 <= seen <= 92

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
+from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.witness import witness as module
-from fineweb_mask.models.witness.effects import HeldOut
+from fineweb_mask.models.witness.paired import HeldOut
 from fineweb_mask.models.witness.tokens import PackedTokens
-from fineweb_mask.models.witness.witness import HeldOutTexts, TooFewTokensError, witness
+from fineweb_mask.models.witness.witness import HeldOutTexts, witness
 
 WORDS = 600
 PHRASES = 400
@@ -110,13 +111,13 @@ def test_documents_from_elsewhere_are_an_arm(corpus):
 
 def test_a_selection_of_too_few_tokens_is_named(corpus):
     pool, _, _ = corpus
-    with pytest.raises(TooFewTokensError, match=r"tiny has [\d,]+ tokens"):
+    with pytest.raises(DataError, match=r"tiny has [\d,]+ tokens"):
         witness(pool, {"tiny": np.array([0])}, {"pool": held_out([0])}, vocabulary=WORDS + 1)
 
 
 def test_a_pool_hardly_larger_than_the_selection_is_refused(corpus):
     pool, _, _ = corpus
-    with pytest.raises(TooFewTokensError, match="select a smaller share"):
+    with pytest.raises(DataError, match="select a smaller share"):
         witness(pool, {"most": np.arange(590)}, {"pool": held_out([0])}, vocabulary=WORDS + 1)
 
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from fineweb_mask.models.audit.planting import edited, prose, template
+from fineweb_mask.models.audit.planting import Template, edited, prose
 from fineweb_mask.models.settings import IngestSettings
 from fineweb_mask.tasks.audit.audit import (
     LONGEST,
@@ -52,7 +52,7 @@ def near(text, **changes):
 
 
 def test_pairs_that_are_not_as_alike_as_asked_are_a_warning_with_a_setting():
-    shared = template(DICE)
+    shared = Template(DICE)
     rows = [page(text=shared.page(DICE)), *(near(shared.page(DICE), twin=0) for _ in range(60))]
     details, pairs = judged(rows)
     assert step_of(details, NEAR)["alike"].share == 0

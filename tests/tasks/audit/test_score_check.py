@@ -10,8 +10,9 @@ from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.models.settings.quality import ColumnScorerSettings
 from fineweb_mask.tasks.audit import score_check as module
-from fineweb_mask.tasks.audit.score_check import ScoreCheckJob, check_groups, score_check, some
+from fineweb_mask.tasks.audit.score_check import ScoreCheckJob, check_groups, score_check
 from fineweb_mask.tasks.inference.scorers import QualityModel
+from fineweb_mask.tasks.reporting.page import some
 
 SOURCES = ("sea", "kitchen", "space")  # texts of a seed are of the topic of its remainder by 3: see `sentence`
 DOCUMENTS = 240

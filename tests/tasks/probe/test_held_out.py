@@ -8,8 +8,9 @@ import pyarrow.compute as pc
 import pytest
 
 from fineweb_mask.models.dedup.ngrams import ngram_hashes
+from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.probe.settings import GROUPS, POOL
-from fineweb_mask.tasks.probe.held_out import HeldOut, HeldOutError, _unit, excluded_counts, hold_out
+from fineweb_mask.tasks.probe.held_out import HeldOut, _unit, excluded_counts, hold_out
 from fineweb_mask.tasks.source.discovery import find_files
 from fineweb_mask.tasks.workspace.shard_files import duplicate_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -129,10 +130,10 @@ def test_a_phrase_of_many_documents_is_no_sign_of_a_copy(
 
 
 def test_too_few_documents_are_named(probed: Any, tmp_path: Any, make_parquet: Any, make_document: Any) -> None:
-    with pytest.raises(HeldOutError, match="only 240 documents can be selected, and 5% of them"):
+    with pytest.raises(DataError, match="only 240 documents can be selected, and 5% of them"):
         hold_out(probed.hold_out.model_copy(update={"share": 0.05, "force": True}))
     few = make_parquet(tmp_path / "few.parquet", [make_document(seed) for seed in range(19)])
-    with pytest.raises(HeldOutError, match="heldout few: it has 19 different documents"):
+    with pytest.raises(DataError, match="heldout few: it has 19 different documents"):
         hold_out(probed.hold_out.model_copy(update={"files": {"few": find_files(str(few), "path")}, "force": True}))
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.settings.selection import NearDuplicateSettings
 from fineweb_mask.models.settings.selectors.options import QuadmixSettings
 from fineweb_mask.models.witness.tokens import END, load_tokenizer
@@ -13,7 +14,6 @@ from fineweb_mask.tasks.comparison.variants import select_variant
 from fineweb_mask.tasks.probe.held_out import HeldOut
 from fineweb_mask.tasks.probe.training import (
     TokensJob,
-    TooFewTokensError,
     make_tokenizer,
     read_bits,
     read_tokens,
@@ -145,5 +145,5 @@ def test_all_arms_get_the_same_tokens(wanted: int | None, found: int) -> None:
 
 @pytest.mark.parametrize(("wanted", "smallest", "message"), [(4001, 1000, "more than 4 times"), (None, 63, "takes 64")])
 def test_too_few_tokens_are_named(wanted: int | None, smallest: int, message: str) -> None:
-    with pytest.raises(TooFewTokensError, match=message):
+    with pytest.raises(DataError, match=message):
         tokens_for_all(TINY, wanted, arms(a=smallest, b=2000))

@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.witness.tokens import train_tokenizer
 from fineweb_mask.tasks.registry import refreshed_by
 from fineweb_mask.tasks.source.discovery import find_files
-from fineweb_mask.tasks.witness.documents import GROUPS, POOL, TooFewDocumentsError, _held_out, read_corpus
+from fineweb_mask.tasks.witness.documents import GROUPS, POOL, _held_out, read_corpus
 from fineweb_mask.tasks.witness.job import WitnessJob, measure_teaching
 from fineweb_mask.tasks.witness.section import TITLE, teaching_column, teaching_section, teaching_sentence
 from tests.tasks.jobs import witness_job
@@ -70,7 +71,7 @@ def test_nothing_like_a_held_out_document_is_left(job: WitnessJob) -> None:
 
 
 def test_a_corpus_of_which_all_is_alike_says_so(job: WitnessJob) -> None:
-    with pytest.raises(TooFewDocumentsError, match="all are too much like them"):
+    with pytest.raises(DataError, match="all are too much like them"):
         corpus_of(job, threshold=-1.0)
 
 
@@ -88,7 +89,7 @@ def test_half_of_a_target_is_held_out_and_half_is_a_dose(
     assert len(corpus.held_out["theirs"].sample.sizes) == 30
     assert len(corpus.held_out["theirs"].dose.ends) == 30
     few = make_parquet(tmp_path / "few.parquet", [make_document(5_000 + seed) for seed in range(39)])
-    with pytest.raises(TooFewDocumentsError, match="target few: it has 39 different documents with text, at least 40"):
+    with pytest.raises(DataError, match="target few: it has 39 different documents with text, at least 40"):
         corpus_of(job, targets={"few": find_files(str(few), "target")})
 
 
@@ -104,14 +105,14 @@ def target(tmp_path: Any, make_parquet: Any, make_document: Any) -> Any:
 
 
 def test_a_target_without_text_is_named(job: WitnessJob, target: Any) -> None:
-    with pytest.raises(TooFewDocumentsError, match="target theirs: it has 0 different documents with text"):
+    with pytest.raises(DataError, match="target theirs: it has 0 different documents with text"):
         corpus_of(job, targets=target([None, "", "  "] * 20))
 
 
 def test_a_short_target_says_that_only_large_differences_are_seen(job: WitnessJob, target: Any) -> None:
     [remark] = corpus_of(job, targets=target([words(5_000 + seed) for seed in range(60)])).remarks[1:]
     assert re.search(r"Target theirs has only 30 documents of [\d,]+ tokens to predict: intervals are wide", remark)
-    with pytest.raises(TooFewDocumentsError, match=r"target theirs: the 20 documents .* at least 1,000 are needed"):
+    with pytest.raises(DataError, match=r"target theirs: the 20 documents .* at least 1,000 are needed"):
         corpus_of(job, targets=target([f"word {seed}" for seed in range(40)]))
 
 

@@ -3,7 +3,7 @@
 import hashlib
 from pathlib import Path
 
-from fineweb_mask.tasks.workspace.references import digest, file_digest
+from fineweb_mask.tasks.workspace.references import StageFile, digest, file_digest
 from tests.tasks.stage_files import KEY
 
 
@@ -12,6 +12,11 @@ def test_digest_is_stable_and_canonical() -> None:
     assert digest({"b": [1, 2.5, None], "a": "é"}) == hashlib.sha256(canonical).hexdigest()[:32]
     assert digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
     assert digest(["1"]) != digest([1])
+
+
+def test_a_file_in_what_is_digested_stands_for_its_fingerprint() -> None:
+    file = StageFile(stage="s", name="a", path="p", rows=1, bytes=1, fingerprint="f", details={"n": 1})
+    assert digest({"a": [("name", file)]}) == digest({"a": [["name", "f"]]})
 
 
 def test_a_key_s_fingerprint_depends_on_every_part() -> None:
