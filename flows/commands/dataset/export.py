@@ -7,14 +7,7 @@ import typer
 from pydantic import BaseModel
 from rich.console import Console
 
-from fineweb_mask.flows.commands._common import (
-    WRONG_USAGE,
-    AsJson,
-    exit_on_error,
-    exit_on_failure,
-    print_result,
-    shows_bars,
-)
+from fineweb_mask.flows.commands import _common as common
 from fineweb_mask.flows.display.terminal import SafeConsole, print_paths, step_progress
 from fineweb_mask.flows.recipe import validate
 
@@ -53,7 +46,7 @@ def export(
     file_size: Annotated[
         int | None, typer.Option(help="Bytes of the dataset's files that make one file.", show_default="100 MiB")
     ] = None,
-    as_json: AsJson = False,
+    as_json: common.AsJson = False,
 ) -> None:
     """Write a dataset as training files: Parquet for nanochat or torchtitan, tokens for Megatron-LM or nanotron, MDS.
 
@@ -66,7 +59,7 @@ def export(
     from fineweb_mask.tasks.export import export as write
     from fineweb_mask.tasks.storage.atomic import tree_files
 
-    with exit_on_error(as_json):
+    with common.exit_on_error(as_json):
         given = {"tokenizer": tokenizer, "end_token": end_token, "file_size": file_size}
         settings = validate(
             ExportSettings,
@@ -86,9 +79,9 @@ def export(
         )
         current = job.current()
     with (
-        exit_on_failure(as_json, AGAIN),
-        exit_on_error(as_json, WRONG_USAGE, (ModelError, SettingsError)),
-        step_progress("exporting", show=shows_bars(as_json) and current is None),
+        common.exit_on_failure(as_json, AGAIN),
+        common.exit_on_error(as_json, common.WRONG_USAGE, (ModelError, SettingsError)),
+        step_progress("exporting", show=common.shows_bars(as_json) and current is None),
     ):
         written = current or write(job)
     summary = ExportSummary(
@@ -100,7 +93,7 @@ def export(
         tokens=written.details.get("tokens"),
         cached=written.cached,
     )
-    print_result(summary, as_json, lambda: _print(SafeConsole(), summary))
+    common.print_result(summary, as_json, lambda: _print(SafeConsole(), summary))
 
 
 def _print(console: Console, summary: ExportSummary) -> None:

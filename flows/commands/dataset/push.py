@@ -9,15 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fineweb_mask.flows.commands._common import (
-    FAILED,
-    AsJson,
-    exit_on_error,
-    exit_on_failure,
-    fail,
-    print_result,
-    shows_bars,
-)
+from fineweb_mask.flows.commands import _common as common
 from fineweb_mask.flows.display.terminal import SafeConsole, print_line, print_verification, verify_progress, visible
 
 if TYPE_CHECKING:
@@ -34,7 +26,7 @@ def push(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the files to upload; use no network.")] = False,
     private: Annotated[bool, typer.Option("--private", help="Make the repository private, if it is new.")] = False,
     revision: Annotated[str, typer.Option(help="Branch to commit to; created if it does not exist.")] = "main",
-    as_json: AsJson = False,
+    as_json: common.AsJson = False,
 ) -> None:
     """Verify the dataset and upload it to the Hugging Face hub; the token is that of HF_TOKEN or `hf auth login`.
 
@@ -45,19 +37,21 @@ def push(
     from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance, verify
 
     with ExitStack() as opened:
-        with exit_on_error(as_json):
+        with common.exit_on_error(as_json):
             dataset = find_dataset(_local_dataset(workspace, opened))
             manifest = read_provenance(dataset)
             plan = planned(Path(dataset.root), manifest, repository, revision)
-        with exit_on_failure(as_json):
+        with common.exit_on_failure(as_json):
             with verify_progress(sum(file.bytes for file in manifest.files.values()), show=not as_json) as advance:
                 verification = verify(dataset, manifest, advance)
             if verification.status == "broken":
                 print_verification(SafeConsole(stderr=True), verification)
-                fail(f"{workspace} is not pushed: the dataset differs from its provenance.json", as_json, FAILED)
+                common.fail(
+                    f"{workspace} is not pushed: the dataset differs from its provenance.json", as_json, common.FAILED
+                )
             if not dry_run:
-                plan = push_dataset(Path(dataset.root), plan, private=private, show=shows_bars(as_json))
-        print_result(plan, as_json, lambda: _print(SafeConsole(), plan))
+                plan = push_dataset(Path(dataset.root), plan, private=private, show=common.shows_bars(as_json))
+        common.print_result(plan, as_json, lambda: _print(SafeConsole(), plan))
 
 
 def _local_dataset(place: str, opened: ExitStack) -> str:
