@@ -71,21 +71,17 @@ def run(
             found = estimate(settings)
         common.print_result(found, as_json, lambda: print_estimate(SafeConsole(), found))
         return
-    if share is not None:
+    if share is not None or only is not None:
         with common.flow_shown(as_json=as_json):
-            from fineweb_mask.flows.stages import prepare_share
+            from fineweb_mask.flows.stages import FLOWS, prepare_share
 
-            stages = prepare_share(settings, share.number, share.of)
+            if share is not None:
+                stages = prepare_share(settings, share.number, share.of)
+            else:
+                stages = FLOWS[str(only)](settings, only in refresh)
         _print_stages(stages, as_json)
-        if not as_json:
+        if share is not None and not as_json:
             echo(f"share {share.number} of {share.of} is prepared; when all are, run without --shards")
-        return
-    if only is not None:
-        with common.flow_shown(as_json=as_json):
-            from fineweb_mask.flows.stages import FLOWS
-
-            stages = FLOWS[only](settings, only in refresh)
-        _print_stages(stages, as_json)
         return
     summary = None
     if not refit and not refresh and temporary_server.is_surely_used():  # else a Prefect server is to show the run
