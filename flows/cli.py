@@ -36,7 +36,7 @@ from fineweb_mask.flows.commands.train_quality import train_quality
 from fineweb_mask.flows.commands.tune import tune
 from fineweb_mask.flows.commands.weightings import group_shares, score_weights
 from fineweb_mask.flows.commands.workspace import gc, status
-from fineweb_mask.flows.processes.environment import server_lost
+from fineweb_mask.flows.processes.environment import server_lost, set_environment
 from fineweb_mask.flows.processes.signals import handle_signals
 
 
@@ -59,6 +59,7 @@ def _root(
     show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
     """Turn raw web text into a smaller, better pre-training set."""
+    set_environment()  # before a command imports Prefect
     if verbose:
         be_verbose()
     if show_version:

@@ -13,7 +13,6 @@ from rich.text import Text
 
 from fineweb_mask.flows.commands._common import WRONG_USAGE, Force, exit_on_error, exit_on_failure, fail
 from fineweb_mask.flows.display.terminal import SafeConsole, echo, visible
-from fineweb_mask.flows.processes.environment import set_environment
 
 if TYPE_CHECKING:
     from fineweb_mask.tasks.catalog.query import Answer, Preview
@@ -102,7 +101,6 @@ def _ensure_catalog(workspace: "Workspace", folder: str, as_json: bool) -> None:
 
     if is_current(workspace):
         return
-    set_environment()
     from fineweb_mask.flows.status.catalog import CatalogError, ensure_catalog
 
     with exit_on_error(as_json, WRONG_USAGE, (CatalogError,)):

@@ -201,20 +201,21 @@ def verify_progress(total: int, *, show: bool) -> Iterator[Callable[[int], None]
 
 
 @contextmanager
-def step_progress(what: str, *, show: bool) -> Iterator[None]:
-    """Show a bar of the work in the block, with the loop that it is in."""
+def step_progress(what: str, *, show: bool) -> Iterator[Callable[[str], None]]:
+    """Show a bar of the work in the block, with the loop that it is in; yield the function that adds a note to it."""
     if not show:
-        yield
+        yield lambda _: None
         return
-    columns = (TextColumn(what), BarColumn(), TextColumn("{task.percentage:>3.0f}%  {task.description}"))
+    text = "{task.percentage:>3.0f}%  {task.description}{task.fields[note]}"
+    columns = (TextColumn(what), BarColumn(), TextColumn(text))
     with Progress(*columns, console=SafeConsole(stderr=True), transient=True) as progress:
-        task = progress.add_task("", total=1.0)
+        task = progress.add_task("", total=1.0, note="")
 
         def advance(fraction: float, steps: tuple[Step, ...]) -> None:
             progress.update(task, completed=fraction, description=str(steps[-1]) if steps else "")
 
         with reporting_to(advance):
-            yield
+            yield lambda note: progress.update(task, note=f"  {note}")
 
 
 def print_verification(console: Console, verification: "Verification") -> None:
