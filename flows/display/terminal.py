@@ -64,17 +64,14 @@ def _make_visible(record: logging.LogRecord) -> bool:
     return True
 
 
-def _is_of_no_task_run(record: logging.LogRecord) -> bool:
-    """Leave out that Prefect's task runs begin, end and fail: each job has a line of our own."""
-    return record.name != "prefect.task_runs"
+def _is_news(record: logging.LogRecord) -> bool:
+    """Leave out that Prefect's task runs begin, end and fail: each job has a line of our own; and a lost server's.
 
-
-def _is_of_no_lost_server(record: logging.LogRecord) -> bool:
-    """Leave out what Prefect says again and again of a server that does not answer any more."""
+    Of a server that does not answer any more, Prefect would say so again and again.
+    """
     kind = record.exc_info[0] if record.exc_info else None
-    return not server_lost.is_set() or not (
-        record.name == "prefect.events.clients" or (kind and kind.__module__ == "httpx")
-    )
+    is_of_server = record.name == "prefect.events.clients" or (kind is not None and kind.__module__ == "httpx")
+    return record.name != "prefect.task_runs" and not (is_of_server and server_lost.is_set())
 
 
 def logs_made_visible(*, verbose: bool = False) -> None:
@@ -87,8 +84,7 @@ def logs_made_visible(*, verbose: bool = False) -> None:
         if isinstance(handler, logging.StreamHandler) and _make_visible not in handler.filters:
             handler.addFilter(_make_visible)
             if not verbose:
-                handler.addFilter(_is_of_no_task_run)
-                handler.addFilter(_is_of_no_lost_server)
+                handler.addFilter(_is_news)
 
 
 def size_text(size: int) -> str:
