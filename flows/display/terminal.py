@@ -187,11 +187,9 @@ def _figures(one: dict[str, Any], metrics: Sequence[str]) -> list[str]:
 @contextmanager
 def verify_progress(total: int, *, show: bool) -> Iterator[Callable[[int], None]]:
     """Show a bar of the bytes read, on a terminal; yield the function to call with the number of bytes just read."""
-    if not show or not sys.stderr.isatty():
-        yield lambda _: None
-        return
     columns = (TextColumn("verifying"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=SafeConsole(stderr=True), transient=True) as progress:
+    hidden = not show or not sys.stderr.isatty()
+    with Progress(*columns, console=SafeConsole(stderr=True), transient=True, disable=hidden) as progress:
         task = progress.add_task("verifying", total=total)
         yield lambda size: progress.advance(task, size)
 
@@ -199,12 +197,9 @@ def verify_progress(total: int, *, show: bool) -> Iterator[Callable[[int], None]
 @contextmanager
 def step_progress(what: str, *, show: bool) -> Iterator[Callable[[str], None]]:
     """Show a bar of the work in the block, with the loop that it is in; yield the function that adds a note to it."""
-    if not show:
-        yield lambda _: None
-        return
     text = "{task.percentage:>3.0f}%  {task.description}{task.fields[note]}"
     columns = (TextColumn(what), BarColumn(), TextColumn(text))
-    with Progress(*columns, console=SafeConsole(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=SafeConsole(stderr=True), transient=True, disable=not show) as progress:
         task = progress.add_task("", total=1.0, note="")
 
         def advance(fraction: float, steps: tuple[Step, ...]) -> None:
