@@ -56,7 +56,11 @@ class _Loader(yaml.SafeLoader):
 
 
 def _read_yaml(text: str) -> Any:  # noqa: ANN401
-    return yaml.load(text, _Loader)  # noqa: S506 - a safe loader
+    loader = _Loader(text)
+    try:
+        return loader.get_single_data()
+    finally:
+        loader.dispose()
 
 
 NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
