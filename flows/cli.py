@@ -16,10 +16,8 @@ from typer.core import TyperGroup
 
 from fineweb_mask.flows.commands._common import Verbose, be_verbose, exit_on_interruption
 from fineweb_mask.flows.commands.audit import audit
-from fineweb_mask.flows.commands.compare import compare
-from fineweb_mask.flows.commands.dataset.export import export
-from fineweb_mask.flows.commands.dataset.push import push
-from fineweb_mask.flows.commands.dataset.verify import verify
+from fineweb_mask.flows.commands.compare import compare, sweep
+from fineweb_mask.flows.commands.dataset import export, push, verify
 from fineweb_mask.flows.commands.explore import explore
 from fineweb_mask.flows.commands.probe.probe import probe
 from fineweb_mask.flows.commands.report import report
@@ -31,12 +29,11 @@ from fineweb_mask.flows.commands.setup.doctor import doctor
 from fineweb_mask.flows.commands.setup.init import init
 from fineweb_mask.flows.commands.setup.settings import settings
 from fineweb_mask.flows.commands.sql import sql
-from fineweb_mask.flows.commands.sweep import sweep
 from fineweb_mask.flows.commands.train_quality import train_quality
 from fineweb_mask.flows.commands.tune import tune
 from fineweb_mask.flows.commands.weightings import group_shares, score_weights
 from fineweb_mask.flows.commands.workspace import gc, status
-from fineweb_mask.flows.processes.environment import server_lost
+from fineweb_mask.flows.processes.environment import server_lost, set_environment
 from fineweb_mask.flows.processes.signals import handle_signals
 
 
@@ -59,6 +56,7 @@ def _root(
     show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
     """Turn raw web text into a smaller, better pre-training set."""
+    set_environment()  # before a command imports Prefect
     if verbose:
         be_verbose()
     if show_version:

@@ -77,8 +77,7 @@ def compare(
         found = run.one(job).details
         table = [{"selector": name, **figures} for name, figures in found["selectors"].items()]
         note = f"The same budget of {selection.budget_by}, selected by every selector."
-        shown = {name: found[name] for name in ("documents", "selectors")}
-        return published(CompareSummary, run, job.folder, table, note, **shown)
+        return published(CompareSummary, run, job.folder, table, note, **found)
 
 
 def check(settings: PipelineSettings, selectors: list[str], label_column: str | None) -> list[str]:

@@ -1,7 +1,7 @@
 """Read a recipe: a YAML file and `--set` overrides become settings, or an error that names the key to change."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
@@ -104,8 +104,8 @@ def load_recipe(
         raise RecipeError(f"the recipe {str(path)!r} is not valid YAML: {redacted(_problem(error))}") from error
     if not isinstance(content, dict):
         raise RecipeError(f"the recipe {str(path)!r} must hold sections such as `source:`, it holds {shown(content)}")
-    for key in INPUTS:
-        _start_from(file.resolve().parent, content, key.split("."))
+    for section, key, value in _inputs(content):
+        section[key] = _from_folder(file.resolve().parent, value)
     sections = overrides if isinstance(overrides, Mapping) else {}
     _describe_another_source(content, [parse_value(override) for override in overrides if not sections])
     if workspace is not None:
@@ -172,8 +172,17 @@ def _packaged_recipes() -> dict[str, Path]:
     return {file.stem: file for file in sorted(PACKAGED.glob("*.yaml"))}
 
 
-def _start_from(folder: Path, section: Any, keys: Sequence[str]) -> None:  # noqa: ANN401
-    """Have a relative path below a section of a recipe start from the recipe's folder, if something is there."""
+def _inputs(content: Any) -> Iterator[tuple[Any, Any, str]]:  # noqa: ANN401
+    """Yield what `INPUTS` name in the content of a recipe, each with the section or list that holds it and its key."""
+    for key in INPUTS:
+        for section, place in _places(content, key.split(".")):
+            value = section[place]
+            if isinstance(value, str) and value not in {STATIC, FROM_QUALITY}:
+                yield section, place, value
+
+
+def _places(section: Any, keys: Sequence[str]) -> Iterator[tuple[Any, Any]]:  # noqa: ANN401
+    """Yield the sections or lists below a section that hold what keys lead to, each with the last key or index."""
     key, *below = keys
     places: Iterable[Any] = ()
     if key == "*" and isinstance(section, list):
@@ -181,15 +190,15 @@ def _start_from(folder: Path, section: Any, keys: Sequence[str]) -> None:  # noq
     elif isinstance(section, dict) and key in section:
         places = (key,)
     for place in places:
-        value = section[place]
         if below:
-            _start_from(folder, value, below)
-        elif isinstance(value, str) and value not in {STATIC, FROM_QUALITY} and not is_url(value):
-            section[place] = _from_folder(folder, value)
+            yield from _places(section[place], below)
+        else:
+            yield section, place
 
 
 def _from_folder(folder: Path, path: str) -> str:
-    if not path or Path(path).is_absolute() or folder == Path.cwd() or not _is_there(folder, path):
+    """Have a relative path start from the recipe's folder, if something is there."""
+    if not path or is_url(path) or Path(path).is_absolute() or folder == Path.cwd() or not _is_there(folder, path):
         return path
     whole = os.path.normpath(folder / path)
     here = os.path.relpath(whole)
@@ -207,20 +216,7 @@ def _is_there(folder: Path, path: str) -> bool:
 
 def inputs_of(settings: PipelineSettings) -> list[str]:
     """Return the files, folders, patterns and URLs that settings name to be read, and names of models on the hub."""
-    content = settings.model_dump(mode="json")
-    found = [value for key in INPUTS for value in _values(content, key.split("."))]
-    return [value for value in found if value not in {STATIC, FROM_QUALITY}]
-
-
-def _values(section: Any, keys: Sequence[str]) -> Iterable[str]:  # noqa: ANN401
-    """Return the texts below a section; `*` is every item of a list."""
-    if not keys:
-        return [section] if isinstance(section, str) else []
-    if keys[0] == "*":
-        items = section if isinstance(section, list) else []
-    else:
-        items = [section.get(keys[0])] if isinstance(section, dict) else []
-    return [value for item in items for value in _values(item, keys[1:])]
+    return [value for _, _, value in _inputs(settings.model_dump(mode="json"))]
 
 
 def validate(model: type[Model], content: Mapping[str, Any]) -> Model:

@@ -62,8 +62,7 @@ def sweep(
         table = [{"selection": f"lamb {value['lamb']:g}", **value} for value in found["values"]]
         table += [{"selection": name, **figures} for name, figures in found["baselines"].items()]
         note = "Quality against diversity at every lamb."
-        shown = {name: found[name] for name in ("documents", "recommended_lamb", "values", "baselines")}
-        return published(SweepSummary, run, job.folder, table, note, **shown)
+        return published(SweepSummary, run, job.folder, table, note, **found)
 
 
 def advised(settings: PipelineSettings, budget_by: Unit) -> str:

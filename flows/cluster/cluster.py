@@ -11,13 +11,13 @@ import secrets
 import signal
 import socket
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import lru_cache, partial
 from importlib.util import find_spec
 from pathlib import Path
-from queue import SimpleQueue
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -43,7 +43,6 @@ RESOURCES_SECONDS = 30.0
 MOST_IN_FLIGHT = 20_000
 STOPPED = "stopped on request"
 STOP_SECONDS = 0.2
-JOIN_SECONDS = 2.0
 CONNECT_SECONDS = 60.0
 """Time that a cluster has to take this process as its driver."""
 
@@ -56,9 +55,6 @@ OWNER = "FINEWEB_MASK_RAY_OWNER"
 """Environment variable of the processes of a Ray of this machine alone: the id of the run's process."""
 _TOKEN = secrets.token_hex(32)
 """What the processes of a Ray of this machine alone ask of each other; Ray's own would be a file in the home folder."""
-
-Answer = str
-"""The reference to a job's output, as JSON."""
 
 
 class ClusterError(SettingsError):
@@ -73,8 +69,18 @@ class LostJobError(WorkerProcessError):
     """A process or a node of the cluster ended again and again with a job; a retry may help."""
 
 
+class _Asked(NamedTuple):
+    """A job, as it is handed to the cluster."""
+
+    what: str  # it is, for messages
+    inputs: tuple[str, str, str | None]  # of `work_on`
+    done: Future[StageFile]
+
+
 class Cluster:
     """A connection to a Ray cluster, or a Ray of this machine alone.
+
+    Ray starts a process with a GPU as soon as a node has one free, also one that joins later, and again if it ends.
 
     Parameters
     ----------
@@ -92,20 +98,36 @@ class Cluster:
     def __init__(self, settings: EngineSettings, gpus: int | None = None) -> None:
         self._ray = _connect(settings)
         self._settings = settings
+        self._gpus = gpus
         self._function = self._ray.remote(max_retries=RETRIES)(work_on)  # exported to the cluster once
-        self._size = _Size(self._ray)
+        again = {"max_restarts": RETRIES, "max_task_retries": RETRIES}
+        self.worker_type = self._ray.remote(num_gpus=1, num_cpus=1, **again)(GpuWorker)
+        self.workers: list[Any] = []  # processes that hold a GPU, or wait for one
+        self._idle: list[Any] = []
+        self._waiting = deque[_Asked]()  # for a process with a GPU
+        self._resources = lru_cache(1)(lambda _period: self._ray.cluster_resources())
         nodes = max(1, sum(node["Alive"] for node in self._ray.nodes()))
-        self.per_node = max(1, -(-int(self._size.of("CPU")) // nodes))  # jobs that share a machine
-        self._running: dict[ObjectRef[Answer], Future[StageFile]] = {}
+        self.per_node = max(1, -(-int(self._number_of("CPU")) // nodes))  # jobs that share a machine
+        # What runs, and in which process with a GPU; without a job, that process is starting.
+        self._running: dict[ObjectRef[Any], tuple[_Asked | None, Any]] = {}
         self._lock = threading.RLock()  # a job may end while it is started
         self._closed = threading.Event()
-        self.gpus = GpuWorkers(self._ray, gpus, settings.scratch, self._size)
         self._watcher = threading.Thread(target=self._stop_when_asked, daemon=True)
         self._watcher.start()
 
+    def _number_of(self, kind: str) -> float:
+        """Return the number of `CPU` or `GPU` of all nodes, asked again now and then, because nodes join and leave."""
+        resources: dict[str, float] = self._resources(monotonic() // RESOURCES_SECONDS)
+        return resources.get(kind, 0.0)
+
+    @property
+    def gpus(self) -> int:
+        """The number of processes with a GPU."""
+        return int(self._number_of("GPU")) if self._gpus is None else self._gpus
+
     def in_flight(self, group: int) -> int:
         """Return the number of jobs that are handed to the cluster at the same time: two of these groups, or more."""
-        slots = int(self._size.of("CPU") + self._size.of("GPU"))
+        slots = int(self._number_of("CPU") + self._number_of("GPU"))
         return min(MOST_IN_FLIGHT, max(2 * group, 2 * slots))
 
     def submit(self, job: StageJob) -> Future[StageFile]:
@@ -116,35 +138,57 @@ class Cluster:
         StoppedError
             If the connection is closed, be it at this very moment.
         """
-        text, done = as_text(job), Future[StageFile]()
+        asked = _Asked(f"{job.stage.name} {job.name}", (*as_text(job), self._settings.scratch), Future())
         with self._lock:  # not between the steps of `close`
             if self._closed.is_set():
                 raise StoppedError(STOPPED)
-            if job.uses_gpu and self.gpus.wanted:
-                self.gpus.submit(_Asked(job, text, done))
+            if job.uses_gpu and self.gpus:
+                self._waiting.append(asked)
+                self._hand_out()
             else:
-                self._start(job, text, done)
-        return done
+                needs = self._settings.resources.get(job.stage.name, JobResources())
+                memory = {} if needs.memory is None else {"memory": needs.memory}
+                options = {"name": asked.what, "num_cpus": needs.num_cpus, "scheduling_strategy": "SPREAD"}
+                self._follow(self._function.options(**options, **memory).remote(*asked.inputs), asked)
+        return asked.done
 
-    def _start(self, job: StageJob, text: tuple[str, str], done: Future[StageFile]) -> None:
-        what = f"{job.stage.name} {job.name}"
-        asked = self._settings.resources.get(job.stage.name, JobResources())
-        memory = {} if asked.memory is None else {"memory": asked.memory}
-        options = {"name": what, "num_cpus": asked.num_cpus, "scheduling_strategy": "SPREAD"}
-        ref = self._function.options(**options, **memory).remote(*text, self._settings.scratch)
-        self._running[ref] = done
-        ref.future().add_done_callback(lambda answer: self._end(ref, what, answer))
+    def _hand_out(self) -> None:
+        """Give the jobs that wait to idle processes with a GPU; have as many of them as there are GPUs."""
+        while self._waiting and len(self.workers) < self.gpus:
+            self.workers.append(worker := self.worker_type.remote())
+            self._follow(worker.process.remote(), None, worker)
+        while self._waiting and self._idle:
+            worker, asked = self._idle.pop(), self._waiting.popleft()
+            self._follow(worker.work_on.remote(*asked.inputs), asked, worker)
 
-    def _end(self, ref: "ObjectRef[Answer]", what: str, answer: "Future[Answer]") -> None:
-        with self._lock:
-            done = self._running.pop(ref, None)
+    def _follow(self, ref: "ObjectRef[Any]", asked: _Asked | None, worker: Any = None) -> None:  # noqa: ANN401
+        self._running[ref] = asked, worker
+        ref.future().add_done_callback(lambda answer: self._end(ref, answer))
+
+    def _end(self, ref: "ObjectRef[Any]", answer: "Future[Any]") -> None:
+        """Return a job's output or error, and give the process that had it the next one."""
+        from ray.exceptions import ActorDiedError, RayActorError
+
         error = answer.exception()
-        if done is None:  # the cluster is closed
+        with self._lock:
+            asked, worker = self._running.pop(ref, (None, None))
+            if worker in self.workers and isinstance(error, ActorDiedError):
+                self.workers.remove(worker)
+                if asked is None and self._waiting:  # it was started in vain, for this one
+                    asked = self._waiting.popleft()
+            elif worker in self.workers:
+                self._idle.append(worker)
+            self._hand_out()
+        if asked is None:  # a process has started, or the cluster is closed
             return
         if error is None:
-            done.set_result(StageFile.model_validate_json(answer.result()))
-        else:  # a process that was ended on request is no loss to be made good
-            done.set_exception(StoppedError(STOPPED) if wait_for_stop(0) else explained(error, what))
+            asked.done.set_result(StageFile.model_validate_json(answer.result()))
+        elif wait_for_stop(0):  # a process that was ended on request is no loss to be made good
+            asked.done.set_exception(StoppedError(STOPPED))
+        elif isinstance(error, RayActorError) and not any(node["Alive"] for node in self._ray.nodes()):
+            asked.done.set_exception(_raylet_died())
+        else:
+            asked.done.set_exception(explained(error, asked.what))
 
     def _stop_when_asked(self) -> None:
         while not self._closed.is_set():
@@ -155,10 +199,16 @@ class Cluster:
     def _cancel(self) -> None:
         """End all jobs at once: files are written atomically, so that nothing half done is left."""
         with self._lock:
-            running = list(self._running)
-        for ref in running:
-            self._ray.cancel(ref, force=True)
-        self.gpus.cancel()
+            running, waiting, workers = dict(self._running), list(self._waiting), list(self.workers)
+            for dropped in (self._waiting, self.workers, self._idle):
+                dropped.clear()
+        for asked in waiting:
+            asked.done.set_exception(StoppedError(STOPPED))
+        for worker in workers:
+            self._ray.kill(worker)
+        for ref, (_, worker) in running.items():
+            if worker is None:
+                self._ray.cancel(ref, force=True)
 
     def close(self) -> None:
         """End what still runs, and disconnect; a Ray of this machine alone ends."""
@@ -166,11 +216,11 @@ class Cluster:
             self._closed.set()
         self._watcher.join()
         self._cancel()
-        self.gpus.close()
         with self._lock:
             left, self._running = self._running, {}
-        for done in left.values():  # after the end of the connection, Ray would never answer
-            done.set_exception(StoppedError(STOPPED))
+        for asked, _ in left.values():  # after the end of the connection, Ray would never answer
+            if asked is not None:
+                asked.done.set_exception(StoppedError(STOPPED))
         self._ray.shutdown()
 
 
@@ -292,22 +342,6 @@ def _within(seconds: float, connect: Callable[[], object], address: str) -> None
         raise unreachable(address, failed[0]) from failed[0]
 
 
-class _Size:
-    """How large the cluster is, asked again now and then, because nodes join and leave."""
-
-    def __init__(self, ray: Any) -> None:  # noqa: ANN401
-        self._ray = ray
-        self._resources: dict[str, float] = {}
-        self._until = 0.0
-
-    def of(self, kind: str) -> float:
-        """Return the number of `CPU` or `GPU` of all nodes."""
-        if monotonic() > self._until:
-            self._resources = self._ray.cluster_resources()
-            self._until = monotonic() + RESOURCES_SECONDS
-        return self._resources.get(kind, 0.0)
-
-
 def _raylet_died() -> RayletDiedError:
     return RayletDiedError(
         "the raylet, Ray's process on this machine, died: run again to resume; its logs are in /tmp/ray/session_latest"
@@ -331,117 +365,3 @@ def explained(error: BaseException, what: str) -> BaseException:
     if is_transient(error):
         return LostJobError(f"{what}: its process on the Ray cluster ended: {' '.join(str(error).split())}: run again")
     return error
-
-
-class _Asked(NamedTuple):
-    """A job for a process with a GPU."""
-
-    job: StageJob
-    text: tuple[str, str]
-    done: Future[StageFile]
-    attempts: int = 0
-
-
-class GpuWorkers:
-    """Processes that hold a GPU each, with a thread of this process for each, which hands it one job after the other.
-
-    A process that waits for a GPU is started by Ray when a node with one joins.
-    """
-
-    def __init__(self, ray: Any, gpus: int | None, scratch: str | None, size: _Size) -> None:  # noqa: ANN401
-        self._ray = ray
-        self._gpus = gpus
-        self._scratch = scratch
-        self._size = size
-        self._actor = ray.remote(num_gpus=1, num_cpus=1)(GpuWorker)
-        self._asked: SimpleQueue[_Asked | None] = SimpleQueue()
-        self._threads: list[threading.Thread] = []
-        self._actors: dict[int, Any] = {}
-        self._closed = False
-        self._lock = threading.Lock()
-
-    @property
-    def wanted(self) -> int:
-        """The number of processes."""
-        return int(self._size.of("GPU")) if self._gpus is None else self._gpus
-
-    def submit(self, asked: _Asked) -> None:
-        """Hand a job to the next idle process."""
-        self._asked.put(asked)
-        with self._lock:
-            while len(self._threads) < self.wanted:
-                thread = threading.Thread(target=self._serve, args=(len(self._threads),), daemon=True)
-                self._threads.append(thread)
-                thread.start()
-
-    def _serve(self, number: int) -> None:
-        """Keep a process, and hand it jobs, until `close`."""
-        not_started = 0
-        while not self._closed:
-            try:
-                with self._lock:
-                    if self._closed:
-                        return
-                    self._actors[number] = actor = self._actor.remote()
-                self._ray.get(actor.process.remote())  # it may wait for a GPU
-            except self._ray.exceptions.RayActorError as error:
-                not_started += 1
-                if not_started > RETRIES:
-                    if (asked := self._asked.get()) is None:
-                        return
-                    asked.done.set_exception(explained(error, f"{asked.job.stage.name} {asked.job.name}"))
-                continue
-            not_started = 0
-            while (asked := self._asked.get()) is not None and self._answer(actor, asked):
-                pass
-            if asked is None:
-                return
-
-    def _answer(self, actor: Any, asked: _Asked) -> bool:  # noqa: ANN401
-        """Run a job; return whether the process can take another."""
-        what = f"{asked.job.stage.name} {asked.job.name}"
-        try:
-            answer = self._ray.get(actor.work_on.remote(*asked.text, self._scratch))
-        except self._ray.exceptions.RayActorError as error:
-            if not any(node["Alive"] for node in self._ray.nodes()):  # no other process could be started
-                asked.done.set_exception(_raylet_died())
-            elif asked.attempts < RETRIES and not self._closed and not wait_for_stop(0):
-                logger.warning("%s: its process ended, and it is started again: %s", what, error)
-                self._asked.put(asked._replace(attempts=asked.attempts + 1))
-            else:
-                asked.done.set_exception(StoppedError(STOPPED) if wait_for_stop(0) else explained(error, what))
-            return False
-        except Exception as error:  # noqa: BLE001 - whatever the job raised is raised where it was asked for
-            asked.done.set_exception(explained(error, what))
-        else:
-            asked.done.set_result(StageFile.model_validate_json(answer))
-        return True
-
-    def processes(self) -> list[int]:
-        """Return the ids of the processes that run, on whichever machine they are."""
-        with self._lock:
-            actors = list(self._actors.values())
-        ids: list[int] = self._ray.get([actor.process.remote() for actor in actors])
-        return ids
-
-    def cancel(self) -> None:
-        """End all processes, and drop the jobs that wait."""
-        while not self._asked.empty():
-            if (asked := self._asked.get()) is not None:
-                asked.done.set_exception(StoppedError(STOPPED))
-        with self._lock:
-            for actor in self._actors.values():
-                self._ray.kill(actor)
-            self._actors.clear()
-
-    def close(self) -> None:
-        """End all processes and threads."""
-        with self._lock:
-            self._closed = True
-        for _ in self._threads:
-            self._asked.put(None)
-        self.cancel()
-        for _ in self._threads:
-            self._asked.put(None)
-        for thread in self._threads:
-            thread.join(JOIN_SECONDS)  # one may be starting a process at this moment; Ray ends it

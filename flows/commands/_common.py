@@ -261,9 +261,11 @@ def run_to_page(
 
 def end_with_page(settings: "PipelineSettings", summary: "PageSummary", *, show: bool) -> None:
     """Open the page of a run if asked to; exit with `QUARANTINED` if a shard was quarantined, or a check warns."""
+    from fineweb_mask.flows.summary import CheckSummary
+
     if show:
         from fineweb_mask.tasks.workspace.workspace import Workspace
 
         open_page(page_here(Workspace(settings.workspace, settings.engine.scratch), summary.page))
-    if summary.quarantined or getattr(summary, "warnings", False):
+    if summary.quarantined or (isinstance(summary, CheckSummary) and summary.warnings):
         raise typer.Exit(QUARANTINED)

@@ -11,7 +11,6 @@ import typer
 
 from fineweb_mask.flows.commands._common import exit_on_error, exit_on_failure, open_page
 from fineweb_mask.flows.display.terminal import echo, step_progress
-from fineweb_mask.flows.processes.environment import set_environment
 from fineweb_mask.models.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -43,7 +42,6 @@ def explore(
 
     Example: fineweb-mask explore workspaces/sample
     """
-    set_environment()
     from fineweb_mask.flows.display.explorer import page_files, serve, write_folder
     from fineweb_mask.flows.status.inspection import inspect_recipe, last_run
     from fineweb_mask.tasks.explore import ExploreJob

@@ -6,16 +6,7 @@ from typing import Annotated
 import typer
 from pydantic import BaseModel
 
-from fineweb_mask.flows.commands._common import (
-    AsJson,
-    Open,
-    exit_on_error,
-    flow_shown,
-    open_page,
-    page_here,
-    print_result,
-    shows_bars,
-)
+from fineweb_mask.flows.commands import _common as common
 from fineweb_mask.flows.display.terminal import SafeConsole, print_paths
 from fineweb_mask.flows.processes.environment import set_environment
 from fineweb_mask.flows.recipe import validate
@@ -42,20 +33,20 @@ def report(
     kind_of_map: Annotated[
         str | None, typer.Option("--map", help="pca, tsne, or umap where umap-learn is installed.", metavar="KIND")
     ] = None,
-    show: Open = False,
-    as_json: AsJson = False,
+    show: common.Open = False,
+    as_json: common.AsJson = False,
 ) -> None:
     """Rebuild the report of a workspace: what went in, what came out and why. The options are kept for later runs.
 
     Example: fineweb-mask report workspaces/sample --by language --open
     """
-    set_environment(show_bars=shows_bars(as_json))
+    set_environment(show_bars=common.shows_bars(as_json))
     from fineweb_mask.flows.pipeline.inputs import find_inputs
     from fineweb_mask.flows.status.inspection import last_run
     from fineweb_mask.models.settings import PipelineSettings
     from fineweb_mask.tasks.reporting.breakdown import check_columns
 
-    with exit_on_error(as_json):
+    with common.exit_on_error(as_json):
         opened, last, folder = last_run(workspace)
         given = {"by": by, "sample": sample, "map": kind_of_map}
         report = last.settings.report.model_dump() | {name: one for name, one in given.items() if one is not None}
@@ -63,9 +54,9 @@ def report(
         settings = validate(PipelineSettings, content)
         check_columns(opened, settings.report.by)
     with chdir(folder):
-        with exit_on_error(as_json, prefix="the inputs of the last run are out of reach: "):
+        with common.exit_on_error(as_json, prefix="the inputs of the last run are out of reach: "):
             find_inputs(settings)
-        with flow_shown(as_json=as_json):
+        with common.flow_shown(as_json=as_json):
             from fineweb_mask.flows.stages import FLOWS
 
             [stage] = FLOWS["report"](settings, refresh=True)
@@ -73,6 +64,6 @@ def report(
     page, metrics, plots = map(opened.display_path, places)
     files = [opened.display_path(path) for path in opened.files("reports/plots/*.png")]
     summary = ReportSummary(report=page, metrics=metrics, plots=files, seconds=stage.seconds)
-    print_result(summary, as_json, lambda: print_paths(SafeConsole(), report=page, metrics=metrics, plots=plots))
+    common.print_result(summary, as_json, lambda: print_paths(SafeConsole(), report=page, metrics=metrics, plots=plots))
     if show:
-        open_page(page_here(opened, page))
+        common.open_page(common.page_here(opened, page))

@@ -7,19 +7,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 from rich.console import Console
 
-from fineweb_mask.flows.commands._common import (
-    QUARANTINED,
-    AsJson,
-    Overrides,
-    Recipe,
-    Verbose,
-    WorkspaceFolder,
-    be_verbose,
-    exit_on_failure,
-    flow_shown,
-    load_settings_or_exit,
-    print_result,
-)
+from fineweb_mask.flows.commands import _common as common
 from fineweb_mask.flows.display.terminal import SafeConsole, echo, new_table, print_line, print_paths, print_quarantined
 from fineweb_mask.flows.processes import temporary_server
 from fineweb_mask.flows.recipe import RecipeError
@@ -31,10 +19,10 @@ if TYPE_CHECKING:
 
 
 def run(
-    recipe: Recipe,
+    recipe: common.Recipe,
     *,
-    overrides: Overrides = None,
-    workspace: WorkspaceFolder = None,
+    overrides: common.Overrides = None,
+    workspace: common.WorkspaceFolder = None,
     refit: Annotated[
         list[str] | None,
         typer.Option(help="Fit again on the present corpus: encoder, quality, blocks (repeatable).", metavar="WHAT"),
@@ -59,17 +47,17 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would be done, and about how long and how large it is.")
     ] = False,
-    verbose: Verbose = False,
-    as_json: AsJson = False,
+    verbose: common.Verbose = False,
+    as_json: common.AsJson = False,
 ) -> None:
     """Run the whole pipeline: ingest, score, embed, select, materialize.
 
     Example: fineweb-mask run deployments/recipes/sample.yaml --set selection.lamb=0.3 --workspace workspaces/try
     """
     if verbose:
-        be_verbose()
+        common.be_verbose()
     refit, refresh = refit or [], refresh or []
-    settings, share = load_settings_or_exit(
+    settings, share = common.load_settings_or_exit(
         recipe, overrides, workspace, lambda found: _check(found, refit, refresh, only, shards), as_json=as_json
     )
     from fineweb_mask.models.settings.quality import SAMPLE_LABELS, scores_by_sample_labels
@@ -79,40 +67,36 @@ def run(
     if dry_run:
         from fineweb_mask.flows.commands.setup.dry_run import estimate, print_estimate
 
-        with exit_on_failure(as_json):
+        with common.exit_on_failure(as_json):
             found = estimate(settings)
-        print_result(found, as_json, lambda: print_estimate(SafeConsole(), found))
+        common.print_result(found, as_json, lambda: print_estimate(SafeConsole(), found))
         return
-    if share is not None:
-        with flow_shown(as_json=as_json):
-            from fineweb_mask.flows.stages import prepare_share
+    if share is not None or only is not None:
+        with common.flow_shown(as_json=as_json):
+            from fineweb_mask.flows.stages import FLOWS, prepare_share
 
-            stages = prepare_share(settings, share.number, share.of)
+            if share is not None:
+                stages = prepare_share(settings, share.number, share.of)
+            else:
+                stages = FLOWS[str(only)](settings, only in refresh)
         _print_stages(stages, as_json)
-        if not as_json:
+        if share is not None and not as_json:
             echo(f"share {share.number} of {share.of} is prepared; when all are, run without --shards")
-        return
-    if only is not None:
-        with flow_shown(as_json=as_json):
-            from fineweb_mask.flows.stages import FLOWS
-
-            stages = FLOWS[only](settings, only in refresh)
-        _print_stages(stages, as_json)
         return
     summary = None
     if not refit and not refresh and temporary_server.is_surely_used():  # else a Prefect server is to show the run
         from fineweb_mask.flows.status.inspection import finished_run
 
-        with exit_on_failure(as_json):
+        with common.exit_on_failure(as_json):
             summary = finished_run(settings)
     if summary is None:
-        with flow_shown(as_json=as_json):
+        with common.flow_shown(as_json=as_json):
             from fineweb_mask.flows.curate import curate
 
             summary = curate(settings, refit, refresh)
-    print_result(summary, as_json, lambda: _print_summary(SafeConsole(), summary, settings))
+    common.print_result(summary, as_json, lambda: _print_summary(SafeConsole(), summary, settings))
     if summary.quarantined:
-        raise typer.Exit(QUARANTINED)
+        raise typer.Exit(common.QUARANTINED)
 
 
 def _check(

@@ -1,23 +1,13 @@
 """`fineweb-mask select`: select from one file of vectors, with the options of the paper's script."""
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fineweb_mask.flows.commands._common import (
-    WRONG_USAGE,
-    AsJson,
-    Force,
-    exit_on_error,
-    exit_on_failure,
-    fail,
-    print_result,
-)
-from fineweb_mask.flows.display.terminal import SafeConsole, echo
+from fineweb_mask.flows.commands import _common as common
+from fineweb_mask.flows.display.terminal import echo, step_progress
 from fineweb_mask.flows.recipe import validate
 from fineweb_mask.models.settings.selection import METRICS
 
@@ -67,8 +57,8 @@ def select(
         str | None,
         typer.Option("--token-column", help="Column of token counts: select_ratio is then a share of tokens."),
     ] = None,
-    force: Force = False,
-    as_json: AsJson = False,
+    force: common.Force = False,
+    as_json: common.AsJson = False,
 ) -> None:
     """Select from one Parquet file of vectors and scores, with the options of the paper's script.
 
@@ -79,14 +69,16 @@ def select(
     from fineweb_mask.tasks.outputs import check_output
 
     if algorithm not in ALGORITHMS:
-        fail(f"--algorithm takes one of {', '.join(ALGORITHMS)}, received {algorithm!r}", as_json, WRONG_USAGE)
+        common.fail(
+            f"--algorithm takes one of {', '.join(ALGORITHMS)}, received {algorithm!r}", as_json, common.WRONG_USAGE
+        )
     columns = VectorColumns(
         id=id_column, quality=quality_columns or ["quality_score"], features=feature_column, tokens=token_column
     )
     policy_gradient = {"n_epochs": n_epochs, "n_rollout": n_rollout, "partial": partial, "init": init, "prune": prune}
     given = {"solver": solver, "metrics": ALGORITHMS[algorithm], "lamb": lamb, "normalize": normalize, "seed": seed}
     budget = {"select_ratio": select_ratio, "budget_by": "tokens" if token_column else "documents"}
-    with exit_on_error(as_json):
+    with common.exit_on_error(as_json):
         settings = validate(
             SelectionSettings,
             given
@@ -98,9 +90,18 @@ def select(
         check_output(output, "--output", [source], replaces=force)
     from fineweb_mask.models.forward.device import choose_device
 
-    with exit_on_failure(as_json, "interrupted; nothing was written"), _solver_progress() as progress:
+    show = sys.stderr.isatty()
+    with (
+        common.exit_on_failure(as_json, "interrupted; nothing was written"),
+        step_progress("selecting", show=show) as note,
+    ):
+
+        def show_best(_step: int, _seconds: float, objective: float) -> None:
+            note(f"objective {objective:.6f}")
+
+        progress = show_best if show else None
         result = select_file(source, output, columns, settings, device=choose_device(device), progress=progress)
-    print_result(result, as_json, lambda: _print(result))
+    common.print_result(result, as_json, lambda: _print(result))
 
 
 def _print(result: "FileSelection") -> None:
@@ -110,27 +111,3 @@ def _print(result: "FileSelection") -> None:
         f"selected {result.selected:,} of {result.documents:,} documents in {result.seconds:.1f} s: "
         f"objective {result.objective:.6f} (random {result.random_objective:.6f}){bound}\n{result.output}"
     )
-
-
-@contextmanager
-def _solver_progress() -> Iterator[Callable[[int, float, float], None] | None]:
-    """Show the solver's progress and its best objective on a terminal; yield the solver's callback, if any."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from fineweb_mask.models.runtime.progress import Step, reporting_to
-
-    loops, best = "selecting", ""
-
-    def show_loops(_share: float, steps: tuple[Step, ...]) -> None:
-        nonlocal loops
-        loops = ", ".join(map(str, steps)) or "selecting"
-        status.update(loops + best)
-
-    def show_objective(_step: int, _seconds: float, objective: float) -> None:
-        nonlocal best
-        best = f": objective {objective:.6f}"
-        status.update(loops + best)
-
-    with SafeConsole(stderr=True).status("selecting") as status, reporting_to(show_loops):
-        yield show_objective

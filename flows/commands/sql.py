@@ -13,7 +13,6 @@ from rich.text import Text
 
 from fineweb_mask.flows.commands._common import WRONG_USAGE, Force, exit_on_error, exit_on_failure, fail
 from fineweb_mask.flows.display.terminal import SafeConsole, echo, visible
-from fineweb_mask.flows.processes.environment import set_environment
 
 if TYPE_CHECKING:
     from fineweb_mask.tasks.catalog.query import Answer, Preview
@@ -26,7 +25,6 @@ LISTED_CHARACTERS = 1_000
 """Longest value in a list, which replaces a table whose columns do not fit on the terminal."""
 COLUMN_WIDTH = 10
 """Narrowest average column of a table; below that the answer is printed as a list."""
-COLUMN_GAP = 2
 PIPE_WIDTH = 10_000
 """Width without a terminal: enough for every column."""
 
@@ -103,7 +101,6 @@ def _ensure_catalog(workspace: "Workspace", folder: str, as_json: bool) -> None:
 
     if is_current(workspace):
         return
-    set_environment()
     from fineweb_mask.flows.status.catalog import CatalogError, ensure_catalog
 
     with exit_on_error(as_json, WRONG_USAGE, (CatalogError,)):
@@ -161,24 +158,14 @@ def _print(screen: Console, answer: "Answer", limit: int, *, is_first: bool) -> 
 
 
 def _print_table(screen: Console, preview: "Preview") -> None:
-    cells = [[_cell(value, CELL_CHARACTERS) for value in row] for row in preview.rows]
-    heads = [Text(visible(name)) for name in preview.columns]
-    columns = zip(heads, *cells, strict=True)
-    widths = [max(cell.cell_len for cell in column) for column in columns]
-    widest = _widest(widths, screen.width - COLUMN_GAP * (len(widths) - 1))
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for head, numeric in zip(heads, preview.numeric, strict=True):
+    for name, numeric in zip(preview.columns, preview.numeric, strict=True):
         justify: Literal["left", "right"] = "right" if numeric else "left"
-        table.add_column(head, justify=justify, no_wrap=True, overflow="ellipsis", max_width=widest)
-    for row in cells:
-        table.add_row(*row)
+        table.add_column(Text(visible(name), no_wrap=True, overflow="ellipsis"), justify=justify)
+    for row in preview.rows:
+        # The cells do not wrap, their columns may: of these Rich cuts the widest, of others all.
+        table.add_row(*(_cell(value, CELL_CHARACTERS, no_wrap=True) for value in row))
     screen.print(table)
-
-
-def _widest(widths: list[int], room: int) -> int:
-    """Return the largest width of a column with which all fit: only the widest are cut."""
-    bounds = (bound for bound in range(max(widths), 1, -1) if sum(min(width, bound) for width in widths) <= room)
-    return next(bounds, 1)
 
 
 def _print_list(screen: Console, preview: "Preview") -> None:
@@ -191,7 +178,7 @@ def _print_list(screen: Console, preview: "Preview") -> None:
         screen.print(table)
 
 
-def _cell(value: str | None, characters: int) -> Text:
-    if value is None:
-        return Text("NULL", style="dim")
-    return Text(visible(value[:characters]) + ("…" if len(value) > characters else ""))
+def _cell(value: str | None, characters: int, *, no_wrap: bool = False) -> Text:
+    text, style = ("NULL", "dim") if value is None else (value[:characters], "")
+    more = "…" if value is not None and len(value) > characters else ""
+    return Text(visible(text) + more, style, no_wrap=no_wrap, overflow="ellipsis" if no_wrap else None)

@@ -9,7 +9,6 @@ from rich.console import Console
 
 from fineweb_mask.flows.commands._common import AsJson, exit_on_error, print_result
 from fineweb_mask.flows.display.terminal import SafeConsole, new_table, print_line, print_quarantined
-from fineweb_mask.flows.processes.environment import set_environment
 from fineweb_mask.flows.recipe import load_recipe
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ def status(
 
     Example: fineweb-mask status workspaces/sample
     """
-    set_environment()
     from fineweb_mask.flows.status.inspection import workspace_status
 
     with exit_on_error(as_json):
@@ -67,7 +65,6 @@ def gc(
 
     Example: fineweb-mask gc workspaces/sample --dry-run
     """
-    set_environment()
     from fineweb_mask.flows.status.garbage import collect_garbage
 
     with exit_on_error(as_json):

@@ -64,17 +64,14 @@ def _make_visible(record: logging.LogRecord) -> bool:
     return True
 
 
-def _is_of_no_task_run(record: logging.LogRecord) -> bool:
-    """Leave out that Prefect's task runs begin, end and fail: each job has a line of our own."""
-    return record.name != "prefect.task_runs"
+def _is_news(record: logging.LogRecord) -> bool:
+    """Leave out that Prefect's task runs begin, end and fail: each job has a line of our own; and a lost server's.
 
-
-def _is_of_no_lost_server(record: logging.LogRecord) -> bool:
-    """Leave out what Prefect says again and again of a server that does not answer any more."""
+    Of a server that does not answer any more, Prefect would say so again and again.
+    """
     kind = record.exc_info[0] if record.exc_info else None
-    return not server_lost.is_set() or not (
-        record.name == "prefect.events.clients" or (kind and kind.__module__ == "httpx")
-    )
+    is_of_server = record.name == "prefect.events.clients" or (kind is not None and kind.__module__ == "httpx")
+    return record.name != "prefect.task_runs" and not (is_of_server and server_lost.is_set())
 
 
 def logs_made_visible(*, verbose: bool = False) -> None:
@@ -87,8 +84,7 @@ def logs_made_visible(*, verbose: bool = False) -> None:
         if isinstance(handler, logging.StreamHandler) and _make_visible not in handler.filters:
             handler.addFilter(_make_visible)
             if not verbose:
-                handler.addFilter(_is_of_no_task_run)
-                handler.addFilter(_is_of_no_lost_server)
+                handler.addFilter(_is_news)
 
 
 def size_text(size: int) -> str:
@@ -191,30 +187,26 @@ def _figures(one: dict[str, Any], metrics: Sequence[str]) -> list[str]:
 @contextmanager
 def verify_progress(total: int, *, show: bool) -> Iterator[Callable[[int], None]]:
     """Show a bar of the bytes read, on a terminal; yield the function to call with the number of bytes just read."""
-    if not show or not sys.stderr.isatty():
-        yield lambda _: None
-        return
     columns = (TextColumn("verifying"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=SafeConsole(stderr=True), transient=True) as progress:
+    hidden = not show or not sys.stderr.isatty()
+    with Progress(*columns, console=SafeConsole(stderr=True), transient=True, disable=hidden) as progress:
         task = progress.add_task("verifying", total=total)
         yield lambda size: progress.advance(task, size)
 
 
 @contextmanager
-def step_progress(what: str, *, show: bool) -> Iterator[None]:
-    """Show a bar of the work in the block, with the loop that it is in."""
-    if not show:
-        yield
-        return
-    columns = (TextColumn(what), BarColumn(), TextColumn("{task.percentage:>3.0f}%  {task.description}"))
-    with Progress(*columns, console=SafeConsole(stderr=True), transient=True) as progress:
-        task = progress.add_task("", total=1.0)
+def step_progress(what: str, *, show: bool) -> Iterator[Callable[[str], None]]:
+    """Show a bar of the work in the block, with the loop that it is in; yield the function that adds a note to it."""
+    text = "{task.percentage:>3.0f}%  {task.description}{task.fields[note]}"
+    columns = (TextColumn(what), BarColumn(), TextColumn(text))
+    with Progress(*columns, console=SafeConsole(stderr=True), transient=True, disable=not show) as progress:
+        task = progress.add_task("", total=1.0, note="")
 
         def advance(fraction: float, steps: tuple[Step, ...]) -> None:
             progress.update(task, completed=fraction, description=str(steps[-1]) if steps else "")
 
         with reporting_to(advance):
-            yield
+            yield lambda note: progress.update(task, note=f"  {note}")
 
 
 def print_verification(console: Console, verification: "Verification") -> None:

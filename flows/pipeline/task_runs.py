@@ -1,7 +1,7 @@
 """Make a Prefect task of each stage, and submit jobs to it: one task run for each job, or for several of a stage."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import wait
 from functools import cache, partial
 from itertools import islice
@@ -131,16 +131,15 @@ class TaskRuns:
         first, stage = jobs[0], jobs[0].stage.name
         reading: Iterable[StageJob] = jobs
         if len(jobs) == 1:
-            what, name, given = "one", f"{first.kind} {first.name}", {"job": quote(first)}
-            if current:
-                given["current"] = quote(current[0])
+            name = f"{first.kind} {first.name}"
         elif current:
-            what, name, given, reading = "many", f"{stage} {len(jobs):,} files", {}, ()
+            name, reading = f"{stage} {len(jobs):,} files", ()
         else:
-            what, name, given = "group", f"{stage} {first.name} to {jobs[-1].name}", {"jobs": quote(list(jobs))}
+            name = f"{stage} {first.name} to {jobs[-1].name}"
         read = dict.fromkeys(name for job in reading for name in _names(job) if name in self._made)
         after = {id(future): future for future in (self._made[name] for name in islice(read, MOST_ARROWS))}
-        return self._task_of(first.task, what).submit(**given, name=name, wait_for=list(after.values()))
+        task = self._task_of(first.task)
+        return task.submit(quote(list(jobs)), quote(list(current)), name=name, wait_for=list(after.values()))
 
     def _note(self, job: StageJob, file: StageFile, future: PrefectFuture[Any]) -> None:
         """Remember which task run an output is of."""
@@ -159,36 +158,21 @@ class TaskRuns:
             for job, file in batch:
                 self._note(job, file, future)
 
-    def _make_task(self, task: StageTask, what: str) -> Task[..., Any]:
-        stage, cluster = task.stage.name, self._cluster
-
-        def run_one(job: StageJob, name: str, current: StageFile | None = None) -> Any:  # noqa: ANN401, ARG001
+    def _make_task(self, task: StageTask) -> Task[..., Any]:
+        def run(jobs: Sequence[StageJob], current: Sequence[StageFile], name: str) -> Any:  # noqa: ANN401
+            if len(current) > 1:
+                return Completed(name="Cached", message=f"{name} are current")
             try:
-                file = current or (task(job) if cluster is None else cluster.submit(job).result())
+                files = current or self._build(task, jobs)
             except Exception as error:  # noqa: BLE001 - raised again unless a person can mend it
                 return failed(error)
-            return Completed(name="Cached", data=file) if file.cached else file
+            if len(files) > 1:
+                return files
+            return Completed(name="Cached", data=files[0]) if files[0].cached else files[0]
 
-        def run_group(jobs: Sequence[StageJob], name: str) -> Any:  # noqa: ANN401, ARG001
-            assert cluster is not None  # noqa: S101 - groups are made for one
-            futures = [cluster.submit(job) for job in jobs]
-            wait(futures)
-            try:
-                errors = [future.exception() for future in futures]
-                return [
-                    error if isinstance(error, BadShardError) else future.result()
-                    for error, future in zip(errors, futures, strict=True)
-                ]
-            except Exception as error:  # noqa: BLE001
-                return failed(error)
-
-        def show_many(name: str) -> Any:  # noqa: ANN401
-            return Completed(name="Cached", message=f"{name} are current")
-
-        functions: dict[str, Callable[..., Any]] = {"one": run_one, "group": run_group, "many": show_many}
         return Task(
-            functions[what],
-            name=stage,
+            run,
+            name=task.stage.name,
             description=task.__doc__,
             task_run_name="{name}",
             cache_policy=NO_CACHE,  # the output's key says whether it is current
@@ -198,6 +182,18 @@ class TaskRuns:
             retry_jitter_factor=JITTER,
             retry_condition_fn=_is_retried,
         )
+
+    def _build(self, task: StageTask, jobs: Sequence[StageJob]) -> list[Any]:
+        """Return the output of each job; of several jobs, the error of one whose shard is bad."""
+        if self._cluster is None:
+            return [task(job) for job in jobs]
+        futures = [self._cluster.submit(job) for job in jobs]
+        wait(futures)
+        errors = [future.exception() if len(jobs) > 1 else None for future in futures]
+        return [
+            error if isinstance(error, BadShardError) else future.result()
+            for error, future in zip(errors, futures, strict=True)
+        ]
 
 
 def _names(value: object) -> Iterator[str]:

@@ -20,7 +20,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import TaskRunFilter
 from prefect.settings import PREFECT_API_URL
 
-from fineweb_mask.flows.cluster.cluster import OWNER, Cluster, LostJobError
+from fineweb_mask.flows.cluster.cluster import OWNER, RETRIES, Cluster, LostJobError
 from fineweb_mask.flows.display.listeners import LogLines, listener
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.flows.stages import FLOWS
@@ -450,6 +450,14 @@ def end_a_process(name: str) -> None:
     raise TimeoutError(name)
 
 
+def processes_with_a_gpu(cluster: Cluster) -> list[int]:
+    """Return the ids of the processes that hold a GPU, on whichever machine they are."""
+    import ray
+
+    ids: list[int] = ray.get([worker.process.remote() for worker in cluster.workers])
+    return ids
+
+
 @pytest.mark.long
 def test_a_process_with_a_gpu_keeps_its_model_and_a_node_that_joins_is_used(
     nodes: Nodes,
@@ -481,25 +489,15 @@ def test_a_process_with_a_gpu_keeps_its_model_and_a_node_that_joins_is_used(
         assert not any(future.done() for future in waiting)  # no node has a GPU
         joined = nodes.add(num_gpus=1)
         assert [future.result(timeout=180).rows for future in waiting] == [file.rows for file in documents[:2]]
-        process = cluster.gpus.processes()
+        process = processes_with_a_gpu(cluster)
         cluster.submit(embeds[2]).result(timeout=120)
-        assert cluster.gpus.processes() == process != []
+        assert processes_with_a_gpu(cluster) == process != []
         os.kill(process[0], signal.SIGKILL)
         assert cluster.submit(embeds[3]).result(timeout=180).rows == documents[3].rows
-        assert cluster.gpus.processes() != process
+        assert processes_with_a_gpu(cluster) != process
     finally:
         cluster.close()
         nodes.remove(joined)
-
-
-class NeverStarts:
-    """A process with a GPU that ends before it can be asked for anything."""
-
-    def __init__(self) -> None:
-        os._exit(1)
-
-    def process(self) -> int:
-        return 0
 
 
 @pytest.mark.long
@@ -508,8 +506,17 @@ def test_processes_with_a_gpu_that_never_start_end_the_job_with_a_reason(
 ) -> None:
     import ray
 
+    class NeverStarts:
+        """A process with a GPU that ends before it can be asked for anything; not imported, so it ends soon."""
+
+        def __init__(self) -> None:
+            os._exit(1)
+
+        def process(self) -> int:
+            return 0
+
     cluster = Cluster(EngineSettings(kind="ray"), gpus=1)
-    cluster.gpus._actor = ray.remote(num_cpus=1)(NeverStarts)
+    cluster.worker_type = ray.remote(num_cpus=1, max_restarts=RETRIES)(NeverStarts)
     settings = EmbeddingSettings(model=str(minilm))
     documents = StageFile(stage="ingest", name="a", path="documents/a.parquet", rows=1, bytes=1, fingerprint="0")
     model = model_folder(settings.model, "embedding.model")

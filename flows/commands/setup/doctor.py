@@ -13,7 +13,6 @@ from typing import Annotated, NamedTuple
 import typer
 
 from fineweb_mask.flows.display.terminal import SafeConsole, print_line, size_text
-from fineweb_mask.flows.processes.environment import set_environment
 from fineweb_mask.models.errors import FinewebMaskError
 from fineweb_mask.models.urls import is_url, redacted
 
@@ -50,7 +49,6 @@ def doctor(
 
     Exit code 1 if something that is needed or named is missing. Example: fineweb-mask doctor s3://bucket/web
     """
-    set_environment()
     console, failed = SafeConsole(highlight=False), False
     for found in (*_machine(), *_packages(), _hub(), _prefect(), *(_reached(path) for path in paths or [])):
         print_line(console, f"{found.what:<22} {found.text}", "bold red" if found.failed else None)

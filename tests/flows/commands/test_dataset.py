@@ -1,4 +1,4 @@
-"""`fineweb-mask export` on a finished workspace, and what it refuses."""
+"""`fineweb-mask export` on a finished workspace, and what it refuses; `verify` and `push` without a dataset."""
 
 import json
 import shutil
@@ -6,10 +6,11 @@ import shutil
 import pytest
 
 from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance
+from tests.tasks.conftest import built, corpus, labels, recipe, scorer  # noqa: F401 - fixtures
 
 
 @pytest.fixture
-def workspace(built, tmp_path):
+def workspace(built, tmp_path):  # noqa: F811 - the fixture
     return shutil.copytree(built.workspace.root, tmp_path / "workspace")
 
 
@@ -59,3 +60,15 @@ def test_other_files_in_the_folder_are_not_replaced(invoke, workspace, tmp_path)
     assert done.exit_code == 2
     assert "holds something else" in done.stderr
     assert invoke("export", tmp_path / "nowhere", "--format", "parquet").exit_code == 2
+
+
+@pytest.mark.parametrize("command", ["verify", "push"])
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [("nowhere", "nowhere must be a folder"), ("", "is neither a dataset nor a workspace with one")],
+)
+def test_a_folder_without_a_dataset_ends_with_2(invoke, tmp_path, command, place, message):
+    done = invoke(command, tmp_path / place, *(["me/data"] if command == "push" else []), "--json")
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert message in json.loads(done.stdout)["error"]

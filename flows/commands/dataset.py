@@ -1,0 +1,240 @@
+"""`fineweb-mask verify`, `export`, `push`: check a dataset, write it as trainers read it, upload it to the hub."""
+
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from pydantic import BaseModel
+from rich.console import Console
+from rich.table import Table
+
+from fineweb_mask.flows.commands import _common as common
+from fineweb_mask.flows.display.terminal import (
+    SafeConsole,
+    print_line,
+    print_paths,
+    print_verification,
+    step_progress,
+    verify_progress,
+    visible,
+)
+from fineweb_mask.flows.recipe import validate
+
+if TYPE_CHECKING:
+    from fineweb_mask.tasks.dataset.push import Push
+    from fineweb_mask.tasks.dataset.verify import Dataset, Verification
+    from fineweb_mask.tasks.workspace.manifest import Manifest
+
+AGAIN = "interrupted; run the same command again to go on with the files that are finished"
+
+
+def verify(
+    dataset: Annotated[str, typer.Argument(help="Dataset folder, workspace, or URL (s3://, hf://datasets/...).")],
+    *,
+    as_json: common.AsJson = False,
+) -> None:
+    """Check a dataset against its provenance.json: every byte, rows and tokens; no missing, repeated or other files.
+
+    Example: fineweb-mask verify workspaces/sample/dataset
+    """
+    from fineweb_mask.tasks.dataset.verify import VerifyError, find_dataset, read_provenance
+
+    with (
+        common.exit_on_failure(as_json, "interrupted"),
+        common.exit_on_error(as_json, common.WRONG_USAGE, (VerifyError,)),
+    ):
+        found = find_dataset(dataset)
+        verification = _verified(found, read_provenance(found), as_json)
+    common.print_result(verification, as_json, lambda: print_verification(SafeConsole(), verification))
+    if verification.status == "broken":
+        raise typer.Exit(common.FAILED)
+
+
+def _verified(dataset: "Dataset", manifest: "Manifest", as_json: bool) -> "Verification":
+    from fineweb_mask.tasks.dataset.verify import verify as verify_dataset
+
+    with verify_progress(sum(file.bytes for file in manifest.files.values()), show=not as_json) as advance:
+        return verify_dataset(dataset, manifest, advance)
+
+
+class ExportSummary(BaseModel):
+    """What was exported; `fineweb-mask export --json` prints it."""
+
+    status: str = "done"
+    folder: str
+    format: str
+    files: int
+    bytes: int
+    documents: int
+    tokens: int | None = None  # of the tokenizer, with the one at the end of each document
+    cached: bool = False  # it was there already
+
+
+def export(
+    dataset: Annotated[str, typer.Argument(help="Workspace or dataset: a folder, or a URL.")],
+    *,
+    kind: Annotated[str, typer.Option("--format", help="parquet, megatron, nanotron, mds or litdata.", metavar="KIND")],
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(help="For megatron and nanotron: a tokenizer.json, its folder, or a model of the hub."),
+    ] = None,
+    end_token: Annotated[
+        str | None, typer.Option(help="The token after each document; by default the tokenizer's own.")
+    ] = None,
+    output: Annotated[
+        str | None, typer.Option(help="Folder of the files; by default exports/FORMAT in the workspace.")
+    ] = None,
+    shuffle: Annotated[bool, typer.Option(help="Put all documents in random order.")] = True,
+    seed: Annotated[int, typer.Option(help="Seed of the random order.")] = 0,
+    file_size: Annotated[
+        int | None, typer.Option(help="Bytes of the dataset's files that make one file.", show_default="100 MiB")
+    ] = None,
+    as_json: common.AsJson = False,
+) -> None:
+    """Write a dataset as training files: Parquet for nanochat or torchtitan, tokens for Megatron-LM or nanotron, MDS.
+
+    Example: fineweb-mask export workspaces/sample --format megatron --tokenizer gpt2
+    """
+    from fineweb_mask.models.errors import ModelError, SettingsError
+    from fineweb_mask.models.settings.output import ExportSettings
+    from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance
+    from fineweb_mask.tasks.export import ExportJob, check_folder, check_format
+    from fineweb_mask.tasks.export import export as write
+    from fineweb_mask.tasks.storage.atomic import tree_files
+
+    with common.exit_on_error(as_json):
+        given = {"tokenizer": tokenizer, "end_token": end_token, "file_size": file_size}
+        settings = validate(
+            ExportSettings,
+            {"format": kind, "shuffle": shuffle, "seed": seed}
+            | {name: value for name, value in given.items() if value is not None},
+        )
+        check_format(settings, "--format")
+        found = find_dataset(dataset)
+        folder = _folder(dataset, found.url, settings.folder, output)
+        check_folder(folder, "--output", found.url)
+        job = ExportJob(
+            root=str(folder.absolute().parent),
+            dataset=read_provenance(found).content,
+            place=found.url,
+            settings=settings,
+            output=str(folder.absolute()),
+        )
+        current = job.current()
+    with (
+        common.exit_on_failure(as_json, AGAIN),
+        common.exit_on_error(as_json, common.WRONG_USAGE, (ModelError, SettingsError)),
+        step_progress("exporting", show=common.shows_bars(as_json) and current is None),
+    ):
+        written = current or write(job)
+    summary = ExportSummary(
+        folder=str(folder),
+        format=settings.format,
+        files=len(tree_files(folder)) - 2,  # without the card and the record
+        bytes=written.bytes,
+        documents=written.rows,
+        tokens=written.details.get("tokens"),
+        cached=written.cached,
+    )
+    common.print_result(summary, as_json, lambda: _print_export(SafeConsole(), summary))
+
+
+def _print_export(console: Console, summary: ExportSummary) -> None:
+    tokens = "" if summary.tokens is None else f", {summary.tokens:,} tokens"
+    console.print(
+        f"{summary.format}: {summary.documents:,} documents{tokens} in {summary.files:,} files of "
+        f"{summary.bytes / 1e6:,.1f} MB{' (there already)' if summary.cached else ''}"
+    )
+    print_paths(console, files=summary.folder, card=Path(summary.folder) / "README.md")
+
+
+def _folder(dataset: str, url: str, name: str, output: str | None) -> Path:
+    """Return where to write: what was asked for, or a place in the workspace or beside the dataset."""
+    from fineweb_mask.models.errors import SettingsError
+    from fineweb_mask.models.urls import is_url
+    from fineweb_mask.tasks.workspace.workspace import is_workspace
+
+    if output is not None:
+        if is_url(output):
+            raise SettingsError(f"--output: {output} must be a folder of this machine")
+        return Path(output)
+    if is_url(dataset):
+        raise SettingsError(f"--output: {dataset} is a URL: name a folder of this machine for the files")
+    place = Path(dataset)
+    around = place.parent if Path(url).absolute() == place.absolute() else place
+    if around == place or is_workspace(around):
+        return around / "exports" / name
+    return place.absolute().with_name(f"{place.name}-{name}")
+
+
+def push(
+    workspace: Annotated[
+        str,
+        typer.Argument(help="Workspace or dataset: a folder, or a URL, from which it is downloaded first."),
+    ],
+    repository: Annotated[str, typer.Argument(help="Dataset repository on the hub.", metavar="OWNER/NAME")],
+    *,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the files to upload; use no network.")] = False,
+    private: Annotated[bool, typer.Option("--private", help="Make the repository private, if it is new.")] = False,
+    revision: Annotated[str, typer.Option(help="Branch to commit to; created if it does not exist.")] = "main",
+    as_json: common.AsJson = False,
+) -> None:
+    """Verify the dataset and upload it to the Hugging Face hub; the token is that of HF_TOKEN or `hf auth login`.
+
+    Example: fineweb-mask push workspaces/sample my-name/my-dataset --private --dry-run
+    """
+    from fineweb_mask.tasks.dataset.push import planned
+    from fineweb_mask.tasks.dataset.push import push as push_dataset
+    from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance
+
+    with ExitStack() as opened:
+        with common.exit_on_error(as_json):
+            dataset = find_dataset(_local_dataset(workspace, opened))
+            manifest = read_provenance(dataset)
+            plan = planned(Path(dataset.root), manifest, repository, revision)
+        with common.exit_on_failure(as_json):
+            verification = _verified(dataset, manifest, as_json)
+            if verification.status == "broken":
+                print_verification(SafeConsole(stderr=True), verification)
+                common.fail(
+                    f"{workspace} is not pushed: the dataset differs from its provenance.json", as_json, common.FAILED
+                )
+            if not dry_run:
+                plan = push_dataset(Path(dataset.root), plan, private=private, show=common.shows_bars(as_json))
+        common.print_result(plan, as_json, lambda: _print_push(SafeConsole(), plan))
+
+
+def _local_dataset(place: str, opened: ExitStack) -> str:
+    """Return the folder of a dataset on this machine; one at a URL is downloaded, and deleted with `opened`."""
+    from fineweb_mask.models.urls import is_url, reject_credentials, require_writable
+    from fineweb_mask.tasks.dataset.verify import find_dataset
+    from fineweb_mask.tasks.storage.remote.copies import default_scratch, download_tree
+
+    if is_url(place):
+        require_writable(reject_credentials(place))  # a dataset on the hub need not be pushed
+    dataset = find_dataset(place)
+    if dataset.is_local:
+        return dataset.root
+    default_scratch().mkdir(parents=True, exist_ok=True)
+    folder = opened.enter_context(TemporaryDirectory(prefix="dataset-", dir=default_scratch()))
+    download_tree(dataset.url, Path(folder))
+    return folder
+
+
+def _print_push(console: Console, done: "Push") -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("file", no_wrap=True, overflow="fold")
+    table.add_column("bytes", justify="right")
+    for file in done.files:
+        table.add_row(visible(file.file), f"{file.bytes:,}")
+    console.print(table)
+    what = "would be uploaded to" if done.status == "dry run" else "are in"
+    print_line(console, f"{len(done.files):,} files, {done.bytes:,} bytes {what} {done.repository} ({done.revision})")
+    if done.url:
+        print_line(console, done.url)
+    for name in done.deleted:
+        print_line(console, f"deleted from an earlier push: {visible(name)}")
+    for name in done.others:
+        print_line(console, f"in the repository, but not of this dataset: {visible(name)}", style="yellow")

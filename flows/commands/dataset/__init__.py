@@ -1,1 +1,0 @@
-"""Work on a dataset that is there: check it, export it, upload it."""
