@@ -267,16 +267,9 @@ class GroupJob(StageJob):
         """Return one reference to all files if they are current, else None."""
         if (files := self.shard_files(listing)) is None:
             return None
-        return StageFile(
-            stage=self.stage.name,
-            name=self.name,
-            path=self.folder,
-            rows=sum(file.rows for file in files),
-            bytes=sum(file.bytes for file in files),
-            fingerprint=self.key.fingerprint,
-            details=files[0].details if files else {},
-            cached=True,
-        )
+        rows, size = sum(file.rows for file in files), sum(file.bytes for file in files)
+        details, content = files[0].details if files else {}, self.key.fingerprint
+        return StageFile.current(self.key, self.name, self.folder, rows, size, details, content=content)
 
 
 def find_file(job: StageJob, stage_folder: str, shard: str, listing: Listing | None) -> StageFile | None:
