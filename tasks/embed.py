@@ -106,9 +106,10 @@ def embed(job: EmbedJob) -> None:
     ):
 
         def encode(batch: pa.RecordBatch, tokens: Any) -> list[Rows]:  # noqa: ANN401 - what `tokenise` returned
+            rows = batch["row"]  # the texts are not held until the vectors are there
             with pool.encoder() as encoder:
                 wait = encoder.encode_tokens(tokens)
-            return [lambda: vector_batch(batch["row"], wait(), vectors.schema)]
+            return [lambda: vector_batch(rows, wait(), vectors.schema)]
 
         batches = documents.iter_batches(job.chunk_documents, columns=["row", "text"])
         waited = write_encoded(batches, job.documents.rows, [vectors], pool.tokeniser.tokenise, encode)

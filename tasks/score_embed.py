@@ -43,6 +43,7 @@ class ScoreEmbedJob(StageJob):
         documents=rows_through,
         counts=("ingested", "ingested"),
     )
+    uses_gpu: ClassVar[bool] = True
     score: ScoreJob
     embed: EmbedJob
 
@@ -58,11 +59,6 @@ class ScoreEmbedJob(StageJob):
     def name(self) -> str:
         """The name of the shard."""
         return self.score.name
-
-    @property
-    def uses_gpu(self) -> bool:
-        """Whether a GPU makes the job faster: it does."""
-        return True
 
     def depends_on(self) -> Dependencies:
         """Return what the two stages depend on."""
