@@ -261,8 +261,14 @@ def _of_group(
     copies = [damaged(text, random.Random(place)) for place, text in zip(rows, texts, strict=True)]  # noqa: S311
     kinds = list(copies[0])
     every = [*texts, *(copy[kind] for kind in kinds for copy in copies)]
-    of_every = {"text": pa.array(every, pa.large_string())}
-    scores = score_columns(scorers, of_every, lambda position: f"a page of {found.names[group]!r}, {position}")
+    reads_arrow = {name: one for name, one in scorers.items() if one.reads_arrow}
+    others = {name: one for name, one in scorers.items() if name not in reads_arrow}
+
+    def place(position: int) -> str:
+        return f"a page of {found.names[group]!r}, {position}"
+
+    scores = score_columns(reads_arrow, {"text": pa.array(every, pa.large_string())}, place)
+    scores |= score_columns(others, {"text": every}, place)
     scores |= {
         name: np.tile(found.scores[name][rows].astype(np.float32), len(kinds) + 1)
         for name in job.names
