@@ -5,15 +5,14 @@ A checkpoint of each chunk is kept until the shard is complete, so that a killed
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.schemas import embeddings_schema
@@ -27,15 +26,13 @@ from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, rows
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import Checkpoints, stage_file_writer
 
-if TYPE_CHECKING:
-    from fineweb_mask.models.embedding.encoder import Encoder
-    from fineweb_mask.models.forward.batches import Encoded
-
 KEY_SETTINGS = {"prompt", "max_tokens", "long_documents", "precision", "compute_precision", "on_bad_vector"}
 CHUNK_DOCUMENTS = 8_192
 """Documents tokenised and sorted by length together; a killed run resumes after its last chunk."""
 BUILT_IN = frozenset({STATIC, FROM_QUALITY})
 logger = logging.getLogger(__name__)
+
+Rows = Callable[[], pa.RecordBatch]
 
 
 def check_model(settings: EmbeddingSettings) -> None:
@@ -96,6 +93,7 @@ class EmbedJob(ShardJob):
 @stage_task
 def embed(job: EmbedJob) -> None:
     """Write the vectors of a shard, row by row with its documents; one that is zero or not finite is null."""
+    from fineweb_mask.models.embedding.arrow import vector_batch
     from fineweb_mask.tasks.inference.encoder_pool import encoder_pool
 
     pool = encoder_pool(str(job.workspace.local(job.model.path)), job.model.fingerprint, job.settings)
@@ -105,36 +103,56 @@ def embed(job: EmbedJob) -> None:
         gpu_slot(pool.device),
         VerifiedFile(path) as documents,
         vector_checkpoints(job, pool.tokeniser.dimensions) as vectors,
-        background_writer() as later,
     ):
-        chunks = Prefetched(_chunks(documents, vectors, pool.tokeniser, job.chunk_documents))
-        tracked = track_by_size("documents", chunks, job.documents.rows, lambda chunk: len(chunk[0]), part=(0, 1))
-        for rows, tokens, kept in tracked:
-            if kept is not None:
-                later(partial(vectors.restore, kept))
-                continue
+
+        def encode(batch: pa.RecordBatch, tokens: Any) -> list[Rows]:  # noqa: ANN401 - what `tokenise` returned
+            rows = batch["row"]  # the texts are not held until the vectors are there
             with pool.encoder() as encoder:
                 wait = encoder.encode_tokens(tokens)
-            later(partial(_write, vectors, rows, wait))
+            return [lambda: vector_batch(rows, wait(), vectors.schema)]
+
+        batches = documents.iter_batches(job.chunk_documents, columns=["row", "text"])
+        waited = write_encoded(batches, job.documents.rows, [vectors], pool.tokeniser.tokenise, encode)
     seconds = perf_counter() - started
-    waited = 100 * chunks.waited / seconds
-    logger.info("%s: %d documents in %.1f s, waiting for tokens %.1f%%", job.name, job.documents.rows, seconds, waited)
+    share = 100 * waited / seconds
+    logger.info("%s: %d documents in %.1f s, waiting for tokens %.1f%%", job.name, job.documents.rows, seconds, share)
 
 
-def _write(vectors: Checkpoints, rows: pa.Array, wait: "Callable[[], Encoded]") -> None:
-    from fineweb_mask.models.embedding.arrow import vector_batch
+def write_encoded(
+    batches: Iterable[pa.RecordBatch],
+    total: int,
+    outputs: Sequence[Checkpoints],
+    tokenise: Callable[[list[str]], Any],
+    encode: Callable[[pa.RecordBatch, Any], Sequence[Rows]],
+) -> float:
+    """Write what a model makes of `total` documents, but for the batches that an earlier run has finished.
 
-    vectors.write(vector_batch(rows, wait(), vectors.schema))
+    While a batch is encoded, the next is read and tokenised, and the last is written. `encode` takes a batch and its
+    tokens, and returns for each output a function that waits for its rows. Returns the seconds for which the encoder
+    waited for tokens.
+    """
+
+    def chunks() -> Iterator[tuple[pa.RecordBatch, Any, list[pa.RecordBatch | None]]]:
+        for batch in batches:
+            kept = [output.find(batch["row"]) for output in outputs]
+            is_done = all(rows is not None for rows in kept)
+            yield batch, None if is_done else tokenise(batch["text"].to_pylist()), kept
+
+    ahead = Prefetched(chunks())
+    tracked = track_by_size("documents", ahead, total, lambda chunk: chunk[0].num_rows, part=(0, 1))
+    with background_writer() as later:
+        for batch, tokens, kept in tracked:
+            if tokens is None:
+                for output, rows in zip(outputs, kept, strict=True):
+                    later(partial(output.restore, rows))
+            else:
+                for output, made in zip(outputs, encode(batch, tokens), strict=True):
+                    later(partial(_write, output, made))
+    return ahead.waited
 
 
-def _chunks(
-    documents: pq.ParquetFile, vectors: Checkpoints, encoder: "Encoder[Any]", size: int
-) -> Iterator[tuple[pa.Array, Any, pa.RecordBatch | None]]:
-    """Yield the rows of consecutive documents, with what `tokenise` returns, or as an earlier run embedded them."""
-    for batch in documents.iter_batches(size, columns=["row", "text"]):
-        kept = vectors.find(batch["row"])
-        tokens = encoder.tokenise(batch["text"].to_pylist()) if kept is None else None
-        yield batch["row"], tokens, kept
+def _write(output: Checkpoints, made: Rows) -> None:
+    output.write(made())
 
 
 @contextmanager

@@ -63,7 +63,7 @@ class OtherSelection(BaseModel):
 class ExploreJob(ProductJob):
     """Prepare the map of a workspace."""
 
-    stage: ClassVar[Stage] = Stage("explore", version=1, folders=("explore",), product=True)
+    stage: ClassVar[Stage] = Stage("explore", version=1, folders=("explore",))
     name: ClassVar[str] = "explore"
     shards: list[ShardFiles]
     most: int  # documents

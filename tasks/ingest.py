@@ -93,32 +93,20 @@ class IngestJob(ShardJob):
         copied = self.model_copy(update={"settings": self.settings.model_copy(update={"copy_text": True})})
         return {DETAIL: source.model_dump(), "content": copied.key.fingerprint}
 
-    @property
-    def known_output(self) -> Path:
-        """The file that names the rows that were dropped as known, or for a benchmark."""
-        return self.workspace.shard_path(self.stage.folders[1], self.name, self.key)
-
-    @property
-    def dropped_output(self) -> Path:
-        """The file of the rows that were dropped."""
-        return self.workspace.shard_path(self.stage.folders[2], self.name, self.key)
-
-    @property
-    def outcomes_output(self) -> Path:
-        """The file of how many rows with each value of a column were kept and dropped."""
-        return self.workspace.shard_path(self.stage.folders[3], self.name, self.key)
+    def beside(self, folder: str) -> Path:
+        """Return the shard's file in a folder of the stage: its known rows, the dropped ones, or how many by value."""
+        return self.workspace.shard_path(folder, self.name, self.key)
 
     def paths(self) -> list[Path]:
         """Return the shard's file, the list of its known rows, the dropped rows, and the numbers of rows by value."""
-        return [self.output, self.known_output, self.dropped_output, self.outcomes_output]
+        return [self.beside(folder) for folder in self.stage.folders]
 
     def current(self, listing: Listing | None = None) -> StageFile | None:
         """Return the shard's file if it and what is written beside it are current, else None."""
         file = super().current(listing)
-        _, known, dropped, outcomes = self.stage.folders
-        beside = [outcomes]
-        beside += [known] if self.known is not None or self.benchmarks is not None else []
-        beside += [dropped] if self.settings.keep_dropped else []
+        beside = ["outcomes"]
+        beside += ["known"] if self.known is not None or self.benchmarks is not None else []
+        beside += ["dropped"] if self.settings.keep_dropped else []
         is_whole = all(find_file(self, folder, self.name, listing) is not None for folder in beside)
         return file if is_whole else None
 
@@ -157,7 +145,7 @@ def ingest(job: IngestJob) -> None:
     keeps_dropped = job.settings.keep_dropped
     with (
         stage_file_writer(job.output, schema if job.settings.copy_text else without_text(schema), job.key) as writer,
-        stage_file_writer(job.dropped_output, DROPPED, job.key) if keeps_dropped else nullcontext() as dropped,
+        stage_file_writer(job.beside("dropped"), DROPPED, job.key) if keeps_dropped else nullcontext() as dropped,
     ):
         batches = track_by_size("documents", reader.batches(), reader.rows, lambda pair: pair[0].num_rows, part=(0, 1))
         for batch, problems in batches:
@@ -178,8 +166,8 @@ def ingest(job: IngestJob) -> None:
         }
         if job.known is not None or job.benchmarks is not None:
             rows = [dict(zip(KNOWN.names, row, strict=True)) for row in documents.known]
-            with stage_file_writer(job.known_output, KNOWN, job.key) as known:
+            with stage_file_writer(job.beside("known"), KNOWN, job.key) as known:
                 known.write(pa.RecordBatch.from_pylist(rows, schema=KNOWN))
-        with stage_file_writer(job.outcomes_output, OUTCOMES, job.key) as counted:
+        with stage_file_writer(job.beside("outcomes"), OUTCOMES, job.key) as counted:
             counted.write(pa.RecordBatch.from_pylist(outcomes.rows(), schema=OUTCOMES))
             counted.details = {"columns": outcomes.kinds, "too_many_values": sorted(outcomes.many)}

@@ -47,7 +47,6 @@ class LossesJob(ShardJob):
         version=1,
         label="dedup",
         folders=("losses",),
-        product=True,
         interim=True,  # one of each state of the corpus: a new shard makes no file stale
         run_with=("select",),
     )

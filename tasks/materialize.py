@@ -60,7 +60,6 @@ class MaterializeJob(StageJob):
         MATERIALIZE,
         version=5,
         folders=("dataset",),
-        product=True,
         run_with=(MATERIALIZE,),
         documents=rows_through,
         counts=("selected", "selected"),

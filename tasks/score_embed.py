@@ -4,22 +4,18 @@ It writes the same two files as the stages `score` and `embed`, under the same k
 corpus that was scored before is not scored again.
 """
 
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.settings import EmbeddingSettings
 from fineweb_mask.models.settings.quality import EduScorerSettings
-from fineweb_mask.tasks.embed import EmbedJob, vector_checkpoints
+from fineweb_mask.tasks.embed import EmbedJob, Rows, vector_checkpoints, write_encoded
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.inference.model_files import ModelFolder
-from fineweb_mask.tasks.inference.prefetch import Prefetched, background_writer
 from fineweb_mask.tasks.inference.scorers import batch_scores, columns_read, load_models, load_sidecars
 from fineweb_mask.tasks.score import ScoreJob, combined, score, scores_schema_of
 from fineweb_mask.tasks.source.texts import with_texts
@@ -31,7 +27,6 @@ from fineweb_mask.tasks.workspace.stage_parquet import Checkpoints, stage_file_w
 
 if TYPE_CHECKING:
     from fineweb_mask.models.forward.tokens import TokenIds
-    from fineweb_mask.models.quality.transformer import EduScorer
 
 BATCH_ROWS = 2_000
 
@@ -48,6 +43,7 @@ class ScoreEmbedJob(StageJob):
         documents=rows_through,
         counts=("ingested", "ingested"),
     )
+    uses_gpu: ClassVar[bool] = True
     score: ScoreJob
     embed: EmbedJob
 
@@ -63,11 +59,6 @@ class ScoreEmbedJob(StageJob):
     def name(self) -> str:
         """The name of the shard."""
         return self.score.name
-
-    @property
-    def uses_gpu(self) -> bool:
-        """Whether a GPU makes the job faster: it does."""
-        return True
 
     def depends_on(self) -> Dependencies:
         """Return what the two stages depend on."""
@@ -119,47 +110,22 @@ def score_embed(job: ScoreEmbedJob) -> None:
         opened.enter_context(gpu_slot(edu.device))
         documents = opened.enter_context(VerifiedFile(path))
         vectors = opened.enter_context(vector_checkpoints(job.embed, edu.dimensions))
-        scores = None
-        columns = ["row", edu.column]
-        if job.force or job.score.current() is None:
-            schema = scores_schema_of(job.score, documents.schema_arrow)
+        outputs, columns = [vectors], ["row", edu.column]
+        schema = scores_schema_of(job.score, documents.schema_arrow)
+        if is_scoring := job.force or job.score.current() is None:
             writer = opened.enter_context(stage_file_writer(job.score.output, schema, job.score.key))
-            scores = Checkpoints(schema, writer.write, job.score.output)
+            outputs.append(Checkpoints(schema, writer.write, job.score.output))
             columns = columns_read([edu, *scorers.values()], documents.schema_arrow, job.name, by=job.score.settings.by)
-        later = opened.enter_context(background_writer())
-        chunks = Prefetched(_chunks(documents, columns, edu, vectors, scores))
-        total = job.score.documents.rows
-        tracked = track_by_size("documents", chunks, total, lambda chunk: chunk[0].num_rows, part=(0, 1))
-        for batch, tokens, kept_vectors, kept_scores in tracked:
-            if tokens is None:
-                later(partial(vectors.restore, kept_vectors))
-                if scores is not None:
-                    later(partial(scores.restore, kept_scores))
-                continue
+
+        def encode(batch: pa.RecordBatch, tokens: "TokenIds") -> list[Rows]:
             found = edu.score_and_embed_tokens(tokens)
-            later(partial(_write, vectors, vector_batch, batch["row"], found.encoded, vectors.schema))
-            if scores is not None:
+            made: list[Rows] = [partial(vector_batch, batch["row"], found.encoded, vectors.schema)]
+            if is_scoring:
                 of_batch = {name: found.scores, **batch_scores(scorers, batch, job.name)}
-                later(partial(_write, scores, combined, job.score, scores.schema, scorers, batch, of_batch))
-    if scores is not None:
-        scores.discard()
+                made.append(partial(combined, job.score, schema, scorers, batch, of_batch))
+            return made
 
-
-def _write(to: Checkpoints, make: Callable[..., pa.RecordBatch], *arguments: object) -> None:
-    to.write(make(*arguments))
-
-
-def _chunks(
-    documents: pq.ParquetFile,
-    columns: list[str],
-    edu: "EduScorer",
-    vectors: Checkpoints,
-    scores: Checkpoints | None,
-) -> Iterator[tuple[pa.RecordBatch, "TokenIds | None", pa.RecordBatch | None, pa.RecordBatch | None]]:
-    """Yield consecutive documents, with their tokens, or the vectors and the scores that an earlier run made."""
-    for batch in documents.iter_batches(BATCH_ROWS, columns=columns):
-        kept_vectors = vectors.find(batch["row"])
-        kept_scores = None if scores is None else scores.find(batch["row"])
-        done = kept_vectors is not None and (scores is None or kept_scores is not None)
-        tokens = None if done else edu.tokenise(batch[edu.column].to_pylist())
-        yield batch, tokens, kept_vectors, kept_scores
+        batches = documents.iter_batches(BATCH_ROWS, columns=columns)
+        write_encoded(batches, job.score.documents.rows, outputs, edu.tokenise, encode)
+    if is_scoring:
+        outputs[-1].discard()

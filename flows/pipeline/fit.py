@@ -19,7 +19,7 @@ from fineweb_mask.tasks.exclusion import ExclusionJob
 from fineweb_mask.tasks.fit.job import FitJob, another_corpus
 from fineweb_mask.tasks.fit.models import FitClassifierJob, FitEncoderJob, FitStatisticsJob, FitTargetsJob
 from fineweb_mask.tasks.inference.model_files import ModelFolder, model_folder
-from fineweb_mask.tasks.inference.scorers import QualityModel, fitted_model, resolve_model, useful_processes
+from fineweb_mask.tasks.inference.scorers import QualityModel, resolve_model, useful_processes
 from fineweb_mask.tasks.score import ScoreJob
 from fineweb_mask.tasks.selection.corpus.learning import KeepPolicyJob
 from fineweb_mask.tasks.source.discovery import find_files
@@ -101,7 +101,8 @@ def fit_quality(run: Run, documents: Files) -> Quality:
     for scorer in settings.scorers:
         if is_trained(scorer):
             job = FitClassifierJob.of(run.root, scorer, force=FitClassifierJob.stage.name in run.refit)
-            scorers[scorer.name] = fitted_model(scorer, run.one(job))
+            file = run.one(job)
+            scorers[scorer.name] = QualityModel(settings=scorer, path=file.path, fingerprint=file.fingerprint)
     in_order = [scorers[scorer.name] for scorer in settings.scorers]
     sidecars = PerShard(
         {

@@ -136,7 +136,6 @@ class DedupJob(ListsJob):
         "dedup",
         version=2,
         folders=("duplicates",),
-        product=True,
         run_with=("select",),
         counts=("ingested", "eligible"),
     )
@@ -152,7 +151,7 @@ class NearDedupJob(ListsJob):
     """List the near-duplicates of every shard of a corpus, its pages of one URL, and its exact duplicates."""
 
     stage: ClassVar[Stage] = Stage(
-        "near_dedup", version=2, label="dedup", folders=("near_duplicates",), product=True, run_with=("select",)
+        "near_dedup", version=2, label="dedup", folders=("near_duplicates",), run_with=("select",)
     )
     summaries: ClassVar[str] = "pairs"
     listed_rows: ClassVar[str] = "near-duplicates"

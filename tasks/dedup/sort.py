@@ -262,7 +262,7 @@ def _shingles(job: ShinglesJob, rows: NDArray[np.int64]) -> dict[int, NDArray[np
 class CentresJob(FolderJob):
     """Fit the centres of the clusters, and keep them when the corpus grows."""
 
-    stage: ClassVar[Stage] = Stage("centres", version=1, label="dedup", folders=("fitted/centres",), product=True)
+    stage: ClassVar[Stage] = Stage("centres", version=1, label="dedup", folders=("fitted/centres",))
     name: ClassVar[str] = "centres"
     embeddings: list[StageFile]  # of the shards of the sample
     model: str  # fingerprint of what made the vectors

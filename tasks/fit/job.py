@@ -12,7 +12,6 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import ExitStack
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,9 +22,8 @@ from fineweb_mask.models.schemas import with_text
 from fineweb_mask.tasks.source.texts import with_texts
 from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_schema, read_table
 from fineweb_mask.tasks.storage.remote.copies import local_copies
-from fineweb_mask.tasks.workspace.job import StageJob
-from fineweb_mask.tasks.workspace.listing import Listing
-from fineweb_mask.tasks.workspace.manifest import Manifest, is_whole, manifest_reference, read_manifest, write_manifest
+from fineweb_mask.tasks.workspace.job import FittedJob
+from fineweb_mask.tasks.workspace.manifest import Manifest, read_manifest
 from fineweb_mask.tasks.workspace.references import StageFile, digest, shard_and_tag
 from fineweb_mask.tasks.workspace.stage_parquet import read_fingerprint
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -34,43 +32,20 @@ SAMPLED_SHARDS = 64
 """Most shards that a sample of the corpus is read from: one shard of FineWeb holds a million documents."""
 
 
-class FitJob(StageJob):
+class FitJob(FittedJob):
     """Fit one model on the documents and keep it when the corpus grows; `force` fits it again."""
 
     documents: list[StageFile]
-
-    @property
-    def manifest_path(self) -> Path:
-        """The manifest of the fitted model."""
-        return self.workspace.fitted / f"{self.name}.{self.key.tag}.json"
 
     def model_path(self, documents: list[StageFile], suffix: str = "") -> Path:
         """Return the file, which has a suffix, or the folder of the model that is fitted on these documents."""
         fitted_on = {file.name: file.fingerprint for file in documents}
         return self.workspace.fitted / f"{self.name}.{digest([self.key.fingerprint, fitted_on])[:16]}{suffix}"
 
-    def paths(self) -> list[Path]:
-        """Return the manifest, and the model's file or folder."""
-        manifest = read_manifest(self.manifest_path)
-        models = set() if manifest is None else {name.split("/")[0] for name in manifest.files}
-        return [self.manifest_path, *(self.workspace.fitted / name for name in sorted(models))]
-
-    def publish(self, files: list[Path], details: dict[str, Any], fitted_on: list[StageFile]) -> None:
-        """Write the manifest, unless another run has written it meanwhile: then its model is used."""
-        with self.workspace.alone():
-            if self.force or self.current() is None:
-                write_manifest(self.manifest_path, self.key, files, details, fitted_on=fitted_on)
-
-    def current(self, listing: Listing | None = None) -> StageFile | None:  # noqa: ARG002 - manifests are small
-        """Return what was fitted if it is whole and was fitted with these settings, else None."""
-        manifest = read_manifest(self.manifest_path)
-        if manifest is None or not is_whole(self.manifest_path, manifest, download=True):
-            return None
-        if manifest.key != self.key or not self._is_of_this_corpus(manifest):
-            return None
-        file = manifest_reference(self.workspace, self.manifest_path, self.name, manifest)
-        model = {name.split("/")[0] for name in manifest.files}  # a file or a folder; statistics have none
-        return file.model_copy(update={"path": f"fitted/{model.pop()}"}) if model else file
+    def whole_manifest(self, *, download: bool = False) -> Manifest | None:
+        """Return the manifest if the model is whole, and was fitted with these settings on this corpus, else None."""
+        manifest = super().whole_manifest(download=download)
+        return manifest if manifest is not None and self._is_of_this_corpus(manifest) else None
 
     @property
     def replaces(self) -> list[str]:
@@ -111,10 +86,14 @@ def _has_a_document_of(root: str, path: str, fingerprint: str) -> bool:
     return bool(pc.any(pc.is_in(own, value_set=others.combine_chunks())).as_py())
 
 
+def _fitted(workspace: Workspace) -> list[Manifest]:
+    found = (read_manifest(path) for path in workspace.files("fitted/*.json"))
+    return [manifest for manifest in found if manifest is not None]
+
+
 def fitted_on_other_files(workspace: Workspace, shards: Container[str]) -> str:
     """Return what to say of a workspace whose models were fitted on other files than any of these; else nothing."""
-    manifests = [read_manifest(path) for path in workspace.files("fitted/*.json")]
-    earlier = {name: None for manifest in manifests if manifest is not None for name in manifest.fitted_on}
+    earlier = {name: None for manifest in _fitted(workspace) for name in manifest.fitted_on}
     if not earlier or any(name in shards for name in earlier):
         return ""
     return another_corpus(list(earlier))
@@ -146,8 +125,7 @@ def sampled_shards(workspace: Workspace, shards: list[str], *, refit: Container[
         Stages whose earlier fits do not count, because they are made again.
     """
     every = max(1, -(-len(shards) // SAMPLED_SHARDS))
-    found = [read_manifest(path) for path in workspace.files("fitted/*.json")]
-    manifests = [manifest for manifest in found if manifest is not None and manifest.key.stage not in refit]
+    manifests = [manifest for manifest in _fitted(workspace) if manifest.key.stage not in refit]
     earlier = {name for manifest in manifests for name in manifest.fitted_on}
     return [name for index, name in enumerate(shards) if index % every == 0 or name in earlier]
 

@@ -48,7 +48,7 @@ from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.source.sidecars import Sidecar
 from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, tree_files
 from fineweb_mask.tasks.workspace.job import BadShardError, Dependencies, Stage, stage_task
-from fineweb_mask.tasks.workspace.references import StageFile, file_digest
+from fineweb_mask.tasks.workspace.references import file_digest
 from fineweb_mask.tasks.workspace.stage_parquet import write_arrays
 
 GROUP_DOCUMENTS = 200
@@ -136,58 +136,42 @@ def fit_statistics(job: FitStatisticsJob) -> None:
     documents = job.fitting_documents()
     pooled = pooled_models(job.models, job.processes)
     scorers = load_models(job.workspace, [model for model in job.models if model not in pooled])
+    read = {one for scorer in scorers.values() for one in columns_of(scorer)}
     sample: dict[str, list[Any]] = defaultdict(list)
     groups: list[str] = []
     places: list[tuple[str, int]] = []  # shard and row
     parts: dict[str, list[NDArray[np.float32]]] = defaultdict(list)  # of scores of batches, by the scorer's name
-    by = job.settings.by
+    by, unreadable = job.settings.by, list[str]()
 
     def columns(schema: pa.Schema, shard: str) -> list[str]:
-        read = columns_read(scorers.values(), schema, shard, with_text=bool(pooled), by=by)
-        return list(dict.fromkeys([*read, *([SidecarScorer.column] if job.sidecars else [])]))
+        names = columns_read(scorers.values(), schema, shard, with_text=bool(pooled), by=by)
+        return list(dict.fromkeys([*names, *([SidecarScorer.column] if job.sidecars else [])]))
 
-    def batches() -> Iterator[pa.RecordBatch]:
-        found = sampled_documents(job.workspace, documents, SAMPLE_DOCUMENTS, columns)
-        for shard, batch in _annotated(job, documents, found, parts):
-            places.extend((shard, row) for row in batch["row"].to_pylist())
-            yield batch
-
-    for batch, found in score_batches(job.workspace, pooled, job.processes, batches()):
-        for column in {one for scorer in scorers.values() for one in columns_of(scorer)}:
-            sample[column] += batch[column].to_pylist()
-        groups += [] if by is None else groups_of(batch, by)
-        for name, part in found.items():
-            parts[name].append(part)
+    sampled = sampled_documents(job.workspace, documents, SAMPLE_DOCUMENTS, columns)
+    by_name = {file.name: file for file in documents}
+    for shard, of_shard in groupby(sampled, key=lambda pair: pair[0]):
+        try:
+            annotations = load_sidecars(by_name[shard], job.models, job.sidecars.get(shard, {}))
+        except BadShardError as error:  # the shard is quarantined when it is scored
+            unreadable.append(str(error))
+            continue
+        batches = (batch for _, batch in of_shard)
+        for batch, found in score_batches(job.workspace, pooled, job.processes, batches):
+            places += [(shard, row) for row in batch["row"].to_pylist()]
+            groups += [] if by is None else groups_of(batch, by)
+            for column in read:
+                sample[column] += batch[column].to_pylist()
+            for name, part in (found | batch_scores(annotations, batch, shard)).items():
+                parts[name].append(part)
+    if unreadable and not places:
+        raise BadShardError(f"no shard of the sample has the scores of a sidecar: {unreadable[0]}")
     scores = score_columns(scorers, sample, lambda position: "{}, row {}".format(*places[position]))
-    scores |= {name: np.concatenate(found) for name, found in parts.items()}
+    scores |= {name: np.concatenate(of_batches) for name, of_batches in parts.items()}
     in_order = {model.settings.name: scores[model.settings.name] for model in job.models}
     details: dict[str, Any] = {"rows": len(places), "statistics": combine.fit_statistics(in_order)}
     if by is not None:
         details["by_group"] = combine.fit_group_statistics(in_order, groups, job.group_documents)
     job.publish([], details, documents)
-
-
-def _annotated(
-    job: FitStatisticsJob,
-    documents: list[StageFile],
-    batches: Iterator[tuple[str, pa.RecordBatch]],
-    scores: dict[str, list[NDArray[np.float32]]],
-) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Yield the batches of shards whose sidecars can be read, and add the scores in these to `scores`, by the name."""
-    by_name, reasons, some = {file.name: file for file in documents}, list[str](), False
-    for shard, of_shard in groupby(batches, key=lambda pair: pair[0]):
-        try:
-            scorers = load_sidecars(by_name[shard], job.models, job.sidecars.get(shard, {}))
-        except BadShardError as error:  # the shard is quarantined when it is scored
-            reasons.append(str(error))
-            continue
-        for _, batch in of_shard:
-            for name, part in batch_scores(scorers, batch, shard).items():
-                scores[name].append(part)
-            some = True
-            yield shard, batch
-    if reasons and not some:
-        raise BadShardError(f"no shard of the sample has the scores of a sidecar: {reasons[0]}")
 
 
 class FitEncoderJob(FitJob):

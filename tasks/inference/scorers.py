@@ -121,11 +121,6 @@ def check_folder(model: str, where: str) -> None:
                 raise ModelNotFoundError(f"{where}.model: the folder {model!r} must hold {pattern}")
 
 
-def fitted_model(settings: FastTextScorerSettings, fitted: StageFile) -> QualityModel:
-    """Return the model that was trained in this workspace; `fitted` is a reference to its file."""
-    return QualityModel(settings=settings, path=fitted.path, fingerprint=fitted.fingerprint)
-
-
 def resolve_model(settings: ScorerSettings) -> QualityModel:
     """Return the model that a scorer names by path or address on the hub, downloading it if necessary.
 
@@ -209,22 +204,24 @@ def groups_of(batch: pa.RecordBatch, by: str) -> list[str]:
 
 
 def score_columns(
-    scorers: Mapping[str, Scorer], columns: Mapping[str, Sequence[Any]], place: Callable[[int], str]
+    scorers: Mapping[str, Scorer], columns: Mapping[str, Any], place: Callable[[int], str]
 ) -> dict[str, NDArray[np.float32]]:
     """Return every scorer's scores (n,) of n documents; `place` names the shard and row of a position, for errors.
+
+    Columns may be Arrow arrays, which become lists for the scorers that do not read them.
 
     Raises
     ------
     BadShardError
         If a scorer's column holds a value that is not a score.
     """
+    plain = {one for scorer in scorers.values() if not scorer.reads_arrow for one in columns_of(scorer)}
+    lists = {one: columns[one].to_pylist() for one in plain if isinstance(columns[one], pa.Array)}
     scores = {}
     for name, scorer in scorers.items():
+        found = [columns[one] if scorer.reads_arrow else lists.get(one, columns[one]) for one in columns_of(scorer)]
         try:
-            names = columns_of(scorer)
-            several = len(names) > 1
-            values = list(zip(*(columns[one] for one in names), strict=True)) if several else columns[names[0]]
-            scores[name] = scorer.score(values)
+            scores[name] = scorer.score(found[0] if len(found) == 1 else list(zip(*found, strict=True)))
         except ColumnValueError as error:
             raise BadShardError(f"{place(error.position)}: {error}") from error
     return scores
@@ -232,17 +229,8 @@ def score_columns(
 
 def batch_scores(scorers: Mapping[str, Scorer], batch: pa.RecordBatch, shard: str) -> dict[str, NDArray[np.float32]]:
     """Return every scorer's scores (n,) of a batch of n documents of a shard; see `score_columns`."""
-    reads_arrow = {name: scorer for name, scorer in scorers.items() if scorer.reads_arrow}
-    others = {name: scorer for name, scorer in scorers.items() if name not in reads_arrow}
-    lists = {
-        name: batch[name].to_pylist() for name in {one for scorer in others.values() for one in columns_of(scorer)}
-    }
-    arrays = {scorer.column: batch[scorer.column] for scorer in reads_arrow.values()}
-
-    def place(position: int) -> str:
-        return f"{shard}, row {batch['row'][position]}"
-
-    return score_columns(reads_arrow, arrays, place) | score_columns(others, lists, place)
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    return score_columns(scorers, columns, lambda position: f"{shard}, row {batch['row'][position]}")
 
 
 class ScoringError(ModelError):

@@ -52,7 +52,7 @@ HELD_OUT = pa.schema(
 class HeldOutJob(FolderJob):
     """Draw the held-out documents of a corpus, read those of the user, and find what no model may be trained on."""
 
-    stage: ClassVar[Stage] = Stage("hold_out", version=2, folders=("probe/held_out", "probe/excluded"), product=True)
+    stage: ClassVar[Stage] = Stage("hold_out", version=2, folders=("probe/held_out", "probe/excluded"))
     name: ClassVar[str] = "held-out documents"
     shards: list[ShardFiles]
     files: dict[str, list[SourceShard]]  # of the user's sets, by name

@@ -35,7 +35,7 @@ TOKENIZER_CHARACTERS = 50_000_000
 class TokenizerJob(FolderJob):
     """Train the tokenizer on a part of the corpus that could have been selected, or copy one that exists."""
 
-    stage: ClassVar[Stage] = Stage("tokenizer", version=1, folders=("probe/tokenizer",), product=True)
+    stage: ClassVar[Stage] = Stage("tokenizer", version=1, folders=("probe/tokenizer",))
     name: ClassVar[str] = "tokenizer"
     documents: list[StageFile]
     excluded: list[StageFile]  # of the same shards

@@ -59,15 +59,9 @@ class Described(NamedTuple):
     text_column: str
     id_column: str | None
     median_chars: int
-    bytes_per_row: float  # in the files
     languages: list[tuple[str, float]]  # by share of the rows that name one, largest first
     dumps: int  # different values of the column `dump`
     scores: list[ScoreColumn]  # most likely a score first
-
-    @property
-    def large_files(self) -> bool:
-        """Whether a file is about as large as FineWeb's, of a million documents."""
-        return self.bytes > self.files * 2**30
 
 
 def describe(path: str) -> Described:
@@ -87,19 +81,17 @@ def describe(path: str) -> Described:
     lengths = [len(row[text]) for row in rows if isinstance(row.get(text), str)]
     named = Counter(str(row["language"]) for row in rows if row.get("language"))
     counted = _counted(shards)
-    per_row = read_bytes / len(rows)
     total = sum(shard.bytes for shard in shards)
     return Described(
         files=len(shards),
         bytes=total,
-        rows=max(1, round(total / per_row)) if counted is None else counted,
+        rows=max(1, round(total / (read_bytes / len(rows)))) if counted is None else counted,
         is_counted=counted is not None,
         looked_at=len(rows),
         columns=columns,
         text_column=text,
         id_column=_id_column(rows, columns),
         median_chars=round(median(lengths)),
-        bytes_per_row=per_row,
         languages=[(name, times / named.total()) for name, times in named.most_common(5)],
         dumps=len({row["dump"] for row in rows if row.get("dump")}),
         scores=_scores(rows, columns),

@@ -1,8 +1,9 @@
 """Read the texts of documents from the source, where the workspace holds no copy of them: `ingest.copy_text: false`."""
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
@@ -23,7 +24,7 @@ from fineweb_mask.tasks.storage.parquet import VerifiedFile
 from fineweb_mask.tasks.storage.remote.copies import local_copies
 from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.stage_parquet import take_rows
+from fineweb_mask.tasks.workspace.stage_parquet import row_group_ends, take_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 DETAIL = "text_source"
@@ -117,44 +118,28 @@ def write_with_texts(workspace: Workspace, file: StageFile, path: Path, rows: ND
         wanted = documents.read(columns=[SOURCE_ROW.name])[SOURCE_ROW.name].to_numpy()
         chosen = np.ones(len(wanted), dtype=bool) if rows is None else np.isin(np.arange(len(wanted)), rows)
         schema = with_text(documents.schema_arrow.remove_metadata())
-        texts = _Texts(reader.texts(wanted[chosen]))
+        groups = [chosen[start:end] for start, end in pairwise([0, *row_group_ends(documents)])]
+        texts = _in_groups(reader.texts(wanted[chosen]), [int(keep.sum()) for keep in groups])
         with pq.ParquetWriter(path, schema, compression="lz4") as writer:
-            start = 0
-            for group in range(documents.num_row_groups):
+            for group, (keep, found) in enumerate(zip(groups, texts, strict=True)):
                 raise_if_stopped()
-                table = documents.read_row_group(group)
-                keep = chosen[start : start + len(table)]
-                start += len(table)
                 if rows is None or keep.any():
-                    table = table if keep.all() else table.filter(pa.array(keep))
-                    found = texts.next(len(table))
+                    table = documents.read_row_group(group).filter(pa.array(keep))
                     _check_same(source, table, found)
                     columns = [found if field.name == "text" else table[field.name] for field in schema]
                     writer.write_table(pa.table(columns, schema=schema), row_group_size=max(len(table), 1))
-        texts.finish()
 
 
-class _Texts:
-    """Regroups batches of texts."""
-
-    def __init__(self, batches: Iterator[pa.Array]) -> None:
-        self._batches = batches
-        self._left = pa.array([], pa.string())
-
-    def next(self, count: int) -> pa.ChunkedArray:
-        """Return the next texts, (count,), or fewer if the file has no more."""
-        parts, missing = [self._left], count - len(self._left)
-        while missing > 0 and (batch := next(self._batches, None)) is not None:
-            parts.append(batch)
-            missing -= len(batch)
-        cut = len(parts[-1]) + min(missing, 0)
-        self._left = parts[-1].slice(cut)
-        return pa.chunked_array([*parts[:-1], parts[-1].slice(0, cut)], pa.string())
-
-    def finish(self) -> None:
-        """Let the reader check that the file did not change while it was read."""
-        for _ in self._batches:
-            pass
+def _in_groups(batches: Iterator[pa.Array], sizes: Iterable[int]) -> Iterator[pa.ChunkedArray]:
+    """Yield texts in groups of these sizes, or smaller ones if there are no more, and read the batches to their end."""
+    texts = pa.chunked_array([], pa.string())
+    for size in sizes:
+        while len(texts) < size and (batch := next(batches, None)) is not None:
+            texts = pa.chunked_array([*texts.chunks, batch])
+        yield texts.slice(0, size)
+        texts = texts.slice(size)
+    for _ in batches:  # the reader checks in the end that the file did not change
+        pass
 
 
 def _check_same(source: TextSource, documents: pa.Table, texts: pa.ChunkedArray) -> None:

@@ -121,7 +121,6 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     """
     partial = _partial(path)
     partial.mkdir()
-    remote, sent = remote_of(path), set[str]()
     try:
         yield partial
         mode = partial.stat().st_mode & 0o666  # some libraries write files that only their owner may read
@@ -129,8 +128,8 @@ def atomic_folder(path: Path) -> Iterator[Path]:
             if file.stat().st_mode & 0o777 != mode:
                 file.chmod(mode)
             _sync(file)
-        if remote is not None:
-            sent = remote.upload_folder(partial, path)
+        if (remote := remote_of(path)) is not None:
+            remote.upload_folder(partial, path)
         if not path.exists():
             partial.rename(path)
         elif not swap(partial, path):
@@ -141,8 +140,6 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         _sync(path.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)  # after a swap, the old folder
-    if remote is not None:
-        remote.prune(path, sent)
 
 
 def remove_file(path: Path) -> None:

@@ -24,7 +24,7 @@ class WitnessJob(FolderJob):
     """Train a model of n-grams on every selection and its controls, and judge them on held-out documents."""
 
     stage: ClassVar[Stage] = Stage(
-        "witness", version=2, label="report", folders=("fitted/witness",), product=True, run_with=("report",), kept=True
+        "witness", version=2, label="report", folders=("fitted/witness",), run_with=("report",), kept=True
     )
     page: str = REPORT  # that shows the figures
     shards: list[ShardFiles]

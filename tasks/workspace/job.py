@@ -4,7 +4,7 @@ import json
 import time
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import update_wrapper
@@ -19,7 +19,7 @@ from fineweb_mask.tasks.storage.atomic import disk_errors_explained, make_folder
 from fineweb_mask.tasks.storage.remote.copies import local_copies
 from fineweb_mask.tasks.storage.remote.errors import is_transient
 from fineweb_mask.tasks.workspace.listing import FOLDERS, Listing
-from fineweb_mask.tasks.workspace.manifest import is_whole, manifest_reference, read_manifest
+from fineweb_mask.tasks.workspace.manifest import Manifest, is_whole, manifest_reference, read_manifest, write_manifest
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey, digest
 from fineweb_mask.tasks.workspace.stage_parquet import current_parquet
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -73,8 +73,7 @@ class Stage:
     name: str  # in keys and file footers, unless its jobs are of several kinds
     version: int  # part of the key: raise it when equal inputs and settings would give another output than before
     label: str = ""  # the name that its jobs are counted and shown under; by default its own
-    folders: tuple[str, ...] = ()  # of its files in the workspace: one file per shard, unless `product` is set
-    product: bool = False  # the folder holds one product of the whole corpus
+    folders: tuple[str, ...] = ()  # of its files in the workspace
     interim: bool = False  # its files are needed only until those of a later stage are there
     run_with: tuple[str, ...] = ()  # the single-stage flows (`fineweb-mask run --only`) that run its jobs
     per_shard: bool = False  # a bad shard can be quarantined while the others go on
@@ -172,12 +171,50 @@ class ProductJob(StageJob):
     def manifest_path(self) -> Path:
         """The manifest of the files."""
 
+    def whole_manifest(self, *, download: bool = False) -> Manifest | None:
+        """Return the manifest if it agrees with the job's key and its files are whole, else None; see `is_whole`."""
+        manifest = read_manifest(self.manifest_path)
+        if manifest is None or manifest.key != self.key:
+            return None
+        return manifest if is_whole(self.manifest_path, manifest, download=download) else None
+
     def current(self, listing: Listing | None = None) -> StageFile | None:  # noqa: ARG002 - manifests are small
         """Return a reference to the files if they are whole and agree with the job's key, else None."""
-        manifest = read_manifest(self.manifest_path)
-        if manifest is None or manifest.key != self.key or not is_whole(self.manifest_path, manifest):
+        if (manifest := self.whole_manifest()) is None:
             return None
         return manifest_reference(self.workspace, self.manifest_path, self.name, manifest)
+
+
+class FittedJob(ProductJob):
+    """A job whose output is a model in `fitted/`, under a name that tells what it was made from, and its manifest."""
+
+    @property
+    def manifest_path(self) -> Path:
+        """The manifest of the model."""
+        return self.workspace.fitted / f"{self.name}.{self.key.tag}.json"
+
+    def paths(self) -> list[Path]:
+        """Return the manifest, and the model's file or folder."""
+        manifest = read_manifest(self.manifest_path)
+        return [self.manifest_path, *(self.workspace.fitted / name for name in _models_of(manifest))]
+
+    def current(self, listing: Listing | None = None) -> StageFile | None:  # noqa: ARG002 - manifests are small
+        """Return the model's file or folder if it is whole and agrees with the job's key, else None."""
+        if (manifest := self.whole_manifest(download=True)) is None:
+            return None
+        file = manifest_reference(self.workspace, self.manifest_path, self.name, manifest)
+        models = _models_of(manifest)  # statistics have none
+        return file.model_copy(update={"path": f"fitted/{models[0]}"}) if models else file
+
+    def publish(self, files: list[Path], details: dict[str, Any], fitted_on: Sequence[StageFile] = ()) -> None:
+        """Write the manifest, unless another run has written it meanwhile: then its model is used."""
+        with self.workspace.alone():
+            if self.force or self.current() is None:
+                write_manifest(self.manifest_path, self.key, files, details, fitted_on=fitted_on)
+
+
+def _models_of(manifest: Manifest | None) -> list[str]:
+    return [] if manifest is None else sorted({name.split("/")[0] for name in manifest.files})
 
 
 class FolderJob(ProductJob):
@@ -267,16 +304,9 @@ class GroupJob(StageJob):
         """Return one reference to all files if they are current, else None."""
         if (files := self.shard_files(listing)) is None:
             return None
-        return StageFile(
-            stage=self.stage.name,
-            name=self.name,
-            path=self.folder,
-            rows=sum(file.rows for file in files),
-            bytes=sum(file.bytes for file in files),
-            fingerprint=self.key.fingerprint,
-            details=files[0].details if files else {},
-            cached=True,
-        )
+        rows, size = sum(file.rows for file in files), sum(file.bytes for file in files)
+        details, content = files[0].details if files else {}, self.key.fingerprint
+        return StageFile.current(self.key, self.name, self.folder, rows, size, details, content=content)
 
 
 def find_file(job: StageJob, stage_folder: str, shard: str, listing: Listing | None) -> StageFile | None:

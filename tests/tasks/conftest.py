@@ -31,7 +31,7 @@ from fineweb_mask.tasks import embed, ingest, materialize, report, score, select
 from fineweb_mask.tasks.dedup.duplicates import DedupJob, dedup
 from fineweb_mask.tasks.fit import models as fit
 from fineweb_mask.tasks.inference.model_files import ModelFolder
-from fineweb_mask.tasks.inference.scorers import QualityModel, fitted_model
+from fineweb_mask.tasks.inference.scorers import QualityModel
 from fineweb_mask.tasks.reporting.sections import StageTime
 from fineweb_mask.tasks.source.columns import settle
 from fineweb_mask.tasks.source.discovery import SourceShard, discover
@@ -182,8 +182,9 @@ def run_pipeline(recipe: PipelineSettings) -> Built:
     duplicates = dedup_job.shard_files()
     assert duplicates is not None
     models = [
-        fitted_model(scorer, fit.fit_classifier(jobs.classifier_job(workspace, scorer)))
+        QualityModel(settings=scorer, path=file.path, fingerprint=file.fingerprint)
         for scorer in recipe.quality.scorers
+        for file in [fit.fit_classifier(jobs.classifier_job(workspace, scorer))]
     ]
     statistics_job = jobs.statistics_job(workspace, documents, models, recipe.quality)
     statistics = fit.fit_statistics(statistics_job)

@@ -103,7 +103,7 @@ def test_known_documents_are_dropped_and_named_with_their_copies(
     file = ingest(job)
     assert file.details["dropped"] == {"duplicate": 1, "known": 2}
     assert pq.read_table(workspace.resolve(file))["id"].to_pylist() == [rows[0]["id"], rows[3]["id"]]
-    named = pq.read_table(job.known_output)
+    named = pq.read_table(job.beside("known"))
     assert named.schema.equals(KNOWN)
     first, second = named.to_pylist()
     assert first == {"source_row": 1, "id": rows[1]["id"], "twin": make_document(1)["id"]}
@@ -124,8 +124,8 @@ def test_a_lost_list_of_known_rows_is_written_again(workspace: Workspace, old: P
     job = ingest_job(workspace, new, list_excluded(known_job(workspace, old)))
     ingest(job)
     assert ingest(job).cached
-    assert pq.read_table(job.known_output).num_rows == 0
-    job.known_output.unlink()
+    assert pq.read_table(job.beside("known")).num_rows == 0
+    job.beside("known").unlink()
     assert job.current() is None
     assert not ingest(job).cached
 
@@ -214,7 +214,7 @@ def test_documents_with_an_item_of_a_benchmark_are_dropped_and_listed(decontamin
     assert file.details["dropped"] == {"benchmark": 3}
     kept = pq.read_table(job.workspace.resolve(file))
     assert kept["source_row"].to_pylist() == [0, 2, 4]
-    listed = pq.read_table(job.known_output).to_pylist()
+    listed = pq.read_table(job.beside("known")).to_pylist()
     assert [row["source_row"] for row in listed] == [1, 3, 5]
     whole, most, short = (row["twin"] for row in listed)
     assert whole == "benchmark.jsonl row 1, question, score 1.00"
@@ -256,7 +256,7 @@ def test_the_list_is_in_the_key_and_is_made_again_when_it_is_gone(decontaminated
     without = job.model_copy(update={"benchmarks": None})
     assert without.key != job.key
     assert decontaminated()[1].cached
-    job.known_output.unlink()
+    job.beside("known").unlink()
     assert not decontaminated()[1].cached
 
 

@@ -290,13 +290,13 @@ def test_dropped_rows_are_kept_aside_with_their_reason_and_text(tmp_path: Path) 
     plain = ingest_job(workspace, shard, source, IngestSettings(min_chars=10))
     ingest.ingest(plain)
     before = plain.output.read_bytes()
-    assert not plain.dropped_output.exists()
+    assert not plain.beside("dropped").exists()
     job = ingest_job(workspace, shard, source, IngestSettings(min_chars=10, keep_dropped=True))
     assert job.key == plain.key
     file = ingest.ingest(job)
     assert not file.cached
     assert job.output.read_bytes() == before
-    dropped = pq.read_table(job.dropped_output).to_pylist()
+    dropped = pq.read_table(job.beside("dropped")).to_pylist()
     assert {row["source_row"]: (row["id"], row["reason"], row["text"]) for row in dropped} == {
         1: ("b", "too_short", "tiny"),
         2: ("c", "null_text", None),
@@ -305,5 +305,5 @@ def test_dropped_rows_are_kept_aside_with_their_reason_and_text(tmp_path: Path) 
     }
     assert len(dropped) == sum(file.details["dropped"].values())
     assert ingest.ingest(job).cached
-    job.dropped_output.unlink()
+    job.beside("dropped").unlink()
     assert not ingest.ingest(job).cached

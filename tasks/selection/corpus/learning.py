@@ -10,7 +10,6 @@ policy. Where the documents at the threshold are not among those that a pass kep
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fineweb_mask.models.runtime.progress import track
@@ -21,9 +20,7 @@ from fineweb_mask.models.settings.pipeline import DIRECTIONS
 from fineweb_mask.tasks.inference.gpu import gpu_slot, torch_device
 from fineweb_mask.tasks.selection.blocks import InterimJob, inputs_of
 from fineweb_mask.tasks.selection.inputs.shard_documents import read_columns, read_parts
-from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, Stage, stage_task
-from fineweb_mask.tasks.workspace.listing import Listing
-from fineweb_mask.tasks.workspace.manifest import read_manifest, write_manifest
+from fineweb_mask.tasks.workspace.job import Dependencies, FittedJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.stage_parquet import read_arrays, write_arrays
@@ -246,34 +243,15 @@ def _problem(
     return SampleProblem(sample, survey, job.settings, DIRECTIONS, device, frame=frame, groups=groups, **known)
 
 
-class KeepPolicyJob(ProductJob):
+class KeepPolicyJob(FittedJob):
     """Keep the best policy, for this corpus and for shards that are added to it; `force` replaces it."""
 
-    stage: ClassVar[Stage] = Stage("keep_rule", version=2, label="select", product=True, run_with=("select",))
+    stage: ClassVar[Stage] = Stage("keep_rule", version=2, label="select", run_with=("select",))
     name: ClassVar[str] = "selection-rule"
     shard_names: ClassVar[list[str]] = []  # later jobs select from them
     settings: PipelineSelectionSettings
     models: list[str]  # what identifies the models and statistics that scores and vectors are made with
     learned: StageFile | None = None  # the output of the last `LearnJob`: needed to build the output, not to find it
-
-    @property
-    def manifest_path(self) -> Path:
-        """The manifest of the policy."""
-        return self.workspace.fitted / f"{self.name}.{self.key.tag}.json"
-
-    def paths(self) -> list[Path]:
-        """Return the manifest and the policy."""
-        manifest = read_manifest(self.manifest_path)
-        files = [] if manifest is None else sorted(manifest.files)
-        return [self.manifest_path, *(self.workspace.fitted / name for name in files)]
-
-    def current(self, listing: Listing | None = None) -> StageFile | None:
-        """Return a reference to the policy if it is whole and agrees with the job's key, else None."""
-        manifest, kept = read_manifest(self.manifest_path), super().current(listing)
-        if manifest is None or kept is None:
-            return None
-        [name] = manifest.files
-        return kept.model_copy(update={"path": f"fitted/{name}"})
 
     def depends_on(self) -> Dependencies:
         """Return the settings and the models."""
@@ -291,6 +269,4 @@ def keep_policy(job: KeepPolicyJob) -> None:
     key = job.key.model_copy(update={"inputs": job.learned.fingerprint})
     path = job.workspace.fitted / f"{job.name}.{key.tag}.parquet"
     write_arrays(path, key, read_arrays(job.workspace.resolve(job.learned), "best"), {})
-    with job.workspace.alone():
-        if job.force or job.current() is None:  # another run may have kept one meanwhile
-            write_manifest(job.manifest_path, job.key, [path], job.learned.details)
+    job.publish([path], job.learned.details)

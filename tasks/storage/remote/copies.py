@@ -198,25 +198,17 @@ class RemoteFolder:
             source.replace(path)
             copy.version = info
 
-    def upload_folder(self, source: Path, path: Path) -> set[str]:
-        """Upload a folder under the name of `path`, index files last, and return the names at the URL.
+    def upload_folder(self, source: Path, path: Path) -> None:
+        """Upload a folder under the name of `path`, index files last, and delete other files below that name.
 
         The caller renames `source` to `path`.
         """
-        names = set[str]()
-        for file in upload_order(source):
-            name = self.name_of(path / file.relative_to(source))
-            if name is None:
-                continue
-            copy, copy.version = self._use(name), self.store.upload(file, name)
-            self._keep_model(file, name, copy.version)
-            names.add(name)
-        return names
-
-    def prune(self, path: Path, kept: set[str]) -> None:
-        """Delete the files at the URL below a folder, except those `kept`."""
-        if (name := self.name_of(path)) is not None:
-            self.store.delete(self.files(name).keys() - kept)
+        files = {self.name_of(path / file.relative_to(source)): file for file in upload_order(source)}
+        for name, file in files.items():
+            if name is not None:
+                copy, copy.version = self._use(name), self.store.upload(file, name)
+                self._keep_model(file, name, copy.version)
+        self.store.delete(self.files("/".join(path.relative_to(self.root).parts)).keys() - files)
 
     def delete(self, path: Path) -> None:
         """Delete a file at the URL, but not its copy."""

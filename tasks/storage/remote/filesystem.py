@@ -214,10 +214,6 @@ class RemoteFile(io.RawIOBase):
         self._position = 0
         self.version = attempt(url, self._open, expected)
 
-    def check(self) -> None:
-        """Raise `ChangedError` if the file has another version now."""
-        self._compare(attempt(self._url, self._current), self.version)
-
     def readable(self) -> bool:
         """Return True."""
         return True

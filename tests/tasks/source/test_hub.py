@@ -134,11 +134,12 @@ def test_reading_a_shard_at_a_commit_requests_its_bytes_and_nothing_else(hub: Hu
 
 def test_the_client_s_cache_of_a_branch_is_bypassed(hub: HubServer) -> None:
     hub.write("you/branch/main", "x.bin", b"old")
-    with RemoteFile("hf://datasets/you/branch/x.bin") as file:
-        file.check()
+    url = "hf://datasets/you/branch/x.bin"
+    with RemoteFile(url) as file:
+        RemoteFile(url, file.version).close()
         hub.write("you/branch/main", "x.bin", b"new")
         with pytest.raises(ChangedError, match=r"x\.bin changed while it was read"):
-            file.check()
+            RemoteFile(url, file.version)
 
 
 def test_parts_of_a_file_are_requested(hub: HubServer) -> None:
