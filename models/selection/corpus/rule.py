@@ -53,7 +53,7 @@ class Frame:
         masses, signs = self.masses(documents, rows.device), torch.as_tensor(documents.signs, device=rows.device)
         found = {}
         for name, directions in self.directions.items():
-            metric = moment_metric_class(name).for_part(rows, self.standard, masses)
+            metric = moment_metric_class(name)(rows, masses, self.standard)
             found[name] = metric if directions is None else metric.in_directions(directions, signs)
         return found
 

@@ -38,7 +38,8 @@ class MomentMetric(Weighed, BuiltInMetric, SupportsMoment):
     credit: Tensor | None = None  # (n,) float32, with masses: D = F(M) + sum of credits / mass^2
 
     @abstractmethod
-    def __init__(self, rows: Rows, masses: Tensor | None = None) -> None: ...
+    def __init__(self, rows: Rows, masses: Tensor | None = None, standard: Standard | None = None) -> None:
+        """Measure rows with masses (n,), for a budget of tokens, by the mean and deviation of a whole corpus."""
 
     @classmethod
     def for_block(
@@ -49,11 +50,6 @@ class MomentMetric(Weighed, BuiltInMetric, SupportsMoment):
         masses: Tensor | None = None,
     ) -> Self:
         """Make the metric with masses (n,) for a budget of tokens."""
-        return cls(rows, masses)
-
-    @classmethod
-    def for_part(cls, rows: Rows, standard: Standard, masses: Tensor | None = None) -> Self:  # noqa: ARG003
-        """Make the metric of a part of a corpus, with the mean and deviation of the corpus."""
         return cls(rows, masses)
 
     def gradient(self, inclusion: Tensor) -> Tensor:
@@ -102,8 +98,8 @@ class KernelMetric(MomentMetric, SupportsKernel):
     matrix: Tensor | None = None
 
     @abstractmethod
-    def scores(self, moment: Tensor) -> Tensor:
-        """Sum kernel(i, j) w_j over j from the moment of w: (n,) float32."""
+    def kernel(self, left: Tensor, right: Tensor) -> Tensor:
+        """Evaluate the kernel between rows (a, d) and (b, d): (a, b) float32."""
 
     @abstractmethod
     def kernel_with(self, row: Tensor) -> Tensor:
