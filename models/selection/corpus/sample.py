@@ -229,12 +229,9 @@ class SampleProblem:
         self.frame, self.metrics = frame, frame.metrics(sample, rows)
         self._masses = self.frame.masses(sample, device)
         ends = SampleEnds(self, size, settings, rows, generator)
-        self.ranges = ranges or find_ranges(
-            rows, self.quality, settings, self.metrics, budget=count, generator=generator, knapsack=knapsack, ends=ends
-        )
-        self.scaled = weigh(
-            self.quality, self.metrics, self.ranges, lamb=settings.lamb, weights=names, budget=count, knapsack=knapsack
-        )
+        none = Objective(self.quality, count, knapsack=knapsack)
+        self.ranges = ranges or find_ranges(none, self.metrics, ends)
+        self.scaled = weigh(none, self.metrics, self.ranges, lamb=settings.lamb, weights=names)
         block = self.scaled.objective
         self.objective = CorpusObjective(block.linear_weight, block.weights, block.constant, size, longest)
 
