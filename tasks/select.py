@@ -99,7 +99,7 @@ def select(job: SelectJob) -> None:
 def _select_by_policy(job: SelectJob, kept: StageFile, group: Group, masks: Masks) -> dict[str, Any]:
     """Enter what a policy selects from a shard, and return what the reports need: objective and bound of the corpus."""
     device = torch_device(job.settings.device if job.uses_gpu else "cpu")
-    columns, counts = ShardColumns(group.quality, group.candidate, group.tokens, group.excluded), [0, 0, 0, 0]
+    columns, counts = group.columns, [0, 0, 0, 0]
     policy = read_learned(job.workspace, kept, "best", device).rule
     groups = list[dict[str, Any]]()
     for rows, documents in _candidates(job, policy, columns, device):

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from fineweb_mask.models.runtime.threads import same_threads
 from fineweb_mask.models.settings import PipelineSelectionSettings
-from fineweb_mask.tasks.inference.gpu import gpu_slot, torch_device
-from fineweb_mask.tasks.selection.blocks import Block, BlocksJob, Group, InterimJob, block_key, block_settings
+from fineweb_mask.tasks.selection.blocks import Block, BlocksJob, Group, InterimJob, block_key, call_with
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import read_stage_footer, write_arrays
@@ -38,13 +37,8 @@ def measure_curves(job: PriceJob) -> None:
     """Write what a few selections from every block reached."""
     from fineweb_mask.models.selection.budgets import Offer
 
-    device, offers = torch_device(job.settings.device), {}
-    for block in Group.read(job).blocks():
-        with gpu_slot(device):
-            offer = Offer.of(
-                block.vectors, block.quality, block_settings(job.settings, block), device=device, tokens=block.tokens
-            )
-        offers[block.name] = asdict(offer)
+    blocks = Group.read(job).blocks()
+    offers = {block.name: asdict(call_with(block, Offer.of, job.settings)) for block in blocks}
     write_arrays(job.output, job.key, {}, {"offers": offers})
 
 
