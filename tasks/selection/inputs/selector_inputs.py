@@ -2,9 +2,7 @@
 
 import mmap
 import tempfile
-from bisect import bisect_right
 from collections.abc import Iterator
-from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -141,20 +139,16 @@ class FewScores:
         [self._scorer] = load_models(workspace, [model]).values()
         self._device = "cpu" if holds_gpu else str(getattr(self._scorer, "device", "cpu"))  # to wait for
         self._texts = _copied(workspace, shards)
-        self._starts = [0, *accumulate(len(part) for part in self._texts)]
 
     def of(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the scores of some rows of the group, (k,): (k,)."""
-        texts = []
-        for row in rows.tolist():
-            part = bisect_right(self._starts, row) - 1
-            texts.append(self._texts[part][row - self._starts[part]].as_py() or "")
+        texts = [self._texts[row].as_py() or "" for row in rows.tolist()]
         with gpu_slot(self._device):
             return self._scorer.score(texts)
 
 
-def _copied(workspace: Workspace, shards: list[ShardFiles]) -> list[pa.StringArray]:
-    """Return the texts of shards in parts, memory-mapped from a file without a name."""
+def _copied(workspace: Workspace, shards: list[ShardFiles]) -> pa.ChunkedArray:
+    """Return the texts of shards, memory-mapped from a file without a name."""
     workspace.cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=workspace.cache) as file:
         with pa.ipc.new_stream(file, TEXTS) as stream:
@@ -163,8 +157,7 @@ def _copied(workspace: Workspace, shards: list[ShardFiles]) -> list[pa.StringArr
                     stream.write_batch(pa.record_batch([texts.cast(pa.string())], schema=TEXTS))
         file.flush()
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    parts: list[pa.StringArray] = pa.ipc.open_stream(pa.py_buffer(mapped)).read_all()["text"].chunks
-    return parts
+    return pa.ipc.open_stream(pa.py_buffer(mapped)).read_all()["text"]
 
 
 def read_inputs(
