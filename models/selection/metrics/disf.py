@@ -47,13 +47,9 @@ class Disf(KernelMetric):
         """Compute z_i^T M z_i for a moment M (d, d): (n,) float32."""
         return self.rows.quadratic(moment)
 
-    def kernel(self, left: Tensor, right: Tensor) -> Tensor:
-        """Compute the squared inner products."""
-        return (left @ right.T).square_()
-
-    def kernel_with(self, row: Tensor) -> Tensor:
-        """Compute the squared inner products of all rows with one (d,): (n,) float32."""
-        return self.rows.dot(row).square_()
+    def kernel_of(self, products: Tensor) -> Tensor:
+        """Square the inner products."""
+        return products.square_()
 
     def outer(self, v: Tensor, budget: float | Tensor) -> Tensor:
         """Compute -||C||_F from v = ||(K - 1) C||_F^2."""

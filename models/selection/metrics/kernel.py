@@ -98,12 +98,8 @@ class KernelMetric(MomentMetric, SupportsKernel):
     matrix: Tensor | None = None
 
     @abstractmethod
-    def kernel(self, left: Tensor, right: Tensor) -> Tensor:
-        """Evaluate the kernel between rows (a, d) and (b, d): (a, b) float32."""
-
-    @abstractmethod
-    def kernel_with(self, row: Tensor) -> Tensor:
-        """Evaluate the kernel between all documents and one row (d,): (n,) float32."""
+    def kernel_of(self, products: Tensor) -> Tensor:
+        """Compute the kernel between documents from the inner products of their rows, of the same shape, in place."""
 
     @abstractmethod
     def outer(self, v: Tensor, budget: float | Tensor) -> Tensor:
@@ -157,7 +153,7 @@ class KernelMetric(MomentMetric, SupportsKernel):
 
         def cross(pool: Tensor) -> Tensor:
             features = self.rows.take(pool)
-            return 2 * slope * self.kernel(features, features)
+            return 2 * slope * self.kernel_of(features @ features.T)
 
         return SwapModel((2 * self.scores(moment)).sub_(own).mul_(-slope), cross)
 
@@ -174,7 +170,7 @@ class KernelMetric(MomentMetric, SupportsKernel):
     def whole_kernel(self) -> Tensor:
         """Evaluate the kernel between all documents: (n, n) float32."""
         everyone = self.rows.block(slice(None))
-        return self.kernel(everyone, everyone)
+        return self.kernel_of(everyone @ everyone.T)
 
     def restrict(self, index: Tensor) -> Self:
         """Return the metric over a batch (b,), with the rows as they are: `disf` keeps the block's standardisation."""
@@ -247,7 +243,7 @@ class KernelGains:
             self.scores += self._matrix[document]
         else:
             row = self.metric.rows.take(torch.tensor([document], device=self.scores.device))
-            self.scores += self.metric.kernel_with(row[0])
+            self.scores += self.metric.kernel_of(self.metric.rows.dot(row[0]))
 
 
 def falling_step(gradient: Tensor, fall: float) -> Tensor:

@@ -41,13 +41,9 @@ class Pairwise(KernelMetric):
         """Compute <x_i, s>: (n,) float32."""
         return self.rows.dot(moment.float())
 
-    def kernel(self, left: Tensor, right: Tensor) -> Tensor:
-        """Compute the cosines."""
-        return left @ right.T
-
-    def kernel_with(self, row: Tensor) -> Tensor:
-        """Compute the cosines of all rows with one (d,): (n,) float32."""
-        return self.rows.dot(row)
+    def kernel_of(self, products: Tensor) -> Tensor:
+        """Return the inner products themselves, the cosines."""
+        return products
 
     def outer(self, v: Tensor, budget: float | Tensor) -> Tensor:
         """Subtract the K diagonal terms from v and average over the pairs."""
