@@ -65,7 +65,7 @@ def divide_budget(job: BudgetsJob) -> None:
 
     found: dict[str, Any] = {}
     for file in job.prices:
-        found |= _details(job.workspace, file)["offers"]
+        found |= read_details(job.workspace, file)["offers"]
     offers = {name: Offer.of_details(found[name]) for name in sorted(found)}
     if not offers:
         write_arrays(job.output, job.key, {}, {"budgets": {}})
@@ -82,24 +82,21 @@ def divide_budget(job: BudgetsJob) -> None:
     write_arrays(job.output, job.key, {}, details)
 
 
-class Budgets:
-    """The budgets of all blocks, as a `BudgetsJob` wrote them."""
+def with_budget(
+    settings: PipelineSelectionSettings, block: Block, divided: dict[str, Any]
+) -> "tuple[PipelineSelectionSettings, Ranges]":
+    """Return what is selected from a block, by the details that `divide_budget` wrote, and the scales by which."""
+    from fineweb_mask.models.selection.budgets import scales_at
+    from fineweb_mask.models.selection.problem.normalisation import Ranges
 
-    def __init__(self, workspace: Workspace, file: StageFile) -> None:
-        self._details = _details(workspace, file)
-
-    def of(self, settings: PipelineSelectionSettings, block: Block) -> "tuple[PipelineSelectionSettings, Ranges]":
-        """Return what is selected from a block, and the scales by which."""
-        from fineweb_mask.models.selection.budgets import scales_at
-        from fineweb_mask.models.selection.problem.normalisation import Ranges
-
-        budget = self._details["budgets"][block.name]
-        available = int(block.tokens.sum()) if settings.budget_by == "tokens" else len(block.rows)
-        scales = scales_at(Ranges.of_details(self._details["scales"]), settings.select_ratio * available / budget)
-        return settings.model_copy(update={"budget": budget}), scales
+    budget = divided["budgets"][block.name]
+    available = int(block.tokens.sum()) if settings.budget_by == "tokens" else len(block.rows)
+    scales = scales_at(Ranges.of_details(divided["scales"]), settings.select_ratio * available / budget)
+    return settings.model_copy(update={"budget": budget}), scales
 
 
-def _details(workspace: Workspace, file: StageFile) -> dict[str, Any]:
+def read_details(workspace: Workspace, file: StageFile) -> dict[str, Any]:
+    """Return what is written in the footer of a file."""
     found = read_stage_footer(workspace.resolve(file))
     assert found is not None  # noqa: S101 - the file was built by a stage
     return found.details

@@ -98,7 +98,6 @@ class SupportsKernel(SupportsMoment, Protocol):
     """A metric that falls with v = ||M||^2 = sum_ij m_i m_j kernel(i, j)."""
 
     linear_in_v: bool  # then Newton's method solves the annealing
-    rows: Rows  # (n, d) of which the kernel is a function
     matrix: Tensor | None  # (n, n) float32, kernel(i, j), where several solves share it
 
     def slope(self, v: float, budget: float) -> float:
