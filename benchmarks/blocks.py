@@ -28,6 +28,7 @@ from fineweb_mask.models.selection.block import BlockSolver, checked_block
 from fineweb_mask.models.selection.graphs.neighbours import nearest
 from fineweb_mask.models.selection.problem.measures import coverage, near_duplicate_rate
 from fineweb_mask.models.selection.problem.normalisation import weigh
+from fineweb_mask.models.selection.problem.objective import Objective
 from fineweb_mask.models.selection.rows import Rows
 from fineweb_mask.models.settings import PipelineSelectionSettings, PipelineSettings
 from fineweb_mask.tasks.select import SelectJob, select
@@ -151,12 +152,11 @@ def selected(jobs: list[SelectJob]) -> np.ndarray:
 def value(solver: BlockSolver, mask: torch.Tensor, lamb: float) -> float:
     """Return the objective of a mask (n,) of about as many documents as the budget, on the scale of the budget."""
     scaled = weigh(
-        solver.quality,
+        Objective(solver.quality, int(mask.sum())),
         solver.metrics,
         solver.ranges,
         lamb=lamb,
         weights=solver.weights,
-        budget=int(mask.sum()),
         near_duplicates=solver.near_duplicates,
     )
     return scaled.objective.value_of(mask)

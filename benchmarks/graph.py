@@ -35,7 +35,8 @@ from benchmarks.tables import show
 from fineweb_mask.models.selection import SelectionSettings
 from fineweb_mask.models.selection.graphs.neighbours import RECALL, find_neighbours, nearest, nearest_in_groups
 from fineweb_mask.models.selection.metrics.facility import Facility
-from fineweb_mask.models.selection.problem.normalisation import find_ranges, weigh
+from fineweb_mask.models.selection.problem.normalisation import BlockEnds, find_ranges, weigh
+from fineweb_mask.models.selection.problem.objective import Objective
 from fineweb_mask.models.selection.rows import Rows
 from fineweb_mask.models.selection.solvers.mean_field import solve_mean_field
 from fineweb_mask.models.selection.solvers.problem import Problem
@@ -245,19 +246,18 @@ def cost(arguments: argparse.Namespace) -> None:
     features, quality = vectors(arguments)
     rows, q = Rows(torch.from_numpy(features)), torch.from_numpy(quality)
     settings = SelectionSettings(metrics="facility", lamb=arguments.lamb, select_ratio=0.1)
-    budget = round(0.1 * rows.n)
-    truth = Facility(rows, K, graph="exact")
-    ranges = find_ranges(rows, q, settings, {"facility": truth}, budget=budget, generator=torch.Generator())
+    truth, none = Facility(rows, K, graph="exact"), Objective(q, round(0.1 * rows.n))
+    ranges = find_ranges(none, {"facility": truth}, BlockEnds(settings, rows, torch.Generator()))
     table, first = [], None
     for recall in [None, *arguments.recalls]:
         metric = truth if recall is None else Facility(rows, K)
         started = time.process_time()
         metric._graph = find_neighbours(rows, K, "exact" if recall is None else "approximate", recall or 0)
         seconds = time.process_time() - started
-        options: dict[str, Any] = {"lamb": arguments.lamb, "weights": {"facility": 1.0}, "budget": budget}
-        objective = weigh(q, {"facility": metric}, ranges, **options).objective
+        options: dict[str, Any] = {"lamb": arguments.lamb, "weights": {"facility": 1.0}}
+        objective = weigh(none, {"facility": metric}, ranges, **options).objective
         mask = solve_mean_field(Problem(rows, objective, settings, torch.Generator())).mask
-        true = weigh(q, {"facility": truth}, ranges, **options).objective.value_of(mask)
+        true = weigh(none, {"facility": truth}, ranges, **options).objective.value_of(mask)
         value, on_lists = (float(one_of.value(mask[None])[0]) for one_of in (truth, metric))
         first = first or true
         missed = metric.graph.missed

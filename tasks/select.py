@@ -15,7 +15,7 @@ from fineweb_mask.models.selection.corpus.documents import Documents, repeats
 from fineweb_mask.models.selection.problem.measures import relative_gap
 from fineweb_mask.tasks.inference.gpu import gpu_slot, torch_device
 from fineweb_mask.tasks.selection.blocks import BlocksJob, Group, Masks, block_key, describe, select_block
-from fineweb_mask.tasks.selection.budgets import Budgets
+from fineweb_mask.tasks.selection.budgets import read_details, with_budget
 from fineweb_mask.tasks.selection.corpus.groups import count_groups, select_by_group
 from fineweb_mask.tasks.selection.corpus.learning import read_learned
 from fineweb_mask.tasks.selection.corpus.passes import read_penalties
@@ -83,11 +83,11 @@ def select(job: SelectJob) -> None:
         described.append(_select_by_policy(job, job.policy, group, masks))
         masks.write(described)
         return
-    budgets = None if job.budgets is None else Budgets(job.workspace, job.budgets)
+    divided = None if job.budgets is None else read_details(job.workspace, job.budgets)
     for block in group.blocks():
         of_groups: dict[str, Any] = {}
         if job.settings.groups is None:
-            settings, scales = (job.settings, None) if budgets is None else budgets.of(job.settings, block)
+            settings, scales = (job.settings, None) if divided is None else with_budget(job.settings, block, divided)
             selection = select_block(settings, block, scales=scales)
         else:
             selection, of_groups["groups"] = select_by_group(job.settings, block)
@@ -99,7 +99,7 @@ def select(job: SelectJob) -> None:
 def _select_by_policy(job: SelectJob, kept: StageFile, group: Group, masks: Masks) -> dict[str, Any]:
     """Enter what a policy selects from a shard, and return what the reports need: objective and bound of the corpus."""
     device = torch_device(job.settings.device if job.uses_gpu else "cpu")
-    columns, counts = ShardColumns(group.quality, group.candidate, group.tokens, group.excluded), [0, 0, 0, 0]
+    columns, counts = group.columns, [0, 0, 0, 0]
     policy = read_learned(job.workspace, kept, "best", device).rule
     groups = list[dict[str, Any]]()
     for rows, documents in _candidates(job, policy, columns, device):

@@ -25,11 +25,13 @@ from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates
 from fineweb_mask.models.selection.problem.measures import relative_gap
 from fineweb_mask.models.selection.problem.normalisation import (
     NEAR_DUPLICATES,
+    BlockEnds,
     Ranges,
     Scaled,
     find_ranges,
     weigh,
 )
+from fineweb_mask.models.selection.problem.objective import Objective
 from fineweb_mask.models.selection.problem.token_budget import Knapsack
 from fineweb_mask.models.selection.problem.upper_bound import assumption, tightened_bound
 from fineweb_mask.models.selection.rows import Rows
@@ -117,21 +119,17 @@ class BlockSolver:
         self.tokens: Tensor | None = None
         self.also = SelectorInputs()
 
-    def limit_tokens(self, tokens: Tensor) -> None:
-        """Set a budget of tokens, from the tokens of each document, (n,)."""
-        limit = checked_budget(self.settings.budget, self.settings.select_ratio, int(tokens.sum()), "tokens")
-        if limit < int(tokens.min()):
-            raise SelectionInputError(
-                f"tokens: the budget of {limit} is below the shortest document's {int(tokens.min())}: raise it"
-            )
-        self.knapsack = Knapsack.of(tokens, limit, self.settings.weighed_by)
-
     @property
     def budget(self) -> int:
         """Documents to select; for a budget of tokens, about as many as fill it."""
         if self.knapsack is not None:
             return max(1, round(self.knapsack.size))
         return checked_budget(self.settings.budget, self.settings.select_ratio, self.rows.n, "documents")
+
+    @property
+    def without_terms(self) -> Objective:
+        """The objective of selections of the budget, before it has terms."""
+        return Objective(self.quality, self.budget, knapsack=self.knapsack)
 
     @cached_property
     def metrics(self) -> Mapping[str, Metric]:
@@ -164,9 +162,7 @@ class BlockSolver:
         other, names = BlockSolver(self.rows, quality, settings, {}), settings.metric_weights
         other.knapsack, other.tokens, other.near_duplicates = self.knapsack, self.tokens, self.near_duplicates
         other.metrics = {name: self.metrics[name] for name in names}
-        of_quality = find_ranges(
-            self.rows, quality, settings, {}, budget=self.budget, generator=self.generator(), knapsack=self.knapsack
-        )
+        of_quality = find_ranges(other.without_terms, {}, BlockEnds(settings, self.rows, self.generator()))
         other.ranges = Ranges(of_quality.quality, {name: self.ranges.metrics[name] for name in names})
         return other
 
@@ -178,27 +174,13 @@ class BlockSolver:
 
     def _find_ranges(self, settings: SelectionSettings) -> Ranges:
         _ = self.near_duplicates  # before the metrics hold anything: to find them takes more memory than to keep them
-        return find_ranges(
-            self.rows,
-            self.quality,
-            settings,
-            self.metrics,
-            budget=self.budget,
-            generator=self.generator(),
-            knapsack=self.knapsack,
-        )
+        return find_ranges(self.without_terms, self.metrics, BlockEnds(settings, self.rows, self.generator()))
 
     def scaled(self, lamb: float) -> Scaled:
         """Return the objective of selections of the budget."""
+        near = self.near_duplicates
         return weigh(
-            self.quality,
-            self.metrics,
-            self.ranges,
-            lamb=lamb,
-            weights=self.weights,
-            budget=self.budget,
-            knapsack=self.knapsack,
-            near_duplicates=self.near_duplicates,
+            self.without_terms, self.metrics, self.ranges, lamb=lamb, weights=self.weights, near_duplicates=near
         )
 
     @cached_property
@@ -324,8 +306,13 @@ def checked_block(
     combined = checked_quality(quality, rows.n, device, quality_weights)
     block = BlockSolver(rows, combined, settings, own_metrics or {})
     if settings.budget_by == "tokens":
-        block.tokens = checked_tokens(tokens, rows.n, device)
-        block.limit_tokens(block.tokens)
+        block.tokens = counts = checked_tokens(tokens, rows.n, device)
+        limit = checked_budget(settings.budget, settings.select_ratio, int(counts.sum()), "tokens")
+        if limit < int(counts.min()):
+            raise SelectionInputError(
+                f"tokens: the budget of {limit} is below the shortest document's {int(counts.min())}: raise it"
+            )
+        block.knapsack = Knapsack.of(counts, limit, settings.weighed_by)
     elif tokens is not None:
         block.tokens = checked_tokens(torch.as_tensor(tokens).clamp(min=1), rows.n, device)
     return block

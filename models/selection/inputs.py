@@ -54,6 +54,17 @@ class SelectorInputs:
     given: Given | None = None  # for `mean_field`
     score: Callable[[NDArray[np.int64]], Any] | None = None  # for `quad`: scores (k,) of some documents (k,)
 
+    def take(self, rows: NDArray[np.int64]) -> "SelectorInputs":
+        """Return those of some of the documents, by position (b,)."""
+        score = self.score
+        return replace(
+            self,
+            scores={name: column[rows] for name, column in self.scores.items()},
+            groups=None if self.groups is None else self.groups[rows],
+            log_weights=None if self.log_weights is None else self.log_weights[rows],
+            score=None if score is None else lambda documents: score(rows[documents]),
+        )
+
     def checked(self, n: int, d: int, device: torch.device) -> "SelectorInputs":
         """Return them as tensors on a device, groups as numbers from 0.
 

@@ -21,14 +21,13 @@ from fineweb_mask.models.schemas import ROW
 from fineweb_mask.models.settings import PipelineSelectionSettings, PipelineSettings
 from fineweb_mask.models.settings.selection import Unit
 from fineweb_mask.models.settings.selectors.registry import SELECTORS, missing_inputs
-from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.selection.blocks import (
     Block,
     BlocksJob,
     Group,
     Masks,
     block_key,
-    block_settings,
+    call_with,
     describe,
     select_block,
     write_shards,
@@ -139,21 +138,10 @@ class RangesJob(ProductJob, BlocksJob):
 @stage_task
 def find_ranges(job: RangesJob) -> None:
     """Write the ranges by which `normalize` scales the terms of every block."""
-    from fineweb_mask.models.forward.device import choose_device
     from fineweb_mask.models.selection.selector import term_ranges
 
-    device = choose_device(job.settings.device)
-    found = {}
-    for block in Group.read(job).blocks():
-        with gpu_slot(device):
-            ranges = term_ranges(
-                block.vectors,
-                block.quality,
-                block_settings(job.settings, block),
-                device=device,
-                tokens=block.tokens,
-            )
-        found[block.name] = asdict(ranges)
+    blocks = Group.read(job).blocks()
+    found = {block.name: asdict(call_with(block, term_ranges, job.settings)) for block in blocks}
     write_manifest(job.manifest_path, job.key, [], {"ranges": found})
 
 
@@ -235,24 +223,13 @@ def _sweep(job: VariantJob, group: Group) -> None:
     A file holds the masks of all values, one column each, because every solve starts from the result of the last.
     """
     from fineweb_mask.models.comparison.sweep import sweep
-    from fineweb_mask.models.forward.device import choose_device
 
-    chosen = {lamb: np.zeros(len(group.candidate), dtype=bool) for lamb in job.lambs}
-    names = np.full(len(group.candidate), None, dtype=object)
+    chosen = {lamb: np.zeros(len(group.columns.candidate), dtype=bool) for lamb in job.lambs}
+    names = np.full(len(group.columns.candidate), None, dtype=object)
     described, seconds = list[dict[str, Any]](), dict.fromkeys(map(str, job.lambs), 0.0)
-    device = choose_device(job.settings.device)
     for block in group.blocks():
         names[block.rows] = block.name
-        with gpu_slot(device):
-            swept = sweep(
-                block.vectors,
-                block.quality,
-                block_settings(job.settings, block),
-                job.lambs,
-                device=device,
-                tokens=block.tokens,
-                ranges=ranges_of(job.ranges, block),
-            )
+        swept = call_with(block, sweep, job.settings, job.lambs, ranges=ranges_of(job.ranges, block))
         measures = measures_of(job, block)
         for lamb, selection, spent in swept:
             chosen[lamb][block.rows[selection.indices]] = True

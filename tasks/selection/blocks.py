@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -22,8 +22,14 @@ from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.selectors.registry import SELECTORS
 from fineweb_mask.tasks.inference.gpu import gpu_slot, torch_device
 from fineweb_mask.tasks.inference.scorers import QualityModel
-from fineweb_mask.tasks.selection.inputs.selector_inputs import EarlierSelection, InputColumns
-from fineweb_mask.tasks.selection.inputs.shard_documents import random_keys, read_columns, read_groups, read_vectors
+from fineweb_mask.tasks.selection.inputs.selector_inputs import EarlierSelection, read_inputs
+from fineweb_mask.tasks.selection.inputs.shard_documents import (
+    ShardColumns,
+    random_keys,
+    read_columns,
+    read_groups,
+    read_vectors,
+)
 from fineweb_mask.tasks.workspace.job import Dependencies, GroupJob, ShardJob
 from fineweb_mask.tasks.workspace.records.counts import add_groups
 from fineweb_mask.tasks.workspace.references import StageFile, digest
@@ -34,8 +40,8 @@ if TYPE_CHECKING:
     from fineweb_mask.models.selection import Selection, SelectorInputs
     from fineweb_mask.models.selection.problem.normalisation import Ranges
 
-
 Groups = list[list[ShardFiles]]
+Solved = TypeVar("Solved")
 
 NOT_READ = {"device", "block_size", "blocks", "block_budget", "passes", "sample", "directions", "groups"}
 """Settings on which the selection from a block does not depend."""
@@ -149,11 +155,8 @@ class Group(NamedTuple):
     """What a selection reads of a group of shards, one after the other, the vectors aside."""
 
     job: BlocksJob
-    quality: NDArray[np.float32]  # (rows,)
-    candidate: NDArray[np.bool_]  # (rows,): neither a duplicate nor without a vector
-    tokens: NDArray[np.int64]  # (rows,)
-    excluded: dict[str, int]  # rows that are no candidates, by reason
-    inputs: InputColumns = InputColumns()
+    columns: ShardColumns  # of all shards
+    inputs: "SelectorInputs"
 
     @classmethod
     def read(cls, job: BlocksJob) -> Self:
@@ -163,32 +166,27 @@ class Group(NamedTuple):
             np.concatenate([getattr(shard, name) for shard in shards]) for name in ("quality", "candidate", "tokens")
         )
         excluded = sum((Counter(shard.excluded) for shard in shards), Counter())
-        inputs = InputColumns.read(job.workspace, job.shards, job.solved, job.targets, job.given, job.scorer)
-        return cls(job, quality, candidate, tokens, dict(excluded), inputs)
+        inputs = read_inputs(job.workspace, job.shards, job.solved, job.targets, job.given, job.scorer)
+        return cls(job, ShardColumns(quality, candidate, tokens, dict(excluded)), inputs)
 
     def blocks(self) -> Iterator[Block]:
         """Yield the group's blocks, reading one at a time; one without a candidate is left out."""
-        job, by_group = self.job, self.job.settings.groups
-        drawn = groups = None
+        job, by_group, columns = self.job, self.job.settings.groups, dict[str, NDArray[Any]]()
         if by_group is not None:
-            drawn = np.concatenate([random_keys(job.settings.seed, shard.name, shard.rows) for shard in job.shards])
-            groups = np.concatenate([read_groups(job.workspace, shard, by_group.column) for shard in job.shards])
+            drawn = [random_keys(job.settings.seed, shard.name, shard.rows) for shard in job.shards]
+            groups = [read_groups(job.workspace, shard, by_group.column) for shard in job.shards]
+            columns = {"random_keys": np.concatenate(drawn), "groups": np.concatenate(groups)}
+        columns |= {"quality": self.columns.quality, "tokens": self.columns.tokens}
         for name, rows in track("blocks", list(self._places()), part=(0, 1)):
-            block = Block(
-                name, rows, self._vectors(rows), self.quality[rows], self.tokens[rows], also=self.inputs.of(rows)
-            )
-            yield (
-                block
-                if drawn is None or groups is None
-                else block._replace(random_keys=drawn[rows], groups=groups[rows])
-            )
+            own = {column: values[rows] for column, values in columns.items()}
+            yield Block(name, rows, self._vectors(rows), also=self.inputs.take(rows), **own)
 
     def _places(self) -> Iterator[tuple[str, NDArray[np.int64]]]:
         """Yield the name and the rows of every block."""
         job, slices = self.job, self.job.slices
-        edges = np.linspace(0, len(self.candidate), slices + 1).round().astype(int)
+        edges = np.linspace(0, len(self.columns.candidate), slices + 1).round().astype(int)
         for index, (start, stop) in enumerate(pairwise(edges)):
-            rows = start + self.candidate[start:stop].nonzero()[0]
+            rows = start + self.columns.candidate[start:stop].nonzero()[0]
             if len(rows):
                 yield job.group if slices == 1 else f"{job.group}#{index}", rows
 
@@ -216,7 +214,7 @@ class Masks:
     """
 
     def __init__(self, group: Group) -> None:
-        n = len(group.candidate)
+        n = len(group.columns.candidate)
         self._group = group
         self._selected = np.zeros(n, dtype=bool)
         self._inclusion = np.full(n, np.nan, dtype=np.float32)  # NaN and no name where the document was in no block
@@ -278,13 +276,26 @@ def write_shards(
         path = job.workspace.shard_path(job.folder, shard.name, key)
         with stage_file_writer(path, schema, key) as writer:
             writer.write(pa.record_batch(batch, schema=schema))
-            writer.details = {"blocks": blocks, "excluded": group.excluded}
+            writer.details = {"blocks": blocks, "excluded": group.columns.excluded}
         start += shard.rows
 
 
 def block_settings(settings: PipelineSelectionSettings, block: Block) -> PipelineSelectionSettings:
     """Return the settings of a block, which has its own seed."""
     return settings.model_copy(update={"seed": int(digest([settings.seed, block.name])[:8], 16)})
+
+
+def call_with(
+    block: Block,
+    solve: Callable[..., Solved],
+    settings: PipelineSelectionSettings,
+    *given: object,
+    **options: object,
+) -> Solved:
+    """Return what a function of documents, such as `select`, returns for those of a block; a GPU is waited for."""
+    device, own = torch_device(settings.device), block_settings(settings, block)
+    with gpu_slot(device):
+        return solve(block.vectors, block.quality, own, *given, device=device, tokens=block.tokens, **options)
 
 
 def select_block(
@@ -297,18 +308,7 @@ def select_block(
     """Select from a block, with its own ranges or those of several; the indices are positions in the block's rows."""
     from fineweb_mask.models.selection import select as select_documents
 
-    device = torch_device(settings.device)
-    with gpu_slot(device):
-        return select_documents(
-            block.vectors,
-            block.quality,
-            block_settings(settings, block),
-            device=device,
-            tokens=block.tokens,
-            also=block.also,
-            ranges=ranges,
-            scales=scales,
-        )
+    return call_with(block, select_documents, settings, also=block.also, ranges=ranges, scales=scales)
 
 
 def describe(block: Block, selection: "Selection") -> dict[str, Any]:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from fineweb_mask.models.runtime.threads import same_threads
 from fineweb_mask.models.settings import PipelineSelectionSettings
-from fineweb_mask.tasks.inference.gpu import gpu_slot, torch_device
-from fineweb_mask.tasks.selection.blocks import Block, BlocksJob, Group, InterimJob, block_key, block_settings
+from fineweb_mask.tasks.selection.blocks import Block, BlocksJob, Group, InterimJob, block_key, call_with
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import read_stage_footer, write_arrays
@@ -38,13 +37,8 @@ def measure_curves(job: PriceJob) -> None:
     """Write what a few selections from every block reached."""
     from fineweb_mask.models.selection.budgets import Offer
 
-    device, offers = torch_device(job.settings.device), {}
-    for block in Group.read(job).blocks():
-        with gpu_slot(device):
-            offer = Offer.of(
-                block.vectors, block.quality, block_settings(job.settings, block), device=device, tokens=block.tokens
-            )
-        offers[block.name] = asdict(offer)
+    blocks = Group.read(job).blocks()
+    offers = {block.name: asdict(call_with(block, Offer.of, job.settings)) for block in blocks}
     write_arrays(job.output, job.key, {}, {"offers": offers})
 
 
@@ -71,7 +65,7 @@ def divide_budget(job: BudgetsJob) -> None:
 
     found: dict[str, Any] = {}
     for file in job.prices:
-        found |= _details(job.workspace, file)["offers"]
+        found |= read_details(job.workspace, file)["offers"]
     offers = {name: Offer.of_details(found[name]) for name in sorted(found)}
     if not offers:
         write_arrays(job.output, job.key, {}, {"budgets": {}})
@@ -88,24 +82,21 @@ def divide_budget(job: BudgetsJob) -> None:
     write_arrays(job.output, job.key, {}, details)
 
 
-class Budgets:
-    """The budgets of all blocks, as a `BudgetsJob` wrote them."""
+def with_budget(
+    settings: PipelineSelectionSettings, block: Block, divided: dict[str, Any]
+) -> "tuple[PipelineSelectionSettings, Ranges]":
+    """Return what is selected from a block, by the details that `divide_budget` wrote, and the scales by which."""
+    from fineweb_mask.models.selection.budgets import scales_at
+    from fineweb_mask.models.selection.problem.normalisation import Ranges
 
-    def __init__(self, workspace: Workspace, file: StageFile) -> None:
-        self._details = _details(workspace, file)
-
-    def of(self, settings: PipelineSelectionSettings, block: Block) -> "tuple[PipelineSelectionSettings, Ranges]":
-        """Return what is selected from a block, and the scales by which."""
-        from fineweb_mask.models.selection.budgets import scales_at
-        from fineweb_mask.models.selection.problem.normalisation import Ranges
-
-        budget = self._details["budgets"][block.name]
-        available = int(block.tokens.sum()) if settings.budget_by == "tokens" else len(block.rows)
-        scales = scales_at(Ranges.of_details(self._details["scales"]), settings.select_ratio * available / budget)
-        return settings.model_copy(update={"budget": budget}), scales
+    budget = divided["budgets"][block.name]
+    available = int(block.tokens.sum()) if settings.budget_by == "tokens" else len(block.rows)
+    scales = scales_at(Ranges.of_details(divided["scales"]), settings.select_ratio * available / budget)
+    return settings.model_copy(update={"budget": budget}), scales
 
 
-def _details(workspace: Workspace, file: StageFile) -> dict[str, Any]:
+def read_details(workspace: Workspace, file: StageFile) -> dict[str, Any]:
+    """Return what is written in the footer of a file."""
     found = read_stage_footer(workspace.resolve(file))
     assert found is not None  # noqa: S101 - the file was built by a stage
     return found.details

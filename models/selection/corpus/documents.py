@@ -4,16 +4,17 @@ Importing it does not import torch.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
 from functools import reduce
-from typing import Any, NamedTuple, Self, TypeVar
+from types import NoneType
+from typing import Any, NamedTuple, Self, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
-TIE_DIGITS = (
-    1 << 12
-)  # a random key's digits from here on order documents of equal gain: the sample's keys are all small
+# A random key's digits from here on order documents of equal gain: the sample's keys are all small.
+TIE_DIGITS = 1 << 12
 SIGN_DIGITS = 1 << 24  # a random key's digits from here on give its sign
 
 
@@ -21,9 +22,9 @@ Arrays = Mapping[str, NDArray[Any]]
 """Named arrays: what is written of an object, exactly as it is."""
 
 Tree = Mapping[str, Any]
-"""Arrays, numbers, trees, and objects whose `arrays` returns a tree, by name."""
+"""Arrays, numbers, trees, and named tuples or dataclasses of such, by name."""
 
-Made = TypeVar("Made")
+NUMBERS = {int, float}
 
 
 class Documents(NamedTuple):
@@ -33,32 +34,18 @@ class Documents(NamedTuple):
     quality: NDArray[np.float32]  # (n,)
     lots: NDArray[np.float64]  # (n,) random keys, uniform from 0 to 1, which belong to the documents
     tokens: NDArray[np.int64] | None = None  # (n,), with a budget of tokens
-    worth: NDArray[np.float32] | None = (
-        None  # (n,) marginal gain by a rule, by tokens per token, once a pass measured it
-    )
-    charges: NDArray[np.float32] | None = (
-        None  # (n,) penalties, less which `worth` is, once near-duplicates are looked for
-    )
+    worth: NDArray[np.float32] | None = None  # (n,) gain by a rule, by tokens per token, once a pass measured it
+    charges: NDArray[np.float32] | None = None  # (n,) penalties, less which `worth` is, once near-duplicates are found
     groups: NDArray[np.str_] | None = None  # (n,), with budgets by group
 
     def take(self, index: NDArray[Any]) -> Self:
         """Return some of the documents, by position (b,) or mask (n,)."""
-        return self._replace(**{name: array[index] for name, array in self.arrays().items()})
+        return self._replace(**{name: array[index] for name, array in tree_of(self).items()})
 
     @classmethod
     def concatenate(cls, parts: "Sequence[Documents]") -> "Documents":
         """Put parts one after the other."""
-        arrays = [part.arrays() for part in parts]
-        return cls(**{name: np.concatenate([one[name] for one in arrays]) for name in arrays[0]})
-
-    def arrays(self) -> Arrays:
-        """Return what `of_arrays` makes the documents of."""
-        return {name: array for name, array in self._asdict().items() if array is not None}
-
-    @classmethod
-    def of_arrays(cls, arrays: Arrays) -> Self:
-        """Make the documents of their arrays."""
-        return cls(**{name: arrays[name] for name in cls._fields if name in arrays})
+        return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in tree_of(parts[0])})
 
     @property
     def costs(self) -> NDArray[np.int64]:
@@ -84,13 +71,17 @@ def flat(tree: Tree, prefix: str = "") -> Arrays:
     """
     found: dict[str, NDArray[Any]] = {}
     for name, branch in tree.items():
-        part = branch.arrays() if hasattr(branch, "arrays") else branch
-        found |= flat(part, f"{prefix}{name}/") if isinstance(part, Mapping) else {prefix + name: np.asarray(part)}
+        if _hints(type(branch)):
+            found |= flat(tree_of(branch), f"{prefix}{name}/")
+        elif isinstance(branch, Mapping):
+            found |= flat(branch, f"{prefix}{name}/")
+        else:
+            found[prefix + name] = np.asarray(branch.cpu() if hasattr(branch, "cpu") else branch)
     return found
 
 
 def nested(arrays: Arrays) -> dict[str, Any]:
-    """Return the tree that `flat` was given; branches without an array are missing.
+    """Return the tree that `flat` was given, with trees for its objects; branches without an array are missing.
 
     >>> nested({"a/b": 1, "a/c/d": 2})
     {'a': {'b': 1, 'c': {'d': 2}}}
@@ -103,20 +94,56 @@ def nested(arrays: Arrays) -> dict[str, Any]:
 
 
 def numbered(branches: Mapping[str, Any]) -> Tree:
-    """Return branches of any names under their numbers, and the names.
+    """Return branches of any names under their numbers, or numbers as one array, and the names.
 
     >>> list(numbered({"a/b": [1], "": [2]}))
     ['names', '0', '1']
     """
-    return {
-        "names": np.array(list(branches), dtype=np.str_),
-        **{str(number): branch for number, branch in enumerate(branches.values())},
-    }
+    found = {str(number): branch for number, branch in enumerate(branches.values()) if branch is not None}
+    if found and all(isinstance(branch, int | float) for branch in found.values()):
+        found = {"numbers": np.array(list(branches.values()), dtype=np.float64)}
+    return {"names": np.array(list(branches), dtype=np.str_), **found}
 
 
-def by_name(tree: Tree, make: Callable[[Any], Made]) -> dict[str, Made]:
-    """Make something of each branch that `numbered` was given, under its name."""
-    return {name: make(tree[str(number)]) for number, name in enumerate(tree["names"].tolist())}
+def tree_of(value: object) -> Tree:
+    """Return the fields of a named tuple or a dataclass by name, without those that are None; its numbers as one."""
+    hints = _hints(type(value))
+    fields = {name: getattr(value, name) for name, hint in hints.items() if hint not in NUMBERS}
+    found = {name: numbered(field) if isinstance(field, Mapping) else field for name, field in fields.items()}
+    if numbers := [getattr(value, name) for name in hints if name not in fields]:
+        found["numbers"] = np.array(numbers, dtype=np.float64)
+    return {name: field for name, field in found.items() if field is not None}
+
+
+def made(kind: Any, tree: Any, device: Any = "cpu") -> Any:  # noqa: ANN401 - any type, of which it returns an object
+    """Make an object of a type, or a mapping of names to such, of the tree that `nested` returns for one.
+
+    >>> place = NamedTuple("place", [("at", float), ("by", Mapping[str, int])])
+    >>> made(place, nested(flat({"a": place(0.5, {"x/y": 2})}))["a"])
+    place(at=0.5, by={'x/y': 2})
+    """
+    if NoneType in get_args(kind):
+        [kind] = (one for one in get_args(kind) if one is not NoneType)
+    if tree is None or get_origin(kind) is np.ndarray:
+        return tree
+    if kind in NUMBERS:
+        return kind(tree)
+    if get_origin(kind) is Mapping:
+        names, (_, each) = tree["names"].tolist(), get_args(kind)
+        branches = tree["numbers"] if "numbers" in tree else [tree.get(str(number)) for number in range(len(names))]
+        return {name: made(each, branch, device) for name, branch in zip(names, branches, strict=True)}
+    if hints := _hints(kind):
+        numbers = iter(tree.get("numbers", ()))
+        found = {name: next(numbers) if hint in NUMBERS else tree.get(name) for name, hint in hints.items()}
+        return kind(**{name: made(hints[name], field, device) for name, field in found.items()})
+    import torch
+
+    return torch.as_tensor(tree, device=device)
+
+
+def _hints(kind: type) -> dict[str, Any]:
+    """Return the types of the fields of named tuples or dataclasses; none of other types."""
+    return get_type_hints(kind) if hasattr(kind, "_fields") or is_dataclass(kind) else {}
 
 
 ALL = ""
@@ -125,11 +152,9 @@ ALL = ""
 
 def inside(documents: Documents, names: Mapping[str, object]) -> Iterator[tuple[str, NDArray[np.bool_]]]:
     """Yield the groups of these names, and which documents, (n,), are in each."""
+    everyone = np.ones(len(documents.quality), dtype=bool)
     for name in names:
-        yield (
-            name,
-            np.ones(len(documents.quality), dtype=bool) if documents.groups is None else documents.groups == name,
-        )
+        yield name, everyone if documents.groups is None else documents.groups == name
 
 
 def repeats(documents: Documents, times: Mapping[str, float]) -> NDArray[np.int64]:

@@ -8,14 +8,14 @@ to come, which then have less (`NearDuplicates.penalised`): the greedy answer.
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fineweb_mask.models.selection.corpus.documents import Documents, Tree, by_name, inside, numbered
+from fineweb_mask.models.selection.corpus.documents import Documents, inside
 from fineweb_mask.models.selection.corpus.passes import Margin
 from fineweb_mask.models.selection.corpus.rule import Place, Rule
 from fineweb_mask.models.selection.graphs.pairs import similar_pairs
@@ -47,18 +47,6 @@ class Search(NamedTuple):
             floor == -math.inf or (thresholds[name].worth >= floor and costs[name] >= budgets[name])
             for name, floor in self.floors.items()
         )
-
-    def arrays(self) -> Tree:
-        """Return what `of_arrays` makes the search of."""
-        kinds = {"floors": self.floors, "levels": self.levels, "margins": self.margins}
-        return {"centres": self.centres.cpu().numpy(), **{name: numbered(kind) for name, kind in kinds.items()}}
-
-    @classmethod
-    def of_arrays(cls, tree: Tree, device: torch.device) -> Self:
-        """Make the search of its arrays."""
-        floors, levels = (by_name(tree[kind], float) for kind in ("floors", "levels"))
-        centres = torch.as_tensor(tree["centres"], device=device)
-        return cls(floors, levels, centres, by_name(tree["margins"], Margin.of_arrays))
 
     def candidates(self, part: Documents, device: torch.device) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the positions of a part's candidates, (c,) ascending, and their clusters, (c,); gains are known."""

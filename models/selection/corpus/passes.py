@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fineweb_mask.models.selection.corpus.documents import Documents, Tree, inside
+from fineweb_mask.models.selection.corpus.documents import Documents, inside
 from fineweb_mask.models.selection.corpus.rule import FIRST, LAST, Measured, Place, Rule
 from fineweb_mask.models.selection.inputs import SelectionInputError
 from fineweb_mask.models.selection.metrics.kernel import MomentMetric
@@ -27,16 +27,6 @@ class Margin(NamedTuple):
     upper: Place  # documents before it are selected
     lower: Place  # documents after it are not
     levels: NDArray[np.float32]  # (b,), ascending
-
-    def arrays(self) -> Tree:
-        """Return what `of_arrays` makes the margin of."""
-        return {"places": np.array([self.upper, self.lower]), "levels": self.levels}
-
-    @classmethod
-    def of_arrays(cls, tree: Tree) -> Self:
-        """Make the margin of its arrays."""
-        upper, lower = tree["places"].tolist()
-        return cls(Place(*upper), Place(*lower), tree["levels"])
 
 
 class Sums(NamedTuple):
@@ -75,24 +65,6 @@ class Sums(NamedTuple):
             if documents.charges is None
             else float(masses @ torch.as_tensor(documents.charges).to(masses)),
         )
-
-    def arrays(self) -> Tree:
-        """Return what `of_arrays` makes the sums of."""
-        return {
-            "counts": np.array([self.documents, self.tokens], dtype=np.int64),
-            "numbers": np.array([self.mass, self.quality, self.gains, self.penalties]),
-            "credits": self.credits,
-            "moments": {name: moment.numpy() for name, moment in self.moments.items()},
-        }
-
-    @classmethod
-    def of_arrays(cls, tree: Tree) -> Self:
-        """Make the sums of their arrays."""
-        documents, tokens = tree["counts"].tolist()
-        mass, quality, gains, penalties = tree["numbers"].tolist()
-        credits_of = {name: float(credit) for name, credit in tree.get("credits", {}).items()}
-        moments = {name: torch.from_numpy(moment) for name, moment in tree.get("moments", {}).items()}
-        return cls(documents, tokens, mass, quality, credits_of, gains, moments, penalties)
 
     def plus(self, other: "Sums") -> "Sums":
         """Add the sums over other documents."""
@@ -135,16 +107,6 @@ class Tally:
         buckets = np.searchsorted(margin.levels, measured.worth[own], side="right")
         counts = np.bincount(buckets, weights=part.costs[own], minlength=len(margin.levels) + 1).astype(np.int64)
         return cls(Sums.of(part, measured, before), part.take(within), measured.worth[within], counts)
-
-    def arrays(self) -> Tree:
-        """Return what `of_arrays` makes the tally of."""
-        return {"worth": self.worth, "counts": self.counts, "margin": self.margin, "before": self.before}
-
-    @classmethod
-    def of_arrays(cls, tree: Tree) -> Self:
-        """Make the tally of its arrays."""
-        before, margin = Sums.of_arrays(tree["before"]), Documents.of_arrays(tree["margin"])
-        return cls(before, margin, tree["worth"], tree["counts"])
 
     @property
     def ranking(self) -> Ranking:

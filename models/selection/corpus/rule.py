@@ -5,11 +5,10 @@ A rule is saved as one safetensors file.
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,16 +18,7 @@ from safetensors.numpy import load, save
 from torch import Tensor
 
 from fineweb_mask.models.errors import DataError
-from fineweb_mask.models.selection.corpus.documents import (
-    ALL,
-    Documents,
-    Tree,
-    by_name,
-    flat,
-    inside,
-    nested,
-    numbered,
-)
+from fineweb_mask.models.selection.corpus.documents import ALL, Documents, flat, inside, made, nested, tree_of
 from fineweb_mask.models.selection.inputs import checked_features
 from fineweb_mask.models.selection.metrics.kernel import MomentMetric, moment_metric_class
 from fineweb_mask.models.selection.rows import Rows, Standard
@@ -53,7 +43,7 @@ class Frame:
         masses, signs = self.masses(documents, rows.device), torch.as_tensor(documents.signs, device=rows.device)
         found = {}
         for name, directions in self.directions.items():
-            metric = moment_metric_class(name).for_part(rows, self.standard, masses)
+            metric = moment_metric_class(name)(rows, masses, self.standard)
             found[name] = metric if directions is None else metric.in_directions(directions, signs)
         return found
 
@@ -153,54 +143,6 @@ class Rule:
             selected[own] = threshold.admits(worth[own], documents.ties[own])
         return selected, inclusion
 
-    def arrays(self) -> Tree:
-        """Return what `of_arrays` makes the rule of."""
-        frame, objective = self.frame, self.objective
-        mean_tokens = float("nan") if frame.mean_tokens is None else frame.mean_tokens
-        found: dict[str, Any] = {
-            "centre": frame.standard.centre.cpu().numpy(),
-            "inverse_deviation": frame.standard.inverse_deviation.cpu().numpy(),
-            "weights": np.array(list(objective.weights.values())),
-            "metrics": np.array([name.encode() for name in objective.weights], dtype=np.bytes_),
-            "objective": np.array([objective.linear_weight, objective.constant, objective.size, objective.longest]),
-            "numbers": np.array([self.height, self.spread, mean_tokens]),
-            "thresholds": numbered(self.thresholds),
-            "repeats": np.array(list(self.repeats.values())),
-            "repeated": np.array(list(self.repeats), dtype=np.str_),
-        }
-        for name, moment in self.moments.items():
-            found[f"moments/{name}"] = moment.cpu().numpy()
-            if (directions := frame.directions[name]) is not None:
-                found[f"directions/{name}"] = directions.cpu().numpy()
-        return found
-
-    @classmethod
-    def of_arrays(cls, tree: Tree, device: torch.device) -> Self:
-        """Make the rule of its arrays."""
-
-        def tensor(array: NDArray[Any]) -> Tensor:
-            return torch.as_tensor(array, device=device)
-
-        names = [name.decode() for name in tree["metrics"].tolist()]
-        linear_weight, constant, size, longest = tree["objective"].tolist()
-        height, spread, mean_tokens = tree["numbers"].tolist()
-        kept = tree.get("directions", {})
-        return cls(
-            Frame(
-                Standard(tensor(tree["centre"]), tensor(tree["inverse_deviation"])),
-                {name: tensor(kept[name]) if name in kept else None for name in names},
-                None if math.isnan(mean_tokens) else mean_tokens,
-            ),
-            CorpusObjective(
-                linear_weight, dict(zip(names, tree["weights"].tolist(), strict=True)), constant, size, longest
-            ),
-            {name: tensor(tree["moments"][name]) for name in names},
-            height,
-            spread,
-            by_name(tree["thresholds"], lambda place: Place(*place.tolist())),
-            dict(zip(tree["repeated"].tolist(), tree["repeats"].tolist(), strict=True)),
-        )
-
 
 def metrics_device(metrics: Mapping[str, MomentMetric]) -> torch.device:
     """Return where metrics compute."""
@@ -222,7 +164,7 @@ def linear_gains(
     return gains
 
 
-FORMAT = "fineweb-mask rule 2"
+FORMAT = "fineweb-mask rule 3"
 """What the file's metadata say it is."""
 CHECKSUM = "checksum"
 UNKNOWN = "0" * 64  # in the place of the checksum in the bytes that it is of
@@ -244,9 +186,9 @@ def save_rule(path: Path, rule: Rule, notes: Mapping[str, Any]) -> None:
 
     Numbers are tensors of the file; names are in its metadata, with the SHA-256 of all else.
     """
-    arrays = flat(rule.arrays())
+    arrays = flat(tree_of(rule))
     names = {name: array for name, array in arrays.items() if array.dtype.kind in "SU"}
-    numbers = {name: np.ascontiguousarray(array) for name, array in arrays.items() if name not in names}
+    numbers = {name: np.asarray(array, order="C") for name, array in arrays.items() if name not in names}
     kinds = {name: [array.dtype.str, array.tolist()] for name, array in names.items()}
     text = json.dumps(kinds, default=bytes.decode)
     metadata = {"format": FORMAT, "names": text, "notes": json.dumps(dict(notes)), CHECKSUM: UNKNOWN}
@@ -277,4 +219,4 @@ def load_rule(path: Path, device: torch.device) -> SavedRule:
     arrays = load(content)
     for name, (kind, values) in json.loads(metadata["names"]).items():
         arrays[name] = np.array(values, dtype=np.str_).astype(np.dtype(kind)) if values else np.empty(0, dtype=kind)
-    return SavedRule(Rule.of_arrays(nested(arrays), device), json.loads(metadata["notes"]))
+    return SavedRule(made(Rule, nested(arrays), device), json.loads(metadata["notes"]))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fineweb_mask.models.runtime.progress import track
-from fineweb_mask.models.selection.corpus.documents import ALL, Arrays, Documents, Tree, by_name, inside, numbered
+from fineweb_mask.models.selection.corpus.documents import ALL, Documents, inside
 from fineweb_mask.models.selection.corpus.near_duplicates import SPARE, Search, cluster_centres
 from fineweb_mask.models.selection.corpus.passes import Margin, Outcome
 from fineweb_mask.models.selection.corpus.rule import (
@@ -76,24 +76,6 @@ class CorpusStatistics:
             torch.stack([one.squares for one in parts]).sum(0),
             dict(sum((Counter(one.groups) for one in parts), Counter())),
         )
-
-    def arrays(self) -> Arrays:
-        """Return what `of_arrays` makes the statistics of."""
-        counts = np.array([self.documents, self.tokens, self.longest], dtype=np.int64)
-        found = {"counts": counts, "sums": self.sums.numpy(), "squares": self.squares.numpy()}
-        if self.groups:
-            found |= {"groups": np.array(list(self.groups)), "costs": np.array(list(self.groups.values()))}
-        return found
-
-    @classmethod
-    def of_arrays(cls, arrays: Arrays) -> Self:
-        """Make the statistics of their arrays."""
-        documents, tokens, longest = arrays["counts"].tolist()
-        sums, squares = (torch.from_numpy(arrays[name]) for name in ("sums", "squares"))
-        groups = (
-            dict(zip(arrays["groups"].tolist(), arrays["costs"].tolist(), strict=True)) if "groups" in arrays else {}
-        )
-        return cls(documents, tokens, longest, sums, squares, groups)
 
     @property
     def standard(self) -> Standard:
@@ -156,25 +138,6 @@ class Learned:
     margins: Mapping[str, Margin]  # by group
     moments: Mapping[str, Tensor]  # scaled up, without correction
     search: Search | None = None  # if near-duplicates are penalised
-
-    def arrays(self) -> Tree:
-        """Return what `of_arrays` makes it of."""
-        return {
-            "rule": self.rule,
-            "margins": numbered(self.margins),
-            "moments": {name: moment.cpu().numpy() for name, moment in self.moments.items()},
-            "search": {} if self.search is None else self.search,
-        }
-
-    @classmethod
-    def of_arrays(cls, tree: Tree, device: torch.device) -> Self:
-        """Make it of its arrays."""
-        return cls(
-            Rule.of_arrays(tree["rule"], device),
-            by_name(tree["margins"], Margin.of_arrays),
-            {name: torch.as_tensor(moment, device=device) for name, moment in tree.get("moments", {}).items()},
-            Search.of_arrays(tree["search"], device) if "search" in tree else None,
-        )
 
 
 class SampleProblem:
@@ -266,12 +229,9 @@ class SampleProblem:
         self.frame, self.metrics = frame, frame.metrics(sample, rows)
         self._masses = self.frame.masses(sample, device)
         ends = SampleEnds(self, size, settings, rows, generator)
-        self.ranges = ranges or find_ranges(
-            rows, self.quality, settings, self.metrics, budget=count, generator=generator, knapsack=knapsack, ends=ends
-        )
-        self.scaled = weigh(
-            self.quality, self.metrics, self.ranges, lamb=settings.lamb, weights=names, budget=count, knapsack=knapsack
-        )
+        none = Objective(self.quality, count, knapsack=knapsack)
+        self.ranges = ranges or find_ranges(none, self.metrics, ends)
+        self.scaled = weigh(none, self.metrics, self.ranges, lamb=settings.lamb, weights=names)
         block = self.scaled.objective
         self.objective = CorpusObjective(block.linear_weight, block.weights, block.constant, size, longest)
 

@@ -7,7 +7,7 @@ A metric needs `value` only. Every other method is optional and enables one thin
 |---|---|---|
 | `gradient` | `mean_field` | `mean_field` refuses the metric |
 | `moment`, ... (`SupportsMoment`) | steps with exact line search in `mean_field` | damped steps, by `gradient` |
-| `kernel`, ... (`SupportsKernel`) | Newton's steps, and greedy picks by a stored kernel | line searches |
+| `whole_kernel`, ... (`SupportsKernel`) | Newton's steps, and greedy picks by a stored kernel | line searches |
 | `reduced` | annealing of large blocks in fewer directions | all directions |
 | `swap_model` | thousands of swaps at once, inside a pool | batches of swaps, by `marginal_gains` |
 | `tangent` | the upper bound on the objective | no bound (None) |
@@ -98,23 +98,19 @@ class SupportsKernel(SupportsMoment, Protocol):
     """A metric that falls with v = ||M||^2 = sum_ij m_i m_j kernel(i, j)."""
 
     linear_in_v: bool  # then Newton's method solves the annealing
-    rows: Rows  # (n, d) of which the kernel is a function
     matrix: Tensor | None  # (n, n) float32, kernel(i, j), where several solves share it
 
     def slope(self, v: float, budget: float) -> float:
         """Compute -dD/dv, at least 0."""
 
-    def kernel(self, left: Tensor, right: Tensor) -> Tensor:
-        """Evaluate the kernel between rows (a, d) and (b, d): (a, b) float32."""
-
-    def moment_of(self, features: Tensor, weights: Tensor) -> Tensor:
-        """Sum the feature maps of rows (a, d) under weights (a,): float64."""
-
-    def scores_of(self, features: Tensor, moment: Tensor) -> Tensor:
-        """Sum kernel(i, j) w_j over j for rows i (a, d), from the moment of w: (a,) float32."""
+    def scores(self, moment: Tensor) -> Tensor:
+        """Sum kernel(i, j) w_j over j from the moment of w: (n,) float32."""
 
     def whole_kernel(self) -> Tensor:
         """Evaluate the kernel between all documents: (n, n) float32."""
+
+    def restrict(self, index: Tensor) -> Self:
+        """Return the same metric over a batch of documents, index (b,)."""
 
 
 @runtime_checkable

@@ -47,21 +47,9 @@ class Disf(KernelMetric):
         """Compute z_i^T M z_i for a moment M (d, d): (n,) float32."""
         return self.rows.quadratic(moment)
 
-    def moment_of(self, features: Tensor, weights: Tensor) -> Tensor:
-        """Sum the outer products of rows (a, d) under weights (a,): (d, d) float64."""
-        return (features.T @ (features * weights[:, None])).double()
-
-    def scores_of(self, features: Tensor, moment: Tensor) -> Tensor:
-        """Compute z_i^T M z_i of rows (a, d): (a,) float32."""
-        return (features @ moment.float()).mul_(features).sum(1)
-
-    def kernel(self, left: Tensor, right: Tensor) -> Tensor:
-        """Compute the squared inner products."""
-        return (left @ right.T).square_()
-
-    def kernel_with(self, row: Tensor) -> Tensor:
-        """Compute the squared inner products of all rows with one (d,): (n,) float32."""
-        return self.rows.dot(row).square_()
+    def kernel_of(self, products: Tensor) -> Tensor:
+        """Square the inner products."""
+        return products.square_()
 
     def outer(self, v: Tensor, budget: float | Tensor) -> Tensor:
         """Compute -||C||_F from v = ||(K - 1) C||_F^2."""
@@ -78,11 +66,6 @@ class Disf(KernelMetric):
     def height(self, moment: Tensor, budget: float) -> float:  # noqa: ARG002 - none at all
         """Return 0: a norm's tangents all go through the origin."""
         return 0.0
-
-    @classmethod
-    def for_part(cls, rows: Rows, standard: Standard, masses: Tensor | None = None) -> "Disf":
-        """Make the metric of a part of a corpus, standardised as the corpus is."""
-        return cls(rows, masses, standard)
 
     def directions(self, count: int, generator: torch.Generator) -> Tensor | None:
         """Compute the principal directions that an approximation in `count` keeps, (d, count - 1), or None for all."""

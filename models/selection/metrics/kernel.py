@@ -38,7 +38,8 @@ class MomentMetric(Weighed, BuiltInMetric, SupportsMoment):
     credit: Tensor | None = None  # (n,) float32, with masses: D = F(M) + sum of credits / mass^2
 
     @abstractmethod
-    def __init__(self, rows: Rows, masses: Tensor | None = None) -> None: ...
+    def __init__(self, rows: Rows, masses: Tensor | None = None, standard: Standard | None = None) -> None:
+        """Measure rows with masses (n,), for a budget of tokens, by the mean and deviation of a whole corpus."""
 
     @classmethod
     def for_block(
@@ -49,11 +50,6 @@ class MomentMetric(Weighed, BuiltInMetric, SupportsMoment):
         masses: Tensor | None = None,
     ) -> Self:
         """Make the metric with masses (n,) for a budget of tokens."""
-        return cls(rows, masses)
-
-    @classmethod
-    def for_part(cls, rows: Rows, standard: Standard, masses: Tensor | None = None) -> Self:  # noqa: ARG003
-        """Make the metric of a part of a corpus, with the mean and deviation of the corpus."""
         return cls(rows, masses)
 
     def gradient(self, inclusion: Tensor) -> Tensor:
@@ -102,12 +98,8 @@ class KernelMetric(MomentMetric, SupportsKernel):
     matrix: Tensor | None = None
 
     @abstractmethod
-    def scores(self, moment: Tensor) -> Tensor:
-        """Sum kernel(i, j) w_j over j from the moment of w: (n,) float32."""
-
-    @abstractmethod
-    def kernel_with(self, row: Tensor) -> Tensor:
-        """Evaluate the kernel between all documents and one row (d,): (n,) float32."""
+    def kernel_of(self, products: Tensor) -> Tensor:
+        """Compute the kernel between documents from the inner products of their rows, of the same shape, in place."""
 
     @abstractmethod
     def outer(self, v: Tensor, budget: float | Tensor) -> Tensor:
@@ -161,7 +153,7 @@ class KernelMetric(MomentMetric, SupportsKernel):
 
         def cross(pool: Tensor) -> Tensor:
             features = self.rows.take(pool)
-            return 2 * slope * self.kernel(features, features)
+            return 2 * slope * self.kernel_of(features @ features.T)
 
         return SwapModel((2 * self.scores(moment)).sub_(own).mul_(-slope), cross)
 
@@ -178,7 +170,7 @@ class KernelMetric(MomentMetric, SupportsKernel):
     def whole_kernel(self) -> Tensor:
         """Evaluate the kernel between all documents: (n, n) float32."""
         everyone = self.rows.block(slice(None))
-        return self.kernel(everyone, everyone)
+        return self.kernel_of(everyone @ everyone.T)
 
     def restrict(self, index: Tensor) -> Self:
         """Return the metric over a batch (b,), with the rows as they are: `disf` keeps the block's standardisation."""
@@ -251,7 +243,7 @@ class KernelGains:
             self.scores += self._matrix[document]
         else:
             row = self.metric.rows.take(torch.tensor([document], device=self.scores.device))
-            self.scores += self.metric.kernel_with(row[0])
+            self.scores += self.metric.kernel_of(self.metric.rows.dot(row[0]))
 
 
 def falling_step(gradient: Tensor, fall: float) -> Tensor:

@@ -71,10 +71,6 @@ class NearDuplicates(Weighed):
         both = weights[self.pairs.first].double() * weights[self.pairs.second].double()
         return float(both @ self.weights.double())
 
-    def marginal_gains(self, mask: Tensor) -> Tensor:
-        """Compute minus the weight of each document's selected partners, over K: (n,) float32."""
-        return self.gradient(mask)
-
     def random_value(self, budget: float) -> float:
         """Compute the expected value of a uniform random subset."""
         total = float(self.weights.sum(dtype=torch.float64))
@@ -117,7 +113,7 @@ class NearDuplicates(Weighed):
             matrix[inside.pairs.first, inside.pairs.second] = inside.weights * penalty
             return matrix + matrix.T
 
-        return SwapModel(weight * self.marginal_gains(mask), cross)
+        return SwapModel(weight * self.gradient(mask), cross)
 
     def penalised(self, gains: Tensor, penalty: float, costs: Tensor | None = None) -> Tensor:
         """Penalise every document for the partners that rank above it: gains (n,) float32 -> (n,) float32.

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from fineweb_mask.models.selection.metrics.kernel import KernelMetric
-from fineweb_mask.models.selection.rows import Rows
+from fineweb_mask.models.selection.rows import Rows, Standard
 
 
 class Pairwise(KernelMetric):
@@ -19,7 +19,7 @@ class Pairwise(KernelMetric):
     linear_in_v = True
     swap_pool = 512  # annealing leaves so few documents undecided
 
-    def __init__(self, rows: Rows, masses: Tensor | None = None) -> None:
+    def __init__(self, rows: Rows, masses: Tensor | None = None, standard: Standard | None = None) -> None:  # noqa: ARG002
         self.rows, self.masses = rows, masses
         self.diagonal = torch.ones(rows.n, device=rows.device)
         if masses is not None:
@@ -41,21 +41,9 @@ class Pairwise(KernelMetric):
         """Compute <x_i, s>: (n,) float32."""
         return self.rows.dot(moment.float())
 
-    def moment_of(self, features: Tensor, weights: Tensor) -> Tensor:
-        """Sum the rows (a, d) under weights (a,): (d,) float64."""
-        return (weights @ features).double()
-
-    def scores_of(self, features: Tensor, moment: Tensor) -> Tensor:
-        """Compute <x_i, s> of rows (a, d): (a,) float32."""
-        return features @ moment.float()
-
-    def kernel(self, left: Tensor, right: Tensor) -> Tensor:
-        """Compute the cosines."""
-        return left @ right.T
-
-    def kernel_with(self, row: Tensor) -> Tensor:
-        """Compute the cosines of all rows with one (d,): (n,) float32."""
-        return self.rows.dot(row)
+    def kernel_of(self, products: Tensor) -> Tensor:
+        """Return the inner products themselves, the cosines."""
+        return products
 
     def outer(self, v: Tensor, budget: float | Tensor) -> Tensor:
         """Subtract the K diagonal terms from v and average over the pairs."""

@@ -16,7 +16,6 @@ from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.metrics.base import Metric, SupportsGradient, SupportsRandomValue
 from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates
 from fineweb_mask.models.selection.problem.objective import Objective
-from fineweb_mask.models.selection.problem.token_budget import Knapsack
 from fineweb_mask.models.selection.rows import Rows
 from fineweb_mask.models.selection.solvers.mean_field import solve_mean_field
 from fineweb_mask.models.selection.solvers.policy_gradient import solve_policy_gradient
@@ -93,7 +92,7 @@ class BlockEnds:
     """The ends of a metric's range over the selections of a block."""
 
     def __init__(self, settings: SelectionSettings, rows: Rows, generator: torch.Generator) -> None:
-        self._settings, self._rows, self._generator = settings, rows, generator
+        self.settings, self._rows, self._generator = settings, rows, generator
 
     def random(self, metric: Metric, objective: Objective) -> float:
         """Return `random_value`, or the mean over a few random selections."""
@@ -106,36 +105,22 @@ class BlockEnds:
     def best(self, metric: Metric, objective: Objective) -> float:
         """Return the value of the selection that a solver finds."""
         solve = solve_mean_field if isinstance(metric, SupportsGradient) else solve_policy_gradient
-        problem = Problem(self._rows, objective, self._settings, self._generator)
+        problem = Problem(self._rows, objective, self.settings, self._generator)
         return objective.value_of(settle(problem, solve).mask)
 
 
-def find_ranges(
-    rows: Rows,
-    quality: Tensor,
-    settings: SelectionSettings,
-    metrics: Mapping[str, Metric],
-    *,
-    budget: int,
-    generator: torch.Generator,
-    knapsack: Knapsack | None = None,
-    ends: BlockEnds | None = None,
-) -> Ranges:
-    """Find the scale of every term, quality (n,) first; for `range` every metric is maximised alone.
-
-    `ends` finds the ends of a metric's range; by default, for selections of the block.
-    """
-    ends = ends or BlockEnds(settings, rows, generator)
-    none = Objective(quality, budget, {}, linear_weight=0.0, weights={}, knapsack=knapsack)
-    quality_term = Term(none.mean_quality(torch.ones(rows.n, dtype=torch.bool, device=rows.device)))
+def find_ranges(none: Objective, metrics: Mapping[str, Metric], ends: BlockEnds) -> Ranges:
+    """Find the scale of every term, of an objective without any; for `range` every metric is maximised alone."""
+    quality, knapsack = none.quality, none.knapsack
+    quality_term = Term(none.mean_quality(torch.ones_like(quality, dtype=torch.bool)))
     terms = {name: Term(ends.random(metric, none)) for name, metric in metrics.items()}
-    is_forced = rows.n <= budget if knapsack is None else int(knapsack.tokens.sum()) <= knapsack.limit
-    if settings.normalize == "range" and is_forced:  # there is one selection: what its terms differ by is rounding
+    is_forced = none.n <= none.budget if knapsack is None else int(knapsack.tokens.sum()) <= knapsack.limit
+    if ends.settings.normalize == "range" and is_forced:  # there is one selection: what its terms differ by is rounding
         none_of = {name: _range(term.random, term.random) for name, term in terms.items()}
         return Ranges(_range(quality_term.random, quality_term.random), none_of)
-    if settings.normalize == "range":
+    if ends.settings.normalize == "range":
         if knapsack is None:
-            best = float(quality.topk(budget, sorted=False).values.mean(dtype=torch.float64))
+            best = float(quality.topk(none.budget, sorted=False).values.mean(dtype=torch.float64))
         else:
             best = none.mean_quality(knapsack.best_mean(quality))
         quality_term = _range(quality_term.random, best)
@@ -146,14 +131,12 @@ def find_ranges(
 
 
 def weigh(
-    quality: Tensor,  # (n,)
+    none: Objective,  # without any term
     metrics: Mapping[str, Metric],
     ranges: Ranges,
     *,
     lamb: float,
     weights: Mapping[str, float],
-    budget: int,
-    knapsack: Knapsack | None = None,
     near_duplicates: tuple[NearDuplicates, float] | None = None,  # the term and its weight
 ) -> Scaled:
     """Weigh quality and metrics of known ranges as `lamb` asks."""
@@ -164,9 +147,7 @@ def weigh(
     if near_duplicates is not None:
         pairs, weight = near_duplicates
         metrics, shares = {**metrics, NEAR_DUPLICATES: pairs}, shares | {NEAR_DUPLICATES: weight}
-    objective = Objective(
-        quality, budget, metrics, linear_weight=linear_weight, weights=shares, constant=constant, knapsack=knapsack
-    )
+    objective = replace(none, metrics=metrics, linear_weight=linear_weight, weights=shares, constant=constant)
     return Scaled(objective, ranges, weights, near_duplicates)
 
 

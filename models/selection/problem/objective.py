@@ -1,7 +1,7 @@
 """Define the objective J(m), a weighted sum of mean quality, diversity metrics and the penalty for near-duplicates."""
 
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -27,10 +27,10 @@ class Objective:
 
     quality: Tensor  # (n,) float32
     budget: int  # documents to select, K; with a knapsack about as many
-    metrics: Mapping[str, Metric]
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
     _: KW_ONLY
-    linear_weight: float  # by which the mean quality Q enters
-    weights: Mapping[str, float]  # by which each metric's raw value enters
+    linear_weight: float = 0.0  # by which the mean quality Q enters
+    weights: Mapping[str, float] = field(default_factory=dict)  # by which each metric's raw value enters
     constant: float = 0.0  # added to J, so that 0 and 1 are where `normalize` puts them
     knapsack: Knapsack | None = None
     mass_penalty: float = 0.0  # what one unit of mass costs by enlarging the denominators, where masses are not costs

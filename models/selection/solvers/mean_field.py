@@ -339,12 +339,12 @@ class Annealing:
         residuals = {name: reached[name] - moment for name, moment in self.moments.items()}
         costs = None if self.objective.knapsack is None else self.objective.knapsack.costs.float()
         near, weights = _near(spread, NEAR, costs)
-        features = {name: metric.rows.take(near) for name, metric in self.kernels.items()}
+        among = {name: metric.restrict(near) for name, metric in self.kernels.items()}
         gram = torch.zeros((len(near), len(near)), device=near.device)
         pull = torch.zeros(len(near), device=near.device)
-        for name, metric in self.kernels.items():
-            gram += 2 * slopes[name] * metric.kernel(features[name], features[name])
-            pull += 2 * slopes[name] * metric.scores_of(features[name], residuals[name])
+        for name, metric in among.items():
+            gram += 2 * slopes[name] * metric.whole_kernel()
+            pull += 2 * slopes[name] * metric.scores(residuals[name])
         root, gram, pull = weights.double().sqrt(), gram.double(), pull.double()
         unit = root if costs is None else root * costs[near]
         unit = unit / torch.linalg.vector_norm(unit)
@@ -358,8 +358,8 @@ class Annealing:
             right = torch.zeros_like(right)
         solved = torch.cholesky_solve((right - unit * (unit @ right))[:, None], factor)
         shift = (root * (solved[:, 0] - unit * (unit @ solved[:, 0]))).float()
-        for name, metric in self.kernels.items():
-            self.moments[name] += residuals[name] - metric.moment_of(features[name], shift)
+        for name, metric in among.items():
+            self.moments[name] += residuals[name] - metric.moment(shift)
 
 
 def highest_share(derivative: Callable[[float], float]) -> float:

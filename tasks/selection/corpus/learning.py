@@ -8,13 +8,13 @@ Every pass is one job for each shard, `MeasureJob`, and one that gathers them, `
 policy. Where the documents at the threshold are not among those that a pass kept, the pass is made again around it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.runtime.threads import same_threads
-from fineweb_mask.models.selection.corpus.documents import Documents, Tree, by_name, flat, nested, sampled
+from fineweb_mask.models.selection.corpus.documents import Documents, flat, made, nested, sampled
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.pipeline import DIRECTIONS
 from fineweb_mask.tasks.inference.gpu import gpu_slot, torch_device
@@ -84,7 +84,7 @@ def draw_sample(job: SampleJob) -> None:
         with gpu_slot(device):
             surveys.append(CorpusStatistics.of(part, device))
         chosen.append(sampled(part, job.rate))
-    tree: Tree = {}
+    tree = {}
     if surveys:
         tree = {"survey": CorpusStatistics.total(surveys), "sample": Documents.concatenate(chosen)}
     write_arrays(job.output, job.key, flat(tree), {})
@@ -149,7 +149,7 @@ def _learn_first(job: LearnJob, device: "torch.device") -> None:
     _write(job, {}, problem.learn(), details)
 
 
-def _write(job: LearnJob, best: Tree, learned: "Learned | None", details: dict[str, Any]) -> None:
+def _write(job: LearnJob, best: object, learned: "Learned | None", details: dict[str, Any]) -> None:
     """Write the best policy so far, and the next one if there is any."""
     if learned is not None:
         details = details | {"cells": 0 if learned.search is None else len(learned.search.centres)}
@@ -163,7 +163,7 @@ def _gather(job: LearnJob, before: StageFile, device: "torch.device") -> None:
     from fineweb_mask.models.selection.problem.normalisation import Ranges
 
     tree = nested(read_arrays(job.workspace.resolve(before)))
-    learned, best = Learned.of_arrays(tree["next"], device), tree.get("best", {})
+    learned, best = made(Learned, tree["next"], device), tree.get("best", {})
     details, search = before.details | {"again": False}, learned.search
     measured_with = details.pop("measured_with", before.fingerprint)
     budgets = details["budgets"]
@@ -192,7 +192,7 @@ def _gather(job: LearnJob, before: StageFile, device: "torch.device") -> None:
     step = {"objective": outcome.objective, "upper_bound": bound.at(outcome.bound.used), "bound": bound._asdict()}
     details["steps"] = [*details["steps"], step]
     if outcome.objective >= max(step["objective"] for step in details["steps"]):
-        best = replace(learned, rule=outcome.rule).arrays()
+        best = replace(learned, rule=outcome.rule)
         terms = Ranges.of_details(details["ranges"]).terms(outcome.raw, job.settings.metric_weights)
         if search is not None:
             terms["near_duplicate_cost"] = outcome.near_duplicate_cost
@@ -215,14 +215,15 @@ def _tallies(job: LearnJob, files: Sequence[StageFile]) -> "Iterator[dict[str, T
 
     for file in track("parts", list(files)):
         if tree := nested(read_arrays(job.workspace.root / file.path, "tally")):
-            yield by_name(tree["tally"], Tally.of_arrays)
+            yield made(Mapping[str, Tally], tree["tally"])
 
 
 def read_learned(workspace: Workspace, file: StageFile, part: PolicyPart, device: "torch.device") -> "Learned":
     """Read a policy, with what comes with it."""
     from fineweb_mask.models.selection.corpus.sample import Learned
 
-    return Learned.of_arrays(nested(read_arrays(workspace.resolve(file), part))[part], device)
+    found: Learned = made(Learned, nested(read_arrays(workspace.resolve(file), part))[part], device)
+    return found
 
 
 def _problem(
@@ -234,8 +235,8 @@ def _problem(
 
     files = track("parts of the sample", job.samples)
     found = [tree for file in files if (tree := nested(read_arrays(job.workspace.resolve(file))))]
-    survey = CorpusStatistics.total([CorpusStatistics.of_arrays(tree["survey"]) for tree in found])
-    sample = Documents.concatenate([Documents.of_arrays(tree["sample"]) for tree in found])
+    survey = CorpusStatistics.total([made(CorpusStatistics, tree["survey"]) for tree in found])
+    sample = Documents.concatenate([made(Documents, tree["sample"]) for tree in found])
     known: dict[str, Any] = {}
     if details is not None:
         known = {"ranges": Ranges.of_details(details["ranges"]), "spare": details["spare"]}

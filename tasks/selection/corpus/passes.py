@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.runtime.threads import same_threads
 from fineweb_mask.models.schemas import CHARGES
-from fineweb_mask.models.selection.corpus.documents import Documents, Tree, flat, nested, numbered
+from fineweb_mask.models.selection.corpus.documents import Documents, Tree, flat, made, nested, numbered
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.inference.gpu import gpu_slot, torch_device
 from fineweb_mask.tasks.selection.blocks import inputs_of
@@ -103,7 +103,7 @@ def _of_documents(job: MeasureJob, learned: "Learned", device: "torch.device") -
         documents, places, of_cell = Documents.concatenate(candidates), np.concatenate(rows), np.concatenate(cells)
         for cell in np.unique(of_cell).tolist():
             inside = (of_cell == cell).nonzero()[0]
-            tree[_prefix(cell)] = {**documents.take(inside).arrays(), "rows": places[inside]}
+            tree[_prefix(cell)] = {"documents": documents.take(inside), "rows": places[inside]}
     return tree
 
 
@@ -119,7 +119,7 @@ def _of_candidates(job: MeasureJob, measured: StageFile, learned: "Learned", dev
     rows = np.concatenate([cell["rows"] for cell in cells])
     order = np.argsort(rows)
     penalties = read_penalties(job.workspace, job.penalties, job.name, int(rows.max()) + 1)
-    documents = Documents.concatenate([Documents.of_arrays(cell) for cell in cells]).take(order)
+    documents = Documents.concatenate([made(Documents, cell["documents"]) for cell in cells]).take(order)
     documents = documents._replace(charges=penalties[rows[order]])
     with gpu_slot(device):
         found = learned.rule.measure(documents, device)
@@ -165,7 +165,7 @@ def find_penalties(job: PenaltiesJob) -> None:
     parts, rows, shards, prefix = [], [], [], _prefix(job.cell)
     for file in track("shards", job.passes):
         if tree := nested(read_arrays(job.workspace.root / file.path, prefix)):
-            parts.append(Documents.of_arrays(tree[prefix]))
+            parts.append(made(Documents, tree[prefix]["documents"]))
             rows.append(tree[prefix]["rows"])
             shards += [file.name] * len(rows[-1])
     with stage_file_writer(job.output, CHARGES, job.key) as writer:

@@ -2,11 +2,9 @@
 
 import mmap
 import tempfile
-from bisect import bisect_right
-from collections.abc import Iterator, Mapping
-from itertools import accumulate
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -141,20 +139,16 @@ class FewScores:
         [self._scorer] = load_models(workspace, [model]).values()
         self._device = "cpu" if holds_gpu else str(getattr(self._scorer, "device", "cpu"))  # to wait for
         self._texts = _copied(workspace, shards)
-        self._starts = [0, *accumulate(len(part) for part in self._texts)]
 
     def of(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the scores of some rows of the group, (k,): (k,)."""
-        texts = []
-        for row in rows.tolist():
-            part = bisect_right(self._starts, row) - 1
-            texts.append(self._texts[part][row - self._starts[part]].as_py() or "")
+        texts = [self._texts[row].as_py() or "" for row in rows.tolist()]
         with gpu_slot(self._device):
             return self._scorer.score(texts)
 
 
-def _copied(workspace: Workspace, shards: list[ShardFiles]) -> list[pa.StringArray]:
-    """Return the texts of shards in parts, memory-mapped from a file without a name."""
+def _copied(workspace: Workspace, shards: list[ShardFiles]) -> pa.ChunkedArray:
+    """Return the texts of shards, memory-mapped from a file without a name."""
     workspace.cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=workspace.cache) as file:
         with pa.ipc.new_stream(file, TEXTS) as stream:
@@ -163,70 +157,42 @@ def _copied(workspace: Workspace, shards: list[ShardFiles]) -> list[pa.StringArr
                     stream.write_batch(pa.record_batch([texts.cast(pa.string())], schema=TEXTS))
         file.flush()
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    parts: list[pa.StringArray] = pa.ipc.open_stream(pa.py_buffer(mapped)).read_all()["text"].chunks
-    return parts
+    return pa.ipc.open_stream(pa.py_buffer(mapped)).read_all()["text"]
 
 
-class InputColumns(NamedTuple):
-    """What a selector reads of the documents of a group of shards, one after the other; only what it reads is there."""
+def read_inputs(
+    workspace: Workspace,
+    shards: list[ShardFiles],
+    settings: PipelineSelectionSettings,
+    targets: StageFile | None,
+    given: EarlierSelection | None = None,
+    scorer: QualityModel | None = None,
+) -> "SelectorInputs":
+    """Read what the solver of the settings reads of the documents of a group of shards, one after the other.
 
-    scores: Mapping[str, NDArray[np.float32]] = {}  # (rows,) each, by the scorer's name
-    groups: NDArray[np.object_] | None = None  # (rows,)
-    log_weights: NDArray[np.float32] | None = None  # (rows,), or (rows, tasks)
-    task_examples: NDArray[np.int64] | None = None  # (tasks,)
-    targets: Mapping[str, NDArray[Any]] = {}  # vectors and tasks
-    given: tuple[NDArray[np.floating[Any]], NDArray[np.float32]] | None = None  # vectors and quality
-    few_scores: FewScores | None = None
+    `targets` is what `fit_targets` wrote, and `scorer` a model for the solver that scores few documents.
+    """
+    from fineweb_mask.models.selection import Given, SelectorInputs, Targets
 
-    @classmethod
-    def read(
-        cls,
-        workspace: Workspace,
-        shards: list[ShardFiles],
-        settings: PipelineSelectionSettings,
-        targets: StageFile | None,
-        given: EarlierSelection | None = None,
-        scorer: QualityModel | None = None,
-    ) -> Self:
-        """Read what the solver of the settings reads.
-
-        `targets` is what `fit_targets` wrote, and `scorer` a model for the solver that scores few documents.
-        """
-        reads = SELECTORS[settings.solver].reads
-        found = {} if targets is None else read_arrays(workspace.resolve(targets))
-        scores: dict[str, NDArray[np.float32]] = {}
-        if "scores" in reads:
-            parts = [_read_scores(workspace, shard) for shard in shards]
-            scores = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        groups = log_weights = examples = None
-        if "groups" in reads and settings.group_column is not None:
-            groups = np.concatenate([read_groups(workspace, shard, settings.group_column) for shard in shards])
-        if "text" in reads and found:
-            ratios = found["log_ratios"]
-            if settings.dsir.by_task:
-                ratios, examples = found["task_log_ratios"], found["task_examples"]
-            log_weights = np.concatenate([_weigh_texts(workspace, shard, ratios) for shard in shards])
-        vectors = {name: found[name] for name in ("vectors", "tasks")} if "targets" in reads and found else {}
-        few_scores = None
-        if "scorer" in reads and scorer is not None:
-            few_scores = FewScores(workspace, shards, scorer, holds_gpu=torch_device(settings.device).type != "cpu")
-        held = None if given is None else given.read()
-        return cls(scores, groups, log_weights, examples, vectors, held, few_scores)
-
-    def of(self, rows: NDArray[np.int64]) -> "SelectorInputs":
-        """Return those of some rows of the group."""
-        from fineweb_mask.models.selection import Given, SelectorInputs, Targets
-
-        few = self.few_scores
-        return SelectorInputs(
-            scores={name: column[rows] for name, column in self.scores.items()},
-            groups=None if self.groups is None else self.groups[rows],
-            targets=Targets(self.targets["vectors"], self.targets["tasks"]) if self.targets else None,
-            log_weights=None if self.log_weights is None else self.log_weights[rows],
-            task_examples=self.task_examples,
-            given=None if self.given is None else Given(*self.given),
-            score=None if few is None else lambda documents: few.of(rows[documents]),
-        )
+    reads = SELECTORS[settings.solver].reads
+    fitted = {} if targets is None else read_arrays(workspace.resolve(targets))
+    found: dict[str, Any] = {"given": None if given is None else Given(*given.read())}
+    if "scores" in reads:
+        parts = [_read_scores(workspace, shard) for shard in shards]
+        found["scores"] = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    if "groups" in reads and settings.group_column is not None:
+        found["groups"] = np.concatenate([read_groups(workspace, shard, settings.group_column) for shard in shards])
+    if "text" in reads and fitted:
+        ratios = fitted["log_ratios"]
+        if settings.dsir.by_task:
+            ratios, found["task_examples"] = fitted["task_log_ratios"], fitted["task_examples"]
+        found["log_weights"] = np.concatenate([_weigh_texts(workspace, shard, ratios) for shard in shards])
+    if "targets" in reads and fitted:
+        found["targets"] = Targets(fitted["vectors"], fitted["tasks"])
+    if "scorer" in reads and scorer is not None:
+        holds_gpu = torch_device(settings.device).type != "cpu"
+        found["score"] = FewScores(workspace, shards, scorer, holds_gpu=holds_gpu).of
+    return SelectorInputs(**found)
 
 
 def _read_scores(workspace: Workspace, shard: ShardFiles) -> dict[str, NDArray[np.float32]]:

@@ -17,7 +17,8 @@ from fineweb_mask.models.selection import (
     select,
 )
 from fineweb_mask.models.selection.block import checked_block
-from fineweb_mask.models.selection.problem.normalisation import find_ranges
+from fineweb_mask.models.selection.problem.normalisation import BlockEnds, find_ranges
+from fineweb_mask.models.selection.problem.objective import Objective
 from fineweb_mask.models.selection.selector import term_ranges
 from fineweb_mask.models.selection.solvers.mean_field import solve_mean_field
 from fineweb_mask.models.selection.solvers.problem import History
@@ -120,8 +121,8 @@ def _value(features, quality, indices, *, selection, metric, lamb, normalize):
 
 def _random_raw(rows, metric, budget):
     made, generator = {metric: METRICS[metric](rows)}, torch.Generator().manual_seed(0)
-    raw = SelectionSettings(normalize="none")
-    return find_ranges(rows, torch.zeros(rows.n), raw, made, budget=budget, generator=generator).metrics[metric].random
+    ends = BlockEnds(SelectionSettings(normalize="none"), rows, generator)
+    return find_ranges(Objective(torch.zeros(rows.n), budget), made, ends).metrics[metric].random
 
 
 @pytest.mark.parametrize("metric", METRICS)

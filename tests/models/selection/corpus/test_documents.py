@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import strategies as st
 
-from fineweb_mask.models.selection.corpus.documents import Documents, flat, nested, repeats, sampled
+from fineweb_mask.models.selection.corpus.documents import Documents, flat, made, nested, repeats, sampled, tree_of
 from fineweb_mask.models.selection.corpus.rule import Rule
 from fineweb_mask.models.selection.corpus.sample import CorpusStatistics, SampleProblem
 from fineweb_mask.models.selection.corpus.whole import select_corpus
@@ -28,7 +28,7 @@ def test_parts_are_cut_and_put_together_again(name, request):
 @pytest.mark.parametrize("name", ["parts", "parts_with_tokens"])
 def test_arrays_make_the_same_documents(name, request):
     [first, *_] = request.getfixturevalue(name)
-    again = Documents.of_arrays(nested(flat({"a": first, "b": {"vectors": 0}}))["a"])
+    again = made(Documents, nested(flat({"a": first, "b": {"vectors": 0}}))["a"])
     for before, after in zip(first, again, strict=True):
         np.testing.assert_array_equal(before, after)
 
@@ -161,7 +161,7 @@ def test_all_documents_can_be_selected(parts):
 def test_a_rule_comes_back_and_leaves_out_groups_that_it_does_not_know(parts):
     parts = grouped(parts)
     found = select_corpus(lambda: parts, settings_of(), rate=0.5, groups=GroupSettings(column="x", shares="equal"))
-    rule = Rule.of_arrays(nested(flat(found.rule.arrays())), CPU)
+    rule = made(Rule, nested(flat(tree_of(found.rule))), CPU)
     assert rule.thresholds == found.rule.thresholds
     assert rule.repeats == found.rule.repeats
     np.testing.assert_array_equal(rule.select(parts[0], CPU)[0], found.masks[0])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fineweb_mask.models.selection.corpus.documents import ALL, Documents, flat, nested, sampled
+from fineweb_mask.models.selection.corpus.documents import ALL, Documents, flat, made, nested, sampled, tree_of
 from fineweb_mask.models.selection.corpus.passes import Margin, Tally, conclude, find_threshold, margin_at
 from fineweb_mask.models.selection.corpus.rule import FIRST, LAST, Place
 from fineweb_mask.models.selection.corpus.sample import CorpusStatistics, SampleProblem
@@ -118,9 +118,9 @@ def test_arrays_make_the_same_tally_and_margin(name, request):
     parts = request.getfixturevalue(name)
     problem = problem_of(parts)
     learned = problem.learn()
-    margin = Margin.of_arrays(learned.margins[ALL].arrays())
+    margin = made(Margin, nested(flat(tree_of(learned.margins[ALL]))))
     tallies = [tally_of(learned.rule, margin, part) for part in parts]
-    again = [Tally.of_arrays(nested(flat(tally.arrays()))) for tally in tallies]
+    again = [made(Tally, nested(flat(tree_of(tally)))) for tally in tallies]
     outcomes = []
     for some in (tallies, again, [Tally.total(tallies)]):
         threshold = find_threshold(margin, [tally.ranking for tally in some], problem.budget)

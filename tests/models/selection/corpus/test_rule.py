@@ -6,7 +6,7 @@ import torch
 from safetensors.numpy import save_file
 
 from fineweb_mask.models.selection import SelectionSettings
-from fineweb_mask.models.selection.corpus.documents import Documents, flat, nested
+from fineweb_mask.models.selection.corpus.documents import Documents, flat, made, nested, tree_of
 from fineweb_mask.models.selection.corpus.rule import FIRST, LAST, Place, Rule, RuleFileError, load_rule, save_rule
 from fineweb_mask.models.selection.corpus.whole import select_corpus
 
@@ -70,7 +70,7 @@ def test_inclusion_is_one_half_at_the_threshold_and_higher_above(learned):
 
 def test_arrays_make_the_same_rule(learned):
     parts, selection = learned
-    again = Rule.of_arrays(nested(flat(selection.rule.arrays())), CPU)
+    again = made(Rule, nested(flat(tree_of(selection.rule))), CPU)
     assert again.objective == selection.rule.objective
     for before, after in zip(selection.rule.select(parts[0], CPU), again.select(parts[0], CPU), strict=True):
         np.testing.assert_array_equal(before, after)

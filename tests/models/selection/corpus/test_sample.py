@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fineweb_mask.models.selection import select
-from fineweb_mask.models.selection.corpus.documents import Documents, flat, nested, sampled
+from fineweb_mask.models.selection.corpus.documents import Documents, flat, made, nested, sampled, tree_of
 from fineweb_mask.models.selection.corpus.sample import CorpusStatistics, Learned, SampleProblem, group_budgets
 from fineweb_mask.models.selection.corpus.whole import apply
 from fineweb_mask.models.selection.inputs import SelectionInputError, checked_features
@@ -63,7 +63,7 @@ def test_a_correction_brings_the_moments_of_the_rule_to_those_it_selects(parts):
 def test_arrays_make_the_same_learned_rule(parts):
     problem = problem_of(parts, 0.5, settings_of(metrics={"pairwise": 1, "disf": 1}))
     learned = problem.learn()
-    again = Learned.of_arrays(nested(flat(learned.arrays())), CPU)
+    again = made(Learned, nested(flat(tree_of(learned))), CPU)
     assert again.margins.keys() == learned.margins.keys()
     assert again.margins[""].upper == learned.margins[""].upper
     for name, moment in learned.moments.items():
@@ -89,7 +89,7 @@ def test_surveys_of_parts_add_up(parts_with_tokens):
 
 def test_arrays_make_the_same_survey(parts):
     survey = CorpusStatistics.of(parts[0], CPU)
-    again = CorpusStatistics.of_arrays(survey.arrays())
+    again = made(CorpusStatistics, nested(flat(tree_of(survey))))
     assert (again.documents, again.tokens) == (survey.documents, survey.tokens)
     assert again.sums.equal(survey.sums)
     assert again.squares.equal(survey.squares)

@@ -111,7 +111,7 @@ def test_gains_and_worths_are_differences_of_values():
         assert float(gains.gains()[document]) == pytest.approx(gain, abs=1e-6)
         gains.add(document)
         mask = with_it
-    worth = metric.marginal_gains(mask)
+    worth = metric.gradient(mask)
     for document in range(N):
         other = mask.clone()
         other[document] = ~other[document]

@@ -12,7 +12,7 @@ from fineweb_mask.models.selection.metrics.base import EFFORT
 from fineweb_mask.models.selection.metrics.facility import Facility
 from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates
 from fineweb_mask.models.selection.problem.measures import FalseBoundError
-from fineweb_mask.models.selection.problem.normalisation import find_ranges, weigh
+from fineweb_mask.models.selection.problem.normalisation import BlockEnds, find_ranges, weigh
 from fineweb_mask.models.selection.problem.objective import Objective
 from fineweb_mask.models.selection.problem.token_budget import Knapsack
 from fineweb_mask.models.selection.problem.upper_bound import Bound, tightened_bound
@@ -185,10 +185,10 @@ def enumerated(selection, features, quality, settings, own):
     }
     weights = settings.metric_weights | {name: weight for name, (_, weight) in own.items()}
     generator = torch.Generator().manual_seed(settings.seed)
-    q = torch.from_numpy(quality)
-    ranges = find_ranges(rows, q, settings, metrics, budget=BUDGET, generator=generator)
+    none = Objective(torch.from_numpy(quality), BUDGET)
+    ranges = find_ranges(none, metrics, BlockEnds(settings, rows, generator))
     term = (NearDuplicates.of(rows, settings.near_duplicates.threshold), settings.near_duplicates.weight)
-    scaled = weigh(q, metrics, ranges, lamb=settings.lamb, weights=weights, budget=BUDGET, near_duplicates=term)
+    scaled = weigh(none, metrics, ranges, lamb=settings.lamb, weights=weights, near_duplicates=term)
     assert scaled.random_objective(settings.lamb) == pytest.approx(selection.random_objective, abs=1e-6)
     return scaled.objective.value(masks).tolist()
 

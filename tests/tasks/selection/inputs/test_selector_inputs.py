@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from fineweb_mask.models.embedding.arrow import vectors_of
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.quality.importance import NgramBuckets, log_ratios
+from fineweb_mask.models.selection.inputs import SelectorInputs
 from fineweb_mask.models.selection.selectors.clusters import solve_quad
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.quality import EduScorerSettings
@@ -25,7 +26,7 @@ from fineweb_mask.tasks.fit.job import sampled_texts
 from fineweb_mask.tasks.fit.models import fit_targets
 from fineweb_mask.tasks.inference.scorers import QualityModel, load_models, resolve_model
 from fineweb_mask.tasks.select import SelectJob, select
-from fineweb_mask.tasks.selection.inputs.selector_inputs import EarlierSelection, FewScores, InputColumns
+from fineweb_mask.tasks.selection.inputs.selector_inputs import EarlierSelection, FewScores, read_inputs
 from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.stage_parquet import read_arrays
 from tests.tasks.fit.test_models import EXAMPLES, job_of
@@ -37,13 +38,13 @@ def targets(copied: Any, tmp_path: Path) -> Any:
     return fit_targets(job_of(copied, tmp_path / "examples.parquet"))
 
 
-def read(built: Any, targets: Any, **settings: Any) -> InputColumns:
+def read(built: Any, targets: Any, **settings: Any) -> SelectorInputs:
     chosen = PipelineSelectionSettings.model_validate({"device": "cpu"} | settings)
-    return InputColumns.read(built.workspace, built.selection_shards, chosen, targets)
+    return read_inputs(built.workspace, built.selection_shards, chosen, targets)
 
 
 def test_a_solver_of_the_objective_reads_nothing_more(copied: Any, targets: Any) -> None:
-    assert read(copied, targets, solver="mean_field") == InputColumns()
+    assert vars(read(copied, targets, solver="mean_field")) == vars(SelectorInputs())
 
 
 def test_scores_and_groups_are_those_of_the_rows(copied: Any) -> None:
@@ -55,7 +56,7 @@ def test_scores_and_groups_are_those_of_the_rows(copied: Any) -> None:
     assert found.groups is not None
     assert found.groups.tolist() == [one or "" for one in documents["dump"].to_pylist()]
     rows = np.array([5, 2, 9])
-    part = found.of(rows)
+    part = found.take(rows)
     np.testing.assert_array_equal(part.scores["space"], scores["space"].to_numpy()[rows])
     assert part.groups.tolist() == found.groups[rows].tolist()
     assert part.targets is None
@@ -87,7 +88,7 @@ def test_texts_are_weighed_for_each_task(copied: Any, targets: Any, monkeypatch:
 
 
 def test_targets_are_read_by_those_that_compare_vectors(copied: Any, targets: Any) -> None:
-    part = read(copied, targets, solver="betr").of(np.array([0]))
+    part = read(copied, targets, solver="betr").take(np.array([0]))
     assert part.targets is not None
     assert part.targets.tasks.tolist() == [0, 0, 1]
     assert part.log_weights is None
