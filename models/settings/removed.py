@@ -1,4 +1,4 @@
-"""Say what to write instead of a setting that is gone, and read what earlier versions wrote with such settings.
+"""Say what to write instead of a setting that is gone.
 
 >>> REMOVED["selection.mean_field.n_near"]
 'it is 256 for all recipes now: leave it out'
@@ -104,45 +104,3 @@ def instead_of_value(key: Sequence[int | str], value: object) -> str | None:
 def _matches(pattern: str, key: Sequence[int | str]) -> bool:
     parts = pattern.split(".")
     return len(parts) == len(key) and all(part in {"*", str(one)} for part, one in zip(parts, key, strict=True))
-
-
-def without_removed(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a recipe as an earlier version wrote it without the settings and the values that are gone.
-
-    What is written in another way now is translated.
-
-    >>> scorers = [{"kind": "difference", "name": "x", "column": "a", "minus": "b", "standardise": False}]
-    >>> without_removed({"quality": {"scorers": scorers}, "engine": {"gpus": 2}})
-    {'quality': {'scorers': [{'kind': 'column', 'name': 'x', 'column': 'a', 'minus': 'b'}], 'raw': ['x']}, 'engine': {}}
-    """
-    content = dict(recipe)
-    if isinstance(quality := content.get("quality"), Mapping):
-        scorers = [_translated(scorer) for scorer in quality.get("scorers", ())]
-        raw = [one.get("name", one.get("kind")) for one in scorers if not one.get("standardise", True)]
-        content["quality"] = {**quality, "scorers": scorers, **({"raw": raw} if raw else {})}
-    ingest = content.get("ingest")
-    if isinstance(ingest, Mapping) and ingest.get("near_dedup") == "semantic" and "semantic" in ingest:
-        content["ingest"] = {**ingest, "near_threshold": ingest["semantic"].get("threshold", 0.95)}
-    kept: dict[str, Any] = _without(content, [])
-    return kept
-
-
-def _translated(scorer: Mapping[str, Any]) -> Mapping[str, Any]:
-    if scorer.get("kind") == "difference":
-        return {**scorer, "kind": "column"}
-    has_number = scorer.get("kind") == "sidecar" and scorer.get("index") is not None
-    return {**scorer, "field": scorer["index"]} if has_number else scorer
-
-
-def _without(value: Any, key: list[int | str]) -> Any:  # noqa: ANN401
-    if isinstance(value, list):
-        return [_without(one, [*key, place]) for place, one in enumerate(value)]
-    if not isinstance(value, Mapping):
-        return value
-    return {
-        name: _without(one, [*key, name])
-        for name, one in value.items()
-        if instead_of([*key, name]) is None
-        and instead_of_value(key, name) is None
-        and (not isinstance(one, str) or instead_of_value([*key, name], one) is None)
-    }

@@ -10,11 +10,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, Field
 
 from fineweb_mask.models.runtime.stopping import despite_stop
 from fineweb_mask.models.settings import PipelineSettings
-from fineweb_mask.models.settings.removed import without_removed
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.parquet import DamagedFileError
 from fineweb_mask.tasks.storage.remote.copies import read_text
@@ -77,7 +76,7 @@ class RunRecord(BaseModel):
 
     def settings(self, workspace: str) -> PipelineSettings:
         """Return the recipe for a workspace; raises ValueError if it is of a version that had other settings."""
-        return PipelineSettings.model_validate(without_removed({**self.recipe, "workspace": workspace}))
+        return PipelineSettings.model_validate({**self.recipe, "workspace": workspace})
 
 
 def run_records(workspace: Workspace) -> Iterator[RunRecord]:
@@ -115,11 +114,6 @@ class LastRun(BaseModel):
 
     settings: PipelineSettings
     folder: str  # base of relative paths in the settings
-
-    @field_validator("settings", mode="before")
-    @classmethod
-    def _may_be_of_an_earlier_version(cls, settings: object) -> object:
-        return without_removed(settings) if isinstance(settings, dict) else settings
 
     @staticmethod
     def path(workspace: Workspace) -> Path:

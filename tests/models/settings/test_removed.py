@@ -1,4 +1,4 @@
-"""Settings that are gone: an error says what to write instead, and earlier recipes are read without them."""
+"""Settings that are gone: an error says what to write instead."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings import PipelineSettings
-from fineweb_mask.models.settings.removed import REMOVED, REMOVED_VALUES, instead_of, without_removed
+from fineweb_mask.models.settings.removed import REMOVED, REMOVED_VALUES, instead_of
 from fineweb_mask.models.settings.selection import SelectionSettings
 from fineweb_mask.models.settings.validation import validated
 
@@ -83,38 +83,3 @@ def test_a_constant_is_named_with_its_value():
         == "it is 0.001 for all recipes now: leave it out"
     )
     assert instead_of(["selection", "lamb"]) is None
-
-
-@pytest.mark.parametrize("key", REMOVED)
-def test_a_recipe_of_an_earlier_version_is_read_without_removed_settings(key):
-    content = recipe_with(key, 1)
-    kept = validated(PipelineSettings, without_removed(content))
-    assert kept.selection.lamb == 0.5
-
-
-@pytest.mark.parametrize(("key", "value"), REMOVED_VALUES)
-def test_a_recipe_of_an_earlier_version_is_read_without_removed_values(key, value):
-    content = recipe_with(key, value)
-    if value == "difference":
-        content["quality"]["scorers"][0] = {"kind": "difference", "column": "a", "minus": "b", "name": "c"}
-    settings = validated(PipelineSettings, without_removed(content))
-    assert (settings.selection.solver, settings.selection.metrics) == ("mean_field", "pairwise")
-
-
-def test_what_has_another_form_now_is_translated():
-    scorers = [
-        {"kind": "difference", "name": "difference", "column": "a", "minus": "b", "standardise": False, "weight": 2},
-        {"kind": "sidecar", "path": "{shard}.npy", "field": None, "index": 1},
-        {"kind": "fasttext", "name": "f", "model": "m.bin", "standardise": True, "training": {"epochs": 3}},
-    ]
-    quality = validated(
-        PipelineSettings, without_removed({**RECIPE, "quality": {"scorers": scorers, "by_documents": 9}})
-    ).quality
-    first, sidecar, second = quality.scorers
-    assert sidecar.field == 1
-    assert (first.kind, first.column, first.minus, first.weight) == ("column", "a", "b", 2)
-    assert (second.kind, second.model) == ("fasttext", "m.bin")
-    assert quality.raw == ["difference"]
-    ingest = {"near_dedup": "semantic", "semantic": {"threshold": 0.9, "cells": 50}, "minhash": {"bands": 9}}
-    found = validated(PipelineSettings, without_removed({**RECIPE, "ingest": ingest})).ingest
-    assert (found.near_dedup, found.near_threshold) == ("semantic", 0.9)
