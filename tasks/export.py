@@ -30,7 +30,7 @@ from fineweb_mask.tasks.training_files import (
 from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.manifest import PROVENANCE, Manifest, is_product
 from fineweb_mask.tasks.workspace.records.runs import code_and_packages
-from fineweb_mask.tasks.workspace.references import StageKey, file_digest
+from fineweb_mask.tasks.workspace.references import file_digest
 from fineweb_mask.tasks.workspace.workspace import TAG
 
 EXPORT, FOLDER = "export", "exports"
@@ -127,6 +127,10 @@ def export(job: ExportJob) -> None:
     ------
     SettingsError
         If the folder holds something else.
+    ModelError
+        If the tokenizer cannot be used, or a format's package is not installed.
+    VerifyError
+        If the dataset is not as its record says.
     WorkspaceError
         If the dataset is not the one that the job was planned for.
     """
@@ -134,51 +138,9 @@ def export(job: ExportJob) -> None:
     manifest = read_provenance(dataset)
     if manifest.content != job.dataset:
         raise WorkspaceError(f"the dataset at {job.place} changed while the run was going on: run again")
-    write_export(dataset, manifest, job.settings, job.folder, job.key)
-
-
-def check_format(settings: ExportSettings, where: str) -> None:
-    """Check that the tokenizer of a format can be used, and that the package that writes it is installed.
-
-    Raises
-    ------
-    SettingsError
-        If not; the message begins with `where`.
-    """
-    try:
-        if settings.format in PACKAGES:
-            load_package(settings.format)
-        if settings.format in TOKENIZED:
-            Tokenizer(settings).encode([""])
-    except FinewebMaskError as error:
-        raise SettingsError(f"{where}: {error}") from error
-
-
-def check_folder(folder: Path, setting: str, dataset: str) -> None:
-    """Check that an export of the dataset at a folder or URL may be written to a folder.
-
-    Raises
-    ------
-    OutputError
-        If something else would be lost, or the folder is in a workspace, but not in its folder of exports.
-    """
-    check_output(folder, setting, [dataset], replaces=is_product(folder, EXPORT), folder=True, within=FOLDER)
-
-
-def write_export(dataset: Dataset, manifest: Manifest, settings: ExportSettings, folder: Path, key: StageKey) -> None:
-    """Write the training files of a dataset to a folder, with a card and a record.
-
-    Raises
-    ------
-    SettingsError
-        If the folder holds something else.
-    ModelError
-        If the tokenizer cannot be used, or a format's package is not installed.
-    VerifyError
-        If the dataset is not as its record says.
-    """
+    settings, folder = job.settings, job.folder
     check_folder(folder, EXPORT, dataset.url)
-    unfinished = folder.with_name(f".{folder.name}.{key.tag}")
+    unfinished = folder.with_name(f".{folder.name}.{job.key.tag}")
     for other in folder.parent.glob(f".{glob.escape(folder.name)}.{TAG}"):
         if other != unfinished:  # of other settings
             shutil.rmtree(other, ignore_errors=True)
@@ -209,8 +171,36 @@ def write_export(dataset: Dataset, manifest: Manifest, settings: ExportSettings,
             target.parent.mkdir(parents=True, exist_ok=True)
             file.replace(target)
         (new / CARD).write_text(_card(settings, new, details), encoding="utf-8")
-        write_record(new, key, tree_files(new), details)
+        write_record(new, job.key, tree_files(new), details)
     shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def check_format(settings: ExportSettings, where: str) -> None:
+    """Check that the tokenizer of a format can be used, and that the package that writes it is installed.
+
+    Raises
+    ------
+    SettingsError
+        If not; the message begins with `where`.
+    """
+    try:
+        if settings.format in PACKAGES:
+            load_package(settings.format)
+        if settings.format in TOKENIZED:
+            Tokenizer(settings).encode([""])
+    except FinewebMaskError as error:
+        raise SettingsError(f"{where}: {error}") from error
+
+
+def check_folder(folder: Path, setting: str, dataset: str) -> None:
+    """Check that an export of the dataset at a folder or URL may be written to a folder.
+
+    Raises
+    ------
+    OutputError
+        If something else would be lost, or the folder is in a workspace, but not in its folder of exports.
+    """
+    check_output(folder, setting, [dataset], replaces=is_product(folder, EXPORT), folder=True, within=FOLDER)
 
 
 def _ordered(dataset: Dataset, manifest: Manifest, settings: ExportSettings, unfinished: Path) -> list[Path]:

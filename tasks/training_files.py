@@ -31,6 +31,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from fineweb_mask.models.dedup.minhash import MULTIPLIER, mix
 from fineweb_mask.models.errors import ModelError, SettingsError
 from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
@@ -142,11 +143,7 @@ def random_keys(first: int, count: int, seed: int) -> NDArray[np.uint64]:
     """
     with np.errstate(over="ignore"):
         state = np.arange(first, first + count, dtype=np.uint64) + np.uint64(1)
-        state = state * np.uint64(0x9E3779B97F4A7C15) + np.uint64(seed) * np.uint64(0xD1342543DE82EF95)
-        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        mixed: NDArray[np.uint64] = state ^ (state >> np.uint64(31))
-        return mixed
+        return mix(state * MULTIPLIER + np.uint64(seed) * np.uint64(0xD1342543DE82EF95))
 
 
 def _sorted(batches: Iterator[pa.RecordBatch], seed: int, folder: Path) -> Iterator[pa.RecordBatch]:
