@@ -37,8 +37,8 @@ from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.settings.output import ExportSettings
 from fineweb_mask.tasks.dataset.verify import DATA_SUFFIXES, Dataset, VerifyError
+from fineweb_mask.tasks.dataset.writers import rows_of
 from fineweb_mask.tasks.inference.model_files import model_file
-from fineweb_mask.tasks.source.jsonl import jsonl_records
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
 from fineweb_mask.tasks.workspace.manifest import Manifest
 
@@ -48,7 +48,6 @@ ROW_GROUP = 1_000
 LEAST_FILES = 2
 """Some trainers take the last file for validation, the others for training."""
 BATCH_ROWS = 5_000
-LONGEST_LINE = 2**30
 MEMORY_LIMIT = "2GB"
 COMMON_END = "<|endoftext|>"
 SMALL_VOCABULARY = 2**16
@@ -126,14 +125,8 @@ def _regrouped(batches: Iterator[pa.RecordBatch], sizes: Iterable[int]) -> Itera
 def _read(dataset: Dataset, manifest: Manifest) -> Iterator[pa.RecordBatch]:
     for name in sorted(name for name in manifest.files if name.endswith(DATA_SUFFIXES)):
         raise_if_stopped()
-        if name.endswith(".parquet"):
-            with dataset.open(name) as stream, VerifiedFile(stream, name) as file:
-                for batch in file.iter_batches(BATCH_ROWS, columns=DOCUMENTS.names):
-                    yield batch.select(DOCUMENTS.names).cast(DOCUMENTS)
-            continue
-        lines = jsonl_records(f"{dataset.url.rstrip('/')}/{name}", name, LONGEST_LINE)
-        while found := list(islice(lines, BATCH_ROWS)):
-            yield pa.RecordBatch.from_pylist(found, schema=DOCUMENTS)
+        with dataset.open(name) as stream:
+            yield from rows_of(name, stream, DOCUMENTS)
 
 
 def random_keys(first: int, count: int, seed: int) -> NDArray[np.uint64]:

@@ -137,8 +137,8 @@ def write_partition(job: PartitionJob) -> None:
         paths = [_paths(job, shard) for shard in job.shards]
         columns = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(job.columns)))
         documents = SelectedDocuments(connection, paths, job.settings, columns)
-        longest = _write(job, documents, folder / DATA)
-        written = read_back(tree_files(folder / DATA), connection, longest)
+        _write(job, documents, folder / DATA)
+        written = read_back(tree_files(folder / DATA))
         expected = Written(documents.rows, documents.tokens)
         if written != expected:
             raise WorkspaceError(
@@ -154,11 +154,10 @@ def write_partition(job: PartitionJob) -> None:
         write_manifest(folder / MANIFEST, job.key, tree_files(folder), details)
 
 
-def _write(job: PartitionJob, documents: SelectedDocuments, data: Path) -> int:
-    """Write the files of every folder; return the bytes of the longest line, in files of lines."""
+def _write(job: PartitionJob, documents: SelectedDocuments, data: Path) -> None:
+    """Write the files of every folder."""
     data.mkdir()
     prefix = "part-" if job.partitions == 1 else f"part-{job.number:05d}-"
-    longest = 0
     read = track_by_size(
         "documents written", documents.read(), documents.rows, lambda pair: pair[1].num_rows, part=(0, 0.8)
     )
@@ -170,8 +169,6 @@ def _write(job: PartitionJob, documents: SelectedDocuments, data: Path) -> int:
         ):
             for _, table in tables:
                 write(partial(writer.write, table))
-        longest = max(longest, writer.longest)
-    return longest
 
 
 def _paths(job: PartitionJob, shard: ShardFiles) -> ShardPaths:

@@ -8,7 +8,6 @@ does not hide another.
 import errno
 import hashlib
 import io
-import json
 import os
 import tempfile
 import unicodedata
@@ -16,8 +15,6 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from io import TextIOWrapper
-from itertools import islice
 from pathlib import Path, PurePosixPath
 from threading import Lock
 from typing import Any, Literal, NamedTuple
@@ -30,8 +27,8 @@ from pydantic import BaseModel, ValidationError
 from fineweb_mask.models.errors import DataError, FinewebMaskError
 from fineweb_mask.models.urls import is_url, reject_credentials
 from fineweb_mask.tasks.dataset.output import CARD, digest_on_card, record_digest
+from fineweb_mask.tasks.dataset.writers import rows_of
 from fineweb_mask.tasks.source.discovery import pin_commit
-from fineweb_mask.tasks.storage.parquet import VerifiedFile
 from fineweb_mask.tasks.storage.remote.filesystem import RemoteFile, is_local, open_filesystem
 from fineweb_mask.tasks.storage.remote.retries import attempt
 from fineweb_mask.tasks.workspace.manifest import PROVENANCE, Manifest, ManifestFile
@@ -39,7 +36,6 @@ from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import LAST_RUN
 
 CHUNK_BYTES = 4 * 2**20
-BATCH_ROWS = 5_000
 ID_MEMORY = "1GB"
 DATA_SUFFIXES = (".parquet", ".jsonl.zst")
 LISTED = 20
@@ -362,7 +358,7 @@ class _Check:
         """Count a data file's rows and tokens, and store the hashes of its documents."""
         name = self._names[index]
         rows = tokens = 0
-        for batch in _batches(name, path):
+        for batch in rows_of(name, path, ROWS):
             rows += batch.num_rows
             tokens += pc.sum(batch["token_count"]).as_py() or 0
             with self._lock:
@@ -403,7 +399,7 @@ class _Check:
         """Return the id with a given hash, from the file that has it."""
         name = self._names[index]
         with self._local(name) as (path, _):
-            for batch in _batches(name, path):
+            for batch in rows_of(name, path, ROWS):
                 for document in batch["id"].to_pylist():
                     if int.from_bytes(hashlib.md5(document.encode()).digest(), "little") == id_hash:  # noqa: S324 - to compare
                         return str(document)
@@ -421,15 +417,3 @@ def _skipped(names: Iterable[str]) -> Iterator[tuple[str, str]]:
         other = alike.setdefault(unicodedata.normalize("NFC", name).casefold(), name)
         if other != name:
             yield name, f"a disk that ignores case or normalises Unicode takes it for {other}: one replaces the other"
-
-
-def _batches(name: str, path: Path) -> Iterator[pa.Table]:
-    """Yield the id, token count and text of a data file's rows."""
-    if name.endswith(".parquet"):
-        with VerifiedFile(path) as file:
-            for batch in file.iter_batches(BATCH_ROWS, columns=ROWS.names):
-                yield pa.table(batch).select(ROWS.names).cast(ROWS)
-        return
-    with pa.OSFile(str(path), "rb") as raw, TextIOWrapper(pa.CompressedInputStream(raw, "zstd"), "utf-8") as lines:
-        while rows := [json.loads(line) for line in islice(lines, BATCH_ROWS)]:
-            yield pa.Table.from_pylist(rows, schema=ROWS)

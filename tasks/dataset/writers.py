@@ -1,13 +1,18 @@
-"""Write the files of the dataset as Parquet or JSON Lines; a file that reaches the target size is followed by another.
+"""Write the files of the dataset as Parquet or JSON Lines, and read them.
+
+A file that reaches the target size is followed by another.
 
 Where row groups and files end depends only on the rows, not on the batches, so equal rows give equal bytes.
 """
 
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cached_property
+from io import TextIOWrapper
+from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, BinaryIO, NamedTuple, Self
 
 import duckdb
 import numpy as np
@@ -17,13 +22,14 @@ import pyarrow.parquet as pq
 
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.settings import MaterializeSettings
-from fineweb_mask.tasks.catalog.views import identifier, literal, pattern_of
+from fineweb_mask.tasks.catalog.views import identifier, literal
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
 
 ROW_GROUP_ROWS = 20_000
 ROW_GROUP_BYTES = 256 * 2**20
 TEXTS = ("text", "id", "url")  # mostly unique values: no dictionary encoding
-JSON_LINE_BYTES = 16 * 2**20  # DuckDB's default limit
+BATCH_ROWS = 5_000
+TOKENS = pa.schema([("token_count", pa.int64())])
 
 
 class Written(NamedTuple):
@@ -37,8 +43,6 @@ class PartWriter(ABC):
     """Writer of the rows of one folder, which it creates, as files named `prefix` and 00000, 00001 and so on."""
 
     suffix: str
-    longest = 0
-    """Bytes of the longest line, in files of lines."""
     _sink: Any = None
     _stream: Any = None
 
@@ -147,33 +151,32 @@ class JsonParts(PartWriter):
     def _append(self, table: pa.Table) -> None:
         self._connection.register("rows", table)
         written: pa.Table = self._connection.sql(self._query).to_arrow_table()
-        lines = written["line"]
-        self.longest = max(self.longest, pc.max(pc.binary_length(lines)).as_py())
-        self._stream.write("\n".join([*lines.to_pylist(), ""]).encode())
+        self._stream.write("\n".join([*written["line"].to_pylist(), ""]).encode())
         self._stream.flush()
 
 
 WRITERS: dict[str, type[PartWriter]] = {"parquet": ParquetParts, "jsonl.zst": JsonParts}
 
 
-def read_back(files: Iterable[Path], connection: duckdb.DuckDBPyConnection, longest: int) -> Written:
-    """Read dataset files with lines of at most `longest` bytes; return their rows and the sum of `token_count`."""
+def rows_of(name: str, source: Path | BinaryIO, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a dataset's file, a path or an open file of this name, with the columns of `schema`."""
+    if name.endswith(".parquet"):
+        with VerifiedFile(source, name) as file:
+            for batch in file.iter_batches(BATCH_ROWS, columns=schema.names):
+                yield batch.select(schema.names).cast(schema)
+        return
+    stream = source.open("rb") if isinstance(source, Path) else source
+    with stream, TextIOWrapper(pa.CompressedInputStream(stream, "zstd"), "utf-8") as lines:
+        found = ({column: record.get(column) for column in schema.names} for record in map(json.loads, lines))
+        while rows := list(islice(found, BATCH_ROWS)):
+            yield pa.RecordBatch.from_pylist(rows, schema=schema)
+
+
+def read_back(files: Iterable[Path]) -> Written:
+    """Read dataset files; return their rows and the sum of `token_count`."""
     rows = tokens = 0
     for path in files:
-        if path.suffix == ".parquet":
-            with VerifiedFile(path) as file:
-                for batch in file.iter_batches(columns=["token_count"]):
-                    rows += batch.num_rows
-                    tokens += pc.sum(batch["token_count"]).as_py() or 0
-        else:
-            [(found, total)] = connection.execute(
-                """
-                SELECT count(*), coalesce(sum(token_count), 0)
-                FROM read_json($path, format = 'newline_delimited', compression = 'zstd',
-                               columns = {token_count: 'BIGINT'},
-                               hive_partitioning = false, maximum_object_size = $longest)
-                """,
-                {"path": pattern_of(str(path)), "longest": max(JSON_LINE_BYTES, 2 * longest)},
-            ).fetchall()
-            rows, tokens = rows + found, tokens + int(total)
+        for batch in rows_of(path.name, path, TOKENS):
+            rows += batch.num_rows
+            tokens += pc.sum(batch["token_count"]).as_py() or 0
     return Written(rows, tokens)

@@ -14,8 +14,8 @@ from fineweb_mask.flows.display.listeners import LogLines
 from fineweb_mask.flows.display.prefect_ui import LISTED_JOBS, StageProgress, UiListener, _duration, page_markdown
 from fineweb_mask.models.losses import Wiped
 from fineweb_mask.models.runtime.progress import Step
-from fineweb_mask.tasks.reporting.page import Figure, Page, Section, write_page
-from fineweb_mask.tasks.workspace.references import StageFile, StageKey
+from fineweb_mask.tasks.reporting.page import Figure, Page, Section
+from fineweb_mask.tasks.workspace.references import StageFile
 
 
 def file(rows: int, *, cached: bool = False) -> StageFile:
@@ -103,7 +103,10 @@ def test_a_page_holds_as_many_of_its_charts_as_fit(tmp_path, monkeypatch):
     sizes = {"a": 10, "b": 60, "c": 1}  # pixels of a side, of noise
     figures = [Figure(name, noise(size), "", "A caption.") for name, size in sizes.items()]
     page = Page("Report", "l", [], [Section("s", figures=figures)], "f")
-    write_page(tmp_path, page, StageKey(stage="report", version=1, settings="", inputs=""))
+    (tmp_path / "index.md").write_text(page.markdown(), encoding="utf-8")
+    (tmp_path / "plots").mkdir()
+    for figure in figures:
+        (tmp_path / "plots" / f"{figure.name}.png").write_bytes(figure.png)
     whole = page_markdown(tmp_path)
     assert whole.count("](data:image/png;base64,") == 3
     most = len(whole) - 500

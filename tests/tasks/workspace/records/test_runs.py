@@ -1,4 +1,4 @@
-"""A run is recorded however it ended, the recipe of the last is read, also an earlier one, and what built a product."""
+"""A run is recorded however it ended, the recipe of the last is read, and what built a product."""
 
 import json
 import platform
@@ -56,16 +56,6 @@ def test_a_dead_store_is_not_waited_for(
     with suppress(OSError):
         record.end(workspace)
     assert time.monotonic() - started < 20
-
-
-def test_the_recipe_of_an_earlier_version_is_read(tmp_path: Path) -> None:
-    expected = LastRun(settings=PipelineSettings.model_validate(RECIPE), folder="f")
-    content = json.loads(expected.model_dump_json())
-    content["settings"]["quality"]["scorers"][0] |= {"max_chars": None, "standardise": True, "training": {"epochs": 12}}
-    content["settings"]["selection"] |= {"blocks": "by_shard", "gist": {"distances": 8}, "directions": 128}
-    content["settings"]["embedding"] |= {"chunk_documents": 8192}
-    LastRun.path(Workspace(tmp_path)).write_text(json.dumps(content))
-    assert LastRun.load(Workspace(tmp_path)) == expected
 
 
 def git(folder: Path, *arguments: str) -> str:
