@@ -152,10 +152,9 @@ def export(job: ExportJob) -> None:
         **code_and_packages(),
     }
     if settings.format in TOKENIZED:
-        tokens = _tokenized(settings, documents, unfinished)
         tokenizer = Tokenizer(settings)
         details |= {
-            "tokens": tokens,
+            "tokens": _tokenized(tokenizer, settings.format, documents, unfinished),
             "token_bytes": tokenizer.token_bytes,
             "end_token": tokenizer.end_token,
             "tokenizer": settings.tokenizer if "/" not in str(settings.tokenizer) else tokenizer.path.name,
@@ -218,14 +217,14 @@ def _ordered(dataset: Dataset, manifest: Manifest, settings: ExportSettings, unf
     return files
 
 
-def _tokenized(settings: ExportSettings, documents: list[Path], unfinished: Path) -> int:
+def _tokenized(tokenizer: Tokenizer, kind: str, documents: list[Path], unfinished: Path) -> int:
     """Write the tokens of each file that has none yet, and return the number of all."""
-    tokenizer, folder, tokens = Tokenizer(settings), unfinished / "files", 0
+    folder, tokens = unfinished / "files", 0
     folder.mkdir(exist_ok=True)
     for path in track_by_size("files tokenized", documents, len(documents), lambda _: 1, part=(0.3, 1)):
         done = unfinished / f"{path.stem}.json"
         if not done.is_file():
-            written = write_tokens(path, tokenizer, settings.format, folder)
+            written = write_tokens(path, tokenizer, kind, folder)
             with atomic_write(done) as partial:
                 partial.write_text(json.dumps({"tokens": written}))
         tokens += json.loads(done.read_text())["tokens"]

@@ -19,7 +19,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 from importlib import import_module
 from itertools import chain, islice
 from pathlib import Path
@@ -215,7 +215,22 @@ class Tokenizer:
 
     @cached_property
     def _loaded(self) -> Any:  # noqa: ANN401 - of `tokenizers`, without types
-        return _load(self.path, self.path.stat().st_mtime_ns, self._name, self.end_token)
+        from tokenizers import Tokenizer as Loaded
+        from tokenizers.processors import TemplateProcessing
+
+        name, end_token = self._name, self.end_token
+        try:
+            loaded = Loaded.from_file(str(self.path))
+        except Exception as error:  # the library raises no other
+            raise TokenizerError(f"tokenizer: {name} must be a tokenizer.json: {error}") from error
+        if (end := loaded.token_to_id(end_token)) is None:
+            raise TokenizerError(
+                f"end_token: {name} has no token {end_token!r}: set end_token to the one that ends a text"
+            )
+        loaded.post_processor = TemplateProcessing(single="$A <end>", pair=None, special_tokens=[("<end>", end)])
+        loaded.no_truncation()
+        loaded.no_padding()
+        return loaded
 
     @cached_property
     def token_bytes(self) -> int:
@@ -225,23 +240,6 @@ class Tokenizer:
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Return the tokens of each text, on all cores."""
         return [found.ids for found in self._loaded.encode_batch_fast(texts)]
-
-
-@lru_cache(maxsize=2)  # one that is loaded again for each file leaves its cache of words behind each time
-def _load(file: Path, _modified: int, name: str, end_token: str) -> Any:  # noqa: ANN401
-    from tokenizers import Tokenizer as Loaded
-    from tokenizers.processors import TemplateProcessing
-
-    try:
-        loaded = Loaded.from_file(str(file))
-    except Exception as error:  # the library raises no other
-        raise TokenizerError(f"tokenizer: {name} must be a tokenizer.json: {error}") from error
-    if (end := loaded.token_to_id(end_token)) is None:
-        raise TokenizerError(f"end_token: {name} has no token {end_token!r}: set end_token to the one that ends a text")
-    loaded.post_processor = TemplateProcessing(single="$A <end>", pair=None, special_tokens=[("<end>", end)])
-    loaded.no_truncation()
-    loaded.no_padding()
-    return loaded
 
 
 def _tokenizer_file(name: str) -> Path:

@@ -251,27 +251,20 @@ def _kind(scorer: Any) -> str | None:  # noqa: ANN401
     return f"kind[{getattr(scorer, 'kind', '')}]" if isinstance(scorer, NamedScorer) else None
 
 
-ModelScorerSettings = Annotated[
-    Annotated[FastTextScorerSettings, Tag("kind[fasttext]")] | Annotated[EduScorerSettings, Tag("kind[edu]")],
-    Discriminator(_kind),
-]
+FastText = Annotated[FastTextScorerSettings, Tag("kind[fasttext]")]
+Edu = Annotated[EduScorerSettings, Tag("kind[edu]")]
+Column = Annotated[ColumnScorerSettings, Tag("kind[column]")]
+Sidecar = Annotated[SidecarScorerSettings, Tag("kind[sidecar]")]
+Classes = Annotated[ClassesScorerSettings, Tag("kind[classes]")]
+Perplexity = Annotated[PerplexityScorerSettings, Tag("kind[perplexity]")]
+
+ModelScorerSettings = Annotated[FastText | Edu, Discriminator(_kind)]
 """Settings of a scorer that reads the text."""
 
-ScorerSettings = Annotated[
-    Annotated[FastTextScorerSettings, Tag("kind[fasttext]")]
-    | Annotated[EduScorerSettings, Tag("kind[edu]")]
-    | Annotated[ColumnScorerSettings, Tag("kind[column]")]
-    | Annotated[SidecarScorerSettings, Tag("kind[sidecar]")]
-    | Annotated[ClassesScorerSettings, Tag("kind[classes]")]
-    | Annotated[PerplexityScorerSettings, Tag("kind[perplexity]")],
-    Discriminator(_kind),
-]
+ScorerSettings = Annotated[FastText | Edu | Column | Sidecar | Classes | Perplexity, Discriminator(_kind)]
 """Settings of any scorer, distinguished by `kind`; the default kind is `fasttext`."""
 
-OneScorerSettings = Annotated[
-    Annotated[EduScorerSettings, Tag("kind[edu]")] | Annotated[PerplexityScorerSettings, Tag("kind[perplexity]")],
-    Discriminator(_kind),
-]
+OneScorerSettings = Annotated[Edu | Perplexity, Discriminator(_kind)]
 """Settings of a scorer that scores single documents, slowly, distinguished by `kind`."""
 
 
