@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import BaseModel, ValidationError
+from pydantic import AliasPath, BaseModel, Field, ValidationError
 
 from fineweb_mask.models.errors import DataError, FinewebMaskError
 from fineweb_mask.models.urls import is_url, reject_credentials
@@ -69,30 +69,16 @@ class Finding(BaseModel):
     problem: str
 
 
-class _Counts(BaseModel):
-    tokens_selected: int | None = None
-
-
-class _Ingest(BaseModel):
-    exact_dedup: str | None = None
-
-
-class _Materialize(BaseModel):
-    license: str | None = None
-
-
-class _Recipe(BaseModel):
-    ingest: _Ingest = _Ingest()
-    materialize: _Materialize = _Materialize()
-
-
 class _Details(BaseModel):
     """What is read of the details of a record."""
 
     rows: int | None = None
     tokens: int | None = None
-    counts: _Counts = _Counts()
-    recipe: _Recipe = _Recipe()
+    counts: dict[str, Any] = {}
+    recipe: dict[str, dict[str, Any]] = {}
+    tokens_selected: int | None = Field(None, validation_alias=AliasPath("counts", "tokens_selected"))
+    exact_dedup: str | None = Field(None, validation_alias=AliasPath("recipe", "ingest", "exact_dedup"))
+    license: str | None = Field(None, validation_alias=AliasPath("recipe", "materialize", "license"))
 
 
 class Dataset(NamedTuple):
@@ -222,7 +208,7 @@ def read_provenance(dataset: Dataset) -> Manifest:
 
 def license_of(manifest: Manifest) -> str | None:
     """Return the licence on the card of a dataset with this record, or None if it has none."""
-    return _Details.model_validate(manifest.details).recipe.materialize.license
+    return _Details.model_validate(manifest.details).license
 
 
 def verify(dataset: Dataset, manifest: Manifest, advance: BytesCallback = lambda _: None) -> Verification:
@@ -369,7 +355,7 @@ class _Check:
 
     def _check_sums(self, rows: int, tokens: int) -> None:
         details = _Details.model_validate(self._manifest.details)
-        recorded_tokens = details.counts.tokens_selected if details.tokens is None else details.tokens
+        recorded_tokens = details.tokens_selected if details.tokens is None else details.tokens
         for what, found, recorded in (("documents", rows, details.rows), ("tokens", tokens, recorded_tokens)):
             if recorded is None:
                 self._wrong(PROVENANCE, f"does not record the number of {what}")
@@ -381,7 +367,7 @@ class _Check:
 
         Duplicates are allowed if the recipe did not remove them.
         """
-        if _Details.model_validate(self._manifest.details).recipe.ingest.exact_dedup == "corpus":
+        if _Details.model_validate(self._manifest.details).exact_dedup == "corpus":
             twice = self._ids.execute(
                 "SELECT list(file ORDER BY file), id_hash FROM ids GROUP BY id_hash, text_hash HAVING count(*) > 1 "
                 "ORDER BY ALL LIMIT ?",
