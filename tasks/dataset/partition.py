@@ -35,7 +35,7 @@ from fineweb_mask.tasks.catalog.spilling import spilling_database
 from fineweb_mask.tasks.dataset.output import MATERIALIZE
 from fineweb_mask.tasks.dataset.parts import DATA, MANIFEST, Parts
 from fineweb_mask.tasks.dataset.rows import SelectedDocuments, ShardPaths, common_schema
-from fineweb_mask.tasks.dataset.writers import WRITERS, Written, read_back
+from fineweb_mask.tasks.dataset.writers import PartWriter, Written, read_back
 from fineweb_mask.tasks.inference.prefetch import background_writer
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.texts import TextSource, write_with_texts
@@ -162,9 +162,8 @@ def _write(job: PartitionJob, documents: SelectedDocuments, data: Path) -> None:
         "documents written", documents.read(), documents.rows, lambda pair: pair[1].num_rows, part=(0, 0.8)
     )
     for of_folder, tables in groupby(read, key=lambda pair: pair[0]):
-        writer_of = WRITERS[job.settings.format]
         with (
-            writer_of(data / of_folder.name, documents.schema, job.settings, prefix) as writer,
+            PartWriter(data / of_folder.name, documents.schema, job.settings, prefix) as writer,
             background_writer() as write,
         ):
             for _, table in tables:

@@ -6,7 +6,6 @@ Where row groups and files end depends only on the rows, not on the batches, so 
 """
 
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from io import TextIOWrapper
@@ -39,10 +38,12 @@ class Written(NamedTuple):
     tokens: int
 
 
-class PartWriter(ABC):
-    """Writer of the rows of one folder, which it creates, as files named `prefix` and 00000, 00001 and so on."""
+class PartWriter:
+    """Writer of the rows of one folder, which it creates, as files named `prefix` and 00000, 00001 and so on.
 
-    suffix: str
+    They are zstd Parquet with page checksums, or JSON Lines compressed with zstd.
+    """
+
     _sink: Any = None
     _stream: Any = None
 
@@ -51,6 +52,7 @@ class PartWriter(ABC):
         self._prefix = prefix
         self._schema = schema
         self._settings = settings
+        self._is_lines = settings.format == "jsonl.zst"
         self._pending: list[pa.Table] = []
         self._parts = 0
         folder.mkdir(parents=True, exist_ok=True)
@@ -89,7 +91,8 @@ class PartWriter(ABC):
         if self._sink is not None and self._sink.tell() >= self._settings.file_size:
             self._close()
         if self._sink is None:
-            self._sink = pa.OSFile(str(self._folder / f"{self._prefix}{self._parts:05d}.{self.suffix}"), "wb")
+            name = f"{self._prefix}{self._parts:05d}.{self._settings.format}"
+            self._sink = pa.OSFile(str(self._folder / name), "wb")
             self._stream = self._open_stream()
             self._parts += 1
         self._append(table)
@@ -101,37 +104,27 @@ class PartWriter(ABC):
             with sink:
                 stream.close()
 
-    @abstractmethod
     def _open_stream(self) -> Any:  # noqa: ANN401 - an object with `close`
-        """Return what writes a new file to `_sink`."""
+        """Return what writes a new file to `_sink`.
 
-    @abstractmethod
-    def _append(self, table: pa.Table) -> None:
-        """Write a row group to `_stream`."""
-
-
-class ParquetParts(PartWriter):
-    """Writer of zstd Parquet with page checksums.
-
-    DuckDB's writer is not used: it marks a column without nulls as required, so the schemas of the files would differ.
-    """
-
-    suffix = "parquet"
-
-    def _open_stream(self) -> pq.ParquetWriter:
+        DuckDB writes no Parquet: it marks a column without nulls as required, so the schemas of the files would differ.
+        """
+        if self._is_lines:
+            return pa.CompressedOutputStream(self._sink, "zstd")  # one frame: some readers stop after the first
         encoded = [name for name in self._schema.names if name not in TEXTS]
         return pq.ParquetWriter(
             self._sink, self._schema, compression="zstd", write_page_checksum=True, use_dictionary=encoded
         )
 
     def _append(self, table: pa.Table) -> None:
-        self._stream.write_table(table, row_group_size=table.num_rows)
-
-
-class JsonParts(PartWriter):
-    """Writer of JSON Lines, compressed with zstd; numbers that JSON cannot represent become null."""
-
-    suffix = "jsonl.zst"
+        """Write a row group to `_stream`."""
+        if not self._is_lines:
+            self._stream.write_table(table, row_group_size=table.num_rows)
+            return
+        self._connection.register("rows", table)
+        lines: pa.Table = self._connection.sql(self._query).to_arrow_table()
+        self._stream.write("\n".join([*lines["line"].to_pylist(), ""]).encode())
+        self._stream.flush()
 
     @cached_property
     def _connection(self) -> duckdb.DuckDBPyConnection:
@@ -139,23 +132,12 @@ class JsonParts(PartWriter):
 
     @cached_property
     def _query(self) -> str:
+        """The query of the lines of the table `rows`; numbers that JSON cannot represent become null."""
         entries = []
         for name, kind in zip(self._schema.names, self._schema.types, strict=True):
             value, is_float = identifier(name), pa.types.is_floating(kind)
             entries.append(f"{literal(name)}: {f'CASE WHEN isfinite({value}) THEN {value} END' if is_float else value}")
         return f"SELECT to_json({{{', '.join(entries)}}})::VARCHAR AS line FROM rows"  # noqa: S608
-
-    def _open_stream(self) -> pa.CompressedOutputStream:
-        return pa.CompressedOutputStream(self._sink, "zstd")  # one frame: some readers stop after the first
-
-    def _append(self, table: pa.Table) -> None:
-        self._connection.register("rows", table)
-        written: pa.Table = self._connection.sql(self._query).to_arrow_table()
-        self._stream.write("\n".join([*written["line"].to_pylist(), ""]).encode())
-        self._stream.flush()
-
-
-WRITERS: dict[str, type[PartWriter]] = {"parquet": ParquetParts, "jsonl.zst": JsonParts}
 
 
 def rows_of(name: str, source: Path | BinaryIO, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

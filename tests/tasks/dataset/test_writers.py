@@ -13,7 +13,7 @@ import zstandard
 
 from fineweb_mask.models.settings import MaterializeSettings
 from fineweb_mask.tasks.dataset import writers
-from fineweb_mask.tasks.dataset.writers import WRITERS, Written, read_back
+from fineweb_mask.tasks.dataset.writers import PartWriter, Written, read_back
 from tests.tasks.conftest import materialize_again, parts, read_card, selected_rows
 
 SCHEMA = pa.schema([("text", pa.string()), ("token_count", pa.int64()), ('it\'s "x"', pa.float64())])
@@ -28,7 +28,7 @@ def rows(n: int, size: int = 100) -> pa.Table:
 
 def write(folder: Path, table: pa.Table, batch: int, **settings: object) -> list[Path]:
     given = MaterializeSettings.model_validate(settings)
-    with WRITERS[given.format](folder, SCHEMA, given) as writer:
+    with PartWriter(folder, SCHEMA, given) as writer:
         for start in range(0, table.num_rows, batch):
             writer.write(table.slice(start, batch))
     return sorted(folder.iterdir())
@@ -90,7 +90,7 @@ def test_what_is_in_the_files_is_read_from_them(tmp_path: Path, format_: str) ->
 
 def test_a_line_of_many_megabytes_is_read_back(tmp_path: Path) -> None:
     table = pa.table([["x" * (16 * 2**20 + 1_000)], [5], [1.0]], schema=SCHEMA)
-    with WRITERS["jsonl.zst"](tmp_path, SCHEMA, MaterializeSettings(format="jsonl.zst")) as writer:
+    with PartWriter(tmp_path, SCHEMA, MaterializeSettings(format="jsonl.zst")) as writer:
         writer.write(table)
     assert read_back(tmp_path.iterdir()) == Written(1, 5)
 
@@ -98,7 +98,7 @@ def test_a_line_of_many_megabytes_is_read_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize("format_", ["parquet", "jsonl.zst"])
 def test_an_error_closes_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: str) -> None:
     monkeypatch.setattr(writers, "ROW_GROUP_ROWS", 5)
-    writer = WRITERS[format_](tmp_path, SCHEMA, MaterializeSettings(format=format_))
+    writer = PartWriter(tmp_path, SCHEMA, MaterializeSettings(format=format_))
     with contextlib.suppress(ValueError), writer:
         writer.write(rows(12))
         raise ValueError
