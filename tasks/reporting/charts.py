@@ -58,7 +58,6 @@ class Bar(NamedTuple):
     value: float
     error: float | None = None
     grey: bool = False
-    text: str = ""  # written beside it instead of its value
 
 
 def histogram(
@@ -97,24 +96,22 @@ def retention(title: str, rows: Sequence[Share], done: str = "selected") -> byte
     `done` says what is done with that share.
     """
     documents, selected = sum(row.documents for row in rows), sum(row.selected for row in rows)
-    shares = [
-        Bar(row.label, 100 * row.selected / max(row.documents, 1), text=f"{row.selected:,} of {row.documents:,}")
-        for row in rows
-    ]
-    overall, note = 100 * selected / max(documents, 1), f"n = {documents:,} documents"
-    return bars(title, f"share of documents {done} (%)", shares, form="{:.1f}%".format, level=overall, note=note)
+    overall = 100 * selected / max(documents, 1)
+    note = f"n = {documents:,} documents"
+    figure, axes = _figure(title, f"share of documents {done} (%)", "", note, rows=len(rows))
+    shares = [100 * row.selected / max(row.documents, 1) for row in rows]
+    bars = axes.barh(range(len(rows)), shares, color=AFTER, height=0.66)
+    labels = [f"{row.selected:,} of {row.documents:,}" for row in rows]
+    axes.bar_label(bars, labels, padding=4, fontsize=8, color=QUIET, zorder=4, path_effects=halo())
+    axes.axvline(overall, color=VERMILION, linestyle="--", linewidth=1.2, zorder=0.9, label=f"all: {overall:.1f}%")
+    _name_rows(axes, [row.label for row in rows])
+    axes.set_xlim(0, 1.3 * max([*shares, overall, 1e-9]))
+    _legend(axes, outside=True)
+    return _png(figure)
 
 
-def bars(
-    title: str,
-    x_label: str,
-    rows: Sequence[Bar],
-    *,
-    form: Callable[[float], str],
-    level: float | None = None,
-    note: str = "",
-) -> bytes:
-    """Draw a bar for each value, in the order of `rows`, with its interval if it has one, and that of all as a line."""
+def bars(title: str, x_label: str, rows: Sequence[Bar], *, form: Callable[[float], str], note: str = "") -> bytes:
+    """Draw a bar for each value, in the order of `rows`, with its interval if it has one."""
     figure, axes = _figure(title, x_label, "", note, rows=len(rows))
     errors = [row.error or 0 for row in rows] if any(row.error is not None for row in rows) else None
     drawn = axes.barh(
@@ -126,15 +123,9 @@ def bars(
         capsize=3,
         height=0.66,
     )
-    texts = [row.text or form(row.value) for row in rows]
-    axes.bar_label(drawn, texts, padding=6, fontsize=8, color=QUIET, zorder=4, path_effects=halo())
+    axes.bar_label(drawn, [form(row.value) for row in rows], padding=6, fontsize=8, color=QUIET)
     _name_rows(axes, [row.label for row in rows])
     axes.margins(x=0.18)
-    if level is not None:
-        label = f"all: {form(level)}"
-        axes.axvline(level, color=VERMILION, linestyle="--", linewidth=1.2, zorder=0.9, label=label)
-        axes.set_xlim(0, 1.3 * max([*(row.value for row in rows), level, 1e-9]))
-        _legend(axes, outside=True)
     return _png(figure)
 
 
