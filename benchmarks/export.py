@@ -24,7 +24,7 @@ from benchmarks.measuring import least_seconds
 from benchmarks.tables import show
 from fineweb_mask.models.settings.output import ExportSettings
 from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance
-from fineweb_mask.tasks.export import ExportJob, write_export
+from fineweb_mask.tasks.export import ExportJob, export
 from fineweb_mask.tasks.training_files import Tokenizer, write_tokens
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.references import StageKey
@@ -94,14 +94,13 @@ def main() -> None:
         [documents] = (work / "dataset" / "data").iterdir()
         for kind in ("megatron", "nanotron"):
             settings = ExportSettings(format=kind, tokenizer=str(work / "tokenizer.json"))
-            place = {"root": str(work), "dataset": manifest.content, "place": found.url}
-            key = ExportJob(**place, settings=settings).key
+            planned = ExportJob(root=str(work), dataset=manifest.content, place=found.url, settings=settings)
 
             def tokens(folder: Path, settings: ExportSettings = settings) -> None:
                 write_tokens(documents, Tokenizer(settings), settings.format, folder)
 
-            def whole(folder: Path, settings: ExportSettings = settings, key: StageKey = key) -> None:
-                write_export(found, manifest, settings, folder / "export", key)
+            def whole(folder: Path, job: ExportJob = planned) -> None:
+                export(job.model_copy(update={"output": str(folder / "export")}))
 
             def theirs(folder: Path, kind: str = kind) -> None:
                 datatrove(work / "dataset", work / "tokenizer.json", kind, folder)

@@ -160,7 +160,6 @@ class DocumentFilter:
     tokens_estimated: int = 0  # kept rows with a token count estimated from the length
     _gone: list[pa.RecordBatch] = field(default_factory=list)  # dropped rows, with `keep_dropped`
     _seen: set[bytes] = field(default_factory=set)
-    _long: dict[bytes, bytes] = field(default_factory=dict)  # hashes of long texts, by a digest of their bytes
 
     def apply(self, batch: pa.RecordBatch, problems: pa.Array | None = None) -> pa.RecordBatch:
         """Return the kept rows of a batch, with `row`, `source_row`, `id`, `n_chars` and `content_hash` filled in.
@@ -195,8 +194,7 @@ class DocumentFilter:
         if self.copies is not None:
             batch = self._drop_known(batch, self.copies(hashes), "known")
         if self.settings.exact_dedup != "off":
-            is_again = [self._was_seen(value) for value in batch["content_hash"].to_pylist()]
-            batch = self._drop_if(batch, is_again, "duplicate")
+            batch = self._drop_if(batch, map(self._was_seen, batch["content_hash"].to_pylist()), "duplicate")
         return self._finish(batch)
 
     def take_dropped(self) -> Iterator[pa.RecordBatch]:
@@ -248,18 +246,9 @@ class DocumentFilter:
         return self._drop(_with(batch, text=pa.array(texts, pa.string()), token_count=tokens), reasons)
 
     def _hashes(self, texts: pa.StringArray) -> list[bytes]:
-        """Return the hash of each text; of equal ones in a batch, and of equal long ones, the first is normalised."""
+        """Return the hash of each text; of equal ones in a batch, the first is normalised."""
         encoded = texts.dictionary_encode()
-        distinct = []
-        for text in encoded.dictionary:
-            raw = text.as_buffer()
-            if raw.size < LONG_TEXT:
-                distinct.append(content_hash(text.as_py()))
-                continue
-            digest = hashlib.blake2b(raw, digest_size=16).digest()
-            if digest not in self._long:
-                self._long[digest] = content_hash(text.as_py())
-            distinct.append(self._long[digest])
+        distinct = [content_hash(text.as_py()) for text in encoded.dictionary]
         return [distinct[index] for index in encoded.indices.to_pylist()]
 
     def _drop_known(self, batch: pa.RecordBatch, copies: list[str | None], reason: str) -> pa.RecordBatch:

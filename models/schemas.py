@@ -16,15 +16,9 @@ SOURCE_ROW = pa.field("source_row", pa.uint32(), nullable=False)
 
 FINEWEB = pa.schema(
     [
-        pa.field("text", pa.string()),
-        pa.field("id", pa.string()),
-        pa.field("dump", pa.string()),
-        pa.field("url", pa.string()),
-        pa.field("date", pa.string()),
-        pa.field("file_path", pa.string()),
-        pa.field("language", pa.string()),
-        pa.field("language_score", pa.float64()),
-        pa.field("token_count", pa.int64()),
+        *((name, pa.string()) for name in ("text", "id", "dump", "url", "date", "file_path", "language")),
+        ("language_score", pa.float64()),
+        ("token_count", pa.int64()),
     ]
 )
 """The nine columns of FineWeb (https://huggingface.co/datasets/HuggingFaceFW/fineweb)."""

@@ -1,4 +1,4 @@
-"""Split texts into words, sentences and runs of words exactly as datatrove's filters do, but faster.
+"""Split texts into words and sentences exactly as datatrove's filters do, but faster.
 
 spaCy splits what stands between two spaces without regard to the rest of the text, and datatrove has it forget every
 word after each text. Here what a word is split into is remembered, so that a text is a look-up for each of its words,
@@ -7,9 +7,8 @@ and an array of the words' numbers. From it is found at once that most texts bre
 
 import re
 from array import array
-from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import accumulate, chain
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -155,48 +154,6 @@ class RememberedWords:
         return number
 
 
-def get_n_grams(words: list[str], n: int) -> list[str]:
-    """Return the runs of n words, with spaces between them.
-
-    >>> get_n_grams(["a", "b", "c"], 2)
-    ['a b', 'b c']
-    """
-    text, starts = " ".join(words), [0, *accumulate(len(word) + 1 for word in words)]
-    return [text[start : end - 1] for start, end in zip(starts, starts[n:], strict=False)]
-
-
-def find_top_duplicate(n_grams: list[str]) -> int:
-    """Return how many characters the most frequent of these takes in all; of several, the first.
-
-    >>> find_top_duplicate(["a b", "b c", "a b"])
-    6
-    """
-    [(most, count)] = Counter(n_grams).most_common(1)
-    return len(most) * count
-
-
-def find_all_duplicate(words: list[str], n: int) -> int:
-    """Return the characters of the runs of n words that repeat an earlier one, none of which overlap.
-
-    >>> find_all_duplicate(["a", "b", "a", "b", "a", "b"], 2)
-    4
-    """
-    text, starts = "".join(words), [0, *accumulate(map(len, words))]
-    runs = [text[start:end] for start, end in zip(starts, starts[n:], strict=False)]
-    if len(set(runs)) == len(runs):
-        return 0
-    seen, repeated, place = set[str](), 0, 0
-    while place < len(runs):
-        run = runs[place]
-        if run in seen:
-            repeated += len(run)
-            place += n
-        else:
-            seen.add(run)
-            place += 1
-    return repeated
-
-
 def certainly_repeats_little(words: RememberedWords, step: Any, text: str) -> bool:  # noqa: ANN401 - of datatrove
     """Return whether certainly no run of words repeats so often that a `GopherRepetitionFilter` drops the text."""
     if (numbers := words.numbers_of(text)) is None:
@@ -210,7 +167,7 @@ def certainly_repeats_little(words: RememberedWords, step: Any, text: str) -> bo
 
 
 def _top_duplicates(numbers: IntArray, ends: IntArray, longest: int) -> Iterator[tuple[int, int]]:
-    """Yield each n with what `find_top_duplicate` returns of the runs of n words."""
+    """Yield each n with what datatrove's `find_top_duplicate` returns of the runs of n words."""
     runs, most = numbers, int(numbers.max(initial=0)) + 1
     for n in range(1, min(longest, len(numbers)) + 1):
         if n > 1:
@@ -233,7 +190,7 @@ def _hashes(characters: str, ends: IntArray) -> tuple[Hashes, Hashes]:
 
 
 def _most_duplicate(sums: Hashes, factors: Hashes, ends: IntArray, n: int) -> int:
-    """Return at least what `find_all_duplicate` does: the characters of all runs of n words that occurred before.
+    """Return at least what datatrove's `find_all_duplicate` does: the characters of all runs that occurred before.
 
     Those whose hash occurred, that is: equal runs have equal hashes.
     """
@@ -272,16 +229,13 @@ def is_certainly_good(words: RememberedWords, step: Any, text: str) -> bool:  # 
 
 
 def make_faster(language: str) -> RememberedWords | None:
-    """Have datatrove's filters of a language, in this process, use what is here in place of their own.
+    """Have datatrove's filters of a language, in this process, split texts as is done here.
 
     The words are returned, unless the language has none between spaces.
     """
-    from datatrove.pipeline.filters import gopher_repetition_filter
     from datatrove.utils.word_tokenizers import load_word_tokenizer
     from spacy.tokenizer import Tokenizer
 
-    for function in (get_n_grams, find_top_duplicate, find_all_duplicate):
-        setattr(gopher_repetition_filter, function.__name__, function)
     tokenizer = load_word_tokenizer(language)
     if isinstance(words := getattr(tokenizer.word_tokenize, "__self__", None), RememberedWords):
         return words

@@ -162,24 +162,18 @@ def _benchmark_columns(file: SourceShard) -> dict[str, str]:
     return found
 
 
-def _batches(file: SourceShard) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the texts and ids of a file batch by batch, each with the number of its first row."""
-    row = 0
-    for batch, _ in ShardReader(file, SourceSettings(path=file.url, extra_columns=[])).batches():
-        yield row, batch
-        row += batch.num_rows
-
-
 def _documents(file: SourceShard) -> pa.Table:
     """Return the hashes and ids of a file's documents; one without an id is named by its file and row."""
     if (known := _hashed(file)) is not None:
         return known
-    batches = []
-    for first, batch in _batches(file):
-        rows = enumerate(zip(batch["text"].to_pylist(), batch["id"].to_pylist(), strict=True), first)
+    batches, row = [], count()
+    for batch, _ in ShardReader(file, SourceSettings(path=file.url, extra_columns=[])).batches():
+        names = [
+            name or f"{file.relative} row {place}" for name, place in zip(batch["id"].to_pylist(), row, strict=False)
+        ]
         entries = [
-            {"content_hash": content_hash(text), "id": name or f"{file.relative} row {row}"}
-            for row, (text, name) in rows
+            {"content_hash": content_hash(text), "id": name}
+            for text, name in zip(batch["text"].to_pylist(), names, strict=True)
             if text is not None
         ]
         batches.append(pa.RecordBatch.from_pylist(entries, schema=DOCUMENTS))

@@ -3,19 +3,21 @@
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import BaseModel
 
+from fineweb_mask.models.analysis.groups import telling_words
 from fineweb_mask.models.analysis.layout import lay_out
 from fineweb_mask.models.analysis.vectors import Unit, unit_rows
 from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.schemas import MEASURED
 from fineweb_mask.models.selection.problem.measures import NEAR_DUPLICATE
-from fineweb_mask.tasks.reporting.samples import DocumentRef, draw, vectors_at
+from fineweb_mask.tasks.reporting.geometry import clustered
+from fineweb_mask.tasks.reporting.samples import DocumentRef, draw, files_read, vectors_at
 from fineweb_mask.tasks.source.texts import documents_of
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.parquet import read_schema, read_table, write_table
@@ -26,16 +28,11 @@ from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.stage_parquet import take_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 SEED = 0
 TEXT_CHARACTERS = 2_000
 """Shown of each document."""
 NEIGHBOURS = 10
 TOPICS = 24
-TOPIC_DOCUMENTS = 20  # of a topic on average, at least
-TOPIC_ITERATIONS = 20
 NAMING_DOCUMENTS = 10_000
 """Documents whose words name the topics."""
 KEPT, LEFT_OUT = "kept", "left out"
@@ -81,19 +78,11 @@ class ExploreJob(ProductJob):
 
     def depends_on(self) -> Dependencies:
         """Return how many documents are shown, and the files that they are read from."""
-        return Dependencies(settings=self.most, inputs=[_read_of(self.shards), self.other and _other_read(self.other)])
-
-
-def _read_of(shards: Sequence[ShardFiles]) -> list[list[str]]:
-    return [
-        [file.name, file.fingerprint]
-        for shard in shards
-        for file in (shard.documents, shard.scores, shard.embeddings, shard.masks)
-    ]
-
-
-def _other_read(other: OtherSelection) -> list[object]:
-    return [other.name, [[shard.documents.fingerprint, shard.masks.fingerprint] for shard in other.shards]]
+        other = self.other and [
+            self.other.name,
+            [[shard.documents.fingerprint, shard.masks.fingerprint] for shard in self.other.shards],
+        ]
+        return Dependencies(settings=self.most, inputs=[files_read(self.shards), other])
 
 
 @stage_task
@@ -184,15 +173,7 @@ def _neighbours(unit: Unit) -> dict[str, pa.Array]:
 
 def _topics(unit: Unit, texts: Sequence[str | None]) -> list[str]:
     """Return the words of each row's cluster."""
-    import torch
-
-    from fineweb_mask.models.analysis.groups import telling_words
-    from fineweb_mask.models.selection.k_means import k_means
-    from fineweb_mask.models.selection.rows import Rows
-
-    n_topics = int(np.clip(len(unit) // TOPIC_DOCUMENTS, 1, TOPICS))
-    found = k_means(Rows(torch.from_numpy(unit)), n_topics, TOPIC_ITERATIONS, torch.Generator().manual_seed(SEED))
-    labels: NDArray[np.int64] = found.labels.numpy()
+    labels, n_topics = clustered(unit, TOPICS)
     step = max(1, -(-len(unit) // NAMING_DOCUMENTS))
     words = telling_words([text or "" for text in texts[::step]], labels[::step], n_topics)
     names = [name or f"topic {number + 1}" for number, name in enumerate(words)]

@@ -30,7 +30,7 @@ from fineweb_mask.tasks.training_files import (
 from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.manifest import PROVENANCE, Manifest, is_product
 from fineweb_mask.tasks.workspace.records.runs import code_and_packages
-from fineweb_mask.tasks.workspace.references import StageKey, file_digest
+from fineweb_mask.tasks.workspace.references import file_digest
 from fineweb_mask.tasks.workspace.workspace import TAG
 
 EXPORT, FOLDER = "export", "exports"
@@ -127,6 +127,10 @@ def export(job: ExportJob) -> None:
     ------
     SettingsError
         If the folder holds something else.
+    ModelError
+        If the tokenizer cannot be used, or a format's package is not installed.
+    VerifyError
+        If the dataset is not as its record says.
     WorkspaceError
         If the dataset is not the one that the job was planned for.
     """
@@ -134,7 +138,40 @@ def export(job: ExportJob) -> None:
     manifest = read_provenance(dataset)
     if manifest.content != job.dataset:
         raise WorkspaceError(f"the dataset at {job.place} changed while the run was going on: run again")
-    write_export(dataset, manifest, job.settings, job.folder, job.key)
+    settings, folder = job.settings, job.folder
+    check_folder(folder, EXPORT, dataset.url)
+    unfinished = folder.with_name(f".{folder.name}.{job.key.tag}")
+    for other in folder.parent.glob(f".{glob.escape(folder.name)}.{TAG}"):
+        if other != unfinished:  # of other settings
+            shutil.rmtree(other, ignore_errors=True)
+    documents = _ordered(dataset, manifest, settings, unfinished)
+    details: dict[str, Any] = {
+        "rows": int(manifest.details["rows"]),
+        "dataset": manifest.content,
+        "settings": settings.model_dump(exclude={"tokenizer"}),
+        **code_and_packages(),
+    }
+    if settings.format in TOKENIZED:
+        tokenizer = Tokenizer(settings)
+        details |= {
+            "tokens": _tokenized(tokenizer, settings.format, documents, unfinished),
+            "token_bytes": tokenizer.token_bytes,
+            "end_token": tokenizer.end_token,
+            "tokenizer": settings.tokenizer if "/" not in str(settings.tokenizer) else tokenizer.path.name,
+            "tokenizer_sha256": file_digest(tokenizer.path),
+        }
+    elif settings.format in PACKAGES:
+        shutil.rmtree(unfinished / "files", ignore_errors=True)
+        write_shards(documents, settings, unfinished / "files")
+    with atomic_folder(folder) as new:
+        source = documents[0].parent if settings.format == "parquet" else unfinished / "files"
+        for file in tree_files(source):
+            target = new / file.relative_to(source)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            file.replace(target)
+        (new / CARD).write_text(_card(settings, new, details), encoding="utf-8")
+        write_record(new, job.key, tree_files(new), details)
+    shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def check_format(settings: ExportSettings, where: str) -> None:
@@ -165,54 +202,6 @@ def check_folder(folder: Path, setting: str, dataset: str) -> None:
     check_output(folder, setting, [dataset], replaces=is_product(folder, EXPORT), folder=True, within=FOLDER)
 
 
-def write_export(dataset: Dataset, manifest: Manifest, settings: ExportSettings, folder: Path, key: StageKey) -> None:
-    """Write the training files of a dataset to a folder, with a card and a record.
-
-    Raises
-    ------
-    SettingsError
-        If the folder holds something else.
-    ModelError
-        If the tokenizer cannot be used, or a format's package is not installed.
-    VerifyError
-        If the dataset is not as its record says.
-    """
-    check_folder(folder, EXPORT, dataset.url)
-    unfinished = folder.with_name(f".{folder.name}.{key.tag}")
-    for other in folder.parent.glob(f".{glob.escape(folder.name)}.{TAG}"):
-        if other != unfinished:  # of other settings
-            shutil.rmtree(other, ignore_errors=True)
-    documents = _ordered(dataset, manifest, settings, unfinished)
-    details: dict[str, Any] = {
-        "rows": int(manifest.details["rows"]),
-        "dataset": manifest.content,
-        "settings": settings.model_dump(exclude={"tokenizer"}),
-        **code_and_packages(),
-    }
-    if settings.format in TOKENIZED:
-        tokens = _tokenized(settings, documents, unfinished)
-        tokenizer = Tokenizer(settings)
-        details |= {
-            "tokens": tokens,
-            "token_bytes": tokenizer.token_bytes,
-            "end_token": tokenizer.end_token,
-            "tokenizer": settings.tokenizer if "/" not in str(settings.tokenizer) else tokenizer.path.name,
-            "tokenizer_sha256": file_digest(tokenizer.path),
-        }
-    elif settings.format in PACKAGES:
-        shutil.rmtree(unfinished / "files", ignore_errors=True)
-        write_shards(documents, settings, unfinished / "files")
-    with atomic_folder(folder) as new:
-        source = documents[0].parent if settings.format == "parquet" else unfinished / "files"
-        for file in tree_files(source):
-            target = new / file.relative_to(source)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            file.replace(target)
-        (new / CARD).write_text(_card(settings, new, details), encoding="utf-8")
-        write_record(new, key, tree_files(new), details)
-    shutil.rmtree(unfinished, ignore_errors=True)
-
-
 def _ordered(dataset: Dataset, manifest: Manifest, settings: ExportSettings, unfinished: Path) -> list[Path]:
     """Return the files of the documents in order, those of a killed export if they are all there."""
     with_names = unfinished / ORDERED
@@ -228,14 +217,14 @@ def _ordered(dataset: Dataset, manifest: Manifest, settings: ExportSettings, unf
     return files
 
 
-def _tokenized(settings: ExportSettings, documents: list[Path], unfinished: Path) -> int:
+def _tokenized(tokenizer: Tokenizer, kind: str, documents: list[Path], unfinished: Path) -> int:
     """Write the tokens of each file that has none yet, and return the number of all."""
-    tokenizer, folder, tokens = Tokenizer(settings), unfinished / "files", 0
+    folder, tokens = unfinished / "files", 0
     folder.mkdir(exist_ok=True)
     for path in track_by_size("files tokenized", documents, len(documents), lambda _: 1, part=(0.3, 1)):
         done = unfinished / f"{path.stem}.json"
         if not done.is_file():
-            written = write_tokens(path, tokenizer, settings.format, folder)
+            written = write_tokens(path, tokenizer, kind, folder)
             with atomic_write(done) as partial:
                 partial.write_text(json.dumps({"tokens": written}))
         tokens += json.loads(done.read_text())["tokens"]

@@ -10,7 +10,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import yaml
 
@@ -23,7 +23,6 @@ from fineweb_mask.tasks.dataset.partition import NOT_IN_FILES, remove_spilled
 from fineweb_mask.tasks.dataset.parts import Parts
 from fineweb_mask.tasks.dataset.rows import check_folders
 from fineweb_mask.tasks.reporting.breakdown import Breakdown, as_metrics, break_down
-from fineweb_mask.tasks.reporting.page import Figure, Table
 from fineweb_mask.tasks.reporting.sections import distributions, retention
 from fineweb_mask.tasks.reporting.templating import render
 from fineweb_mask.tasks.storage.atomic import tree_files
@@ -110,11 +109,11 @@ def materialize(job: MaterializeJob) -> None:
     parts = Parts.of(job.workspace, job.recipe.materialize, job.version)
     files = parts.read(job.partitions)
     _check(job, files)
-    kept = what_was_kept(break_down(job.workspace, job.shards, groups=()))
+    kept = break_down(job.workspace, job.shards, groups=())
     details = _provenance(job, files) | {
         "retention": _retention(files, "dump"),
         "languages": _retention(files, "language"),
-        "retention_by_decile": kept.deciles,
+        "retention_by_decile": {name: as_metrics(rows) for name, rows in kept.deciles.items()},
     }
     with job.workspace.alone(), parts.put_in_place(files) as folder:
         write_card(folder, details, kept, parts.data)
@@ -162,27 +161,11 @@ def recipe_recorded(recipe: PipelineSettings) -> Any:  # noqa: ANN401
     return without_local_folders(recipe.model_dump(mode="json", exclude=NOT_RECORDED))
 
 
-class Kept(NamedTuple):
-    """Selected shares by group, for the card and the provenance record."""
+def write_card(folder: Path, details: dict[str, Any], kept: Breakdown, data: str) -> None:
+    """Write `README.md`, with the hub's YAML header, and its plots for a dataset with data files in folder `data`.
 
-    deciles: dict[str, list[dict[str, Any]]]
-    figures: list[Figure]
-    tables: list[Table]
-
-
-def what_was_kept(breakdown: Breakdown) -> Kept:
-    """Return the selected shares by group; a column with one group has no table."""
-    kept = retention(breakdown)
-    groups = [pair for pair in zip(kept.figures, kept.tables, strict=True) if len(pair[1].rows) > 1]
-    return Kept(
-        {name: as_metrics(rows) for name, rows in breakdown.deciles.items()},
-        [*distributions(breakdown).figures, *(figure for figure, _ in groups)],
-        [table for _, table in groups],
-    )
-
-
-def write_card(folder: Path, details: dict[str, Any], kept: Kept, data: str) -> None:
-    """Write `README.md`, with the hub's YAML header, and its plots for a dataset with data files in folder `data`."""
+    A column with one group has no table and no plot of its selected shares.
+    """
     recipe = details["recipe"]
     settings = recipe["materialize"]
     path = f"{data}/**/*.{settings['format']}"
@@ -197,8 +180,11 @@ def write_card(folder: Path, details: dict[str, Any], kept: Kept, data: str) -> 
         "configs": [{"config_name": "default", "data_files": [{"split": "train", "path": path}]}],
     }
     header = {name: value for name, value in header.items() if value}
+    shares = retention(kept)
+    groups = [pair for pair in zip(shares.figures, shares.tables, strict=True) if len(pair[1].rows) > 1]
+    figures = [*distributions(kept).figures, *(figure for figure, _ in groups)]
     (folder / "plots").mkdir()
-    for figure in kept.figures:
+    for figure in figures:
         (folder / "plots" / f"{figure.name}.png").write_bytes(figure.png)
     text = render(
         "card.md",
@@ -207,8 +193,8 @@ def write_card(folder: Path, details: dict[str, Any], kept: Kept, data: str) -> 
         recipe=yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True),
         details=details,
         wiped=[str(Wiped(**one)) for one in details["wiped"]],
-        figures=kept.figures,
-        tables=kept.tables,
+        figures=figures,
+        tables=[table for _, table in groups],
         data=data,
         scorers=[scorer["name"] for scorer in recipe["quality"]["scorers"]],
     )

@@ -10,6 +10,7 @@ from fineweb_mask.tasks.reporting.breakdown import as_metrics, break_down
 from fineweb_mask.tasks.reporting.findings import findings
 from fineweb_mask.tasks.reporting.geometry import measure
 from fineweb_mask.tasks.reporting.page import Page, PageJob
+from fineweb_mask.tasks.reporting.samples import files_read
 from fineweb_mask.tasks.reporting.sections import (
     StageTime,
     certificate,
@@ -45,12 +46,7 @@ class ReportJob(PageJob):
 
     def depends_on(self) -> Dependencies:
         """Return the report's settings, the dataset, and the files that are looked into."""
-        files = [
-            [file.name, file.fingerprint]
-            for shard in self.shards
-            for file in (shard.documents, shard.scores, shard.embeddings, shard.masks)
-        ]
-        inputs = [self.dataset.fingerprint, self.teaching.fingerprint, self.losses.fingerprint, files]
+        inputs = [self.dataset.fingerprint, self.teaching.fingerprint, self.losses.fingerprint, files_read(self.shards)]
         return Dependencies(settings=self.settings.model_dump(), inputs=inputs)
 
 

@@ -19,7 +19,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 from importlib import import_module
 from itertools import chain, islice
 from pathlib import Path
@@ -31,13 +31,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from fineweb_mask.models.dedup.minhash import MULTIPLIER, mix
 from fineweb_mask.models.errors import ModelError, SettingsError
 from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.settings.output import ExportSettings
 from fineweb_mask.tasks.dataset.verify import DATA_SUFFIXES, Dataset, VerifyError
+from fineweb_mask.tasks.dataset.writers import rows_of
 from fineweb_mask.tasks.inference.model_files import model_file
-from fineweb_mask.tasks.source.jsonl import jsonl_records
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
 from fineweb_mask.tasks.workspace.manifest import Manifest
 
@@ -47,7 +48,6 @@ ROW_GROUP = 1_000
 LEAST_FILES = 2
 """Some trainers take the last file for validation, the others for training."""
 BATCH_ROWS = 5_000
-LONGEST_LINE = 2**30
 MEMORY_LIMIT = "2GB"
 COMMON_END = "<|endoftext|>"
 SMALL_VOCABULARY = 2**16
@@ -125,14 +125,8 @@ def _regrouped(batches: Iterator[pa.RecordBatch], sizes: Iterable[int]) -> Itera
 def _read(dataset: Dataset, manifest: Manifest) -> Iterator[pa.RecordBatch]:
     for name in sorted(name for name in manifest.files if name.endswith(DATA_SUFFIXES)):
         raise_if_stopped()
-        if name.endswith(".parquet"):
-            with dataset.open(name) as stream, VerifiedFile(stream, name) as file:
-                for batch in file.iter_batches(BATCH_ROWS, columns=DOCUMENTS.names):
-                    yield batch.select(DOCUMENTS.names).cast(DOCUMENTS)
-            continue
-        lines = jsonl_records(f"{dataset.url.rstrip('/')}/{name}", name, LONGEST_LINE)
-        while found := list(islice(lines, BATCH_ROWS)):
-            yield pa.RecordBatch.from_pylist(found, schema=DOCUMENTS)
+        with dataset.open(name) as stream:
+            yield from rows_of(name, stream, DOCUMENTS)
 
 
 def random_keys(first: int, count: int, seed: int) -> NDArray[np.uint64]:
@@ -142,11 +136,7 @@ def random_keys(first: int, count: int, seed: int) -> NDArray[np.uint64]:
     """
     with np.errstate(over="ignore"):
         state = np.arange(first, first + count, dtype=np.uint64) + np.uint64(1)
-        state = state * np.uint64(0x9E3779B97F4A7C15) + np.uint64(seed) * np.uint64(0xD1342543DE82EF95)
-        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        mixed: NDArray[np.uint64] = state ^ (state >> np.uint64(31))
-        return mixed
+        return mix(state * MULTIPLIER + np.uint64(seed) * np.uint64(0xD1342543DE82EF95))
 
 
 def _sorted(batches: Iterator[pa.RecordBatch], seed: int, folder: Path) -> Iterator[pa.RecordBatch]:
@@ -225,7 +215,22 @@ class Tokenizer:
 
     @cached_property
     def _loaded(self) -> Any:  # noqa: ANN401 - of `tokenizers`, without types
-        return _load(self.path, self.path.stat().st_mtime_ns, self._name, self.end_token)
+        from tokenizers import Tokenizer as Loaded
+        from tokenizers.processors import TemplateProcessing
+
+        name, end_token = self._name, self.end_token
+        try:
+            loaded = Loaded.from_file(str(self.path))
+        except Exception as error:  # the library raises no other
+            raise TokenizerError(f"tokenizer: {name} must be a tokenizer.json: {error}") from error
+        if (end := loaded.token_to_id(end_token)) is None:
+            raise TokenizerError(
+                f"end_token: {name} has no token {end_token!r}: set end_token to the one that ends a text"
+            )
+        loaded.post_processor = TemplateProcessing(single="$A <end>", pair=None, special_tokens=[("<end>", end)])
+        loaded.no_truncation()
+        loaded.no_padding()
+        return loaded
 
     @cached_property
     def token_bytes(self) -> int:
@@ -235,23 +240,6 @@ class Tokenizer:
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Return the tokens of each text, on all cores."""
         return [found.ids for found in self._loaded.encode_batch_fast(texts)]
-
-
-@lru_cache(maxsize=2)  # one that is loaded again for each file leaves its cache of words behind each time
-def _load(file: Path, _modified: int, name: str, end_token: str) -> Any:  # noqa: ANN401
-    from tokenizers import Tokenizer as Loaded
-    from tokenizers.processors import TemplateProcessing
-
-    try:
-        loaded = Loaded.from_file(str(file))
-    except Exception as error:  # the library raises no other
-        raise TokenizerError(f"tokenizer: {name} must be a tokenizer.json: {error}") from error
-    if (end := loaded.token_to_id(end_token)) is None:
-        raise TokenizerError(f"end_token: {name} has no token {end_token!r}: set end_token to the one that ends a text")
-    loaded.post_processor = TemplateProcessing(single="$A <end>", pair=None, special_tokens=[("<end>", end)])
-    loaded.no_truncation()
-    loaded.no_padding()
-    return loaded
 
 
 def _tokenizer_file(name: str) -> Path:

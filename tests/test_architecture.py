@@ -25,7 +25,8 @@ FLOORS = ["models", "tasks", "flows"]  # from the ground up: a floor imports tho
 LAYERS = {
     "models": [
         {"errors"},
-        {"urls", "schemas", "columns", "losses", "runtime", "settings.base", "words"},
+        {"urls"},
+        {"schemas", "columns", "losses", "runtime", "settings.base", "words"},
         {"settings"},
         {"documents", "forward"},
         {"selection.rows"},

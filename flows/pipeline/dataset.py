@@ -37,10 +37,8 @@ def materialize(run: Run, selection: Selection) -> StageFile:
 def export(run: Run, dataset: StageFile) -> dict[str, Path]:
     """Write the training files of the dataset, and return their folders by name."""
     output = Output.of(run.workspace, run.settings.materialize)
-    own = f"{run.root}/dataset" if run.workspace.url is not None else str(output.folder)
-    place = output.url or (own if output.is_own else str(output.folder))
     jobs = [
-        ExportJob(root=run.root, dataset=dataset.fingerprint, place=place, settings=settings)
+        ExportJob(root=run.root, dataset=dataset.fingerprint, place=output.display_path, settings=settings)
         for settings in run.settings.materialize.export
     ]
     run.all(jobs)

@@ -154,16 +154,14 @@ def load_encoder(
             f"cannot load the embedding model {model!r}: {error}; without a network, download it first with "
             f"`hf download {model}` or set embedding.model to a local folder"
         ) from error
-    prompt = _document_prompt(loaded) if settings.prompt is None else settings.prompt
+    prompt = settings.prompt
+    if prompt is None:  # that of the model itself for documents, if it has one
+        found = (
+            loaded.prompts.get(name) for name in (*DOCUMENT_PROMPTS, loaded.default_prompt_name) if name is not None
+        )
+        prompt = next(filter(None, found), "")
     if isinstance(loaded[0], StaticEmbedding):
         return TokenVectorEncoder(loaded.to("cpu"), settings, prompt)
     if TransformerEncoder.supports(loaded):
         return TransformerEncoder(loaded, settings, prompt, device, compute=compute, batch_tokens=batch_tokens)
     return WholeModelEncoder(loaded, settings, prompt)
-
-
-def _document_prompt(model: SentenceTransformer) -> str:
-    """Return the prompt that the model itself defines for documents, or an empty string."""
-    names = (*DOCUMENT_PROMPTS, model.default_prompt_name)
-    found = (model.prompts.get(name) for name in names if name is not None)
-    return next(filter(None, found), "")

@@ -41,10 +41,8 @@ def compute_dtype(precision: ComputePrecision, device: str) -> torch.dtype:
     """
     if precision != "auto":
         return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[precision]
-    fast = torch.cuda.is_bf16_supported(False) if device.startswith("cuda") else _cpu_has_bfloat16()
+    if device.startswith("cuda"):
+        fast = torch.cuda.is_bf16_supported(False)
+    else:
+        fast = any(torch.cpu.get_capabilities().get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
     return torch.bfloat16 if fast else torch.float32
-
-
-def _cpu_has_bfloat16() -> bool:
-    found = torch.cpu.get_capabilities()
-    return any(found.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))

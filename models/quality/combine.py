@@ -71,9 +71,10 @@ def combine_scores(
     standardised with the statistics there.
     """
     standardised = {}
+    own = [statistics] if groups is None or not of_groups else [of_groups.get(group, statistics) for group in groups]
     for name, column in scores.items():
         if weights[name]:
-            mean, deviation = _of_documents(name, statistics, groups, of_groups)
+            mean, deviation = np.array([one[name] for one in own], dtype=np.float64).reshape(-1, 2).T
             standardised[name] = (column.astype(np.float64) - mean) / deviation
     if how == "weighted_sum":
         combined = np.sum([weights[name] * column for name, column in standardised.items()], axis=0)
@@ -81,15 +82,3 @@ def combine_scores(
         best = np.min if how == "minimum" else np.max
         combined = best(np.stack(list(standardised.values())), axis=0)
     return np.asarray(combined, dtype=np.float32)
-
-
-def _of_documents(
-    name: str,
-    statistics: Statistics,
-    groups: Sequence[str] | None,
-    of_groups: Mapping[str, Statistics] | None,
-) -> tuple[float, float] | NDArray[np.float64]:
-    """Return a scorer's mean and deviation: those of the corpus, or one of each document, (2, n)."""
-    if groups is None or not of_groups:
-        return statistics[name]
-    return np.array([of_groups.get(group, statistics)[name] for group in groups], dtype=np.float64).reshape(-1, 2).T

@@ -1,6 +1,7 @@
 """Load a scorer by its kind, and define what every scorer provides."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -42,24 +43,20 @@ class Scorer(Protocol):
         """
 
 
-def _transformer(name: str) -> Callable[[Any, str], Scorer]:
-    """Return what loads a scorer by the name of its class in `transformer.py`."""
+def _transformer(name: str, settings: Any, model_path: str) -> Scorer:  # noqa: ANN401 - of the scorer's kind
+    """Load a scorer by the name of its class in `transformer.py`."""
+    from fineweb_mask.models.quality import transformer  # takes a second, and most runs do not need it
 
-    def load(settings: Any, model_path: str) -> Scorer:  # noqa: ANN401 - of the scorer's kind
-        from fineweb_mask.models.quality import transformer  # takes a second, and most runs do not need it
-
-        scorer: Scorer = getattr(transformer, name)(settings, model_path)
-        return scorer
-
-    return load
+    scorer: Scorer = getattr(transformer, name)(settings, model_path)
+    return scorer
 
 
 SCORERS: dict[str, Callable[[Any, str], Scorer]] = {
     "fasttext": FastTextScorer,
-    "edu": _transformer("EduScorer"),
-    "classes": _transformer("ClassesScorer"),
+    "edu": partial(_transformer, "EduScorer"),
+    "classes": partial(_transformer, "ClassesScorer"),
     "column": lambda settings, _: ColumnScorer(settings),
-    "perplexity": _transformer("PerplexityScorer"),
+    "perplexity": partial(_transformer, "PerplexityScorer"),
 }
 """The class of each kind; one of kind `sidecar` is made for each shard (`tasks/inference/scorers.py`)."""
 

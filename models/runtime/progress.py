@@ -52,16 +52,11 @@ class _Reporter:
     def __init__(self, callback: ProgressCallback) -> None:
         self.loops: list[_Loop] = []
         self._callback = callback
-        self._due = monotonic() + SECONDS
+        self.due = monotonic() + SECONDS
         self._fraction = 0.0
 
-    def report_if_due(self) -> None:
-        now = monotonic()
-        if now >= self._due:
-            self.report(now)
-
     def report(self, now: float) -> None:
-        self._due = now + SECONDS
+        self.due = now + SECONDS
         shown = [loop for loop in self.loops if loop.total > 1 and now - loop.started >= SECONDS]
         self._fraction = max(self._fraction, self._fraction_of_loops())
         self._callback(self._fraction, tuple(Step(loop.what, loop.done, loop.total) for loop in shown))
@@ -148,7 +143,8 @@ def track_by_size(
         for item in items:
             raise_if_stopped()
             loop.step = size(item)
-            reporter.report_if_due()
+            if (now := monotonic()) >= reporter.due:
+                reporter.report(now)
             yield item
             loop.done = min(loop.done + loop.step, total)  # a retried item counts again
         loop.done, loop.step = total, 0

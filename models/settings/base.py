@@ -4,7 +4,18 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema, field_validator
+
+from fineweb_mask.models.urls import reject_credentials, require_writable
+
+Text = Annotated[str, Field(min_length=1)]
+"""A text that is not empty."""
+
+Place = Annotated[Text, AfterValidator(reject_credentials)]
+"""A path or URL without credentials."""
+
+WritablePlace = Annotated[Place, AfterValidator(require_writable)]
+"""A path, or a URL that can be written."""
 
 DeviceName = Annotated[
     str,

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from fineweb_mask.models.settings.base import Settings, constants
+from fineweb_mask.models.settings.base import Settings, Text, constants
 
 STATIC = "static"
 """Value of `embedding.model` for the built-in encoder, which is fitted on the corpus."""
@@ -24,9 +24,8 @@ class EmbeddingSettings(Settings):
         compute_precision="auto", on_bad_vector="drop", static_vocabulary=32_000, static_fit_documents=20_000
     )
 
-    model: str = Field(
+    model: Text = Field(
         STATIC,
-        min_length=1,
         description="`static` (built in, fitted on this corpus), `from_quality` (the encoder of the scorer of kind "
         "`edu`; one forward pass computes score and vector), or a sentence-transformers model (folder or hub name).",
     )

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from fineweb_mask.models.settings.base import Settings
+from fineweb_mask.models.settings.base import Settings, Text
 from fineweb_mask.models.urls import is_url
 
 
@@ -35,9 +35,8 @@ class EngineSettings(Settings):
     score_processes: int | None = Field(
         None, ge=1, description="Processes that score with fastText; null: one per core; 1: no extra process."
     )
-    scratch: str | None = Field(
+    scratch: Text | None = Field(
         None,
-        min_length=1,
         description="Local folder for the files of a workspace at a URL that jobs read and write; null: "
         "`fineweb-mask` in the user's cache folder.",
     )

@@ -4,8 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from fineweb_mask.models.settings.base import Settings, constants
-from fineweb_mask.models.urls import reject_credentials, require_writable
+from fineweb_mask.models.settings.base import Settings, Text, WritablePlace, constants
 
 FLAT = "flat"
 """Value of `materialize.layout` for all files in one folder."""
@@ -27,14 +26,11 @@ class ExportSettings(Settings):
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
         description="Folder below `exports` in the workspace; null: the format.",
     )
-    tokenizer: str | None = Field(
-        None,
-        min_length=1,
-        description="megatron, nanotron: a tokenizer.json, its folder, or a model of the Hugging Face hub.",
+    tokenizer: Text | None = Field(
+        None, description="megatron, nanotron: a tokenizer.json, its folder, or a model of the Hugging Face hub."
     )
-    end_token: str | None = Field(
+    end_token: Text | None = Field(
         None,
-        min_length=1,
         description="megatron, nanotron: the token after each document; null: the tokenizer's own, as its "
         "tokenizer_config.json names it, or `<|endoftext|>`.",
     )
@@ -67,24 +63,21 @@ class MaterializeSettings(Settings):
 
     CONSTANTS = constants(row_group_size=20_000, shuffle=False, seed=0)
 
-    output: str | None = Field(
+    output: WritablePlace | None = Field(
         None,
-        min_length=1,
         description="Folder or URL (s3://, gs://, az://) of the dataset; null: `dataset` in the workspace. The whole "
         "folder is replaced, so it must be new, empty or contain a dataset of this pipeline.",
     )
-    title: str = Field("Selected documents", min_length=1, description="Title of the dataset card.")
-    license: str | None = Field(
+    title: Text = Field("Selected documents", description="Title of the dataset card.")
+    license: Text | None = Field(
         None,
-        min_length=1,
         description="Licence identifier for the dataset card; FineWeb's is odc-by. None: `push` refuses the dataset.",
     )
     source_datasets: list[str] = Field(
         default_factory=list, description="Hub names of the datasets that the source comes from, for the dataset card."
     )
-    layout: str = Field(
+    layout: Text = Field(
         "dump",
-        min_length=1,
         description="Column (`dump`, `language`, ...) that gets one folder per value, or `flat`: a single folder.",
     )
     format: Literal["parquet", "jsonl.zst"] = Field("parquet", description="Format of the dataset's files.")
@@ -99,8 +92,8 @@ class MaterializeSettings(Settings):
     memory_limit: str = Field(
         "2GB", pattern=r"^\d+(\.\d+)?\s*[KMGT]i?B$", description="Memory that DuckDB may use before it spills to disk."
     )
-    spill: str | None = Field(
-        None, min_length=1, description="Folder for DuckDB's temporary files; null: the workspace's cache folder."
+    spill: Text | None = Field(
+        None, description="Folder for DuckDB's temporary files; null: the workspace's cache folder."
     )
 
     export: list[ExportSettings] = Field(
@@ -114,11 +107,6 @@ class MaterializeSettings(Settings):
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"two exports are named {twice[0]!r}: give each its own name")
         return export
-
-    @field_validator("output")
-    @classmethod
-    def _output_can_be_written(cls, output: str | None) -> str | None:
-        return None if output is None else require_writable(reject_credentials(output))
 
 
 TEXT_IS_NO_GROUP = "the text itself cannot be a group: name another column, such as a page's type"

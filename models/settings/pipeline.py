@@ -18,7 +18,7 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from fineweb_mask.models.settings.base import DeviceName, Settings, constants
+from fineweb_mask.models.settings.base import DeviceName, Settings, WritablePlace, constants
 from fineweb_mask.models.settings.embedding import FROM_QUALITY, EmbeddingSettings
 from fineweb_mask.models.settings.engine import EngineSettings
 from fineweb_mask.models.settings.output import TEXT_IS_NO_GROUP, MaterializeSettings, ReportSettings
@@ -27,7 +27,6 @@ from fineweb_mask.models.settings.selection import METRICS, GroupSettings, Selec
 from fineweb_mask.models.settings.selectors.options import GivenSettings
 from fineweb_mask.models.settings.selectors.registry import missing_inputs
 from fineweb_mask.models.settings.source import LABEL_COLUMNS, NUMERIC_COLUMNS, IngestSettings, SourceSettings
-from fineweb_mask.models.urls import reject_credentials, require_writable
 
 DIRECTIONS = 128
 """Principal directions in which `disf` is measured over a whole corpus; all others count as one."""
@@ -165,10 +164,9 @@ class PipelineSelectionSettings(SelectionSettings):
 class PipelineSettings(Settings):
     """A complete recipe."""
 
-    workspace: str = Field(
-        min_length=1,
+    workspace: WritablePlace = Field(
         description="Folder for the files of all stages, the dataset and the reports; a local path or a writable URL "
-        "(s3://, gs://, az://).",
+        "(s3://, gs://, az://)."
     )
     source: SourceSettings
     ingest: IngestSettings = Field(default_factory=IngestSettings)
@@ -178,13 +176,6 @@ class PipelineSettings(Settings):
     materialize: MaterializeSettings = Field(default_factory=MaterializeSettings)
     report: ReportSettings = Field(default_factory=ReportSettings)
     engine: EngineSettings = Field(default_factory=EngineSettings)
-
-    @field_validator("workspace")
-    @classmethod
-    def _workspace_can_be_written(cls, workspace: str) -> str:
-        if "\0" in workspace:
-            raise ValueError("a path cannot hold a NUL character")
-        return require_writable(reject_credentials(workspace))
 
     @model_validator(mode="after")
     def _source_keeps_the_scorers_columns(self) -> Self:

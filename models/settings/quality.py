@@ -10,8 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from fineweb_mask.models.settings.base import Settings, constants
-from fineweb_mask.models.urls import reject_credentials
+from fineweb_mask.models.settings.base import Place, Settings, Text, constants
 
 RESERVED_NAMES = frozenset(
     "row source_row text id dump url date file_path language language_score token_count n_chars content_hash "
@@ -36,15 +35,15 @@ ScorerName = Annotated[
 class LabelSettings(Settings):
     """Labelled documents for training a quality classifier."""
 
-    path: str = Field(min_length=1, description="Parquet file with texts and their scores or labels.")
-    text_column: str = Field("text", min_length=1, description="Column with the text.")
-    score_column: str = Field("score", min_length=1, description="Column with the score.")
+    path: Text = Field(description="Parquet file with texts and their scores or labels.")
+    text_column: Text = Field("text", description="Column with the text.")
+    score_column: Text = Field("score", description="Column with the score.")
     threshold: float = Field(3.0, allow_inf_nan=False, description="Minimum score of a positive example.")
-    label_column: str | None = Field(
-        None, min_length=1, description="Column of labels (text, integer or boolean) to use instead of scores."
+    label_column: Text | None = Field(
+        None, description="Column of labels (text, integer or boolean) to use instead of scores."
     )
-    positive: str | None = Field(
-        None, min_length=1, description="Label of a positive example; null if labels are booleans, or 0 and 1."
+    positive: Text | None = Field(
+        None, description="Label of a positive example; null if labels are booleans, or 0 and 1."
     )
 
 
@@ -85,11 +84,11 @@ class FastTextScorerSettings(ScorerBase):
 
     name: ScorerName = "fasttext"
     kind: Literal["fasttext"] = Field("fasttext", description="Kind of scorer.")
-    model: str | None = Field(
-        None, min_length=1, description="A .bin or .ftz file, or hf://owner/repo/file; null trains a model on `labels`."
+    model: Text | None = Field(
+        None, description="A .bin or .ftz file, or hf://owner/repo/file; null trains a model on `labels`."
     )
     labels: LabelSettings | None = Field(None, description="Labels to train on if `model` is null.")
-    positive_label: str = Field("__label__1", min_length=1, description="Label whose probability is the score.")
+    positive_label: Text = Field("__label__1", description="Label whose probability is the score.")
     lowercase: bool = Field(False, description="Convert the text to lower case first.")
 
     @model_validator(mode="after")
@@ -105,9 +104,7 @@ class TransformerSettings(NamedScorer):
     NOT_IN_SCORE_KEY = frozenset({"weight", "model"})
     CONSTANTS = constants(precision="auto")
 
-    model: str = Field(
-        min_length=1, description="Folder of a sequence-classification model in safetensors, or its hub name."
-    )
+    model: Text = Field(description="Folder of a sequence-classification model in safetensors, or its hub name.")
     max_tokens: int | None = Field(
         None, ge=3, description="Maximum tokens read per document, special tokens included; null: the model's limit."
     )
@@ -118,9 +115,8 @@ class EduScorerSettings(TransformerSettings, ScorerBase):
 
     name: ScorerName = "edu"
     kind: Literal["edu"] = Field("edu", description="Kind of scorer.")
-    model: str = Field(
+    model: Text = Field(
         "HuggingFaceFW/fineweb-edu-classifier",
-        min_length=1,
         description="Folder of a sequence-classification model in safetensors, or its hub name.",
     )
 
@@ -152,7 +148,7 @@ class PerplexityScorerSettings(TransformerSettings, ScorerBase):
 
     name: ScorerName = "perplexity"
     kind: Literal["perplexity"] = Field("perplexity", description="Kind of scorer.")
-    model: str = Field(min_length=1, description="Folder of a causal language model in safetensors, or its hub name.")
+    model: Text = Field(description="Folder of a causal language model in safetensors, or its hub name.")
     max_tokens: int | None = Field(
         None, ge=2, description="Maximum tokens read per document; null: 512, or the model's limit if it is less."
     )
@@ -193,10 +189,9 @@ class ColumnScorerSettings(NumberSettings):
 
     name: ScorerName = "column"
     kind: Literal["column"] = Field("column", description="Kind of scorer.")
-    column: str = Field(min_length=1, description="Numeric column of the source with the score.")
-    minus: str | None = Field(
+    column: Text = Field(description="Numeric column of the source with the score.")
+    minus: Text | None = Field(
         None,
-        min_length=1,
         description="Numeric column to subtract: the score is then a difference, such as that of two models' losses.",
     )
 
@@ -219,12 +214,11 @@ class SidecarScorerSettings(NumberSettings):
 
     name: ScorerName = "sidecar"
     kind: Literal["sidecar"] = Field("sidecar", description="Kind of scorer.")
-    path: str = Field(
-        min_length=1,
+    path: Place = Field(
         description="Path or URL of these files, where {shard} is the path of the source file in source.path, without "
-        "its ending: .npy, .parquet, .jsonl, .jsonl.gz or .jsonl.zst.",
+        "its ending: .npy, .parquet, .jsonl, .jsonl.gz or .jsonl.zst."
     )
-    field: Annotated[str, Field(min_length=1)] | Annotated[int, Field(ge=0)] | None = Field(
+    field: Text | Annotated[int, Field(ge=0)] | None = Field(
         None,
         description="Column or key with the score, those within others after a point: `attributes.quality`; of a "
         "two-dimensional .npy, the number of its column, from 0. A list of one span, [[start, end, score]], is its "
@@ -233,7 +227,6 @@ class SidecarScorerSettings(NumberSettings):
 
     @model_validator(mode="after")
     def _path_is_of_each_shard(self) -> Self:
-        reject_credentials(self.path)
         if self.path.count(SHARD) != 1:
             raise ValueError(f"path: {self.path!r} must name the source file once, as {SHARD}: annotations/{SHARD}.npy")
         if not self.path.lower().endswith(SIDECAR_SUFFIXES):
@@ -258,27 +251,20 @@ def _kind(scorer: Any) -> str | None:  # noqa: ANN401
     return f"kind[{getattr(scorer, 'kind', '')}]" if isinstance(scorer, NamedScorer) else None
 
 
-ModelScorerSettings = Annotated[
-    Annotated[FastTextScorerSettings, Tag("kind[fasttext]")] | Annotated[EduScorerSettings, Tag("kind[edu]")],
-    Discriminator(_kind),
-]
+FastText = Annotated[FastTextScorerSettings, Tag("kind[fasttext]")]
+Edu = Annotated[EduScorerSettings, Tag("kind[edu]")]
+Column = Annotated[ColumnScorerSettings, Tag("kind[column]")]
+Sidecar = Annotated[SidecarScorerSettings, Tag("kind[sidecar]")]
+Classes = Annotated[ClassesScorerSettings, Tag("kind[classes]")]
+Perplexity = Annotated[PerplexityScorerSettings, Tag("kind[perplexity]")]
+
+ModelScorerSettings = Annotated[FastText | Edu, Discriminator(_kind)]
 """Settings of a scorer that reads the text."""
 
-ScorerSettings = Annotated[
-    Annotated[FastTextScorerSettings, Tag("kind[fasttext]")]
-    | Annotated[EduScorerSettings, Tag("kind[edu]")]
-    | Annotated[ColumnScorerSettings, Tag("kind[column]")]
-    | Annotated[SidecarScorerSettings, Tag("kind[sidecar]")]
-    | Annotated[ClassesScorerSettings, Tag("kind[classes]")]
-    | Annotated[PerplexityScorerSettings, Tag("kind[perplexity]")],
-    Discriminator(_kind),
-]
+ScorerSettings = Annotated[FastText | Edu | Column | Sidecar | Classes | Perplexity, Discriminator(_kind)]
 """Settings of any scorer, distinguished by `kind`; the default kind is `fasttext`."""
 
-OneScorerSettings = Annotated[
-    Annotated[EduScorerSettings, Tag("kind[edu]")] | Annotated[PerplexityScorerSettings, Tag("kind[perplexity]")],
-    Discriminator(_kind),
-]
+OneScorerSettings = Annotated[Edu | Perplexity, Discriminator(_kind)]
 """Settings of a scorer that scores single documents, slowly, distinguished by `kind`."""
 
 
@@ -297,9 +283,8 @@ class QualitySettings(Settings):
         description="Names of scores that are combined as they are, not in standard deviations from their mean over "
         "the corpus: methods that sample by raw log weights need that.",
     )
-    by: str | None = Field(
+    by: Text | None = Field(
         None,
-        min_length=1,
         description="Column of the documents, such as `language`: scores are standardised with the statistics of its "
         "value instead, where the sample has 200 documents of it. null: those of the corpus.",
     )

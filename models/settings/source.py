@@ -5,8 +5,7 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from fineweb_mask.models.settings.base import Settings
-from fineweb_mask.models.urls import reject_credentials
+from fineweb_mask.models.settings.base import Place, Settings, Text
 
 NUMERIC_COLUMNS = frozenset({"language_score", "token_count", "n_chars"})
 """Numeric columns that every document has, independent of `source.extra_columns`."""
@@ -22,19 +21,17 @@ MINHASH_THRESHOLD = 0.7
 class SourceSettings(Settings):
     """Where the raw documents are, and the names of their columns."""
 
-    path: str = Field(
-        min_length=1, description="File, folder or glob; a local path or a URL (s3://, gs://, az://, hf://, https://)."
+    path: Place = Field(
+        description="File, folder or glob; a local path or a URL (s3://, gs://, az://, hf://, https://)."
     )
     format: Literal["auto", "parquet", "jsonl", "warc"] = Field(
         "auto",
         description="File format; `auto` takes it from the file name (.parquet; .jsonl, .jsonl.gz, .jsonl.zst; .warc, "
         ".warc.gz, .wet.gz). `warc` is a crawl, of whose pages the main text is extracted.",
     )
-    text_column: str = Field("text", min_length=1, description="Column with the document's text.")
-    id_column: str = Field(
-        "id",
-        min_length=1,
-        description="Column with the document's id; a missing or null id is replaced by a stable one.",
+    text_column: Text = Field("text", description="Column with the document's text.")
+    id_column: Text = Field(
+        "id", description="Column with the document's id; a missing or null id is replaced by a stable one."
     )
     extra_columns: Literal["all"] | list[str] = Field(
         "all", description="Columns other than FineWeb's nine to keep in the dataset: `all`, or a list of names."
@@ -52,11 +49,6 @@ class SourceSettings(Settings):
         "hash of the content.",
     )
 
-    @field_validator("path")
-    @classmethod
-    def _holds_no_credentials(cls, path: str) -> str:
-        return reject_credentials(path)
-
 
 class CopiesSettings(Settings):
     """Which of several near-duplicates, or of pages of one URL, is kept."""
@@ -72,10 +64,8 @@ class CopiesSettings(Settings):
         description="A column, and those of its values that are preferred before `keep` decides, the best first: "
         "`{source: [wiki, books]}`.",
     )
-    one_for_each: str | None = Field(
-        None,
-        min_length=1,
-        description="Column of which every value keeps a copy: only documents with an equal value are compared.",
+    one_for_each: Text | None = Field(
+        None, description="Column of which every value keeps a copy: only documents with an equal value are compared."
     )
 
     @property

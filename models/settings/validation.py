@@ -2,14 +2,13 @@
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from fineweb_mask.models.errors import SettingsError
-from fineweb_mask.models.settings.pipeline import PipelineSettings
-from fineweb_mask.models.settings.removed import instead_of, instead_of_value, sections_in
+from fineweb_mask.models.settings.base import Settings
 from fineweb_mask.models.urls import shown
 
 MOST_LINES = 3
@@ -28,45 +27,15 @@ def validated(model: type[Model], content: Mapping[str, Any]) -> Model:
     Raises
     ------
     SettingsError
-        If a value is not allowed; the message has one line for each of the first, which names its key. Of a setting or
-        a value that is gone, it says what to write instead.
+        If a value is not allowed; the message has one line for each of the first, which names its key.
     """
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        found = [(_key(problem), _gone(problem, model), problem) for problem in error.errors()]
-        gone = {key for key, line, _ in found if line is not None}
-        problems = [line or _explain(problem, model) for key, line, problem in found if line or key not in gone]
-        problems = list(dict.fromkeys(problems))
+        problems = list(dict.fromkeys(_explain(problem, model) for problem in error.errors()))
         if len(problems) > MOST_LINES:
             problems[MOST_LINES - 1 :] = [f"and {len(problems) - MOST_LINES + 1} more: mend these first"]
         raise SettingsError("\n".join(problems)) from error
-
-
-def _key(problem: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the parts of the key that an error of pydantic is about."""
-    is_name = problem["loc"][-1:] == ("[key]",)  # of an item of a mapping, such as a metric
-    parts = tuple(str(part) for part in problem["loc"] if not UNION_BRANCH.match(str(part)))
-    return parts[:-1] if is_name else parts
-
-
-def _gone(problem: Mapping[str, Any], model: type[BaseModel]) -> str | None:
-    """Return one line on a setting or a value that an earlier version had; None if the error is another."""
-    key, value = _key(problem), problem["input"]
-    if problem["type"] == "union_tag_invalid":
-        key, value = (*key, "kind"), value.get("kind")
-    whole = (*_section_of(model), *key)
-    if problem["type"] == "extra_forbidden":
-        text = instead_of(whole)
-        return None if text is None else f"{'.'.join(key)}: is no setting any more: {text}"
-    text = instead_of_value(whole, value)
-    return None if text is None else f"{'.'.join(key)}: {shown(value)} is gone: {text}"
-
-
-def _section_of(model: type[BaseModel]) -> list[str]:
-    """Return the name of the section of a recipe that a class is the settings of, if it is one."""
-    sections = PipelineSettings.model_fields.items()
-    return [name for name, field in sections if model in getattr(field.annotation, "__mro__", ())][:1]
 
 
 def _explain(problem: Mapping[str, Any], settings: type[BaseModel]) -> str:
@@ -102,6 +71,14 @@ def _allowed_keys(location: Sequence[int | str], model: type[BaseModel]) -> list
         if chosen := KIND.match(str(part)):
             model = next((one for one in branches if chosen[1] in get_args(one.model_fields["kind"].annotation)), model)
         elif (field := model.model_fields.get(str(part))) is not None:
-            branches = [section for section, _ in sections_in(field.annotation)]
+            branches = list(_sections_in(field.annotation))
             model = next(iter(branches), model)
     return list(model.model_fields)
+
+
+def _sections_in(annotation: Any) -> Iterator[type[Settings]]:  # noqa: ANN401
+    """Yield the classes of the sections that a setting may hold."""
+    if isinstance(annotation, type) and issubclass(annotation, Settings):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _sections_in(argument)

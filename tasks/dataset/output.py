@@ -14,7 +14,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -45,7 +45,7 @@ CHECKSUM = "\nSHA-256 of `provenance.json`, without the entry of this card: `{}`
 CHECKSUM_LINE = re.compile(re.escape(CHECKSUM).replace(r"\{\}", "([0-9a-f]{64})") + r"\Z")
 
 
-def publish(folder: Path, url: str, data: str) -> None:
+def publish(folder: Path, url: str, data: str, *, lock: bool = True) -> None:
     """Replace the dataset at a URL.
 
     Parameters
@@ -57,6 +57,8 @@ def publish(folder: Path, url: str, data: str) -> None:
         The folder that readers use. Other files in it are not touched.
     data
         The folder of the data in it, `data-` and eight hex digits.
+    lock
+        Whether to keep other runs from publishing there; else the caller does.
 
     Raises
     ------
@@ -70,7 +72,7 @@ def publish(folder: Path, url: str, data: str) -> None:
         raise WorkspaceError(f"{folder} cannot be published: it must hold {CARD} and {PROVENANCE}")
     store = Store(url)
     try:
-        with publishing_to(store, folder):
+        with publishing_to(store, folder) if lock else nullcontext():
             _send(store, folder, record, data)
     except HeldError as error:
         raise WorkspaceError(str(error)) from error
@@ -83,7 +85,7 @@ def publishing_to(store: Store, folder: Path) -> AbstractContextManager[None]:
 
 
 def _send(store: Store, folder: Path, record: Manifest, data: str) -> None:
-    present = store.list_files()
+    present, last = store.list_files(), _record_at(store)
     for name, file in record.files.items():
         if not (folder / name).is_file() and (name not in present or present[name].bytes != file.bytes):
             raise WorkspaceError(f"{folder} cannot be published: {store.url_of(name)} is missing: run again")
@@ -92,7 +94,16 @@ def _send(store: Store, folder: Path, record: Manifest, data: str) -> None:
         is_data = name.startswith(f"{data}/")  # same name, same content
         if not is_data or name not in present or present[name].bytes != path.stat().st_size:
             present[name] = store.upload(path, name)
-    store.delete([name for name in present if DATA_FILE.match(name) and not name.startswith(f"{data}/")])
+    old = {name for name in present if DATA_FILE.match(name) and not name.startswith(f"{data}/")}
+    store.delete(sorted(old | ((last.files.keys() if last else set()) & present.keys() - record.files.keys())))
+
+
+def _record_at(store: Store) -> Manifest | None:
+    """Return the provenance record of the dataset at a URL, or None if there is none, or none that can be read."""
+    record = store.read_tagged(PROVENANCE)
+    with suppress(ValueError):
+        return None if record is None else Manifest.model_validate_json(record.content)
+    return None
 
 
 def published(url: str) -> Manifest | None:
@@ -104,13 +115,8 @@ def published(url: str) -> Manifest | None:
         If the URL does not answer or denies access.
     """
     store = Store(url)
-    present = store.list_files()
-    record = store.read_tagged(PROVENANCE)
-    if record is None:
-        return None
-    try:
-        manifest = Manifest.model_validate_json(record.content)
-    except ValueError:
+    present, manifest = store.list_files(), _record_at(store)
+    if manifest is None:
         return None
     is_whole = all(name in present and present[name].bytes == file.bytes for name, file in manifest.files.items())
     card, there = manifest.files.get(CARD), store.read_tagged(CARD)  # one of an older version may have the same size
@@ -122,7 +128,7 @@ class Output(NamedTuple):
     """Where a dataset is written."""
 
     folder: Path  # local folder in which it is built
-    url: str | None  # where it is then published; None if it is part of a workspace at a URL
+    url: str | None  # where it is then published; None if it is a local folder
     display_path: str  # as users know it
     is_own: bool  # it is the workspace's own folder
 
@@ -130,7 +136,8 @@ class Output(NamedTuple):
     def of(cls, workspace: Workspace, settings: MaterializeSettings) -> Self:
         """Return where the settings put the dataset of a workspace."""
         if settings.output is None:
-            return cls(workspace.dataset, None, workspace.display_path(workspace.dataset), is_own=True)
+            address = workspace.display_path(workspace.dataset)
+            return cls(workspace.dataset, None if workspace.url is None else address, address, is_own=True)
         if is_url(settings.output) and not settings.output.startswith("file://"):
             return cls(workspace.cache / "dataset", settings.output, settings.output.rstrip("/"), is_own=False)
         folder = Path(settings.output.removeprefix("file://")).absolute()
@@ -148,7 +155,7 @@ class Output(NamedTuple):
         WorkspaceError
             If another run is publishing to the URL.
         """
-        if self.url is not None:
+        if self.url is not None and not self.is_own:
             check_apart({"materialize.output": self.url}, inputs)
             with publishing_to(Store(self.url), self.folder):  # as it will be in the end
                 return

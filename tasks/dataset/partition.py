@@ -35,7 +35,7 @@ from fineweb_mask.tasks.catalog.spilling import spilling_database
 from fineweb_mask.tasks.dataset.output import MATERIALIZE
 from fineweb_mask.tasks.dataset.parts import DATA, MANIFEST, Parts
 from fineweb_mask.tasks.dataset.rows import SelectedDocuments, ShardPaths, common_schema
-from fineweb_mask.tasks.dataset.writers import WRITERS, Written, read_back
+from fineweb_mask.tasks.dataset.writers import PartWriter, Written, read_back
 from fineweb_mask.tasks.inference.prefetch import background_writer
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.texts import TextSource, write_with_texts
@@ -137,8 +137,8 @@ def write_partition(job: PartitionJob) -> None:
         paths = [_paths(job, shard) for shard in job.shards]
         columns = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(job.columns)))
         documents = SelectedDocuments(connection, paths, job.settings, columns)
-        longest = _write(job, documents, folder / DATA)
-        written = read_back(tree_files(folder / DATA), connection, longest)
+        _write(job, documents, folder / DATA)
+        written = read_back(tree_files(folder / DATA))
         expected = Written(documents.rows, documents.tokens)
         if written != expected:
             raise WorkspaceError(
@@ -154,24 +154,20 @@ def write_partition(job: PartitionJob) -> None:
         write_manifest(folder / MANIFEST, job.key, tree_files(folder), details)
 
 
-def _write(job: PartitionJob, documents: SelectedDocuments, data: Path) -> int:
-    """Write the files of every folder; return the bytes of the longest line, in files of lines."""
+def _write(job: PartitionJob, documents: SelectedDocuments, data: Path) -> None:
+    """Write the files of every folder."""
     data.mkdir()
     prefix = "part-" if job.partitions == 1 else f"part-{job.number:05d}-"
-    longest = 0
     read = track_by_size(
         "documents written", documents.read(), documents.rows, lambda pair: pair[1].num_rows, part=(0, 0.8)
     )
     for of_folder, tables in groupby(read, key=lambda pair: pair[0]):
-        writer_of = WRITERS[job.settings.format]
         with (
-            writer_of(data / of_folder.name, documents.schema, job.settings, prefix) as writer,
+            PartWriter(data / of_folder.name, documents.schema, job.settings, prefix) as writer,
             background_writer() as write,
         ):
             for _, table in tables:
                 write(partial(writer.write, table))
-        longest = max(longest, writer.longest)
-    return longest
 
 
 def _paths(job: PartitionJob, shard: ShardFiles) -> ShardPaths:

@@ -26,9 +26,9 @@ from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.settings import MaterializeSettings
 from fineweb_mask.tasks.dataset.output import Output, publish
 from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, remove_file, tree_files
-from fineweb_mask.tasks.storage.remote.copies import size_of, upload_order
+from fineweb_mask.tasks.storage.remote.copies import size_of
 from fineweb_mask.tasks.storage.remote.object_store import Store
-from fineweb_mask.tasks.workspace.manifest import PROVENANCE, Manifest, ManifestFile, read_manifest
+from fineweb_mask.tasks.workspace.manifest import Manifest, ManifestFile, read_manifest
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -52,19 +52,14 @@ class Parts(NamedTuple):
         return cls(workspace, Output.of(workspace, settings), version)
 
     @property
-    def is_local(self) -> bool:
-        """Whether the dataset is a local folder, and not at a URL."""
-        return self.output.url is None and not (self.output.is_own and self.workspace.url is not None)
-
-    @property
     def data(self) -> str:
         """The name of the folder of the data files in the dataset."""
-        return DATA if self.is_local else f"data-{self.version}"
+        return DATA if self.output.url is None else f"data-{self.version}"
 
     @property
     def folder(self) -> Path:
         """The folder of all parts' manifests, and of their files if the dataset is a local folder."""
-        if self.is_local and not self.output.is_own:
+        if self.output.url is None and not self.output.is_own:
             return self.output.folder.parent / f".{self.output.folder.name}.parts"  # links need the same file system
         return self.workspace.root / FOLDER
 
@@ -76,7 +71,7 @@ class Parts(NamedTuple):
     def written(self, key: StageKey) -> Iterator[Path]:
         """Yield a folder for a part's manifest and, in `data`, its files; keep them if the block succeeds."""
         target = self.manifest_path(key)
-        if self.is_local:
+        if self.output.url is None:
             with atomic_folder(target.parent) as folder:
                 yield folder
             return
@@ -85,25 +80,16 @@ class Parts(NamedTuple):
         folder.mkdir(parents=True)
         try:
             yield folder
+            store = Store(self.output.url)
             for file in tree_files(folder / DATA):
-                self._upload(file, self._placed(file.relative_to(folder).as_posix()))
+                name = self._placed(file.relative_to(folder).as_posix())
+                found = store.info(name)
+                if found is None or found.bytes != file.stat().st_size:
+                    store.upload(file, name)
             with atomic_write(target) as partial:
                 (folder / MANIFEST).replace(partial)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-
-    def _upload(self, file: Path, name: str) -> None:
-        """Move a data file to where it stays, unless it is there already."""
-        if self.output.url is not None:
-            store = Store(self.output.url)
-            found = store.info(name)
-            if found is None or found.bytes != file.stat().st_size:
-                store.upload(file, name)
-            return
-        target = self.output.folder / name
-        if size_of(target) != file.stat().st_size:
-            with atomic_write(target) as partial:
-                file.replace(partial)
 
     def found(self, key: StageKey) -> Manifest | None:
         """Return the manifest of the part that was made with a key, if all its files are there, else None."""
@@ -114,10 +100,8 @@ class Parts(NamedTuple):
         return manifest if all(sizes) else None
 
     def _size(self, key: StageKey, name: str) -> int | None:
-        if self.is_local:
-            return size_of(self.manifest_path(key).parent / name)
         if self.output.url is None:
-            return size_of(self.output.folder / self._placed(name))
+            return size_of(self.manifest_path(key).parent / name)
         info = Store(self.output.url).info(self._placed(name))
         return None if info is None else info.bytes
 
@@ -126,19 +110,8 @@ class Parts(NamedTuple):
         return self.data + name.removeprefix(DATA)
 
     def files(self, parts: list[Manifest]) -> dict[str, ManifestFile]:
-        """Return the size and hash of every data file of the dataset, by its name in it.
-
-        Raises
-        ------
-        WorkspaceError
-            If two parts have a file of the same name.
-        """
-        files: dict[str, ManifestFile] = {}
-        for part in parts:
-            for name, file in part.files.items():
-                if files.setdefault(self._placed(name), file) is not file:
-                    raise WorkspaceError(f"two parts of the dataset have a file {name}: please report this bug")
-        return files
+        """Return the size and hash of every data file of the dataset, by its name in it: a part's has its number."""
+        return {self._placed(name): file for part in parts for name, file in part.files.items()}
 
     def read(self, references: Iterable[StageFile]) -> list[Manifest]:
         """Return the manifests of parts.
@@ -163,7 +136,7 @@ class Parts(NamedTuple):
         The record, which the block writes, names the files of the dataset. The last dataset is replaced, and the parts
         are removed.
         """
-        if self.is_local:
+        if self.output.url is None:
             with atomic_folder(self.output.folder) as folder:
                 for part in parts:
                     self._link(part, folder)
@@ -173,17 +146,23 @@ class Parts(NamedTuple):
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
             yield folder
-            if self.output.url is not None:
-                publish(folder, self.output.url, self.data)
-            else:
-                self._replace_remote(folder)
+            publish(folder, self.output.url, self.data, lock=not self.output.is_own)  # its own is the workspace's
             shutil.rmtree(folder)
         self.remove(part.key for part in parts)
 
     def remove(self, keys: Iterable[StageKey]) -> None:
-        """Delete the parts that were made with these keys, or what is left of them."""
-        for key in keys:
-            self._remove(self.manifest_path(key))
+        """Delete the parts that were made with these keys, or what is left of them.
+
+        First the manifest of each, so that no run takes what is left of it for whole.
+        """
+        for folder in (self.manifest_path(key).parent for key in keys):
+            remove_file(folder / MANIFEST)
+            if folder.is_relative_to(self.workspace.root):
+                for name in self.workspace.sizes(self.workspace.relative(folder), suffix=""):
+                    remove_file(self.workspace.root / name)
+            shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):  # other parts are left
+            self.folder.rmdir()
 
     def _link(self, part: Manifest, folder: Path) -> None:
         source = self.manifest_path(part.key).parent
@@ -196,26 +175,3 @@ class Parts(NamedTuple):
                 if error.errno not in NO_LINKS:
                     raise
                 shutil.copy2(source / name, target)
-
-    def _replace_remote(self, folder: Path) -> None:
-        """Upload card and record of a dataset whose data is at the workspace's URL; delete the files of the last."""
-        root = self.output.folder
-        last = read_manifest(root / PROVENANCE)
-        for file in upload_order(folder):
-            with atomic_write(root / file.relative_to(folder)) as partial:
-                shutil.copyfile(file, partial)
-        record = read_manifest(root / PROVENANCE)
-        if last is not None and record is not None:
-            for name in last.files.keys() - record.files.keys():
-                remove_file(root / name)
-
-    def _remove(self, manifest_path: Path) -> None:
-        """Delete a part: first its manifest, so that no run takes what is left of it for whole."""
-        folder = manifest_path.parent
-        remove_file(manifest_path)
-        if folder.is_relative_to(self.workspace.root):
-            for name in self.workspace.sizes(self.workspace.relative(folder), suffix=""):
-                remove_file(self.workspace.root / name)
-        shutil.rmtree(folder, ignore_errors=True)
-        with suppress(OSError):  # other parts are left
-            folder.parent.rmdir()

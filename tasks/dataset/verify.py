@@ -8,7 +8,6 @@ does not hide another.
 import errno
 import hashlib
 import io
-import json
 import os
 import tempfile
 import unicodedata
@@ -16,8 +15,6 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from io import TextIOWrapper
-from itertools import islice
 from pathlib import Path, PurePosixPath
 from threading import Lock
 from typing import Any, Literal, NamedTuple
@@ -25,13 +22,13 @@ from typing import Any, Literal, NamedTuple
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import BaseModel, ValidationError
+from pydantic import AliasPath, BaseModel, Field, ValidationError
 
 from fineweb_mask.models.errors import DataError, FinewebMaskError
 from fineweb_mask.models.urls import is_url, reject_credentials
 from fineweb_mask.tasks.dataset.output import CARD, digest_on_card, record_digest
+from fineweb_mask.tasks.dataset.writers import rows_of
 from fineweb_mask.tasks.source.discovery import pin_commit
-from fineweb_mask.tasks.storage.parquet import VerifiedFile
 from fineweb_mask.tasks.storage.remote.filesystem import RemoteFile, is_local, open_filesystem
 from fineweb_mask.tasks.storage.remote.retries import attempt
 from fineweb_mask.tasks.workspace.manifest import PROVENANCE, Manifest, ManifestFile
@@ -39,7 +36,6 @@ from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import LAST_RUN
 
 CHUNK_BYTES = 4 * 2**20
-BATCH_ROWS = 5_000
 ID_MEMORY = "1GB"
 DATA_SUFFIXES = (".parquet", ".jsonl.zst")
 LISTED = 20
@@ -73,30 +69,16 @@ class Finding(BaseModel):
     problem: str
 
 
-class _Counts(BaseModel):
-    tokens_selected: int | None = None
-
-
-class _Ingest(BaseModel):
-    exact_dedup: str | None = None
-
-
-class _Materialize(BaseModel):
-    license: str | None = None
-
-
-class _Recipe(BaseModel):
-    ingest: _Ingest = _Ingest()
-    materialize: _Materialize = _Materialize()
-
-
 class _Details(BaseModel):
     """What is read of the details of a record."""
 
     rows: int | None = None
     tokens: int | None = None
-    counts: _Counts = _Counts()
-    recipe: _Recipe = _Recipe()
+    counts: dict[str, Any] = {}
+    recipe: dict[str, dict[str, Any]] = {}
+    tokens_selected: int | None = Field(None, validation_alias=AliasPath("counts", "tokens_selected"))
+    exact_dedup: str | None = Field(None, validation_alias=AliasPath("recipe", "ingest", "exact_dedup"))
+    license: str | None = Field(None, validation_alias=AliasPath("recipe", "materialize", "license"))
 
 
 class Dataset(NamedTuple):
@@ -226,7 +208,7 @@ def read_provenance(dataset: Dataset) -> Manifest:
 
 def license_of(manifest: Manifest) -> str | None:
     """Return the licence on the card of a dataset with this record, or None if it has none."""
-    return _Details.model_validate(manifest.details).recipe.materialize.license
+    return _Details.model_validate(manifest.details).license
 
 
 def verify(dataset: Dataset, manifest: Manifest, advance: BytesCallback = lambda _: None) -> Verification:
@@ -362,7 +344,7 @@ class _Check:
         """Count a data file's rows and tokens, and store the hashes of its documents."""
         name = self._names[index]
         rows = tokens = 0
-        for batch in _batches(name, path):
+        for batch in rows_of(name, path, ROWS):
             rows += batch.num_rows
             tokens += pc.sum(batch["token_count"]).as_py() or 0
             with self._lock:
@@ -373,7 +355,7 @@ class _Check:
 
     def _check_sums(self, rows: int, tokens: int) -> None:
         details = _Details.model_validate(self._manifest.details)
-        recorded_tokens = details.counts.tokens_selected if details.tokens is None else details.tokens
+        recorded_tokens = details.tokens_selected if details.tokens is None else details.tokens
         for what, found, recorded in (("documents", rows, details.rows), ("tokens", tokens, recorded_tokens)):
             if recorded is None:
                 self._wrong(PROVENANCE, f"does not record the number of {what}")
@@ -385,7 +367,7 @@ class _Check:
 
         Duplicates are allowed if the recipe did not remove them.
         """
-        if _Details.model_validate(self._manifest.details).recipe.ingest.exact_dedup == "corpus":
+        if _Details.model_validate(self._manifest.details).exact_dedup == "corpus":
             twice = self._ids.execute(
                 "SELECT list(file ORDER BY file), id_hash FROM ids GROUP BY id_hash, text_hash HAVING count(*) > 1 "
                 "ORDER BY ALL LIMIT ?",
@@ -403,7 +385,7 @@ class _Check:
         """Return the id with a given hash, from the file that has it."""
         name = self._names[index]
         with self._local(name) as (path, _):
-            for batch in _batches(name, path):
+            for batch in rows_of(name, path, ROWS):
                 for document in batch["id"].to_pylist():
                     if int.from_bytes(hashlib.md5(document.encode()).digest(), "little") == id_hash:  # noqa: S324 - to compare
                         return str(document)
@@ -421,15 +403,3 @@ def _skipped(names: Iterable[str]) -> Iterator[tuple[str, str]]:
         other = alike.setdefault(unicodedata.normalize("NFC", name).casefold(), name)
         if other != name:
             yield name, f"a disk that ignores case or normalises Unicode takes it for {other}: one replaces the other"
-
-
-def _batches(name: str, path: Path) -> Iterator[pa.Table]:
-    """Yield the id, token count and text of a data file's rows."""
-    if name.endswith(".parquet"):
-        with VerifiedFile(path) as file:
-            for batch in file.iter_batches(BATCH_ROWS, columns=ROWS.names):
-                yield pa.table(batch).select(ROWS.names).cast(ROWS)
-        return
-    with pa.OSFile(str(path), "rb") as raw, TextIOWrapper(pa.CompressedInputStream(raw, "zstd"), "utf-8") as lines:
-        while rows := [json.loads(line) for line in islice(lines, BATCH_ROWS)]:
-            yield pa.Table.from_pylist(rows, schema=ROWS)

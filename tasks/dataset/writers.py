@@ -1,13 +1,17 @@
-"""Write the files of the dataset as Parquet or JSON Lines; a file that reaches the target size is followed by another.
+"""Write the files of the dataset as Parquet or JSON Lines, and read them.
+
+A file that reaches the target size is followed by another.
 
 Where row groups and files end depends only on the rows, not on the batches, so equal rows give equal bytes.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Iterator
 from functools import cached_property
+from io import TextIOWrapper
+from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, BinaryIO, NamedTuple, Self
 
 import duckdb
 import numpy as np
@@ -17,13 +21,14 @@ import pyarrow.parquet as pq
 
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.settings import MaterializeSettings
-from fineweb_mask.tasks.catalog.views import identifier, literal, pattern_of
+from fineweb_mask.tasks.catalog.views import identifier, literal
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
 
 ROW_GROUP_ROWS = 20_000
 ROW_GROUP_BYTES = 256 * 2**20
 TEXTS = ("text", "id", "url")  # mostly unique values: no dictionary encoding
-JSON_LINE_BYTES = 16 * 2**20  # DuckDB's default limit
+BATCH_ROWS = 5_000
+TOKENS = pa.schema([("token_count", pa.int64())])
 
 
 class Written(NamedTuple):
@@ -33,12 +38,12 @@ class Written(NamedTuple):
     tokens: int
 
 
-class PartWriter(ABC):
-    """Writer of the rows of one folder, which it creates, as files named `prefix` and 00000, 00001 and so on."""
+class PartWriter:
+    """Writer of the rows of one folder, which it creates, as files named `prefix` and 00000, 00001 and so on.
 
-    suffix: str
-    longest = 0
-    """Bytes of the longest line, in files of lines."""
+    They are zstd Parquet with page checksums, or JSON Lines compressed with zstd.
+    """
+
     _sink: Any = None
     _stream: Any = None
 
@@ -47,6 +52,7 @@ class PartWriter(ABC):
         self._prefix = prefix
         self._schema = schema
         self._settings = settings
+        self._is_lines = settings.format == "jsonl.zst"
         self._pending: list[pa.Table] = []
         self._parts = 0
         folder.mkdir(parents=True, exist_ok=True)
@@ -85,7 +91,8 @@ class PartWriter(ABC):
         if self._sink is not None and self._sink.tell() >= self._settings.file_size:
             self._close()
         if self._sink is None:
-            self._sink = pa.OSFile(str(self._folder / f"{self._prefix}{self._parts:05d}.{self.suffix}"), "wb")
+            name = f"{self._prefix}{self._parts:05d}.{self._settings.format}"
+            self._sink = pa.OSFile(str(self._folder / name), "wb")
             self._stream = self._open_stream()
             self._parts += 1
         self._append(table)
@@ -97,37 +104,27 @@ class PartWriter(ABC):
             with sink:
                 stream.close()
 
-    @abstractmethod
     def _open_stream(self) -> Any:  # noqa: ANN401 - an object with `close`
-        """Return what writes a new file to `_sink`."""
+        """Return what writes a new file to `_sink`.
 
-    @abstractmethod
-    def _append(self, table: pa.Table) -> None:
-        """Write a row group to `_stream`."""
-
-
-class ParquetParts(PartWriter):
-    """Writer of zstd Parquet with page checksums.
-
-    DuckDB's writer is not used: it marks a column without nulls as required, so the schemas of the files would differ.
-    """
-
-    suffix = "parquet"
-
-    def _open_stream(self) -> pq.ParquetWriter:
+        DuckDB writes no Parquet: it marks a column without nulls as required, so the schemas of the files would differ.
+        """
+        if self._is_lines:
+            return pa.CompressedOutputStream(self._sink, "zstd")  # one frame: some readers stop after the first
         encoded = [name for name in self._schema.names if name not in TEXTS]
         return pq.ParquetWriter(
             self._sink, self._schema, compression="zstd", write_page_checksum=True, use_dictionary=encoded
         )
 
     def _append(self, table: pa.Table) -> None:
-        self._stream.write_table(table, row_group_size=table.num_rows)
-
-
-class JsonParts(PartWriter):
-    """Writer of JSON Lines, compressed with zstd; numbers that JSON cannot represent become null."""
-
-    suffix = "jsonl.zst"
+        """Write a row group to `_stream`."""
+        if not self._is_lines:
+            self._stream.write_table(table, row_group_size=table.num_rows)
+            return
+        self._connection.register("rows", table)
+        lines: pa.Table = self._connection.sql(self._query).to_arrow_table()
+        self._stream.write("\n".join([*lines["line"].to_pylist(), ""]).encode())
+        self._stream.flush()
 
     @cached_property
     def _connection(self) -> duckdb.DuckDBPyConnection:
@@ -135,45 +132,33 @@ class JsonParts(PartWriter):
 
     @cached_property
     def _query(self) -> str:
+        """The query of the lines of the table `rows`; numbers that JSON cannot represent become null."""
         entries = []
         for name, kind in zip(self._schema.names, self._schema.types, strict=True):
             value, is_float = identifier(name), pa.types.is_floating(kind)
             entries.append(f"{literal(name)}: {f'CASE WHEN isfinite({value}) THEN {value} END' if is_float else value}")
         return f"SELECT to_json({{{', '.join(entries)}}})::VARCHAR AS line FROM rows"  # noqa: S608
 
-    def _open_stream(self) -> pa.CompressedOutputStream:
-        return pa.CompressedOutputStream(self._sink, "zstd")  # one frame: some readers stop after the first
 
-    def _append(self, table: pa.Table) -> None:
-        self._connection.register("rows", table)
-        written: pa.Table = self._connection.sql(self._query).to_arrow_table()
-        lines = written["line"]
-        self.longest = max(self.longest, pc.max(pc.binary_length(lines)).as_py())
-        self._stream.write("\n".join([*lines.to_pylist(), ""]).encode())
-        self._stream.flush()
+def rows_of(name: str, source: Path | BinaryIO, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a dataset's file, a path or an open file of this name, with the columns of `schema`."""
+    if name.endswith(".parquet"):
+        with VerifiedFile(source, name) as file:
+            for batch in file.iter_batches(BATCH_ROWS, columns=schema.names):
+                yield batch.select(schema.names).cast(schema)
+        return
+    stream = source.open("rb") if isinstance(source, Path) else source
+    with stream, TextIOWrapper(pa.CompressedInputStream(stream, "zstd"), "utf-8") as lines:
+        found = ({column: record.get(column) for column in schema.names} for record in map(json.loads, lines))
+        while rows := list(islice(found, BATCH_ROWS)):
+            yield pa.RecordBatch.from_pylist(rows, schema=schema)
 
 
-WRITERS: dict[str, type[PartWriter]] = {"parquet": ParquetParts, "jsonl.zst": JsonParts}
-
-
-def read_back(files: Iterable[Path], connection: duckdb.DuckDBPyConnection, longest: int) -> Written:
-    """Read dataset files with lines of at most `longest` bytes; return their rows and the sum of `token_count`."""
+def read_back(files: Iterable[Path]) -> Written:
+    """Read dataset files; return their rows and the sum of `token_count`."""
     rows = tokens = 0
     for path in files:
-        if path.suffix == ".parquet":
-            with VerifiedFile(path) as file:
-                for batch in file.iter_batches(columns=["token_count"]):
-                    rows += batch.num_rows
-                    tokens += pc.sum(batch["token_count"]).as_py() or 0
-        else:
-            [(found, total)] = connection.execute(
-                """
-                SELECT count(*), coalesce(sum(token_count), 0)
-                FROM read_json($path, format = 'newline_delimited', compression = 'zstd',
-                               columns = {token_count: 'BIGINT'},
-                               hive_partitioning = false, maximum_object_size = $longest)
-                """,
-                {"path": pattern_of(str(path)), "longest": max(JSON_LINE_BYTES, 2 * longest)},
-            ).fetchall()
-            rows, tokens = rows + found, tokens + int(total)
+        for batch in rows_of(path.name, path, TOKENS):
+            rows += batch.num_rows
+            tokens += pc.sum(batch["token_count"]).as_py() or 0
     return Written(rows, tokens)

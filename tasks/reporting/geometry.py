@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fineweb_mask.models.analysis import vectors
+from fineweb_mask.models.analysis.groups import telling_words
 from fineweb_mask.models.analysis.layout import lay_out
 from fineweb_mask.models.analysis.vectors import Unit, nearest_cosines, unit_rows
 from fineweb_mask.models.selection.problem.measures import near_duplicate_rate
@@ -144,16 +145,7 @@ def _clusters(
     plane: Map,
 ) -> list[Cluster]:
     """Cluster the eligible documents, assign each selected one to the nearest centre, and name the clusters."""
-    import torch
-
-    from fineweb_mask.models.analysis.groups import telling_words
-    from fineweb_mask.models.selection.k_means import k_means
-    from fineweb_mask.models.selection.rows import Rows
-
-    n_clusters = int(np.clip(len(before) // CLUSTER_DOCUMENTS, 1, CLUSTERS))
-    seeded = torch.Generator().manual_seed(SEED)
-    found = k_means(Rows(torch.from_numpy(before)), n_clusters, CLUSTER_ITERATIONS, seeded)
-    labels = found.labels.numpy()
+    labels, n_clusters = clustered(before, CLUSTERS)
     members = [np.flatnonzero(labels == cluster) for cluster in range(n_clusters)]
     centres = np.stack([before[rows].sum(axis=0) for rows in members])
     centres /= np.maximum(np.linalg.norm(centres, axis=1, keepdims=True), 1e-12)
@@ -167,3 +159,18 @@ def _clusters(
         for x, y in [np.median(plane.before[rows], axis=0) if len(rows) else (0.0, 0.0)]
     ]
     return sorted((cluster for cluster in clusters if cluster.before), key=lambda cluster: -cluster.before)
+
+
+def clustered(unit: Unit, most: int) -> tuple[NDArray[np.int64], int]:
+    """Return the k-means cluster of each unit row (n, d), (n,), and how many clusters there are: at most so many."""
+    import torch
+
+    from fineweb_mask.models.selection.k_means import k_means
+    from fineweb_mask.models.selection.rows import Rows
+
+    n_clusters = int(np.clip(len(unit) // CLUSTER_DOCUMENTS, 1, most))
+    seeded = torch.Generator().manual_seed(SEED)
+    labels: NDArray[np.int64] = k_means(
+        Rows(torch.from_numpy(unit)), n_clusters, CLUSTER_ITERATIONS, seeded
+    ).labels.numpy()
+    return labels, n_clusters

@@ -35,6 +35,15 @@ class DocumentRef(NamedTuple):
     row: int
 
 
+def files_read(shards: Sequence[ShardFiles]) -> list[list[str]]:
+    """Return the names and fingerprints of the files of shards that are looked into."""
+    return [
+        [file.name, file.fingerprint]
+        for shard in shards
+        for file in (shard.documents, shard.scores, shard.embeddings, shard.masks)
+    ]
+
+
 @local_copies()
 def eligible_table(workspace: Workspace, shard: ShardFiles, columns: Sequence[str]) -> pa.Table:
     """Return the eligible documents of a shard: columns of `documents`, then `quality` and `selected`.

@@ -117,6 +117,7 @@ def group_losses(groups: Sequence[GroupLosses], wiped: Sequence[Wiped]) -> list[
         steps = [step for step in STEPS if any(step in group.dropped for group in of_column)]
         large = [one for one in of_column if one.documents >= LEAST_DOCUMENTS][:DRAWN_GROUPS]
         drawn = [Share(_value(one), one.documents, one.kept) for one in large]
+        more = len(of_column) - LISTED_GROUPS
         least = f" Least: {drawn[0].selected / drawn[0].documents:.1%} ({drawn[0].label})." if drawn else ""
         figures.append(
             Figure(
@@ -147,7 +148,7 @@ def group_losses(groups: Sequence[GroupLosses], wiped: Sequence[Wiped]) -> list[
                     ]
                     for one in of_column[:LISTED_GROUPS]
                 ],
-                note=_not_listed(of_column),
+                note="" if more <= 0 else f"{more:,} more groups are in the view losses of fineweb-mask sql.",
                 wide=True,
             )
         )
@@ -159,11 +160,6 @@ def group_losses(groups: Sequence[GroupLosses], wiped: Sequence[Wiped]) -> list[
 
 def _value(group: GroupLosses) -> str:
     return "unknown" if group.value is None else group.value
-
-
-def _not_listed(groups: Sequence[GroupLosses]) -> str:
-    more = len(groups) - LISTED_GROUPS
-    return f"{more:,} more groups are in the view losses of fineweb-mask sql." if more > 0 else ""
 
 
 def _differing(shards: Sequence[ShardFiles]) -> list[str]:

@@ -16,7 +16,7 @@ import pytest
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.tasks.dataset.output import Output
-from fineweb_mask.tasks.dataset.writers import ParquetParts
+from fineweb_mask.tasks.dataset.writers import PartWriter
 from fineweb_mask.tasks.outputs import OutputError
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.storage.parquet import DamagedFileError
@@ -51,8 +51,8 @@ def test_the_datasets_package_loads_every_row(hostile_dumps: Any, tmp_path: Path
 
 def test_a_writer_that_loses_a_row_is_found_out(copied: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     before = snapshot(copied.workspace.dataset)
-    append = ParquetParts._append
-    monkeypatch.setattr(ParquetParts, "_append", lambda self, table: append(self, table.slice(1)))
+    append = PartWriter._append
+    monkeypatch.setattr(PartWriter, "_append", lambda self, table: append(self, table.slice(1)))
     with pytest.raises(WorkspaceError, match=r"files hold 14 documents of \d+ tokens, 16 of \d+ were selected"):
         materialize_again(copied)
     assert snapshot(copied.workspace.dataset) == before

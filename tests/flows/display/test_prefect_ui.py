@@ -14,8 +14,9 @@ from fineweb_mask.flows.display.listeners import LogLines
 from fineweb_mask.flows.display.prefect_ui import LISTED_JOBS, StageProgress, UiListener, _duration, page_markdown
 from fineweb_mask.models.losses import Wiped
 from fineweb_mask.models.runtime.progress import Step
-from fineweb_mask.tasks.reporting.page import Figure, Page, Section, write_page
-from fineweb_mask.tasks.workspace.references import StageFile, StageKey
+from fineweb_mask.tasks.reporting.page import Figure, Page, PageJob, Section
+from fineweb_mask.tasks.workspace.job import Dependencies, Stage
+from fineweb_mask.tasks.workspace.references import StageFile
 
 
 def file(rows: int, *, cached: bool = False) -> StageFile:
@@ -99,16 +100,24 @@ def test_durations(seconds, shown):
     assert _duration(seconds) == shown
 
 
+class Job(PageJob):
+    stage = Stage("report", version=1, folders=("reports",))
+
+    def depends_on(self):
+        return Dependencies(settings=[], inputs=[])
+
+
 def test_a_page_holds_as_many_of_its_charts_as_fit(tmp_path, monkeypatch):
     sizes = {"a": 10, "b": 60, "c": 1}  # pixels of a side, of noise
     figures = [Figure(name, noise(size), "", "A caption.") for name, size in sizes.items()]
     page = Page("Report", "l", [], [Section("s", figures=figures)], "f")
-    write_page(tmp_path, page, StageKey(stage="report", version=1, settings="", inputs=""))
-    whole = page_markdown(tmp_path)
+    job = Job(root=str(tmp_path))
+    job.write(page)
+    whole = page_markdown(job.folder)
     assert whole.count("](data:image/png;base64,") == 3
     most = len(whole) - 500
     monkeypatch.setattr(prefect_ui, "PAGE_BYTES", most)
-    text = page_markdown(tmp_path)
+    text = page_markdown(job.folder)
     assert len(text) <= most
     assert re.findall(r"!\[(\w)\]\(data:image/png;base64,", text) == ["a", "c"]
     assert "The chart is in `plots/b.png`." in text

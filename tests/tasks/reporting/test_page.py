@@ -19,15 +19,13 @@ from fineweb_mask.tasks.reporting.page import (
     Side,
     Table,
     Tile,
-    write_page,
 )
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage
-from fineweb_mask.tasks.workspace.references import StageFile, StageKey
+from fineweb_mask.tasks.workspace.references import StageFile
 
 HOSTILE = "<script>a(1)</script><img src=x onerror=a(1)> [l](javascript:x) | `c` \x1b[31mred\x00 \u202egnp \"'&🎉"
 SHOWN = "<script>a(1)</script><img src=x onerror=a(1)> [l](javascript:x) | `c` ␛[31mred␀ �gnp \"'&🎉"
 PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg==")
-KEY = StageKey(stage="report", version=1, settings="s", inputs="i")
 
 
 class Parsed(HTMLParser):
@@ -108,19 +106,20 @@ def test_a_long_table_is_cut_in_the_markdown_only() -> None:
     assert "The first 50 of 120 rows." in page.markdown()
 
 
+class Job(PageJob):
+    stage = Stage("report", version=1, folders=("reports",))
+
+    inputs: str = "one"
+
+    def depends_on(self) -> Dependencies:
+        return Dependencies(settings=[], inputs=self.inputs)
+
+
 def test_what_is_written_is_whole_and_of_its_key(tmp_path: Path) -> None:
-    class Job(PageJob):
-        stage = Stage("report", version=1, folders=("reports",))
-
-        inputs: str = "one"
-
-        def depends_on(self) -> Dependencies:
-            return Dependencies(settings=[], inputs=self.inputs)
-
     job = Job(root=str(tmp_path))
     assert job.current() is None
-    write_page(job.folder, hostile_page("old"), job.key)
-    write_page(job.folder, hostile_page(), job.key, {"rows": 3})
+    job.write(hostile_page("old"))
+    job.write(hostile_page(), {"rows": 3})
     file = job.current()
     assert isinstance(file, StageFile)
     assert (file.stage, file.path, file.rows) == ("report", "reports/manifest.json", 3)
@@ -138,5 +137,5 @@ def test_wrong_names_and_numbers_are_refused(tmp_path: Path) -> None:
             Figure(name, PNG, "", "")
     page = Page("t", "l", [], [], "f", {"x": float("nan")})
     with pytest.raises(ValueError, match="not JSON compliant"):
-        write_page(tmp_path, page, KEY)
+        Job(root=str(tmp_path)).write(page)
     assert not list(tmp_path.iterdir())

@@ -8,7 +8,7 @@ from fineweb_mask.models.runtime.stopping import StoppedError
 from fineweb_mask.models.settings.output import ExportSettings
 from fineweb_mask.tasks import export as module
 from fineweb_mask.tasks.dataset.output import digest_on_card, record_digest
-from fineweb_mask.tasks.export import ExportJob, write_export
+from fineweb_mask.tasks.export import ExportJob
 from fineweb_mask.tasks.workspace.manifest import is_whole, read_manifest
 
 pytest.importorskip("datatrove.pipeline.tokens")
@@ -20,7 +20,7 @@ def settings(**changes):
 
 def export(dataset, folder, one):
     job = job_of(dataset, folder, one)
-    write_export(*dataset, one, folder, job.key)
+    module.export(job)
     return read_manifest(folder / "provenance.json"), job
 
 
