@@ -21,6 +21,7 @@ from fineweb_mask.flows.commands.dataset.export import export
 from fineweb_mask.flows.commands.dataset.push import push
 from fineweb_mask.flows.commands.dataset.verify import verify
 from fineweb_mask.flows.commands.explore import explore
+from fineweb_mask.flows.commands.ledger.remove import remove
 from fineweb_mask.flows.commands.probe.probe import probe
 from fineweb_mask.flows.commands.report import report
 from fineweb_mask.flows.commands.rule import rule
@@ -87,6 +88,7 @@ app.command()(sql)
 app.command()(verify)
 app.command()(export)
 app.command()(push)
+app.command()(remove)
 app.add_typer(rule, name="rule")
 app.command("train-quality")(train_quality)
 

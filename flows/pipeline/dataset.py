@@ -1,9 +1,11 @@
 """Write the dataset partition by partition, then the training files and the report."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from fineweb_mask.flows.pipeline.run import Run
 from fineweb_mask.flows.pipeline.selection import Selection
+from fineweb_mask.models.settings.output import ExportSettings
 from fineweb_mask.tasks.dataset.output import Output
 from fineweb_mask.tasks.dataset.partition import Partitioning
 from fineweb_mask.tasks.export import ExportJob
@@ -34,14 +36,14 @@ def materialize(run: Run, selection: Selection) -> StageFile:
     return run.one(job)
 
 
-def export(run: Run, dataset: StageFile) -> dict[str, Path]:
-    """Write the training files of the dataset, and return their folders by name."""
+def export(run: Run, dataset: StageFile, more: Sequence[ExportSettings] = ()) -> dict[str, Path]:
+    """Write the training files of the dataset, also of `more` formats, and return their folders by name."""
     output = Output.of(run.workspace, run.settings.materialize)
     own = f"{run.root}/dataset" if run.workspace.url is not None else str(output.folder)
     place = output.url or (own if output.is_own else str(output.folder))
     jobs = [
         ExportJob(root=run.root, dataset=dataset.fingerprint, place=place, settings=settings)
-        for settings in run.settings.materialize.export
+        for settings in (*run.settings.materialize.export, *more)
     ]
     run.all(jobs)
     return {job.settings.folder: job.folder for job in jobs}

@@ -101,9 +101,7 @@ class Unwanted:
     def __init__(self, digests: Mapping[Kind, Digests]) -> None:
         self._digests = {kind: own for kind, own in digests.items() if len(own)}
 
-    def __call__(
-        self, ids: Sequence[str], urls: Sequence[str | None], hashes: Sequence[bytes]
-    ) -> NDArray[np.bool_]:
+    def __call__(self, ids: Sequence[str], urls: Sequence[str | None], hashes: Sequence[bytes]) -> NDArray[np.bool_]:
         """Return which of n documents are recognised, (n,), by their ids, URLs and `content_hash`."""
         return self.found(ids, urls, hashes)[0]
 

@@ -6,8 +6,9 @@ Only ids, URLs and hashes are read, of every file of documents that is there, th
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow.compute as pc
@@ -15,10 +16,10 @@ from numpy.typing import NDArray
 
 from fineweb_mask.models.documents import content_hash
 from fineweb_mask.models.errors import SettingsError
-from fineweb_mask.models.ledger.removal import Digests, Kind, Unwanted, digest_of, in_order
+from fineweb_mask.models.ledger.removal import DIGEST_BYTES, Digests, Kind, Unwanted, digest_of, in_order, is_in
 from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.settings import SourceSettings
-from fineweb_mask.tasks.source.discovery import FORMATS, discover
+from fineweb_mask.tasks.source.discovery import FORMATS, SourceError, discover
 from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.storage.parquet import read_table
 from fineweb_mask.tasks.storage.remote.copies import local_copies
@@ -27,11 +28,14 @@ from fineweb_mask.tasks.workspace.shard_files import NEAR, ShardFiles
 from fineweb_mask.tasks.workspace.stage_parquet import open_parquet, take_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
+Seen = TypeVar("Seen")
+
 BATCH_ROWS = 20_000
 AT_ONCE = 8
 """Files that are searched at the same time: at a URL, most of the time is spent waiting."""
 DOMAIN = re.compile(r"([\w-]+\.)+[\w-]+")
 LONGEST = 100_000  # characters of a line
+LONGEST_SHOWN = 200
 
 Rows = Mapping[str, NDArray[np.int64]]
 """Rows, (n,), by the path of the file in the workspace that they are in; a file without any is missing."""
@@ -55,37 +59,39 @@ def names_in(path: Path, kind: Kind) -> Iterator[str]:
     SettingsError
         If the file cannot be read, or a line is no domain.
     """
-    option = f"--{kind}s"
-    if kind == "text" and path.name.lower().endswith(tuple(FORMATS)):
-        try:
-            [shard] = discover(SourceSettings(path=str(path), extra_columns=[]))
-            for batch, _ in ShardReader(shard, SourceSettings(path=str(path), extra_columns=[])).batches():
-                yield from filter(None, batch["text"].to_pylist())
-        except (BadShardError, SettingsError) as error:
-            raise SettingsError(f"{option}: {error}") from error
-        return
     try:
+        if kind == "text" and path.name.lower().endswith(tuple(FORMATS)):
+            source = SourceSettings(path=str(path), extra_columns=[])
+            for shard in discover(source):
+                for batch, _ in ShardReader(shard, source).batches():
+                    yield from filter(None, batch["text"].to_pylist())
+            return
         with path.open(encoding="utf-8-sig") as lines:
             if kind == "text":
                 yield lines.read()
                 return
-            number = 0
-            while line := lines.readline(LONGEST):
-                number += 1
+            for number, line in enumerate(iter(lambda: lines.readline(LONGEST), ""), start=1):
                 name = line.strip()
-                if kind == "domain":
-                    name = name.lower().removeprefix("*.").strip(".")
-                if name and kind == "domain" and DOMAIN.fullmatch(name) is None:
-                    raise SettingsError(
-                        f"{option}: line {number} of {path} is {line.strip()[:80]!r}: it must be a domain such as "
-                        "example.org, which stands for all hosts in it"
-                    )
                 if name:
-                    yield name
+                    yield name if kind != "domain" else _domain(name, number, path)
     except UnicodeDecodeError as error:
-        raise SettingsError(f"{option}: {path} is no text in UTF-8: give a file with one {kind} on each line") from error
+        raise SettingsError(
+            f"--{kind}s: {path} is no text in UTF-8: give a file with one {kind} on each line"
+        ) from error
+    except (BadShardError, SourceError) as error:
+        raise SettingsError(f"--{kind}s: {error}") from error
     except OSError as error:
-        raise SettingsError(f"{option}: {path} cannot be read: {error.strerror}: give a file that can be") from error
+        raise SettingsError(f"--{kind}s: {path} cannot be read: {error.strerror}: give a file that can be") from error
+
+
+def _domain(name: str, number: int, path: Path) -> str:
+    domain = name.lower().removeprefix("*.").strip(".")
+    if DOMAIN.fullmatch(domain) is None:
+        raise SettingsError(
+            f"--domains: line {number} of {path} is {name[:80]!r}: it must be a domain such as example.org, which "
+            "stands for all hosts in it"
+        )
+    return domain
 
 
 def asked_for(path: Path, kind: Kind) -> Digests:
@@ -116,7 +122,7 @@ def search(workspace: Workspace, unwanted: Unwanted, paths: Sequence[str] | None
     return Found(rows, touched, {kind: np.unique(np.concatenate(parts)) for kind, parts in by.items()})
 
 
-def _each[T](paths: Sequence[str], look: Callable[[str], T]) -> Iterator[tuple[str, T]]:
+def _each(paths: Sequence[str], look: Callable[[str], Seen]) -> Iterator[tuple[str, Seen]]:
     with ThreadPoolExecutor(AT_ONCE) as pool:
         pairs = zip(paths, pool.map(local_copies()(look), paths), strict=True)
         yield from track_by_size("files searched", pairs, len(paths), lambda _: 1)
@@ -165,7 +171,9 @@ def twins_of(workspace: Workspace, shards: Sequence[ShardFiles], rows: Rows) -> 
         with local_copies():
             table = read_table(workspace.resolve(shard.duplicates))
         table = table.filter(pc.is_valid(table["similarity"]))
-        for row, twin_shard, twin_row in zip(*(table[name].to_pylist() for name in table.column_names[:3]), strict=True):
+        for row, twin_shard, twin_row in zip(
+            *(table[name].to_pylist() for name in table.column_names[:3]), strict=True
+        ):
             own, twin = (shard.name, row), (twin_shard, twin_row)
             twins |= ({twin} if own in gone else set()) | ({own} if twin in gone else set())
     found: dict[str, list[int]] = {}
@@ -184,3 +192,15 @@ def selected_of(workspace: Workspace, shards: Sequence[ShardFiles], rows: Rows) 
                 selected = read_table(workspace.resolve(shard.masks), columns=["selected"])["selected"].to_numpy()
             found += int(selected[rows[shard.documents.path]].sum())
     return found
+
+
+def not_found(path: Path, kind: Kind, found: Digests, most: int) -> tuple[int, list[str]]:
+    """Return how many names of a file there is no document of, and the first of them."""
+    count, first = 0, list[str]()
+    names = (name for name in names_in(path, kind) if name.strip())
+    while some := list(islice(names, BATCH_ROWS)):
+        digests = np.frombuffer(b"".join(digest_of(kind, name) for name in some), f"S{DIGEST_BYTES}")
+        missing = np.flatnonzero(~is_in(digests, found)).tolist()
+        count += len(missing)
+        first += [" ".join(some[place].split())[:LONGEST_SHOWN] for place in missing[: most - len(first)]]
+    return count, first

@@ -53,7 +53,9 @@ def test_they_are_those_of_ingest_byte_by_byte(sample_corpus, tmp_path, keep_dro
 
     assert old.key != new.key
     written, expected = new.paths(), there.paths()
-    assert [path.exists() for path in written] == [path.exists() for path in expected] == [True, False, keep_dropped, True]
+    assert (
+        [path.exists() for path in written] == [path.exists() for path in expected] == [True, False, keep_dropped, True]
+    )
     for path, other in zip(written, expected, strict=True):
         assert not path.exists() or path.read_bytes() == other.read_bytes()
     details = new.current().details
