@@ -1,5 +1,6 @@
 """`fineweb-mask verify`: check a dataset against its provenance record."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -18,20 +19,38 @@ from fineweb_mask.flows.display.terminal import SafeConsole, print_verification,
 def verify(
     dataset: Annotated[str, typer.Argument(help="Dataset folder, workspace, or URL (s3://, hf://datasets/...).")],
     *,
+    receipt: Annotated[
+        Path | None,
+        typer.Option(help="Check that what this receipt of `remove` names is gone, too.", metavar="FILE"),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check a dataset against its provenance.json: every byte, rows and tokens; no missing, repeated or other files.
+
+    With a receipt, no text of a removed document may be in the dataset, nor, of a workspace, in any file of it.
 
     Example: fineweb-mask verify workspaces/sample/dataset
     """
     from fineweb_mask.tasks.dataset.verify import VerifyError, find_dataset, read_provenance
     from fineweb_mask.tasks.dataset.verify import verify as verify_dataset
+    from fineweb_mask.tasks.ledger.receipt import Receipt, check_workspace
+    from fineweb_mask.tasks.workspace.workspace import Workspace
 
     with exit_on_failure(as_json, "interrupted"), exit_on_error(as_json, WRONG_USAGE, (VerifyError,)):
+        removed = None if receipt is None else Receipt.read(receipt)
         found = find_dataset(dataset)
         manifest = read_provenance(found)
         with verify_progress(sum(file.bytes for file in manifest.files.values()), show=not as_json) as advance:
-            verification = verify_dataset(found, manifest, advance)
+            unwanted = None if removed is None else removed.unwanted
+            verification = verify_dataset(found, manifest, advance, unwanted)
+        if removed is not None and found.url.rstrip("/") != dataset.rstrip("/"):  # a workspace is named
+            problems = check_workspace(Workspace(dataset), removed, manifest.content)
+            verification = verification.model_copy(
+                update={
+                    "problems": [*verification.problems, *problems],
+                    "status": "broken" if problems else verification.status,
+                }
+            )
     print_result(verification, as_json, lambda: print_verification(SafeConsole(), verification))
     if verification.status == "broken":
         raise typer.Exit(FAILED)
