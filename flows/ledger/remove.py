@@ -8,7 +8,16 @@ from fineweb_mask.flows.pipeline.dataset import export, materialize, report
 from fineweb_mask.flows.pipeline.records import summarize
 from fineweb_mask.flows.pipeline.selection import select
 from fineweb_mask.flows.pipeline.start import as_flow, start_run
-from fineweb_mask.flows.status.removal import MOST, Requested, asked_in, finish, request, rewrite, standing_exports
+from fineweb_mask.flows.status.removal import (
+    MOST,
+    Requested,
+    asked_in,
+    check_asked,
+    finish,
+    request,
+    rewrite,
+    standing_exports,
+)
 from fineweb_mask.flows.summary import StageSummary, Summary
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.workspace.records.runs import QuarantinedShard
@@ -23,7 +32,7 @@ class RemovalSummary(Summary):
     documents: int = 0
     copies: int = 0
     twins: int = 0
-    twins_left: int = 0
+    twins_left: int | None = 0  # None: the recipe looks for none
     selected: int = 0
     added: int = 0  # documents of the dataset that took their place
     dataset_files: int = 0
@@ -69,9 +78,11 @@ def remove(
     """
     workspace = Workspace(settings.workspace, settings.engine.scratch)
     summary = RemovalSummary.of(workspace, {}, [])
-    if Removals.read(workspace).pending is not None:
+    asked, is_pending = asked_in(urls, ids, domains, texts), Removals.read(workspace).pending is not None
+    check_asked(asked, is_pending=is_pending)
+    if is_pending:
         summary = _finished(workspace, settings)
-    if asked := asked_in(urls, ids, domains, texts):
+    if asked is not None:
         kind, path = asked
         requested = request(settings, kind, path, twins=twins, most=most, yes=yes)
         if Removals.read(workspace).pending is not None:
@@ -82,11 +93,11 @@ def remove(
 
 def _finished(workspace: Workspace, settings: PipelineSettings) -> RemovalSummary:
     """Do what is still to be done of the removal that the list names."""
-    rewrite(workspace, settings, Removals.read(workspace))
+    partitions = rewrite(workspace, settings, Removals.read(workspace))
     standing = standing_exports(workspace, settings)
     with start_run(settings) as run:
         selection = select(run, prepare(run))
-        dataset = materialize(run, selection)
+        dataset = materialize(run, selection, partitions)
         exports = export(run, dataset, standing)
         report(run, selection, dataset)
         made = summarize(run, selection, exports)

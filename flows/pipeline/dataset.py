@@ -1,6 +1,6 @@
 """Write the dataset partition by partition, then the training files and the report."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 
 from fineweb_mask.flows.pipeline.run import Run
@@ -16,8 +16,11 @@ from fineweb_mask.tasks.witness.section import SELECTION
 from fineweb_mask.tasks.workspace.references import StageFile
 
 
-def materialize(run: Run, selection: Selection) -> StageFile:
-    """Write the files of all partitions, and put them in place as the dataset."""
+def materialize(run: Run, selection: Selection, earlier: Container[str] = ()) -> StageFile:
+    """Write the files of all partitions, and put them in place as the dataset.
+
+    The files of partitions whose fingerprints are among the `earlier` are those of the dataset that is there.
+    """
     partitioning = Partitioning(run.root, selection.shards, run.shards, run.settings.materialize, run.at_once)
     job = MaterializeJob(
         root=run.root,
@@ -32,7 +35,12 @@ def materialize(run: Run, selection: Selection) -> StageFile:
     if run.remembers and job.current() is not None:
         partitioning.remove_left()
     if run.done(job) is None:
-        job = job.model_copy(update={"partitions": tuple(run.all(partitioning.jobs()))})
+        there = str(Output.of(run.workspace, run.settings.materialize).folder)
+        jobs = [
+            one.model_copy(update={"earlier": there}) if one.key.fingerprint in earlier else one
+            for one in partitioning.jobs()
+        ]
+        job = job.model_copy(update={"partitions": tuple(run.all(jobs))})
     return run.one(job)
 
 

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ValidationError
 from fineweb_mask.flows.curate import ingest_shards, prepare
 from fineweb_mask.flows.pipeline.records import shard_files
 from fineweb_mask.flows.pipeline.run import Run, UnfinishedError
+from fineweb_mask.flows.pipeline.selection import Selection, select
 from fineweb_mask.flows.status.garbage import remove_of_shards
 from fineweb_mask.flows.status.inspection import inspect_recipe, look_at
 from fineweb_mask.models.errors import FinewebMaskError, SettingsError, WorkspaceError
@@ -28,7 +29,7 @@ from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.models.settings.output import ExportSettings
 from fineweb_mask.tasks.dataset.output import MATERIALIZE, Output, published
-from fineweb_mask.tasks.dataset.partition import remove_spilled
+from fineweb_mask.tasks.dataset.partition import Partitioning, remove_spilled
 from fineweb_mask.tasks.dataset.parts import Parts
 from fineweb_mask.tasks.embed import EmbedJob
 from fineweb_mask.tasks.export import EXPORT, check_format
@@ -82,7 +83,7 @@ class Requested(BaseModel):
     documents: int = 0  # that are removed, with the next two
     copies: int = 0  # of another name, with the text of one
     twins: int = 0  # near-duplicates
-    twins_left: int = 0
+    twins_left: int | None = 0  # None: the recipe looks for none
     selected: int = 0  # of these, documents of the dataset
     of_dataset: int  # documents of the dataset before
 
@@ -100,6 +101,18 @@ def asked_in(urls: str | None, ids: str | None, domains: str | None, texts: str 
         names = " and ".join(f"--{kind}s" for kind, _ in given)
         raise SettingsError(f"{names} are given: name one list, and remove the other after it")
     return given[0] if given else None
+
+
+def check_asked(asked: object, *, is_pending: bool) -> None:
+    """Check that there is something to do.
+
+    Raises
+    ------
+    SettingsError
+        If there is no list, and no removal to be finished.
+    """
+    if asked is None and not is_pending:
+        raise SettingsError("name what is removed: give a file by --urls, --ids, --domains or --texts")
 
 
 def request(
@@ -136,6 +149,8 @@ def request(
     """
     workspace = Workspace(settings.workspace, settings.engine.scratch)
     asked = asked_for(path, kind)
+    if twins and settings.ingest.near_dedup == "off":
+        raise SettingsError("--twins: the recipe looks for no near-duplicates: set ingest.near_dedup, and run it first")
     with workspace.idle():
         removals, look = Removals.read(workspace), inspect_recipe(workspace, settings)
         if removals.pending is not None:
@@ -159,7 +174,7 @@ def request(
             documents=_count(own),
             copies=_count({path: rows for path, rows in copies.items() if path in own}),
             twins=_count(near) if twins else 0,
-            twins_left=0 if twins else _count(near),
+            twins_left=None if settings.ingest.near_dedup == "off" else 0 if twins else _count(near),
             selected=selected_of(workspace, shards, own),
             of_dataset=of_dataset,
         )
@@ -272,8 +287,11 @@ def _files_of(workspace: Workspace, shards: Container[str]) -> list[str]:
     return [path for folder in FOLDERS for path in workspace.sizes(folder) if _shard_of(path) in shards]
 
 
-def rewrite(workspace: Workspace, settings: PipelineSettings, removals: Removals) -> None:
+def rewrite(workspace: Workspace, settings: PipelineSettings, removals: Removals) -> frozenset[str]:
     """Write the documents, scores and vectors of the shards that a removal touches, from what they were before.
+
+    The fingerprints of the partitions of the dataset that is there are returned, if it is of before and links to its
+    files will do.
 
     Raises
     ------
@@ -284,8 +302,9 @@ def rewrite(workspace: Workspace, settings: PipelineSettings, removals: Removals
     with workspace.idle():
         earlier = look_at(workspace, settings)
         earlier.removed = {**removals.shards, **before}
+        partitions = frozenset[str]()
         with suppress(UnfinishedError, BadShardError):
-            prepare(earlier)
+            partitions = _partitions(earlier, select(earlier, prepare(earlier)))
         planned = look_at(workspace, settings)
         with suppress(UnfinishedError, BadShardError):
             ingest_shards(planned)
@@ -295,6 +314,16 @@ def rewrite(workspace: Workspace, settings: PipelineSettings, removals: Removals
             prepare(planned)
         for kind in (ScoreJob, EmbedJob):
             _in_pairs(_jobs(earlier, before), _jobs(planned, before), kind)
+    return partitions
+
+
+def _partitions(run: Run, selection: Selection) -> frozenset[str]:
+    materialize, record = run.settings.materialize, record_of(run.workspace, run.settings)
+    partitioning = Partitioning(run.root, selection.shards, run.shards, materialize)
+    is_local = Parts.of(run.workspace, materialize, "").is_local and materialize.format == "parquet"
+    if not is_local or record is None or record.key.inputs != digest(partitioning.inputs):
+        return frozenset()
+    return frozenset(job.key.fingerprint for job in partitioning.jobs())
 
 
 def _jobs(run: Run, shards: Container[str]) -> dict[tuple[type, str], Any]:

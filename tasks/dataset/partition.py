@@ -33,7 +33,7 @@ from fineweb_mask.models.schemas import with_text
 from fineweb_mask.models.settings import MaterializeSettings
 from fineweb_mask.tasks.catalog.spilling import spilling_database
 from fineweb_mask.tasks.dataset.output import MATERIALIZE
-from fineweb_mask.tasks.dataset.parts import DATA, MANIFEST, Parts
+from fineweb_mask.tasks.dataset.parts import DATA, MANIFEST, Parts, link_or_copy
 from fineweb_mask.tasks.dataset.rows import SelectedDocuments, ShardPaths, common_schema
 from fineweb_mask.tasks.dataset.writers import WRITERS, Written, read_back
 from fineweb_mask.tasks.inference.prefetch import background_writer
@@ -75,11 +75,17 @@ class PartitionJob(StageJob):
     columns: str  # of the documents of all shards: an Arrow schema, in base64
     corpus: str  # digest of the source's files: two corpora share no part, since a part is removed when it is used
     at_once: int = 1  # jobs that share the memory and the threads
+    earlier: str | None = None  # folder of a dataset whose files of this partition were made with the same key
 
     @property
     def name(self) -> str:
         """The number of the partition."""
         return f"{self.number:05d}"
+
+    @property
+    def prefix(self) -> str:
+        """What the names of its files begin with."""
+        return "part-" if self.partitions == 1 else f"part-{self.number:05d}-"
 
     @property
     def parts(self) -> Parts:
@@ -137,7 +143,7 @@ def write_partition(job: PartitionJob) -> None:
         paths = [_paths(job, shard) for shard in job.shards]
         columns = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(job.columns)))
         documents = SelectedDocuments(connection, paths, job.settings, columns)
-        longest = _write(job, documents, folder / DATA)
+        longest = (_write if job.earlier is None else _link)(job, documents, folder / DATA)
         written = read_back(tree_files(folder / DATA), connection, longest)
         expected = Written(documents.rows, documents.tokens)
         if written != expected:
@@ -157,7 +163,6 @@ def write_partition(job: PartitionJob) -> None:
 def _write(job: PartitionJob, documents: SelectedDocuments, data: Path) -> int:
     """Write the files of every folder; return the bytes of the longest line, in files of lines."""
     data.mkdir()
-    prefix = "part-" if job.partitions == 1 else f"part-{job.number:05d}-"
     longest = 0
     read = track_by_size(
         "documents written", documents.read(), documents.rows, lambda pair: pair[1].num_rows, part=(0, 0.8)
@@ -165,13 +170,23 @@ def _write(job: PartitionJob, documents: SelectedDocuments, data: Path) -> int:
     for of_folder, tables in groupby(read, key=lambda pair: pair[0]):
         writer_of = WRITERS[job.settings.format]
         with (
-            writer_of(data / of_folder.name, documents.schema, job.settings, prefix) as writer,
+            writer_of(data / of_folder.name, documents.schema, job.settings, job.prefix) as writer,
             background_writer() as write,
         ):
             for _, table in tables:
                 write(partial(writer.write, table))
         longest = max(longest, writer.longest)
     return longest
+
+
+def _link(job: PartitionJob, documents: SelectedDocuments, data: Path) -> int:  # noqa: ARG001
+    """Take the files of an earlier dataset, of Parquet; the caller reads them back."""
+    source = Path(job.earlier or "") / DATA
+    for file in tree_files(source):
+        if file.name.startswith(job.prefix):
+            (data / file.relative_to(source)).parent.mkdir(parents=True, exist_ok=True)
+            link_or_copy(file, data / file.relative_to(source))
+    return 0
 
 
 def _paths(job: PartitionJob, shard: ShardFiles) -> ShardPaths:

@@ -190,12 +190,7 @@ class Parts(NamedTuple):
         for name in part.files:
             target = folder / self._placed(name)
             target.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                os.link(source / name, target)
-            except OSError as error:
-                if error.errno not in NO_LINKS:
-                    raise
-                shutil.copy2(source / name, target)
+            link_or_copy(source / name, target)
 
     def _replace_remote(self, folder: Path) -> None:
         """Upload card and record of a dataset whose data is at the workspace's URL; delete the files of the last."""
@@ -219,3 +214,13 @@ class Parts(NamedTuple):
         shutil.rmtree(folder, ignore_errors=True)
         with suppress(OSError):  # other parts are left
             folder.parent.rmdir()
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Give a file another name, or copy it where the file system has no hard links."""
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        shutil.copy2(source, target)

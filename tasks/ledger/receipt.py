@@ -35,7 +35,7 @@ class Receipt(BaseModel):
     documents: int
     copies: int  # of these, documents of another name with the text of one
     twins: int  # of these, near-duplicates
-    twins_left: int
+    twins_left: int | None  # None: the recipe looks for none
     selected: int  # of these, documents of the dataset
     texts: list[str]  # digests of their texts, in hexadecimal
     rows: dict[str, int]  # of the dataset, `before` and `after`

@@ -47,7 +47,7 @@ def remove(
     """
     set_environment(show_bars=common.shows_bars(as_json))
     from fineweb_mask.flows.status.inspection import last_run
-    from fineweb_mask.flows.status.removal import asked_in, request
+    from fineweb_mask.flows.status.removal import asked_in, check_asked, request
     from fineweb_mask.models.errors import SettingsError
     from fineweb_mask.tasks.workspace.removals import Removals
 
@@ -57,8 +57,7 @@ def remove(
         opened, last, start = last_run(workspace)
         settings = last.settings.model_copy(update={"workspace": opened.address})  # it may have been moved
         is_pending = Removals.read(opened).pending is not None
-        if asked is None and not is_pending:
-            raise SettingsError("name what is removed: give a file by --urls, --ids, --domains or --texts")
+        check_asked(asked, is_pending=is_pending)
         if dry_run and is_pending:
             raise SettingsError("--dry-run: a removal is not finished: first run the command without it")
         if asked is not None and is_pending:
@@ -95,6 +94,8 @@ def _tell(requested: "Requested | None", found: "RemovalSummary | None", *, dry_
     echo(f"removed {found.documents:,} documents ({', '.join(parts)}); {found.added:,} next best added")
     if found.twins_left:
         echo(f"{found.twins_left:,} near-duplicates of them are left: --twins removes them")
+    elif found.twins_left is None:
+        echo("near-duplicates of them are not known: the recipe looks for none (ingest.near_dedup)")
     echo(f"{found.rewritten:,} of {found.dataset_files:,} files of the dataset are others than before")
     if found.deleted:
         echo(f"deleted, to be made again: {', '.join(map(visible, found.deleted))}")
@@ -107,10 +108,11 @@ def _tell_asked(requested: "Requested", *, dry_run: bool) -> None:
     if requested.unknown > LISTED:
         echo(f"no document  and {requested.unknown - LISTED:,} more: --json lists up to 1,000")
     if dry_run:
+        twins = requested.twins + (requested.twins_left or 0)
         echo(
             f"would remove {requested.documents:,} documents ({requested.selected:,} of {requested.of_dataset:,} in "
-            f"the dataset, {requested.copies:,} copies under other names); {requested.twins + requested.twins_left:,} "
-            "near-duplicates of them are known"
+            f"the dataset, {requested.copies:,} copies); near-duplicates: "
+            f"{'not known' if requested.twins_left is None else f'{twins:,}'}"
         )
     elif not requested.documents:
         echo(f"no document to remove now: the {requested.names:,} names are kept out of later runs")

@@ -7,8 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fineweb_mask.flows.curate import pipeline
+from fineweb_mask.flows.curate import prepare
+from fineweb_mask.flows.pipeline.dataset import export, materialize, report
 from fineweb_mask.flows.pipeline.records import shard_files
+from fineweb_mask.flows.pipeline.selection import select
 from fineweb_mask.flows.status.removal import finish, request, rewrite
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.catalog.views import write_catalog
@@ -74,13 +76,16 @@ def settings_of(workspace, corpus, **sections):
     return PipelineSettings.model_validate({**given, **{name: given[name] | more for name, more in sections.items()}})
 
 
-def run_here(settings):
+def run_here(settings, earlier=()):
     """Run the recipe to the end; return what was built."""
     workspace = Workspace(settings.workspace)
     with workspace.in_use():
         LastRun(settings=settings, folder=str(Path.cwd())).save(workspace)
         run = RunHere(settings, listing=Listing(workspace))
-        pipeline(run)
+        selection = select(run, prepare(run))
+        dataset = materialize(run, selection, earlier)
+        export(run, dataset)
+        report(run, selection, dataset)
         update_index(workspace)
         write_catalog(workspace, shard_files(run), run.losses)
     return run.built
@@ -89,8 +94,7 @@ def run_here(settings):
 def go_on(settings):
     """Do what is to be done of a removal; return its receipt, and what was built."""
     workspace = Workspace(settings.workspace)
-    rewrite(workspace, settings, Removals.read(workspace))
-    built = run_here(settings)
+    built = run_here(settings, rewrite(workspace, settings, Removals.read(workspace)))
     return finish(workspace, settings)[0], built
 
 

@@ -80,8 +80,15 @@ def test_removed_documents_and_their_copies_are_in_no_byte(settings):
     requested, receipt, built = remove(settings, "url", URLS)
     selected = len({"0-1", "0-37", COPY} & set(before))
     assert requested.model_dump() == {
-        "names": 3, "unknown": 1, "unknown_names": ["https://nowhere.example/"], "documents": 3, "copies": 1,
-        "twins": 0, "twins_left": 1, "selected": selected, "of_dataset": len(before),
+        "names": 3,
+        "unknown": 1,
+        "unknown_names": ["https://nowhere.example/"],
+        "documents": 3,
+        "copies": 1,
+        "twins": 0,
+        "twins_left": 1,
+        "selected": selected,
+        "of_dataset": len(before),
     }
     for number in (1, 37):
         assert holding(root, text_of(0, number)) == []
@@ -108,6 +115,26 @@ def test_near_duplicates_go_if_they_are_asked_for(settings):
     assert NEAR not in ids_of(settings)
     words = text_of(0, 1).split()
     assert holding(settings.workspace, " ".join(words[:40])) == []
+
+
+def test_only_the_files_concerned_are_written_again(settings):
+    root = Path(settings.workspace)
+    folders = ("documents", "scores", "embeddings", "masks", "dataset/data")
+    before = {path: path.stat().st_ino for name in folders for path in tree_files(root / name)}
+    _, receipt, _ = remove(settings, "id", ["2-8"])
+    after = {path: path.stat().st_ino for name in folders for path in tree_files(root / name)}
+    changed = {path for path in before if after.get(path) != before[path]} | (after.keys() - before.keys())
+    of_shard = {"s2", "part-00002-00000"}
+    assert {path.name.split(".")[0] for path in changed} == of_shard
+    assert {path.name.split(".")[0] for path in before} == of_shard | {
+        "s0",
+        "s1",
+        "part-00000-00000",
+        "part-00001-00000",
+    }
+    assert [name for name in receipt.dataset if name.startswith("data/")] == ["data/part-00002-00000.parquet"]
+    found = find_dataset(settings.workspace)
+    assert verify(found, read_provenance(found)).status == "ok"
 
 
 @pytest.mark.parametrize(
