@@ -65,9 +65,9 @@ def test_what_is_no_list_is_refused(tmp_path, kind, content, name, reason):
 
 def test_a_file_that_is_not_there_is_refused(tmp_path):
     for name in ("missing", "missing.parquet"):
-        with pytest.raises(SettingsError, match="--texts: .*missing"):
+        with pytest.raises(SettingsError, match=r"--texts: .*missing"):
             asked_for(tmp_path / name, "text")
-    with pytest.raises(SettingsError, match="--urls: .* cannot be read: Is a directory"):
+    with pytest.raises(SettingsError, match=r"--urls: .* cannot be read: Is a directory"):
         asked_for(tmp_path, "url")
 
 
