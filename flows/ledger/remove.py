@@ -21,7 +21,7 @@ from fineweb_mask.flows.status.removal import (
 from fineweb_mask.flows.summary import StageSummary, Summary
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.workspace.records.runs import QuarantinedShard
-from fineweb_mask.tasks.workspace.removals import Removals
+from fineweb_mask.tasks.workspace.removals import Removals, is_pending
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 
@@ -78,14 +78,14 @@ def remove(
     """
     workspace = Workspace(settings.workspace, settings.engine.scratch)
     summary = RemovalSummary.of(workspace, {}, [])
-    asked, is_pending = asked_in(urls, ids, domains, texts), Removals.read(workspace).pending is not None
-    check_asked(asked, is_pending=is_pending)
-    if is_pending:
+    asked, goes_on = asked_in(urls, ids, domains, texts), is_pending(workspace)
+    check_asked(asked, goes_on=goes_on)
+    if goes_on:
         summary = _finished(workspace, settings)
     if asked is not None:
         kind, path = asked
         requested = request(settings, kind, path, twins=twins, most=most, yes=yes)
-        if Removals.read(workspace).pending is not None:
+        if is_pending(workspace):
             summary = _finished(workspace, settings)
         summary = summary.model_copy(update={"requested": requested})
     return summary

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 
 from fineweb_mask.flows.curate import ingest_shards, prepare
@@ -103,7 +104,7 @@ def asked_in(urls: str | None, ids: str | None, domains: str | None, texts: str 
     return given[0] if given else None
 
 
-def check_asked(asked: object, *, is_pending: bool) -> None:
+def check_asked(asked: object, *, goes_on: bool) -> None:
     """Check that there is something to do.
 
     Raises
@@ -111,7 +112,7 @@ def check_asked(asked: object, *, is_pending: bool) -> None:
     SettingsError
         If there is no list, and no removal to be finished.
     """
-    if asked is None and not is_pending:
+    if asked is None and not goes_on:
         raise SettingsError("name what is removed: give a file by --urls, --ids, --domains or --texts")
 
 
@@ -163,7 +164,10 @@ def request(
         shards, record = shard_files(look), record_of(workspace, settings)
         named = search(workspace, Unwanted({kind: asked}))
         every, near, copies = _with_copies(workspace, shards, named, twins=twins)
-        own = {path: rows for path, rows in every.rows.items() if path in {shard.documents.path for shard in shards}}
+        current = {file.path: file.name for _, file in look.found["ingest"] if file is not None}
+        own, near, copies = (
+            {path: rows for path, rows in found.items() if path in current} for found in (every.rows, near, copies)
+        )
         of_dataset = 0 if record is None else int(record.details["rows"])
         known = removals.with_found(kind, asked, {kind: named.by[kind]} if kind in named.by else {}, now())
         unknown, unknown_names = not_found(path, kind, asked[known.was_found(kind, asked)], LISTED)
@@ -172,7 +176,7 @@ def request(
             unknown=unknown,
             unknown_names=unknown_names,
             documents=_count(own),
-            copies=_count({path: rows for path, rows in copies.items() if path in own}),
+            copies=_count(copies),
             twins=_count(near) if twins else 0,
             twins_left=None if settings.ingest.near_dedup == "off" else 0 if twins else _count(near),
             selected=selected_of(workspace, shards, own),
@@ -191,11 +195,8 @@ def request(
         if every.rows or every.dropped:
             receipt = _receipt(workspace, requested, kind, asked, texts, every)
             changed = {
-                shard.name: digest(
-                    [removals.shards.get(shard.name), _source_rows(workspace, own, shard.documents.path)]
-                )
-                for shard in shards
-                if shard.documents.path in own
+                current[path]: digest([removals.shards.get(current[path]), _source_rows(workspace, path, rows)])
+                for path, rows in own.items()
             }
             pending = {
                 "receipt": free_name(workspace),
@@ -251,9 +252,9 @@ def _count(rows: Rows) -> int:
     return sum(map(len, rows.values()))
 
 
-def _source_rows(workspace: Workspace, rows: Rows, path: str) -> list[int]:
+def _source_rows(workspace: Workspace, path: str, rows: NDArray[np.int64]) -> list[int]:
     with local_copies():
-        found: list[int] = take_rows(workspace.local(path), rows[path], ["source_row"])["source_row"].to_pylist()
+        found: list[int] = take_rows(workspace.local(path), rows, ["source_row"])["source_row"].to_pylist()
     return found
 
 

@@ -114,6 +114,12 @@ def removed_of_shards(workspace: Workspace) -> Mapping[str, str]:
     return found
 
 
+def is_pending(workspace: Workspace) -> bool:
+    """Return whether a removal is not finished; of the list, only the footer is read."""
+    footer = _footer(workspace.root / NAME)
+    return footer is not None and footer.details["pending"] is not None
+
+
 def unwanted_of(workspace: Workspace) -> Unwanted | None:
     """Return what the removed documents of a workspace are recognised by, read once; None if there are none."""
     footer = _footer(workspace.root / NAME)

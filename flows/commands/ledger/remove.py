@@ -49,25 +49,25 @@ def remove(
     from fineweb_mask.flows.status.inspection import last_run
     from fineweb_mask.flows.status.removal import asked_in, check_asked, request
     from fineweb_mask.models.errors import SettingsError
-    from fineweb_mask.tasks.workspace.removals import Removals
+    from fineweb_mask.tasks.workspace.removals import is_pending
 
     requested, given = None, dict[str, str]()
     with common.exit_on_interruption(as_json), common.exit_on_error(as_json):
         asked = asked_in(urls, ids, domains, texts)
         opened, last, start = last_run(workspace)
         settings = last.settings.model_copy(update={"workspace": opened.address})  # it may have been moved
-        is_pending = Removals.read(opened).pending is not None
-        check_asked(asked, is_pending=is_pending)
-        if dry_run and is_pending:
+        goes_on = is_pending(opened)
+        check_asked(asked, goes_on=goes_on)
+        if dry_run and goes_on:
             raise SettingsError("--dry-run: a removal is not finished: first run the command without it")
-        if asked is not None and is_pending:
+        if asked is not None and goes_on:
             given = {f"{asked[0]}s": str(asked[1].absolute())}
         elif asked is not None:
             path = asked[1].absolute()
             with chdir(start), step_progress("searching", show=common.shows_bars(as_json)):
                 requested = request(settings, asked[0], path, twins=twins, most=most, yes=yes, dry_run=dry_run)
     found = None
-    if is_pending or Removals.read(opened).pending is not None:
+    if goes_on or is_pending(opened):
         with chdir(start), common.flow_shown(as_json=as_json):
             from fineweb_mask.flows.ledger.remove import remove as run_remove
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fineweb_mask.flows.curate import prepare
-from fineweb_mask.flows.pipeline.dataset import export, materialize, report
+from fineweb_mask.flows.pipeline.dataset import export, materialize
 from fineweb_mask.flows.pipeline.records import shard_files
 from fineweb_mask.flows.pipeline.selection import select
 from fineweb_mask.flows.status.removal import finish, request, rewrite
@@ -71,13 +71,12 @@ def settings_of(workspace, corpus, **sections):
         "embedding": {"static_dimensions": 16},
         "selection": {"select_ratio": 0.5, "solver": "top_quality", "block_size": 60, "device": "cpu"},
         "materialize": {"layout": "flat", "partition_size": 1, "export": [{"format": "parquet", "seed": 1}]},
-        "report": {"sample": 50},
     }
     return PipelineSettings.model_validate({**given, **{name: given[name] | more for name, more in sections.items()}})
 
 
 def run_here(settings, earlier=()):
-    """Run the recipe to the end; return what was built."""
+    """Run the recipe to the end, but for the report, whose charts take long; return what was built."""
     workspace = Workspace(settings.workspace)
     with workspace.in_use():
         LastRun(settings=settings, folder=str(Path.cwd())).save(workspace)
@@ -85,7 +84,6 @@ def run_here(settings, earlier=()):
         selection = select(run, prepare(run))
         dataset = materialize(run, selection, earlier)
         export(run, dataset)
-        report(run, selection, dataset)
         update_index(workspace)
         write_catalog(workspace, shard_files(run), run.losses)
     return run.built
