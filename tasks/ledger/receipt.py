@@ -12,11 +12,13 @@ from typing import Self
 from pydantic import BaseModel, ValidationError
 
 from fineweb_mask.models.ledger.removal import Unwanted, in_order, is_in
+from fineweb_mask.models.urls import reject_credentials
 from fineweb_mask.tasks.dataset.verify import Finding, VerifyError
 from fineweb_mask.tasks.export import FOLDER as EXPORTS
 from fineweb_mask.tasks.ledger.search import search
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.remote.copies import ensure_local, local_copies, size_of
+from fineweb_mask.tasks.storage.remote.filesystem import open_source
 from fineweb_mask.tasks.workspace.manifest import PROVENANCE, read_manifest
 from fineweb_mask.tasks.workspace.references import digest, file_digest
 from fineweb_mask.tasks.workspace.removals import Removals
@@ -53,8 +55,8 @@ class Receipt(BaseModel):
             partial.write_text(json.dumps({**content, "checksum": digest(content)}, indent=1) + "\n", encoding="utf-8")
 
     @classmethod
-    def read(cls, path: Path) -> Self:
-        """Read a receipt.
+    def read(cls, path: str) -> Self:
+        """Read a receipt at a path or URL.
 
         Raises
         ------
@@ -62,11 +64,13 @@ class Receipt(BaseModel):
             If it cannot be read, is none, or was changed.
         """
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            with open_source(reject_credentials(path)) as stream:
+                content = json.load(stream)
             checksum = content.pop("checksum", None) if isinstance(content, dict) else None
             found = cls.model_validate(content)
         except OSError as error:
-            raise VerifyError(f"--receipt: {path} cannot be read: {error.strerror}: give a file that can be") from error
+            reason = error.strerror or error
+            raise VerifyError(f"--receipt: {path} cannot be read: {reason}: give a file that can be") from error
         except (ValueError, ValidationError) as error:
             raise VerifyError(
                 f"--receipt: {path} is no receipt of `fineweb-mask remove`: give reports/removal-<date>.json"

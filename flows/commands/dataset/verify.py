@@ -1,6 +1,5 @@
 """`fineweb-mask verify`: check a dataset against its provenance record."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -20,7 +19,7 @@ def verify(
     dataset: Annotated[str, typer.Argument(help="Dataset folder, workspace, or URL (s3://, hf://datasets/...).")],
     *,
     receipt: Annotated[
-        Path | None,
+        str | None,
         typer.Option(help="Check that what this receipt of `remove` names is gone, too.", metavar="FILE"),
     ] = None,
     as_json: AsJson = False,

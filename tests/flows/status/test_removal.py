@@ -223,7 +223,7 @@ def test_a_receipt_tells_what_contradicts_it(settings, tmp_path):
     shutil.copytree(root, old)
     remove(settings, "url", URLS)
     [path] = (root / "reports").glob("removal-*.json")
-    receipt = Receipt.read(path)
+    receipt = Receipt.read(str(path))
     assert "host1" not in path.read_text()
     assert len(receipt.texts) == 2
     files = [name for name, (_, after) in receipt.files.items() if after is None]
