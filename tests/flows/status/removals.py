@@ -110,8 +110,8 @@ if __name__ == "__main__":  # a removal in a process of its own, which is killed
     import signal
     from pkgutil import resolve_name
 
-    module, name = sys.argv[2].split(":")
-    setattr(resolve_name(module), name, lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
+    owner, _, name = sys.argv[2].rpartition(".")
+    setattr(resolve_name(owner), name, lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
     settings = PipelineSettings.model_validate(json.loads(Path(sys.argv[1]).read_text()))
     if Removals.read(Workspace(settings.workspace)).pending is None:
         request(settings, "url", Path(f"{settings.workspace}.urls.txt"))
