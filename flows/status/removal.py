@@ -300,6 +300,8 @@ def rewrite(workspace: Workspace, settings: PipelineSettings, removals: Removals
         If a run uses the workspace.
     """
     before = dict((removals.pending or {})["before"])
+    warned = settings.ingest.model_copy(update={"on_wiped_group": "warn"})  # else it is counted before scores are made
+    settings = settings.model_copy(update={"ingest": warned})
     with workspace.idle():
         earlier = look_at(workspace, settings)
         earlier.removed = {**removals.shards, **before}
