@@ -43,6 +43,7 @@ from fineweb_mask.tasks.ledger.search import (
     Rows,
     asked_for,
     hashes_of,
+    ids_of,
     not_found,
     search,
     selected_of,
@@ -85,6 +86,7 @@ class Requested(BaseModel):
     copies: int = 0  # of another name, with the text of one
     twins: int = 0  # near-duplicates
     twins_left: int | None = 0  # None: the recipe looks for none
+    twin_ids: list[str] = []  # of the first near-duplicates, removed or left
     selected: int = 0  # of these, documents of the dataset
     of_dataset: int  # documents of the dataset before
 
@@ -179,6 +181,7 @@ def request(
             copies=_count(copies),
             twins=_count(near) if twins else 0,
             twins_left=None if settings.ingest.near_dedup == "off" else 0 if twins else _count(near),
+            twin_ids=ids_of(workspace, near, LISTED),
             selected=selected_of(workspace, shards, own),
             of_dataset=of_dataset,
         )

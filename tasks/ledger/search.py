@@ -160,6 +160,16 @@ def hashes_of(workspace: Workspace, rows: Rows) -> Digests:
     return in_order(found)
 
 
+def ids_of(workspace: Workspace, rows: Rows, most: int) -> list[str]:
+    """Return the ids of documents, at most so many."""
+    found = list[str]()
+    for path, own in rows.items():
+        if len(found) < most:
+            with local_copies():
+                found += take_rows(workspace.local(path), own[: most - len(found)], ["id"])["id"].to_pylist()
+    return found
+
+
 def twins_of(workspace: Workspace, shards: Sequence[ShardFiles], rows: Rows) -> Rows:
     """Return the near-duplicates of documents, as far as ingest lists them, that are not among these themselves."""
     gone = {(shard.name, row) for shard in shards for row in rows.get(shard.documents.path, np.empty(0)).tolist()}

@@ -107,6 +107,8 @@ def _tell_asked(requested: "Requested", *, dry_run: bool) -> None:
         echo(f"no document  {visible(name)}")
     if requested.unknown > LISTED:
         echo(f"no document  and {requested.unknown - LISTED:,} more: --json lists up to 1,000")
+    for name in requested.twin_ids[:LISTED]:
+        echo(f"near-duplicate  {visible(name)}")
     if dry_run:
         twins = requested.twins + (requested.twins_left or 0)
         echo(

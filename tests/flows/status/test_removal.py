@@ -87,6 +87,7 @@ def test_removed_documents_and_their_copies_are_in_no_byte(settings):
         "copies": 1,
         "twins": 0,
         "twins_left": 1,
+        "twin_ids": [NEAR],
         "selected": selected,
         "of_dataset": len(before),
     }
