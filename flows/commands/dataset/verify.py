@@ -30,6 +30,7 @@ def verify(
 
     Example: fineweb-mask verify workspaces/sample/dataset
     """
+    from fineweb_mask.models.urls import is_url, is_writable_url
     from fineweb_mask.tasks.dataset.verify import VerifyError, find_dataset, read_provenance
     from fineweb_mask.tasks.dataset.verify import verify as verify_dataset
     from fineweb_mask.tasks.ledger.receipt import Receipt, check_workspace
@@ -42,7 +43,8 @@ def verify(
         with verify_progress(sum(file.bytes for file in manifest.files.values()), show=not as_json) as advance:
             unwanted = None if removed is None else removed.unwanted
             verification = verify_dataset(found, manifest, advance, unwanted)
-        if removed is not None and found.url.rstrip("/") != dataset.rstrip("/"):  # a workspace is named
+        is_readable_only = is_url(dataset) and not is_writable_url(dataset)  # such as one on the hub
+        if removed is not None and not is_readable_only and found.url.rstrip("/") != dataset.rstrip("/"):
             problems = check_workspace(Workspace(dataset), removed, manifest.content)
             verification = verification.model_copy(
                 update={
