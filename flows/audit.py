@@ -28,6 +28,7 @@ from fineweb_mask.tasks.audit.audit import AuditJob
 from fineweb_mask.tasks.audit.sample import BY_FILE, DOCUMENTS, SOURCE, WORKSPACE, check_sample, draw_source
 from fineweb_mask.tasks.outputs import check_output
 from fineweb_mask.tasks.registry import PIPELINE
+from fineweb_mask.tasks.workspace.removals import unwanted_of
 from fineweb_mask.tasks.workspace.shard_files import NO_FILE, ShardFiles
 
 STAGES_RUN = frozenset(task.stage.name for task in PIPELINE)
@@ -72,7 +73,7 @@ def audit(
     settings = with_overrides(settings, overrides)
     found = check(settings, by, documents)
     with _folder(found) as folder:
-        draw_source(folder, found.shards, settings.source, settings.ingest, by, documents)
+        draw_source(folder, found.shards, settings.source, settings.ingest, by, documents, unwanted_of(found.workspace))
         with start_run(narrowed(settings, folder), keep=False, scope=STAGES_RUN) as run:
             shards = dropped(run)
         local = settings.model_copy(update={"engine": EngineSettings(scratch=settings.engine.scratch)})

@@ -19,6 +19,7 @@ from fineweb_mask.flows.commands.audit import audit
 from fineweb_mask.flows.commands.compare import compare, sweep
 from fineweb_mask.flows.commands.dataset import export, push, verify
 from fineweb_mask.flows.commands.explore import explore
+from fineweb_mask.flows.commands.ledger.remove import remove
 from fineweb_mask.flows.commands.probe.probe import probe
 from fineweb_mask.flows.commands.report import report
 from fineweb_mask.flows.commands.rule import rule
@@ -85,6 +86,7 @@ app.command()(sql)
 app.command()(verify)
 app.command()(export)
 app.command()(push)
+app.command()(remove)
 app.add_typer(rule, name="rule")
 app.command("train-quality")(train_quality)
 

@@ -84,9 +84,12 @@ def prepare(run: Run) -> Prepared:
 
 def ingest_shards(run: Run) -> Files:
     """Read, filter and write the documents of every source file."""
-    settings = run.settings
+    settings, shards = run.settings, run.to_ingest
     lists = exclusion_lists(run)
-    documents = run.map(ingest, shard=run.to_ingest, source=settings.source, settings=settings.ingest, **lists)
+    removed = PerShard({name: run.removed.get(name) for name in shards})
+    documents = run.map(
+        ingest, shard=shards, source=settings.source, settings=settings.ingest, removed=removed, **lists
+    )
     check_any_document(run, documents)
     return documents
 

@@ -30,6 +30,11 @@ KEY_SETTINGS = {"prompt", "max_tokens", "long_documents", "precision", "compute_
 CHUNK_DOCUMENTS = 8_192
 """Documents tokenised and sorted by length together; a killed run resumes after its last chunk."""
 BUILT_IN = frozenset({STATIC, FROM_QUALITY})
+WRITTEN: dict[str, Any] = {
+    "use_dictionary": False,
+    "column_encoding": {"embedding.list.element": "BYTE_STREAM_SPLIT"},
+}
+"""How a file of vectors is written."""
 logger = logging.getLogger(__name__)
 
 Rows = Callable[[], pa.RecordBatch]
@@ -159,13 +164,7 @@ def _write(output: Checkpoints, made: Rows) -> None:
 def vector_checkpoints(job: EmbedJob, dimensions: int) -> Iterator[Checkpoints]:
     """Yield what writes a shard's vectors, in the order of its rows, with a checkpoint of each batch."""
     schema, bad = embeddings_schema(dimensions, job.settings.precision), 0
-    with stage_file_writer(
-        job.output,
-        schema,
-        job.key,
-        use_dictionary=False,
-        column_encoding={"embedding.list.element": "BYTE_STREAM_SPLIT"},
-    ) as writer:
+    with stage_file_writer(job.output, schema, job.key, **WRITTEN) as writer:
 
         def write(batch: pa.RecordBatch) -> None:
             nonlocal bad

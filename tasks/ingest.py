@@ -21,6 +21,7 @@ from fineweb_mask.tasks.source.texts import DETAIL, TextSource
 from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, find_file, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.references import StageFile, file_digest
+from fineweb_mask.tasks.workspace.removals import unwanted_of
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 
 NOT_IN_KEY = {"on_bad_shard", "exact_dedup", "near_dedup", "near_threshold", "against", "copy_text", "filters"} | {
@@ -53,6 +54,7 @@ class IngestJob(ShardJob):
     settings: IngestSettings
     known: StageFile | None = None  # the list of what other corpora hold
     benchmarks: StageFile | None = None  # the list of the items of benchmarks
+    removed: str | None = None  # digest of what was removed of the shard on request
 
     @property
     def name(self) -> str:
@@ -81,6 +83,7 @@ class IngestJob(ShardJob):
                 *self.shard.as_text,
                 *([] if self.settings.copy_text else [f"texts at {self.shard.url}"]),
                 *([f"trafilatura {version_of_extraction()}"] if self.shard.format == "warc" else []),
+                *([] if self.removed is None else [f"without {self.removed}"]),
             ],
         )
 
@@ -121,7 +124,7 @@ def _filters_in_key(settings: IngestSettings) -> list[Any]:
 
 @stage_task
 def ingest(job: IngestJob) -> None:
-    """Read the source file batch by batch, drop what the settings exclude, and write the rest.
+    """Read the source file batch by batch, drop what the settings exclude or was removed, and write the rest.
 
     Raises
     ------
@@ -140,7 +143,8 @@ def ingest(job: IngestJob) -> None:
         overlaps = benchmark_items(path, job.benchmarks.fingerprint, job.settings.decontaminate_threshold).overlaps
     filters = text_filter(job.settings.filters, reader.rows) if job.settings.filters else None
     outcomes = OutcomeCounts(job.settings.groups or ())
-    documents = DocumentFilter(job.settings, job.shard.relative, copies, filters, overlaps, outcomes)
+    unwanted = unwanted_of(job.workspace)
+    documents = DocumentFilter(job.settings, job.shard.relative, copies, filters, overlaps, outcomes, unwanted)
     schema = documents_schema(reader.extra)
     keeps_dropped = job.settings.keep_dropped
     with (

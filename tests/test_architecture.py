@@ -37,7 +37,7 @@ LAYERS = {
         {"selection.solvers"},
         {"selection.problem", "selection.selectors"},
         {"analysis", "dedup", "embedding", "pages", "quality", "selection"},
-        {"witness", "audit"},
+        {"witness", "audit", "ledger"},
         {"comparison", "filters", "probe"},
     ],
     "tasks": [
@@ -66,6 +66,7 @@ LAYERS = {
             "explore",
         },
         {"score_embed"},
+        {"ledger"},
         {"registry"},
     ],
     "flows": [
@@ -76,7 +77,7 @@ LAYERS = {
         {"curate"},
         {"status"},
         {"python.opened"},
-        {"stages", "sweep", "compare", "probe", "train_quality", "tune", "score_check", "audit"},
+        {"stages", "sweep", "compare", "probe", "train_quality", "tune", "score_check", "audit", "ledger"},
         {"weightings"},
         {"python"},
         {"commands"},

@@ -25,6 +25,7 @@ from fineweb_mask.tasks.workspace.job import (
 )
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.references import StageFile
+from fineweb_mask.tasks.workspace.removals import removed_of_shards
 from fineweb_mask.tasks.workspace.shard_files import NO_FILE
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -136,6 +137,7 @@ class Run:
         self.found: dict[str, list[tuple[StageJob, StageFile | None]]] = defaultdict(list)
         self.duplicates: Files = PerShard()  # of every shard, when they are known
         self.losses = NO_FILE  # what every step drops by group, when it is known
+        self.removed = removed_of_shards(workspace)  # digest of what was removed of a shard on request
         self.ui = ui
         self._refresh = frozenset(refresh)
         self._scope = None if scope is None else frozenset(scope)

@@ -33,7 +33,7 @@ from fineweb_mask.models.schemas import with_text
 from fineweb_mask.models.settings import MaterializeSettings
 from fineweb_mask.tasks.catalog.spilling import spilling_database
 from fineweb_mask.tasks.dataset.output import MATERIALIZE
-from fineweb_mask.tasks.dataset.parts import DATA, MANIFEST, Parts
+from fineweb_mask.tasks.dataset.parts import DATA, MANIFEST, Parts, link_or_copy
 from fineweb_mask.tasks.dataset.rows import SelectedDocuments, ShardPaths, common_schema
 from fineweb_mask.tasks.dataset.writers import PartWriter, Written, read_back
 from fineweb_mask.tasks.inference.prefetch import background_writer
@@ -75,11 +75,17 @@ class PartitionJob(StageJob):
     columns: str  # of the documents of all shards: an Arrow schema, in base64
     corpus: str  # digest of the source's files: two corpora share no part, since a part is removed when it is used
     at_once: int = 1  # jobs that share the memory and the threads
+    earlier: str | None = None  # folder of a dataset whose files of this partition were made with the same key
 
     @property
     def name(self) -> str:
         """The number of the partition."""
         return f"{self.number:05d}"
+
+    @property
+    def prefix(self) -> str:
+        """What the names of its files begin with."""
+        return "part-" if self.partitions == 1 else f"part-{self.number:05d}-"
 
     @property
     def parts(self) -> Parts:
@@ -137,7 +143,10 @@ def write_partition(job: PartitionJob) -> None:
         paths = [_paths(job, shard) for shard in job.shards]
         columns = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(job.columns)))
         documents = SelectedDocuments(connection, paths, job.settings, columns)
-        _write(job, documents, folder / DATA)
+        if job.earlier is None:
+            _write(job, documents, folder / DATA)
+        else:
+            _link(job, Path(job.earlier) / DATA, folder / DATA)
         written = read_back(tree_files(folder / DATA))
         expected = Written(documents.rows, documents.tokens)
         if written != expected:
@@ -157,17 +166,24 @@ def write_partition(job: PartitionJob) -> None:
 def _write(job: PartitionJob, documents: SelectedDocuments, data: Path) -> None:
     """Write the files of every folder."""
     data.mkdir()
-    prefix = "part-" if job.partitions == 1 else f"part-{job.number:05d}-"
     read = track_by_size(
         "documents written", documents.read(), documents.rows, lambda pair: pair[1].num_rows, part=(0, 0.8)
     )
     for of_folder, tables in groupby(read, key=lambda pair: pair[0]):
         with (
-            PartWriter(data / of_folder.name, documents.schema, job.settings, prefix) as writer,
+            PartWriter(data / of_folder.name, documents.schema, job.settings, job.prefix) as writer,
             background_writer() as write,
         ):
             for _, table in tables:
                 write(partial(writer.write, table))
+
+
+def _link(job: PartitionJob, source: Path, data: Path) -> None:
+    """Take the files of an earlier dataset, of Parquet; the caller reads them back."""
+    for file in tree_files(source):
+        if file.name.startswith(job.prefix):
+            (data / file.relative_to(source)).parent.mkdir(parents=True, exist_ok=True)
+            link_or_copy(file, data / file.relative_to(source))
 
 
 def _paths(job: PartitionJob, shard: ShardFiles) -> ShardPaths:

@@ -169,9 +169,14 @@ class Parts(NamedTuple):
         for name in part.files:
             target = folder / self._placed(name)
             target.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                os.link(source / name, target)
-            except OSError as error:
-                if error.errno not in NO_LINKS:
-                    raise
-                shutil.copy2(source / name, target)
+            link_or_copy(source / name, target)
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Give a file another name, or copy it where the file system has no hard links."""
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        shutil.copy2(source, target)

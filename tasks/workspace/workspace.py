@@ -226,16 +226,16 @@ class Workspace:
         with self._lock_file(".lock") as lock:
             if not _try_lock(lock, fcntl.LOCK_EX):
                 raise WorkspaceError(f"a run is using the workspace {self.display_path(self.root)}: wait for its end")
-            with self.alone():
+            with self.alone(wait=False):
                 self._delete_leftovers()
                 yield self
 
     @contextmanager
-    def alone(self) -> Iterator[Self]:
+    def alone(self, *, wait: bool = True) -> Iterator[Self]:
         """Wait until no other run replaces files in the workspace, and keep others from it.
 
         Needed for what has a fixed name, such as the dataset, the catalog, and the manifests of fitted models; files
-        whose names tell their keys are written at any time.
+        whose names tell their keys are written at any time. Unless it should `wait`, another machine's run is an error.
 
         Raises
         ------
@@ -250,7 +250,7 @@ class Workspace:
                     leased.enter_context(lease(self._remote.store, self.here / ".lease"))
                     break
                 except HeldError:
-                    if time.monotonic() - started > LEASE_SECONDS:
+                    if not wait or time.monotonic() - started > LEASE_SECONDS:
                         raise
                 raise_if_stopped()
                 time.sleep(10 * LOCK_SECONDS)

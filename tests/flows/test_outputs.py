@@ -46,7 +46,7 @@ LOST = "is in the (workspace|dataset)|overlap|is not a workspace|is read, too"
 READ_ONLY = {  # places that are read, or changed as what they are, and settings that name no place
     *(
         f"{name} workspace"
-        for name in ("report", "score-check", "explore", "status", "gc", "push", "sql", "rule export")
+        for name in ("report", "score-check", "explore", "status", "gc", "push", "sql", "rule export", "remove")
     ),
     *(
         f"{name} recipe"
@@ -62,7 +62,8 @@ READ_ONLY = {  # places that are read, or changed as what they are, and settings
     *("verify dataset", "export dataset", "init source", "rule apply source", "rule apply rule_file"),
     *("rule apply --workspace", "select --input", "train-quality --input", "train-quality --teacher-model"),
     *(f"{name} --target" for name in ("tune", "score-weights", "group-shares")),
-    *("gc --recipe", "probe --heldout", "probe --benchmarks"),
+    *(f"remove --{name}" for name in ("urls", "ids", "domains", "texts")),
+    *("gc --recipe", "probe --heldout", "probe --benchmarks", "verify --receipt"),
     *(
         "probe --tokenizer",
         "probe --tasks-folder",

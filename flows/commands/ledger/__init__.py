@@ -1,0 +1,1 @@
+"""Ask for single documents of a workspace, or remove them."""

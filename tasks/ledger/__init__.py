@@ -1,0 +1,1 @@
+"""Answer for the documents of a workspace from its files, and remove some of them."""
