@@ -21,6 +21,7 @@ from fineweb_mask.flows.commands.dataset.export import export
 from fineweb_mask.flows.commands.dataset.push import push
 from fineweb_mask.flows.commands.dataset.verify import verify
 from fineweb_mask.flows.commands.explore import explore
+from fineweb_mask.flows.commands.ledger.why import why
 from fineweb_mask.flows.commands.probe.probe import probe
 from fineweb_mask.flows.commands.report import report
 from fineweb_mask.flows.commands.rule import rule
@@ -70,6 +71,7 @@ app.command()(init)
 app.command()(run)
 app.command()(report)
 app.command()(explore)
+app.command()(why)
 app.command()(status)
 app.command()(settings)
 app.command()(doctor)

@@ -36,7 +36,7 @@ LAYERS = {
         {"selection.solvers"},
         {"selection.problem", "selection.selectors"},
         {"analysis", "dedup", "embedding", "pages", "quality", "selection"},
-        {"witness", "audit"},
+        {"witness", "audit", "ledger"},
         {"comparison", "filters", "probe"},
     ],
     "tasks": [
@@ -64,7 +64,7 @@ LAYERS = {
             "report",
             "explore",
         },
-        {"score_embed"},
+        {"score_embed", "ledger"},
         {"registry"},
     ],
     "flows": [
@@ -74,6 +74,7 @@ LAYERS = {
         {"pipeline"},
         {"curate"},
         {"status"},
+        {"ledger"},
         {"python.opened"},
         {"stages", "sweep", "compare", "probe", "train_quality", "tune", "score_check", "audit"},
         {"weightings"},

@@ -1,0 +1,1 @@
+"""Compute what the ledger says of one document among others; it reads no files."""

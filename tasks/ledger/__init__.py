@@ -1,0 +1,1 @@
+"""Join what a workspace's stages decided on documents."""
