@@ -32,6 +32,7 @@ FILES = {  # command: what it takes to be called, with what it reads in braces
 FOLDERS = {
     "export --output": "{workspace} --format parquet --output",
     "explore --export": "{workspace} --export",
+    "diff --output": "{workspace} {new} --output",
     "run --workspace": "{recipe} --workspace",
     "run --set": "{recipe} --set materialize.output=",
     "compare --workspace": "{recipe} --workspace",
@@ -46,7 +47,7 @@ LOST = "is in the (workspace|dataset)|overlap|is not a workspace|is read, too"
 READ_ONLY = {  # places that are read, or changed as what they are, and settings that name no place
     *(
         f"{name} workspace"
-        for name in ("report", "score-check", "explore", "status", "gc", "push", "sql", "rule export")
+        for name in ("report", "score-check", "explore", "why", "status", "gc", "push", "sql", "rule export")
     ),
     *(
         f"{name} recipe"
@@ -63,6 +64,7 @@ READ_ONLY = {  # places that are read, or changed as what they are, and settings
     *("rule apply --workspace", "select --input", "train-quality --input", "train-quality --teacher-model"),
     *(f"{name} --target" for name in ("tune", "score-weights", "group-shares")),
     *("gc --recipe", "probe --heldout", "probe --benchmarks"),
+    *("diff a", "diff b", "why documents", "why --text"),
     *(
         "probe --tokenizer",
         "probe --tasks-folder",
