@@ -238,7 +238,7 @@ def _embedded(corpus: Corpus, ref: DocumentRef) -> Decision:
     return Decision(stage="embed", decision=KEPT, reason=reason, numbers=dimensions)
 
 
-class _Competitors(NamedTuple):
+class Competitors(NamedTuple):
     """The documents that one is selected among."""
 
     shards: list[int]  # in which they are
@@ -250,7 +250,7 @@ class _Competitors(NamedTuple):
 
 def _selected(corpus: Corpus, ref: DocumentRef) -> Decision:
     """Return whether a document is selected, its rank, and the budget from which it would be."""
-    settings, found = corpus.settings.selection, _competitors(corpus, ref)
+    settings, found = corpus.settings.selection, competitors(corpus, ref)
     place = int(np.flatnonzero((found.refs == np.array(ref)).all(axis=1))[0])
     own, is_selected = float(found.inclusion[place]), bool(found.selected[place])
     where, taken = standing(found.inclusion, found.masses, place), int(found.selected.sum())
@@ -281,7 +281,7 @@ def _ratio(where: Standing, *, is_selected: bool, budget: bool) -> str:
     return f"{'is' if is_selected else 'would be'} selected from {setting} {where.share:.2g}"
 
 
-def _competitors(corpus: Corpus, ref: DocumentRef) -> _Competitors:
+def competitors(corpus: Corpus, ref: DocumentRef) -> Competitors:
     """Return the documents of a document's block, or of the whole corpus if a policy selects; and of its group."""
     settings, shard = corpus.settings.selection, corpus.shards[ref.shard]
     is_policy = bool(shard.masks.details["blocks"][0].get("by_rule"))
@@ -303,7 +303,7 @@ def _competitors(corpus: Corpus, ref: DocumentRef) -> _Competitors:
         masses = _masses(corpus, other)[rows]
         parts.append((index, inclusion, selected, masses, np.column_stack([np.full(len(rows), index), rows])))
     indices, *columns = zip(*parts, strict=True)
-    return _Competitors(list(indices), *(np.concatenate(column) for column in columns))
+    return Competitors(list(indices), *(np.concatenate(column) for column in columns))
 
 
 def _masses(corpus: Corpus, shard: ShardFiles) -> NDArray[np.int64]:
@@ -317,7 +317,7 @@ def _masses(corpus: Corpus, shard: ShardFiles) -> NDArray[np.int64]:
     return token_counts(counts["token_count"], counts["n_chars"])
 
 
-def _nearest_selected(corpus: Corpus, ref: DocumentRef, among: _Competitors) -> tuple[DocumentRef, float] | None:
+def _nearest_selected(corpus: Corpus, ref: DocumentRef, among: Competitors) -> tuple[DocumentRef, float] | None:
     """Return the selected document of the same block, and of a corpus of the same shard, that is most like another."""
     own = vectors_at(corpus.workspace, corpus.shards, [ref])[0]
     shards = [ref.shard] if corpus.shards[ref.shard].masks.details["blocks"][0].get("by_rule") else among.shards

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fineweb_mask.models.dedup.minhash import Sketch, band_keys, shingle_sets
 from fineweb_mask.models.documents import conform, token_counts
 from fineweb_mask.models.errors import SettingsError
-from fineweb_mask.models.ledger.standing import margin, share_below
+from fineweb_mask.models.ledger.standing import edge, margin, share_below, standing
 from fineweb_mask.models.quality import combine
 from fineweb_mask.models.quality.registry import columns_of
 from fineweb_mask.models.selection.corpus.documents import Documents
@@ -24,6 +24,7 @@ from fineweb_mask.tasks.inference.encoder_pool import encoder_pool
 from fineweb_mask.tasks.inference.scorers import batch_scores, groups_of, load_models
 from fineweb_mask.tasks.ingest import IngestJob, document_filter
 from fineweb_mask.tasks.ledger.decisions import (
+    BY_GAIN,
     DROPPED,
     KEPT,
     NOT_KNOWN,
@@ -33,6 +34,7 @@ from fineweb_mask.tasks.ledger.decisions import (
     Corpus,
     Decision,
     Explanation,
+    competitors,
     nearest,
     scored,
     take,
@@ -41,7 +43,7 @@ from fineweb_mask.tasks.ledger.decisions import (
 from fineweb_mask.tasks.ledger.lookup import SourceRow, find_texts
 from fineweb_mask.tasks.reporting.samples import DocumentRef
 from fineweb_mask.tasks.selection.corpus.policy_file import Models, check_has_rule, export_rule
-from fineweb_mask.tasks.selection.inputs.shard_documents import random_keys
+from fineweb_mask.tasks.selection.inputs.shard_documents import random_keys, read_columns, read_vectors
 from fineweb_mask.tasks.source.texts import documents_of
 from fineweb_mask.tasks.storage.parquet import read_table
 from fineweb_mask.tasks.storage.remote.copies import local_copies
@@ -49,6 +51,10 @@ from fineweb_mask.tasks.workspace.references import StageFile, digest
 
 NEAREST = 20
 """Documents whose fates tell that of a text like them."""
+LARGEST_BLOCK = 20_000
+"""Documents of a block in which the gain of a text is computed; the neighbours of more take minutes to find."""
+LEAST_FIT = 0.95
+"""R^2 from which the gains of a block are taken as explained."""
 MOST_CANDIDATES = 1_000
 """Documents that share a band with a text, which are compared with it."""
 
@@ -214,7 +220,8 @@ def _judged(corpus: Corpus, judges: Judges, models: Models, document: pa.RecordB
     try:
         check_has_rule(settings)
     except SettingsError as error:
-        yield _by_neighbours(corpus, like, str(error))
+        tokens = token_counts(document["token_count"], pc.utf8_length(document["text"]))
+        yield _as_newcomer(corpus, like, vectors, quality, tokens) or _by_neighbours(corpus, like, str(error))
         return
     from fineweb_mask.models.selection.corpus.rule import load_rule
 
@@ -244,6 +251,49 @@ def _rule(corpus: Corpus, judges: Judges, models: Models) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         export_rule(path, models, corpus.shards, judges.rule)
     return path
+
+
+def _as_newcomer(
+    corpus: Corpus,
+    like: Sequence[tuple[DocumentRef, float]],
+    vectors: NDArray[Any],
+    quality: NDArray[np.float32],
+    tokens: NDArray[np.int64],
+) -> Decision | None:
+    """Return the answer of the selection from the block of the document most like a text, or None if it has none."""
+    settings = corpus.settings.selection
+    if settings.solver != BY_GAIN or settings.groups is not None or settings.given is not None or not like:
+        return None
+    found = competitors(corpus, like[0][0])
+    if len(found.refs) > LARGEST_BLOCK:
+        return None
+    from fineweb_mask.models.ledger.newcomer import newcomer
+
+    parts = list[tuple[NDArray[Any], ...]]()
+    for index in found.shards:
+        shard, rows = corpus.shards[index], found.refs[found.refs[:, 0] == index, 1]
+        with local_copies():
+            read = read_columns(corpus.workspace, shard)
+            of_shard = np.concatenate([part for _, part in read_vectors(corpus.workspace, shard, rows)])
+        parts.append((of_shard, read.quality[rows], read.tokens[rows]))
+    own = (vectors, quality, tokens)
+    block = [np.concatenate([part[place] for part in (*parts, own)]) for place in range(len(own))]
+    by_tokens = block[2] if settings.budget_by == "tokens" else None
+    added = newcomer(block[0], block[1], settings, found.selected, found.inclusion, by_tokens)
+    if added is None or added.fit < LEAST_FIT:
+        return None
+    margins = np.array([margin(float(one)) for one in found.inclusion])
+    threshold = margin(edge(found.inclusion, found.selected))
+    masses = np.append(found.masses, 1 if by_tokens is None else tokens)
+    where, above = standing(np.append(margins, added.margin), masses, len(margins)), added.margin - threshold
+    said = f"its marginal gain is {abs(above):.2f} deviations {'above' if above >= 0 else 'below'} the threshold"
+    numbers = {"marginal_gain_above_threshold": round(above, 4), "selected_from_ratio": round(where.share, 4)}
+    return Decision(
+        stage="select",
+        decision=SELECTED if above >= 0 else NOT_SELECTED,
+        reason=f"{said}; from a select_ratio of about {where.share:.2g} on; {_nearest(corpus, like[:1])}",
+        numbers={**numbers, "fit": round(added.fit, 4), "nearest": _refs(corpus, like[:1])},
+    )
 
 
 def _by_rule(corpus: Corpus, inclusion: float, like: Sequence[tuple[DocumentRef, float]], *, chosen: bool) -> Decision:
