@@ -13,12 +13,13 @@ from fineweb_mask.models.ledger.standing import HALF, Standing, edge, margin, sh
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.ledger.lookup import Gone, find_texts
-from fineweb_mask.tasks.reporting.samples import DocumentRef, vectors_at
+from fineweb_mask.tasks.reporting.samples import DocumentRef
 from fineweb_mask.tasks.selection.inputs.shard_documents import read_groups, read_vectors
-from fineweb_mask.tasks.source.texts import documents_of
+from fineweb_mask.tasks.source.texts import TextSource, documents_of
+from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.parquet import read_table
 from fineweb_mask.tasks.storage.remote.copies import local_copies
-from fineweb_mask.tasks.workspace.references import StageFile
+from fineweb_mask.tasks.workspace.references import StageFile, digest
 from fineweb_mask.tasks.workspace.shard_files import COUNTED, NEAR, SAME_URL, ShardFiles, duplicate_rows
 from fineweb_mask.tasks.workspace.stage_parquet import open_parquet, take_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -28,6 +29,11 @@ SELECTED, NOT_SELECTED = "selected", "not selected"
 BY_GAIN = "mean_field"
 """The solver whose inclusion tells the marginal gain."""
 SHOWN_CHARACTERS = 200
+CACHED = "ledger"
+"""Folder of the workspace's cache for what later calls read again: vectors of selected documents, and rules."""
+MOST_NUMBERS = 2**29
+"""Numbers of the selected documents' vectors (1 GiB), above which the nearest is not looked for."""
+VECTORS_AT_ONCE = 65_536
 
 
 class Decision(BaseModel):
@@ -98,7 +104,7 @@ def explain(corpus: Corpus, ref: DocumentRef, asked: str) -> Explanation:
             decisions.append(_selected(corpus, ref))
     last = next((one for one in decisions if one.decision == DROPPED), decisions[-1])
     outcome = last.decision if last.decision in {DROPPED, SELECTED, NOT_SELECTED} else "not selected from yet"
-    text = documents_of(corpus.workspace, shard.documents, np.array([ref.row]), ["text"])["text"][0].as_py()
+    text = _text(corpus, shard, ref.row)
     return Explanation(
         asked=asked,
         shard=shard.name,
@@ -110,6 +116,12 @@ def explain(corpus: Corpus, ref: DocumentRef, asked: str) -> Explanation:
         outcome=outcome,
         decisions=decisions,
     )
+
+
+def _text(corpus: Corpus, shard: ShardFiles, row: int) -> str:
+    if TextSource.of(shard.documents) is None:
+        return str(take(corpus.workspace, shard.documents, row, ["text"])[0]["text"])
+    return str(documents_of(corpus.workspace, shard.documents, np.array([row]), ["text"])["text"][0])
 
 
 def explain_gone(corpus: Corpus, gone: Gone, asked: str) -> Explanation:
@@ -319,11 +331,41 @@ def _masses(corpus: Corpus, shard: ShardFiles) -> NDArray[np.int64]:
 
 def _nearest_selected(corpus: Corpus, ref: DocumentRef, among: Competitors) -> tuple[DocumentRef, float] | None:
     """Return the selected document of the same block, and of a corpus of the same shard, that is most like another."""
-    own = vectors_at(corpus.workspace, corpus.shards, [ref])[0]
+    [row] = take(corpus.workspace, corpus.shards[ref.shard].embeddings, ref.row, ["embedding", "scale"])
+    own = unit_rows(np.array([row["embedding"]], dtype=np.float32))[0]  # its scale does not change its direction
     shards = [ref.shard] if corpus.shards[ref.shard].masks.details["blocks"][0].get("by_rule") else among.shards
-    chosen = among.refs[among.selected & (among.refs != np.array(ref)).any(axis=1)]
-    rows = {index: np.sort(chosen[chosen[:, 0] == index, 1]) for index in shards}
-    return next(iter(nearest(corpus, own, rows, 1)), None)
+    chosen = among.refs[among.selected & np.isin(among.refs[:, 0], shards)]
+    others = np.flatnonzero((chosen != np.array(ref)).any(axis=1))
+    if not len(others) or len(chosen) * len(own) > MOST_NUMBERS:
+        return None
+    vectors = _selected_vectors(corpus, chosen)
+    starts = range(0, len(chosen), VECTORS_AT_ONCE)
+    cosines = np.concatenate([vectors[start : start + VECTORS_AT_ONCE].astype(np.float32) @ own for start in starts])
+    best = others[np.argmax(cosines[others])]
+    return DocumentRef(*chosen[best].tolist()), float(cosines[best])
+
+
+def _selected_vectors(corpus: Corpus, chosen: NDArray[np.int64]) -> NDArray[np.float16]:
+    """Return the unit vectors of documents at shards and rows, (n, d); after the first call, from a file in the cache.
+
+    Those of an earlier selection are removed.
+    """
+    folder = corpus.workspace.cache / CACHED
+    state = digest([[shard.masks.fingerprint, shard.embeddings.fingerprint] for shard in corpus.shards])[:16]
+    path = folder / f"selected-{state}-{digest(chosen.tobytes().hex())[:16]}.npy"
+    if not path.is_file():
+        for old in folder.glob("selected-*.npy"):
+            if not old.name.startswith(f"selected-{state}"):
+                old.unlink(missing_ok=True)
+        parts = []
+        for index in np.unique(chosen[:, 0]).tolist():
+            with local_copies():
+                found = read_vectors(corpus.workspace, corpus.shards[index], chosen[chosen[:, 0] == index, 1])
+                parts += [unit_rows(vectors).astype(np.float16) for _, vectors in found]
+        with atomic_write(path) as partial, partial.open("wb") as stream:
+            np.save(stream, np.concatenate(parts))
+    vectors: NDArray[np.float16] = np.load(path, mmap_mode="r")
+    return vectors
 
 
 def nearest(

@@ -25,6 +25,7 @@ from fineweb_mask.tasks.inference.scorers import batch_scores, groups_of, load_m
 from fineweb_mask.tasks.ingest import IngestJob, document_filter
 from fineweb_mask.tasks.ledger.decisions import (
     BY_GAIN,
+    CACHED,
     DROPPED,
     KEPT,
     NOT_KNOWN,
@@ -246,7 +247,7 @@ def _like(corpus: Corpus, vector: NDArray[Any]) -> list[tuple[DocumentRef, float
 def _rule(corpus: Corpus, judges: Judges, models: Models) -> Path:
     """Return the file of the rule that selects, or is nearest to the selection; it is kept for the next text."""
     made_of = [models.fingerprint, [shard.masks.fingerprint for shard in corpus.shards]]
-    path = corpus.workspace.cache / "ledger" / f"rule-{digest(made_of)[:16]}.safetensors"
+    path = corpus.workspace.cache / CACHED / f"rule-{digest(made_of)[:16]}.safetensors"
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
         export_rule(path, models, corpus.shards, judges.rule)

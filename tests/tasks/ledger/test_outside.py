@@ -1,7 +1,5 @@
 """What is said of texts that are not in the corpus agrees with ingest and with the selection of those that are."""
 
-import shutil
-
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,20 +14,7 @@ from fineweb_mask.tasks.ledger.outside import Judges, explain_source_row, explai
 from fineweb_mask.tasks.selection.corpus.policy_file import Models
 from fineweb_mask.tasks.source.discovery import discover
 from tests.tasks import jobs
-from tests.tasks.conftest import run_pipeline, sentence
-from tests.tasks.ledger.conftest import corpus_of
-
-
-@pytest.fixture(scope="module")
-def own(built, tmp_path_factory):
-    """A copy of the tiny workspace, in which rules and sketches are kept."""
-    target = shutil.copytree(built.workspace.root, tmp_path_factory.mktemp("own") / "workspace")
-    return run_pipeline(built.recipe.model_copy(update={"workspace": str(target)}))
-
-
-@pytest.fixture(scope="module")
-def ledger(own):
-    return corpus_of(own)
+from tests.tasks.conftest import sentence
 
 
 def ingest_job(built, shard=0, **changes):
