@@ -238,14 +238,15 @@ def difference_page(found: Mapping[str, Any]) -> Page:
     a, b, by = found["a"], found["b"], found["by"]
     verdict = f"{found['changed']:.1%} of the documents that either selects are not in both"
     limit = "" if found["tolerance"] is None else f" (tolerance {found['tolerance']:.1%})"
+    changes = [_change_table(found, "entered", a["name"]), _change_table(found, "left", b["name"])]
     sections = [
-        _section(found, "entered", f"What entered, by what {a['name']} decided on it"),
-        _section(found, "left", f"What left, by what {b['name']} decided on it"),
-        Section(f"By {by}", tables=[_group_table(found)]),
-        Section(
-            "Scores", (DRIFT,) if found["scores"] else (), tables=_drift_tables(found), sides=_cards(found, "drifted")
-        ),
+        Section("What changed", tables=[table for table in changes if table.rows]),
+        Section(f"By {by}", tables=[_group_table(found)] if found["groups"] else []),
+        Section("Scores", (DRIFT,), tables=_drift_tables(found)),
         Section("What every step drops", tables=_step_tables(found)),
+        Section("Documents that entered", sides=_cards(found, "entered")),
+        Section("Documents that left", sides=_cards(found, "left")),
+        Section("Documents whose quality changed most", sides=_cards(found, "drifted")),
         Section("The same id, another text", sides=_cards(found, "rewritten")),
     ]
     return Page(
@@ -267,8 +268,8 @@ def difference_page(found: Mapping[str, Any]) -> Page:
 
 
 DRIFT = (
-    "Over the documents that both score: the mean of each, the mean and the standard deviation of the change, the "
-    "largest, and the rank correlation; then the mean over what each selects."
+    "Over the documents that both score: the mean before and after, the mean and the standard deviation of the change, "
+    "and the rank correlation; then the means over what each selects."
 )
 
 
@@ -278,10 +279,9 @@ NOTE = (
 )
 
 
-def _section(found: Mapping[str, Any], kind: str, title: str) -> Section:
+def _change_table(found: Mapping[str, Any], kind: str, other: str) -> Table:
     rows = [[one["stage"], one["reason"], one["documents"]] for one in found[f"{kind}_by"]]
-    tables = [Table("Documents", FATE_COLUMNS, rows, note=NOTE)] if rows else []
-    return Section(title, tables=tables, sides=_cards(found, kind))
+    return Table(f"{kind.capitalize()}, by what {other} decided on them", FATE_COLUMNS, rows, note=NOTE)
 
 
 def _cards(found: Mapping[str, Any], kind: str) -> list[Cards]:
@@ -317,10 +317,9 @@ DRIFT_COLUMNS = {
     "b": "after",
     "difference": "change",
     "deviation": "deviation",
-    "largest": "largest change",
     "rank_correlation": "rank correlation",
-    "a_selected": "selected before",
-    "b_selected": "selected after",
+    "a_selected": "of selected before",
+    "b_selected": "after",
 }
 
 
