@@ -132,7 +132,8 @@ def check_groups(workspace: Workspace, shards: Sequence[ShardFiles], by: str) ->
         raise DataError(f"--by text: {TEXT_IS_NO_GROUP}")
     known, labels = dict[str, None](), list[pa.StringArray]()
     for place in evenly_spaced(len(shards), MOST_SHARDS):
-        kinds = _kinds(workspace, shards[place])
+        with local_copies():
+            kinds = dict.fromkeys(_kinds(workspace, shards[place]))
         if by in kinds:
             labels.append(labels_of(workspace, shards[place], by))
             counted(labels, by)
@@ -154,7 +155,6 @@ def labels_of(workspace: Workspace, shard: ShardFiles, by: str) -> pa.StringArra
     return read_table(file, columns=[by])[by].cast(pa.string()).fill_null("").combine_chunks()
 
 
-@local_copies()
 def _kinds(workspace: Workspace, shard: ShardFiles) -> dict[str, Path]:
     """Return the columns of a shard that may have groups, and the file of each."""
     files = [workspace.resolve(file) for file in (shard.documents, shard.scores)]

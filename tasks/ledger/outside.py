@@ -144,7 +144,8 @@ def _near(corpus: Corpus, judges: Judges, text: str) -> Decision:
     """Return the document of the corpus that a text is a near-duplicate of by MinHash, if that is looked for."""
     ingest = corpus.settings.ingest
     if ingest.near_dedup != "minhash":
-        return Decision(stage="dedup", decision=KEPT, reason="no document has its text; others are compared by vectors")
+        more = "; near-duplicates are found by its vector" if ingest.near_dedup == "semantic" else ""
+        return Decision(stage="dedup", decision=KEPT, reason=f"no document has its text{more}")
     if not judges.signatures:
         reason = "no document has its text; the sketches of the corpus, which would tell near ones, are not there"
         return Decision(stage="dedup", decision=NOT_KNOWN, reason=reason)
