@@ -95,7 +95,8 @@ class WorkspaceSide(NamedTuple):
         dropped = self.workspace.sizes("dropped")
         for index, shard in enumerate(track("shards", self.shards)):
             with local_copies():
-                yield self._kept(index, shard, by)
+                kept = self._kept(index, shard, by)
+            yield kept
             if (path := beside(shard.documents, "dropped")) in dropped:
                 with open_parquet(self.workspace.root / path) as file:
                     for batch in file.iter_batches(columns=[name for name in DROPPED.names if name != "text"]):
