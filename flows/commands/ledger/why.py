@@ -39,14 +39,11 @@ def why(
     if not documents and text is None:
         fail("why takes URLs or ids of documents, or --text FILE: name one", as_json, WRONG_USAGE)
     set_environment()
-    with exit_on_error(as_json):
+    with exit_on_failure(as_json, "interrupted"), exit_on_error(as_json):
         texts = {} if text is None else {str(text): _read(text)}
         from fineweb_mask.flows.ledger.answers import explained
 
-        with (
-            exit_on_failure(as_json, "interrupted", reraise=Exception),
-            step_progress("looking it up", show=sys.stderr.isatty() and not as_json),
-        ):
+        with step_progress("looking it up", show=sys.stderr.isatty() and not as_json):
             found = explained(workspace, documents or [], texts)
     print_result(found, as_json, lambda: echo(visible(str(found), keep="\n")))
     if found.unknown:
