@@ -1,6 +1,6 @@
 """Define the `fineweb-mask` command.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 3 shards quarantined or warnings of a check,
+Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 3 shards quarantined, warnings of a check or unknown documents,
 130 and 143 interrupted by SIGINT and SIGTERM.
 """
 
@@ -19,7 +19,9 @@ from fineweb_mask.flows.commands.audit import audit
 from fineweb_mask.flows.commands.compare import compare, sweep
 from fineweb_mask.flows.commands.dataset import export, push, verify
 from fineweb_mask.flows.commands.explore import explore
+from fineweb_mask.flows.commands.ledger.diff import diff
 from fineweb_mask.flows.commands.ledger.remove import remove
+from fineweb_mask.flows.commands.ledger.why import why
 from fineweb_mask.flows.commands.probe.probe import probe
 from fineweb_mask.flows.commands.report import report
 from fineweb_mask.flows.commands.rule import rule
@@ -69,6 +71,8 @@ app.command()(init)
 app.command()(run)
 app.command()(report)
 app.command()(explore)
+app.command()(why)
+app.command()(diff)
 app.command()(status)
 app.command()(settings)
 app.command()(doctor)

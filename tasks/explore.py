@@ -36,7 +36,9 @@ TOPICS = 24
 NAMING_DOCUMENTS = 10_000
 """Documents whose words name the topics."""
 KEPT, LEFT_OUT = "kept", "left out"
-OWN = ("number", "x", "y", "text", "kept", "topic", "near_duplicates", "nearest_cosine", "neighbours")
+WHY = "why"
+"""Column with a link to what every stage decided on a document, and its path below the map's."""
+OWN = ("number", "x", "y", "text", "kept", "topic", "near_duplicates", "nearest_cosine", "neighbours", WHY)
 """Columns of the map, except those of the source and the scores."""
 
 
@@ -60,7 +62,7 @@ class OtherSelection(BaseModel):
 class ExploreJob(ProductJob):
     """Prepare the map of a workspace."""
 
-    stage: ClassVar[Stage] = Stage("explore", version=1, folders=("explore",))
+    stage: ClassVar[Stage] = Stage("explore", version=2, folders=("explore",))
     name: ClassVar[str] = "explore"
     shards: list[ShardFiles]
     most: int  # documents
@@ -90,7 +92,7 @@ def explore(job: ExploreJob) -> None:
     """Write a row for each document of the map.
 
     `x` and `y` are its place, `near_duplicates` counts the documents of the map with a cosine of at least 0.95 with it,
-    `neighbours` are the numbers of the nearest, with their distances, 1 - cosine.
+    `neighbours` are the numbers of the nearest, with their distances, 1 - cosine; `why` is a link to the decisions.
 
     Raises
     ------
@@ -108,6 +110,7 @@ def explore(job: ExploreJob) -> None:
         "topic": pa.array(_topics(unit, table["text"].to_pylist())),
         **_neighbours(unit),
         "number": pa.array(np.arange(len(unit), dtype=np.int64)),
+        WHY: pa.array([f"{WHY}/{number}" for number in range(len(unit))]),
         "x": pa.array(places[:, 0]),
         "y": pa.array(places[:, 1]),
     }

@@ -122,6 +122,20 @@ def _filters_in_key(settings: IngestSettings) -> list[Any]:
     return [[one.model_dump() for one in settings.filters], version("datatrove"), *models]
 
 
+def document_filter(job: IngestJob, rows: int, outcomes: OutcomeCounts | None = None) -> DocumentFilter:
+    """Return what decides which of so many rows of a job's file are kept."""
+    copies = overlaps = None
+    if job.known is not None:
+        path = job.workspace.resolve(job.known).parent / FILES["known"]
+        copies = known_texts(path, job.known.fingerprint).copies
+    if job.benchmarks is not None:
+        path = job.workspace.resolve(job.benchmarks).parent / FILES["benchmarks"]
+        overlaps = benchmark_items(path, job.benchmarks.fingerprint, job.settings.decontaminate_threshold).overlaps
+    filters = text_filter(job.settings.filters, rows) if job.settings.filters else None
+    unwanted = unwanted_of(job.workspace)
+    return DocumentFilter(job.settings, job.shard.relative, copies, filters, overlaps, outcomes, unwanted)
+
+
 @stage_task
 def ingest(job: IngestJob) -> None:
     """Read the source file batch by batch, drop what the settings exclude or was removed, and write the rest.
@@ -134,17 +148,8 @@ def ingest(job: IngestJob) -> None:
         If a column of `ingest.groups` has too many values.
     """
     reader = ShardReader(job.shard, job.source)
-    copies = overlaps = None
-    if job.known is not None:
-        path = job.workspace.resolve(job.known).parent / FILES["known"]
-        copies = known_texts(path, job.known.fingerprint).copies
-    if job.benchmarks is not None:
-        path = job.workspace.resolve(job.benchmarks).parent / FILES["benchmarks"]
-        overlaps = benchmark_items(path, job.benchmarks.fingerprint, job.settings.decontaminate_threshold).overlaps
-    filters = text_filter(job.settings.filters, reader.rows) if job.settings.filters else None
     outcomes = OutcomeCounts(job.settings.groups or ())
-    unwanted = unwanted_of(job.workspace)
-    documents = DocumentFilter(job.settings, job.shard.relative, copies, filters, overlaps, outcomes, unwanted)
+    documents = document_filter(job, reader.rows, outcomes)
     schema = documents_schema(reader.extra)
     keeps_dropped = job.settings.keep_dropped
     with (

@@ -43,6 +43,7 @@ def explore(
     Example: fineweb-mask explore workspaces/sample
     """
     from fineweb_mask.flows.display.explorer import page_files, serve, write_folder
+    from fineweb_mask.flows.ledger.answers import explained
     from fineweb_mask.flows.status.inspection import inspect_recipe, last_run
     from fineweb_mask.tasks.explore import ExploreJob
     from fineweb_mask.tasks.explore import explore as prepare
@@ -75,7 +76,8 @@ def explore(
         if show:
             open_page(url)
 
-    serve(job.path, free, token, when_ready)
+    with chdir(folder):
+        serve(job.path, free, token, when_ready, lambda name: str(explained(opened.address, [name])))
 
 
 def _selected(found: "Run", folder: str, *, vectors: bool) -> "dict[str, Any]":

@@ -21,12 +21,14 @@ import duckdb
 from fastapi import FastAPI, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.middleware.trustedhost import TrustedHostMiddleware
-from fastapi.responses import FileResponse
+from fastapi.responses import FileResponse, PlainTextResponse
 from fastapi.staticfiles import StaticFiles
 
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.tasks.catalog.views import pattern_of
+from fineweb_mask.tasks.explore import WHY
 from fineweb_mask.tasks.storage.atomic import atomic_folder
+from fineweb_mask.tasks.storage.parquet import read_table
 
 PACKAGE = "embedding-atlas==0.22.0"
 TABLE = "dataset"
@@ -69,8 +71,11 @@ def page_files() -> Path:
     return Path(found.origin).with_name("static")
 
 
-def metadata(path: Path) -> dict[str, Any]:
-    """Return what the page reads first of a table: which columns hold what, and what it shows at the beginning."""
+def metadata(path: Path, *, answers: bool) -> dict[str, Any]:
+    """Return what the page reads first of a table: which columns hold what, and what it shows at the beginning.
+
+    `answers` says whether the links to the documents' decisions lead anywhere: in a folder of files, they do not.
+    """
     with duckdb.connect() as connection:
         table = connection.from_parquet(pattern_of(str(path)))
         types = dict(zip(table.columns, map(str, table.types), strict=True))
@@ -101,7 +106,8 @@ def metadata(path: Path) -> dict[str, Any]:
             "initialState": {
                 "charts": {str(number): chart for number, chart in enumerate(charts, 1)},
                 "columnStyles": {name: {"display": "badge"} for name in (colour, "topic", "quality", "near_duplicates")}
-                | {name: {"display": "hidden"} for name in HIDDEN},
+                | {name: {"display": "hidden"} for name in (*HIDDEN, *(() if answers else (WHY,)))}
+                | ({WHY: {"renderer": "url", "display": "full"}} if answers else {}),
             },
             "embeddingViewLabels": labels,
         },
@@ -124,18 +130,27 @@ def _histogram(name: str) -> dict[str, Any]:
     }
 
 
-def application(table: Path, token: str) -> FastAPI:
+def application(table: Path, token: str, why: Callable[[str], str]) -> FastAPI:
     """Return the web application that shows a table, which `fineweb_mask.tasks.explore` wrote.
+
+    `why` returns what every stage decided on the document with an id; it is asked when a person follows its link.
 
     It only answers requests for files, below the path `token`, and only browsers that ask this machine by its own name
     and for no other page: so that neither other pages nor other users of the machine can read the documents.
     """
-    shown = metadata(table)
+    shown, ids = metadata(table, answers=True), read_table(table, columns=["id"])["id"]
+
+    def answer(number: int) -> Response:
+        if not 0 <= number < len(ids):
+            return Response(status_code=404)
+        return PlainTextResponse(why(ids[number].as_py()))
+
     app = FastAPI(openapi_url=None)
     app.middleware("http")(_for_its_own_page_only)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=["localhost", "127.0.0.1"])
     app.get(f"/{token}/data/metadata.json")(lambda: shown)
     app.api_route(f"/{token}/data/dataset.parquet", methods=["GET", "HEAD"])(lambda: FileResponse(table))
+    app.get(f"/{token}/{WHY}/{{number}}")(answer)
     app.mount(f"/{token}", StaticFiles(directory=page_files(), html=True))
     return app
 
@@ -152,10 +167,10 @@ async def _for_its_own_page_only(request: Request, proceed: Callable[[Request], 
     return answer
 
 
-def serve(table: Path, port: int, token: str, when_ready: Callable[[], None]) -> None:
+def serve(table: Path, port: int, token: str, when_ready: Callable[[], None], why: Callable[[str], str]) -> None:
     """Serve the map at a port of this machine, below the path `token`, until Ctrl-C.
 
-    `when_ready` is called once it can be opened.
+    `when_ready` is called once it can be opened, `why` is that of `application`.
     """
     import uvicorn
 
@@ -166,7 +181,7 @@ def serve(table: Path, port: int, token: str, when_ready: Callable[[], None]) ->
                 await run_in_threadpool(when_ready)
 
     with suppress(KeyboardInterrupt):
-        app = application(table, token)
+        app = application(table, token, why)
         # Without a line for each request that is malformed.
         Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="error", ws="none")).run()
 
@@ -177,4 +192,4 @@ def write_folder(table: Path, folder: Path) -> None:
         shutil.copytree(page_files(), partial, dirs_exist_ok=True, copy_function=shutil.copyfile)
         (partial / "data").mkdir(exist_ok=True)
         shutil.copyfile(table, partial / "data" / "dataset.parquet")
-        (partial / "data" / "metadata.json").write_text(json.dumps(metadata(table)))
+        (partial / "data" / "metadata.json").write_text(json.dumps(metadata(table, answers=False)))

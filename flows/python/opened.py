@@ -8,6 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from fineweb_mask.flows.ledger.answers import WhySummary, explained
 from fineweb_mask.flows.status.catalog import ensure_catalog
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.models.urls import reject_credentials, require_writable
@@ -85,6 +86,18 @@ class OpenedWorkspace:
         """
         answer: Answer = next(answers(self._connection, query, self._workspace, verify=self._verify))
         return answer.relation
+
+    def why(self, *documents: str, text: str | None = None) -> WhySummary:
+        """Return what every stage decided on documents, by URL or id, or would decide on a text.
+
+        Its `documents` hold the numbers, `unknown` names what is not found; printed, it is a paragraph for each.
+
+        Raises
+        ------
+        StatusError
+            If the source or models of the last run are out of reach.
+        """
+        return explained(self._workspace.address, documents, {} if text is None else {"text": text})
 
     @cached_property
     def settings(self) -> PipelineSettings:

@@ -326,7 +326,7 @@ def rewrite(workspace: Workspace, settings: PipelineSettings, removals: Removals
 def _partitions(run: Run, selection: Selection) -> frozenset[str]:
     materialize, record = run.settings.materialize, record_of(run.workspace, run.settings)
     partitioning = Partitioning(run.root, selection.shards, run.shards, materialize)
-    is_local = Parts.of(run.workspace, materialize, "").is_local and materialize.format == "parquet"
+    is_local = Output.of(run.workspace, materialize).url is None and materialize.format == "parquet"
     if not is_local or record is None or record.key.inputs != digest(partitioning.inputs):
         return frozenset()
     return frozenset(job.key.fingerprint for job in partitioning.jobs())
@@ -407,7 +407,7 @@ def finish(workspace: Workspace, settings: PipelineSettings) -> tuple[Receipt, s
 def _delete(workspace: Workspace, settings: PipelineSettings, unwanted: Unwanted, dataset: str) -> list[str]:
     """Delete what may hold a removed text, but the dataset and what was rewritten; return the folders to make again."""
     finished = inspect_recipe(workspace, settings)
-    reached = {job.dropped_output: job for job, _ in finished.found["ingest"] if isinstance(job, IngestJob)}
+    reached = {job.beside("dropped"): job for job, _ in finished.found["ingest"] if isinstance(job, IngestJob)}
     documents = {workspace.relative(job.output) for job in reached.values()}
     found = search(workspace, unwanted)
     if back := sorted(documents & set(found.rows)):
@@ -425,7 +425,7 @@ def _delete(workspace: Workspace, settings: PipelineSettings, unwanted: Unwanted
     for name in CACHED:
         shutil.rmtree(workspace.cache / name, ignore_errors=True)
     parts = Parts.of(workspace, settings.materialize, "")
-    if parts.is_local:
+    if parts.output.url is None:
         shutil.rmtree(parts.folder, ignore_errors=True)
     remove_spilled(workspace, settings.materialize)
     return deleted

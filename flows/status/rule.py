@@ -35,7 +35,7 @@ class AppliedRule(BaseModel):
     left_out: int
 
 
-def _ready(found: Run) -> tuple[list[ShardFiles], Models]:
+def ready(found: Run) -> tuple[list[ShardFiles], Models]:
     """Return what a workspace's last run selected from, and the models that it fitted or was given.
 
     Raises
@@ -68,7 +68,7 @@ def export_from(found: Run, output: Path) -> ExportedRule:
     check_has_rule(found.settings)
     rules = [job.policy for job, file in found.found["select"] if file is not None and isinstance(job, SelectJob)]
     kept = next((rule for rule in rules if rule is not None), None)
-    shards, models = _ready(found)
+    shards, models = ready(found)
     notes = export_rule(output, models, shards, kept)
     reached = {name: notes[name] for name in ("objective", "upper_bound", "random_objective")}
     return ExportedRule(output=str(output), bytes=output.stat().st_size, **reached)
@@ -82,5 +82,5 @@ def apply_to(found: Run, rule_file: Path, files: list[SourceShard], output: Path
     SettingsError, BadShardError
         If the rule is of other models, or a file cannot be read.
     """
-    answered = apply_rule(rule_file, files, output, _ready(found)[1])
+    answered = apply_rule(rule_file, files, output, ready(found)[1])
     return AppliedRule(output=str(output), **answered._asdict())

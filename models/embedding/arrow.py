@@ -1,18 +1,18 @@
 """Convert vectors to Arrow columns and back, without a Python object per value."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import torch
 from numpy.typing import NDArray
 
-from fineweb_mask.models.forward.batches import Encoded
+if TYPE_CHECKING:
+    from fineweb_mask.models.forward.batches import Encoded
 
 INT8_MAX = 127
 
 
-def vector_batch(rows: pa.Array, encoded: Encoded, schema: pa.Schema) -> pa.RecordBatch:
+def vector_batch(rows: pa.Array, encoded: "Encoded", schema: pa.Schema) -> pa.RecordBatch:
     """Return a record batch of row numbers (n,) uint32 and n vectors; a bad vector is null.
 
     `schema` is a result of `embeddings_schema`. For int8, values are rounded to 1/127 of the vector's largest absolute
@@ -43,6 +43,8 @@ def vectors_of(table: pa.Table) -> tuple[NDArray[np.floating[Any]], NDArray[np.b
     values = column.values.slice(column.offset * dimensions, len(column) * dimensions).to_numpy(zero_copy_only=False)
     values = values.reshape(-1, dimensions)
     if "scale" in table.column_names:
+        import torch  # it multiplies float16 ten times as fast, and takes seconds to import
+
         scale = torch.from_numpy(table["scale"].fill_null(0.0).to_numpy().astype(np.float16))
         values = torch.tensor(values, dtype=torch.float16).mul_(scale[:, None]).numpy()
     return values, present

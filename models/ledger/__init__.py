@@ -1,1 +1,1 @@
-"""Answer for single documents: why one is where it is, what two selections differ in, what was removed on request."""
+"""Tell where one document stands among others, and recognise those that were removed on request."""

@@ -132,11 +132,11 @@ def check_groups(workspace: Workspace, shards: Sequence[ShardFiles], by: str) ->
         raise DataError(f"--by text: {TEXT_IS_NO_GROUP}")
     known, labels = dict[str, None](), list[NDArray[np.object_]]()
     for place in evenly_spaced(len(shards), MOST_SHARDS):
-        kinds = _kinds(workspace, shards[place])
-        if by in kinds:
-            with local_copies():
+        with local_copies():
+            kinds = _kinds(workspace, shards[place])
+            if by in kinds:
                 labels.append(read_groups(workspace, shards[place], by))
-            counted(labels, by)
+                counted(labels, by)
         if len(labels) == FIRST_SHARDS:
             break
         known |= dict.fromkeys(kinds)
@@ -146,7 +146,6 @@ def check_groups(workspace: Workspace, shards: Sequence[ShardFiles], by: str) ->
     raise DataError(f"--by {by}: no document has a group there: name one of {names}")
 
 
-@local_copies()
 def _kinds(workspace: Workspace, shard: ShardFiles) -> list[str]:
     """Return the columns of a shard's documents and scores that may have groups."""
     schemas = [read_schema(workspace.resolve(file)) for file in (shard.documents, shard.scores)]

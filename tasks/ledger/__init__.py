@@ -1,1 +1,1 @@
-"""Answer for the documents of a workspace from its files, and remove some of them."""
+"""Tell what a workspace's stages decided on documents, compare two, and remove documents from its files."""

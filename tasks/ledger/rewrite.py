@@ -60,12 +60,12 @@ def rewrite_documents(old: IngestJob, new: IngestJob, unwanted: Unwanted) -> Non
             }
     _, known, aside, outcomes = old.stage.folders
     if (file_of_known := find_file(old, known, old.name, None)) is not None:
-        with stage_file_writer(new.known_output, KNOWN, new.key) as writer:
+        with stage_file_writer(new.beside("known"), KNOWN, new.key) as writer:
             writer.write(_one_batch(read_table(workspace.resolve(file_of_known))))
     if (file_of_dropped := find_file(old, aside, old.name, None)) is not None:
         rewrite_dropped(workspace, file_of_dropped.path, new, unwanted)
     if (counted := find_file(old, outcomes, old.name, None)) is not None:
-        with stage_file_writer(new.outcomes_output, OUTCOMES, new.key) as writer:
+        with stage_file_writer(new.beside("outcomes"), OUTCOMES, new.key) as writer:
             writer.write(_one_batch(_moved(read_table(workspace.resolve(counted)), gone)))
             writer.details = counted.details
 
@@ -74,7 +74,7 @@ def rewrite_dropped(workspace: Workspace, path: str, new: IngestJob, unwanted: U
     """Write what ingest dropped of a shard and kept aside, from an earlier file, which may be the same one."""
     with (
         VerifiedFile(workspace.local(path)) as file,
-        stage_file_writer(new.dropped_output, DROPPED, new.key) as writer,
+        stage_file_writer(new.beside("dropped"), DROPPED, new.key) as writer,
     ):
         for batch in file.iter_batches(BATCH_ROWS):
             writer.write(without_removed(batch, unwanted))

@@ -17,6 +17,7 @@ from fineweb_mask.tasks.reporting.templating import Form, render
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.workspace.job import FolderJob
 from fineweb_mask.tasks.workspace.manifest import write_manifest
+from fineweb_mask.tasks.workspace.references import StageKey
 
 LISTED = 50
 """Maximum rows of a table in `index.md`, which the Prefect server stores in its database."""
@@ -169,29 +170,40 @@ class PageJob(FolderJob):
     def write(
         self, page: "Page", details: Mapping[str, Any] | None = None, others: Mapping[str, bytes] | None = None
     ) -> None:
-        """Replace the page, its numbers and its charts, and `others`, files by their names, when no other run does.
-
-        The manifest, which holds the `details`, is deleted first and written last.
-
-        Raises
-        ------
-        ValueError
-            If a number of the page is not finite, which JSON cannot represent.
-        """
-        folder, manifest = self.folder, self.manifest_path
-        outputs = {
-            folder / "metrics.json": (json.dumps(page.metrics, indent=2, allow_nan=False) + "\n").encode(),
-            folder / "index.html": page.html().encode(),
-            folder / "index.md": page.markdown().encode(),
-            **{folder / "plots" / f"{figure.name}.png": figure.png for figure in page.figures},
-            **{folder / name: content for name, content in (others or {}).items()},
-        }
+        """Replace the page, as `write_page` does, when no other run does."""
         with self.workspace.alone():
-            manifest.unlink(missing_ok=True)
-            for path, content in outputs.items():
-                with atomic_write(path) as partial:
-                    partial.write_bytes(content)
-            for plot in (folder / "plots").glob("*.png"):
-                if plot not in outputs:
-                    plot.unlink()  # of an earlier page
-            write_manifest(manifest, self.key, outputs, details or {})
+            write_page(self.folder, page, self.key, details, others)
+
+
+def write_page(
+    folder: Path,
+    page: Page,
+    key: StageKey,
+    details: Mapping[str, Any] | None = None,
+    others: Mapping[str, bytes] | None = None,
+) -> None:
+    """Replace a page, its numbers and its charts, and `others`, files by their names.
+
+    The manifest, which holds the `details`, is deleted first and written last.
+
+    Raises
+    ------
+    ValueError
+        If a number of the page is not finite, which JSON cannot represent.
+    """
+    manifest = folder / "manifest.json"
+    outputs = {
+        folder / "metrics.json": (json.dumps(page.metrics, indent=2, allow_nan=False) + "\n").encode(),
+        folder / "index.html": page.html().encode(),
+        folder / "index.md": page.markdown().encode(),
+        **{folder / "plots" / f"{figure.name}.png": figure.png for figure in page.figures},
+        **{folder / name: content for name, content in (others or {}).items()},
+    }
+    manifest.unlink(missing_ok=True)
+    for path, content in outputs.items():
+        with atomic_write(path) as partial:
+            partial.write_bytes(content)
+    for plot in (folder / "plots").glob("*.png"):
+        if plot not in outputs:
+            plot.unlink()  # of an earlier page
+    write_manifest(manifest, key, outputs, details or {})

@@ -32,6 +32,7 @@ FILES = {  # command: what it takes to be called, with what it reads in braces
 FOLDERS = {
     "export --output": "{workspace} --format parquet --output",
     "explore --export": "{workspace} --export",
+    "diff --output": "{workspace} {new} --output",
     "run --workspace": "{recipe} --workspace",
     "run --set": "{recipe} --set materialize.output=",
     "compare --workspace": "{recipe} --workspace",
@@ -46,7 +47,7 @@ LOST = "is in the (workspace|dataset)|overlap|is not a workspace|is read, too"
 READ_ONLY = {  # places that are read, or changed as what they are, and settings that name no place
     *(
         f"{name} workspace"
-        for name in ("report", "score-check", "explore", "status", "gc", "push", "sql", "rule export", "remove")
+        for name in ("report", "score-check", "explore", "why", "status", "gc", "push", "sql", "rule export", "remove")
     ),
     *(
         f"{name} recipe"
@@ -64,6 +65,7 @@ READ_ONLY = {  # places that are read, or changed as what they are, and settings
     *(f"{name} --target" for name in ("tune", "score-weights", "group-shares")),
     *(f"remove --{name}" for name in ("urls", "ids", "domains", "texts")),
     *("gc --recipe", "probe --heldout", "probe --benchmarks", "verify --receipt"),
+    *("diff a", "diff b", "why documents", "why --text"),
     *(
         "probe --tokenizer",
         "probe --tasks-folder",

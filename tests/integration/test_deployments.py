@@ -144,6 +144,19 @@ def test_the_deployed_audit_runs_on_a_worker(service):
     assert "What every step drops" in shown[f"audit-{end}"]
 
 
+def test_the_deployed_ledger_runs_on_a_worker(service, sample_run):
+    asked = service.run("why/why")
+    assert asked["state"]["type"] == "COMPLETED"
+    [shown] = service.read("artifacts/filter", artifacts={"flow_run_id": {"any_": [asked["id"]]}})
+    assert shown["key"] == artifact_key("why", "workspaces/sample")
+    assert "select  " in shown["data"]
+    compared = service.run("diff/diff")
+    assert compared["state"]["type"] == "COMPLETED"
+    [shown] = service.read("artifacts/filter", artifacts={"flow_run_id": {"any_": [compared["id"]]}})
+    assert "0.0% of the documents that either selects are not in both" in shown["data"]
+    assert (service.home / "diff" / "index.html").is_file()
+
+
 @pytest.mark.long
 def test_the_deployed_sweep_runs_on_a_worker(service, sample_run):
     """It uses the files of the sample run in the workspace."""
@@ -156,7 +169,7 @@ def test_the_deployed_sweep_runs_on_a_worker(service, sample_run):
 
 
 def test_a_deployment_holds_no_path_of_a_machine(service):
-    for name in ("curate/sample", "curate/fineweb", "train-quality/train-quality", *PAGES):
+    for name in ("curate/sample", "curate/fineweb", "train-quality/train-quality", "why/why", "diff/diff", *PAGES):
         text = json.dumps(service.read(f"deployments/name/{name}"))
         assert "{{ $FINEWEB_MASK_HOME }}" in text
         assert str(ROOT) not in text

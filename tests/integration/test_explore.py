@@ -181,6 +181,21 @@ def test_it_answers_with_files_only_and_only_under_its_own_name(served: Served):
     assert "access-control-allow-origin" not in table.headers
 
 
+@needs_page
+def test_the_link_of_a_document_leads_to_what_every_stage_decided_on_it(served: Served):
+    table = pq.read_table(io.BytesIO(httpx.get(f"{served.url}data/dataset.parquet").content))
+    shown = httpx.get(f"{served.url}data/metadata.json").json()["props"]["initialState"]["columnStyles"]
+    assert shown["why"] == {"renderer": "url", "display": "full"}
+    place = table["kept"].to_pylist().index("left out")
+    answer = httpx.get(f"{served.url}{table['why'][place]}", timeout=60)
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/plain")
+    assert "  select  not selected: rank" in answer.text
+    for path, code in (("why/999999", 404), ("why/-1", 404), ("why/x", 422)):
+        assert httpx.get(f"{served.url}{path}").status_code == code
+    assert httpx.get(f"{served.url}why/0", headers={"Origin": "https://evil.example"}).status_code == 403
+
+
 def malformed(random: Random, path: str) -> bytes:
     """Return a request that no browser sends."""
     start = random.choice(["GET", "GET", "GET", "POST", "HEAD", "OPTIONS", "PUT", "\xff"])
@@ -239,6 +254,8 @@ def test_it_is_written_as_a_folder(workspace: Path, tmp_path: Path):
     assert result.exit_code == 0, result.output
     assert (tmp_path / "map" / "index.html").is_file()
     assert json.loads((tmp_path / "map" / "data" / "metadata.json").read_text())["database"]["type"] == "wasm"
+    shown = json.loads((tmp_path / "map" / "data" / "metadata.json").read_text())["props"]["initialState"]
+    assert shown["columnStyles"]["why"] == {"display": "hidden"}  # nothing would answer
     assert pq.read_table(tmp_path / "map" / "data" / "dataset.parquet").num_rows == 200
     again = CliRunner().invoke(
         app, ["explore", str(workspace), "--documents", "200", "--export", str(tmp_path / "map")]

@@ -1,1 +1,1 @@
-"""Ask for single documents of a workspace, or remove them."""
+"""Ask what became of documents, compare two selections, and remove documents."""

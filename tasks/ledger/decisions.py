@@ -1,0 +1,383 @@
+"""Tell what every stage decided on one document, with the numbers by which it did."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pydantic import BaseModel
+
+from fineweb_mask.models.analysis.vectors import unit_rows
+from fineweb_mask.models.ledger.standing import HALF, Standing, edge, margin, share_below, standing
+from fineweb_mask.models.runtime.stopping import raise_if_stopped
+from fineweb_mask.models.settings import PipelineSettings
+from fineweb_mask.tasks.ledger.lookup import Gone, find_texts
+from fineweb_mask.tasks.reporting.samples import DocumentRef
+from fineweb_mask.tasks.selection.inputs.shard_documents import read_groups, read_vectors
+from fineweb_mask.tasks.source.texts import TextSource, documents_of
+from fineweb_mask.tasks.storage.atomic import atomic_write
+from fineweb_mask.tasks.storage.parquet import read_table
+from fineweb_mask.tasks.storage.remote.copies import local_copies
+from fineweb_mask.tasks.workspace.references import StageFile, digest
+from fineweb_mask.tasks.workspace.shard_files import COUNTED, NEAR, SAME_URL, ShardFiles, duplicate_rows
+from fineweb_mask.tasks.workspace.stage_parquet import open_parquet, take_rows
+from fineweb_mask.tasks.workspace.workspace import Workspace
+
+KEPT, DROPPED, NOT_KNOWN = "kept", "dropped", "not known"
+SELECTED, NOT_SELECTED = "selected", "not selected"
+BY_GAIN = "mean_field"
+"""The solver whose inclusion tells the marginal gain."""
+SHOWN_CHARACTERS = 200
+CACHED = "ledger"
+"""Folder of the workspace's cache for what later calls read again: vectors of selected documents, and rules."""
+MOST_NUMBERS = 2**29
+"""Numbers of the selected documents' vectors (1 GiB), above which the nearest is not looked for."""
+VECTORS_AT_ONCE = 65_536
+
+
+class Decision(BaseModel):
+    """What one stage decided on a document."""
+
+    stage: str
+    decision: str
+    reason: str
+    numbers: dict[str, Any] = {}
+
+
+class Explanation(BaseModel):
+    """Every stage's decision on one document."""
+
+    asked: str
+    shard: str | None = None
+    row: int | None = None  # of the shard's documents; None: ingest dropped it, or it is not in the corpus
+    source_row: int | None = None
+    id: str | None = None
+    url: str | None = None
+    text: str = ""  # its beginning
+    outcome: str  # selected, not selected or dropped; for a text that is not in the corpus, what it would be
+    decisions: list[Decision]
+
+
+class Corpus(NamedTuple):
+    """What the last run of a workspace made."""
+
+    workspace: Workspace
+    settings: PipelineSettings
+    shards: list[ShardFiles]
+
+    def name(self, ref: DocumentRef) -> str:
+        """Return what a document is called in a sentence."""
+        [found] = take(self.workspace, self.shards[ref.shard].documents, ref.row, ["url", "id"])
+        return f"{found['url'] or found['id']} ({self.shards[ref.shard].name} row {ref.row:,})"
+
+
+def take(workspace: Workspace, file: StageFile, row: int, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    """Return the values of one row of a stage's file; of a file at a URL, its row group alone is downloaded."""
+    with open_parquet(workspace.root / file.path) as opened:
+        first = 0
+        for group in range(opened.num_row_groups):
+            rows = opened.metadata.row_group(group).num_rows
+            if row < first + rows:
+                names = [name for name in columns or opened.schema_arrow.names if name in opened.schema_arrow.names]
+                return list(opened.read_row_group(group, columns=names).slice(row - first, 1).to_pylist())
+            first += rows
+    raise IndexError(row)
+
+
+def explain(corpus: Corpus, ref: DocumentRef, asked: str) -> Explanation:
+    """Return every stage's decision on a document that ingest kept."""
+    shard = corpus.shards[ref.shard]
+    columns = ["id", "url", "source_row", "n_chars", "token_count", "language", "language_score", "content_hash"]
+    [document] = take(corpus.workspace, shard.documents, ref.row, columns)
+    numbers = {name: document[name] for name in columns[3:7] if document.get(name) is not None}
+    said = f"{document['n_chars']:,} characters" + (
+        f", {document['token_count']:,} tokens" if document["token_count"] is not None else ""
+    )
+    decisions = [Decision(stage="ingest", decision=KEPT, reason=said, numbers=numbers)]
+    decisions.append(repeated := _deduplicated(corpus, ref, document["content_hash"]))
+    if shard.scores.path:
+        decisions.append(_scored(corpus, ref))
+    if shard.embeddings.path:
+        decisions.append(embedded := _embedded(corpus, ref))
+        if shard.masks.path and repeated.decision == embedded.decision == KEPT:
+            decisions.append(_selected(corpus, ref))
+    last = next((one for one in decisions if one.decision == DROPPED), decisions[-1])
+    outcome = last.decision if last.decision in {DROPPED, SELECTED, NOT_SELECTED} else "not selected from yet"
+    text = _text(corpus, shard, ref.row)
+    return Explanation(
+        asked=asked,
+        shard=shard.name,
+        row=ref.row,
+        source_row=document["source_row"],
+        id=document["id"],
+        url=document["url"],
+        text=text[:SHOWN_CHARACTERS],
+        outcome=outcome,
+        decisions=decisions,
+    )
+
+
+def _text(corpus: Corpus, shard: ShardFiles, row: int) -> str:
+    if TextSource.of(shard.documents) is None:
+        return str(take(corpus.workspace, shard.documents, row, ["text"])[0]["text"])
+    return str(documents_of(corpus.workspace, shard.documents, np.array([row]), ["text"])["text"][0])
+
+
+def explain_gone(corpus: Corpus, gone: Gone, asked: str) -> Explanation:
+    """Return the decision of ingest on a row that it dropped and wrote aside."""
+    reason = why_dropped(corpus.settings, gone.reason, {"text": gone.text}, gone.twin)
+    return Explanation(
+        asked=asked,
+        shard=corpus.shards[gone.shard].name,
+        source_row=gone.source_row,
+        id=gone.id,
+        url=gone.url,
+        text=(gone.text or "")[:SHOWN_CHARACTERS],
+        outcome=DROPPED,
+        decisions=[Decision(stage="ingest", decision=DROPPED, reason=reason, numbers={"reason": gone.reason})],
+    )
+
+
+def why_dropped(settings: PipelineSettings, reason: str, row: Mapping[str, Any], twin: str | None = None) -> str:
+    """Return ingest's reason with what is known of the row, and the setting that it is of, in words."""
+    ingest = settings.ingest
+    more = {
+        "too_short": f"{len(row.get('text') or ''):,} characters, ingest.min_chars is {ingest.min_chars:,}",
+        "wrong_language": f"{row.get('language') or 'another one'}, ingest.languages is {', '.join(ingest.languages)}",
+        "low_language_score": f"{_below(row.get('language_score'))}ingest.min_language_score is "
+        f"{ingest.min_language_score}",
+        "duplicate": "an earlier row of its file has the same text",
+        "known": f"{twin} of ingest.against has its text",
+        "benchmark": f"it holds {twin} of ingest.decontaminate",
+    }
+    return f"{reason}: {more[reason]}" if reason in more else reason
+
+
+def _below(score: float | None) -> str:
+    return "" if score is None else f"{score:.2f}, "
+
+
+def _deduplicated(corpus: Corpus, ref: DocumentRef, content_hash: bytes) -> Decision:
+    """Return whether a document is a copy of one that is kept, or how many copies of it are dropped."""
+    shard, ingest = corpus.shards[ref.shard], corpus.settings.ingest
+    if not shard.duplicates.fingerprint:
+        return Decision(stage="dedup", decision=NOT_KNOWN, reason="the run has not come so far")
+    if (listed := _listed(corpus, shard, ref.row)) is None:
+        looked = ingest.exact_dedup == "corpus" or ingest.finds_copies
+        copies = sum(_copies_of(corpus, one, shard.name, ref.row) for one in corpus.shards)
+        said = f"{copies:,} near-duplicates of it are dropped" if copies else "no copy of another document"
+        reason = said if looked else "copies were not looked for"
+        return Decision(stage="dedup", decision=KEPT, reason=reason, numbers={"copies_dropped": copies})
+    if listed.get("twin_shard") is None:
+        found = find_texts(corpus.workspace, corpus.shards, [content_hash])[content_hash]
+        kept = next((one for one in found if _listed(corpus, corpus.shards[one.shard], one.row) is None), None)
+        kind, said, similarity = "duplicate", "the same text as", 1.0
+    else:
+        places = {one.name: index for index, one in enumerate(corpus.shards)}
+        similarity, twin = listed["similarity"], places.get(listed["twin_shard"])
+        kept = None if twin is None else DocumentRef(twin, listed["twin_row"])
+        kind = SAME_URL if similarity is None else NEAR
+        alike = "of the shingles" if ingest.near_dedup == "minhash" else "cosine"
+        said = "the URL of" if similarity is None else f"near-duplicate ({similarity:.2f} {alike}) of"
+    elsewhere = "another corpus" if listed.get("twin_shard") else "another document"
+    name = elsewhere if kept is None else f"{corpus.name(kept)}, which is kept"
+    numbers = {"reason": kind, "similarity": similarity}
+    if kept is not None:
+        numbers |= {"kept_shard": corpus.shards[kept.shard].name, "kept_row": kept.row}
+    return Decision(stage="dedup", decision=DROPPED, reason=f"{said} {name}", numbers=numbers)
+
+
+@local_copies()
+def _listed(corpus: Corpus, shard: ShardFiles, row: int) -> dict[str, Any] | None:
+    """Return the row of a shard's list of duplicates on a document, or None if it is kept."""
+    if not shard.duplicates.rows:
+        return None
+    rows = duplicate_rows(corpus.workspace, shard.duplicates)
+    place = int(np.searchsorted(rows, row))
+    if place == len(rows) or rows[place] != row:
+        return None
+    path = corpus.workspace.resolve(shard.duplicates)
+    [found] = take_rows(path, np.array([place]), ["row", "twin_shard", "twin_row", "similarity"]).to_pylist()
+    return dict(found)
+
+
+@local_copies()
+def _copies_of(corpus: Corpus, shard: ShardFiles, twin_shard: str, twin_row: int) -> int:
+    if not any(map(shard.duplicates.details.get, COUNTED)):
+        return 0
+    twins = read_table(corpus.workspace.resolve(shard.duplicates), columns=["twin_shard", "twin_row"])
+    is_of_it = pc.and_(pc.equal(twins["twin_shard"], twin_shard), pc.equal(twins["twin_row"], twin_row))
+    return int(pc.sum(is_of_it).as_py() or 0)
+
+
+def _scored(corpus: Corpus, ref: DocumentRef) -> Decision:
+    [row] = take(corpus.workspace, corpus.shards[ref.shard].scores, ref.row)
+    return Decision(stage="score", decision=KEPT, **scored(corpus, row))
+
+
+def scored(corpus: Corpus, values: dict[str, Any]) -> dict[str, Any]:
+    """Return the scores of a document in words, and with the share of the corpus's documents below each."""
+    shares = percentiles(corpus, {name: one for name, one in values.items() if isinstance(one, float)})
+    numbers = {name: {"score": values[name], "better_than": share} for name, share in shares.items()}
+    parts = [f"{name} {values[name]:.2f}, better than {share:.0%}" for name, share in shares.items()]
+    return {"reason": "; ".join([*parts[-1:], *parts[:-1]]), "numbers": numbers}  # the quality is the last column
+
+
+def percentiles(corpus: Corpus, values: dict[str, float]) -> dict[str, float]:
+    """Return the share of all scored documents below each value, by the score's name."""
+    counted, rows = dict.fromkeys(values, 0.0), 0
+    for shard in corpus.shards:
+        raise_if_stopped()
+        if shard.scores.path:
+            with open_parquet(corpus.workspace.root / shard.scores.path) as file:
+                table = file.read(columns=list(values))
+            rows += table.num_rows
+            for name, value in values.items():
+                counted[name] += share_below(table[name].to_numpy(), value) * table.num_rows
+    return {name: count / max(1, rows) for name, count in counted.items()}
+
+
+def _embedded(corpus: Corpus, ref: DocumentRef) -> Decision:
+    shard = corpus.shards[ref.shard]
+    dimensions = {"dimensions": shard.embeddings.details.get("dimensions")}
+    if shard.embeddings.details.get("bad_vectors"):
+        [row] = take(corpus.workspace, shard.embeddings, ref.row, ["embedding"])
+        if row["embedding"] is None:
+            reason = "bad_vector: the encoder gives its text no vector"
+            return Decision(stage="embed", decision=DROPPED, reason=reason, numbers={"reason": "bad_vector"})
+    reason = f"a vector of {dimensions['dimensions']} dimensions"
+    return Decision(stage="embed", decision=KEPT, reason=reason, numbers=dimensions)
+
+
+class Competitors(NamedTuple):
+    """The documents that one is selected among."""
+
+    shards: list[int]  # in which they are
+    inclusion: NDArray[np.float32]  # (n,)
+    selected: NDArray[np.bool_]  # (n,)
+    masses: NDArray[np.int64]  # (n,) what each takes of the budget
+    refs: NDArray[np.int64]  # (n, 2) shard and row
+
+
+def _selected(corpus: Corpus, ref: DocumentRef) -> Decision:
+    """Return whether a document is selected, its rank, and the budget from which it would be."""
+    settings, found = corpus.settings.selection, competitors(corpus, ref)
+    place = int(np.flatnonzero((found.refs == np.array(ref)).all(axis=1))[0])
+    own, is_selected = float(found.inclusion[place]), bool(found.selected[place])
+    where, taken = standing(found.inclusion, found.masses, place), int(found.selected.sum())
+    numbers: dict[str, Any] = {"inclusion": own, "rank": where.rank, "of": where.of, "selected_of_them": taken}
+    parts = [f"rank {where.rank:,} of {where.of:,}, {taken:,} of which fill the budget"]
+    if settings.solver == BY_GAIN:
+        policy = corpus.shards[ref.shard].masks.details["blocks"][0].get("by_rule")
+        above = margin(own, HALF if policy else edge(found.inclusion, found.selected))
+        numbers["marginal_gain_above_threshold"] = round(above, 4)
+        parts.append(
+            f"its marginal gain is {abs(above):.2f} deviations {'above' if above >= 0 else 'below'} the threshold"
+        )
+    numbers["selected_from_ratio"] = round(where.share, 4)
+    parts.append(_ratio(where, is_selected=is_selected, budget=settings.budget is not None))
+    if (near := _nearest_selected(corpus, ref, found)) is not None:
+        numbers |= {
+            "nearest_selected_cosine": round(near[1], 4),
+            "nearest_selected_shard": corpus.shards[near[0].shard].name,
+        }
+        numbers["nearest_selected_row"] = near[0].row
+        parts.append(f"the nearest selected document has a cosine of {near[1]:.2f} with it: {corpus.name(near[0])}")
+    decision = SELECTED if is_selected else NOT_SELECTED
+    return Decision(stage="select", decision=decision, reason="; ".join(parts), numbers=numbers)
+
+
+def _ratio(where: Standing, *, is_selected: bool, budget: bool) -> str:
+    setting = "a budget of this share" if budget else "select_ratio"
+    return f"{'is' if is_selected else 'would be'} selected from {setting} {where.share:.2g}"
+
+
+def competitors(corpus: Corpus, ref: DocumentRef) -> Competitors:
+    """Return the documents of a document's block, or of the whole corpus if a policy selects; and of its group."""
+    settings, shard = corpus.settings.selection, corpus.shards[ref.shard]
+    is_policy = bool(shard.masks.details["blocks"][0].get("by_rule"))
+    [own] = take(corpus.workspace, shard.masks, ref.row, ["block"])
+    group = None if settings.groups is None else read_groups(corpus.workspace, shard, settings.groups.column)[ref.row]
+    parts = []
+    for index, other in enumerate(corpus.shards):
+        raise_if_stopped()
+        if not other.masks.path or not (is_policy or other.masks.fingerprint == shard.masks.fingerprint):
+            continue
+        with open_parquet(corpus.workspace.root / other.masks.path) as file:
+            masks = file.read(columns=["selected", "inclusion", "block"])
+        inside = masks["block"].is_valid() if is_policy else pc.equal(masks["block"], own["block"])
+        wanted = np.asarray(inside.to_numpy(), dtype=bool)
+        if group is not None and settings.groups is not None:
+            wanted &= read_groups(corpus.workspace, other, settings.groups.column) == group
+        rows = np.flatnonzero(wanted)
+        inclusion, selected = (masks[name].to_numpy()[rows] for name in ("inclusion", "selected"))
+        masses = _masses(corpus, other)[rows]
+        parts.append((index, inclusion, selected, masses, np.column_stack([np.full(len(rows), index), rows])))
+    indices, *columns = zip(*parts, strict=True)
+    return Competitors(list(indices), *(np.concatenate(column) for column in columns))
+
+
+def _masses(corpus: Corpus, shard: ShardFiles) -> NDArray[np.int64]:
+    """Return what each document of a shard takes of the budget, (rows,)."""
+    from fineweb_mask.models.documents import token_counts
+
+    if corpus.settings.selection.budget_by == "documents":
+        return np.ones(shard.rows, dtype=np.int64)
+    with open_parquet(corpus.workspace.root / shard.documents.path) as file:
+        counts = file.read(columns=["token_count", "n_chars"])
+    return token_counts(counts["token_count"], counts["n_chars"])
+
+
+def _nearest_selected(corpus: Corpus, ref: DocumentRef, among: Competitors) -> tuple[DocumentRef, float] | None:
+    """Return the selected document of the same block, and of a corpus of the same shard, that is most like another."""
+    [row] = take(corpus.workspace, corpus.shards[ref.shard].embeddings, ref.row, ["embedding", "scale"])
+    own = unit_rows(np.array([row["embedding"]], dtype=np.float32))[0]  # its scale does not change its direction
+    shards = [ref.shard] if corpus.shards[ref.shard].masks.details["blocks"][0].get("by_rule") else among.shards
+    chosen = among.refs[among.selected & np.isin(among.refs[:, 0], shards)]
+    others = np.flatnonzero((chosen != np.array(ref)).any(axis=1))
+    if not len(others) or len(chosen) * len(own) > MOST_NUMBERS:
+        return None
+    vectors = _selected_vectors(corpus, chosen)
+    starts = range(0, len(chosen), VECTORS_AT_ONCE)
+    cosines = np.concatenate([vectors[start : start + VECTORS_AT_ONCE].astype(np.float32) @ own for start in starts])
+    best = others[np.argmax(cosines[others])]
+    return DocumentRef(*chosen[best].tolist()), float(cosines[best])
+
+
+def _selected_vectors(corpus: Corpus, chosen: NDArray[np.int64]) -> NDArray[np.float16]:
+    """Return the unit vectors of documents at shards and rows, (n, d); after the first call, from a file in the cache.
+
+    Those of an earlier selection are removed.
+    """
+    folder = corpus.workspace.cache / CACHED
+    state = digest([[shard.masks.fingerprint, shard.embeddings.fingerprint] for shard in corpus.shards])[:16]
+    path = folder / f"selected-{state}-{digest(chosen.tobytes().hex())[:16]}.npy"
+    if not path.is_file():
+        for old in folder.glob("selected-*.npy"):
+            if not old.name.startswith(f"selected-{state}"):
+                old.unlink(missing_ok=True)
+        parts = []
+        for index in np.unique(chosen[:, 0]).tolist():
+            with local_copies():
+                found = read_vectors(corpus.workspace, corpus.shards[index], chosen[chosen[:, 0] == index, 1])
+                parts += [unit_rows(vectors).astype(np.float16) for _, vectors in found]
+        with atomic_write(path) as partial, partial.open("wb") as stream:
+            np.save(stream, np.concatenate(parts))
+    vectors: NDArray[np.float16] = np.load(path, mmap_mode="r")
+    return vectors
+
+
+def nearest(
+    corpus: Corpus, vector: NDArray[np.floating], rows: dict[int, NDArray[np.int64]], n: int
+) -> list[tuple[DocumentRef, float]]:
+    """Return the documents nearest to a vector, (d,), with their cosines, among rows of shards, the nearest first."""
+    own, best = unit_rows(vector[None])[0], list[tuple[DocumentRef, float]]()
+    for index, wanted in rows.items():
+        with local_copies():
+            for places, vectors in read_vectors(corpus.workspace, corpus.shards[index], wanted):
+                cosines = unit_rows(vectors) @ own
+                for place in np.argsort(-cosines)[:n]:
+                    best.append((DocumentRef(index, int(wanted[places][place])), float(cosines[place])))
+        best = sorted(best, key=lambda pair: -pair[1])[:n]
+    return best

@@ -1,0 +1,175 @@
+"""Find documents by URL, id or text: among those that ingest kept, those it wrote aside, and in the source.
+
+Columns are read shard by shard, and of a workspace at a URL only these, not the texts.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fineweb_mask.models.documents import stable_id
+from fineweb_mask.models.runtime.progress import track
+from fineweb_mask.models.runtime.stopping import raise_if_stopped
+from fineweb_mask.models.schemas import DROPPED, MEASURED
+from fineweb_mask.models.settings import SourceSettings
+from fineweb_mask.tasks.reporting.samples import DocumentRef
+from fineweb_mask.tasks.source.discovery import SourceShard
+from fineweb_mask.tasks.source.reader import ShardReader, open_parquet_source
+from fineweb_mask.tasks.workspace.references import StageFile
+from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.stage_parquet import open_parquet, take_rows
+from fineweb_mask.tasks.workspace.workspace import Workspace
+
+NAMES = ("id", "url")
+HASH = MEASURED.field("content_hash").name
+AT_ONCE = 8
+"""Shards that are read at the same time."""
+STABLE = stable_id("", 0).partition(":")[0] + ":"
+"""Beginning of the ids of documents that have none in the source."""
+
+
+class Gone(NamedTuple):
+    """A row that ingest dropped and wrote aside."""
+
+    shard: int
+    source_row: int
+    id: str
+    url: str | None
+    reason: str
+    twin: str | None  # of a known text, or one that holds an item of a benchmark
+    text: str | None
+
+
+def find_documents(
+    workspace: Workspace, shards: Sequence[ShardFiles], wanted: Iterable[str]
+) -> dict[str, list[DocumentRef]]:
+    """Return the documents of each id or URL, in the order of the shards."""
+    return _find(workspace, shards, pa.array(sorted(set(wanted)), pa.string()), NAMES)
+
+
+def find_texts(
+    workspace: Workspace, shards: Sequence[ShardFiles], hashes: Iterable[bytes]
+) -> dict[bytes, list[DocumentRef]]:
+    """Return the documents whose text has each hash, in the order of the shards."""
+    return _find(workspace, shards, pa.array(sorted(set(hashes)), MEASURED.field(HASH).type), (HASH,))
+
+
+def _find(workspace: Workspace, shards: Sequence[ShardFiles], wanted: pa.Array, names: Sequence[str]) -> dict[Any, Any]:
+    found = defaultdict(list)
+    paths = [workspace.root / shard.documents.path for shard in shards]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for index, rows in enumerate(pool.map(partial(_matches, wanted=wanted, names=names), paths)):
+            raise_if_stopped()
+            for row, value in rows:
+                found[value].append(DocumentRef(index, row))
+    return dict(found)
+
+
+def _matches(path: Path, wanted: pa.Array, names: Sequence[str]) -> list[tuple[int, Any]]:
+    """Return the rows of a file with a wanted value in one of its columns, and the value."""
+    found, first = dict[tuple[int, Any], None](), 0
+    with open_parquet(path) as file:
+        present = [name for name in names if name in file.schema_arrow.names]
+        for batch in file.iter_batches(columns=present):
+            for column in batch.columns:
+                rows = pc.indices_nonzero(pc.is_in(column, value_set=wanted))
+                for row, value in zip(rows.to_pylist(), column.take(rows).to_pylist(), strict=True):
+                    found[first + row, value] = None
+            first += batch.num_rows
+    return sorted(found)
+
+
+def find_dropped(
+    workspace: Workspace, shards: Sequence[ShardFiles], wanted: Iterable[str]
+) -> Iterator[tuple[str, Gone]]:
+    """Yield the rows of each id or URL that ingest dropped, as far as it wrote down which (`ingest.keep_dropped`)."""
+    values, present = pa.array(sorted(set(wanted)), pa.string()), workspace.sizes("dropped")
+    for index, shard in enumerate(shards):
+        path = beside(shard.documents, "dropped")
+        if path in present and (found := _matches(workspace.root / path, values, NAMES)):
+            rows = np.array([row for row, _ in found], dtype=np.int64)
+            listed = take_rows(workspace.local(path), rows, DROPPED.names).to_pylist()
+            for (_, value), row in zip(found, listed, strict=True):
+                is_known = row["reason"] in {"known", "benchmark"}
+                twin = _twin(workspace, shard.documents, row["source_row"]) if is_known else None
+                yield value, Gone(index, twin=twin, **row)
+
+
+def beside(documents: StageFile, folder: str) -> str:
+    """Return the path of what ingest wrote into another folder for a shard."""
+    return documents.path.replace("documents/", f"{folder}/", 1)
+
+
+def _twin(workspace: Workspace, documents: StageFile, source_row: int) -> str | None:
+    with open_parquet(workspace.root / beside(documents, "known")) as file:
+        rows = file.read(columns=["source_row", "twin"]).to_pylist()
+    return next((row["twin"] for row in rows if row["source_row"] == source_row), None)
+
+
+class SourceRow(NamedTuple):
+    """A row of a source file."""
+
+    shard: SourceShard
+    row: int
+    batch: pa.RecordBatch  # of it alone, as ingest reads it
+    problem: str | None  # for which it could not be read
+
+
+def find_in_source(
+    files: Sequence[SourceShard], settings: SourceSettings, wanted: Iterable[str]
+) -> Iterator[tuple[str, SourceRow]]:
+    """Yield the rows of each id or URL in the source; of Parquet, the texts of files without one are not read."""
+    values = pa.array(sorted(set(wanted)), pa.string())
+    for file in track("source files", files, part=(0, 1)):
+        raise_if_stopped()
+        if any(map(_is_stable, values.to_pylist())) or file.format != "parquet" or _is_in(file, settings, values):
+            yield from _rows_of(file, settings, values)
+
+
+def _is_in(file: SourceShard, settings: SourceSettings, values: pa.Array) -> bool:
+    """Return whether a Parquet file may have a row with one of the values."""
+    with open_parquet_source(file.url) as opened, suppress(pa.ArrowException):
+        present = [name for name in (settings.id_column, "url") if name in opened.schema_arrow.names]
+        batches = opened.iter_batches(columns=present)
+        return any(_rows_with(batch, present, values) for batch in batches)
+    return True  # it is read as ingest reads it, which explains what is wrong
+
+
+def _rows_with(batch: pa.RecordBatch, names: Sequence[str], values: pa.Array) -> set[int]:
+    hits = (pc.is_in(batch[name].cast(pa.string()), value_set=values) for name in names)
+    return {row for hit in hits for row in pc.indices_nonzero(hit).to_pylist()}
+
+
+def _rows_of(file: SourceShard, settings: SourceSettings, values: pa.Array) -> Iterator[tuple[str, SourceRow]]:
+    wanted, first = set(values.to_pylist()), 0
+    for batch, problems in ShardReader(file, settings).batches():
+        rows = _rows_with(batch, NAMES, values)
+        if any(map(_is_stable, wanted)):
+            rows |= set(pc.indices_nonzero(pc.is_null(batch["id"])).to_pylist())
+        for row in sorted(rows):
+            own, url = (_text(batch[name][row]) for name in NAMES)
+            names = {own or stable_id(file.relative, first + row), url}
+            problem = None if problems is None else problems[row].as_py()
+            for value in sorted(wanted & names):
+                yield value, SourceRow(file, first + row, batch.slice(row, 1), problem)
+        first += batch.num_rows
+
+
+def _is_stable(name: str) -> bool:
+    """Return whether an id is one that ingest made."""
+    return name.startswith(STABLE)
+
+
+def _text(value: pa.StringScalar) -> str | None:
+    with suppress(UnicodeDecodeError):
+        found: str | None = value.as_py()
+        return found
+    return None

@@ -1,0 +1,90 @@
+"""Documents are found by URL, id and text, among those that are kept, those written aside, and in the source."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fineweb_mask.models.documents import content_hash, stable_id
+from fineweb_mask.models.settings import SourceSettings
+from fineweb_mask.tasks.ingest import ingest
+from fineweb_mask.tasks.ledger.lookup import find_documents, find_dropped, find_in_source, find_texts
+from fineweb_mask.tasks.reporting.samples import DocumentRef
+from fineweb_mask.tasks.source.discovery import discover
+from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.workspace import Workspace
+from tests.tasks import jobs
+from tests.tasks.conftest import document, write_rows
+
+
+def rows_of(ledger, index):
+    return pq.read_table(ledger.workspace.resolve(ledger.shards[index].documents)).to_pylist()
+
+
+def test_every_id_url_and_text_is_found_where_it_is(ledger):
+    expected = {}
+    for index in range(len(ledger.shards)):
+        for row in rows_of(ledger, index):
+            for name in (row["id"], row["url"], row["content_hash"]):
+                refs = expected.setdefault(name, [])
+                refs += [] if DocumentRef(index, row["row"]) in refs else [DocumentRef(index, row["row"])]
+    names = [name for name in expected if isinstance(name, str)]
+    assert find_documents(ledger.workspace, ledger.shards, [*names, "nowhere"]) == {
+        name: expected[name] for name in names
+    }
+    hashes = [name for name in expected if isinstance(name, bytes)]
+    assert find_texts(ledger.workspace, ledger.shards, [*hashes, bytes(16)]) == {one: expected[one] for one in hashes}
+
+
+@pytest.fixture
+def mixed(tmp_path):
+    """A source with a row that has no id, one that is too short and one that is repeated."""
+    rows = [document(n) for n in range(5)]
+    rows[1]["id"] = None
+    rows[2]["text"] = "short"
+    rows[4]["text"] = rows[3]["text"]
+    write_rows(tmp_path / "source" / "a.parquet", rows)
+    return SourceSettings(path=str(tmp_path / "source")), rows
+
+
+def test_what_ingest_wrote_aside_is_found_with_its_reason(mixed, tmp_path, recipe):
+    source, rows = mixed
+    [shard] = discover(source)
+    workspace, settings = Workspace(tmp_path / "ws"), recipe.ingest.model_copy(update={"keep_dropped": True})
+    shards = [ShardFiles(documents=ingest(jobs.ingest_job(workspace, shard, source, settings)))]
+    wanted = [rows[0]["id"], rows[2]["url"], rows[4]["id"], rows[4]["url"]]
+    found = list(find_dropped(workspace, shards, wanted))
+    assert [(name, gone.source_row, gone.reason, gone.text) for name, gone in found] == [
+        (rows[2]["url"], 2, "too_short", "short"),
+        (rows[4]["id"], 4, "duplicate", rows[3]["text"]),
+        (rows[4]["url"], 4, "duplicate", rows[3]["text"]),
+    ]
+
+
+@pytest.mark.parametrize("form", ["parquet", "jsonl"])
+def test_rows_of_the_source_are_found_in_every_format(mixed, tmp_path, form):
+    source, rows = mixed
+    if form == "jsonl":
+        (tmp_path / "source" / "a.parquet").unlink()
+        (tmp_path / "source" / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    [shard] = discover(source)
+    made = stable_id(shard.relative, 1)
+    found = dict(find_in_source([shard], source, [made, rows[3]["url"], rows[4]["id"], "nowhere"]))
+    assert {name: one.row for name, one in found.items()} == {made: 1, rows[3]["url"]: 3, rows[4]["id"]: 4}
+    assert found[made].batch["text"].to_pylist() == [rows[1]["text"]]
+
+
+def test_an_id_column_of_numbers_is_searched_as_text(tmp_path):
+    (tmp_path / "source").mkdir()
+    pq.write_table(pa.table({"text": ["one", "two"], "id": [7, 8]}), tmp_path / "source" / "a.parquet")
+    source = SourceSettings(path=str(tmp_path / "source"))
+    [(name, found)] = find_in_source(discover(source), source, ["8"])
+    assert (name, found.row, found.batch["text"][0].as_py()) == ("8", 1, "two")
+
+
+def test_texts_are_compared_as_deduplication_compares_them(ledger):
+    row = rows_of(ledger, 0)[0]
+    assert find_texts(ledger.workspace, ledger.shards, [content_hash(row["text"].upper() + "  ")])[row["content_hash"]][
+        0
+    ] == DocumentRef(0, 0)
