@@ -21,6 +21,7 @@ from fineweb_mask.flows.commands.dataset.export import export
 from fineweb_mask.flows.commands.dataset.push import push
 from fineweb_mask.flows.commands.dataset.verify import verify
 from fineweb_mask.flows.commands.explore import explore
+from fineweb_mask.flows.commands.ledger.price import price
 from fineweb_mask.flows.commands.probe.probe import probe
 from fineweb_mask.flows.commands.report import report
 from fineweb_mask.flows.commands.rule import rule
@@ -82,6 +83,7 @@ app.command("score-weights")(score_weights)
 app.command("group-shares")(group_shares)
 app.command()(audit)
 app.command("score-check")(score_check)
+app.command()(price)
 app.command()(probe)
 app.command()(sql)
 app.command()(verify)

@@ -37,7 +37,7 @@ LAYERS = {
         {"selection.problem", "selection.selectors"},
         {"analysis", "dedup", "embedding", "pages", "quality", "selection"},
         {"witness", "audit"},
-        {"comparison", "filters", "probe"},
+        {"comparison", "filters", "probe", "ledger"},
     ],
     "tasks": [
         {"storage", "processes"},
@@ -64,7 +64,7 @@ LAYERS = {
             "report",
             "explore",
         },
-        {"score_embed"},
+        {"score_embed", "ledger"},
         {"registry"},
     ],
     "flows": [
@@ -75,7 +75,7 @@ LAYERS = {
         {"curate"},
         {"status"},
         {"python.opened"},
-        {"stages", "sweep", "compare", "probe", "train_quality", "tune", "score_check", "audit"},
+        {"stages", "sweep", "compare", "probe", "train_quality", "tune", "score_check", "audit", "ledger"},
         {"weightings"},
         {"python"},
         {"commands"},

@@ -46,7 +46,7 @@ LOST = "is in the (workspace|dataset)|overlap|is not a workspace|is read, too"
 READ_ONLY = {  # places that are read, or changed as what they are, and settings that name no place
     *(
         f"{name} workspace"
-        for name in ("report", "score-check", "explore", "status", "gc", "push", "sql", "rule export")
+        for name in ("report", "score-check", "explore", "status", "gc", "push", "sql", "rule export", "price")
     ),
     *(
         f"{name} recipe"
@@ -70,6 +70,7 @@ READ_ONLY = {  # places that are read, or changed as what they are, and settings
         "explore --against",
         "push repository",
         "doctor paths",
+        "price files",
     ),
 }
 """The rest of the parameters that take a text or a path are of `OTHER`."""

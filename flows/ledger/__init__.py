@@ -1,0 +1,1 @@
+"""Run the ledger's commands as flows."""
