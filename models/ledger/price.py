@@ -4,7 +4,7 @@ What depends on a document alone (it is like one of ours, it is of a new topic) 
 selected depends on all documents: the same share of both is drawn and selected from together, as if both were smaller.
 That is repeated with random halves of the draw, which tell two things: how much the answer varies from draw to draw,
 and whether it changes with the number of documents, by the difference of the halves to the whole. The interval holds
-both: one that is drawn at a tenth has doubled three times before it is whole.
+both: what is drawn at a tenth doubles three times before it is whole.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,9 @@ MOST_DOCUMENTS = 12_000
 WHOLES, HALVES = 4, 8
 """Selections from all that is drawn, where it is more than is selected from at one time, and from half of it."""
 DOUBLINGS = 2.0
-"""Doublings of the number of documents over which a change is carried on: it becomes smaller with each."""
+"""Doublings of the documents over which a change that is surely seen is carried on: it becomes smaller with each."""
+DRIFT = 0.12
+"""Share by which what J gains may change with each doubling, measured on 20 Newsgroups (docs/ledger.md)."""
 USUAL = 0.99
 """Share of our documents that are as near to a centre as one that is not new."""
 OF_CENTRE, OF_CLUSTER = 50, 40
@@ -136,7 +138,7 @@ class Draws(NamedTuple):
         return cls(wholes, [drawn(share / 2) for _ in range(HALVES)], share)
 
     def estimate(
-        self, wholes: Sequence[float], halves: Sequence[float], fraction: float, error: float = 0.0
+        self, wholes: Sequence[float], halves: Sequence[float], fraction: float, error: float = 0.0, drift: float = 0.0
     ) -> Estimate:
         """Return what is expected of all documents, of which a fraction was drawn.
 
@@ -148,6 +150,8 @@ class Draws(NamedTuple):
             Share of the documents that was drawn, 0 to 1.
         error
             Standard error of the value that does not depend on the draw.
+        drift
+            Share of the value by which it may change with every doubling of the documents.
         """
         from scipy.stats import t
 
@@ -155,10 +159,11 @@ class Draws(NamedTuple):
         of_draw = (1 - fraction) * spread * half / (1 - half)
         of_wholes = (1 - self.share) * spread / (2 * len(wholes))
         value = float(np.mean(wholes))
-        change = abs(value - float(np.mean(halves)))
-        doublings = min(DOUBLINGS, -np.log2(fraction * self.share))
-        reach = t.ppf(0.975, count - 1) * np.sqrt(of_draw + of_wholes + error**2) + doublings * change
-        return Estimate(value, value - float(reach), value + float(reach))
+        seen = max(0.0, abs(value - float(np.mean(halves))) - 2 * np.sqrt(spread / count))
+        doublings = max(0.0, -np.log2(fraction * self.share))
+        change = min(DOUBLINGS, doublings) * seen + drift * doublings * abs(value)
+        reach = float(t.ppf(0.975, count - 1) * np.sqrt(of_draw + of_wholes + error**2) + change)
+        return Estimate(value, value - reach, value + reach)
 
 
 class Priced(NamedTuple):
@@ -214,10 +219,10 @@ def priced(
         found.append([float(one.kept[len(own) :].sum()) / max(1, len(rows)), one.gain, *(value for value, _ in more)])
         errors.append([0.0, 0.0, *(error for _, error in more)])
         joined.append(one)
-    count = len(draws.wholes)
+    count, drifts = len(draws.wholes), [0.0, DRIFT] + [0.0] * (len(found[0]) - 2)
     kept, gain, *measured = (
-        draws.estimate(values[:count], values[count:], fraction, float(np.mean(own_errors[:count])))
-        for values, own_errors in zip(np.array(found).T.tolist(), np.array(errors).T, strict=True)
+        draws.estimate(values[:count], values[count:], fraction, float(np.mean(own_errors[:count])), drift)
+        for values, own_errors, drift in zip(np.array(found).T.tolist(), np.array(errors).T, drifts, strict=True)
     )
     return Priced(kept._replace(low=max(0.0, kept.low), high=min(1.0, kept.high)), gain, measured, joined[0])
 
