@@ -104,6 +104,6 @@ def test_what_cannot_be_scored_as_the_source_is_refused(tmp_path, recipe):
     by_column = QualitySettings(scorers=[ColumnScorerSettings(column="edu")])
     with pytest.raises(SettingsError, match="no document will have a column 'edu'"):
         find_candidate(files, recipe.model_copy(update={"quality": by_column}), 200)
-    beside = QualitySettings(scorers=[SidecarScorerSettings(path=str(tmp_path), column="edu")])
+    beside = QualitySettings(scorers=[SidecarScorerSettings(path=f"{tmp_path}/{{shard}}.npy")])
     with pytest.raises(SettingsError, match="a scorer of kind sidecar"):
         find_candidate(files, recipe.model_copy(update={"quality": beside}), 200)

@@ -68,12 +68,21 @@ def test_what_we_have_is_found_and_what_is_a_copy_inside_does_not_count(details)
     assert any("copies of others" in text for text in details["remarks"])
 
 
-def test_the_rest_is_selected_about_as_often_as_ours(details):
+def test_of_the_rest_some_is_selected_and_j_gains(details):
     value, low, high = details["estimates"]["kept"]
-    assert low <= 0.25 * NEW / 241 <= high
-    assert low <= value <= high
+    assert 0 <= low <= value <= high <= NEW / 241
+    assert value > 0.02
     assert details["estimates"]["gain"][2] > 0
     assert sum(one["documents"] for one in details["clusters"]) == NEW
+
+
+def test_what_is_drawn_whole_is_known(both):
+    found = price_candidate(job_of(both, drawn=Drawn(242, 242, ["a.parquet"], 1, []))).details["estimates"]
+    assert found["equal"] == pytest.approx([COMMON / 241] * 3)
+    assert (
+        found["kept"][0] == found["kept"][1] == found["kept"][2] == pytest.approx(round(found["kept"][0] * 241) / 241)
+    )
+    assert 0.05 < found["kept"][0] * 241 / NEW < 0.5
 
 
 def test_the_whole_costs_what_its_tokens_cost_us(both, details):

@@ -8,7 +8,7 @@ from fineweb_mask.flows.ledger.price import PriceSummary
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [(["a.parquet"], "is no workspace: no run was started there"), ([], "Missing argument 'FILES...'")],
+    [(["a.parquet"], "is no workspace: no run was started there"), ([], "Missing argument")],
 )
 def test_wrong_arguments_end_with_2_before_any_work(invoke, tmp_path, options, message):
     done = invoke("price", tmp_path, *options)
