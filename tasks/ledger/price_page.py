@@ -60,8 +60,8 @@ def lines(details: Mapping[str, Any]) -> list[Line]:
         "new_documents": ("unlike ours", _percent, "farther from ours than 99% of ours; 1% is usual"),
         "new_clusters": ("new clusters", _count, f"of {clusters} clusters of it"),
         "gain": ("J", _signed, "of a selection as large as ours alone"),
-        "teaches_ours": ("predicts ours", _better, "better than as large a selection from ours alone"),
-        "teaches_theirs": ("predicts it", _better, "better than as large a selection from ours alone"),
+        "teaches_ours": ("predicts ours", _better, "than a selection from ours alone, both of the sample's size"),
+        "teaches_theirs": ("predicts it", _better, "than a selection from ours alone, both of the sample's size"),
         "seconds": ("ingest, score, embed all", time_text, f"{rate}, one job at a time"),
     }
     return [
