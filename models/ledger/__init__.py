@@ -1,1 +1,1 @@
-"""Numbers of the ledger."""
+"""Compute what the ledger says of documents; it reads no files."""

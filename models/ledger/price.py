@@ -25,7 +25,7 @@ WHOLES, HALVES = 4, 8
 DOUBLINGS = 2.0
 """Doublings of the documents over which a change that is surely seen is carried on: it becomes smaller with each."""
 DRIFT = 0.12
-"""Share by which what J gains may change with each doubling, measured on 20 Newsgroups (docs/ledger.md)."""
+"""Share by which what J gains may change with each doubling (measured: docs/ledger.md)."""
 USUAL = 0.99
 """Share of our documents that are as near to a centre as one that is not new."""
 OF_CENTRE, OF_CLUSTER = 50, 40
