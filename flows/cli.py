@@ -20,6 +20,7 @@ from fineweb_mask.flows.commands.compare import compare, sweep
 from fineweb_mask.flows.commands.dataset import export, push, verify
 from fineweb_mask.flows.commands.explore import explore
 from fineweb_mask.flows.commands.ledger.diff import diff
+from fineweb_mask.flows.commands.ledger.price import price
 from fineweb_mask.flows.commands.ledger.remove import remove
 from fineweb_mask.flows.commands.ledger.why import why
 from fineweb_mask.flows.commands.probe.probe import probe
@@ -85,6 +86,7 @@ app.command("score-weights")(score_weights)
 app.command("group-shares")(group_shares)
 app.command()(audit)
 app.command("score-check")(score_check)
+app.command()(price)
 app.command()(probe)
 app.command()(sql)
 app.command()(verify)

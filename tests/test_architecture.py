@@ -37,8 +37,8 @@ LAYERS = {
         {"selection.solvers"},
         {"selection.problem", "selection.selectors"},
         {"analysis", "dedup", "embedding", "pages", "quality", "selection"},
-        {"witness", "audit", "ledger"},
-        {"comparison", "filters", "probe"},
+        {"witness", "audit"},
+        {"comparison", "filters", "probe", "ledger"},
     ],
     "tasks": [
         {"storage", "processes"},

@@ -1,1 +1,1 @@
-"""Answer for the documents of a workspace, compare two, and remove documents, each as a Prefect flow."""
+"""Answer for the documents of a workspace and for new ones, compare two, and remove some, each as a Prefect flow."""

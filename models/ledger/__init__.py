@@ -1,1 +1,1 @@
-"""Tell where one document stands among others, and recognise those that were removed on request."""
+"""Tell where a document stands among others, what a sample says of all, and which documents were removed."""

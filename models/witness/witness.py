@@ -55,7 +55,7 @@ class HeldOutTexts(NamedTuple):
 
     def loss(self, model: KneserNey) -> float:
         """Return the mean loss of a model on the documents, in bits per byte."""
-        return float(self.sample.losses(_bits(model, self.tokens)))
+        return float(self.sample.losses(bits_of(model, self.tokens)))
 
 
 class Witness(NamedTuple):
@@ -115,7 +115,7 @@ def witness(
 
     def losses(job: tuple[str, PackedTokens]) -> dict[str, NDArray[np.float64]]:
         model = KneserNey(*job[1], vocabulary=vocabulary)
-        return {name: _bits(model, texts.tokens) for name, texts in held_out.items()}
+        return {name: bits_of(model, texts.tokens) for name, texts in held_out.items()}
 
     measured = in_threads("models of n-grams", losses, jobs)
 
@@ -239,7 +239,7 @@ def _of_kind(held_out: str) -> str:
     return f"{held_out} documents"
 
 
-def _bits(model: KneserNey, texts: PackedTokens) -> NDArray[np.float64]:
+def bits_of(model: KneserNey, texts: PackedTokens) -> NDArray[np.float64]:
     """Return the loss of every document in bits, (documents,)."""
     total = np.concatenate([[0.0], np.cumsum(-model.log2_probabilities(*texts))])
     return np.asarray(np.diff(total[texts.ends], prepend=0.0), dtype=np.float64)

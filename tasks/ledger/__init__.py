@@ -1,1 +1,1 @@
-"""Tell what a workspace's stages decided on documents, compare two, and remove documents from its files."""
+"""Answer for the documents of a workspace and for new ones, compare two, and write its files without some."""

@@ -168,16 +168,32 @@ class ShardReader:
     def texts(self, rows: NDArray[np.int64]) -> Iterator[pa.Array]:
         """Yield the texts of ascending rows, (n,), of a Parquet file in batches; other row groups are not read."""
         name = self.settings.text_column
+        for piece in self._of_rows(rows, {name}):
+            yield conform(piece, name, self.settings.id_column, [])["text"]
+
+    def some(self, rows: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
+        """Yield ascending rows, (n,), in batches; of Parquet, other row groups are not read."""
+        if self.shard.format == "parquet":
+            yield from map(self._conform, self._of_rows(rows, self._wanted))
+            return
+        first = 0
+        for batch, _ in self.batches():
+            low, high = np.searchsorted(rows, [first, first + batch.num_rows])
+            yield batch.take(pa.array(rows[low:high] - first))
+            first += batch.num_rows
+
+    def _of_rows(self, rows: NDArray[np.int64], wanted: set[str]) -> Iterator[pa.RecordBatch]:
+        """Yield ascending rows of a Parquet file with the columns that it has of some."""
         with self._read(), open_parquet_source(self.shard.url) as file:
+            columns = [name for name in file.schema_arrow.names if name in wanted]
             first = 0
             for group in range(file.num_row_groups):
                 stop = first + file.metadata.row_group(group).num_rows
                 if np.searchsorted(rows, first) < np.searchsorted(rows, stop):
-                    for batch in self._pieces(file, group, [name]):
+                    for batch in self._pieces(file, group, columns):
                         low, high = np.searchsorted(rows, [first, first + batch.num_rows])
                         if low < high:
-                            texts = conform(batch, name, self.settings.id_column, [])["text"]
-                            yield texts.take(pa.array(rows[low:high] - first))
+                            yield batch.take(pa.array(rows[low:high] - first))
                         first += batch.num_rows
                 first = stop
 
@@ -192,11 +208,15 @@ class ShardReader:
         self._check_unchanged()
         return self._error(error)
 
+    @property
+    def _wanted(self) -> set[str]:
+        """The columns that are read of a Parquet file."""
+        own = {self.settings.text_column, self.settings.id_column}
+        return {*FINEWEB.names, *own, *(field.name for field in self.extra)}
+
     def _parquet_batches(self) -> Iterator[tuple[pa.RecordBatch, pa.Array | None]]:
         with open_parquet_source(self.shard.url) as file:
-            wanted = {*FINEWEB.names, self.settings.text_column, self.settings.id_column}
-            wanted |= {field.name for field in self.extra}
-            columns = [name for name in file.schema_arrow.names if name in wanted]
+            columns = [name for name in file.schema_arrow.names if name in self._wanted]
             pieces = (piece for group in range(file.num_row_groups) for piece in self._pieces(file, group, columns))
             yield from in_batches(map(self._conform, pieces), self.settings.max_document_bytes)
 

@@ -47,7 +47,19 @@ LOST = "is in the (workspace|dataset)|overlap|is not a workspace|is read, too"
 READ_ONLY = {  # places that are read, or changed as what they are, and settings that name no place
     *(
         f"{name} workspace"
-        for name in ("report", "score-check", "explore", "why", "status", "gc", "push", "sql", "rule export", "remove")
+        for name in (
+            "report",
+            "score-check",
+            "explore",
+            "why",
+            "status",
+            "gc",
+            "push",
+            "sql",
+            "rule export",
+            "remove",
+            "price",
+        )
     ),
     *(
         f"{name} recipe"
@@ -73,6 +85,7 @@ READ_ONLY = {  # places that are read, or changed as what they are, and settings
         "explore --against",
         "push repository",
         "doctor paths",
+        "price files",
     ),
 }
 """The rest of the parameters that take a text or a path are of `OTHER`."""

@@ -1,1 +1,1 @@
-"""Ask what became of documents, compare two selections, and remove documents."""
+"""Ask what became of documents and what new ones would add, compare two selections, and remove documents."""
