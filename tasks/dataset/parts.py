@@ -151,18 +151,20 @@ class Parts(NamedTuple):
         self.remove(part.key for part in parts)
 
     def remove(self, keys: Iterable[StageKey]) -> None:
-        """Delete the parts that were made with these keys, or what is left of them.
-
-        First the manifest of each, so that no run takes what is left of it for whole.
-        """
-        for folder in (self.manifest_path(key).parent for key in keys):
-            remove_file(folder / MANIFEST)
-            if folder.is_relative_to(self.workspace.root):
-                for name in self.workspace.sizes(self.workspace.relative(folder), suffix=""):
-                    remove_file(self.workspace.root / name)
-            shutil.rmtree(folder, ignore_errors=True)
+        """Delete the parts that were made with these keys, or what is left of them."""
+        for key in keys:
+            self._remove(self.manifest_path(key))
         with suppress(OSError):  # other parts are left
             self.folder.rmdir()
+
+    def _remove(self, manifest_path: Path) -> None:
+        """Delete a part: first its manifest, so that no run takes what is left of it for whole."""
+        folder = manifest_path.parent
+        remove_file(manifest_path)
+        if folder.is_relative_to(self.workspace.root):
+            for name in self.workspace.sizes(self.workspace.relative(folder), suffix=""):
+                remove_file(self.workspace.root / name)
+        shutil.rmtree(folder, ignore_errors=True)
 
     def _link(self, part: Manifest, folder: Path) -> None:
         source = self.manifest_path(part.key).parent

@@ -141,7 +141,7 @@ def fit_statistics(job: FitStatisticsJob) -> None:
     groups: list[str] = []
     places: list[tuple[str, int]] = []  # shard and row
     parts: dict[str, list[NDArray[np.float32]]] = defaultdict(list)  # of scores of batches, by the scorer's name
-    by, unreadable = job.settings.by, list[str]()
+    by, unreadable = job.settings.by, list[BadShardError]()
 
     def columns(schema: pa.Schema, shard: str) -> list[str]:
         names = columns_read(scorers.values(), schema, shard, with_text=bool(pooled), by=by)
@@ -153,7 +153,7 @@ def fit_statistics(job: FitStatisticsJob) -> None:
         try:
             annotations = load_sidecars(by_name[shard], job.models, job.sidecars.get(shard, {}))
         except BadShardError as error:  # the shard is quarantined when it is scored
-            unreadable.append(str(error))
+            unreadable.append(error)
             continue
         batches = (batch for _, batch in of_shard)
         for batch, found in score_batches(job.workspace, pooled, job.processes, batches):
@@ -164,7 +164,8 @@ def fit_statistics(job: FitStatisticsJob) -> None:
             for name, part in (found | batch_scores(annotations, batch, shard)).items():
                 parts[name].append(part)
     if unreadable and not places:
-        raise BadShardError(f"no shard of the sample has the scores of a sidecar: {unreadable[0]}")
+        first_error = unreadable[0]
+        raise BadShardError(f"no shard of the sample has the scores of a sidecar: {first_error}")
     scores = score_columns(scorers, sample, lambda position: "{}, row {}".format(*places[position]))
     scores |= {name: np.concatenate(of_batches) for name, of_batches in parts.items()}
     in_order = {model.settings.name: scores[model.settings.name] for model in job.models}

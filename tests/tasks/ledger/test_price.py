@@ -94,8 +94,8 @@ def test_the_whole_costs_what_its_tokens_cost_us(both, details):
     assert low < value < high
 
 
-def test_the_page_tells_every_estimate_with_its_interval(both, details):
-    folder = both[0].workspace.root / "price"
+def test_the_page_tells_every_estimate_with_its_interval(both):
+    details, folder = price_candidate(job_of(both)).details, both[0].workspace.root / "price"
     text = (folder / "index.html").read_text(encoding="utf-8")
     told = lines(details)
     assert {"selected of it", "equal to one of ours", "new clusters", "J"} <= {line.name for line in told}
