@@ -130,7 +130,9 @@ def check(run: Run, files: Sequence[str], sample: int) -> None:
 
 def _finished(run: Run) -> Prepared:
     with suppress(UnfinishedError, MissingInputError):
-        return prepare(run)
+        found = prepare(run)
+        if all(shard.scores.path and shard.embeddings.path for shard in found.shards):  # else they are lost
+            return found
     raise SettingsError(
         f"{run.settings.workspace} has no scores, vectors and duplicates of all its files: run its recipe first"
     )
