@@ -168,37 +168,39 @@ class PageJob(FolderJob):
         return self.workspace.root / self.folder_name
 
     def write(
-        self, page: "Page", details: Mapping[str, Any] | None = None, others: Mapping[str, bytes] | None = None
+        self, page: Page, details: Mapping[str, Any] | None = None, others: Mapping[str, bytes] | None = None
     ) -> None:
-        """Replace the page, as `write_page` does, when no other run does."""
+        """Replace the page, as `write_page` does, with `others`, files by their names, when no other run does."""
+        outputs = _outputs(self.folder, page, others)
         with self.workspace.alone():
-            write_page(self.folder, page, self.key, details, others)
+            _replace(self.folder, outputs, self.key, details)
 
 
-def write_page(
-    folder: Path,
-    page: Page,
-    key: StageKey,
-    details: Mapping[str, Any] | None = None,
-    others: Mapping[str, bytes] | None = None,
-) -> None:
-    """Replace a page, its numbers and its charts, and `others`, files by their names.
-
-    The manifest, which holds the `details`, is deleted first and written last.
+def write_page(folder: Path, page: Page, key: StageKey) -> None:
+    """Replace a page, its numbers and its charts; the manifest is deleted first and written last.
 
     Raises
     ------
     ValueError
         If a number of the page is not finite, which JSON cannot represent.
     """
-    manifest = folder / "manifest.json"
-    outputs = {
+    _replace(folder, _outputs(folder, page), key)
+
+
+def _outputs(folder: Path, page: Page, others: Mapping[str, bytes] | None = None) -> dict[Path, bytes]:
+    return {
         folder / "metrics.json": (json.dumps(page.metrics, indent=2, allow_nan=False) + "\n").encode(),
         folder / "index.html": page.html().encode(),
         folder / "index.md": page.markdown().encode(),
         **{folder / "plots" / f"{figure.name}.png": figure.png for figure in page.figures},
         **{folder / name: content for name, content in (others or {}).items()},
     }
+
+
+def _replace(
+    folder: Path, outputs: Mapping[Path, bytes], key: StageKey, details: Mapping[str, Any] | None = None
+) -> None:
+    manifest = folder / "manifest.json"
     manifest.unlink(missing_ok=True)
     for path, content in outputs.items():
         with atomic_write(path) as partial:
