@@ -93,11 +93,11 @@ def remove(
 
 def _finished(workspace: Workspace, settings: PipelineSettings) -> RemovalSummary:
     """Do what is still to be done of the removal that the list names."""
-    partitions = rewrite(workspace, settings, Removals.read(workspace))
+    before = rewrite(workspace, settings, Removals.read(workspace))
     standing = standing_exports(workspace, settings)
     with start_run(settings) as run:
-        selection = select(run, prepare(run))
-        dataset = materialize(run, selection, partitions)
+        selection = select(run, prepare(run), before.shards)
+        dataset = materialize(run, selection, before.partitions)
         exports = export(run, dataset, standing)
         report(run, selection, dataset)
         made = summarize(run, selection, exports)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -291,11 +291,15 @@ def _files_of(workspace: Workspace, shards: Container[str]) -> list[str]:
     return [path for folder in FOLDERS for path in workspace.sizes(folder) if _shard_of(path) in shards]
 
 
-def rewrite(workspace: Workspace, settings: PipelineSettings, removals: Removals) -> frozenset[str]:
-    """Write the documents, scores and vectors of the shards that a removal touches, from what they were before.
+class Before(NamedTuple):
+    """What was selected before a removal; empty where it is not there any more."""
 
-    The fingerprints of the partitions of the dataset that is there are returned, if it is of before and links to its
-    files will do.
+    shards: Mapping[str, ShardFiles]  # by name, with their masks
+    partitions: frozenset[str]  # fingerprints of those of the dataset that is there, if links to its files will do
+
+
+def rewrite(workspace: Workspace, settings: PipelineSettings, removals: Removals) -> Before:
+    """Write the documents, scores and vectors of the shards that a removal touches, from what they were before.
 
     Raises
     ------
@@ -308,9 +312,11 @@ def rewrite(workspace: Workspace, settings: PipelineSettings, removals: Removals
     with workspace.idle():
         earlier = look_at(workspace, settings)
         earlier.removed = {**removals.shards, **before}
-        partitions = frozenset[str]()
+        found = Before({}, frozenset())
         with suppress(UnfinishedError, BadShardError):
-            partitions = _partitions(earlier, select(earlier, prepare(earlier)))
+            selection = select(earlier, prepare(earlier))
+            shards = {shard.name: shard for shard in selection.shards}
+            found = Before(shards, _partitions(earlier, selection))
         planned = look_at(workspace, settings)
         with suppress(UnfinishedError, BadShardError):
             ingest_shards(planned)
@@ -320,7 +326,7 @@ def rewrite(workspace: Workspace, settings: PipelineSettings, removals: Removals
             prepare(planned)
         for kind in (ScoreJob, EmbedJob):
             _in_pairs(_jobs(earlier, before), _jobs(planned, before), kind)
-    return partitions
+    return found
 
 
 def _partitions(run: Run, selection: Selection) -> frozenset[str]:

@@ -108,10 +108,17 @@ def solve_mean_field(problem: Problem, *, n_steps: int | None = None, rounds: in
         best = _better(objective, best, refine(approximate, best, rounds))
     if not closed:
         best = refine(problem, best, rounds)
-    gains = objective.marginal_gains(best)
+    return Solution(best, ranks(objective, best, path.inclusion), path.inclusion)
+
+
+def ranks(objective: Objective, mask: Tensor, otherwise: Tensor) -> Tensor:
+    """Return the inclusion that tells each document's marginal gain to a selection; `otherwise` if all gain the same.
+
+    All are (n,): the mask bool, the others float32.
+    """
+    gains = objective.marginal_gains(mask)
     spread = objective.deviation(gains)
-    inclusion = objective.probabilities(gains, READABLE * spread) if spread > 0 else path.inclusion
-    return Solution(best, inclusion, path.inclusion)
+    return objective.probabilities(gains, READABLE * spread) if spread > 0 else otherwise
 
 
 def check_gradients(metrics: Mapping[str, Metric]) -> None:

@@ -11,7 +11,7 @@ from fineweb_mask.flows.curate import prepare
 from fineweb_mask.flows.pipeline.dataset import export, materialize
 from fineweb_mask.flows.pipeline.records import shard_files
 from fineweb_mask.flows.pipeline.selection import select
-from fineweb_mask.flows.status.removal import finish, request, rewrite
+from fineweb_mask.flows.status.removal import Before, finish, request, rewrite
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.catalog.views import write_catalog
 from fineweb_mask.tasks.workspace.listing import Listing, update_index
@@ -75,14 +75,17 @@ def settings_of(workspace, corpus, **sections):
     return PipelineSettings.model_validate({**given, **{name: given[name] | more for name, more in sections.items()}})
 
 
-def run_here(settings, earlier=()):
+NOTHING_BEFORE = Before({}, frozenset())
+
+
+def run_here(settings, before=NOTHING_BEFORE):
     """Run the recipe to the end, but for the report, whose charts take long; return what was built."""
     workspace = Workspace(settings.workspace)
     with workspace.in_use():
         LastRun(settings=settings, folder=str(Path.cwd())).save(workspace)
         run = RunHere(settings, listing=Listing(workspace))
-        selection = select(run, prepare(run))
-        dataset = materialize(run, selection, earlier)
+        selection = select(run, prepare(run), before.shards)
+        dataset = materialize(run, selection, before.partitions)
         export(run, dataset)
         update_index(workspace)
         write_catalog(workspace, shard_files(run), run.losses)

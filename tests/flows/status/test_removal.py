@@ -160,6 +160,25 @@ def test_ids_domains_and_texts_are_removed_as_urls_are(settings, kind, names, go
     assert requested.unknown == (0 if kind == "text" else 1)
 
 
+@pytest.mark.parametrize("block_size", [60, 1_000])
+def test_the_other_documents_of_a_joint_selection_stay(tmp_path, block_size):
+    pytest.importorskip("rensa")
+    changes = {"solver": "mean_field", "metrics": "pairwise", "block_size": block_size}
+    settings = settings_of(tmp_path / "workspace", write_corpus(tmp_path / "corpus"), selection=changes)
+    run_here(settings)
+    before = set(ids_of(settings))
+    _, receipt, _ = remove(settings, "url", [f"host3.example/0/{number}" for number in range(3, 60, 10)])
+    gone = {f"0-{number}" for number in range(3, 60, 10)}
+    left, added = before - gone - set(ids_of(settings)), set(ids_of(settings)) - before
+    assert receipt.selected == len(before & gone) > 0
+    assert len(left) <= 3  # half of six documents less
+    assert not added & gone
+    assert len(added) - len(left) == receipt.rows["after"] - (receipt.rows["before"] - receipt.selected)
+    found = inspect_recipe(Workspace(settings.workspace), settings)
+    [*blocks] = [block for job, file in found.found["select"] for block in file.details["blocks"]]
+    assert all(block["objective"] <= block["upper_bound"] for block in blocks)
+
+
 def test_no_later_run_brings_them_back(settings, tmp_path):
     remove(settings, "url", URLS)
     workspace = Workspace(settings.workspace)

@@ -1,0 +1,60 @@
+"""A selection that lost documents is filled up again."""
+
+import numpy as np
+import pytest
+
+from fineweb_mask.models.selection import SelectionSettings, select
+from fineweb_mask.models.selection.refill import refill
+
+N = 400
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    random = np.random.default_rng(0)
+    centres = random.normal(size=(20, 16))
+    features = (centres[random.integers(20, size=N)] + random.normal(size=(N, 16))).astype(np.float32)
+    return features, random.random(N).astype(np.float32), random.integers(5, 60, N)
+
+
+@pytest.mark.parametrize("metrics", [{"pairwise": 1}, {"facility": 1, "disf": 1}])
+@pytest.mark.parametrize(
+    "budget", [{}, {"budget_by": "tokens"}, {"budget_by": "tokens", "weigh_by": "documents"}], ids=str
+)
+def test_what_was_selected_stays_and_the_next_best_fill_the_budget(corpus, metrics, budget):
+    features, quality, tokens = corpus
+    settings = SelectionSettings(metrics=metrics, select_ratio=0.2, **budget)
+    first = select(features, quality, settings, tokens=tokens)
+    gone = first.indices[::10]
+    left = np.setdiff1d(np.arange(N), gone)
+    kept = np.isin(left, first.indices)
+    again = refill(features[left], quality[left], settings, kept, tokens=tokens[left])
+    selected = np.zeros(len(left), dtype=bool)
+    selected[again.indices] = True
+    if budget:
+        limit = int(0.2 * tokens[left].sum())
+        used = int(tokens[left][selected].sum())
+        assert limit - tokens[left][~selected].min() < used <= limit
+    else:
+        assert selected.sum() == round(0.2 * len(left))
+    assert (kept & ~selected).sum() <= len(gone)  # the budget is a share of fewer documents
+    anew = select(features[left], quality[left], settings, tokens=tokens[left])
+    gained = again.objective - again.random_objective
+    assert gained > 0.94 * (anew.objective - anew.random_objective)
+    assert again.upper_bound is None or again.objective <= again.upper_bound + 1e-6
+
+
+def test_what_is_added_is_not_alike():
+    features = np.repeat(np.eye(8, dtype=np.float32), 3, axis=0)
+    kept = np.zeros(24, dtype=bool)
+    kept[[0, 3]] = True
+    found = refill(features, np.ones(24, dtype=np.float32), SelectionSettings(metrics="pairwise", budget=6), kept)
+    assert len(set(found.indices // 3)) == 6
+
+
+def test_of_a_selection_that_is_too_large_the_worst_go(corpus):
+    features, quality, _ = corpus
+    settings = SelectionSettings(metrics="pairwise", lamb=1.0, budget=10)
+    kept = quality >= np.sort(quality)[-20]
+    found = refill(features, quality, settings, kept)
+    assert set(found.indices) == set(np.argsort(quality)[-10:])
