@@ -5,7 +5,7 @@ Every table comes from one run on one machine, so only the ratios in it mean som
     python -m benchmarks.selection quality --n 10000
     python -m benchmarks.selection speed --n 50000
     python -m benchmarks.selection learner --n 10000
-    python -m benchmarks.selection rates --n 2000 --d 64 --epochs 2000 --partial 1.0
+    python -m benchmarks.selection rates --n 1000 --d 64 --epochs 1000 --partial 1.0
     python -m benchmarks.selection growth --sizes 10000 50000 200000
     python -m benchmarks.selection whole --n 50000 --metrics pairwise+facility --lamb 0.8
     python -m benchmarks.selection memory --n 200000 --metrics facility
