@@ -53,7 +53,7 @@ MAKE_ROWS = 65_536  # vectors made at once, so that float32 noise does not fill 
 MEAN_LOG_WORDS, DEVIATION_LOG_WORDS = 5.88, 0.79
 """Logarithm of the number of words of a FineWeb document. The deviation is measured on 3,020 documents; the mean is set
 so that the average document has 640 tokens (15 trillion tokens in 24 billion documents)."""
-BEGUN, FAILED, DONE = "begun", "failed", "done"
+STARTED, FAILED, DONE = "started", "failed", "done"
 MOST_TRIES = 2
 
 
@@ -367,12 +367,12 @@ class Results:
 
     def of(self, key: str) -> dict[str, Any] | None:
         """Return what a measurement ended with."""
-        return next((line for line in reversed(self.lines) if line["key"] == key and line["state"] != BEGUN), None)
+        return next((line for line in reversed(self.lines) if line["key"] == key and line["state"] != STARTED), None)
 
     def is_left(self, key: str) -> bool:
         """Whether a measurement is to be tried."""
-        begun = sum(line["key"] == key and line["state"] == BEGUN for line in self.lines)
-        return self.of(key) is None and begun < MOST_TRIES
+        started = sum(line["key"] == key and line["state"] == STARTED for line in self.lines)
+        return self.of(key) is None and started < MOST_TRIES
 
 
 def run(size: Size, results: Results, only: list[str], minutes: float) -> list[str]:
@@ -383,7 +383,7 @@ def run(size: Size, results: Results, only: list[str], minutes: float) -> list[s
         for one in wanted:
             if not results.is_left(one.key) or (size != SMALL and time.monotonic() + one.seconds > ends):
                 continue
-            results.add(file, one.key, BEGUN)
+            results.add(file, one.key, STARTED)
             started = time.monotonic()
             try:
                 found = one.measure()
@@ -434,7 +434,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, required=True, help="folder of the results")
     parser.add_argument("--only", nargs="+", default=[], help="sections; all, if not given")
-    parser.add_argument("--minutes", type=float, default=9, help="nothing is begun that would end after these")
+    parser.add_argument("--minutes", type=float, default=9, help="nothing is started that would end after these")
     parser.add_argument("--small", action="store_true", help="on the CPU, seconds: the code must only run")
     parser.add_argument("--page", type=Path, help="write the tables to this file, and measure nothing")
     arguments = parser.parse_args()

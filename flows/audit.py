@@ -1,13 +1,9 @@
 """Audit what a recipe's ingest and deduplication drop, on a sample of its source with planted cases."""
 
-import shutil
-import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from fineweb_mask.flows.curate import ingest_shards, prepare
+from fineweb_mask.flows.pipeline.drawn import drawn_folder, narrowed
 from fineweb_mask.flows.pipeline.duplicates import find_duplicates
 from fineweb_mask.flows.pipeline.fit import Models, Quality
 from fineweb_mask.flows.pipeline.inputs import Inputs, find_inputs
@@ -17,15 +13,12 @@ from fineweb_mask.flows.pipeline.start import as_flow, start_run
 from fineweb_mask.flows.recipe import with_overrides
 from fineweb_mask.flows.summary import CheckSummary
 from fineweb_mask.models.settings import (
-    MaterializeSettings,
     Overrides,
-    PipelineSelectionSettings,
     PipelineSettings,
-    SourceSettings,
 )
 from fineweb_mask.models.settings.engine import EngineSettings
 from fineweb_mask.tasks.audit.audit import AuditJob
-from fineweb_mask.tasks.audit.sample import BY_FILE, DOCUMENTS, SOURCE, WORKSPACE, check_sample, draw_source
+from fineweb_mask.tasks.audit.sample import BY_FILE, DOCUMENTS, check_sample, draw_source
 from fineweb_mask.tasks.outputs import check_output
 from fineweb_mask.tasks.registry import PIPELINE
 from fineweb_mask.tasks.workspace.removals import unwanted_of
@@ -72,7 +65,7 @@ def audit(
     """
     settings = with_overrides(settings, overrides)
     found = check(settings, by, documents)
-    with _folder(found) as folder:
+    with drawn_folder(found.workspace, "audit") as folder:
         draw_source(folder, found.shards, settings.source, settings.ingest, by, documents, unwanted_of(found.workspace))
         with start_run(narrowed(settings, folder), keep=False, scope=STAGES_RUN) as run:
             shards = dropped(run)
@@ -105,34 +98,6 @@ def check(settings: PipelineSettings, by: str | None, documents: int) -> Inputs:
         check_output(found.workspace.root, "workspace", replaces=True, folder=True)
     check_sample(found.shards, settings.source, by, documents)
     return found
-
-
-@contextmanager
-def _folder(found: Inputs) -> Iterator[Path]:
-    """Return a folder in the cache of the workspace that is removed in the end; if killed, when no run uses it."""
-    with found.workspace.in_use():
-        folder = found.workspace.cache / f".audit.{uuid.uuid4().hex}.partial"
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def narrowed(settings: PipelineSettings, folder: Path) -> PipelineSettings:
-    """Return a recipe with the same ingest, of the drawn source and with a workspace of its own."""
-    changes = {
-        "workspace": str(folder / WORKSPACE),
-        "source": SourceSettings(
-            path=str(folder / SOURCE), max_document_bytes=settings.source.max_document_bytes, fingerprint="content"
-        ),
-        "ingest": settings.ingest.model_copy(
-            update={"keep_dropped": True, "copy_text": True, "on_wiped_group": "warn"}
-        ),
-        "selection": PipelineSelectionSettings(),
-        "materialize": MaterializeSettings(memory_limit=settings.materialize.memory_limit),
-        "engine": EngineSettings(workers=settings.engine.workers),
-    }
-    return settings.model_copy(update=changes)
 
 
 def dropped(run: Run) -> list[ShardFiles]:

@@ -14,7 +14,7 @@ from fineweb_mask.models.runtime.threads import same_threads
 from fineweb_mask.models.selection.corpus.documents import Documents, repeats
 from fineweb_mask.models.selection.problem.measures import relative_gap
 from fineweb_mask.tasks.inference.gpu import gpu_slot, torch_device
-from fineweb_mask.tasks.selection.blocks import BlocksJob, Group, Masks, block_key, call_with, describe, select_block
+from fineweb_mask.tasks.selection.blocks import BlocksJob, Group, Masks, block_key, describe, refill_block, select_block
 from fineweb_mask.tasks.selection.budgets import read_details, with_budget
 from fineweb_mask.tasks.selection.corpus.groups import count_groups, select_by_group
 from fineweb_mask.tasks.selection.corpus.learning import read_learned
@@ -89,12 +89,10 @@ def select(job: SelectJob) -> None:
         return
     divided = None if job.budgets is None else read_details(job.workspace, job.budgets)
     earlier = _selected_before(job) if job.earlier else None
-    if earlier is not None:
-        from fineweb_mask.models.selection.refill import refill
     for block in group.blocks():
         of_groups: dict[str, Any] = {}
         if earlier is not None:
-            selection = call_with(block, refill, job.settings, earlier[block.rows])
+            selection = refill_block(job.settings, block, earlier[block.rows])
         elif job.settings.groups is None:
             settings, scales = (job.settings, None) if divided is None else with_budget(job.settings, block, divided)
             selection = select_block(settings, block, scales=scales)

@@ -1,14 +1,13 @@
 """Price files that may join a workspace's corpus, by a sample of them."""
 
-import shutil
-import uuid
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fineweb_mask.flows.curate import embed_shards, ingest_shards, prepare, score_and_embed_shards, score_shards
+from fineweb_mask.flows.pipeline.drawn import WORKSPACE, drawn_folder, narrowed
 from fineweb_mask.flows.pipeline.duplicates import find_duplicates
 from fineweb_mask.flows.pipeline.fit import Models
 from fineweb_mask.flows.pipeline.run import MissingInputError, PerShard, Run, UnfinishedError
@@ -21,24 +20,19 @@ from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.ledger.price import Rate
 from fineweb_mask.models.settings import (
     FROM_QUALITY,
-    MaterializeSettings,
-    PipelineSelectionSettings,
     PipelineSettings,
     ReportSettings,
-    SourceSettings,
 )
 from fineweb_mask.models.settings.engine import EngineSettings
 from fineweb_mask.tasks.dedup.sort import SortJob, sort_rows
-from fineweb_mask.tasks.ledger.candidate import SAMPLE, SOURCE, draw, find_candidate
+from fineweb_mask.tasks.ledger.candidate import SAMPLE, draw, find_candidate
 from fineweb_mask.tasks.ledger.price import CandidateJob
 from fineweb_mask.tasks.ledger.price_page import lines
 from fineweb_mask.tasks.registry import PIPELINE
 from fineweb_mask.tasks.workspace.job import recorded_seconds
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
-from fineweb_mask.tasks.workspace.workspace import Workspace
 
-WORKSPACE = "workspace"
 """That of the sample, in its folder."""
 STAGES_RUN = frozenset(task.stage.name for task in PIPELINE)
 PREPARED = ("ingest", "score", "embed", "score_embed")
@@ -91,7 +85,7 @@ def price(settings: PipelineSettings, files: list[str], sample: int = SAMPLE) ->
     candidate = find_candidate(files, settings, sample)
     with start_run(settings, keep=False, scope=frozenset({SortJob.stage.name})) as run:
         ours = _ours(run)
-    with _folder(run.workspace) as folder:
+    with drawn_folder(run.workspace, "price") as folder:
         drawn = draw(folder, candidate, settings.source, sample)
         with start_run(_narrowed(settings, folder), keep=False, scope=STAGES_RUN) as run:
             theirs = _sampled(run, ours.models)
@@ -166,33 +160,11 @@ def _rates(run: Run) -> list[Rate]:
     return [Rate(tokens[name], sum(times)) for name, times in seconds.items() if name in tokens and min(times) > 0]
 
 
-@contextmanager
-def _folder(workspace: Workspace) -> Iterator[Path]:
-    """Return a folder in the cache of the workspace that is removed in the end; if killed, when no run uses it."""
-    with workspace.in_use():
-        folder = workspace.cache / f".price.{uuid.uuid4().hex}.partial"
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
 def _narrowed(settings: PipelineSettings, folder: Path) -> PipelineSettings:
-    """Return a recipe of the drawn source with the same ingest, scores and vectors, and a workspace of its own."""
-    changes = {
-        "workspace": str(folder / WORKSPACE),
-        "source": SourceSettings(
-            path=str(folder / SOURCE), max_document_bytes=settings.source.max_document_bytes, fingerprint="content"
-        ),
-        "ingest": settings.ingest.model_copy(
-            update={"keep_dropped": True, "copy_text": True, "on_wiped_group": "warn", "groups": []}
-        ),
-        "selection": PipelineSelectionSettings(),
-        "materialize": MaterializeSettings(memory_limit=settings.materialize.memory_limit),
-        "report": ReportSettings(),
-        "engine": EngineSettings(workers=settings.engine.workers),
-    }
-    return settings.model_copy(update=changes)
+    """Return a recipe of the drawn source with the same ingest, scores and vectors, and a workspace apart."""
+    found = narrowed(settings, folder)
+    ingest = found.ingest.model_copy(update={"groups": []})
+    return found.model_copy(update={"ingest": ingest, "report": ReportSettings()})
 
 
 def _sampled(run: Run, models: Models) -> list[ShardFiles]:

@@ -25,7 +25,7 @@ def test_all_is_measured_without_what_only_the_pipeline_needs_and_none_twice(tmp
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "nothing is left"
     lines = [json.loads(line) for line in (tmp_path / "measured.jsonl").read_text().splitlines()]
-    ended = {line["key"]: line["state"] for line in lines if line["state"] != gpu.BEGUN}
+    ended = {line["key"]: line["state"] for line in lines if line["state"] != gpu.STARTED}
     assert set(ended) == {"device", *(one.key for one in gpu.measurements(gpu.SMALL))}
     assert set(ended.values()) == {gpu.DONE}, [line for line in lines if line["state"] == gpu.FAILED]
     agree = [line["found"] for line in lines if line["key"].startswith("agree") and "found" in line]
@@ -71,6 +71,6 @@ def test_what_never_ended_twice_is_not_tried_again(tmp_path, measured):
     results = gpu.Results(tmp_path)
     with results.path.open("a") as file:
         for _ in range(gpu.MOST_TRIES):
-            results.add(file, "block: good", gpu.BEGUN)
+            results.add(file, "block: good", gpu.STARTED)
     gpu.run(gpu.SMALL, gpu.Results(tmp_path), [], 9)
     assert measured == ["bad", "last"]

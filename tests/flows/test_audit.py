@@ -4,7 +4,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fineweb_mask.flows.audit import dropped, narrowed
+from fineweb_mask.flows.audit import dropped
+from fineweb_mask.flows.pipeline.drawn import narrowed
 from fineweb_mask.models.audit.planting import prose
 from fineweb_mask.models.settings import EmbeddingSettings, IngestSettings, PipelineSettings, SourceSettings
 from fineweb_mask.models.settings.quality import ColumnScorerSettings, QualitySettings
