@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fineweb_mask.models.selection.graphs.pairs import similar_pairs
+from fineweb_mask.models.selection.graphs.neighbours import LARGE, nearest_in_groups
+from fineweb_mask.models.selection.graphs.pairs import Pairs, listed_pairs, similar_pairs
 from fineweb_mask.models.selection.inputs import (
     SelectionInputError,
     SelectorInputs,
@@ -21,6 +22,7 @@ from fineweb_mask.models.selection.inputs import (
     checked_tokens,
 )
 from fineweb_mask.models.selection.metrics.base import Metric, metric_class
+from fineweb_mask.models.selection.metrics.facility import Facility
 from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates
 from fineweb_mask.models.selection.problem.measures import relative_gap
 from fineweb_mask.models.selection.problem.normalisation import (
@@ -41,6 +43,7 @@ from fineweb_mask.models.settings.selection import SelectionSettings
 from fineweb_mask.models.settings.selectors.registry import SELECTORS
 
 FORBIDDING = 3.0  # least weight of near-duplicates that are forbidden, while the objective is maximised
+SHORT_LIST = 16  # neighbours of each document among which near-duplicates are looked for, without `facility`
 BOUNDED = {"mean_field", "greedy"}  # solvers close enough to the optimum for a useful bound
 
 
@@ -189,8 +192,24 @@ class BlockSolver:
         settings = self.settings.near_duplicates
         if not settings.counted:
             return None
-        pairs = NearDuplicates.of(self.rows, settings.threshold, self.knapsack)
+        pairs = NearDuplicates.of(self.rows, settings.threshold, self.knapsack, self._pairs())
         return pairs, max(settings.weight, FORBIDDING) if settings.forbid else settings.weight
+
+    def _pairs(self) -> Pairs:
+        """Find near-duplicates: all, if they are forbidden or documents few; else those that lists of neighbours hold.
+
+        The lists are those of `facility`, where it takes part.
+        """
+        settings = self.settings.near_duplicates
+        facility = self.metrics.get("facility")
+        if settings.forbid:
+            return similar_pairs(self.rows, settings.threshold)
+        if isinstance(facility, Facility):
+            return listed_pairs(facility.graph, settings.threshold)
+        if self.rows.n <= LARGE[self.rows.device.type]:
+            return similar_pairs(self.rows, settings.threshold)
+        lists = nearest_in_groups(self.rows, SHORT_LIST, seed=self.settings.seed)
+        return listed_pairs(lists, settings.threshold)
 
     def solve(self, history: History, lamb: float, start: Tensor | None = None) -> tuple[Scaled, Solution]:
         """Maximise the objective of selections of the budget."""

@@ -18,6 +18,7 @@ COPY_BYTES = {"cpu": 64 << 20, "cuda": 8 << 30}  # the largest float32 copy of a
 PCA_ROWS = 8192  # rows from which the principal directions are computed
 AT_THE_MEAN = 1e-5  # share of the length sqrt(d): a shorter standardised row is float32 rounding
 BLOCK_BYTES = {"cpu": 16 << 20, "cuda": 1 << 30}  # one block in float32
+BLOCK_ROWS = {"cpu": 8192, "cuda": 1 << 62}  # most rows of one: what is made of narrow ones stays in the cache
 NARROW_BYTES = {"cpu": 3 << 18, "cuda": 1 << 30}  # one that is multiplied with a vector: 256 rows of 768 values
 
 
@@ -56,7 +57,7 @@ class Rows:
         self._transform = (scale, centre, inverse_deviation, final_scale)
         self._stored = stored
         kind = self.device.type if self.device.type in COPY_BYTES else "cpu"
-        self.block_rows = max(1, BLOCK_BYTES[kind] // (4 * self.d))
+        self.block_rows = max(1, min(BLOCK_ROWS[kind], BLOCK_BYTES[kind] // (4 * self.d)))
         self._narrow_rows = max(1, min(self.block_rows, NARROW_BYTES[kind] // (4 * self.d)))
         if not self._is_final and 4 * self.n * self.d <= COPY_BYTES[kind]:
             copy = torch.empty((self.n, self.d), dtype=torch.float32, device=self.device)
@@ -169,28 +170,29 @@ class Rows:
         """Compute the squared length of every row: (n,) float32."""
         return torch.cat([self.block(rows).square().sum(1) for rows in self.slices()])
 
-    def in_directions(self, directions: Tensor, squares: Tensor, factors: Tensor) -> "Rows":
-        """Keep the parts in orthonormal directions (d, r), and the length of the rest times a factor: (n, r + 1) rows.
-
-        `squares` are the squared lengths of the rows, and `factors` those of the rest, (n,) each.
-        """
-        r = directions.shape[1]
-        kept = torch.empty((self.n, r + 1), device=self.device)
-        for rows in self.slices():
-            parts = self.block(rows) @ directions
-            kept[rows, :r] = parts
-            kept[rows, r] = (squares[rows] - parts.square_().sum(1)).clamp_(min=0).sqrt_() * factors[rows]
-        return Rows(kept)
+    def in_directions(self, directions: Tensor) -> "Rows":
+        """Keep the parts in directions (d, r), and scale every row to length sqrt(r): (n, r) rows."""
+        parts, length = self.dot(directions), directions.shape[1] ** 0.5
+        for rows in torch.split(parts, self.block_rows):
+            norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+            rows.mul_(torch.where(norms > AT_THE_MEAN * length, length / norms, 0.0))
+        return Rows(parts)
 
     def quadratic(self, matrix: Tensor) -> Tensor:
         """Compute z_i^T A z_i of every row, for a matrix A (d, d): (n,) float32."""
         matrix = matrix.float()
         return torch.cat([((block := self.block(part)) @ matrix).mul_(block).sum(1) for part in self.slices()])
 
-    def principal_directions(self, count: int, generator: torch.Generator) -> Tensor:
-        """Compute the main eigenvectors of the second moment of a sample of the rows: (d, count) float32."""
+    def whitening(self, count: int, generator: torch.Generator) -> Tensor:
+        """Compute the main eigenvectors of the second moment of a sample of the rows, scaled: (d, count) float32.
+
+        The parts of the sample in them have a mean square of 1.
+        """
         sample = torch.randperm(self.n, generator=generator, device=self.device)[:PCA_ROWS]
-        return self.eigenvectors(sample)[:, -count:].contiguous()
+        values, vectors = torch.linalg.eigh(self.second_moment(sample) / len(sample))
+        values = values[-count:]
+        scale = torch.where(values > AT_THE_MEAN * values[-1], values.clamp(min=1e-300).rsqrt(), 0.0)
+        return (vectors[:, -count:] * scale).float().contiguous()
 
     def eigenvectors(self, index: Tensor) -> Tensor:
         """Compute the eigenvectors of the second moment of some rows (b,), the main ones last: (d, d) float32."""

@@ -23,13 +23,11 @@ from fineweb_mask.models.settings.embedding import FROM_QUALITY, EmbeddingSettin
 from fineweb_mask.models.settings.engine import EngineSettings
 from fineweb_mask.models.settings.output import TEXT_IS_NO_GROUP, MaterializeSettings, ReportSettings
 from fineweb_mask.models.settings.quality import ClassesScorerSettings, EduScorerSettings, QualitySettings
-from fineweb_mask.models.settings.selection import METRICS, GroupSettings, SelectionSettings, Solver
+from fineweb_mask.models.settings.selection import DIRECTIONS, METRICS, GroupSettings, SelectionSettings, Solver
 from fineweb_mask.models.settings.selectors.options import GivenSettings
 from fineweb_mask.models.settings.selectors.registry import missing_inputs
 from fineweb_mask.models.settings.source import LABEL_COLUMNS, NUMERIC_COLUMNS, IngestSettings, SourceSettings
 
-DIRECTIONS = 128
-"""Principal directions in which `disf` is measured over a whole corpus; all others count as one."""
 
 PRICED: tuple[Solver, ...] = ("mean_field", "greedy", "policy_gradient")
 """Solvers that maximise the objective, so that what more of a block would add to it is known."""

@@ -34,6 +34,9 @@ METRICS = {
 }
 """The built-in diversity metrics: a new one is a module in models/selection/metrics/ and a line here."""
 
+DIRECTIONS = 128
+"""Principal components in which `disf` is measured, where vectors have at least twice as many dimensions."""
+
 if TYPE_CHECKING:
     MetricName = str
     Solver = str

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 # A random key's digits from here on order documents of equal gain: the sample's keys are all small.
 TIE_DIGITS = 1 << 12
-SIGN_DIGITS = 1 << 24  # a random key's digits from here on give its sign
 
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -56,11 +55,6 @@ class Documents(NamedTuple):
     def ties(self) -> NDArray[np.float64]:
         """What orders documents of equal gain: lower numbers come first, (n,)."""
         return self.lots * TIE_DIGITS % 1.0
-
-    @property
-    def signs(self) -> NDArray[np.float32]:
-        """Random signs, (n,)."""
-        return np.where(self.lots * SIGN_DIGITS % 1.0 < 0.5, np.float32(-1), np.float32(1))
 
 
 def flat(tree: Tree, prefix: str = "") -> Arrays:

@@ -29,7 +29,7 @@ class Frame:
     """In what coordinates the metrics measure documents, the same for all parts of a corpus."""
 
     standard: Standard
-    directions: Mapping[str, Tensor | None]  # metric -> what it keeps of a row, (d, r), or all
+    directions: Mapping[str, Tensor | None]  # metric -> those it measures rows in, (d, r), or all
     mean_tokens: float | None = None  # with a budget of tokens: what a document's mass of 1 is
 
     def masses(self, documents: Documents, device: torch.device) -> Tensor | None:
@@ -40,12 +40,11 @@ class Frame:
 
     def metrics(self, documents: Documents, rows: Rows) -> dict[str, MomentMetric]:
         """Make the metrics of documents, whose unit rows are given."""
-        masses, signs = self.masses(documents, rows.device), torch.as_tensor(documents.signs, device=rows.device)
-        found = {}
-        for name, directions in self.directions.items():
-            metric = moment_metric_class(name)(rows, masses, self.standard)
-            found[name] = metric if directions is None else metric.in_directions(directions, signs)
-        return found
+        masses = self.masses(documents, rows.device)
+        return {
+            name: moment_metric_class(name)(rows, masses, self.standard, directions)
+            for name, directions in self.directions.items()
+        }
 
 
 READABLE = 0.25  # temperature of the inclusion, in standard deviations of the marginal gains
@@ -164,7 +163,7 @@ def linear_gains(
     return gains
 
 
-FORMAT = "fineweb-mask rule 3"
+FORMAT = "fineweb-mask rule 4"
 """What the file's metadata say it is."""
 CHECKSUM = "checksum"
 UNKNOWN = "0" * 64  # in the place of the checksum in the bytes that it is of

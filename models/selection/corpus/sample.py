@@ -30,6 +30,7 @@ from fineweb_mask.models.selection.corpus.rule import (
 )
 from fineweb_mask.models.selection.inputs import SelectionInputError, checked_budget, checked_features
 from fineweb_mask.models.selection.metrics.base import Metric, SupportsRandomValue
+from fineweb_mask.models.selection.metrics.kernel import moment_metric_class
 from fineweb_mask.models.selection.problem.normalisation import BlockEnds, Ranges, find_ranges, weigh
 from fineweb_mask.models.selection.problem.objective import Objective
 from fineweb_mask.models.selection.problem.token_budget import Knapsack, probabilities
@@ -222,10 +223,10 @@ class SampleProblem:
         names = settings.metric_weights
         if frame is None:
             standard = Standard(*(part.to(device) for part in statistics.standard))
-            frame = Frame(standard, dict.fromkeys(names), mean_tokens)
-            whole = frame.metrics(sample, rows)
-            kept = {name: metric.directions(directions, generator) for name, metric in whole.items()}
-            frame = replace(frame, directions=kept)
+            of_metrics = {
+                name: moment_metric_class(name).directions(rows, standard, directions, generator) for name in names
+            }
+            frame = Frame(standard, of_metrics, mean_tokens)
         self.frame, self.metrics = frame, frame.metrics(sample, rows)
         self._masses = self.frame.masses(sample, device)
         ends = SampleEnds(self, size, settings, rows, generator)

@@ -22,8 +22,7 @@ from fineweb_mask.models.selection.corpus.rule import Rule
 from fineweb_mask.models.selection.corpus.sample import CorpusStatistics, Learned, SampleProblem
 from fineweb_mask.models.selection.problem.measures import relative_gap
 from fineweb_mask.models.selection.problem.normalisation import Ranges
-from fineweb_mask.models.settings.pipeline import DIRECTIONS
-from fineweb_mask.models.settings.selection import GroupSettings, SelectionSettings
+from fineweb_mask.models.settings.selection import DIRECTIONS, GroupSettings, SelectionSettings
 
 Parts = Callable[[], Iterable[Documents]]
 """Returns the parts of a corpus, always in the same order."""

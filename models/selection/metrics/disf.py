@@ -1,11 +1,16 @@
 """`disf`: minus the norm of the second moment, which is least if the selection covers all directions evenly."""
 
+from typing import Self
+
 import torch
 from torch import Tensor
 
 from fineweb_mask.models.selection.metrics.base import Effort
 from fineweb_mask.models.selection.metrics.kernel import KernelMetric
 from fineweb_mask.models.selection.rows import Rows, Standard
+from fineweb_mask.models.settings.selection import DIRECTIONS, SelectionSettings
+
+NEGLIGIBLE = 1e-6  # share of the largest weight: less counts as 0
 
 
 class Disf(KernelMetric):
@@ -17,15 +22,39 @@ class Disf(KernelMetric):
     mean. For K = 1 the divisor is 1.
 
     With masses a (a budget of tokens; ours), C = sum_i m_i a_i z_i z_i^T / sum_i m_i a_i.
+
+    With directions (d, r), z are the parts of the standardised rows in them, each scaled to length sqrt(r). For a block
+    these are its principal components, scaled to equal variance, where it has at least twice as many dimensions (ours:
+    a selection teaches a language model as much, in a thirtieth of the time; `benchmarks/notebook/witness.md`).
     """
 
     effort = Effort(32, 0.008, 0.45, 0.97)  # a step costs O(n d^2): fewer and longer ones
 
-    def __init__(self, rows: Rows, masses: Tensor | None = None, standard: Standard | None = None) -> None:
-        self.rows, self.masses = rows.standardised(standard), masses
-        if masses is not None:
-            self.rows = self.rows.times(masses.sqrt())
+    def __init__(
+        self,
+        rows: Rows,
+        masses: Tensor | None = None,
+        standard: Standard | None = None,
+        directions: Tensor | None = None,
+    ) -> None:
+        rows = rows.standardised(standard)
+        if directions is not None:
+            rows = rows.in_directions(directions)
+        self.rows, self.masses = rows if masses is None else rows.times(masses.sqrt()), masses
         self.diagonal = self.rows.square_norms().square_()
+
+    @classmethod
+    def for_block(cls, rows: Rows, settings: SelectionSettings, budget: float, masses: Tensor | None = None) -> Self:  # noqa: ARG003
+        """Make the metric in the block's principal components; with masses (n,) for a budget of tokens."""
+        generator = torch.Generator(rows.device).manual_seed(settings.seed)
+        return cls(rows, masses, directions=cls.directions(rows, None, DIRECTIONS, generator))
+
+    @classmethod
+    def directions(
+        cls, rows: Rows, standard: Standard | None, count: int, generator: torch.Generator
+    ) -> Tensor | None:
+        """Compute the principal components of standardised rows, scaled to equal variance: (d, count), or None."""
+        return None if rows.d < 2 * count else rows.standardised(standard).whitening(count, generator)
 
     def value(self, masks: Tensor) -> Tensor:
         """Evaluate masks (G, n) by the smaller of Z^T Z (d x d) and Z Z^T (K x K) of each: (G,) float64."""
@@ -41,7 +70,9 @@ class Disf(KernelMetric):
 
     def moment(self, weights: Tensor) -> Tensor:
         """Sum the outer products under weights (n,): (d, d) float64."""
-        return self.rows.second_moment(weights.nonzero()[:, 0], weights)
+        if weights.dtype == torch.bool:
+            return self.rows.second_moment(weights.nonzero()[:, 0])
+        return self.rows.second_moment((weights.abs() > NEGLIGIBLE * weights.abs().max()).nonzero()[:, 0], weights)
 
     def scores(self, moment: Tensor) -> Tensor:
         """Compute z_i^T M z_i for a moment M (d, d): (n,) float32."""
@@ -66,32 +97,6 @@ class Disf(KernelMetric):
     def height(self, moment: Tensor, budget: float) -> float:  # noqa: ARG002 - none at all
         """Return 0: a norm's tangents all go through the origin."""
         return 0.0
-
-    def directions(self, count: int, generator: torch.Generator) -> Tensor | None:
-        """Compute the principal directions that an approximation in `count` keeps, (d, count - 1), or None for all."""
-        return None if self.rows.d < 2 * count else self.rows.principal_directions(count - 1, generator)
-
-    def reduced(self, count: int, generator: torch.Generator) -> "Disf":
-        """Approximate D in the principal directions, where there are much more than `count`: O(count^2) per row."""
-        directions = self.directions(count, generator)
-        if directions is None:
-            return self
-        signs = torch.randint(0, 2, (self.rows.n,), generator=generator, device=self.rows.device) * 2 - 1
-        return self.in_directions(directions, signs)
-
-    def in_directions(self, directions: Tensor, signs: Tensor) -> "Disf":
-        """Keep the rows' parts in orthonormal directions (d, r); all others become one of equal variance.
-
-        This is exact for their share of ||C||_F if the selection's moment is isotropic there. A random sign of every
-        row, (n,), makes it uncorrelated with the rest. The rows are not scaled to one length again: what is outside the
-        directions would then count too much.
-        """
-        metric = object.__new__(Disf)
-        metric.masses = self.masses
-        turned = (self.rows.d - directions.shape[1]) ** 0.25
-        metric.rows = self.rows.in_directions(directions, self.diagonal.sqrt(), signs / turned)
-        metric.diagonal = metric.rows.square_norms().square_()
-        return metric
 
     def tangent_gradient(self, moment: Tensor, reached: Tensor, budget: float) -> Tensor:
         """Differentiate the tangent with respect to its moment (d, d); only the moment's direction matters."""

@@ -38,8 +38,17 @@ class MomentMetric(Weighed, BuiltInMetric, SupportsMoment):
     credit: Tensor | None = None  # (n,) float32, with masses: D = F(M) + sum of credits / mass^2
 
     @abstractmethod
-    def __init__(self, rows: Rows, masses: Tensor | None = None, standard: Standard | None = None) -> None:
-        """Measure rows with masses (n,), for a budget of tokens, by the mean and deviation of a whole corpus."""
+    def __init__(
+        self,
+        rows: Rows,
+        masses: Tensor | None = None,
+        standard: Standard | None = None,
+        directions: Tensor | None = None,
+    ) -> None:
+        """Measure rows with masses (n,), for a budget of tokens, by the mean and deviation of a whole corpus.
+
+        `directions` (d, r) are those in which rows are measured.
+        """
 
     @classmethod
     def for_block(
@@ -56,16 +65,16 @@ class MomentMetric(Weighed, BuiltInMetric, SupportsMoment):
         """Differentiate F at the moment of the inclusion probabilities, (n,): (n,) float32."""
         return self.gradient_at(self.moment(inclusion), float(self.size(inclusion)))
 
-    def directions(self, count: int, generator: torch.Generator) -> Tensor | None:  # noqa: ARG002 - for subclasses
-        """Compute the principal directions that an approximation in `count` keeps, (d, count - 1), or None for all."""
+    @classmethod
+    def directions(
+        cls,
+        rows: Rows,  # noqa: ARG003 - for subclasses
+        standard: Standard | None,  # noqa: ARG003
+        count: int,  # noqa: ARG003
+        generator: torch.Generator,  # noqa: ARG003
+    ) -> Tensor | None:
+        """Compute the `count` directions in which rows are measured, (d, count); None for all."""
         return None
-
-    def in_directions(self, directions: Tensor, signs: Tensor) -> Self:  # noqa: ARG002 - for subclasses
-        """Approximate F by the rows' parts in orthonormal directions (d, r), where that is faster.
-
-        `signs` (n,) are 1 or -1, at random.
-        """
-        return self
 
 
 def moment_metric_class(name: str) -> type[MomentMetric]:

@@ -51,9 +51,12 @@ class NearDuplicates(Weighed):
         self._lengths = torch.bincount(local, minlength=len(self.documents))
 
     @classmethod
-    def of(cls, rows: Rows, threshold: float, knapsack: Knapsack | None = None) -> "NearDuplicates":
-        """Find the pairs of unit rows (n, d) and weigh them, for a budget of tokens by its masses."""
-        pairs, masses = similar_pairs(rows, threshold), None if knapsack is None else knapsack.masses
+    def of(
+        cls, rows: Rows, threshold: float, knapsack: Knapsack | None = None, pairs: Pairs | None = None
+    ) -> "NearDuplicates":
+        """Weigh the pairs of unit rows (n, d), for a budget of tokens by its masses; find them if they are not given."""
+        pairs = similar_pairs(rows, threshold) if pairs is None else pairs
+        masses = None if knapsack is None else knapsack.masses
         return cls(rows.n, pairs, weights_of(pairs, threshold, masses), knapsack)
 
     def value(self, masks: Tensor) -> Tensor:

@@ -19,7 +19,13 @@ class Pairwise(KernelMetric):
     linear_in_v = True
     swap_pool = 512  # annealing leaves so few documents undecided
 
-    def __init__(self, rows: Rows, masses: Tensor | None = None, standard: Standard | None = None) -> None:  # noqa: ARG002
+    def __init__(
+        self,
+        rows: Rows,
+        masses: Tensor | None = None,
+        standard: Standard | None = None,  # noqa: ARG002 - for others
+        directions: Tensor | None = None,  # noqa: ARG002
+    ) -> None:
         self.rows, self.masses = rows, masses
         self.diagonal = torch.ones(rows.n, device=rows.device)
         if masses is not None:

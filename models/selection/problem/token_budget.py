@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fineweb_mask.models.settings.selection import Unit
 
+EXCESS = 1e-10  # share of a budget by which probabilities may miss it
 RATIO_STEPS = 6  # steps of Dinkelbach's method, which converges superlinearly; every step is a valid bound
 
 
@@ -28,15 +29,25 @@ def top(scores: Tensor, k: int) -> Tensor:
 
 
 def probabilities(gradient: Tensor, temperature: float, budget: float, costs: Tensor | None = None) -> Tensor:
-    """Solve sum_i cost_i sigmoid((g_i - tau) / T) = budget for tau by bisection, costs (n,) or 1 each: (n,) float32."""
+    """Solve sum_i cost_i sigmoid((g_i - tau) / T) = budget for tau, costs (n,) or 1 each: (n,) float32.
+
+    By Newton's method, and by bisection where a step would leave the interval that holds tau.
+    """
     scaled = (gradient.double() - gradient.mean(dtype=torch.float64)) / temperature
-    low, high = scaled.min() - 40, scaled.max() + 40  # sigmoid(-40) is below float64 rounding
-    for _ in range(45):
-        tau = (low + high) / 2
+    low, high = float(scaled.min()) - 40, float(scaled.max()) + 40  # sigmoid(-40) is below float64 rounding
+    tau = (low + high) / 2
+    for _ in range(60):
         pi = torch.sigmoid(scaled - tau)
-        above = (pi.sum() if costs is None else pi @ costs) > budget
-        low, high = torch.where(above, tau, low), torch.where(above, high, tau)
-    return torch.sigmoid(scaled - (low + high) / 2).float()
+        weighed = pi if costs is None else pi * costs
+        excess = float(weighed.sum()) - budget
+        low, high = (tau, high) if excess > 0 else (low, tau)
+        if abs(excess) <= EXCESS * budget or high - low <= EXCESS:
+            break
+        slope = float(weighed.sum() - weighed @ pi)
+        tau = tau + excess / slope if slope > 0 else low
+        if not low < tau < high:
+            tau = (low + high) / 2
+    return torch.sigmoid(scaled - tau).float()
 
 
 @dataclass(frozen=True, eq=False)

@@ -35,7 +35,6 @@ from fineweb_mask.models.selection.metrics.base import (
     SupportsKernel,
     SupportsMoment,
     SupportsPenalties,
-    SupportsReduction,
 )
 from fineweb_mask.models.selection.metrics.kernel import WHOLE_KERNEL
 from fineweb_mask.models.selection.problem.objective import Objective
@@ -44,11 +43,9 @@ from fineweb_mask.models.selection.solvers.problem import History, Problem, Solu
 from fineweb_mask.models.selection.solvers.swaps import ROUNDS_OF_SWAPS, refine
 
 NEAR = 256  # documents near the threshold that shape one Newton step
-DAMPING = 0.25  # share of the way per step if a metric has no exact line search
+DAMPING = 0.5  # share of the way per step if a metric has no exact line search
 WARM = 0.5  # share of the annealing that remains if the start is the solution of a similar problem
 READABLE = 0.25  # temperature of the reported inclusion, in standard deviations of the marginal gains
-DIRECTIONS = 128  # principal directions of the features in which a large block is annealed
-LARGE = 2_048  # least documents for that approximation if swaps alone must make up for it
 CANDIDATES, ROUNDS = 1024, 32  # documents of largest gain among which greedy picks, and how often they are found
 SMALL = 2048  # most documents for which greedy's picks cost next to nothing, so that every kernel uses them
 LEAST_CHOICE = 2  # candidates per pick, below which greedy has too little to choose from
@@ -68,12 +65,14 @@ class Schedule(NamedTuple):
 # Measured at n = 10,000 and 50,000, d = 768: fewer or colder steps lose objective, more gain none.
 NEWTON = Schedule(0.3, 0.02, 6, 3)
 LINE_SEARCH = Schedule(0.5, 0.02, 24, 8)
-DAMPED = Schedule(1.0, 0.03, 60, 4)
+DAMPED = Schedule(1.0, 0.03, 60, 20)
 AVERAGED = Schedule(0.5, 0.03, 60, 60)
 COOLING = 30  # steps of that schedule until it is cold; over the others the moments are averaged
 
 
-def solve_mean_field(problem: Problem, *, n_steps: int | None = None, rounds: int = ROUNDS_OF_SWAPS) -> Solution:
+def solve_mean_field(
+    problem: Problem, *, n_steps: int | None = None, rounds: int = ROUNDS_OF_SWAPS, least_rise: float = 0.0
+) -> Solution:
     """Anneal, keep as many documents as the budget takes, refine them by swaps.
 
     A metric without gradient raises SelectionInputError.
@@ -86,12 +85,13 @@ def solve_mean_field(problem: Problem, *, n_steps: int | None = None, rounds: in
         Annealing steps, each one gradient over all documents; None: as many as suit the metrics.
     rounds
         Most rounds of swaps.
+    least_rise
+        Share of what all rounds of swaps inside pools have gained: one that gains less is the last.
     """
     objective = problem.objective
     check_gradients(objective.metrics)
     pick = _picks_greedily(objective)
-    coarse = _coarsened(objective, problem.generator) if pick or objective.n >= LARGE else objective
-    path = Annealing(coarse, problem.start, n_steps)
+    path = Annealing(objective, problem.start, n_steps)
     best = objective.top(objective.priority(path.gradient()))
     reached = objective.value_of(best)
     problem.history.record(0, reached)
@@ -103,11 +103,8 @@ def solve_mean_field(problem: Problem, *, n_steps: int | None = None, rounds: in
         best, closed = _anneal(problem, path, best, objective.value_of(best))
     if pick and not closed:
         best = _better(objective, best, _picked_greedily(problem))
-    elif coarse is not objective and len(path.kernels) == len(path.smooth):
-        approximate = replace(problem, objective=coarse, history=History(entries=[(0, 0.0, -math.inf)]))
-        best = _better(objective, best, refine(approximate, best, rounds))
     if not closed:
-        best = refine(problem, best, rounds)
+        best = refine(problem, best, rounds, least_rise)
     return Solution(best, ranks(objective, best, path.inclusion), path.inclusion)
 
 
@@ -174,15 +171,6 @@ def _picked_greedily(problem: Problem) -> Tensor:
         mask = pick_among_candidates(problem, CANDIDATES, ROUNDS)
     problem.history.record(problem.history.entries[-1][0] + 1, objective.value_of(mask))
     return mask
-
-
-def _coarsened(objective: Objective, generator: torch.Generator) -> Objective:
-    """Replace metrics by their approximations in fewer directions; the same objective if none has one."""
-    metrics = {
-        name: metric.reduced(DIRECTIONS, generator) if isinstance(metric, SupportsReduction) else metric
-        for name, metric in objective.metrics.items()
-    }
-    return objective if metrics == objective.metrics else replace(objective, metrics=metrics)
 
 
 class Annealing:

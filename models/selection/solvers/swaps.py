@@ -140,14 +140,17 @@ def batch_round(objective: Objective, mask: Tensor, reached: float, most: int) -
     return mask, reached, 0
 
 
-def refine(problem: Problem, mask: Tensor, rounds: int = ROUNDS_OF_SWAPS) -> Tensor:
-    """Swap round by round, at most so often, while the objective rises: (n,) bool, never worse than `mask`."""
+def refine(problem: Problem, mask: Tensor, rounds: int = ROUNDS_OF_SWAPS, least_rise: float = 0.0) -> Tensor:
+    """Swap round by round, at most so often, while the objective rises: (n,) bool, never worse than `mask`.
+
+    Inside pools, a round that gains less than `least_rise` of what all have gained is the last.
+    """
     objective, history = problem.objective, problem.history
     swapping = [metric for metric in objective.active.values() if isinstance(metric, SupportsSwaps)]
     in_pools = len(swapping) == len(objective.active)
     pool_size = max((metric.swap_pool for metric in swapping), default=QUALITY_POOL)
     as_promised = all(metric.swaps_as_promised for metric in swapping)
-    reached = objective.value_of(mask)
+    start = reached = objective.value_of(mask)
     most = max(1, objective.budget // 8)
     for _ in track("rounds of swaps", range(rounds)):
         if in_pools:
@@ -164,7 +167,7 @@ def refine(problem: Problem, mask: Tensor, rounds: int = ROUNDS_OF_SWAPS) -> Ten
             break
         mask, reached = swapped, value
         history.record(history.entries[-1][0] + 1, reached)
-        if risen < LEAST_RISE * abs(reached):
+        if risen < max(LEAST_RISE * abs(reached), least_rise * (reached - start) * in_pools):
             break
     return polish(objective, mask)
 

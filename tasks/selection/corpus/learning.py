@@ -16,7 +16,7 @@ from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.runtime.threads import same_threads
 from fineweb_mask.models.selection.corpus.documents import Documents, flat, made, nested, sampled
 from fineweb_mask.models.settings import PipelineSelectionSettings
-from fineweb_mask.models.settings.pipeline import DIRECTIONS
+from fineweb_mask.models.settings.selection import DIRECTIONS
 from fineweb_mask.tasks.inference.gpu import gpu_slot, torch_device
 from fineweb_mask.tasks.selection.blocks import InterimJob, inputs_of
 from fineweb_mask.tasks.selection.inputs.shard_documents import read_columns, read_parts

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from fineweb_mask.models.selection.graphs import pairs
-from fineweb_mask.models.selection.graphs.pairs import similar_pairs
+from fineweb_mask.models.selection.graphs.neighbours import nearest
+from fineweb_mask.models.selection.graphs.pairs import listed_pairs, similar_pairs
 from fineweb_mask.models.selection.rows import Rows
 
 
@@ -55,6 +56,19 @@ def test_a_document_with_very_many_partners_keeps_the_nearest(monkeypatch):
     again = similar_pairs(alike, 0.9, most_neighbours=5)
     assert (again.first.tolist(), again.second.tolist()) == (found.first.tolist(), found.second.tolist())
     assert not again.complete
+
+
+@pytest.mark.parametrize("k", [3, 60])
+def test_pairs_read_off_exact_lists_are_all_that_they_hold(k):
+    rows = near_copies(400, 8)
+    lists = nearest(rows, k)
+    found = listed_pairs(lists, 0.9)
+    listed = list(zip(found.first.tolist(), found.second.tolist(), strict=True))
+    assert listed == sorted(set(listed))
+    assert found.complete == (listed == sorted(all_pairs(rows, 0.9)))
+    assert found.complete == (k == 60)
+    x = rows.block(slice(None))
+    torch.testing.assert_close(found.cosine, (x[found.first] * x[found.second]).sum(1))
 
 
 def test_unlike_documents_have_no_pairs():

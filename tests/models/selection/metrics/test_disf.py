@@ -11,6 +11,7 @@ from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from fineweb_mask.models.selection import SelectionSettings, select
+from fineweb_mask.models.selection.inputs import checked_features
 from fineweb_mask.models.selection.metrics.disf import Disf
 from fineweb_mask.models.selection.rows import Rows
 from tests.models.selection.enumerable import central_differences, probabilities, random_masks, unit_rows
@@ -41,6 +42,21 @@ def test_the_trace_is_the_same_for_every_selection(dtype, copied, monkeypatch):
         torch.testing.assert_close(chosen.diagonal, torch.full((chosen.rows.n,), 36.0))
         mask = random_masks(chosen.rows.n, 7, 1)[0]
         assert float(chosen.moment(mask).trace()) == pytest.approx(7 * 6, rel=1e-5)
+
+
+def test_of_many_dimensions_the_principal_components_count_alike():
+    random = np.random.default_rng(0)
+    features = random.normal(size=(2000, 300)) / np.sqrt(1 + np.arange(300)) + 0.1
+    rows = checked_features((features @ np.linalg.qr(random.normal(size=(300, 300)))[0]), torch.device("cpu"))
+    metric = Disf.for_block(rows, SelectionSettings(), 200)
+    z = metric.rows.block(slice(None)).double()
+    torch.testing.assert_close(z.square().sum(1), torch.full((2000,), 128.0).double(), rtol=1e-5, atol=0)
+    moment = z.T @ z / len(z)
+    assert float((moment - torch.eye(128)).abs().max()) < 0.3
+    assert Disf.for_block(Rows(rows.block(slice(None))[:, :255]), SelectionSettings(), 200).rows.d == 255
+    chosen = random_masks(2000, 200, 1)
+    norm = torch.linalg.matrix_norm(z[chosen[0]].T @ z[chosen[0]] / 199)
+    assert float(metric.value(chosen)[0]) == pytest.approx(-float(norm))
 
 
 def test_a_row_at_the_mean_has_no_direction():
