@@ -25,6 +25,7 @@ LEAST_WEIGHT = 0.05  # for a pair at the threshold; identical documents have wei
 NEGLIGIBLE = 1e-6  # weight of a pair that is left over from a clique by rounding
 ALIKE = 0.5  # share of the clique's weight: a document joins if its pairs with all members weigh as much
 MOST_PAIRS = 1_000_000  # that are covered by cliques: the heaviest; with the rest as pairs, a bound is valid but looser
+MOST_LOOKS = 4_000_000  # at pairs while documents are penalised in the order of their gains: a tenth of a second
 MOST_WORK = 10_000_000  # pairs looked at while cliques grow, a few seconds; what is left then stays pairs
 
 
@@ -194,11 +195,17 @@ def _penalised(
     partners: NDArray[np.int64],  # (2e,)
     penalties: NDArray[np.float64],  # (2e,), of the document by its partner
 ) -> NDArray[np.float64]:
-    """Take all documents at once that rank above their remaining partners: only those could still penalise them."""
-    values = values.copy()
+    """Take all documents at once that rank above their remaining partners: only those could still penalise them.
+
+    Where documents are alike in large numbers, those left after a while are penalised by all that rank above them.
+    """
+    values, looks = values.copy(), 0
     while len(documents):
         own, other = values[documents], values[partners]
         below = (other > own) | ((other == own) & (partners < documents))
+        looks += len(documents)
+        if looks > MOST_LOOKS:
+            return values - np.bincount(documents[below], penalties[below], minlength=len(values))
         taken = np.ones(len(values), dtype=bool)
         taken[documents[below]] = False
         settled = taken[partners]
