@@ -35,7 +35,6 @@ from fineweb_mask.flows.commands.setup.settings import settings
 from fineweb_mask.flows.commands.sql import sql
 from fineweb_mask.flows.commands.train_quality import train_quality
 from fineweb_mask.flows.commands.tune import tune
-from fineweb_mask.flows.commands.weightings import group_shares, score_weights
 from fineweb_mask.flows.commands.workspace import gc, status
 from fineweb_mask.flows.processes.environment import server_lost, set_environment
 from fineweb_mask.flows.processes.signals import handle_signals
@@ -82,8 +81,6 @@ app.command()(select)
 app.command()(sweep)
 app.command()(compare)
 app.command()(tune)
-app.command("score-weights")(score_weights)
-app.command("group-shares")(group_shares)
 app.command()(audit)
 app.command("score-check")(score_check)
 app.command()(price)
