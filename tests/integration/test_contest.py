@@ -148,9 +148,8 @@ def test_all_stands_for_every_selector_that_has_what_it_reads(contest, tmp_path,
     targets = TargetSettings(path=str(tmp_path / "targets.parquet"), task_column="dump")
     selection = settings.selection.model_copy(update={"targets": targets, "group_column": "dump"})
     before = contents(contest.workspace)
-    compared = compare(
-        settings.model_copy(update={"workspace": str(contest.workspace), "selection": selection}), ["all"], "dump"
-    )
+    settings = settings.model_copy(update={"workspace": str(contest.workspace), "selection": selection})
+    compared = compare(settings, ["all"], "dump", "tokens")
     assert compared.selectors.keys() == SELECTORS.keys() - {"policy_gradient"}
     assert contents(contest.workspace) == before
     page = Path(compared.page).read_text()
