@@ -17,7 +17,7 @@ import typer
 from pydantic import BaseModel
 
 from fineweb_mask.flows.display.listeners import prefect_shown, shown_as_bars, shown_as_lines
-from fineweb_mask.flows.display.terminal import SafeConsole, echo, visible
+from fineweb_mask.flows.display.terminal import SafeConsole, echo, step_progress, visible
 from fineweb_mask.flows.processes.environment import server_lost, set_environment
 from fineweb_mask.flows.processes.signals import interrupted_code
 from fineweb_mask.flows.recipe import load_recipe
@@ -92,7 +92,11 @@ def load_settings_or_exit(
         Whether errors are printed as JSON, too.
     """
     set_environment(show_bars=shows_bars(as_json))
-    with exit_on_interruption(as_json, "interrupted before the work began"), exit_on_error(as_json):
+    with (
+        exit_on_interruption(as_json, "interrupted before the work began"),
+        exit_on_error(as_json),
+        step_progress("checking the recipe", show=shows_bars(as_json)),
+    ):
         settings = load_recipe(recipe, overrides or [], workspace)
         return settings, check(settings)
 

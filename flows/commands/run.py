@@ -8,7 +8,15 @@ import typer
 from rich.console import Console
 
 from fineweb_mask.flows.commands import _common as common
-from fineweb_mask.flows.display.terminal import SafeConsole, echo, new_table, print_line, print_paths, print_quarantined
+from fineweb_mask.flows.display.terminal import (
+    SafeConsole,
+    echo,
+    new_table,
+    print_line,
+    print_paths,
+    print_quarantined,
+    step_progress,
+)
 from fineweb_mask.flows.processes import temporary_server
 from fineweb_mask.flows.recipe import RecipeError
 
@@ -67,7 +75,7 @@ def run(
     if dry_run:
         from fineweb_mask.flows.commands.setup.dry_run import estimate, print_estimate
 
-        with common.exit_on_failure(as_json):
+        with common.exit_on_failure(as_json), step_progress("estimating", show=common.shows_bars(as_json)):
             found = estimate(settings)
         common.print_result(found, as_json, lambda: print_estimate(SafeConsole(), found))
         return

@@ -11,7 +11,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
+from rich.text import Text
 
 from fineweb_mask.flows.display.terminal import logs_made_visible
 from fineweb_mask.flows.processes import temporary_server
@@ -288,6 +289,16 @@ class Bars:
 listener: ContextVar[Listener] = ContextVar("listener", default=LogLines())  # noqa: B039 - it holds nothing but running jobs
 
 
+class _Time(ProgressColumn):
+    """Show the time that is left, or what was taken where that is not known yet, or nothing is left."""
+
+    def render(self, task: Task) -> Text:
+        """Return the time of a bar."""
+        if task.finished or not task.time_remaining:
+            return Text(_duration(task.elapsed or 0.0))
+        return Text(f"{_duration(task.time_remaining)} left", "cyan")
+
+
 @contextmanager
 def shown_as_bars(console: Console) -> Iterator[None]:
     """Draw bars on a console while the block runs."""
@@ -296,8 +307,7 @@ def shown_as_bars(console: Console) -> Iterator[None]:
         BarColumn(bar_width=None),
         TextColumn("{task.fields[amount]}", justify="right"),
         TextColumn("{task.fields[rate]}", justify="right"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(compact=True),
+        _Time(),
     )
     with Progress(*columns, console=console, transient=True) as progress:
         token = listener.set(Bars(progress))
