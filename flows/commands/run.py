@@ -159,10 +159,10 @@ def _print_summary(console: Console, summary: "RunSummary", settings: "PipelineS
     console.print(table)
     if summary.dropped:
         reasons = ", ".join(f"{reason.replace('_', ' ')} {count:,}" for reason, count in summary.dropped.items())
-        console.print(f"dropped  {reasons}", highlight=False)
+        print_line(console, f"dropped  {reasons}")
     print_quarantined(console, summary.quarantined)
     if settings.materialize.license is None:
-        console.print("licence  none on the card: push needs one, --set materialize.license=...", highlight=False)
+        print_line(console, "licence  none on the card: push needs one, --set materialize.license=...")
     print_paths(console, dataset=summary.dataset, card=summary.card, **summary.exports, report=summary.report)
     folder = shlex.quote(settings.workspace)
     print_line(console, f"next     fineweb-mask report {folder} --open")

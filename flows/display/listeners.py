@@ -282,8 +282,8 @@ class Bars:
 
     def _draw(self, stage: str) -> None:
         of = self._stages[stage]
-        done, words = of.done + sum(of.shares.values()), {"amount": of.amount(), "rate": of.rate(self._since[stage])}
-        self._progress.update(self._bars[stage], completed=done, total=of.jobs, **words)
+        done, rate = of.done + sum(of.shares.values()), of.rate(self._since[stage])
+        self._progress.update(self._bars[stage], completed=done, total=of.jobs, amount=of.amount(), rate=rate)
 
 
 listener: ContextVar[Listener] = ContextVar("listener", default=LogLines())  # noqa: B039 - it holds nothing but running jobs

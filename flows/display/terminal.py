@@ -132,7 +132,7 @@ def print_paths(console: Console, **paths: object) -> None:
 def print_quarantined(console: Console, shards: "Iterable[QuarantinedShard]") -> None:
     """Print the quarantined shards with their reasons."""
     for shard in shards:
-        console.print(f"quarantined  {shard.shard}: {shard.reason}", style="yellow", markup=False)
+        print_line(console, f"quarantined  {shard.shard}: {shard.reason}", "yellow")
 
 
 def print_selections(

@@ -77,8 +77,8 @@ def settings_of(key: str | None = None) -> list[Setting]:
     found = [one for one in every if f"{one.key}.".startswith(wanted) or f"{names[one.key]}.".startswith(wanted)]
     if not found:
         known = [*sections(), *names.values(), *(name.rpartition(".")[2] for name in names.values())]
-        hint = meant(key, known, ", ") or ":"
-        raise SettingsError(f"there is no setting {key!r}{hint} name one, or a section: {', '.join(sections())}")
+        hint = f" ({close})" if (close := meant(key, known, "")) else ""
+        raise SettingsError(f"there is no setting {key!r}{hint}: name one, or a section: {', '.join(sections())}")
     return found
 
 

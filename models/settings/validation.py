@@ -70,7 +70,8 @@ def _explain(problem: Mapping[str, Any], settings: type[BaseModel]) -> str:
 
 def _elsewhere(name: str, settings: type[BaseModel]) -> Iterator[str]:
     """Yield the keys of a recipe's settings that have a name, in whichever section."""
-    from fineweb_mask.models.settings.reference import PipelineSettings, settings_of
+    from fineweb_mask.models.settings.pipeline import PipelineSettings
+    from fineweb_mask.models.settings.reference import settings_of
 
     if settings is PipelineSettings:
         yield from (one.key for one in settings_of() if one.key.rpartition(".")[2] == name and "[" not in one.key)
