@@ -166,17 +166,17 @@ def estimate(settings: PipelineSettings) -> Estimate:
 
 
 def _rates_of_last_run(settings: PipelineSettings) -> dict[str, float]:
-    """Return, by stage, the documents of each second of the files that the workspace has by its last run's recipe.
+    """Return, by stage, the ingested documents for each second that the files of the workspace's last run took.
 
     Only of stages that would do the same work: a changed budget leaves the rate of a solver as it is.
     """
     with suppress(WorkspaceError, OSError):
         last = inspect_workspace(settings.workspace)
-        rates = {one.stage: one.documents_per_second for one in stage_statuses(last)}
+        found = {one.stage: one for one in stage_statuses(last)}
         return {
-            stage: rate
-            for stage, rate in rates.items()
-            if rate and _work_of(stage, last.settings) == _work_of(stage, settings)
+            stage: found["ingest"].rows / one.seconds
+            for stage, one in found.items()
+            if one.seconds and not one.missing and _work_of(stage, last.settings) == _work_of(stage, settings)
         }
     return {}
 
