@@ -19,6 +19,7 @@ from fineweb_mask.flows.display.terminal import (
 )
 from fineweb_mask.flows.processes import temporary_server
 from fineweb_mask.flows.recipe import RecipeError
+from fineweb_mask.models.settings.validation import meant
 
 if TYPE_CHECKING:
     from fineweb_mask.flows.pipeline.run import Share
@@ -121,7 +122,8 @@ def _check(
         ("--only", [only] if only is not None else [], STAGE_FLOWS),
     ):
         if unknown := sorted(set(received).difference(allowed)):
-            raise RecipeError(f"{option} takes one of {', '.join(allowed)}, received {unknown[0]!r}")
+            hint = meant(unknown[0], allowed)
+            raise RecipeError(f"{option} takes one of {', '.join(allowed)}, received {unknown[0]!r}{hint}")
     if shards is not None and (refit or refresh or only):
         raise RecipeError("--shards takes no --refit, --refresh or --only: leave them out")
     try:

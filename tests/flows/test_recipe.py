@@ -265,6 +265,7 @@ def test_a_missing_recipe_and_a_folder_are_errors(tmp_path):
         f"cannot read the recipe {str(tmp_path / 'none.yaml')!r}: No such file or directory; "
         "recipes that need no file: fineweb, newsgroups, paper, raw-web, sample"
     )
+    assert "; did you mean 'sample'? recipes that need no file: fineweb" in error_of("sampel")
     assert "Is a directory" in error_of(tmp_path)
 
 
