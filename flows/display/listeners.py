@@ -295,7 +295,7 @@ class _Time(ProgressColumn):
     def render(self, task: Task) -> Text:
         """Return the time of a bar."""
         if task.finished or not task.time_remaining:
-            return Text(_duration(task.elapsed or 0.0))
+            return Text(_duration((task.finished_time if task.finished else task.elapsed) or 0.0))
         return Text(f"{_duration(task.time_remaining)} left", "cyan")
 
 
