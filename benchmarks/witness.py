@@ -3,7 +3,6 @@
     python -m benchmarks.witness prepare --documents FOLDER --output OUT
     python -m benchmarks.witness study --output OUT --half tuned --budgets 0.05 0.15 0.3
     python -m benchmarks.witness tables --output OUT
-    python -m benchmarks.witness weightings --documents FOLDER --output OUT [--results FOLDER]
     python -m benchmarks.witness speed --tokens 2e6
 
 Corpora and halves are those of benchmarks/objective.py, and `spam`, which is web_mix with the sample's spam: settings
@@ -36,12 +35,10 @@ from fineweb_mask.models.selection.inputs import SelectorInputs
 from fineweb_mask.models.selection.selector import select
 from fineweb_mask.models.selection.solvers.problem import History
 from fineweb_mask.models.settings.selection import METRICS
-from fineweb_mask.models.witness.halves import Halves
 from fineweb_mask.models.witness.kneser_ney import KneserNey
 from fineweb_mask.models.witness.overlap import sharing_documents
 from fineweb_mask.models.witness.paired import HeldOut
 from fineweb_mask.models.witness.tokens import PackedTokens, measured_starts, train_tokenizer
-from fineweb_mask.models.witness.weightings import DRAWS, GroupShares, ScoreWeights, learned_weights, searched
 from fineweb_mask.models.witness.witness import HeldOutTexts, witness
 from fineweb_mask.tasks.witness.job import figures
 from fineweb_mask.tasks.witness.texts import host_of
@@ -67,14 +64,6 @@ PLACES = {
     ("fineweb_legal_annotated", "elsewhere"): "FineWeb-Edu, by FineWeb",
 }
 """Held-out sets of the summary: what is predicted, and after which corpus if it is another."""
-WEIGHED = (
-    ("fineweb_legal_annotated", "scores"),
-    ("fineweb_legal_annotated", "models' scores"),
-    ("newsgroups20", "shares"),
-    ("web_mix", "scores"),
-    ("web_mix", "shares"),
-)
-MODELS = (64, 256)
 MARKS = {"better": "*", "worse": "!", "no difference seen": ""}
 """Told from random, after Holm's adjustment for all arms."""
 
@@ -317,69 +306,6 @@ def _agreement(cells: dict[str, dict]) -> None:
     show("Halves", ["corpus, budget", "set", "rank correlation", f"best lamb of {MIX}, tuned", "kept"], lines)
 
 
-def weightings(documents: Path, output: Path, results: Path, corpora: list[str]) -> None:
-    """Measure how well what weightings of scores and shares of groups teach is predicted from other weightings."""
-    results.mkdir(exist_ok=True)
-    for name, kind in WEIGHED:
-        path = results / f"{name}-{kind}.json"
-        if name in corpora and not path.exists():
-            half = read(output / f"{name}-kept.npz")
-            path.write_text(json.dumps(_weighed(half, kind, _scores(half, documents / f"{name}.parquet"))))
-        if path.exists():
-            found = json.loads(path.read_text())
-            show(f"{name}, {kind}", list(found[0]), [list(map(str, one.values())) for one in found])
-
-
-def _scores(half: Half, path: Path) -> dict[str, np.ndarray]:
-    """Return the scores that are weighed: the classifier's, rule signals, and those of a language model."""
-    of = np.repeat(np.arange(len(half.pool.ends)), half.pool.lengths)
-    pairs = np.unique(of.astype(np.int64) * VOCABULARY + half.pool.ids)
-    found = {
-        "classifier": half.quality,
-        "log tokens": np.log(half.pool.lengths),
-        "distinct tokens": np.bincount(pairs // VOCABULARY) / half.pool.lengths,
-    }
-    table = pq.read_table(path)
-    if "legal_score_mean" in table.column_names:
-        scores = zip(table["text"].to_pylist(), table["legal_score_mean"].to_pylist(), strict=True)
-        of_rank = {_rank(text): score for text, score in scores if text}
-        found["legal_score_mean"] = np.array([of_rank[rank] for rank in half.ranks.tolist()])
-    return found
-
-
-def _weighed(half: Half, kind: str, scores: dict[str, np.ndarray]) -> list[dict]:
-    share = int(0.15 * half.pool.lengths.sum())
-    tokens = min(300_000, int(0.95 * share))
-    halves = Halves(half.pool, half.held_out, ["pool"], vocabulary=VOCABULARY, tokens=tokens, seed=0)
-    if kind == "models' scores":  # without the rule signals, which choose by length
-        scores = {name: score for name, score in scores.items() if "tokens" not in name}
-    if kind != "shares":
-        names, of = list(scores), ScoreWeights(np.stack(list(scores.values()), 1), half.pool.lengths, share)
-    else:
-        names, groups = np.unique(half.groups, return_inverse=True)
-        of = GroupShares(groups, half.pool.lengths, int(1.05 * tokens))
-    every, drawn, losses = searched(of, halves, MODELS[-1], 0)
-    first = learned_weights(drawn[: MODELS[0]], losses[: MODELS[0]], of.drawn(DRAWS, 1))
-    rows = []
-    for models, found in zip(MODELS, (first, every), strict=True):
-        arms = {"found": of.select(found.weights, 999), "own": of.select(of.own, 999)}
-        judged = witness(
-            half.pool, arms, halves.final, vocabulary=VOCABULARY, most_tokens=tokens, quality=half.quality, doses=False
-        ).sets["pool"]
-        base = float(np.mean(judged.losses["random"]))
-        row = {"models": models, "rank correlation": round(found.rank_correlation, 2)}
-        row |= {"best measured": round(100 * (1 - min(losses[:models])), 2)}
-        row |= {"predicted": round(100 * (1 - found.predicted), 2)}
-        for arm in (*arms, "top_quality"):
-            one, beside = judged.against_random[arm], judged.against_lengths.get(arm)
-            row[arm] = f"{-100 * one.difference / base:+.1f}{MARKS[one.verdict]}"
-            row[f"{arm} beside its lengths"] = "" if beside is None else f"{-100 * beside.difference / base:+.1f}"
-        weights = sorted(zip(found.weights, map(str, names), strict=True), reverse=True)
-        row["weights"] = ", ".join(f"{name} {weight:.2f}" for weight, name in weights)
-        rows.append(row)
-    return rows
-
-
 def speed(tokens: int) -> None:
     """Time training and scoring on text-like tokens, on one core, and measure the memory."""
     random = np.random.default_rng(0)
@@ -401,10 +327,9 @@ def speed(tokens: int) -> None:
 def main() -> None:
     """Run one part of the study."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=["prepare", "study", "tables", "speed", "weightings"])
-    parser.add_argument("--documents", type=Path, help="prepare, weightings: folder of the corpora")
+    parser.add_argument("part", choices=["prepare", "study", "tables", "speed"])
+    parser.add_argument("--documents", type=Path, help="prepare: folder of the corpora")
     parser.add_argument("--output", type=Path, help="folder of what is prepared and measured")
-    parser.add_argument("--results", type=Path, help="weightings: folder of what is measured, if not in --output")
     parser.add_argument("--corpora", nargs="+", choices=[*CORPORA, SPAM], default=[*CORPORA, SPAM])
     parser.add_argument("--halves", nargs="+", choices=HALVES, default=list(HALVES))
     parser.add_argument("--budgets", nargs="+", type=float, default=BUDGETS)
@@ -416,9 +341,6 @@ def main() -> None:
         study(arguments.output, arguments.corpora, arguments.halves, arguments.budgets)
     elif arguments.part == "tables":
         tables(arguments.output)
-    elif arguments.part == "weightings":
-        results = arguments.results or arguments.output / "weightings"
-        weightings(arguments.documents, arguments.output, results, arguments.corpora)
     elif arguments.part == "speed":
         speed(int(arguments.tokens))
 

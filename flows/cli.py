@@ -35,7 +35,6 @@ from fineweb_mask.flows.commands.setup.settings import settings
 from fineweb_mask.flows.commands.sql import sql
 from fineweb_mask.flows.commands.train_quality import train_quality
 from fineweb_mask.flows.commands.tune import tune
-from fineweb_mask.flows.commands.weightings import group_shares, score_weights
 from fineweb_mask.flows.commands.workspace import gc, status
 from fineweb_mask.flows.processes.environment import server_lost, set_environment
 from fineweb_mask.flows.processes.signals import handle_signals
@@ -68,33 +67,19 @@ def _root(
         raise typer.Exit
 
 
-app.command()(init)
-app.command()(run)
-app.command()(report)
-app.command()(explore)
-app.command()(why)
-app.command()(diff)
-app.command()(status)
-app.command()(settings)
-app.command()(doctor)
-app.command()(gc)
-app.command()(select)
-app.command()(sweep)
-app.command()(compare)
-app.command()(tune)
-app.command("score-weights")(score_weights)
-app.command("group-shares")(group_shares)
-app.command()(audit)
-app.command("score-check")(score_check)
-app.command()(price)
-app.command()(probe)
-app.command()(sql)
-app.command()(verify)
-app.command()(export)
-app.command()(push)
-app.command()(remove)
-app.add_typer(rule, name="rule")
-app.command("train-quality")(train_quality)
+COMMANDS: dict[str, tuple[Any, ...]] = {
+    "Start": (init, run, explore, report),
+    "Decide": (compare, sweep, tune, probe),
+    "Result": (sql, why, diff, verify, export, push, remove),
+    "Check": (audit, score_check, doctor, status),
+    "Advanced": (settings, select, price, train_quality, gc),
+}
+"""The commands, in the groups and in the order in which help lists them."""
+
+for group, commands in COMMANDS.items():
+    for command in commands:
+        app.command(command.__name__.replace("_", "-"), rich_help_panel=group)(command)
+app.add_typer(rule, name="rule", rich_help_panel="Advanced")
 
 
 def main() -> None:

@@ -33,7 +33,7 @@ def compare(
     settings: PipelineSettings,
     selectors: list[str] | None = None,
     label_column: str | None = None,
-    budget_by: Unit = "tokens",
+    budget_by: Unit | None = None,
     overrides: Overrides | None = None,
 ) -> CompareSummary:
     """Select by several selectors and write a page on what they chose; the pipeline's own masks stay as they are.
@@ -48,8 +48,8 @@ def compare(
     label_column
         Column of the documents that holds known topics, of which the coverage is measured.
     budget_by
-        What everybody gets an equal share of, `selection.select_ratio`. A recipe that sets `selection.budget` instead
-        keeps its unit.
+        What everybody gets an equal share of, `selection.select_ratio`; None: what the recipe's budget counts. A recipe
+        that sets `selection.budget` instead keeps its unit.
     overrides
         Settings instead of the recipe's, by section: `{"selection": {"lamb": 0.3}}`.
 

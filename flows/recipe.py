@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.models.settings.embedding import FROM_QUALITY, STATIC
-from fineweb_mask.models.settings.validation import validated
+from fineweb_mask.models.settings.validation import meant, validated
 from fineweb_mask.models.urls import is_url, redacted, shown
 
 INPUTS = (
@@ -96,7 +96,9 @@ def load_recipe(
         content = _read_yaml(file.read_text(encoding="utf-8"))
     except OSError as error:
         is_missing = isinstance(error, FileNotFoundError)
-        others = f"; recipes that need no file: {', '.join(_packaged_recipes())}" if is_missing else ""
+        names = _packaged_recipes()
+        hint = meant(Path(path).stem, names)
+        others = f"{hint or ';'} recipes that need no file: {', '.join(names)}" if is_missing else ""
         raise RecipeError(f"cannot read the recipe {str(path)!r}: {error.strerror}{others}") from error
     except RecursionError:
         raise RecipeError(f"the recipe {str(path)!r} is nested too deeply to be read: write it flat") from None

@@ -25,7 +25,7 @@ class SweepSummary(PageSummary):
 
 @as_flow("sweep")
 def sweep(
-    settings: PipelineSettings, lamb: str = DEFAULT, budget_by: Unit = "tokens", overrides: Overrides | None = None
+    settings: PipelineSettings, lamb: str = DEFAULT, budget_by: Unit | None = None, overrides: Overrides | None = None
 ) -> SweepSummary:
     """Select at many weights of quality and write a page on the frontier; the pipeline's own masks stay as they are.
 
@@ -36,8 +36,8 @@ def sweep(
     lamb
         Weights of quality from 0 to 1: `0,0.3,1`, `0,0.05,...,1` or `0:1:0.1` (from:to:step).
     budget_by
-        What every selection gets an equal share of, `selection.select_ratio`. A recipe that sets `selection.budget`
-        instead keeps its unit.
+        What every selection gets an equal share of, `selection.select_ratio`; None: what the recipe's budget counts. A
+        recipe that sets `selection.budget` instead keeps its unit.
     overrides
         Settings instead of the recipe's, by section: `{"selection": {"lamb": 0.3}}`.
 
@@ -65,7 +65,7 @@ def sweep(
         return published(SweepSummary, run, job.folder, table, note, **found)
 
 
-def advised(settings: PipelineSettings, budget_by: Unit) -> str:
+def advised(settings: PipelineSettings, budget_by: Unit | None) -> str:
     """Return what a command must also set for the recipe to select as the sweep does; nothing if it does already."""
     selection = shared_settings(settings.selection, budget_by)
     return "" if selection == settings.selection else f" --set selection.budget_by={selection.budget_by}"

@@ -1,11 +1,10 @@
 """Search the settings of a recipe's selection by what it teaches a language model of n-grams."""
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from fineweb_mask.flows.curate import prepare
 from fineweb_mask.flows.pipeline.inputs import check_inputs
-from fineweb_mask.flows.pipeline.selector_runs import Page, published
+from fineweb_mask.flows.pipeline.selector_runs import published
 from fineweb_mask.flows.pipeline.start import as_flow, start_run
 from fineweb_mask.flows.recipe import with_overrides
 from fineweb_mask.flows.summary import PageSummary
@@ -13,7 +12,7 @@ from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings import Overrides, PipelineSettings
 from fineweb_mask.models.settings.quality import ClassesScorerSettings
 from fineweb_mask.tasks.source.discovery import SourceShard, find_files
-from fineweb_mask.tasks.witness.tune import SearchJob, Trial, TuneJob
+from fineweb_mask.tasks.witness.tune import Trial, TuneJob
 
 TRIALS, MINUTES = 64, 30.0
 
@@ -61,48 +60,35 @@ def tune(
     """
     settings = with_overrides(settings, overrides)
     files = check(settings, targets or {}, trials)
-    return searched(
-        TuneSummary,
-        TuneJob,
-        settings,
-        lambda found: {
-            "trials": len(found["trials"]),
-            "overrides": as_overrides(settings, Trial.model_validate(found["best"])),
-        },
-        targets=files,
-        weights=weighed(settings),
-        trials=trials,
-        minutes=minutes,
-    )
-
-
-def searched(
-    kind: type[Page],
-    job_of: type[SearchJob],
-    settings: PipelineSettings,
-    also: Callable[[Mapping[str, Any]], dict[str, Any]],
-    **fields: object,
-) -> Page:
-    """Run a search over what a recipe selects from, publish its page, and return what was found and `also` of it."""
     groups = settings.selection.groups
     with start_run(settings, keep=False) as run:
         ready = prepare(run)
-        common = {"root": run.root, "shards": ready.shards, "settings": settings.selection}
-        job = job_of.model_validate(common | {"by": None if groups is None else groups.column} | fields)
+        job = TuneJob(
+            root=run.root,
+            shards=ready.shards,
+            settings=settings.selection,
+            weights=weighed(settings),
+            targets=files,
+            by=None if groups is None else groups.column,
+            trials=trials,
+            minutes=minutes,
+        )
         found = run.one(job).details
         table = [
             {"held-out set": name, "settings": arm, **effect}
             for name, measured in found["final"]["sets"].items()
             for arm, effect in measured["against_random"].items()
         ]
-        documents = sum(shard.rows for shard in ready.shards)
+        also = {
+            "documents": sum(shard.rows for shard in ready.shards),
+            "trials": len(found["trials"]),
+            "overrides": as_overrides(settings, Trial.model_validate(found["best"])),
+        }
         description = "Differences to random documents, in bits per byte."
-        return published(kind, run, job.folder, table, description, documents=documents, **{**found, **also(found)})
+        return published(TuneSummary, run, job.folder, table, description, **{**found, **also})
 
 
-def check(
-    settings: PipelineSettings, targets: dict[str, str], trials: int, option: str = "--trials", least: int = 2
-) -> dict[str, list[SourceShard]]:
+def check(settings: PipelineSettings, targets: dict[str, str], trials: int) -> dict[str, list[SourceShard]]:
     """Check that there are enough trials and that everything that is named exists; return the files of the targets.
 
     Raises
@@ -112,8 +98,8 @@ def check(
     """
     if settings.selection.budget is not None:
         raise SettingsError("selection.budget: trials have a share of the corpus: set select_ratio instead")
-    if trials < least:
-        raise SettingsError(f"{option} must be at least {least}, from fewer nothing is learned: received {trials}")
+    if trials < 2:
+        raise SettingsError(f"--trials must be at least 2, the recipe's settings and others: received {trials}")
     check_inputs(settings)
     return {name: find_files(path, f"target {name}") for name, path in targets.items()}
 
@@ -129,16 +115,9 @@ def as_overrides(settings: PipelineSettings, trial: Trial) -> dict[str, Any]:
     """Return the settings, by key, that make a recipe select as a trial did."""
     found: dict[str, Any] = {"selection.lamb": trial.lamb, "selection.metrics": trial.metrics}
     found |= {"selection.solver": "mean_field", "selection.budget_by": "tokens"}
-    found |= score_overrides(settings, trial.weights)
+    for place, scorer in enumerate(settings.quality.scorers):
+        if scorer.name in trial.weights:
+            found[f"quality.scorers.{place}.weight"] = trial.weights[scorer.name]
     if trial.shares:
         found["selection.groups.shares"] = trial.shares
     return found
-
-
-def score_overrides(settings: PipelineSettings, weights: Mapping[str, float]) -> dict[str, Any]:
-    """Return the overrides of a recipe that give its scorers these weights."""
-    return {
-        f"quality.scorers.{place}.weight": weights[scorer.name]
-        for place, scorer in enumerate(settings.quality.scorers)
-        if scorer.name in weights
-    }

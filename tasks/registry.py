@@ -99,9 +99,8 @@ def stage_names() -> list[str]:
     from fineweb_mask.tasks.probe.page import write_probe_page
     from fineweb_mask.tasks.probe.training import make_tokenizer, tokenize, train_model
     from fineweb_mask.tasks.witness.tune import tune
-    from fineweb_mask.tasks.witness.weightings import weigh
 
-    pages = (find_ranges, select_variant, tune, weigh, score_check, audit, price_candidate, write_comparison_page)
+    pages = (find_ranges, select_variant, tune, score_check, audit, price_candidate, write_comparison_page)
     probe = (hold_out, make_tokenizer, tokenize, train_model, answer_tasks, write_probe_page)
     return [task.stage.name for task in (*PIPELINE, *pages, *probe)]
 

@@ -90,16 +90,18 @@ def select(job: SelectJob) -> None:
     divided = None if job.budgets is None else read_details(job.workspace, job.budgets)
     earlier = _selected_before(job) if job.earlier else None
     for block in group.blocks():
-        of_groups: dict[str, Any] = {}
+        more: dict[str, Any] = {}
         if earlier is not None:
-            selection = refill_block(job.settings, block, earlier[block.rows])
+            kept = earlier[block.rows]
+            selection = refill_block(job.settings, block, kept)
+            more["filled_up"] = int((~kept[selection.indices]).sum())  # documents that took the place of removed ones
         elif job.settings.groups is None:
             settings, scales = (job.settings, None) if divided is None else with_budget(job.settings, block, divided)
             selection = select_block(settings, block, scales=scales)
         else:
-            selection, of_groups["groups"] = select_by_group(job.settings, block)
+            selection, more["groups"] = select_by_group(job.settings, block)
         masks.enter(block, selection)
-        described.append(describe(block, selection) | of_groups)
+        described.append(describe(block, selection) | more)
     masks.write(described)
 
 

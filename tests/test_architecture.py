@@ -79,7 +79,6 @@ LAYERS = {
         {"ledger"},
         {"python.opened"},
         {"stages", "sweep", "compare", "probe", "train_quality", "tune", "score_check", "audit"},
-        {"weightings"},
         {"python"},
         {"commands"},
         {"cli"},

@@ -9,15 +9,15 @@ import sys
 import traceback
 import webbrowser
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 
 import typer
 from pydantic import BaseModel
 
-from fineweb_mask.flows.display.listeners import prefect_shown
-from fineweb_mask.flows.display.terminal import SafeConsole, echo, visible
+from fineweb_mask.flows.display.listeners import prefect_shown, shown_as_bars, shown_as_lines
+from fineweb_mask.flows.display.terminal import SafeConsole, echo, step_progress, visible
 from fineweb_mask.flows.processes.environment import server_lost, set_environment
 from fineweb_mask.flows.processes.signals import interrupted_code
 from fineweb_mask.flows.recipe import load_recipe
@@ -44,14 +44,16 @@ WorkspaceFolder = Annotated[
     str | None, typer.Option("--workspace", help="Workspace folder or URL instead of the recipe's.", metavar="DIR")
 ]
 BudgetBy = Annotated[
-    Unit,
+    Unit | None,
     typer.Option(
-        "--budget-by", help="Give every selection the same share of the tokens, or of the documents (select_ratio)."
+        "--budget-by",
+        help="Give every selection the same share of the tokens, or of the documents (select_ratio).",
+        show_default="what the recipe's budget counts",
     ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace the output if it exists.")]
 Open = Annotated[bool, typer.Option("--open", help="Open the page in a browser.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log every step instead of drawing bars.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log every step.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object last on stdout.")]
 
 
@@ -90,7 +92,11 @@ def load_settings_or_exit(
         Whether errors are printed as JSON, too.
     """
     set_environment(show_bars=shows_bars(as_json))
-    with exit_on_interruption(as_json, "interrupted before the work began"), exit_on_error(as_json):
+    with (
+        exit_on_interruption(as_json, "interrupted before the work began"),
+        exit_on_error(as_json),
+        step_progress("checking the recipe", show=shows_bars(as_json)),
+    ):
         settings = load_recipe(recipe, overrides or [], workspace)
         return settings, check(settings)
 
@@ -98,10 +104,14 @@ def load_settings_or_exit(
 @contextmanager
 def flow_shown(*, as_json: bool) -> Iterator[None]:
     """Show the flow that runs in the block; if it fails, print the reason and exit."""
-    if not as_json:
-        echo("starting Prefect, which records the run", err=True)  # its import and its server take seconds
-    console = SafeConsole(stderr=True) if shows_bars(as_json) else None
-    with exit_on_failure(as_json), prefect_shown(console, verbose=is_verbose()):
+    shown: AbstractContextManager[None] = nullcontext()
+    if shows_bars(as_json):
+        shown = shown_as_bars(SafeConsole(stderr=True))  # at once: the import of Prefect, and its server, take seconds
+    elif not is_verbose():
+        shown = shown_as_lines(lambda line: echo(line, err=True))
+        if not as_json:
+            echo("running; --verbose logs every step", err=True)
+    with exit_on_failure(as_json), shown, prefect_shown(verbose=is_verbose()):
         yield
 
 

@@ -56,13 +56,16 @@ def explore(
         free = port if export is not None else _free_port(port)
         opened, last, folder = last_run(workspace)
         other = None if against is None else _other(against, workspace)
-    with chdir(folder), exit_on_failure(as_json=False, interrupted="interrupted; run the same command again"):
+    with (
+        chdir(folder),
+        exit_on_failure(as_json=False, interrupted="interrupted; run the same command again"),
+        step_progress("preparing the map", show=sys.stderr.isatty()),
+    ):
         selected = _selected(inspect_recipe(opened, last.settings), str(opened.root), vectors=True)
         job = ExploreJob(**selected, most=documents, other=other)
         if not (job.current() or sys.stderr.isatty()):
             echo("preparing the map", err=True)
-        with step_progress("preparing the map", show=sys.stderr.isatty()):
-            prepared = prepare(job)
+        prepared = prepare(job)
     if export is not None:
         with exit_on_failure(as_json=False):
             write_folder(job.path, export)

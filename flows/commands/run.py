@@ -8,9 +8,18 @@ import typer
 from rich.console import Console
 
 from fineweb_mask.flows.commands import _common as common
-from fineweb_mask.flows.display.terminal import SafeConsole, echo, new_table, print_line, print_paths, print_quarantined
+from fineweb_mask.flows.display.terminal import (
+    SafeConsole,
+    echo,
+    new_table,
+    print_line,
+    print_paths,
+    print_quarantined,
+    step_progress,
+)
 from fineweb_mask.flows.processes import temporary_server
 from fineweb_mask.flows.recipe import RecipeError
+from fineweb_mask.models.settings.validation import meant
 
 if TYPE_CHECKING:
     from fineweb_mask.flows.pipeline.run import Share
@@ -67,7 +76,7 @@ def run(
     if dry_run:
         from fineweb_mask.flows.commands.setup.dry_run import estimate, print_estimate
 
-        with common.exit_on_failure(as_json):
+        with common.exit_on_failure(as_json), step_progress("estimating", show=common.shows_bars(as_json)):
             found = estimate(settings)
         common.print_result(found, as_json, lambda: print_estimate(SafeConsole(), found))
         return
@@ -113,7 +122,8 @@ def _check(
         ("--only", [only] if only is not None else [], STAGE_FLOWS),
     ):
         if unknown := sorted(set(received).difference(allowed)):
-            raise RecipeError(f"{option} takes one of {', '.join(allowed)}, received {unknown[0]!r}")
+            hint = meant(unknown[0], allowed)
+            raise RecipeError(f"{option} takes one of {', '.join(allowed)}, received {unknown[0]!r}{hint}")
     if shards is not None and (refit or refresh or only):
         raise RecipeError("--shards takes no --refit, --refresh or --only: leave them out")
     try:
@@ -151,10 +161,10 @@ def _print_summary(console: Console, summary: "RunSummary", settings: "PipelineS
     console.print(table)
     if summary.dropped:
         reasons = ", ".join(f"{reason.replace('_', ' ')} {count:,}" for reason, count in summary.dropped.items())
-        console.print(f"dropped  {reasons}", highlight=False)
+        print_line(console, f"dropped  {reasons}")
     print_quarantined(console, summary.quarantined)
     if settings.materialize.license is None:
-        console.print("licence  none on the card: push needs one, --set materialize.license=...", highlight=False)
+        print_line(console, "licence  none on the card: push needs one, --set materialize.license=...")
     print_paths(console, dataset=summary.dataset, card=summary.card, **summary.exports, report=summary.report)
     folder = shlex.quote(settings.workspace)
     print_line(console, f"next     fineweb-mask report {folder} --open")

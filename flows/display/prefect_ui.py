@@ -4,17 +4,13 @@ Display only: if publishing fails, the run logs a warning and continues.
 """
 
 import base64
-import math
 import re
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import copy_context
-from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Lock, Thread
-from typing import Any, cast
-from uuid import UUID
+from typing import TYPE_CHECKING, Any, cast
 
 import httpx
 from prefect.artifacts import (
@@ -27,7 +23,7 @@ from prefect.events import emit_event
 from prefect.logging import get_run_logger
 from prefect.settings import PREFECT_API_URL
 
-from fineweb_mask.flows.display.listeners import Listener, listener
+from fineweb_mask.flows.display.listeners import Listener, StageProgress, listener
 from fineweb_mask.flows.processes.environment import server_lost
 from fineweb_mask.flows.summary import RunSummary
 from fineweb_mask.models.losses import Wiped
@@ -39,6 +35,9 @@ from fineweb_mask.tasks.storage.remote.copies import ensure_local
 from fineweb_mask.tasks.workspace.manifest import read_manifest
 from fineweb_mask.tasks.workspace.references import StageFile
 
+if TYPE_CHECKING:
+    from uuid import UUID
+
 REFRESH_SECONDS = 1.0
 SHARD_ROWS = 1_000
 """Maximum number of shards in the table, which the server stores in its database."""
@@ -46,69 +45,11 @@ LISTED = 50
 """Maximum number of quarantined shards in the report."""
 PLAIN = re.compile(r"[\w -]*")
 """Names that are the same as Markdown, which is what the UI takes a cell of a table for."""
-LISTED_JOBS = 4
-"""Maximum number of running jobs whose progress is shown."""
 KEY_CHARACTERS = 60
 """Most characters of a workspace's path in a key; the last ones."""
 PAGE_BYTES = 800_000
 """Maximum size of a page in the UI. The event of its artifact contains the page, and `prefect deployment run --watch`
 requests the same events forever if one is larger than 1 MiB."""
-
-
-@dataclass
-class StageProgress:
-    """Progress of a stage."""
-
-    stage: str
-    jobs: int = 0
-    done: int = 0
-    built: int = 0
-    quarantined: int = 0
-    documents: int = 0
-    documents_built: int = 0
-    since: float = math.inf  # when building the first file began
-    until: float = 0.0
-    shares: dict[str, float] = field(default_factory=dict)  # completed share of each running job, 0 to 1
-    steps: dict[str, tuple[Step, ...]] = field(default_factory=dict)  # active loops of each running job
-    artifact: UUID | None = None
-    changed: bool = True
-
-    def count(self, file: StageFile | None) -> None:
-        """Count a job that has ended; None if its shard was quarantined."""
-        self.done += 1
-        self.until = time.monotonic()
-        if file is None:
-            self.quarantined += 1
-        else:
-            documents, _ = documents_through(file) or (0, 0)
-            self.documents += documents
-            if not file.cached:
-                self.since = min(self.since, self.until - file.seconds)
-                self.built += 1
-                self.documents_built += documents
-
-    @property
-    def percent(self) -> float:
-        """Completed share of all jobs, running ones included, in percent."""
-        return round(100 * (self.done + sum(self.shares.values())) / max(self.jobs, 1), 1)
-
-    def describe(self) -> str:
-        """Return one line: jobs, documents, documents per second, time left, loops of the running jobs."""
-        seconds = max(self.until - self.since, 1e-3)
-        parts = [f"{self.done:,} of {self.jobs:,} done"]
-        if cached := self.done - self.built - self.quarantined:
-            parts.append(f"{cached:,} cached")
-        if self.quarantined:
-            parts.append(f"{self.quarantined:,} quarantined")
-        if self.documents:
-            parts.append(f"{self.documents:,} documents")
-        if self.documents_built:
-            parts.append(f"{self.documents_built / seconds:,.0f} documents/s")
-        if self.built and self.done < self.jobs:
-            parts.append(f"about {_duration((self.jobs - self.done) * seconds / self.built)} left")
-        running = [", ".join(map(str, steps)) for steps in self.steps.values() if steps]
-        parts += running[:LISTED_JOBS] + (["..."] if len(running) > LISTED_JOBS else [])
-        return ", ".join(parts)
 
 
 class UiListener:
@@ -131,15 +72,13 @@ class UiListener:
     def on_job_progress(self, stage: str, job: str, share: float, steps: tuple[Step, ...]) -> None:
         """Store the progress of a job."""
         with self._changing(stage) as progress:
-            progress.shares[job], progress.steps[job] = share, steps
+            progress.report(job, share, steps)
         self._other.on_job_progress(stage, job, share, steps)
 
     def on_job_end(self, stage: str, job: str, file: StageFile | None) -> None:
         """Count a job, and store the row of its file."""
         with self._changing(stage) as progress:
-            progress.shares.pop(job, None)
-            progress.steps.pop(job, None)
-            progress.count(file)
+            progress.end(job, file)
             if file is not None and (through := documents_through(file)) is not None:
                 self._count += 1
                 if not file.cached or len(self._files) < SHARD_ROWS:  # the slowest are listed
@@ -323,11 +262,3 @@ def _table(first: str, second: str, rows: Iterable[tuple[str, str]]) -> list[str
     """Return the Markdown of a table of free text; nothing without rows."""
     lines = [f"{as_markdown(name)} | {as_markdown(text)}" for name, text in rows]
     return ["\n".join([f"{first} | {second}", "--- | ---", *lines])] if lines else []
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours:,} h {minutes} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

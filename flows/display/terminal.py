@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 from rich.segment import Segment
 from rich.table import Table
 
@@ -65,19 +73,20 @@ def _make_visible(record: logging.LogRecord) -> bool:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Leave out that Prefect's task runs begin, end and fail: each job has a line of our own; and a lost server's.
+    """Leave out that Prefect's task runs begin, end and fail, that a flow failed, and a lost server's errors.
 
-    Of a server that does not answer any more, Prefect would say so again and again.
+    The command says why a flow failed; of a server that does not answer any more, Prefect would say so again and again.
     """
     kind = record.exc_info[0] if record.exc_info else None
     is_of_server = record.name == "prefect.events.clients" or (kind is not None and kind.__module__ == "httpx")
-    return record.name != "prefect.task_runs" and not (is_of_server and server_lost.is_set())
+    is_end = record.name == "prefect.flow_runs" and record.levelno >= logging.ERROR and kind is None
+    return not (is_end or record.name == "prefect.task_runs" or (is_of_server and server_lost.is_set()))
 
 
 def logs_made_visible(*, verbose: bool = False) -> None:
     """Have every log of this process that goes to the terminal show control characters.
 
-    Lines on Prefect's task runs and on a lost server are shown if `verbose`; the Prefect UI has them in any case.
+    Unless `verbose`, Prefect logs warnings alone there, in the words of our own; the Prefect UI has the rest.
     """
     loggers = [logging.getLogger(), *(logging.getLogger(name) for name in list(logging.root.manager.loggerDict))]
     for handler in {handler for logger in loggers for handler in logger.handlers}:
@@ -85,6 +94,9 @@ def logs_made_visible(*, verbose: bool = False) -> None:
             handler.addFilter(_make_visible)
             if not verbose:
                 handler.addFilter(_is_news)
+                if type(handler).__module__.startswith("prefect."):
+                    handler.setLevel(logging.WARNING)
+                    handler.setFormatter(logging.Formatter("%(message)s"))
 
 
 def size_text(size: int) -> str:
@@ -120,7 +132,7 @@ def print_paths(console: Console, **paths: object) -> None:
 def print_quarantined(console: Console, shards: "Iterable[QuarantinedShard]") -> None:
     """Print the quarantined shards with their reasons."""
     for shard in shards:
-        console.print(f"quarantined  {shard.shard}: {shard.reason}", style="yellow", markup=False)
+        print_line(console, f"quarantined  {shard.shard}: {shard.reason}", "yellow")
 
 
 def print_selections(
@@ -171,6 +183,8 @@ def print_losses(
 
 
 def _figures(one: dict[str, Any], metrics: Sequence[str]) -> list[str]:
+    from fineweb_mask.tasks.reporting.templating import FORMS
+
     topics, gap, seconds = one.get("effective_topics"), one["gap"], one["seconds"]
     return [
         f"{one['mean_quality']:.4f}",
@@ -179,7 +193,7 @@ def _figures(one: dict[str, Any], metrics: Sequence[str]) -> list[str]:
         "" if one["teaching"] is None else f"{one['teaching']:+.1%}",
         "" if topics is None else f"{topics:.1f}",
         f"{one['objective']:.4f}",
-        "" if gap is None else f"{gap:.3%}",
+        "" if gap is None else FORMS["gap"](gap),
         "" if seconds is None else f"{seconds:.1f}",
     ]
 
@@ -196,14 +210,24 @@ def verify_progress(total: int, *, show: bool) -> Iterator[Callable[[int], None]
 
 @contextmanager
 def step_progress(what: str, *, show: bool) -> Iterator[Callable[[str], None]]:
-    """Show a bar of the work in the block, with the loop that it is in; yield the function that adds a note to it."""
-    text = "{task.percentage:>3.0f}%  {task.description}{task.fields[note]}"
-    columns = (TextColumn(what), BarColumn(), TextColumn(text))
+    """Show a bar of the work in the block, with the loop that it is in; yield the function that adds a note to it.
+
+    Of work that does not say how far it is as a whole, the bar is that of the loop.
+    """
+    text = TextColumn("{task.description}{task.fields[note]}")
+    columns = (
+        TextColumn(what),
+        BarColumn(bar_width=None),
+        text,
+        TimeElapsedColumn(),
+        TimeRemainingColumn(compact=True),
+    )
     with Progress(*columns, console=SafeConsole(stderr=True), transient=True, disable=not show) as progress:
-        task = progress.add_task("", total=1.0, note="")
+        task = progress.add_task("", total=None, note="")
 
         def advance(fraction: float, steps: tuple[Step, ...]) -> None:
-            progress.update(task, completed=fraction, description=str(steps[-1]) if steps else "")
+            done, total = (fraction, 1.0) if fraction or not steps else (steps[0].done, steps[0].total)
+            progress.update(task, completed=done, total=total, description=str(steps[-1]) if steps else "")
 
         with reporting_to(advance):
             yield lambda note: progress.update(task, note=f"  {note}")
@@ -213,11 +237,13 @@ def print_verification(console: Console, verification: "Verification") -> None:
     """Print what was checked, and the problems found."""
     for problem in verification.problems:
         print_line(console, f"{visible(problem.file)}: {visible(problem.problem)}", style="red")
+    estimated = verification.tokens_estimated
+    tokens = f"tokens {verification.tokens:,}" if estimated is None else f"tokens about {estimated:,} (estimated)"
     outcome = f"{len(verification.problems):,} wrong" if verification.problems else "as recorded"
     print_line(
         console,
         f"{visible(verification.dataset)}: {outcome}\nfiles {verification.files:,}  bytes {verification.bytes:,}  "
-        f"documents {verification.rows:,}  tokens {verification.tokens:,}",
+        f"documents {verification.rows:,}  {tokens}",
     )
     if verification.repeated_ids:
         console.print(

@@ -7,8 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fineweb_mask.flows.display.listeners import prefect_shown
-from fineweb_mask.flows.display.terminal import SafeConsole
+from fineweb_mask.flows.display.listeners import prefect_shown, shown_as_bars, shown_as_lines
+from fineweb_mask.flows.display.terminal import SafeConsole, echo
 from fineweb_mask.flows.processes.environment import set_environment
 from fineweb_mask.flows.recipe import load_recipe, validate, with_overrides
 from fineweb_mask.models.settings import PipelineSettings
@@ -73,7 +73,7 @@ def sweep(
     overrides: Mapping[str, Any] | None = None,
     *,
     lamb: str | Sequence[float] = "0,0.1,...,1",
-    budget_by: Unit = "tokens",
+    budget_by: Unit | None = None,
 ) -> "SweepSummary":
     """Select at many weights of quality, and write a page on quality against diversity.
 
@@ -84,7 +84,7 @@ def sweep(
     lamb
         Weights of quality from 0 to 1; as text also `0,0.05,...,1` or `0:1:0.1` (from:to:step).
     budget_by
-        What every selection gets an equal share of.
+        What every selection gets an equal share of; None: what the recipe's budget counts.
     """
     with _started(recipe, overrides) as settings:
         from fineweb_mask.flows.sweep import sweep as flow
@@ -98,7 +98,7 @@ def compare(
     *,
     selectors: Sequence[str] | None = None,
     label_column: str | None = None,
-    budget_by: Unit = "tokens",
+    budget_by: Unit | None = None,
 ) -> "CompareSummary":
     """Select by several selectors under one budget, and write a page on what they chose.
 
@@ -111,7 +111,7 @@ def compare(
     label_column
         Column of the documents that holds known topics.
     budget_by
-        What every selection gets an equal share of.
+        What every selection gets an equal share of; None: what the recipe's budget counts.
     """
     with _started(recipe, overrides) as settings:
         from fineweb_mask.flows.compare import compare as flow
@@ -141,5 +141,6 @@ def _started(recipe: Recipe, overrides: Mapping[str, Any] | None) -> Iterator[Pi
     console = SafeConsole(stderr=True)
     bars = sys.stderr.isatty() or (console.is_jupyter and find_spec("ipywidgets") is not None)  # rich draws with it
     set_environment(show_bars=bars)
-    with prefect_shown(console if bars else None):
+    shown = shown_as_bars(console) if bars else shown_as_lines(lambda line: echo(line, err=True))
+    with shown, prefect_shown():
         yield settings

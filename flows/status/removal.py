@@ -69,7 +69,7 @@ LISTED = 1_000
 """Names of no document that are listed."""
 AT_ONCE = 4
 """Shards that are rewritten at the same time."""
-PAGES = tuple("explore compare sweep tune probe price audit score-check score-weights group-shares".split())
+PAGES = tuple("explore compare sweep tune probe price audit score-check".split())
 """Folders of pages, maps and held-out documents, which may show a text; their commands make them again."""
 CACHED = tuple("texts dataset pages materialize materialize-spill ledger".split())
 """What this machine may hold of texts and vectors, in its cache folder."""

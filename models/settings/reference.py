@@ -6,14 +6,23 @@ the weight of diversity.')
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any, NamedTuple
 
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings.pipeline import PipelineSettings
+from fineweb_mask.models.settings.validation import meant
 
 REQUIRED = "required"
+FIRST = (
+    "workspace source.path source.text_column ingest.min_chars ingest.filters ingest.near_dedup ingest.decontaminate "
+    "quality.scorers embedding.model selection.select_ratio selection.budget_by selection.lamb selection.metrics "
+    "selection.near_duplicates.threshold selection.solver selection.groups.column materialize.license "
+    "materialize.export report.by engine.workers"
+).split()
+"""The settings that matter to most recipes."""
 WORDS = {
     "string": "text",
     "integer": "whole number",
@@ -45,19 +54,32 @@ def sections() -> list[str]:
     return [name for name, schema in recipe_schema()["properties"].items() if "$ref" in schema]
 
 
-def settings_of(section: str | None = None) -> list[Setting]:
-    """Return the settings of one section, or of all, in the order of the recipe.
+def settings_of(key: str | None = None) -> list[Setting]:
+    """Return the settings of a section, one setting with its own, or all, in the order of the recipe.
+
+    Parameters
+    ----------
+    key
+        A section, or a setting such as `selection.lamb` or `lamb`; of a scorer's, with or without its kind.
 
     Raises
     ------
     SettingsError
-        If there is no such section.
+        If there is no such section or setting.
     """
-    if section is not None and section not in sections():
-        raise SettingsError(f"there is no section {section!r}: name one of {', '.join(sections())}")
     schema = recipe_schema()
-    prefix = "" if section is None else f"{section}."
-    return [setting for setting in _walk(schema, schema["$defs"], "") if setting.key.startswith(prefix)]
+    every = list(_walk(schema, schema["$defs"], ""))
+    if key is None:
+        return every
+    names = {one.key: re.sub(r"\[.*?\]", "", one.key) for one in every}
+    own = [name for name in names.values() if name.endswith(f".{key}") and key not in sections()]
+    wanted = tuple(f"{name}." for name in (key, *own))
+    found = [one for one in every if f"{one.key}.".startswith(wanted) or f"{names[one.key]}.".startswith(wanted)]
+    if not found:
+        known = [*sections(), *names.values(), *(name.rpartition(".")[2] for name in names.values())]
+        hint = f" ({close})" if (close := meant(key, known, "")) else ""
+        raise SettingsError(f"there is no setting {key!r}{hint}: name one, or a section: {', '.join(sections())}")
+    return found
 
 
 def _walk(schema: JsonSchema, defined: JsonSchema, prefix: str) -> Iterator[Setting]:

@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -38,15 +38,25 @@ def validated(model: type[Model], content: Mapping[str, Any]) -> Model:
         raise SettingsError("\n".join(problems)) from error
 
 
+def meant(name: object, names: Iterable[str], after: str = "; ") -> str:
+    """Return a question for what somebody may have meant, after a separator; nothing if no name is near.
+
+    >>> meant("meanfield", ["mean_field", "random"]), meant("x", ["mean_field"])
+    ("; did you mean 'mean_field'?", '')
+    """
+    close = difflib.get_close_matches(str(name).lower(), list(names), n=1)
+    return f"{after}did you mean {close[0]!r}?" if close else ""
+
+
 def _explain(problem: Mapping[str, Any], settings: type[BaseModel]) -> str:
     """Return one line on an error of pydantic: the key, the value received, and what is allowed."""
     location = problem["loc"]
     key = ".".join(str(part) for part in location if not UNION_BRANCH.match(str(part))) or "recipe"
     if problem["type"] == "extra_forbidden":
         allowed = _allowed_keys(location[:-1], settings)
-        close = difflib.get_close_matches(str(location[-1]), allowed, n=1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
-        return f"{key}: unknown setting; {hint}allowed: {', '.join(allowed)}"
+        others = _elsewhere(str(location[-1]), settings)
+        hint = next((f" did you mean {other!r}?" for other in others), "") or meant(location[-1], allowed, " ")
+        return f"{key}: unknown setting;{hint} allowed: {', '.join(allowed)}"
     if problem["type"] == "missing":
         return f"{key}: is required"
     if problem["type"].startswith("union_tag_"):
@@ -54,7 +64,17 @@ def _explain(problem: Mapping[str, Any], settings: type[BaseModel]) -> str:
     message = str(problem["msg"]).removeprefix("Value error, ")
     if not location:  # an error about several sections, which the message names
         return message
-    return f"{key}: {message[0].lower()}{message[1:]}, received {shown(problem['input'])}"
+    hint = meant(problem["input"], re.findall("'(.*?)'", message)) if problem["type"] == "literal_error" else ""
+    return f"{key}: {message[0].lower()}{message[1:]}, received {shown(problem['input'])}{hint}"
+
+
+def _elsewhere(name: str, settings: type[BaseModel]) -> Iterator[str]:
+    """Yield the keys of a recipe's settings that have a name, in whichever section."""
+    from fineweb_mask.models.settings.pipeline import PipelineSettings
+    from fineweb_mask.models.settings.reference import settings_of
+
+    if settings is PipelineSettings:
+        yield from (one.key for one in settings_of() if one.key.rpartition(".")[2] == name and "[" not in one.key)
 
 
 def _wrong_kind(key: str, problem: Mapping[str, Any]) -> str:
@@ -62,7 +82,8 @@ def _wrong_kind(key: str, problem: Mapping[str, Any]) -> str:
     if not isinstance(section, dict):
         return f"{key}: input should be a section with a kind, received {shown(section)}"
     kinds = KIND.sub(r"\1", problem["ctx"]["expected_tags"])
-    return f"{key}.kind: input should be one of {kinds}, received {shown(section.get('kind'))}"
+    hint = meant(section.get("kind"), re.findall("'(.*?)'", kinds))
+    return f"{key}.kind: input should be one of {kinds}, received {shown(section.get('kind'))}{hint}"
 
 
 def _allowed_keys(location: Sequence[int | str], model: type[BaseModel]) -> list[str]:

@@ -1,6 +1,6 @@
 """Judge selections by one half of the held-out documents; the other half shows what was gained by the choice."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from fineweb_mask.models.witness.arms import random_documents
 from fineweb_mask.models.witness.kneser_ney import KneserNey
 from fineweb_mask.models.witness.tokens import PackedTokens
-from fineweb_mask.models.witness.witness import HeldOutTexts, in_threads
+from fineweb_mask.models.witness.witness import HeldOutTexts
 
 RANDOM_DRAWS = 4  # whose mean loss every selection's is a share of
 
@@ -46,10 +46,6 @@ class Halves:
         """Return the loss of what a selection teaches, as a share of random documents' loss, the mean over the sets."""
         losses = self._losses(np.random.default_rng(0).permutation(documents))
         return float(np.mean([losses[name] / self._random[name] for name in self.names]))
-
-    def losses(self, select: Callable[[int], NDArray[np.integer]], count: int) -> list[float]:
-        """Return the `loss` of so many selections, which are made by their numbers, several at once."""
-        return in_threads("selections", lambda number: self.loss(select(number)), range(count), part=(0, 1))
 
     def _losses(self, documents: NDArray[np.integer]) -> dict[str, float]:
         model = KneserNey(*self._pool.take(documents, self.tokens), vocabulary=self._vocabulary)

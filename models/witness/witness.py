@@ -138,14 +138,12 @@ def witness(
     )
 
 
-def in_threads(
-    what: str, work: Callable[[Item], Result], items: Sequence[Item], part: tuple[float, float] = (0.0, 0.0)
-) -> list[Result]:
+def in_threads(what: str, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
     """Return the results of some work in the order of the items, several at once; if stopped, no more is begun."""
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         found = [threads.submit(work, item) for item in items]
         try:
-            return [one.result() for one in track(what, found, part=part)]
+            return [one.result() for one in track(what, found)]
         finally:
             threads.shutdown(cancel_futures=True)
 

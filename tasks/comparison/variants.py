@@ -21,6 +21,7 @@ from fineweb_mask.models.schemas import ROW
 from fineweb_mask.models.settings import PipelineSelectionSettings, PipelineSettings
 from fineweb_mask.models.settings.selection import Unit
 from fineweb_mask.models.settings.selectors.registry import SELECTORS, missing_inputs
+from fineweb_mask.models.settings.validation import meant
 from fineweb_mask.tasks.selection.blocks import (
     Block,
     BlocksJob,
@@ -73,7 +74,8 @@ def check_selectors(names: list[str], missing: Mapping[str, str] | None = None) 
         if name == ALL:
             found += [one for one, entry in SELECTORS.items() if not entry.is_slow and one not in missing]
         elif name not in SELECTORS:
-            raise SelectorError(f"selectors may be {', '.join([ALL, *SELECTORS])}, received {name!r}")
+            every = [ALL, *SELECTORS]
+            raise SelectorError(f"selectors may be {', '.join(every)}, received {name!r}{meant(name, every)}")
         elif name in missing:
             remedy = missing[name]
             raise SelectorError(f"selector {name}: {remedy}")
@@ -105,12 +107,12 @@ def left_out(names: list[str], missing: Mapping[str, str]) -> dict[str, str]:
     return {name: why for name, why in found.items() if name not in names}
 
 
-def shared_settings(settings: PipelineSelectionSettings, budget_by: Unit) -> PipelineSelectionSettings:
-    """Return the settings that all variants share: the recipe's, with its share as one of tokens or of documents.
+def shared_settings(settings: PipelineSelectionSettings, budget_by: Unit | None) -> PipelineSelectionSettings:
+    """Return the settings that all variants share: the recipe's, with another unit of its share if asked.
 
     A recipe that gives a count, `budget`, stays as it is.
     """
-    if settings.budget is not None or settings.budget_by == budget_by:
+    if settings.budget is not None or budget_by in {None, settings.budget_by}:
         return settings
     return settings.model_copy(update={"budget_by": budget_by, "weigh_by": None})
 

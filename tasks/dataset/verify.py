@@ -123,6 +123,7 @@ class Verification(BaseModel):
     bytes: int
     rows: int
     tokens: int
+    tokens_estimated: int | None = None  # of the selected documents, if the files have no number of all
     repeated_ids: int  # ids of the source that documents with different texts share
     data: list[DataFile]
     problems: list[Finding]
@@ -266,6 +267,7 @@ class _Check:
             bytes=sum(file.bytes for file in self._manifest.files.values()),
             rows=rows,
             tokens=tokens,
+            tokens_estimated=self._estimated(),
             repeated_ids=repeated,
             data=data,
             problems=sorted(self._problems, key=lambda problem: problem.file),
@@ -379,6 +381,11 @@ class _Check:
                 self._wrong(PROVENANCE, f"does not record the number of {what}")
             elif found != recorded:
                 self._wrong(PROVENANCE, f"{recorded:,} {what} are recorded, the files hold {found:,}")
+
+    def _estimated(self) -> int | None:
+        """Return the tokens of the documents as they were estimated from the lengths, where some were."""
+        details = _Details.model_validate(self._manifest.details)
+        return details.tokens_selected if details.counts.get("tokens_estimated") else None
 
     def _check_ids(self) -> int:
         """Report repeated documents; return the number of ids that documents with different texts share.

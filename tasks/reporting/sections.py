@@ -384,7 +384,13 @@ def certificate(blocks: Sequence[dict[str, Any]]) -> Section:
     table = Table("Blocks", [*columns, Column("gap", "gap")], rows, note=note, wide=True)
     largest = max(blocks, key=lambda block: int(block["documents"]), default=None)
     curves = [] if largest is None or not largest["history"] else [_learning_curve(largest)]
-    return Section("Distance from the optimum", [claim(blocks)], curves, [table] if rows else [])
+    added = sum(block.get("filled_up", 0) for block in blocks)
+    filled = (
+        f"After a removal on request, the {added:,} next best documents took the place of selected ones; all others "
+        "stayed, so that a new selection may differ."
+    )
+    texts = [claim(blocks), *([filled] if added else [])]
+    return Section("Distance from the optimum", texts, curves, [table] if rows else [])
 
 
 def groups(blocks: Sequence[dict[str, Any]], column: str, budget_by: str) -> Section:

@@ -17,7 +17,7 @@ FORMS: dict[Form, Callable[[Any], str]] = {
     "number": lambda value: f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:,.4g}",
     "seconds": "{:,.1f}".format,
     "share": "{:z.1%}".format,  # never -0.0%
-    "gap": "{:.4%}".format,
+    "gap": lambda gap: f"{gap:.{0 if gap >= 0.1 else 2 if gap >= 0.001 else 4}%}",
     "precise": "{:.6f}".format,
     "bits": "{:.4f}".format,
     "rate": "{:,.0f}".format,

@@ -22,7 +22,6 @@ from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.selection import METRICS
 from fineweb_mask.models.witness.halves import Halves
 from fineweb_mask.models.witness.search import next_point, spread
-from fineweb_mask.models.witness.weightings import standardised
 from fineweb_mask.models.witness.witness import check_tokens, witness
 from fineweb_mask.tasks.inference.gpu import gpu_slot, torch_device
 from fineweb_mask.tasks.reporting.page import Column, Page, PageJob, Section, Table, Tile
@@ -59,19 +58,23 @@ class Trial(BaseModel):
     shares: dict[str, float] = Field(default_factory=dict)  # by group; empty where they are not searched
 
 
-class SearchJob(PageJob):
-    """Search for what teaches most: half of the held-out documents decides, the other half shows what was gained."""
+class TuneJob(PageJob):
+    """Search the settings of a selection; half of the held-out documents decides, the other half shows the gain."""
 
+    stage: ClassVar[Stage] = Stage("tune", version=2, folders=("tune",))
     shards: list[ShardFiles]
     settings: PipelineSelectionSettings  # of the recipe
-    weights: dict[str, float]  # of the scores that are weighed
+    weights: dict[str, float]  # of the scores that are weighed; fewer than two are left as they are
     targets: dict[str, list[SourceShard]]
     by: str | None = None  # column of the groups whose shares are searched
+    trials: int
+    minutes: float
 
-    def inputs(self) -> list[Any]:
-        """Return the files of the corpus and of the targets."""
+    def depends_on(self) -> Dependencies:
+        """Return the settings, and the fingerprints of the corpus and of the targets."""
+        settings = [self.settings.digested(exclude={"device"}), self.weights, self.by, self.trials, self.minutes]
         files = [(shard.documents, shard.scores, shard.embeddings, shard.duplicates) for shard in self.shards]
-        return [files, self.targets]
+        return Dependencies(settings=settings, inputs=[files, self.targets])
 
     def read(self, most_tokens: int) -> tuple[Corpus, Halves]:
         """Read a sample of the corpus, and halve what is held out of it."""
@@ -106,19 +109,6 @@ class SearchJob(PageJob):
         return figures(found, corpus.remarks)
 
 
-class TuneJob(SearchJob):
-    """Search the settings of a selection; fewer than two scores are left as they are."""
-
-    stage: ClassVar[Stage] = Stage("tune", version=2, folders=("tune",))
-    trials: int
-    minutes: float
-
-    def depends_on(self) -> Dependencies:
-        """Return the settings, and the fingerprints of the corpus and of the targets."""
-        settings = [self.settings.digested(exclude={"device"}), self.weights, self.by, self.trials, self.minutes]
-        return Dependencies(settings=settings, inputs=self.inputs())
-
-
 @stage_task
 @same_threads()
 def tune(job: TuneJob) -> None:
@@ -147,9 +137,8 @@ class _Search:
         self._job, self._corpus, self._halves = job, corpus, halves
         self._tokens = corpus.pool.lengths
         self._vectors = vectors_at(job.workspace, job.shards, corpus.places)
-        self._scores = (
-            standardised(scores_at(job, corpus)) if len(job.weights) > 1 else np.empty((len(corpus.places), 0))
-        )
+        several = len(job.weights) > 1
+        self._scores = _standard_scores(job, corpus) if several else np.empty((len(corpus.places), 0))
         self._groups = _shares(corpus) if job.by is not None else {}
         in_parts = job.settings.scope == "global" or self._groups  # which take metrics of sums
         self._metrics = [name for name, entry in METRICS.items() if entry.moment is not None or not in_parts]
@@ -228,14 +217,15 @@ def _simplex(names: Sequence[str], point: NDArray[np.float64]) -> dict[str, floa
     return dict(zip(names, np.round(drawn / drawn.sum(), 3).tolist(), strict=True)) if len(names) else {}
 
 
-def scores_at(job: SearchJob, corpus: Corpus) -> NDArray[np.float64]:
-    """Return the scores that are weighed, (n, scores)."""
+def _standard_scores(job: TuneJob, corpus: Corpus) -> NDArray[np.float64]:
+    """Return the scores that are weighed, (n, scores), with mean 0 and deviation 1 each; constant ones are 0."""
     parts = [np.empty((0, len(job.weights)))]
     for index, places in groupby(corpus.places, key=lambda place: place.shard):
         table = read_table(job.workspace.resolve(job.shards[index].scores), columns=list(job.weights))
         rows = table.take(pa.array([place.row for place in places]))
         parts.append(np.stack([rows[name].to_numpy().astype(np.float64) for name in job.weights], axis=1))
-    return np.concatenate(parts)
+    scores = np.concatenate(parts)
+    return np.asarray((scores - scores.mean(0)) / np.maximum(scores.std(0), 1e-12))
 
 
 def changed(settings: PipelineSelectionSettings, trial: Trial) -> PipelineSelectionSettings:
@@ -249,27 +239,6 @@ def changed(settings: PipelineSelectionSettings, trial: Trial) -> PipelineSelect
     return PipelineSelectionSettings.model_validate(content)
 
 
-def search_page(
-    details: Mapping[str, Any],
-    title: str,
-    found: str,
-    tiles: Sequence[Tile],
-    arm: str,
-    sets: Sequence[str],
-    tried: Table,
-) -> Page:
-    """Return the page of a search: what was found, what its arm teaches, on the deciding sets first, what was tried."""
-    final = details["final"]
-    lead = " ".join([found, *(f"On {name}: {teaching_sentence(final, arm, name)}" for name in sets)])
-    shown = tried._replace(rows=tried.rows[:200], wide=True)
-    sections = [teaching_section(final), Section("What was tried", tables=[shown])]
-    return Page(title, lead, tiles, sections, metrics=dict(details))
-
-
-TRIED = "predicted better than after random documents"
-"""The column of a table of what was tried that says how much."""
-
-
 def _page(details: Mapping[str, Any]) -> Page:
     best, final, shown = details["best"], details["final"], details["sets"]
     trials = sorted(details["trials"], key=lambda one: one["loss"])
@@ -279,19 +248,17 @@ def _page(details: Mapping[str, Any]) -> Page:
         f"{len(trials)} trials in {details['seconds_taken']:,.0f} s, on the deciding half of {', '.join(shown)}: their "
         "best is partly luck, so that only the figures above, on the other half, say what was gained."
     )
-    return search_page(
-        details,
-        "Settings tuned by what a language model learns",
-        f"Best of {len(trials)} trials: {_described(best)}.",
-        [
-            Tile(str(len(trials)), "trials"),
-            Tile(f"{best['lamb']:g}", "lamb"),
-            Tile(f"{final['tokens']:,}", "tokens"),
-        ],
-        TUNED,
-        shown,
-        Table("Trials", [Column("settings"), Column(TRIED, "share")], rows, note),
-    )
+    found = f"Best of {len(trials)} trials: {_described(best)}."
+    lead = " ".join([found, *(f"On {name}: {teaching_sentence(final, TUNED, name)}" for name in shown)])
+    tiles = [
+        Tile(str(len(trials)), "trials"),
+        Tile(f"{best['lamb']:g}", "lamb"),
+        Tile(f"{final['tokens']:,}", "tokens"),
+    ]
+    columns = [Column("settings"), Column("predicted better than after random documents", "share")]
+    tried = Section("What was tried", tables=[Table("Trials", columns, rows[:200], note, wide=True)])
+    title = "Settings tuned by what a language model learns"
+    return Page(title, lead, tiles, [teaching_section(final), tried], metrics=dict(details))
 
 
 def _described(trial: Mapping[str, Any]) -> str:

@@ -1,5 +1,6 @@
 """The command line: usage, help and start-up."""
 
+import re
 import subprocess
 import sys
 from concurrent.futures import CancelledError
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fineweb_mask.flows.cli import app
+from fineweb_mask.flows.cli import COMMANDS, app
 from fineweb_mask.flows.commands._common import WRONG_USAGE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,6 +20,22 @@ def test_wrong_usage_ends_with_2(invoke, arguments):
     result = invoke(*arguments)
     assert result.exit_code == WRONG_USAGE
     assert "Usage:" in result.output
+
+
+def test_help_lists_every_command_in_its_group(invoke):
+    lines = [line.strip("│╭╮╰╯─ ") for line in invoke("--help").stdout.splitlines()]
+    places = [lines.index(group) for group in COMMANDS]
+    assert places == sorted(places)
+    for (group, commands), first, last in zip(COMMANDS.items(), places, [*places[1:], len(lines)], strict=True):
+        shown = [line.split()[0] for line in lines[first + 1 : last] if re.match(r"[a-z-]+  ", line)]
+        own = [command.__name__.replace("_", "-") for command in commands]
+        assert shown == own + ["rule"] * (group == "Advanced")
+
+
+def test_a_command_that_is_misspelt_is_answered_with_what_was_meant(invoke):
+    result = invoke("complare")
+    assert result.exit_code == WRONG_USAGE
+    assert "Did you mean 'compare'?" in result.output
 
 
 def test_every_command_has_help_with_an_example(invoke):

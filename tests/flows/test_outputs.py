@@ -40,8 +40,6 @@ FOLDERS = {
     "tune --workspace": "{recipe} --output {new} --workspace",
     "probe --workspace": "{recipe} --workspace",
     "audit --workspace": "{recipe} --workspace",
-    "score-weights --workspace": "{recipe} --workspace",
-    "group-shares --workspace": "{recipe} --set selection.groups.column=score --set selection.metrics=disf --workspace",
 }
 LOST = "is in the (workspace|dataset)|overlap|is not a workspace|is read, too"
 READ_ONLY = {  # places that are read, or changed as what they are, and settings that name no place
@@ -61,20 +59,14 @@ READ_ONLY = {  # places that are read, or changed as what they are, and settings
             "price",
         )
     ),
-    *(
-        f"{name} recipe"
-        for name in ("run", "sweep", "compare", "tune", "probe", "audit", "score-weights", "group-shares")
-    ),
-    *(
-        f"{name} --set"
-        for name in ("sweep", "compare", "tune", "probe", "audit", "score-weights", "group-shares", "train-quality")
-    ),
+    *(f"{name} recipe" for name in ("run", "sweep", "compare", "tune", "probe", "audit")),
+    *(f"{name} --set" for name in ("sweep", "compare", "tune", "probe", "audit", "train-quality")),
     *(f"{name} --label-column" for name in ("compare", "train-quality")),
     *(f"select --{name}-column" for name in ("id", "quality", "feature", "token")),
     *(f"train-quality --{name}-column" for name in ("text", "score")),
     *("verify dataset", "export dataset", "init source", "rule apply source", "rule apply rule_file"),
     *("rule apply --workspace", "select --input", "train-quality --input", "train-quality --teacher-model"),
-    *(f"{name} --target" for name in ("tune", "score-weights", "group-shares")),
+    "tune --target",
     *(f"remove --{name}" for name in ("urls", "ids", "domains", "texts")),
     *("gc --recipe", "probe --heldout", "probe --benchmarks", "verify --receipt"),
     *("diff a", "diff b", "why documents", "why --text"),
@@ -207,7 +199,7 @@ def test_a_folder_is_never_written_where_something_would_be_lost(invoke, read: d
     inside, around = [workspace / "new", workspace / "dataset", workspace / "documents" / "x"], []
     if "recipe" in FOLDERS[call]:
         around = [read["corpus"] / "new", read["corpus"], root]
-    if call.split(maxsplit=1)[0] in {"sweep", "compare", "tune", "probe", "score-weights"}:  # they check as `run` does
+    if call.split(maxsplit=1)[0] in {"sweep", "compare", "tune", "probe"}:  # they check as `run` does
         inside, around = inside[:1], around[:1]
     for place in (*inside, *around):
         assert re.search(LOST, refused(invoke, call, read, place))

@@ -133,6 +133,11 @@ def test_an_error_does_not_repeat_a_credential(path, override):
         ("quality.scorers.1.wait=1", ["quality.scorers.1.wait: unknown setting", "positive_label", "weight"]),
         ("quality.scorers.0.labels={path: l, treshold: 4}", ["scorers.0.labels.treshold", "did you mean 'threshold'?"]),
         ("selection.semdedup.epss=0.1", ["selection.semdedup.epss", "did you mean 'eps'?"]),
+        ("lamb=0.3", ["lamb: unknown setting; did you mean 'selection.lamb'?"]),
+        ("selection.min_chars=3", ["did you mean 'ingest.min_chars'?"]),
+        ("selection.solver=meanfield", ["received 'meanfield'; did you mean 'mean_field'?"]),
+        ("selection.metrics={facilty: 1}", ["did you mean 'facility'?"]),
+        ("quality.scorers.0.kind=fastext", ["received 'fastext'; did you mean 'fasttext'?"]),
         ("ingest.zzz=1", ["ingest.zzz: unknown setting; allowed: min_chars, languages"]),
         ("selection.lamb=2", ["selection.lamb: input should be less than or equal to 1, received 2"]),
         ("selection.solver=magic", ["selection.solver", "'mean_field'", "'greedy'", "received 'magic'"]),
@@ -260,6 +265,7 @@ def test_a_missing_recipe_and_a_folder_are_errors(tmp_path):
         f"cannot read the recipe {str(tmp_path / 'none.yaml')!r}: No such file or directory; "
         "recipes that need no file: fineweb, newsgroups, paper, raw-web, sample"
     )
+    assert "; did you mean 'sample'? recipes that need no file: fineweb" in error_of("sampel")
     assert "Is a directory" in error_of(tmp_path)
 
 

@@ -148,9 +148,8 @@ def test_all_stands_for_every_selector_that_has_what_it_reads(contest, tmp_path,
     targets = TargetSettings(path=str(tmp_path / "targets.parquet"), task_column="dump")
     selection = settings.selection.model_copy(update={"targets": targets, "group_column": "dump"})
     before = contents(contest.workspace)
-    compared = compare(
-        settings.model_copy(update={"workspace": str(contest.workspace), "selection": selection}), ["all"], "dump"
-    )
+    settings = settings.model_copy(update={"workspace": str(contest.workspace), "selection": selection})
+    compared = compare(settings, ["all"], "dump", "tokens")
     assert compared.selectors.keys() == SELECTORS.keys() - {"policy_gradient"}
     assert contents(contest.workspace) == before
     page = Path(compared.page).read_text()
@@ -180,32 +179,3 @@ def test_tune_writes_a_recipe_that_runs(contest, service, tmp_path):
     assert again.exit_code == WRONG_USAGE
     assert "exists: add --force to replace it" in again.stderr
     assert tuned.read_text(encoding="utf-8") == text
-
-
-@pytest.mark.long
-def test_weights_of_scores_and_shares_of_groups_are_learned_once(contest, service, tmp_path):
-    settings = LastRun.load(Workspace(contest.workspace)).settings
-    content = settings.model_dump(mode="json", exclude_unset=True)
-    content["quality"]["scorers"].append({"kind": "column", "name": "length", "column": "token_count", "weight": 0})
-    content["selection"] |= {"groups": {"column": "dump"}, "metrics": "pairwise"}
-    recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(yaml.safe_dump(content))
-    for command, weighed in (
-        ("score-weights", {scorer["name"] for scorer in content["quality"]["scorers"] if "name" in scorer}),
-        ("group-shares", {"CC-MAIN-2023-50", "CC-MAIN-2024-10", "CC-MAIN-2024-30"}),
-    ):
-        line = [command, str(recipe), "--workspace", str(contest.workspace), "--models", "10", "--json"]
-        done = CliRunner().invoke(app, line, env=ENVIRONMENT_DEFAULTS)
-        assert done.exit_code == 0, done.output
-        found = json.loads(done.stdout.splitlines()[-1])
-        assert weighed <= found["weights"].keys()
-        assert sum(found["weights"].values()) == pytest.approx(1)
-        assert found["measured_on"] == ["pool", "groups"]
-        assert {command, f"{command}-table"} <= artifacts(service, "weightings").keys()
-        values = [
-            f"{key}={one if isinstance(one, str) else json.dumps(one)}" for key, one in found["overrides"].items()
-        ]
-        assert load_recipe(recipe, values).selection.groups.column == "dump"
-        again = json.loads(CliRunner().invoke(app, line, env=ENVIRONMENT_DEFAULTS).stdout.splitlines()[-1])
-        assert {stage["stage"] for stage in again["stages"] if stage["files"] > stage["cached"]} == set()
-        assert again["weights"] == found["weights"]

@@ -15,15 +15,13 @@ from prefect import flow
 
 from fineweb_mask.flows.display.prefect_ui import SHARD_ROWS, artifact_key, or_warn
 from fineweb_mask.flows.processes.environment import server_lost
-from fineweb_mask.flows.recipe import load_recipe, with_overrides
-from fineweb_mask.flows.weightings import check
+from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.models.settings import PipelineSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 STAGES = ["ingest", "dedup", "fit", "score", "embed", "select", "materialize", "report"]
 PAGES = [
     *(f"{name}/{name}" for name in ("sweep", "compare", "tune", "probe", "score-check", "audit", "remove", "price")),
-    *("weightings/score-weights", "weightings/group-shares"),
 ]
 
 
@@ -108,16 +106,6 @@ def test_pages_are_deployed_for_the_sample(service, name):
     assert PipelineSettings.model_validate(deployment["parameters"]["settings"]) == recipe
     assert deployment["concurrency_options"]["collision_strategy"] == "ENQUEUE"
     assert deployment["enforce_parameter_schema"]
-
-
-@pytest.mark.parametrize(("name", "of"), [("score-weights", "scores"), ("group-shares", "groups")])
-def test_deployed_weightings_have_something_to_weigh(service, name, of):
-    parameters = service.read(f"deployments/name/weightings/{name}")["parameters"]
-    settings = PipelineSettings.model_validate(parameters["settings"])
-    settings = settings.model_copy(update={"source": load_recipe("sample").source})  # relative to the service's folder
-    changed = with_overrides(settings, {**parameters["overrides"]})
-    assert parameters.get("of", "scores") == of
-    check(changed, of, {}, 10)
 
 
 def test_the_deployed_score_check_runs_on_a_worker(service, sample_run):

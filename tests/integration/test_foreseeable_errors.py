@@ -21,7 +21,7 @@ import pytest
 from tests.integration.conftest import Service
 
 ROOT = Path(__file__).resolve().parents[2]
-WORK_BEGINS = "starting Prefect, which records the run"
+WORK_BEGINS = "running; --verbose logs every step"
 MOST_LINES = 3  # of a command that fails, the one that helps is the last
 AT_ONCE = 3
 UI_CASE = "budget"

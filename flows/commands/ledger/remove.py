@@ -41,7 +41,8 @@ def remove(
 
     Only the files concerned are written again, nothing is scored or embedded again, and the next best documents take
     the place of those that were selected. A list in the workspace keeps them out of all later runs. Interrupted, the
-    same command goes on, or one without a list. The receipt is checked by `verify --receipt`.
+    same command goes on, or one without a list. The receipt is checked by `verify --receipt`. Names of no document are
+    kept out of later runs, too, and are no error.
 
     Example: fineweb-mask remove workspaces/sample --urls optout.txt
     """

@@ -6,6 +6,7 @@ import typer
 
 from fineweb_mask.flows.commands import _common as common
 from fineweb_mask.flows.display.terminal import print_losses
+from fineweb_mask.models.settings.selection import Unit
 
 if TYPE_CHECKING:
     from fineweb_mask.flows.probe.probe import ProbeSummary
@@ -64,7 +65,9 @@ def probe(
     tasks_folder: Annotated[
         str | None, typer.Option("--tasks-folder", help="Folder with lm-eval task files of your own.", metavar="DIR")
     ] = None,
-    budget_by: common.BudgetBy = "tokens",
+    budget_by: Annotated[
+        Unit, typer.Option("--budget-by", help="Give every arm the same share of the tokens, or of the documents.")
+    ] = "tokens",
     overrides: common.Overrides = None,
     workspace: common.WorkspaceFolder = None,
     show: common.Open = False,

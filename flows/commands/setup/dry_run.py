@@ -7,6 +7,7 @@ benchmarks/notebook/. They are rates of one machine, with the cores and GPUs of 
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -17,10 +18,10 @@ from rich.console import Console
 from fineweb_mask.flows.display.terminal import new_table, print_line, size_text
 from fineweb_mask.flows.pipeline.fit import PretrainedModels
 from fineweb_mask.flows.pipeline.inputs import find_inputs
-from fineweb_mask.flows.status.inspection import StageStatus, inspect_recipe, stage_statuses
+from fineweb_mask.flows.status.inspection import StageStatus, inspect_recipe, inspect_workspace, stage_statuses
 from fineweb_mask.models.documents import DocumentFilter
 from fineweb_mask.models.embedding.load import load_encoder
-from fineweb_mask.models.errors import SettingsError
+from fineweb_mask.models.errors import SettingsError, WorkspaceError
 from fineweb_mask.models.filters import load_filters
 from fineweb_mask.models.quality.registry import load_scorer
 from fineweb_mask.models.settings import FROM_QUALITY, STATIC, PipelineSettings
@@ -46,6 +47,8 @@ SECONDS: dict[str, tuple[float, float]] = {
     "metric": (600.0, 0.0),  # another metric, with the lists of neighbours that it needs
     "materialize": (20.0, 0.0),
 }
+SECONDS_OF_STEP = {"pairwise": 0.1, "metric": 1.2}  # of the paper's learner: 8,192 documents, 128 masks
+TIMES_GREEDY, TIMES_OTHERS = 8.0, 0.1  # as long as the closed-form solver; the selectors that follow no gradient
 SECONDS_OF_LABELS, SECONDS_OF_REPORT, SECONDS_OF_START = 5.0, 15.0, 10.0
 MIB = 2**20
 MEMORY = {"ingest": 800 * MIB, "score": 850 * MIB, "materialize": 900 * MIB, "report": 1_100 * MIB}
@@ -142,7 +145,8 @@ def estimate(settings: PipelineSettings) -> Estimate:
     documents = number_of_rows(shards)
     kept = documents * measured.kept
     found = stage_statuses(inspect_recipe(workspace, settings))
-    stages = [_stage(status, kept, settings, measured) for status in found]
+    earlier = _rates_of_last_run(settings) if any(status.missing for status in found) else {}
+    stages = [_stage(status, kept, settings, measured, earlier.get(status.stage)) for status in found]
     memory_stage, memory = _memory(settings, kept / len(shards), measured)
     path = Path(settings.workspace).absolute()
     there = next(one for one in (path, *path.parents) if one.is_dir())
@@ -161,11 +165,41 @@ def estimate(settings: PipelineSettings) -> Estimate:
     )
 
 
-def _stage(status: StageStatus, kept: float, settings: PipelineSettings, measured: _Measured) -> StageEstimate:
+def _rates_of_last_run(settings: PipelineSettings) -> dict[str, float]:
+    """Return, by stage, the ingested documents for each second that the files of the workspace's last run took.
+
+    Only of stages that would do the same work: a changed budget leaves the rate of a solver as it is.
+    """
+    with suppress(WorkspaceError, OSError):
+        last = inspect_workspace(settings.workspace)
+        found = {one.stage: one for one in stage_statuses(last)}
+        return {
+            stage: found["ingest"].rows / one.seconds
+            for stage, one in found.items()
+            if one.seconds and not one.missing and _work_of(stage, last.settings) == _work_of(stage, settings)
+        }
+    return {}
+
+
+def _work_of(stage: str, settings: PipelineSettings) -> object:
+    """Return the settings that the time of a stage mostly depends on."""
+    chosen = settings.selection
+    if stage == "ingest":
+        return settings.ingest.filters
+    if stage in {"score", "score_embed"}:
+        return [(one.kind, getattr(one, "model", None)) for one in settings.quality.scorers]
+    if stage == "embed":
+        return settings.embedding.model
+    return (chosen.solver, chosen.scope, sorted(chosen.metric_weights)) if stage == "select" else None
+
+
+def _stage(
+    status: StageStatus, kept: float, settings: PipelineSettings, measured: _Measured, earlier: float | None
+) -> StageEstimate:
     found = StageEstimate(stage=status.stage, done=status.done, missing=status.missing)
     left = status.missing / max(1, status.done + status.missing)
-    if status.missing and status.documents_per_second and status.done:
-        found.seconds, found.rate = kept * left / status.documents_per_second, "this workspace"
+    if status.missing and (rate := status.documents_per_second if status.done else earlier):
+        found.seconds, found.rate = kept * left / rate, "this workspace"
     elif status.missing:
         found.seconds = _seconds(status.stage, kept, settings, measured) * left
         is_scored, is_embedded = bool(measured.score), measured.embed is not None
@@ -198,12 +232,25 @@ def _seconds(stage: str, kept: float, settings: PipelineSettings, measured: _Mea
         "score": scored,
         "score_embed": scored,
         "embed": by("static") if measured.embed is None else kept * measured.embed,
-        "select": sum(by("pairwise" if name == "pairwise" else "metric") for name in settings.selection.metric_weights),
+        "select": _selecting(settings, kept),
         "materialize": by("materialize"),
         "export": by("materialize"),
         "report": SECONDS_OF_REPORT,
     }
     return seconds[stage]
+
+
+def _selecting(settings: PipelineSettings, kept: float) -> float:
+    """Return the seconds that the selection takes by its solver."""
+    chosen, options = settings.selection, settings.selection.policy_gradient
+    kinds = ["pairwise" if name == "pairwise" else "metric" for name in chosen.metric_weights]
+    if chosen.solver == "policy_gradient":  # steps of a batch, in every block
+        block = min(kept, chosen.block_size)
+        batch = min(block, max(options.min_batch, options.partial * block))
+        step = sum(SECONDS_OF_STEP[kind] for kind in kinds) * batch / 8_192 * options.n_rollout / 128
+        return max(1.0, kept / max(1.0, block)) * options.n_epochs * step
+    seconds = kept / MILLION * sum(SECONDS[kind][0] for kind in kinds)
+    return seconds * {"mean_field": 1.0, "greedy": TIMES_GREEDY}.get(chosen.solver, TIMES_OTHERS)
 
 
 def _memory(settings: PipelineSettings, shard: float, measured: _Measured) -> tuple[str, int]:

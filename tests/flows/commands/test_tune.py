@@ -4,8 +4,9 @@ import pytest
 import yaml
 
 from fineweb_mask.flows.commands.tune import named, recipe_text
-from fineweb_mask.flows.recipe import load_recipe
-from fineweb_mask.flows.tune import TuneSummary, as_overrides
+from fineweb_mask.flows.recipe import change, load_recipe, validate
+from fineweb_mask.flows.tune import TuneSummary, as_overrides, weighed
+from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.witness.tune import Trial
 
 
@@ -37,6 +38,29 @@ def test_wrong_options_end_with_2_before_any_work(invoke, recipe, tmp_path, opti
 )
 def test_a_target_has_the_name_of_its_file_or_one_of_its_own(text, expected):
     assert named(text) == expected
+
+
+def test_a_recipe_takes_weights_of_scores_and_shares_of_groups():
+    scorers = [
+        {"model": "model.bin"},
+        {"kind": "classes", "name": "topic", "model": "m"},
+        {"kind": "column", "column": "length"},
+    ]
+    selection = {"select_ratio": 0.1, "groups": {"column": "topic"}, "metrics": "disf"}
+    content = {
+        "workspace": "w",
+        "source": {"path": "corpus", "extra_columns": ["length", "topic"]},
+        "quality": {"scorers": scorers},
+        "selection": selection,
+    }
+    settings = validate(PipelineSettings, content)
+    assert weighed(settings) == {"fasttext": 1.0, "column": 1.0}  # classes are no score to weigh
+    shares = {"a": 1 / 3, "b": 2 / 3}
+    trial = Trial(lamb=0.3, metrics={"disf": 1.0}, weights={"fasttext": 0.25, "column": 0.75}, shares=shares)
+    change(content, as_overrides(settings, trial).items())
+    found = validate(PipelineSettings, content)
+    assert [one.weight for one in found.quality.scorers] == [0.25, 0.0, 0.75]
+    assert found.selection.groups.shares == shares
 
 
 def test_the_recipe_has_the_best_trial_and_says_what_was_gained(tmp_path):

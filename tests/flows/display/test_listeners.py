@@ -8,7 +8,14 @@ from prefect.logging import disable_run_logger
 from rich.console import Console
 from rich.progress import Progress
 
-from fineweb_mask.flows.display.listeners import LOG_SECONDS, Bars, LogLines, listener, shown_as_bars
+from fineweb_mask.flows.display.listeners import (
+    LOG_SECONDS,
+    Bars,
+    LogLines,
+    SparseLines,
+    listener,
+    shown_as_bars,
+)
 from fineweb_mask.models.runtime.progress import Step
 from fineweb_mask.tasks.workspace.references import StageFile
 
@@ -53,6 +60,43 @@ def test_a_stage_without_jobs_has_a_bar_too(progress):
     assert bars_of(progress) == {"score": (0, 2)}
 
 
+def test_before_the_first_stage_a_bar_says_that_the_run_starts(progress):
+    bars = Bars(progress)
+    assert bars_of(progress) == {"starting": (0, None)}
+    bars.on_stage("ingest", 1)
+    assert bars_of(progress) == {"ingest": (0, 1)}
+
+
+def test_a_bar_counts_documents_and_moves_within_a_file(progress, monkeypatch):
+    now = 0.0
+    monkeypatch.setattr("fineweb_mask.flows.display.listeners.monotonic", lambda: now)
+    bars = Bars(progress)
+    bars.on_stage("score", 2)
+    now = 2.0
+    bars.on_job_progress("score", "a", 0.25, (Step("documents", 1_000, 4_000), PICKS))
+    assert bars_of(progress) == {"score": (0.25, 2), "  greedy picks": (3, 50)}
+    assert progress.tasks[0].fields == {"amount": "1,000 documents, 0 of 2 files", "rate": "500/s"}
+    bars.on_job_progress("score", "b", 0.5, (Step("documents", 1_000, 2_000),))
+    assert progress.tasks[0].fields == {"amount": "2,000 of 6,000 documents", "rate": "1,000/s"}
+    bars.on_job_end("score", "a", FILE.model_copy(update={"rows": 4_000, "cached": True}))
+    assert progress.tasks[0].fields == {"amount": "5,000 of 6,000 documents", "rate": "500/s"}
+
+
+def test_in_a_pipe_a_run_says_how_far_it_is_ever_more_rarely(caplog, monkeypatch):
+    monkeypatch.setattr("prefect.logging.get_run_logger", lambda: logging.getLogger("run"))
+    now, said = 0.0, []
+    monkeypatch.setattr("fineweb_mask.flows.display.listeners.monotonic", lambda: now)
+    with caplog.at_level(logging.INFO, "run"):
+        lines = SparseLines(said.append)
+        lines.on_stage("score", 9)
+        for seconds in range(0, 600, 10):
+            now = seconds
+            lines.on_job_progress("score", "a", 0.25, (Step("documents", 1_000, 4_000),))
+        lines.on_job_end("score", "a", FILE)
+    assert said == [f"{at} min 0 s: score, 0 of 9 done, documents 1,000 of 4,000" for at in (1, 2, 4, 8)]
+    assert caplog.messages[0] == "score: 9 to do"  # as ever, for the Prefect UI
+
+
 def test_bars_are_shown_on_the_console_while_the_block_runs():
     screen = io.StringIO()
     before = listener.get()
@@ -63,7 +107,8 @@ def test_bars_are_shown_on_the_console_while_the_block_runs():
         listener.get().on_job_end("ingest", "shard-1", FILE)
     assert listener.get() is before
     assert "ingest" in screen.getvalue()
-    assert "1/2" in screen.getvalue()
+    assert "starting" in screen.getvalue()
+    assert "7 documents, 1 of 2 files" in screen.getvalue()
 
 
 def test_the_bars_are_removed_after_an_error():
@@ -118,14 +163,14 @@ def test_a_long_loop_has_a_bar_below_its_stage_s_until_the_job_ends(progress):
     bars.on_job_progress("select", "a", 0.1, (LAMBS, PICKS))
     bars.on_job_progress("select", "b", 0.0, (PICKS,))
     assert [(task.description, task.completed, task.total) for task in progress.tasks] == [
-        ("select", 0, 2),
+        ("select", 0.1, 2),
         ("  values of lamb", 1, 4),
         ("    greedy picks", 3, 50),
         ("  greedy picks", 3, 50),
     ]
     bars.on_job_progress("select", "a", 0.2, (LAMBS._replace(done=2),))
     bars.on_job_end("select", "b", FILE)
-    assert bars_of(progress) == {"select": (1, 2), "  values of lamb": (2, 4)}
+    assert bars_of(progress) == {"select": (1.2, 2), "  values of lamb": (2, 4)}
     bars.on_job_end("select", "a", None)
     bars.on_job_end("select", "a job without progress", FILE)
     assert bars_of(progress) == {"select": (3, 2)}
@@ -133,9 +178,12 @@ def test_a_long_loop_has_a_bar_below_its_stage_s_until_the_job_ends(progress):
 
 def test_a_new_bar_is_drawn_with_its_progress_at_once(progress, monkeypatch):
     """Another thread draws the screen, also between two calls."""
-    monkeypatch.setattr(progress, "update", None)
-    Bars(progress).on_job_progress("select", "a", 0.1, (PICKS,))
-    assert bars_of(progress) == {"  greedy picks": (3, 50)}
+    bars = Bars(progress)
+    bars.on_stage("select", 1)
+    add, added = progress.add_task, []
+    monkeypatch.setattr(progress, "add_task", lambda *given, **fields: added.append(fields) or add(*given, **fields))
+    bars.on_job_progress("select", "a", 0.1, (PICKS,))
+    assert added == [{"completed": 3, "total": 50, "amount": "3 of 50", "rate": ""}]
 
 
 def test_log_lines_report_the_progress_of_a_long_job_every_30_seconds(caplog, monkeypatch):

@@ -10,8 +10,8 @@ from PIL import Image
 from prefect.logging import disable_run_logger
 
 from fineweb_mask.flows.display import prefect_ui
-from fineweb_mask.flows.display.listeners import LogLines
-from fineweb_mask.flows.display.prefect_ui import LISTED_JOBS, StageProgress, UiListener, _duration, page_markdown
+from fineweb_mask.flows.display.listeners import LISTED_JOBS, LogLines, StageProgress, _duration
+from fineweb_mask.flows.display.prefect_ui import UiListener, page_markdown
 from fineweb_mask.models.losses import Wiped
 from fineweb_mask.models.runtime.progress import Step
 from fineweb_mask.tasks.reporting.page import Figure, Page, PageJob, Section

@@ -15,8 +15,10 @@ from fineweb_mask.flows.display.terminal import (
     print_line,
     print_paths,
     print_quarantined,
+    print_verification,
     visible,
 )
+from fineweb_mask.tasks.dataset.verify import Verification
 from fineweb_mask.tasks.workspace.records.runs import QuarantinedShard
 
 
@@ -33,6 +35,15 @@ def test_lines_are_printed_as_they_are():
     console.print(new_table("stage", "files"))
     lines = [line.rstrip() for line in screen.getvalue().splitlines()]
     assert lines == ["[red]x[/red] " + "y" * 30, "page     a/b.html", "stage  files"]
+
+
+@pytest.mark.parametrize(("estimated", "shown"), [(None, "tokens 0"), (1_234, "tokens about 1,234 (estimated)")])
+def test_a_verification_says_which_tokens_are_estimated(estimated, shown):
+    numbers = dict.fromkeys(("files", "bytes", "rows", "tokens", "repeated_ids"), 0)
+    found = Verification(status="ok", dataset="d", **numbers, tokens_estimated=estimated, data=[], problems=[])
+    screen = io.StringIO()
+    print_verification(Console(file=screen, width=100), found)
+    assert screen.getvalue().splitlines()[-1].endswith(shown)
 
 
 HOSTILE = "a\x1b[31mb\x9bc\u202ed"

@@ -177,6 +177,7 @@ def test_the_other_documents_of_a_joint_selection_stay(tmp_path, block_size):
     found = inspect_recipe(Workspace(settings.workspace), settings)
     [*blocks] = [block for job, file in found.found["select"] for block in file.details["blocks"]]
     assert all(block["objective"] <= block["upper_bound"] for block in blocks)
+    assert sum(block.get("filled_up", 0) for block in blocks) == len(added) > 0
 
 
 def test_no_later_run_brings_them_back(settings, tmp_path):

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from fineweb_mask.models.runtime.stopping import StoppedError, clear_stop_request, request_stop
 from fineweb_mask.models.witness.halves import Halves
 from fineweb_mask.models.witness.kneser_ney import KneserNey
 from fineweb_mask.models.witness.paired import HeldOut
@@ -43,25 +42,3 @@ def test_a_loss_is_a_share_of_that_of_random_documents(halves):
     model = KneserNey(*packed(9, 600).take(chosen, 2_000), vocabulary=100)
     random = halves.deciding["theirs"].loss(model) / halves.loss(one_half)
     assert 4 < random < 8  # bits per byte, which is at most a document's 20 tokens of 6.6 bits in 21 bytes
-
-
-def test_losses_of_several_are_in_their_order(halves):
-    selections = [np.arange(start, 600, 3) for start in range(5)]
-    assert halves.losses(lambda number: selections[number], 5) == [halves.loss(one) for one in selections]
-
-
-def test_a_stop_begins_no_further_selection(halves, monkeypatch):
-    monkeypatch.setattr("os.cpu_count", lambda: 1)
-    begun = []
-
-    def select(number):
-        begun.append(number)
-        request_stop()
-        return np.arange(600)
-
-    try:
-        with pytest.raises(StoppedError):
-            halves.losses(select, 100)
-    finally:
-        clear_stop_request()
-    assert len(begun) < 5

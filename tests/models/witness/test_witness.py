@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from fineweb_mask.models.errors import DataError
+from fineweb_mask.models.runtime.stopping import StoppedError, clear_stop_request, request_stop
 from fineweb_mask.models.witness import witness as module
 from fineweb_mask.models.witness.paired import HeldOut
 from fineweb_mask.models.witness.tokens import PackedTokens
-from fineweb_mask.models.witness.witness import HeldOutTexts, witness
+from fineweb_mask.models.witness.witness import HeldOutTexts, in_threads, witness
 
 WORDS = 600
 PHRASES = 400
@@ -147,3 +148,23 @@ def test_at_most_so_many_tokens_of_an_arm_are_read(corpus):
     assert found.tokens == 12_000
     assert found.documents["random"] < 150
     assert module.FEWEST_TOKENS < 12_000
+
+
+def test_results_of_several_are_in_their_order():
+    assert in_threads("numbers", lambda number: number**2, range(5)) == [0, 1, 4, 9, 16]
+
+
+def test_a_stop_begins_no_further_work(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    begun = []
+
+    def work(number):
+        begun.append(number)
+        request_stop()
+
+    try:
+        with pytest.raises(StoppedError):
+            in_threads("steps", work, range(100))
+    finally:
+        clear_stop_request()
+    assert len(begun) < 5

@@ -220,15 +220,15 @@ def test_documents_that_a_selector_repeats_are_written_as_often(
         assert ((repeats > 0) == selected).all()
 
 
-def test_variants_get_the_same_share_of_the_tokens_unless_the_recipe_counts(
+def test_variants_get_the_same_share_of_what_is_asked_for_unless_the_recipe_counts(
     settings: PipelineSelectionSettings,
 ) -> None:
     assert shared_settings(settings, "tokens").budget_by == shared_settings(settings, "tokens").weighed_by == "tokens"
-    assert shared_settings(settings, "documents") == settings
+    assert shared_settings(settings, "documents") == shared_settings(settings, None) == settings
     counted = settings.model_copy(update={"budget": 30})
     assert shared_settings(counted, "tokens") == counted
     weighed = settings.model_copy(update={"budget_by": "tokens", "weigh_by": "documents"})
-    assert shared_settings(weighed, "tokens") == weighed
+    assert shared_settings(weighed, "tokens") == shared_settings(weighed, None) == weighed
     assert shared_settings(weighed, "documents").weighed_by == "documents"
 
 

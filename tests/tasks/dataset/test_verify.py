@@ -59,6 +59,14 @@ def update_record(folder: Path, **details: Any) -> None:
     write_record(folder, manifest.key, files, manifest.details | details)
 
 
+def test_tokens_that_were_estimated_are_told_as_such(built: Any, dataset: Path) -> None:
+    assert check(dataset).tokens_estimated is None
+    counts = built.counts.model_dump() | {"tokens_estimated": 3, "tokens_selected": 1_234}
+    update_record(dataset, counts=counts)
+    found = check(dataset)
+    assert (found.status, found.tokens_estimated) == ("ok", 1_234)
+
+
 @pytest.fixture
 def dataset(built: Any, tmp_path: Path) -> Path:
     return Path(shutil.copytree(built.workspace.dataset, tmp_path / "dataset"))

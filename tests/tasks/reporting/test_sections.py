@@ -50,6 +50,15 @@ def test_a_bound_that_is_estimated_says_so() -> None:
     assert claim(blocks) == expected + "This is estimated, not proven (lists hold 98%)."
 
 
+def test_a_selection_that_was_filled_up_after_a_removal_says_so() -> None:
+    blocks = [
+        block(name, 100, 0.5, 0.5) | {"selected": 9, "random_objective": 0.0, "history": []} | more
+        for name, more in (("a", {"filled_up": 2}), ("b", {"filled_up": 3}), ("c", {}))
+    ]
+    assert certificate(blocks).text[1].startswith("After a removal on request, the 5 next best documents took")
+    assert len(certificate(blocks[2:]).text) == 1
+
+
 def test_a_solver_without_a_bound_claims_nothing() -> None:
     blocks = [block("a", 100, 0.5, None)]
     assert claim(blocks) == "This solver gives no bound on the best possible selection."

@@ -50,6 +50,6 @@ def test_values_are_shown_as_their_column_says() -> None:
     ]  # fmt: skip
     assert shown(0.12345, "share") == "12.3%"
     assert shown(-0.0001, "share") == "0.0%"
-    assert shown(0.0001234, "gap") == "0.0123%"
+    assert [shown(gap, "gap") for gap in (0.0001234, 0.01234, 1.06928)] == ["0.0123%", "1.23%", "107%"]
     assert shown(123456.7, "number") == "123,457"
     assert shown(None, "count") == "\N{EN DASH}"

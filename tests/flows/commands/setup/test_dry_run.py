@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from fineweb_mask.flows.cli import app
 from fineweb_mask.flows.commands.setup import dry_run
+from fineweb_mask.flows.recipe import load_recipe
 
 ROOT = Path(__file__).resolve().parents[4]
 SMALL = ("selection.metrics=pairwise", "embedding.static_dimensions=16")
@@ -50,6 +51,10 @@ def test_what_is_missing_costs_time_and_what_is_done_does_not(tmp_path: Path, co
     after = estimated(workspace, corpus)
     assert after["seconds"] == after["disk"] == 0
     assert {stage["missing"] for stage in after["stages"]} == {0}
+    other = estimated(workspace, corpus, "--set=selection.lamb=0.2")
+    assert {stage["stage"]: stage["rate"] for stage in other["stages"]}["select"] == "this workspace"
+    other = estimated(workspace, corpus, "--set=selection.solver=greedy")
+    assert {stage["stage"]: stage["rate"] for stage in other["stages"]}["select"] == "benchmarks"
     written = sum(path.stat().st_size for path in workspace.rglob("*.parquet"))
     assert before["disk"] / 4 < written < 4 * before["disk"]
 
@@ -58,6 +63,18 @@ def test_what_is_missing_costs_time_and_what_is_done_does_not(tmp_path: Path, co
     rates = {stage["stage"]: stage["rate"] for stage in more["stages"] if stage["missing"]}
     assert rates["ingest"] == "this workspace"
     assert more["documents"] == 2 * before["documents"]
+
+
+def test_the_solver_decides_what_a_selection_takes() -> None:
+    def seconds(*overrides: str) -> float:
+        return dry_run._selecting(load_recipe("sample", overrides), 50_000)
+
+    own, greedy = seconds(), seconds("selection.solver=greedy")
+    assert 5 * own < greedy
+    learner = [seconds("selection.solver=policy_gradient", f"selection.policy_gradient.n_epochs={n}") for n in (1, 300)]
+    assert learner[1] == pytest.approx(300 * learner[0])
+    assert learner[1] > 5 * greedy
+    assert seconds("selection.solver=top_quality") < own
 
 
 def test_the_table_says_what_is_short(tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:

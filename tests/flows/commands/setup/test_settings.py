@@ -1,6 +1,7 @@
 """The list of all settings on the terminal, as a page of the docs, and as a schema for editors."""
 
 import json
+import re
 from pathlib import Path
 
 import jsonschema
@@ -9,6 +10,7 @@ import yaml
 from typer.testing import CliRunner
 
 from fineweb_mask.flows.cli import app
+from fineweb_mask.models.settings.reference import FIRST, settings_of
 
 ROOT = Path(__file__).resolve().parents[4]
 RECIPES = sorted((ROOT / "deployments" / "recipes").glob("*.yaml"))
@@ -28,10 +30,39 @@ def test_a_section_is_listed_with_type_default_and_meaning() -> None:
     assert "source.path  text, required" in printed().splitlines()
 
 
-def test_a_section_that_does_not_exist_is_answered_with_those_that_do() -> None:
-    result = CliRunner().invoke(app, ["settings", "selector"])
+@pytest.mark.parametrize("key", ["selection.lamb", "lamb"])
+def test_one_setting_can_be_looked_up(key: str) -> None:
+    first, meaning = printed(key).splitlines()
+    assert first == "selection.lamb  number from 0 to 1, default 0.5"
+    assert meaning.strip().startswith("Weight of quality")
+
+
+def test_a_setting_of_a_scorer_is_found_with_and_without_its_kind() -> None:
+    every = printed("quality.scorers.model").splitlines()
+    assert printed("quality.scorers[edu].model").splitlines()[0] in every
+    assert sum(line.startswith("quality.scorers[") for line in every) > 2
+
+
+def test_without_a_name_the_settings_that_matter_most_are_listed_and_where_the_others_are() -> None:
+    few, every = printed().splitlines(), printed("--all").splitlines()
+    assert sorted(line.split("  ")[0] for line in few if re.match("[a-z]", line) and "  " in line) == sorted(FIRST)
+    assert len(FIRST) == 20
+    assert len(every) > 5 * len(few)
+    assert few[-1].startswith(f"{len(settings_of()) - len(FIRST)} more: settings --all, or settings SECTION: source")
+
+
+@pytest.mark.parametrize(
+    ("key", "answer"),
+    [
+        ("selector", "there is no setting 'selector' (did you mean 'selection'?): name one, or a section: source"),
+        ("selection.lambda", "did you mean 'selection.lamb'?"),
+        ("zzzzzz", "there is no setting 'zzzzzz': name one, or a section: source, ingest"),
+    ],
+)
+def test_a_setting_that_does_not_exist_is_answered_with_those_that_do(key: str, answer: str) -> None:
+    result = CliRunner().invoke(app, ["settings", key])
     assert result.exit_code == 2
-    assert "there is no section 'selector': name one of source, ingest" in result.stderr
+    assert answer in result.stderr
 
 
 def test_the_page_of_the_docs_is_what_is_printed() -> None:
