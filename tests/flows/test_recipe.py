@@ -260,7 +260,14 @@ def test_a_missing_recipe_and_a_folder_are_errors(tmp_path):
         f"cannot read the recipe {str(tmp_path / 'none.yaml')!r}: No such file or directory; "
         "recipes that need no file: fineweb, newsgroups, paper, raw-web, sample"
     )
-    assert "Is a directory" in error_of(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["", "pages.parquet", "pages.jsonl.gz", "*.parquet"])
+def test_documents_are_no_recipe_and_what_makes_one_is_said(tmp_path, name):
+    assert error_of(tmp_path / name) == (
+        f"{str(tmp_path / name)!r} holds documents and is no recipe: `fineweb-mask run` makes one for them, and "
+        "`fineweb-mask init` writes one to be edited"
+    )
 
 
 @pytest.mark.parametrize("name", ["fineweb", "fineweb.yaml"])
