@@ -93,8 +93,8 @@ def load_recipe(
     packaged = packaged_recipes().get(str(path).removesuffix(".yaml"))
     if packaged is None and _are_documents(str(path)):
         raise RecipeError(
-            f"{shown(str(path))} holds documents and is no recipe: `fineweb-mask run` makes one for them, and "
-            "`fineweb-mask init` writes one to be edited"
+            f"{shown(str(path))} holds documents and is no recipe: run `fineweb-mask run` with it, which makes one, "
+            "or `fineweb-mask init`, which writes one to be edited"
         )
     try:
         file = Path(path) if packaged is None or Path(path).is_file() else packaged

@@ -51,12 +51,12 @@ def findings(
     )
     if not worries and not any(one.is_worry for one in (*first, *taught)):
         worries = [nothing]
-    return [*first, did, *taught, *_compared(breakdown, measured), *worries]
+    return [*first, did, *taught, *_compared(recipe, breakdown, measured), *worries]
 
 
-def _compared(breakdown: Breakdown, measured: Diversity | None) -> Iterator[Finding]:
+def _compared(recipe: Mapping[str, Any], breakdown: Breakdown, measured: Diversity | None) -> Iterator[Finding]:
     quality = breakdown.histograms["quality"].medians()
-    if quality is not None:
+    if quality is not None and recipe["quality"]["scorers"]:
         yield Finding(
             f"The median quality is {quality[1]:+.2f} standard deviations, {quality[0]:+.2f} of all that was eligible.",
             "Quality and length",

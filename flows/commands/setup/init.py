@@ -150,11 +150,11 @@ def said_of(found: "Described") -> list[str]:
 
 
 def recipe_for(source: str, found: "Described", output: Path, workspace: str, *, classifier: bool = False) -> str:
-    """Return a recipe for a source, with comments; the path in it starts from the recipe's folder.
+    """Return a recipe for a source, with comments; a relative path in it starts from the recipe's folder.
 
     Without a column of scores, documents are scored by FineWeb-Edu's `classifier` or else by rules.
     """
-    path = source if is_url(source) else os.path.relpath(source, output.parent)
+    path = source if is_url(source) or Path(source).is_absolute() else os.path.relpath(source, output.parent)
     lines = [
         f"# yaml-language-server: $schema={PACKAGED / 'recipe.schema.json'}",  # by which editors check recipes
         f"# Written by `fineweb-mask init`, from {found.looked_at:,} rows. All settings: fineweb-mask settings",
