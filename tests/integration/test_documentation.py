@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import typer
@@ -110,8 +109,7 @@ def home(tmp_path: Path) -> Path:
         (tmp_path / name).symlink_to(ROOT / name)
     corpus = pq.read_table(ROOT / "data_samples" / "corpus" / "CC-MAIN-2023-50_00000.parquet")
     random = np.random.default_rng(0)
-    scores = pa.array(random.integers(0, 6, corpus.num_rows))  # without, init names a model of the hub
-    pq.write_table(corpus.append_column("edu_score", scores), tmp_path / "my_corpus.parquet")
+    pq.write_table(corpus, tmp_path / "my_corpus.parquet")
     np.save(tmp_path / "vectors.npy", random.normal(size=(500, 16)).astype(np.float32))
     np.save(tmp_path / "quality.npy", random.normal(size=500).astype(np.float32))
     return tmp_path

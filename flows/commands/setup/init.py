@@ -70,8 +70,10 @@ def recipe_of_documents(source: str, workspace: str | None, scratch: Path | None
     """
     from fineweb_mask.tasks.source.first_rows import describe
     from fineweb_mask.tasks.storage.atomic import atomic_write
-    from fineweb_mask.tasks.workspace.workspace import RECIPE, Workspace
+    from fineweb_mask.tasks.workspace.workspace import RECIPE, Workspace, is_workspace
 
+    if not is_url(source) and is_workspace(Path(source)):
+        raise RecipeError(f"received {shown(source)}, which is a workspace and no documents: name its recipe instead")
     folder = workspace or f"workspaces/{_name_of(source)}"
     if is_url(folder):
         raise RecipeError(

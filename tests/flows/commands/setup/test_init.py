@@ -132,6 +132,13 @@ def test_a_look_at_documents_leaves_their_workspace_alone(tmp_path: Path) -> Non
     assert not Path("workspaces").exists()
 
 
+def test_a_workspace_is_not_taken_for_documents() -> None:
+    Path("used").mkdir()
+    Path("used/.fineweb-mask").touch()
+    with pytest.raises(RecipeError, match="received 'used', which is a workspace and no documents"):
+        recipe_of_documents("used", None, None)
+
+
 @pytest.mark.parametrize("workspace", ["s3://bucket/w", "full"])
 def test_no_recipe_is_written_where_no_workspace_of_this_machine_can_be(workspace: str) -> None:
     source = corpus()
