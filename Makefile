@@ -12,7 +12,7 @@ MAP := embedding-atlas==0.22.0
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
 export DO_NOT_TRACK := 1
 
-.PHONY: demo test test-long soak fuzz audit serve stop lock clean docs
+.PHONY: demo test test-long soak fuzz audit serve stop lock clean docs wheel
 
 demo: $(VENV)/.installed
 	$(BIN)/fineweb-mask run deployments/recipes/sample.yaml
@@ -61,6 +61,12 @@ $(VENV)/.installed: pyproject.toml requirements.lock
 	@PIP_CONSTRAINT=requirements.lock $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' $(TORCH)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(MAP)
 	touch $@
+
+# The package as one file in dist/, for `pip install` on any machine; what an earlier build left is no part of it.
+wheel: $(VENV)/.installed
+	rm -rf build
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
+	rm -rf build
 
 # The documentation as a site in site/, which needs no server. A link that leads nowhere fails it.
 docs: $(VENV)/.installed

@@ -90,13 +90,18 @@ def load_recipe(
     RecipeError
         If the file cannot be read, or has a key or value that is not allowed.
     """
+    packaged = packaged_recipes().get(str(path).removesuffix(".yaml"))
+    if packaged is None and _are_documents(str(path)):
+        raise RecipeError(
+            f"{shown(str(path))} holds documents and is no recipe: run `fineweb-mask run` with it, which makes one, "
+            "or `fineweb-mask init`, which writes one to be edited"
+        )
     try:
-        packaged = _packaged_recipes().get(str(path).removesuffix(".yaml"))
         file = Path(path) if packaged is None or Path(path).is_file() else packaged
         content = _read_yaml(file.read_text(encoding="utf-8"))
     except OSError as error:
         is_missing = isinstance(error, FileNotFoundError)
-        names = _packaged_recipes()
+        names = packaged_recipes()
         hint = meant(Path(path).stem, names)
         others = f"{hint or ';'} recipes that need no file: {', '.join(names)}" if is_missing else ""
         raise RecipeError(f"cannot read the recipe {str(path)!r}: {error.strerror}{others}") from error
@@ -113,6 +118,12 @@ def load_recipe(
     if workspace is not None:
         content["workspace"] = workspace
     return with_overrides(validate(PipelineSettings, content), sections)
+
+
+def _are_documents(path: str) -> bool:
+    from fineweb_mask.tasks.source.discovery import are_documents  # and file systems, which take a while to import
+
+    return not path.endswith((".yaml", ".yml")) and are_documents(path)
 
 
 def _problem(error: Exception) -> str:
@@ -170,7 +181,8 @@ def _path_of(content: Mapping[str, Any]) -> Any:  # noqa: ANN401
     return source.get("path") if isinstance(source, dict) else None
 
 
-def _packaged_recipes() -> dict[str, Path]:
+def packaged_recipes() -> dict[str, Path]:
+    """Return the recipes of the package, by name."""
     return {file.stem: file for file in sorted(PACKAGED.glob("*.yaml"))}
 
 

@@ -45,6 +45,8 @@ def score_check(settings: PipelineSettings, by: str = "dump", pages: int = PAGES
         If there is no such column, or it has too many values.
     """
     check_pages(pages)
+    if not settings.quality.scorers:
+        raise SettingsError("quality.scorers: there is no score to check, received []: name one, such as {kind: rules}")
     with start_run(settings, keep=False, scope=frozenset({ScoreCheckJob.stage.name})) as run:
         quality, shards = scored(run)
         job = ScoreCheckJob(

@@ -14,6 +14,8 @@ MOST_VALUES = 1_000
 LONGEST_VALUE = 200  # characters
 NOT_COUNTED = frozenset({"text", "id", "url", "token_count", "source_row", "content_hash"})
 """Columns in which nearly every document has a value of its own."""
+WIPED_SHARE = 0.05
+"""Share of a group that a step keeps at least, else the group is wiped out."""
 LEAST_DOCUMENTS = 20
 """A group of fewer is not said to be wiped out."""
 NAMED_REASONS = 3

@@ -15,7 +15,7 @@ from fineweb_mask.models.analysis.layout import lay_out
 from fineweb_mask.models.analysis.vectors import Unit, unit_rows
 from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.schemas import MEASURED
-from fineweb_mask.models.selection.problem.measures import NEAR_DUPLICATE
+from fineweb_mask.models.settings.selection import NEAR_DUPLICATE
 from fineweb_mask.tasks.reporting.geometry import clustered
 from fineweb_mask.tasks.reporting.samples import DocumentRef, draw, files_read, vectors_at
 from fineweb_mask.tasks.source.texts import documents_of
@@ -62,7 +62,7 @@ class OtherSelection(BaseModel):
 class ExploreJob(ProductJob):
     """Prepare the map of a workspace."""
 
-    stage: ClassVar[Stage] = Stage("explore", version=2, folders=("explore",))
+    stage: ClassVar[Stage] = Stage("explore", version=3, folders=("explore",))
     name: ClassVar[str] = "explore"
     shards: list[ShardFiles]
     most: int  # documents
@@ -91,7 +91,7 @@ class ExploreJob(ProductJob):
 def explore(job: ExploreJob) -> None:
     """Write a row for each document of the map.
 
-    `x` and `y` are its place, `near_duplicates` counts the documents of the map with a cosine of at least 0.95 with it,
+    `x` and `y` are its place, `near_duplicates` counts the documents of the map that are near-duplicates of it,
     `neighbours` are the numbers of the nearest, with their distances, 1 - cosine; `why` is a link to the decisions.
 
     Raises

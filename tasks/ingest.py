@@ -32,7 +32,6 @@ NOT_IN_KEY = {"on_bad_shard", "exact_dedup", "near_dedup", "near_threshold", "ag
     "copies",
     "groups",
     "on_wiped_group",
-    "wiped_share",
 }
 """Settings that the documents of a shard do not depend on, or that are in the key in another form."""
 

@@ -196,7 +196,7 @@ def write_card(folder: Path, details: dict[str, Any], kept: Breakdown, data: str
         figures=figures,
         tables=[table for _, table in groups],
         data=data,
-        scorers=[scorer["name"] for scorer in recipe["quality"]["scorers"]],
+        scorers=[scorer.get("name", scorer["kind"]) for scorer in recipe["quality"]["scorers"]],
     )
     (folder / "README.md").write_text(text, encoding="utf-8")
 

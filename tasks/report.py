@@ -34,7 +34,7 @@ from fineweb_mask.tasks.workspace.shard_files import NO_FILE, ShardFiles
 class ReportJob(PageJob):
     """Write the report of a dataset."""
 
-    stage: ClassVar[Stage] = Stage("report", version=8, folders=("reports",), run_with=("report",))
+    stage: ClassVar[Stage] = Stage("report", version=9, folders=("reports",), run_with=("report",))
     dataset: StageFile
     shards: list[ShardFiles]
     counts: Counts

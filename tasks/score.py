@@ -144,7 +144,9 @@ def combined(
     statistics = combine.with_raw(job.statistics.details, set(settings.raw))
     groups = None if settings.by is None else groups_of(batch, settings.by)
     by_group = statistics.get("by_group")
-    quality = combine_scores(scores, weights, statistics["statistics"], settings.combine, groups, by_group)
+    quality = combine_scores(
+        scores, weights, statistics["statistics"], settings.combine, groups, by_group, batch.num_rows
+    )
     if not np.isfinite(quality).all():
         row = int(np.flatnonzero(~np.isfinite(quality))[0])
         raise BadShardError(

@@ -47,6 +47,17 @@ def test_a_source_distribution_makes_the_same_wheel(installed_wheel: Installed, 
     assert names_in(build_wheel(archive, tmp_path / "wheels")) == names_in(installed_wheel.wheel)
 
 
+def test_make_wheel_builds_the_same_wheel_and_leaves_nothing_else(installed_wheel: Installed):
+    environment = (f"VENV={sys.prefix}", f"--old-file={sys.prefix}/.installed")  # which is not installed anew
+    stale = installed_wheel.source / "build" / "lib" / "fineweb_mask" / "gone.py"
+    stale.parent.mkdir(parents=True, exist_ok=True)
+    stale.write_text("")
+    subprocess.run(["make", "wheel", *environment], cwd=installed_wheel.source, check=True, capture_output=True)
+    [wheel] = (installed_wheel.source / "dist").glob("*.whl")
+    assert names_in(wheel) == names_in(installed_wheel.wheel)
+    assert not (installed_wheel.source / "build").exists()
+
+
 def test_the_command_prints_its_version_and_runs_a_corpus(installed_wheel: Installed, folder, tmp_path):
     done = installed_wheel.call(folder, "fineweb-mask", "--version")
     assert done.stdout.strip() == version("fineweb-mask"), done.stderr

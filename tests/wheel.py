@@ -31,7 +31,7 @@ class Installed(NamedTuple):
             env=kept | {"PREFECT_HOME": str(self.python.parents[1] / "prefect")} | environment,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=900,
             check=False,
         )
 

@@ -2,6 +2,8 @@
 
 import json
 import shlex
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
@@ -18,7 +20,7 @@ from fineweb_mask.flows.display.terminal import (
     step_progress,
 )
 from fineweb_mask.flows.processes import temporary_server
-from fineweb_mask.flows.recipe import RecipeError
+from fineweb_mask.flows.recipe import RecipeError, packaged_recipes
 from fineweb_mask.models.settings.validation import meant
 
 if TYPE_CHECKING:
@@ -28,7 +30,13 @@ if TYPE_CHECKING:
 
 
 def run(
-    recipe: common.Recipe,
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            help="Recipe file, or the name of a packaged recipe such as fineweb; or documents (file, folder, glob, "
+            "URL), for which a recipe is made in their workspace."
+        ),
+    ],
     *,
     overrides: common.Overrides = None,
     workspace: common.WorkspaceFolder = None,
@@ -66,13 +74,18 @@ def run(
     if verbose:
         common.be_verbose()
     refit, refresh = refit or [], refresh or []
-    settings, share = common.load_settings_or_exit(
-        recipe, overrides, workspace, lambda found: _check(found, refit, refresh, only, shards), as_json=as_json
-    )
-    from fineweb_mask.models.settings.quality import SAMPLE_LABELS, scores_by_sample_labels
+    with TemporaryDirectory(prefix="fineweb-mask-") as scratch:
+        settings, share = common.load_settings_or_exit(
+            _recipe(recipe, workspace, Path(scratch) if dry_run else None, as_json),
+            overrides,
+            workspace,
+            lambda found: _check(found, refit, refresh, only, shards),
+            as_json=as_json,
+        )
+    from fineweb_mask.models.settings.quality import quality_note
 
-    if scores_by_sample_labels(settings.model_dump(mode="json")):
-        echo(SAMPLE_LABELS, err=True)
+    if note := quality_note(settings.model_dump(mode="json")):
+        echo(note, err=True)
     if dry_run:
         from fineweb_mask.flows.commands.setup.dry_run import estimate, print_estimate
 
@@ -106,6 +119,21 @@ def run(
     common.print_result(summary, as_json, lambda: _print_summary(SafeConsole(), summary, settings))
     if summary.quarantined:
         raise typer.Exit(common.QUARANTINED)
+
+
+def _recipe(named: str, workspace: str | None, scratch: Path | None, as_json: bool) -> Path:
+    """Return the recipe that is named, or that of the documents that are; a new one is said, and goes to `scratch`."""
+    from fineweb_mask.tasks.source.discovery import are_documents
+
+    if named in packaged_recipes() or not are_documents(named):
+        return Path(named)
+    from fineweb_mask.flows.commands.setup.init import recipe_of_documents
+
+    with common.exit_on_error(as_json):
+        recipe, said = recipe_of_documents(named, workspace, scratch)
+    for line in said:
+        echo(line, err=True)
+    return recipe
 
 
 def _check(

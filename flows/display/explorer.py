@@ -25,6 +25,7 @@ from fastapi.responses import FileResponse, PlainTextResponse
 from fastapi.staticfiles import StaticFiles
 
 from fineweb_mask.models.errors import SettingsError
+from fineweb_mask.models.settings.selection import NEAR_DUPLICATE
 from fineweb_mask.tasks.catalog.views import pattern_of
 from fineweb_mask.tasks.explore import WHY
 from fineweb_mask.tasks.storage.atomic import atomic_folder
@@ -50,7 +51,7 @@ TITLES = {
     "kept_by": "Kept by which selection",
     "topic": "Topic (words of its cluster)",
     "quality": "Quality",
-    "near_duplicates": "Near-duplicates on the map (cosine from 0.95)",
+    "near_duplicates": f"Near-duplicates on the map (cosine from {NEAR_DUPLICATE})",
     "nearest_cosine": "Cosine with the nearest document",
     "token_count": "Tokens",
     "n_chars": "Characters",

@@ -195,10 +195,11 @@ def number_of_fits(settings: PipelineSettings) -> int:
 def score_processes(run: Run, documents: Files) -> int:
     """Return the processes that are worth starting to score the corpus, of which these documents are ingested."""
     engine = run.settings.engine
+    wanted = engine.resources.get(ScoreJob.stage.name)
     if engine.kind == "ray":  # a job has the cores that Ray set aside for it
-        return max(1, int(engine.resources.get(ScoreJob.stage.name, JobResources()).num_cpus))
+        return max(1, int((wanted or JobResources()).num_cpus))
     expected = sum(file.rows for file in documents.values()) * len(run.shards) // max(1, len(documents))
-    return useful_processes(expected, engine.score_processes)
+    return useful_processes(expected, None if wanted is None else max(1, int(wanted.num_cpus)))
 
 
 def _sample(run: Run, documents: Files) -> list[StageFile]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from fineweb_mask.flows.pipeline.run import Run
 from fineweb_mask.models.errors import DataError
-from fineweb_mask.models.losses import Wiped
+from fineweb_mask.models.losses import WIPED_SHARE, Wiped
 from fineweb_mask.tasks.losses import LossesJob, wiped_groups
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 
@@ -39,7 +39,7 @@ def watch_groups(run: Run, shards: Sequence[ShardFiles]) -> None:
         If a column of `ingest.groups` has too many values.
     """
     ingest = run.settings.ingest
-    job = LossesJob(root=run.root, shards=list(shards), groups=ingest.groups, share=ingest.wiped_share)
+    job = LossesJob(root=run.root, shards=list(shards), groups=ingest.groups, share=WIPED_SHARE)
     run.losses = run.one(job)
     wiped = wiped_groups(run.losses)
     if not wiped or not run.remembers:  # or it is only looked at
@@ -49,7 +49,7 @@ def watch_groups(run: Run, shards: Sequence[ShardFiles]) -> None:
     if ingest.on_wiped_group == "stop":
         raise WipedGroupError(
             f"{_named(wiped, run.losses.details['wiped_groups'])}: {REMEDIES[wiped[0].step]}; "
-            f"or set ingest.wiped_share below {ingest.wiped_share:g}, or ingest.on_wiped_group to warn"
+            "or set ingest.on_wiped_group to warn"
         )
     logger.warning("nearly nothing is left: %s", _named(wiped, run.losses.details["wiped_groups"]))
 

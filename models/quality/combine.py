@@ -63,13 +63,16 @@ def combine_scores(
     how: Combination,
     groups: Sequence[str] | None = None,
     of_groups: Mapping[str, Statistics] | None = None,
+    documents: int = 1,
 ) -> NDArray[np.float32]:
     """Combine standardised columns (n,), by scorer name, into one quality per document: (n,).
 
     `statistics` is the result of `fit_statistics` for this corpus. A column of weight 0 is left out; other than that,
     `minimum` and `maximum` do not use the weights. A document whose group, of `groups` (n,), is in `of_groups` is
-    standardised with the statistics there.
+    standardised with the statistics there. Without any column, the quality of so many `documents` is 0.
     """
+    if not scores:
+        return np.zeros(documents, dtype=np.float32)
     standardised = {}
     own = [statistics] if groups is None or not of_groups else [of_groups.get(group, statistics) for group in groups]
     for name, column in scores.items():

@@ -9,9 +9,11 @@ from fineweb_mask.models.urls import is_url
 
 
 class JobResources(Settings):
-    """What one job of a stage needs of a Ray node."""
+    """What one job of a stage needs."""
 
-    num_cpus: float = Field(1, gt=0, description="Cores; a job with several scores in as many processes.")
+    num_cpus: float = Field(
+        1, gt=0, description="Cores of a Ray node; of `score`, also the processes that score without a model on a GPU."
+    )
     memory: int | None = Field(None, ge=2**20, description="Bytes that Ray sets aside; null: none.")
 
 
@@ -24,16 +26,15 @@ class EngineSettings(Settings):
         "host:port RAY_ADDRESS names; without, of a Ray of this machine alone that ends with the run.",
     )
     resources: dict[str, JobResources] = Field(
-        default_factory=dict, description="With `ray`: what a job needs, by stage; by default one core."
+        default_factory=dict,
+        description="What a job needs, by stage; by default one core. Without `ray`, only that of `score` is read: by "
+        "default a process for each core of this machine; with `{score: {num_cpus: 1}}` no extra one.",
     )
     workers: int | None = Field(
         None,
         ge=1,
         le=64,
         description="Tasks that run at the same time; null: 2, or the number of GPUs plus one if that is more.",
-    )
-    score_processes: int | None = Field(
-        None, ge=1, description="Processes that score with fastText; null: one per core; 1: no extra process."
     )
     scratch: Text | None = Field(
         None,

@@ -25,7 +25,7 @@ from fineweb_mask.models.settings.output import TEXT_IS_NO_GROUP, MaterializeSet
 from fineweb_mask.models.settings.quality import ClassesScorerSettings, EduScorerSettings, QualitySettings
 from fineweb_mask.models.settings.selection import DIRECTIONS, METRICS, GroupSettings, SelectionSettings, Solver
 from fineweb_mask.models.settings.selectors.options import GivenSettings
-from fineweb_mask.models.settings.selectors.registry import missing_inputs
+from fineweb_mask.models.settings.selectors.registry import SELECTORS, missing_inputs
 from fineweb_mask.models.settings.source import LABEL_COLUMNS, NUMERIC_COLUMNS, IngestSettings, SourceSettings
 
 
@@ -110,11 +110,12 @@ class PipelineSelectionSettings(SelectionSettings):
         option, instead = ("scope: global", "scope: block") if self.scope == "global" else ("groups", "no groups")
         if self.solver != "mean_field":
             raise ValueError(f"solver: {self.solver} needs all documents at once: use {instead}, or mean_field")
+        of_sums = [name for name, entry in METRICS.items() if entry.moment is not None]
         for name in self.metric_weights:
             if METRICS[name].moment is None:
                 raise ValueError(
                     f"metrics: {name} reads documents together with their neighbours, which are not in one part of a "
-                    f"corpus: with {option} use another metric, or {instead}"
+                    f"corpus: with {option} name {' or '.join(of_sums)}, or use {instead}"
                 )
         if self.groups is not None and self.near_duplicates.forbid:
             raise ValueError("near_duplicates.forbid: not with groups: leave it out, a penalty remains")
@@ -216,6 +217,10 @@ class PipelineSettings(Settings):
         missing = missing_inputs(
             selection.solver, has_targets=selection.targets is not None, scorers=len(self.quality.scorers)
         )
+        if not self.quality.scorers and SELECTORS[selection.solver].reads == {"quality"}:
+            missing = "it selects by quality alone: set quality.scorers"
+        if not self.quality.scorers and selection.lamb == 1:
+            raise ValueError("selection.lamb: 1 is for quality alone, and quality.scorers is empty: lower it")
         if missing is not None:
             raise ValueError(f"selection.solver: {selection.solver}: {missing}")
         names, quadmix = [scorer.name for scorer in self.quality.scorers], selection.quadmix

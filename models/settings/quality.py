@@ -245,10 +245,29 @@ class SidecarScorerSettings(NumberSettings):
         return super().digested(**names) | own
 
 
+class RulesScorerSettings(Settings):
+    """Published rules of thumb for prose (Gopher, C4, FineWeb), from 0 to 1; without a model. Its name is `rules`."""
+
+    NOT_IN_SCORE_KEY: ClassVar[frozenset[str]] = frozenset({"weight"})
+
+    kind: Literal["rules"] = Field("rules", description="Kind of scorer.")
+    weight: float = Field(1.0, allow_inf_nan=False, description="Weight in the combined quality; 0 leaves it out.")
+
+    @property
+    def name(self) -> str:
+        """Name of the score's column."""
+        return "rules"
+
+    @property
+    def source_columns(self) -> dict[str, str]:
+        """The columns of the source that the score is made from, besides the text: none."""
+        return {}
+
+
 def _kind(scorer: Any) -> str | None:  # noqa: ANN401
     if isinstance(scorer, dict):
         return f"kind[{scorer.get('kind', 'fasttext')}]"
-    return f"kind[{getattr(scorer, 'kind', '')}]" if isinstance(scorer, NamedScorer) else None
+    return f"kind[{getattr(scorer, 'kind', '')}]" if isinstance(scorer, Settings) else None
 
 
 FastText = Annotated[FastTextScorerSettings, Tag("kind[fasttext]")]
@@ -257,11 +276,12 @@ Column = Annotated[ColumnScorerSettings, Tag("kind[column]")]
 Sidecar = Annotated[SidecarScorerSettings, Tag("kind[sidecar]")]
 Classes = Annotated[ClassesScorerSettings, Tag("kind[classes]")]
 Perplexity = Annotated[PerplexityScorerSettings, Tag("kind[perplexity]")]
+Rules = Annotated[RulesScorerSettings, Tag("kind[rules]")]
 
 ModelScorerSettings = Annotated[FastText | Edu, Discriminator(_kind)]
 """Settings of a scorer that reads the text."""
 
-ScorerSettings = Annotated[FastText | Edu | Column | Sidecar | Classes | Perplexity, Discriminator(_kind)]
+ScorerSettings = Annotated[FastText | Edu | Column | Sidecar | Classes | Perplexity | Rules, Discriminator(_kind)]
 """Settings of any scorer, distinguished by `kind`; the default kind is `fasttext`."""
 
 OneScorerSettings = Annotated[Edu | Perplexity, Discriminator(_kind)]
@@ -273,7 +293,9 @@ class QualitySettings(Settings):
 
     CONSTANTS = constants(by_documents=200, statistics_documents=20_000)
 
-    scorers: list[ScorerSettings] = Field(min_length=1, description="The scorers; each writes one column.")
+    scorers: list[ScorerSettings] = Field(
+        description="The scorers; each writes one column. []: no quality, diversity and near-duplicates alone decide."
+    )
     combine: Combination = Field(
         "weighted_sum",
         description="Weighted sum, minimum or maximum of the scores, each standardised with statistics of the corpus.",
@@ -299,7 +321,7 @@ class QualitySettings(Settings):
 
     @model_validator(mode="after")
     def _one_counts(self) -> Self:
-        if not any(scorer.weight for scorer in self.scorers):
+        if self.scorers and not any(scorer.weight for scorer in self.scorers):
             raise ValueError("every scorer has weight 0: give at least one another weight")
         names = [scorer.name for scorer in self.scorers if not isinstance(scorer, ClassesScorerSettings)]
         if unknown := sorted(set(self.raw).difference(names)):
@@ -312,6 +334,27 @@ SAMPLE_LABELS = (
     "labels of your own in quality.scorers."
 )
 """What is said of a recipe that scores other documents than the sample's by the sample's labels."""
+
+RULES = (
+    "The quality is by rules of thumb: it says whether a text is prose, not whether it is good. For that, name a score "
+    "of your own, labels or a model in quality.scorers."
+)
+"""What is said of a recipe that scores documents by published rules alone."""
+
+NO_QUALITY = "No quality is scored: diversity and near-duplicates alone decide what is selected."
+"""What is said of a recipe without scorers."""
+
+
+def quality_note(recipe: Mapping[str, Any]) -> str | None:
+    """Return what a reader is to know first of the quality of a recipe, as JSON; None of one with a real score.
+
+    >>> quality_note({"quality": {"scorers": []}}) == NO_QUALITY
+    True
+    """
+    kinds = {scorer.get("kind") for scorer in recipe["quality"]["scorers"] if scorer.get("weight", 1.0)}
+    if scores_by_sample_labels(recipe):
+        return SAMPLE_LABELS
+    return NO_QUALITY if not kinds else RULES if kinds == {"rules"} else None
 
 
 def scores_by_sample_labels(recipe: Mapping[str, Any]) -> bool:

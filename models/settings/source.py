@@ -189,14 +189,8 @@ class IngestSettings(Settings):
     )
     on_wiped_group: Literal["warn", "stop"] = Field(
         "warn",
-        description="When a step keeps nearly nothing of a group: `warn` says so in the log, the report and the card; "
-        "`stop` ends the run.",
-    )
-    wiped_share: float = Field(
-        0.05,
-        gt=0,
-        le=1,
-        description="Share of a group of 20 documents or more that a step keeps at least, else the group is wiped out.",
+        description="When a step keeps less than 5% of a group of 20 documents or more: `warn` says so in the log, the "
+        "report and the card; `stop` ends the run.",
     )
     on_bad_shard: Literal["quarantine", "fail"] = Field(
         "quarantine",

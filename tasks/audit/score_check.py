@@ -25,7 +25,7 @@ from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.schemas import ROW, SOURCE_ROW
 from fineweb_mask.models.settings.output import TEXT_IS_NO_GROUP
-from fineweb_mask.models.settings.quality import ClassesScorerSettings, QualitySettings
+from fineweb_mask.models.settings.quality import ClassesScorerSettings, QualitySettings, TransformerSettings
 from fineweb_mask.tasks.audit.score_page import DAMAGE, DECIDES, LEAST, PAGES_OF_GROUP, score_page
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.inference.scorers import QualityModel, load_models, score_columns
@@ -79,7 +79,7 @@ class ScoreCheckJob(PageJob):
     @property
     def uses_gpu(self) -> bool:
         """Whether a GPU makes the job faster."""
-        return any(model.settings.kind not in {"fasttext", "column", "sidecar"} for model in self.models)
+        return any(isinstance(model.settings, TransformerSettings) for model in self.models)
 
     @property
     def names(self) -> list[str]:

@@ -19,6 +19,7 @@ from fineweb_mask.models.comparison.knee import knee
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.selection.problem.measures import coverage, intersections, jaccard, relative_gap
 from fineweb_mask.models.settings import PipelineSelectionSettings, SourceSettings
+from fineweb_mask.models.settings.selection import NEAR_DUPLICATE
 from fineweb_mask.models.settings.selectors.registry import SELECTORS
 from fineweb_mask.tasks.comparison.figures import (
     described_settings,
@@ -48,8 +49,8 @@ DEFINITIONS = (
     "Quality is standardised over the corpus. Diversity metrics are raw values: larger is more diverse. They are "
     "measured for every selection, whether or not it maximised them. No selection has a J above the upper bound. The "
     "gap is the distance from J to that bound, as a share of the distance from a random selection to it.",
-    "A near-duplicate is a selected document that has a cosine of 0.95 or more with another selected document. The "
-    "overlap of two selections is the number of documents in both, divided by the number in either (Jaccard).",
+    f"A near-duplicate is a selected document that has a cosine of {NEAR_DUPLICATE} or more with another selected one. "
+    "The overlap of two selections is the number of documents in both, divided by the number in either (Jaccard).",
 )
 SWEEP_DEFINITION = (
     "Each value of lamb gives one selection by mean_field. The recommended value is the knee of the curve: the "
@@ -333,7 +334,7 @@ def _by_lamb(job: ComparisonJob, metrics: Mapping[str, Any], note: str) -> list[
 
 
 def _near_duplicates(selections: Mapping[str, Mapping[str, Any]], note: str) -> Figure:
-    title, x_label = "Near-duplicates", "selected documents with a near-duplicate, cosine 0.95 or more (%)"
+    title, x_label = "Near-duplicates", f"selected documents with a near-duplicate, cosine {NEAR_DUPLICATE} or more (%)"
     bars = [charts.Bar(name, 100 * one["near_duplicates"]) for name, one in selections.items()]
     chart = charts.bars(title, x_label, bars, note=note, form="{:.1f}%".format)
     return Figure("near-duplicates", chart, "Share of near-duplicates by selection.", f"Less is better. {note}.")

@@ -157,7 +157,7 @@ def ranges_of(ranges: StageFile | None, block: Block) -> "Ranges | None":
 class VariantJob(BlocksJob):
     """Select from one group of shards by one variant, with the ranges that all variants share."""
 
-    stage: ClassVar[Stage] = Stage("contend", version=2, folders=("compare/masks", "probe/masks", "sweep/masks"))
+    stage: ClassVar[Stage] = Stage("contend", version=3, folders=("compare/masks", "probe/masks", "sweep/masks"))
     selector: str
     arm: str | None = None  # of the probe
     lambs: tuple[float, ...] = ()  # the weights of quality of a sweep; without any, that of the settings

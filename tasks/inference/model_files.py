@@ -16,6 +16,14 @@ if TYPE_CHECKING:
     from huggingface_hub import HfUri
 
 
+NEEDED = ["*.json", "*.txt", "*.model", "*.safetensors"]
+"""Files of a model that are downloaded: no pickles and no code."""
+NOT_NEEDED = ["onnx/*", "openvino/*"]
+"""Weights of other frameworks."""
+ANSWER_SECONDS = 3.0
+"""Longest time for the hub's answer where a model is only offered."""
+
+
 class ModelNotFoundError(SettingsError):
     """A model or its labels do not exist, or a model cannot be downloaded."""
 
@@ -43,10 +51,24 @@ def model_folder(model: str, setting: str) -> ModelFolder:
         return ModelFolder(path=str(folder.absolute()), fingerprint=content)
     from huggingface_hub import snapshot_download
 
-    needed = ["*.json", "*.txt", "*.model", "*.safetensors"]  # no pickles, no code, no other frameworks' weights
     with _download_errors_explained(f"{setting}: {model!r} is not a folder, and it", model):
-        snapshot = Path(snapshot_download(model, allow_patterns=needed, ignore_patterns=["onnx/*", "openvino/*"]))
+        snapshot = Path(snapshot_download(model, allow_patterns=NEEDED, ignore_patterns=NOT_NEEDED))
     return ModelFolder(path=str(snapshot), fingerprint=f"{model}@{snapshot.name}")
+
+
+def size_on_hub(model: str) -> int | None:
+    """Return the bytes that a model on the hub would take to download; None if the hub does not answer soon."""
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.utils._paths import filter_repo_objects
+
+    if constants.HF_HUB_OFFLINE:
+        return None
+    try:
+        found = HfApi().model_info(model, files_metadata=True, timeout=ANSWER_SECONDS)
+    except Exception:  # noqa: BLE001 - of whatever kind: it is not at hand
+        return None
+    sizes = {file.rfilename: file.size or 0 for file in found.siblings or []}
+    return sum(sizes[name] for name in filter_repo_objects(sizes, allow_patterns=NEEDED, ignore_patterns=NOT_NEEDED))
 
 
 def check_model_folder(model: str, setting: str) -> None:

@@ -22,9 +22,11 @@ from fineweb_mask.models.errors import ModelError
 from fineweb_mask.models.quality.column import ColumnValueError, SidecarScorer
 from fineweb_mask.models.quality.fasttext.file_format import FastTextFormatError, check_fasttext_file
 from fineweb_mask.models.quality.registry import Scorer, columns_of, load_scorer
+from fineweb_mask.models.quality.rules import VERSION
 from fineweb_mask.models.settings.quality import (
     ColumnScorerSettings,
     FastTextScorerSettings,
+    RulesScorerSettings,
     ScorerSettings,
     SidecarScorerSettings,
     TransformerSettings,
@@ -46,7 +48,7 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 
 LOADED = 16  # models that stay loaded
 _loading = threading.Lock()
-FORKED_KINDS = frozenset({"fasttext"})
+FORKED_KINDS = frozenset({"fasttext", "rules"})
 """Kinds of scorers that read an Arrow column, compute on one thread and survive a fork: they do not use a GPU."""
 
 ROWS_WORTH_PROCESSES = 20_000
@@ -61,7 +63,10 @@ AHEAD = 2
 SCORES, ERROR = b"+", b"!"
 TEXTS = pa.schema([pa.field("text", pa.large_string())])
 
-ENDED = "a scoring process ended before it answered: if the machine is short of memory, lower engine.score_processes"
+ENDED = (
+    "a scoring process ended before it answered: if the machine is short of memory, lower "
+    "engine.resources.score.num_cpus"
+)
 
 
 class QualityModel(BaseModel):
@@ -131,6 +136,8 @@ def resolve_model(settings: ScorerSettings) -> QualityModel:
     """
     if isinstance(settings, ColumnScorerSettings | SidecarScorerSettings):
         return QualityModel(settings=settings, path="", fingerprint="")
+    if isinstance(settings, RulesScorerSettings):
+        return QualityModel(settings=settings, path="", fingerprint=VERSION)
     setting = f"scorer {settings.name!r}, model"
     if isinstance(settings, TransformerSettings):
         folder = model_folder(settings.model, setting)

@@ -186,7 +186,7 @@ class DatasetSide(NamedTuple):
     def scores(self) -> list[str]:
         """Names of the scores, the quality among them."""
         recipe = self.manifest.details.get("recipe", {})
-        return _scores([scorer["name"] for scorer in recipe.get("quality", {}).get("scorers", [])])
+        return _scores([scorer.get("name", scorer["kind"]) for scorer in recipe.get("quality", {}).get("scorers", [])])
 
     @property
     def fingerprint(self) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fineweb_mask.models.losses import Wiped
-from fineweb_mask.models.settings.quality import SAMPLE_LABELS, scores_by_sample_labels
+from fineweb_mask.models.settings.quality import quality_note
 from fineweb_mask.tasks.reporting.breakdown import Breakdown
 from fineweb_mask.tasks.reporting.charts import Share
 from fineweb_mask.tasks.reporting.geometry import Diversity
@@ -33,29 +33,30 @@ def findings(
     taught: Sequence[Finding] = (),
     wiped: Sequence[Wiped] = (),
 ) -> list[Finding]:
-    """Return what the selection did and `taught`, then what to worry about, or that nothing stands out."""
+    """Return what to know of the quality, what the selection did and `taught`, then what to worry about."""
     share = counts.selected / max(counts.documents_eligible, 1)
     did = Finding(
         f"{counts.selected:,} of {counts.documents_eligible:,} eligible documents are selected, {share:.1%}. "
         f"{claim([dict(block) for block in blocks])}",
         "Distance from the optimum",
     )
-    found = [(SAMPLE_LABELS, "Quality and length")] if scores_by_sample_labels(recipe) else []
-    found += [*_dropped(counts), *_wiped_groups(wiped), *_near_duplicates(measured), *_lost_groups(breakdown)]
+    note = quality_note(recipe)
+    first = [] if note is None else [Finding(note, "Quality and length", is_worry=True)]
+    found = [*_dropped(counts), *_wiped_groups(wiped), *_near_duplicates(measured), *_lost_groups(breakdown)]
     worries = [Finding(*one, is_worry=True) for one in (*found, *_one_score(breakdown), *_length(breakdown))]
     nothing = Finding(
         "Nothing stands out: near-duplicates are no more than a random subset's, no large group has vanished, and "
         "quality is not all that decides.",
         "Diversity" if measured is not None else "Share selected by group",
     )
-    if not worries and not any(one.is_worry for one in taught):
+    if not worries and not any(one.is_worry for one in (*first, *taught)):
         worries = [nothing]
-    return [did, *taught, *_compared(breakdown, measured), *worries]
+    return [*first, did, *taught, *_compared(recipe, breakdown, measured), *worries]
 
 
-def _compared(breakdown: Breakdown, measured: Diversity | None) -> Iterator[Finding]:
+def _compared(recipe: Mapping[str, Any], breakdown: Breakdown, measured: Diversity | None) -> Iterator[Finding]:
     quality = breakdown.histograms["quality"].medians()
-    if quality is not None:
+    if quality is not None and recipe["quality"]["scorers"]:
         yield Finding(
             f"The median quality is {quality[1]:+.2f} standard deviations, {quality[0]:+.2f} of all that was eligible.",
             "Quality and length",

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from fineweb_mask.models.analysis.vectors import unit_rows
 from fineweb_mask.models.losses import LEAST_DOCUMENTS, OTHER_NAMES, GroupLosses, Wiped, reason_name
-from fineweb_mask.models.selection.problem.measures import NEAR_DUPLICATE
+from fineweb_mask.models.settings.selection import NEAR_DUPLICATE
 from fineweb_mask.tasks.reporting import charts
 from fineweb_mask.tasks.reporting.breakdown import Breakdown, Distribution
 from fineweb_mask.tasks.reporting.charts import Bar, Share

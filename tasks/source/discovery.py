@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict
 
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings import SourceSettings
-from fineweb_mask.models.urls import HUB
+from fineweb_mask.models.urls import HUB, is_url
 from fineweb_mask.tasks.storage.remote.errors import RemoteError, is_missing, is_transient, redacted
 from fineweb_mask.tasks.storage.remote.filesystem import (
     ESCAPED,
@@ -85,6 +85,16 @@ class SourceShard(BaseModel):
     bytes: int
     fingerprint: str
     as_text: tuple[str, ...] = ()  # columns whose types differ between files, so that they are kept as text
+
+
+def are_documents(path: str) -> bool:
+    """Return whether a path is one of documents, not of a recipe; a file of JSON may be either and counts as a recipe.
+
+    >>> [are_documents(path) for path in ("a.jsonl.gz", "s3://bucket/a", "pages/*.parquet", "mine.yaml", "sample")]
+    [True, True, True, False, False]
+    """
+    known = tuple(ending for ending in FORMATS if ending != ".json")
+    return is_url(path) or bool(GLOB_CHARACTERS & set(path)) or path.lower().endswith(known) or Path(path).is_dir()
 
 
 def discover(settings: SourceSettings) -> list[SourceShard]:

@@ -39,8 +39,11 @@ MARKER = ".fineweb-mask"
 LAST_RUN = "run.json"
 """File with the recipe of the last run; by it, or by ingested documents, a workspace without the marker is known."""
 
-NOT_THE_USERS = frozenset({CACHE, "lost+found"})
-"""Folders that may be in an empty workspace: a check before a run makes one, a disk comes with the other."""
+RECIPE = "recipe.yaml"
+"""The recipe that `run` makes for documents."""
+
+NOT_THE_USERS = frozenset({CACHE, RECIPE, "lost+found"})
+"""What may be in an empty workspace: a check before a run and `run` make the first two, a disk has the last."""
 
 PARTIAL = re.compile(r"\.(.*\.)?[0-9a-f]{32}\.partial|\.(texts|dedup-)[a-z0-9_]{8}\.partial", re.DOTALL)
 """Names of the files and folders that a run makes, and removes or renames when they are whole."""

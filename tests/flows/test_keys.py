@@ -21,6 +21,7 @@ source: {{path: corpus}}
 quality:
   scorers: [{{kind: column, column: token_count}}, {{kind: edu, model: edu-classifier}}]
 embedding: {{model: e5-base}}
+selection: {{metrics: pairwise}} # which goes with groups
 """
 WRITE = {"partition", "materialize", "report"}
 SELECT = {"select"} | WRITE | {"witness"}
@@ -111,7 +112,6 @@ def changed(before, after):
         ("ingest.languages=[de]", ALL),
         ("ingest.on_bad_shard=fail", set()),
         ("ingest.groups=[dump]", {"losses", "report"}),
-        ("ingest.wiped_share=0.2", {"losses", "report"}),
         ("ingest.on_wiped_group=stop", set()),
         ("ingest.near_threshold=0.6", set()),  # of near-duplicates, which are not looked for
         ("quality.combine=minimum", SCORE),
@@ -139,7 +139,7 @@ def changed(before, after):
         ("materialize.partition_size=99999999", {"materialize", "report"}),  # there is one partition
         ("materialize.memory_limit=1GB", set()),
         ("engine.workers=9", set()),
-        ("engine.score_processes=9", set()),
+        ("engine.resources={score: {num_cpus: 9}}", set()),
     ],
 )
 def test_a_setting_changes_the_stages_that_read_it_and_what_follows(keys, override, stages):

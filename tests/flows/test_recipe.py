@@ -266,7 +266,14 @@ def test_a_missing_recipe_and_a_folder_are_errors(tmp_path):
         "recipes that need no file: fineweb, newsgroups, paper, raw-web, sample"
     )
     assert "; did you mean 'sample'? recipes that need no file: fineweb" in error_of("sampel")
-    assert "Is a directory" in error_of(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["", "pages.parquet", "pages.jsonl.gz", "*.parquet"])
+def test_documents_are_no_recipe_and_what_makes_one_is_said(tmp_path, name):
+    assert error_of(tmp_path / name) == (
+        f"{str(tmp_path / name)!r} holds documents and is no recipe: run `fineweb-mask run` with it, which makes "
+        "one, or `fineweb-mask init`, which writes one to be edited"
+    )
 
 
 @pytest.mark.parametrize("name", ["fineweb", "fineweb.yaml"])

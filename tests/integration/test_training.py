@@ -64,6 +64,6 @@ def test_a_trained_model_teaches_the_next_and_scores_in_a_recipe(tmp_path, run_s
 def test_several_processes_write_the_same_scores(run_sample, finished, tmp_path, monkeypatch):
     monkeypatch.setattr("fineweb_mask.tasks.inference.scorers.ROWS_WORTH_PROCESSES", 1)
     workspace = tmp_path / "workspace"
-    run_sample(workspace, "engine.score_processes=2")
+    run_sample(workspace, "engine.resources={score: {num_cpus: 2}}")
     for path in sorted((finished / "scores").rglob("*.parquet")):
         assert path.read_bytes() == (workspace / "scores" / path.name).read_bytes()

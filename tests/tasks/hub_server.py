@@ -86,6 +86,11 @@ class Hub(BaseHTTPRequestHandler):
                 self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n[{")
 
     def route(self, parts: list[str], query: dict[str, list[str]]) -> None:
+        model = self.folder / "repos" / "/".join(parts[2:]) / "main"
+        if parts[:2] == ["api", "models"] and model.is_dir():
+            files = [{"rfilename": path.name, "size": path.stat().st_size} for path in files_below(model)]
+            self.reply(200, {"id": "/".join(parts[2:]), "siblings": files})
+            return
         if parts[2:3] == ["resolve"]:  # a model: repositories of models and datasets share the folders
             parts = ["datasets", *parts]
         sent = self.headers.get("Authorization")

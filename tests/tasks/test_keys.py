@@ -63,9 +63,10 @@ VARIATIONS: Mapping[str, tuple[str, tuple[str, ...]]] = {
         (
             "quality.scorers=[{kind: fasttext, model: a.bin, lowercase: true}, {kind: edu, max_tokens: 99}, "
             "{kind: column, column: token_count, missing: 0}, {kind: sidecar, path: 'a/{shard}.npy', field: 1}, "
-            "{kind: classes, name: topic, model: topics}, {kind: perplexity, model: smol, share: 0.2}]",
+            "{kind: classes, name: topic, model: topics}, {kind: perplexity, model: smol, share: 0.2}, {kind: rules}]",
         ),
     ),
+    "no quality": ("sample", ("quality.scorers=[]",)),
     "difference": (
         "sample",
         (

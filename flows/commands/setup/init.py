@@ -1,6 +1,8 @@
-"""`fineweb-mask init`: look at a source and write a recipe for it that runs."""
+"""`fineweb-mask init`: look at a source and write a recipe for it that runs; `run` makes the same for documents."""
 
 import os
+import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,14 +11,16 @@ import yaml
 
 from fineweb_mask.flows.commands._common import Force, exit_on_error
 from fineweb_mask.flows.display.terminal import echo, size_text, visible
-from fineweb_mask.flows.recipe import PACKAGED
-from fineweb_mask.models.urls import is_url
+from fineweb_mask.flows.recipe import PACKAGED, RecipeError, load_recipe
+from fineweb_mask.models.urls import is_url, shown
 
 if TYPE_CHECKING:
     from fineweb_mask.tasks.source.first_rows import Described
 
 SMALL = 2_000  # documents, of which a tenth would be too few to look at
 ONE_LANGUAGE = 0.9  # share of the rows from which a corpus is of one language
+CLASSIFIER = "HuggingFaceFW/fineweb-edu-classifier"
+CORE_RATE = 2.0  # documents a second that a transformer of its size reads on a core, benchmarks/notebook/models.md
 
 
 def init(
@@ -27,6 +31,8 @@ def init(
 ) -> None:
     """Look at a source, write a recipe for it, and say what was assumed and what to run next.
 
+    In a terminal, where the Hugging Face hub answers, it offers FineWeb-Edu's classifier for documents without a score.
+
     Example: fineweb-mask init my_corpus/ --output my_corpus.yaml
     """
     from fineweb_mask.tasks.outputs import check_output
@@ -36,10 +42,93 @@ def init(
     with exit_on_error(as_json=False):
         check_output(output, "--output", [source], replaces=force)
         found = describe(source)
+        for line in said_of(found):
+            echo(line)
+        recipe = recipe_for(source, found, output, f"workspaces/{output.stem}", classifier=_classifier_wanted(found))
         with atomic_write(output) as partial:
-            partial.write_text(recipe_for(source, found, output), encoding="utf-8")
-    for line in (*said_of(found), "", f"wrote {output}; next:", f"  fineweb-mask run {output}"):
+            partial.write_text(recipe, encoding="utf-8")
+    for line in ("", f"wrote {output}; next:", f"  fineweb-mask run {output}"):
         echo(line)
+
+
+def recipe_of_documents(source: str, workspace: str | None, scratch: Path | None) -> tuple[Path, list[str]]:
+    """Return the recipe of documents and what to say of it; it is in their workspace, or made as `init` would.
+
+    Parameters
+    ----------
+    source
+        File, folder, glob or URL of documents.
+    workspace
+        Folder of this machine; None: one below `workspaces`, named after the source.
+    scratch
+        Folder that a new recipe is written to instead, if the workspace is to stay as it is.
+
+    Raises
+    ------
+    FinewebMaskError
+        If the source cannot be read, or the workspace is at a URL or has a recipe for another source.
+    """
+    from fineweb_mask.tasks.source.first_rows import describe
+    from fineweb_mask.tasks.storage.atomic import atomic_write
+    from fineweb_mask.tasks.workspace.workspace import RECIPE, Workspace, is_workspace
+
+    if not is_url(source) and is_workspace(Path(source)):
+        raise RecipeError(f"received {shown(source)}, which is a workspace and no documents: name its recipe instead")
+    folder = workspace or f"workspaces/{_name_of(source)}"
+    if is_url(folder):
+        raise RecipeError(
+            f"--workspace: a recipe is made in a folder of this machine, received {shown(folder)}: write one with "
+            "`fineweb-mask init`, and run that"
+        )
+    path = Path(folder) / RECIPE
+    if path.is_file():
+        if _whole(load_recipe(path).source.path) != _whole(source):
+            raise RecipeError(
+                f"--workspace: {path} is the recipe of other documents than {shown(source)}: name another"
+            )
+        return path, [f"recipe     {path}, of an earlier run; without it a new one is made"]
+    found = describe(source)
+    Workspace(folder).check_is_ours()
+    written = path if scratch is None else scratch / RECIPE
+    with atomic_write(written) as partial:
+        partial.write_text(recipe_for(source, found, written, folder), encoding="utf-8")
+    kept = f"{_ratio(found):.0%} of the documents, lamb 0.5, vectors of a model fitted on these texts"
+    return written, [*said_of(found), f"selects    {kept}", *([f"recipe     {path}"] if scratch is None else [])]
+
+
+def _name_of(source: str) -> str:
+    """Return a name for the workspace of documents.
+
+    >>> [_name_of(source) for source in ("/data/my corpus.jsonl.gz", "s3://bucket/web/*.parquet", "/")]
+    ['my corpus', 'web', 'documents']
+    """
+    from fineweb_mask.tasks.source.discovery import FORMATS, GLOB_CHARACTERS
+
+    parts = (source.partition("://")[2] if is_url(source) else _whole(source)).split("/")
+    name = next((part for part in reversed(parts) if part and not GLOB_CHARACTERS & set(part)), "")
+    ending = next((one for one in sorted(FORMATS, key=len, reverse=True) if name.lower().endswith(one)), "")
+    return re.sub(r"[^\w. -]+", "-", name.removesuffix(name[len(name) - len(ending) :])).strip(" .-") or "documents"
+
+
+def _whole(source: str) -> str:
+    return source if is_url(source) else os.path.normpath(Path(source).absolute())
+
+
+def _classifier_wanted(found: "Described") -> bool:
+    """Ask in a terminal whether FineWeb-Edu's classifier is to score documents without a score, if it is at hand."""
+    if found.scores or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return False
+    from fineweb_mask.flows.commands.setup.dry_run import duration_text
+    from fineweb_mask.tasks.inference.model_files import size_on_hub
+    from fineweb_mask.tasks.processes.workers import cores
+
+    size = size_on_hub(CLASSIFIER)
+    if size is None:
+        return False
+    time = duration_text(found.rows / CORE_RATE / cores())
+    echo(f"better     {CLASSIFIER} says how educational a text is: {size_text(size)} to download, and about {time}")
+    echo("           on the cores of this machine, much less on a GPU")
+    return typer.confirm("Score by it?", default=False)
 
 
 def said_of(found: "Described") -> list[str]:
@@ -53,7 +142,7 @@ def said_of(found: "Described") -> list[str]:
         f"text       column {found.text_column!r}, half of the texts have more than {found.median_chars:,} characters",
         f"id         {'column ' + repr(found.id_column) if found.id_column else 'made from file and row'}",
         f"languages  {languages}",
-        f"quality    {scores or 'no column of scores: the recipe names a model, which is downloaded'}",
+        f"quality    {scores or 'no column of scores: rules say whether a text is prose, not whether it is good'}",
     ]
     if found.rows < SMALL:
         lines.append(
@@ -62,14 +151,16 @@ def said_of(found: "Described") -> list[str]:
     return lines
 
 
-def recipe_for(source: str, found: "Described", output: Path) -> str:
-    """Return a recipe for a source, with comments; the path in it starts from the recipe's folder."""
-    path = source if is_url(source) else os.path.relpath(source, output.parent)
-    ratio = 0.25 if found.rows < SMALL else 0.1
+def recipe_for(source: str, found: "Described", output: Path, workspace: str, *, classifier: bool = False) -> str:
+    """Return a recipe for a source, with comments; a relative path in it starts from the recipe's folder.
+
+    Without a column of scores, documents are scored by FineWeb-Edu's `classifier` or else by rules.
+    """
+    path = source if is_url(source) or Path(source).is_absolute() else os.path.relpath(source, output.parent)
     lines = [
         f"# yaml-language-server: $schema={PACKAGED / 'recipe.schema.json'}",  # by which editors check recipes
         f"# Written by `fineweb-mask init`, from {found.looked_at:,} rows. All settings: fineweb-mask settings",
-        f"workspace: {_yaml(f'workspaces/{output.stem}')} # all files of the run; `dataset` in it is the result",
+        f"workspace: {_yaml(workspace)} # all files of the run; `dataset` in it is the result",
         "source:",
         f"  path: {_yaml(path)}",
         *([] if found.text_column == "text" else [f"  text_column: {_yaml(found.text_column)}"]),
@@ -80,12 +171,12 @@ def recipe_for(source: str, found: "Described", output: Path) -> str:
         "  exact_dedup: corpus # of equal texts, one is kept",
         "quality:",
         "  scorers:",
-        *_scorers(found),
+        *_scorers(found, classifier),
         "embedding:",
         "  model: static # fitted on your texts, with nothing to download; better: any sentence-transformers model",
         "selection:",
         "  metrics: {facility: 1, disf: 1} # a selected neighbour for every document, and all directions used evenly",
-        f"  select_ratio: {ratio} # share of the documents that is kept",
+        f"  select_ratio: {_ratio(found)} # share of the documents that is kept",
         "  lamb: 0.5 # weight of quality; the rest is diversity's. `fineweb-mask sweep` shows what others would give",
         "materialize:",
         f"  layout: {'dump' if found.dumps > 1 else 'flat'} # folders of the dataset, by a column's values, or flat",
@@ -103,14 +194,19 @@ def _languages(found: "Described") -> list[str]:
     return ["  # languages: [en] # keep only these"]
 
 
-def _scorers(found: "Described") -> list[str]:
+def _ratio(found: "Described") -> float:
+    return 0.25 if found.rows < SMALL else 0.1
+
+
+def _scorers(found: "Described", classifier: bool) -> list[str]:
+    if not found.scores and classifier:
+        return ["    - kind: edu # downloaded, and slow without a GPU", f"      model: {CLASSIFIER}"]
     if not found.scores:
         return [
-            "    # No column of scores was found. FineWeb-Edu's classifier is downloaded, and slow without a GPU.",
-            "    # Instead: `kind: column` with a score of your own, or `kind: fasttext` with a model",
-            "    # (hf://owner/repo/file.bin) or with labels of your own.",
-            "    - kind: edu",
-            "      model: HuggingFaceFW/fineweb-edu-classifier",
+            "    # No column of scores was found. Rules say whether a text is prose, not whether it is good.",
+            "    # Better: `kind: column` with a score of yours, `kind: fasttext` with labels of yours or a model",
+            f"    # (hf://owner/repo/file.bin), or `kind: edu`, {CLASSIFIER}, slow without a GPU.",
+            "    - kind: rules",
         ]
     best, *others = found.scores
     lines = [

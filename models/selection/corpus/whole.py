@@ -108,7 +108,7 @@ def select_corpus(
     --------
     >>> random = np.random.default_rng(0)
     >>> part = Documents(random.normal(size=(500, 8)), random.random(500, np.float32), random.random(500))
-    >>> selection = select_corpus(lambda: [part], SelectionSettings(lamb=0.8))
+    >>> selection = select_corpus(lambda: [part], SelectionSettings(metrics="pairwise", lamb=0.8))
     >>> int(selection.masks[0].sum()), selection.gap < 0.02
     (50, True)
     """

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fineweb_mask.models.errors import FinewebMaskError
-from fineweb_mask.models.settings.selection import METRICS, SelectionSettings
+from fineweb_mask.models.settings.selection import METRICS, NEAR_DUPLICATE, SelectionSettings
 
 if TYPE_CHECKING:
     import torch
     from numpy.typing import ArrayLike, NDArray
 
-NEAR_DUPLICATE = 0.95
-"""Cosine from which two documents are near-duplicates; SemDeDup (arXiv 2303.09540) drops from about there on."""
 ROUNDING = 1e-4
 """Of the objective: `normalize` may magnify float32 rounding by up to a million if all documents are nearly equal."""
 

@@ -259,6 +259,7 @@ def _answerer(
                 quality.combine,
                 None if quality.by is None else groups_of(read, quality.by),
                 statistics.get("by_group"),
+                read.num_rows,
             )
             with pool.encoder() as encoder:
                 encoded = encoder.encode(read["text"].to_pylist())

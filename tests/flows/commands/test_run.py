@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -76,6 +77,35 @@ def test_a_missing_recipe_ends_with_2(invoke, tmp_path):
     result = invoke("run", tmp_path / "none.yaml")
     assert result.exit_code == WRONG_USAGE
     assert "cannot read the recipe" in result.stderr
+
+
+def test_documents_are_looked_at_and_nothing_is_written(invoke, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    pq.write_table(
+        pa.table({"body": [f"The text of page {page}, and it is the end." * 9 for page in range(40)]}), "p.parquet"
+    )
+    done = invoke("run", "p.parquet", "--dry-run", "--json")
+    assert done.exit_code == 0, done.stderr
+    assert json.loads(done.stdout)["documents"] == 40
+    assert "text       column 'body'" in done.stderr
+    assert "whether a text is prose, not whether it is good" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["p.parquet"]
+
+
+@pytest.mark.parametrize("command", ["sweep", "compare", "explore"])
+def test_other_commands_say_that_documents_are_no_recipe(invoke, command, tmp_path):
+    pq.write_table(pa.table({"text": ["a text"]}), tmp_path / "p.parquet")
+    done = invoke(command, tmp_path / "p.parquet")
+    assert done.exit_code == 2
+    assert "YAML" not in done.stderr
+
+
+def test_documents_that_are_not_there_are_named(invoke, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    done = invoke("run", "none.parquet", "--json")
+    assert done.exit_code == 2
+    assert "source.path: 'none.parquet' does not exist" in json.loads(done.stdout)["error"]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_workspace_at_a_url_that_is_out_of_reach_is_an_error_before_anything_starts(invoke, recipe, bucket):

@@ -98,3 +98,10 @@ def test_groups_are_standardised_by_themselves_and_small_ones_as_the_corpus_is()
     edu = SCORES["edu"]
     parts = [standardised(edu[:120]), standardised(edu[120:190]), standardised(edu)[190:]]
     np.testing.assert_allclose(quality, np.concatenate(parts), rtol=1e-5, atol=1e-6)
+
+
+def test_without_a_score_every_document_has_the_same_quality():
+    for how in ("weighted_sum", "minimum", "maximum"):
+        quality = combine_scores({}, {}, fit_statistics({}), how, documents=3)
+        assert quality.dtype == np.float32
+        assert quality.tolist() == [0, 0, 0]

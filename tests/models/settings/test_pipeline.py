@@ -164,9 +164,31 @@ def test_the_pipeline_adds_scope_blocks_and_device_to_the_selection_settings():
     ],
 )
 def test_what_needs_neighbours_or_all_documents_is_refused_for_the_whole_corpus(changes, says):
-    PipelineSettings.model_validate(recipe(selection={"scope": "block"} | changes))
+    PipelineSettings.model_validate(recipe(selection={"scope": "block", "metrics": "disf"} | changes))
     with pytest.raises(ValidationError, match=says):
-        PipelineSettings.model_validate(recipe(selection={"scope": "global"} | changes))
+        PipelineSettings.model_validate(recipe(selection={"scope": "global", "metrics": "disf"} | changes))
+
+
+@pytest.mark.parametrize("changes", [{"scope": "global"}, {"groups": {"column": "dump"}}])
+def test_where_the_default_metrics_cannot_be_used_others_are_named(changes):
+    with pytest.raises(ValidationError, match=r"metrics: facility reads .* name pairwise or disf, or use"):
+        PipelineSettings.model_validate(recipe(selection=changes))
+
+
+@pytest.mark.parametrize(
+    ("selection", "says"),
+    [
+        ({"solver": "top_quality"}, "selection.solver: top_quality: it selects by quality alone: set quality.scorers"),
+        ({"solver": "quality_sampling"}, "it selects by quality alone"),
+        ({"solver": "odis"}, "it reads the columns of scorers"),
+        ({"lamb": 1}, "selection.lamb: 1 is for quality alone, and quality.scorers is empty: lower it"),
+    ],
+)
+def test_what_takes_nothing_but_quality_is_refused_without_any(selection, says):
+    PipelineSettings.model_validate(recipe(selection=selection))
+    PipelineSettings.model_validate(recipe(quality={"scorers": []}))
+    with pytest.raises(ValidationError, match=says):
+        PipelineSettings.model_validate(recipe(quality={"scorers": []}, selection=selection))
 
 
 @pytest.mark.parametrize(
@@ -181,7 +203,7 @@ def test_what_needs_neighbours_or_all_documents_is_refused_for_the_whole_corpus(
 def test_groups_of_a_column_that_is_not_read_are_refused(column, source, says):
     with pytest.raises(ValidationError, match=says):
         PipelineSettings.model_validate(
-            recipe(source={"path": "corpus"} | source, selection={"groups": {"column": column}})
+            recipe(source={"path": "corpus"} | source, selection={"metrics": "disf", "groups": {"column": column}})
         )
 
 
@@ -213,7 +235,8 @@ def test_a_similarity_outside_of_what_there_is_is_refused(threshold):
 )
 def test_groups_may_be_those_of_any_column_that_is_read(column, kept):
     source = {"path": "corpus", "extra_columns": kept}
-    settings = PipelineSettings.model_validate(recipe(source=source, selection={"groups": {"column": column}}))
+    selection = {"metrics": "disf", "groups": {"column": column}}
+    settings = PipelineSettings.model_validate(recipe(source=source, selection=selection))
     assert settings.selection.groups.column == column
     assert {*FINEWEB.names, "n_chars"} - {"text"} == LABEL_COLUMNS
 
@@ -221,7 +244,7 @@ def test_groups_may_be_those_of_any_column_that_is_read(column, kept):
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"scope": "global"}, "scope: global has none"),
+        ({"scope": "global", "metrics": "disf"}, "scope: global has none"),
         ({"budget": 500}, "budget, 500, is what every block gives: use select_ratio"),
         ({"solver": "semdedup"}, "semdedup does not maximise: use mean_field"),
     ],

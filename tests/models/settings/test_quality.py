@@ -13,7 +13,9 @@ from fineweb_mask.models.settings.quality import (
     LabelSettings,
     PerplexityScorerSettings,
     QualitySettings,
+    RulesScorerSettings,
     SidecarScorerSettings,
+    quality_note,
 )
 
 
@@ -45,11 +47,35 @@ def test_scorer_names_must_differ():
         QualitySettings(scorers=[classes, same.model_copy(update={"name": "topic_logits"})])
     with pytest.raises(ValidationError, match="every scorer has weight 0"):
         QualitySettings(scorers=[classes])
-    with pytest.raises(ValidationError, match="at least 1 item"):
-        QualitySettings(scorers=[])
     with pytest.raises(ValidationError, match="raw: there is no score 'topic': name one of"):
         QualitySettings(scorers=[same, classes], raw=["topic"])
     assert len(QualitySettings(scorers=[same, same.model_copy(update={"name": "other"})]).scorers) == 2
+
+
+def test_the_scorer_by_rules_has_one_name_and_a_weight():
+    [rules] = QualitySettings.model_validate({"scorers": [{"kind": "rules", "weight": 0.5}]}).scorers
+    assert rules == RulesScorerSettings(weight=0.5)
+    assert (rules.name, rules.weight, rules.source_columns) == ("rules", 0.5, {})
+    with pytest.raises(ValidationError, match="Extra inputs"):
+        QualitySettings.model_validate({"scorers": [{"kind": "rules", "name": "prose"}]})
+    with pytest.raises(ValidationError, match="scorer names must differ"):
+        QualitySettings.model_validate({"scorers": [{"kind": "rules"}, {"kind": "rules"}]})
+
+
+@pytest.mark.parametrize(
+    ("scorers", "says"),
+    [
+        ([], "No quality is scored"),
+        ([{"kind": "rules"}], "whether a text is prose, not whether it is good"),
+        ([{"kind": "rules"}, {"kind": "edu", "weight": 0}], "whether a text is prose, not whether it is good"),
+        ([{"kind": "rules"}, {"kind": "edu"}], None),
+        ([{"kind": "column", "column": "score"}], None),
+    ],
+)
+def test_what_is_to_be_known_of_the_quality_is_said(scorers, says):
+    settings = QualitySettings.model_validate({"scorers": scorers})
+    note = quality_note({"source": {"path": "pages"}, "quality": settings.model_dump(mode="json")})
+    assert note is None if says is None else says in note
 
 
 @pytest.mark.parametrize(
@@ -108,6 +134,7 @@ def test_every_kind_of_scorer_has_its_class():
         ColumnScorerSettings(column="c").kind,
         ClassesScorerSettings(name="topic", model="m").kind,
         PerplexityScorerSettings(model="m").kind,
+        RulesScorerSettings().kind,
     }
     assert kinds == set(SCORERS)
 

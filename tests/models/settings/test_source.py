@@ -27,7 +27,6 @@ def test_allowed_values_are_kept_unchanged(min_chars, score, languages, dedup):
         "copy_text": False,
         "groups": ["dump"],
         "on_wiped_group": "stop",
-        "wiped_share": 0.1,
         "on_bad_shard": "fail",
     }
     assert IngestSettings.model_validate(given_values).model_dump() == given_values

@@ -93,7 +93,9 @@ def make(root: str | Path, shards: Sequence[Sequence[Row]], *, repeats: bool = F
         workspace=str(root),
         source=SourceSettings(path="unused"),
         quality=QualitySettings(scorers=[ColumnScorerSettings(name="edu", kind="column", column="token_count")]),
-        selection=PipelineSelectionSettings(groups=GroupSettings(column="dump", max_repeats=3) if repeats else None),
+        selection=PipelineSelectionSettings(
+            metrics="disf", groups=GroupSettings(column="dump", max_repeats=3) if repeats else None
+        ),
         materialize=MaterializeSettings.model_validate(settings),
     )
     sources = [

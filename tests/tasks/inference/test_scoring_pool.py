@@ -143,7 +143,9 @@ def test_a_retry_after_a_killed_worker_starts_new_workers(built: Any, placed: Qu
     whole = scored(built, [placed], texts)
     server, forks = server_and_forks(2)
     os.kill(forks[0], signal.SIGKILL)
-    with pytest.raises(WorkerProcessError, match=r"short of memory, lower engine\.score_processes") as raised:
+    with pytest.raises(
+        WorkerProcessError, match=r"short of memory, lower engine\.resources\.score\.num_cpus"
+    ) as raised:
         scored(built, [placed], texts)
     assert is_transient(raised.value)
     assert isinstance(raised.value, ModelError)

@@ -130,3 +130,22 @@ def test_of_many_groups_that_are_wiped_out_those_that_lose_most_are_named() -> N
         "2 more groups are wiped out by one step before the selection.",
     ]
     assert {finding.section for finding in told if finding.is_worry} == {"What each group loses"}
+
+
+@pytest.mark.parametrize(
+    ("scorers", "first"),
+    [
+        (
+            [{"kind": "rules"}],
+            "The quality is by rules of thumb: it says whether a text is prose, not whether it is good",
+        ),
+        ([], "No quality is scored: diversity and near-duplicates alone decide what is selected."),
+    ],
+)
+def test_what_the_quality_is_not_comes_first(scorers: list[dict[str, str]], first: str) -> None:
+    recipe = RECIPE | {"quality": {"scorers": scorers}}
+    found = findings(recipe, counted(), BLOCKS, broken_down(), measured(0.02, 0.01))
+    assert found[0].is_worry
+    assert found[0].text.startswith(first)
+    assert any("median quality" in finding.text for finding in found) == bool(scorers)
+    assert not any("Nothing stands out" in finding.text for finding in found)

@@ -1,5 +1,9 @@
-"""A recipe for a source, written by looking at it; it is one that runs."""
+"""A recipe for a source, written by looking at it; it is one that runs, and what `run` makes for documents."""
 
+import os
+import pty
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -8,8 +12,11 @@ import pytest
 from typer.testing import CliRunner
 
 from fineweb_mask.flows.cli import app
+from fineweb_mask.flows.commands.setup.init import CLASSIFIER, recipe_of_documents
 from fineweb_mask.flows.pipeline.inputs import find_inputs
-from fineweb_mask.flows.recipe import load_recipe
+from fineweb_mask.flows.recipe import RecipeError, load_recipe
+from fineweb_mask.models.errors import FinewebMaskError
+from tests.tasks.hub_server import HubServer
 
 
 @pytest.fixture(autouse=True)
@@ -45,10 +52,101 @@ def test_the_recipe_is_one_that_passes_every_check(tmp_path: Path) -> None:
     assert settings.materialize.layout == "flat"
 
 
-def test_without_a_score_a_model_is_named_and_said(tmp_path: Path) -> None:
-    assert "the recipe names a model, which is downloaded" in init(corpus())
-    [scorer] = load_recipe("recipe.yaml").quality.scorers
-    assert scorer.model == "HuggingFaceFW/fineweb-edu-classifier"
+def test_without_a_score_rules_are_named_and_what_they_are_not_is_said(tmp_path: Path) -> None:
+    assert "rules say whether a text is prose, not whether it is good" in init(corpus())
+    settings = load_recipe("recipe.yaml")
+    assert [scorer.kind for scorer in settings.quality.scorers] == ["rules"]
+    assert settings.embedding.model == "static"  # nothing is downloaded
+    assert "kind: edu" in Path("recipe.yaml").read_text()
+
+
+@pytest.mark.parametrize(("answer", "kind"), [("y", "edu"), ("\n", "rules")])
+def test_in_a_terminal_the_classifier_is_offered_where_the_hub_has_it(tmp_path: Path, answer: str, kind: str) -> None:
+    source = corpus()
+    with HubServer(tmp_path / "hub") as hub:
+        hub.write(f"{CLASSIFIER}/main", "model.safetensors", bytes(3 * 2**20))
+        hub.write(f"{CLASSIFIER}/main", "pytorch_model.bin", bytes(9 * 2**20))
+        said = in_terminal("init", source, answer=answer, HF_ENDPOINT=hub.url)
+    assert "3.0 MiB to download, and about" in said
+    assert [scorer.kind for scorer in load_recipe("recipe.yaml").quality.scorers] == [kind]
+
+
+def test_in_a_terminal_nothing_is_asked_without_a_hub() -> None:
+    source = corpus()
+    for environment in ({"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}):
+        assert "Score by it" not in in_terminal("init", source, "--force", **environment)
+    assert [scorer.kind for scorer in load_recipe("recipe.yaml").quality.scorers] == ["rules"]
+
+
+def in_terminal(*arguments: str, answer: str = "", **environment: str) -> str:
+    """Run the command at a terminal of its own, at which something is typed; return what it shows."""
+    ours, theirs = pty.openpty()
+    os.write(ours, f"{answer}\n".encode())
+    command = [Path(sys.executable).with_name("fineweb-mask"), *arguments]
+    with os.fdopen(theirs, "wb") as terminal:
+        process = subprocess.Popen(
+            command, stdin=terminal, stdout=terminal, stderr=terminal, env=os.environ | environment
+        )
+    shown = b""
+    while True:
+        try:
+            shown += os.read(ours, 4096)
+        except OSError:  # its other end is closed
+            break
+    os.close(ours)
+    assert process.wait(60) == 0, shown
+    return shown.decode()
+
+
+def test_the_recipe_of_documents_is_in_their_workspace_and_is_what_init_would_write() -> None:
+    source = corpus()
+    path, said = recipe_of_documents(source, None, None)
+    assert path == Path("workspaces/my corpus/recipe.yaml")
+    assert len(said) < 10
+    assert "1 file, 0.0 MiB, 100 documents" in said[0]
+    assert said[-1] == "recipe     workspaces/my corpus/recipe.yaml"
+    init(source, "--output", "own.yaml")
+    own, made = load_recipe("own.yaml"), load_recipe(path)
+    assert made == own.model_copy(update={"workspace": "workspaces/my corpus"})
+    [shard] = find_inputs(made).shards
+    assert shard.relative == "a: b.parquet"
+
+
+def test_a_recipe_that_is_in_the_workspace_is_kept_with_what_was_changed_in_it() -> None:
+    source = corpus()
+    path, _ = recipe_of_documents(source, "here", None)
+    path.write_text(path.read_text().replace("select_ratio: 0.25", "select_ratio: 0.4"))
+    again, said = recipe_of_documents(f"./{source}/", "here", None)
+    assert (again, load_recipe(again).selection.select_ratio) == (path, 0.4)
+    assert said == ["recipe     here/recipe.yaml, of an earlier run; without it a new one is made"]
+    with pytest.raises(RecipeError, match=r"here/recipe.yaml is the recipe of other documents than 'other.parquet'"):
+        recipe_of_documents("other.parquet", "here", None)
+
+
+def test_a_look_at_documents_leaves_their_workspace_alone(tmp_path: Path) -> None:
+    source = corpus()
+    path, said = recipe_of_documents(source, None, tmp_path)
+    assert path == tmp_path / "recipe.yaml"
+    assert not any("recipe" in line for line in said)
+    assert [shard.relative for shard in find_inputs(load_recipe(path)).shards] == ["a: b.parquet"]
+    assert not Path("workspaces").exists()
+
+
+def test_a_workspace_is_not_taken_for_documents() -> None:
+    Path("used").mkdir()
+    Path("used/.fineweb-mask").touch()
+    with pytest.raises(RecipeError, match="received 'used', which is a workspace and no documents"):
+        recipe_of_documents("used", None, None)
+
+
+@pytest.mark.parametrize("workspace", ["s3://bucket/w", "full"])
+def test_no_recipe_is_written_where_no_workspace_of_this_machine_can_be(workspace: str) -> None:
+    source = corpus()
+    Path("full").mkdir()
+    Path("full/thesis.txt").write_text("mine")
+    with pytest.raises(FinewebMaskError, match=r"received 's3://bucket/w': write one with|holds 'thesis.txt', and is"):
+        recipe_of_documents(source, workspace, None)
+    assert [path.name for path in Path("full").iterdir()] == ["thesis.txt"]
 
 
 def test_a_recipe_that_is_there_is_not_replaced_unless_asked_for() -> None:

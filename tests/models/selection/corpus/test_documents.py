@@ -61,7 +61,7 @@ def grouped(parts):
 
 
 def settings_of(**changes):
-    return SelectionSettings(**{"near_duplicates": NearDuplicateSettings(weight=0)} | changes)
+    return SelectionSettings(**{"metrics": "pairwise", "near_duplicates": NearDuplicateSettings(weight=0)} | changes)
 
 
 def counts(parts, masks, costs=False):
@@ -96,9 +96,8 @@ def test_a_group_of_which_the_sample_has_too_few_candidates_still_has_its_budget
         lots[best] = 0.29 * random.random(len(best))
         skewed.append(part._replace(lots=lots))
     shares = {"news": 0.5, "": 0.5}
-    found = select_corpus(
-        lambda: skewed, SelectionSettings(select_ratio=0.12), rate=0.3, groups=GroupSettings(column="x", shares=shares)
-    )
+    settings = SelectionSettings(metrics="pairwise", select_ratio=0.12)
+    found = select_corpus(lambda: skewed, settings, rate=0.3, groups=GroupSettings(column="x", shares=shares))
     assert counts(skewed, found.masks) == {"news": 204, "": 204}
 
 

@@ -33,7 +33,7 @@ def copied():
 
 
 def settings_of(**changes):
-    return SelectionSettings(**{"lamb": 0.5} | changes)
+    return SelectionSettings(**{"metrics": "pairwise"} | changes)
 
 
 def problem_of(parts, settings, **options):

@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 
 
 def settings_of(**changes):
-    return SelectionSettings(**{"near_duplicates": NearDuplicateSettings(weight=0)} | changes)
+    return SelectionSettings(**{"metrics": "pairwise", "near_duplicates": NearDuplicateSettings(weight=0)} | changes)
 
 
 def problem_of(parts, rate, settings, **options):

@@ -21,7 +21,7 @@ SUMS = {"pairwise": 1.0, "disf": 0.5}
 
 
 def settings_of(**changes):
-    return SelectionSettings(**{"near_duplicates": NearDuplicateSettings(weight=0)} | changes)
+    return SelectionSettings(**{"metrics": "pairwise", "near_duplicates": NearDuplicateSettings(weight=0)} | changes)
 
 
 def optimum(parts, found, settings):

@@ -1,0 +1,104 @@
+"""Measure what the scorer by rules agrees with: scores of FineWeb-Edu's kind, page types, damaged copies, spam.
+
+    python -m benchmarks.rules REALDATA
+
+REALDATA is a folder with `fineweb_edu_scored_150.parquet` and `web_mix.parquet`. An AUC is the chance that a document
+of the first kind scores above one of the second; 0.5 is that of a score that does not see the difference. FineWeb-Edu's
+labels are those that a language model gave; the page types are those of a benchmark of web extraction (origin
+`wcxb_web_pages`). Damaged copies are those of `score-check`. The sample's documents are synthetic:
+`data_samples/truth.parquet` knows which are spam or poorly made.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from scipy.stats import rankdata, spearmanr
+
+from benchmarks.tables import show
+from fineweb_mask.models.audit.damage import damaged
+from fineweb_mask.models.quality.rules import RulesScorer, marks
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+SAMPLE = Path(__file__).resolve().parents[1] / "data_samples"
+DAMAGED = 400  # pages
+
+
+def auc(first: NDArray[Any], second: NDArray[Any]) -> float:
+    ranks = rankdata(np.concatenate([first, second]))[: len(first)]
+    return float((ranks.sum() - len(first) * (len(first) + 1) / 2) / len(first) / len(second))
+
+
+def all_marks(texts: pa.Array) -> dict[str, NDArray[Any]]:
+    """Return the marks of texts, (n,) by name, and their mean."""
+    parts = [marks(texts.slice(start, 500)) for start in range(0, len(texts), 500)]
+    found = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return {"score": np.mean([*found.values()], 0), **found}
+
+
+def main(folder: Path) -> None:
+    edu = pq.read_table(folder / "fineweb_edu_scored_150.parquet", columns=["text", "edu_score"])
+    web = pq.read_table(folder / "web_mix.parquet", columns=["text", "origin", "genre"])
+    by_edu, by_web = (all_marks(table["text"].combine_chunks()) for table in (edu, web))
+    labels = edu["edu_score"].to_numpy()
+    origin, genre = (np.array(web[name].fill_null("").to_pylist()) for name in ("origin", "genre"))
+    kinds = {
+        "article, other page": (genre == "article", (genre != "article") & (genre != "")),
+        "article, listing or shop": (genre == "article", np.isin(genre, ["listing", "collection", "product"])),
+        "article, forum": (genre == "article", genre == "forum"),
+        "OpenWebText, any web page": (origin == "openwebtext_val_1000", origin == "wcxb_web_pages"),
+    }
+    table = [
+        [
+            name,
+            f"{spearmanr(by_edu[name], labels)[0]:.2f}",
+            f"{auc(by_edu[name][labels >= 4], by_edu[name][labels < 4]):.2f}",
+        ]
+        + [f"{auc(by_web[name][first], by_web[name][second]):.2f}" for first, second in kinds.values()]
+        for name in by_edu
+    ]
+    show(f"{len(labels)} FineWeb-Edu labels, {len(web):,} pages", ["", "rank corr.", "4 or 5, less", *kinds], table)
+
+    pages, dice = (
+        web["text"].take(pa.array(np.flatnonzero(origin == "openwebtext_val_1000")[:DAMAGED])),
+        random.Random(0),
+    )
+    copies = [damaged(page, dice) for page in pages.to_pylist()]
+    own, better = RulesScorer().score(pages.combine_chunks()), []
+    for kind in copies[0]:
+        other = RulesScorer().score([copy[kind] for copy in copies])
+        better.append([kind, f"{np.mean((np.sign(own - other) + 1) / 2):.0%}"])
+    show(f"{len(pages)} pages preferred to their damaged copies", ["damage", "preferred"], better)
+
+    files = {
+        path.stem: pq.read_table(path, columns=["text"])["text"].fill_null("") for path in (SAMPLE / "corpus").glob("*")
+    }
+    scores = {name: RulesScorer().score(texts.combine_chunks()) for name, texts in files.items()}
+    truth = pq.read_table(SAMPLE / "truth.parquet").to_pylist()
+    found = np.array([scores[row["shard"]][row["row"]] for row in truth])
+    is_spam, grade = (np.array([row[name] for row in truth]) for name in ("is_spam", "grade"))
+    language = np.array([row["language"] for row in truth])
+    sample = [
+        ["not spam, spam", f"{auc(found[~is_spam], found[is_spam]):.2f}"],
+        ["well made, poorly made", f"{auc(found[grade == 2], found[grade == 0]):.2f}"],
+        ["English, another language", f"{auc(found[language == 'en'], found[language != 'en']):.2f}"],
+    ]
+    show(f"The {len(truth):,} pages of the sample", ["kinds", "AUC"], sample)
+
+    texts, started = web["text"].combine_chunks(), time.process_time()
+    RulesScorer().score(texts)
+    seconds = time.process_time() - started
+    print(f"\n{len(texts) / seconds:,.0f} documents in a second of one core, {texts.nbytes / seconds / 1e6:.0f} MB")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

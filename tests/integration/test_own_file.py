@@ -1,0 +1,106 @@
+"""A stranger's file, from the installed wheel to the first screen of its report in one command, without a network."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from fineweb_mask.models.settings.quality import RULES
+from tests.wheel import Installed
+
+NO_NETWORK = """
+import os, socket
+
+HERE = {"127.0.0.1", "::1", "localhost", "0.0.0.0", "", None, socket.gethostname()}
+look_up, connect = socket.getaddrinfo, socket.socket.connect
+
+
+def check(host):
+    if (host.decode() if isinstance(host, bytes) else host) not in HERE:
+        with open(os.environ["ASKED"], "a") as log:
+            log.write(f"{host}\\n")
+        raise OSError(101, "Network is unreachable")
+
+
+def guarded_look_up(host, *arguments, **options):
+    check(host)
+    return look_up(host, *arguments, **options)
+
+
+def guarded_connect(own, address):
+    check(address[0] if isinstance(address, tuple) else None)
+    return connect(own, address)
+
+
+socket.getaddrinfo, socket.socket.connect = guarded_look_up, guarded_connect
+"""
+"""What Python imports at its start: nothing but this machine is reached, and what was asked for is written down."""
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1_200)]
+
+
+@pytest.fixture(scope="module", params=["web_mix", "newsgroups20"])
+def ran(request, installed_wheel: Installed, real_data: Path, tmp_path_factory) -> Path:
+    """The workspace of a file that was run by its name, in a folder with nothing else."""
+    folder = tmp_path_factory.mktemp(request.param)
+    (folder / "offline").mkdir()
+    (folder / "offline" / "sitecustomize.py").write_text(NO_NETWORK)
+    table = pq.read_table(real_data / f"{request.param}.parquet")
+    scores = [name for name in table.schema.names if name.startswith("quality")]  # a stranger's file has none
+    pq.write_table(table.drop_columns(scores), folder / "mine.parquet")
+    asked = folder / "asked"
+    done = installed_wheel.call(
+        folder, "fineweb-mask", "run", "mine.parquet", "--json", PYTHONPATH=str(folder / "offline"), ASKED=str(asked)
+    )
+    assert done.returncode == 0, done.stderr
+    assert not asked.exists(), asked.read_text()
+    said = done.stderr.splitlines()
+    assert "documents; looked at 1,000 rows" in said[0]
+    assert "recipe     workspaces/mine/recipe.yaml" in said
+    assert RULES in said
+    summary = json.loads(done.stdout.splitlines()[-1])
+    assert summary["documents_in"] == table.num_rows
+    assert summary["counts"]["selected"] == round(0.1 * summary["counts"]["documents_eligible"])
+    return folder / "workspaces" / "mine"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1200, 400])
+def test_the_first_screen_is_whole_and_says_what_the_quality_is_not(
+    browser, ran: Path, width: int, scheme: str
+) -> None:
+    path = ran / "reports" / "index.html"
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True)
+    page, requests, errors = context.new_page(), [], []
+    page.on("request", lambda request: None if request.url.startswith("data:") else requests.append(request.url))
+    page.on("console", lambda message: errors.append(message.text))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto(path.as_uri())
+    words = page.locator("body").inner_text()
+    assert (requests, errors) == ([path.as_uri()], [])
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert words.index(RULES) < words.index("Where documents went")
+    first = page.get_by_text(RULES.partition(":")[0]).first.bounding_box()
+    assert first is not None
+    assert first["y"] < 900 or width < 1200
+    context.close()
+
+
+def test_the_sentences_of_the_first_screen_are_true(ran: Path) -> None:
+    words = (ran / "reports" / "index.md").read_text().replace("\\", "")
+    documents = pq.read_table(next((ran / "scores").glob("*.parquet")))
+    masks = pq.read_table(next((ran / "masks").glob("*.parquet")))
+    eligible, selected = masks["block"].is_valid().to_numpy(), masks["selected"].to_numpy(zero_copy_only=False)
+    assert f"{selected.sum():,} of {eligible.sum():,} eligible documents" in words
+    quality = documents["quality"].to_numpy()
+    assert quality[selected].mean() > quality[eligible].mean()
+
+
+def test_the_recipe_runs_again_from_its_files(installed_wheel: Installed, ran: Path, tmp_path: Path) -> None:
+    shutil.copytree(ran.parents[1], tmp_path / "copied", symlinks=True)
+    done = installed_wheel.call(tmp_path / "copied", "fineweb-mask", "run", "mine.parquet", "--json")
+    assert done.returncode == 0, done.stderr
+    assert "recipe     workspaces/mine/recipe.yaml, of an earlier run; without it a new one is made" in done.stderr
+    assert all(stage["files"] == stage["cached"] for stage in json.loads(done.stdout.splitlines()[-1])["stages"])
