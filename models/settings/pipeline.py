@@ -28,7 +28,6 @@ from fineweb_mask.models.settings.selectors.options import GivenSettings
 from fineweb_mask.models.settings.selectors.registry import SELECTORS, missing_inputs
 from fineweb_mask.models.settings.source import LABEL_COLUMNS, NUMERIC_COLUMNS, IngestSettings, SourceSettings
 
-
 PRICED: tuple[Solver, ...] = ("mean_field", "greedy", "policy_gradient")
 """Solvers that maximise the objective, so that what more of a block would add to it is known."""
 

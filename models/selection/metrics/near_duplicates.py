@@ -55,7 +55,7 @@ class NearDuplicates(Weighed):
     def of(
         cls, rows: Rows, threshold: float, knapsack: Knapsack | None = None, pairs: Pairs | None = None
     ) -> "NearDuplicates":
-        """Weigh the pairs of unit rows (n, d), for a budget of tokens by its masses; find them if they are not given."""
+        """Weigh the pairs of unit rows (n, d), found here if not given; for a budget of tokens by its masses."""
         pairs = similar_pairs(rows, threshold) if pairs is None else pairs
         masses = None if knapsack is None else knapsack.masses
         return cls(rows.n, pairs, weights_of(pairs, threshold, masses), knapsack)
