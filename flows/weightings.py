@@ -9,7 +9,7 @@ from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.flows.tune import check as check_search
 from fineweb_mask.flows.tune import score_overrides, searched, weighed
 from fineweb_mask.models.errors import SettingsError
-from fineweb_mask.models.settings import Overrides, PipelineSettings
+from fineweb_mask.models.settings import FIRST_IN_FORM, Overrides, PipelineSettings
 from fineweb_mask.models.witness.weightings import FEWEST_MODELS
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.witness.weightings import WeightingsJob
@@ -35,7 +35,7 @@ def weightings(
     of: Weighed = "scores",
     targets: dict[str, str] | None = None,
     models: int = MODELS,
-    overrides: Overrides | None = None,
+    overrides: Overrides | None = FIRST_IN_FORM,
 ) -> WeightingsSummary:
     """Select by random weights, predict the best, and write a page; the pipeline's own masks stay as they are.
 
