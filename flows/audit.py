@@ -42,7 +42,7 @@ def audit(
     settings: PipelineSettings,
     by: str | None = None,
     documents: int = DOCUMENTS,
-    overrides: Overrides | None = FIRST_IN_FORM,
+    overrides: Overrides = FIRST_IN_FORM,
 ) -> AuditSummary:
     """Run the recipe's ingest and deduplication on a sample with planted cases, and write a page on what they drop.
 

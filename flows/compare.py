@@ -34,7 +34,7 @@ def compare(
     selectors: list[str] | None = None,
     label_column: str | None = None,
     budget_by: Unit = "tokens",
-    overrides: Overrides | None = FIRST_IN_FORM,
+    overrides: Overrides = FIRST_IN_FORM,
 ) -> CompareSummary:
     """Select by several selectors and write a page on what they chose; the pipeline's own masks stay as they are.
 

@@ -138,7 +138,7 @@ def _flow() -> "Flow[..., RunSummary]":
         settings: PipelineSettings,
         refit: list[Refit] | None = None,
         refresh: list[Refreshed] | None = None,
-        overrides: Overrides | None = FIRST_IN_FORM,
+        overrides: Overrides = FIRST_IN_FORM,
         approve: bool = False,
         limits: Limits | None = None,
     ) -> RunSummary:
@@ -173,12 +173,13 @@ def _flow() -> "Flow[..., RunSummary]":
             held = with_overrides(settings, {"materialize.output": None, "materialize.export": []})
             with start_run(held, refit=refit, refresh=refresh) as run:
                 summary = summarize(run, *pipeline(run))
-            approved(summary)
+            approved(summary, run)
             refit = refresh = None
         with start_run(settings, refit=refit, refresh=refresh) as run:
-            selection, exports = pipeline(run)
-            summary = summarize(run, selection, exports)
-        announce_dataset(summary, settings, selection.blocks, limits or Limits(), is_approved=approve)
+            summary = summarize(run, *pipeline(run))
+        announce_dataset(
+            summary, settings, run.workspace.reports / "metrics.json", limits or Limits(), is_approved=approve
+        )
         return summary
 
     return curate

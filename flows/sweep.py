@@ -28,7 +28,7 @@ def sweep(
     settings: PipelineSettings,
     lamb: str = DEFAULT,
     budget_by: Unit = "tokens",
-    overrides: Overrides | None = FIRST_IN_FORM,
+    overrides: Overrides = FIRST_IN_FORM,
 ) -> SweepSummary:
     """Select at many weights of quality and write a page on the frontier; the pipeline's own masks stay as they are.
 

@@ -34,7 +34,7 @@ def tune(
     targets: dict[str, str] | None = None,
     trials: int = TRIALS,
     minutes: float = MINUTES,
-    overrides: Overrides | None = FIRST_IN_FORM,
+    overrides: Overrides = FIRST_IN_FORM,
 ) -> TuneSummary:
     """Try settings of the selection, and write a page on the best; the pipeline's own masks stay as they are.
 

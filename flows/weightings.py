@@ -35,7 +35,7 @@ def weightings(
     of: Weighed = "scores",
     targets: dict[str, str] | None = None,
     models: int = MODELS,
-    overrides: Overrides | None = FIRST_IN_FORM,
+    overrides: Overrides = FIRST_IN_FORM,
 ) -> WeightingsSummary:
     """Select by random weights, predict the best, and write a page; the pipeline's own masks stay as they are.
 

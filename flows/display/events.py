@@ -1,7 +1,7 @@
 """Tell Prefect of a dataset that a run has written: as assets, and as events that start other deployments."""
 
+import json
 from pathlib import Path
-from typing import Any
 
 from prefect.events import emit_event
 from pydantic import BaseModel, Field
@@ -10,7 +10,7 @@ from fineweb_mask.flows.display.prefect_ui import announce, or_warn
 from fineweb_mask.flows.summary import RunSummary
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.models.urls import is_url
-from fineweb_mask.tasks.comparison.figures import over_blocks
+from fineweb_mask.tasks.storage.remote.copies import ensure_local
 
 
 class Limits(BaseModel, extra="forbid"):
@@ -21,16 +21,12 @@ class Limits(BaseModel, extra="forbid"):
 
 
 def announce_dataset(
-    summary: RunSummary,
-    settings: PipelineSettings,
-    blocks: list[dict[str, Any]],
-    limits: Limits,
-    *,
-    is_approved: bool = False,
+    summary: RunSummary, settings: PipelineSettings, metrics: Path, limits: Limits, *, is_approved: bool = False
 ) -> None:
     """Emit what a run has written, if it has: the assets, the dataset's event, and those of figures above a limit.
 
-    Of a dataset that a person has approved, which may have been written before, the event is emitted all the same.
+    Figures are of the report's `metrics`. Of a dataset that a person has approved, which may have been written before,
+    the event is emitted all the same.
     """
     written = {stage.stage for stage in summary.stages if stage.cached < stage.files}
     made = [("materialize", summary.dataset, settings.source.path), ("report", summary.report, summary.dataset)]
@@ -46,18 +42,21 @@ def announce_dataset(
             )
     if "materialize" not in written and not is_approved:
         return
-    measured = over_blocks(blocks, settings.selection.weighed_by)
-    payload = {
-        **{
-            name: getattr(summary, name)
-            for name in ("workspace", "dataset", "report", "documents_in", "documents_kept")
-        },
-        **{name: measured[name] for name in ("tokens", "mean_quality", "near_duplicates", "gap")},
+    found = json.loads(ensure_local(metrics).read_bytes())
+    gaps = [block["gap"] for block in found["blocks"] if block["gap"] is not None]
+    figures = {
+        "gap": max(gaps, default=None),  # of the block where it is widest
+        "near_duplicates": found["diversity"].get("selected", {}).get("near_duplicates"),
+    }
+    named = ("workspace", "dataset", "report", "documents_in", "documents_kept", "objective", "terms")
+    payload = {name: getattr(summary, name) for name in named} | figures
+    payload |= {
+        "tokens": summary.counts.tokens_selected,
         "recipe": settings.model_dump(mode="json", exclude_unset=True),
     }
     announce("dataset.published", summary.dataset, payload)
-    for name, limit in limits.model_dump().items():
-        if measured[name] is not None and measured[name] > limit:
+    for name, limit in limits:
+        if figures[name] is not None and figures[name] > limit:
             announce("dataset.above-limit", summary.dataset, payload | {"limit": {name: limit}}, figure=name)
 
 

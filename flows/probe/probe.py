@@ -55,7 +55,7 @@ def probe(
     settings: PipelineSettings,
     models: ProbeSettings | None = None,
     budget_by: Unit = "tokens",
-    overrides: Overrides | None = FIRST_IN_FORM,
+    overrides: Overrides = FIRST_IN_FORM,
 ) -> ProbeSummary:
     """Train models on every arm and write a page on what they learn; the pipeline's own masks stay as they are.
 

@@ -21,8 +21,8 @@ IN_THE_FORM = (
 )
 """The settings that are changed most between two runs of a recipe."""
 
-FIRST_IN_FORM: Any = Field(None, json_schema_extra={"position": -1})
-"""Default of a flow's parameter that its form begins with: None."""
+FIRST_IN_FORM: Any = Field({}, json_schema_extra={"position": -1})
+"""Default of a flow's parameter that its form begins with: nothing is overridden."""
 
 
 def _value_without_secret(depth: int) -> dict[str, Any]:
