@@ -1,5 +1,7 @@
 """Let a run wait in the Prefect UI for a person who has seen its report."""
 
+from typing import cast
+
 from prefect.context import FlowRunContext
 from prefect.flow_runs import suspend_flow_run
 from prefect.input import RunInput
@@ -40,7 +42,8 @@ def approved(summary: RunSummary, run: Run) -> None:
     """
     [dataset] = [file for job, file in run.found[MaterializeJob.stage.shown_as] if job.name == MaterializeJob.name]
     key = f"approve-{'' if dataset is None else dataset.fingerprint}"
-    answer = read_flow_run_input(f"suspended-{key}-response")  # where Prefect keeps it; None: there is none yet
+    place = f"suspended-{key}-response"  # where Prefect keeps it
+    answer = cast("dict[str, str] | None", read_flow_run_input(place))
     if answer is None:
         seen = (
             f"{summary.documents_kept:,} of {summary.documents_in:,} documents are selected. Read the report, among "

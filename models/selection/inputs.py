@@ -164,7 +164,7 @@ def _stacked(array: NDArray[Any], column: str) -> NDArray[Any]:
             raise SelectionInputError(
                 f"{column} row {row} has shape {shape}, row 0 has {shapes[0]}: every document needs one of equal length"
             )
-    return np.stack(array)
+    return np.stack(list(array))
 
 
 def checked_features(values: Any, device: torch.device) -> Rows:  # noqa: ANN401 - see as_tensor

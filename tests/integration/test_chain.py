@@ -71,7 +71,7 @@ def test_a_dataset_is_told_of_with_its_figures_and_as_assets(service, sample_run
     found = until(
         lambda: events if len(events := events_of(service, sample_run["id"])) >= 3 else None, "for the run's events"
     )
-    published = found["fineweb-mask.dataset.published workspaces/sample/dataset"]["payload"]
+    published = found[f"fineweb-mask.dataset.published {service.home}/workspaces/sample/dataset"]["payload"]
     assert published["documents_kept"] == 473
     assert published["documents_in"] == 2000
     assert 0 <= published["gap"] < 1
@@ -111,18 +111,14 @@ def test_what_a_person_approves_is_published_probed_and_pushed(service, server, 
     until(lambda: state_of(service, waiting) in {"Completed", "Failed"}, "for the run to end")
     assert state_of(service, waiting) == "Completed"
     assert (service.home / "approved" / "README.md").is_file()
-    found = until(
-        lambda: (
-            (events := events_of(service, waiting)).keys() >= {"fineweb-mask.dataset.above-limit approved"} and events
-        ),
-        "for its events",
-    )
-    assert found["fineweb-mask.dataset.above-limit approved"]["resource"]["figure"] == "gap"
-    published = found["fineweb-mask.dataset.published approved"]["payload"]
+    above = f"fineweb-mask.dataset.above-limit {service.home}/approved"
+    found = until(lambda: above in (events := events_of(service, waiting)) and events, "for its events")
+    assert found[above]["resource"]["figure"] == "gap"
+    published = found[f"fineweb-mask.dataset.published {service.home}/approved"]["payload"]
 
     probing = until(lambda: last_run_of(service, "probe/probe"), "for the probe")
     assert probing["parameters"]["settings"] == published["recipe"]
-    service.read(f"flow_runs/{probing['id']}/set_state", state={"type": "CANCELLING"})
+    service.read(f"flow_runs/{probing['id']}/set_state", state={"type": "CANCELLED"}, force=True)
     payload = {"dataset": "workspaces/approved", "verdict": "better"}
     announce("probe.verdict", "workspaces/approved", payload, verdict="better")  # as the probe does at its end
     EventsWorker.drain_all()
