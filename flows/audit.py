@@ -13,6 +13,7 @@ from fineweb_mask.flows.pipeline.start import as_flow, start_run
 from fineweb_mask.flows.recipe import with_overrides
 from fineweb_mask.flows.summary import CheckSummary
 from fineweb_mask.models.settings import (
+    FIRST_IN_FORM,
     Overrides,
     PipelineSettings,
 )
@@ -41,7 +42,7 @@ def audit(
     settings: PipelineSettings,
     by: str | None = None,
     documents: int = DOCUMENTS,
-    overrides: Overrides | None = None,
+    overrides: Overrides = FIRST_IN_FORM,
 ) -> AuditSummary:
     """Run the recipe's ingest and deduplication on a sample with planted cases, and write a page on what they drop.
 

@@ -9,7 +9,7 @@ from fineweb_mask.flows.pipeline.selector_runs import SelectorRuns, published
 from fineweb_mask.flows.pipeline.start import as_flow, start_run
 from fineweb_mask.flows.recipe import with_overrides
 from fineweb_mask.flows.summary import PageSummary
-from fineweb_mask.models.settings import Overrides, PipelineSettings
+from fineweb_mask.models.settings import FIRST_IN_FORM, Overrides, PipelineSettings
 from fineweb_mask.models.settings.selection import Unit
 from fineweb_mask.tasks.comparison.page import check_label_column
 from fineweb_mask.tasks.comparison.variants import (
@@ -34,7 +34,7 @@ def compare(
     selectors: list[str] | None = None,
     label_column: str | None = None,
     budget_by: Unit | None = None,
-    overrides: Overrides | None = None,
+    overrides: Overrides = FIRST_IN_FORM,
 ) -> CompareSummary:
     """Select by several selectors and write a page on what they chose; the pipeline's own masks stay as they are.
 

@@ -27,7 +27,7 @@ from fineweb_mask.flows.pipeline.run import Files, PerShard, Run
 from fineweb_mask.flows.pipeline.selection import Prepared, Selection, check_any_document, prepared, select
 from fineweb_mask.flows.recipe import with_overrides
 from fineweb_mask.flows.summary import RunSummary
-from fineweb_mask.models.settings import FROM_QUALITY, Overrides, PipelineSettings
+from fineweb_mask.models.settings import FIRST_IN_FORM, FROM_QUALITY, Overrides, PipelineSettings
 from fineweb_mask.tasks.embed import embed
 from fineweb_mask.tasks.inference.model_files import ModelFolder
 from fineweb_mask.tasks.ingest import ingest
@@ -129,6 +129,8 @@ def _scoring(run: Run, documents: Files, quality: Quality) -> dict[str, Any]:
 @cache
 def _flow() -> "Flow[..., RunSummary]":
     """Make the flow when it is first asked for: Prefect's import takes longer than a run with nothing to do."""
+    from fineweb_mask.flows.display.events import Limits, announce_dataset
+    from fineweb_mask.flows.pipeline.approval import approved, check_approval
     from fineweb_mask.flows.pipeline.start import as_flow, start_run
 
     @as_flow("curate")
@@ -136,7 +138,9 @@ def _flow() -> "Flow[..., RunSummary]":
         settings: PipelineSettings,
         refit: list[Refit] | None = None,
         refresh: list[Refreshed] | None = None,
-        overrides: Overrides | None = None,
+        overrides: Overrides = FIRST_IN_FORM,
+        approve: bool = False,
+        limits: Limits | None = None,
     ) -> RunSummary:
         """Turn the raw documents of a source into a selected dataset.
 
@@ -149,15 +153,34 @@ def _flow() -> "Flow[..., RunSummary]":
         refresh
             Stages that run again although their files are current.
         overrides
-            Settings that replace the recipe's, by section: `{"selection": {"lamb": 0.3}}`.
+            Settings that replace the recipe's, by key or by section: `{"selection.lamb": 0.3}`.
+        approve
+            Wait for a person who has seen the report. Until the run is resumed in the UI, the dataset is in the
+            workspace alone: nothing is written to `materialize.output` or exported, and its event is not emitted.
+        limits
+            Above what of the selection an event is emitted.
 
         Raises
         ------
         BadShardError
             If no shard can be read, or one cannot and `ingest.on_bad_shard` is `fail`.
+        SettingsError
+            If a run that no deployment started is to wait.
         """
-        with start_run(with_overrides(settings, overrides), refit=refit, refresh=refresh) as run:
-            return summarize(run, *pipeline(run))
+        settings = with_overrides(settings, overrides)
+        if approve:
+            check_approval()
+            held = with_overrides(settings, {"materialize.output": None, "materialize.export": []})
+            with start_run(held, refit=refit, refresh=refresh) as run:
+                summary = summarize(run, *pipeline(run))
+            approved(summary, run)
+            refit = refresh = None
+        with start_run(settings, refit=refit, refresh=refresh) as run:
+            summary = summarize(run, *pipeline(run))
+        announce_dataset(
+            summary, settings, run.workspace.reports / "metrics.json", limits or Limits(), is_approved=approve
+        )
+        return summary
 
     return curate
 

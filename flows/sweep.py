@@ -8,7 +8,7 @@ from fineweb_mask.flows.pipeline.selector_runs import SelectorRuns, published
 from fineweb_mask.flows.pipeline.start import as_flow, start_run
 from fineweb_mask.flows.recipe import with_overrides
 from fineweb_mask.flows.summary import PageSummary
-from fineweb_mask.models.settings import Overrides, PipelineSettings
+from fineweb_mask.models.settings import FIRST_IN_FORM, Overrides, PipelineSettings
 from fineweb_mask.models.settings.selection import Unit
 from fineweb_mask.tasks.comparison.variants import shared_settings
 
@@ -25,7 +25,10 @@ class SweepSummary(PageSummary):
 
 @as_flow("sweep")
 def sweep(
-    settings: PipelineSettings, lamb: str = DEFAULT, budget_by: Unit | None = None, overrides: Overrides | None = None
+    settings: PipelineSettings,
+    lamb: str = DEFAULT,
+    budget_by: Unit | None = None,
+    overrides: Overrides = FIRST_IN_FORM,
 ) -> SweepSummary:
     """Select at many weights of quality and write a page on the frontier; the pipeline's own masks stay as they are.
 

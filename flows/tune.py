@@ -9,7 +9,7 @@ from fineweb_mask.flows.pipeline.start import as_flow, start_run
 from fineweb_mask.flows.recipe import with_overrides
 from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.errors import SettingsError
-from fineweb_mask.models.settings import Overrides, PipelineSettings
+from fineweb_mask.models.settings import FIRST_IN_FORM, Overrides, PipelineSettings
 from fineweb_mask.models.settings.quality import ClassesScorerSettings
 from fineweb_mask.tasks.source.discovery import SourceShard, find_files
 from fineweb_mask.tasks.witness.tune import Trial, TuneJob
@@ -33,7 +33,7 @@ def tune(
     targets: dict[str, str] | None = None,
     trials: int = TRIALS,
     minutes: float = MINUTES,
-    overrides: Overrides | None = None,
+    overrides: Overrides = FIRST_IN_FORM,
 ) -> TuneSummary:
     """Try settings of the selection, and write a page on the best; the pipeline's own masks stay as they are.
 

@@ -2,7 +2,6 @@
 
 from contextlib import ExitStack
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -208,13 +207,13 @@ def push(
 
     Example: fineweb-mask push workspaces/sample my-name/my-dataset --private --dry-run
     """
-    from fineweb_mask.tasks.dataset.push import planned
+    from fineweb_mask.tasks.dataset.push import local_dataset, planned
     from fineweb_mask.tasks.dataset.push import push as push_dataset
-    from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance
+    from fineweb_mask.tasks.dataset.verify import read_provenance
 
     with ExitStack() as opened:
         with common.exit_on_error(as_json):
-            dataset = find_dataset(_local_dataset(workspace, opened))
+            dataset = opened.enter_context(local_dataset(workspace))
             manifest = read_provenance(dataset)
             plan = planned(Path(dataset.root), manifest, repository, revision)
         with common.exit_on_failure(as_json):
@@ -227,23 +226,6 @@ def push(
             if not dry_run:
                 plan = push_dataset(Path(dataset.root), plan, private=private, show=common.shows_bars(as_json))
         common.print_result(plan, as_json, lambda: _print_push(SafeConsole(), plan))
-
-
-def _local_dataset(place: str, opened: ExitStack) -> str:
-    """Return the folder of a dataset on this machine; one at a URL is downloaded, and deleted with `opened`."""
-    from fineweb_mask.models.urls import is_url, reject_credentials, require_writable
-    from fineweb_mask.tasks.dataset.verify import find_dataset
-    from fineweb_mask.tasks.storage.remote.copies import default_scratch, download_tree
-
-    if is_url(place):
-        require_writable(reject_credentials(place))  # a dataset on the hub need not be pushed
-    dataset = find_dataset(place)
-    if dataset.is_local:
-        return dataset.root
-    default_scratch().mkdir(parents=True, exist_ok=True)
-    folder = opened.enter_context(TemporaryDirectory(prefix="dataset-", dir=default_scratch()))
-    download_tree(dataset.url, Path(folder))
-    return folder
 
 
 def _print_push(console: Console, done: "Push") -> None:

@@ -5,7 +5,7 @@ Display only: if publishing fails, the run logs a warning and continues.
 
 import base64
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import copy_context
 from pathlib import Path
@@ -90,8 +90,7 @@ class UiListener:
         """Log a quarantined shard, and emit an event for it; Prefect adds the flow run to it."""
         self.on_job_end(stage, shard, None)
         get_run_logger().warning("%s is set aside: %s", shard, reason)
-        resource = {"prefect.resource.id": f"fineweb-mask.shard.{shard}", "prefect.resource.name": shard}
-        emit_event("fineweb-mask.shard.quarantined", resource, payload={"reason": reason})
+        announce("shard.quarantined", shard, {"workspace": self._workspace, "stage": stage, "reason": reason})
 
     def on_wiped(self, groups: Sequence[Wiped]) -> None:
         """Publish the groups of which a step keeps nearly nothing; the run may end with them."""
@@ -105,6 +104,9 @@ class UiListener:
             }
             for one in groups
         ]
+        for one in groups:
+            name = f"{one.by_column}: {one.value}"
+            announce("group.wiped", name, {"workspace": self._workspace, "reason": str(one), **one._asdict()})
         key = artifact_key("wiped", self._workspace)
         or_warn(create_table_artifact, rows, key=key, description="Groups of which a step keeps nearly nothing.")
 
@@ -206,6 +208,16 @@ def or_warn(publish: Callable[..., object], *arguments: Any, **named: Any) -> No
         if isinstance(error, httpx.TransportError) and not server_lost.is_set():
             server_lost.set()
             get_run_logger().warning("Prefect's server does not answer any more: the run goes on without it")
+
+
+def announce(what: str, name: str, payload: Mapping[str, Any], **labels: str) -> None:
+    """Emit the event `fineweb-mask.KIND.WHAT` on a thing of that kind; automations match its labels, not its payload.
+
+    Prefect adds the flow run to it.
+    """
+    kind = what.partition(".")[0]
+    resource = {"prefect.resource.id": f"fineweb-mask.{kind}.{name}", "prefect.resource.name": name, **labels}
+    or_warn(emit_event, f"fineweb-mask.{what}", resource, payload=dict(payload))
 
 
 def _row(stage: str, shard: str, through: tuple[int, int] | None, seconds: float, cached: str) -> dict[str, Any]:

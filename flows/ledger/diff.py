@@ -80,6 +80,38 @@ def diff(a: str, b: str, by: str = "dump", tolerance: float | None = None, outpu
     FinewebMaskError
         If one is neither, has no selection, or the folder cannot be replaced.
     """
+    found = compared(a, b, by, tolerance, output)
+    publish_page(Path(output), artifact_key(STAGE, b), f"What changed from {a} to {b}.")
+    return found
+
+
+def compared(
+    a: str | Path, b: str | Path, by: str = "dump", tolerance: float | None = None, output: str | Path = "diff"
+) -> DiffSummary:
+    """Compare what two workspaces or datasets hold, and write a page on it: `diff` without Prefect.
+
+    Parameters
+    ----------
+    a, b
+        The earlier and the later: each a workspace or a dataset, a folder or URL, or `WORKSPACE@RUN`, an earlier run.
+    by
+        Column whose values are groups.
+    tolerance
+        Share of the documents that either selects which may differ.
+    output
+        Folder of the page.
+
+    Returns
+    -------
+    DiffSummary
+        Documents and tokens of both, what entered and left, by group, how the scores drifted, and examples.
+
+    Raises
+    ------
+    FinewebMaskError
+        If one is neither, has no selection, or the folder cannot be replaced.
+    """
+    a, b, output = str(a), str(b), str(output)
     check_options(a, b, tolerance, output)
     sides = [side_of(place, by) for place in (a, b)]
     with TemporaryDirectory(prefix="fineweb-mask-") as folder:
@@ -90,7 +122,6 @@ def diff(a: str, b: str, by: str = "dump", tolerance: float | None = None, outpu
     )
     target.mkdir(parents=True, exist_ok=True)
     write_page(target, page, key)
-    publish_page(target, artifact_key(STAGE, b), f"What changed from {a} to {b}.")
     status = "changed" if found["is_above"] else "done"
     return DiffSummary(status=status, page=str(target / "index.html"), metrics=str(target / "metrics.json"), **found)
 

@@ -1,15 +1,16 @@
-"""Open a finished workspace in Python: its documents, scores and selection as DuckDB relations."""
+"""Open a finished workspace in Python: its documents, scores and selection as tables."""
 
 import atexit
 import logging
 from contextlib import ExitStack
-from functools import cached_property
+from functools import cached_property, wraps
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from fineweb_mask.flows.ledger.answers import WhySummary, explained
 from fineweb_mask.flows.status.catalog import ensure_catalog
+from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.models.urls import reject_credentials, require_writable
 from fineweb_mask.tasks.catalog.query import Answer, answers, open_catalog
@@ -20,14 +21,74 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
+    from datasets import Dataset
     from duckdb import DuckDBPyRelation
+
+
+class Table:
+    """Rows of a workspace: a DuckDB relation, with all that one has, that also becomes a dataset of `datasets`.
+
+    It is computed when it is read, by `.to_dataset()`, `.to_arrow_table()`, `.df()` (pandas), `.pl()` (polars) or
+    `.fetchall()`, and narrowed by `.filter("quality > 1")`, `.project("id, text")`, `.limit(5)`, which return tables.
+
+    Raises
+    ------
+    SettingsError
+        If a method needs a package that is not installed.
+    """
+
+    def __init__(self, relation: "DuckDBPyRelation") -> None:
+        self._relation = relation
+
+    def to_dataset(self) -> "Dataset":
+        """Return the rows as a `datasets.Dataset`, in memory; `load_dataset` reads the files of `workspace.dataset`."""
+        try:
+            from datasets import Dataset
+        except ModuleNotFoundError as error:
+            raise _not_installed("to_dataset", error) from error
+        return Dataset(self._relation.to_arrow_table())
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - the relation's
+        if name.startswith("_") and name != "__arrow_c_stream__":
+            raise AttributeError(name)  # else a copy that has no relation yet would look for it here, forever
+        found = getattr(self._relation, name)
+        if not callable(found):
+            return found
+
+        @wraps(found)
+        def call(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - the relation's
+            given = [one._relation if isinstance(one, Table) else one for one in arguments]
+            try:
+                result = found(*given, **options)
+            except ModuleNotFoundError as error:
+                raise _not_installed(name, error) from error
+            return Table(result) if isinstance(result, type(self._relation)) else result
+
+        return call
+
+    def __len__(self) -> int:
+        return len(self._relation)
+
+    def __getitem__(self, name: str) -> "Table":
+        return Table(self._relation[name])
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *dir(self._relation)})
+
+    def __repr__(self) -> str:
+        return repr(self._relation)
+
+
+def _not_installed(method: str, error: ModuleNotFoundError) -> SettingsError:
+    return SettingsError(
+        f".{method}() needs {error.name}, which is not installed: pip install {error.name}, or use .to_arrow_table()"
+    )
 
 
 class OpenedWorkspace:
     """A workspace as the tables that `fineweb-mask sql` has; made by `open_workspace`.
 
-    Every table is a DuckDB relation: computed when it is read, by `.arrow()`, `.df()` (pandas), `.pl()` (polars) or
-    `.fetchall()`, and narrowed by `.filter("quality > 1")`, `.project("id, text")`, `.limit(5)`.
+    Every one is a `Table`: read by `.df()`, `.to_dataset()` and others, and narrowed by `.filter("quality > 1")`.
 
     Parameters
     ----------
@@ -47,36 +108,36 @@ class OpenedWorkspace:
         self._verify = verify
 
     @property
-    def documents(self) -> "DuckDBPyRelation":
+    def documents(self) -> Table:
         """All ingested documents: the source's columns, `shard`, `row`, `n_chars`."""
         return self.sql("FROM documents")
 
     @property
-    def scores(self) -> "DuckDBPyRelation":
+    def scores(self) -> Table:
         """Every scorer's score of every document, and their combination, `quality`."""
         return self.sql("FROM scores")
 
     @property
-    def masks(self) -> "DuckDBPyRelation":
+    def masks(self) -> Table:
         """Whether each document is selected, its `inclusion` and its `block`."""
         return self.sql("FROM masks")
 
     @property
-    def selected(self) -> "DuckDBPyRelation":
+    def selected(self) -> Table:
         """The selected documents, with their scores, as the dataset has them."""
         return self.sql("FROM selected")
 
     @property
-    def embeddings(self) -> "DuckDBPyRelation":
+    def embeddings(self) -> Table:
         """The vector of every document."""
         return self.sql("FROM embeddings")
 
     @property
-    def runs(self) -> "DuckDBPyRelation":
+    def runs(self) -> Table:
         """Every run of the workspace: when, how long, which recipe, what came out."""
         return self.sql("FROM runs")
 
-    def sql(self, query: str) -> "DuckDBPyRelation":
+    def sql(self, query: str) -> Table:
         """Return the result of a query.
 
         Raises
@@ -85,7 +146,7 @@ class OpenedWorkspace:
             If it is no query, or fails, or a file that it reads is damaged.
         """
         answer: Answer = next(answers(self._connection, query, self._workspace, verify=self._verify))
-        return answer.relation
+        return Table(answer.relation)
 
     def why(self, *documents: str, text: str | None = None) -> WhySummary:
         """Return what every stage decided on documents, by URL or id, or would decide on a text.

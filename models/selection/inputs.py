@@ -131,7 +131,7 @@ def as_tensor(
 ) -> Tensor:
     """Copy an array to the device if needed; float16 and float32 keep their dtype, all others become float32."""
     if not isinstance(values, torch.Tensor):
-        array = np.asarray(values)
+        array = _stacked(np.asarray(values), column)
         if array.dtype.kind not in "fiu":
             raise SelectionInputError(
                 f"{column} must hold numbers, received dtype {array.dtype}: convert the column to float32"
@@ -147,6 +147,24 @@ def as_tensor(
         values = values.to(torch.float32)
     tensor: Tensor = values
     return tensor.detach().to(device)
+
+
+def _stacked(array: NDArray[Any], column: str) -> NDArray[Any]:
+    """Return a column of vectors, such as one of pandas or Arrow, as one array (n, d)."""
+    if array.shape == () and array.item() is None:
+        example = "; np.zeros(len(features)) selects by diversity alone" if column == "quality" else ""
+        raise SelectionInputError(f"{column} is None: give an array with a row for every document{example}")
+    if array.dtype != object or array.ndim != 1 or not len(array):
+        return array
+    shapes = [np.shape(row) for row in array]
+    for row, shape in enumerate(shapes):
+        if array[row] is None:
+            raise SelectionInputError(f"{column} row {row} is missing (None): compute it again, or drop that document")
+        if shape != shapes[0]:
+            raise SelectionInputError(
+                f"{column} row {row} has shape {shape}, row 0 has {shapes[0]}: every document needs one of equal length"
+            )
+    return np.stack(list(array))
 
 
 def checked_features(values: Any, device: torch.device) -> Rows:  # noqa: ANN401 - see as_tensor

@@ -30,7 +30,7 @@ __all__ = [
 
 @same_threads()
 def select(
-    features: Any,  # noqa: ANN401 - numpy or torch, (n, d)
+    features: Any,  # noqa: ANN401 - numpy or torch, (n, d), or a column of vectors
     quality: Any,  # noqa: ANN401 - numpy or torch, (n,) or (n, columns)
     settings: SelectionSettings | Mapping[str, Any] | None = None,
     *,
@@ -42,14 +42,16 @@ def select(
     ranges: Ranges | None = None,
     scales: Ranges | None = None,
     progress: Callable[[int, float, float], None] | None = None,
+    **changes: Any,  # noqa: ANN401 - a setting's value
 ) -> Selection:
     """Select the documents that together maximise lamb * quality + (1 - lamb) * diversity - near_duplicate_cost.
 
     Parameters
     ----------
     features
-        Embeddings, (n, d) float16 or float32. Rows are normalised to unit length in float32. float16 features
-        are copied to float32 only if that copy is small, and otherwise converted block by block.
+        Embeddings, (n, d) float16 or float32, or a column of pandas or Arrow with a vector in each row. Rows are
+        normalised to unit length in float32. float16 features are copied to float32 only if that copy is small, and
+        otherwise converted block by block.
     quality
         (n,) or (n, columns) float32. Several columns are standardised and summed under `quality_weights`.
     settings
@@ -76,6 +78,8 @@ def select(
         Instead of `ranges`: those of other documents, whose scales are used; what is random is the block's own.
     progress
         Called with (step, seconds, objective) for each entry of the history.
+    changes
+        Settings by keyword, in place of those of `settings`: `select_ratio=0.1, lamb=0.3`.
 
     Returns
     -------
@@ -87,7 +91,7 @@ def select(
     SelectionInputError
         If an input cannot be selected from; the message names column, first bad row and remedy.
     SettingsError
-        If a setting in a dictionary does not exist or is not allowed.
+        If a setting does not exist or is not allowed.
     FalseBoundError
         If the selection exceeds its upper bound, because a metric of your own has a wrong tangent.
 
@@ -97,14 +101,15 @@ def select(
     >>> from fineweb_mask.models.selection import select
     >>> random = np.random.default_rng(0)
     >>> features, quality = random.normal(size=(100, 8)), random.random(100)
-    >>> selection = select(features, quality, {"metrics": "facility", "select_ratio": 0.3})
+    >>> selection = select(features, quality, metrics="facility", select_ratio=0.3)
     >>> len(selection.indices)
     30
     >>> selection.random_objective < selection.objective <= selection.upper_bound
     True
     """
-    if not isinstance(settings, SelectionSettings):
-        settings = validated(SelectionSettings, settings or {})
+    if changes or not isinstance(settings, SelectionSettings):
+        given = settings.model_dump(exclude_unset=True) if isinstance(settings, SelectionSettings) else settings or {}
+        settings = validated(SelectionSettings, {**given, **changes})
     if not settings.metric_weights and not own_metrics:
         raise SelectionInputError("metrics is empty and there are no own_metrics: name at least one")
     block = checked_block(

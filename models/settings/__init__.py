@@ -1,13 +1,14 @@
 """Define and validate all settings of a recipe, one module per section."""
 
-from fineweb_mask.models.settings.base import Overrides
 from fineweb_mask.models.settings.embedding import FROM_QUALITY, STATIC, EmbeddingSettings
 from fineweb_mask.models.settings.engine import EngineSettings
 from fineweb_mask.models.settings.output import FLAT, MaterializeSettings, ReportSettings
+from fineweb_mask.models.settings.overrides import FIRST_IN_FORM, Overrides
 from fineweb_mask.models.settings.pipeline import PipelineSelectionSettings, PipelineSettings
 from fineweb_mask.models.settings.source import NUMERIC_COLUMNS, IngestSettings, SourceSettings
 
 __all__ = [
+    "FIRST_IN_FORM",
     "FLAT",
     "FROM_QUALITY",
     "NUMERIC_COLUMNS",

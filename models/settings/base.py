@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
 from fineweb_mask.models.urls import reject_credentials, require_writable
 
@@ -46,26 +46,6 @@ def _as_form(schema: dict[str, Any]) -> None:
             for text in (branch, branch.get("items", {})):
                 if text.get("type") == "string" and not {"enum", "const"} & text.keys():
                     text.setdefault("pattern", NO_SECRET)
-
-
-def _value_without_secret(depth: int) -> dict[str, Any]:
-    """Return the schema of a value that may hold lists and sections, a number of levels deep."""
-    kinds: list[dict[str, Any]] = [
-        {"type": "string", "pattern": NO_SECRET},
-        *({"type": name} for name in ("number", "boolean", "null")),
-    ]
-    if depth:
-        inner = _value_without_secret(depth - 1)
-        kinds += [{"type": "array", "items": inner}, {"type": "object", "additionalProperties": inner}]
-    return {"anyOf": kinds}
-
-
-Overrides = Annotated[
-    dict[str, Any],
-    Field(description='Settings instead of the recipe\'s, by section: `{"selection": {"lamb": 0.3}}`.'),
-    WithJsonSchema({"type": "object", "additionalProperties": _value_without_secret(4)}),
-]
-"""Some settings, to be set over a recipe's."""
 
 
 def constants(**values: Any) -> Mapping[str, Any]:  # noqa: ANN401

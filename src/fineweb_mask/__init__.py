@@ -4,7 +4,7 @@
 >>> import fineweb_mask as fm
 >>> random = np.random.default_rng(0)
 >>> vectors, quality = random.normal(size=(1_000, 16)), random.random(1_000)
->>> selection = fm.select(vectors, quality, {"select_ratio": 0.2, "lamb": 0.7})
+>>> selection = fm.select(vectors, quality, select_ratio=0.2, lamb=0.7)
 >>> len(selection.indices), bool(selection.gap < 0.01)
 (200, True)
 
@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fineweb_mask.flows.compare import CompareSummary
-    from fineweb_mask.flows.python.opened import OpenedWorkspace
+    from fineweb_mask.flows.ledger.diff import DiffSummary
+    from fineweb_mask.flows.ledger.diff import compared as diff
+    from fineweb_mask.flows.python.opened import OpenedWorkspace, Table
     from fineweb_mask.flows.python.opened import open_workspace as open  # noqa: A004 - fineweb_mask.open, as gzip.open
     from fineweb_mask.flows.python.start import compare, curate, sweep
     from fineweb_mask.flows.recipe import load_recipe
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CompareSummary",
     "DataError",
+    "DiffSummary",
     "FinewebMaskError",
     "Given",
     "ModelError",
@@ -53,11 +56,13 @@ __all__ = [
     "SettingsError",
     "StorageError",
     "SweepSummary",
+    "Table",
     "Targets",
     "WorkspaceError",
     "__version__",
     "compare",
     "curate",
+    "diff",
     "load_recipe",
     "open",
     "select",
@@ -66,13 +71,15 @@ __all__ = [
 _MODULES = {
     "flows.compare": ("CompareSummary",),
     "flows.python.start": ("compare", "curate", "sweep"),
-    "flows.python.opened": ("OpenedWorkspace", "open_workspace"),
+    "flows.ledger.diff": ("DiffSummary", "compared"),
+    "flows.python.opened": ("OpenedWorkspace", "Table", "open_workspace"),
     "flows.recipe": ("load_recipe",),
     "flows.summary": ("RunSummary",),
     "flows.sweep": ("SweepSummary",),
     "models.selection": ("Given", "Selection", "SelectionSettings", "SelectorInputs", "Targets", "select"),
     "models.settings": ("PipelineSettings",),
 }
+_NAMED = {"open": "open_workspace", "diff": "compared"}
 
 
 def __getattr__(name: str) -> object:
@@ -82,7 +89,7 @@ def __getattr__(name: str) -> object:
     if name == "__version__":
         value: object = version("fineweb-mask")
     else:
-        own = "open_workspace" if name == "open" else name
+        own = _NAMED.get(name, name)
         module = next((module for module, names in _MODULES.items() if own in names), "models.errors")
         value = getattr(import_module(f"{__name__}.{module}"), own)
     globals()[name] = value

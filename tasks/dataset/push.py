@@ -9,12 +9,15 @@ import glob
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel
 
 from fineweb_mask.models.errors import FinewebMaskError
-from fineweb_mask.tasks.dataset.verify import is_of_the_hub, license_of
+from fineweb_mask.models.urls import is_url, reject_credentials, require_writable
+from fineweb_mask.tasks.dataset.verify import Dataset, find_dataset, is_of_the_hub, license_of
+from fineweb_mask.tasks.storage.remote.copies import default_scratch, download_tree
 from fineweb_mask.tasks.workspace.manifest import PROVENANCE, Manifest, read_manifest
 
 if TYPE_CHECKING:
@@ -43,6 +46,27 @@ class Push(BaseModel):
     bytes: int
     deleted: list[str] = []  # files of an earlier push
     others: list[str] = []  # files in the repository that are not part of the dataset
+
+
+@contextmanager
+def local_dataset(place: str) -> Iterator[Dataset]:
+    """Yield a dataset on this machine in the block; one at a URL is downloaded, and deleted at the end.
+
+    Raises
+    ------
+    FinewebMaskError
+        If there is none.
+    """
+    if is_url(place):
+        require_writable(reject_credentials(place))  # a dataset on the hub need not be pushed
+    dataset = find_dataset(place)
+    if dataset.is_local:
+        yield dataset
+        return
+    default_scratch().mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix="dataset-", dir=default_scratch()) as folder:
+        download_tree(dataset.url, Path(folder))
+        yield find_dataset(folder)
 
 
 def planned(folder: Path, manifest: Manifest, repository: str, revision: str) -> Push:

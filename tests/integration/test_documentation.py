@@ -146,13 +146,16 @@ def test_the_tutorial_runs_as_it_is_written(home: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_notebook_runs(home: Path) -> None:
+@pytest.mark.parametrize("folder", ["home", "tmp_path"])  # the checkout's, and another, such as the notebook's own
+def test_the_notebook_runs(folder: str, request: pytest.FixtureRequest) -> None:
     import nbformat
     from nbclient import NotebookClient
 
     notebook = nbformat.read(ROOT / "docs" / "notebook.ipynb", as_version=4)
     shown = [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
-    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(home)}}).execute()
+    NotebookClient(
+        notebook, timeout=300, resources={"metadata": {"path": str(request.getfixturevalue(folder))}}
+    ).execute()
     found = [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
     results = [
         [one["data"]["text/plain"] for one in outputs if one.output_type == "execute_result"] for outputs in found

@@ -1,8 +1,12 @@
 """A finished workspace in Python: tables that pandas, Arrow and DuckDB read, and what a notebook shows."""
 
 import shutil
+from importlib.util import find_spec
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from datasets import load_dataset
 
 import fineweb_mask as fm
 from fineweb_mask.tasks.catalog.query import QueryError
@@ -14,6 +18,13 @@ def test_what_a_run_made_is_read_as_tables(finished):
         assert workspace.selected.count("*").fetchall() == [(selected,)]
         frame = workspace.selected.project("id, quality").limit(3).df()
         assert list(frame.columns) == ["id", "quality"]
+        dataset = workspace.selected.project("id, quality").to_dataset()
+        assert (dataset.column_names, len(dataset)) == (["id", "quality"], selected)
+        assert len(workspace.selected) == selected
+        assert pa.table(workspace.selected["id"]).num_rows == selected
+        if find_spec("polars") is None:
+            with pytest.raises(fm.SettingsError, match=r"\.pl\(\) needs polars, which is not installed: pip install"):
+                workspace.selected.pl()
         assert workspace.scores.limit(5).to_arrow_table().num_rows == 5
         assert workspace.documents.filter("language = 'en'").count("*").fetchall()[0][0] > selected
         [(vector,)] = workspace.embeddings.project("embedding").limit(1).fetchall()
@@ -23,6 +34,34 @@ def test_what_a_run_made_is_read_as_tables(finished):
         assert workspace.report.is_file()
         assert f"{selected:,} selected>" in repr(workspace)
         assert str(finished) in workspace._repr_html_()
+
+
+def test_every_folder_of_the_dataset_is_loaded_by_datasets(finished, tmp_path):
+    data = next((finished / "dataset").glob("data*"))
+    part = next(folder for folder in data.iterdir() if folder.is_dir())
+    with fm.open(finished) as workspace:
+        [[selected]] = workspace.selected.count("*").fetchall()
+    dump = sum(pq.read_metadata(file).num_rows for file in part.glob("*.parquet"))
+    for place, options, rows in (
+        (finished / "dataset", {}, selected),
+        (finished / "dataset", {"data_dir": data.name}, selected),
+        (finished / "dataset", {"data_dir": f"{data.name}/{part.name}"}, dump),
+        (data, {}, selected),
+        (part, {}, dump),
+    ):
+        loaded = load_dataset(str(place), split="train", cache_dir=str(tmp_path), **options)
+        assert len(loaded) == rows, (place, options)
+
+
+def test_two_datasets_are_compared_without_a_workspace(finished, tmp_path):
+    for name in "ab":
+        shutil.copytree(finished / "dataset", tmp_path / name)
+    found = fm.diff(tmp_path / "a", tmp_path / "b", output=tmp_path / "page")
+    assert (found.status, found.changed, found.entered, found.left) == ("done", 0.0, 0, 0)
+    assert found.in_both == found.a["selected"] == found.b["selected"] > 0
+    assert (tmp_path / "page" / "index.html").is_file()
+    with pytest.raises(fm.SettingsError, match="name a workspace, a dataset or WORKSPACE@RUN"):
+        fm.diff(tmp_path / "a", tmp_path / "page", output=tmp_path / "other")
 
 
 def test_a_workspace_is_opened_again_after_a_run_and_in_one_line(workspace):

@@ -30,6 +30,9 @@ def test_overrides_leave_a_section_s_other_settings() -> None:
     assert (changed.workspace, changed.selection.lamb, changed.selection.seed) == ("w", 0.7, 3)
     assert changed.selection.metrics == {"disf": 1.0}  # no section: replaced
     assert settings_of(RECIPE, {}) == settings_of(RECIPE)
+    assert settings_of(RECIPE, {"selection.lamb": 0.7, "selection": {"seed": 4}}) == settings_of(
+        RECIPE, {"selection": {"lamb": 0.7, "seed": 4}}
+    )
 
 
 def test_what_is_wrong_is_said_with_its_key() -> None:

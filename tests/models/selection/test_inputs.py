@@ -1,6 +1,8 @@
 """Inputs of a selection: combined where they are good, and refused with row and remedy where they are bad."""
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 
 from fineweb_mask.models.selection import (
@@ -68,6 +70,37 @@ def test_bad_input_is_named_with_row_and_remedy(features, quality, message, corp
 def test_settings_that_do_not_fit_the_data_are_refused(chosen, tokens, message, corpus):
     with pytest.raises(SelectionInputError, match=message):
         select(*corpus, SelectionSettings(**chosen), tokens=tokens)
+
+
+@pytest.mark.parametrize(
+    "column", [lambda rows: pd.Series(list(rows)), lambda rows: pa.array(list(rows)), lambda rows: rows.tolist()]
+)
+def test_a_column_of_vectors_is_taken_as_a_matrix(column, corpus):
+    features, quality = corpus
+    assert (select(column(features), pd.Series(quality)).indices == select(features, quality).indices).all()
+
+
+@pytest.mark.parametrize(
+    ("features", "quality", "message"),
+    [
+        (pd.Series([[1.0, 2.0], [3.0]]), [1, 2], r"features row 1 has shape \(1,\), row 0 has \(2,\)"),
+        (pd.Series([[1.0, 2.0], None]), [1, 2], r"features row 1 is missing \(None\): compute it again"),
+        (pd.Series([["a"], ["b"]]), [1, 2], r"features must hold numbers, received dtype <U1"),
+        (np.eye(2), None, r"quality is None: give an array with a row for every document; np\.zeros"),
+        (None, [1, 2], r"features is None: give an array with a row for every document$"),
+        (np.eye(2), [1, None], r"quality row 1 is missing \(None\)"),
+    ],
+)
+def test_what_is_missing_or_ragged_is_named(features, quality, message):
+    with pytest.raises(SelectionInputError, match=message):
+        select(features, quality)
+
+
+def test_zeros_for_quality_select_by_diversity_alone(corpus):
+    features, _ = corpus
+    selection = select(features, np.zeros(len(features)), select_ratio=0.1)
+    assert selection.terms["mean_quality"] == 0
+    assert selection.objective > selection.random_objective
 
 
 def test_quality_has_a_weight_for_each_column(corpus):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.selection import (
     SelectionInputError,
     SelectionSettings,
@@ -23,6 +24,21 @@ def test_budget_is_pythons_rounding_and_at_least_one(ratio, n, expected):
     random = np.random.default_rng(0)
     selection = select(random.normal(size=(n, 4)), random.random(n), SelectionSettings(select_ratio=ratio))
     assert len(selection.indices) == expected
+
+
+def test_settings_are_given_as_an_object_a_dictionary_or_by_keyword(corpus):
+    settings = SelectionSettings(select_ratio=0.2, lamb=0.7, metrics="facility")
+    expected = select(*corpus, settings)
+    for selection in (
+        select(*corpus, select_ratio=0.2, lamb=0.7, metrics="facility"),
+        select(*corpus, {"metrics": "facility", "lamb": 0.1}, select_ratio=0.2, lamb=0.7),
+        select(*corpus, settings.model_copy(update={"lamb": 0.1}), lamb=0.7),
+    ):
+        assert (selection.indices == expected.indices).all()
+    with pytest.raises(SettingsError, match=r"^select_ration: unknown setting; did you mean 'select_ratio'\?"):
+        select(*corpus, select_ration=0.2)
+    with pytest.raises(SettingsError, match=r"^lamb: .*received 3"):
+        select(*corpus, lamb=3)
 
 
 def test_progress_receives_the_history(corpus):
