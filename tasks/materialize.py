@@ -23,7 +23,7 @@ from fineweb_mask.tasks.dataset.partition import NOT_IN_FILES, remove_spilled
 from fineweb_mask.tasks.dataset.parts import Parts
 from fineweb_mask.tasks.dataset.rows import check_folders
 from fineweb_mask.tasks.reporting.breakdown import Breakdown, as_metrics, break_down
-from fineweb_mask.tasks.reporting.sections import distributions, retention
+from fineweb_mask.tasks.reporting.sections.shares import distributions, retention
 from fineweb_mask.tasks.reporting.templating import render
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, rows_through, stage_task

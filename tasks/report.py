@@ -11,19 +11,13 @@ from fineweb_mask.tasks.reporting.findings import findings
 from fineweb_mask.tasks.reporting.geometry import measure
 from fineweb_mask.tasks.reporting.page import Page, PageJob
 from fineweb_mask.tasks.reporting.samples import files_read
-from fineweb_mask.tasks.reporting.sections import (
-    StageTime,
-    certificate,
-    distributions,
-    diversity,
-    funnel,
-    group_losses,
-    groups,
-    retention,
-    threshold,
-    tiles,
-    time_by_stage,
-)
+from fineweb_mask.tasks.reporting.sections.diversity import diversity
+from fineweb_mask.tasks.reporting.sections.documents import threshold
+from fineweb_mask.tasks.reporting.sections.funnel import funnel, tiles
+from fineweb_mask.tasks.reporting.sections.losses import group_losses
+from fineweb_mask.tasks.reporting.sections.optimum import certificate, groups
+from fineweb_mask.tasks.reporting.sections.shares import distributions, retention
+from fineweb_mask.tasks.reporting.sections.timing import StageTime, time_by_stage
 from fineweb_mask.tasks.witness.section import teaching_findings, teaching_section
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.records.counts import Counts

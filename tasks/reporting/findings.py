@@ -9,7 +9,9 @@ from fineweb_mask.tasks.reporting.breakdown import Breakdown
 from fineweb_mask.tasks.reporting.charts import Share
 from fineweb_mask.tasks.reporting.geometry import Diversity
 from fineweb_mask.tasks.reporting.page import Finding
-from fineweb_mask.tasks.reporting.sections import GROUPS, LOSSES, claim
+from fineweb_mask.tasks.reporting.sections.losses import LOSSES
+from fineweb_mask.tasks.reporting.sections.optimum import claim
+from fineweb_mask.tasks.reporting.sections.shares import GROUPS
 from fineweb_mask.tasks.workspace.records.counts import Counts
 
 DROPPED = 0.5  # share of the source above which it is said that most of it never came to the selection
