@@ -10,6 +10,7 @@ from fineweb_mask.tasks.reporting.labels import MapLabel
 from fineweb_mask.tasks.reporting.page import Column, Figure, Section, Table
 
 DRAWN_POINTS = 6_000
+LEAST_EXPLAINED = 0.2  # share of the variance below which a map of principal components shows next to nothing
 EXPLORE = "The same documents to search and to click on: fineweb-mask explore, with the workspace's folder."
 SAMPLES = ("eligible", "random, as many as selected", "selected")
 GEOMETRY = {
@@ -38,12 +39,14 @@ def diversity(measured: Diversity) -> Section:
         note="Effective rank: the exponential of the entropy of the covariance's spectrum.",
         wide=True,
     )
-    return Section(
-        "Diversity",
-        [f"Measured on a sample: {sample}"],
-        [_map(measured, sample), _nearest_neighbours(measured)],
-        [geometry, _clusters(measured)],
+    is_drawn = measured.map.explained >= LEAST_EXPLAINED
+    no_map = (
+        f"Two principal components hold {measured.map.explained:.1%} of the vectors' variance, too little for a map: "
+        f"report.map: tsne draws one that keeps neighbours together. {EXPLORE}"
     )
+    figures = [*([_map(measured, sample)] if is_drawn else []), _nearest_neighbours(measured)]
+    text = [f"Measured on a sample: {sample}", *([] if is_drawn else [no_map])]
+    return Section("Diversity", text, figures, [geometry, _clusters(measured)])
 
 
 def _map(measured: Diversity, sample: str) -> Figure:
@@ -59,7 +62,7 @@ def _map(measured: Diversity, sample: str) -> Figure:
             note="each point is a document; each word is typical of a cluster",
         ),
         alt="Eligible documents as grey points, the selected ones on top of them in blue.",
-        caption=f"Sample: {sample} {measured.map.note} {EXPLORE}",
+        caption=f"Sample: {sample} {EXPLORE}",
     )
 
 

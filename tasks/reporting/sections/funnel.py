@@ -6,7 +6,7 @@ from typing import Any
 
 from fineweb_mask.tasks.reporting import charts
 from fineweb_mask.tasks.reporting.charts import Bar
-from fineweb_mask.tasks.reporting.page import Column, Figure, Section, Table, Tile
+from fineweb_mask.tasks.reporting.page import Figure, Section, Tile
 from fineweb_mask.tasks.reporting.sections.optimum import widest_gap
 from fineweb_mask.tasks.workspace.records.counts import Counts
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
@@ -27,7 +27,7 @@ def tiles(counts: Counts, blocks: Sequence[dict[str, Any]]) -> list[Tile]:
         Tile(f"{counts.tokens_selected:,}", f"tokens selected{estimated}"),
     ]
     if (gap := widest_gap(blocks)) is not None:
-        tiles.append(Tile(f"{100 * gap:.3g}%", "largest possible gap to the optimum"))
+        tiles.append(Tile(f"{100 * gap:.3g}%", "at most missing on the way from random to the best possible"))
     return tiles
 
 
@@ -43,20 +43,22 @@ def funnel(counts: Counts, shards: Sequence[ShardFiles]) -> Section:
         Bar("not selected", counts.not_selected, grey=True),
         Bar("selected", counts.selected),
     ]
-    outcomes = [*drops, ("select", "not selected", counts.not_selected), ("select", "selected", counts.selected)]
     note = f"n = {counts.documents_in:,} documents in the source"
+    whole = max(counts.documents_in, 1)
     figure = Figure(
         "funnel",
-        charts.bars("From the source to the selection", "documents", rows, note=note, form="{:,.0f}".format),
-        alt=f"Of {counts.documents_in:,} documents {counts.selected:,} are selected.",
-        caption="Blue: documents remaining after each stage. Grey: documents dropped or not selected.",
+        charts.bars(
+            "From the source to the selection",
+            "documents",
+            rows,
+            note=note,
+            form=lambda value: f"{value:,.0f} ({value / whole:.1%})",
+        ),
+        alt=f"Documents: {', '.join(f'{row.label} {row.value:,.0f}' for row in rows)}.",
+        caption="Blue: documents remaining after each stage. Grey: documents dropped or not selected. Shares: of the "
+        "documents in the source.",
     )
-    table = Table(
-        "Documents by outcome",
-        [Column("stage"), Column("outcome"), Column("documents", "count"), Column("share", "share")],
-        [[stage, reason, number, number / max(counts.documents_in, 1)] for stage, reason, number in outcomes],
-    )
-    return Section("Where documents went", text=_differing(shards), figures=[figure], tables=[table])
+    return Section("Where documents went", text=_differing(shards), figures=[figure])
 
 
 def _differing(shards: Sequence[ShardFiles]) -> list[str]:

@@ -12,12 +12,12 @@ LISTED_BLOCKS = 200
 LISTED_GROUPS = 200
 
 
-def widest_gap(blocks: Sequence[dict[str, Any]]) -> float | None:
+def widest_gap(blocks: Sequence[Mapping[str, Any]]) -> float | None:
     """Return the largest gap of all blocks; None if no block has a bound."""
     return max((block["gap"] for block in blocks if block["gap"] is not None), default=None)
 
 
-def claim(blocks: Sequence[dict[str, Any]]) -> str:
+def claim(blocks: Sequence[Mapping[str, Any]]) -> str:
     """Return what the certificates of all blocks prove together, in a sentence."""
     gap = widest_gap(blocks)
     if gap is None:
@@ -25,7 +25,8 @@ def claim(blocks: Sequence[dict[str, Any]]) -> str:
     assumed = next((block["bound_assumes"] for block in blocks if block.get("bound_assumes")), None)
     estimated = "" if assumed is None else f" This is estimated, not proven ({assumed})."
     where = ", in any block" if len(blocks) > 1 else ""
-    return f"No selection of this size can be more than {100 * gap:.3g}% better{where}.{estimated}"
+    missing = f"at most {100 * gap:.3g}% is missing{where}"
+    return f"Of the way from a random selection to the best possible, {missing}.{estimated}"
 
 
 def certificate(blocks: Sequence[dict[str, Any]]) -> Section:
@@ -44,7 +45,8 @@ def certificate(blocks: Sequence[dict[str, Any]]) -> Section:
     table = Table("Blocks", [*columns, Column("gap", "gap")], rows, note=note, wide=True)
     largest = max(blocks, key=lambda block: int(block["documents"]), default=None)
     curves = [] if largest is None or not largest["history"] else [_learning_curve(largest)]
-    return Section("Distance from the optimum", [claim(blocks)], curves, [table] if rows else [])
+    tables = [table] if len(rows) > 1 or (rows and not curves) else []  # of one block, the curve says the same
+    return Section("Distance from the optimum", [claim(blocks)], curves, tables)
 
 
 def groups(blocks: Sequence[dict[str, Any]], column: str, budget_by: str) -> Section:
@@ -86,13 +88,16 @@ def weighted_mean(blocks: Sequence[dict[str, Any]], name: str) -> float | None:
 
 def _learning_curve(block: dict[str, Any]) -> Figure:
     steps, values = zip(*block["history"], strict=True)
-    levels = {} if block["upper_bound"] is None else {"upper bound on any selection": block["upper_bound"]}
+    bound = block["upper_bound"]
+    levels = {} if bound is None else {"upper bound on any selection": bound}
     levels["random selection"] = block["random_objective"]
     title, y_label = "Learning curve of the largest block", "objective (dimensionless)"
     note = f"n = {block['documents']:,} documents, {block['selected']:,} selected"
     return Figure(
         "learning-curve",
         charts.lines(title, "step", y_label, [Series("objective", steps, values)], levels=levels, note=note),
-        alt=f"The objective rises to {values[-1]:.5g}; the bound is {block['upper_bound']}.",
-        caption="The objective during the optimisation. No selection can exceed the upper bound.",
+        alt=f"The objective rises to {values[-1]:.5g}; the bound is {bound}.",
+        caption=f"The objective during the optimisation: {block['objective']:.5g} of the selection, "
+        f"{block['random_objective']:.5g} of a random one"
+        + ("." if bound is None else f"; the bound on any selection is {bound:.5g}."),
     )

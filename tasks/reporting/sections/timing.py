@@ -4,9 +4,7 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel
 
-from fineweb_mask.tasks.reporting import charts
-from fineweb_mask.tasks.reporting.charts import Bar
-from fineweb_mask.tasks.reporting.page import Column, Figure, Section, Table
+from fineweb_mask.tasks.reporting.page import Column, Section, Table
 
 
 class StageTime(BaseModel):
@@ -27,15 +25,6 @@ def time_by_stage(stages: Sequence[StageTime]) -> Section:
         rate = stage.documents / stage.built_seconds if stage.documents and stage.built_seconds else None
         amounts = [stage.files, stage.cached, stage.seconds, stage.built_seconds, stage.documents, rate]
         rows.append([stage.stage, *amounts])
-    total = sum(stage.built_seconds for stage in stages)
-    bars = [Bar(stage.stage, stage.built_seconds) for stage in stages]
-    note = f"n = {sum(stage.files for stage in stages):,} files in {total:,.1f} s"
-    figure = Figure(
-        "time",
-        charts.bars("Time by stage", "seconds, summed over tasks", bars, note=note, form="{:,.1f}".format),
-        alt=f"All stages together took {total:,.1f} seconds.",
-        caption="The time to build all files behind this dataset, including those of earlier runs.",
-    )
     columns = [
         Column("stage"),
         Column("files", "count"),
@@ -45,4 +34,5 @@ def time_by_stage(stages: Sequence[StageTime]) -> Section:
         Column("documents", "count"),
         Column("documents/s", "rate"),
     ]
-    return Section("Time by stage", figures=[figure], tables=[Table("Stages", columns, rows, wide=True)])
+    note = "All runs: the time to build all files behind this dataset, summed over tasks."
+    return Section("Time by stage", tables=[Table("Stages", columns, rows, note=note, wide=True)])

@@ -14,7 +14,8 @@ def block(name: str, documents: int, objective: float, bound: float | None) -> d
 
 def test_the_certificate_names_the_widest_gap_and_weighs_the_mean() -> None:
     blocks = [block("a", 100, 0.5, 0.5), block("b", 300, 0.7, 0.72)]
-    assert claim(blocks) == "No selection of this size can be more than 2% better, in any block."
+    expected = "Of the way from a random selection to the best possible, at most 2% is missing, in any block."
+    assert claim(blocks) == expected
     assert weighted_mean(blocks, "objective") == pytest.approx(0.65)
     assert weighted_mean(blocks, "gap") == pytest.approx(0.015)
 
@@ -34,7 +35,7 @@ def test_the_table_of_blocks_says_what_share_each_gave() -> None:
 
 def test_a_bound_that_is_estimated_says_so() -> None:
     blocks = [{"gap": 0.01, "bound_assumes": None}, {"gap": 0.005, "bound_assumes": "lists hold 98%"}]
-    expected = "No selection of this size can be more than 1% better, in any block. "
+    expected = "Of the way from a random selection to the best possible, at most 1% is missing, in any block. "
     assert claim(blocks) == expected + "This is estimated, not proven (lists hold 98%)."
 
 
@@ -63,3 +64,14 @@ def test_a_budget_of_tokens_is_filled_by_tokens() -> None:
     blocks = [{"groups": [of_group("en", 9, 1000, 5, 6, spent=900), of_group("de", 8, 1000, 5, 6)]}]
     [table] = groups(blocks, "language", "tokens").tables
     assert table.rows == [["en", 9, 5, 6, 1000, 0.9], ["de", 8, 5, 6, 1000, None]]
+
+
+def test_of_one_block_the_chart_says_all_and_no_table_repeats_it() -> None:
+    one = block("a", 100, 0.5, 0.6) | {"selected": 30, "random_objective": 0.1, "history": [(0, 0.1), (1, 0.5)]}
+    section = certificate([one])
+    assert section.tables == []
+    assert section.figures[0].caption.endswith(
+        "0.5 of the selection, 0.1 of a random one; the bound on any selection is 0.6."
+    )
+    assert len(certificate([one | {"history": []}]).tables) == 1
+    assert certificate([]).tables == []
