@@ -58,9 +58,8 @@ def teaching_findings(found: Mapping[str, Any]) -> list[Finding]:
     if "skipped" in found:
         return []
     verdict = found["sets"][POOL]["against_random"][SELECTION]["verdict"]
-    why = " What it leaves out, spam and copies among it, is predicted worse." if verdict == "worse" else ""
     heading = {"better": GAINED, "worse": LOST}.get(verdict, DOUBT)
-    return [Finding(teaching_sentence(found) + why, TITLE, is_worry=verdict == "worse", heading=heading)]
+    return [Finding(teaching_sentence(found), TITLE, is_worry=verdict == "worse", heading=heading)]
 
 
 def _by(effect: Mapping[str, Any], base: float) -> str:
