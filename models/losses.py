@@ -31,7 +31,8 @@ OTHER_NAMES = {
 
 def names_groups(kind: pa.DataType) -> bool:
     """Return whether the values of a column of this type may be groups: texts, whole numbers and booleans."""
-    return bool(pa.types.is_string(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind))
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)  # as pandas writes them
+    return bool(is_text or pa.types.is_integer(kind) or pa.types.is_boolean(kind))
 
 
 class OutcomeCounts:
@@ -73,7 +74,7 @@ class OutcomeCounts:
             encoded = column.dictionary_encode()
             raw = encoded.dictionary.cast(pa.string()).cast(pa.binary())  # a dropped row may be invalid UTF-8
             values = [value.decode("utf-8", "replace") or None for value in raw.to_pylist()]
-            self.kinds[name] = str(column.type)
+            self.kinds[name] = str(column.type).removeprefix("large_")
             self._values[name].update(values)
             if len(self._values[name]) > MOST_VALUES or any(len(value or "") > LONGEST_VALUE for value in values):
                 self._leave_out(name)

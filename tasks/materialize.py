@@ -23,7 +23,7 @@ from fineweb_mask.tasks.dataset.partition import NOT_IN_FILES, remove_spilled
 from fineweb_mask.tasks.dataset.parts import Parts
 from fineweb_mask.tasks.dataset.rows import check_folders
 from fineweb_mask.tasks.reporting.breakdown import Breakdown, as_metrics, break_down
-from fineweb_mask.tasks.reporting.sections import distributions, retention
+from fineweb_mask.tasks.reporting.sections.shares import distributions, retention
 from fineweb_mask.tasks.reporting.templating import render
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, rows_through, stage_task
@@ -181,8 +181,7 @@ def write_card(folder: Path, details: dict[str, Any], kept: Breakdown, data: str
     }
     header = {name: value for name, value in header.items() if value}
     shares = retention(kept)
-    groups = [pair for pair in zip(shares.figures, shares.tables, strict=True) if len(pair[1].rows) > 1]
-    figures = [*distributions(kept).figures, *(figure for figure, _ in groups)]
+    figures = [*distributions(kept).figures, *shares.figures]
     (folder / "plots").mkdir()
     for figure in figures:
         (folder / "plots" / f"{figure.name}.png").write_bytes(figure.png)
@@ -194,7 +193,7 @@ def write_card(folder: Path, details: dict[str, Any], kept: Breakdown, data: str
         details=details,
         wiped=[str(Wiped(**one)) for one in details["wiped"]],
         figures=figures,
-        tables=[table for _, table in groups],
+        tables=shares.tables,
         data=data,
         scorers=[scorer.get("name", scorer["kind"]) for scorer in recipe["quality"]["scorers"]],
     )

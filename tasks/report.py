@@ -1,29 +1,30 @@
 """Report on a dataset: a self-contained HTML page, with its numbers and plots as files."""
 
+from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
-from fineweb_mask.models.losses import by_group
-from fineweb_mask.models.settings import ReportSettings
+import numpy as np
+
+from fineweb_mask.models.losses import GroupLosses, by_group
+from fineweb_mask.models.settings import PipelineSettings, ReportSettings
+from fineweb_mask.tasks.ledger.decisions import Corpus
+from fineweb_mask.tasks.ledger.notable import notable
+from fineweb_mask.tasks.ledger.since import record, since
 from fineweb_mask.tasks.losses import read_losses, wiped_groups
 from fineweb_mask.tasks.reporting.breakdown import as_metrics, break_down
 from fineweb_mask.tasks.reporting.findings import findings
-from fineweb_mask.tasks.reporting.geometry import measure
+from fineweb_mask.tasks.reporting.geometry import Diversity, measure
 from fineweb_mask.tasks.reporting.page import Page, PageJob
 from fineweb_mask.tasks.reporting.samples import files_read
-from fineweb_mask.tasks.reporting.sections import (
-    StageTime,
-    certificate,
-    distributions,
-    diversity,
-    funnel,
-    group_losses,
-    groups,
-    retention,
-    threshold,
-    tiles,
-    time_by_stage,
-)
+from fineweb_mask.tasks.reporting.sections.diversity import diversity
+from fineweb_mask.tasks.reporting.sections.documents import threshold
+from fineweb_mask.tasks.reporting.sections.funnel import funnel, tiles
+from fineweb_mask.tasks.reporting.sections.losses import group_losses
+from fineweb_mask.tasks.reporting.sections.optimum import certificate, groups
+from fineweb_mask.tasks.reporting.sections.shares import GROUPS, distributions, retention
+from fineweb_mask.tasks.reporting.sections.timing import StageTime, time_by_stage
 from fineweb_mask.tasks.witness.section import teaching_findings, teaching_section
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.records.counts import Counts
@@ -80,36 +81,51 @@ def _facts(recipe: dict[str, Any], version: str) -> list[tuple[str, str]]:
     ]
 
 
+MOST_VALUES = 24
+"""Values of a column of the source's own that is charted without being asked."""
+
+
+def _own_columns(groups: Sequence[GroupLosses]) -> list[str]:
+    """Return the columns of text with few values, as the count of losses found them."""
+    values = Counter(group.by_column for group in groups if group.value is not None)
+    return [name for name, count in values.items() if 2 <= count <= MOST_VALUES and name not in GROUPS]
+
+
 def _page(job: ReportJob) -> Page:
-    breakdown = break_down(job.workspace, job.shards, job.settings.by)
+    lost, wiped = read_losses(job.workspace, job.losses), wiped_groups(job.losses)
+    losses = by_group(lost)
+    breakdown = break_down(job.workspace, job.shards, job.settings.by, groups=("dump", "domain", *_own_columns(losses)))
     measured = measure(job.workspace, job.shards, job.settings)
     code, recipe = job.dataset.details["code"], job.dataset.details["recipe"]
     selection, has_groups = recipe["selection"], any(block.get("groups") for block in job.blocks)
-    lost, wiped = read_losses(job.workspace, job.losses), wiped_groups(job.losses)
+    corpus = Corpus(job.workspace, PipelineSettings.model_validate({**recipe, "workspace": job.root}), job.shards)
+    now = record(job.folder, recipe, job.shards, _figures(job, measured))
+    changed, changes = ([], []) if measured is None else since(corpus, now, measured)
     sections = [
         funnel(job.counts, job.shards),
-        *group_losses(by_group(lost), wiped),
-        teaching_section(job.teaching.details),
+        *changes,
+        *([] if measured is None else notable(corpus, measured)),
+        retention(breakdown, measured)._replace(tables=()),  # its figures show the same
         distributions(breakdown),
-        retention(breakdown),
         *([] if measured is None else [diversity(measured)]),
+        teaching_section(job.teaching.details),
+        *group_losses(losses, wiped),
         *([groups(job.blocks, selection["groups"]["column"], selection["budget_by"])] if has_groups else []),
         certificate(job.blocks),
         *([] if measured is None else [threshold(job.workspace, job.shards, measured, breakdown)]),
         *([time_by_stage(job.stages)] if job.stages else []),
     ]
     commit = f", commit {code['commit'][:12]}" if code["commit"] else ""
-    changed = " with local changes" if code["dirty"] else ""
+    dirty = " with local changes" if code["dirty"] else ""
+    more = [*teaching_findings(job.teaching.details), *changed]
     return Page(
         title="Selection report",
-        lead="What went in, what was selected and why, and how close the selection is to the best possible.",
+        lead="What was gained, what was lost, and why to doubt it; then what went in and what decided.",
         facts=_facts(recipe, code["version"]),
-        findings=findings(
-            recipe, job.counts, job.blocks, breakdown, measured, teaching_findings(job.teaching.details), wiped
-        ),
+        findings=findings(recipe, job.counts, job.blocks, breakdown, measured, more, wiped),
         tiles=tiles(job.counts, job.blocks),
-        sections=sections,
-        footer=f"fineweb-mask {code['version']}{commit}{changed}",
+        sections=[one for one in sections if one.figures or one.tables or one.sides or one.text],
+        footer=f"fineweb-mask {code['version']}{commit}{dirty}",
         metrics={
             "counts": job.counts.model_dump(),
             "losses": [loss._asdict() for loss in lost],
@@ -124,5 +140,23 @@ def _page(job: ReportJob) -> Page:
             "blocks": job.blocks,
             "teaching": job.teaching.details,
             "stages": [stage.model_dump() for stage in job.stages],
+            "selection": now,
         },
     )
+
+
+def _figures(job: ReportJob, measured: Diversity | None) -> dict[str, float]:
+    """Return the figures that the next report compares with its own."""
+    found: dict[str, float] = {
+        "documents eligible": job.counts.documents_eligible,
+        "documents selected": job.counts.selected,
+        "tokens selected": job.counts.tokens_selected,
+    }
+    if measured is None:
+        return found
+    selected, kept = measured.geometry["selected"], measured.quality[measured.is_kept]
+    return found | {
+        "near-duplicates, share of the selected": selected.near_duplicates or 0.0,
+        "effective rank of the selected": selected.effective_rank,
+        "median quality of the selected": float(np.median(kept)) if len(kept) else 0.0,
+    }

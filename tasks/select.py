@@ -48,7 +48,7 @@ class SelectJob(BlocksJob):
 
     stage: ClassVar[Stage] = Stage(
         "select",
-        version=4,
+        version=5,
         folders=("masks",),
         run_with=("select",),
         documents=lambda file: (

@@ -62,11 +62,11 @@ LAYERS = {
             "select",
             "materialize",
             "export",
-            "report",
             "explore",
         },
         {"score_embed"},
         {"ledger"},
+        {"report"},
         {"registry"},
     ],
     "flows": [

@@ -45,6 +45,7 @@ def report(
     from fineweb_mask.flows.status.inspection import last_run
     from fineweb_mask.models.settings import PipelineSettings
     from fineweb_mask.tasks.reporting.breakdown import check_columns
+    from fineweb_mask.tasks.reporting.geometry import check_map
 
     with common.exit_on_error(as_json):
         opened, last, folder = last_run(workspace)
@@ -53,6 +54,7 @@ def report(
         content = {**last.settings.model_dump(), "workspace": opened.address, "report": report}
         settings = validate(PipelineSettings, content)
         check_columns(opened, settings.report.by)
+        check_map(settings.report)
     with chdir(folder):
         with common.exit_on_error(as_json, prefix="the inputs of the last run are out of reach: "):
             find_inputs(settings)

@@ -8,6 +8,7 @@ embedding-atlas's own server is not used: it answers under any host name, so tha
 runs any SQL that it is sent, and writes what it is sent into a cache.
 """
 
+import gzip
 import json
 import shutil
 from collections.abc import Awaitable, Callable
@@ -27,7 +28,7 @@ from fastapi.staticfiles import StaticFiles
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings.selection import NEAR_DUPLICATE
 from fineweb_mask.tasks.catalog.views import pattern_of
-from fineweb_mask.tasks.explore import WHY
+from fineweb_mask.tasks.explore import OWN, REASON, WHY
 from fineweb_mask.tasks.storage.atomic import atomic_folder
 from fineweb_mask.tasks.storage.parquet import read_table
 
@@ -37,7 +38,24 @@ TABLE = "dataset"
 SHOWN = {"text": "text", "neighbors": "neighbours"}
 NUMBERS = frozenset("TINYINT SMALLINT INTEGER BIGINT UTINYINT USMALLINT UINTEGER UBIGINT FLOAT DOUBLE".split())
 FIRST_CHARTS = ("quality", "near_duplicates", "nearest_cosine", "token_count", "n_chars")
+MOST_VALUES = 24
+"""Values of a column of texts that has a chart."""
 NO_CHART = frozenset(("number", "x", "y", "row", "source_row", "inclusion"))
+NOT_COPIED = ("duckdb-mvp-*", "duckdb-browser-mvp*", "wasm_mvp", "ort-wasm-*")
+"""Files of the page for browsers of before 2022, and for models that make vectors, which are there."""
+PACKED = ".packed"
+"""End of the name of a compressed file; not .gz, which some servers unpack by themselves."""
+UNPACK = f""""use strict";
+const fetchPlain = self.fetch;
+self.fetch = async (asked, options) => {{
+  const url = asked.url ?? String(asked);
+  if (!url.endsWith(".wasm")) return fetchPlain(asked, options);
+  const packed = await fetchPlain(url + "{PACKED}");
+  const plain = packed.body.pipeThrough(new DecompressionStream("gzip"));
+  return new Response(plain, {{ headers: {{ "Content-Type": "application/wasm" }} }});
+}};
+"""
+"""What the page's database does first, to read its own program where it is compressed: 8 MB instead of 36."""
 HIDDEN = ("number", "x", "y", "neighbours")
 OWN_SITE = frozenset(("same-origin", "none"))  # `none`: typed, or opened by a program
 GUARDS = {
@@ -48,6 +66,7 @@ GUARDS = {
 }
 TITLES = {
     "kept": "Kept",
+    REASON: "What decided",
     "kept_by": "Kept by which selection",
     "topic": "Topic (words of its cluster)",
     "quality": "Quality",
@@ -84,9 +103,12 @@ def metadata(path: Path, *, answers: bool) -> dict[str, Any]:
         # The smaller half of the topics is labelled when a person zooms in.
         found = found.project("*, (rank() OVER (ORDER BY priority) <= count(*) OVER () / 2)::int AS level")
         labels = found.order("content").to_arrow_table().to_pylist()
+        texts = [name for name, kind in types.items() if kind in ("VARCHAR", "BOOLEAN") and name not in OWN]
+        quoted = [f'count(DISTINCT "{name.replace(chr(34), 2 * chr(34))}")' for name in texts]
+        [values] = table.aggregate(", ".join(quoted)).fetchall() if texts else [()]
+        groups = [name for name, count in zip(texts, values, strict=True) if 2 <= count <= MOST_VALUES]
     colour = "kept_by" if "kept_by" in types else "kept"
     numbers = [name for name, kind in types.items() if kind in NUMBERS and name not in NO_CHART]
-    strata = [name for name in ("dump", "language") if name in types]
     first = [name for name in FIRST_CHARTS if name in numbers]
     place = {"x": "x", "y": "y"}
     charts = [
@@ -97,7 +119,7 @@ def metadata(path: Path, *, answers: bool) -> dict[str, Any]:
             for name in (colour, "topic")
         ),
         *map(_histogram, first),
-        *({"type": "count-plot", "title": name, "data": {"field": name}} for name in strata),
+        *({"type": "count-plot", "title": name, "data": {"field": name}} for name in groups),
         *(_histogram(name) for name in numbers if name not in first),
         {"type": "predicates", "title": "SQL conditions"},
     ]
@@ -107,6 +129,7 @@ def metadata(path: Path, *, answers: bool) -> dict[str, Any]:
             "initialState": {
                 "charts": {str(number): chart for number, chart in enumerate(charts, 1)},
                 "columnStyles": {name: {"display": "badge"} for name in (colour, "topic", "quality", "near_duplicates")}
+                | {REASON: {"display": "full"}}
                 | {name: {"display": "hidden"} for name in (*HIDDEN, *(() if answers else (WHY,)))}
                 | ({WHY: {"renderer": "url", "display": "full"}} if answers else {}),
             },
@@ -188,9 +211,15 @@ def serve(table: Path, port: int, token: str, when_ready: Callable[[], None], wh
 
 
 def write_folder(table: Path, folder: Path) -> None:
-    """Write the page and its table as files that any web server can show, without Python."""
+    """Write the page and its table as files that any web server can show, without Python: 18 MB besides the table."""
     with atomic_folder(folder) as partial:
-        shutil.copytree(page_files(), partial, dirs_exist_ok=True, copy_function=shutil.copyfile)
+        ignored = shutil.ignore_patterns(*NOT_COPIED)
+        shutil.copytree(page_files(), partial, dirs_exist_ok=True, copy_function=shutil.copyfile, ignore=ignored)
+        for program in (partial / "assets").glob("duckdb-eh-*.wasm"):
+            program.with_name(f"{program.name}{PACKED}").write_bytes(gzip.compress(program.read_bytes(), 6, mtime=0))
+            program.unlink()
+        for worker in (partial / "assets").glob("duckdb-browser-eh.worker-*.js"):
+            worker.write_text(UNPACK + worker.read_text(encoding="utf-8"), encoding="utf-8")
         (partial / "data").mkdir(exist_ok=True)
         shutil.copyfile(table, partial / "data" / "dataset.parquet")
         (partial / "data" / "metadata.json").write_text(json.dumps(metadata(table, answers=False)))

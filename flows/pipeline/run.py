@@ -13,7 +13,7 @@ from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.fit.job import sampled_shards
 from fineweb_mask.tasks.registry import STAGES, documents_through
-from fineweb_mask.tasks.reporting.sections import StageTime
+from fineweb_mask.tasks.reporting.sections.timing import StageTime
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.workspace.job import (
     BadShardError,

@@ -127,5 +127,6 @@ class ReportSettings(Settings):
     map: Literal["pca", "tsne", "umap"] = Field(
         "pca",
         description="Projection of the vectors on a map: `pca`; `tsne`, which keeps neighbours together (half a minute "
-        "longer); or `umap` (slower; needs umap-learn).",
+        "longer); or `umap` (slower; needs umap-learn). Principal components with little "
+        "of the variance are not drawn.",
     )

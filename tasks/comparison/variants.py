@@ -120,7 +120,7 @@ def shared_settings(settings: PipelineSelectionSettings, budget_by: Unit | None)
 class RangesJob(ProductJob, BlocksJob):
     """Find the ranges of the terms over the blocks of a group of shards."""
 
-    stage: ClassVar[Stage] = Stage("scale", version=2, folders=("compare/ranges",))
+    stage: ClassVar[Stage] = Stage("scale", version=3, folders=("compare/ranges",))
 
     @property
     def manifest_path(self) -> Path:

@@ -101,7 +101,7 @@ def explain(corpus: Corpus, ref: DocumentRef, asked: str) -> Explanation:
     if shard.embeddings.path:
         decisions.append(embedded := _embedded(corpus, ref))
         if shard.masks.path and repeated.decision == embedded.decision == KEPT:
-            decisions.append(_selected(corpus, ref))
+            decisions.append(judged(corpus, ref))
     last = next((one for one in decisions if one.decision == DROPPED), decisions[-1])
     outcome = last.decision if last.decision in {DROPPED, SELECTED, NOT_SELECTED} else "not selected from yet"
     text = _text(corpus, shard, ref.row)
@@ -260,7 +260,7 @@ class Competitors(NamedTuple):
     refs: NDArray[np.int64]  # (n, 2) shard and row
 
 
-def _selected(corpus: Corpus, ref: DocumentRef) -> Decision:
+def judged(corpus: Corpus, ref: DocumentRef) -> Decision:
     """Return whether a document is selected, its rank, and the budget from which it would be."""
     settings, found = corpus.settings.selection, competitors(corpus, ref)
     place = int(np.flatnonzero((found.refs == np.array(ref)).all(axis=1))[0])

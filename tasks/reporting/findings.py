@@ -1,27 +1,34 @@
-"""Say in a few sentences what a selection did, and what in it to worry about; each leads to its section."""
+"""Say first what a selection gained, what it lost, and why to doubt it; each sentence says of what, and leads on."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from fineweb_mask.models.losses import Wiped
 from fineweb_mask.models.settings.quality import quality_note
+from fineweb_mask.models.settings.selection import NEAR_DUPLICATE
 from fineweb_mask.tasks.reporting.breakdown import Breakdown
 from fineweb_mask.tasks.reporting.charts import Share
 from fineweb_mask.tasks.reporting.geometry import Diversity
 from fineweb_mask.tasks.reporting.page import Finding
-from fineweb_mask.tasks.reporting.sections import GROUPS, LOSSES, claim
+from fineweb_mask.tasks.reporting.sections.losses import LOSSES
+from fineweb_mask.tasks.reporting.sections.optimum import claim, widest_gap
+from fineweb_mask.tasks.reporting.sections.shares import GROUPS
 from fineweb_mask.tasks.workspace.records.counts import Counts
 
+GAINED, LOST, DOUBT = HEADINGS = ("What was gained", "What was lost", "Why to doubt it")
 DROPPED = 0.5  # share of the source above which it is said that most of it never came to the selection
 DUPLICATES = 0.01  # share of near-duplicates from which they are reported
-LARGE_GROUP = 0.01  # share of the eligible documents from which a group's absence is reported
-LOST = 0.1  # share of what a group would have at random below which it has vanished
+LARGE_GROUP = 0.01  # share of the eligible documents from which a group's loss is reported
+LOST_SHARE = 0.5  # of what a group would have at random, below which it has lost
+CHANCE = 3.0  # standard deviations by which a loss is larger than chance
 FROM_THE_TOP = 0.6  # share of the selection that is of the best tenth, above which quality alone decides
 LENGTH_CHANGE = 2.0  # times that the median length grew or shrank
+OPEN = 0.05  # gap to the bound above which it is said that better selections may exist
 MOST_GROUPS = 3  # named
-
-Worry = tuple[str, str]
-"""What to worry about, and the title of the section that shows it."""
+OPTIMUM, DIVERSITY = "Distance from the optimum", "Diversity"
+QUALITY, BY_GROUP = "Quality and length", "Share selected by group"
 
 
 def findings(
@@ -30,119 +37,161 @@ def findings(
     blocks: Sequence[Mapping[str, Any]],
     breakdown: Breakdown,
     measured: Diversity | None,
-    taught: Sequence[Finding] = (),
+    more: Sequence[Finding] = (),
     wiped: Sequence[Wiped] = (),
 ) -> list[Finding]:
-    """Return what to know of the quality, what the selection did and `taught`, then what to worry about."""
+    """Return what the quality is not and what was selected, then what was gained, lost and to doubt."""
     share = counts.selected / max(counts.documents_eligible, 1)
-    did = Finding(
-        f"{counts.selected:,} of {counts.documents_eligible:,} eligible documents are selected, {share:.1%}. "
-        f"{claim([dict(block) for block in blocks])}",
-        "Distance from the optimum",
-    )
+    said = f"{counts.selected:,} of {counts.documents_eligible:,} eligible documents are selected ({share:.1%})"
+    if counts.tokens_eligible:
+        estimated = ", in part estimated" if counts.tokens_estimated else ""
+        said += f", with {counts.tokens_selected / counts.tokens_eligible:.1%} of their tokens{estimated}"
     note = quality_note(recipe)
-    first = [] if note is None else [Finding(note, "Quality and length", is_worry=True)]
-    found = [*_dropped(counts), *_wiped_groups(wiped), *_near_duplicates(measured), *_lost_groups(breakdown)]
-    worries = [Finding(*one, is_worry=True) for one in (*found, *_one_score(breakdown), *_length(breakdown))]
-    nothing = Finding(
-        "Nothing stands out: near-duplicates are no more than a random subset's, no large group has vanished, and "
-        "quality is not all that decides.",
-        "Diversity" if measured is not None else "Share selected by group",
+    first = [] if note is None else [Finding(note, QUALITY, is_worry=True)]
+    first.append(Finding(f"{said}.", "Where documents went"))
+    if not counts.selected:
+        return first
+    found = [
+        *(_quality(breakdown) if recipe["quality"]["scorers"] else ()),
+        *_near_duplicates(measured),
+        *_diversity(measured),
+        *more,
+        *_optimum(blocks),
+        *_dropped(counts),
+        *_wiped_groups(wiped),
+        *_lost_groups(breakdown, measured),
+        *_length(breakdown),
+        *_one_score(breakdown),
+    ]
+    headings = {one.heading for one in found}
+    if LOST not in headings:
+        text = "No group of 1% of the documents or more has less than half of its share of the selection."
+        found.append(Finding(text, BY_GROUP, heading=LOST))
+    if DOUBT not in headings and note is None:
+        near = "near-duplicates are no more than a random subset's, and " if measured is not None else ""
+        found.append(Finding(f"Nothing stands out: {near}quality is not all that decides.", BY_GROUP, heading=DOUBT))
+    order = {heading: place for place, heading in enumerate(HEADINGS)}
+    return [*first, *sorted(found, key=lambda one: order.get(one.heading, len(order)))]
+
+
+def _quality(breakdown: Breakdown) -> Iterator[Finding]:
+    medians, known = breakdown.histograms["quality"].medians(), breakdown.quality
+    if medians is None or known[0] == known[-1]:
+        return
+    above = float(np.searchsorted(known, np.float32(medians[1])) / len(known))
+    text = (
+        f"Quality: the median selected document is better than {above:.0%} of the eligible ones ({medians[1]:+.2f} "
+        f"standard deviations; the median of all eligible: {medians[0]:+.2f})."
     )
-    if not worries and not any(one.is_worry for one in (*first, *taught)):
-        worries = [nothing]
-    return [*first, did, *taught, *_compared(recipe, breakdown, measured), *worries]
+    yield Finding(text, QUALITY, is_worry=above < 0.5, heading=LOST if above < 0.5 else GAINED)
 
 
-def _compared(recipe: Mapping[str, Any], breakdown: Breakdown, measured: Diversity | None) -> Iterator[Finding]:
-    quality = breakdown.histograms["quality"].medians()
-    if quality is not None and recipe["quality"]["scorers"]:
-        yield Finding(
-            f"The median quality is {quality[1]:+.2f} standard deviations, {quality[0]:+.2f} of all that was eligible.",
-            "Quality and length",
-        )
-    if measured is not None:
-        random, selected = measured.geometry["random"], measured.geometry["selected"]
-        how = "more" if selected.effective_rank > random.effective_rank else "less"
-        yield Finding(
-            f"It is {how} diverse than a random subset of its size: an effective rank of "
-            f"{selected.effective_rank:,.0f}, {random.effective_rank:,.0f} at random.",
-            "Diversity",
-        )
+def _near_duplicates(measured: Diversity | None) -> Iterator[Finding]:
+    if measured is None:
+        return
+    shares = [measured.geometry[name].near_duplicates for name in ("eligible", "random", "selected")]
+    eligible, random, selected = (share or 0.0 for share in shares)
+    said = (
+        f"{random:.1%} of a random subset of its size, {eligible:.1%} of all eligible (cosine from {NEAR_DUPLICATE})."
+    )
+    if selected < random:
+        yield Finding(f"Near-duplicates: {selected:.1%} of the selection; {said}", DIVERSITY, heading=GAINED)
+    elif selected > random and selected >= DUPLICATES:
+        remedy = "Raise selection.near_duplicates.weight, or set selection.near_duplicates.forbid."
+        text = f"{selected:.1%} of the selection are near-duplicates; {said} {remedy}"
+        yield Finding(text, DIVERSITY, is_worry=True, heading=DOUBT)
 
 
-def _dropped(counts: Counts) -> Iterator[Worry]:
+def _diversity(measured: Diversity | None) -> Iterator[Finding]:
+    if measured is None:
+        return
+    random, selected = (measured.geometry[name].effective_rank for name in ("random", "selected"))
+    text = (
+        f"Diversity: it is {'more' if selected > random else 'less'} diverse than a random subset of its size, an "
+        f"effective rank of {selected:,.0f} against {random:,.0f}."
+    )
+    yield Finding(text, DIVERSITY, is_worry=selected < random, heading=GAINED if selected > random else LOST)
+
+
+def _optimum(blocks: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    gap, said = widest_gap(blocks), claim(blocks)
+    if gap is not None and gap > OPEN:
+        said += " Either a better selection exists, or this bound is loose."
+    yield Finding(said, OPTIMUM, heading=DOUBT if gap is None or gap > OPEN else GAINED)
+
+
+def _dropped(counts: Counts) -> Iterator[Finding]:
     lost = counts.documents_in - counts.documents_eligible
     if lost > DROPPED * counts.documents_in:
         reason, number = max(counts.dropped.items(), key=lambda item: item[1])
-        yield (
+        text = (
             f"{lost / counts.documents_in:.0%} of the source never came to the selection, most of it as "
-            f"{reason.replace('_', ' ')} ({number:,} documents).",
-            "Where documents went",
+            f"{reason.replace('_', ' ')} ({number:,} documents)."
         )
+        yield Finding(text, "Where documents went", is_worry=True, heading=LOST)
 
 
-def _near_duplicates(measured: Diversity | None) -> Iterator[Worry]:
-    if measured is None:
-        return
-    random, selected = (measured.geometry[name].near_duplicates for name in ("random", "selected"))
-    if selected is not None and selected >= DUPLICATES and selected > (random or 0.0):
-        yield (
-            f"{selected:.1%} of the selection are near-duplicates, {random or 0.0:.1%} of a random subset: raise "
-            "selection.near_duplicates.weight, or set selection.near_duplicates.forbid.",
-            "Diversity",
-        )
-
-
-def _wiped_groups(wiped: Sequence[Wiped]) -> Iterator[Worry]:
-    for one in wiped[:MOST_GROUPS]:
-        said = str(one)
-        yield f"{said[0].upper()}{said[1:]}.", LOSSES
+def _wiped_groups(wiped: Sequence[Wiped]) -> Iterator[Finding]:
+    texts = [f"{said[0].upper()}{said[1:]}." for said in map(str, wiped[:MOST_GROUPS])]
     if len(wiped) > MOST_GROUPS:
-        yield f"{len(wiped) - MOST_GROUPS:,} more groups are wiped out by one step before the selection.", LOSSES
+        texts.append(f"{len(wiped) - MOST_GROUPS:,} more groups are wiped out by one step before the selection.")
+    yield from (Finding(text, LOSSES, is_worry=True, heading=LOST) for text in texts)
 
 
-def _lost_groups(breakdown: Breakdown) -> Iterator[Worry]:
-    for name, rows in breakdown.groups.items():
-        total, selected = sum(row.documents for row in rows), sum(row.selected for row in rows)
-        lost = [
-            row
-            for row in rows
-            if row.documents >= LARGE_GROUP * total and row.selected < LOST * row.documents * selected / max(total, 1)
-        ]
-        if lost and len(rows) > 1:
-            yield (
-                f"Nearly nothing is left of {_named(lost)} (by {GROUPS.get(name, name)}).",
-                "Share selected by group",
+def _lost_groups(breakdown: Breakdown, measured: Diversity | None) -> Iterator[Finding]:
+    """Yield the groups that have less than half of what they would have at random, one sentence for each column."""
+    columns = {GROUPS.get(name, name): rows for name, rows in breakdown.groups.items()}
+    columns[GROUPS["n_chars"]] = breakdown.deciles.get("n_chars", [])
+    lost = {column: _fewer(rows) for column, rows in columns.items()}
+    found = [(column, BY_GROUP, rows) for column, rows in lost.items()]
+    if measured is not None:
+        # Selected documents are a sample of their own, so the clusters' shares of each are compared.
+        rows = [Share(one.words or "no words", one.before, one.after) for one in measured.clusters]
+        found.append(("the words of a cluster", DIVERSITY, _fewer(rows)))
+    for column, section, named in found:
+        if named:
+            more = f" and {len(named) - MOST_GROUPS:,} more" if len(named) > MOST_GROUPS else ""
+            text = f"By {column}: {', '.join(named[:MOST_GROUPS])}{more}."
+            yield Finding(text, section, is_worry=True, heading=LOST)
+
+
+def _fewer(rows: Sequence[Share]) -> list[str]:
+    """Name the groups of at least `LARGE_GROUP` that have lost more than chance can explain, the largest loss first."""
+    documents = max(sum(row.documents for row in rows), 1)
+    selected = max(sum(row.selected for row in rows), 1)
+    found = []
+    for row in rows:
+        expected = row.documents * selected / documents
+        missing = expected - row.selected
+        is_lost = row.selected < LOST_SHARE * expected and missing > CHANCE * expected**0.5
+        if is_lost and row.documents >= LARGE_GROUP * documents and len(rows) > 1:
+            said = (
+                f"{row.label!r} has {row.selected / expected:.0%} of what it would have at random "
+                f"({row.selected / selected:.1%} of the selection, {row.documents / documents:.1%} of the eligible)"
             )
+            found.append((missing, said))
+    return [said for _, said in sorted(found, reverse=True)]
 
 
-def _named(rows: Sequence[Share]) -> str:
-    largest = sorted(rows, key=lambda row: -row.documents)
-    named = ", ".join(f"{row.label!r} ({row.selected:,} of {row.documents:,})" for row in largest[:MOST_GROUPS])
-    return named + (f" and {len(rows) - MOST_GROUPS:,} more" if len(rows) > MOST_GROUPS else "")
-
-
-def _one_score(breakdown: Breakdown) -> Iterator[Worry]:
+def _one_score(breakdown: Breakdown) -> Iterator[Finding]:
     rows = breakdown.deciles.get("quality", [])
     selected = sum(row.selected for row in rows)
     if len(rows) == 10 and rows[-1].selected > FROM_THE_TOP * selected > 0:
-        yield (
+        text = (
             f"{rows[-1].selected / selected:.0%} of the selection is of the best tenth by quality: quality alone "
-            "decides. A lower selection.lamb gives diversity more weight.",
-            "Share selected by group",
+            "decides. A lower selection.lamb gives diversity more weight."
         )
+        yield Finding(text, BY_GROUP, is_worry=True, heading=DOUBT)
 
 
-def _length(breakdown: Breakdown) -> Iterator[Worry]:
+def _length(breakdown: Breakdown) -> Iterator[Finding]:
     found = breakdown.histograms["n_chars"].medians()
     if found is None or min(found) <= 0:
         return
     before, after = found
-    times = max(before / after, after / before)
-    if times >= LENGTH_CHANGE:
-        yield (
+    if max(before / after, after / before) >= LENGTH_CHANGE:
+        text = (
             f"The selected texts are {'shorter' if after < before else 'longer'}: half of them have more than "
-            f"{after:,.0f} characters, {before:,.0f} before.",
-            "Quality and length",
+            f"{after:,.0f} characters, {before:,.0f} of all eligible."
         )
+        yield Finding(text, QUALITY, is_worry=True, heading=LOST)

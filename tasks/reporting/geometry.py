@@ -12,9 +12,10 @@ from fineweb_mask.models.analysis import vectors
 from fineweb_mask.models.analysis.groups import telling_words
 from fineweb_mask.models.analysis.layout import lay_out
 from fineweb_mask.models.analysis.vectors import Unit, nearest_cosines, unit_rows
+from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.selection.problem.measures import near_duplicate_rate
 from fineweb_mask.models.settings import ReportSettings
-from fineweb_mask.tasks.reporting.samples import DocumentRef, Sample, draw, texts_at, vectors_at
+from fineweb_mask.tasks.reporting.samples import DocumentRef, Sample, draw, kept_at, quality_at, texts_at, vectors_at
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -26,8 +27,6 @@ CLUSTER_ITERATIONS = 20
 CLUSTER_DOCUMENTS = 20  # on average, at least
 NAMING_DOCUMENTS = 4_000
 """Documents whose words name the clusters."""
-LAID_OUT = 2_000
-"""Documents that t-SNE lays out; the others are placed beside them."""
 NAMING_CHARACTERS = 1_500  # read of each of them
 
 
@@ -39,11 +38,13 @@ class Geometry(NamedTuple):
     mean_cosine: float | None
     nearest: NDArray[np.float32]  # (q,) cosine of up to `QUERIES` of them with their nearest neighbour
     near_duplicates: float | None  # share of the q
+    queries: NDArray[np.int64]  # (q,) which of the vectors these are
 
     def as_metrics(self) -> dict[str, Any]:
         """Return the measures as JSON."""
         mean = float(self.nearest.mean()) if len(self.nearest) else None
-        return {**self._asdict(), "nearest": mean, "nearest_of": len(self.nearest)}
+        own = {name: value for name, value in self._asdict().items() if name != "queries"}
+        return {**own, "nearest": mean, "nearest_of": len(self.nearest)}
 
 
 class Cluster(NamedTuple):
@@ -61,7 +62,7 @@ class Map(NamedTuple):
     labels: tuple[str, str]  # of the axes
     before: NDArray[np.float64]  # (n, 2) of the eligible
     after: NDArray[np.float64]  # (m, 2) of the selected
-    note: str = ""
+    explained: float = 1.0  # share of the variance, where the axes have one
 
 
 class Diversity(NamedTuple):
@@ -73,6 +74,8 @@ class Diversity(NamedTuple):
     eligible: Sample
     selected: Sample
     unit: Unit  # (m, d) of the selected documents of the sample
+    quality: NDArray[np.float32]  # (n,) of the eligible documents of the sample
+    is_kept: NDArray[np.bool_]  # (n,) whether these are selected
 
     def nearest_selected(self, unit: Unit, documents: Sequence[DocumentRef]) -> NDArray[np.float32]:
         """Return each document's cosine, (n,) from `unit` (n, d), with the nearest other selected document sampled."""
@@ -102,6 +105,8 @@ def measure(workspace: Workspace, shards: Sequence[ShardFiles], settings: Report
         eligible=eligible,
         selected=selected,
         unit=after,
+        quality=quality_at(workspace, shards, eligible.documents),
+        is_kept=kept_at(workspace, shards, eligible.documents),
     )
 
 
@@ -114,15 +119,23 @@ def _geometry(unit: Unit, generator: np.random.Generator) -> Geometry:
         mean_cosine=vectors.mean_cosine(unit),
         nearest=nearest,
         near_duplicates=near_duplicate_rate(nearest),
+        queries=queries,
     )
 
 
+def check_map(settings: ReportSettings) -> None:
+    """Raise SettingsError if the map needs a package that is not installed."""
+    if settings.map == "umap" and find_spec("umap") is None:
+        raise SettingsError("report.map: umap needs umap-learn: run `pip install umap-learn`, or name tsne or pca")
+
+
 def _plane(before: Unit, after: Unit, settings: ReportSettings) -> Map:
-    if settings.map == "umap" and find_spec("umap") is not None:
+    check_map(settings)
+    if settings.map == "umap":
         reducer = import_module("umap").UMAP(metric="cosine", random_state=SEED, n_jobs=1)
         return Map(("UMAP, first axis", "UMAP, second axis"), reducer.fit_transform(before), reducer.transform(after))
     if settings.map == "tsne":
-        both = lay_out(np.concatenate([before, after]), LAID_OUT, SEED).astype(np.float64)
+        both = lay_out(np.concatenate([before, after]), seed=SEED).astype(np.float64)
         return Map(("t-SNE, first axis", "t-SNE, second axis"), both[: len(before)], both[len(before) :])
     if before.shape[1] < 2:
         before, after = (np.pad(unit, ((0, 0), (0, 1))) for unit in (before, after))
@@ -132,8 +145,7 @@ def _plane(before: Unit, after: Unit, settings: ReportSettings) -> Map:
         f"first principal component ({first:.1%} of the variance)",
         f"second principal component ({second:.1%})",
     )
-    note = "umap-learn is not installed: principal components" if settings.map == "umap" else ""
-    return Map(labels, found.project(before), found.project(after), note)
+    return Map(labels, found.project(before), found.project(after), float(first + second))
 
 
 def _clusters(

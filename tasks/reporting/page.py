@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -109,6 +110,7 @@ class Finding(NamedTuple):
     text: str
     section: str
     is_worry: bool = False
+    heading: str = ""  # that it stands under, beside others of the same
 
 
 def check_findings(found: Mapping[str, Any], section: str) -> list[Finding]:
@@ -139,6 +141,11 @@ class Page:
     metrics: Mapping[str, Any] = field(default_factory=dict)  # content of `metrics.json`
     facts: Sequence[tuple[str, str]] = ()  # what the page is about: names and values
     findings: Sequence[Finding] = ()
+
+    @property
+    def parts(self) -> list[tuple[str, list[Finding]]]:
+        """The findings by their headings, in the order in which these come."""
+        return [(heading, list(some)) for heading, some in groupby(self.findings, lambda one: one.heading)]
 
     @property
     def figures(self) -> list[Figure]:

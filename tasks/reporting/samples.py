@@ -110,6 +110,20 @@ def vectors_at(workspace: Workspace, shards: Sequence[ShardFiles], documents: Se
     return np.concatenate(found) if found else np.empty((0, 1), dtype=np.float32)
 
 
+def quality_at(
+    workspace: Workspace, shards: Sequence[ShardFiles], documents: Sequence[DocumentRef]
+) -> NDArray[np.float32]:
+    """Return the quality of documents, (n,); `documents` must be ascending."""
+    found = [_rows_of(workspace, shards[index].scores, rows, ["quality"]) for index, rows in _by_shard(documents)]
+    return np.concatenate([np.empty(0), *(table["quality"].to_numpy() for table in found)]).astype(np.float32)
+
+
+def kept_at(workspace: Workspace, shards: Sequence[ShardFiles], documents: Sequence[DocumentRef]) -> NDArray[np.bool_]:
+    """Return whether documents are selected, (n,); `documents` must be ascending."""
+    found = [_rows_of(workspace, shards[index].masks, rows, ["selected"]) for index, rows in _by_shard(documents)]
+    return np.concatenate([np.empty(0), *(table["selected"].to_numpy() for table in found)]).astype(bool)
+
+
 def documents_at(
     workspace: Workspace, shards: Sequence[ShardFiles], documents: Sequence[DocumentRef], columns: Sequence[str]
 ) -> list[dict[str, Any]]:

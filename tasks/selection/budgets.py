@@ -23,7 +23,7 @@ class PriceJob(InterimJob, BlocksJob):
     """Measure what each block of a group of shards adds to the objective, by how much is selected from it."""
 
     stage: ClassVar[Stage] = Stage(
-        "price", version=2, label="select", folders=("prices",), interim=True, run_with=("select",)
+        "price", version=3, label="select", folders=("prices",), interim=True, run_with=("select",)
     )
 
     def settings_read(self) -> object:

@@ -8,6 +8,7 @@ import numpy as np
 
 from fineweb_mask.models.witness.witness import RANDOM
 from fineweb_mask.tasks.reporting import charts
+from fineweb_mask.tasks.reporting.findings import DOUBT, GAINED, LOST
 from fineweb_mask.tasks.reporting.page import Column, Figure, Finding, Section, Table
 from fineweb_mask.tasks.witness.documents import GROUPS, POOL
 
@@ -56,10 +57,9 @@ def teaching_findings(found: Mapping[str, Any]) -> list[Finding]:
     """Return what a page says first of its selection; nothing where nothing was measured."""
     if "skipped" in found:
         return []
-    effect = found["sets"][POOL]["against_random"][SELECTION]
-    is_worse = effect["verdict"] == "worse"
-    why = " What it leaves out, spam and copies among it, is predicted worse." if is_worse else ""
-    return [Finding(teaching_sentence(found) + why, TITLE, is_worry=is_worse)]
+    verdict = found["sets"][POOL]["against_random"][SELECTION]["verdict"]
+    heading = {"better": GAINED, "worse": LOST}.get(verdict, DOUBT)
+    return [Finding(teaching_sentence(found), TITLE, is_worry=verdict == "worse", heading=heading)]
 
 
 def _by(effect: Mapping[str, Any], base: float) -> str:

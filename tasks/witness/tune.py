@@ -61,7 +61,7 @@ class Trial(BaseModel):
 class TuneJob(PageJob):
     """Search the settings of a selection; half of the held-out documents decides, the other half shows the gain."""
 
-    stage: ClassVar[Stage] = Stage("tune", version=2, folders=("tune",))
+    stage: ClassVar[Stage] = Stage("tune", version=3, folders=("tune",))
     shards: list[ShardFiles]
     settings: PipelineSelectionSettings  # of the recipe
     weights: dict[str, float]  # of the scores that are weighed; fewer than two are left as they are

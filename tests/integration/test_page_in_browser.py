@@ -50,7 +50,7 @@ def images(page: Page) -> list[int]:
 def test_the_report_is_whole_without_a_network(opened, finished, scheme):
     path = finished / "reports" / "index.html"
     page, requests, errors = opened(path, color_scheme=scheme)
-    assert images(page) == [990] * 14
+    assert images(page) == [990] * 11
     assert requests == [path.as_uri()]
     assert errors == []
     assert page.evaluate("document.documentElement.scrollWidth") <= 1200
@@ -62,24 +62,38 @@ def test_the_report_is_whole_without_a_network(opened, finished, scheme):
     page.screenshot(path=SCREENSHOTS / f"report-{scheme}.png", full_page=True)
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_on_a_phone_nothing_of_the_report_is_cut(browser, finished, scheme):
+    context = browser.new_context(viewport={"width": 400, "height": 800}, color_scheme=scheme)
+    page = context.new_page()
+    page.goto((finished / "reports" / "index.html").as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    cut = "[...document.querySelectorAll('.scroll, td, li, p, h1, h2')].filter(one => one.scrollWidth > innerWidth)"
+    assert page.evaluate(f"{cut}.length") == 0
+    wide = "[...document.querySelectorAll('.scroll')].filter(one => one.scrollWidth > one.clientWidth + 1)"
+    assert page.evaluate(f"{wide}.map(one => one.ariaLabel)") == []
+    headings = page.locator("header h2").all_inner_texts()
+    assert headings == ["What was gained", "What was lost", "Why to doubt it"]
+    context.close()
+
+
 def column(page: Page, table: str, number: int) -> list[str]:
     return page.get_by_role("region", name=table).locator(f"tbody td:nth-child({number})").all_inner_texts()
 
 
 def test_tables_sort_by_click_and_by_key(opened, finished):
     page, _, errors = opened(finished / "reports" / "index.html")
-    region = page.get_by_role("region", name="By url domain")
-    sizes = [int(text.replace(",", "")) for text in column(page, "By url domain", 2)]
-    region.get_by_role("button", name="eligible").click()
-    falling = [int(text.replace(",", "")) for text in column(page, "By url domain", 2)]
-    assert falling == sorted(sizes, reverse=True) != sizes
+    region = page.get_by_role("region", name="Clusters")
+    sizes = [float(text.rstrip("%")) for text in column(page, "Clusters", 2)]
+    region.get_by_role("button", name="eligible").press("Enter")
+    assert [float(text.rstrip("%")) for text in column(page, "Clusters", 2)] == sorted(sizes, reverse=True)
     assert region.locator("th[aria-sort=descending]").inner_text() == "eligible"
     region.get_by_role("button", name="eligible").press("Enter")
-    assert [int(text.replace(",", "")) for text in column(page, "By url domain", 2)] == sorted(sizes)
-    region.get_by_role("button", name="url domain").press("Space")
-    names = column(page, "By url domain", 1)
-    assert names == sorted(names, key=lambda name: (not name[0].isdigit(), name))
-    assert region.locator("th[aria-sort=ascending]").inner_text() == "url domain"
+    assert [float(text.rstrip("%")) for text in column(page, "Clusters", 2)] == sorted(sizes)
+    region.get_by_role("button", name="words").press("Space")
+    names = column(page, "Clusters", 1)
+    assert names == sorted(names)
+    assert region.locator("th[aria-sort=ascending]").inner_text() == "words"
     assert region.locator("th[aria-sort=none]").count() == 3
 
     stages = page.get_by_role("region", name="Stages")

@@ -77,6 +77,13 @@ def test_values_of_all_types_are_counted_as_text():
     assert counted.kinds == {"year": "int64", "good": "bool", "name": "string"}
 
 
+def test_texts_as_pandas_writes_them_are_counted_too():
+    counted = OutcomeCounts()
+    counted.add(pa.record_batch({"topic": pa.array(["sea", "sea", None], pa.large_string())}), [None, "known", None])
+    assert counted.kinds == {"topic": "string"}
+    assert counted.counts["topic"] == {("sea", None): 1, ("sea", "known"): 1, (None, None): 1}
+
+
 @pytest.mark.parametrize(
     "values", [[str(number) for number in range(MOST_VALUES + 1)], ["a", "b" * (LONGEST_VALUE + 1)]]
 )

@@ -32,7 +32,7 @@ from fineweb_mask.tasks.dedup.duplicates import DedupJob, dedup
 from fineweb_mask.tasks.fit import models as fit
 from fineweb_mask.tasks.inference.model_files import ModelFolder
 from fineweb_mask.tasks.inference.scorers import QualityModel
-from fineweb_mask.tasks.reporting.sections import StageTime
+from fineweb_mask.tasks.reporting.sections.timing import StageTime
 from fineweb_mask.tasks.source.columns import settle
 from fineweb_mask.tasks.source.discovery import SourceShard, discover
 from fineweb_mask.tasks.storage.atomic import tree_files

@@ -50,9 +50,7 @@ class Disf(KernelMetric):
         return cls(rows, masses, directions=cls.directions(rows, None, DIRECTIONS, generator))
 
     @classmethod
-    def directions(
-        cls, rows: Rows, standard: Standard | None, count: int, generator: torch.Generator
-    ) -> Tensor | None:
+    def directions(cls, rows: Rows, standard: Standard | None, count: int, generator: torch.Generator) -> Tensor | None:
         """Compute the principal components of standardised rows, scaled to equal variance: (d, count), or None."""
         return None if rows.d < 2 * count else rows.standardised(standard).whitening(count, generator)
 

@@ -38,7 +38,7 @@ class MeasureJob(CorpusJob):
     """Measure what a policy selects from one shard: from all its documents, or from its candidates less penalties."""
 
     stage: ClassVar[Stage] = Stage(
-        "measure", version=4, label="select", folders=("passes",), interim=True, run_with=("select",)
+        "measure", version=5, label="select", folders=("passes",), interim=True, run_with=("select",)
     )
     shard: ShardFiles
     policy: StageFile  # the output of a `LearnJob`, or the policy that is kept

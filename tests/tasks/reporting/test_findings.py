@@ -1,5 +1,6 @@
-"""What the report says first: what the selection did, and what to worry about."""
+"""What the report says first: what was gained and lost, why to doubt it, and that each number says of what."""
 
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -8,8 +9,8 @@ import pytest
 from fineweb_mask.models.losses import Wiped
 from fineweb_mask.tasks.reporting.breakdown import Breakdown, Distribution
 from fineweb_mask.tasks.reporting.charts import Share
-from fineweb_mask.tasks.reporting.findings import findings
-from fineweb_mask.tasks.reporting.geometry import Diversity, Geometry, Map
+from fineweb_mask.tasks.reporting.findings import DOUBT, GAINED, LOST, findings
+from fineweb_mask.tasks.reporting.geometry import Cluster, Diversity, Geometry, Map
 from fineweb_mask.tasks.reporting.page import Finding
 from fineweb_mask.tasks.reporting.samples import Sample
 from fineweb_mask.tasks.reporting.templating import anchor_of
@@ -27,70 +28,134 @@ def counted(**changes: Any) -> Counts:
     return Counts(**(dict.fromkeys(names, 0) | documents | outcome | changes))
 
 
-def broken_down(deciles: list[Share] = NEUTRAL, groups: list[Share] | None = None, place: int = 4) -> Breakdown:
+def broken_down(
+    deciles: list[Share] = NEUTRAL,
+    groups: list[Share] | None = None,
+    place: int = 4,
+    better: int = 1,
+    lengths: list[Share] = NEUTRAL,
+) -> Breakdown:
     edges = np.linspace(0, 1000, 11)
     before = np.full(10, 100)
-    after = np.zeros(10, dtype=np.int64)
-    after[place : place + 2] = 50
+    after, best = np.zeros(10, dtype=np.int64), np.zeros(10, dtype=np.int64)
+    after[place : place + 2] = best[place + better : place + better + 2] = 50
     return Breakdown(
-        deciles={"quality": deciles},
+        deciles={"quality": deciles, "n_chars": lengths},
         missing={},
-        histograms={
-            "n_chars": Distribution(edges, before, after),
-            "quality": Distribution(edges / 1000, before, before // 10),
-        },
-        groups={"domain": groups or [Share("a.example", 500, 50), Share("b.example", 500, 50)]},
-        quality=np.zeros(1, dtype=np.float32),
+        histograms={"n_chars": Distribution(edges, before, after), "quality": Distribution(edges / 1000, before, best)},
+        groups={"topic": groups or [Share("a", 500, 50), Share("b", 500, 50)]},
+        quality=np.linspace(0, 1, 101, dtype=np.float32),
     )
 
 
-def measured(random: float, selected: float) -> Diversity:
+def measured(random: float, selected: float, rank: float = 55, clusters: list[Cluster] | None = None) -> Diversity:
     def geometry(rank: float, near: float) -> Geometry:
-        return Geometry(100, rank, 0.1, np.zeros(1, dtype=np.float32), near)
+        return Geometry(100, rank, 0.1, np.zeros(1, dtype=np.float32), near, np.zeros(1, dtype=np.int64))
 
     sample = Sample([], 100, 1)
     plane = Map(("x", "y"), np.zeros((1, 2)), np.zeros((1, 2)))
-    of = {"eligible": geometry(60, random), "random": geometry(50, random), "selected": geometry(55, selected)}
-    return Diversity(of, plane, [], sample, sample, np.zeros((1, 2), dtype=np.float32))
+    of = {"eligible": geometry(60, 0.3), "random": geometry(50, random), "selected": geometry(rank, selected)}
+    none = np.zeros((1, 2), dtype=np.float32)
+    return Diversity(of, plane, clusters or [], sample, sample, none, none[0], np.zeros(1, dtype=bool))
 
 
-def worries(found: list[Finding]) -> list[str]:
-    return [finding.text for finding in found if finding.is_worry]
+USUAL: dict[str, Any] = {
+    "recipe": RECIPE,
+    "counts": counted(),
+    "blocks": BLOCKS,
+    "breakdown": broken_down(),
+    "measured": measured(0.02, 0.01),
+}
 
 
-def test_a_selection_without_trouble_says_so() -> None:
-    found = findings(RECIPE, counted(), BLOCKS, broken_down(), measured(0.02, 0.01))
-    assert worries(found) == []
-    did, quality, diverse, last = [finding.text for finding in found]
-    assert did.startswith("100 of 1,000 eligible documents are selected, 10.0%. No selection of this size can be more")
-    assert quality == "The median quality is +0.50 standard deviations, +0.50 of all that was eligible."
-    assert diverse.startswith("It is more diverse than a random subset of its size: an effective rank of 55, 50")
-    assert last.startswith("Nothing stands out")
-    assert anchor_of(found[0].section) == "distance-from-the-optimum"
+def told(**changes: Any) -> dict[str, list[Finding]]:
+    found = findings(**(USUAL | changes))
+    return {heading: list(some) for heading, some in groupby(found, lambda one: one.heading)}
+
+
+def texts(found: list[Finding]) -> list[str]:
+    return [one.text for one in found]
+
+
+def test_a_selection_without_trouble_says_what_was_gained_and_that_nothing_was_lost() -> None:
+    found = told(counts=counted(tokens_eligible=1000, tokens_selected=120))
+    assert list(found) == ["", GAINED, LOST, DOUBT]
+    assert not any(one.is_worry for part in found.values() for one in part)
+    assert texts(found[""]) == ["100 of 1,000 eligible documents are selected (10.0%), with 12.0% of their tokens."]
+    assert texts(found[GAINED]) == [
+        "Quality: the median selected document is better than 59% of the eligible ones (+0.60 standard deviations; the "
+        "median of all eligible: +0.50).",
+        "Near-duplicates: 1.0% of the selection; 2.0% of a random subset of its size, 30.0% of all eligible (cosine "
+        "from 0.95).",
+        "Diversity: it is more diverse than a random subset of its size, an effective rank of 55 against 50.",
+        "Of the way from a random selection to the best possible, at most 1% is missing.",
+    ]
+    assert texts(found[LOST]) == [
+        "No group of 1% of the documents or more has less than half of its share of the selection."
+    ]
+    assert texts(found[DOUBT]) == [
+        "Nothing stands out: near-duplicates are no more than a random subset's, and quality is not all that decides."
+    ]
+    assert anchor_of(found[GAINED][-1].section) == "distance-from-the-optimum"
+
+
+SHORTEST = [Share("1: 9 to 99", 300, 6), *NEUTRAL[1:9], Share("10", 100, 34)]
+TOPICS = [Share("a", 400, 50), Share("b", 600, 1), Share("tiny", 5, 0)]
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("heading", "changes", "said"),
     [
-        ({"measured": measured(0.02, 0.05)}, "5.0% of the selection are near-duplicates, 2.0% of a random subset"),
         (
-            {"breakdown": broken_down(groups=[Share("a", 400, 50), Share("b", 600, 1), Share("tiny", 5, 0)])},
-            "Nearly nothing is left of 'b' (1 of 600) (by url domain).",
+            DOUBT,
+            {"measured": measured(0.02, 0.05)},
+            "5.0% of the selection are near-duplicates; 2.0% of a random",
+        ),
+        (LOST, {"measured": measured(0.0, 0.0, rank=45)}, "Diversity: it is less diverse than a random subset"),
+        (LOST, {"breakdown": broken_down(better=-2)}, "Quality: the median selected document is better than 30% of"),
+        (
+            LOST,
+            {"breakdown": broken_down(groups=TOPICS)},
+            "By topic: 'b' has 3% of what it would have at random (2.0% of the selection, 59.7% of the eligible).",
         ),
         (
+            LOST,
+            {"breakdown": broken_down(lengths=SHORTEST)},
+            "By length decile (characters): '1: 9 to 99' has 20% of what it would have at random (5.0% of the",
+        ),
+        (
+            LOST,
+            {
+                "measured": measured(
+                    0.02, 0.01, clusters=[Cluster("sea, whale", (0, 0), 50, 1), Cluster("oven", (0, 0), 50, 99)]
+                )
+            },
+            "By the words of a cluster: 'sea, whale' has 2% of what it would have at random (1.0% of the",
+        ),
+        (
+            DOUBT,
+            {"blocks": [{"gap": 0.158}]},
+            "Of the way from a random selection to the best possible, at most 15.8%",
+        ),
+        (DOUBT, {"blocks": [{"gap": None}]}, "This solver gives no bound on the best possible selection."),
+        (
+            DOUBT,
             {"breakdown": broken_down([*NEUTRAL[:9], Share("9", 100, 300)])},
             "77% of the selection is of the best tenth by quality",
         ),
         (
+            LOST,
             {"wiped": [Wiped("source", "hansard", "near_duplicate", 100, 2, {"near_duplicate": 98})]},
             "Deduplication keeps 2 of 100 documents (2.0%) of source 'hansard': 98 near-duplicates.",
         ),
-        ({"breakdown": broken_down(place=0)}, "The selected texts are shorter: half of them have more than"),
+        (LOST, {"breakdown": broken_down(place=0)}, "The selected texts are shorter: half of them have more than"),
         (
+            LOST,
             {"counts": counted(documents_in=3000, dropped={"too_short": 500, "wrong_language": 1500})},
             "67% of the source never came to the selection, most of it as wrong language (1,500 documents).",
         ),
         (
+            "",
             {
                 "recipe": {
                     "source": {"path": "mine"},
@@ -101,35 +166,37 @@ def test_a_selection_without_trouble_says_so() -> None:
         ),
     ],
 )
-def test_each_trouble_is_told(changes: dict[str, Any], said: str) -> None:
-    usual = {
-        "recipe": RECIPE,
-        "counts": counted(),
-        "blocks": BLOCKS,
-        "breakdown": broken_down(),
-        "measured": measured(0.02, 0.01),
-    }
-    [worry] = worries(findings(**(usual | changes)))
-    assert worry.startswith(said)
+def test_each_trouble_is_told_where_it_belongs(heading: str, changes: dict[str, Any], said: str) -> None:
+    assert [text for text in texts(told(**changes)[heading]) if text.startswith(said)]
 
 
-def test_without_vectors_and_documents_nothing_is_made_up() -> None:
+def test_what_chance_explains_is_no_loss_nor_is_a_small_group() -> None:
+    rows = [Share("a", 900, 98), Share("small but by chance", 60, 2), Share("tiny", 9, 0)]
+    assert texts(told(breakdown=broken_down(groups=rows))[LOST])[0].startswith("No group of 1%")
+
+
+def test_without_selected_documents_nothing_is_made_up() -> None:
     nothing = broken_down()._replace(
-        histograms={name: Distribution(np.arange(3.0), np.zeros(2), np.zeros(2)) for name in ("n_chars", "quality")}
+        histograms={name: Distribution(np.arange(3.0), np.zeros(2), np.zeros(2)) for name in ("n_chars", "quality")},
+        quality=np.empty(0, dtype=np.float32),
     )
-    found = findings(RECIPE, counted(selected=0, not_selected=1000), [], nothing, None)
-    assert len(found) == 2
-    assert not worries(found)
+    [found] = findings(RECIPE, counted(selected=0, not_selected=1000), [], nothing, None)
+    assert found.text == "0 of 1,000 eligible documents are selected (0.0%)."
+
+
+def test_of_one_quality_none_is_told() -> None:
+    alike = broken_down()._replace(quality=np.zeros(5, dtype=np.float32))
+    assert not [text for text in texts(told(breakdown=alike)[GAINED]) if text.startswith("Quality")]
 
 
 def test_of_many_groups_that_are_wiped_out_those_that_lose_most_are_named() -> None:
     wiped = [Wiped("source", name, "duplicate", 100, 0, {"duplicate": 100}) for name in "abcde"]
-    told = findings(RECIPE, counted(), BLOCKS, broken_down(), measured(0.02, 0.01), wiped=wiped)
-    assert [text.partition(" of source ")[2] or text for text in worries(told)] == [
+    found = told(wiped=wiped)[LOST]
+    assert [text.partition(" of source ")[2] or text for text in texts(found)] == [
         *(f"'{name}': 100 exact duplicates." for name in "abc"),
         "2 more groups are wiped out by one step before the selection.",
     ]
-    assert {finding.section for finding in told if finding.is_worry} == {"What each group loses"}
+    assert {finding.section for finding in found} == {"What each group loses"}
 
 
 @pytest.mark.parametrize(
@@ -147,5 +214,5 @@ def test_what_the_quality_is_not_comes_first(scorers: list[dict[str, str]], firs
     found = findings(recipe, counted(), BLOCKS, broken_down(), measured(0.02, 0.01))
     assert found[0].is_worry
     assert found[0].text.startswith(first)
-    assert any("median quality" in finding.text for finding in found) == bool(scorers)
+    assert any(finding.text.startswith("Quality:") for finding in found) == bool(scorers)
     assert not any("Nothing stands out" in finding.text for finding in found)

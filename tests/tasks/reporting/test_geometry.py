@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 from fineweb_mask.models.analysis.vectors import effective_rank, mean_cosine, spectrum, unit_rows
+from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings import ReportSettings
-from fineweb_mask.tasks.reporting.geometry import measure
+from fineweb_mask.tasks.reporting.geometry import check_map, measure
 from fineweb_mask.tasks.reporting.samples import DocumentRef, vectors_at
+from fineweb_mask.tasks.reporting.sections.diversity import diversity
 
 
 def test_the_geometry_is_that_of_the_vectors(built: Any) -> None:
@@ -86,8 +88,23 @@ def test_a_map_by_umap(built: Any) -> None:
 
 
 @pytest.mark.skipif(find_spec("umap") is not None, reason="umap-learn is installed")
-def test_without_umap_the_map_is_of_principal_components_and_says_so(built: Any) -> None:
-    measured = measure(built.workspace, built.report_job.shards, ReportSettings(map="umap"))
+def test_without_umap_a_map_by_it_is_refused_with_what_to_do(built: Any) -> None:
+    settings = ReportSettings(map="umap")
+    for refused in (lambda: check_map(settings), lambda: measure(built.workspace, built.report_job.shards, settings)):
+        with pytest.raises(
+            SettingsError, match=r"report\.map: umap needs umap-learn: run `pip install umap-learn`, or"
+        ):
+            refused()
+    check_map(ReportSettings(map="tsne"))
+
+
+def test_principal_components_tell_how_much_they_show(built: Any) -> None:
+    measured = measure(built.workspace, built.report_job.shards, ReportSettings())
     assert measured is not None
-    assert measured.map.labels[0].startswith("first principal component")
-    assert measured.map.note == "umap-learn is not installed: principal components"
+    assert 0 < measured.map.explained < 1
+    told = diversity(measured._replace(map=measured.map._replace(explained=0.056)))
+    assert [figure.name for figure in told.figures] == ["nearest-neighbour"]
+    assert told.text[1].startswith("Two principal components hold 5.6% of the vectors' variance, too little for a map")
+    drawn = diversity(measured._replace(map=measured.map._replace(explained=0.3)))
+    assert [figure.name for figure in drawn.figures] == ["map", "nearest-neighbour"]
+    assert len(drawn.text) == 1

@@ -1,0 +1,89 @@
+"""Show where the documents of the source went: how many each stage dropped, and why."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from fineweb_mask.tasks.reporting import charts
+from fineweb_mask.tasks.reporting.charts import Bar
+from fineweb_mask.tasks.reporting.page import Figure, Section, Tile
+from fineweb_mask.tasks.reporting.sections.optimum import widest_gap
+from fineweb_mask.tasks.workspace.records.counts import Counts
+from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+
+LISTED_COLUMNS = 50
+STAGE_OF = {"duplicate": "dedup", "near_duplicate": "dedup", "same_url": "dedup", "bad_vector": "embed"}
+"""The stage that drops documents for a reason, unless it is ingest."""
+
+
+def tiles(counts: Counts, blocks: Sequence[dict[str, Any]]) -> list[Tile]:
+    """Return the key figures."""
+    estimated = " (in part estimated)" if counts.tokens_estimated else ""
+    share = counts.selected / max(counts.documents_eligible, 1)
+    tiles = [
+        Tile(f"{counts.documents_in:,}", "documents in the source"),
+        Tile(f"{counts.documents_eligible:,}", "eligible for selection"),
+        Tile(f"{counts.selected:,}", f"selected, {share:.1%} of the eligible"),
+        Tile(f"{counts.tokens_selected:,}", f"tokens selected{estimated}"),
+    ]
+    if (gap := widest_gap(blocks)) is not None:
+        tiles.append(Tile(f"{100 * gap:.3g}%", "at most missing on the way from random to the best possible"))
+    return tiles
+
+
+def funnel(counts: Counts, shards: Sequence[ShardFiles]) -> Section:
+    """Count every document of the source by the stage and the reason for which it was dropped."""
+    drops = list(_drops(counts, shards))
+    rows = [
+        Bar("in the source", counts.documents_in),
+        *(Bar(reason, number, grey=True) for stage, reason, number in drops if stage == "ingest"),
+        Bar("ingested", counts.documents_ingested),
+        *(Bar(reason, number, grey=True) for stage, reason, number in drops if stage != "ingest"),
+        Bar("eligible for selection", counts.documents_eligible),
+        Bar("not selected", counts.not_selected, grey=True),
+        Bar("selected", counts.selected),
+    ]
+    note = f"n = {counts.documents_in:,} documents in the source"
+    whole = max(counts.documents_in, 1)
+    figure = Figure(
+        "funnel",
+        charts.bars(
+            "From the source to the selection",
+            "documents",
+            rows,
+            note=note,
+            form=lambda value: f"{value:,.0f} ({value / whole:.1%})",
+        ),
+        alt=f"Documents: {', '.join(f'{row.label} {row.value:,.0f}' for row in rows)}.",
+        caption="Blue: documents remaining after each stage. Grey: documents dropped or not selected. Shares: of the "
+        "documents in the source.",
+    )
+    return Section("Where documents went", text=_differing(shards), figures=[figure])
+
+
+def _differing(shards: Sequence[ShardFiles]) -> list[str]:
+    """Return a sentence on each column that is kept as text, because its type differs between source files."""
+    types: dict[str, Counter[str]] = defaultdict(Counter)
+    for shard in shards:
+        for column, kind in shard.documents.details.get("as_text", {}).items():
+            types[column][kind] += 1
+    return [
+        f"The column {column!r} is kept as text, JSON where it is nested, because its type differs between source "
+        f"files: {', '.join(f'{kind} in {number:,}' for kind, number in sorted(kinds.items()))}."
+        for column, kinds in sorted(types.items())
+    ][:LISTED_COLUMNS]
+
+
+def _drops(counts: Counts, shards: Sequence[ShardFiles]) -> Iterator[tuple[str, str, int]]:
+    """Yield stage, reason and number of dropped documents, in the order of the stages."""
+    by_ingest: Counter[str] = Counter()
+    for shard in shards:
+        by_ingest.update(shard.documents.details.get("dropped", {}))
+    later = []
+    for reason, number in counts.dropped.items():
+        text = reason.replace("_", " ")
+        if by_ingest[reason]:
+            yield "ingest", text, by_ingest[reason]
+        if number > by_ingest[reason]:
+            later.append((STAGE_OF.get(reason, "select"), text, number - by_ingest[reason]))
+    yield from sorted(later)

@@ -1,0 +1,108 @@
+"""Show how close the selection is to the best possible, and how far the groups fill their budgets."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fineweb_mask.tasks.reporting import charts
+from fineweb_mask.tasks.reporting.labels import Series
+from fineweb_mask.tasks.reporting.page import Column, Figure, Section, Table
+from fineweb_mask.tasks.workspace.records.counts import add_groups, mean_of
+
+LISTED_BLOCKS = 200
+LISTED_GROUPS = 200
+
+
+def widest_gap(blocks: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the largest gap of all blocks; None if no block has a bound."""
+    return max((block["gap"] for block in blocks if block["gap"] is not None), default=None)
+
+
+def claim(blocks: Sequence[Mapping[str, Any]]) -> str:
+    """Return what the certificates of all blocks prove together, in a sentence."""
+    gap = widest_gap(blocks)
+    if gap is None:
+        return "This solver gives no bound on the best possible selection."
+    assumed = next((block["bound_assumes"] for block in blocks if block.get("bound_assumes")), None)
+    estimated = "" if assumed is None else f" This is estimated, not proven ({assumed})."
+    where = ", in any block" if len(blocks) > 1 else ""
+    missing = f"at most {100 * gap:.3g}% is missing{where}"
+    return f"Of the way from a random selection to the best possible, {missing}.{estimated}"
+
+
+def certificate(blocks: Sequence[dict[str, Any]]) -> Section:
+    """Show how close the selection of every block is to the best possible."""
+    names = ("objective", "random_objective", "upper_bound", "gap")
+    rows = [[block["name"], *_taken(block), *(block[name] for name in names)] for block in blocks[:LISTED_BLOCKS]]
+    if len(blocks) > 1:
+        totals = {name: sum(block[name] for block in blocks) for name in ("documents", "selected")}
+        means = [weighted_mean(blocks, name) for name in names]
+        rows.insert(0, [f"all {len(blocks):,} blocks, mean", *_taken(totals), *means])
+    note = "The gap is the distance to the upper bound, as a share of the distance from a random selection to it."
+    if len(blocks) > LISTED_BLOCKS:
+        note += f" The first {LISTED_BLOCKS} of {len(blocks):,} blocks are shown; metrics.json has all of them."
+    columns = [Column("block"), Column("documents", "count"), Column("selected", "count"), Column("share", "share")]
+    columns += [Column(name, "precise") for name in ("objective", "random selection", "upper bound")]
+    table = Table("Blocks", [*columns, Column("gap", "gap")], rows, note=note, wide=True)
+    largest = max(blocks, key=lambda block: int(block["documents"]), default=None)
+    curves = [] if largest is None or not largest["history"] else [_learning_curve(largest)]
+    tables = [table] if len(rows) > 1 or (rows and not curves) else []  # of one block, the curve says the same
+    added = sum(block.get("filled_up", 0) for block in blocks)
+    filled = (
+        f"After a removal on request, the {added:,} next best documents took the place of selected ones; all others "
+        "stayed, so that a new selection may differ."
+    )
+    return Section("Distance from the optimum", [claim(blocks), *([filled] if added else [])], curves, tables)
+
+
+def groups(blocks: Sequence[dict[str, Any]], column: str, budget_by: str) -> Section:
+    """Show how much each group has of the budget, and how much of that its documents fill."""
+    found = add_groups(blocks)
+    rows = [
+        [
+            group["group"] or "unknown",
+            *(group[name] for name in ("documents", "selected", "repeated", "budget")),
+            _filled(group, budget_by),
+        ]
+        for group in found[:LISTED_GROUPS]
+    ]
+    note = "Used: selected documents, each as often as it is to be used. Filled: what these take of the budget."
+    if len(found) > LISTED_GROUPS:
+        note += f" The largest {LISTED_GROUPS} of {len(found):,} groups are shown; metrics.json has all of them."
+    columns = [Column(name, "count") for name in ("documents", "selected", "used", f"budget ({budget_by})")]
+    table = Table("Groups", [Column(column), *columns, Column("filled", "share")], rows, note=note, wide=True)
+    return Section("Budgets by group", tables=[table])
+
+
+def _filled(group: dict[str, Any], budget_by: str) -> float | None:
+    """Return the share of a group's budget that is spent; None if it has none, or its tokens were not counted."""
+    spent = group.get("spent", group["repeated"] if budget_by == "documents" else None)
+    return None if spent is None or not group["budget"] else spent / group["budget"]
+
+
+def _taken(block: Mapping[str, Any]) -> list[float]:
+    """Return a block's documents, how many of them are selected, and their share."""
+    documents, selected = int(block["documents"]), int(block["selected"])
+    return [documents, selected, selected / max(documents, 1)]
+
+
+def weighted_mean(blocks: Sequence[dict[str, Any]], name: str) -> float | None:
+    """Return the mean of a figure over the blocks, weighted by their documents; None if a block lacks the figure."""
+    values = [block[name] for block in blocks]
+    return None if None in values else mean_of(values, blocks)
+
+
+def _learning_curve(block: dict[str, Any]) -> Figure:
+    steps, values = zip(*block["history"], strict=True)
+    bound = block["upper_bound"]
+    levels = {} if bound is None else {"upper bound on any selection": bound}
+    levels["random selection"] = block["random_objective"]
+    title, y_label = "Learning curve of the largest block", "objective (dimensionless)"
+    note = f"n = {block['documents']:,} documents, {block['selected']:,} selected"
+    return Figure(
+        "learning-curve",
+        charts.lines(title, "step", y_label, [Series("objective", steps, values)], levels=levels, note=note),
+        alt=f"The objective rises to {values[-1]:.5g}; the bound is {bound}.",
+        caption=f"The objective during the optimisation: {block['objective']:.5g} of the selection, "
+        f"{block['random_objective']:.5g} of a random one"
+        + ("." if bound is None else f"; the bound on any selection is {bound:.5g}."),
+    )

@@ -1,0 +1,127 @@
+"""Show the quality, the lengths and the groups of what was eligible beside those of what is selected."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fineweb_mask.models.analysis.groups import decile_edges, group_of
+from fineweb_mask.tasks.reporting import charts
+from fineweb_mask.tasks.reporting.breakdown import Breakdown, Distribution
+from fineweb_mask.tasks.reporting.charts import Share
+from fineweb_mask.tasks.reporting.geometry import Diversity
+from fineweb_mask.tasks.reporting.page import Column, Figure, Section, Table
+
+GROUPS = {
+    "dump": "dump",
+    "domain": "url domain",
+    "n_chars": "length decile (characters)",
+    "quality": "quality decile (standard deviations)",
+    "language_score": "language score decile",
+}
+TINY = 0.01  # share of the eligible documents below which a domain is not drawn by itself
+
+
+def distributions(breakdown: Breakdown) -> Section:
+    """Show the distributions of quality and length before and after the selection; not that of one value."""
+    quality, length = breakdown.histograms["quality"], breakdown.histograms["n_chars"]
+    figures = []
+    if np.count_nonzero(quality.before) > 1:
+        figures.append(_histogram("quality", "Quality before and after", "quality (standard deviations)", quality))
+    if np.count_nonzero(length.before) > 1:
+        label = "length (characters, logarithmic)"
+        figures.append(_histogram("length", "Length before and after", label, length, logarithmic=True))
+    return Section("Quality and length", figures=figures)
+
+
+def _histogram(name: str, title: str, x_label: str, found: Distribution, *, logarithmic: bool = False) -> Figure:
+    counts = {"eligible": found.before, "selected": found.after}
+    medians = found.medians()
+    text = "" if medians is None else f" Median: {medians[0]:,.4g} before, {medians[1]:,.4g} after."
+    return Figure(
+        name,
+        charts.histogram(title, x_label, found.edges, counts, logarithmic=logarithmic),
+        alt=f"{title}.{text}",
+        caption=f"All eligible and all selected documents.{text} The outermost bars include all values beyond them.",
+    )
+
+
+def retention(breakdown: Breakdown, measured: Diversity | None = None) -> Section:
+    """Show which share of each group is selected; columns of a single group are left out, and tiny domains summed up.
+
+    Each figure has a table of its numbers, for pages that show no figures.
+    """
+    figures: list[Figure] = []
+    tables: list[Table] = []
+    for name, rows in [*breakdown.groups.items(), *breakdown.deciles.items()]:
+        missing = breakdown.missing.get(name, Share("", 0, 0))
+        shares = [*rows, missing] if missing.documents else rows
+        if name == "domain":
+            shares = _without_tiny(shares)
+        if sum(row.documents > 0 for row in shares) < 2:
+            continue
+        what = GROUPS.get(name, name)
+        file = f"retention-{name.replace('_', '-')}" if name in GROUPS else f"retention-by-{len(figures)}"
+        why = _explained(rows, breakdown, measured) if name == "quality" else ""
+        figures.append(
+            Figure(
+                file.replace("n-chars", "length"),
+                charts.retention(f"Share selected by {what}", shares),
+                alt=f"Share selected of each {what}.",
+                caption=f"{_extremes(shares)}{why}",
+            )
+        )
+        tables.append(
+            Table(
+                f"By {what}",
+                [Column(what), Column("eligible", "count"), Column("selected", "count"), Column("share", "share")],
+                [[row.label, row.documents, row.selected, row.selected / max(row.documents, 1)] for row in shares],
+            )
+        )
+    return Section(
+        "Share selected by group",
+        ["The share of each group's eligible documents that is selected. Dashed: the share over all groups."],
+        figures,
+        tables,
+    )
+
+
+def _without_tiny(rows: Sequence[Share]) -> list[Share]:
+    """Return the domains of at least 1% of the documents, and all others as one; nothing if there are none."""
+    least = TINY * sum(row.documents for row in rows)
+    large = [row for row in rows if row.documents >= least and " " not in row.label]  # as "no url" and "792 others" are
+    rest = [row for row in rows if row not in large]
+    others = Share("all others", sum(row.documents for row in rest), sum(row.selected for row in rest))
+    return [*large, others] if large else []
+
+
+def _explained(rows: Sequence[Share], breakdown: Breakdown, measured: Diversity | None) -> str:
+    """Say why a lower decile of quality keeps clearly more than the best one, if one does."""
+    rates = np.array([row.selected / max(row.documents, 1) for row in rows])
+    top, most = len(rows) - 1, int(rates.argmax())
+    if rates[top] > 0.95 * rates[most]:
+        return ""
+    said = f" Decile {most + 1} keeps more than the best one: quality is not all that decides."
+    if measured is None:
+        return said
+    eligible = measured.geometry["eligible"]
+    edges = decile_edges(breakdown.quality.astype(np.float64))
+    decile = group_of(measured.quality[eligible.queries].astype(np.float64), edges)
+    near, far = (eligible.nearest[decile == one] for one in (top, most))
+    if len(near) and len(far) and near.mean() > far.mean():
+        said += (
+            f" The best documents are more alike: their nearest neighbours have a mean cosine of {near.mean():.2f}, "
+            f"those of decile {most + 1} of {far.mean():.2f}, and of documents that are alike fewer are taken."
+        )
+    return said
+
+
+def _extremes(rows: Sequence[Share]) -> str:
+    """Name the groups with the highest and the lowest share."""
+    rated = sorted((row for row in rows if row.documents), key=lambda row: row.selected / row.documents)
+    if len(rated) < 2:
+        return "All eligible documents."
+    low, high = rated[0], rated[-1]
+    return (
+        f"All eligible documents. Highest share: {high.selected / high.documents:.1%} ({high.label}). "
+        f"Lowest: {low.selected / low.documents:.1%} ({low.label})."
+    )

@@ -1,0 +1,47 @@
+"""The best left out and the worst kept: they are these, and each says what decided."""
+
+import re
+from typing import Any
+
+from fineweb_mask.models.settings import ReportSettings
+from fineweb_mask.tasks.ledger.decisions import Corpus
+from fineweb_mask.tasks.ledger.notable import notable
+from fineweb_mask.tasks.reporting.geometry import measure
+
+REASON = re.compile(
+    r"quality [+-]\d\.\d\d, (better|worse) than \d\d?%; rank \d+ of \d+, \d+ of which fill the budget; its marginal "
+    r"gain is \d\.\d\d deviations (above|below) the threshold; (is|would be) selected from select_ratio [\d.]+; the "
+    r"nearest selected document has a cosine of -?\d\.\d\d with it: https://example.org/\d+ \(.* row \d+\)"
+)
+
+
+def test_they_are_the_best_and_the_worst_and_say_why(built: Any) -> None:
+    shards = built.report_job.shards
+    measured = measure(built.workspace, shards, ReportSettings())
+    assert measured is not None
+    [section] = notable(Corpus(built.workspace, built.recipe, shards), measured)
+    left_out, kept = section.sides
+    assert (left_out.title, kept.title) == ("Best left out", "Worst kept")
+    quality: dict[bool, dict[str, float]] = {True: {}, False: {}}
+    for shard in shards:
+        tables = (built.read(file).to_pylist() for file in (shard.documents, shard.scores, shard.masks))
+        for document, scores, mask in zip(*tables, strict=True):
+            if mask["block"] is not None:
+                quality[mask["selected"]][document["url"]] = scores["quality"]
+    best = sorted(quality[False].values(), reverse=True)[:5]
+    worst = sorted(quality[True].values())[:5]
+    assert [quality[False][card.title] for card in left_out.cards] == best
+    assert [quality[True][card.title] for card in kept.cards] == worst
+    for side, words in ((left_out, ("below", "would be")), (kept, ("above", "is"))):
+        for card in side.cards:
+            found = REASON.fullmatch(card.note)
+            assert found is not None, card.note
+            assert found.groups()[1:] == words
+
+
+def test_of_one_quality_none_is_best(built: Any) -> None:
+    shards = built.report_job.shards
+    measured = measure(built.workspace, shards, ReportSettings())
+    assert measured is not None
+    alike = measured._replace(quality=measured.quality * 0)
+    assert notable(Corpus(built.workspace, built.recipe, shards), alike) == []

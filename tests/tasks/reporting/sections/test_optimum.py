@@ -1,0 +1,86 @@
+"""How near to the optimum: the certificate claims only what is proved, means are weighted, budgets add up."""
+
+from typing import Any
+
+import pytest
+
+from fineweb_mask.tasks.reporting.sections.optimum import certificate, claim, groups, weighted_mean
+
+
+def block(name: str, documents: int, objective: float, bound: float | None) -> dict[str, Any]:
+    gap = None if bound is None else bound - objective
+    return {"name": name, "documents": documents, "objective": objective, "upper_bound": bound, "gap": gap}
+
+
+def test_the_certificate_names_the_widest_gap_and_weighs_the_mean() -> None:
+    blocks = [block("a", 100, 0.5, 0.5), block("b", 300, 0.7, 0.72)]
+    expected = "Of the way from a random selection to the best possible, at most 2% is missing, in any block."
+    assert claim(blocks) == expected
+    assert weighted_mean(blocks, "objective") == pytest.approx(0.65)
+    assert weighted_mean(blocks, "gap") == pytest.approx(0.015)
+
+
+def test_the_table_of_blocks_says_what_share_each_gave() -> None:
+    blocks = [
+        block(name, documents, 0.5, 0.5) | {"selected": selected, "random_objective": 0.0, "history": []}
+        for name, documents, selected in (("a", 100, 30), ("b", 300, 10))
+    ]
+    [table] = certificate(blocks).tables
+    assert [row[:4] for row in table.rows] == [
+        ["all 2 blocks, mean", 400, 40, 0.1],
+        ["a", 100, 30, 0.3],
+        ["b", 300, 10, 10 / 300],
+    ]
+
+
+def test_a_bound_that_is_estimated_says_so() -> None:
+    blocks = [{"gap": 0.01, "bound_assumes": None}, {"gap": 0.005, "bound_assumes": "lists hold 98%"}]
+    expected = "Of the way from a random selection to the best possible, at most 1% is missing, in any block. "
+    assert claim(blocks) == expected + "This is estimated, not proven (lists hold 98%)."
+
+
+def test_a_solver_without_a_bound_claims_nothing() -> None:
+    blocks = [block("a", 100, 0.5, None)]
+    assert claim(blocks) == "This solver gives no bound on the best possible selection."
+    assert weighted_mean(blocks, "gap") is None
+
+
+def of_group(name: str, documents: int, budget: int, selected: int, repeated: int, **more: int) -> dict[str, Any]:
+    counts = {"documents": documents, "budget": budget, "selected": selected, "repeated": repeated}
+    return {"group": name, **counts, **more}
+
+
+def test_groups_of_all_blocks_are_added_up_and_say_how_much_of_their_budget_is_filled() -> None:
+    blocks = [
+        {"groups": [of_group("de", 10, 20, 10, 20), of_group("", 5, 0, 0, 0)]},
+        {"groups": [of_group("en", 90, 20, 20, 20), of_group("de", 4, 20, 4, 10)]},
+    ]
+    [table] = groups(blocks, "language", "documents").tables
+    assert [column.label for column in table.columns][::4] == ["language", "budget (documents)"]
+    assert table.rows == [["en", 90, 20, 20, 20, 1.0], ["de", 14, 14, 30, 40, 0.75], ["unknown", 5, 0, 0, 0, None]]
+
+
+def test_a_budget_of_tokens_is_filled_by_tokens() -> None:
+    blocks = [{"groups": [of_group("en", 9, 1000, 5, 6, spent=900), of_group("de", 8, 1000, 5, 6)]}]
+    [table] = groups(blocks, "language", "tokens").tables
+    assert table.rows == [["en", 9, 5, 6, 1000, 0.9], ["de", 8, 5, 6, 1000, None]]
+
+
+def test_of_one_block_the_chart_says_all_and_no_table_repeats_it() -> None:
+    one = block("a", 100, 0.5, 0.6) | {"selected": 30, "random_objective": 0.1, "history": [(0, 0.1), (1, 0.5)]}
+    section = certificate([one])
+    assert section.tables == []
+    assert section.figures[0].caption.endswith(
+        "0.5 of the selection, 0.1 of a random one; the bound on any selection is 0.6."
+    )
+    assert len(certificate([one | {"history": []}]).tables) == 1
+    assert certificate([]).tables == []
+
+
+def test_a_selection_that_was_filled_up_after_a_removal_says_so() -> None:
+    blocks = [
+        block(name, 100, 0.5, 0.5) | {"selected": 9, "random_objective": 0.0, "history": []} | more
+        for name, more in (("a", {"filled_up": 2}), ("b", {"filled_up": 3}), ("c", {}))
+    ]
+    assert certificate(blocks).text[1].startswith("After a removal on request, the 5 next best documents took")
+    assert len(certificate(blocks[2:]).text) == 1
