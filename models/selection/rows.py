@@ -192,7 +192,8 @@ class Rows:
         values, vectors = torch.linalg.eigh(self.second_moment(sample) / len(sample))
         values = values[-count:]
         scale = torch.where(values > AT_THE_MEAN * values[-1], values.clamp(min=1e-300).rsqrt(), 0.0)
-        return (vectors[:, -count:] * scale).float().contiguous()
+        found: Tensor = (vectors[:, -count:] * scale).float().contiguous()
+        return found
 
     def eigenvectors(self, index: Tensor) -> Tensor:
         """Compute the eigenvectors of the second moment of some rows (b,), the main ones last: (d, d) float32."""
