@@ -170,7 +170,20 @@ class Rows:
         """Compute the squared length of every row: (n,) float32."""
         return torch.cat([self.block(rows).square().sum(1) for rows in self.slices()])
 
-    def in_directions(self, directions: Tensor) -> "Rows":
+    def in_directions(self, directions: Tensor, squares: Tensor, factors: Tensor) -> "Rows":
+        """Keep the parts in orthonormal directions (d, r), and the length of the rest times a factor: (n, r + 1) rows.
+
+        `squares` are the squared lengths of the rows, and `factors` those of the rest, (n,) each.
+        """
+        r = directions.shape[1]
+        kept = torch.empty((self.n, r + 1), device=self.device)
+        for rows in self.slices():
+            parts = self.block(rows) @ directions
+            kept[rows, :r] = parts
+            kept[rows, r] = (squares[rows] - parts.square_().sum(1)).clamp_(min=0).sqrt_() * factors[rows]
+        return Rows(kept)
+
+    def scaled_in(self, directions: Tensor) -> "Rows":
         """Keep the parts in directions (d, r), and scale every row to length sqrt(r): (n, r) rows."""
         parts, length = self.dot(directions), directions.shape[1] ** 0.5
         for rows in torch.split(parts, self.block_rows):
@@ -182,6 +195,11 @@ class Rows:
         """Compute z_i^T A z_i of every row, for a matrix A (d, d): (n,) float32."""
         matrix = matrix.float()
         return torch.cat([((block := self.block(part)) @ matrix).mul_(block).sum(1) for part in self.slices()])
+
+    def principal_directions(self, count: int, generator: torch.Generator) -> Tensor:
+        """Compute the main eigenvectors of the second moment of a sample of the rows: (d, count) float32."""
+        sample = torch.randperm(self.n, generator=generator, device=self.device)[:PCA_ROWS]
+        return self.eigenvectors(sample)[:, -count:].contiguous()
 
     def whitening(self, count: int, generator: torch.Generator) -> Tensor:
         """Compute the main eigenvectors of the second moment of a sample of the rows, scaled: (d, count) float32.

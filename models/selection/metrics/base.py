@@ -8,6 +8,7 @@ A metric needs `value` only. Every other method is optional and enables one thin
 | `gradient` | `mean_field` | `mean_field` refuses the metric |
 | `moment`, ... (`SupportsMoment`) | steps with exact line search in `mean_field` | damped steps, by `gradient` |
 | `whole_kernel`, ... (`SupportsKernel`) | Newton's steps, and greedy picks by a stored kernel | line searches |
+| `reduced` | annealing of large blocks in fewer directions | all directions |
 | `swap_model` | thousands of swaps at once, inside a pool | batches of swaps, by `marginal_gains` |
 | `tangent` | the upper bound on the objective | no bound (None) |
 | `gains` | `greedy` | `greedy` refuses the metric |
@@ -110,6 +111,14 @@ class SupportsKernel(SupportsMoment, Protocol):
 
     def restrict(self, index: Tensor) -> Self:
         """Return the same metric over a batch of documents, index (b,)."""
+
+
+@runtime_checkable
+class SupportsReduction(Metric, Protocol):
+    """A metric that can be approximated in fewer directions."""
+
+    def reduced(self, count: int, generator: torch.Generator) -> Metric:
+        """Return an approximation in `count` directions, or the metric itself if it has no more than a few of them."""
 
 
 class SwapModel(NamedTuple):

@@ -35,6 +35,7 @@ from fineweb_mask.models.selection.metrics.base import (
     SupportsKernel,
     SupportsMoment,
     SupportsPenalties,
+    SupportsReduction,
 )
 from fineweb_mask.models.selection.metrics.kernel import WHOLE_KERNEL
 from fineweb_mask.models.selection.problem.objective import Objective
@@ -43,9 +44,11 @@ from fineweb_mask.models.selection.solvers.problem import History, Problem, Solu
 from fineweb_mask.models.selection.solvers.swaps import ROUNDS_OF_SWAPS, refine
 
 NEAR = 256  # documents near the threshold that shape one Newton step
-DAMPING = 0.5  # share of the way per step if a metric has no exact line search
+DAMPING = 0.25  # share of the way per step if a metric has no exact line search
 WARM = 0.5  # share of the annealing that remains if the start is the solution of a similar problem
 READABLE = 0.25  # temperature of the reported inclusion, in standard deviations of the marginal gains
+DIRECTIONS = 128  # principal directions of the features in which a large block is annealed
+LARGE = 2_048  # least documents for that approximation if swaps alone must make up for it
 CANDIDATES, ROUNDS = 1024, 32  # documents of largest gain among which greedy picks, and how often they are found
 SMALL = 2048  # most documents for which greedy's picks cost next to nothing, so that every kernel uses them
 LEAST_CHOICE = 2  # candidates per pick, below which greedy has too little to choose from
@@ -91,7 +94,8 @@ def solve_mean_field(
     objective = problem.objective
     check_gradients(objective.metrics)
     pick = _picks_greedily(objective)
-    path = Annealing(objective, problem.start, n_steps)
+    coarse = _coarsened(objective, problem.generator) if pick or objective.n >= LARGE else objective
+    path = Annealing(coarse, problem.start, n_steps)
     best = objective.top(objective.priority(path.gradient()))
     reached = objective.value_of(best)
     problem.history.record(0, reached)
@@ -103,6 +107,9 @@ def solve_mean_field(
         best, closed = _anneal(problem, path, best, objective.value_of(best))
     if pick and not closed:
         best = _better(objective, best, _picked_greedily(problem))
+    elif coarse is not objective and len(path.kernels) == len(path.smooth):
+        approximate = replace(problem, objective=coarse, history=History(entries=[(0, 0.0, -math.inf)]))
+        best = _better(objective, best, refine(approximate, best, rounds))
     if not closed:
         best = refine(problem, best, rounds, least_rise)
     return Solution(best, ranks(objective, best, path.inclusion), path.inclusion)
@@ -171,6 +178,15 @@ def _picked_greedily(problem: Problem) -> Tensor:
         mask = pick_among_candidates(problem, CANDIDATES, ROUNDS)
     problem.history.record(problem.history.entries[-1][0] + 1, objective.value_of(mask))
     return mask
+
+
+def _coarsened(objective: Objective, generator: torch.Generator) -> Objective:
+    """Replace metrics by their approximations in fewer directions; the same objective if none has one."""
+    metrics = {
+        name: metric.reduced(DIRECTIONS, generator) if isinstance(metric, SupportsReduction) else metric
+        for name, metric in objective.metrics.items()
+    }
+    return objective if metrics == objective.metrics else replace(objective, metrics=metrics)
 
 
 class Annealing:

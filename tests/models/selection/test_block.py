@@ -237,7 +237,7 @@ def test_shifting_quality_does_not_change_what_fills_the_tokens(corpus):
     features, quality = corpus
     tokens = np.random.default_rng(2).integers(5, 500, len(quality))
     for weigh_by in ("tokens", "documents"):
-        chosen = SelectionSettings(budget_by="tokens", weigh_by=weigh_by)
+        chosen = SelectionSettings(metrics="pairwise", budget_by="tokens", weigh_by=weigh_by)
         first = select(features, quality, chosen, tokens=tokens)
         other = select(features, quality + 3, chosen, tokens=tokens)
         assert len(np.intersect1d(first.indices, other.indices)) >= 0.9 * len(first.indices)

@@ -13,6 +13,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from fineweb_mask.models.selection import SelectionSettings, select
 from fineweb_mask.models.selection.inputs import checked_features
 from fineweb_mask.models.selection.metrics.disf import Disf
+from fineweb_mask.models.selection.metrics.kernel import KernelTangent
 from fineweb_mask.models.selection.rows import Rows
 from tests.models.selection.enumerable import central_differences, probabilities, random_masks, unit_rows
 
@@ -44,16 +45,17 @@ def test_the_trace_is_the_same_for_every_selection(dtype, copied, monkeypatch):
         assert float(chosen.moment(mask).trace()) == pytest.approx(7 * 6, rel=1e-5)
 
 
-def test_of_many_dimensions_the_principal_components_count_alike():
+def test_over_a_corpus_its_principal_components_count_alike():
     random = np.random.default_rng(0)
     features = random.normal(size=(2000, 300)) / np.sqrt(1 + np.arange(300)) + 0.1
     rows = checked_features((features @ np.linalg.qr(random.normal(size=(300, 300)))[0]), torch.device("cpu"))
-    metric = Disf.for_block(rows, SelectionSettings(), 200)
+    directions = Disf.directions(rows, None, 128, torch.Generator().manual_seed(0))
+    metric = Disf(rows, directions=directions)
     z = metric.rows.block(slice(None)).double()
     torch.testing.assert_close(z.square().sum(1), torch.full((2000,), 128.0).double(), rtol=1e-5, atol=0)
     moment = z.T @ z / len(z)
     assert float((moment - torch.eye(128)).abs().max()) < 0.3
-    assert Disf.for_block(Rows(rows.block(slice(None))[:, :255]), SelectionSettings(), 200).rows.d == 255
+    assert Disf.directions(Rows(rows.block(slice(None))[:, :255]), None, 128, torch.Generator()) is None
     chosen = random_masks(2000, 200, 1)
     norm = torch.linalg.matrix_norm(z[chosen[0]].T @ z[chosen[0]] / 199)
     assert float(metric.value(chosen)[0]) == pytest.approx(-float(norm))
@@ -125,3 +127,36 @@ def test_disf_selects_more_directions_than_chance_and_no_longer_posts(posts):
     ranks = [effective_rank(x[mask].numpy()) for mask in drawn]
     assert effective_rank(x[chosen].numpy()) > 1.1 * max(ranks)
     assert np.median(posts.length) / 1.5 < np.median(posts.length[chosen]) < 1.5 * np.median(posts.length)
+
+
+def test_a_tangent_that_moves_in_principal_directions_stays_above():
+    random = np.random.default_rng(0)
+    features = random.normal(size=(400, 300)) / np.sqrt(1 + np.arange(300)) + 0.1
+    metric = Disf(checked_features(features, torch.device("cpu")))
+    masks, weight = random_masks(400, 40, 30), 2.0
+    values = weight * metric.value(masks)
+    tangent = metric.tangent(torch.full((400,), 0.1), 40, weight)
+    at_first = None
+    for _ in range(9):  # every fourth moves in all directions
+        height, slopes = tangent.evaluate()
+        bounds = height + masks.double() @ slopes
+        assert bool((bounds >= values - 1e-6).all())
+        at_first = bounds[0] if at_first is None else at_first
+        moment = tangent.moment + tangent._directions @ tangent._shift @ tangent._directions.T
+        whole = KernelTangent(metric, moment, 40, weight)
+        torch.testing.assert_close(slopes, whole.evaluate()[1], rtol=1e-4, atol=1e-7)
+        tangent.descend(masks[0], 0.1 * float(bounds[0] - values[0]))
+    assert values[0] - 1e-6 <= tangent.evaluate()[0] + masks[0].double() @ tangent.evaluate()[1] < at_first
+
+
+def test_values_and_scores_follow_small_changes_of_a_selection():
+    rows = unit_rows(200, 24)
+    metric, mask = Disf(rows), random_masks(200, 60, 1)[0]
+    for document in (3, 50, 120):
+        metric.scored(mask)
+        mask[document] = ~mask[document]
+        fresh = Disf(rows)
+        assert metric.moment_near(mask) is not None
+        torch.testing.assert_close(metric.value(mask[None]), fresh.value(mask[None]))
+        torch.testing.assert_close(metric.scored(mask).scores, fresh.scored(mask).scores, rtol=1e-4, atol=1e-2)
+    assert metric.moment_near(~mask) is None

@@ -296,9 +296,8 @@ def test_where_too_few_documents_are_unlike_fewer_are_selected():
 def test_forbidding_bound_holds_against_enumeration():
     for seed in range(20):
         x, quality = groups(N, seed), torch.rand(N, generator=torch.Generator().manual_seed(seed))
-        settings = SelectionSettings(
-            budget=3, lamb=0.3, normalize="none", near_duplicates={"threshold": THRESHOLD, "forbid": True}
-        )
+        near = {"threshold": THRESHOLD, "forbid": True}
+        settings = SelectionSettings(metrics="pairwise", budget=3, lamb=0.3, normalize="none", near_duplicates=near)
         selection = select(x, quality, settings)
         metric = NearDuplicates.of(Rows(x), THRESHOLD)
         masks = every_mask(N, 3)
@@ -363,3 +362,14 @@ def test_values_of_cliques_are_spread_to_their_members():
     pairs = Pairs(torch.tensor([0, 2]), torch.tensor([1, 4]), torch.ones(2))
     cliques = cover_with_cliques(6, pairs, torch.tensor([1.0, 0.5]))
     assert cliques.spread(torch.tensor([3.0, 5.0], dtype=torch.float64)).tolist() == [3, 3, 5, 0, 5, 0]
+
+
+def test_where_very_many_are_alike_all_that_rank_above_penalise(monkeypatch):
+    monkeypatch.setattr("fineweb_mask.models.selection.metrics.near_duplicates.MOST_LOOKS", 0)
+    metric = NearDuplicates.of(Rows(groups(60, 0)), THRESHOLD)
+    gains = torch.rand(60, generator=torch.Generator().manual_seed(0))
+    weights = torch.zeros(60, 60)
+    weights[metric.pairs.first, metric.pairs.second] = metric.weights
+    above = gains[None] > gains[:, None]
+    expected = gains - 0.5 * ((weights + weights.T) * above).sum(1)
+    torch.testing.assert_close(metric.penalised(gains, 0.5), expected)

@@ -52,7 +52,7 @@ def test_near_duplicates_are_those_with_another_one_close(corpus):
 
 
 def test_near_duplicates_are_counted_from_the_threshold_on():
-    assert near_duplicate_rate(np.array([0.95, 0.9499, 1.0, -1.0])) == 0.5
+    assert near_duplicate_rate(np.array([0.9, 0.8999, 1.0, -1.0])) == 0.5
     assert near_duplicate_rate(np.array([0.8, 0.9]), threshold=0.85) == 0.5
     assert near_duplicate_rate(np.empty(0)) is None
 

@@ -36,13 +36,29 @@ def test_disf_reaches_greedy(d, ratio, lamb):
     assert closed.objective >= greedy.objective - 1e-6
 
 
+def test_disf_annealed_in_fewer_directions_is_nearly_as_good(monkeypatch):
+    random = np.random.default_rng(0)
+    features = random.normal(size=(300, 48)) * (1 / np.sqrt(1 + np.arange(48)))
+    features = features @ np.linalg.qr(random.normal(size=(48, 48)))[0]  # standardising leaves principal directions
+    quality = random.random(300)
+    chosen = SelectionSettings(metrics="disf", lamb=0.2, select_ratio=0.2, normalize="none")
+    for number in ("WHOLE_KERNEL", "CANDIDATES"):  # no greedy picks that would hide it
+        monkeypatch.setattr(f"fineweb_mask.models.selection.solvers.mean_field.{number}", 0)
+    whole = select(features, quality, chosen)
+    monkeypatch.setattr("fineweb_mask.models.selection.solvers.mean_field.LARGE", 1)
+    monkeypatch.setattr("fineweb_mask.models.selection.solvers.mean_field.DIRECTIONS", 16)
+    reduced = select(features, quality, chosen)
+    assert reduced.objective > whole.random_objective + 0.98 * (whole.objective - whole.random_objective)
+    assert reduced.upper_bound >= max(whole.objective, reduced.objective) - 1e-5
+
+
 def test_where_newtons_steps_go_astray_the_moments_are_averaged(monkeypatch):
     """Of few clusters, the documents near the threshold do not stand for the others."""
     random = np.random.default_rng(0)
     centres, cluster = random.normal(size=(60, 32)), random.choice(60, 6000, p=random.dirichlet(np.full(60, 0.3)))
     features = centres[cluster] + 0.7 * random.normal(size=(6000, 32))
     quality = random.normal(size=6000) + random.normal(size=60)[cluster]
-    settings = SelectionSettings(lamb=0.02, normalize="none", near_duplicates={"weight": 0})
+    settings = SelectionSettings(metrics="pairwise", lamb=0.02, normalize="none", near_duplicates={"weight": 0})
     unswapped = partial(mean_field.solve_mean_field, rounds=0)
     monkeypatch.setitem(SELECTORS, "mean_field", replace(SELECTORS["mean_field"], solve=unswapped))
     averaged = select(features, quality, settings)
