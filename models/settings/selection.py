@@ -38,7 +38,7 @@ METRICS = {
 """The built-in diversity metrics: a new one is a module in models/selection/metrics/ and a line here."""
 
 DIRECTIONS = 128
-"""Principal components in which `disf` is measured over a whole corpus, of vectors of at least twice as many numbers."""
+"""Principal components in which `disf` is measured over a whole corpus, where vectors have twice as many numbers."""
 
 if TYPE_CHECKING:
     MetricName = str
