@@ -3,7 +3,7 @@
 To add a stage, write its module in `tasks/` and enter its task here.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Literal
 
 from fineweb_mask.tasks.dataset.partition import write_partition
@@ -110,9 +110,15 @@ def stages_shown_as(name: str) -> list[Stage]:
     return [task.stage for task in PIPELINE if task.stage.shown_as == name]
 
 
-def refreshed_by(names: Iterable[str]) -> frozenset[str]:
-    """Return the names of the stages that are built again with those of these names."""
-    return frozenset(stage.name for name in names for stage in stages_shown_as(name) if not stage.kept)
+def refreshed_by(names: Collection[str]) -> frozenset[str]:
+    """Return the names of the stages that are built again with those of these names.
+
+    A selection anew may be another one, of the same key: the dataset and the report are written again with it.
+    """
+    found = {stage.name for name in names for stage in stages_shown_as(name) if not stage.kept}
+    if select.stage.shown_as in names:
+        found |= {stage.name for one in (materialize, report) for stage in stages_shown_as(one.stage.shown_as)}
+    return frozenset(found)
 
 
 def run_by(flows: set[str]) -> frozenset[str]:

@@ -143,7 +143,7 @@ def start_run(
             models,
             listing=Listing(workspace),
             refit=[stage.name for name in refit or [] for stage in REFITTED[name]],
-            refresh=refreshed_by(refresh or []),
+            refresh=refreshed_by(list(refresh or [])),
             scope=scope,
             share=share,
             task_runs=task_runs,
