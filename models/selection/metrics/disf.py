@@ -1,15 +1,12 @@
 """`disf`: minus the norm of the second moment, which is least if the selection covers all directions evenly."""
 
-from functools import cached_property
-
 import torch
 from torch import Tensor
 
 from fineweb_mask.models.selection.metrics.base import Effort
-from fineweb_mask.models.selection.metrics.kernel import KernelMetric, KernelTangent, falling_step
+from fineweb_mask.models.selection.metrics.kernel import KernelMetric
 from fineweb_mask.models.selection.rows import Rows, Standard
 
-DIRECTIONS, WHOLE_STEP = 128, 4  # principal directions in which a proof moves, but for every fourth step
 NEGLIGIBLE = 1e-6  # share of the largest weight: less counts as 0
 
 
@@ -27,7 +24,7 @@ class Disf(KernelMetric):
     whole corpus these are its principal components, scaled to equal variance (ours).
     """
 
-    effort = Effort(48, 0.008, 0.45, 0.98)  # a step costs up to O(n d^2): fewer and longer ones
+    effort = Effort(32, 0.008, 0.45, 0.97)  # a step costs O(n d^2): fewer and longer ones
 
     def __init__(
         self,
@@ -109,69 +106,11 @@ class Disf(KernelMetric):
         metric.diagonal = metric.rows.square_norms().square_()
         return metric
 
-    def tangent(self, inclusion: Tensor, budget: float, weight: float) -> KernelTangent:
-        """Return the tangent of weight * D at the moment of the inclusion probabilities (n,)."""
-        moment = self.moment(inclusion)
-        if self._turned is None:
-            return KernelTangent(self, moment, budget, weight)
-        return DisfTangent(self, moment, budget, weight, *self._turned)
-
-    @cached_property
-    def _turned(self) -> tuple[Tensor, Rows] | None:
-        """The principal directions (d, r) in which most steps of a proof move, and the rows in them; None: all."""
-        if self.rows.d < 2 * DIRECTIONS:
-            return None
-        directions = self.rows.principal_directions(DIRECTIONS, torch.Generator(self.rows.device).manual_seed(0))
-        return directions, Rows(self.rows.dot(directions))
-
     def tangent_gradient(self, moment: Tensor, reached: Tensor, budget: float) -> Tensor:
         """Differentiate the tangent with respect to its moment (d, d); only the moment's direction matters."""
         v = moment.square().sum()
         across = reached - moment * ((moment * reached).sum() / v.clamp(min=1e-300))
         return across * (-2 * self.slope(float(v), budget))
-
-
-class DisfTangent(KernelTangent):
-    """A tangent of `disf` that moves in r principal directions P (d, r) only, O(n r^2), but for every fourth step.
-
-    Every moment M has a tangent, -<M, C> / ||M||, that is never below D. This one is at M + P A P^T.
-    """
-
-    def __init__(
-        self, metric: Disf, moment: Tensor, budget: float, weight: float, directions: Tensor, rows: Rows
-    ) -> None:
-        super().__init__(metric, moment, budget, weight)
-        self._directions, self._rows, self._steps = directions.double(), rows, 0
-        self._measure()
-
-    def _measure(self) -> None:
-        """Sum over all directions at the moment."""
-        self._within = self._directions.T @ self.moment @ self._directions  # P^T M P, (r, r) float64
-        self._shift = torch.zeros_like(self._within)  # A
-        self._v = float(self.moment.square().sum())
-        self._scores = self.metric.scores(self.moment).double()
-
-    def evaluate(self) -> tuple[float, Tensor]:
-        """Return the height, which is 0, and the slope of every document, (n,) float64."""
-        return 0.0, self._scores * (-2 * self.weight * self.metric.slope(self._v, self.budget))
-
-    def descend(self, mask: Tensor, fall: float) -> None:
-        """Move the moment where the value at the mask is least."""
-        self._steps += 1
-        if self._steps % WHOLE_STEP == 0:
-            self.moment = self.moment + self._directions @ self._shift @ self._directions.T
-            super().descend(mask, fall)
-            self._measure()
-            return
-        share = float(self._scores @ mask.double()) / max(self._v, 1e-300)  # <M, R> / ||M||^2
-        reached = self._rows.second_moment(mask.nonzero()[:, 0], mask)
-        across = (reached - share * self._within) * (-2 * self.weight * self.metric.slope(self._v, self.budget))
-        step = falling_step(across, fall)
-        length, longest = (float(torch.linalg.vector_norm(way)) for way in (step, reached - self._within))
-        move = -step if length <= longest else step * (-longest / length)
-        self._v += float(((2 * self._within + move) * move).sum())
-        self._within, self._shift = self._within + move, self._shift + move
-        self._scores = self._scores + self._rows.quadratic(move)
 
 
 def _selected(masks: Tensor) -> tuple[Tensor, ...]:

@@ -13,7 +13,6 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from fineweb_mask.models.selection import SelectionSettings, select
 from fineweb_mask.models.selection.inputs import checked_features
 from fineweb_mask.models.selection.metrics.disf import Disf
-from fineweb_mask.models.selection.metrics.kernel import KernelTangent
 from fineweb_mask.models.selection.rows import Rows
 from tests.models.selection.enumerable import central_differences, probabilities, random_masks, unit_rows
 
@@ -127,26 +126,6 @@ def test_disf_selects_more_directions_than_chance_and_no_longer_posts(posts):
     ranks = [effective_rank(x[mask].numpy()) for mask in drawn]
     assert effective_rank(x[chosen].numpy()) > 1.1 * max(ranks)
     assert np.median(posts.length) / 1.5 < np.median(posts.length[chosen]) < 1.5 * np.median(posts.length)
-
-
-def test_a_tangent_that_moves_in_principal_directions_stays_above():
-    random = np.random.default_rng(0)
-    features = random.normal(size=(400, 300)) / np.sqrt(1 + np.arange(300)) + 0.1
-    metric = Disf(checked_features(features, torch.device("cpu")))
-    masks, weight = random_masks(400, 40, 30), 2.0
-    values = weight * metric.value(masks)
-    tangent = metric.tangent(torch.full((400,), 0.1), 40, weight)
-    at_first = None
-    for _ in range(9):  # every fourth moves in all directions
-        height, slopes = tangent.evaluate()
-        bounds = height + masks.double() @ slopes
-        assert bool((bounds >= values - 1e-6).all())
-        at_first = bounds[0] if at_first is None else at_first
-        moment = tangent.moment + tangent._directions @ tangent._shift @ tangent._directions.T
-        whole = KernelTangent(metric, moment, 40, weight)
-        torch.testing.assert_close(slopes, whole.evaluate()[1], rtol=1e-4, atol=1e-7)
-        tangent.descend(masks[0], 0.1 * float(bounds[0] - values[0]))
-    assert values[0] - 1e-6 <= tangent.evaluate()[0] + masks[0].double() @ tangent.evaluate()[1] < at_first
 
 
 def test_values_and_scores_follow_small_changes_of_a_selection():
