@@ -14,7 +14,7 @@ An unknown key or a wrong type is an error before any work starts.
 """
 
 import math
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -101,6 +101,15 @@ class PipelineSelectionSettings(SelectionSettings):
                 f"{', '.join(PRICED)}, or block_budget: fixed"
             )
         return self
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_parts_by_default_what_adds_up(cls, given: Any) -> Any:  # noqa: ANN401 - not validated yet
+        """Leave `facility` out of the default where documents are read in parts: it needs all of them."""
+        if not isinstance(given, dict) or "metrics" in given:
+            return given
+        in_parts = given.get("scope") == "global" or given.get("groups") is not None
+        return given | {"metrics": "disf"} if in_parts else given
 
     @model_validator(mode="after")
     def _global_has_sums_of_parts(self) -> Self:

@@ -61,7 +61,7 @@ def test_overrides_in_a_form_take_some_settings_and_no_secrets() -> None:
         return is_valid({"settings": settings, "overrides": overrides}, FORM)
 
     assert taken({"selection": {"lamb": 0.3, "metrics": {"pairwise": 1}}, "workspace": "w"})
-    assert taken(None)
+    assert taken({})
     assert not taken("lamb=3")
     assert not [
         url for url in SECRETS if taken({"source": {"path": url}}) or taken({"ingest": {"against": ["a", url]}})

@@ -46,8 +46,6 @@ class Disf(KernelMetric):
 
     def value(self, masks: Tensor) -> Tensor:
         """Evaluate masks (G, n) by the smaller of Z^T Z (d x d) and Z Z^T (K x K) of each: (G,) float64."""
-        if len(masks) == 1 and (moment := self.moment_near(masks[0])) is not None:
-            return self.outer(moment.square().sum()[None], self.size(masks))
         squares = []
         for chosen in _selected(masks):
             if len(chosen) < self.rows.d:

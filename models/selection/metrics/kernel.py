@@ -5,7 +5,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import ClassVar, NamedTuple, Self, TypeVar
+from typing import ClassVar, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -105,7 +105,6 @@ class KernelMetric(MomentMetric, SupportsKernel):
 
     diagonal: Tensor  # (n,) float32, kernel(i, i)
     matrix: Tensor | None = None
-    _latest: "Scored | None" = None
 
     @abstractmethod
     def kernel_of(self, products: Tensor) -> Tensor:
@@ -155,46 +154,9 @@ class KernelMetric(MomentMetric, SupportsKernel):
         """Compute the marginal gain of each document, (n,), through the tangent of D at the present v."""
         return self.swap_model(mask, 1.0).gains
 
-    def scored(self, mask: Tensor) -> "Scored":
-        """Return a selection's moment and scores, mask (n,), from those of the last one if few documents differ."""
-        last = self._latest
-        changes = None if last is None else self._changes(last, mask)
-        if last is None or changes is None:
-            moment = self.moment(mask)
-            found = Scored(mask.clone(), moment, self.scores(moment))
-        else:
-            scores = last.scores.clone()
-            for sign, documents in changes:
-                rows = self.rows.take(documents).T
-                for part in self.rows.slices():
-                    scores[part] += self.kernel_of(self.rows.block(part) @ rows).sum(1).mul_(sign)
-            found = Scored(mask.clone(), self._moved(last, changes), scores)
-        self._latest = found
-        return found
-
-    def moment_near(self, mask: Tensor) -> Tensor | None:
-        """Return the moment of a mask (n,) that differs little from the last one scored, else None."""
-        last = self._latest
-        changes = None if last is None else self._changes(last, mask)
-        return None if last is None or changes is None else self._moved(last, changes)
-
-    def _changes(self, last: "Scored", mask: Tensor) -> list[tuple[float, Tensor]] | None:
-        """List the documents that were added (1.0) and dropped (-1.0); None if a sum over all is no slower."""
-        both = ((1.0, mask & ~last.mask), (-1.0, last.mask & ~mask))
-        found = [(sign, documents.nonzero()[:, 0]) for sign, documents in both]
-        if 2 * self.rows.d * sum(len(documents) for _, documents in found) >= last.moment.numel():
-            return None
-        return [(sign, documents) for sign, documents in found if len(documents)]
-
-    def _moved(self, last: "Scored", changes: list[tuple[float, Tensor]]) -> Tensor:
-        moment = last.moment
-        for sign, documents in changes:
-            moment = moment + sign * self.moment(torch.zeros_like(last.mask).index_fill(0, documents, value=True))
-        return moment
-
     def swap_model(self, mask: Tensor, weight: float) -> SwapModel:
         """Describe swaps through the tangent of D at the present v: they gain at least what it promises."""
-        _, moment, scores = self.scored(mask)
+        moment = self.moment(mask)
         slope = weight * self.slope(float(moment.square().sum()), float(self.size(mask)))
         own = torch.where(mask, self.diagonal, -self.diagonal)
 
@@ -202,7 +164,7 @@ class KernelMetric(MomentMetric, SupportsKernel):
             features = self.rows.take(pool)
             return 2 * slope * self.kernel_of(features @ features.T)
 
-        return SwapModel((2 * scores).sub_(own).mul_(-slope), cross)
+        return SwapModel((2 * self.scores(moment)).sub_(own).mul_(-slope), cross)
 
     def random_value(self, budget: float) -> float:
         """Compute D at the expected v of a uniform random subset."""
@@ -226,14 +188,6 @@ class KernelMetric(MomentMetric, SupportsKernel):
         batch.diagonal = self.diagonal[index]
         batch.masses, batch.credit = (None if of is None else of[index] for of in (self.masses, self.credit))
         return batch
-
-
-class Scored(NamedTuple):
-    """A selection, and what its value and gains follow from."""
-
-    mask: Tensor  # (n,) bool
-    moment: Tensor
-    scores: Tensor  # (n,) float32
 
 
 class KernelTangent:
@@ -282,8 +236,8 @@ class KernelGains:
 
     def restart(self, mask: Tensor) -> None:
         """Begin with a selection, mask (n,) bool."""
-        _, moment, scores = self.metric.scored(mask)
-        self.scores, self.v = scores.clone(), moment.square().sum()
+        moment = self.metric.moment(mask)
+        self.scores, self.v = self.metric.scores(moment), moment.square().sum()
 
     def among(self, index: Tensor) -> "KernelGains":
         """Return the gains of documents (b,) alone, from the present selection on."""

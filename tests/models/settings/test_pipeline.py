@@ -170,9 +170,11 @@ def test_what_needs_neighbours_or_all_documents_is_refused_for_the_whole_corpus(
 
 
 @pytest.mark.parametrize("changes", [{"scope": "global"}, {"groups": {"column": "dump"}}])
-def test_where_the_default_metrics_cannot_be_used_others_are_named(changes):
+def test_where_the_default_metrics_cannot_be_used_the_default_is_another_and_others_are_named(changes):
+    assert PipelineSettings.model_validate(recipe(selection=changes)).selection.metrics == "disf"
+    named = changes | {"metrics": {"facility": 1, "disf": 1}}
     with pytest.raises(ValidationError, match=r"metrics: facility reads .* name pairwise or disf, or use"):
-        PipelineSettings.model_validate(recipe(selection=changes))
+        PipelineSettings.model_validate(recipe(selection=named))
 
 
 @pytest.mark.parametrize(

@@ -126,16 +126,3 @@ def test_disf_selects_more_directions_than_chance_and_no_longer_posts(posts):
     ranks = [effective_rank(x[mask].numpy()) for mask in drawn]
     assert effective_rank(x[chosen].numpy()) > 1.1 * max(ranks)
     assert np.median(posts.length) / 1.5 < np.median(posts.length[chosen]) < 1.5 * np.median(posts.length)
-
-
-def test_values_and_scores_follow_small_changes_of_a_selection():
-    rows = unit_rows(200, 24)
-    metric, mask = Disf(rows), random_masks(200, 60, 1)[0]
-    for document in (3, 50, 120):
-        metric.scored(mask)
-        mask[document] = ~mask[document]
-        fresh = Disf(rows)
-        assert metric.moment_near(mask) is not None
-        torch.testing.assert_close(metric.value(mask[None]), fresh.value(mask[None]))
-        torch.testing.assert_close(metric.scored(mask).scores, fresh.scored(mask).scores, rtol=1e-4, atol=1e-2)
-    assert metric.moment_near(~mask) is None

@@ -22,7 +22,7 @@ from tests.tasks.jobs import score_job, statistics_job
 @pytest.fixture
 def models(copied: Any) -> Models:
     encoder = ModelFolder(path=copied.encoder.path, fingerprint=copied.encoder.fingerprint)
-    selection = copied.recipe.selection.model_dump() | {"near_duplicates": {"weight": 0}}
+    selection = copied.recipe.selection.model_dump() | {"near_duplicates": {"weight": 0}, "metrics": "pairwise"}
     settings = copied.recipe.model_copy(update={"selection": PipelineSelectionSettings.model_validate(selection)})
     return Models(copied.workspace, settings, copied.models, copied.statistics, encoder.path, encoder.fingerprint)
 
@@ -94,7 +94,7 @@ def test_a_rule_of_other_models_is_refused(copied: Any, models: Models, rule: Pa
     ],
 )
 def test_selections_without_a_rule_are_refused_by_name(models: Models, settings: Any, message: str) -> None:
-    selection = PipelineSelectionSettings.model_validate(settings)
+    selection = PipelineSelectionSettings.model_validate({"metrics": "pairwise"} | settings)
     with pytest.raises(SettingsError, match=message):
         check_has_rule(models.settings.model_copy(update={"selection": selection}))
 
