@@ -82,7 +82,7 @@ def test_a_run_shows_its_progress_its_funnel_and_its_report(service, sample_run)
 
     report = shown["report"]["data"]
     assert len(report) < 800_000  # `--watch` takes no event of more than 1 MiB
-    assert report.count("](data:image/png;base64,") == 14
+    assert report.count("](data:image/png;base64,") == 12
     assert "Of the way from a random selection to the best possible" in report
     assert r"workspaces\/sample\/reports\/index\.html" in report
 

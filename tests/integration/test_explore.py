@@ -24,6 +24,7 @@ from fineweb_mask.flows.cli import app
 from fineweb_mask.flows.pipeline.records import shard_files
 from fineweb_mask.flows.status.inspection import inspect_workspace
 from fineweb_mask.models.analysis.vectors import unit_rows
+from fineweb_mask.models.settings.selection import NEAR_DUPLICATE
 from fineweb_mask.tasks.explore import KEPT, ExploreJob, OtherSelection, explore
 from fineweb_mask.tasks.reporting.samples import DocumentRef, vectors_at
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -70,8 +71,8 @@ def test_neighbours_are_the_nearest_and_near_duplicates_are_counted(prepared):
     cosines = unit @ unit.T
     np.fill_diagonal(cosines, -2)
     np.testing.assert_allclose(table["nearest_cosine"].to_numpy(), cosines.max(axis=1).clip(0), atol=1e-5)
-    clear = np.abs(cosines - 0.95).min(axis=1) > 1e-5
-    counted = (cosines >= 0.95).sum(axis=1)
+    clear = np.abs(cosines - NEAR_DUPLICATE).min(axis=1) > 1e-5
+    counted = (cosines >= NEAR_DUPLICATE).sum(axis=1)
     few = clear & (counted < 60)
     assert (table["near_duplicates"].to_numpy()[few] == counted[few]).all()
     first = table["neighbours"].combine_chunks()[7].as_py()

@@ -149,7 +149,7 @@ def test_documents_beside_the_threshold_are_shown_with_the_reason(built: Any) ->
 def test_budgets_by_group_are_shown_with_the_column_that_names_the_groups(copied: Any) -> None:
     assert "Budgets by group" not in page(copied)
     details = copied.dataset.details
-    selection = details["recipe"]["selection"] | {"groups": {"column": "language"}}
+    selection = details["recipe"]["selection"] | {"groups": {"column": "language"}, "metrics": "disf"}
     recipe = details["recipe"] | {"selection": selection}
     dataset = copied.dataset.model_copy(update={"details": details | {"recipe": recipe}})
     found = {"group": SCRIPT, "documents": 40, "budget": 24, "selected": 10, "repeated": 18}

@@ -50,7 +50,7 @@ READABLE = 0.25  # temperature of the reported inclusion, in standard deviations
 DIRECTIONS = 128  # principal directions of the features in which a large block is annealed
 LARGE = 2_048  # least documents for that approximation if swaps alone must make up for it
 CANDIDATES, ROUNDS = 1024, 32  # documents of largest gain among which greedy picks, and how often they are found
-SMALL = 2048  # most documents for which greedy's picks cost next to nothing, so that every kernel uses them
+SMALL = 2048  # most documents for which greedy's picks cost next to nothing, so that every metric with gains uses them
 LEAST_CHOICE = 2  # candidates per pick, below which greedy has too little to choose from
 ASTRAY = 0.01  # share of the moments: how far they may be from those of the probabilities after Newton's steps
 CLOSE = 1e-3  # share of what annealing gained: if no selection can be better by more, there is nothing to refine
@@ -159,8 +159,11 @@ def _better(objective: Objective, mask: Tensor, other: Tensor) -> Tensor:
 def _picks_greedily(objective: Objective) -> bool:
     """Return whether greedy picks repay their cost: few documents, or a kernel that D is curved in."""
     metrics = [metric for metric in objective.active.values() if not isinstance(metric, SupportsPenalties)]
-    smooth = all(isinstance(metric, SupportsMoment) and isinstance(metric, SupportsGains) for metric in metrics)
-    if not metrics or not smooth:
+    if not metrics or not all(isinstance(metric, SupportsGains) for metric in metrics):
+        return False
+    if objective.n <= SMALL:
+        return True
+    if not all(isinstance(metric, SupportsMoment) for metric in metrics):
         return False
     kernels = [metric for metric in metrics if isinstance(metric, SupportsKernel)]
     curved = len(kernels) == len(metrics) and not all(metric.linear_in_v for metric in kernels)

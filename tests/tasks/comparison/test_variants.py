@@ -88,7 +88,8 @@ def test_every_selector_is_judged_by_the_same_objective(
     for block in found.values():
         assert block["measures"].keys() == {"mean_quality", *METRICS, "near_duplicates"}
         assert block["measures"]["mean_quality"] == pytest.approx(block["terms"]["mean_quality"], abs=1e-6)
-        assert block["measures"]["pairwise"] == pytest.approx(block["terms"]["pairwise"], abs=1e-6)
+        for name in ("facility", "disf"):
+            assert block["measures"][name] == pytest.approx(block["terms"][name], abs=1e-6)
 
 
 def test_a_second_run_finds_everything_and_a_lost_mask_is_made_again_byte_by_byte(copied: Any) -> None:
@@ -241,5 +242,5 @@ def test_every_selector_fills_the_same_tokens_and_is_measured_in_the_terms_of_j(
             for block in select_variant(job).details["blocks"]:
                 assert 0.7 * by_tokens.select_ratio * block["tokens"] < block["tokens_selected"]
                 assert block["tokens_selected"] <= round(by_tokens.select_ratio * block["tokens"])
-                for name in ("mean_quality", "pairwise"):
+                for name in ("mean_quality", "facility", "disf"):
                     assert block["measures"][name] == pytest.approx(block["terms"][name], abs=1e-6)

@@ -11,6 +11,8 @@ from fineweb_mask.tasks.dedup.sort import SortJob, sort_rows
 from fineweb_mask.tasks.ledger.decisions import DROPPED, KEPT, NOT_KNOWN, NOT_SELECTED, SELECTED
 from fineweb_mask.tasks.ledger.lookup import find_in_source
 from fineweb_mask.tasks.ledger.outside import Judges, explain_source_row, explain_text, filtered
+from fineweb_mask.tasks.select import SelectJob, select
+from fineweb_mask.tasks.selection.blocks import grouped
 from fineweb_mask.tasks.selection.corpus.policy_file import Models
 from fineweb_mask.tasks.source.discovery import discover
 from tests.tasks import jobs
@@ -68,8 +70,22 @@ def test_filters_are_those_of_the_recipe(own):
     assert filtered(ingest_job(own), batch, "too_large")[0] == "too_large"
 
 
+def by_a_rule(ledger, judges):
+    selection = ledger.settings.selection.model_copy(update={"metrics": "pairwise"})
+    settings = ledger.settings.model_copy(update={"selection": selection})
+    masks = {}
+    for group in grouped(ledger.shards, selection):
+        job = SelectJob(root=str(ledger.workspace.root), shards=group, settings=selection)
+        select(job)
+        masks |= {file.name: file for file in job.shard_files() or []}
+    shards = [shard.model_copy(update={"masks": masks[shard.name]}) for shard in ledger.shards]
+    models = judges.models._replace(settings=settings)
+    return ledger._replace(settings=settings, shards=shards), judges._replace(models=models)
+
+
 def test_a_text_like_a_document_is_judged_as_that_is(ledger, judges):
     """The rule of all blocks is near the selection of each: most answers are the same."""
+    ledger, judges = by_a_rule(ledger, judges)
     shard, same, seen = ledger.shards[0], 0, set()
     texts = pq.read_table(ledger.workspace.resolve(shard.documents))["text"].to_pylist()
     quality = pq.read_table(ledger.workspace.resolve(shard.scores))["quality"].to_pylist()

@@ -86,7 +86,8 @@ def test_the_page_says_what_it_cannot_say(written: Any) -> None:
     assert page.index("Held-out set theirs") < page.index("Documents of the corpus")
     verdict = metrics["comparisons"][POOL][0]["verdict"]
     assert verdict in {"better", "worse", "no difference seen"}
-    assert page.count("smallest visible") == 3  # in the tables of both sets, and explained
+    assert page.count(">smallest visible<") == 2  # in the tables of both sets
+    assert page.count("The smallest visible difference") == 1
     assert {path.stem for path in (job.folder / "plots").iterdir()} == {"set-pool", "set-theirs", "groups", "training"}
 
 

@@ -86,7 +86,7 @@ def test_a_selection_without_trouble_says_what_was_gained_and_that_nothing_was_l
         "Quality: the median selected document is better than 59% of the eligible ones (+0.60 standard deviations; the "
         "median of all eligible: +0.50).",
         "Near-duplicates: 1.0% of the selection; 2.0% of a random subset of its size, 30.0% of all eligible (cosine "
-        "from 0.95).",
+        "from 0.9).",
         "Diversity: it is more diverse than a random subset of its size, an effective rank of 55 against 50.",
         "Of the way from a random selection to the best possible, at most 1% is missing.",
     ]

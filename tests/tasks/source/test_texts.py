@@ -56,7 +56,8 @@ def test_all_that_follows_is_the_same_without_a_copy_of_the_texts(
     ]
     assert of_both[0].keys() == of_both[1].keys()
     differ = [name for name, content in of_both[0].items() if of_both[1][name] != content]
-    assert sorted(differ) == ["dataset/README.md", "dataset/provenance.json", "reports/manifest.json"]
+    recipes = ["dataset/README.md", "dataset/provenance.json", "reports/manifest.json", "reports/metrics.json"]
+    assert sorted(differ) == recipes
     card = [(one.workspace.dataset / "README.md").read_text().splitlines() for one in (lean, built)]
     *differing, seal = [line.strip() for line in card[0] if line not in card[1]]
     assert differing == ["copy_text: false"]
