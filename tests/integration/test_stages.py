@@ -1,6 +1,7 @@
 """Stages by themselves, again on request, and shard by shard; and what a workspace holds of them."""
 
 import json
+import re
 import shutil
 from io import StringIO
 from pathlib import Path
@@ -222,16 +223,16 @@ def test_the_report_is_a_command(workspace, server):
     page = workspace / "reports" / "index.html"
     before = page.read_text(encoding="utf-8")
     assert "By language" not in before.replace("By language score decile", "")
-    arguments = ["report", str(workspace), "--by", "language", "--sample", "300", "--json"]
+    arguments = ["report", str(workspace), "--by", "file_path", "--sample", "300", "--json"]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     summary = json.loads(result.stdout.splitlines()[-1])
     assert summary["report"] == str(page)
     assert summary["seconds"] > 0
-    assert len(summary["plots"]) == 12
+    assert len(summary["plots"]) == 13
     assert all(Path(path).is_file() for path in [*summary["plots"], summary["metrics"]])
     after = page.read_text(encoding="utf-8")
-    assert "Share selected of each language." in after
+    assert re.search(r'alt="Share selected of each file.path\.', after)
     assert "Measured on a sample: 300 of 1,892 eligible and 300 of 473 selected" in after
     stages = json.loads(Path(summary["metrics"]).read_text(encoding="utf-8"))["stages"]
     embed = next(stage for stage in stages if stage["stage"] == "embed")
