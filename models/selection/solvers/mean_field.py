@@ -159,16 +159,12 @@ def _better(objective: Objective, mask: Tensor, other: Tensor) -> Tensor:
 def _picks_greedily(objective: Objective) -> bool:
     """Return whether greedy picks repay their cost: few documents, or a kernel that D is curved in."""
     metrics = [metric for metric in objective.active.values() if not isinstance(metric, SupportsPenalties)]
-    if not metrics or not all(isinstance(metric, SupportsGains) for metric in metrics):
-        return False
-    if objective.n <= SMALL:
-        return True
-    if not all(isinstance(metric, SupportsMoment) for metric in metrics):
+    enough = objective.n <= WHOLE_KERNEL or LEAST_CHOICE * objective.budget <= CANDIDATES * ROUNDS
+    if not metrics or not enough or not all(isinstance(metric, SupportsGains) for metric in metrics):
         return False
     kernels = [metric for metric in metrics if isinstance(metric, SupportsKernel)]
     curved = len(kernels) == len(metrics) and not all(metric.linear_in_v for metric in kernels)
-    enough = objective.n <= WHOLE_KERNEL or LEAST_CHOICE * objective.budget <= CANDIDATES * ROUNDS
-    return enough and (objective.n <= SMALL or curved)
+    return objective.n <= SMALL or curved
 
 
 def _picked_greedily(problem: Problem) -> Tensor:
