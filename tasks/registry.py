@@ -3,7 +3,7 @@
 To add a stage, write its module in `tasks/` and enter its task here.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Literal
 
 from fineweb_mask.tasks.dataset.partition import write_partition

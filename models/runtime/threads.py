@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 THREADS = 8
-"""Where there are fewer cores, they take turns, which costs no time that can be measured."""
+"""Where there are fewer cores, they take turns: a selection on two cores takes up to 1.4 times as long as by two."""
 
 
 @contextmanager

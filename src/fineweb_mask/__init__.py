@@ -4,8 +4,8 @@
 >>> import fineweb_mask as fm
 >>> random = np.random.default_rng(0)
 >>> vectors, quality = random.normal(size=(1_000, 16)), random.random(1_000)
->>> selection = fm.select(vectors, quality, select_ratio=0.2, lamb=0.7)
->>> len(selection.indices), bool(selection.gap < 0.05)
+>>> selection = fm.select(vectors, quality, select_ratio=0.2, lamb=0.9)
+>>> len(selection.indices), bool(selection.gap < 0.01)
 (200, True)
 
 The whole pipeline, from raw documents to a dataset, is `fm.curate("my_recipe.yaml")`; what it made is read by

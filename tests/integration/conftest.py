@@ -248,7 +248,7 @@ def write_attacks(path: Path) -> None:
             "url": f"https://{attack.replace('/', '')}/{index}",
             "dump": attack,
         }
-        for index, attack in enumerate(ATTACKS * 4)
+        for index, attack in enumerate(ATTACKS * 8)
     ]
     pq.write_table(pa.Table.from_pylist(rows), path)
 

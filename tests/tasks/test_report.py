@@ -173,7 +173,7 @@ def test_hostile_documents_are_text_in_the_page(hostile: Any) -> None:
     assert "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;&#34;&amp;" in text
     assert {row["label"] for row in metrics(hostile)["retention"]["type"]} == set(HOSTILE)
     assert {row["label"] for row in metrics(hostile)["retention"]["dump"]} == set(HOSTILE)
-    assert 'alt="Share selected of each type."' in text
+    assert 'alt="Share selected of each type: ' in text
     assert list((hostile.workspace.reports / "plots").glob("retention-by-*.png"))
 
 

@@ -11,11 +11,11 @@ Near-duplicates are penalised in the gradient by rank: documents are taken in th
 each lowers the gain of its near-duplicates below it. Of two copies, one then keeps its gain and the other loses it,
 where equal probabilities would leave both at one half.
 
-Then K documents are kept and refined by swaps (`swaps.py`). They are the top K, unless a metric is curved in v
-(`disf`) and K is not large. The relaxed optimum then shows which documents may be kept but not which complement each
-other, and its top K overlap at random. There the documents are picked greedily, in a large block among candidates
-that are found again in every round. The answer is the best selection met on the way, the
-start included, so no setting ends below its own start.
+Then K documents are kept and refined by swaps (`swaps.py`): the top K, or greedy's picks where these are better. They
+are made in small blocks, where they cost next to nothing, and in others if a metric is curved in v (`disf`) and K not
+large. The relaxed optimum then shows which documents may be kept but not which complement each other, and its top K
+overlap at random; in a large block greedy picks among candidates that are found again in every round. The answer is the
+best selection met on the way, the start included, so no setting ends below its own start.
 """
 
 import math

@@ -33,6 +33,11 @@ def distributions(breakdown: Breakdown) -> Section:
     return Section("Quality and length", figures=figures)
 
 
+def _in_words(shares: Sequence[Share]) -> str:
+    """Return what a chart shows of each group, for those who do not see it."""
+    return ", ".join(f"{one.label} {one.selected / one.documents:.1%}" for one in shares if one.documents)
+
+
 def _histogram(name: str, title: str, x_label: str, found: Distribution, *, logarithmic: bool = False) -> Figure:
     counts = {"eligible": found.before, "selected": found.after}
     medians = found.medians()
@@ -66,7 +71,7 @@ def retention(breakdown: Breakdown, measured: Diversity | None = None) -> Sectio
             Figure(
                 file.replace("n-chars", "length"),
                 charts.retention(f"Share selected by {what}", shares),
-                alt=f"Share selected of each {what}.",
+                alt=f"Share selected of each {what}: {_in_words(shares)}.",
                 caption=f"{_extremes(shares)}{why}",
             )
         )

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fineweb_mask.models.selection.graphs import pairs
-from fineweb_mask.models.selection.graphs.neighbours import nearest
+from fineweb_mask.models.selection.graphs.neighbours import nearest, nearest_in_groups
 from fineweb_mask.models.selection.graphs.pairs import listed_pairs, similar_pairs
 from fineweb_mask.models.selection.rows import Rows
 
@@ -69,6 +69,20 @@ def test_pairs_read_off_exact_lists_are_all_that_they_hold(k):
     assert found.complete == (k == 60)
     x = rows.block(slice(None))
     torch.testing.assert_close(found.cosine, (x[found.first] * x[found.second]).sum(1))
+
+
+def test_approximate_lists_hold_nearly_all_pairs():
+    random = np.random.default_rng(0)
+    own = random.normal(size=(60, 32)).repeat(40, axis=0) + 0.8 * random.normal(size=(2_400, 32))
+    copies = own[:1_600] + 0.1 * random.normal(size=(1_600, 32))
+    rows = Rows(torch.nn.functional.normalize(torch.from_numpy(np.concatenate([own, copies])).float(), dim=1))
+    lists, exact = nearest_in_groups(rows, 16), similar_pairs(rows, 0.9)
+    assert lists.missed is not None  # they are not exact
+    found = listed_pairs(lists, 0.9)
+    assert not found.complete
+    keys = [pairs.first * rows.n + pairs.second for pairs in (exact, found)]
+    assert bool(torch.isin(keys[1], keys[0]).all())
+    assert len(keys[1]) >= 0.99 * len(keys[0])
 
 
 def test_unlike_documents_have_no_pairs():
