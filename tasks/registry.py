@@ -113,7 +113,7 @@ def stages_shown_as(name: str) -> list[Stage]:
 def refreshed_by(names: Collection[str]) -> frozenset[str]:
     """Return the names of the stages that are built again with those of these names.
 
-    A selection anew may be another one, of the same key: the dataset and the report are written again with it.
+    A new selection may be another one, of the same key: the dataset and the report are written again with it.
     """
     found = {stage.name for name in names for stage in stages_shown_as(name) if not stage.kept}
     if select.stage.shown_as in names:

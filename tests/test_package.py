@@ -48,7 +48,7 @@ def test_a_source_distribution_makes_the_same_wheel(installed_wheel: Installed, 
 
 
 def test_make_wheel_builds_the_same_wheel_and_leaves_nothing_else(installed_wheel: Installed):
-    environment = (f"VENV={sys.prefix}", f"--old-file={sys.prefix}/.installed")  # which is not installed anew
+    environment = (f"VENV={sys.prefix}", f"--old-file={sys.prefix}/.installed")  # which is not installed again
     stale = installed_wheel.source / "build" / "lib" / "fineweb_mask" / "gone.py"
     stale.parent.mkdir(parents=True, exist_ok=True)
     stale.write_text("")

@@ -211,7 +211,7 @@ def serve(table: Path, port: int, token: str, when_ready: Callable[[], None], wh
 
 
 def write_folder(table: Path, folder: Path) -> None:
-    """Write the page and its table as files that any web server can show, without Python: 18 MB besides the table."""
+    """Write the page and its table as files that any web server can show, without Python: 18 MB and the table."""
     with atomic_folder(folder) as partial:
         ignored = shutil.ignore_patterns(*NOT_COPIED)
         shutil.copytree(page_files(), partial, dirs_exist_ok=True, copy_function=shutil.copyfile, ignore=ignored)

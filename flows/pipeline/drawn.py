@@ -29,7 +29,7 @@ def drawn_folder(workspace: Workspace, name: str) -> Iterator[Path]:
 
 
 def narrowed(settings: PipelineSettings, folder: Path) -> PipelineSettings:
-    """Return a recipe with the same ingest, of the drawn source and with a workspace of its own."""
+    """Return a recipe with the same ingest, of the drawn source and with another workspace."""
     changes = {
         "workspace": str(folder / WORKSPACE),
         "source": SourceSettings(

@@ -79,7 +79,7 @@ def select(
     progress
         Called with (step, seconds, objective) for each entry of the history.
     changes
-        Settings by keyword, in place of those of `settings`: `select_ratio=0.1, lamb=0.3`.
+        Settings by keyword, instead of those of `settings`: `select_ratio=0.1, lamb=0.3`.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Define `Overrides`: some settings in place of a recipe's, for which Prefect draws a form that begins with ten."""
+"""Define `Overrides`: some settings instead of a recipe's, for which Prefect draws a form that begins with ten."""
 
 from typing import Annotated, Any
 

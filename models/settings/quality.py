@@ -260,7 +260,7 @@ class RulesScorerSettings(Settings):
 
     @property
     def source_columns(self) -> dict[str, str]:
-        """The columns of the source that the score is made from, besides the text: none."""
+        """The columns of the source that the score is made from, apart from the text: none."""
         return {}
 
 

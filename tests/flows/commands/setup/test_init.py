@@ -79,7 +79,7 @@ def test_in_a_terminal_nothing_is_asked_without_a_hub() -> None:
 
 
 def in_terminal(*arguments: str, answer: str = "", **environment: str) -> str:
-    """Run the command at a terminal of its own, at which something is typed; return what it shows."""
+    """Run the command in a new terminal, in which something is typed; return what it shows."""
     ours, theirs = pty.openpty()
     os.write(ours, f"{answer}\n".encode())
     command = [Path(sys.executable).with_name("fineweb-mask"), *arguments]
