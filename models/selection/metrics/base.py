@@ -9,6 +9,7 @@ A metric needs `value` only. Every other method is optional and enables one thin
 | `moment`, ... (`SupportsMoment`) | steps with exact line search in `mean_field` | damped steps, by `gradient` |
 | `whole_kernel`, ... (`SupportsKernel`) | Newton's steps, and greedy picks by a stored kernel | line searches |
 | `reduced` | annealing of large blocks in fewer directions | all directions |
+| `focused` | swaps and proofs that look at all documents now and then | they look at all in every step |
 | `swap_model` | thousands of swaps at once, inside a pool | batches of swaps, by `marginal_gains` |
 | `tangent` | the upper bound on the objective | no bound (None) |
 | `gains` | `greedy` | `greedy` refuses the metric |
@@ -123,6 +124,17 @@ class SupportsReduction(Metric, Protocol):
         """Return an approximation in `count` directions, or the metric itself if it has no more than a few of them."""
 
 
+@runtime_checkable
+class SupportsFocus(Metric, Protocol):
+    """A metric that can look at the documents alone which may be selected."""
+
+    def focused(self, index: Tensor) -> "SupportsFocus":
+        """Return the metric of the same n documents, where those not in index (b,) gain less than all that are.
+
+        Its values are right for selections from index.
+        """
+
+
 class SwapModel(NamedTuple):
     """How a weighted metric changes when selected documents are swapped for others."""
 
@@ -198,6 +210,13 @@ class Tangent(Protocol):
 
     def descend(self, mask: Tensor, fall: float) -> None:
         """Move so that h + w . mask falls by `fall`, to first order; the function stays above the metric."""
+
+
+@runtime_checkable
+class FocusableTangent(Tangent, Protocol):
+    """A tangent of a metric that may be replaced by its `focused` one, and back."""
+
+    metric: Metric
 
 
 @runtime_checkable

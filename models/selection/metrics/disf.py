@@ -7,6 +7,7 @@ from fineweb_mask.models.selection.metrics.base import Effort
 from fineweb_mask.models.selection.metrics.kernel import KernelMetric
 from fineweb_mask.models.selection.rows import Rows, Standard
 
+FAR = 1e3  # times the largest score: that of documents that are not looked at
 NEGLIGIBLE = 1e-6  # share of the largest weight: less counts as 0
 
 
@@ -38,6 +39,11 @@ class Disf(KernelMetric):
             rows = rows.scaled_in(directions)
         self.rows, self.masses = rows if masses is None else rows.times(masses.sqrt()), masses
         self.diagonal = self.rows.square_norms().square_()
+
+    @property
+    def few(self) -> int:  # type: ignore[override]
+        """Half as many documents as there are dimensions."""
+        return self.rows.d // 2
 
     @classmethod
     def directions(cls, rows: Rows, standard: Standard | None, count: int, generator: torch.Generator) -> Tensor | None:
@@ -104,11 +110,52 @@ class Disf(KernelMetric):
         metric.diagonal = metric.rows.square_norms().square_()
         return metric
 
+    def focused(self, index: Tensor) -> "Disf":
+        """Return the metric of the same n documents that scores those of index (b,) alone; all others are far."""
+        return _Focused(self, index)
+
     def tangent_gradient(self, moment: Tensor, reached: Tensor, budget: float) -> Tensor:
         """Differentiate the tangent with respect to its moment (d, d); only the moment's direction matters."""
         v = moment.square().sum()
         across = reached - moment * ((moment * reached).sum() / v.clamp(min=1e-300))
         return across * (-2 * self.slope(float(v), budget))
+
+
+class _Focused(Disf):
+    """`disf` that looks at documents index (b,) alone, whose rows it keeps together, unless others are selected."""
+
+    def __init__(self, whole: Disf, index: Tensor) -> None:
+        self.rows, self.masses, self.diagonal = whole.rows, whole.masses, whole.diagonal
+        self._whole, self._index, self._few = whole, index, whole.restrict(index)
+        self._mask = torch.zeros(len(index), dtype=torch.bool, device=index.device)
+        self._moment = torch.zeros((self.rows.d, self.rows.d), dtype=torch.float64, device=index.device)
+
+    def value(self, masks: Tensor) -> Tensor:
+        """Evaluate masks (G, n): (G,) float64."""
+        squares = torch.stack([self.moment(mask).square().sum() for mask in masks])
+        return self.outer(squares, self.size(masks))
+
+    def moment(self, weights: Tensor) -> Tensor:
+        """Sum the outer products: those of a mask (n,) by what it has and has not of the one before."""
+        few = weights[self._index]
+        if int((few != 0).sum()) != int((weights != 0).sum()):
+            return self._whole.moment(weights)
+        if weights.dtype != torch.bool:
+            return self._few.moment(few)
+        changed, total = few ^ self._mask, self._moment
+        if 2 * int(changed.sum()) > int(few.sum()):
+            total = self._few.moment(few)
+        elif bool(changed.any()):
+            total = total + self._few.moment(changed & few) - self._few.moment(changed & ~few)
+        self._mask, self._moment = few, total
+        return total
+
+    def scores(self, moment: Tensor) -> Tensor:
+        """Compute z_i^T M z_i where it is looked at, elsewhere a large number: (n,) float32."""
+        own = self._few.scores(moment)
+        scores = torch.full((self.rows.n,), FAR * float(own.abs().max()), device=own.device)
+        scores[self._index] = own
+        return scores
 
 
 def _selected(masks: Tensor) -> tuple[Tensor, ...]:

@@ -101,6 +101,7 @@ class KernelMetric(MomentMetric, SupportsKernel):
     linear_in_v = False
     swap_pool = 4096
     swaps_as_promised = True  # D is convex in v
+    few = 0  # documents whose kernel with all others costs less than everybody's scores
     effort: ClassVar[Effort] = EFFORT  # spent on the certificate
 
     diagonal: Tensor  # (n,) float32, kernel(i, i)
@@ -184,7 +185,7 @@ class KernelMetric(MomentMetric, SupportsKernel):
     def restrict(self, index: Tensor) -> Self:
         """Return the metric over a batch (b,), with the rows as they are: `disf` keeps the block's standardisation."""
         batch = object.__new__(type(self))
-        batch.rows = Rows(self.rows.take(index))
+        batch.rows = self.rows.only(index)
         batch.diagonal = self.diagonal[index]
         batch.masses, batch.credit = (None if of is None else of[index] for of in (self.masses, self.credit))
         return batch
@@ -225,6 +226,7 @@ class KernelGains:
         self.metric, self.weight, self.budget = metric, weight, budget
         self.scores = torch.zeros_like(metric.diagonal)
         self.v = torch.zeros((), dtype=torch.float64, device=metric.diagonal.device)
+        self._mask = torch.zeros(metric.rows.n, dtype=torch.bool, device=metric.diagonal.device)
         self._matrix = metric.matrix
         if self._matrix is None and metric.rows.n <= WHOLE_KERNEL and budget > PICKS_WORTH_IT * metric.rows.n:
             self._matrix = metric.whole_kernel()
@@ -235,9 +237,16 @@ class KernelGains:
         return ((self.metric.outer(v, self.budget) - self.metric.outer(self.v, self.budget)) * self.weight).float()
 
     def restart(self, mask: Tensor) -> None:
-        """Begin with a selection, mask (n,) bool."""
-        moment = self.metric.moment(mask)
-        self.scores, self.v = self.metric.scores(moment), moment.square().sum()
+        """Begin with a selection, mask (n,) bool, which holds what was added before or not."""
+        metric, added = self.metric, (mask & ~self._mask).nonzero()[:, 0]
+        if len(added) > metric.few or bool((self._mask & ~mask).any()):
+            moment = metric.moment(mask)
+            self.scores, self.v = metric.scores(moment), moment.square().sum()
+        else:
+            before = self.scores[added]
+            self.scores = self.scores + metric.kernel_of(metric.rows.dot(metric.rows.take(added).T)).sum(1)
+            self.v = self.v + (before.double() + self.scores[added]).sum()
+        self._mask = mask.clone()
 
     def among(self, index: Tensor) -> "KernelGains":
         """Return the gains of documents (b,) alone, from the present selection on."""

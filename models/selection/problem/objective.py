@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fineweb_mask.models.selection.metrics.base import (
     Metric,
+    SupportsFocus,
     SupportsGradient,
     SupportsMarginalGains,
     SupportsMoment,
@@ -15,6 +16,9 @@ from fineweb_mask.models.selection.metrics.base import (
     SupportsRestrict,
 )
 from fineweb_mask.models.selection.problem.token_budget import Knapsack, probabilities, top
+
+CONTENDERS, FEWEST_CONTENDERS = 2, 4096  # documents that are looked at for each that is selected, and in all
+FOCUS_FROM = 4  # documents for each that is selected: with fewer, looking at all costs little more
 
 
 @dataclass(eq=False)
@@ -147,6 +151,26 @@ class Objective:
         knapsack = None if self.knapsack is None else self.knapsack.restrict(index)
         held = None if self.held is None else self.held[index]
         return replace(self, quality=self.quality[index], budget=budget, metrics=metrics, knapsack=knapsack, held=held)
+
+    @property
+    def may_focus(self) -> bool:
+        """Whether it pays to look at a part of the documents for most of the time."""
+        focusing = any(isinstance(metric, SupportsFocus) for metric in self.active.values())
+        return focusing and self.n >= FOCUS_FROM * max(self.budget, FEWEST_CONTENDERS // CONTENDERS)
+
+    def contenders(self, gains: Tensor, mask: Tensor) -> Tensor:
+        """Return the documents of a mask (n,) bool and as many others, those of the highest gains (n,): their index."""
+        order = self.priority(gains).masked_fill(mask, torch.inf)
+        count = max(CONTENDERS * self.budget, FEWEST_CONTENDERS)
+        return order.topk(min(count, self.n)).indices.sort().values
+
+    def focused(self, index: Tensor) -> "Objective":
+        """Return the same J for selections from index (b,): other documents gain less than all of these."""
+        metrics = {
+            name: metric.focused(index) if isinstance(metric, SupportsFocus) else metric
+            for name, metric in self.metrics.items()
+        }
+        return replace(self, metrics=metrics)
 
     def holding(self, held: Tensor, penalty: float) -> "Objective":
         """Return the same J for selections that hold some documents (n,) bool, by a penalty for leaving one out.

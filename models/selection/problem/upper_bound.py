@@ -6,7 +6,9 @@ For a concave h with h(m) >= J(m) on every mask, and a tangent of h at any point
 
 and the maximum is the sum of the K largest entries of the gradient. Every metric provides its own tangents
 (`SupportsTangent`), which need not belong to a pi. UB is convex in what a tangent is moved by, so a few subgradient
-steps of Polyak's length tighten it. Sums are accumulated in float64.
+steps of Polyak's length tighten it. Sums are accumulated in float64. Where a metric's tangents are costly to evaluate
+(`SupportsFocus`), most steps look only at the documents that may be among the K largest, and every few at all: only
+what all documents say is a bound.
 
 With a budget of tokens the maximum is that of a fractional knapsack (`token_budget.py`), and the bound holds for every
 full selection, whatever its number of documents.
@@ -16,13 +18,14 @@ import torch
 from torch import Tensor
 
 from fineweb_mask.models.runtime.progress import track
-from fineweb_mask.models.selection.metrics.base import SupportsTangent
+from fineweb_mask.models.selection.metrics.base import FocusableTangent, SupportsFocus, SupportsTangent
 from fineweb_mask.models.selection.metrics.kernel import kernels_first
 from fineweb_mask.models.selection.problem.measures import FalseBoundError
 from fineweb_mask.models.selection.problem.objective import Objective
 from fineweb_mask.models.selection.problem.token_budget import Knapsack
 
 ROUNDING = 1e-5  # share of the terms' sizes: a bound this far below an objective may be due to float32 products
+LOOK_EVERY = 8  # steps of the proof between two that look at all documents, where others look at some
 CANCELLED = 1e-12  # share of the weights: float64 rounding of terms that add up to 0
 
 
@@ -39,21 +42,23 @@ class Bound:
         if not is_bounded(objective):
             raise ValueError(f"a metric among {sorted(objective.active)} has no tangent or a negative weight")
         self.objective = objective
-        self.tangents = [
-            metric.tangent(inclusion, objective.size, objective.weights[name])
+        self.gains: Tensor | None = None  # (n,) float64: the slopes of the bound that was evaluated last
+        self.tangents = {
+            name: metric.tangent(inclusion, objective.size, objective.weights[name])
             for name, metric in kernels_first(objective.active).items()
             if isinstance(metric, SupportsTangent)
-        ]
+        }
 
     def evaluate(self) -> tuple[float, Tensor]:
         """Return the bound and a mask at which the tangents reach it, (n,) bool; by tokens (n,) float64 from 0 to 1."""
         if self.objective.knapsack is not None:
             return self._evaluate_knapsack(self.objective.knapsack)
         bound, gains = self.objective.constant, self.objective.linear.double()
-        for tangent in self.tangents:
+        for tangent in self.tangents.values():
             height, slopes = tangent.evaluate()
             bound += height
             gains = gains + slopes
+        self.gains = gains
         top = gains.topk(self.objective.budget, sorted=False)
         mask = torch.zeros(len(gains), dtype=torch.bool, device=gains.device)
         mask[top.indices] = True
@@ -69,22 +74,35 @@ class Bound:
                 shares += credit.double() / least
             else:
                 constant = float(credit[0])
-        for tangent in self.tangents:
+        for tangent in self.tangents.values():
             rise, slopes = tangent.evaluate()
             height += rise
             if getattr(tangent, "of_shares", None):
                 shares += slopes * objective.size
             else:
                 gains += slopes
+        self.gains = gains + shares / objective.size
         bound, taken = knapsack.highest(gains, shares, constant)
         return height + bound, taken
+
+    def focus(self, mask: Tensor | None) -> None:
+        """Look from now on at a mask's documents (n,) and those of the largest slopes alone, or with None at all.
+
+        What `evaluate` then returns is no bound, but about what it would return.
+        """
+        every = self.objective.metrics
+        if mask is not None and self.gains is not None:
+            every = self.objective.focused(self.objective.contenders(self.gains, mask)).metrics
+        for name, tangent in self.tangents.items():
+            if isinstance(every[name], SupportsFocus) and isinstance(tangent, FocusableTangent):
+                tangent.metric = every[name]
 
     def descend(self, fall: float, mask: Tensor) -> None:
         """Move every tangent down its subgradient at a mask, so far that a linear bound would fall by `fall`."""
         knapsack, whole = self.objective.knapsack, mask
         if knapsack is not None:  # the mask's share of the mass, as of a mask of the size that tangents are made for
             whole = mask * (knapsack.size / float(mask @ knapsack.masses.double()))
-        for tangent in self.tangents:
+        for tangent in self.tangents.values():
             tangent.descend(whole if getattr(tangent, "of_shares", None) else mask, fall / len(self.tangents))
 
 
@@ -125,20 +143,27 @@ def tightened_bound(
     value, chosen = bound.evaluate()
     if not bound.tangents:
         return value  # J is linear where quality alone counts: the bound is the best selection's
-    effort = min(tangent.effort for tangent in bound.tangents)  # the fewest steps: they are the costliest
+    effort = min(tangent.effort for tangent in bound.tangents.values())  # the fewest steps: they are the costliest
     if value - reached > effort.closed * (value - random_objective):
         for pi in ((inclusion + mask) / 2, mask.float()):
             other = Bound(objective, pi)
             other_value, other_chosen = other.evaluate()
             if other_value < value:
                 bound, value, chosen = other, other_value, other_chosen
-    best, factor = value, effort.factor
-    for _ in track("steps of the proof", range(round(effort_share * effort.n_steps))):
+    best, factor, focused = value, effort.factor, False
+    n_steps = round(effort_share * effort.n_steps)
+    for step in track("steps of the proof", range(1, n_steps + 1)):
         if best - reached <= effort.closed * (best - random_objective):
             break
+        if objective.may_focus and not focused:
+            bound.focus(mask)
         bound.descend(factor * (value - reached), chosen)
+        focused = objective.may_focus and step % LOOK_EVERY > 0 and step < n_steps
+        if not focused:
+            bound.focus(None)
         value, chosen = bound.evaluate()
-        best = min(best, value)
+        if not focused:
+            best = min(best, value)
         factor *= effort.slower
     if assumption(objective):
         return max(best, reached)

@@ -3,7 +3,9 @@
 Objectives of quality and metrics with a `swap_model` (all but `facility`) are refined inside a pool: the selected
 documents of least marginal gain and the unselected ones of most. One matrix of the pool gives the gain of every swap
 in it, for `pairwise` and `disf` exactly, so thousands of swaps cost one product. Then all marginal gains are computed
-again and the next pool is drawn, as long as the objective rises. Where a metric does not promise its gains
+again and the next pool is drawn, as long as the objective rises. Where a metric's gains are costly (`disf`), they are
+those of the selected documents and of as many others, the best when all were computed last: at the start, and again
+when no swap among them helps. Where a metric does not promise its gains
 (`swaps_as_promised`), a round that does not help is repeated with half the swaps.
 
 Other objectives are refined by batches of swaps, chosen by the marginal gain of each document. A batch is halved
@@ -151,25 +153,36 @@ def refine(problem: Problem, mask: Tensor, rounds: int = ROUNDS_OF_SWAPS, least_
     pool_size = max((metric.swap_pool for metric in swapping), default=QUALITY_POOL)
     as_promised = all(metric.swaps_as_promised for metric in swapping)
     start = reached = objective.value_of(mask)
-    most = max(1, objective.budget // 8)
+    largest_batch = most = max(1, objective.budget // 8)
+    seen, looked_anew = _seen(objective, mask), True
     for _ in track("rounds of swaps", range(rounds)):
         if in_pools:
-            swapped, swaps = pool_round(objective, mask, pool_size, 2 * pool_size)
-            value = objective.value_of(swapped)
+            swapped, swaps = pool_round(seen, mask, pool_size, 2 * pool_size)
+            value = seen.value_of(swapped)
             while value <= reached and swaps > 1 and not as_promised:
-                swapped, swaps = pool_round(objective, mask, pool_size, swaps // 2)
-                value = objective.value_of(swapped)
+                swapped, swaps = pool_round(seen, mask, pool_size, swaps // 2)
+                value = seen.value_of(swapped)
         else:
-            swapped, value, swaps = batch_round(objective, mask, reached, most)
+            swapped, value, swaps = batch_round(seen, mask, reached, most)
             most = 2 * swaps
         risen = value - reached
-        if swaps == 0 or risen <= 0:
+        if swaps > 0 and risen > 0:
+            mask, reached = swapped, value
+            history.record(history.entries[-1][0] + 1, reached)
+        if swaps > 0 and risen >= max(LEAST_RISE * abs(reached), least_rise * (reached - start) * in_pools):
+            looked_anew = False
+        elif seen is objective or looked_anew:
             break
-        mask, reached = swapped, value
-        history.record(history.entries[-1][0] + 1, reached)
-        if risen < max(LEAST_RISE * abs(reached), least_rise * (reached - start) * in_pools):
-            break
+        else:  # among these documents no swap helps: look at all again
+            seen, looked_anew, most = _seen(objective, mask), True, largest_batch
     return polish(objective, mask)
+
+
+def _seen(objective: Objective, mask: Tensor) -> Objective:
+    """Look at the documents alone that may be swapped, where that saves time."""
+    if not objective.may_focus:
+        return objective
+    return objective.focused(objective.contenders(objective.marginal_gains(mask), mask))
 
 
 def dual_price(knapsack: Knapsack, gains: Tensor) -> float:

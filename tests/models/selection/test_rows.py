@@ -35,6 +35,7 @@ def half(request, corpus, monkeypatch):
     """Rows read from float16 in blocks, and the same as a plain matrix in float64."""
     for name in ("COPY_BYTES", "NARROW_BYTES", "BLOCK_BYTES"):
         monkeypatch.setattr(f"fineweb_mask.models.selection.rows.{name}", {"cpu": 0 if name == "COPY_BYTES" else 9000})
+    monkeypatch.setattr("fineweb_mask.models.selection.rows.TILE", 6)
     stored = torch.from_numpy(corpus[0][:100]).half()
     plain = stored.double()
     plain /= torch.linalg.vector_norm(plain, dim=1, keepdim=True)

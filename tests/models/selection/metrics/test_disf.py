@@ -44,6 +44,39 @@ def test_the_trace_is_the_same_for_every_selection(dtype, copied, monkeypatch):
         assert float(chosen.moment(mask).trace()) == pytest.approx(7 * 6, rel=1e-5)
 
 
+def test_a_focused_metric_is_the_same_among_what_it_looks_at():
+    metric, index = Disf(unit_rows(40, 6)), torch.arange(3, 33)
+    focused = metric.focused(index)
+    masks = torch.zeros((6, 40), dtype=torch.bool)
+    masks[:, 3:33] = random_masks(30, 9, 6)
+    masks[1] = masks[0]  # nothing changes
+    masks[2] = masks[0].clone()
+    masks[2, masks[0].nonzero()[0, 0]], masks[2, (~masks[0][3:33]).nonzero()[0, 0] + 3] = False, True  # a swap
+    masks[5, masks[5].nonzero()[0, 0]], masks[5, 39] = False, True  # one of the others, too
+    torch.testing.assert_close(focused.value(masks), metric.value(masks))
+    for mask in masks:
+        moment = focused.moment(mask)
+        torch.testing.assert_close(moment, metric.moment(mask), rtol=1e-5, atol=1e-5)
+        scores, found = metric.scores(moment), focused.scores(moment)
+        torch.testing.assert_close(found[index], scores[index])
+        others = torch.ones(40, dtype=torch.bool).index_fill(0, index, value=False)
+        assert float(found[others].min()) > 10 * float(scores.max())
+    weights = probabilities(40, 9).float()
+    torch.testing.assert_close(focused.moment(weights), metric.moment(weights))
+
+
+@pytest.mark.parametrize("grows", [True, False])
+def test_gains_go_on_from_a_selection_that_grows_and_begin_anew_at_another(grows):
+    metric, few = Disf(unit_rows(40, 8)), random_masks(40, 3, 1)[0]
+    gains = metric.gains(9, 1.0)
+    gains.restart(few)
+    mask = few | (torch.arange(40) < 3) if grows else ~few & (torch.arange(40) < 6)
+    gains.restart(mask)
+    moment = metric.moment(mask)
+    torch.testing.assert_close(gains.scores, metric.scores(moment), rtol=1e-5, atol=1e-4)
+    assert float(gains.v) == pytest.approx(float(moment.square().sum()), rel=1e-5)
+
+
 def test_over_a_corpus_its_principal_components_count_alike():
     random = np.random.default_rng(0)
     features = random.normal(size=(2000, 300)) / np.sqrt(1 + np.arange(300)) + 0.1

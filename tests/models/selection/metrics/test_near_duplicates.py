@@ -174,7 +174,7 @@ def test_bound_holds_for_every_selection_full_by_tokens(weigh_by):
         for fall in (0.01, 0.1, 1.0):
             value, taken = bound.evaluate()
             assert value >= 2 * float(values.max()) - 1e-6
-            height, slopes = bound.tangents[0].evaluate()
+            height, slopes = bound.tangents["near"].evaluate()
             every = height + masks[is_full(masks, knapsack)].double() @ slopes
             assert bool((every >= 2 * values - 1e-6).all())
             bound.descend(fall, taken)

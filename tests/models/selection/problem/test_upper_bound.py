@@ -17,13 +17,17 @@ from fineweb_mask.models.selection.problem.objective import Objective
 from fineweb_mask.models.selection.problem.token_budget import Knapsack
 from fineweb_mask.models.selection.problem.upper_bound import Bound, tightened_bound
 from fineweb_mask.models.selection.rows import Rows
+from fineweb_mask.models.selection.solvers.mean_field import solve_mean_field
+from fineweb_mask.models.selection.solvers.problem import Problem
 from tests.models.selection.enumerable import (
     METRICS,
     any_masks,
     document_problem,
     every_mask,
     is_full,
+    objective_of,
     probabilities,
+    random_masks,
     token_problem,
     unit_rows,
 )
@@ -68,6 +72,14 @@ class Flat:
         pass
 
 
+@pytest.fixture(params=[False, True], ids=["all", "focused"])
+def looking(request, monkeypatch):
+    """Look at all documents in every step, or as few as metrics that can focus allow."""
+    if request.param:
+        monkeypatch.setattr("fineweb_mask.models.selection.problem.objective.FEWEST_CONTENDERS", 2)
+        monkeypatch.setattr("fineweb_mask.models.selection.problem.objective.FOCUS_FROM", 1)
+
+
 def third(rows):
     return Delegating(rows)
 
@@ -87,6 +99,7 @@ def unit(features):
 
 @pytest.mark.parametrize("make", [*(pytest.param(kind, id=name) for name, kind in METRICS.items()), third])
 @pytest.mark.parametrize("lamb", [0.0, 0.1, 0.5, 0.9, 1.0])
+@pytest.mark.usefixtures("looking")
 def test_bound_holds_against_enumeration_from_any_start(make, lamb):
     rows = unit_rows(N, 4, seed=5)
     quality = torch.rand(N, generator=torch.Generator().manual_seed(6))
@@ -102,6 +115,7 @@ def test_bound_holds_against_enumeration_from_any_start(make, lamb):
 
 
 @pytest.mark.parametrize("seeds", [range(start, start + 50) for start in range(0, TRIALS, 50)], ids=str)
+@pytest.mark.usefixtures("looking")
 def test_bound_holds_for_every_selection_under_every_mix(seeds):
     for seed in seeds:
         objective = document_problem(seed)
@@ -116,6 +130,7 @@ def test_bound_holds_for_every_selection_under_every_mix(seeds):
 
 
 @pytest.mark.parametrize("seeds", [range(start, start + 50) for start in range(0, TRIALS, 50)], ids=str)
+@pytest.mark.usefixtures("looking")
 def test_bound_holds_for_every_selection_full_by_tokens(seeds):
     """Even for those that are not full but use as much as some full selection may."""
     for seed in seeds:
@@ -130,6 +145,20 @@ def test_bound_holds_for_every_selection_full_by_tokens(seeds):
             assert Bound(objective, pi).evaluate()[0] >= float(values.max()) - rounding
         bound = tightened_bound(objective, pi, best, float(values.mean()), effort_share=0.2)
         assert bound >= float(values.max()) - rounding
+
+
+def test_a_proof_that_looks_at_few_documents_is_nearly_as_tight(corpus, monkeypatch):
+    _, objective = objective_of(*corpus, "disf", 40)
+    problem = Problem(objective.metrics["disf"].rows, objective, SelectionSettings(), torch.Generator().manual_seed(0))
+    solution = solve_mean_field(problem)
+    random = float(objective.value(random_masks(400, 40, 50)).mean())
+    reached = objective.value_of(solution.mask)
+    bounds = [tightened_bound(objective, solution.relaxed, solution.mask, random)]
+    monkeypatch.setattr("fineweb_mask.models.selection.problem.objective.FEWEST_CONTENDERS", 80)
+    assert objective.may_focus
+    bounds.append(tightened_bound(objective, solution.relaxed, solution.mask, random))
+    assert bounds[0] != bounds[1]
+    assert reached < bounds[1] < bounds[0] + 0.1 * (bounds[0] - reached)
 
 
 def test_bound_over_equal_lengths_is_that_over_as_many_documents():

@@ -4,13 +4,16 @@ import numpy as np
 import pytest
 import torch
 
+from fineweb_mask.models.selection import SelectionSettings
 from fineweb_mask.models.selection.problem.token_budget import top
+from fineweb_mask.models.selection.solvers.problem import History, Problem
 from fineweb_mask.models.selection.solvers.swaps import (
     batch_round,
     dual_price,
     exchanged,
     polish,
     pool_round,
+    refine,
     swap_in_pool,
 )
 from tests.models.selection.enumerable import any_masks, is_full, objective_of, token_problem
@@ -43,6 +46,20 @@ def test_batch_swaps_keep_the_budget_and_raise_the_objective(corpus):
     assert value > before
     assert int(swapped.sum()) == 40
     assert value == objective.value_of(swapped)
+
+
+def test_swaps_among_few_documents_reach_what_those_among_all_do(corpus, monkeypatch):
+    rows, objective = objective_of(*corpus, "disf", 40)
+    start, reached = top(objective.quality, 40), []
+    for fewest in (4096, 80):
+        monkeypatch.setattr("fineweb_mask.models.selection.problem.objective.FEWEST_CONTENDERS", fewest)
+        assert objective.may_focus == (fewest == 80)
+        history = History(entries=[(0, 0.0, objective.value_of(start))])
+        mask = refine(Problem(rows, objective, SelectionSettings(), torch.Generator(), history=history), start)
+        assert int(mask.sum()) == 40
+        assert history.entries[-1][-1] == pytest.approx(objective.value_of(mask), rel=1e-5)
+        reached.append(objective.value_of(mask))
+    assert reached[1] - objective.value_of(start) > 0.99 * (reached[0] - objective.value_of(start))
 
 
 SEEDS = range(40)
