@@ -42,6 +42,7 @@ class Bound:
         if not is_bounded(objective):
             raise ValueError(f"a metric among {sorted(objective.active)} has no tangent or a negative weight")
         self.objective = objective
+        self._is_focused = False
         self.gains: Tensor | None = None  # (n,) float64: the slopes of the bound that was evaluated last
         self.tangents = {
             name: metric.tangent(inclusion, objective.size, objective.weights[name])
@@ -85,17 +86,26 @@ class Bound:
         bound, taken = knapsack.highest(gains, shares, constant)
         return height + bound, taken
 
-    def focus(self, mask: Tensor | None) -> None:
-        """Look from now on at a mask's documents (n,) and those of the largest slopes alone, or with None at all.
+    def lowered(self, fall: float, chosen: Tensor, mask: Tensor | None = None) -> tuple[float, Tensor]:
+        """Descend at what `evaluate` chose, and evaluate again: the bound and what it is reached by.
 
-        What `evaluate` then returns is no bound, but about what it would return.
+        With a mask (n,) bool only its documents and those of the largest slopes are looked at. That is no bound, but
+        about what it would be.
         """
-        every = self.objective.metrics
-        if mask is not None and self.gains is not None:
-            every = self.objective.focused(self.objective.contenders(self.gains, mask)).metrics
+        if mask is not None and not self._is_focused:
+            assert self.gains is not None  # noqa: S101 - `evaluate` made what was chosen
+            self._look_with(self.objective.focused(self.objective.contenders(self.gains, mask)))
+        self.descend(fall, chosen)
+        if mask is None:
+            self._look_with(self.objective)
+        return self.evaluate()
+
+    def _look_with(self, objective: Objective) -> None:
+        self._is_focused = objective is not self.objective
         for name, tangent in self.tangents.items():
-            if isinstance(every[name], SupportsFocus) and isinstance(tangent, FocusableTangent):
-                tangent.metric = every[name]
+            metric = objective.metrics[name]
+            if isinstance(metric, SupportsFocus) and isinstance(tangent, FocusableTangent):
+                tangent.metric = metric
 
     def descend(self, fall: float, mask: Tensor) -> None:
         """Move every tangent down its subgradient at a mask, so far that a linear bound would fall by `fall`."""
@@ -150,20 +160,13 @@ def tightened_bound(
             other_value, other_chosen = other.evaluate()
             if other_value < value:
                 bound, value, chosen = other, other_value, other_chosen
-    best, factor, focused = value, effort.factor, False
-    n_steps = round(effort_share * effort.n_steps)
+    best, factor, n_steps = value, effort.factor, round(effort_share * effort.n_steps)
     for step in track("steps of the proof", range(1, n_steps + 1)):
         if best - reached <= effort.closed * (best - random_objective):
             break
-        if objective.may_focus and not focused:
-            bound.focus(mask)
-        bound.descend(factor * (value - reached), chosen)
-        focused = objective.may_focus and step % LOOK_EVERY > 0 and step < n_steps
-        if not focused:
-            bound.focus(None)
-        value, chosen = bound.evaluate()
-        if not focused:
-            best = min(best, value)
+        proves = not objective.may_focus or step % LOOK_EVERY == 0 or step == n_steps
+        value, chosen = bound.lowered(factor * (value - reached), chosen, None if proves else mask)
+        best = min(best, value) if proves else best
         factor *= effort.slower
     if assumption(objective):
         return max(best, reached)
