@@ -4,9 +4,9 @@
 
 Makes the corpus in FOLDER first (and finds it there the next time): texts of about 1 kB on one of 200 topics each, half
 of the words of the topic, with Zipf's frequencies; one in a hundred is a copy of another shard's. Every stage is a
-`fineweb-mask run --only STAGE` with the sample's recipe, except for the metric, in a process of its own. Memory is that
-of the process and of those that it forks (their proportional set size), without Prefect's temporary server, sampled
-twice a second: at most, and at most in each quarter of the time.
+`fineweb-mask run --only STAGE` with the sample's recipe, which selects a tenth of every 50,000, in a process of its own. Memory is that of the process and of
+those that it forks (their proportional set size), without Prefect's temporary server, sampled twice a second: at most,
+and at most in each quarter of the time.
 """
 
 import argparse
@@ -26,16 +26,12 @@ from benchmarks.measuring import proportional_mib
 from benchmarks.tables import show
 from fineweb_mask.models.schemas import FINEWEB
 
-STAGES = ("ingest", "score", "embed", "select", "materialize")
+STAGES = ("ingest", "score", "embed", "select", "materialize", "report")
 WORDS = 150  # of a document, about 1 kB
 TOPICS = 200
 OF_TOPIC = 500  # words that only one topic has
 COPIES = 100  # one document in so many is a copy
-SETTINGS = {  # one block of these texts takes minutes with near-duplicates, and did not end in ten with facility:
-    "selection.block_size": 50_000,  # those of a topic are all alike
-    "selection.metrics": "pairwise",
-    "selection.near_duplicates.weight": 0,
-}
+SETTINGS = {"selection.block_size": 50_000, "selection.select_ratio": 0.1}
 EVERY = 0.5  # seconds between two samples of the memory
 SHOWN_WITH = {"select": ("dedup", "select")}  # other stages that a command also runs
 
