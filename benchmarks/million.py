@@ -4,9 +4,9 @@
 
 Makes the corpus in FOLDER first (and finds it there the next time): texts of about 1 kB on one of 200 topics each, half
 of the words of the topic, with Zipf's frequencies; one in a hundred is a copy of another shard's. Every stage is a
-`fineweb-mask run --only STAGE` with the sample's recipe, which selects a tenth of every 50,000, in a process of its own. Memory is that of the process and of
-those that it forks (their proportional set size), without Prefect's temporary server, sampled twice a second: at most,
-and at most in each quarter of the time.
+`fineweb-mask run --only STAGE` in a process of its own, with the sample's recipe, but selecting a tenth of every 50,000
+documents. Memory is that of the process and of those that it forks (their proportional set size), without Prefect's
+temporary server, sampled twice a second: at most, and at most in each quarter of the time.
 """
 
 import argparse
