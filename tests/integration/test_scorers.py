@@ -133,5 +133,5 @@ def test_rules_and_no_score_at_all_need_no_model(run, tmp_path):
     said = [(one / "reports" / "index.md").read_text().replace("\\", "") for one in (by_rules, without)]
     for text, first in zip(said, (RULES, NO_QUALITY), strict=True):
         assert text.index(first) < text.index("eligible documents are selected")
-    assert "median quality" in said[0]
-    assert "median quality" not in said[1]
+    assert "Quality: the median selected document" in said[0]
+    assert "Quality: the median selected document" not in said[1]
