@@ -34,7 +34,7 @@ from fineweb_mask.models.settings import PipelineSelectionSettings, PipelineSett
 from fineweb_mask.tasks.select import SelectJob, select
 from fineweb_mask.tasks.selection.blocks import Group, grouped
 from fineweb_mask.tasks.selection.budgets import BudgetsJob, PriceJob, divide_budget, measure_curves
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.references import ShardFiles
 
 ROOT = Path(__file__).resolve().parents[1]
 BLOCKS = 6

@@ -35,7 +35,7 @@ from fineweb_mask.tasks.dedup.copies import Shard
 from fineweb_mask.tasks.dedup.duplicates import NearDedupJob, near_dedup, no_duplicates
 from fineweb_mask.tasks.dedup.sort import ShinglesJob, SortJob, sort_rows, sort_shingles
 from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.shard_files import duplicate_rows
+from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 SKETCH = Sketch.for_threshold(MINHASH_THRESHOLD)

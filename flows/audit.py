@@ -22,8 +22,8 @@ from fineweb_mask.tasks.audit.audit import AuditJob
 from fineweb_mask.tasks.audit.sample import BY_FILE, DOCUMENTS, check_sample, draw_source
 from fineweb_mask.tasks.outputs import check_output
 from fineweb_mask.tasks.registry import PIPELINE
+from fineweb_mask.tasks.workspace.references import NO_FILE, ShardFiles
 from fineweb_mask.tasks.workspace.removals import unwanted_of
-from fineweb_mask.tasks.workspace.shard_files import NO_FILE, ShardFiles
 
 STAGES_RUN = frozenset(task.stage.name for task in PIPELINE)
 

@@ -35,7 +35,7 @@ from fineweb_mask.tasks.processes.workers import end_workers
 from fineweb_mask.tasks.registry import Refreshed
 from fineweb_mask.tasks.score import score
 from fineweb_mask.tasks.score_embed import ScoreEmbedJob
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.references import ShardFiles
 
 if TYPE_CHECKING:
     from prefect import Flow

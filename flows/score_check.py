@@ -13,7 +13,7 @@ from fineweb_mask.flows.summary import CheckSummary
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings import FROM_QUALITY, PipelineSettings
 from fineweb_mask.tasks.audit.score_check import PAGES, ScoreCheckJob
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.references import ShardFiles
 
 
 class ScoreCheckSummary(CheckSummary):

@@ -24,7 +24,7 @@ from fineweb_mask.tasks.storage.parquet import read_schema, read_table, write_ta
 from fineweb_mask.tasks.storage.remote.copies import local_copies
 from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.manifest import write_manifest
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.references import ShardFiles
 from fineweb_mask.tasks.workspace.stage_parquet import take_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
 

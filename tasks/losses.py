@@ -19,9 +19,8 @@ from fineweb_mask.tasks.selection.inputs.shard_documents import has_vector
 from fineweb_mask.tasks.storage.parquet import read_schema, read_table
 from fineweb_mask.tasks.storage.remote.copies import ensure_local, local_copies
 from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, stage_task
-from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.shard_files import COUNTED, NEAR, SAME_URL, ShardFiles, duplicate_rows
-from fineweb_mask.tasks.workspace.stage_parquet import read_stage_footer, stage_file_writer
+from fineweb_mask.tasks.workspace.references import COUNTED, NEAR, SAME_URL, ShardFiles, StageFile
+from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows, read_stage_footer, stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 MOST_GROUPS = 10_000

@@ -37,8 +37,7 @@ from fineweb_mask.tasks.workspace.manifest import (
 )
 from fineweb_mask.tasks.workspace.records.counts import Counts
 from fineweb_mask.tasks.workspace.records.runs import code_and_packages
-from fineweb_mask.tasks.workspace.references import StageFile, digest
-from fineweb_mask.tasks.workspace.shard_files import NO_FILE, ShardFiles
+from fineweb_mask.tasks.workspace.references import NO_FILE, ShardFiles, StageFile, digest
 
 NOT_RECORDED: dict[str, Any] = {
     "workspace": True,

@@ -28,8 +28,7 @@ from fineweb_mask.tasks.reporting.sections.timing import StageTime, time_by_stag
 from fineweb_mask.tasks.witness.section import teaching_findings, teaching_section
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.records.counts import Counts
-from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.shard_files import NO_FILE, ShardFiles
+from fineweb_mask.tasks.workspace.references import NO_FILE, ShardFiles, StageFile
 
 
 class ReportJob(PageJob):

@@ -31,8 +31,7 @@ from fineweb_mask.tasks.ledger.price import CandidateJob
 from fineweb_mask.tasks.ledger.price_page import lines
 from fineweb_mask.tasks.registry import PIPELINE
 from fineweb_mask.tasks.workspace.job import recorded_seconds
-from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
 
 """That of the sample, in its folder."""
 STAGES_RUN = frozenset(task.stage.name for task in PIPELINE)

@@ -7,7 +7,7 @@ from fineweb_mask.flows.pipeline.run import Run
 from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.losses import WIPED_SHARE, Wiped
 from fineweb_mask.tasks.losses import LossesJob, wiped_groups
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.references import ShardFiles
 
 logger = logging.getLogger(__name__)
 

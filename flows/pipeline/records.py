@@ -16,8 +16,7 @@ from fineweb_mask.tasks.storage.atomic import disk_errors_explained
 from fineweb_mask.tasks.workspace.listing import update_index
 from fineweb_mask.tasks.workspace.records.counts import mean_terms
 from fineweb_mask.tasks.workspace.records.runs import QuarantinedShard, RunRecord, code_commit
-from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.shard_files import NO_FILE, ShardFiles
+from fineweb_mask.tasks.workspace.references import NO_FILE, ShardFiles, StageFile
 
 
 @contextmanager

@@ -24,9 +24,8 @@ from fineweb_mask.tasks.workspace.job import (
     recorded_seconds,
 )
 from fineweb_mask.tasks.workspace.listing import Listing
-from fineweb_mask.tasks.workspace.references import StageFile
+from fineweb_mask.tasks.workspace.references import NO_FILE, StageFile
 from fineweb_mask.tasks.workspace.removals import removed_of_shards
-from fineweb_mask.tasks.workspace.shard_files import NO_FILE
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from fineweb_mask.tasks.selection.corpus.passes import MeasureJob, penalties_job
 from fineweb_mask.tasks.selection.inputs.selector_inputs import EarlierSelection
 from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.records.counts import Counts, account, why_none_is_left
-from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
 
 LISTED = 3
 """Most reasons in one message."""

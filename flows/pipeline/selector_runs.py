@@ -16,8 +16,7 @@ from fineweb_mask.tasks.comparison.variants import RangesJob, VariantJob, noted_
 from fineweb_mask.tasks.inference.scorers import QualityModel
 from fineweb_mask.tasks.selection.blocks import grouped
 from fineweb_mask.tasks.witness.job import WitnessJob
-from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
 
 Page = TypeVar("Page", bound=PageSummary)
 

@@ -37,8 +37,7 @@ from fineweb_mask.tasks.probe.page import BASELINE, ProbeJob
 from fineweb_mask.tasks.probe.training import TokenizerJob, TokensJob, TrainJob, tokens_for_all
 from fineweb_mask.tasks.selection.blocks import grouped
 from fineweb_mask.tasks.source.discovery import find_files
-from fineweb_mask.tasks.workspace.references import StageFile, file_digest
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile, file_digest
 
 
 class ProbeSummary(PageSummary):

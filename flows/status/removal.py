@@ -57,9 +57,8 @@ from fineweb_mask.tasks.storage.remote.copies import local_copies
 from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.listing import FOLDERS
 from fineweb_mask.tasks.workspace.manifest import PROVENANCE, Manifest, read_manifest
-from fineweb_mask.tasks.workspace.references import digest, shard_and_tag
+from fineweb_mask.tasks.workspace.references import ShardFiles, digest, shard_and_tag
 from fineweb_mask.tasks.workspace.removals import Removals
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.stage_parquet import take_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
 

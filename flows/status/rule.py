@@ -13,7 +13,7 @@ from fineweb_mask.tasks.select import SelectJob
 from fineweb_mask.tasks.selection.corpus.policy_file import Models, apply_rule, check_has_rule, export_rule
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.workspace.job import BadShardError
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.references import ShardFiles
 
 
 class ExportedRule(BaseModel):

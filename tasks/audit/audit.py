@@ -42,7 +42,7 @@ from fineweb_mask.tasks.reporting.page import (
     some,
 )
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.references import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 PAIRS = 400

@@ -10,8 +10,7 @@ from fineweb_mask.models.documents import content_hash
 from fineweb_mask.models.schemas import DROPPED, KNOWN
 from fineweb_mask.tasks.audit.sample import SAMPLED
 from fineweb_mask.tasks.storage.parquet import read_table
-from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 FILTERS, BENCHMARKS, KNOWN_ELSEWHERE, EXACT, NEAR, URLS = STEPS = (

@@ -35,8 +35,7 @@ from fineweb_mask.tasks.selection.inputs.shard_documents import read_groups
 from fineweb_mask.tasks.storage.parquet import read_schema, read_table
 from fineweb_mask.tasks.storage.remote.copies import local_copies
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
-from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 MOST_SHARDS = 64

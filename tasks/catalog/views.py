@@ -32,8 +32,7 @@ from fineweb_mask.tasks.storage.parquet import DamagedFileError, read_table
 from fineweb_mask.tasks.storage.remote.copies import ensure_local, local_copies
 from fineweb_mask.tasks.workspace.records.runs import FOLDER as RUNS
 from fineweb_mask.tasks.workspace.records.runs import QuarantinedShard, RunRecord
-from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.shard_files import COUNTED, NEAR, NO_FILE, SAME_URL, ShardFiles
+from fineweb_mask.tasks.workspace.references import COUNTED, NEAR, NO_FILE, SAME_URL, ShardFiles, StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import read_footer
 from fineweb_mask.tasks.workspace.workspace import LAST_RUN, Workspace
 

@@ -44,8 +44,7 @@ from fineweb_mask.tasks.storage.parquet import DamagedFileError, read_table
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.manifest import manifest_reference, write_manifest
-from fineweb_mask.tasks.workspace.references import StageFile, digest
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile, digest
 from fineweb_mask.tasks.workspace.stage_parquet import read_fingerprint, read_footer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 

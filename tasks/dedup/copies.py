@@ -12,8 +12,8 @@ from fineweb_mask.models.dedup.minhash import hash_of
 from fineweb_mask.models.settings.source import CopiesSettings
 from fineweb_mask.tasks.selection.inputs.shard_documents import read_groups
 from fineweb_mask.tasks.storage.parquet import read_table
-from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles, duplicate_rows
+from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
+from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 LAST = np.uint64(2**32 - 1)

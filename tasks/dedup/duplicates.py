@@ -50,9 +50,16 @@ from fineweb_mask.tasks.storage.parquet import read_table
 from fineweb_mask.tasks.storage.remote.copies import local_copies, read_text, size_of
 from fineweb_mask.tasks.workspace.job import Dependencies, GroupJob, Stage, find_file, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing
-from fineweb_mask.tasks.workspace.references import StageFile, content_key, digest, stage_file_name
-from fineweb_mask.tasks.workspace.shard_files import COUNTED, NEAR, SAME_URL, duplicate_rows
-from fineweb_mask.tasks.workspace.stage_parquet import read_fingerprint, stage_file_writer
+from fineweb_mask.tasks.workspace.references import (
+    COUNTED,
+    NEAR,
+    SAME_URL,
+    StageFile,
+    content_key,
+    digest,
+    stage_file_name,
+)
+from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows, read_fingerprint, stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 GATHERED_ROWS = 16_000_000

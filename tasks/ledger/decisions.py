@@ -19,9 +19,8 @@ from fineweb_mask.tasks.source.texts import TextSource, documents_of
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.parquet import read_table
 from fineweb_mask.tasks.storage.remote.copies import local_copies
-from fineweb_mask.tasks.workspace.references import StageFile, digest
-from fineweb_mask.tasks.workspace.shard_files import COUNTED, NEAR, SAME_URL, ShardFiles, duplicate_rows
-from fineweb_mask.tasks.workspace.stage_parquet import open_parquet, take_rows
+from fineweb_mask.tasks.workspace.references import COUNTED, NEAR, SAME_URL, ShardFiles, StageFile, digest
+from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows, open_parquet, take_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 KEPT, DROPPED, NOT_KNOWN = "kept", "dropped", "not known"

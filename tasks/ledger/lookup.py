@@ -23,8 +23,7 @@ from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.tasks.reporting.samples import DocumentRef
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.reader import ShardReader, open_parquet_source
-from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import open_parquet, take_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
 

@@ -39,8 +39,8 @@ from fineweb_mask.tasks.source.texts import documents_of
 from fineweb_mask.tasks.storage.parquet import read_table
 from fineweb_mask.tasks.storage.remote.copies import local_copies
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
-from fineweb_mask.tasks.workspace.references import StageFile, digest
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles, duplicate_rows
+from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile, digest
+from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 MOST_SHARDS = 64

@@ -24,7 +24,7 @@ from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.storage.parquet import read_table
 from fineweb_mask.tasks.storage.remote.copies import local_copies
 from fineweb_mask.tasks.workspace.job import BadShardError
-from fineweb_mask.tasks.workspace.shard_files import NEAR, ShardFiles
+from fineweb_mask.tasks.workspace.references import NEAR, ShardFiles
 from fineweb_mask.tasks.workspace.stage_parquet import open_parquet, take_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
 

@@ -25,10 +25,9 @@ from fineweb_mask.tasks.source.texts import documents_of
 from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_schema, read_table
 from fineweb_mask.tasks.storage.remote.copies import local_copies
 from fineweb_mask.tasks.workspace.manifest import Manifest
-from fineweb_mask.tasks.workspace.references import digest
+from fineweb_mask.tasks.workspace.references import COUNTED, NEAR, SAME_URL, ShardFiles, digest
 from fineweb_mask.tasks.workspace.removals import unwanted_of
-from fineweb_mask.tasks.workspace.shard_files import COUNTED, NEAR, SAME_URL, ShardFiles, duplicate_rows
-from fineweb_mask.tasks.workspace.stage_parquet import open_parquet
+from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows, open_parquet
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 BATCH_ROWS = 5_000

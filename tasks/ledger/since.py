@@ -16,7 +16,7 @@ from fineweb_mask.tasks.reporting.page import Column, Finding, Section, Side, Ta
 from fineweb_mask.tasks.reporting.samples import DocumentRef, quality_at
 from fineweb_mask.tasks.storage.parquet import read_table
 from fineweb_mask.tasks.storage.remote.copies import local_copies, read_text
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.references import ShardFiles
 
 TITLE = "What changed since the selection before"
 SETTINGS = ("ingest", "quality", "embedding", "selection")

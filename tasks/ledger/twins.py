@@ -14,8 +14,7 @@ from fineweb_mask.tasks.selection.inputs.shard_documents import read_columns, re
 from fineweb_mask.tasks.source.texts import documents_of
 from fineweb_mask.tasks.storage.parquet import read_table
 from fineweb_mask.tasks.storage.remote.copies import local_copies
-from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import open_parquet
 from fineweb_mask.tasks.workspace.workspace import Workspace
 

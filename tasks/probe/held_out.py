@@ -30,9 +30,8 @@ from fineweb_mask.tasks.witness.texts import corpus_texts, different_texts, host
 from fineweb_mask.tasks.workspace.job import Dependencies, FolderJob, Stage, find_file, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.manifest import write_manifest
-from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles, duplicate_rows
-from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
+from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
+from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows, stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 FEWEST = 20

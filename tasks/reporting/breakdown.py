@@ -22,7 +22,7 @@ from fineweb_mask.tasks.reporting.charts import Share
 from fineweb_mask.tasks.reporting.samples import eligible_table, evenly_spaced
 from fineweb_mask.tasks.storage.parquet import read_schema
 from fineweb_mask.tasks.storage.remote.copies import local_copies
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.references import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 BINS = 40

@@ -16,7 +16,7 @@ from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.selection.problem.measures import near_duplicate_rate
 from fineweb_mask.models.settings import ReportSettings
 from fineweb_mask.tasks.reporting.samples import DocumentRef, Sample, draw, kept_at, quality_at, texts_at, vectors_at
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.references import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 SEED = 0

@@ -17,8 +17,7 @@ from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.tasks.source.texts import documents_of
 from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_schema, read_table
 from fineweb_mask.tasks.storage.remote.copies import local_copies
-from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import row_group_ends, take_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
 

@@ -32,8 +32,7 @@ from fineweb_mask.tasks.selection.inputs.shard_documents import (
 )
 from fineweb_mask.tasks.workspace.job import Dependencies, GroupJob, ShardJob
 from fineweb_mask.tasks.workspace.records.counts import add_groups
-from fineweb_mask.tasks.workspace.references import StageFile, digest
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile, digest
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 
 if TYPE_CHECKING:

@@ -28,8 +28,7 @@ from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.storage.parquet import read_table
 from fineweb_mask.tasks.storage.remote.copies import local_copies
 from fineweb_mask.tasks.witness.texts import different_texts, host_of
-from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 if TYPE_CHECKING:

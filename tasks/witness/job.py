@@ -12,8 +12,7 @@ from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.witness.documents import read_corpus
 from fineweb_mask.tasks.workspace.job import Dependencies, FolderJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.manifest import write_manifest
-from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
 
 REPORT = "report"
 MOST_TOKENS = 300_000

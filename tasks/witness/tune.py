@@ -34,7 +34,7 @@ from fineweb_mask.tasks.witness.documents import GROUPS, POOL, Corpus, read_corp
 from fineweb_mask.tasks.witness.job import figures
 from fineweb_mask.tasks.witness.section import teaching_section, teaching_sentence
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.references import ShardFiles
 
 if TYPE_CHECKING:
     from fineweb_mask.models.selection.block import BlockSolver

@@ -1,4 +1,4 @@
-"""Identify what a stage wrote: the key of its inputs, a small reference to its file, and digests."""
+"""Identify what a stage wrote: the key of its inputs, small references to its files and to a shard's, and digests."""
 
 import hashlib
 import json
@@ -78,6 +78,36 @@ class StageFile(BaseModel):
             details=details,
             cached=True,
         )
+
+
+NO_FILE = StageFile(stage="", name="", path="", rows=0, bytes=0, fingerprint="")
+"""Stands for a stage's file that a shard does not have; its `path` is empty."""
+
+NEAR, SAME_URL = COUNTED = ("near_duplicate", "same_url")
+"""Why a near-duplicate is dropped, or a page of a URL that is kept, and the details of a list that count them."""
+
+
+class ShardFiles(BaseModel):
+    """The files of a shard, as far as the stages have come; a stage without one has `NO_FILE`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    documents: StageFile
+    scores: StageFile = NO_FILE
+    embeddings: StageFile = NO_FILE
+    duplicates: StageFile = NO_FILE
+    masks: StageFile = NO_FILE
+    worth: StageFile = NO_FILE  # by the rule that selects, if a pass measured it
+
+    @property
+    def name(self) -> str:
+        """Name of the shard."""
+        return self.documents.name
+
+    @property
+    def rows(self) -> int:
+        """Number of documents."""
+        return self.documents.rows
 
 
 def content_key(content: str) -> StageKey:

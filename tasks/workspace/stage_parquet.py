@@ -25,7 +25,7 @@ from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.schemas import ARRAYS
 from fineweb_mask.tasks.storage.atomic import atomic_write
-from fineweb_mask.tasks.storage.parquet import DamagedFileError, VerifiedFile, add_checksums, read_metadata
+from fineweb_mask.tasks.storage.parquet import DamagedFileError, VerifiedFile, add_checksums, read_metadata, read_table
 from fineweb_mask.tasks.storage.remote.copies import on_this_machine, remote_of, size_of
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -170,6 +170,21 @@ def take_rows(path: Path, rows: NDArray[np.int64], columns: Sequence[str]) -> pa
             table = file.read_row_group(int(group), columns=wanted)
             parts.append(table.take(pa.array(rows[groups == group] - start)))
     return pa.concat_tables(parts)
+
+
+def duplicate_rows(workspace: Workspace, duplicates: StageFile) -> NDArray[np.uint32]:
+    """Return the rows of a shard that are duplicates, ascending: (n,) uint32.
+
+    A shard without any has no file.
+
+    Raises
+    ------
+    FileNotFoundError
+        If it was not looked for them.
+    """
+    if duplicates.fingerprint and not duplicates.rows:
+        return np.empty(0, dtype=np.uint32)
+    return np.asarray(read_table(workspace.resolve(duplicates))["row"], dtype=np.uint32)
 
 
 def read_footer(path: Path) -> pq.FileMetaData | None:

@@ -39,8 +39,7 @@ from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.witness.job import measure_teaching
 from fineweb_mask.tasks.witness.section import SELECTION
 from fineweb_mask.tasks.workspace.records.counts import Counts, account
-from fineweb_mask.tasks.workspace.references import StageFile, file_digest
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile, file_digest
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks import jobs
 

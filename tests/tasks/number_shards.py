@@ -3,8 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
-from fineweb_mask.tasks.workspace.references import StageFile, StageKey
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile, StageKey
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 

@@ -31,8 +31,7 @@ from fineweb_mask.tasks.selection.corpus.passes import PenaltiesJob
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.witness.job import WitnessJob
 from fineweb_mask.tasks.workspace.records.counts import Counts
-from fineweb_mask.tasks.workspace.references import StageFile, digest
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile, digest
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).with_name("keys.json")

@@ -13,8 +13,7 @@ from fineweb_mask.models.schemas import MASKS
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks import select
 from fineweb_mask.tasks.selection.blocks import Group
-from fineweb_mask.tasks.workspace.references import StageFile, StageKey
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile, StageKey
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.jobs import select_jobs

@@ -9,7 +9,7 @@ from fineweb_mask.tasks.reporting.breakdown import Breakdown
 from fineweb_mask.tasks.reporting.geometry import Diversity
 from fineweb_mask.tasks.reporting.page import Card, Section, Side
 from fineweb_mask.tasks.reporting.samples import NearThreshold, documents_at, near_threshold, vectors_at
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.references import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 LONGEST_TEXT = 400  # characters of a document near the threshold

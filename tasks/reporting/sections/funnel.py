@@ -9,7 +9,7 @@ from fineweb_mask.tasks.reporting.charts import Bar
 from fineweb_mask.tasks.reporting.page import Figure, Section, Tile
 from fineweb_mask.tasks.reporting.sections.optimum import widest_gap
 from fineweb_mask.tasks.workspace.records.counts import Counts
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.references import ShardFiles
 
 LISTED_COLUMNS = 50
 STAGE_OF = {"duplicate": "dedup", "near_duplicate": "dedup", "same_url": "dedup", "bad_vector": "embed"}

@@ -21,8 +21,7 @@ from fineweb_mask.tasks.inference.gpu import gpu_slot, torch_device
 from fineweb_mask.tasks.selection.blocks import InterimJob, inputs_of
 from fineweb_mask.tasks.selection.inputs.shard_documents import read_columns, read_parts
 from fineweb_mask.tasks.workspace.job import Dependencies, FittedJob, Stage, stage_task
-from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import read_arrays, write_arrays
 from fineweb_mask.tasks.workspace.workspace import Workspace
 

@@ -23,8 +23,7 @@ from fineweb_mask.tasks.selection.corpus.learning import CorpusJob, PolicyPart, 
 from fineweb_mask.tasks.selection.inputs.shard_documents import read_columns, read_parts
 from fineweb_mask.tasks.storage.parquet import read_table
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
-from fineweb_mask.tasks.workspace.references import StageFile, StageKey
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile, StageKey
 from fineweb_mask.tasks.workspace.stage_parquet import read_arrays, stage_file_writer, write_arrays
 from fineweb_mask.tasks.workspace.workspace import Workspace
 

@@ -29,8 +29,7 @@ from fineweb_mask.tasks.selection.inputs.shard_documents import random_keys, rea
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.storage.atomic import atomic_write
-from fineweb_mask.tasks.workspace.references import StageFile, digest
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile, digest
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 if TYPE_CHECKING:

@@ -22,8 +22,7 @@ from fineweb_mask.tasks.selection.inputs.shard_documents import VECTOR_COLUMNS, 
 from fineweb_mask.tasks.source.texts import with_texts
 from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_schema, read_table
 from fineweb_mask.tasks.workspace.records.runs import LastRun
-from fineweb_mask.tasks.workspace.references import StageFile, digest, shard_and_tag
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile, digest, shard_and_tag
 from fineweb_mask.tasks.workspace.stage_parquet import read_arrays
 from fineweb_mask.tasks.workspace.workspace import Workspace
 

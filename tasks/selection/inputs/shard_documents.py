@@ -12,9 +12,8 @@ from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.selection.corpus.documents import Documents
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_schema, read_table
-from fineweb_mask.tasks.workspace.references import digest
-from fineweb_mask.tasks.workspace.shard_files import COUNTED, ShardFiles, duplicate_rows
-from fineweb_mask.tasks.workspace.stage_parquet import read_arrays
+from fineweb_mask.tasks.workspace.references import COUNTED, ShardFiles, digest
+from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows, read_arrays
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 VECTORS_AT_ONCE = 4_096

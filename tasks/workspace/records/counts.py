@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.shard_files import COUNTED
+from fineweb_mask.tasks.workspace.references import COUNTED, StageFile
 
 DROPPED_BY = {
     "null_text": "source.text_column",

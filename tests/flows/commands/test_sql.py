@@ -20,8 +20,7 @@ from fineweb_mask.flows.commands.sql import CELL_CHARACTERS, LISTED_CHARACTERS
 from fineweb_mask.flows.display.terminal import visible
 from fineweb_mask.models.schemas import documents_schema
 from fineweb_mask.tasks.catalog.views import write_catalog
-from fineweb_mask.tasks.workspace.references import StageKey
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.references import ShardFiles, StageKey
 from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 

@@ -16,7 +16,7 @@ from fineweb_mask.tasks.catalog.query import QueryError, answers, open_catalog, 
 from fineweb_mask.tasks.catalog.views import write_catalog
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.workspace.records.runs import RunRecord
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.references import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 VALUES = """

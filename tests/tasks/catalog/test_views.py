@@ -13,7 +13,7 @@ import pytest
 from fineweb_mask.tasks.catalog.query import answers, open_catalog
 from fineweb_mask.tasks.catalog.views import NAME, VIEWS, catalog_files, identifier, is_current, literal, write_catalog
 from fineweb_mask.tasks.workspace.records.runs import RunRecord
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.references import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.dataset.conftest import make, times_used
 

@@ -19,8 +19,7 @@ from fineweb_mask.models.settings.pipeline import GroupSettings
 from fineweb_mask.models.settings.quality import ColumnScorerSettings, QualitySettings
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.workspace.records.counts import Counts
-from fineweb_mask.tasks.workspace.references import StageKey
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.references import ShardFiles, StageKey
 from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.conftest import document

@@ -9,8 +9,7 @@ import pyarrow as pa
 from fineweb_mask.models.schemas import HASHES
 from fineweb_mask.tasks.dedup.duplicates import DedupJob
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey, digest
-from fineweb_mask.tasks.workspace.shard_files import duplicate_rows
-from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
+from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, duplicate_rows, stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 Texts = Mapping[str, Sequence[int]]

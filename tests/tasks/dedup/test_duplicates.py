@@ -16,9 +16,8 @@ from fineweb_mask.tasks.dedup import duplicates
 from fineweb_mask.tasks.dedup.duplicates import DedupJob, dedup, in_order_of_arrival, no_duplicates, remember_arrivals
 from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.workspace.listing import Listing, update_index
-from fineweb_mask.tasks.workspace.references import StageFile, StageKey, digest
-from fineweb_mask.tasks.workspace.shard_files import NO_FILE, duplicate_rows
-from fineweb_mask.tasks.workspace.stage_parquet import read_stage_footer, stage_file_writer
+from fineweb_mask.tasks.workspace.references import NO_FILE, StageFile, StageKey, digest
+from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows, read_stage_footer, stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.conftest import Bucket
 from tests.tasks.dedup.hashed import expected, listed, write_documents

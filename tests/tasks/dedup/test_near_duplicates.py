@@ -18,8 +18,8 @@ from fineweb_mask.tasks.dedup.buckets import BEST, NEIGHBOURS, find_in_bucket
 from fineweb_mask.tasks.dedup.copies import Shard
 from fineweb_mask.tasks.dedup.duplicates import NearDedupJob, duplicates_of, near_dedup, no_duplicates
 from fineweb_mask.tasks.dedup.sort import ShinglesJob, SortJob, sort_rows, sort_shingles
-from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.shard_files import NEAR, duplicate_rows
+from fineweb_mask.tasks.workspace.references import NEAR, StageFile
+from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.corpora import Corpus, copied, jaccard, log, of_kind, table, templates
 from tests.tasks.jobs import bucket_jobs

@@ -12,7 +12,7 @@ from fineweb_mask.tasks.ingest import ingest
 from fineweb_mask.tasks.ledger.lookup import find_documents, find_dropped, find_in_source, find_texts
 from fineweb_mask.tasks.reporting.samples import DocumentRef
 from fineweb_mask.tasks.source.discovery import discover
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.references import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks import jobs
 from tests.tasks.conftest import document, write_rows

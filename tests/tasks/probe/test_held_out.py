@@ -12,7 +12,7 @@ from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.probe.settings import GROUPS, POOL
 from fineweb_mask.tasks.probe.held_out import HeldOut, _unit, excluded_counts, hold_out
 from fineweb_mask.tasks.source.discovery import find_files
-from fineweb_mask.tasks.workspace.shard_files import duplicate_rows
+from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 

@@ -11,8 +11,7 @@ import pytest
 from fineweb_mask.tasks.reporting import breakdown
 from fineweb_mask.tasks.reporting.breakdown import Tally, break_down, count_labels
 from fineweb_mask.tasks.reporting.charts import Share
-from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 DICE = np.random.default_rng(0)

@@ -19,8 +19,7 @@ from fineweb_mask.tasks.reporting.samples import (
     texts_at,
     vectors_at,
 )
-from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from fineweb_mask.models.schemas import MASKS, masks_schema
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.selection.blocks import Group, Masks, group_name, grouped, merged
-from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.jobs import select_jobs
 from tests.tasks.number_shards import numbers

@@ -2,7 +2,7 @@
 
 from fineweb_mask.tasks.reporting.sections.funnel import funnel
 from fineweb_mask.tasks.workspace.records.counts import Counts
-from fineweb_mask.tasks.workspace.shard_files import NO_FILE, ShardFiles
+from fineweb_mask.tasks.workspace.references import NO_FILE, ShardFiles
 
 
 def test_columns_whose_types_differ_are_named_with_their_types() -> None:
