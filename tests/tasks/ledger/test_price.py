@@ -11,9 +11,8 @@ from fineweb_mask.models.ledger.price import Rate
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.tasks.ledger import price as module
 from fineweb_mask.tasks.ledger.candidate import Drawn
-from fineweb_mask.tasks.ledger.price import CandidateJob, price_candidate
+from fineweb_mask.tasks.ledger.price import CandidateJob, equal_to_ours, nearest_of_ours, price_candidate, sharing_words
 from fineweb_mask.tasks.ledger.price_page import lines
-from fineweb_mask.tasks.ledger.twins import equal_to_ours, nearest_of_ours, sharing_words
 
 OURS, COMMON, NEW = 400, 100, 140
 
