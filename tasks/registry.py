@@ -94,10 +94,9 @@ def stage_names() -> list[str]:
     from fineweb_mask.tasks.comparison.page import write_comparison_page
     from fineweb_mask.tasks.comparison.variants import find_ranges, select_variant
     from fineweb_mask.tasks.ledger.price import price_candidate
-    from fineweb_mask.tasks.probe.downstream import answer_tasks
     from fineweb_mask.tasks.probe.held_out import hold_out
     from fineweb_mask.tasks.probe.page import write_probe_page
-    from fineweb_mask.tasks.probe.training import make_tokenizer, tokenize, train_model
+    from fineweb_mask.tasks.probe.training import answer_tasks, make_tokenizer, tokenize, train_model
     from fineweb_mask.tasks.witness.tune import tune
 
     pages = (find_ranges, select_variant, tune, score_check, audit, price_candidate, write_comparison_page)

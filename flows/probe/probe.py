@@ -30,11 +30,10 @@ from fineweb_mask.tasks.comparison.variants import (
 )
 from fineweb_mask.tasks.dataset.output import Output
 from fineweb_mask.tasks.inference.model_files import model_file
-from fineweb_mask.tasks.probe.downstream import AnswerJob
 from fineweb_mask.tasks.probe.held_out import HeldOutJob
 from fineweb_mask.tasks.probe.losses import VariantFiles
 from fineweb_mask.tasks.probe.page import BASELINE, ProbeJob
-from fineweb_mask.tasks.probe.training import TokenizerJob, TokensJob, TrainJob, tokens_for_all
+from fineweb_mask.tasks.probe.training import AnswerJob, TokenizerJob, TokensJob, TrainJob, tokens_for_all
 from fineweb_mask.tasks.selection.blocks import grouped
 from fineweb_mask.tasks.source.discovery import find_files
 from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile, file_digest

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from fineweb_mask.models.probe.losses import predictive_strength
 from fineweb_mask.models.probe.settings import GROUPS, POOL
-from fineweb_mask.tasks.probe.downstream import read_answers
 from fineweb_mask.tasks.probe.held_out import HeldOut
-from fineweb_mask.tasks.probe.training import read_bits
+from fineweb_mask.tasks.probe.training import read_answers, read_bits
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
 

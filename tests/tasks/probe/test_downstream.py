@@ -8,10 +8,9 @@ import pytest
 
 from fineweb_mask.flows.probe.arms import parse_arms
 from fineweb_mask.models.probe.settings import ProbeSettings
-from fineweb_mask.tasks.probe.downstream import AnswerJob, answer_tasks, read_answers
 from fineweb_mask.tasks.probe.losses import VariantFiles
 from fineweb_mask.tasks.probe.page import ProbeJob, write_probe_page
-from fineweb_mask.tasks.probe.training import train_model
+from fineweb_mask.tasks.probe.training import AnswerJob, answer_tasks, read_answers, train_model
 from tests.models.probe.questions import QUESTIONS, write_task
 
 TASK = "small_questions"
