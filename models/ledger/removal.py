@@ -112,7 +112,7 @@ class Unwanted:
         known: Mapping[Kind, Callable[[], Iterator[tuple[int, bytes]]]] = {
             "url": lambda: ((row, digest_of("url", url)) for row, url in enumerate(urls) if url),
             "id": lambda: ((row, digest_of("id", name)) for row, name in enumerate(ids)),
-            "domain": lambda: ((row, digest) for row, url in enumerate(urls) for digest in _domain_digests(url)),
+            "domain": lambda: ((row, _digest(name)) for row, url in enumerate(urls) if url for name in domains(url)),
             "text": lambda: enumerate(hashes),
         }
         is_found, by = np.zeros(len(ids), dtype=bool), dict[Kind, Digests]()
@@ -123,10 +123,6 @@ class Unwanted:
             is_found[np.array([row for row, _ in pairs], dtype=np.int64)[hit]] = True
             by[kind] = np.unique(named[hit])
         return is_found, by
-
-
-def _domain_digests(url: str | None) -> list[bytes]:
-    return [_digest(name) for name in domains(url)] if url else []
 
 
 def _digest(name: str) -> bytes:

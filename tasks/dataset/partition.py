@@ -181,7 +181,6 @@ def _link(job: PartitionJob, source: Path, data: Path) -> None:
     """Take the files of an earlier dataset, of Parquet; the caller reads them back."""
     for file in tree_files(source):
         if file.name.startswith(job.prefix):
-            (data / file.relative_to(source)).parent.mkdir(parents=True, exist_ok=True)
             link_or_copy(file, data / file.relative_to(source))
 
 

@@ -169,13 +169,12 @@ class Parts(NamedTuple):
     def _link(self, part: Manifest, folder: Path) -> None:
         source = self.manifest_path(part.key).parent
         for name in part.files:
-            target = folder / self._placed(name)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            link_or_copy(source / name, target)
+            link_or_copy(source / name, folder / self._placed(name))
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Give a file another name, or copy it where the file system has no hard links."""
+    """Give a file another name, in a folder that is made, or copy it where the file system has no hard links."""
+    target.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(source, target)
     except OSError as error:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from fineweb_mask.models.analysis.vectors import unit_rows
-from fineweb_mask.models.ledger.standing import HALF, Standing, edge, margin, share_below, standing
+from fineweb_mask.models.ledger.standing import HALF, edge, margin, share_below, standing
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.ledger.lookup import Gone, find_texts
@@ -73,15 +73,7 @@ class Corpus(NamedTuple):
 
 def take(workspace: Workspace, file: StageFile, row: int, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Return the values of one row of a stage's file; of a file at a URL, its row group alone is downloaded."""
-    with open_parquet(workspace.root / file.path) as opened:
-        first = 0
-        for group in range(opened.num_row_groups):
-            rows = opened.metadata.row_group(group).num_rows
-            if row < first + rows:
-                names = [name for name in columns or opened.schema_arrow.names if name in opened.schema_arrow.names]
-                return list(opened.read_row_group(group, columns=names).slice(row - first, 1).to_pylist())
-            first += rows
-    raise IndexError(row)
+    return list(take_rows(workspace.root / file.path, np.array([row]), columns).to_pylist())
 
 
 def explain(corpus: Corpus, ref: DocumentRef, asked: str) -> Explanation:
@@ -96,7 +88,8 @@ def explain(corpus: Corpus, ref: DocumentRef, asked: str) -> Explanation:
     decisions = [Decision(stage="ingest", decision=KEPT, reason=said, numbers=numbers)]
     decisions.append(repeated := _deduplicated(corpus, ref, document["content_hash"]))
     if shard.scores.path:
-        decisions.append(_scored(corpus, ref))
+        [row] = take(corpus.workspace, shard.scores, ref.row)
+        decisions.append(Decision(stage="score", decision=KEPT, **scored(corpus, row)))
     if shard.embeddings.path:
         decisions.append(embedded := _embedded(corpus, ref))
         if shard.masks.path and repeated.decision == embedded.decision == KEPT:
@@ -140,21 +133,17 @@ def explain_gone(corpus: Corpus, gone: Gone, asked: str) -> Explanation:
 
 def why_dropped(settings: PipelineSettings, reason: str, row: Mapping[str, Any], twin: str | None = None) -> str:
     """Return ingest's reason with what is known of the row, and the setting that it is of, in words."""
-    ingest = settings.ingest
+    ingest, score = settings.ingest, row.get("language_score")
+    below = "" if score is None else f"{score:.2f}, "
     more = {
         "too_short": f"{len(row.get('text') or ''):,} characters, ingest.min_chars is {ingest.min_chars:,}",
         "wrong_language": f"{row.get('language') or 'another one'}, ingest.languages is {', '.join(ingest.languages)}",
-        "low_language_score": f"{_below(row.get('language_score'))}ingest.min_language_score is "
-        f"{ingest.min_language_score}",
+        "low_language_score": f"{below}ingest.min_language_score is {ingest.min_language_score}",
         "duplicate": "an earlier row of its file has the same text",
         "known": f"{twin} of ingest.against has its text",
         "benchmark": f"it holds {twin} of ingest.decontaminate",
     }
     return f"{reason}: {more[reason]}" if reason in more else reason
-
-
-def _below(score: float | None) -> str:
-    return "" if score is None else f"{score:.2f}, "
 
 
 def _deduplicated(corpus: Corpus, ref: DocumentRef, content_hash: bytes) -> Decision:
@@ -208,11 +197,6 @@ def _copies_of(corpus: Corpus, shard: ShardFiles, twin_shard: str, twin_row: int
     twins = read_table(corpus.workspace.resolve(shard.duplicates), columns=["twin_shard", "twin_row"])
     is_of_it = pc.and_(pc.equal(twins["twin_shard"], twin_shard), pc.equal(twins["twin_row"], twin_row))
     return int(pc.sum(is_of_it).as_py() or 0)
-
-
-def _scored(corpus: Corpus, ref: DocumentRef) -> Decision:
-    [row] = take(corpus.workspace, corpus.shards[ref.shard].scores, ref.row)
-    return Decision(stage="score", decision=KEPT, **scored(corpus, row))
 
 
 def scored(corpus: Corpus, values: dict[str, Any]) -> dict[str, Any]:
@@ -275,7 +259,8 @@ def judged(corpus: Corpus, ref: DocumentRef) -> Decision:
             f"its marginal gain is {abs(above):.2f} deviations {'above' if above >= 0 else 'below'} the threshold"
         )
     numbers["selected_from_ratio"] = round(where.share, 4)
-    parts.append(_ratio(where, is_selected=is_selected, budget=settings.budget is not None))
+    setting = "select_ratio" if settings.budget is None else "a budget of this share"
+    parts.append(f"{'is' if is_selected else 'would be'} selected from {setting} {where.share:.2g}")
     if (near := _nearest_selected(corpus, ref, found)) is not None:
         numbers |= {
             "nearest_selected_cosine": round(near[1], 4),
@@ -285,11 +270,6 @@ def judged(corpus: Corpus, ref: DocumentRef) -> Decision:
         parts.append(f"the nearest selected document has a cosine of {near[1]:.2f} with it: {corpus.name(near[0])}")
     decision = SELECTED if is_selected else NOT_SELECTED
     return Decision(stage="select", decision=decision, reason="; ".join(parts), numbers=numbers)
-
-
-def _ratio(where: Standing, *, is_selected: bool, budget: bool) -> str:
-    setting = "a budget of this share" if budget else "select_ratio"
-    return f"{'is' if is_selected else 'would be'} selected from {setting} {where.share:.2g}"
 
 
 def competitors(corpus: Corpus, ref: DocumentRef) -> Competitors:

@@ -29,22 +29,6 @@ def time_text(seconds: float) -> str:
     return f"{seconds / size:,.0f} {unit}"
 
 
-def _percent(value: float) -> str:
-    return f"{value:.1%}"
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.4f}"
-
-
-def _better(value: float) -> str:
-    return f"{value:+.1%}"
-
-
-def _count(value: float) -> str:
-    return f"{value:,.0f}"
-
-
 def lines(details: Mapping[str, Any]) -> list[Line]:
     """Return the estimates, in the order in which they are told; what was not measured is left out."""
     found, clusters = details["estimates"], len(details["clusters"])
@@ -52,16 +36,17 @@ def lines(details: Mapping[str, Any]) -> list[Line]:
     kept = Estimate(*found["kept"]).times(total)
     near = {"minhash": "by runs of words", "semantic": "by vectors", "vectors": "by vectors, not dropped"}
     rate = "at this workspace's rates" if details["is_own_rate"] else "at the rate of the sample just now"
+    percent, better = "{:.1%}".format, "{:+.1%}".format
     told: dict[str, tuple[str, Callable[[float], str], str]] = {
-        "kept": ("selected of it", _percent, f"about {kept.value:,.0f} of {total:,} documents"),
-        "dropped": ("dropped by ingest", _percent, ""),
-        "equal": ("equal to one of ours", _percent, ""),
-        "near": ("near-duplicate of ours", _percent, near[details["near_by"]]),
-        "new_documents": ("unlike ours", _percent, "farther from ours than 99% of ours; 1% is usual"),
-        "new_clusters": ("new clusters", _count, f"of {clusters} clusters of it"),
-        "gain": ("J", _signed, "of a selection as large as ours alone"),
-        "teaches_ours": ("predicts ours", _better, "than a selection from ours alone, both of the sample's size"),
-        "teaches_theirs": ("predicts it", _better, "than a selection from ours alone, both of the sample's size"),
+        "kept": ("selected of it", percent, f"about {kept.value:,.0f} of {total:,} documents"),
+        "dropped": ("dropped by ingest", percent, ""),
+        "equal": ("equal to one of ours", percent, ""),
+        "near": ("near-duplicate of ours", percent, near[details["near_by"]]),
+        "new_documents": ("unlike ours", percent, "farther from ours than 99% of ours; 1% is usual"),
+        "new_clusters": ("new clusters", "{:,.0f}".format, f"of {clusters} clusters of it"),
+        "gain": ("J", "{:+.4f}".format, "of a selection as large as ours alone"),
+        "teaches_ours": ("predicts ours", better, "than a selection from ours alone, both of the sample's size"),
+        "teaches_theirs": ("predicts it", better, "than a selection from ours alone, both of the sample's size"),
         "seconds": ("ingest, score, embed all", time_text, f"{rate}, one job at a time"),
     }
     return [

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from io import TextIOWrapper
 from itertools import islice
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -48,39 +48,10 @@ FATES = pa.schema(
 """What is read of a document; the scores follow."""
 
 
-class Side(Protocol):
-    """One of two that are compared."""
-
-    @property
-    def name(self) -> str:
-        """What a person calls it."""
-
-    @property
-    def scores(self) -> list[str]:
-        """Names of the scores, the quality among them."""
-
-    @property
-    def fingerprint(self) -> str:
-        """A digest of what is read."""
-
-    @property
-    def removed(self) -> Unwanted | None:
-        """What was removed of it on request; None if nothing was, or it is not known."""
-
-    def fates(self, by: str) -> Iterator[pa.Table]:
-        """Yield the documents, with a column whose values are groups: `FATES`, then the scores."""
-
-    def drops(self) -> Counter[tuple[str, str]]:
-        """Return how many documents ingest drops, by stage and reason; nothing of a dataset."""
-
-    def texts(self, places: Sequence[tuple[int, int]]) -> dict[tuple[int, int], str]:
-        """Return the beginnings of the texts of documents that were not read, by shard and row."""
-
-
 class WorkspaceSide(NamedTuple):
     """The selection of a workspace."""
 
-    name: str
+    name: str  # what a person calls it
     workspace: Workspace
     settings: PipelineSettings
     shards: list[ShardFiles]
@@ -97,7 +68,7 @@ class WorkspaceSide(NamedTuple):
 
     @property
     def removed(self) -> Unwanted | None:
-        """What was removed of it on request."""
+        """What was removed of it on request; None if nothing was."""
         return unwanted_of(self.workspace)
 
     def fates(self, by: str) -> Iterator[pa.Table]:
@@ -164,7 +135,7 @@ class WorkspaceSide(NamedTuple):
         return found
 
     def texts(self, places: Sequence[tuple[int, int]]) -> dict[tuple[int, int], str]:
-        """Return the beginnings of the texts of documents, by shard and row."""
+        """Return the beginnings of the texts of documents that were not read, by shard and row."""
         found = dict[tuple[int, int], str]()
         for index in sorted({shard for shard, _ in places}):
             rows = sorted(row for shard, row in places if shard == index)
@@ -177,7 +148,7 @@ class WorkspaceSide(NamedTuple):
 class DatasetSide(NamedTuple):
     """The documents of a dataset, all of which are selected."""
 
-    name: str
+    name: str  # what a person calls it
     dataset: Dataset
     manifest: Manifest
 
@@ -233,9 +204,13 @@ class DatasetSide(NamedTuple):
         """Return nothing: a dataset does not say what was dropped."""
         return Counter()
 
-    def texts(self, places: Sequence[tuple[int, int]]) -> dict[tuple[int, int], str]:  # noqa: ARG002 - see `Side`
+    def texts(self, places: Sequence[tuple[int, int]]) -> dict[tuple[int, int], str]:  # noqa: ARG002 - see `WorkspaceSide`
         """Return nothing: all texts were read."""
         return {}
+
+
+Side = WorkspaceSide | DatasetSide
+"""One of two that are compared."""
 
 
 def _scores(names: Sequence[str]) -> list[str]:

@@ -85,8 +85,9 @@ def since(corpus: Corpus, now: Mapping[str, Any], measured: Diversity) -> tuple[
             "and group: fineweb-mask diff."
         )
         for title, refs in (("Entered", found.entered), ("Left", found.left)):
-            if best := _best(corpus, refs):
-                sides.append(Side(title, cards(corpus, best, measured.quality)))
+            if refs:
+                order = np.argsort(-quality_at(corpus.workspace, corpus.shards, refs), kind="stable")
+                sides.append(Side(title, cards(corpus, [refs[place] for place in order[:SHOWN]], measured.quality)))
     said = f"{found.changed:.1%} of the documents that either selects are not in both" if found.compared else "Changed"
     finding = Finding(f"{said}: {some(changed)}." if changed else f"{said}.", TITLE, heading=TITLE)
     return [finding], [Section(TITLE, texts, tables=[Table("Figures", columns, rows)], sides=sides)]
@@ -129,9 +130,3 @@ def _masks(corpus: Corpus, path: str) -> tuple[NDArray[np.bool_], NDArray[np.boo
     """Return which documents of a shard are selected, and which were selected from, (rows,) each."""
     masks = read_table(corpus.workspace.local(path), columns=["selected", "block"])
     return masks["selected"].to_numpy().astype(bool), masks["block"].is_valid().to_numpy().astype(bool)
-
-
-def _best(corpus: Corpus, refs: list[DocumentRef]) -> list[DocumentRef]:
-    """Return the documents of the highest quality."""
-    order = np.argsort(-quality_at(corpus.workspace, corpus.shards, refs), kind="stable")
-    return [refs[place] for place in order[:SHOWN]]

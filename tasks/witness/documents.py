@@ -164,7 +164,9 @@ def read_corpus(
     if by is not None:
         names, groups = np.unique(held.groups.astype(str), return_inverse=True)
         sizes = np.bincount(groups)
-        remarks += _alone(by, names[sizes == 1].tolist())
+        if alone := names[sizes == 1].tolist():
+            of_one = f"With one held-out document each, these groups of {by} are left out of the mean over groups:"
+            remarks.append(f"{of_one} {some(alone)}.")
         if (sizes > 1).sum() > 1:
             held_out[GROUPS] = held_out[POOL]._replace(sample=held_out[POOL].sample._replace(groups=groups))
     return Corpus(
@@ -266,12 +268,6 @@ def _few_tokens(name: str, held_out: PackedTokens) -> list[str]:
         f"{what} has only {documents:,} documents of {tokens:,} tokens to predict: intervals are wide, and small "
         f"differences cannot be seen. {MANY_TOKENS:,} tokens or more make them narrower."
     ]
-
-
-def _alone(by: str, names: Sequence[str]) -> list[str]:
-    """Return which groups have one held-out document, which is too little to speak for them."""
-    of_one = f"With one held-out document each, these groups of {by} are left out of the mean over groups:"
-    return [f"{of_one} {some(names)}."] if names else []
 
 
 def _all_alike() -> DataError:

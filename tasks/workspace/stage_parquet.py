@@ -158,11 +158,14 @@ def row_group_ends(file: pq.ParquetFile) -> NDArray[np.int64]:
     return np.cumsum(sizes, dtype=np.int64)
 
 
-def take_rows(path: Path, rows: NDArray[np.int64], columns: Sequence[str]) -> pa.Table:
-    """Read ascending `rows`, (n,), from only the row groups that contain them; leave out columns the file lacks."""
-    with VerifiedFile(path) as file:
-        ends = row_group_ends(file)
-        wanted = [name for name in columns if name in file.schema_arrow.names]
+def take_rows(path: Path, rows: NDArray[np.int64], columns: Sequence[str] | None = None) -> pa.Table:
+    """Read ascending `rows`, (n,), from only the row groups that contain them; leave out columns the file lacks.
+
+    Of a file at a URL, these row groups alone are downloaded.
+    """
+    with open_parquet(path) as file:
+        ends, names = row_group_ends(file), file.schema_arrow.names
+        wanted = names if columns is None else [name for name in columns if name in names]
         groups = np.searchsorted(ends, rows, side="right")
         parts = [file.schema_arrow.empty_table().select(wanted)]
         for group in np.unique(groups):

@@ -247,15 +247,12 @@ class RemoteFile(io.RawIOBase):
         invalidate_listing(self._filesystem, self._path)  # HfFileSystem ignores `use_listings_cache`
         return file_info(self._filesystem.info(self._path), self._url)
 
-    def _compare(self, found: FileInfo, expected: FileInfo) -> None:
-        if found != expected:
-            raise ChangedError(errno.EINVAL, f"{redacted(self._url)} changed while it was read: run again")
-
     def _open(self, expected: FileInfo | None) -> FileInfo:
         if isinstance(self._filesystem, BucketFiles):  # each range is asked of one version
             return expected or self._current()
         found = self._current()
-        self._compare(found, expected or found)
+        if expected is not None and found != expected:
+            raise ChangedError(errno.EINVAL, f"{redacted(self._url)} changed while it was read: run again")
         file = self._filesystem.open(self._path, "rb", cache_type="none")
         if not file.seekable() or getattr(file, "size", None) is None:
             file.close()

@@ -89,16 +89,15 @@ class _Lease:
         if owner.get("token") == self._token:  # this call wrote it, but the response was lost
             self._tag = found.tag
             return
-        is_free = owner.get("token") == last_token or self._is_stale(found)
+        is_free = (
+            owner.get("token") == last_token or (self._store.now() - found.written).total_seconds() >= STALE_SECONDS
+        )
         if not is_free or not self._write(found.tag):
             raise HeldError(
                 f"another run (on {str(owner.get('host'))[:80]!r}) is using the workspace {self._store.url}: wait for "
                 "it, or choose another with --workspace; if it was killed, the workspace is free "
                 f"{STALE_SECONDS / 60:.0f} minutes after that"
             )
-
-    def _is_stale(self, found: Tagged) -> bool:
-        return (self._store.now() - found.written).total_seconds() >= STALE_SECONDS
 
     def renew_until(self, ended: threading.Event) -> None:
         while not ended.wait(RENEW_SECONDS):
