@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from fineweb_mask.flows.commands._common import (
-    WRONG_USAGE,
-    AsJson,
-    Force,
-    exit_on_error,
-    exit_on_failure,
-    fail,
-    print_result,
-)
+from fineweb_mask.flows.commands import _common as common
 from fineweb_mask.flows.display.terminal import SafeConsole, echo, new_table, print_line, print_paths
 from fineweb_mask.flows.processes.environment import set_environment
 from fineweb_mask.flows.recipe import parse_overrides, validate
@@ -57,8 +49,8 @@ def train_quality(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="epochs, learning_rate, ... (repeatable)."),
     ] = None,
-    force: Force = False,
-    as_json: AsJson = False,
+    force: common.Force = False,
+    as_json: common.AsJson = False,
 ) -> None:
     """Train a fastText quality classifier and measure it on held-out labels.
 
@@ -69,10 +61,11 @@ def train_quality(
 
     set_environment()
     if teacher is None and teacher_model is not None:
-        fail("--teacher-model needs --teacher KIND, the kind of scorer that the model is for", as_json, WRONG_USAGE)
+        said = "--teacher-model needs --teacher KIND, the kind of scorer that the model is for"
+        common.fail(said, as_json, common.WRONG_USAGE)
     scorer = {"name": "teacher", "kind": teacher} | ({} if teacher_model is None else {"model": teacher_model})
     labels = {"path": str(source), "text_column": text_column, "score_column": score_column, "threshold": threshold}
-    with exit_on_error(as_json):
+    with common.exit_on_error(as_json):
         content = {
             "labels": labels | {"label_column": label_column, "positive": positive},
             "training": {"seed": seed, "autotune_seconds": autotune, **parse_overrides(training or [])},
@@ -82,12 +75,11 @@ def train_quality(
             "teacher": None if teacher is None else {"scorer": scorer, "sample": teacher_sample},
         }
         job = training_task.TrainQualityJob.of(output, validate(TrainQualitySettings, content), force=force)
-    with exit_on_failure(as_json, "interrupted; run the same command again"), _training_progress() as progress:
+    with common.exit_on_failure(as_json, "interrupted; run the same command again"), _training_progress() as progress:
         training_task.remove_unfinished(job.model_path)
-        trained = training_task.train_quality(job, progress)
-    trained_metrics = training_task.TrainedMetrics.model_validate(trained.details)
-    metrics = trained_metrics.model_copy(update={"model": str(output)})
-    print_result(metrics, as_json, lambda: _print_metrics(SafeConsole(), metrics, trained.cached, job.model_path))
+        found = training_task.train_quality(job, progress)
+    metrics = training_task.TrainedMetrics.model_validate(found.details).model_copy(update={"model": str(output)})
+    common.print_result(metrics, as_json, lambda: _print_metrics(SafeConsole(), metrics, found.cached, job.model_path))
 
 
 @contextmanager

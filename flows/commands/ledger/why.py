@@ -6,15 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fineweb_mask.flows.commands._common import (
-    QUARANTINED,
-    WRONG_USAGE,
-    AsJson,
-    exit_on_error,
-    exit_on_failure,
-    fail,
-    print_result,
-)
+from fineweb_mask.flows.commands import _common as common
 from fineweb_mask.flows.display.terminal import echo, step_progress, visible
 from fineweb_mask.flows.processes.environment import set_environment
 
@@ -28,7 +20,7 @@ def why(
     text: Annotated[
         Path | None, typer.Option(help="File with a text: its documents, or what would become of it.", metavar="FILE")
     ] = None,
-    as_json: AsJson = False,
+    as_json: common.AsJson = False,
 ) -> None:
     """Tell why a document is in the selection or not: every stage's decision, with its numbers.
 
@@ -37,17 +29,17 @@ def why(
     Example: fineweb-mask why workspaces/sample https://example.org/page
     """
     if not documents and text is None:
-        fail("why takes URLs or ids of documents, or --text FILE: name one", as_json, WRONG_USAGE)
+        common.fail("why takes URLs or ids of documents, or --text FILE: name one", as_json, common.WRONG_USAGE)
     set_environment()
-    with exit_on_failure(as_json, "interrupted"), exit_on_error(as_json):
+    with common.exit_on_failure(as_json, "interrupted"), common.exit_on_error(as_json):
         texts = {} if text is None else {str(text): _read(text)}
         from fineweb_mask.flows.ledger.answers import explained
 
         with step_progress("looking it up", show=sys.stderr.isatty() and not as_json):
             found = explained(workspace, documents or [], texts)
-    print_result(found, as_json, lambda: echo(visible(str(found), keep="\n")))
+    common.print_result(found, as_json, lambda: echo(visible(str(found), keep="\n")))
     if found.unknown:
-        raise typer.Exit(QUARANTINED)
+        raise typer.Exit(common.QUARANTINED)
 
 
 def _read(file: Path) -> str:
