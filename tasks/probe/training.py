@@ -183,6 +183,7 @@ class TrainJob(ModelJob):
     """Train the model of one arm and one seed, and measure it."""
 
     stage: ClassVar[Stage] = Stage("train", version=1, folders=("probe/models",))
+    uses_gpu: ClassVar[bool] = True
     preset: Preset
     n_tokens: int
     tokens: StageFile
@@ -190,11 +191,6 @@ class TrainJob(ModelJob):
     tokenizer: StageFile
     keeps_model: bool = False  # to ask it the questions of downstream tasks, or to go on from it
     start: StageFile | None = None  # the training whose model this one goes on from; None starts from random weights
-
-    @property
-    def uses_gpu(self) -> bool:
-        """Whether a GPU makes the job faster."""
-        return True
 
     def depends_on(self) -> Dependencies:
         """Return the model and its training, the tokens, and the held-out documents."""
