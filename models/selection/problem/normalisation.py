@@ -25,7 +25,7 @@ from fineweb_mask.models.settings.selection import SelectionSettings
 
 RANDOM_MASKS = 16  # drawn to estimate a metric on random subsets
 NEAR_DUPLICATES = "near_duplicates"  # the name of that term among an objective's metrics
-RANGE_STEPS, RANGE_RISE = 24, 0.005  # of annealing; rounds of swaps end at so small a share of what all of them gained
+RANGE_STEPS, RANGE_RISE = 24, 0.005  # of annealing; a round of swaps that gains so small a share of all is the last
 NO_RANGE = 1e-6  # a range below this share of the term's size is float32 rounding: the term is constant
 
 

@@ -145,14 +145,14 @@ def batch_round(objective: Objective, mask: Tensor, reached: float, most: int) -
 def refine(problem: Problem, mask: Tensor, rounds: int = ROUNDS_OF_SWAPS, least_rise: float = 0.0) -> Tensor:
     """Swap round by round, at most so often, while the objective rises: (n,) bool, never worse than `mask`.
 
-    Inside pools, a round that gains less than `least_rise` of what all have gained is the last.
+    Inside pools, a round that gains less than `least_rise` of what was gained since the history began is the last.
     """
     objective, history = problem.objective, problem.history
     swapping = [metric for metric in objective.active.values() if isinstance(metric, SupportsSwaps)]
     in_pools = len(swapping) == len(objective.active)
     pool_size = max((metric.swap_pool for metric in swapping), default=QUALITY_POOL)
     as_promised = all(metric.swaps_as_promised for metric in swapping)
-    start = reached = objective.value_of(mask)
+    reached = objective.value_of(mask)
     largest_batch = most = max(1, objective.budget // 8)
     seen, looked_anew = _seen(objective, mask), True
     for _ in track("rounds of swaps", range(rounds)):
@@ -169,7 +169,9 @@ def refine(problem: Problem, mask: Tensor, rounds: int = ROUNDS_OF_SWAPS, least_
         if swaps > 0 and risen > 0:
             mask, reached = swapped, value
             history.record(history.entries[-1][0] + 1, reached)
-        if swaps > 0 and risen >= max(LEAST_RISE * abs(reached), least_rise * (reached - start) * in_pools):
+        if in_pools and least_rise and risen < least_rise * (reached - history.entries[0][2]):
+            break
+        if swaps > 0 and risen >= LEAST_RISE * abs(reached):
             looked_anew = False
         elif seen is objective or looked_anew:
             break
