@@ -44,7 +44,7 @@ from fineweb_mask.models.selection.solvers.problem import History, Problem, Solu
 from fineweb_mask.models.selection.solvers.swaps import ROUNDS_OF_SWAPS, refine
 
 NEAR = 256  # documents near the threshold that shape one Newton step
-DAMPING = 0.4  # share of the way per step if a metric has no exact line search
+DAMPING = 0.35  # share of the way per step if a metric has no exact line search
 WARM = 0.5  # share of the annealing that remains if the start is the solution of a similar problem
 READABLE = 0.25  # temperature of the reported inclusion, in standard deviations of the marginal gains
 DIRECTIONS = 128  # principal directions of the features in which a large block is annealed
@@ -68,7 +68,7 @@ class Schedule(NamedTuple):
 # Measured at n = 10,000 and 50,000, d = 768: fewer or colder steps lose objective, more gain none.
 NEWTON = Schedule(0.3, 0.02, 6, 3)
 LINE_SEARCH = Schedule(0.5, 0.02, 24, 8)
-DAMPED = Schedule(1.0, 0.03, 30, 15)
+DAMPED = Schedule(1.0, 0.03, 40, 20)
 AVERAGED = Schedule(0.5, 0.03, 60, 60)
 COOLING = 30  # steps of that schedule until it is cold; over the others the moments are averaged
 
@@ -89,7 +89,7 @@ def solve_mean_field(
     rounds
         Most rounds of swaps.
     least_rise
-        Share of what annealing, picks and swaps have gained: a round of swaps inside a pool that gains less is the last.
+        Share of what annealing, picks and swaps have gained: a round of swaps in a pool that gains less is the last.
     """
     objective = problem.objective
     check_gradients(objective.metrics)

@@ -32,7 +32,7 @@ def test_what_was_selected_stays_and_the_next_best_fill_the_budget(corpus, metri
     selected = np.zeros(len(left), dtype=bool)
     selected[again.indices] = True
     if budget:
-        limit = int(0.2 * tokens[left].sum())
+        limit = round(0.2 * tokens[left].sum())
         used = int(tokens[left][selected].sum())
         assert limit - tokens[left][~selected].min() < used <= limit
     else:
