@@ -88,6 +88,7 @@ def moment_metric_class(name: str) -> type[MomentMetric]:
 AnyMetric = TypeVar("AnyMetric", bound=Metric)
 
 WHOLE_KERNEL = 16_384  # largest number of documents for which greedy stores the kernel matrix: 1 GiB
+PRODUCTS = 1_024  # rows that are multiplied with few others at once: what they make stays in the cache
 PICKS_WORTH_IT = 1 / 16  # share of the documents: for more picks, one product is faster than a pass for each pick
 
 
@@ -244,7 +245,9 @@ class KernelGains:
             self.scores, self.v = metric.scores(moment), moment.square().sum()
         else:
             before = self.scores[added]
-            self.scores = self.scores + metric.kernel_of(metric.rows.dot(metric.rows.take(added).T)).sum(1)
+            columns = metric.rows.take(added).T
+            for part in metric.rows.slices(PRODUCTS):
+                self.scores[part] += metric.kernel_of(metric.rows.block(part) @ columns).sum(1)
             self.v = self.v + (before.double() + self.scores[added]).sum()
         self._mask = mask.clone()
 
