@@ -230,7 +230,7 @@ def study(output: Path, corpora: list[str], halves: list[str], budgets: list[flo
 
 
 def over_a_corpus(half: Half, budget: float) -> dict[str, np.ndarray]:
-    """Select by `disf`, and with `cluster_coverage`: in one block, as over a whole corpus, and learned on half of it."""
+    """Select by `disf`, with and without `cluster_coverage`: in one block, over a whole corpus, and learned on half."""
     tokens, found = half.pool.lengths, {}
     part = Documents(half.features, half.quality, np.random.default_rng(0).random(len(tokens)), tokens.astype(np.int64))
     for lamb in (0.3, 0.5):
@@ -239,7 +239,7 @@ def over_a_corpus(half: Half, budget: float) -> dict[str, np.ndarray]:
             arm = f"{mix} {lamb:g}"
             found[f"one block: {arm}"] = select(half.features, half.quality, settings, tokens=tokens).indices
             for title, rate in (("whole corpus", 1.0), ("learned on half", 0.5)):
-                selection = select_corpus(lambda: [part], settings, rate=rate)  # noqa: B023 - called here
+                selection = select_corpus(lambda: [part], settings, rate=rate)
                 found[f"{title}: {arm}"] = selection.masks[0].nonzero()[0]
     return found
 
