@@ -29,8 +29,8 @@ from fineweb_mask.models.selection.corpus.rule import (
     linear_gains,
 )
 from fineweb_mask.models.selection.inputs import SelectionInputError, checked_budget, checked_features
-from fineweb_mask.models.selection.metrics.base import Metric, SupportsRandomValue
-from fineweb_mask.models.selection.metrics.kernel import MomentMetric, moment_metric_class
+from fineweb_mask.models.selection.metrics.base import Metric, SupportsMoment, SupportsRandomValue
+from fineweb_mask.models.selection.metrics.kernel import moment_metric_class
 from fineweb_mask.models.selection.problem.normalisation import BlockEnds, Ranges, find_ranges, weigh
 from fineweb_mask.models.selection.problem.objective import Objective
 from fineweb_mask.models.selection.problem.token_budget import Knapsack, probabilities
@@ -403,7 +403,7 @@ class SampleEnds(BlockEnds):
         """
         if isinstance(metric, SupportsRandomValue):
             return metric.random_value(self._size)
-        assert isinstance(metric, MomentMetric)  # noqa: S101 - there are no others
+        assert isinstance(metric, SupportsMoment)  # noqa: S101 - there are no others
         mean = metric.moment(torch.full_like(objective.quality, objective.share))
         value = float(metric.of_moment(mean, objective.size))
         return value - (value - super().random(metric, objective)) * objective.size / self._size

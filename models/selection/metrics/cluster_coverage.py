@@ -89,8 +89,8 @@ class ClusterCoverage(MomentMetric):
     def _covered(self, mass: Tensor, shares: Tensor, budget: float) -> Tensor:
         """Compute what clusters of shares p add to D with a mass of selected documents, of one shape."""
         ratio = mass / (budget * shares)
-        root: Tensor = (ratio.clamp(min=0) + SMOOTH).sqrt() - SMOOTH**0.5
-        return shares * (root + ratio.clamp(max=0) * (0.5 / SMOOTH**0.5))
+        added: Tensor = (ratio.clamp(min=0) + SMOOTH).sqrt() - SMOOTH**0.5 + ratio.clamp(max=0) * (0.5 / SMOOTH**0.5)
+        return added.mul_(shares)
 
     def slopes(self, moment: Tensor, budget: float) -> Tensor:
         """Differentiate F with respect to the moment: (C,) float64."""
