@@ -84,9 +84,9 @@ class ClusterCoverage(MomentMetric):
 
     def of_moment(self, moment: Tensor, budget: float) -> Tensor:
         """Compute D; below 0, where a correction may lead, f is its tangent at 0."""
-        return self._covered(moment, self.shares, budget).sum()
+        return self.covered(moment, self.shares, budget).sum()
 
-    def _covered(self, mass: Tensor, shares: Tensor, budget: float) -> Tensor:
+    def covered(self, mass: Tensor, shares: Tensor, budget: float) -> Tensor:
         """Compute what clusters of shares p add to D with a mass of selected documents, of one shape."""
         ratio = mass / (budget * shares)
         added: Tensor = (ratio.clamp(min=0) + SMOOTH).sqrt() - SMOOTH**0.5 + ratio.clamp(max=0) * (0.5 / SMOOTH**0.5)
@@ -119,7 +119,7 @@ class ClusterCoverage(MomentMetric):
     def changes(self, moment: Tensor, steps: Tensor, budget: float) -> Tensor:
         """Compute what D changes by where the mass of a document's cluster does, by steps (n,): (n,) float64."""
         mass, shares = moment[self.labels], self.shares[self.labels]
-        return self._covered(mass + steps, shares, budget) - self._covered(mass, shares, budget)
+        return self.covered(mass + steps, shares, budget) - self.covered(mass, shares, budget)
 
     def marginal_gains(self, mask: Tensor) -> Tensor:
         """Compute the gain from adding each document, or the loss from dropping it, for a mask (n,): (n,) float32."""
@@ -137,9 +137,9 @@ class ClusterCoverage(MomentMetric):
             mass, shares = moment[labels[first]], self.shares[labels[first]]
             one, other = own[first], own[second]
             plain, either, both = (
-                self._covered(mass + step, shares, budget) for step in (torch.zeros_like(one), one, one + other)
+                self.covered(mass + step, shares, budget) for step in (torch.zeros_like(one), one, one + other)
             )
-            difference = both - either - self._covered(mass + other, shares, budget) + plain
+            difference = both - either - self.covered(mass + other, shares, budget) + plain
             found = torch.zeros((len(pool), len(pool)), device=pool.device)
             found[first, second] = (-weight * torch.sign(one * other) * difference).float()
             return found
@@ -155,15 +155,33 @@ class ClusterCoverage(MomentMetric):
 
 
 class CoverageTangent(MomentTangent[ClusterCoverage]):
-    """The tangent of weighted coverage, which is moved by its slopes: the bound is convex in these."""
+    """The tangent of weighted coverage, which is moved by its slopes: the bound is convex in these.
+
+    A selection of documents has a whole number of each cluster, so that the line needs to be above D there only.
+    """
+
+    def whole(self, slopes: Tensor) -> tuple[Tensor, Tensor]:
+        """Find the mass of each cluster at which D is highest above lines of these slopes, and how high: (C,) each."""
+        metric, places = self.metric, [self.moment]
+        if metric.masses is None:
+            most = torch.bincount(metric.labels, minlength=len(slopes))
+            places = [torch.minimum(place, most.double()) for place in (self.moment.floor(), self.moment.ceil())]
+        above = torch.stack([metric.covered(place, metric.shares, self.budget) - slopes * place for place in places])
+        height, index = above.max(0)
+        return torch.stack(places).gather(0, index[None])[0], height
+
+    def evaluate(self) -> tuple[float, Tensor]:
+        """Return the height and the slope of every document, (n,) float64."""
+        _, height = self.whole(self.metric.slopes(self.moment, self.budget))
+        return self.weight * float(height.sum()), super().evaluate()[1]
 
     def descend(self, mask: Tensor, fall: float) -> None:
         """Move the slopes, to those of another moment that is not below 0."""
         metric, budget = self.metric, self.budget
-        step = falling_step(self.weight * (metric.moment(mask) - self.moment), fall)
-        slopes = (metric.slopes(self.moment, budget) - step) * (2 * budget)  # of sqrt(r + SMOOTH), twice
+        slopes = metric.slopes(self.moment, budget)
+        slopes = slopes - falling_step(self.weight * (metric.moment(mask) - self.whole(slopes)[0]), fall)
         full = 1 / metric.shares  # all mass in one cluster
-        ratio = slopes.clamp(min=0).square().reciprocal().clamp(SMOOTH) - SMOOTH
+        ratio = (2 * budget * slopes).clamp(min=0).square().reciprocal().clamp(SMOOTH) - SMOOTH
         self.moment = torch.minimum(ratio, full) * (budget * metric.shares)
 
 

@@ -112,3 +112,9 @@ def test_more_clusters_than_rows_differ_leave_some_empty(monkeypatch):
     mask = torch.arange(15) < 3
     assert float(metric.value(mask[None])[0]) == pytest.approx(math.sqrt(1.01) - 0.1)
     assert bool(metric.marginal_gains(mask).isfinite().all())
+
+
+def test_it_is_proven_nearly_best_where_clusters_hold_few_documents(corpus):
+    """The bound knows that a selection has whole documents of each cluster."""
+    found = select(*corpus, SelectionSettings(metrics="cluster_coverage", lamb=0.3, near_duplicates={"weight": 0}))
+    assert found.gap < 0.03
