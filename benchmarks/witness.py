@@ -37,7 +37,7 @@ from fineweb_mask.models.selection.corpus.whole import select_corpus
 from fineweb_mask.models.selection.inputs import SelectorInputs
 from fineweb_mask.models.selection.selector import select
 from fineweb_mask.models.selection.solvers.problem import History
-from fineweb_mask.models.settings.selection import DIRECTIONS, METRICS
+from fineweb_mask.models.settings.selection import METRICS
 from fineweb_mask.models.witness.kneser_ney import KneserNey
 from fineweb_mask.models.witness.overlap import sharing_documents
 from fineweb_mask.models.witness.paired import HeldOut
@@ -230,24 +230,22 @@ def study(output: Path, corpora: list[str], halves: list[str], budgets: list[flo
 
 
 def over_a_corpus(half: Half, budget: float) -> dict[str, np.ndarray]:
-    """Select by `disf` in one block, in its principal directions with the rest as one, and as over a whole corpus."""
+    """Select by `disf`, with and without `cluster_coverage`: in one block, over a whole corpus, and learned on half."""
     tokens, found = half.pool.lengths, {}
     part = Documents(half.features, half.quality, np.random.default_rng(0).random(len(tokens)), tokens.astype(np.int64))
     for lamb in (0.3, 0.5):
-        settings = SelectionSettings(metrics="disf", lamb=lamb, budget_by="tokens", select_ratio=budget)
-        block = checked_block(half.features, half.quality, settings, device="cpu", tokens=tokens)
-        few = block.metrics["disf"].reduced(DIRECTIONS, block.generator())
-        own = settings.model_copy(update={"metrics": {}})
-        found[f"one block {lamb:g}"] = select(half.features, half.quality, settings, tokens=tokens).indices
-        found[f"the rest as one direction {lamb:g}"] = select(
-            half.features, half.quality, own, tokens=tokens, own_metrics={"few": (few, 1.0)}
-        ).indices
-        found[f"whole corpus {lamb:g}"] = select_corpus(lambda: [part], settings).masks[0].nonzero()[0]
+        for mix in ("disf", "cluster_coverage+disf"):
+            settings = SelectionSettings(metrics=_weights(mix), lamb=lamb, budget_by="tokens", select_ratio=budget)
+            arm = f"{mix} {lamb:g}"
+            found[f"one block: {arm}"] = select(half.features, half.quality, settings, tokens=tokens).indices
+            for title, rate in (("whole corpus", 1.0), ("learned on half", 0.5)):
+                selection = select_corpus(lambda: [part], settings, rate=rate)
+                found[f"{title}: {arm}"] = selection.masks[0].nonzero()[0]
     return found
 
 
 def corpus(output: Path, corpora: list[str], halves: list[str], budget: float) -> None:
-    """Print what `disf` teaches as it is measured in one block and over a whole corpus."""
+    """Print what metrics of sums teach as they are measured in one block and over a whole corpus."""
     for half_name in halves:
         for name in corpora:
             half = read(output / f"{name}-{half_name}.npz")
@@ -273,7 +271,7 @@ def corpus(output: Path, corpora: list[str], halves: list[str], budget: float) -
                     told = f"{-100 * one.difference / base:+.1f}{MARKS[one.verdict]}"
                     line.append(told if beside is None else f"{told} ({-100 * beside.difference / base:+.1f})")
                 lines.append(line)
-            show(f"{name}, {half_name}, {budget:.0%} of the tokens", ["`disf`, lamb", *judged.sets], lines)
+            show(f"{name}, {half_name}, {budget:.0%} of the tokens", ["metrics, lamb", *judged.sets], lines)
 
 
 def tables(output: Path) -> None:

@@ -4,7 +4,6 @@ A selection that is refined by comparing such sums would be another one on a mac
 Ray, which has one thread.
 """
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -19,23 +18,6 @@ def same_threads() -> Iterator[None]:
 
     before = torch.get_num_threads()
     torch.set_num_threads(THREADS)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@contextmanager
-def all_cores() -> Iterator[None]:
-    """Let torch use as many threads as there are cores, but no more than are set, while the block or function runs.
-
-    It is for products of long blocks of rows, which BLAS divides by rows and columns and never within a sum: a test
-    compares their bits. Those of small products, of sums over all documents and of eigenvectors do depend on threads.
-    """
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(min(before, os.cpu_count() or before))
     try:
         yield
     finally:

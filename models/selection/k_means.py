@@ -1,8 +1,10 @@
 """Cluster unit rows by spherical k-means, deterministically and in bounded memory.
 
-Used by the selectors that cluster, by the clusters of the report and by approximate lists of neighbours.
+Used by the selectors that cluster, by `cluster_coverage`, by the clusters of the report and by approximate lists of
+neighbours.
 """
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -41,17 +43,55 @@ def fit_centres(rows: Rows, n_clusters: int, n_moves: int, generator: torch.Gene
     centres = rows.take(start)
     for _ in track("rounds of k-means", range(n_moves)):
         labels = nearest_centres(rows, centres)
-        order = labels.sort(stable=True).indices  # a fixed order: sums are the same on every run
-        sizes = torch.bincount(labels, minlength=n_clusters)
-        sums = torch.stack([rows.take(members).sum(0) for members in torch.split(order, sizes.tolist())])
-        moved = torch.nn.functional.normalize(sums, dim=1)
-        centres = torch.where(sizes[:, None] > 0, moved, centres)  # an empty cluster does not move
+        members = _by_label(labels, n_clusters)
+        moved = torch.nn.functional.normalize(torch.stack([rows.take(own).sum(0) for own in members]), dim=1)
+        is_empty = torch.tensor([not len(own) for own in members], device=rows.device)
+        centres = torch.where(is_empty[:, None], centres, moved)  # an empty cluster does not move
     return centres
 
 
 def nearest_centres(rows: Rows, centres: Tensor) -> Tensor:
     """Return the nearest of the centres (c, d) of each row, by cosine: (n,) int64."""
     return torch.cat([labels for _, labels in _nearest_centre(rows, centres)])
+
+
+class Tree(NamedTuple):
+    """Centres of clusters that are parts of groups, so that few of them are compared with each row."""
+
+    centres: Tensor  # (c, d) float32, unit length or 0
+    groups: Tensor  # (c,) int64, ascending: the group of each
+
+    @classmethod
+    def fit(cls, rows: Rows, n_clusters: int, n_moves: int, generator: torch.Generator) -> "Tree":
+        """Cluster unit rows into sqrt(c) groups, and each into as many parts as it has a share of the rows."""
+        n_groups = math.isqrt(n_clusters)
+        labels = nearest_centres(rows, fit_centres(rows, n_groups, n_moves, generator))
+        found, groups = list[Tensor](), list[Tensor]()
+        for members in _by_label(labels, n_groups):
+            if len(members):
+                parts = min(len(members), max(1, round(n_clusters * len(members) / rows.n)))
+                found.append(fit_centres(rows.only(members), parts, n_moves, generator))
+                groups.append(torch.full((parts,), len(groups), device=rows.device))
+        return cls(torch.cat(found), torch.cat(groups))
+
+    def nearest(self, rows: Rows) -> Tensor:
+        """Return the nearest centre of each row in the group of the nearest mean of centres, by cosine: (n,) int64."""
+        sizes = torch.bincount(self.groups).tolist()
+        parts = torch.split(self.centres, sizes)
+        means = torch.nn.functional.normalize(torch.stack([part.sum(0) for part in parts]), dim=1)
+        found = torch.empty(rows.n, dtype=torch.int64, device=rows.device)
+        labels, first = nearest_centres(rows, means), 0
+        for part, members in zip(parts, _by_label(labels, len(parts)), strict=True):
+            for some in torch.split(members, rows.block_rows):
+                found[some] = first + (rows.take(some) @ part.T).argmax(1)
+            first += len(part)
+        return found
+
+
+def _by_label(labels: Tensor, count: int) -> tuple[Tensor, ...]:
+    """Return the places of every label, ascending."""
+    order = labels.sort(stable=True).indices  # a fixed order: sums are the same on every run
+    return torch.split(order, torch.bincount(labels, minlength=count).tolist())
 
 
 def _nearest_centre(rows: Rows, centres: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

@@ -12,7 +12,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fineweb_mask.models.runtime.threads import all_cores
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 
 COPY_BYTES = {"cpu": 256 << 20, "cuda": 8 << 30}  # the largest float32 copy of all rows that is stored
@@ -139,7 +138,6 @@ class Rows:
         scale, centre, inverse_deviation, before = self._transform
         return Rows(self._stored, scale, centre, inverse_deviation, factor if before is None else before * factor)
 
-    @all_cores()
     def dot(self, vectors: Tensor) -> Tensor:
         """Multiply every row with (d,) or (d, m): (n,) or (n, m) float32."""
         if self._is_final:
@@ -163,7 +161,6 @@ class Rows:
             total += (shares if scale is None else shares * scale[rows]) @ self._unscaled(rows)
         return total
 
-    @all_cores()
     def second_moment(self, index: Tensor, weights: Tensor | None = None) -> Tensor:
         """Sum w_i z_i z_i^T over some rows (b,), for weights (n,) of all rows, or 1 each: (d, d) float64."""
         total = torch.zeros((self.d, self.d), dtype=torch.float64, device=self.device)
@@ -201,7 +198,6 @@ class Rows:
             rows.mul_(torch.where(norms > AT_THE_MEAN * length, length / norms, 0.0))
         return Rows(parts)
 
-    @all_cores()
     def quadratic(self, matrix: Tensor) -> Tensor:
         """Compute z_i^T A z_i of every row, for a matrix A (d, d): (n,) float32."""
         matrix = matrix.float()

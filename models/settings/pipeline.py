@@ -23,7 +23,14 @@ from fineweb_mask.models.settings.embedding import FROM_QUALITY, EmbeddingSettin
 from fineweb_mask.models.settings.engine import EngineSettings
 from fineweb_mask.models.settings.output import TEXT_IS_NO_GROUP, MaterializeSettings, ReportSettings
 from fineweb_mask.models.settings.quality import ClassesScorerSettings, EduScorerSettings, QualitySettings
-from fineweb_mask.models.settings.selection import DIRECTIONS, METRICS, GroupSettings, SelectionSettings, Solver
+from fineweb_mask.models.settings.selection import (
+    CLUSTERS,
+    DIRECTIONS,
+    METRICS,
+    GroupSettings,
+    SelectionSettings,
+    Solver,
+)
 from fineweb_mask.models.settings.selectors.options import GivenSettings
 from fineweb_mask.models.settings.selectors.registry import SELECTORS, missing_inputs
 from fineweb_mask.models.settings.source import LABEL_COLUMNS, NUMERIC_COLUMNS, IngestSettings, SourceSettings
@@ -157,12 +164,12 @@ class PipelineSelectionSettings(SelectionSettings):
     def sample_for(self, documents: int, dimensions: int) -> int:
         """Return how many documents a selection is learned on: enough to select 20 for every number of a first moment.
 
-        For every number of a second moment it is 5 (measured: benchmarks/notebook/corpus.md).
+        For every number of a second moment, and for every cluster, it is 5 (measured: benchmarks/notebook/corpus.md).
         """
         if self.sample is not None:
             return self.sample
         kept = min(dimensions, DIRECTIONS)
-        numbers = {"first": 20 * dimensions, "second": 5 * kept * (kept + 1) // 2}
+        numbers = {"first": 20 * dimensions, "second": 5 * kept * (kept + 1) // 2, "clusters": 5 * CLUSTERS}
         selected = max(numbers[METRICS[name].moment or "second"] for name in self.metric_weights)
         share = self.select_ratio if self.budget is None or self.budget_by == "tokens" else self.budget / documents
         return math.ceil(selected / share)

@@ -25,7 +25,7 @@ class MetricEntry:
     label: str  # axis label of its raw value in charts; larger is more diverse
     paper_name: str | None = None  # its name in the paper's script, if it has it
     decimals: int = 4  # of its raw value in tables
-    moment: Literal["first", "second"] | None = "second"  # the sum that it is a function of; None: of no small sum
+    moment: Literal["first", "second", "clusters"] | None = "second"  # what it is a function of; None: of no small sum
 
 
 METRICS = {
@@ -34,11 +34,17 @@ METRICS = {
         "facility:Facility", "facility: mean cosine to the nearest selected", "Facility", moment=None
     ),
     "disf": MetricEntry("disf:Disf", "disf: minus the norm of the second moment", "DiSF", decimals=2),
+    "cluster_coverage": MetricEntry(
+        "cluster_coverage:ClusterCoverage", "cluster_coverage: how evenly clusters are covered", moment="clusters"
+    ),
 }
 """The built-in diversity metrics: a new one is a module in models/selection/metrics/ and a line here."""
 
 DIRECTIONS = 128
 """Principal components in which `disf` is measured over a whole corpus, where vectors have twice as many numbers."""
+
+CLUSTERS = 4_096
+"""The most clusters that `cluster_coverage` counts."""
 
 if TYPE_CHECKING:
     MetricName = str

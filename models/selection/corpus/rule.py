@@ -20,7 +20,7 @@ from torch import Tensor
 from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.selection.corpus.documents import ALL, Documents, flat, inside, made, nested, tree_of
 from fineweb_mask.models.selection.inputs import checked_features
-from fineweb_mask.models.selection.metrics.kernel import MomentMetric, moment_metric_class
+from fineweb_mask.models.selection.metrics.kernel import Fitted, MomentMetric, moment_metric_class
 from fineweb_mask.models.selection.rows import Rows, Standard
 
 
@@ -29,7 +29,7 @@ class Frame:
     """In what coordinates the metrics measure documents, the same for all parts of a corpus."""
 
     standard: Standard
-    directions: Mapping[str, Tensor | None]  # metric -> those it measures rows in, (d, r), or all
+    fitted: Mapping[str, Fitted | None]  # metric -> what it learned from the sample
     mean_tokens: float | None = None  # with a budget of tokens: what a document's mass of 1 is
 
     def masses(self, documents: Documents, device: torch.device) -> Tensor | None:
@@ -42,8 +42,7 @@ class Frame:
         """Make the metrics of documents, whose unit rows are given."""
         masses = self.masses(documents, rows.device)
         return {
-            name: moment_metric_class(name)(rows, masses, self.standard, directions)
-            for name, directions in self.directions.items()
+            name: moment_metric_class(name)(rows, masses, self.standard, fitted) for name, fitted in self.fitted.items()
         }
 
 
@@ -163,7 +162,7 @@ def linear_gains(
     return gains
 
 
-FORMAT = "fineweb-mask rule 4"
+FORMAT = "fineweb-mask rule 5"
 """What the file's metadata say it is."""
 CHECKSUM = "checksum"
 UNKNOWN = "0" * 64  # in the place of the checksum in the bytes that it is of

@@ -29,7 +29,7 @@ from fineweb_mask.models.selection.corpus.rule import (
     linear_gains,
 )
 from fineweb_mask.models.selection.inputs import SelectionInputError, checked_budget, checked_features
-from fineweb_mask.models.selection.metrics.base import Metric, SupportsRandomValue
+from fineweb_mask.models.selection.metrics.base import Metric, SupportsMoment, SupportsRandomValue
 from fineweb_mask.models.selection.metrics.kernel import moment_metric_class
 from fineweb_mask.models.selection.problem.normalisation import BlockEnds, Ranges, find_ranges, weigh
 from fineweb_mask.models.selection.problem.objective import Objective
@@ -128,6 +128,7 @@ def group_budgets(shares: str | Mapping[str, float], budget: int, costs: Mapping
 
 
 DEVIATIONS = 5.0  # standard deviations of the threshold's rank: the margin misses it one time in a million
+AVERAGED_LONG, COOLING_LONG = AVERAGED._replace(n_steps=300), 100  # where clusters' documents gain all alike
 LEVELS = 1024  # levels between which a pass counts documents
 
 
@@ -223,10 +224,15 @@ class SampleProblem:
         names = settings.metric_weights
         if frame is None:
             standard = Standard(*(part.to(device) for part in statistics.standard))
-            of_metrics = {
-                name: moment_metric_class(name).directions(rows, standard, directions, generator) for name in names
+            frame = Frame(standard, {}, mean_tokens)
+            masses = frame.masses(sample, device)
+            fitted = {
+                name: moment_metric_class(name).fit(
+                    rows, masses, standard, selected=count, directions=directions, generator=generator
+                )
+                for name in names
             }
-            frame = Frame(standard, of_metrics, mean_tokens)
+            frame = replace(frame, fitted=fitted)
         self.frame, self.metrics = frame, frame.metrics(sample, rows)
         self._masses = self.frame.masses(sample, device)
         ends = SampleEnds(self, size, settings, rows, generator)
@@ -337,13 +343,15 @@ class SampleProblem:
 
         inclusion = torch.full_like(self.quality, block.share)
         moments = mean = moments_of(inclusion)
-        for step in track("annealing steps", range(AVERAGED.n_steps)):
+        is_steep = any(metric.is_steep for metric in metrics.values())
+        schedule, cooling = (AVERAGED_LONG, COOLING_LONG) if is_steep else (AVERAGED, COOLING)
+        for step in track("annealing steps", range(schedule.n_steps)):
             gains = linear.clone()
             for name, metric in metrics.items():
                 weight = objective.weights[name] * self._scale
                 gains += metric.gradient_at(moments[name], objective.size, weight)
-            cooled = min(step / (COOLING - 1), 1.0)
-            temperature = AVERAGED.hottest * (AVERAGED.coldest / AVERAGED.hottest) ** cooled * block.deviation(gains)
+            cooled = min(step / (cooling - 1), 1.0)
+            temperature = schedule.hottest * (schedule.coldest / schedule.hottest) ** cooled * block.deviation(gains)
             if temperature <= 0:  # all documents gain the same
                 break
             target = self._probabilities(block, gains, temperature)
@@ -356,7 +364,7 @@ class SampleProblem:
             share = highest_share(lambda at: rise + sum(weight * slope(at) for weight, slope in curved))  # noqa: B023
             inclusion = torch.lerp(inclusion, target, share)
             moments = {name: torch.lerp(moment, reached[name], share) for name, moment in moments.items()}
-            newest = 1 / max(1, step - COOLING + 1)
+            newest = 1 / max(1, step - cooling + 1)
             mean = {name: torch.lerp(mean[name], moment, newest) for name, moment in moments.items()}
         return mean, inclusion
 
@@ -388,10 +396,17 @@ class SampleEnds(BlockEnds):
         self._problem, self._size = problem, size
 
     def random(self, metric: Metric, objective: Objective) -> float:
-        """Return `random_value` for selections of the corpus, or the mean over random ones of the sample."""
+        """Return `random_value` for selections of the corpus, or that of their mean moment less what chance takes.
+
+        Chance takes the less the more documents are selected: as much as from random selections of the sample, over
+        how many times as many are selected from the corpus.
+        """
         if isinstance(metric, SupportsRandomValue):
             return metric.random_value(self._size)
-        return super().random(metric, objective)
+        assert isinstance(metric, SupportsMoment)  # noqa: S101 - there are no others
+        mean = metric.moment(torch.full_like(objective.quality, objective.share))
+        value = float(metric.of_moment(mean, objective.size))
+        return value - (value - super().random(metric, objective)) * objective.size / self._size
 
     def best(self, metric: Metric, objective: Objective) -> float:
         """Return the value at the best moment: a selection comes as near to it as it has many documents."""

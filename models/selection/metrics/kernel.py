@@ -5,7 +5,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import ClassVar, Self, TypeVar
+from typing import ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,6 +25,14 @@ from fineweb_mask.models.selection.rows import Rows, Standard
 from fineweb_mask.models.settings.selection import SelectionSettings
 
 
+class Fitted(NamedTuple):
+    """What a metric learned from a sample of a corpus, by which it measures the rows of every part."""
+
+    directions: Tensor  # (d, r) float32: those in which rows are measured, or the centres of clusters
+    shares: Tensor | None = None  # (r,) float64: of the selection, that each cluster is to have
+    groups: Tensor | None = None  # (r,) int64, ascending: the group that each cluster is a part of
+
+
 class MomentMetric(Weighed, BuiltInMetric, SupportsMoment):
     """A metric D = F(M), concave in a moment M = sum_i m_i phi_i of d or d x d numbers.
 
@@ -33,6 +41,8 @@ class MomentMetric(Weighed, BuiltInMetric, SupportsMoment):
     """
 
     sweep_effort = 0.5  # the proof costs more than the solve
+    effort: ClassVar[Effort] = EFFORT  # spent on the certificate
+    is_steep: ClassVar[bool] = False  # whether many documents gain all alike, so that annealing takes more steps
 
     rows: Rows
     credit: Tensor | None = None  # (n,) float32, with masses: D = F(M) + sum of credits / mass^2
@@ -43,11 +53,11 @@ class MomentMetric(Weighed, BuiltInMetric, SupportsMoment):
         rows: Rows,
         masses: Tensor | None = None,
         standard: Standard | None = None,
-        directions: Tensor | None = None,
+        fitted: Fitted | None = None,
     ) -> None:
         """Measure rows with masses (n,), for a budget of tokens, by the mean and deviation of a whole corpus.
 
-        `directions` (d, r) are those in which rows are measured.
+        `fitted` is what `fit` returned for a sample of it.
         """
 
     @classmethod
@@ -66,14 +76,17 @@ class MomentMetric(Weighed, BuiltInMetric, SupportsMoment):
         return self.gradient_at(self.moment(inclusion), float(self.size(inclusion)))
 
     @classmethod
-    def directions(
+    def fit(
         cls,
         rows: Rows,  # noqa: ARG003 - for subclasses
+        masses: Tensor | None,  # noqa: ARG003
         standard: Standard | None,  # noqa: ARG003
-        count: int,  # noqa: ARG003
+        *,
+        selected: float,  # noqa: ARG003
+        directions: int,  # noqa: ARG003
         generator: torch.Generator,  # noqa: ARG003
-    ) -> Tensor | None:
-        """Compute the `count` directions in which rows are measured, (d, count); None for all."""
+    ) -> Fitted | None:
+        """Learn from a sample of a corpus, of which so many documents are selected, in at most so many directions."""
         return None
 
 
@@ -103,7 +116,6 @@ class KernelMetric(MomentMetric, SupportsKernel):
     swap_pool = 4096
     swaps_as_promised = True  # D is convex in v
     few = 0  # documents whose kernel with all others costs less than everybody's scores
-    effort: ClassVar[Effort] = EFFORT  # spent on the certificate
 
     diagonal: Tensor  # (n,) float32, kernel(i, i)
     matrix: Tensor | None = None
@@ -192,22 +204,28 @@ class KernelMetric(MomentMetric, SupportsKernel):
         return batch
 
 
-class KernelTangent:
-    """The tangent of a weighted kernel metric at a moment, which need not be that of any probabilities.
+AnyMoment = TypeVar("AnyMoment", bound=MomentMetric)
 
-    With masses, it is above weight * outer(v, mass): the credit is not in it.
+
+class MomentTangent(Generic[AnyMoment]):
+    """The tangent of a weighted metric at a moment, which need not be that of any probabilities.
+
+    With masses, it is above weight * F(M) at the mass of the selection: the credit is not in it.
     """
 
-    def __init__(self, metric: KernelMetric, moment: Tensor, budget: float, weight: float) -> None:
+    def __init__(self, metric: AnyMoment, moment: Tensor, budget: float, weight: float) -> None:
         self.metric, self.moment, self.budget, self.weight = metric, moment, budget, weight
         self.effort = metric.effort
         self.of_shares: bool | None = None if metric.masses is None else True
 
     def evaluate(self) -> tuple[float, Tensor]:
         """Return the height and the slope of every document, (n,) float64."""
-        slope = self.metric.slope(float(self.moment.square().sum()), self.budget)
-        scores = self.metric.scores(self.moment).double()
-        return self.weight * self.metric.height(self.moment, self.budget), -(2 * self.weight * slope) * scores
+        slopes = self.metric.gradient_at(self.moment, self.budget, self.weight).double()
+        return self.weight * self.metric.height(self.moment, self.budget), slopes
+
+
+class KernelTangent(MomentTangent[KernelMetric]):
+    """The tangent of a weighted kernel metric."""
 
     def descend(self, mask: Tensor, fall: float) -> None:
         """Move the moment, at most as far as the mask's own, where the value at the mask is least."""

@@ -93,7 +93,7 @@ class LearnJob(CorpusJob):
     """Learn the first policy, or gather a pass and learn the next one."""
 
     stage: ClassVar[Stage] = Stage(
-        "learn_rule", version=5, label="select", folders=("rules",), interim=True, run_with=("select",)
+        "learn_rule", version=6, label="select", folders=("rules",), interim=True, run_with=("select",)
     )
     number: int  # 0 for the first
     samples: list[StageFile]
@@ -246,7 +246,7 @@ def _problem(
 class KeepPolicyJob(FittedJob):
     """Keep the best policy, for this corpus and for shards that are added to it; `force` replaces it."""
 
-    stage: ClassVar[Stage] = Stage("keep_rule", version=4, label="select", run_with=("select",))
+    stage: ClassVar[Stage] = Stage("keep_rule", version=5, label="select", run_with=("select",))
     name: ClassVar[str] = "selection-rule"
     shard_names: ClassVar[list[str]] = []  # later jobs select from them
     settings: PipelineSelectionSettings

@@ -146,5 +146,4 @@ def partial_value(objective, metric, mask):
     made, weight = objective.metrics[metric], objective.weights[metric]
     if metric == "facility":
         return linear + (weight * float(made.value(mask[None])[0]) if mask.any() else 0.0)
-    v = made.moment(mask.float()).square().sum()
-    return linear + weight * float(made.outer(v, objective.budget))
+    return linear + weight * float(made.of_moment(made.moment(mask.float()), objective.budget))

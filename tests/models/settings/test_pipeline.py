@@ -173,7 +173,7 @@ def test_what_needs_neighbours_or_all_documents_is_refused_for_the_whole_corpus(
 def test_where_the_default_metrics_cannot_be_used_the_default_is_another_and_others_are_named(changes):
     assert PipelineSettings.model_validate(recipe(selection=changes)).selection.metrics == "disf"
     named = changes | {"metrics": {"facility": 1, "disf": 1}}
-    with pytest.raises(ValidationError, match=r"metrics: facility reads .* name pairwise or disf, or use"):
+    with pytest.raises(ValidationError, match=r"facility reads .* name pairwise or disf or cluster_coverage, or use"):
         PipelineSettings.model_validate(recipe(selection=named))
 
 
@@ -263,6 +263,7 @@ def test_a_price_for_blocks_needs_blocks_a_share_and_an_objective(changes, says)
     [
         ({"metrics": "pairwise"}, 20 * 768 * 10),
         ({"metrics": "disf"}, 5 * 128 * 129 // 2 * 10),
+        ({"metrics": "cluster_coverage"}, 5 * 4096 * 10),
         ({"metrics": {"pairwise": 1, "disf": 1}}, 5 * 128 * 129 // 2 * 10),
         ({"metrics": "pairwise", "budget": 2_000}, 20 * 768 * 50),
         ({"metrics": "pairwise", "sample": 700}, 700),

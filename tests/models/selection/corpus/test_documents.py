@@ -83,6 +83,17 @@ def test_every_group_has_its_budget(parts, metrics, rate, weight):
     assert found.gap < 0.1
 
 
+@pytest.mark.parametrize("rate", [0.5, 1.0])
+def test_groups_have_their_budgets_also_where_clusters_are_covered(parts_with_tokens, rate):
+    parts, settings = grouped(parts_with_tokens), settings_of(metrics="cluster_coverage", budget_by="tokens")
+    found = select_corpus(lambda: parts, settings, rate=rate, groups=GroupSettings(column="x", shares="equal"))
+    everything = counts(parts, [np.ones(len(part.quality), dtype=bool) for part in parts])
+    for name, used in counts(parts, found.masks).items():
+        most = min(found.asked[name], everything[name])
+        assert 0.98 * most < used <= most
+    assert found.random_objective < found.objective <= found.upper_bound
+
+
 def test_a_group_of_which_the_sample_has_too_few_candidates_still_has_its_budget(parts):
     """In the sample, the best of the group are twice as frequent as in the corpus."""
     parts = grouped(parts)
@@ -181,7 +192,7 @@ def test_no_selection_of_the_same_budgets_is_above_the_bound(data):
         groups=np.array(["a", "b"])[(np.arange(n) % 2)],
     )
     settings = settings_of(
-        metrics=data.draw(st.sampled_from(["pairwise", "disf"])),
+        metrics=data.draw(st.sampled_from(["pairwise", "disf", "cluster_coverage"])),
         lamb=data.draw(st.sampled_from([0.0, 0.3, 0.8, 1.0])),
         select_ratio=0.5,
         normalize="none",
