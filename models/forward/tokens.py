@@ -22,7 +22,7 @@ PIECE_CHARS = 1 << 20
 """Maximum characters tokenised as one text: the tokenizer needs a hundred bytes of memory per token of a text."""
 LONGEST_WORD = 1_024  # characters searched for white space to cut at
 LAST_SPACE = re.compile(r"\s(?=\S*\Z)")
-CALL_CHARS = 1 << 20  # maximum characters per call of the tokenizer, which holds a hundred bytes per token until it ends
+CALL_CHARS = 1 << 20  # maximum characters per call of the tokenizer, which holds a hundred bytes per token meanwhile
 
 
 @dataclass(frozen=True, slots=True)
