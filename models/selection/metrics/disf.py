@@ -41,7 +41,7 @@ class Disf(KernelMetric):
         self.diagonal = self.rows.square_norms().square_()
 
     @property
-    def few(self) -> int:  # type: ignore[override]
+    def few(self) -> int:
         """Half as many documents as there are dimensions."""
         return self.rows.d // 2
 

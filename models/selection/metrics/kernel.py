@@ -115,10 +115,14 @@ class KernelMetric(MomentMetric, SupportsKernel):
     linear_in_v = False
     swap_pool = 4096
     swaps_as_promised = True  # D is convex in v
-    few = 0  # documents whose kernel with all others costs less than everybody's scores
 
     diagonal: Tensor  # (n,) float32, kernel(i, i)
     matrix: Tensor | None = None
+
+    @property
+    def few(self) -> int:
+        """How many documents' kernel with all others costs less than the scores of all."""
+        return 0
 
     @abstractmethod
     def kernel_of(self, products: Tensor) -> Tensor:
