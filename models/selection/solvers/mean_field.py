@@ -44,7 +44,7 @@ from fineweb_mask.models.selection.solvers.problem import History, Problem, Solu
 from fineweb_mask.models.selection.solvers.swaps import ROUNDS_OF_SWAPS, refine
 
 NEAR = 256  # documents near the threshold that shape one Newton step
-DAMPING = 0.35  # share of the way per step if a metric has no exact line search
+DAMPING = 0.3  # share of the way per step if a metric has no exact line search
 WARM = 0.5  # share of the annealing that remains if the start is the solution of a similar problem
 READABLE = 0.25  # temperature of the reported inclusion, in standard deviations of the marginal gains
 DIRECTIONS = 128  # principal directions of the features in which a large block is annealed
