@@ -69,10 +69,13 @@ def test_flow_run_page_has_the_graph_the_artifacts_and_the_picture(page, service
 def test_run_form_shows_the_fields_in_order_with_their_help(page, service):
     deployment = service.read("deployments/name/curate/sample")
     page.goto(f"{service.url}/deployments/deployment/{deployment['id']}/run")
-    expect(page.get_by_text("Folder for the files of all stages, the dataset and the reports;")).to_be_visible()
-    share = page.get_by_text("Share of the documents (or of their tokens) to select.")
-    expect(share.first).to_be_visible()  # among the ten that matter, and again in its section
-    expect(page.get_by_text("Minimum length of a text, in characters.")).to_be_visible()
+    helps = (  # some stand among the settings that matter, too, and again in their section
+        "Folder for the files of all stages, the dataset and the reports;",
+        "Share of the documents (or of their tokens) to select.",
+        "Minimum length of a text, in characters.",
+    )
+    for text in helps:
+        expect(page.get_by_text(text).first).to_be_visible()
     text = page.locator("form").first.inner_text()
     sections = ["Workspace", "Source", "Ingest", "Quality", "Embedding", "Selection", "Materialize"]
     sections += ["Report", "Engine"]
