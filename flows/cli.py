@@ -38,6 +38,7 @@ from fineweb_mask.flows.commands.tune import tune
 from fineweb_mask.flows.commands.workspace import gc, status
 from fineweb_mask.flows.processes.environment import server_lost, set_environment
 from fineweb_mask.flows.processes.signals import handle_signals
+from fineweb_mask.models.runtime.arenas import limit_arenas
 
 
 class _Commands(TyperGroup):
@@ -85,6 +86,7 @@ app.add_typer(rule, name="rule", rich_help_panel="Advanced")
 def main() -> None:
     """Run the command; SIGTERM interrupts it like Ctrl-C."""
     handle_signals()
+    limit_arenas()
     logging.raiseExceptions = False  # a log line that Prefect's server does not take is no error to print
     codes = [1]
     atexit.register(_exit, codes)  # first, so that it runs last: after Prefect has stopped its server
