@@ -3,10 +3,11 @@
 Objectives of quality and metrics with a `swap_model` (all but `facility`) are refined inside a pool: the selected
 documents of least marginal gain and the unselected ones of most. One matrix of the pool gives the gain of every swap
 in it, for `pairwise` and `disf` exactly, so thousands of swaps cost one product. Then all marginal gains are computed
-again and the next pool is drawn, as long as the objective rises. Where a metric's gains are costly (`disf`), they are
-those of the selected documents and of as many others, the best when all were computed last: at the start, and again
-when no swap among them helps. Where a metric does not promise its gains
+again and the next pool is drawn, as long as the objective rises. Where a metric does not promise its gains
 (`swaps_as_promised`), a round that does not help is repeated with half the swaps.
+
+Where gains are costly (`SupportsFocus`), they are those of the selected documents and of as many others: the best when
+the gains of all were last computed, which is at the start and whenever no swap among these documents helps.
 
 Other objectives are refined by batches of swaps, chosen by the marginal gain of each document. A batch is halved
 until it raises the objective.
@@ -154,7 +155,7 @@ def refine(problem: Problem, mask: Tensor, rounds: int = ROUNDS_OF_SWAPS, least_
     as_promised = all(metric.swaps_as_promised for metric in swapping)
     reached = objective.value_of(mask)
     largest_batch = most = max(1, objective.budget // 8)
-    seen, looked_anew = _seen(objective, mask), True
+    seen, saw_all = _seen(objective, mask), True
     for _ in track("rounds of swaps", range(rounds)):
         if in_pools:
             swapped, swaps = pool_round(seen, mask, pool_size, 2 * pool_size)
@@ -172,11 +173,11 @@ def refine(problem: Problem, mask: Tensor, rounds: int = ROUNDS_OF_SWAPS, least_
         if in_pools and least_rise and risen < least_rise * (reached - history.entries[0][2]):
             break
         if swaps > 0 and risen >= LEAST_RISE * abs(reached):
-            looked_anew = False
-        elif seen is objective or looked_anew:
+            saw_all = False
+        elif seen is objective or saw_all:
             break
         else:  # among these documents no swap helps: look at all again
-            seen, looked_anew, most = _seen(objective, mask), True, largest_batch
+            seen, saw_all, most = _seen(objective, mask), True, largest_batch
     return polish(objective, mask)
 
 

@@ -66,7 +66,7 @@ def test_a_focused_metric_is_the_same_among_what_it_looks_at():
 
 
 @pytest.mark.parametrize("grows", [True, False])
-def test_gains_go_on_from_a_selection_that_grows_and_begin_anew_at_another(grows):
+def test_gains_go_on_from_a_selection_that_grows_and_start_over_at_another(grows):
     metric, few = Disf(unit_rows(40, 8)), random_masks(40, 3, 1)[0]
     gains = metric.gains(9, 1.0)
     gains.restart(few)
