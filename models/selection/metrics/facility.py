@@ -1,6 +1,7 @@
 """`facility`: mean similarity of each document to its nearest selected document."""
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -45,6 +46,7 @@ class Facility(BuiltInMetric):
         self.n_neighbours = n_neighbours
         self._how: dict[str, Any] = {"graph": graph, "recall": recall, "seed": seed}
         self._graph: Neighbours | None = None
+        self._searched: _Searched | None = None
 
     @classmethod
     def for_block(
@@ -90,20 +92,34 @@ class Facility(BuiltInMetric):
         missed = best < 0
         for group in missed.any(0).nonzero()[:, 0].tolist():
             documents = missed[:, group].nonzero()[:, 0]
-            best[documents, group] = self._search(documents, masks[group].nonzero()[:, 0])
+            best[documents, group] = self._exactly(documents, masks[group])
         return best
 
-    def _search(self, documents: Tensor, chosen: Tensor) -> Tensor:
-        """Compute documents' similarity to the nearest of the chosen, block by block: (len(documents),)."""
-        best = torch.zeros(len(documents), device=self.rows.device)
-        for facilities in torch.split(chosen, self.rows.block_rows):
+    def _exactly(self, documents: Tensor, mask: Tensor) -> Tensor:
+        """Compute some documents' similarity to their nearest in a mask (n,) bool: (len(documents),) float32.
+
+        Those whose nearest in the mask before is in this one, too, are multiplied with what was added alone.
+        """
+        similarity = torch.full((self.rows.n,), -torch.inf, device=self.rows.device)
+        nearest = torch.zeros(self.rows.n, dtype=torch.int64, device=self.rows.device)
+        if (before := self._searched) is not None:
+            held = documents[mask[before.nearest[documents]] & before.similarity[documents].isfinite()]
+            similarity[held], nearest[held] = before.similarity[held], before.nearest[held]
+            self._search(held, (mask & ~before.mask).nonzero()[:, 0], similarity, nearest)
+        self._search(documents[similarity[documents].isinf()], mask.nonzero()[:, 0], similarity, nearest)
+        self._searched = _Searched(mask.clone(), similarity, nearest)
+        return similarity[documents].clamp_(0, 1)
+
+    def _search(self, documents: Tensor, chosen: Tensor, similarity: Tensor, nearest: Tensor) -> None:
+        """Look among the chosen for what is nearer to some documents than (n,) `nearest`, block by block, in place."""
+        for facilities in torch.split(chosen, self.rows.block_rows) if len(documents) and len(chosen) else ():
             columns = self.rows.take(facilities).T
             rows_at_once = max(1, self.rows.block_rows * self.rows.d // columns.shape[1])
             blocks = torch.split(documents, min(rows_at_once, self.rows.block_rows))
-            parts = [(self.rows.take(part) @ columns).amax(1) for part in track("blocks of documents", blocks)]
-            if parts:
-                best = torch.maximum(best, torch.cat(parts))
-        return best.clamp_(max=1.0)
+            for part in track("blocks of documents", blocks):
+                best, place = (self.rows.take(part) @ columns).max(1)
+                nearer = best > similarity[part]
+                similarity[part[nearer]], nearest[part[nearer]] = best[nearer], facilities[place[nearer]]
 
     def expected(self, inclusion: Tensor) -> float:
         """Compute the expected value under independent inclusion probabilities (n,), on the graph."""
@@ -185,6 +201,15 @@ class Facility(BuiltInMetric):
         batch = Facility(Rows(self.rows.take(index)), self.n_neighbours, masses, **self._how)
         _ = batch.graph
         return batch
+
+
+@dataclass(frozen=True)
+class _Searched:
+    """The nearest in a mask of the documents that were last searched; the others' similarity is -inf."""
+
+    mask: Tensor  # (n,) bool
+    similarity: Tensor  # (n,) float32
+    nearest: Tensor  # (n,) int64, documents
 
 
 class FacilityTangent:

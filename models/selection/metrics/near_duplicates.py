@@ -24,9 +24,10 @@ from fineweb_mask.models.selection.rows import Rows
 LEAST_WEIGHT = 0.05  # for a pair at the threshold; identical documents have weight 1
 NEGLIGIBLE = 1e-6  # weight of a pair that is left over from a clique by rounding
 ALIKE = 0.5  # share of the clique's weight: a document joins if its pairs with all members weigh as much
-MOST_PAIRS = 1_000_000  # that are covered by cliques: the heaviest; with the rest as pairs, a bound is valid but looser
+MOST_PAIRS = 500_000  # that are covered by cliques: the heaviest; with the rest as pairs, a bound is valid but looser
 MOST_LOOKS = 4_000_000  # at pairs while documents are penalised in the order of their gains: a tenth of a second
-MOST_WORK = 10_000_000  # pairs looked at while cliques grow, a few seconds; what is left then stays pairs
+# Pairs looked at while cliques grow, a second in a million; what is left then stays pairs.
+LEAST_WORK, WORK_PER_DOCUMENT = 1_000_000, 40
 
 
 class NearDuplicates(Weighed):
@@ -129,13 +130,22 @@ class NearDuplicates(Weighed):
         if not len(self.documents):
             return gains
         values = gains[self.documents].double().cpu().numpy()
-        penalties, partners = self._weight.double().cpu().numpy() * penalty, self._partner.cpu().numpy()
-        cost = np.ones_like(values) if costs is None else costs[self.documents].cpu().numpy()
-        owners = np.repeat(np.arange(len(values)), self._lengths.cpu().numpy())
-        penalised = _penalised(values / cost, owners, partners, penalties / cost[owners]) * cost
+        owners, partners, weights = self._sides
+        penalties = weights * penalty
+        if costs is None:
+            penalised = _penalised(values, owners, partners, penalties)
+        else:
+            cost = costs[self.documents].cpu().numpy()
+            penalised = _penalised(values / cost, owners, partners, penalties / cost[owners]) * cost
         gains = gains.clone()
         gains[self.documents] = torch.from_numpy(penalised).to(gains)
         return gains
+
+    @cached_property
+    def _sides(self) -> "tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]":
+        """Every pair from either side: a place in `documents`, that of its partner, and the weight, (2e,) each."""
+        owners = np.repeat(np.arange(len(self.documents)), self._lengths.cpu().numpy())
+        return owners, self._partner.cpu().numpy(), self._weight.double().cpu().numpy()
 
     def independent(self, order: Tensor, most: int, lengths: Tensor | None = None) -> Tensor:
         """Take documents in an order (a,) int64, each unless a partner is taken, until there are `most`: (n,) bool.
@@ -205,11 +215,11 @@ def _penalised(
         below = (other > own) | ((other == own) & (partners < documents))
         looks += len(documents)
         if looks > MOST_LOOKS:
-            return values - np.bincount(documents[below], penalties[below], minlength=len(values))
+            return values - np.bincount(documents, penalties * below, minlength=len(values))
         taken = np.ones(len(values), dtype=bool)
         taken[documents[below]] = False
         settled = taken[partners]
-        values -= np.bincount(documents[settled], penalties[settled], minlength=len(values))
+        values -= np.bincount(documents, penalties * settled, minlength=len(values))
         rest = ~(settled | taken[documents])
         documents, partners, penalties = documents[rest], partners[rest], penalties[rest]
     return values
@@ -311,7 +321,8 @@ def cover_with_cliques(n: int, pairs: Pairs, weights: Tensor) -> Cliques:
     order = np.argsort(-weights.double().cpu().numpy(), kind="stable")
     covered, rest = (torch.as_tensor(part, device=weights.device) for part in (order[:MOST_PAIRS], order[MOST_PAIRS:]))
     first, second = pairs.first[covered].tolist(), pairs.second[covered].tolist()
-    cover = _Cover(first, second, weights[covered].double().tolist())
+    most_work = max(LEAST_WORK, WORK_PER_DOCUMENT * n)
+    cover = _Cover(first, second, weights[covered].double().tolist(), most_work)
     members, sizes, of_clique = cover.grow(first, second)
     left = torch.stack([pairs.first[rest], pairs.second[rest]], dim=1).flatten().to(torch.int64)
     device = weights.device
@@ -326,12 +337,12 @@ def cover_with_cliques(n: int, pairs: Pairs, weights: Tensor) -> Cliques:
 class _Cover:
     """The weights of pairs that are not covered yet."""
 
-    def __init__(self, first: list[int], second: list[int], weights: list[float]) -> None:
+    def __init__(self, first: list[int], second: list[int], weights: list[float], most_work: int) -> None:
         self._left: dict[int, dict[int, float]] = {}
         for i, j, weight in zip(first, second, weights, strict=True):
             self._left.setdefault(i, {})[j] = weight
             self._left.setdefault(j, {})[i] = weight
-        self._work = 0
+        self._work, self._most_work = 0, most_work
 
     def grow(self, first: list[int], second: list[int]) -> tuple[list[int], list[int], list[float]]:
         """Cover the pairs, in their order: members of all cliques, one after the other, their sizes and weights."""
@@ -339,12 +350,16 @@ class _Cover:
         sizes: list[int] = []
         weights: list[float] = []
         for i, j in zip(first, second, strict=True):
-            while (weight := self._left[i].get(j, 0.0)) > NEGLIGIBLE:
+            while (weight := self._left[i].get(j, 0.0)) > NEGLIGIBLE and self._work <= self._most_work:
                 raise_if_stopped()
-                clique, weight = ([i, j], weight) if self._work > MOST_WORK else self._clique(i, j, weight)
+                clique, weight = self._clique(i, j, weight)
                 self._subtract(clique, weight)
                 members += clique
                 sizes.append(len(clique))
+                weights.append(weight)
+            if weight > NEGLIGIBLE:
+                members += [i, j]
+                sizes.append(2)
                 weights.append(weight)
         return members, sizes, weights
 

@@ -31,6 +31,23 @@ def test_facility_is_exact_with_short_lists():
     torch.testing.assert_close(short.value(masks), expected)
 
 
+@pytest.mark.parametrize("n_neighbours", [None, 3])
+def test_a_selection_after_another_is_evaluated_as_if_it_were_the_first(n_neighbours):
+    rows = unit_rows(60, 4)
+    metric = Facility(rows, n_neighbours or 60)
+    if n_neighbours:
+        _ = metric.graph
+    similarity = rows.block(slice(None)) @ rows.block(slice(None)).T
+    generator = torch.Generator().manual_seed(0)
+    mask = random_masks(60, 6, 1)[0]
+    for swaps in (0, 1, 2, 5, 0, 1, 6, 1):
+        inside, outside = mask.nonzero()[:, 0], (~mask).nonzero()[:, 0]
+        mask[inside[torch.randperm(len(inside), generator=generator)[:swaps]]] = False
+        mask[outside[torch.randperm(len(outside), generator=generator)[:swaps]]] = True
+        expected = similarity[:, mask].amax(1).clamp(0, 1).mean()
+        assert float(metric.value(mask[None])[0]) == pytest.approx(float(expected), abs=1e-6)
+
+
 def test_facility_gradient_is_that_of_the_expectation_over_all_masks():
     rows = unit_rows(10, 4)
     similarity = (rows.block(slice(None)) @ rows.block(slice(None)).T).clamp(min=0).double()

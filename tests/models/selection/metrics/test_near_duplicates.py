@@ -335,12 +335,12 @@ def random_pairs(n, share, seed):
     return Pairs(first, second, weights), weights
 
 
-@pytest.mark.parametrize("limit", [None, "MOST_PAIRS", "MOST_WORK"])
+@pytest.mark.parametrize("limits", [(), ("MOST_PAIRS",), ("LEAST_WORK", "WORK_PER_DOCUMENT")])
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.6, 1.0])
 @pytest.mark.parametrize("seed", range(5))
-def test_cliques_sum_to_the_weights_of_the_pairs(share, seed, limit, monkeypatch):
-    if limit is not None:
-        monkeypatch.setattr(near_duplicates, limit, 20)
+def test_cliques_sum_to_the_weights_of_the_pairs(share, seed, limits, monkeypatch):
+    for limit in limits:
+        monkeypatch.setattr(near_duplicates, limit, 2)
     n = 14
     pairs, weights = random_pairs(n, share, seed)
     cliques = cover_with_cliques(n, pairs, weights)
