@@ -9,7 +9,8 @@ selection, needs an origin that means "nothing in common".
 
 The corpus is read in three passes with bounded memory: the tokenizer learns from a bounded number of characters, and V
 comes from the sketch (A^T A) Q of the Gram matrix, which is a sum over documents (Tropp et al., Fixed-Rank
-Approximation of a Positive-Semidefinite Matrix from Streaming Data, 2017). Two of the passes tokenise all texts.
+Approximation of a Positive-Semidefinite Matrix from Streaming Data, 2017). Two of the passes need all tokens; of a
+corpus of up to about 200,000 documents, they are counted once.
 
 Equal texts in equal order give equal weights on any number of threads: threads share no sum, and the alphabet is chosen
 here, because the trainer's hash maps order rare characters of equal frequency at random.
@@ -41,6 +42,7 @@ from fineweb_mask.models.forward.tokens import in_batches, without_cache
 BATCH = 512  # maximum documents tokenised at a time
 BATCH_CHARACTERS = 2_000_000  # maximum characters of a batch of several documents
 BATCHES_PER_PRODUCT = 4  # in a product of few rows, writing the (vocabulary, columns) result takes most of the time
+KEPT_BYTES = 256 << 20  # of token counts, kept from one pass to the next
 COLUMNS = 128  # columns of the sketch that one thread multiplies at a time
 VOCABULARY = 32_000  # maximum tokens; a small corpus has fewer
 OVERSAMPLING = 32  # columns of the sketch in addition to the dimensions
@@ -70,9 +72,10 @@ def fit_static_encoder(
     Parameters
     ----------
     documents
-        Function that returns a new iterator over the texts; called three times. Memory holds one batch of texts, at
-        most four matrices of (vocabulary, dimensions + 32) float32, and the distinct words of the tokenizer's training
-        text: the first 2,000 characters of each document, at most 50 million in total.
+        Function that returns a new iterator over the texts; called two or three times. Memory holds one batch of
+        texts, 256 MiB of token counts, at most four matrices of (vocabulary, dimensions + 32) float32, and the distinct
+        words of the tokenizer's training text: the first 2,000 characters of each document, at most 50 million in
+        total.
     dimensions
         Number of values in a vector; if the corpus has a lower rank, the last dimensions are zero.
     vocabulary
@@ -97,7 +100,8 @@ def fit_static_encoder(
     True
     """
     tokenizer = _train_tokenizer(documents(), vocabulary)
-    n_documents, document_frequency = _document_frequencies(tokenizer, documents())
+    counts = _TokenCounts(tokenizer, documents)
+    n_documents, document_frequency = _document_frequencies(counts)
     if n_documents < 2 or not document_frequency.any():
         raise DataError(f"the built-in encoder needs at least two documents with words, received {n_documents}")
     idf_squared = (np.log((1.0 + n_documents) / (1.0 + document_frequency)) ** 2).astype(np.float32)
@@ -106,7 +110,7 @@ def fit_static_encoder(
     with threadpool_limits(1, "blas"):  # equal sums on any number of cores
         test = np.random.default_rng(seed).standard_normal((size, min(rank + OVERSAMPLING, size)), dtype=np.float32)
         test, _ = scipy.linalg.qr(test, mode="economic", overwrite_a=True, check_finite=False)
-        sketch = _sketch_gram(_tf_idf(tokenizer, documents(), idf_squared), test)
+        sketch = _sketch_gram(_tf_idf(counts, idf_squared), test)
         right = _decompose(sketch, test, rank)
     lengths = np.maximum(np.linalg.norm(right, axis=1), np.finfo(np.float32).tiny)
     weights = np.zeros((size, dimensions), dtype=np.float32)
@@ -144,8 +148,31 @@ def _beginnings(texts: Iterable[str], most_characters: int) -> Iterator[str]:
             return
 
 
-def _token_counts(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[scipy.sparse.csr_matrix]:
-    """Yield the count of each token in each document, batch by batch: float32, (documents of a batch, vocabulary)."""
+class _TokenCounts:
+    """The count of each token in each document, batch by batch: float32, (documents of a batch, vocabulary)."""
+
+    def __init__(self, tokenizer: Tokenizer, documents: Callable[[], Iterable[str]]) -> None:
+        self.size = tokenizer.get_vocab_size()
+        self._tokenizer, self._documents = tokenizer, documents
+        self._kept: list[scipy.sparse.csr_matrix] | None = None  # all batches, if they are not too large
+
+    def __iter__(self) -> Iterator[scipy.sparse.csr_matrix]:
+        if self._kept is not None:
+            yield from self._kept
+            return
+        kept, held = [], 0
+        for block in _count_tokens(self._tokenizer, self._documents()):
+            held += block.data.nbytes + block.indices.nbytes
+            if held <= KEPT_BYTES:
+                kept.append(block)
+            else:
+                kept.clear()
+            yield block
+        if held <= KEPT_BYTES:
+            self._kept = kept
+
+
+def _count_tokens(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[scipy.sparse.csr_matrix]:
     size = tokenizer.get_vocab_size()
     for batch in in_batches(texts, BATCH_CHARACTERS, BATCH):
         encodings = tokenizer.encode_batch_fast(batch, add_special_tokens=False)
@@ -157,28 +184,26 @@ def _token_counts(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[scipy.
         yield block
 
 
-def _document_frequencies(tokenizer: Tokenizer, texts: Iterable[str]) -> tuple[int, NDArray[np.int64]]:
+def _document_frequencies(batches: _TokenCounts) -> tuple[int, NDArray[np.int64]]:
     """Return the number of documents, and for each token the number of documents with it, (vocabulary,)."""
-    size = tokenizer.get_vocab_size()
-    n_documents, frequency = 0, np.zeros(size, dtype=np.int64)
-    for counts in _token_counts(tokenizer, texts):
+    n_documents, frequency = 0, np.zeros(batches.size, dtype=np.int64)
+    for counts in batches:
         n_documents += counts.shape[0]
-        frequency += np.bincount(counts.indices, minlength=size)
+        frequency += np.bincount(counts.indices, minlength=batches.size)
     return n_documents, frequency
 
 
 def _tf_idf(
-    tokenizer: Tokenizer,
-    texts: Iterable[str],
+    batches: Iterable[scipy.sparse.csr_matrix],
     idf_squared: NDArray[np.float32],  # (vocabulary,)
 ) -> Iterator[scipy.sparse.csr_matrix]:
     """Yield the rows (1 + log tf) * idf^2 over the power 3/4 of their length: float32, (batch, vocabulary)."""
-    for block in _token_counts(tokenizer, texts):
-        block.data = (1.0 + np.log(block.data)) * idf_squared[block.indices]
-        rows = np.repeat(np.arange(block.shape[0]), np.diff(block.indptr))
-        squares = np.bincount(rows, weights=np.square(block.data), minlength=block.shape[0])
-        block.data /= np.maximum(squares**0.375, np.finfo(np.float32).tiny)[rows].astype(np.float32)
-        yield block
+    for counts in batches:
+        data = (1.0 + np.log(counts.data)) * idf_squared[counts.indices]
+        rows = np.repeat(np.arange(counts.shape[0]), np.diff(counts.indptr))
+        squares = np.bincount(rows, weights=np.square(data), minlength=counts.shape[0])
+        data /= np.maximum(squares**0.375, np.finfo(np.float32).tiny)[rows].astype(np.float32)
+        yield scipy.sparse.csr_matrix((data, counts.indices, counts.indptr), shape=counts.shape)
 
 
 def _sketch_gram(

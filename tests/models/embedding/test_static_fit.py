@@ -99,15 +99,19 @@ def test_texts_without_a_token_are_an_error():
         fit(["", " "])
 
 
-def test_the_corpus_is_read_in_three_passes():
+def test_counts_that_are_too_large_to_keep_are_made_again_and_the_encoder_is_the_same(monkeypatch):
     passes = []
 
     def documents():
         passes.append(len(passes))
         return iter(corpus())
 
-    fit_static_encoder(documents, vocabulary=300, dimensions=16)
-    assert len(passes) == 3
+    kept = fit_static_encoder(documents, vocabulary=300, dimensions=16)
+    assert len(passes) == 2
+    monkeypatch.setattr(static_fit, "KEPT_BYTES", 1_000)
+    counted_again = fit_static_encoder(documents, vocabulary=300, dimensions=16)
+    assert len(passes) == 5
+    assert counted_again.weights.tobytes() == kept.weights.tobytes()
 
 
 def test_more_documents_than_one_batch_all_count():
@@ -210,6 +214,7 @@ def test_the_alphabet_leaves_room_in_the_vocabulary():
 def test_memory_does_not_grow_with_the_documents(monkeypatch):
     """The texts are made one at a time; ten times as many would hold ten times the token counts."""
     monkeypatch.setattr(static_fit, "BATCH", 32)
+    monkeypatch.setattr(static_fit, "KEPT_BYTES", 10_000)
     words = [f"{first}{second}" for first in "bcdfghjklmnp" for second in "aeiou"]
 
     def peak(n):
