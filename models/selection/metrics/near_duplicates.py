@@ -319,7 +319,9 @@ def cover_with_cliques(n: int, pairs: Pairs, weights: Tensor) -> Cliques:
     Where documents are alike in large numbers, pairs remain, each its own clique.
     """
     order = np.argsort(-weights.double().cpu().numpy(), kind="stable")
-    covered, rest = (torch.as_tensor(part, device=weights.device) for part in (order[:MOST_PAIRS], order[MOST_PAIRS:]))
+    covered, rest = (
+        torch.as_tensor(part, device=weights.device) for part in (order[:MOST_PAIRS], np.sort(order[MOST_PAIRS:]))
+    )
     first, second = pairs.first[covered].tolist(), pairs.second[covered].tolist()
     most_work = max(LEAST_WORK, WORK_PER_DOCUMENT * n)
     cover = _Cover(first, second, weights[covered].double().tolist(), most_work)

@@ -25,7 +25,9 @@ from fineweb_mask.models.selection.problem.objective import Objective
 from fineweb_mask.models.selection.problem.token_budget import Knapsack
 
 ROUNDING = 1e-5  # share of the terms' sizes: a bound this far below an objective may be due to float32 products
-LOOK_EVERY = 8  # steps of the proof between two that look at all documents, where others look at some
+# Where steps of the proof may look at some documents, one in four looks at all. That many more steps, which take less
+# time in all, then lower the bound as far: measured at n = 50,000, d = 768.
+LOOK_EVERY, MORE_STEPS = 4, 1.5
 CANCELLED = 1e-12  # share of the weights: float64 rounding of terms that add up to 0
 
 
@@ -160,7 +162,8 @@ def tightened_bound(
             other_value, other_chosen = other.evaluate()
             if other_value < value:
                 bound, value, chosen = other, other_value, other_chosen
-    best, factor, n_steps = value, effort.factor, round(effort_share * effort.n_steps)
+    best, factor = value, effort.factor
+    n_steps = round(effort_share * effort.n_steps * (MORE_STEPS if objective.may_focus else 1))
     for step in track("steps of the proof", range(1, n_steps + 1)):
         if best - reached <= effort.closed * (best - random_objective):
             break
