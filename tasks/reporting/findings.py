@@ -44,7 +44,7 @@ def findings(
     share = counts.selected / max(counts.documents_eligible, 1)
     said = f"{counts.selected:,} of {counts.documents_eligible:,} eligible documents are selected ({share:.1%})"
     if counts.tokens_eligible:
-        estimated = ", in part estimated" if counts.tokens_estimated else ""
+        estimated = f", {counts.estimated}" if counts.estimated else ""
         said += f", with {counts.tokens_selected / counts.tokens_eligible:.1%} of their tokens{estimated}"
     note = quality_note(recipe)
     first = [] if note is None else [Finding(note, QUALITY, is_worry=True)]

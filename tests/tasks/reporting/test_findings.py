@@ -103,6 +103,12 @@ def test_a_selection_without_trouble_says_what_was_gained_and_that_nothing_was_l
     assert anchor_of(found[GAINED][-1].section) == "distance-from-the-optimum"
 
 
+@pytest.mark.parametrize(("estimated", "said"), [(0, "."), (9, ", in part estimated."), (1000, ", estimated.")])
+def test_it_is_said_whether_all_tokens_are_estimated(estimated: int, said: str) -> None:
+    counts = counted(tokens_eligible=1000, tokens_selected=120, tokens_estimated=estimated)
+    assert texts(told(counts=counts)[""])[0].endswith(f"with 12.0% of their tokens{said}")
+
+
 SHORTEST = [Share("1: 9 to 99", 300, 6), *NEUTRAL[1:9], Share("10", 100, 34)]
 TOPICS = [Share("a", 400, 50), Share("b", 600, 1), Share("tiny", 5, 0)]
 
