@@ -217,7 +217,7 @@ def percentiles(corpus: Corpus, values: dict[str, float]) -> dict[str, float]:
                 table = file.read(columns=list(values))
             rows += table.num_rows
             for name, value in values.items():
-                counted[name] += np.count_nonzero(table[name].to_numpy() < value)
+                counted[name] += int(np.count_nonzero(table[name].to_numpy() < value))
     return {name: count / max(1, rows) for name, count in counted.items()}
 
 
