@@ -211,10 +211,9 @@ def break_down(
         deciles={name: _shares(edges["deciles", name], total["deciles", name][:, 1:]) for name in NUMBERS},
         missing={name: Share("unknown", *total["deciles", name][:, 0].tolist()) for name in NUMBERS},
         histograms={
-            name: Distribution(
-                edges["bins", name], *total["bins", name][:, 1:], medians=_medians(sample[name], is_kept)
-            )
+            name: Distribution(edges["bins", name], before[1:], after[1:], _medians(sample[name], is_kept))
             for name in DRAWN
+            for before, after in [total["bins", name]]
         },
         groups={name: tally.largest(LARGEST, unknown.get(name, "unknown")) for name, tally in tallies.items()},
         quality=np.sort(sample["quality"]).astype(np.float32),
