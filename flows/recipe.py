@@ -96,6 +96,7 @@ def load_recipe(
             f"{shown(str(path))} holds documents and is no recipe: run `fineweb-mask run` with it, which makes one, "
             "or `fineweb-mask init`, which writes one to be edited"
         )
+    name, advice = repr(str(path)), _if_documents(path)
     try:
         file = Path(path) if packaged is None or Path(path).is_file() else packaged
         content = _read_yaml(file.read_text(encoding="utf-8"))
@@ -104,13 +105,13 @@ def load_recipe(
         names = packaged_recipes()
         hint = meant(Path(path).stem, names)
         others = f"{hint or ';'} recipes that need no file: {', '.join(names)}" if is_missing else ""
-        raise RecipeError(f"cannot read the recipe {str(path)!r}: {error.strerror}{others}") from error
+        raise RecipeError(f"cannot read the recipe {name}: {error.strerror}{others}") from error
     except RecursionError:
-        raise RecipeError(f"the recipe {str(path)!r} is nested too deeply to be read: write it flat") from None
+        raise RecipeError(f"the recipe {name} is nested too deeply to be read: write it flat") from None
     except NOT_YAML as error:
-        raise RecipeError(f"the recipe {str(path)!r} is not valid YAML: {redacted(_problem(error))}") from error
+        raise RecipeError(f"the recipe {name} is not valid YAML: {redacted(_problem(error))}{advice}") from error
     if not isinstance(content, dict):
-        raise RecipeError(f"the recipe {str(path)!r} must hold sections such as `source:`, it holds {shown(content)}")
+        raise RecipeError(f"the recipe {name} must hold sections such as `source:`, it holds {shown(content)}{advice}")
     for section, key, value in _inputs(content):
         section[key] = _from_folder(file.resolve().parent, value)
     sections = overrides if isinstance(overrides, Mapping) else {}
@@ -124,6 +125,16 @@ def _are_documents(path: str) -> bool:
     from fineweb_mask.tasks.source.discovery import are_documents  # and file systems, which take a while to import
 
     return not path.endswith((".yaml", ".yml")) and are_documents(path)
+
+
+def _if_documents(path: str | Path) -> str:
+    """Return what to do if a file that is no recipe was meant as documents: nothing if it is named as a recipe."""
+    if str(path).endswith((".yaml", ".yml")):
+        return ""
+    return (
+        "; documents are read from .parquet, .jsonl and .warc.gz files: convert others, a .csv by "
+        "`python -c \"import duckdb; duckdb.read_csv('x.csv').write_parquet('x.parquet')\"`"
+    )
 
 
 def _problem(error: Exception) -> str:

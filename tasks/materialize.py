@@ -56,7 +56,7 @@ class MaterializeJob(StageJob):
 
     stage: ClassVar[Stage] = Stage(
         MATERIALIZE,
-        version=5,
+        version=6,
         folders=("dataset",),
         run_with=(MATERIALIZE,),
         documents=rows_through,

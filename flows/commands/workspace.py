@@ -41,7 +41,7 @@ def _print_status(console: Console, found: "WorkspaceStatus") -> None:
         counts = (str(number) if number else "" for number in (stage.done, stage.missing, stage.stale))
         size = f"{stage.bytes / 2**20:,.1f}"
         table.add_row(stage.stage, *counts, f"{stage.rows:,}", size, f"{stage.seconds:,.1f}", rate)
-    print_line(console, f"{found.workspace}: {found.shards:,} shards")
+    print_line(console, f"{found.workspace}: {found.shards:,} shard{'' if found.shards == 1 else 's'}")
     console.print(table)
     print_quarantined(console, found.quarantined)
 

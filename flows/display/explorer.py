@@ -70,7 +70,7 @@ TITLES = {
     "kept_by": "Kept by which selection",
     "topic": "Topic (words of its cluster)",
     "quality": "Quality",
-    "near_duplicates": f"Near-duplicates on the map (cosine from {NEAR_DUPLICATE})",
+    "near_duplicates": f"Near-duplicates (cosine from {NEAR_DUPLICATE})",
     "nearest_cosine": "Cosine with the nearest document",
     "token_count": "Tokens",
     "n_chars": "Characters",

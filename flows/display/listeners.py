@@ -178,7 +178,7 @@ class StageProgress:
 
     def describe(self) -> str:
         """Return one line: jobs, documents, documents per second, time left, loops of the running jobs."""
-        seconds = max(self.until - self.since, 1e-3)
+        seconds, running = max(self.until - self.since, 1e-3), sum(self.shares.values())
         parts = [f"{self.done:,} of {self.jobs:,} done"]
         if cached := self.done - self.built - self.quarantined:
             parts.append(f"{cached:,} cached")
@@ -189,9 +189,13 @@ class StageProgress:
         if self.documents_built:
             parts.append(f"{self.documents_built / seconds:,.0f} documents/s")
         if self.built and self.done < self.jobs:
-            parts.append(f"about {_duration((self.jobs - self.done) * seconds / self.built)} left")
-        running = [", ".join(map(str, steps)) for steps in self.steps.values() if steps]
-        parts += running[:LISTED_JOBS] + (["..."] if len(running) > LISTED_JOBS else [])
+            taken = (
+                monotonic() - self.since if self.shares else seconds
+            )  # by jobs that run longer than those before, too
+            left = taken * (self.jobs - self.done - running) / (self.built + running)
+            parts.append(f"about {_duration(left)} left")
+        loops = [", ".join(map(str, steps)) for steps in self.steps.values() if steps]
+        parts += loops[:LISTED_JOBS] + (["..."] if len(loops) > LISTED_JOBS else [])
         return ", ".join(parts)
 
 

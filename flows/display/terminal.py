@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from fineweb_mask.tasks.dataset.verify import Verification
     from fineweb_mask.tasks.workspace.records.runs import QuarantinedShard
 
-WIDTH = 100  # characters: what the table needs; a narrower terminal wraps its lines
+WIDTH = 1_000  # characters, more than any table needs: no number is cut, and a narrower terminal wraps the lines
 INVISIBLE = frozenset({"Cc", "Cf", "Co", "Cs", "Zl", "Zp"})
 """Unicode categories of characters that control a terminal, change the text direction, or cannot be seen."""
 
@@ -72,15 +72,19 @@ def _make_visible(record: logging.LogRecord) -> bool:
     return True
 
 
+NO_NEWS = frozenset({"prefect.task_runs", "APILogWorker", "EventsWorker"})
+"""Loggers of Prefect's task runs, and of the threads that say how many lines and events its server has yet to take."""
+
+
 def _is_news(record: logging.LogRecord) -> bool:
-    """Leave out that Prefect's task runs begin, end and fail, that a flow failed, and a lost server's errors.
+    """Leave out what `NO_NEWS` logs, that a flow failed, and a lost server's errors.
 
     The command says why a flow failed; of a server that does not answer any more, Prefect would say so again and again.
     """
     kind = record.exc_info[0] if record.exc_info else None
     is_of_server = record.name == "prefect.events.clients" or (kind is not None and kind.__module__ == "httpx")
     is_end = record.name == "prefect.flow_runs" and record.levelno >= logging.ERROR and kind is None
-    return not (is_end or record.name == "prefect.task_runs" or (is_of_server and server_lost.is_set()))
+    return not (is_end or record.name in NO_NEWS or (is_of_server and server_lost.is_set()))
 
 
 def logs_made_visible(*, verbose: bool = False) -> None:
@@ -145,7 +149,7 @@ def print_selections(
     note: str = "",
 ) -> None:
     """Print a line for each selection, a note on them, the quarantined shards, and where the page is."""
-    console = SafeConsole(width=max(WIDTH, SafeConsole().width))
+    console = SafeConsole(width=WIDTH)
     names = ("quality", *metrics, "near-dup", "learned", "topics", "J", "gap", "seconds")
     table = new_table(title, *names, no_wrap=True)
     found = dict(rows)
@@ -165,7 +169,7 @@ def print_losses(
     summary: "PageSummary",
 ) -> None:
     """Print the bits per byte of every arm on every held-out set, the comparisons, and where the page is."""
-    console = SafeConsole(width=max(WIDTH, SafeConsole().width))
+    console = SafeConsole(width=WIDTH)
     table = new_table("bits per byte", *losses, no_wrap=True)
     for arm in next(iter(losses.values())):
         table.add_row(arm, *(f"{of_arms[arm]['mean']:.4f}" for of_arms in losses.values()))

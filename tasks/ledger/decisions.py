@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from fineweb_mask.models.analysis.vectors import unit_rows
-from fineweb_mask.models.ledger.standing import HALF, edge, margin, share_below, standing
+from fineweb_mask.models.ledger.standing import HALF, edge, margin, standing
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.ledger.lookup import Gone, find_texts
@@ -209,7 +209,7 @@ def scored(corpus: Corpus, values: dict[str, Any]) -> dict[str, Any]:
 
 def percentiles(corpus: Corpus, values: dict[str, float]) -> dict[str, float]:
     """Return the share of all scored documents below each value, by the score's name."""
-    counted, rows = dict.fromkeys(values, 0.0), 0
+    counted, rows = dict.fromkeys(values, 0), 0
     for shard in corpus.shards:
         raise_if_stopped()
         if shard.scores.path:
@@ -217,7 +217,7 @@ def percentiles(corpus: Corpus, values: dict[str, float]) -> dict[str, float]:
                 table = file.read(columns=list(values))
             rows += table.num_rows
             for name, value in values.items():
-                counted[name] += share_below(table[name].to_numpy(), value) * table.num_rows
+                counted[name] += int(np.count_nonzero(table[name].to_numpy() < value))
     return {name: count / max(1, rows) for name, count in counted.items()}
 
 

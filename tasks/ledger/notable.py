@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fineweb_mask.models.ledger.standing import HALF, share_below
 from fineweb_mask.tasks.ledger.decisions import SHOWN_CHARACTERS, Corpus, judged
 from fineweb_mask.tasks.reporting.geometry import Diversity
 from fineweb_mask.tasks.reporting.page import Card, Section, Side
@@ -49,8 +48,8 @@ def cards(corpus: Corpus, refs: Sequence[DocumentRef], known: NDArray[np.float32
     for ref in refs:
         row = rows[ref]
         decision, text = judged(corpus, ref), " ".join(row["text"][: 2 * SHOWN_CHARACTERS].split())
-        below = share_below(known, row["quality"])
-        than = f"better than {int(100 * below)}%" if below >= HALF else f"worse than {int(100 - 100 * below)}%"
+        worse, better = (float(some.mean()) for some in (known < row["quality"], known > row["quality"]))
+        than = f"better than {int(100 * worse)}%" if worse >= better else f"worse than {int(100 * better)}%"
         note = f"quality {row['quality']:+.2f}, {than}; {decision.reason}"
         beginning = text[:SHOWN_CHARACTERS] + (" …" if len(text) > SHOWN_CHARACTERS else "")
         found.append(Card(row["url"] or row["id"], note, beginning))

@@ -47,14 +47,7 @@ class Distribution(NamedTuple):
     edges: NDArray[np.float64]  # (bins + 1,)
     before: NDArray[np.int64]  # (bins,)
     after: NDArray[np.int64]  # (bins,)
-
-    def medians(self) -> tuple[float, float] | None:
-        """Return the medians of the eligible and of the selected documents; None without any."""
-        if not (self.before.any() and self.after.any()):
-            return None
-        reached = (np.cumsum([0, *counts]) / counts.sum() for counts in (self.before, self.after))
-        before, after = (float(np.interp(0.5, shares, self.edges)) for shares in reached)
-        return before, after
+    medians: tuple[float, float] | None  # of a sample of the eligible, and of those of it that are selected
 
 
 class Breakdown(NamedTuple):
@@ -65,6 +58,7 @@ class Breakdown(NamedTuple):
     histograms: dict[str, Distribution]  # n_chars, quality
     groups: dict[str, list[Share]]  # by column: dump, domain, others; the largest groups, then the rest as one
     quality: NDArray[np.float32]  # (n,) a sorted sample
+    kept: NDArray[np.float32]  # (m,) those of it that are selected, sorted
 
 
 class Tally:
@@ -138,6 +132,18 @@ def _bins(sample: NDArray[np.float64], *, logarithmic: bool) -> NDArray[np.float
     return np.linspace(low, max(high, low + 1e-6), BINS + 1)
 
 
+def _medians(values: NDArray[np.float64], is_kept: NDArray[np.bool_]) -> tuple[float, float] | None:
+    """Return the medians of values, (n,), and of those that are kept, each one of the values; None without any.
+
+    >>> _medians(np.array([0.0, 0.0, 0.0, 5.0, np.nan]), np.array([False, True, False, True, True]))
+    (0.0, 0.0)
+    """
+    known = np.isfinite(values)
+    sides = [np.sort(values[some]) for some in (known, known & is_kept)]
+    before, after = (float(side[(len(side) - 1) // 2]) if len(side) else np.nan for side in sides)
+    return None if np.isnan(after) else (before, after)
+
+
 def _numbers(table: pa.Table, name: str) -> NDArray[np.float64]:
     return np.asarray(table[name].cast(pa.float64()).to_numpy(), dtype=np.float64)
 
@@ -190,6 +196,7 @@ def break_down(
     _check_columns((name for shard in shards for name in _columns_of(workspace, shard)), by)
     by = [name for name in by if name not in NUMBERS]  # always included
     sample = _sample(workspace, shards)
+    is_kept = sample.pop("selected") == 1
     edges = {("deciles", name): decile_edges(values) for name, values in sample.items()}
     edges |= {("bins", name): _bins(sample[name], logarithmic=name == "n_chars") for name in DRAWN}
     tallies = {name: Tally() for name in (*groups, *by)}
@@ -203,9 +210,14 @@ def break_down(
     return Breakdown(
         deciles={name: _shares(edges["deciles", name], total["deciles", name][:, 1:]) for name in NUMBERS},
         missing={name: Share("unknown", *total["deciles", name][:, 0].tolist()) for name in NUMBERS},
-        histograms={name: Distribution(edges["bins", name], *total["bins", name][:, 1:]) for name in DRAWN},
+        histograms={
+            name: Distribution(edges["bins", name], before[1:], after[1:], _medians(sample[name], is_kept))
+            for name in DRAWN
+            for before, after in [total["bins", name]]
+        },
         groups={name: tally.largest(LARGEST, unknown.get(name, "unknown")) for name, tally in tallies.items()},
         quality=np.sort(sample["quality"]).astype(np.float32),
+        kept=np.sort(sample["quality"][is_kept]).astype(np.float32),
     )
 
 
@@ -240,9 +252,9 @@ def _count_shard(workspace: Workspace, edges: Edges, labels: Sequence[str], shar
 
 
 def _sample(workspace: Workspace, shards: Sequence[ShardFiles]) -> dict[str, NDArray[np.float64]]:
-    """Return some values of each numeric column, (n,), NaN if unknown."""
+    """Return some values of each numeric column, (n,), NaN if unknown, and which of them are selected, 0 or 1."""
     step = max(1, sum(shard.documents.rows for shard in shards) // EDGE_VALUES)
-    parts: dict[str, list[NDArray[np.float64]]] = {name: [np.empty(0)] for name in NUMBERS}
+    parts: dict[str, list[NDArray[np.float64]]] = {name: [np.empty(0)] for name in (*NUMBERS, "selected")}
     for index in evenly_spaced(len(shards), EDGE_SHARDS):
         raise_if_stopped()
         table = eligible_table(workspace, shards[index], ["n_chars", "language_score"])

@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fineweb_mask.tasks.reporting.labels import INK, QUIET, MapLabel, Series, halo, label_map, label_points, safe
+from fineweb_mask.tasks.reporting.labels import (
+    INK,
+    LONGEST_LABEL,
+    QUIET,
+    MapLabel,
+    Series,
+    halo,
+    label_map,
+    label_points,
+    safe,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -290,8 +300,21 @@ def _figure(
     return figure, axes
 
 
+def _told_apart(labels: Sequence[str]) -> list[str]:
+    """Return labels as they are drawn; long ones that begin alike, as paths do, are cut in their middle.
+
+    >>> _told_apart(["a/path/with/many/folders/and/at/the/end/one", "a/path/with/many/folders/and/at/the/end/two", "b"])
+    ['a/path/with/many…d/at/the/end/one', 'a/path/with/many…d/at/the/end/two', 'b']
+    """
+    cut = [safe(label) for label in labels]
+    return [
+        safe(f"{label[:16]}…{label[-16:]}") if cut.count(one) > 1 and len(label) > LONGEST_LABEL else one
+        for label, one in zip(labels, cut, strict=True)
+    ]
+
+
 def _name_rows(axes: "Axes", labels: Sequence[str], *, inverted: bool = True) -> None:
-    axes.set_yticks(range(len(labels)), [safe(label) for label in labels])
+    axes.set_yticks(range(len(labels)), _told_apart(labels))
     axes.tick_params(axis="y", length=0)
     if inverted:
         axes.spines["left"].set_visible(False)

@@ -44,7 +44,7 @@ def findings(
     share = counts.selected / max(counts.documents_eligible, 1)
     said = f"{counts.selected:,} of {counts.documents_eligible:,} eligible documents are selected ({share:.1%})"
     if counts.tokens_eligible:
-        estimated = ", in part estimated" if counts.tokens_estimated else ""
+        estimated = f", {counts.estimated}" if counts.estimated else ""
         said += f", with {counts.tokens_selected / counts.tokens_eligible:.1%} of their tokens{estimated}"
     note = quality_note(recipe)
     first = [] if note is None else [Finding(note, QUALITY, is_worry=True)]
@@ -75,15 +75,24 @@ def findings(
 
 
 def _quality(breakdown: Breakdown) -> Iterator[Finding]:
-    medians, known = breakdown.histograms["quality"].medians(), breakdown.quality
+    medians, known, kept = breakdown.histograms["quality"].medians, breakdown.quality, breakdown.kept
     if medians is None or known[0] == known[-1]:
         return
-    above = float(np.searchsorted(known, np.float32(medians[1])) / len(known))
+    before, after = medians
+    above = float(np.searchsorted(known, np.float32(after)) / len(known))
+    is_worse = above < 0.5
     text = (
-        f"Quality: the median selected document is better than {above:.0%} of the eligible ones ({medians[1]:+.2f} "
-        f"standard deviations; the median of all eligible: {medians[0]:+.2f})."
+        f"Quality: the median selected document is better than {above:.0%} of the eligible ones ({after:+.2f} "
+        f"standard deviations; the median of all eligible: {before:+.2f})."
     )
-    yield Finding(text, QUALITY, is_worry=above < 0.5, heading=LOST if above < 0.5 else GAINED)
+    if before == after:  # as with a score of few values
+        all_better, better = (float((values > np.float32(after)).mean()) for values in (known, kept))
+        is_worse = better < all_better
+        text = (
+            f"Quality: {better:.0%} of the selection and {all_better:.0%} of all eligible are better than "
+            f"{after:+.2f} standard deviations, the median of both."
+        )
+    yield Finding(text, QUALITY, is_worry=is_worse, heading=LOST if is_worse else GAINED)
 
 
 def _near_duplicates(measured: Diversity | None) -> Iterator[Finding]:
@@ -185,7 +194,7 @@ def _one_score(breakdown: Breakdown) -> Iterator[Finding]:
 
 
 def _length(breakdown: Breakdown) -> Iterator[Finding]:
-    found = breakdown.histograms["n_chars"].medians()
+    found = breakdown.histograms["n_chars"].medians
     if found is None or min(found) <= 0:
         return
     before, after = found

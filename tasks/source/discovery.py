@@ -188,7 +188,8 @@ def _shard(filesystem: Any, path: str, info: dict[str, Any], base: str, settings
     suffix = _suffix(path)
     if settings.format == "auto" and suffix is None:
         raise SourceError(
-            f"source.path: cannot tell the format of {path!r}: set source.format to parquet, jsonl or warc"
+            f"source.path: cannot tell the format of {path!r}: set source.format to parquet, jsonl or warc, or convert "
+            "it to one of these"
         )
     url = filesystem.unstrip_protocol(path)
     if is_local(filesystem) and escaped(path) != path:

@@ -260,6 +260,13 @@ def test_a_recipe_that_is_no_mapping_is_an_error(tmp_path, content):
     assert "must hold sections such as `source:`, it holds" in error_of(file)
 
 
+@pytest.mark.parametrize("content", ["text,id\nhello,1\n", 'text,id\n"a: b", [1\n'])
+def test_documents_that_are_not_read_are_to_be_converted(tmp_path, content):
+    file = tmp_path / "documents.csv"
+    file.write_text(content)
+    assert "; documents are read from .parquet, .jsonl and .warc.gz files: convert others, a .csv by" in error_of(file)
+
+
 def test_a_missing_recipe_and_a_folder_are_errors(tmp_path):
     assert error_of(tmp_path / "none.yaml") == (
         f"cannot read the recipe {str(tmp_path / 'none.yaml')!r}: No such file or directory; "

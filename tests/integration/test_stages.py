@@ -233,7 +233,7 @@ def test_the_report_is_a_command(workspace, server):
     assert all(Path(path).is_file() for path in [*summary["plots"], summary["metrics"]])
     after = page.read_text(encoding="utf-8")
     assert re.search(r'alt="Share selected of each file.path: ', after)
-    assert "Measured on a sample: 300 of 1,892 eligible and 300 of 473 selected" in after
+    assert "Measured on 300 of 1,892 eligible and 300 of 473 selected" in after
     stages = json.loads(Path(summary["metrics"]).read_text(encoding="utf-8"))["stages"]
     embed = next(stage for stage in stages if stage["stage"] == "embed")
     assert (embed["files"], embed["cached"], embed["seconds"], embed["documents"]) == (4, 4, 0, 1905)

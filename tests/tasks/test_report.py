@@ -203,7 +203,7 @@ def test_a_small_sample_says_so_and_gives_the_same_page_again(copied: Any) -> No
     settings = copied.report_job.settings.model_copy(update={"sample": 12})
     report.report(again(copied, settings=settings))
     text = page(copied)
-    assert f"Measured on a sample: 12 of {copied.counts.documents_eligible}" in text
+    assert f"Measured on 12 of {copied.counts.documents_eligible}" in text
     assert "other selected document of the sample" in text
     assert metrics(copied)["diversity"]["eligible"]["documents"] == 12
     report.report(again(copied, settings=settings).model_copy(update={"force": True}))

@@ -67,7 +67,8 @@ def _tell(found: "DiffSummary") -> None:
     for one in found.scores:
         if one["documents"]:
             rank = "" if one["rank_correlation"] is None else f", rank correlation {one['rank_correlation']:.3f}"
-            echo(f"{one['score']}: {one['a']:.3f} to {one['b']:.3f} over {one['documents']:,} documents{rank}")
+            echo(f"mean {one['score']}: {one['a']:z.3f} to {one['b']:z.3f} over {one['documents']:,} documents{rank}")
     limit = "" if found.tolerance is None else f", {'more than' if found.is_above else 'within'} {found.tolerance:.1%}"
-    echo(f"{found.a['selected']:,} to {found.b['selected']:,} selected, {found.changed:.1%} changed{limit}")
+    changed = f"{found.changed:.1%} of those that either selects are not in both{limit}"
+    echo(f"{found.a['selected']:,} to {found.b['selected']:,} selected; {changed}")
     echo(f"page     {found.page}")

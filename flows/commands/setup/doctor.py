@@ -157,7 +157,8 @@ def _reached(path: str) -> Found:
 
     def as_source() -> str:
         shards = discover(SourceSettings(path=path))
-        return f"{len(shards):,} source files, {size_text(sum(shard.bytes for shard in shards))}"
+        files = f"{len(shards):,} source file{'' if len(shards) == 1 else 's'}"
+        return f"{files}, {size_text(sum(shard.bytes for shard in shards))}"
 
     problems: list[str] = []
     for look in (as_source, as_workspace):

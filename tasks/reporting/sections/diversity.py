@@ -45,7 +45,7 @@ def diversity(measured: Diversity) -> Section:
         f"report.map: tsne draws one that keeps neighbours together. {EXPLORE}"
     )
     figures = [*([_map(measured, sample)] if is_drawn else []), _nearest_neighbours(measured)]
-    text = [f"Measured on a sample: {sample}", *([] if is_drawn else [no_map])]
+    text = [f"Measured on {sample}", *([] if is_drawn else [no_map])]
     return Section("Diversity", text, figures, [geometry, _clusters(measured)])
 
 

@@ -18,7 +18,7 @@ STAGE_OF = {"duplicate": "dedup", "near_duplicate": "dedup", "same_url": "dedup"
 
 def tiles(counts: Counts, blocks: Sequence[dict[str, Any]]) -> list[Tile]:
     """Return the key figures."""
-    estimated = " (in part estimated)" if counts.tokens_estimated else ""
+    estimated = f" ({counts.estimated})" if counts.estimated else ""
     share = counts.selected / max(counts.documents_eligible, 1)
     tiles = [
         Tile(f"{counts.documents_in:,}", "documents in the source"),

@@ -40,8 +40,7 @@ def _in_words(shares: Sequence[Share]) -> str:
 
 def _histogram(name: str, title: str, x_label: str, found: Distribution, *, logarithmic: bool = False) -> Figure:
     counts = {"eligible": found.before, "selected": found.after}
-    medians = found.medians()
-    text = "" if medians is None else f" Median: {medians[0]:,.4g} before, {medians[1]:,.4g} after."
+    text = "" if found.medians is None else " Median: {:,.4g} before, {:,.4g} after.".format(*found.medians)
     return Figure(
         name,
         charts.histogram(title, x_label, found.edges, counts, logarithmic=logarithmic),

@@ -46,6 +46,13 @@ class Counts(BaseModel):
     tokens_estimated: int  # ingested documents whose tokens were estimated from their length
 
     @property
+    def estimated(self) -> str:
+        """Whether tokens are estimated, all or in part, in words; of counted tokens, nothing."""
+        if not self.tokens_estimated:
+            return ""
+        return "estimated" if self.tokens_estimated == self.documents_ingested else "in part estimated"
+
+    @property
     def amounts(self) -> dict[str, Amount]:
         """What there is of each state that a document passes through; `Stage.counts` names two of them."""
         ingested = Amount(self.documents_ingested, self.tokens_ingested)

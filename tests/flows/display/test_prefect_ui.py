@@ -34,6 +34,14 @@ def test_progress_counts_built_and_cached_files_separately():
     )
 
 
+def test_the_time_that_is_left_counts_what_a_running_job_has_taken():
+    stage = StageProgress("fit", jobs=2)
+    stage.count(file(0))  # in no time
+    stage.since -= 60
+    stage.report("encoder", 0.5, ())
+    assert stage.describe() == "1 of 2 done, about 20 s left"
+
+
 def test_the_progress_of_running_jobs_is_published(monkeypatch):
     published = []
 

@@ -15,9 +15,11 @@ from fineweb_mask.flows.display.terminal import (
     print_line,
     print_paths,
     print_quarantined,
+    print_selections,
     print_verification,
     visible,
 )
+from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.tasks.dataset.verify import Verification
 from fineweb_mask.tasks.workspace.records.runs import QuarantinedShard
 
@@ -44,6 +46,19 @@ def test_a_verification_says_which_tokens_are_estimated(estimated, shown):
     screen = io.StringIO()
     print_verification(Console(file=screen, width=100), found)
     assert screen.getvalue().splitlines()[-1].endswith(shown)
+
+
+def test_no_number_of_a_table_of_selections_is_cut(capsys):
+    metrics = {"pairwise": -0.0341, "facility": 0.4896, "disf": -34.51, "near_duplicates": 0.012}
+    row = metrics | {"mean_quality": 0.77, "teaching": 0.014, "effective_topics": 19.74, "objective": -1.4437}
+    of = {"status": "done", "workspace": "w", "page": "p", "metrics": "m", "documents": 9}
+    summary = PageSummary(**of, quarantined=[], stages=[])
+    print_selections(
+        "selector", [("quality_sampling", row | {"gap": 1.19, "seconds": 123.4})], list(metrics)[:3], summary
+    )
+    header, line, *_ = capsys.readouterr().out.splitlines()
+    assert header.split()[-5:] == ["learned", "topics", "J", "gap", "seconds"]
+    assert line.split()[4:] == ["-34.51", "1.2%", "+1.4%", "19.7", "-1.4437", "119%", "123.4"]
 
 
 HOSTILE = "a\x1b[31mb\x9bc\u202ed"
@@ -93,12 +108,13 @@ def test_a_log_shows_the_control_characters_of_names_and_errors():
     assert not {"\x1b", "\x9b", "\u202e"} & set(logged)
 
 
+@pytest.mark.parametrize("name", ["prefect.task_runs", "APILogWorker", "EventsWorker"])
 @pytest.mark.parametrize(("verbose", "shown"), [(False, []), (True, ["ended", "failed"])])
-def test_what_prefect_says_of_task_runs_is_logged_if_asked_for(verbose, shown):
+def test_what_prefect_says_of_task_runs_and_of_its_own_threads_is_logged_if_asked_for(name, verbose, shown):
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     logging.getLogger("tests.task_runs").addHandler(handler)
     logs_made_visible(verbose=verbose)
     for level, text in ((logging.INFO, "ended"), (logging.ERROR, "failed")):
-        handler.handle(logging.LogRecord("prefect.task_runs", level, "", 0, text, (), None))
+        handler.handle(logging.LogRecord(name, level, "", 0, text, (), None))
     assert stream.getvalue().split() == shown

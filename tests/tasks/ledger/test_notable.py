@@ -3,10 +3,13 @@
 import re
 from typing import Any
 
+import numpy as np
+
 from fineweb_mask.models.settings import ReportSettings
-from fineweb_mask.tasks.ledger.decisions import Corpus
-from fineweb_mask.tasks.ledger.notable import notable
+from fineweb_mask.tasks.ledger.decisions import Corpus, take
+from fineweb_mask.tasks.ledger.notable import cards, notable
 from fineweb_mask.tasks.reporting.geometry import measure
+from fineweb_mask.tasks.reporting.samples import DocumentRef
 
 REASON = re.compile(
     r"quality [+-]\d\.\d\d, (better|worse) than \d\d?%; rank \d+ of \d+, \d+ of which fill the budget; its marginal "
@@ -37,6 +40,14 @@ def test_they_are_the_best_and_the_worst_and_say_why(built: Any) -> None:
             found = REASON.fullmatch(card.note)
             assert found is not None, card.note
             assert found.groups()[1:] == words
+
+
+def test_of_equal_ones_none_is_better_or_worse(built: Any) -> None:
+    shards, ref = built.report_job.shards, DocumentRef(0, 0)
+    [own] = take(built.workspace, shards[0].scores, 0, ["quality"])
+    for places, said in (([-1, 0, 0, 0], "better than 25%"), ([0, 0, 0, 1], "worse than 25%")):
+        [card] = cards(Corpus(built.workspace, built.recipe, shards), [ref], np.array(places) + own["quality"])
+        assert f", {said}; " in card.note
 
 
 def test_of_one_quality_none_is_best(built: Any) -> None:

@@ -107,6 +107,10 @@ def test_deciles_and_histograms_hold_every_number(tmp_path: Path, shards: list[A
     for histogram in found.histograms.values():
         assert (histogram.before.sum(), histogram.after.sum()) == (len(rows), selected)
     quality = np.array([row["quality"] for row in rows])
+    assert found.histograms["n_chars"].medians == tuple(
+        np.quantile(some, 0.5, method="lower") for some in (lengths, lengths[kept])
+    )
+    assert (found.kept == np.sort(quality[kept])).all()
     inside = np.histogram(quality, found.histograms["quality"].edges)[0]
     assert (found.histograms["quality"].before[1:-1] == inside[1:-1]).all()
 

@@ -42,9 +42,13 @@ def broken_down(
     return Breakdown(
         deciles={"quality": deciles, "n_chars": lengths},
         missing={},
-        histograms={"n_chars": Distribution(edges, before, after), "quality": Distribution(edges / 1000, before, best)},
+        histograms={
+            "n_chars": Distribution(edges, before, after, (500.0, 100.0 * (place + 1))),
+            "quality": Distribution(edges / 1000, before, best, (0.5, (place + better + 1) / 10)),
+        },
         groups={"topic": groups or [Share("a", 500, 50), Share("b", 500, 50)]},
         quality=np.linspace(0, 1, 101, dtype=np.float32),
+        kept=np.linspace((place + better) / 10, (place + better + 2) / 10, 101, dtype=np.float32),
     )
 
 
@@ -97,6 +101,12 @@ def test_a_selection_without_trouble_says_what_was_gained_and_that_nothing_was_l
         "Nothing stands out: near-duplicates are no more than a random subset's, and quality is not all that decides."
     ]
     assert anchor_of(found[GAINED][-1].section) == "distance-from-the-optimum"
+
+
+@pytest.mark.parametrize(("estimated", "said"), [(0, "."), (9, ", in part estimated."), (1000, ", estimated.")])
+def test_it_is_said_whether_all_tokens_are_estimated(estimated: int, said: str) -> None:
+    counts = counted(tokens_eligible=1000, tokens_selected=120, tokens_estimated=estimated)
+    assert texts(told(counts=counts)[""])[0].endswith(f"with 12.0% of their tokens{said}")
 
 
 SHORTEST = [Share("1: 9 to 99", 300, 6), *NEUTRAL[1:9], Share("10", 100, 34)]
@@ -177,11 +187,28 @@ def test_what_chance_explains_is_no_loss_nor_is_a_small_group() -> None:
 
 def test_without_selected_documents_nothing_is_made_up() -> None:
     nothing = broken_down()._replace(
-        histograms={name: Distribution(np.arange(3.0), np.zeros(2), np.zeros(2)) for name in ("n_chars", "quality")},
+        histograms={
+            name: Distribution(np.arange(3.0), np.zeros(2), np.zeros(2), None) for name in ("n_chars", "quality")
+        },
         quality=np.empty(0, dtype=np.float32),
+        kept=np.empty(0, dtype=np.float32),
     )
     [found] = findings(RECIPE, counted(selected=0, not_selected=1000), [], nothing, None)
     assert found.text == "0 of 1,000 eligible documents are selected (0.0%)."
+
+
+@pytest.mark.parametrize(("better", "heading"), [(4, GAINED), (1, LOST)])
+def test_of_a_score_of_few_values_whose_median_stays_it_is_told_how_many_are_better(better: int, heading: str) -> None:
+    usual = broken_down()
+    few = usual._replace(
+        histograms=usual.histograms | {"quality": usual.histograms["quality"]._replace(medians=(-0.5, -0.5))},
+        quality=np.repeat(np.array([-0.5, 2.0], dtype=np.float32), [8, 2]),
+        kept=np.repeat(np.array([-0.5, 2.0], dtype=np.float32), [10 - better, better]),
+    )
+    said = (
+        f"Quality: {better}0% of the selection and 20% of all eligible are better than -0.50 standard deviations, the"
+    )
+    assert [text for text in texts(told(breakdown=few)[heading]) if text.startswith(said)]
 
 
 def test_of_one_quality_none_is_told() -> None:

@@ -55,7 +55,7 @@ def test_what_is_told(capsys):
     assert "left: dedup, [red]" in said
     assert "(empty)" in said
     assert "quality: 0.500 to 0.750 over 7 documents\n" in said
-    assert "1,000 to 900 selected, 25.0% changed, more than 10.0%" in said
+    assert "1,000 to 900 selected; 25.0% of those that either selects are not in both, more than 10.0%" in said
     assert said.endswith("page     diff/index.html\n")
 
 
@@ -63,4 +63,4 @@ def test_two_equal_sides_have_no_table_of_changes(capsys):
     module._tell(summary(entered_by=[], left_by=[], groups=[], changed=0.0, is_above=False, tolerance=None))
     said = capsys.readouterr().out
     assert "change" not in said.partition("selected,")[0]
-    assert "0.0% changed\n" in said
+    assert "0.0% of those that either selects are not in both\n" in said

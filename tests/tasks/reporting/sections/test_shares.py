@@ -9,12 +9,13 @@ from fineweb_mask.tasks.reporting.breakdown import Breakdown, Distribution
 from fineweb_mask.tasks.reporting.charts import Share
 from fineweb_mask.tasks.reporting.sections.shares import distributions, retention
 
-NOTHING = Distribution(np.arange(3.0), np.array([7, 0]), np.array([2, 0]))
+NOTHING = Distribution(np.arange(3.0), np.array([7, 0]), np.array([2, 0]), (0.5, 0.5))
 
 
 def broken_down(**changes: Any) -> Breakdown:
     empty = {"deciles": {}, "missing": {}, "histograms": {"n_chars": NOTHING, "quality": NOTHING}, "groups": {}}
-    return Breakdown(**(empty | {"quality": np.arange(100, dtype=np.float32)} | changes))
+    numbers = np.arange(100, dtype=np.float32)
+    return Breakdown(**(empty | {"quality": numbers, "kept": numbers} | changes))
 
 
 def test_a_column_of_one_value_and_a_histogram_of_one_bar_are_not_drawn() -> None:
