@@ -7,10 +7,10 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
-from rich.console import Console
 
 from fineweb_mask.flows.commands import _common as common
 from fineweb_mask.flows.display.terminal import (
+    WIDTH,
     SafeConsole,
     echo,
     new_table,
@@ -116,7 +116,7 @@ def run(
             from fineweb_mask.flows.curate import curate
 
             summary = curate(settings, refit, refresh)
-    common.print_result(summary, as_json, lambda: _print_summary(SafeConsole(), summary, settings))
+    common.print_result(summary, as_json, lambda: _print_summary(summary, settings))
     if summary.quarantined:
         raise typer.Exit(common.QUARANTINED)
 
@@ -172,9 +172,10 @@ def _print_stages(stages: list["StageSummary"], as_json: bool) -> None:
         echo(f"{stage.stage}: {stage.files} files, {stage.cached} of them cached, {stage.seconds:.1f} s")
 
 
-def _print_summary(console: Console, summary: "RunSummary", settings: "PipelineSettings") -> None:
+def _print_summary(summary: "RunSummary", settings: "PipelineSettings") -> None:
     from fineweb_mask.tasks.registry import amounts_through
 
+    console = SafeConsole(width=WIDTH)
     counts = summary.counts
     through = amounts_through(counts)
     tokens = "tokens in (est.)" if counts.tokens_estimated else "tokens in"
@@ -191,9 +192,7 @@ def _print_summary(console: Console, summary: "RunSummary", settings: "PipelineS
         reasons = ", ".join(f"{reason.replace('_', ' ')} {count:,}" for reason, count in summary.dropped.items())
         print_line(console, f"dropped  {reasons}")
     print_quarantined(console, summary.quarantined)
-    if settings.materialize.license is None:
-        print_line(console, "licence  none on the card: push needs one, --set materialize.license=...")
-    print_paths(console, dataset=summary.dataset, card=summary.card, **summary.exports, report=summary.report)
+    print_paths(console, dataset=summary.dataset, **summary.exports, report=summary.report)
     folder = shlex.quote(settings.workspace)
     print_line(console, f"next     fineweb-mask report {folder} --open")
     print_line(console, f"         fineweb-mask explore {folder}")

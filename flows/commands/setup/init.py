@@ -44,6 +44,8 @@ def init(
         found = describe(source)
         for line in said_of(found):
             echo(line)
+        if not found.scores:
+            echo("quality    no column of scores: rules say whether a text is prose, not whether it is good")
         recipe = recipe_for(source, found, output, f"workspaces/{output.stem}", classifier=_classifier_wanted(found))
         with atomic_write(output) as partial:
             partial.write_text(recipe, encoding="utf-8")
@@ -93,7 +95,7 @@ def recipe_of_documents(source: str, workspace: str | None, scratch: Path | None
     with atomic_write(written) as partial:
         partial.write_text(recipe_for(source, found, written, folder), encoding="utf-8")
     kept = f"{_ratio(found):.0%} of the documents, lamb 0.5, vectors of a model fitted on these texts"
-    return written, [*said_of(found), f"selects    {kept}", *([f"recipe     {path}"] if scratch is None else [])]
+    return written, [*said_of(found), f"recipe     {path}: {kept}" if scratch is None else f"selects    {kept}"]
 
 
 def _name_of(source: str) -> str:
@@ -134,15 +136,16 @@ def _classifier_wanted(found: "Described") -> bool:
 def said_of(found: "Described") -> list[str]:
     """Return what was found, in lines for a person."""
     about = "" if found.is_counted else "about "
-    languages = ", ".join(f"{name} {share:.0%}" for name, share in found.languages) or "no column `language`"
+    languages = ", ".join(f"{name} {share:.0%}" for name, share in found.languages)
+    identifier = f"column {found.id_column!r}" if found.id_column else "made from file and row"
     scores = ", ".join(f"{score.name} ({score.least:g} to {score.most:g})" for score in found.scores)
     files = "1 file" if found.files == 1 else f"{found.files:,} files"
     lines = [
         f"{files}, {size_text(found.bytes)}, {about}{found.rows:,} documents; looked at {found.looked_at:,} rows",
-        f"text       column {found.text_column!r}, half of the texts have more than {found.median_chars:,} characters",
-        f"id         {'column ' + repr(found.id_column) if found.id_column else 'made from file and row'}",
-        f"languages  {languages}",
-        f"quality    {scores or 'no column of scores: rules say whether a text is prose, not whether it is good'}",
+        f"text       column {found.text_column!r}, half of the texts have more than {found.median_chars:,} characters; "
+        f"id {identifier}",
+        *([f"languages  {languages}"] if languages else []),
+        *([f"quality    {scores}"] if scores else []),
     ]
     if found.rows < SMALL:
         lines.append(
