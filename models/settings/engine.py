@@ -34,7 +34,8 @@ class EngineSettings(Settings):
         None,
         ge=1,
         le=64,
-        description="Tasks that run at the same time; null: 2, or the number of GPUs plus one if that is more.",
+        description="Tasks that run at the same time; null: 2, or the number of GPUs plus one if that is more. "
+        "Fewer than eight cores without a GPU select from one block after the other.",
     )
     scratch: Text | None = Field(
         None,
