@@ -289,7 +289,7 @@ def _as_newcomer(
     masses = np.append(found.masses, 1 if by_tokens is None else tokens)
     where, above = standing(np.append(margins, added.margin), masses, len(margins)), added.margin - threshold
     said = f"its marginal gain is {abs(above):.2f} deviations {'above' if above >= 0 else 'below'} the threshold"
-    numbers = {"marginal_gain_above_threshold": round(above, 4), "selected_from_ratio": round(where.share, 4)}
+    numbers = {"marginal_gain_above_threshold": float(f"{above:.4g}"), "selected_from_ratio": round(where.share, 4)}
     return Decision(
         stage="select",
         decision=SELECTED if above >= 0 else NOT_SELECTED,
@@ -310,7 +310,8 @@ def _by_rule(corpus: Corpus, inclusion: float, like: Sequence[tuple[DocumentRef,
             counted, below = counted + len(others), below + share_below(others.to_numpy(), inclusion) * len(others)
     ratio = 1 - below / max(1, counted)
     said = f"its marginal gain is {abs(above):.2f} deviations {'above' if above >= 0 else 'below'} the threshold"
-    numbers = {"inclusion": inclusion, "marginal_gain_above_threshold": round(above, 4), "selected_from_ratio": ratio}
+    gain = float(f"{above:.4g}")  # never rounded to the threshold itself
+    numbers = {"inclusion": inclusion, "marginal_gain_above_threshold": gain, "selected_from_ratio": ratio}
     reason = f"{said}; from a select_ratio of about {ratio:.2g} on; {_nearest(corpus, like[:1])}"
     return Decision(
         stage="select",

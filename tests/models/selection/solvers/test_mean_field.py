@@ -53,11 +53,7 @@ def test_disf_annealed_in_fewer_directions_is_nearly_as_good(monkeypatch):
 
 
 def test_where_newtons_steps_go_astray_the_moments_are_averaged(monkeypatch):
-    """Of few clusters, the documents near the threshold do not stand for the others.
-
-    Over eight such corpora the gap is 0.03 to 0.6%, and of one corpus it differs as much between processors: far from
-    the optimum, rounding decides what the steps do. Without the averaging it is 70 to 260%.
-    """
+    """Of few clusters, the documents near the threshold do not stand for the others."""
     random = np.random.default_rng(0)
     centres, cluster = random.normal(size=(60, 32)), random.choice(60, 6000, p=random.dirichlet(np.full(60, 0.3)))
     features = centres[cluster] + 0.7 * random.normal(size=(6000, 32))
@@ -68,5 +64,5 @@ def test_where_newtons_steps_go_astray_the_moments_are_averaged(monkeypatch):
     averaged = select(features, quality, settings)
     monkeypatch.setattr(mean_field, "ASTRAY", np.inf)
     astray = select(features, quality, settings)
-    assert averaged.gap < 0.01
+    assert averaged.gap < 0.001
     assert astray.gap > 0.5
