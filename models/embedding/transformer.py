@@ -23,7 +23,7 @@ from fineweb_mask.models.embedding.encoder import Encoder, EncoderError
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.forward.batches import Encoded, PaddedTokens, TokenBudget, for_each_batch, unit_rows
 from fineweb_mask.models.forward.device import ComputePrecision, compute_dtype
-from fineweb_mask.models.forward.tokens import TokenIds, all_tokens, first_tokens
+from fineweb_mask.models.forward.tokens import TokenIds, all_tokens, first_tokens, special_ids
 from fineweb_mask.models.settings import EmbeddingSettings
 
 
@@ -52,7 +52,7 @@ class WindowCutter:
     def __init__(self, tokenizer: Tokenizer, max_tokens: int, prompt: str) -> None:
         self._tokenizer = tokenizer
         self._prompt = prompt
-        self._before, self._after = special_tokens(tokenizer)
+        self._before, self._after = (np.array(ids, dtype=np.int32) for ids in special_ids(tokenizer))
         self._prompt_ids = all_tokens(tokenizer, [prompt]).ids
         self._first = max_tokens - len(self._before) - len(self._after)
         self._others = self._first - len(self._prompt_ids)
@@ -79,14 +79,6 @@ class WindowCutter:
         lengths = np.array([len(window) for window in windows], dtype=np.int64)
         ids = np.concatenate(windows) if windows else np.zeros(0, dtype=np.int32)
         return Windows(TokenIds(ids, lengths), np.array(documents, dtype=np.int64), np.array(weights, dtype=np.float32))
-
-
-def special_tokens(tokenizer: Tokenizer) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Return the ids of the special tokens that a tokenizer adds before a text, (a,), and after it, (b,)."""
-    text = tokenizer.encode("a", add_special_tokens=False)
-    alone, whole = text.ids, tokenizer.encode("a").ids
-    before = next(start for start in range(len(whole) + 1) if whole[start : start + len(alone)] == alone)
-    return np.array(whole[:before], dtype=np.int32), np.array(whole[before + len(alone) :], dtype=np.int32)
 
 
 BATCH_TOKENS = {"cpu": 2_048, "cuda": 65_536}

@@ -72,7 +72,8 @@ def first_tokens(
     token. A lone surrogate is read as "?". The tokenizer must have no truncation and no padding, and split a text into
     words from left to right. `max_tokens` includes special tokens such as [CLS], if these are added.
     """
-    wanted = max_tokens - (tokenizer.num_special_tokens_to_add(is_pair=False) if special_tokens else 0)
+    before, after = special_ids(tokenizer) if special_tokens else ([], [])
+    wanted = max(0, max_tokens - len(before) - len(after))
     found: dict[int, list[int]] = {}
     pending = list(range(len(texts)))
     chars, most_chars = CHARS_PER_TOKEN * max_tokens, MOST_CHARS_PER_TOKEN * max_tokens
@@ -81,11 +82,18 @@ def first_tokens(
         encodings = tokenizer.encode_batch(starts, add_special_tokens=False)
         for index, encoding in zip(pending, encodings, strict=True):
             if chars >= min(len(texts[index]), most_chars) or _is_settled(encoding, wanted):
-                encoding.truncate(wanted)
-                found[index] = (tokenizer.post_process(encoding) if special_tokens else encoding).ids
+                found[index] = [*before, *encoding.ids[:wanted], *after]
         pending = [index for index in pending if index not in found]
         chars *= GROWTH
     return TokenIds.of([found[index] for index in range(len(texts))])
+
+
+def special_ids(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+    """Return the ids of the special tokens that a tokenizer adds before a text, and after it."""
+    text = tokenizer.encode("a", add_special_tokens=False)
+    alone, whole = text.ids, tokenizer.encode("a").ids
+    before = next(start for start in range(len(whole) + 1) if whole[start : start + len(alone)] == alone)
+    return whole[:before], whole[before + len(alone) :]
 
 
 def all_tokens(tokenizer: Tokenizer, texts: Sequence[str]) -> TokenIds:

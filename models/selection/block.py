@@ -261,8 +261,11 @@ class BlockSolver:
             order = order[~torch.isin(order, worse)]
 
     def generator(self) -> torch.Generator:
-        """Return a newly seeded generator, so that a solver's draws do not depend on those that found the ranges."""
-        return torch.Generator(self.rows.device).manual_seed(self.settings.seed)
+        """Return a newly seeded generator, so that a solver's draws do not depend on those that found the ranges.
+
+        It draws on the CPU, so that a GPU starts from the same documents.
+        """
+        return torch.Generator().manual_seed(self.settings.seed)
 
     def selection(
         self,

@@ -76,7 +76,7 @@ def select_given(
 
 def _random_with(held: Tensor, budget: int, generator: torch.Generator) -> Tensor:
     """Draw a mask of all held documents and as many others as the budget, at random: (n,) bool."""
-    keys = torch.rand(len(held), generator=generator, device=held.device).masked_fill_(held, -1.0)
+    keys = torch.rand(len(held), generator=generator).to(held.device).masked_fill_(held, -1.0)
     mask = held.clone()
     mask[keys.topk(budget).indices] = True
     return mask

@@ -39,7 +39,7 @@ def k_means(rows: Rows, n_clusters: int, n_iterations: int, generator: torch.Gen
 
 def fit_centres(rows: Rows, n_clusters: int, n_moves: int, generator: torch.Generator) -> Tensor:
     """Move the centres of clusters, at first random documents, `n_moves` times to their mean direction: (c, d)."""
-    start = torch.randperm(rows.n, generator=generator, device=rows.device)[:n_clusters]
+    start = torch.randperm(rows.n, generator=generator).to(rows.device)[:n_clusters]
     centres = rows.take(start)
     for _ in track("rounds of k-means", range(n_moves)):
         labels = nearest_centres(rows, centres)

@@ -67,7 +67,7 @@ def cluster_centres(sample: Documents, candidates: float, seed: int, device: tor
     clusters = min(max(1, math.ceil(candidates / CLUSTER_DOCUMENTS)), MOST_CLUSTERS)
     vectors = sample.vectors[np.argsort(sample.lots, kind="stable")[: FITTED_ROWS * clusters]]
     rows = checked_features(vectors, device)
-    return fit_centres(rows, min(clusters, rows.n), ROUNDS, torch.Generator(device).manual_seed(seed))
+    return fit_centres(rows, min(clusters, rows.n), ROUNDS, torch.Generator().manual_seed(seed))
 
 
 def near_duplicate_penalties(

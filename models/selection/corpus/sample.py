@@ -190,7 +190,7 @@ class SampleProblem:
         self.sample, self.settings, self.documents, self.spare = sample, settings, statistics.documents, spare
         rows = checked_features(sample.vectors, device)
         self.quality = torch.as_tensor(sample.quality, device=device)
-        generator = torch.Generator(device).manual_seed(settings.seed)
+        generator = torch.Generator().manual_seed(settings.seed)
         by_tokens = sample.tokens is not None
         total, unit = (statistics.tokens, "tokens") if by_tokens else (statistics.documents, "documents")
         self.budget = checked_budget(settings.budget, settings.select_ratio, total, unit)

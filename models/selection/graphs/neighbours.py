@@ -28,9 +28,10 @@ from fineweb_mask.models.settings.selection import Graph
 
 logger = logging.getLogger(__name__)
 
-PRODUCT_ELEMENTS = {"cpu": 1 << 24, "cuda": 1 << 29}  # entries of one block of similarities (float32)
+PRODUCT_ELEMENTS = {"cpu": 1 << 24, "cuda": 1 << 30}  # entries of one block of similarities (float32)
+SIDE = 512  # its sides are multiples of this: other ones are multiplied and ranked at half the speed
 BUNDLE = 8  # columns whose maximum stands for them in a first round of top-k: half the time of one round
-LARGE = {"cpu": 32_768, "cuda": 262_144}  # most documents for exact lists under `auto`; that of CUDA is not measured
+LARGE = {"cpu": 32_768, "cuda": 1 << 20}  # most documents for exact lists under `auto`
 NARROW = 4  # blocks of up to this * k columns are merged as they are, in one round
 RECALL = 0.97  # share of the neighbours that approximate lists are to hold: 0.95 cost 0.7% of J, this 0.1%
 TUNED, MEASURED = 256, 256  # documents whose exact neighbours decide how many groups are searched; that measure lists
@@ -121,15 +122,16 @@ def nearest(rows: Rows, k: int) -> Neighbours:
     k = min(k, n)
     similarity, index = _empty_lists(n, k, rows.device)
     everyone = torch.arange(n, dtype=torch.int32, device=rows.device)
-    side = max(k, min(n, int(_elements(rows) ** 0.5)))
+    root = int(_elements(rows) ** 0.5)
+    side = max(k, min(n, root // SIDE * SIDE or root))
     blocks = list(rows.slices(side))
     for left, right in track("blocks of neighbours", list(combinations_with_replacement(blocks, 2))):
         if right is left:
-            left_rows = rows.block(left)
-            products = (left_rows @ left_rows.T).clamp_(min=0)
+            own = rows.factor(left)
+            products = own.products(own).clamp_(min=0)
             products.fill_diagonal_(2.0)  # a document comes first in its own list, before its duplicates
         else:
-            products = (rows.block(left) @ rows.block(right).T).clamp_(min=0)
+            products = rows.factor(left).products(rows.factor(right)).clamp_(min=0)
             similarity[right], index[right] = _merge(similarity[right], index[right], products.T, everyone[left])
         similarity[left], index[left] = _merge(similarity[left], index[left], products, everyone[right])
     similarity = similarity.clamp_(max=1.0).T.contiguous()  # one after the other: the lists are large
@@ -144,8 +146,8 @@ def nearest_in_groups(rows: Rows, k: int, recall: float = RECALL, seed: int = 0)
     document searches more than `MOST_PROBES` groups: on a large block without groups, `recall` is not reached.
     """
     k = min(k, rows.n)
-    generator = torch.Generator(rows.device).manual_seed(seed)
-    shuffled = torch.randperm(rows.n, generator=generator, device=rows.device)
+    generator = torch.Generator().manual_seed(seed)
+    shuffled = torch.randperm(rows.n, generator=generator).to(rows.device)
     probes, distance = _probes(rows, generator)
     tuning, measured = shuffled[:TUNED].clone(), shuffled[-MEASURED:].clone()
     del shuffled
@@ -185,7 +187,7 @@ def _probes(rows: Rows, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     more of them, and rises along the groups.
     """
     n_groups = max(1, min(rows.n, round(GROUPS_PER_ROOT * rows.n**0.5)))
-    sample = torch.randperm(rows.n, generator=generator, device=rows.device)[: GROUP_SAMPLE * n_groups]
+    sample = torch.randperm(rows.n, generator=generator).to(rows.device)[: GROUP_SAMPLE * n_groups]
     mean = (rows.weighted_sum(torch.ones(rows.n, device=rows.device)) / rows.n).float()
     centred = torch.nn.functional.normalize(rows.take(sample).sub_(mean), dim=1)
     centres = fit_centres(Rows(centred), n_groups, GROUP_MOVES, generator)
@@ -272,10 +274,10 @@ def _searched_lists(rows: Rows, k: int, members: tuple[Tensor, ...], searching: 
     similarity, index = _empty_lists(rows.n, k, rows.device)
     for number in track("groups of neighbours", range(len(members))):
         for candidates in torch.split(members[number], rows.block_rows):
-            columns = rows.take(candidates).T
+            columns = rows.factor(candidates)
             at_once = max(1, min(rows.block_rows, _elements(rows) // max(1, len(candidates))))
             for part in torch.split(searching[number], at_once) if len(candidates) else ():
-                products = (rows.take(part) @ columns).clamp_(min=0)
+                products = rows.factor(part).products(columns).clamp_(min=0)
                 products.masked_fill_(part[:, None] == candidates, 2.0)  # a document comes first in its own list
                 similarity[part], index[part] = _merge(similarity[part], index[part], products, candidates)
     short = (similarity[:, -1] < 0).nonzero()[:, 0]  # their groups hold fewer than k documents

@@ -66,7 +66,7 @@ def similar_pairs(rows: Rows, threshold: float, most_neighbours: int = MOST_NEIG
     none = torch.empty(0, dtype=torch.int64, device=rows.device)
     found = Pairs(none, none, none.float())
     for left, right in track("blocks of near-duplicates", list(combinations_with_replacement(blocks, 2))):
-        product = short.block(left) @ short.block(right).T
+        product = short.factor(left).products(short.factor(right))
         if left is right:
             product = product.triu_(diagonal=1)
         passing = (product.amax(1) >= threshold - ROUNDING).nonzero()[:, 0]  # most rows have no pair in a block

@@ -125,6 +125,17 @@ class SupportsReduction(Metric, Protocol):
 
 
 @runtime_checkable
+class SupportsSpread(SupportsMoment, Protocol):
+    """A metric by which many documents gain the same until one of them is selected."""
+
+    def spread(self, others: Tensor, budget: float, weight: float) -> Tensor:
+        """Return each document's gain where all that gain more by `others` (n,) are selected: (n,) float64.
+
+        `others` is what documents gain by all else; a selection of the top K is best if that does not depend on it.
+        """
+
+
+@runtime_checkable
 class SupportsFocus(Metric, Protocol):
     """A metric that can look at the documents alone which may be selected."""
 

@@ -43,7 +43,7 @@ class ClusterCoverage(MomentMetric):
     ) -> None:
         self.rows, self.masses = rows, masses
         if fitted is None:
-            generator = torch.Generator(rows.device).manual_seed(0)
+            generator = torch.Generator().manual_seed(0)
             fitted = self.fit(rows, masses, standard, selected=rows.n, directions=0, generator=generator)
         assert fitted.shares is not None and fitted.groups is not None  # noqa: S101, PT018 - as `fit` returns them
         self.shares = fitted.shares
@@ -63,7 +63,7 @@ class ClusterCoverage(MomentMetric):
         """Cluster the rows, and count the documents, or their masses, of every cluster."""
         clusters = max(1, min(round(selected / PER_CLUSTER), CLUSTERS))
         rows = _centred(rows, standard)
-        sample = torch.randperm(rows.n, generator=generator, device=rows.device)[: FITTED_ROWS * clusters]
+        sample = torch.randperm(rows.n, generator=generator).to(rows.device)[: FITTED_ROWS * clusters]
         tree = Tree.fit(rows.only(sample.sort().values), clusters, MOVES, generator)
         weights = torch.ones(rows.n, device=rows.device) if masses is None else masses
         held = torch.bincount(tree.nearest(rows), weights=weights.double(), minlength=len(tree.groups))
@@ -120,6 +120,25 @@ class ClusterCoverage(MomentMetric):
         """Compute what D changes by where the mass of a document's cluster does, by steps (n,): (n,) float64."""
         mass, shares = moment[self.labels], self.shares[self.labels]
         return self.covered(mass + steps, shares, budget) - self.covered(mass, shares, budget)
+
+    def spread(self, others: Tensor, budget: float, weight: float) -> Tensor:
+        """Return each document's gain where those of its cluster that gain more by `others` are selected: (n,) float64.
+
+        Documents of a cluster gain the same by D, so that the top K by its gradient are whole clusters. What the next
+        one of a cluster adds falls with their number, as `others` does, so that the top K by their sum are the best.
+        """
+        order = others.sort(descending=True, stable=True).indices
+        order = order[self.labels[order].sort(stable=True).indices]
+        labels, masses = self.labels[order], self.masses_under(torch.ones_like(others))[order]
+        before = masses.cumsum(0) - masses
+        starts = torch.bincount(labels, minlength=len(self.shares)).cumsum(0).roll(1)
+        starts[0] = 0
+        before -= before[starts.clamp(max=len(order) - 1)][labels]
+        shares = self.shares[labels]
+        added = self.covered(before + masses, shares, budget) - self.covered(before, shares, budget)
+        gains = others.double()
+        gains[order] += weight * added
+        return gains
 
     def marginal_gains(self, mask: Tensor) -> Tensor:
         """Compute the gain from adding each document, or the loss from dropping it, for a mask (n,): (n,) float32."""

@@ -113,7 +113,7 @@ class Disf(KernelMetric):
         if self.rows.d < 2 * count:
             return self
         directions = self.rows.principal_directions(count - 1, generator)
-        signs = torch.randint(0, 2, (self.rows.n,), generator=generator, device=self.rows.device) * 2 - 1
+        signs = torch.randint(0, 2, (self.rows.n,), generator=generator).to(self.rows.device) * 2 - 1
         metric = object.__new__(Disf)
         metric.masses = self.masses
         factors = signs / (self.rows.d - directions.shape[1]) ** 0.25

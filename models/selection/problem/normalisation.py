@@ -100,7 +100,7 @@ class BlockEnds:
         """Return `random_value`, or the mean over a few random selections."""
         if isinstance(metric, SupportsRandomValue):
             return metric.random_value(objective.size)
-        keys = torch.rand((RANDOM_MASKS, objective.n), generator=self._generator, device=self._generator.device)
+        keys = torch.rand((RANDOM_MASKS, objective.n), generator=self._generator).to(objective.quality.device)
         masks = torch.stack([objective.top(one) for one in keys])
         return float(metric.value(masks).double().mean())
 

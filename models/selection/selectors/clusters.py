@@ -148,7 +148,7 @@ def solve_quad(problem: Problem, *, n_clusters: int | None = None, batch: int = 
     """
     objective, also = problem.objective, problem.also
     found = cluster(problem.rows, problem.generator, n_clusters)
-    order = torch.randperm(problem.rows.n, generator=problem.generator, device=problem.rows.device)
+    order = torch.randperm(problem.rows.n, generator=problem.generator).to(problem.rows.device)
 
     def score(documents: Tensor) -> Tensor:
         if also.score is None:

@@ -20,7 +20,7 @@ def solve_ingenious(problem: Problem, *, size: int = PART) -> Solution:
     Source: INGENIOUS, arXiv 2305.06677. The inclusion is minus the rank in the part over its budget.
     """
     rows, objective = problem.rows, problem.objective
-    order = torch.randperm(rows.n, generator=problem.generator, device=rows.device)
+    order = torch.randperm(rows.n, generator=problem.generator).to(rows.device)
     parts = max(1, round(rows.n / size))
     labels = torch.empty(rows.n, dtype=torch.int64, device=rows.device)
     gains = torch.empty(rows.n, device=rows.device)

@@ -13,7 +13,7 @@ from fineweb_mask.models.selection.solvers.problem import Problem, Solution, fin
 def solve_random(problem: Problem) -> Solution:
     """Select uniformly at random; the inclusion is the random key."""
     quality = problem.objective.quality
-    return finished(problem, torch.rand(len(quality), generator=problem.generator, device=quality.device))
+    return finished(problem, torch.rand(len(quality), generator=problem.generator).to(quality.device))
 
 
 def solve_top_quality(problem: Problem) -> Solution:
@@ -49,7 +49,7 @@ def solve_dsir(problem: Problem) -> Solution:
     mask = torch.zeros(problem.rows.n, dtype=torch.bool, device=weights.device)
     for own, end in zip(weights.T, ends, strict=True):
         keys = gumbel_keys(own, 1, problem.generator)[0]
-        lots = torch.rand(len(keys), generator=problem.generator, device=keys.device)
+        lots = torch.rand(len(keys), generator=problem.generator).to(keys.device)
         keys = torch.where(is_short, keys.min() - 1 - lots, keys)
         if objective.knapsack is None:
             mask |= top(keys.masked_fill(mask, -torch.inf), end - int(mask.sum()))

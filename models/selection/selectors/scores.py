@@ -82,8 +82,8 @@ def solve_quadmix(problem: Problem, *, steepness: float = STEEPNESS, floor: floa
     fits = costs <= limit
     expected = torch.zeros_like(wanted)
     expected[fits] = scaled_to_budget(wanted[fits], costs[fits], limit, settings.max_repeats)
-    order = torch.randperm(len(merged), generator=problem.generator, device=merged.device)
-    start = float(torch.rand(1, generator=problem.generator, device=merged.device))
+    order = torch.randperm(len(merged), generator=problem.generator).to(merged.device)
+    start = float(torch.rand(1, generator=problem.generator))
     copies = torch.empty(len(merged), dtype=torch.int64, device=merged.device)
     copies[order] = systematic_sample(expected[order], start)
     if objective.knapsack is not None:  # by tokens, a sample may exceed the budget

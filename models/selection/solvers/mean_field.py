@@ -36,6 +36,7 @@ from fineweb_mask.models.selection.metrics.base import (
     SupportsMoment,
     SupportsPenalties,
     SupportsReduction,
+    SupportsSpread,
 )
 from fineweb_mask.models.selection.metrics.kernel import WHOLE_KERNEL
 from fineweb_mask.models.selection.problem.objective import Objective
@@ -105,6 +106,8 @@ def solve_mean_field(
     if path.may_go_astray and not closed and path.residual() > ASTRAY:
         path.restart_without_newton()
         best, closed = _anneal(problem, path, best, objective.value_of(best))
+    if not closed and (spread := path.spread_ranking()) is not None:
+        best = _better(objective, best, objective.top(spread))
     if pick and not closed:
         best = _better(objective, best, _picked_greedily(problem))
     elif coarse is not objective and len(path.kernels) == len(path.smooth):
@@ -276,6 +279,17 @@ class Annealing:
     def ranking(self) -> Tensor:
         """Return what documents are ranked by, (n,): Newton's pi saturates, the others' is an average."""
         return self.objective.priority(self.gradient()) if self.is_at_optimum else self.inclusion
+
+    def spread_ranking(self) -> Tensor | None:
+        """Return what documents are ranked by, (n,), where many gain the same by the only metric; else None."""
+        if len(self.smooth) != 1 or self.others:
+            return None
+        [(name, metric)], size = self.smooth.items(), self.objective.size
+        if not isinstance(metric, SupportsSpread):
+            return None
+        weight = self.objective.weights[name]
+        others = self.gradient() - metric.gradient_at(self.moments[name], size, weight)
+        return self.objective.priority(metric.spread(others, size, weight))
 
     @property
     def is_at_optimum(self) -> bool:

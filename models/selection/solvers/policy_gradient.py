@@ -24,8 +24,8 @@ EPSILON = 1e-8  # keeps the advantages finite if all rewards of a group are equa
 
 def gumbel_keys(logits: Tensor, n_masks: int, generator: torch.Generator) -> Tensor:
     """Add Gumbel noise to logits (b,): (n_masks, b). In falling order it is a draw without replacement."""
-    noise = torch.empty((n_masks, len(logits)), device=logits.device).exponential_(generator=generator)
-    return logits - noise.clamp_(min=torch.finfo(torch.float32).tiny).log_()
+    noise = torch.empty((n_masks, len(logits)), device=generator.device).exponential_(generator=generator)
+    return logits - noise.to(logits.device).clamp_(min=torch.finfo(torch.float32).tiny).log_()
 
 
 def gumbel_top_k(logits: Tensor, k: int, n_masks: int, generator: torch.Generator) -> Tensor:
@@ -58,12 +58,15 @@ def solve_policy_gradient(problem: Problem, *, log_every: int = LOG_EVERY) -> So
     batch_size = min(kept, max(settings.min_batch, round(settings.partial * n)))
     batch_budget = min(batch_size, max(1, round(budget / kept * batch_size)))
     batch, local = logits[:0], objective
-    batches = _batches(kept, batch_size, problem.generator)
+    batches = _batches(kept, batch_size, problem.generator, pool.device)
+    noise = problem.generator  # drawn on the device: on a GPU it is other noise than on a CPU
+    if pool.device.type != "cpu":
+        noise = torch.Generator(pool.device).manual_seed(noise.initial_seed())
     for step in track("policy gradient steps", range(settings.n_epochs), part=(0, 1)):
         previous, batch = batch, next(batches)
         if batch is not previous:  # the same tensor is repeated where every batch is all documents
             local = objective.restrict(pool[batch], batch_budget)
-        masks = gumbel_top_k(logits[batch], batch_budget, settings.n_rollout, problem.generator)
+        masks = gumbel_top_k(logits[batch], batch_budget, settings.n_rollout, noise)
         advantage = advantages(local.value(masks)).float()
         share = step / max(settings.n_epochs - 1, 1)
         rate = settings.max_lr + (settings.min_lr - settings.max_lr) * share
@@ -89,11 +92,11 @@ def _inclusion(logits: Tensor, pool: Tensor, n: int) -> Tensor:
     return inclusion
 
 
-def _batches(n: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
+def _batches(n: int, size: int, generator: torch.Generator, device: torch.device) -> Iterator[Tensor]:
     if size == n:
-        everyone = torch.arange(n, device=generator.device)
+        everyone = torch.arange(n, device=device)
         while True:
             yield everyone
     while True:
-        order = torch.randperm(n, generator=generator, device=generator.device)
+        order = torch.randperm(n, generator=generator).to(device)
         yield from torch.split(order[: n // size * size], size)

@@ -9,8 +9,9 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 
-from fineweb_mask.models.embedding.transformer import WindowCutter, first_window, special_tokens
+from fineweb_mask.models.embedding.transformer import WindowCutter, first_window
 from fineweb_mask.models.errors import SettingsError
+from fineweb_mask.models.forward.tokens import special_ids
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "passage", ":", *"abcdefghij"]
 
@@ -78,5 +79,5 @@ def test_a_prompt_that_leaves_no_room_is_an_error():
     [("[CLS] $A [SEP]", [2], [3]), ("$A [SEP]", [], [3]), ("[CLS] $A", [2], []), ("[CLS] [CLS] $A", [2, 2], [])],
 )
 def test_special_tokens_are_split_as_the_tokenizer_adds_them(template, before, after):
-    found = special_tokens(make_tokenizer(template))
-    assert [part.tolist() for part in found] == [before, after]
+    found = special_ids(make_tokenizer(template))
+    assert found == (before, after)

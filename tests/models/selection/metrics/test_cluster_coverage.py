@@ -118,3 +118,35 @@ def test_it_is_proven_nearly_best_where_clusters_hold_few_documents(corpus):
     """The bound knows that a selection has whole documents of each cluster."""
     found = select(*corpus, SelectionSettings(metrics="cluster_coverage", lamb=0.3, near_duplicates={"weight": 0}))
     assert found.gap < 0.03
+
+
+@pytest.mark.parametrize("weigh", [False, True])
+def test_spread_tells_what_each_document_adds_after_the_better_of_its_cluster(weigh):
+    generator = torch.Generator().manual_seed(4)
+    masses = torch.rand(40, generator=generator) + 0.1 if weigh else None
+    metric, others = ClusterCoverage(unit_rows(40, 3), masses), torch.randn(40, generator=generator)
+    found = metric.spread(others, 9.0, 2.0)
+    for document in range(40):
+        better = (metric.labels == metric.labels[document]) & (others > others[document])
+        with_it = better.clone()
+        with_it[document] = True
+        added = [float(metric.of_moment(metric.moment(mask), 9.0)) for mask in (better, with_it)]
+        assert float(found[document]) == pytest.approx(float(others[document]) + 2.0 * (added[1] - added[0]), abs=1e-6)
+
+
+def test_the_top_by_spread_is_the_best_of_all_selections():
+    metric, quality = ClusterCoverage(unit_rows(12, 3)), torch.rand(12, generator=torch.Generator().manual_seed(5))
+    masks = every_mask(12, 4)
+    values = metric.value(masks) + (masks.double() @ quality.double()) / 4
+    top = metric.spread(quality / 4, 4.0, 1.0).topk(4).indices
+    assert sorted(top.tolist()) == masks[int(values.argmax())].nonzero()[:, 0].tolist()
+
+
+def test_a_block_too_large_for_swaps_is_covered_too():
+    """Its documents of a cluster gain the same, and swaps alone would not break up clusters selected whole."""
+    rows = unit_rows(100_000, 6)
+    quality = torch.rand(100_000, generator=torch.Generator().manual_seed(0))
+    settings = SelectionSettings(lamb=0.0, metrics="cluster_coverage", near_duplicates={"weight": 0})
+    found = select(rows.block(slice(None)), quality, settings)
+    assert found.terms["diversity"] == pytest.approx(1.0)
+    assert found.terms["cluster_coverage"] > 0.9  # the most is 0.905
