@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -70,8 +71,12 @@ class Service(NamedTuple):
         return self.command("deployments.serve", *arguments, "--state", str(self.state))
 
     def read(self, path: str, **body: Any) -> Any:
-        """Ask the server's API, by POST where there is something to say."""
-        response = httpx.request("POST" if body else "GET", f"{self.url}/api/{path}", json=body or None)
+        """Ask the server's API, by POST where there is something to say; again where it is busy, as its client does."""
+        for seconds in (1, 2, 4, 8, 0):
+            response = httpx.request("POST" if body else "GET", f"{self.url}/api/{path}", json=body or None)
+            if response.status_code != httpx.codes.SERVICE_UNAVAILABLE:
+                break
+            time.sleep(seconds)
         response.raise_for_status()
         return response.json()
 

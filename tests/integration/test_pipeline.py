@@ -245,7 +245,9 @@ def test_a_new_shard_changes_nothing_that_was_selected(workspace, run_sample, sa
 
 
 @pytest.mark.long
-def test_one_rule_selects_from_the_whole_corpus(workspace, run_sample, sample_corpus, tmp_path):
+def test_one_rule_selects_from_the_whole_corpus(workspace, run_sample, sample_corpus, tmp_path, monkeypatch):
+    # the threshold is in every margin: whether one pass more is needed would depend on the processor's rounding
+    monkeypatch.setattr("fineweb_mask.models.selection.corpus.sample.DEVIATIONS", 50.0)
     corpus = Path(shutil.copytree(sample_corpus / "corpus", tmp_path / "corpus"))
     overrides = (
         f"source.path={corpus}",
