@@ -151,10 +151,12 @@ def print_selections(
     """Print a line for each selection, a note on them, the quarantined shards, and where the page is."""
     console = SafeConsole(width=WIDTH)
     names = ("quality", *metrics, "near-dup", "learned", "topics", "J", "gap", "seconds")
-    table = new_table(title, *names, no_wrap=True)
     found = dict(rows)
-    for name, one in found.items():
-        table.add_row(name, *_figures(one, metrics), style="bold" if name == best else None)
+    figures = {name: _figures(one, metrics) for name, one in found.items()}
+    shown = [place for place in range(len(names)) if any(row[place] for row in figures.values())]  # others are empty
+    table = new_table(title, *(names[place] for place in shown), no_wrap=True)
+    for name, row in figures.items():
+        table.add_row(name, *(row[place] for place in shown), style="bold" if name == best else None)
     console.print(table)
     learned = LEARNED if any(one["teaching"] is not None for one in found.values()) else ""
     for line in filter(None, (note, learned)):

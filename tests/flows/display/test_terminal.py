@@ -59,6 +59,13 @@ def test_no_number_of_a_table_of_selections_is_cut(capsys):
     header, line, *_ = capsys.readouterr().out.splitlines()
     assert header.split()[-5:] == ["learned", "topics", "J", "gap", "seconds"]
     assert line.split()[4:] == ["-34.51", "1.2%", "+1.4%", "19.7", "-1.4437", "119%", "123.4"]
+    unknown = row | {"teaching": None, "effective_topics": None, "gap": None}
+    print_selections(
+        "selector", [("a", row | {"gap": 0.1, "seconds": 1}), ("b", unknown | {"seconds": 2})], [], summary
+    )
+    assert capsys.readouterr().out.splitlines()[0].split()[-5:] == ["learned", "topics", "J", "gap", "seconds"]
+    print_selections("selector", [("b", unknown | {"seconds": 2})], [], summary)
+    assert capsys.readouterr().out.splitlines()[0].split() == ["selector", "quality", "near-dup", "J", "seconds"]
 
 
 HOSTILE = "a\x1b[31mb\x9bc\u202ed"
