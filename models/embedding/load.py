@@ -1,37 +1,44 @@
 """Load any sentence-transformers model as an encoder, with its pooling, prompts, truncation and normalisation."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+from tokenizers import Tokenizer
+from torch import Tensor
 
 from fineweb_mask.models.embedding.encoder import Encoder, EncoderError
-from fineweb_mask.models.embedding.transformer import TransformerEncoder
+from fineweb_mask.models.embedding.static import StaticModel, load_static
 from fineweb_mask.models.forward.batches import Encoded, unit_rows, unit_vectors
 from fineweb_mask.models.forward.device import ComputePrecision, choose_device
 from fineweb_mask.models.forward.tokens import TokenIds, all_tokens, first_tokens, without_cache
 from fineweb_mask.models.settings import EmbeddingSettings
 
+if TYPE_CHECKING:  # takes seconds to import, and the built-in encoder does without
+    from sentence_transformers import SentenceTransformer
+
 
 class TokenVectorEncoder(Encoder[TokenIds]):
     """Take the mean of one vector per token, as the built-in encoder does, in float32.
 
-    The model is one of sentence-transformers with a `StaticEmbedding` as its first module.
-
-    It runs on the CPU, because most of the work is tokenising.
+    `embed` makes the vectors (n, at least `dimensions`) of the token ids of n texts, one after the other, and of the
+    places where each begins; the mean is part of it. It runs on the CPU, because most of the work is tokenising.
     """
 
     on_cpu = True
 
-    def __init__(self, model: SentenceTransformer, settings: EmbeddingSettings, prompt: str) -> None:
-        self.dimensions = int(model.get_embedding_dimension() or 0)
-        self._model = model
-        self._tokenizer = cast("StaticEmbedding", model[0]).tokenizer
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        embed: Callable[[Tensor, Tensor], Tensor],
+        dimensions: int,
+        settings: EmbeddingSettings,
+        prompt: str,
+    ) -> None:
+        self.dimensions, self._embed, self._tokenizer = dimensions, embed, tokenizer
         without_cache(self._tokenizer)
         truncation = self._tokenizer.truncation
         self._tokenizer.no_truncation()
@@ -51,13 +58,12 @@ class TokenVectorEncoder(Encoder[TokenIds]):
         return first_tokens(self._tokenizer, prompted, self._max_tokens, special_tokens=False)
 
     def encode_tokens(self, tokens: TokenIds) -> Callable[[], Encoded]:
-        """Take the mean of each text's token vectors, and run the model's further modules."""
+        """Take the mean of each text's token vectors."""
         if not len(tokens.lengths):
             return lambda: Encoded(torch.zeros((0, self.dimensions), dtype=self._stored).numpy(), tokens.lengths > 0)
-        features = {"input_ids": torch.from_numpy(tokens.ids), "offsets": torch.from_numpy(tokens.starts).int()}
         with torch.inference_mode():
-            vectors = self._model(features)["sentence_embedding"][:, : self.dimensions]
-            unit, bad = unit_rows(vectors)
+            vectors = self._embed(torch.from_numpy(tokens.ids), torch.from_numpy(tokens.starts).int())
+            unit, bad = unit_rows(vectors[:, : self.dimensions])
             return lambda: Encoded(unit.to(self._stored).numpy(), bad.numpy())
 
 
@@ -70,7 +76,7 @@ class WholeModelEncoder(Encoder[Sequence[str]]):
     They cannot cut windows: `long_documents: mean_chunks` raises EncoderError.
     """
 
-    def __init__(self, model: SentenceTransformer, settings: EmbeddingSettings, prompt: str) -> None:
+    def __init__(self, model: "SentenceTransformer", settings: EmbeddingSettings, prompt: str) -> None:
         if settings.long_documents == "mean_chunks":
             raise EncoderError(
                 "embedding.long_documents: this model has no fast tokenizer and can only truncate: set `truncate`"
@@ -133,35 +139,67 @@ def load_encoder(
     >>> from fineweb_mask.models.embedding.static_fit import fit_static_encoder
     >>> fitted = fit_static_encoder(lambda: ["piano sonata", "football goal"] * 9, vocabulary=300, dimensions=2)
     >>> with TemporaryDirectory() as folder:
-    ...     fitted.as_sentence_transformer().save(folder)
+    ...     fitted.save(Path(folder))
     ...     encoder = load_encoder(folder, EmbeddingSettings(), "cpu")
     >>> encoder.encode(["piano", "goal"]).vectors.shape
     (2, 2)
     """
     device = choose_device(device)
+    try:
+        if (static := load_static(model)) is not None:
+            return _of_token_vectors(static, settings)
+        loaded = _load_whole(model, device)
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise EncoderError(
+            f"cannot load the embedding model {model!r}: {error}; without a network, download it first with "
+            f"`hf download {model}` or set embedding.model to a local folder"
+        ) from error
+    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+
+    from fineweb_mask.models.embedding.transformer import TransformerEncoder
+
+    prompt = _prompt(settings, loaded.prompts, loaded.default_prompt_name)
+    if isinstance(loaded[0], StaticEmbedding):
+        on_cpu = loaded.to("cpu")
+
+        def embed(ids: Tensor, starts: Tensor) -> Tensor:
+            found: Tensor = on_cpu({"input_ids": ids, "offsets": starts})["sentence_embedding"]
+            return found
+
+        dimensions = int(loaded.get_embedding_dimension() or 0)
+        return TokenVectorEncoder(loaded[0].tokenizer, embed, dimensions, settings, prompt)
+    if TransformerEncoder.supports(loaded):
+        return TransformerEncoder(loaded, settings, prompt, device, compute=compute, batch_tokens=batch_tokens)
+    return WholeModelEncoder(loaded, settings, prompt)
+
+
+def _of_token_vectors(model: StaticModel, settings: EmbeddingSettings) -> TokenVectorEncoder:
+    weights = torch.from_numpy(model.weights)
+    prompt = _prompt(settings, model.prompts, model.default_prompt)
+
+    def embed(ids: Tensor, starts: Tensor) -> Tensor:
+        return torch.nn.functional.embedding_bag(ids, weights, starts, mode="mean")
+
+    return TokenVectorEncoder(model.tokenizer, embed, weights.shape[1], settings, prompt)
+
+
+def _load_whole(model: str, device: str) -> "SentenceTransformer":
     for pickle in Path(model).rglob("pytorch_model*.bin"):  # sentence-transformers falls back to these silently
         if not any(pickle.parent.glob("*.safetensors")):
             raise EncoderError(
                 f"the embedding model {model!r} has only pickled weights ({pickle.name}), which are never loaded: "
                 "save it as safetensors"
             )
-    try:
-        loaded = SentenceTransformer(
-            model, device=device, trust_remote_code=False, model_kwargs={"use_safetensors": True}
-        ).eval()
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise EncoderError(
-            f"cannot load the embedding model {model!r}: {error}; without a network, download it first with "
-            f"`hf download {model}` or set embedding.model to a local folder"
-        ) from error
-    prompt = settings.prompt
-    if prompt is None:  # that of the model itself for documents, if it has one
-        found = (
-            loaded.prompts.get(name) for name in (*DOCUMENT_PROMPTS, loaded.default_prompt_name) if name is not None
-        )
-        prompt = next(filter(None, found), "")
-    if isinstance(loaded[0], StaticEmbedding):
-        return TokenVectorEncoder(loaded.to("cpu"), settings, prompt)
-    if TransformerEncoder.supports(loaded):
-        return TransformerEncoder(loaded, settings, prompt, device, compute=compute, batch_tokens=batch_tokens)
-    return WholeModelEncoder(loaded, settings, prompt)
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(
+        model, device=device, trust_remote_code=False, model_kwargs={"use_safetensors": True}
+    ).eval()
+
+
+def _prompt(settings: EmbeddingSettings, prompts: Mapping[str, str | None], default: str | None) -> str:
+    """Return the prompt of the settings, else that of the model itself for documents, if it has one."""
+    if settings.prompt is not None:
+        return settings.prompt
+    found = (prompts.get(name) for name in (*DOCUMENT_PROMPTS, default) if name is not None)
+    return next(filter(None, found), "")

@@ -20,14 +20,13 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from typing import NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import scipy.linalg
 import scipy.sparse
 from numpy.typing import NDArray
-from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from threadpoolctl import threadpool_limits
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
@@ -36,8 +35,12 @@ from tokenizers.normalizers import Sequence as NormalizerSequence
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.trainers import BpeTrainer
 
+from fineweb_mask.models.embedding.static import save_static
 from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.forward.tokens import in_batches, without_cache
+
+if TYPE_CHECKING:  # takes seconds to import
+    from sentence_transformers import SentenceTransformer
 
 BATCH = 512  # maximum documents tokenised at a time
 BATCH_CHARACTERS = 2_000_000  # maximum characters of a batch of several documents
@@ -57,8 +60,15 @@ class StaticEncoder(NamedTuple):
     tokenizer: Tokenizer
     weights: NDArray[np.float32]  # (vocabulary, dimensions)
 
-    def as_sentence_transformer(self) -> SentenceTransformer:
-        """Return the encoder as a sentence-transformers model, which can be saved as safetensors."""
+    def save(self, folder: Path) -> None:
+        """Save it in an empty folder as sentence-transformers does."""
+        save_static(folder, self.tokenizer, self.weights)
+
+    def as_sentence_transformer(self) -> "SentenceTransformer":
+        """Return the encoder as a sentence-transformers model."""
+        from sentence_transformers import SentenceTransformer
+        from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+
         return SentenceTransformer(
             modules=[StaticEmbedding(self.tokenizer, embedding_weights=self.weights)], device="cpu"
         )

@@ -200,7 +200,7 @@ def fit_encoder(job: FitEncoderJob) -> None:
     )
     folder = job.model_path(documents)
     with atomic_folder(folder) as partial:
-        encoder.as_sentence_transformer().save_pretrained(str(partial), create_model_card=False)
+        encoder.save(partial)
     job.publish(tree_files(folder), {}, documents)
 
 

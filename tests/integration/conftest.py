@@ -70,15 +70,18 @@ class Service(NamedTuple):
         """Run `python -m deployments.serve` on this service."""
         return self.command("deployments.serve", *arguments, "--state", str(self.state))
 
-    def read(self, path: str, **body: Any) -> Any:
-        """Ask the server's API, by POST where there is something to say; again where it is busy, as its client does."""
+    def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> httpx.Response:
+        """Ask the server's API; again where its database is locked, as Prefect's client does."""
         for seconds in (1, 2, 4, 8, 0):
-            response = httpx.request("POST" if body else "GET", f"{self.url}/api/{path}", json=body or None)
+            response = httpx.request(method, f"{self.url}/api/{path}", json=body, timeout=60)
             if response.status_code != httpx.codes.SERVICE_UNAVAILABLE:
                 break
             time.sleep(seconds)
-        response.raise_for_status()
-        return response.json()
+        return response.raise_for_status()
+
+    def read(self, path: str, **body: Any) -> Any:
+        """Read from the server's API, by POST where there is something to say."""
+        return self.ask("POST" if body else "GET", path, body or None).json()
 
     def artifacts(self, flow_run: str) -> dict[str, dict[str, Any]]:
         """Return what a flow run shows, by keys without their end, which names the workspace."""

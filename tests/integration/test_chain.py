@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pyarrow.parquet as pq
 import pytest
 from prefect.blocks.system import Secret
@@ -61,8 +60,7 @@ def chain(service) -> Iterator[None]:
     assert not any(one["enabled"] for one in automations if one["id"] in chained)
     for switched in (True, False):
         for one in chained:
-            answer = httpx.patch(f"{service.url}/api/automations/{one}", json={"enabled": switched})
-            answer.raise_for_status()
+            service.ask("PATCH", f"automations/{one}", {"enabled": switched})
         if switched:
             yield
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
@@ -86,7 +85,7 @@ def test_documents_are_removed_from_a_workspace_and_its_exports(
     again = call("remove", workspace, "--urls", optout)
     assert again.exit_code == 0
     assert "no document to remove now: the 5 names are kept out of later runs" in again.stdout
-    runs = httpx.post(f"{service.url}/api/artifacts/filter", json={"sort": "CREATED_DESC", "limit": 50}).json()
+    runs = service.read("artifacts/filter", sort="CREATED_DESC", limit=50)
     [shown] = [one["data"] for one in runs if one["key"].startswith("removal-")]
     assert {row["what"]: row[""] for row in json.loads(shown)}["documents"] == 4
 

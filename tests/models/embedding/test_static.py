@@ -1,10 +1,17 @@
 """The token-vector encoder: equal to `SentenceTransformer.encode` for any text and any limit of tokens."""
 
+import json
+import shutil
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize
 
 from fineweb_mask.models.embedding.load import TokenVectorEncoder, load_encoder
+from fineweb_mask.models.embedding.static import load_static
 from fineweb_mask.models.embedding.static_fit import fit_static_encoder
 from fineweb_mask.models.settings import EmbeddingSettings
 
@@ -65,3 +72,41 @@ def test_float16_vectors_are_those_of_float32_rounded(folder):
     encoded = load(folder, precision="float16").encode(TEXTS)
     assert encoded.vectors.dtype == np.float16
     np.testing.assert_allclose(encoded.vectors, reference(folder, TEXTS), atol=1e-3)
+
+
+def test_the_files_are_those_that_sentence_transformers_writes(tmp_path):
+    fitted = fit_static_encoder(lambda: TEXTS, vocabulary=300, dimensions=16)
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    ours.mkdir()
+    fitted.save(ours)
+    fitted.as_sentence_transformer().save_pretrained(str(theirs), create_model_card=False)
+    found, expected = ({file.name: file.read_bytes() for file in one.iterdir()} for one in (ours, theirs))
+    assert found == expected
+
+
+def test_it_is_run_without_what_takes_seconds_to_import(folder):
+    code = f"""
+import sys
+from fineweb_mask.models.embedding.load import load_encoder
+from fineweb_mask.models.settings import EmbeddingSettings
+print(load_encoder({str(folder)!r}, EmbeddingSettings(), "cpu").encode(["piano"]).vectors.shape)
+assert not {{"sentence_transformers", "transformers", "sklearn"}} & sys.modules.keys()
+"""
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "(1, 16)\n"
+
+
+def test_a_prompt_in_its_files_goes_before_every_text(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "prompted")
+    path = tmp_path / "prompted" / "config_sentence_transformers.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"prompts": {"document": "goal "}}))
+    found = load(tmp_path / "prompted").encode(["piano"]).vectors
+    np.testing.assert_array_equal(found, load(folder).encode(["goal piano"]).vectors)
+    other = load(tmp_path / "prompted", prompt="").encode(["piano"]).vectors
+    np.testing.assert_array_equal(other, load(folder).encode(["piano"]).vectors)
+
+
+def test_a_model_with_more_than_one_module_is_left_to_sentence_transformers(tmp_path):
+    static = fit_static_encoder(lambda: TEXTS, vocabulary=300, dimensions=16).as_sentence_transformer()
+    SentenceTransformer(modules=[static[0], Normalize()]).save(str(tmp_path))
+    assert load_static(str(tmp_path)) is None
+    np.testing.assert_allclose(load(tmp_path).encode(TEXTS).vectors, reference(tmp_path, TEXTS), atol=1e-5)
