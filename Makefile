@@ -3,6 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Two of them take the tests that need a server, which wait much, the others the rest.
 TEST_PROCESSES ?= 3
+TESTS ?= not long
 # A machine with an NVIDIA GPU takes the registry's CUDA build ("===" rules out a local "+cpu" build);
 # any other takes a CPU build where pip is configured with one.
 TORCH := $(shell command -v nvidia-smi >/dev/null 2>&1 && sed -n 's/^torch==\([^ ;]*\).*/torch===\1/p' requirements.lock)
@@ -22,7 +23,7 @@ test: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -m "not long" --numprocesses $(TEST_PROCESSES) --no-loadscope-reorder
+	$(BIN)/python -m pytest -m "$(TESTS)" --numprocesses $(TEST_PROCESSES) --no-loadscope-reorder
 
 # Kill and cancel whole runs, clusters and workers, read hundreds of broken files, compare with large references.
 test-long: $(VENV)/.installed

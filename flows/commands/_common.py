@@ -18,6 +18,7 @@ from pydantic import BaseModel
 
 from fineweb_mask.flows.display.listeners import prefect_shown, shown_as_bars, shown_as_lines
 from fineweb_mask.flows.display.terminal import SafeConsole, echo, step_progress, visible
+from fineweb_mask.flows.processes import temporary_server
 from fineweb_mask.flows.processes.environment import server_lost, set_environment
 from fineweb_mask.flows.processes.signals import interrupted_code
 from fineweb_mask.flows.recipe import load_recipe
@@ -104,6 +105,7 @@ def load_settings_or_exit(
 @contextmanager
 def flow_shown(*, as_json: bool) -> Iterator[None]:
     """Show the flow that runs in the block; if it fails, print the reason and exit."""
+    temporary_server.start_early()
     shown: AbstractContextManager[None] = nullcontext()
     if shows_bars(as_json):
         shown = shown_as_bars(SafeConsole(stderr=True))  # at once: the import of Prefect, and its server, take seconds

@@ -9,18 +9,42 @@ Prefect's own temporary server outlives a run that is killed, for good, and ends
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 from types import FrameType
 
 CANNOT_START = 3
 """Exit status of a server that cannot start, after which Prefect tries another port."""
+OWN_ENVIRONMENT = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
 MOST_RESTARTS = 5
 ENDING_SECONDS = 5.0
 """Time that the server has to end by itself when its run is gone."""
+
+
+_early: "list[tuple[int, subprocess.Popen[bytes]]]" = []  # the server that `start_early` started, until it is used
+
+
+def start_early() -> None:
+    """Start the server of a run that surely needs one: it takes seconds, as does what the run imports meanwhile."""
+    if not _early and is_surely_used():
+        with closing(socket.socket()) as found:
+            found.bind(("127.0.0.1", 0))
+            port = found.getsockname()[1]
+        _early.append((port, _start(port, {**os.environ, **OWN_ENVIRONMENT})))
+
+
+def _start(port: int, environment: dict[str, str]) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(  # noqa: S603 - this interpreter, this module
+        [sys.executable, "-m", __name__, str(port)],
+        stdin=subprocess.PIPE,  # is closed when this process ends for any reason
+        start_new_session=True,
+        env=environment,
+    )
 
 
 def install() -> None:
@@ -43,16 +67,15 @@ def install() -> None:
             from prefect.settings import get_current_settings
 
             settings = get_current_settings().to_environment_variables(exclude_unset=True)
-            own = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
-            return self._start({**os.environ, **settings, **own})
+            environment = {**os.environ, **settings, **OWN_ENVIRONMENT}
+            return self._watched(_early.pop()[1] if _early else self._started(environment), environment)
 
-        def _start(self, environment: dict[str, str]) -> "subprocess.Popen[bytes]":
-            process = subprocess.Popen(  # noqa: S603 - this interpreter, this module
-                [sys.executable, "-m", __name__, str(self.port)],
-                stdin=subprocess.PIPE,  # is closed when this process ends for any reason
-                start_new_session=True,
-                env=environment,
-            )
+        def _started(self, environment: dict[str, str]) -> "subprocess.Popen[bytes]":
+            return _start(int(self.port or 0), environment)
+
+        def _watched(
+            self, process: "subprocess.Popen[bytes]", environment: dict[str, str]
+        ) -> "subprocess.Popen[bytes]":
             threading.Thread(target=self._replace, args=(process, environment), daemon=True).start()
             return process
 
@@ -60,14 +83,16 @@ def install() -> None:
             """Start another server once this one has ended, unless it could not start or was stopped."""
             if process.wait() != CANNOT_START and self._restarts_left:
                 self._restarts_left -= 1
-                self.server_process = self._start(environment)
+                self.server_process = self._watched(self._started(environment), environment)
 
         def stop(self) -> None:
             """Stop the server, which is not replaced."""
             self._restarts_left = 0
             super().stop()
 
-    TemporaryServer()  # the one that Prefect finds; if there is one already, it is that
+    server = TemporaryServer()  # the one that Prefect finds; if there is one already, it is that
+    if _early and not server.running:
+        server.port = _early[0][0]
 
 
 def is_surely_used() -> bool:

@@ -46,6 +46,7 @@ BATCH = 512  # maximum documents tokenised at a time
 BATCH_CHARACTERS = 2_000_000  # maximum characters of a batch of several documents
 BATCHES_PER_PRODUCT = 4  # in a product of few rows, writing the (vocabulary, columns) result takes most of the time
 KEPT_BYTES = 256 << 20  # of token counts, kept from one pass to the next
+WELL_CONDITIONED = 16  # times as many rows as columns: singular values of random numbers are then 1 +- 1/4
 COLUMNS = 128  # columns of the sketch that one thread multiplies at a time
 VOCABULARY = 32_000  # maximum tokens; a small corpus has fewer
 OVERSAMPLING = 32  # columns of the sketch in addition to the dimensions
@@ -119,7 +120,10 @@ def fit_static_encoder(
     rank = min(dimensions, n_documents - 1, size - 1)
     with threadpool_limits(1, "blas"):  # equal sums on any number of cores
         test = np.random.default_rng(seed).standard_normal((size, min(rank + OVERSAMPLING, size)), dtype=np.float32)
-        test, _ = scipy.linalg.qr(test, mode="economic", overwrite_a=True, check_finite=False)
+        if WELL_CONDITIONED * test.shape[1] > size:
+            test, _ = scipy.linalg.qr(test, mode="economic", overwrite_a=True, check_finite=False)
+        else:  # its columns are nearly orthogonal as they are
+            test /= np.float32(size**0.5)
         sketch = _sketch_gram(_tf_idf(counts, idf_squared), test)
         right = _decompose(sketch, test, rank)
     lengths = np.maximum(np.linalg.norm(right, axis=1), np.finfo(np.float32).tiny)
@@ -237,7 +241,7 @@ def _sketch_gram(
 
 def _decompose(
     sketch: NDArray[np.float32],  # (vocabulary, columns), the Gram matrix times `test`
-    test: NDArray[np.float32],  # (vocabulary, columns), orthonormal
+    test: NDArray[np.float32],  # (vocabulary, columns), of about orthonormal columns
     rank: int,
 ) -> NDArray[np.float32]:  # (vocabulary, rank)
     """Return the leading eigenvectors of the Gram matrix, by descending eigenvalue.
@@ -245,14 +249,25 @@ def _decompose(
     The Gram matrix is approximated by sketch (test^T sketch)^-1 sketch^T, which is exact if its rank is at most the
     number of columns of `test`. Eigenvectors within the rounding error are left out, so there may be fewer than `rank`.
     """
-    core = (test.T @ sketch).astype(np.float64)
+    core = _product(test.T, sketch).astype(np.float64)
     values, vectors = scipy.linalg.eigh((core + core.T) / 2)
     rounding = np.finfo(np.float32).eps * np.sqrt(len(sketch)) * values[-1]
     kept = values > rounding
     # The Gram matrix is factor @ factor.T.
-    factor = sketch @ (vectors[:, kept] / np.sqrt(values[kept])).astype(np.float32)
-    values, vectors = scipy.linalg.eigh((factor.T @ factor).astype(np.float64))
+    factor = _product(sketch, (vectors[:, kept] / np.sqrt(values[kept])).astype(np.float32))
+    values, vectors = scipy.linalg.eigh(_product(factor.T, factor).astype(np.float64))
     leading = [index for index in reversed(range(len(values))) if values[index] > rounding][:rank]
     values, vectors = values[leading], vectors[:, leading]
-    right: NDArray[np.float32] = factor @ (vectors / np.sqrt(values)).astype(np.float32)
-    return right
+    return _product(factor, (vectors / np.sqrt(values)).astype(np.float32))
+
+
+def _product(left: NDArray[np.float32], right: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Multiply matrices; each thread computes different columns, so that equal inputs give equal bits."""
+    product = np.empty((left.shape[0], right.shape[1]), dtype=np.float32)
+
+    def multiply(first: int) -> None:
+        product[:, first : first + COLUMNS] = left @ right[:, first : first + COLUMNS]
+
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(multiply, range(0, right.shape[1], COLUMNS)))
+    return product

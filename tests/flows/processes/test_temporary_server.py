@@ -1,9 +1,12 @@
 """Whether a run starts a server of its own; that it ends with its run is shown in tests/integration."""
 
+import socket
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from fineweb_mask.flows.processes import temporary_server
 from fineweb_mask.flows.processes.temporary_server import is_surely_used
 
 
@@ -41,3 +44,25 @@ def test_a_variable_may_name_another(name: str, monkeypatch: pytest.MonkeyPatch)
 def test_a_file_that_prefect_reads_may_name_another(path: str, text: str) -> None:
     Path(path).write_text(text)
     assert not is_surely_used()
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    ports: list[int] = []
+    monkeypatch.setattr(temporary_server, "_early", [])
+    monkeypatch.setattr(temporary_server, "_start", lambda port, environment: ports.append(port))
+    return ports
+
+
+def test_it_is_started_once_before_prefect_is_imported(started: list[int]) -> None:
+    temporary_server.start_early()
+    temporary_server.start_early()
+    [port] = started
+    with closing(socket.socket()) as free:
+        free.bind(("127.0.0.1", port))
+
+
+def test_it_is_not_started_early_where_another_may_be_named(started: list[int]) -> None:
+    Path(".env").write_text("PREFECT_API_URL=http://prefect/api\n")
+    temporary_server.start_early()
+    assert not started
