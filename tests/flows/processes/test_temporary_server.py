@@ -50,7 +50,7 @@ def test_a_file_that_prefect_reads_may_name_another(path: str, text: str) -> Non
 def started(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     ports: list[int] = []
     monkeypatch.setattr(temporary_server, "_early", [])
-    monkeypatch.setattr(temporary_server, "_start", lambda port, environment: ports.append(port))
+    monkeypatch.setattr(temporary_server, "_start", lambda port, _environment: ports.append(port))
     return ports
 
 
