@@ -83,7 +83,7 @@ class MeanFieldSettings(Settings):
         "auto",
         description="facility: how each document's list of the nearest is found. exact: by all products, n^2 d. "
         "approximate: by the products of near groups, or exactly where that is faster; the upper bound is then "
-        "estimated, not proven. auto: exact up to 32,768 documents on a CPU, 262,144 on a GPU.",
+        "estimated, not proven. auto: exact up to 32,768 documents on a CPU, 1,048,576 on a GPU.",
     )
 
 
