@@ -8,6 +8,7 @@ from fineweb_mask.models.witness.tokens import PackedTokens
 
 RUN = 20
 """Tokens of a shared run: about 13 words, which have hardly ever been written twice independently."""
+FIRST_BITS = 24  # of a hash, which rule out nearly all runs before they are searched
 
 
 def sharing_documents(pool: PackedTokens, held_out: PackedTokens, run: int = RUN) -> NDArray[np.bool_]:
@@ -23,6 +24,10 @@ def sharing_documents(pool: PackedTokens, held_out: PackedTokens, run: int = RUN
     known = np.unique(_runs(held_out, run)[0])
     if not len(known):
         return np.zeros(len(pool.ends), dtype=bool)
+    may_be_known = np.zeros(1 << FIRST_BITS, dtype=bool)
+    may_be_known[known >> np.uint64(64 - FIRST_BITS)] = True
+    near = np.flatnonzero(may_be_known[runs >> np.uint64(64 - FIRST_BITS)])
+    runs, document = runs[near], document[near]
     at = np.minimum(np.searchsorted(known, runs), len(known) - 1)
     shared = np.flatnonzero(known[at] == runs)
     pairs = np.unique(at[shared] * np.int64(len(pool.ends)) + document[shared])  # each run once for a document
@@ -36,9 +41,14 @@ def sharing_documents(pool: PackedTokens, held_out: PackedTokens, run: int = RUN
 def _runs(packed: PackedTokens, run: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """Return the hash of every run inside a document, (m,), and the document, (m,)."""
     count = max(0, len(packed.ids) - run + 1)
-    hashes = np.zeros(count, dtype=np.uint64)
-    for offset in range(run):
-        hashes = hashes * MULTIPLIER + packed.ids[offset : offset + count].astype(np.uint64) + np.uint64(1)
+    hashes, hashed = np.zeros(count, dtype=np.uint64), 0
+    parts, length, factor = packed.ids.astype(np.uint64) + np.uint64(1), 1, int(MULTIPLIER)
+    while hashed < run:  # of runs of 1, 2, 4 ... tokens, as the bits of the length say
+        if run & length:
+            hashes = hashes * np.uint64(factor) + parts[hashed : hashed + count]
+            hashed += length
+        parts = parts[:-length] * np.uint64(factor) + parts[length:]
+        length, factor = 2 * length, factor * factor % 2**64
     document = np.repeat(np.arange(len(packed.ends)), packed.lengths)
     inside = document[:count] == document[run - 1 : run - 1 + count]
     return (hashes ^ (hashes >> np.uint64(29)))[inside], document[:count][inside]
