@@ -5,6 +5,8 @@ import shutil
 import signal
 import socket
 import subprocess
+import time
+from pathlib import Path
 
 import pytest
 
@@ -48,6 +50,9 @@ def test_what_a_killed_run_leaves_of_ray_is_ended_and_nothing_else() -> None:
         for what, (name, owner) in owners.items()
     }
     try:
+        for process in processes.values():  # Popen returns when the old program is gone, before the new one is named
+            while OWNER.encode() not in Path(f"/proc/{process.pid}/environ").read_bytes():
+                time.sleep(0.01)
         end_left_behind()
         assert processes["left"].wait(10) == -signal.SIGKILL
         assert [processes[what].poll() for what in ("used", "other")] == [None, None]
