@@ -24,8 +24,9 @@ hypothesis.settings.load_profile("untimed")
 
 KEPT_BY_TOOLS = {".git", ".venv", ".hypothesis", ".screenshots", "__pycache__", "build"}
 OWN_SERVERS = {"test_worker.py"}  # they are killed
-# A third of the time of all tests that need a server; they share a finished workspace with the others, no more.
-SECOND_SERVER = {"test_hub.py", "test_interrupted.py", "test_probe.py", "test_real_pages.py", "test_remote.py"}
+# Half of the time of all tests that need a server; they share a finished workspace with the others, no more.
+SECOND_SERVER = {f"test_{name}.py" for name in ("hub", "interrupted", "probe", "ray", "real_pages", "remote", "remove")}
+SECOND_SERVER |= {f"test_{name}.py" for name in ("scorers", "selectors", "stages", "training", "tune")}
 
 
 @pytest.hookimpl(optionalhook=True)
