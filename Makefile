@@ -3,6 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Two of them take the tests that need a server, which wait much, the others the rest.
 TEST_PROCESSES ?= 3
+# Which tests, by their marks: `make test TESTS=` takes the long ones, too, in the same session.
 TESTS ?= not long
 # A machine with an NVIDIA GPU takes the registry's CUDA build ("===" rules out a local "+cpu" build);
 # any other takes a CPU build where pip is configured with one.

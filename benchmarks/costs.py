@@ -5,7 +5,8 @@
 
 Nothing runs. Every input is an option: put in your own rates and prices. The default rates of a core are those of
 `benchmarks.cluster stages`, divided by three where a stage reads texts (theirs are of 1 kB), and of
-`benchmarks.filters` for what `ingest` does besides with raw pages; that of a GPU and all prices are guesses.
+`benchmarks.filters` for what `ingest` does besides with raw pages; that of a GPU is an H100's
+(`benchmarks.gpu`); all prices are guesses.
 """
 
 import argparse

@@ -32,11 +32,21 @@ def ngram_hashes(text: str, words: int = WORDS) -> NDArray[np.uint64]:
     if not found:
         return np.empty(0, dtype=np.uint64)
     hashes = np.fromiter((zlib.crc32(word.encode()) for word in found), dtype=np.uint64, count=len(found))
-    length = min(words, len(hashes))
-    rolling = np.zeros(len(hashes) - length + 1, dtype=np.uint64)
-    for offset in range(length):
-        rolling = rolling * MULTIPLIER + hashes[offset : offset + len(rolling)] + np.uint64(1)
-    return np.unique(rolling ^ (rolling >> np.uint64(29)))
+    return np.unique(run_hashes(hashes, min(words, len(hashes))))
+
+
+def run_hashes(values: NDArray[np.unsignedinteger], length: int) -> NDArray[np.uint64]:
+    """Hash every `length` values in a row, (n,): (n - length + 1,) uint64, none if there are fewer."""
+    count = max(0, len(values) - length + 1)
+    hashes, hashed = np.zeros(count, dtype=np.uint64), 0
+    parts, size, factor = values.astype(np.uint64) + np.uint64(1), 1, int(MULTIPLIER)
+    while hashed < length:  # parts hash 1, 2, 4 ... values; the length in bits says of which it is made
+        if length & size:
+            hashes = hashes * np.uint64(factor) + parts[hashed : hashed + count]
+            hashed += size
+        parts = parts[:-size] * np.uint64(factor) + parts[size:]
+        size, factor = 2 * size, factor * factor % 2**64
+    return hashes ^ (hashes >> np.uint64(29))
 
 
 def places(hashes: NDArray[np.uint64], known: NDArray[np.uint64]) -> NDArray[np.intp]:

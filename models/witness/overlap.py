@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from fineweb_mask.models.dedup.ngrams import COMMON, MULTIPLIER
+from fineweb_mask.models.dedup.ngrams import COMMON, run_hashes
 from fineweb_mask.models.witness.tokens import PackedTokens
 
 RUN = 20
@@ -40,15 +40,7 @@ def sharing_documents(pool: PackedTokens, held_out: PackedTokens, run: int = RUN
 
 def _runs(packed: PackedTokens, run: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """Return the hash of every run inside a document, (m,), and the document, (m,)."""
-    count = max(0, len(packed.ids) - run + 1)
-    hashes, hashed = np.zeros(count, dtype=np.uint64), 0
-    parts, length, factor = packed.ids.astype(np.uint64) + np.uint64(1), 1, int(MULTIPLIER)
-    while hashed < run:  # of runs of 1, 2, 4 ... tokens, as the bits of the length say
-        if run & length:
-            hashes = hashes * np.uint64(factor) + parts[hashed : hashed + count]
-            hashed += length
-        parts = parts[:-length] * np.uint64(factor) + parts[length:]
-        length, factor = 2 * length, factor * factor % 2**64
+    hashes = run_hashes(packed.ids, run)
     document = np.repeat(np.arange(len(packed.ends)), packed.lengths)
-    inside = document[:count] == document[run - 1 : run - 1 + count]
-    return (hashes ^ (hashes >> np.uint64(29)))[inside], document[:count][inside]
+    inside = document[: len(hashes)] == document[run - 1 : run - 1 + len(hashes)]
+    return hashes[inside], document[: len(hashes)][inside]
