@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings.base import Settings
+from fineweb_mask.models.settings.removed import advice_on
 from fineweb_mask.models.urls import shown
 
 MOST_LINES = 3
@@ -52,6 +53,8 @@ def _explain(problem: Mapping[str, Any], settings: type[BaseModel]) -> str:
     """Return one line on an error of pydantic: the key, the value received, and what is allowed."""
     location = problem["loc"]
     key = ".".join(str(part) for part in location if not UNION_BRANCH.match(str(part))) or "recipe"
+    if (advice := _advice_on(key, problem)) is not None:
+        return f"{key}: {advice}"
     if problem["type"] == "extra_forbidden":
         allowed = _allowed_keys(location[:-1], settings)
         others = _elsewhere(str(location[-1]), settings)
@@ -66,6 +69,14 @@ def _explain(problem: Mapping[str, Any], settings: type[BaseModel]) -> str:
         return message
     hint = meant(problem["input"], re.findall("'(.*?)'", message)) if problem["type"] == "literal_error" else ""
     return f"{key}: {message[0].lower()}{message[1:]}, received {shown(problem['input'])}{hint}"
+
+
+def _advice_on(key: str, problem: Mapping[str, Any]) -> str | None:
+    """Return what to write instead of a setting, value or kind of a section that is gone; None if it is none."""
+    given = problem["input"]
+    if problem["type"].startswith("union_tag_") and isinstance(given, dict):
+        return advice_on(f"{key}.kind", given.get("kind"))
+    return advice_on(key, given)
 
 
 def _elsewhere(name: str, settings: type[BaseModel]) -> Iterator[str]:

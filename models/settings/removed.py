@@ -1,0 +1,29 @@
+"""Name settings that are gone, with what to write instead."""
+
+from typing import Any
+
+REMOVED: dict[str, str] = {}
+"""By key, without indices of lists, or by `key: value`, in alphabetical order: "is gone: " and what to write instead."""
+
+
+def advice_on(key: str, value: Any = None) -> str | None:  # noqa: ANN401
+    """Return what to write instead of a setting, or of one of its values, that is gone; None if it never was there.
+
+    Parameters
+    ----------
+    key
+        Dotted name, such as `quality.scorers.0.share`.
+    value
+        What the recipe gives it.
+
+    Examples
+    --------
+    >>> REMOVED["answer.colour: mauve"] = "write blue"
+    >>> advice_on("answer.0.colour", "mauve"), advice_on("answer.0.colour", "red")
+    ('write blue', None)
+    >>> del REMOVED["answer.colour: mauve"]
+    """
+    plain = ".".join(part for part in key.split(".") if not part.isdigit())
+    section, _, name = plain.rpartition(".")
+    found = (REMOVED.get(one) for one in (plain, f"{plain}: {value}", f"{section}: {name}"))
+    return next((advice for advice in found if advice is not None), None)
