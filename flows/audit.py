@@ -23,7 +23,6 @@ from fineweb_mask.tasks.audit.sample import BY_FILE, DOCUMENTS, check_sample, dr
 from fineweb_mask.tasks.outputs import check_output
 from fineweb_mask.tasks.registry import PIPELINE
 from fineweb_mask.tasks.workspace.references import NO_FILE, ShardFiles
-from fineweb_mask.tasks.workspace.removals import unwanted_of
 
 STAGES_RUN = frozenset(task.stage.name for task in PIPELINE)
 
@@ -67,7 +66,7 @@ def audit(
     settings = with_overrides(settings, overrides)
     found = check(settings, by, documents)
     with drawn_folder(found.workspace, "audit") as folder:
-        draw_source(folder, found.shards, settings.source, settings.ingest, by, documents, unwanted_of(found.workspace))
+        draw_source(folder, found.shards, settings.source, settings.ingest, by, documents)
         with start_run(narrowed(settings, folder), keep=False, scope=STAGES_RUN) as run:
             shards = dropped(run)
         local = settings.model_copy(update={"engine": EngineSettings(scratch=settings.engine.scratch)})

@@ -18,11 +18,8 @@ from fineweb_mask.flows.commands._common import Verbose, be_verbose, exit_on_int
 from fineweb_mask.flows.commands.audit import audit
 from fineweb_mask.flows.commands.compare import compare, sweep
 from fineweb_mask.flows.commands.dataset import export, push, verify
+from fineweb_mask.flows.commands.diff import diff
 from fineweb_mask.flows.commands.explore import explore
-from fineweb_mask.flows.commands.ledger.diff import diff
-from fineweb_mask.flows.commands.ledger.price import price
-from fineweb_mask.flows.commands.ledger.remove import remove
-from fineweb_mask.flows.commands.ledger.why import why
 from fineweb_mask.flows.commands.probe.probe import probe
 from fineweb_mask.flows.commands.report import report
 from fineweb_mask.flows.commands.rule import rule
@@ -35,6 +32,7 @@ from fineweb_mask.flows.commands.setup.settings import settings
 from fineweb_mask.flows.commands.sql import sql
 from fineweb_mask.flows.commands.train_quality import train_quality
 from fineweb_mask.flows.commands.tune import tune
+from fineweb_mask.flows.commands.why import why
 from fineweb_mask.flows.commands.workspace import gc, status
 from fineweb_mask.flows.processes.environment import server_lost, set_environment
 from fineweb_mask.flows.processes.signals import handle_signals
@@ -71,9 +69,9 @@ def _root(
 COMMANDS: dict[str, tuple[Any, ...]] = {
     "Start": (init, run, explore, report),
     "Decide": (compare, sweep, tune, probe),
-    "Result": (sql, why, diff, verify, export, push, remove),
+    "Result": (sql, why, diff, verify, export, push),
     "Check": (audit, score_check, doctor, status),
-    "Advanced": (settings, select, price, train_quality, gc),
+    "Advanced": (settings, select, train_quality, gc),
 }
 """The commands, in the groups and in the order in which help lists them."""
 

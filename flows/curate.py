@@ -86,10 +86,7 @@ def ingest_shards(run: Run) -> Files:
     """Read, filter and write the documents of every source file."""
     settings, shards = run.settings, run.to_ingest
     lists = exclusion_lists(run)
-    removed = PerShard({name: run.removed.get(name) for name in shards})
-    documents = run.map(
-        ingest, shard=shards, source=settings.source, settings=settings.ingest, removed=removed, **lists
-    )
+    documents = run.map(ingest, shard=shards, source=settings.source, settings=settings.ingest, **lists)
     check_any_document(run, documents)
     return documents
 

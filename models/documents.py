@@ -34,11 +34,8 @@ CHARS_PER_TOKEN = 4.6
 MOST_TOKENS = 2**31 - 1
 """Most tokens of one document; the sum over a shard, of less than 2^32 rows, is below 2^63."""
 
-Recognise = Callable[[Sequence[str], Sequence[str | None], Sequence[bytes]], Sequence[bool] | NDArray[np.bool_]]
 TextFilter = Callable[[Sequence[str], Sequence[str | None]], Sequence[tuple[str, str | None]]]
 
-REMOVED = "removed"
-"""The reason for which documents are dropped that a person asked to remove."""
 CONTENT_HASH = MEASURED.field("content_hash")
 LONG_TEXT = 2**18
 SPACE = re.compile(r"\s")
@@ -136,8 +133,7 @@ class DocumentFilter:
     text, the id of the document of another corpus that has it, or None; such rows are dropped, and listed in `known`.
     So are those for whose text `overlaps` returns the name of an item of a benchmark.
     `text_filter` takes texts and their URLs, and returns for each the text, which it may have changed, and why it is
-    dropped, or None. `is_removed` takes ids, URLs and hashes, and returns which documents were removed on request: they
-    are dropped last, so that the others are what is left of a file without them, and none is kept aside.
+    dropped, or None.
 
     Examples
     --------
@@ -155,7 +151,6 @@ class DocumentFilter:
     text_filter: TextFilter | None = None
     overlaps: Callable[[list[str]], list[str | None]] | None = None
     outcomes: OutcomeCounts | None = None  # counts rows by their values
-    is_removed: Recognise | None = None
     known: list[tuple[int, str, str]] = field(default_factory=list)  # source row, id, and the id of the copy
     dropped: Counter[str] = field(default_factory=Counter)
     rows_in: int = 0
@@ -200,16 +195,12 @@ class DocumentFilter:
             batch = self._drop_known(batch, self.copies(hashes), "known")
         if self.settings.exact_dedup != "off":
             batch = self._drop_if(batch, map(self._was_seen, batch["content_hash"].to_pylist()), "duplicate")
-        if self.is_removed is not None:
-            ids = self._ids(batch["id"], batch["source_row"]).to_pylist()
-            removed = self.is_removed(ids, batch["url"].to_pylist(), batch["content_hash"].to_pylist())
-            batch = self._drop_if(batch, removed, REMOVED)
         return self._finish(batch)
 
-    def take_dropped(self) -> Iterator[pa.RecordBatch]:
-        """Yield the dropped rows that were not taken yet, as `DROPPED`, if the settings keep them."""
+    def take_dropped(self) -> list[pa.RecordBatch]:
+        """Return the dropped rows that were not taken yet, as `DROPPED`, if the settings keep them."""
         gone, self._gone = self._gone, []
-        yield from gone if self.is_removed is None else (without_removed(rows, self.is_removed) for rows in gone)
+        return gone
 
     def _drop_if(self, batch: pa.RecordBatch, is_bad: Iterable[bool], reason: str) -> pa.RecordBatch:
         return self._drop(batch, [reason if bad else None for bad in is_bad])
@@ -293,14 +284,6 @@ class DocumentFilter:
         own = documents_schema()
         schema = documents_schema([field for field in batch.schema if field.name not in own.names])
         return pa.record_batch([batch[name] for name in schema.names], schema=schema)
-
-
-def without_removed(dropped: pa.RecordBatch, is_removed: Recognise) -> pa.RecordBatch:
-    """Return the rows, of `DROPPED`, that were not removed on request."""
-    texts = dropped["text"].to_pylist()
-    hashes = [content_hash(text or "") for text in texts]
-    removed = is_removed(dropped["id"].to_pylist(), dropped["url"].to_pylist(), hashes)
-    return dropped.filter(pa.array([not gone for gone in removed], pa.bool_()))
 
 
 def _with(batch: pa.RecordBatch, **columns: pa.Array) -> pa.RecordBatch:

@@ -203,14 +203,13 @@ def reason_name(reason: str) -> str:
 def wiped_out(groups: Iterable[GroupLosses], share: float) -> list[Wiped]:
     """Return the groups of which one step keeps less than this share, with the step; those that lose most come first.
 
-    Documents without a value are no group: lines that could not be read have none. What was removed on request is no
-    loss.
+    Documents without a value are no group: lines that could not be read have none.
     """
     found = []
     for group in groups:
         left = group.documents
         for step, reasons in group.dropped.items():
-            before = left - reasons.get("removed", 0)
+            before = left
             left -= sum(reasons.values())
             if group.value is not None and before >= LEAST_DOCUMENTS and left < share * before:
                 found.append(Wiped(group.by_column, group.value, step, before, left, reasons))

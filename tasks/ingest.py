@@ -21,7 +21,6 @@ from fineweb_mask.tasks.source.texts import DETAIL, TextSource
 from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, find_file, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.references import StageFile, file_digest
-from fineweb_mask.tasks.workspace.removals import unwanted_of
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 
 NOT_IN_KEY = {"on_bad_shard", "exact_dedup", "near_dedup", "near_threshold", "against", "copy_text", "filters"} | {
@@ -53,7 +52,6 @@ class IngestJob(ShardJob):
     settings: IngestSettings
     known: StageFile | None = None  # the list of what other corpora hold
     benchmarks: StageFile | None = None  # the list of the items of benchmarks
-    removed: str | None = None  # digest of what was removed of the shard on request
 
     @property
     def name(self) -> str:
@@ -82,7 +80,6 @@ class IngestJob(ShardJob):
                 *self.shard.as_text,
                 *([] if self.settings.copy_text else [f"texts at {self.shard.url}"]),
                 *([f"trafilatura {version_of_extraction()}"] if self.shard.format == "warc" else []),
-                *([] if self.removed is None else [f"without {self.removed}"]),
             ],
         )
 
@@ -121,7 +118,7 @@ def _filters_in_key(settings: IngestSettings) -> list[Any]:
     return [[one.model_dump() for one in settings.filters], version("datatrove"), *models]
 
 
-def document_filter(job: IngestJob, rows: int, outcomes: OutcomeCounts | None = None) -> DocumentFilter:
+def _document_filter(job: IngestJob, rows: int, outcomes: OutcomeCounts) -> DocumentFilter:
     """Return what decides which of so many rows of a job's file are kept."""
     copies = overlaps = None
     if job.known is not None:
@@ -131,13 +128,12 @@ def document_filter(job: IngestJob, rows: int, outcomes: OutcomeCounts | None = 
         path = job.workspace.resolve(job.benchmarks).parent / FILES["benchmarks"]
         overlaps = benchmark_items(path, job.benchmarks.fingerprint, job.settings.decontaminate_threshold).overlaps
     filters = text_filter(job.settings.filters, rows) if job.settings.filters else None
-    unwanted = unwanted_of(job.workspace)
-    return DocumentFilter(job.settings, job.shard.relative, copies, filters, overlaps, outcomes, unwanted)
+    return DocumentFilter(job.settings, job.shard.relative, copies, filters, overlaps, outcomes)
 
 
 @stage_task
 def ingest(job: IngestJob) -> None:
-    """Read the source file batch by batch, drop what the settings exclude or was removed, and write the rest.
+    """Read the source file batch by batch, drop what the settings exclude, and write the rest.
 
     Raises
     ------
@@ -148,7 +144,7 @@ def ingest(job: IngestJob) -> None:
     """
     reader = ShardReader(job.shard, job.source)
     outcomes = OutcomeCounts(job.settings.groups or ())
-    documents = document_filter(job, reader.rows, outcomes)
+    documents = _document_filter(job, reader.rows, outcomes)
     schema = documents_schema(reader.extra)
     keeps_dropped = job.settings.keep_dropped
     with (

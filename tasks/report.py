@@ -5,17 +5,14 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
-import numpy as np
-
 from fineweb_mask.models.losses import GroupLosses, by_group
 from fineweb_mask.models.settings import PipelineSettings, ReportSettings
 from fineweb_mask.tasks.ledger.decisions import Corpus
 from fineweb_mask.tasks.ledger.notable import notable
-from fineweb_mask.tasks.ledger.since import record, since
 from fineweb_mask.tasks.losses import read_losses, wiped_groups
 from fineweb_mask.tasks.reporting.breakdown import as_metrics, break_down
 from fineweb_mask.tasks.reporting.findings import findings
-from fineweb_mask.tasks.reporting.geometry import Diversity, measure
+from fineweb_mask.tasks.reporting.geometry import measure
 from fineweb_mask.tasks.reporting.page import Page, PageJob
 from fineweb_mask.tasks.reporting.samples import files_read
 from fineweb_mask.tasks.reporting.sections.diversity import diversity
@@ -34,7 +31,7 @@ from fineweb_mask.tasks.workspace.references import NO_FILE, ShardFiles, StageFi
 class ReportJob(PageJob):
     """Write the report of a dataset."""
 
-    stage: ClassVar[Stage] = Stage("report", version=10, folders=("reports",), run_with=("report",))
+    stage: ClassVar[Stage] = Stage("report", version=11, folders=("reports",), run_with=("report",))
     dataset: StageFile
     shards: list[ShardFiles]
     counts: Counts
@@ -98,11 +95,8 @@ def _page(job: ReportJob) -> Page:
     code, recipe = job.dataset.details["code"], job.dataset.details["recipe"]
     selection, has_groups = recipe["selection"], any(block.get("groups") for block in job.blocks)
     corpus = Corpus(job.workspace, PipelineSettings.model_validate({**recipe, "workspace": job.root}), job.shards)
-    now = record(job.folder, recipe, job.shards, _figures(job, measured))
-    changed, changes = ([], []) if measured is None else since(corpus, now, measured)
     sections = [
         funnel(job.counts, job.shards),
-        *changes,
         *([] if measured is None else notable(corpus, measured)),
         retention(breakdown, measured)._replace(tables=()),  # its figures show the same
         distributions(breakdown),
@@ -116,12 +110,12 @@ def _page(job: ReportJob) -> Page:
     ]
     commit = f", commit {code['commit'][:12]}" if code["commit"] else ""
     dirty = " with local changes" if code["dirty"] else ""
-    more = [*teaching_findings(job.teaching.details), *changed]
+    taught = teaching_findings(job.teaching.details)
     return Page(
         title="Selection report",
         lead="What was gained, what was lost, and why to doubt it; then what went in and what decided.",
         facts=_facts(recipe, code["version"]),
-        findings=findings(recipe, job.counts, job.blocks, breakdown, measured, more, wiped),
+        findings=findings(recipe, job.counts, job.blocks, breakdown, measured, taught, wiped),
         tiles=tiles(job.counts, job.blocks),
         sections=[one for one in sections if one.figures or one.tables or one.sides or one.text],
         footer=f"fineweb-mask {code['version']}{commit}{dirty}",
@@ -139,23 +133,5 @@ def _page(job: ReportJob) -> Page:
             "blocks": job.blocks,
             "teaching": job.teaching.details,
             "stages": [stage.model_dump() for stage in job.stages],
-            "selection": now,
         },
     )
-
-
-def _figures(job: ReportJob, measured: Diversity | None) -> dict[str, float]:
-    """Return the figures that the next report compares with its own."""
-    found: dict[str, float] = {
-        "documents eligible": job.counts.documents_eligible,
-        "documents selected": job.counts.selected,
-        "tokens selected": job.counts.tokens_selected,
-    }
-    if measured is None:
-        return found
-    selected, kept = measured.geometry["selected"], measured.quality[measured.is_kept]
-    return found | {
-        "near-duplicates, share of the selected": selected.near_duplicates or 0.0,
-        "effective rank of the selected": selected.effective_rank,
-        "median quality of the selected": float(np.median(kept)) if len(kept) else 0.0,
-    }

@@ -14,7 +14,7 @@ from fineweb_mask.models.runtime.threads import same_threads
 from fineweb_mask.models.selection.corpus.documents import Documents, repeats
 from fineweb_mask.models.selection.problem.measures import relative_gap
 from fineweb_mask.tasks.inference.gpu import gpu_slot, torch_device
-from fineweb_mask.tasks.selection.blocks import BlocksJob, Group, Masks, block_key, describe, refill_block, select_block
+from fineweb_mask.tasks.selection.blocks import BlocksJob, Group, Masks, block_key, describe, select_block
 from fineweb_mask.tasks.selection.budgets import read_details, with_budget
 from fineweb_mask.tasks.selection.corpus.groups import count_groups, select_by_group
 from fineweb_mask.tasks.selection.corpus.learning import read_learned
@@ -25,11 +25,9 @@ from fineweb_mask.tasks.selection.inputs.shard_documents import (
     read_parts,
     read_without_vectors,
 )
-from fineweb_mask.tasks.storage.parquet import read_table
-from fineweb_mask.tasks.storage.remote.copies import local_copies
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.records.counts import add_groups
-from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
+from fineweb_mask.tasks.workspace.references import StageFile
 
 if TYPE_CHECKING:
     import torch
@@ -43,7 +41,6 @@ class SelectJob(BlocksJob):
     policy: StageFile | None = None  # of the whole corpus, as `keep_policy` wrote it
     penalties: tuple[StageFile, ...] = ()  # of the corpus's near-duplicates
     budgets: StageFile | None = None  # of all blocks, with `block_budget: price`
-    earlier: tuple[ShardFiles, ...] = ()  # the same shards with more documents, whose selection is filled up again
 
     stage: ClassVar[Stage] = Stage(
         "select",
@@ -87,14 +84,9 @@ def select(job: SelectJob) -> None:
         masks.write(described)
         return
     divided = None if job.budgets is None else read_details(job.workspace, job.budgets)
-    earlier = _selected_before(job) if job.earlier else None
     for block in group.blocks():
         more: dict[str, Any] = {}
-        if earlier is not None:
-            kept = earlier[block.rows]
-            selection = refill_block(job.settings, block, kept)
-            more["filled_up"] = int((~kept[selection.indices]).sum())  # documents that took the place of removed ones
-        elif job.settings.groups is None:
+        if job.settings.groups is None:
             settings, scales = (job.settings, None) if divided is None else with_budget(job.settings, block, divided)
             selection = select_block(settings, block, scales=scales)
         else:
@@ -102,20 +94,6 @@ def select(job: SelectJob) -> None:
         masks.enter(block, selection)
         described.append(describe(block, selection) | more)
     masks.write(described)
-
-
-@local_copies()
-def _selected_before(job: SelectJob) -> NDArray[np.bool_]:
-    """Return which rows of the group an earlier selection has, (n,): rows of a shard are the same by their source's."""
-    found = []
-    for shard, before in zip(job.shards, job.earlier, strict=True):
-        rows, rows_before = (
-            read_table(job.workspace.resolve(one.documents), columns=["source_row"])["source_row"].to_numpy()
-            for one in (shard, before)
-        )
-        masks = read_table(job.workspace.resolve(before.masks), columns=["selected"])["selected"].to_numpy()
-        found.append(np.isin(rows, rows_before[masks]))
-    return np.concatenate(found)
 
 
 def _select_by_policy(job: SelectJob, kept: StageFile, group: Group, masks: Masks) -> dict[str, Any]:

@@ -26,7 +26,7 @@ LAYERS = {
     "models": [
         {"errors"},
         {"urls"},
-        {"schemas", "columns", "losses", "runtime", "settings.base", "words"},
+        {"schemas", "columns", "losses", "runtime", "settings.base", "standing", "words"},
         {"settings"},
         {"documents", "forward"},
         {"selection.rows"},
@@ -38,7 +38,7 @@ LAYERS = {
         {"selection.problem", "selection.selectors"},
         {"analysis", "dedup", "embedding", "pages", "quality", "selection"},
         {"witness", "audit"},
-        {"comparison", "filters", "probe", "ledger"},
+        {"comparison", "filters", "probe"},
     ],
     "tasks": [
         {"storage", "processes"},

@@ -22,7 +22,6 @@ from fineweb_mask.flows.display.terminal import (
 from fineweb_mask.flows.recipe import validate
 
 if TYPE_CHECKING:
-    from fineweb_mask.models.ledger.removal import Unwanted
     from fineweb_mask.tasks.dataset.push import Push
     from fineweb_mask.tasks.dataset.verify import Dataset, Verification
     from fineweb_mask.tasks.workspace.manifest import Manifest
@@ -33,52 +32,30 @@ AGAIN = "interrupted; run the same command again to go on with the files that ar
 def verify(
     dataset: Annotated[str, typer.Argument(help="Dataset folder, workspace, or URL (s3://, hf://datasets/...).")],
     *,
-    receipt: Annotated[
-        str | None,
-        typer.Option(help="Check that what this receipt of `remove` names is gone, too.", metavar="FILE"),
-    ] = None,
     as_json: common.AsJson = False,
 ) -> None:
     """Check a dataset against its provenance.json: every byte, rows and tokens; no missing, repeated or other files.
 
-    With a receipt, no text of a removed document may be in the dataset, nor, of a workspace, in any file of it.
-
     Example: fineweb-mask verify workspaces/sample/dataset
     """
-    from fineweb_mask.models.urls import is_url, is_writable_url
     from fineweb_mask.tasks.dataset.verify import VerifyError, find_dataset, read_provenance
-    from fineweb_mask.tasks.ledger.receipt import Receipt, check_workspace
-    from fineweb_mask.tasks.workspace.workspace import Workspace
 
     with (
         common.exit_on_failure(as_json, "interrupted"),
         common.exit_on_error(as_json, common.WRONG_USAGE, (VerifyError,)),
     ):
-        removed = None if receipt is None else Receipt.read(receipt)
         found = find_dataset(dataset)
-        manifest = read_provenance(found)
-        verification = _verified(found, manifest, as_json, None if removed is None else removed.unwanted)
-        is_readable_only = is_url(dataset) and not is_writable_url(dataset)  # such as one on the hub
-        if removed is not None and not is_readable_only and found.url.rstrip("/") != dataset.rstrip("/"):
-            problems = check_workspace(Workspace(dataset), removed, manifest.content)
-            verification = verification.model_copy(
-                update={
-                    "problems": [*verification.problems, *problems],
-                    "status": "broken" if problems else verification.status,
-                }
-            )
+        verification = _verified(found, read_provenance(found), as_json)
     common.print_result(verification, as_json, lambda: print_verification(SafeConsole(), verification))
     if verification.status == "broken":
         raise typer.Exit(common.FAILED)
 
 
-def _verified(
-    dataset: "Dataset", manifest: "Manifest", as_json: bool, unwanted: "Unwanted | None" = None
-) -> "Verification":
+def _verified(dataset: "Dataset", manifest: "Manifest", as_json: bool) -> "Verification":
     from fineweb_mask.tasks.dataset.verify import verify as verify_dataset
 
     with verify_progress(sum(file.bytes for file in manifest.files.values()), show=not as_json) as advance:
-        return verify_dataset(dataset, manifest, advance, unwanted)
+        return verify_dataset(dataset, manifest, advance)
 
 
 class ExportSummary(BaseModel):

@@ -1,1 +1,1 @@
-"""Answer for the documents of a workspace and for new ones, compare two, and remove some, each as a Prefect flow."""
+"""Answer for the documents of a workspace, and compare two workspaces, each as a Prefect flow."""

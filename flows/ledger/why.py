@@ -8,8 +8,8 @@ from fineweb_mask.flows.pipeline.start import as_flow
 
 
 @as_flow("why", "why {workspace}")
-def why(workspace: str, documents: list[str] | None = None, text: str | None = None) -> WhySummary:
-    """Tell every stage's decision on documents, with the numbers, and what would become of a text.
+def why(workspace: str, documents: list[str]) -> WhySummary:
+    """Tell every stage's decision on documents, with the numbers.
 
     Parameters
     ----------
@@ -17,8 +17,6 @@ def why(workspace: str, documents: list[str] | None = None, text: str | None = N
         Workspace of a run: a folder or URL.
     documents
         URLs or ids of documents.
-    text
-        A text; if no document has it, what would become of it.
 
     Raises
     ------
@@ -27,7 +25,7 @@ def why(workspace: str, documents: list[str] | None = None, text: str | None = N
     SettingsError
         If nothing is ingested yet.
     """
-    found = explained(workspace, documents or [], {} if text is None else {"text": text})
+    found = explained(workspace, documents)
     lines = str(found).replace("`", "'")
     note = "What every stage decided on documents."
     or_warn(create_markdown_artifact, f"```\n{lines}\n```\n", key=artifact_key("why", workspace), description=note)

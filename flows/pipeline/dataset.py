@@ -1,11 +1,9 @@
 """Write the dataset partition by partition, then the training files and the report."""
 
-from collections.abc import Container, Sequence
 from pathlib import Path
 
 from fineweb_mask.flows.pipeline.run import Run
 from fineweb_mask.flows.pipeline.selection import Selection
-from fineweb_mask.models.settings.output import ExportSettings
 from fineweb_mask.tasks.dataset.output import Output
 from fineweb_mask.tasks.dataset.partition import Partitioning
 from fineweb_mask.tasks.export import ExportJob
@@ -16,11 +14,8 @@ from fineweb_mask.tasks.witness.section import SELECTION
 from fineweb_mask.tasks.workspace.references import StageFile
 
 
-def materialize(run: Run, selection: Selection, earlier: Container[str] = ()) -> StageFile:
-    """Write the files of all partitions, and put them in place as the dataset.
-
-    The files of partitions whose fingerprints are among the `earlier` are those of the dataset that is there.
-    """
+def materialize(run: Run, selection: Selection) -> StageFile:
+    """Write the files of all partitions, and put them in place as the dataset."""
     partitioning = Partitioning(run.root, selection.shards, run.shards, run.settings.materialize, run.at_once)
     job = MaterializeJob(
         root=run.root,
@@ -35,21 +30,16 @@ def materialize(run: Run, selection: Selection, earlier: Container[str] = ()) ->
     if run.remembers and job.current() is not None:
         partitioning.remove_left()
     if run.done(job) is None:
-        there = str(Output.of(run.workspace, run.settings.materialize).folder)
-        jobs = [
-            one.model_copy(update={"earlier": there}) if one.key.fingerprint in earlier else one
-            for one in partitioning.jobs()
-        ]
-        job = job.model_copy(update={"partitions": tuple(run.all(jobs))})
+        job = job.model_copy(update={"partitions": tuple(run.all(partitioning.jobs()))})
     return run.one(job)
 
 
-def export(run: Run, dataset: StageFile, more: Sequence[ExportSettings] = ()) -> dict[str, Path]:
-    """Write the training files of the dataset, also of `more` formats, and return their folders by name."""
+def export(run: Run, dataset: StageFile) -> dict[str, Path]:
+    """Write the training files of the dataset, and return their folders by name."""
     output = Output.of(run.workspace, run.settings.materialize)
     jobs = [
         ExportJob(root=run.root, dataset=dataset.fingerprint, place=output.display_path, settings=settings)
-        for settings in (*run.settings.materialize.export, *more)
+        for settings in run.settings.materialize.export
     ]
     run.all(jobs)
     return {job.settings.folder: job.folder for job in jobs}

@@ -25,7 +25,6 @@ from fineweb_mask.tasks.workspace.job import (
 )
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.references import NO_FILE, StageFile
-from fineweb_mask.tasks.workspace.removals import removed_of_shards
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -136,7 +135,6 @@ class Run:
         self.found: dict[str, list[tuple[StageJob, StageFile | None]]] = defaultdict(list)
         self.duplicates: Files = PerShard()  # of every shard, when they are known
         self.losses = NO_FILE  # what every step drops by group, when it is known
-        self.removed = removed_of_shards(workspace)  # digest of what was removed of a shard on request
         self.ui = ui
         self._refresh = frozenset(refresh)
         self._scope = None if scope is None else frozenset(scope)

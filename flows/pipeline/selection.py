@@ -1,7 +1,6 @@
 """Select from the prepared shards: from each block of documents, or from the whole corpus by one threshold policy."""
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from fineweb_mask.flows.pipeline.fit import Models, fit_targets
@@ -21,9 +20,6 @@ from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
 
 LISTED = 3
 """Most reasons in one message."""
-BY_GAIN = {"mean_field", "greedy"}
-"""Solvers that select by the marginal gains of the objective."""
-NOTHING_EARLIER: Mapping[str, ShardFiles] = MappingProxyType({})
 
 
 class Prepared(NamedTuple):
@@ -91,12 +87,8 @@ def check_any_document(run: Run, documents: Files) -> None:
         raise BadShardError(reason)
 
 
-def select(run: Run, prepared: Prepared, earlier: Mapping[str, ShardFiles] = NOTHING_EARLIER) -> Selection:
-    """Select documents from every block, or from all shards by one rule.
-
-    Where `earlier` has all shards of a block, by name, with their masks and with documents that are gone now, the
-    selection from it is filled up again, if the solver selects by marginal gains and every block has its own budget.
-    """
+def select(run: Run, prepared: Prepared) -> Selection:
+    """Select documents from every block, or from all shards by one rule."""
     settings = run.settings.selection
     if settings.scope == "global":
         jobs = jobs_of_whole_corpus(run, prepared.shards, prepared.models.identities)
@@ -108,18 +100,10 @@ def select(run: Run, prepared: Prepared, earlier: Mapping[str, ShardFiles] = NOT
             targets = fit_targets(run, prepared.documents, prepared.models)
         common = {"targets": targets, "given": EarlierSelection.of(run.settings), "scorer": run.models.selecting}
         jobs = _jobs(run, grouped(prepared.shards, settings), settings, **common)
-        is_by_gain = settings.solver in BY_GAIN and not settings.near_duplicates.forbid
-        if is_by_gain and settings.groups is None and common["given"] is None:
-            jobs = [_filled_up(job, earlier) for job in jobs]
     groups = run.all(jobs)
     masks = {name: file for job in jobs for name, file in run.files_of(job).items()}
     shards = [shard.model_copy(update={"masks": masks[shard.name]}) for shard in prepared.shards]
     return Selection(shards, sorted(groups, key=lambda group: group.name))
-
-
-def _filled_up(job: SelectJob, earlier: Mapping[str, ShardFiles]) -> SelectJob:
-    found = tuple(earlier[shard.name] for shard in job.shards if shard.name in earlier)
-    return job.model_copy(update={"earlier": found}) if len(found) == len(job.shards) else job
 
 
 def _jobs(run: Run, groups: Groups, settings: PipelineSelectionSettings, **common: Any) -> list[SelectJob]:  # noqa: ANN401

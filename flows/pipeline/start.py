@@ -32,7 +32,6 @@ from fineweb_mask.tasks.storage.atomic import disk_errors_explained
 from fineweb_mask.tasks.storage.parquet import DamagedFileError
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.records.runs import LastRun
-from fineweb_mask.tasks.workspace.removals import is_pending
 from fineweb_mask.tasks.workspace.stage_parquet import discard_finished
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -133,8 +132,6 @@ def start_run(
         task_runs = TaskRuns(workers, cluster, group=-(-len(shards) // MOST_TASK_RUNS))
         context = FlowRunContext.get()
         name = context.flow.name if context and context.flow else "curate"
-        if name != "remove" and is_pending(workspace):
-            logger.warning("a removal of documents is not finished: fineweb-mask remove %s goes on", workspace.address)
         flow_run = str(context.flow_run.id) if context and context.flow_run else None
         run = Run(
             workspace,

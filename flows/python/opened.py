@@ -148,8 +148,8 @@ class OpenedWorkspace:
         answer: Answer = next(answers(self._connection, query, self._workspace, verify=self._verify))
         return Table(answer.relation)
 
-    def why(self, *documents: str, text: str | None = None) -> WhySummary:
-        """Return what every stage decided on documents, by URL or id, or would decide on a text.
+    def why(self, *documents: str) -> WhySummary:
+        """Return what every stage decided on documents, by URL or id.
 
         Its `documents` hold the numbers, `unknown` names what is not found; printed, it is a paragraph for each.
 
@@ -158,7 +158,7 @@ class OpenedWorkspace:
         StatusError
             If the source or models of the last run are out of reach.
         """
-        return explained(self._workspace.address, documents, {} if text is None else {"text": text})
+        return explained(self._workspace.address, documents)
 
     @cached_property
     def settings(self) -> PipelineSettings:

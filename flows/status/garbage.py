@@ -96,46 +96,20 @@ def collect_garbage(folder: str, recipes: Sequence[PipelineSettings], *, dry_run
         if not recipes:
             last = inspect_workspace(folder)
             inspections = [one for one in (last, of_the_dataset(last)) if one is not None]
-        reached = reached_by(inspections)
+        jobs = [job for one in inspections for pairs in one.found.values() for job, _ in pairs]
+        reached = {path for job in jobs for path in job.paths()}
         found = [
             *(_stage_files(workspace, inspections, reached, name) for name in FOLDERS),
             _entries(workspace, "fitted", reached, is_decided=all(map(_is_decided, inspections))),
             _entries(workspace, FOLDER, reached, is_decided=all(one.found[MATERIALIZE] for one in inspections)),
         ]
         if not dry_run:
-            remove_found(workspace, found)
+            for removed in found:
+                for path in removed.paths:
+                    remove_file(path)
+                workspace.remove_empty_folders(removed.folder)
+            update_index(workspace)
     return [removed for removed in found if removed.files or removed.undecided]
-
-
-def reached_by(inspections: Sequence[Run]) -> set[Path]:
-    """Return the files and folders that recipes read or write."""
-    return {path for one in inspections for jobs in one.found.values() for job, _ in jobs for path in job.paths()}
-
-
-def remove_found(workspace: Workspace, found: Sequence[Removed]) -> None:
-    """Remove what was found, and enter it in the index."""
-    for removed in found:
-        for path in removed.paths:
-            remove_file(path)
-        workspace.remove_empty_folders(removed.folder)
-    update_index(workspace)
-
-
-def remove_of_shards(workspace: Workspace, finished: Run, shards: Container[str]) -> None:
-    """Remove the files of some shards that a finished recipe does not reach, their documents last, and all parts."""
-    reached = reached_by([finished])
-    found = [_entries(workspace, FOLDER, reached, is_decided=True)]
-    for folder in reversed(FOLDERS):
-        removed = _stage_files(workspace, [finished], reached, folder)
-        removed.paths = [path for path in removed.paths if _shard_of(path) in shards]
-        found.append(removed)
-    remove_found(workspace, found)
-
-
-def _shard_of(path: Path) -> str | None:
-    """Return the shard that a stage file or a checkpoint is of."""
-    found = shard_and_tag(f"{path.parent.name}.parquet" if path.parent.parent.name == ".parts" else path.name)
-    return None if found is None else found[0]
 
 
 def _stage_files(workspace: Workspace, inspections: Sequence[Run], reached: Container[Path], folder: str) -> Removed:

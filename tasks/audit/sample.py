@@ -10,9 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from fineweb_mask.models.audit.planting import Template, edited, prose
-from fineweb_mask.models.documents import content_hash
 from fineweb_mask.models.errors import DataError, SettingsError
-from fineweb_mask.models.ledger.removal import Unwanted
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.schemas import FINEWEB
@@ -85,18 +83,15 @@ def draw_source(
     ingest: IngestSettings,
     by: str | None,
     documents: int,
-    unwanted: Unwanted | None = None,
 ) -> None:
     """Write a source of about so many documents and what is planted into `folder/source`, and `folder/cases.parquet`.
-
-    None of the documents is `unwanted`.
 
     Raises
     ------
     DataError
         If no file can be read, or the column of the groups has too many values.
     """
-    tables, groups = _drawn(shards, source, by, documents, unwanted)
+    tables, groups = _drawn(shards, source, by, documents)
     counted(groups, by or BY_FILE)
     dice = random.Random(0)  # noqa: S311 - the same cases every time
     each = min(max(sum(map(len, groups)) // 100, PLANTED[0]), PLANTED[1])
@@ -120,7 +115,7 @@ def draw_source(
 
 
 def _drawn(
-    shards: Sequence[SourceShard], source: SourceSettings, by: str | None, documents: int, unwanted: Unwanted | None
+    shards: Sequence[SourceShard], source: SourceSettings, by: str | None, documents: int
 ) -> tuple[list[pa.Table], list[list[str]]]:
     """Return random rows of some files, and the group of each."""
     dice = np.random.default_rng(0)
@@ -132,7 +127,7 @@ def _drawn(
         try:
             reader = ShardReader(shard, source)
             scanned = wanted * (1 if shard.format == "warc" else SCANNED)
-            table = pa.Table.from_batches(list(_some(reader, scanned, unwanted)), pa.schema([*FINEWEB, *reader.extra]))
+            table = pa.Table.from_batches(list(_some(reader, scanned)), pa.schema([*FINEWEB, *reader.extra]))
         except BadShardError as error:
             reason = str(error)
             continue
@@ -146,16 +141,11 @@ def _drawn(
     return tables, groups
 
 
-def _some(reader: ShardReader, rows: int, unwanted: Unwanted | None) -> Iterator[pa.RecordBatch]:
-    """Yield batches of a file until so many rows were read, without those that are unwanted or cannot be read."""
+def _some(reader: ShardReader, rows: int) -> Iterator[pa.RecordBatch]:
+    """Yield batches of a file until so many rows were read, without those that cannot be read."""
     seen = 0
     for batch, problems in reader.batches():
-        left = batch if problems is None else batch.filter(problems.is_null())
-        if unwanted is not None:
-            ids, urls, texts = (left[name].to_pylist() for name in ("id", "url", "text"))
-            gone = unwanted([name or "" for name in ids], urls, [content_hash(text or "") for text in texts])
-            left = left.filter(pa.array(~gone))
-        yield left
+        yield batch if problems is None else batch.filter(problems.is_null())
         seen += batch.num_rows
         if seen >= rows:
             return

@@ -33,7 +33,7 @@ from fineweb_mask.models.schemas import with_text
 from fineweb_mask.models.settings import MaterializeSettings
 from fineweb_mask.tasks.catalog.spilling import spilling_database
 from fineweb_mask.tasks.dataset.output import MATERIALIZE
-from fineweb_mask.tasks.dataset.parts import DATA, MANIFEST, Parts, link_or_copy
+from fineweb_mask.tasks.dataset.parts import DATA, MANIFEST, Parts
 from fineweb_mask.tasks.dataset.rows import SelectedDocuments, ShardPaths, common_schema
 from fineweb_mask.tasks.dataset.writers import PartWriter, Written, read_back
 from fineweb_mask.tasks.inference.prefetch import background_writer
@@ -74,7 +74,6 @@ class PartitionJob(StageJob):
     columns: str  # of the documents of all shards: an Arrow schema, in base64
     corpus: str  # digest of the source's files: two corpora share no part, since a part is removed when it is used
     at_once: int = 1  # jobs that share the memory and the threads
-    earlier: str | None = None  # folder of a dataset whose files of this partition were made with the same key
 
     @property
     def name(self) -> str:
@@ -142,10 +141,7 @@ def write_partition(job: PartitionJob) -> None:
         paths = [_paths(job, shard) for shard in job.shards]
         columns = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(job.columns)))
         documents = SelectedDocuments(connection, paths, job.settings, columns)
-        if job.earlier is None:
-            _write(job, documents, folder / DATA)
-        else:
-            _link(job, Path(job.earlier) / DATA, folder / DATA)
+        _write(job, documents, folder / DATA)
         written = read_back(tree_files(folder / DATA))
         expected = Written(documents.rows, documents.tokens)
         if written != expected:
@@ -175,13 +171,6 @@ def _write(job: PartitionJob, documents: SelectedDocuments, data: Path) -> None:
         ):
             for _, table in tables:
                 write(partial(writer.write, table))
-
-
-def _link(job: PartitionJob, source: Path, data: Path) -> None:
-    """Take the files of an earlier dataset, of Parquet; the caller reads them back."""
-    for file in tree_files(source):
-        if file.name.startswith(job.prefix):
-            link_or_copy(file, data / file.relative_to(source))
 
 
 def _paths(job: PartitionJob, shard: ShardFiles) -> ShardPaths:

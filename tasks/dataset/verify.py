@@ -24,9 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import AliasPath, BaseModel, Field, ValidationError
 
-from fineweb_mask.models.documents import content_hash
 from fineweb_mask.models.errors import DataError, FinewebMaskError
-from fineweb_mask.models.ledger.removal import Unwanted
 from fineweb_mask.models.urls import is_url, reject_credentials
 from fineweb_mask.tasks.dataset.output import CARD, digest_on_card, record_digest
 from fineweb_mask.tasks.dataset.writers import rows_of
@@ -214,28 +212,17 @@ def license_of(manifest: Manifest) -> str | None:
     return _Details.model_validate(manifest.details).license
 
 
-def verify(
-    dataset: Dataset,
-    manifest: Manifest,
-    advance: BytesCallback = lambda _: None,
-    unwanted: Unwanted | None = None,
-) -> Verification:
-    """Read the whole dataset and compare it with its provenance record; `advance` is called after each read.
-
-    Nor may it hold a text of a document that is `unwanted`.
-    """
+def verify(dataset: Dataset, manifest: Manifest, advance: BytesCallback = lambda _: None) -> Verification:
+    """Read the whole dataset and compare it with its provenance record; `advance` is called after each read."""
     with tempfile.TemporaryDirectory(prefix="fineweb-mask-verify-") as folder:
-        return _Check(dataset, manifest, Path(folder), advance, unwanted).run()
+        return _Check(dataset, manifest, Path(folder), advance).run()
 
 
 class _Check:
     """One pass over a dataset, with several files in parallel."""
 
-    def __init__(
-        self, dataset: Dataset, manifest: Manifest, folder: Path, advance: BytesCallback, unwanted: Unwanted | None
-    ) -> None:
+    def __init__(self, dataset: Dataset, manifest: Manifest, folder: Path, advance: BytesCallback) -> None:
         self._dataset = dataset
-        self._unwanted = unwanted
         self._manifest = manifest
         self._names = sorted(manifest.files)
         self._folder = folder
@@ -358,19 +345,14 @@ class _Check:
     def _read(self, index: int, path: Path) -> DataFile:
         """Count a data file's rows and tokens, and store the hashes of its documents."""
         name = self._names[index]
-        rows = tokens = removed = 0
+        rows = tokens = 0
         for batch in rows_of(name, path, ROWS):
             rows += batch.num_rows
-            if self._unwanted is not None:
-                hashes = [content_hash(text or "") for text in batch["text"].to_pylist()]
-                removed += int(self._unwanted(batch["id"].to_pylist(), [None] * len(hashes), hashes).sum())
             tokens += pc.sum(batch["token_count"]).as_py() or 0
             with self._lock:
                 self._ids.register("batch", batch)
                 self._ids.execute("INSERT INTO ids SELECT $1, md5_number(id), hash(text) FROM batch", [index])
                 self._ids.unregister("batch")
-        if removed:
-            self._wrong(name, f"holds {removed:,} documents that were removed on request")
         return DataFile(file=name, rows=rows, tokens=tokens)
 
     def _check_sums(self, rows: int, tokens: int) -> None:

@@ -1,1 +1,1 @@
-"""Answer for the documents of a workspace and for new ones, compare two, and write its files without some."""
+"""Answer for the documents of a workspace, and compare two workspaces or datasets."""

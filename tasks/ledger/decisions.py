@@ -1,6 +1,6 @@
 """Tell what every stage decided on one document, with the numbers by which it did."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from fineweb_mask.models.analysis.vectors import unit_rows
-from fineweb_mask.models.ledger.standing import HALF, edge, margin, standing
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.settings import PipelineSettings
+from fineweb_mask.models.standing import HALF, edge, margin, standing
 from fineweb_mask.tasks.ledger.lookup import Gone, find_texts
 from fineweb_mask.tasks.reporting.samples import DocumentRef
 from fineweb_mask.tasks.selection.inputs.shard_documents import read_groups, read_vectors
@@ -29,7 +29,7 @@ BY_GAIN = "mean_field"
 """The solver whose inclusion tells the marginal gain."""
 SHOWN_CHARACTERS = 200
 CACHED = "ledger"
-"""Folder of the workspace's cache for what later calls read again: vectors of selected documents, and rules."""
+"""Folder of the workspace's cache for what later calls read again: vectors of selected documents."""
 MOST_NUMBERS = 2**29
 """Numbers of the selected documents' vectors (1 GiB), above which the nearest is not looked for."""
 VECTORS_AT_ONCE = 65_536
@@ -48,13 +48,13 @@ class Explanation(BaseModel):
     """Every stage's decision on one document."""
 
     asked: str
-    shard: str | None = None
-    row: int | None = None  # of the shard's documents; None: ingest dropped it, or it is not in the corpus
-    source_row: int | None = None
-    id: str | None = None
+    shard: str
+    row: int | None = None  # of the shard's documents; None: ingest dropped it
+    source_row: int
+    id: str
     url: str | None = None
     text: str = ""  # its beginning
-    outcome: str  # selected, not selected or dropped; for a text that is not in the corpus, what it would be
+    outcome: str  # selected, not selected, not selected from yet or dropped
     decisions: list[Decision]
 
 
@@ -89,7 +89,7 @@ def explain(corpus: Corpus, ref: DocumentRef, asked: str) -> Explanation:
     decisions.append(repeated := _deduplicated(corpus, ref, document["content_hash"]))
     if shard.scores.path:
         [row] = take(corpus.workspace, shard.scores, ref.row)
-        decisions.append(Decision(stage="score", decision=KEPT, **scored(corpus, row)))
+        decisions.append(Decision(stage="score", decision=KEPT, **_scored(corpus, row)))
     if shard.embeddings.path:
         decisions.append(embedded := _embedded(corpus, ref))
         if shard.masks.path and repeated.decision == embedded.decision == KEPT:
@@ -118,7 +118,7 @@ def _text(corpus: Corpus, shard: ShardFiles, row: int) -> str:
 
 def explain_gone(corpus: Corpus, gone: Gone, asked: str) -> Explanation:
     """Return the decision of ingest on a row that it dropped and wrote aside."""
-    reason = why_dropped(corpus.settings, gone.reason, {"text": gone.text}, gone.twin)
+    reason = _why_dropped(corpus.settings, gone)
     return Explanation(
         asked=asked,
         shard=corpus.shards[gone.shard].name,
@@ -131,17 +131,16 @@ def explain_gone(corpus: Corpus, gone: Gone, asked: str) -> Explanation:
     )
 
 
-def why_dropped(settings: PipelineSettings, reason: str, row: Mapping[str, Any], twin: str | None = None) -> str:
+def _why_dropped(settings: PipelineSettings, gone: Gone) -> str:
     """Return ingest's reason with what is known of the row, and the setting that it is of, in words."""
-    ingest, score = settings.ingest, row.get("language_score")
-    below = "" if score is None else f"{score:.2f}, "
+    ingest, reason = settings.ingest, gone.reason
     more = {
-        "too_short": f"{len(row.get('text') or ''):,} characters, ingest.min_chars is {ingest.min_chars:,}",
-        "wrong_language": f"{row.get('language') or 'another one'}, ingest.languages is {', '.join(ingest.languages)}",
-        "low_language_score": f"{below}ingest.min_language_score is {ingest.min_language_score}",
+        "too_short": f"{len(gone.text or ''):,} characters, ingest.min_chars is {ingest.min_chars:,}",
+        "wrong_language": f"ingest.languages is {', '.join(ingest.languages)}",
+        "low_language_score": f"ingest.min_language_score is {ingest.min_language_score}",
         "duplicate": "an earlier row of its file has the same text",
-        "known": f"{twin} of ingest.against has its text",
-        "benchmark": f"it holds {twin} of ingest.decontaminate",
+        "known": f"{gone.twin} of ingest.against has its text",
+        "benchmark": f"it holds {gone.twin} of ingest.decontaminate",
     }
     return f"{reason}: {more[reason]}" if reason in more else reason
 
@@ -199,15 +198,15 @@ def _copies_of(corpus: Corpus, shard: ShardFiles, twin_shard: str, twin_row: int
     return int(pc.sum(is_of_it).as_py() or 0)
 
 
-def scored(corpus: Corpus, values: dict[str, Any]) -> dict[str, Any]:
+def _scored(corpus: Corpus, values: dict[str, Any]) -> dict[str, Any]:
     """Return the scores of a document in words, and with the share of the corpus's documents below each."""
-    shares = percentiles(corpus, {name: one for name, one in values.items() if isinstance(one, float)})
+    shares = _percentiles(corpus, {name: one for name, one in values.items() if isinstance(one, float)})
     numbers = {name: {"score": values[name], "better_than": share} for name, share in shares.items()}
     parts = [f"{name} {values[name]:.2f}, better than {share:.0%}" for name, share in shares.items()]
     return {"reason": "; ".join([*parts[-1:], *parts[:-1]]), "numbers": numbers}  # the quality is the last column
 
 
-def percentiles(corpus: Corpus, values: dict[str, float]) -> dict[str, float]:
+def _percentiles(corpus: Corpus, values: dict[str, float]) -> dict[str, float]:
     """Return the share of all scored documents below each value, by the score's name."""
     counted, rows = dict.fromkeys(values, 0), 0
     for shard in corpus.shards:
@@ -245,7 +244,7 @@ class Competitors(NamedTuple):
 
 def judged(corpus: Corpus, ref: DocumentRef) -> Decision:
     """Return whether a document is selected, its rank, and the budget from which it would be."""
-    settings, found = corpus.settings.selection, competitors(corpus, ref)
+    settings, found = corpus.settings.selection, _competitors(corpus, ref)
     place = int(np.flatnonzero((found.refs == np.array(ref)).all(axis=1))[0])
     own, is_selected = float(found.inclusion[place]), bool(found.selected[place])
     where, taken = standing(found.inclusion, found.masses, place), int(found.selected.sum())
@@ -272,7 +271,7 @@ def judged(corpus: Corpus, ref: DocumentRef) -> Decision:
     return Decision(stage="select", decision=decision, reason="; ".join(parts), numbers=numbers)
 
 
-def competitors(corpus: Corpus, ref: DocumentRef) -> Competitors:
+def _competitors(corpus: Corpus, ref: DocumentRef) -> Competitors:
     """Return the documents of a document's block, or of the whole corpus if a policy selects; and of its group."""
     settings, shard = corpus.settings.selection, corpus.shards[ref.shard]
     is_policy = bool(shard.masks.details["blocks"][0].get("by_rule"))
@@ -345,18 +344,3 @@ def _selected_vectors(corpus: Corpus, chosen: NDArray[np.int64]) -> NDArray[np.f
             np.save(stream, np.concatenate(parts))
     vectors: NDArray[np.float16] = np.load(path, mmap_mode="r")
     return vectors
-
-
-def nearest(
-    corpus: Corpus, vector: NDArray[np.floating], rows: dict[int, NDArray[np.int64]], n: int
-) -> list[tuple[DocumentRef, float]]:
-    """Return the documents nearest to a vector, (d,), with their cosines, among rows of shards, the nearest first."""
-    own, best = unit_rows(vector[None])[0], list[tuple[DocumentRef, float]]()
-    for index, wanted in rows.items():
-        with local_copies():
-            for places, vectors in read_vectors(corpus.workspace, corpus.shards[index], wanted):
-                cosines = unit_rows(vectors) @ own
-                for place in np.argsort(-cosines)[:n]:
-                    best.append((DocumentRef(index, int(wanted[places][place])), float(cosines[place])))
-        best = sorted(best, key=lambda pair: -pair[1])[:n]
-    return best

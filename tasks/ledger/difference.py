@@ -11,7 +11,6 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from fineweb_mask.models.ledger.removal import DIGEST_BYTES, Unwanted
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.tasks.catalog.spilling import spilling_database
 from fineweb_mask.tasks.ledger.decisions import SELECTED
@@ -24,10 +23,6 @@ EXAMPLES = 10
 GROUPS = 50
 """Groups that are listed, those that change most first."""
 MEMORY = "2GB"
-BATCH_ROWS = 5_000
-NO_HASH = bytes(DIGEST_BYTES)
-REMOVED = "removed"
-"""Reason of ingest for what was removed on request."""
 NOT_THERE = "not in it"
 """Reason of a document that a side does not have at all, or that its ingest dropped without a note."""
 
@@ -50,8 +45,6 @@ def compare(sides: Sequence[Side], by: str, spill: Path, tolerance: float | None
     with spilling_database(spill, MEMORY, "diff", file="diff.duckdb") as connection:
         for name, side in zip("ab", sides, strict=True):
             _load(connection, name, side, by, scores)
-        for name, other, side in zip("ab", "ba", sides, strict=True):
-            _enter_removed(connection, name, other, side.removed)
         _join(connection, len(scores))
         found = _totals(connection, sides) | {"by": by, "tolerance": tolerance}
         found["is_above"] = tolerance is not None and found["changed"] > tolerance
@@ -80,28 +73,6 @@ def _load(connection: duckdb.DuckDBPyConnection, name: str, side: Side, by: str,
         """  # noqa: S608 - names of our own
     )
     connection.execute("DROP TABLE loaded")
-
-
-def _enter_removed(connection: duckdb.DuckDBPyConnection, name: str, other: str, removed: Unwanted | None) -> None:
-    """Enter what a side lacks because it was removed on request, as documents that its ingest dropped."""
-    if removed is None:
-        return
-    query = f"SELECT id, occurrence, url, content_hash FROM {other} ANTI JOIN {name} USING (id, occurrence)"  # noqa: S608
-    gone = []
-    for batch in connection.sql(query).to_arrow_reader(BATCH_ROWS):
-        raise_if_stopped()
-        hashes = [one or NO_HASH for one in batch["content_hash"].to_pylist()]
-        found = removed(batch["id"].to_pylist(), batch["url"].to_pylist(), hashes)
-        gone.append(pa.table(batch).select(["id", "occurrence"]).filter(pa.array(found)))
-    if gone:
-        connection.from_arrow(pa.concat_tables(gone)).create("gone")
-        connection.execute(
-            f"""
-            INSERT INTO {name} BY NAME
-            SELECT id, occurrence, 'ingest' AS stage, '{REMOVED}' AS reason, false AS chosen FROM gone
-            """  # noqa: S608 - names of our own
-        )
-        connection.execute("DROP TABLE gone")
 
 
 def _join(connection: duckdb.DuckDBPyConnection, scores: int) -> None:

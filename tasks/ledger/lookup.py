@@ -1,4 +1,4 @@
-"""Find documents by URL, id or text: among those that ingest kept, those it wrote aside, and in the source.
+"""Find documents by URL, id or text: among those that ingest kept, and those it wrote aside.
 
 Columns are read shard by shard, and of a workspace at a URL only these, not the texts.
 """
@@ -6,7 +6,6 @@ Columns are read shard by shard, and of a workspace at a URL only these, not the
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,14 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fineweb_mask.models.documents import stable_id
-from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.schemas import DROPPED, MEASURED
-from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.tasks.reporting.samples import DocumentRef
-from fineweb_mask.tasks.source.discovery import SourceShard
-from fineweb_mask.tasks.source.reader import ShardReader, open_parquet_source
 from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import open_parquet, take_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -31,8 +25,6 @@ NAMES = ("id", "url")
 HASH = MEASURED.field("content_hash").name
 AT_ONCE = 8
 """Shards that are read at the same time."""
-STABLE = stable_id("", 0).partition(":")[0] + ":"
-"""Beginning of the ids of documents that have none in the source."""
 
 
 class Gone(NamedTuple):
@@ -111,64 +103,3 @@ def _twin(workspace: Workspace, documents: StageFile, source_row: int) -> str | 
     with open_parquet(workspace.root / beside(documents, "known")) as file:
         rows = file.read(columns=["source_row", "twin"]).to_pylist()
     return next((row["twin"] for row in rows if row["source_row"] == source_row), None)
-
-
-class SourceRow(NamedTuple):
-    """A row of a source file."""
-
-    shard: SourceShard
-    row: int
-    batch: pa.RecordBatch  # of it alone, as ingest reads it
-    problem: str | None  # for which it could not be read
-
-
-def find_in_source(
-    files: Sequence[SourceShard], settings: SourceSettings, wanted: Iterable[str]
-) -> Iterator[tuple[str, SourceRow]]:
-    """Yield the rows of each id or URL in the source; of Parquet, the texts of files without one are not read."""
-    values = pa.array(sorted(set(wanted)), pa.string())
-    for file in track("source files", files, part=(0, 1)):
-        raise_if_stopped()
-        if any(map(_is_stable, values.to_pylist())) or file.format != "parquet" or _is_in(file, settings, values):
-            yield from _rows_of(file, settings, values)
-
-
-def _is_in(file: SourceShard, settings: SourceSettings, values: pa.Array) -> bool:
-    """Return whether a Parquet file may have a row with one of the values."""
-    with open_parquet_source(file.url) as opened, suppress(pa.ArrowException):
-        present = [name for name in (settings.id_column, "url") if name in opened.schema_arrow.names]
-        batches = opened.iter_batches(columns=present)
-        return any(_rows_with(batch, present, values) for batch in batches)
-    return True  # it is read as ingest reads it, which explains what is wrong
-
-
-def _rows_with(batch: pa.RecordBatch, names: Sequence[str], values: pa.Array) -> set[int]:
-    hits = (pc.is_in(batch[name].cast(pa.string()), value_set=values) for name in names)
-    return {row for hit in hits for row in pc.indices_nonzero(hit).to_pylist()}
-
-
-def _rows_of(file: SourceShard, settings: SourceSettings, values: pa.Array) -> Iterator[tuple[str, SourceRow]]:
-    wanted, first = set(values.to_pylist()), 0
-    for batch, problems in ShardReader(file, settings).batches():
-        rows = _rows_with(batch, NAMES, values)
-        if any(map(_is_stable, wanted)):
-            rows |= set(pc.indices_nonzero(pc.is_null(batch["id"])).to_pylist())
-        for row in sorted(rows):
-            own, url = (_text(batch[name][row]) for name in NAMES)
-            names = {own or stable_id(file.relative, first + row), url}
-            problem = None if problems is None else problems[row].as_py()
-            for value in sorted(wanted & names):
-                yield value, SourceRow(file, first + row, batch.slice(row, 1), problem)
-        first += batch.num_rows
-
-
-def _is_stable(name: str) -> bool:
-    """Return whether an id is one that ingest made."""
-    return name.startswith(STABLE)
-
-
-def _text(value: pa.StringScalar) -> str | None:
-    with suppress(UnicodeDecodeError):
-        found: str | None = value.as_py()
-        return found
-    return None

@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from fineweb_mask.models.documents import content_hash
-from fineweb_mask.models.ledger.removal import Unwanted
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.schemas import DROPPED, MEASURED
 from fineweb_mask.models.settings import PipelineSettings
@@ -26,7 +25,6 @@ from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_schema, read_t
 from fineweb_mask.tasks.storage.remote.copies import local_copies
 from fineweb_mask.tasks.workspace.manifest import Manifest
 from fineweb_mask.tasks.workspace.references import COUNTED, NEAR, SAME_URL, ShardFiles, digest
-from fineweb_mask.tasks.workspace.removals import unwanted_of
 from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows, open_parquet
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -65,11 +63,6 @@ class WorkspaceSide(NamedTuple):
     def fingerprint(self) -> str:
         """A digest of what is read."""
         return digest([[shard.documents.fingerprint, shard.masks.fingerprint] for shard in self.shards])
-
-    @property
-    def removed(self) -> Unwanted | None:
-        """What was removed of it on request; None if nothing was."""
-        return unwanted_of(self.workspace)
 
     def fates(self, by: str) -> Iterator[pa.Table]:
         """Yield the documents, with a column whose values are groups: `FATES`, then the scores."""
@@ -162,11 +155,6 @@ class DatasetSide(NamedTuple):
     def fingerprint(self) -> str:
         """A digest of what is read."""
         return digest({name: file.sha256 for name, file in self.manifest.files.items()})
-
-    @property
-    def removed(self) -> Unwanted | None:
-        """Nothing: a dataset does not say what was removed."""
-        return None
 
     def fates(self, by: str) -> Iterator[pa.Table]:
         """Yield the documents, with a column whose values are groups: `FATES`, then the scores."""

@@ -316,13 +316,6 @@ def select_block(
     return call_with(block, select_documents, settings, also=block.also, ranges=ranges, scales=scales)
 
 
-def refill_block(settings: PipelineSelectionSettings, block: Block, kept: NDArray[np.bool_]) -> "Selection":
-    """Fill what is selected of a block up again; `kept`, (r,), is of the block's rows."""
-    from fineweb_mask.models.selection.refill import refill
-
-    return call_with(block, refill, settings, kept)
-
-
 def describe(block: Block, selection: "Selection") -> dict[str, Any]:
     """Return what the reports need of the selection from a block."""
     return {

@@ -171,17 +171,6 @@ class ShardReader:
         for piece in self._of_rows(rows, {name}):
             yield conform(piece, name, self.settings.id_column, [])["text"]
 
-    def some(self, rows: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
-        """Yield ascending rows, (n,), in batches; of Parquet, other row groups are not read."""
-        if self.shard.format == "parquet":
-            yield from map(self._conform, self._of_rows(rows, self._wanted))
-            return
-        first = 0
-        for batch, _ in self.batches():
-            low, high = np.searchsorted(rows, [first, first + batch.num_rows])
-            yield batch.take(pa.array(rows[low:high] - first))
-            first += batch.num_rows
-
     def _of_rows(self, rows: NDArray[np.int64], wanted: set[str]) -> Iterator[pa.RecordBatch]:
         """Yield ascending rows of a Parquet file with the columns that it has of some."""
         with self._read(), open_parquet_source(self.shard.url) as file:

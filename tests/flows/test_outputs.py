@@ -55,8 +55,6 @@ READ_ONLY = {  # places that are read, or changed as what they are, and settings
             "push",
             "sql",
             "rule export",
-            "remove",
-            "price",
         )
     ),
     *(f"{name} recipe" for name in ("run", "sweep", "compare", "tune", "probe", "audit")),
@@ -67,9 +65,8 @@ READ_ONLY = {  # places that are read, or changed as what they are, and settings
     *("verify dataset", "export dataset", "init source", "rule apply source", "rule apply rule_file"),
     *("rule apply --workspace", "select --input", "train-quality --input", "train-quality --teacher-model"),
     "tune --target",
-    *(f"remove --{name}" for name in ("urls", "ids", "domains", "texts")),
-    *("gc --recipe", "probe --heldout", "probe --benchmarks", "verify --receipt"),
-    *("diff a", "diff b", "why documents", "why --text"),
+    *("gc --recipe", "probe --heldout", "probe --benchmarks"),
+    *("diff a", "diff b", "why documents"),
     *(
         "probe --tokenizer",
         "probe --tasks-folder",
@@ -77,7 +74,6 @@ READ_ONLY = {  # places that are read, or changed as what they are, and settings
         "explore --against",
         "push repository",
         "doctor paths",
-        "price files",
     ),
 }
 """The rest of the parameters that take a text or a path are of `OTHER`."""

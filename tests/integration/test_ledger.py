@@ -42,12 +42,12 @@ def wanted(finished: Path, sample_corpus: Path) -> dict[str, str]:
 
 def test_every_fate_is_told_and_unknown_ids_are_listed(finished, wanted):
     found, code = asked(finished, *wanted.values())
-    assert (code, found["status"], found["unknown"]) == (3, "unknown", [wanted["unknown"]])
+    assert (code, found["status"], found["unknown"]) == (3, "unknown", [wanted["foreign"], wanted["unknown"]])
+    assert found["notes"] == ["What ingest dropped is not known: set ingest.keep_dropped, and run the recipe again."]
     outcomes = {one["asked"]: one for one in found["documents"]}
     assert outcomes[wanted["kept"]]["outcome"] == "selected"
     assert outcomes[wanted["left"]]["outcome"] == "not selected"
     assert "the same text as" in outcomes[wanted["copy"]]["decisions"][1]["reason"]
-    assert outcomes[wanted["foreign"]]["decisions"][0]["reason"] == "wrong_language: de, ingest.languages is en"
     numbers = outcomes[wanted["left"]]["decisions"][-1]["numbers"]
     assert numbers["selected_of_them"] == 473
     assert numbers["marginal_gain_above_threshold"] < 0.5
@@ -55,22 +55,8 @@ def test_every_fate_is_told_and_unknown_ids_are_listed(finished, wanted):
     told = call("why", finished, wanted["left"])
     assert told.exit_code == 0
     assert "fill the budget" in told.stdout
-
-
-def test_a_text_is_a_document_or_is_judged(finished, wanted, tmp_path):
     with fm.open(finished) as opened:
-        [(text, name)] = opened.sql("SELECT text, id FROM selected ORDER BY id LIMIT 1").fetchall()
-        assert opened.why(text=text).documents[0].id == name
-        assert str(opened.why(wanted["left"])).startswith(("http", "<urn"))
-    (tmp_path / "new.txt").write_text("The lighthouse keeper counts the waves before the evening storm. " * 30)
-    found, code = asked(finished, "--text", tmp_path / "new.txt")
-    [one] = found["documents"]
-    assert (code, one["row"]) == (0, None)
-    assert [step["stage"] for step in one["decisions"]] == ["ingest", "dedup", "score", "embed", "select"]
-    judged = one["decisions"][-1]  # by the gains of the block of the document most like it: facility has no rule
-    assert judged["numbers"]["fit"] > 0.99
-    assert (judged["numbers"]["marginal_gain_above_threshold"] >= 0) == (judged["decision"] == "selected")
-    assert one["outcome"] == f"would be {judged['decision']}"
+        assert str(opened.why(wanted["left"])) == told.stdout.rstrip("\n")
 
 
 def test_a_bucket_answers_as_the_folder_does_and_differs_in_nothing(finished, wanted, bucket, tmp_path):
@@ -118,3 +104,14 @@ def test_an_earlier_run_is_compared_with_the_last(server, workspace, tmp_path):
     assert wrong.exit_code == 2
     assert "no document has a group there" in wrong.stderr
     assert not (tmp_path / "other").exists()
+
+
+def test_what_ingest_dropped_is_told_where_it_was_kept_aside(server, workspace, wanted):
+    with fm.open(workspace) as opened:
+        settings = {**opened.settings.model_dump(mode="json"), "workspace": str(workspace)}
+    fm.curate(settings, {"ingest": {"keep_dropped": True}})
+    found, code = asked(workspace, wanted["foreign"], wanted["unknown"])
+    assert (code, found["unknown"], found["notes"]) == (3, [wanted["unknown"]], [])
+    [one] = found["documents"]
+    assert (one["outcome"], one["row"], one["id"]) == ("dropped", None, wanted["foreign"])
+    assert one["decisions"][0]["reason"] == "wrong_language: ingest.languages is en"

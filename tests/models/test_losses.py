@@ -150,13 +150,6 @@ def test_the_largest_loss_comes_first_and_small_groups_and_rows_without_a_value_
     assert [one.value for one in wiped_out(by_group(rows), 0.05)] == ["c", "b"]
 
 
-@pytest.mark.parametrize(("short", "wiped"), [(5, []), (97, ["ingest"])])
-def test_what_was_removed_on_request_is_no_loss(short, wiped):
-    counts = {("ingest", None): 100 - short, ("ingest", "removed"): 9_900, ("ingest", "too_short"): short}
-    found = wiped_out(by_group(losses(("source", "a"), counts)), 0.05)
-    assert [(one.step, one.documents, one.kept) for one in found] == [(step, 100, 3) for step in wiped]
-
-
 def test_the_sentence_names_group_step_share_and_the_largest_reasons():
     reasons = {"regex: a": 1, "too_short": 5, "known": 7, "duplicate": 980}
     assert str(Wiped("source", "it's", "ingest", 1_000, 7, reasons)) == (

@@ -46,12 +46,7 @@ def certificate(blocks: Sequence[dict[str, Any]]) -> Section:
     largest = max(blocks, key=lambda block: int(block["documents"]), default=None)
     curves = [] if largest is None or not largest["history"] else [_learning_curve(largest)]
     tables = [table] if len(rows) > 1 or (rows and not curves) else []  # of one block, the curve says the same
-    added = sum(block.get("filled_up", 0) for block in blocks)
-    filled = (
-        f"After a removal on request, the {added:,} next best documents took the place of selected ones; all others "
-        "stayed, so that a new selection may differ."
-    )
-    return Section("Distance from the optimum", [claim(blocks), *([filled] if added else [])], curves, tables)
+    return Section("Distance from the optimum", [claim(blocks)], curves, tables)
 
 
 def groups(blocks: Sequence[dict[str, Any]], column: str, budget_by: str) -> Section:

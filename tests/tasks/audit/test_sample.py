@@ -9,7 +9,6 @@ import pytest
 from fineweb_mask.models.audit.planting import prose
 from fineweb_mask.models.documents import content_hash
 from fineweb_mask.models.errors import DataError, SettingsError
-from fineweb_mask.models.ledger.removal import Unwanted, digest_of, in_order
 from fineweb_mask.models.settings import IngestSettings, SourceSettings
 from fineweb_mask.tasks.audit import score_check
 from fineweb_mask.tasks.audit.sample import CASES, EDITS, SAMPLED, SOURCE, benchmark_items, check_sample, draw_source
@@ -40,14 +39,6 @@ def drawn(source, folder, ingest=None, by="site", documents=900):
         (name, row) for name, table in tables.items() for row in range(len(table))
     ]
     return cases, tables
-
-
-def test_documents_that_were_removed_on_request_are_not_drawn(source, tmp_path):
-    names = (f"{number}-{row}" for number in range(3) for row in range(300))
-    unwanted = Unwanted({"id": in_order(digest_of("id", name) for name in names)})
-    draw_source(tmp_path, settle(discover(source), source), source, IngestSettings(), "site", 900, unwanted)
-    ids = [name for path in (tmp_path / SOURCE).iterdir() for name in pq.read_table(path)["id"].to_pylist()]
-    assert {int(name.partition("-")[2]) for name in ids if name and "-" in name} <= set(range(300, 400))
 
 
 def test_documents_are_drawn_from_every_file_that_can_be_read(source, tmp_path):

@@ -10,7 +10,7 @@ from tests.tasks.conftest import Built, run_pipeline
 
 @pytest.fixture(scope="session")
 def own(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """A copy of the tiny workspace, in whose cache vectors, rules and sketches are kept."""
+    """A copy of the tiny workspace, in whose cache vectors are kept."""
     target = shutil.copytree(built.workspace.root, tmp_path_factory.mktemp("own") / "workspace")
     return run_pipeline(built.recipe.model_copy(update={"workspace": str(target)}))
 

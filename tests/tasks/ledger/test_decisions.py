@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from fineweb_mask.models.ledger.standing import edge, margin
-from fineweb_mask.tasks.ledger.decisions import DROPPED, NOT_SELECTED, SELECTED, explain, why_dropped
+from fineweb_mask.models.standing import edge, margin
+from fineweb_mask.tasks.ledger.decisions import DROPPED, NOT_SELECTED, SELECTED, explain, explain_gone
 from fineweb_mask.tasks.ledger.lookup import Gone
 from fineweb_mask.tasks.reporting.samples import DocumentRef
 
@@ -105,19 +105,17 @@ def test_the_nearest_selected_document_is_that_of_all_cosines(ledger, everyone):
     assert sorted((ledger.workspace.cache / "ledger").glob("selected-*.npy")) == sorted(kept)
 
 
-def test_reasons_name_the_setting_and_what_is_known_of_the_row(ledger):
-    said = why_dropped(ledger.settings, "too_short", {"text": "abc"})
-    assert said == "too_short: 3 characters, ingest.min_chars is 20"
-    assert why_dropped(ledger.settings, "null_text", {}) == "null_text"
-    assert "row 3 of x" in why_dropped(ledger.settings, "benchmark", {}, "row 3 of x")
-    assert "0.31, ingest.min_language_score" in why_dropped(
-        ledger.settings, "low_language_score", {"language_score": 0.31}
-    )
-
-
-def test_a_row_that_was_written_aside_is_told_as_dropped(ledger):
-    from fineweb_mask.tasks.ledger.decisions import explain_gone
-
-    one = explain_gone(ledger, Gone(0, 8, "<8>", None, "too_short", None, "Too short."), "<8>")
-    assert (one.outcome, one.row, one.source_row, one.text) == (DROPPED, None, 8, "Too short.")
-    assert one.decisions[0].numbers == {"reason": "too_short"}
+@pytest.mark.parametrize(
+    ("reason", "text", "twin", "said"),
+    [
+        ("too_short", "abc", None, "too_short: 3 characters, ingest.min_chars is 20"),
+        ("null_text", None, None, "null_text"),
+        ("benchmark", "abc", "row 3 of x", "benchmark: it holds row 3 of x of ingest.decontaminate"),
+        ("low_language_score", "abc", None, "low_language_score: ingest.min_language_score is 0.0"),
+    ],
+)
+def test_a_row_that_was_written_aside_is_told_as_dropped_by_the_setting(ledger, reason, text, twin, said):
+    one = explain_gone(ledger, Gone(0, 8, "<8>", None, reason, twin, text), "<8>")
+    assert (one.outcome, one.row, one.source_row, one.text) == (DROPPED, None, 8, text or "")
+    [decision] = one.decisions
+    assert (decision.reason, decision.numbers) == (said, {"reason": reason})

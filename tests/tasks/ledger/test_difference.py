@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fineweb_mask.models.ledger.removal import Unwanted, digest_of, in_order
 from fineweb_mask.tasks.ledger.decisions import SELECTED
 from fineweb_mask.tasks.ledger.difference import NOT_THERE, compare, difference_page
 from fineweb_mask.tasks.ledger.sides import FATES
@@ -20,7 +19,6 @@ class Drawn:
 
     def __init__(self, name, rows, scores=("quality",)):
         self.name, self.rows, self.scores, self.fingerprint = name, rows, list(scores), name
-        self.removed = None
 
     def fates(self, by):  # noqa: ARG002 - the rows have their groups
         schema = pa.schema([*FATES, *((score, pa.float64()) for score in self.scores)])
@@ -102,19 +100,6 @@ def test_a_side_does_not_differ_from_itself_and_repeated_ids_are_paired(tmp_path
     assert (found["entered"], found["left"], found["changed"], found["other_text"]) == (0, 0, 0.0, 0)
     assert not found["is_above"]
     assert found["examples"] == []
-
-
-def test_what_was_removed_on_request_is_said_to_be(tmp_path):
-    before = draw("a", 5)
-    chosen = [row for row in before.rows if row["reason"] == SELECTED]
-    after = Drawn("b", [row for row in before.rows if row not in chosen[:4]])
-    after.removed = Unwanted({"id": in_order(digest_of("id", row["id"]) for row in chosen[:3])})
-    found = compare([before, after], "dump", tmp_path / "spill")
-    assert found["left_by"] == [
-        {"stage": "ingest", "reason": "removed", "documents": 3},
-        {"stage": "source", "reason": NOT_THERE, "documents": 1},
-    ]
-    assert found["steps"] == compare([before, Drawn("b", after.rows)], "dump", tmp_path / "spill")["steps"]
 
 
 def test_nothing_selected_on_either_side_is_no_change(tmp_path):

@@ -1,15 +1,12 @@
-"""Documents are found by URL, id and text, among those that are kept, those written aside, and in the source."""
+"""Documents are found by URL, id and text, among those that are kept and those written aside."""
 
-import json
-
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fineweb_mask.models.documents import content_hash, stable_id
+from fineweb_mask.models.documents import content_hash
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.tasks.ingest import ingest
-from fineweb_mask.tasks.ledger.lookup import find_documents, find_dropped, find_in_source, find_texts
+from fineweb_mask.tasks.ledger.lookup import find_documents, find_dropped, find_texts
 from fineweb_mask.tasks.reporting.samples import DocumentRef
 from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.workspace.references import ShardFiles
@@ -60,27 +57,6 @@ def test_what_ingest_wrote_aside_is_found_with_its_reason(mixed, tmp_path, recip
         (rows[4]["id"], 4, "duplicate", rows[3]["text"]),
         (rows[4]["url"], 4, "duplicate", rows[3]["text"]),
     ]
-
-
-@pytest.mark.parametrize("form", ["parquet", "jsonl"])
-def test_rows_of_the_source_are_found_in_every_format(mixed, tmp_path, form):
-    source, rows = mixed
-    if form == "jsonl":
-        (tmp_path / "source" / "a.parquet").unlink()
-        (tmp_path / "source" / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    [shard] = discover(source)
-    made = stable_id(shard.relative, 1)
-    found = dict(find_in_source([shard], source, [made, rows[3]["url"], rows[4]["id"], "nowhere"]))
-    assert {name: one.row for name, one in found.items()} == {made: 1, rows[3]["url"]: 3, rows[4]["id"]: 4}
-    assert found[made].batch["text"].to_pylist() == [rows[1]["text"]]
-
-
-def test_an_id_column_of_numbers_is_searched_as_text(tmp_path):
-    (tmp_path / "source").mkdir()
-    pq.write_table(pa.table({"text": ["one", "two"], "id": [7, 8]}), tmp_path / "source" / "a.parquet")
-    source = SourceSettings(path=str(tmp_path / "source"))
-    [(name, found)] = find_in_source(discover(source), source, ["8"])
-    assert (name, found.row, found.batch["text"][0].as_py()) == ("8", 1, "two")
 
 
 def test_texts_are_compared_as_deduplication_compares_them(ledger):

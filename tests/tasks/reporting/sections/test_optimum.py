@@ -75,12 +75,3 @@ def test_of_one_block_the_chart_says_all_and_no_table_repeats_it() -> None:
     )
     assert len(certificate([one | {"history": []}]).tables) == 1
     assert certificate([]).tables == []
-
-
-def test_a_selection_that_was_filled_up_after_a_removal_says_so() -> None:
-    blocks = [
-        block(name, 100, 0.5, 0.5) | {"selected": 9, "random_objective": 0.0, "history": []} | more
-        for name, more in (("a", {"filled_up": 2}), ("b", {"filled_up": 3}), ("c", {}))
-    ]
-    assert certificate(blocks).text[1].startswith("After a removal on request, the 5 next best documents took")
-    assert len(certificate(blocks[2:]).text) == 1

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from fineweb_mask.models.ledger import standing as module
-from fineweb_mask.models.ledger.standing import edge, margin, share_below, standing
+from fineweb_mask.models import standing as module
 from fineweb_mask.models.selection.corpus import rule
 from fineweb_mask.models.selection.solvers import mean_field
+from fineweb_mask.models.standing import edge, margin, standing
 
 
 def drawn(n=200, values=20):
@@ -36,13 +36,6 @@ def test_a_budget_of_the_share_takes_the_document_and_no_smaller_one_does():
 def test_documents_that_no_solver_looked_at_come_last():
     inclusion = np.array([np.nan, -5.0, np.nan])
     assert [standing(inclusion, np.ones(3, dtype=int), place).rank for place in range(3)] == [2, 1, 3]
-
-
-def test_half_of_equal_values_counts_as_below():
-    values = np.array([1.0, 2.0, 2.0, 2.0, 5.0])
-    assert share_below(values, 2.0) == (1 + 1.5) / 5
-    assert share_below(values, 9.0) == 1.0
-    assert share_below(np.array([]), 1.0) == 0.0
 
 
 def test_the_edge_is_between_the_last_selected_and_the_next():

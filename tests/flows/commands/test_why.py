@@ -2,28 +2,24 @@
 
 import json
 
-import pytest
-
 from fineweb_mask.flows.ledger.answers import WhySummary
 from fineweb_mask.tasks.ledger.decisions import Decision, Explanation
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ([], "name one"),
-        (["https://example.org"], "is no workspace: no run was started there"),
-        (["--text", "missing.txt"], "missing.txt"),
-    ],
-)
-def test_wrong_options_end_with_2_before_any_work(invoke, tmp_path, options, message):
-    done = invoke("why", tmp_path, *options)
+def test_a_folder_that_is_no_workspace_is_refused_and_nothing_is_written(invoke, tmp_path):
+    done = invoke("why", tmp_path, "https://example.org")
     assert done.exit_code == 2
-    assert message in done.stderr
+    assert "is no workspace: no run was started there" in done.stderr
     assert "Traceback" not in done.output
     assert not list(tmp_path.iterdir())
-    as_json = invoke("why", tmp_path, *options, "--json")
+    as_json = invoke("why", tmp_path, "https://example.org", "--json")
     assert json.loads(as_json.stdout)["status"] == "failed"
+
+
+def test_no_document_is_wrong_usage(invoke, tmp_path):
+    done = invoke("why", tmp_path)
+    assert done.exit_code == 2
+    assert "Missing argument" in done.stderr
 
 
 def test_an_answer_is_a_paragraph_for_each_document_and_a_line_for_each_unknown():

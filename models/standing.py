@@ -21,15 +21,6 @@ class Standing(NamedTuple):
     share: float  # of all documents, or tokens, that those up to it have: what a budget must be to take it
 
 
-def share_below(values: NDArray[np.floating], value: float) -> float:
-    """Return the share of values, (n,), below one; of equal values, half counts.
-
-    >>> share_below(np.array([1.0, 2.0, 2.0, 3.0]), 2.0)
-    0.5
-    """
-    return float((np.sum(values < value) + np.sum(values == value) / 2) / max(1, len(values)))
-
-
 def standing(inclusion: NDArray[np.floating], masses: NDArray[np.integer], place: int) -> Standing:
     """Return where the document at a place is by inclusion, (n,), the earlier first of equal ones.
 

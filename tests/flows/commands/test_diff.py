@@ -2,7 +2,7 @@
 
 import pytest
 
-from fineweb_mask.flows.commands.ledger import diff as module
+from fineweb_mask.flows.commands import diff as module
 from fineweb_mask.flows.ledger.diff import DiffSummary
 
 
