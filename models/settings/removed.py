@@ -3,7 +3,7 @@
 from typing import Any
 
 REMOVED: dict[str, str] = {}
-"""By key, without indices of lists, or by `key: value`, in alphabetical order: "is gone: " and what to write instead."""
+"""By key, without indices of lists, or by `key: value`, in alphabetical order: what is gone, what to write instead."""
 
 
 def advice_on(key: str, value: Any = None) -> str | None:  # noqa: ANN401
