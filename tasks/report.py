@@ -34,7 +34,7 @@ from fineweb_mask.tasks.workspace.references import NO_FILE, ShardFiles, StageFi
 class ReportJob(PageJob):
     """Write the report of a dataset."""
 
-    stage: ClassVar[Stage] = Stage("report", version=10, folders=("reports",), run_with=("report",))
+    stage: ClassVar[Stage] = Stage("report", version=11, folders=("reports",), run_with=("report",))
     dataset: StageFile
     shards: list[ShardFiles]
     counts: Counts
@@ -132,6 +132,7 @@ def _page(job: ReportJob) -> Page:
                 **{name: as_metrics(shares) for name, shares in breakdown.groups.items()},
                 **{name: as_metrics(shares) for name, shares in breakdown.deciles.items()},
             },
+            "quality_between": breakdown.between,
             "diversity": {}
             if measured is None
             else {name: geometry.as_metrics() for name, geometry in measured.geometry.items()},
