@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fineweb_mask.flows.curate import embed_shards, ingest_shards, prepare, score_and_embed_shards, score_shards
-from fineweb_mask.flows.pipeline.drawn import drawn_folder, narrowed
+from fineweb_mask.flows.pipeline.drawn import WORKSPACE, drawn_folder, narrowed
 from fineweb_mask.flows.pipeline.duplicates import find_duplicates
 from fineweb_mask.flows.pipeline.fit import Models
 from fineweb_mask.flows.pipeline.run import MissingInputError, PerShard, Run, UnfinishedError
@@ -24,7 +24,6 @@ from fineweb_mask.models.settings import (
     ReportSettings,
 )
 from fineweb_mask.models.settings.engine import EngineSettings
-from fineweb_mask.tasks.audit.sample import WORKSPACE
 from fineweb_mask.tasks.dedup.sort import SortJob, sort_rows
 from fineweb_mask.tasks.ledger.candidate import SAMPLE, draw, find_candidate
 from fineweb_mask.tasks.ledger.price import CandidateJob

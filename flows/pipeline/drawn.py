@@ -13,8 +13,10 @@ from fineweb_mask.models.settings import (
     SourceSettings,
 )
 from fineweb_mask.models.settings.engine import EngineSettings
-from fineweb_mask.tasks.audit.sample import SOURCE, WORKSPACE
 from fineweb_mask.tasks.workspace.workspace import Workspace
+
+SOURCE, WORKSPACE = "source", "workspace"
+"""In the folder of a drawn source: its files, and the workspace that it is ingested into."""
 
 
 @contextmanager

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fineweb_mask.models.analysis.vectors import nearest_cosines
-from fineweb_mask.models.audit.agreement import wilson
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.settings.selection import SelectionSettings
 
@@ -225,6 +224,29 @@ def priced(
         for values, own_errors, drift in zip(np.array(found).T.tolist(), np.array(errors).T, drifts, strict=True)
     )
     return Priced(kept._replace(low=max(0.0, kept.low), high=min(1.0, kept.high)), gain, measured, joined[0])
+
+
+class Interval(NamedTuple):
+    """A share of n cases, and where it lies with 95% confidence."""
+
+    share: float
+    low: float
+    high: float
+    n: int
+
+
+def wilson(hits: int, n: int) -> Interval | None:
+    """Return a share with its 95% interval by Wilson's score (1927); None of no cases.
+
+    >>> [round(number, 3) for number in wilson(71, 100)]
+    [0.71, 0.615, 0.79, 100]
+    """
+    from scipy.stats import binomtest
+
+    if not n:
+        return None
+    low, high = binomtest(hits, n).proportion_ci(method="wilson")
+    return Interval(hits / n, float(low), float(high), n)
 
 
 def share(hits: NDArray[np.bool_], fraction: float, groups: NDArray[np.int64] | None = None) -> Estimate:
