@@ -5,13 +5,14 @@
 REALDATA is a folder with `fineweb_edu_scored_150.parquet` and `web_mix.parquet`. An AUC is the chance that a document
 of the first kind scores above one of the second; 0.5 is that of a score that does not see the difference. FineWeb-Edu's
 labels are those that a language model gave; the page types are those of a benchmark of web extraction (origin
-`wcxb_web_pages`). Damaged copies are those of `score-check`. The sample's documents are synthetic:
-`data_samples/truth.parquet` knows which are spam or poorly made.
+`wcxb_web_pages`). Damaged copies have their lines or words shuffled, boilerplate around them, or no second half.
+The sample's documents are synthetic: `data_samples/truth.parquet` knows which are spam or poorly made.
 """
 
 from __future__ import annotations
 
 import random
+import re
 import sys
 import time
 from pathlib import Path
@@ -23,7 +24,6 @@ import pyarrow.parquet as pq
 from scipy.stats import rankdata, spearmanr
 
 from benchmarks.tables import show
-from fineweb_mask.models.audit.damage import damaged
 from fineweb_mask.models.quality.rules import RulesScorer, marks
 
 if TYPE_CHECKING:
@@ -31,6 +31,13 @@ if TYPE_CHECKING:
 
 SAMPLE = Path(__file__).resolve().parents[1] / "data_samples"
 DAMAGED = 400  # pages
+BOILERPLATE = (
+    "Home | About us | Products | Contact | Sitemap\n"
+    "We use cookies to give you the best experience. By using this site you agree to our use of cookies.\n"
+    "Share this: Facebook | Twitter | Pinterest | Email. Subscribe to our newsletter and never miss a post!\n"
+    "Copyright. All rights reserved. Terms of use | Privacy policy"
+)
+SENTENCE = re.compile(r"(?<=[.!?])\s+")
 
 
 def auc(first: NDArray[Any], second: NDArray[Any]) -> float:
@@ -43,6 +50,19 @@ def all_marks(texts: pa.Array) -> dict[str, NDArray[Any]]:
     parts = [marks(texts.slice(start, 500)) for start in range(0, len(texts), 500)]
     found = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     return {"score": np.mean([*found.values()], 0), **found}
+
+
+def damaged(text: str, dice: random.Random) -> dict[str, str]:
+    """Return copies of a text that are worse to anyone, by what was done to it."""
+    lines = [line for line in text.split("\n") if line.strip()]
+    parts = lines if len(lines) > 3 else SENTENCE.split(text.strip())
+    words = text.split()
+    return {
+        "lines shuffled": "\n".join(dice.sample(parts, len(parts))),
+        "boilerplate": f"{BOILERPLATE}\n{BOILERPLATE}\n{text}\n{BOILERPLATE}\n{BOILERPLATE}",
+        "cut off": text[: len(text) // 2 - 1].rstrip(),
+        "words shuffled": " ".join(dice.sample(words, len(words))),
+    }
 
 
 def main(folder: Path) -> None:

@@ -1,6 +1,6 @@
 """Define the `fineweb-mask` command.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 3 shards quarantined, warnings of a check or unknown documents,
+Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 3 shards quarantined or unknown documents,
 130 and 143 interrupted by SIGINT and SIGTERM.
 """
 
@@ -15,7 +15,6 @@ import typer
 from typer.core import TyperGroup
 
 from fineweb_mask.flows.commands._common import Verbose, be_verbose, exit_on_interruption
-from fineweb_mask.flows.commands.audit import audit
 from fineweb_mask.flows.commands.compare import compare, sweep
 from fineweb_mask.flows.commands.dataset import export, push, verify
 from fineweb_mask.flows.commands.diff import diff
@@ -24,9 +23,7 @@ from fineweb_mask.flows.commands.probe.probe import probe
 from fineweb_mask.flows.commands.report import report
 from fineweb_mask.flows.commands.rule import rule
 from fineweb_mask.flows.commands.run import run
-from fineweb_mask.flows.commands.score_check import score_check
 from fineweb_mask.flows.commands.select import select
-from fineweb_mask.flows.commands.setup.doctor import doctor
 from fineweb_mask.flows.commands.setup.init import init
 from fineweb_mask.flows.commands.setup.settings import settings
 from fineweb_mask.flows.commands.sql import sql
@@ -67,10 +64,9 @@ def _root(
 
 
 COMMANDS: dict[str, tuple[Any, ...]] = {
-    "Start": (init, run, explore, report),
+    "Start": (init, run, status, explore, report),
     "Decide": (compare, sweep, tune, probe),
     "Result": (sql, why, diff, verify, export, push),
-    "Check": (audit, score_check, doctor, status),
     "Advanced": (settings, select, train_quality, gc),
 }
 """The commands, in the groups and in the order in which help lists them."""

@@ -85,10 +85,3 @@ class PageSummary(Summary):
     documents: int
     quarantined: list[QuarantinedShard]
     stages: list[StageSummary]
-
-
-class CheckSummary(PageSummary):
-    """Result of a check: what to worry about, on which the command ends with exit status 3, and what to do."""
-
-    warnings: list[str]
-    advice: list[str]

@@ -126,6 +126,7 @@ def _page(job: ReportJob) -> Page:
                 **{name: as_metrics(shares) for name, shares in breakdown.groups.items()},
                 **{name: as_metrics(shares) for name, shares in breakdown.deciles.items()},
             },
+            "quality_between": breakdown.between,
             "diversity": {}
             if measured is None
             else {name: geometry.as_metrics() for name, geometry in measured.geometry.items()},

@@ -37,7 +37,7 @@ LAYERS = {
         {"selection.solvers"},
         {"selection.problem", "selection.selectors"},
         {"analysis", "dedup", "embedding", "pages", "quality", "selection"},
-        {"witness", "audit"},
+        {"witness"},
         {"comparison", "filters", "probe"},
     ],
     "tasks": [
@@ -52,7 +52,7 @@ LAYERS = {
         {"selection", "training_files"},
         {"witness"},
         {"comparison", "exclusion", "losses"},
-        {"audit", "probe"},
+        {"probe"},
         {
             "ingest",
             "dedup",
@@ -78,7 +78,7 @@ LAYERS = {
         {"status"},
         {"ledger"},
         {"python.opened"},
-        {"stages", "sweep", "compare", "probe", "push", "train_quality", "tune", "score_check", "audit"},
+        {"stages", "sweep", "compare", "probe", "push", "train_quality", "tune"},
         {"python"},
         {"commands"},
         {"cli"},
@@ -99,6 +99,7 @@ NO_VERBS = frozenset(
 OTHER_TESTS = {  # test files that are not named after one module, and what they are named after
     "tests/flows/pipeline/test_global_selection.py": "selection.py over the whole corpus",
     "tests/flows/test_any_recipe.py": "recipe.py, whatever stands in a recipe",
+    "tests/flows/test_planted_cases.py": "what curate.py drops of planted cases",
     "tests/flows/test_keys.py": "cache keys of all stages",
     "tests/flows/test_outputs.py": "what commands/ may replace, in tasks/outputs.py",
     "tests/flows/test_open_page.py": "commands/_common.py in a browser",

@@ -26,7 +26,7 @@ from fineweb_mask.models.errors import FinewebMaskError, message_of
 from fineweb_mask.models.settings.selection import Unit
 
 if TYPE_CHECKING:
-    from fineweb_mask.flows.summary import CheckSummary, PageSummary
+    from fineweb_mask.flows.summary import PageSummary
     from fineweb_mask.models.settings import PipelineSettings
     from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -212,14 +212,6 @@ def print_result(found: BaseModel, as_json: bool, tell: Callable[[], object]) ->
         tell()
 
 
-def tell_warnings(found: "CheckSummary") -> None:
-    """Print what a check warns of, and what to do."""
-    for text in found.warnings:
-        echo(f"warning  {text}")
-    for text in found.advice:
-        echo(f"advice   {text}")
-
-
 def open_page(page: str) -> None:
     """Open a page in the user's browser, or print where it is."""
     if "://" in page or not webbrowser.open(Path(page).absolute().as_uri()):
@@ -272,12 +264,10 @@ def run_to_page(
 
 
 def end_with_page(settings: "PipelineSettings", summary: "PageSummary", *, show: bool) -> None:
-    """Open the page of a run if asked to; exit with `QUARANTINED` if a shard was quarantined, or a check warns."""
-    from fineweb_mask.flows.summary import CheckSummary
-
+    """Open the page of a run if asked to; exit with `QUARANTINED` if a shard was quarantined."""
     if show:
         from fineweb_mask.tasks.workspace.workspace import Workspace
 
         open_page(page_here(Workspace(settings.workspace, settings.engine.scratch), summary.page))
-    if summary.quarantined or (isinstance(summary, CheckSummary) and summary.warnings):
+    if summary.quarantined:
         raise typer.Exit(QUARANTINED)

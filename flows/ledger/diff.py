@@ -20,9 +20,9 @@ from fineweb_mask.flows.status.inspection import (
     open_workspace,
 )
 from fineweb_mask.models.errors import SettingsError
-from fineweb_mask.tasks.audit.score_check import check_groups
 from fineweb_mask.tasks.dataset.verify import VerifyError, find_dataset, read_provenance
 from fineweb_mask.tasks.ledger.difference import compare, difference_page
+from fineweb_mask.tasks.ledger.groups import check_groups
 from fineweb_mask.tasks.ledger.sides import DatasetSide, Side, WorkspaceSide
 from fineweb_mask.tasks.outputs import check_output
 from fineweb_mask.tasks.reporting.page import write_page

@@ -48,6 +48,34 @@ def group_of(values: NDArray[np.floating[Any]], edges: NDArray[np.float64]) -> N
     return np.where(np.isnan(values), -1, np.searchsorted(inner, values, side="right"))
 
 
+def between_share(
+    counts: NDArray[np.integer[Any]], sums: NDArray[np.floating[Any]], squares: NDArray[np.floating[Any]]
+) -> float:
+    """Return the share of the variance of values that is between their groups: 0 to 1.
+
+    It is epsilon squared (Kelley 1935): eta squared without its bias, so that of random groups it is 0 on average,
+    however many there are. Of constant values it is 0.
+
+    Parameters
+    ----------
+    counts, sums, squares
+        Of each group, (g,): how many values it has, their sum, and the sum of their squares.
+
+    Examples
+    --------
+    >>> between_share(np.array([2, 2]), np.array([2.1, 6.1]), np.array([2.21, 18.61])) > 0.99
+    True
+    """
+    counts, sums = counts[counts > 0], sums[counts > 0]
+    n = int(counts.sum())
+    free = n - len(counts)
+    if free < 1:
+        return 0.0
+    total = float(squares.sum() - sums.sum() ** 2 / n)
+    within = float(squares.sum() - (sums**2 / counts).sum())
+    return max(0.0, 1 - within * (n - 1) / (total * free)) if total > 1e-9 * squares.sum() else 0.0
+
+
 VOCABULARY = 20_000
 WORD = r"(?u)\b[^\W\d_]{3,24}\b"
 """Letters of any script. A longer run of letters is not a word, but text without white space."""

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from fineweb_mask.models.analysis.groups import decile_edges, domains, group_of
+from fineweb_mask.models.analysis.groups import between_share, decile_edges, domains, group_of
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.settings.output import TEXT_IS_NO_GROUP
@@ -33,6 +33,8 @@ LARGEST = 30
 """Groups listed by name; the others are listed as one."""
 TALLIED, KEPT = 200_000, 100_000
 """Groups that a tally holds at most, and that it keeps when it forgets the smallest."""
+LEAST = 200
+"""Documents that a group has on average, else the column has no groups whose quality is compared."""
 COUNTED_AT_ONCE = 4
 """Shards that are counted at the same time."""
 NUMBERS = ("n_chars", "quality", "language_score")
@@ -57,6 +59,7 @@ class Breakdown(NamedTuple):
     missing: dict[str, Share]  # by column: documents without a number
     histograms: dict[str, Distribution]  # n_chars, quality
     groups: dict[str, list[Share]]  # by column: dump, domain, others; the largest groups, then the rest as one
+    between: dict[str, float]  # by column, without domain: share of the quality's variance between its values
     quality: NDArray[np.float32]  # (n,) a sorted sample
     kept: NDArray[np.float32]  # (m,) those of it that are selected, sorted
 
@@ -65,7 +68,7 @@ class Tally:
     """Counts of documents by group; when there are too many for memory, it forgets the smallest and keeps their sum."""
 
     def __init__(self) -> None:
-        self._counted = count_labels(pa.array([], pa.string()), pa.array([], pa.bool_()))
+        self._counted = count_labels(pa.array([], pa.string()), pa.array([], pa.bool_()), np.empty(0))
         self._forgotten = np.zeros(3, dtype=np.int64)  # groups, documents, selected
 
     def add(self, counted: pa.Table) -> None:
@@ -77,23 +80,48 @@ class Tally:
 
     def largest(self, n: int, unknown: str) -> list[Share]:
         """Return the `n` largest groups, then the one without a label as `unknown`, then all others as one."""
-        named, unnamed = (self._counted.filter(is_so) for is_so in (LABEL.is_valid(), LABEL.is_null()))
+        counted = self._counted.select(Share._fields)
+        named, unnamed = (counted.filter(is_so) for is_so in (LABEL.is_valid(), LABEL.is_null()))
         named = named.sort_by(LARGEST_FIRST)
         shares = [Share(**row) for row in named.slice(0, n).to_pylist()]
         shares += [Share(**row | {"label": unknown}) for row in unnamed.to_pylist()]
         groups, documents, selected = (self._forgotten + _sums(named.slice(n))).tolist()
         return [*shares, Share(f"{groups:,} others", documents, selected)] if documents else shares
 
+    def between(self) -> float:
+        """Return the share of the quality's variance that is between the groups, one of them without a label.
 
-def count_labels(labels: pa.Array | pa.ChunkedArray, selected: pa.Array | pa.ChunkedArray) -> pa.Table:
-    """Return how many documents have each label, and how many of them are selected; null is a label, too."""
-    ones = np.ones(len(labels), dtype=np.int64)
-    return _summed(pa.table({"label": labels, "documents": ones, "selected": pc.cast(selected, pa.int64())}))
+        It is 0 where there are too many groups, or fewer than `LEAST` documents in one on average.
+        """
+        scored, quality, squares = (self._counted[name].to_numpy() for name in ("scored", "quality", "squares"))
+        if self._forgotten[0] or scored.sum() < LEAST * len(scored):
+            return 0.0
+        return between_share(scored, quality, squares)
+
+
+def count_labels(
+    labels: pa.Array | pa.ChunkedArray, selected: pa.Array | pa.ChunkedArray, quality: NDArray[np.float64]
+) -> pa.Table:
+    """Return how many documents have each label, how many of them are selected or scored, and sums of their quality.
+
+    Null is a label, too; `quality` is (n,), not finite of documents without a score.
+    """
+    is_scored = np.isfinite(quality)
+    quality = np.where(is_scored, quality, 0.0)
+    columns = {
+        "label": labels,
+        "documents": np.ones(len(labels), dtype=np.int64),
+        "selected": pc.cast(selected, pa.int64()),
+        "scored": is_scored.astype(np.int64),
+        "quality": quality,
+        "squares": quality**2,
+    }
+    return _summed(pa.table(columns))
 
 
 def _summed(counted: pa.Table) -> pa.Table:
     """Return a table of counts with one row for each label."""
-    sums = counted.group_by("label").aggregate([("documents", "sum"), ("selected", "sum")])
+    sums = counted.group_by("label").aggregate([(name, "sum") for name in counted.column_names[1:]])
     return sums.rename_columns(counted.column_names)
 
 
@@ -216,6 +244,7 @@ def break_down(
             for before, after in [total["bins", name]]
         },
         groups={name: tally.largest(LARGEST, unknown.get(name, "unknown")) for name, tally in tallies.items()},
+        between={name: tally.between() for name, tally in tallies.items() if name != "domain"},
         quality=np.sort(sample["quality"]).astype(np.float32),
         kept=np.sort(sample["quality"][is_kept]).astype(np.float32),
     )
@@ -245,7 +274,9 @@ def _count_shard(workspace: Workspace, edges: Edges, labels: Sequence[str], shar
     return (
         {key: _count_numbers(numbers[key[1]], selected.to_numpy(), one) for key, one in edges.items()},
         {
-            name: count_labels(domains(table["url"]) if name == "domain" else _labels(table[name]), selected)
+            name: count_labels(
+                domains(table["url"]) if name == "domain" else _labels(table[name]), selected, numbers["quality"]
+            )
             for name in labels
         },
     )

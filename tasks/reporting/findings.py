@@ -25,6 +25,7 @@ LOST_SHARE = 0.5  # of what a group would have at random, below which it has los
 CHANCE = 3.0  # standard deviations by which a loss is larger than chance
 FROM_THE_TOP = 0.6  # share of the selection that is of the best tenth, above which quality alone decides
 LENGTH_CHANGE = 2.0  # times that the median length grew or shrank
+BETWEEN = 0.2  # share of the quality's variance between the values of a column, above which it is told
 OPEN = 0.05  # gap to the bound above which it is said that better selections may exist
 MOST_GROUPS = 3  # named
 OPTIMUM, DIVERSITY = "Distance from the optimum", "Diversity"
@@ -62,6 +63,7 @@ def findings(
         *_lost_groups(breakdown, measured),
         *_length(breakdown),
         *_one_score(breakdown),
+        *(_of_groups(breakdown, recipe["quality"].get("by")) if recipe["quality"]["scorers"] else ()),
     ]
     headings = {one.heading for one in found}
     if LOST not in headings:
@@ -189,6 +191,19 @@ def _one_score(breakdown: Breakdown) -> Iterator[Finding]:
         text = (
             f"{rows[-1].selected / selected:.0%} of the selection is of the best tenth by quality: quality alone "
             "decides. A lower selection.lamb gives diversity more weight."
+        )
+        yield Finding(text, BY_GROUP, is_worry=True, heading=DOUBT)
+
+
+def _of_groups(breakdown: Breakdown, by: str | None) -> Iterator[Finding]:
+    """Yield which column's values the quality tells apart most, other than the one that it is standardised by."""
+    columns = {name: share for name, share in breakdown.between.items() if name != by}
+    column = max(columns, key=lambda name: columns[name], default=None)
+    if column is not None and columns[column] > BETWEEN:
+        text = (
+            f"{columns[column]:.0%} of the differences in quality (of its variance) are between the values of "
+            f"{column}, not among the documents of one: some values are preferred as a whole. If these are not better "
+            f"as a whole, set quality.by: {column}, so that each document is compared with others of the same {column}."
         )
         yield Finding(text, BY_GROUP, is_worry=True, heading=DOUBT)
 

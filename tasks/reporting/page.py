@@ -69,12 +69,7 @@ class Card(NamedTuple):
 
     title: str
     note: str
-    text: str | Sequence[str]  # or pieces, every second of which is marked
-
-    @property
-    def pieces(self) -> Sequence[str]:
-        """The text in pieces, the first of which is not marked, the second is, and so on."""
-        return [self.text] if isinstance(self.text, str) else self.text
+    text: str
 
 
 class Side(NamedTuple):
@@ -111,12 +106,6 @@ class Finding(NamedTuple):
     section: str
     is_worry: bool = False
     heading: str = ""  # that it stands under, beside others of the same
-
-
-def check_findings(found: Mapping[str, Any], section: str) -> list[Finding]:
-    """Return what a check warns of and advises, in sentences; a section shows it."""
-    advice = [Finding(f"{text[0].upper()}{text[1:]}.", section) for text in found["advice"]]
-    return [*(Finding(f"{text}.", section, is_worry=True) for text in found["warnings"]), *advice]
 
 
 def some(names: Sequence[str]) -> str:

@@ -39,7 +39,6 @@ FOLDERS = {
     "sweep --workspace": "{recipe} --workspace",
     "tune --workspace": "{recipe} --output {new} --workspace",
     "probe --workspace": "{recipe} --workspace",
-    "audit --workspace": "{recipe} --workspace",
 }
 LOST = "is in the (workspace|dataset)|overlap|is not a workspace|is read, too"
 READ_ONLY = {  # places that are read, or changed as what they are, and settings that name no place
@@ -47,7 +46,6 @@ READ_ONLY = {  # places that are read, or changed as what they are, and settings
         f"{name} workspace"
         for name in (
             "report",
-            "score-check",
             "explore",
             "why",
             "status",
@@ -57,8 +55,8 @@ READ_ONLY = {  # places that are read, or changed as what they are, and settings
             "rule export",
         )
     ),
-    *(f"{name} recipe" for name in ("run", "sweep", "compare", "tune", "probe", "audit")),
-    *(f"{name} --set" for name in ("sweep", "compare", "tune", "probe", "audit", "train-quality")),
+    *(f"{name} recipe" for name in ("run", "sweep", "compare", "tune", "probe")),
+    *(f"{name} --set" for name in ("sweep", "compare", "tune", "probe", "train-quality")),
     *(f"{name} --label-column" for name in ("compare", "train-quality")),
     *(f"select --{name}-column" for name in ("id", "quality", "feature", "token")),
     *(f"train-quality --{name}-column" for name in ("text", "score")),
@@ -73,7 +71,6 @@ READ_ONLY = {  # places that are read, or changed as what they are, and settings
         "export --tokenizer",
         "explore --against",
         "push repository",
-        "doctor paths",
     ),
 }
 """The rest of the parameters that take a text or a path are of `OTHER`."""

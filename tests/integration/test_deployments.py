@@ -20,7 +20,7 @@ from fineweb_mask.models.settings import PipelineSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 STAGES = ["ingest", "dedup", "fit", "score", "embed", "select", "materialize", "report"]
-PAGES = [f"{name}/{name}" for name in ("sweep", "compare", "tune", "probe", "score-check", "audit")]
+PAGES = [f"{name}/{name}" for name in ("sweep", "compare", "tune", "probe")]
 
 
 def artifacts(service, flow_run) -> dict[str, dict[str, Any]]:
@@ -104,30 +104,6 @@ def test_pages_are_deployed_for_the_sample(service, name):
     assert PipelineSettings.model_validate(deployment["parameters"]["settings"]) == recipe
     assert deployment["concurrency_options"]["collision_strategy"] == "ENQUEUE"
     assert deployment["enforce_parameter_schema"]
-
-
-def test_the_deployed_score_check_runs_on_a_worker(service, sample_run):
-    checked = service.run("score-check/score-check")
-    assert checked["state"]["type"] == "COMPLETED"
-    shown = artifacts(service, checked)
-    assert {"score-check", "score-check-table", "progress-score-check"} <= shown.keys()
-    groups = {row["group"]: row["documents"] for row in json.loads(shown["score-check-table"]["data"])}
-    assert sum(groups.values()) == 1905
-    assert len(groups) == 3
-    assert "The score quality inside every group" in shown["score-check"]["data"]
-    assert (service.home / "workspaces" / "sample" / "score-check" / "index.html").is_file()
-
-
-def test_the_deployed_audit_runs_on_a_worker(service):
-    audited = service.run("audit/audit", "--param", "documents=1000")
-    assert audited["state"]["type"] == "COMPLETED"
-    found = service.read("artifacts/filter", artifacts={"flow_run_id": {"any_": [audited["id"]]}})
-    shown = {artifact["key"]: artifact["data"] for artifact in found}
-    end = artifact_key("", service.read(f"flow_runs/{audited['id']}")["parameters"]["settings"]["workspace"])
-    steps = {row["step"]: row for row in json.loads(shown[f"audit-table-{end}"])}
-    assert steps["filters"]["documents"] == 1000
-    assert steps["exact"]["alike"] in {None, 1}
-    assert "What every step drops" in shown[f"audit-{end}"]
 
 
 def test_the_deployed_ledger_runs_on_a_worker(service, sample_run):

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from scipy.stats import f_oneway
 
-from fineweb_mask.models.analysis.groups import decile_edges, domains, group_of, telling_words
+from fineweb_mask.models.analysis.groups import between_share, decile_edges, domains, group_of, telling_words
 
 
 @pytest.mark.parametrize(
@@ -108,3 +109,28 @@ def test_words_of_any_script_and_texts_without_words():
     assert telling_words(["1 2 3", "<>"], np.array([0, 1]), 2) == ["", ""]
     assert telling_words([], np.array([], dtype=int), 2) == ["", ""]
     assert telling_words(["x" * 500 + " whale"], np.array([0]), 1) == ["whale"]
+
+
+def share_between(groups):
+    """The share of values that are given group by group."""
+    return between_share(*(np.array([(group**power).sum() for group in groups]) for power in (0, 1, 2)))
+
+
+def test_the_share_between_groups_is_that_of_an_analysis_of_variance():
+    """Epsilon squared follows from F and its degrees of freedom."""
+    dice = np.random.default_rng(5)
+    groups = [dice.normal(size=size) + 3 * place for place, size in enumerate((5, 40, 100))]
+    f, between, within = f_oneway(*groups).statistic, len(groups) - 1, 145 - len(groups)
+    assert share_between(groups) == pytest.approx(between * (f - 1) / (between * f + within))
+
+
+def test_random_groups_have_no_share_however_small_they_are():
+    """Without a correction, half of the variance would be between groups of two."""
+    values = np.random.default_rng(5).normal(size=4000)
+    assert share_between(np.split(values, 20)) < 0.02
+    assert share_between(np.split(values, 2000)) < 0.08
+
+
+@pytest.mark.parametrize("groups", [[[0.3] * 7, [0.3] * 9], [[1.0], [2.0]], [[1.0, 2.0]], [[]], []])
+def test_of_equal_values_of_one_group_or_of_single_values_nothing_is_between(groups):
+    assert share_between([np.array(group) for group in groups]) == 0

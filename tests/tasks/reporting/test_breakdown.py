@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fineweb_mask.models.analysis.groups import between_share
 from fineweb_mask.tasks.reporting import breakdown
 from fineweb_mask.tasks.reporting.breakdown import Tally, break_down, count_labels
 from fineweb_mask.tasks.reporting.charts import Share
@@ -115,6 +116,31 @@ def test_deciles_and_histograms_hold_every_number(tmp_path: Path, shards: list[A
     assert (found.histograms["quality"].before[1:-1] == inside[1:-1]).all()
 
 
+def test_the_quality_is_compared_between_the_values_of_columns(
+    tmp_path: Path, shards: list[Any], monkeypatch: Any
+) -> None:
+    """Over all shards, in which a document without a value is of one of its own; of many small groups nothing."""
+    for one in shards:
+        path = tmp_path / one.scores.path
+        dumps = np.array(pq.read_table(tmp_path / one.documents.path)["dump"])
+        quality = (DICE.normal(size=len(dumps)) + 2 * (dumps == "x")).astype(np.float32)
+        quality[5] = np.nan
+        pq.write_table(pa.table({"quality": quality}), path)
+    monkeypatch.setattr(breakdown, "LEAST", 20)
+    found = break_down(Workspace(tmp_path), shards, ["kind"]).between
+    rows = [row for row in eligible_rows(tmp_path, shards) if np.isfinite(row["quality"])]
+    assert found.keys() == {"dump", "kind"}
+    for column, share in found.items():
+        values = {row.get(column) for row in rows}
+        groups = [[row["quality"] for row in rows if row.get(column) == value] for value in values]
+        sums = [np.array([sum(x**power for x in group) for group in groups]) for power in (0, 1, 2)]
+        assert share == pytest.approx(between_share(*sums), abs=1e-9)
+    assert found["dump"] > 0.3
+    assert found["kind"] < 0.1
+    monkeypatch.setattr(breakdown, "LEAST", 400)
+    assert break_down(Workspace(tmp_path), shards).between == {"dump": 0}
+
+
 def test_edges_from_a_sample_group_everything(tmp_path: Path, shards: list[Any], monkeypatch: Any) -> None:
     exact = break_down(Workspace(tmp_path), shards)
     monkeypatch.setattr(breakdown, "EDGE_VALUES", 140)
@@ -144,8 +170,9 @@ def test_a_tally_forgets_the_smallest_groups_and_keeps_the_sums(monkeypatch: Any
     for batch in range(10):
         labels = ["big"] * 50 + ["middle"] * 9 + [None] * 5 + [f"rare {batch} {row}" for row in range(30)]
         selected = pa.chunked_array([[row % 2 == 0 for row in range(len(labels))]])
-        tally.add(count_labels(pa.array(labels), selected))
+        tally.add(count_labels(pa.array(labels), selected, np.arange(float(len(labels)))))
     found = tally.largest(2, "none")
     assert found[:3] == [Share("big", 500, 250), Share("middle", 90, 50), Share("none", 50, 20)]
     assert found[3] == Share("300 others", 300, 150)
     assert sum(one.documents for one in found) == 940
+    assert tally.between() == 0  # of so many groups

@@ -34,6 +34,7 @@ def broken_down(
     place: int = 4,
     better: int = 1,
     lengths: list[Share] = NEUTRAL,
+    between: dict[str, float] | None = None,
 ) -> Breakdown:
     edges = np.linspace(0, 1000, 11)
     before = np.full(10, 100)
@@ -47,6 +48,7 @@ def broken_down(
             "quality": Distribution(edges / 1000, before, best, (0.5, (place + better + 1) / 10)),
         },
         groups={"topic": groups or [Share("a", 500, 50), Share("b", 500, 50)]},
+        between=between or {},
         quality=np.linspace(0, 1, 101, dtype=np.float32),
         kept=np.linspace((place + better) / 10, (place + better + 2) / 10, 101, dtype=np.float32),
     )
@@ -178,6 +180,24 @@ TOPICS = [Share("a", 400, 50), Share("b", 600, 1), Share("tiny", 5, 0)]
 )
 def test_each_trouble_is_told_where_it_belongs(heading: str, changes: dict[str, Any], said: str) -> None:
     assert [text for text in texts(told(**changes)[heading]) if text.startswith(said)]
+
+
+def advised(between: dict[str, float], **quality: Any) -> list[str]:
+    """Return what is told of a quality that lies between the values of columns so far."""
+    recipe = RECIPE | {"quality": RECIPE["quality"] | quality}
+    found = texts(told(breakdown=broken_down(between=between), recipe=recipe).get(DOUBT, []))
+    return [text for text in found if "of the differences in quality" in text]
+
+
+def test_a_quality_that_tells_the_values_of_a_column_apart_is_told_with_the_setting() -> None:
+    between = {"dump": 0.21, "source": 0.34, "topic": 0.05}
+    assert advised(between) == [
+        "34% of the differences in quality (of its variance) are between the values of source, not among the documents "
+        "of one: some values are preferred as a whole. If these are not better as a whole, set quality.by: source, so "
+        "that each document is compared with others of the same source."
+    ]
+    assert "quality.by: dump" in advised(between, by="source")[0]
+    assert advised({"dump": 0.2}) == advised({}) == advised(between, scorers=[]) == []
 
 
 def test_what_chance_explains_is_no_loss_nor_is_a_small_group() -> None:

@@ -13,9 +13,9 @@ NOTHING = Distribution(np.arange(3.0), np.array([7, 0]), np.array([2, 0]), (0.5,
 
 
 def broken_down(**changes: Any) -> Breakdown:
-    empty = {"deciles": {}, "missing": {}, "histograms": {"n_chars": NOTHING, "quality": NOTHING}, "groups": {}}
+    empty = {"deciles": {}, "missing": {}, "histograms": {"n_chars": NOTHING, "quality": NOTHING}}
     numbers = np.arange(100, dtype=np.float32)
-    return Breakdown(**(empty | {"quality": numbers, "kept": numbers} | changes))
+    return Breakdown(**(empty | {"groups": {}, "between": {}, "quality": numbers, "kept": numbers} | changes))
 
 
 def test_a_column_of_one_value_and_a_histogram_of_one_bar_are_not_drawn() -> None:
