@@ -25,7 +25,6 @@ from fineweb_mask.flows.commands.ledger.remove import remove
 from fineweb_mask.flows.commands.ledger.why import why
 from fineweb_mask.flows.commands.probe.probe import probe
 from fineweb_mask.flows.commands.report import report
-from fineweb_mask.flows.commands.rule import rule
 from fineweb_mask.flows.commands.run import run
 from fineweb_mask.flows.commands.score_check import score_check
 from fineweb_mask.flows.commands.select import select
@@ -80,7 +79,6 @@ COMMANDS: dict[str, tuple[Any, ...]] = {
 for group, commands in COMMANDS.items():
     for command in commands:
         app.command(command.__name__.replace("_", "-"), rich_help_panel=group)(command)
-app.add_typer(rule, name="rule", rich_help_panel="Advanced")
 
 
 def main() -> None:
