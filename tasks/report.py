@@ -34,7 +34,7 @@ from fineweb_mask.tasks.workspace.references import NO_FILE, ShardFiles, StageFi
 class ReportJob(PageJob):
     """Write the report of a dataset."""
 
-    stage: ClassVar[Stage] = Stage("report", version=10, folders=("reports",), run_with=("report",))
+    stage: ClassVar[Stage] = Stage("report", version=10, folders=("reports",))
     dataset: StageFile
     shards: list[ShardFiles]
     counts: Counts

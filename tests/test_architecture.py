@@ -78,7 +78,7 @@ LAYERS = {
         {"status"},
         {"ledger"},
         {"python.opened"},
-        {"stages", "sweep", "compare", "probe", "push", "train_quality", "tune", "score_check", "audit"},
+        {"report", "share", "sweep", "compare", "probe", "push", "train_quality", "tune", "score_check", "audit"},
         {"python"},
         {"commands"},
         {"cli"},
