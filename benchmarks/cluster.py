@@ -27,6 +27,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from benchmarks.million import SETTINGS, SHOWN_WITH, STAGES, make_corpus
 from benchmarks.tables import show
 from fineweb_mask.flows.cluster.cluster import Cluster
+from fineweb_mask.flows.curate import curate
 from fineweb_mask.flows.display.listeners import LogLines
 from fineweb_mask.flows.display.prefect_ui import UiListener
 from fineweb_mask.flows.pipeline.fit import PretrainedModels
@@ -34,7 +35,6 @@ from fineweb_mask.flows.pipeline.run import Run
 from fineweb_mask.flows.pipeline.start import MOST_TASK_RUNS, MOST_THREADS
 from fineweb_mask.flows.pipeline.task_runs import TaskRuns
 from fineweb_mask.flows.recipe import load_recipe
-from fineweb_mask.flows.stages import FLOWS
 from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.ingest import IngestJob, ingest
@@ -149,7 +149,7 @@ def stages(folder: Path, nodes: int, documents: int, shards: int) -> list[list[s
         settings = settings_of(folder, address, f"source.path={corpus}", *selection)
         for stage in STAGES:
             started = time.perf_counter()
-            done = {one.stage: one for one in FLOWS[stage](settings)}
+            done = {one.stage: one for one in curate(settings, until=stage).stages}
             seconds = time.perf_counter() - started
             busy = sum(done[name].seconds for name in SHOWN_WITH.get(stage, (stage,)))
             rates = [f"{documents / seconds:,.0f}", f"{documents / busy:,.0f}"]

@@ -4,9 +4,10 @@
     python -m benchmarks.memory metrics FOLDER --rows 40000 120000 --metrics pairwise+facility disf
 
 `stages` makes a shard in FOLDER (and finds it there the next time): texts of about 0.9 kB in FineWeb's columns. Every
-stage is a `fineweb-mask run --only STAGE` with the sample's recipe, in a process of its own. After `embed`, its 768
-float16 values a row are replaced by the seeded vectors of `benchmarks/synthetic.py`, which are as uneven as a corpus's;
-the built-in encoder's vectors of random words are not. `metrics` runs `select` alone, with other metrics.
+stage is a `fineweb-mask run --until STAGE` with the sample's recipe, in a process of its own, which finds what earlier
+ones made. After `embed`, its 768 float16 values a row are replaced by the seeded vectors of `benchmarks/synthetic.py`,
+which are as uneven as a corpus's; the built-in encoder's vectors of random words are not. `metrics` only selects again,
+with other metrics.
 
 The peak is that of the process (`VmHWM`), Prefect's client and all packages included; "over imports" is what it is
 above the process's memory when everything has been imported. What an allocator keeps counts, as it does for a machine.
@@ -61,7 +62,7 @@ def stages(arguments: argparse.Namespace) -> None:
         options = prepared(arguments.folder.absolute(), rows, arguments.set)
         for stage in arguments.again or STAGES:
             refresh = ["--refresh", stage] if arguments.again else []
-            measured = measure(["--only", stage, *refresh, *options])
+            measured = measure(["--until", stage, *refresh, *options])
             lines.append(line_of(rows, stage, measured))
             if stage == "embed":
                 replace_vectors(arguments.folder.absolute() / f"workspace-{rows}")
@@ -75,7 +76,7 @@ def metrics(arguments: argparse.Namespace) -> None:
             weights = ", ".join(f'"{name}": 1' for name in names.split("+"))
             chosen = [*arguments.set, f"selection.metrics={{{weights}}}"]
             options = prepared(arguments.folder.absolute(), rows, chosen)
-            measured = measure(["--only", "select", "--refresh", "select", *options])
+            measured = measure(["--until", "select", "--refresh", "select", *options])
             lines.append(line_of(rows, names, measured))
             show_lines("select", "metrics", lines)
 
@@ -164,11 +165,11 @@ def run_measured(arguments: argparse.Namespace) -> None:
     atexit.register(os._exit, 0)  # after all else, as the command does: DuckDB would report what it takes for leaks
     import duckdb  # noqa: F401
 
-    import fineweb_mask.flows.stages
     import fineweb_mask.models.embedding.load
     import fineweb_mask.models.selection.selector
     import fineweb_mask.tasks.reporting.page  # noqa: F401
     from fineweb_mask.flows.cli import app
+    from fineweb_mask.flows.curate import curate  # noqa: F401 - the flow, which Prefect is imported for
 
     imports, started = status_mib("VmRSS"), time.perf_counter()
     if app(arguments.arguments, standalone_mode=False):

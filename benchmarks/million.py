@@ -4,9 +4,10 @@
 
 Makes the corpus in FOLDER first (and finds it there the next time): texts of about 1 kB on one of 200 topics each, half
 of the words of the topic, with Zipf's frequencies; one in a hundred is a copy of another shard's. Every stage is a
-`fineweb-mask run --only STAGE` in a process of its own, with the sample's recipe, but selecting a tenth of every 50,000
-documents. Memory is that of the process and of those that it forks (their proportional set size), without Prefect's
-temporary server, sampled twice a second: at most, and at most in each quarter of the time.
+`fineweb-mask run --until STAGE` in a process of its own, with the sample's recipe, but selecting a tenth of every
+50,000 documents; it finds what earlier ones made. Memory is that of the process and of those that it forks (their
+proportional set size), without Prefect's temporary server, sampled twice a second: at most, and at most in each quarter
+of the time.
 """
 
 import argparse
@@ -96,7 +97,7 @@ def run_stage(stage: str, arguments: list[str]) -> tuple[float, list[float], dic
     environment = os.environ | {"PREFECT_LOGGING_LEVEL": "WARNING"}
     started, samples = time.perf_counter(), []
     with subprocess.Popen(
-        [*command, "--only", stage, "--json", *arguments], env=environment, stdout=subprocess.PIPE, cwd=ROOT
+        [*command, "--until", stage, "--json", *arguments], env=environment, stdout=subprocess.PIPE, cwd=ROOT
     ) as process:
         while process.poll() is None:
             samples.append(proportional_mib(process.pid, besides=b"uvicorn"))

@@ -21,7 +21,6 @@ from fineweb_mask.flows.commands.diff import diff
 from fineweb_mask.flows.commands.explore import explore
 from fineweb_mask.flows.commands.probe.probe import probe
 from fineweb_mask.flows.commands.report import report
-from fineweb_mask.flows.commands.rule import rule
 from fineweb_mask.flows.commands.run import run
 from fineweb_mask.flows.commands.select import select
 from fineweb_mask.flows.commands.setup.init import init
@@ -74,7 +73,6 @@ COMMANDS: dict[str, tuple[Any, ...]] = {
 for group, commands in COMMANDS.items():
     for command in commands:
         app.command(command.__name__.replace("_", "-"), rich_help_panel=group)(command)
-app.add_typer(rule, name="rule", rich_help_panel="Advanced")
 
 
 def main() -> None:

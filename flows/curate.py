@@ -6,9 +6,10 @@ workspace, tries a job again whose error may pass (`RETRY_DELAYS`), and leaves o
 are in no later stage, and are named in the summary.
 """
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from fineweb_mask.flows.pipeline.dataset import export, materialize, report
 from fineweb_mask.flows.pipeline.duplicates import find_duplicates
@@ -23,22 +24,26 @@ from fineweb_mask.flows.pipeline.fit import (
 )
 from fineweb_mask.flows.pipeline.losses import watch_groups
 from fineweb_mask.flows.pipeline.records import summarize
-from fineweb_mask.flows.pipeline.run import Files, PerShard, Run
+from fineweb_mask.flows.pipeline.run import Files, PerShard, ReachedError, Run
 from fineweb_mask.flows.pipeline.selection import Prepared, Selection, check_any_document, prepared, select
-from fineweb_mask.flows.recipe import with_overrides
-from fineweb_mask.flows.summary import RunSummary
+from fineweb_mask.flows.recipe import RecipeError, with_overrides
+from fineweb_mask.flows.summary import RunSummary, StoppedSummary
 from fineweb_mask.models.settings import FIRST_IN_FORM, FROM_QUALITY, Overrides, PipelineSettings
+from fineweb_mask.models.settings.validation import meant
 from fineweb_mask.tasks.embed import embed
 from fineweb_mask.tasks.inference.model_files import ModelFolder
 from fineweb_mask.tasks.ingest import ingest
 from fineweb_mask.tasks.processes.workers import end_workers
-from fineweb_mask.tasks.registry import Refreshed
+from fineweb_mask.tasks.registry import REFRESHED, Refreshed
 from fineweb_mask.tasks.score import score
 from fineweb_mask.tasks.score_embed import ScoreEmbedJob
 from fineweb_mask.tasks.workspace.references import ShardFiles
 
 if TYPE_CHECKING:
     from prefect import Flow
+
+Until = Literal["ingest", "score", "embed", "dedup", "select", "materialize", "export", "report"]
+"""Stages that a run can stop after, in the order in which it comes to them; after the last it ends anyway."""
 
 
 def pipeline(run: Run) -> tuple[Selection, dict[str, Path]]:
@@ -50,11 +55,16 @@ def pipeline(run: Run) -> tuple[Selection, dict[str, Path]]:
     ------
     BadShardError
         If no shard can be read, or one cannot and `ingest.on_bad_shard` is `fail`.
+    ReachedError
+        After the stage that the run stops after.
     """
     ready = prepare(run)
     selection = select(run, ready)
+    run.reached("select")
     dataset = materialize(run, selection)
+    run.reached("materialize")
     exports = export(run, dataset)
+    run.reached("export")
     report(run, selection, dataset)
     return selection, exports
 
@@ -70,13 +80,18 @@ def prepare(run: Run) -> Prepared:
     documents = ingest_shards(run)
     if run.settings.ingest.on_wiped_group == "stop":  # what ingest wipes out is not scored
         watch_groups(run, [ShardFiles(documents=file) for file in documents.values()])
+    run.reached("ingest")
     models = Models(fit_quality(run, documents), fit_encoder(run, documents))
     if run.settings.embedding.model == FROM_QUALITY:
         scores, vectors = score_and_embed_shards(run, documents, models.quality)
+        run.reached("score")
     else:
         scores = score_shards(run, documents, models.quality)
+        run.reached("score")
         vectors = embed_shards(run, documents, models.encoder)
+    run.reached("embed")
     duplicates = find_duplicates(run, documents, scores, vectors, models)
+    run.reached("dedup")
     ready = prepared(run, documents, models, scores, vectors, duplicates)
     watch_groups(run, ready.shards)
     return ready
@@ -123,11 +138,28 @@ def _scoring(run: Run, documents: Files, quality: Quality) -> dict[str, Any]:
     }
 
 
+def check_stages(refit: Sequence[str], refresh: Sequence[str], until: str | None, prefix: str = "") -> None:
+    """Check what `curate` is to fit again, to run again and to stop after; messages put the prefix before its option.
+
+    Raises
+    ------
+    RecipeError
+        If it knows one of them not; the message lists what it knows.
+    """
+    for option, received, allowed in (
+        ("refit", refit, get_args(Refit)),
+        ("refresh", refresh, REFRESHED),
+        ("until", [] if until is None else [until], get_args(Until)),
+    ):
+        if unknown := sorted(set(received).difference(allowed)):
+            hint = meant(unknown[0], allowed)
+            raise RecipeError(f"{prefix}{option} takes one of {', '.join(allowed)}, received {unknown[0]!r}{hint}")
+
+
 @cache
-def _flow() -> "Flow[..., RunSummary]":
+def _flow() -> "Flow[..., RunSummary | StoppedSummary]":
     """Make the flow when it is first asked for: Prefect's import takes longer than a run with nothing to do."""
-    from fineweb_mask.flows.display.events import Limits, announce_dataset
-    from fineweb_mask.flows.pipeline.approval import approved, check_approval
+    from fineweb_mask.flows.display.events import announce_dataset
     from fineweb_mask.flows.pipeline.start import as_flow, start_run
 
     @as_flow("curate")
@@ -136,9 +168,8 @@ def _flow() -> "Flow[..., RunSummary]":
         refit: list[Refit] | None = None,
         refresh: list[Refreshed] | None = None,
         overrides: Overrides = FIRST_IN_FORM,
-        approve: bool = False,
-        limits: Limits | None = None,
-    ) -> RunSummary:
+        until: Until | None = None,
+    ) -> RunSummary | StoppedSummary:
         """Turn the raw documents of a source into a selected dataset.
 
         Parameters
@@ -151,38 +182,29 @@ def _flow() -> "Flow[..., RunSummary]":
             Stages that run again although their files are current.
         overrides
             Settings that replace the recipe's, by key or by section: `{"selection.lamb": 0.3}`.
-        approve
-            Wait for a person who has seen the report. Until the run is resumed in the UI, the dataset is in the
-            workspace alone: nothing is written to `materialize.output` or exported, and its event is not emitted.
-        limits
-            Above what of the selection an event is emitted.
+        until
+            The last stage that is run; None runs all. A later run goes on from there.
 
         Raises
         ------
         BadShardError
             If no shard can be read, or one cannot and `ingest.on_bad_shard` is `fail`.
-        SettingsError
-            If a run that no deployment started is to wait.
         """
         settings = with_overrides(settings, overrides)
-        if approve:
-            check_approval()
-            held = with_overrides(settings, {"materialize.output": None, "materialize.export": []})
-            with start_run(held, refit=refit, refresh=refresh) as run:
-                summary = summarize(run, *pipeline(run))
-            approved(summary, run)
-            refit = refresh = None
-        with start_run(settings, refit=refit, refresh=refresh) as run:
-            summary = summarize(run, *pipeline(run))
-        announce_dataset(
-            summary, settings, run.workspace.reports / "metrics.json", limits or Limits(), is_approved=approve
-        )
+        until = None if until == "report" else until
+        with start_run(settings, refit=refit, refresh=refresh, until=until) as run:
+            try:
+                made = pipeline(run)
+            except ReachedError as reached:
+                return StoppedSummary.of(run.workspace, run.quarantined, run.stages, until=str(reached))
+            summary = summarize(run, *made)
+        announce_dataset(summary, settings, run.workspace.reports / "metrics.json")
         return summary
 
     return curate
 
 
-def __getattr__(name: str) -> "Flow[..., RunSummary]":
+def __getattr__(name: str) -> "Flow[..., RunSummary | StoppedSummary]":
     """Return the flow `curate`, which deployments name."""
     if name == "curate":
         return _flow()

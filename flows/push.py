@@ -1,8 +1,7 @@
-"""Verify a dataset and upload it to the Hugging Face hub, as a flow: the last of a chain of deployments."""
+"""Verify a dataset and upload it to the Hugging Face hub, as a flow for a person who has read its report."""
 
 from pathlib import Path
 
-from fineweb_mask.flows.display.prefect_ui import announce
 from fineweb_mask.flows.pipeline.start import as_flow
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.tasks.dataset.push import Push, local_dataset, planned
@@ -44,5 +43,4 @@ def push(dataset: str, repository: str, private: bool = True, revision: str = "m
             raise ChangedDatasetError(f"{dataset} is not pushed, it differs from its record: {first}: run it again")
         if not dry_run:
             done = push_dataset(Path(found.root), done, private=private)
-    announce("dataset.pushed", dataset, done.model_dump(mode="json", exclude={"files"}), status=done.status)
     return done

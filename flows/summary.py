@@ -1,4 +1,4 @@
-"""Define the results of flows, which commands print as JSON: `RunSummary`, `PageSummary`, `StageSummary`."""
+"""Define the results of flows, which commands print as JSON: of runs, of pages, and of the stages in them."""
 
 from collections.abc import Mapping
 from html import escape
@@ -75,6 +75,14 @@ class RunSummary(Summary):
         ]
         cells = (f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows)
         return f"<table>{''.join(cells)}</table>"
+
+
+class StoppedSummary(Summary):
+    """Result of a run that stopped after a stage, as it was to; `fineweb-mask run --until STAGE --json` prints it."""
+
+    until: str  # the stage
+    quarantined: list[QuarantinedShard]
+    stages: list[StageSummary]
 
 
 class PageSummary(Summary):

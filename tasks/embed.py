@@ -67,7 +67,6 @@ class EmbedJob(ShardJob):
         "embed",
         version=2,
         folders=("embeddings",),
-        run_with=("embed",),
         per_shard=True,
         documents=rows_through,
         counts=("ingested", "ingested"),

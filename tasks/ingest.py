@@ -42,7 +42,6 @@ class IngestJob(ShardJob):
         "ingest",
         version=2,
         folders=("documents", "known", "dropped", "outcomes"),
-        run_with=("ingest",),
         per_shard=True,
         documents=lambda file: (int(file.details["rows_in"]), file.rows),
         counts=("source", "ingested"),

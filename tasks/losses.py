@@ -47,7 +47,6 @@ class LossesJob(ShardJob):
         label="dedup",
         folders=("losses",),
         interim=True,  # one of each state of the corpus: a new shard makes no file stale
-        run_with=("select",),
     )
     name: ClassVar[str] = "corpus"
     shards: list[ShardFiles]

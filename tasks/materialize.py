@@ -58,7 +58,6 @@ class MaterializeJob(StageJob):
         MATERIALIZE,
         version=6,
         folders=("dataset",),
-        run_with=(MATERIALIZE,),
         documents=rows_through,
         counts=("selected", "selected"),
         gathers=True,

@@ -73,18 +73,13 @@ REFRESHED = tuple(task.stage.name for task in PIPELINE if not task.stage.label)
 What is fitted has its own option, `refit`.
 """
 
-STAGE_FLOWS = tuple(task.stage.name for task in PIPELINE if task.stage.name in task.stage.run_with)
-"""Stages that have their own flow."""
-
 SELECTION_INPUTS = frozenset(REFRESHED[: REFRESHED.index(select.stage.name)])
 """Stages that the selection reads from."""
 
 if TYPE_CHECKING:
     Refreshed = str
-    StageFlow = str
 else:  # a form in the Prefect UI lists the choices
     Refreshed = Literal[REFRESHED]
-    StageFlow = Literal[STAGE_FLOWS]
 
 
 def stage_names() -> list[str]:
@@ -115,11 +110,6 @@ def refreshed_by(names: Collection[str]) -> frozenset[str]:
     if select.stage.shown_as in names:
         found |= {stage.name for one in (materialize, report) for stage in stages_shown_as(one.stage.shown_as)}
     return frozenset(found)
-
-
-def run_by(flows: set[str]) -> frozenset[str]:
-    """Return the names of the stages that these single-stage flows run."""
-    return frozenset(task.stage.name for task in PIPELINE if flows.intersection(task.stage.run_with))
 
 
 def documents_through(file: StageFile) -> tuple[int, int] | None:

@@ -31,7 +31,7 @@ from fineweb_mask.tasks.workspace.references import NO_FILE, ShardFiles, StageFi
 class ReportJob(PageJob):
     """Write the report of a dataset."""
 
-    stage: ClassVar[Stage] = Stage("report", version=11, folders=("reports",), run_with=("report",))
+    stage: ClassVar[Stage] = Stage("report", version=11, folders=("reports",))
     dataset: StageFile
     shards: list[ShardFiles]
     counts: Counts

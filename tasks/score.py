@@ -50,7 +50,6 @@ class ScoreJob(ShardJob):
         "score",
         version=1,
         folders=("scores",),
-        run_with=("score",),
         per_shard=True,
         documents=rows_through,
         counts=("ingested", "ingested"),

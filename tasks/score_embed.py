@@ -38,7 +38,6 @@ class ScoreEmbedJob(StageJob):
         "score_embed",
         version=1,
         folders=("scores", "embeddings"),
-        run_with=("score", "embed"),
         per_shard=True,
         documents=rows_through,
         counts=("ingested", "ingested"),

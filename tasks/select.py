@@ -46,7 +46,6 @@ class SelectJob(BlocksJob):
         "select",
         version=5,
         folders=("masks",),
-        run_with=("select",),
         documents=lambda file: (
             sum(block["documents"] for block in file.details["blocks"]),
             sum(block["selected"] for block in file.details["blocks"]),

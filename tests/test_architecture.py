@@ -78,7 +78,7 @@ LAYERS = {
         {"status"},
         {"ledger"},
         {"python.opened"},
-        {"stages", "sweep", "compare", "probe", "push", "train_quality", "tune"},
+        {"report", "share", "sweep", "compare", "probe", "push", "train_quality", "tune"},
         {"python"},
         {"commands"},
         {"cli"},

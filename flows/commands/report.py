@@ -59,9 +59,9 @@ def report(
         with common.exit_on_error(as_json, prefix="the inputs of the last run are out of reach: "):
             find_inputs(settings)
         with common.flow_shown(as_json=as_json):
-            from fineweb_mask.flows.stages import FLOWS
+            from fineweb_mask.flows.report import report as write_report
 
-            [stage] = FLOWS["report"](settings, refresh=True)
+            stage = write_report(settings)
     places = (opened.reports / name for name in ("index.html", "metrics.json", "plots"))
     page, metrics, plots = map(opened.display_path, places)
     files = [opened.display_path(path) for path in opened.files("reports/plots/*.png")]

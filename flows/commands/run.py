@@ -1,10 +1,10 @@
-"""`fineweb-mask run`: run the whole pipeline, or one stage."""
+"""`fineweb-mask run`: run the pipeline, to its end or as far as a stage."""
 
 import json
 import shlex
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, get_args
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,11 +21,10 @@ from fineweb_mask.flows.display.terminal import (
 )
 from fineweb_mask.flows.processes import temporary_server
 from fineweb_mask.flows.recipe import RecipeError, packaged_recipes
-from fineweb_mask.models.settings.validation import meant
 
 if TYPE_CHECKING:
     from fineweb_mask.flows.pipeline.run import Share
-    from fineweb_mask.flows.summary import RunSummary, StageSummary
+    from fineweb_mask.flows.summary import RunSummary, StageSummary, StoppedSummary
     from fineweb_mask.models.settings import PipelineSettings
 
 
@@ -42,15 +41,19 @@ def run(
     workspace: common.WorkspaceFolder = None,
     refit: Annotated[
         list[str] | None,
-        typer.Option(help="Fit again on the present corpus: encoder, quality, blocks (repeatable).", metavar="WHAT"),
+        typer.Option(help="Fit again on the present corpus: encoder, quality, selection (repeatable).", metavar="WHAT"),
     ] = None,
     refresh: Annotated[
         list[str] | None,
         typer.Option(help="Run a stage again although its files are current (repeatable).", metavar="STAGE"),
     ] = None,
-    only: Annotated[
+    until: Annotated[
         str | None,
-        typer.Option(help="Run one stage alone: ingest, score, embed, select, materialize, report.", metavar="STAGE"),
+        typer.Option(
+            help="Stop after a stage: ingest, score, embed, dedup, select, materialize, export, report; a run without "
+            "it goes on from there.",
+            metavar="STAGE",
+        ),
     ] = None,
     shards: Annotated[
         str | None,
@@ -79,7 +82,7 @@ def run(
             _recipe(recipe, workspace, Path(scratch) if dry_run else None, as_json),
             overrides,
             workspace,
-            lambda found: _check(found, refit, refresh, only, shards),
+            lambda found: _check(found, refit, refresh, until, shards),
             as_json=as_json,
         )
     from fineweb_mask.models.settings.quality import quality_note
@@ -93,20 +96,20 @@ def run(
             found = estimate(settings)
         common.print_result(found, as_json, lambda: print_estimate(SafeConsole(), found))
         return
-    if share is not None or only is not None:
+    if share is not None:
         with common.flow_shown(as_json=as_json):
-            from fineweb_mask.flows.stages import FLOWS, prepare_share
+            from fineweb_mask.flows.share import prepare_share
 
-            if share is not None:
-                stages = prepare_share(settings, share.number, share.of)
-            else:
-                stages = FLOWS[str(only)](settings, only in refresh)
-        _print_stages(stages, as_json)
-        if share is not None and not as_json:
+            stages = prepare_share(settings, share.number, share.of)
+        if as_json:
+            typer.echo(json.dumps({"status": "done", "stages": [stage.model_dump() for stage in stages]}))
+        else:
+            _print_stages(stages)
             echo(f"share {share.number} of {share.of} is prepared; when all are, run without --shards")
         return
-    summary = None
-    if not refit and not refresh and temporary_server.is_surely_used():  # else a Prefect server is to show the run
+    summary: RunSummary | StoppedSummary | None = None
+    is_plain = not refit and not refresh and until is None
+    if is_plain and temporary_server.is_surely_used():  # else a Prefect server is to show the run
         from fineweb_mask.flows.status.inspection import finished_run
 
         with common.exit_on_failure(as_json):
@@ -115,7 +118,7 @@ def run(
         with common.flow_shown(as_json=as_json):
             from fineweb_mask.flows.curate import curate
 
-            summary = curate(settings, refit, refresh)
+            summary = curate(settings, refit, refresh, until=until)
     common.print_result(summary, as_json, lambda: _print_summary(summary, settings))
     if summary.quarantined:
         raise typer.Exit(common.QUARANTINED)
@@ -137,45 +140,38 @@ def _recipe(named: str, workspace: str | None, scratch: Path | None, as_json: bo
 
 
 def _check(
-    settings: "PipelineSettings", refit: list[str], refresh: list[str], only: str | None, shards: str | None
+    settings: "PipelineSettings", refit: list[str], refresh: list[str], until: str | None, shards: str | None
 ) -> "Share | None":
-    from fineweb_mask.flows.pipeline.fit import Refit
+    from fineweb_mask.flows.curate import check_stages
     from fineweb_mask.flows.pipeline.inputs import check_inputs
     from fineweb_mask.flows.pipeline.run import Share
-    from fineweb_mask.tasks.registry import REFRESHED, STAGE_FLOWS
 
-    for option, received, allowed in (
-        ("--refit", refit, get_args(Refit)),
-        ("--refresh", refresh, REFRESHED),
-        ("--only", [only] if only is not None else [], STAGE_FLOWS),
-    ):
-        if unknown := sorted(set(received).difference(allowed)):
-            hint = meant(unknown[0], allowed)
-            raise RecipeError(f"{option} takes one of {', '.join(allowed)}, received {unknown[0]!r}{hint}")
-    if shards is not None and (refit or refresh or only):
-        raise RecipeError("--shards takes no --refit, --refresh or --only: leave them out")
+    check_stages(refit, refresh, until, "--")
+    if shards is not None and (refit or refresh or until):
+        raise RecipeError("--shards takes no --refit, --refresh or --until: leave them out")
     try:
         share = None if shards is None else Share.parse(shards)
     except ValueError as error:
         raise RecipeError(f"--shards: {error}") from error
-    if only is not None and (refit or set(refresh).difference({only})):
-        raise RecipeError(f"--only {only} takes no --refit, and no --refresh but {only}")
     check_inputs(settings)
     return share
 
 
-def _print_stages(stages: list["StageSummary"], as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps({"status": "done", "stages": [stage.model_dump() for stage in stages]}))
-        return
+def _print_stages(stages: list["StageSummary"]) -> None:
     for stage in stages:
         echo(f"{stage.stage}: {stage.files} files, {stage.cached} of them cached, {stage.seconds:.1f} s")
 
 
-def _print_summary(summary: "RunSummary", settings: "PipelineSettings") -> None:
+def _print_summary(summary: "RunSummary | StoppedSummary", settings: "PipelineSettings") -> None:
+    from fineweb_mask.flows.summary import StoppedSummary
     from fineweb_mask.tasks.registry import amounts_through
 
     console = SafeConsole(width=WIDTH)
+    if isinstance(summary, StoppedSummary):
+        _print_stages(summary.stages)
+        print_quarantined(console, summary.quarantined)
+        echo(f"stopped after {summary.until}; run without --until to go on")
+        return
     counts = summary.counts
     through = amounts_through(counts)
     tokens = "tokens in (est.)" if counts.tokens_estimated else "tokens in"

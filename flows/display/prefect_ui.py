@@ -87,7 +87,7 @@ class UiListener:
         self._other.on_job_end(stage, job, file)
 
     def on_quarantined(self, stage: str, shard: str, reason: str) -> None:
-        """Log a quarantined shard, and emit an event for it; Prefect adds the flow run to it."""
+        """Log a quarantined shard, and emit an event for it."""
         self.on_job_end(stage, shard, None)
         get_run_logger().warning("%s is set aside: %s", shard, reason)
         announce("shard.quarantined", shard, {"workspace": self._workspace, "stage": stage, "reason": reason})
@@ -210,13 +210,10 @@ def or_warn(publish: Callable[..., object], *arguments: Any, **named: Any) -> No
             get_run_logger().warning("Prefect's server does not answer any more: the run goes on without it")
 
 
-def announce(what: str, name: str, payload: Mapping[str, Any], **labels: str) -> None:
-    """Emit the event `fineweb-mask.KIND.WHAT` on a thing of that kind; automations match its labels, not its payload.
-
-    Prefect adds the flow run to it.
-    """
+def announce(what: str, name: str, payload: Mapping[str, Any]) -> None:
+    """Emit the event `fineweb-mask.KIND.WHAT` on a thing of that kind; Prefect adds the flow run to it."""
     kind = what.partition(".")[0]
-    resource = {"prefect.resource.id": f"fineweb-mask.{kind}.{name}", "prefect.resource.name": name, **labels}
+    resource = {"prefect.resource.id": f"fineweb-mask.{kind}.{name}", "prefect.resource.name": name}
     or_warn(emit_event, f"fineweb-mask.{what}", resource, payload=dict(payload))
 
 

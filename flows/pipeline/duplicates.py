@@ -29,7 +29,7 @@ def find_duplicates(run: Run, documents: Files, scores: Files, vectors: Files, m
 
     Of equal documents, that of the shard that came into the workspace first is kept; of others, by `ingest.copies`.
     """
-    run.require_all(documents, "ingest")
+    run.require_all(documents)
     duplicates = PerShard({name: no_duplicates(name) for name in documents})
     ingest = run.settings.ingest
     if ingest.exact_dedup == "corpus" or ingest.finds_copies:

@@ -17,7 +17,6 @@ from prefect.logging import get_run_logger
 from prefect.states import Failed
 
 from fineweb_mask.flows.cluster.cluster import RayletDiedError
-from fineweb_mask.flows.display.prefect_ui import announce
 from fineweb_mask.models.errors import WorkspaceError, message_of
 from fineweb_mask.tasks.storage.atomic import remove_file
 from fineweb_mask.tasks.storage.parquet import DamagedFileError
@@ -76,8 +75,6 @@ def fails_in_one_line(run: Callable[P, R]) -> Callable[P, R]:
             except Exception as error:  # noqa: BLE001 - `failed` raises what is a bug
                 if isinstance(error, DiscardedError) and restarts < MOST_REBUILDS:
                     get_run_logger().warning("%s; it is built again", error.__cause__)
-                    path = getattr(error.__cause__, "path", "")
-                    announce("file.rebuilt", Path(path).name, {"path": str(path), "reason": str(error.__cause__)})
                 elif isinstance(error, RayletDiedError) and restarts < MOST_RESTARTS:
                     get_run_logger().warning("the raylet of this machine died; the run begins again with another")
                 else:

@@ -44,11 +44,15 @@ Files = PerShard[StageFile]
 
 
 class MissingInputError(WorkspaceError):
-    """A stage is run by itself, and its inputs do not exist."""
+    """What a run reads and does not build itself does not exist."""
 
 
 class UnfinishedError(Exception):
     """A job is not done, in a run that builds nothing; no message for a person."""
+
+
+class ReachedError(Exception):
+    """The stage is done that the run stops after; its text is the name of the stage."""
 
 
 class Share(NamedTuple):
@@ -95,7 +99,9 @@ class Run:
     refresh
         Names of the stages whose outputs are built again although they are current.
     scope
-        Names of the stages that are run; None runs all. The outputs of other stages must exist.
+        Names of the stages that are run; None runs all. Of other stages, what is there is read.
+    until
+        The stage that the run stops after; None: none.
     share
         The shards that this run prepares; None prepares all.
     task_runs
@@ -118,6 +124,7 @@ class Run:
         refit: Collection[str] = (),
         refresh: Collection[str] = (),
         scope: Collection[str] | None = None,
+        until: str | None = None,
         share: Share | None = None,
         task_runs: "TaskRuns | None" = None,
         ui: "UiListener | None" = None,
@@ -138,6 +145,7 @@ class Run:
         self.ui = ui
         self._refresh = frozenset(refresh)
         self._scope = None if scope is None else frozenset(scope)
+        self._until = until
         self._share = share
         self.task_runs = task_runs
         self._stages: dict[str, StageSummary] = {}
@@ -221,8 +229,7 @@ class Run:
 
     def _required(self, job: StageJob, file: StageFile | None) -> StageFile:
         if file is None:
-            before = next(iter(job.stage.run_with), job.stage.name)
-            raise MissingInputError(f"{job.kind} {job.name} is not done: run {before} first, or the whole pipeline")
+            raise MissingInputError(f"{job.kind} {job.name} is not done: run the recipe first")
         return file
 
     def done(self, job: StageJob) -> StageFile | None:
@@ -233,30 +240,27 @@ class Run:
         """Return the files of a finished job, by shard; they may be newer than the listing."""
         return PerShard({file.name: file for file in job.shard_files(self.listing) or job.shard_files() or []})
 
-    def require_all(self, files: PerShard[Any], first: str) -> None:
-        """Check that no shard's file is missing, if this run does not make them itself.
+    def reached(self, stage: str) -> None:
+        """End the run if this is the stage that it stops after.
 
-        Without a scope, shards that have none are quarantined. A report alone is written without them, too.
+        Raises
+        ------
+        ReachedError
+            If it is.
+        """
+        if stage == self._until:
+            raise ReachedError(stage)
 
-        Parameters
-        ----------
-        files
-            The files that are there.
-        first
-            The stage that makes the others.
+    def require_all(self, files: PerShard[Any]) -> None:
+        """Check that what this run does not build itself is there; a shard without a file was quarantined.
 
         Raises
         ------
         MissingInputError
-            If one is missing.
+            If there is none at all.
         """
-        if self._scope is None or "report" in self._scope:
-            return
-        if names := [name for name in self.shards if name not in files]:
-            some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-            raise MissingInputError(
-                f"{len(names)} shards lack what {first} makes ({some}): run {first} first, or the whole pipeline"
-            )
+        if self._scope is not None and not files:
+            raise MissingInputError("no shard has come so far: run the recipe first")
 
     @property
     def stages(self) -> list[StageSummary]:

@@ -65,7 +65,7 @@ def prepared(run: Run, documents: Files, models: Models, scores: Files, vectors:
         for name in run.shards
         if name in scores and name in vectors and name in duplicates
     ]
-    run.require_all(PerShard({shard.name: shard for shard in shards}), "score and embed")
+    run.require_all(PerShard({shard.name: shard for shard in shards}))
     if not shards:
         raise BadShardError(f"no shard could be scored and embedded: {_reasons(run)}")
     return Prepared(shards, models, documents)
@@ -80,7 +80,7 @@ def check_any_document(run: Run, documents: Files) -> None:
         If it did not; the message says why.
     """
     if not documents:
-        run.require_all(documents, "ingest")
+        run.require_all(documents)
         raise BadShardError(f"no source file could be read: {_reasons(run)}")
     if not any(file.rows for file in documents.values()):
         reason = why_none_is_left(list(documents.values()))

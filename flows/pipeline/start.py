@@ -92,6 +92,7 @@ def start_run(
     refit: Sequence[Refit] | None = None,
     refresh: Iterable[str] | None = None,
     scope: frozenset[str] | None = None,
+    until: str | None = None,
     share: Share | None = None,
     keep: bool = True,
 ) -> Iterator[Run]:
@@ -107,6 +108,8 @@ def start_run(
         Stages whose outputs are built again although they are current.
     scope
         Names of the stages that are run; None runs all.
+    until
+        The stage that the run stops after; None: none.
     share
         The shards that are prepared; None prepares all.
     keep
@@ -132,6 +135,7 @@ def start_run(
         task_runs = TaskRuns(workers, cluster, group=-(-len(shards) // MOST_TASK_RUNS))
         context = FlowRunContext.get()
         name = context.flow.name if context and context.flow else "curate"
+        recorded_as = name if until is None else f"{name} until {until}"
         flow_run = str(context.flow_run.id) if context and context.flow_run else None
         run = Run(
             workspace,
@@ -142,11 +146,12 @@ def start_run(
             refit=[stage.name for name in refit or [] for stage in REFITTED[name]],
             refresh=refreshed_by(list(refresh or [])),
             scope=scope,
+            until=until,
             share=share,
             task_runs=task_runs,
             ui=ui,
         )
-        with recorded(run, name, flow_run, keep=keep):
+        with recorded(run, recorded_as, flow_run, keep=keep):
             try:
                 yield run
             except BaseException as error:

@@ -1,12 +1,11 @@
 """Train the same small language model on several selections and datasets, and compare them on held-out documents."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fineweb_mask.flows.curate import prepare
-from fineweb_mask.flows.display.prefect_ui import announce
 from fineweb_mask.flows.pipeline.fit import fit_targets
 from fineweb_mask.flows.pipeline.inputs import check_inputs
 from fineweb_mask.flows.pipeline.run import Run
@@ -28,11 +27,10 @@ from fineweb_mask.tasks.comparison.variants import (
     reads_targets,
     shared_settings,
 )
-from fineweb_mask.tasks.dataset.output import Output
 from fineweb_mask.tasks.inference.model_files import model_file
 from fineweb_mask.tasks.probe.held_out import HeldOutJob
 from fineweb_mask.tasks.probe.losses import VariantFiles
-from fineweb_mask.tasks.probe.page import BASELINE, ProbeJob
+from fineweb_mask.tasks.probe.page import ProbeJob
 from fineweb_mask.tasks.probe.training import AnswerJob, TokenizerJob, TokensJob, TrainJob, tokens_for_all
 from fineweb_mask.tasks.selection.blocks import grouped
 from fineweb_mask.tasks.source.discovery import find_files
@@ -92,30 +90,7 @@ def probe(
         ]
         note = "Bits per byte of models trained on each arm; less is better."
         found = written.details | {"documents": sum(shard.rows for shard in ready.shards), "tokens": job.n_tokens}
-        summary = published(ProbeSummary, run, job.folder, table, note, **found)
-        verdict = verdict_of(next(arm.name for arm in models.arms if arm.name != BASELINE), summary.comparisons)
-        payload = summary.model_dump(include={"workspace", "page", "comparisons"}) | {"verdict": verdict}
-        place = Output.of(run.workspace, settings.materialize).display_path
-        announce("probe.verdict", settings.workspace, payload | {"dataset": place}, verdict=verdict)
-        return summary
-
-
-def verdict_of(arm: str, comparisons: Mapping[str, Sequence[Mapping[str, Any]]], baseline: str = BASELINE) -> str:
-    """Return what is found of an arm beside random documents: `worse` on any held-out set, `better` on one, or neither.
-
-    >>> verdict_of("a", {"pool": [{"arm": "a", "other": "random", "verdict": "better"}], "own": []})
-    'better'
-    >>> verdict_of("a", {"pool": [{"arm": "random", "other": "a", "verdict": "better"}]})
-    'worse'
-    """
-    turned = {"better": "worse", "worse": "better"}
-    found = set()
-    for one in (one for pairs in comparisons.values() for one in pairs):
-        if (one["arm"], one["other"]) == (arm, baseline):
-            found.add(one["verdict"])
-        elif (one["arm"], one["other"]) == (baseline, arm):
-            found.add(turned.get(one["verdict"], ""))
-    return next((verdict for verdict in ("worse", "better") if verdict in found), "undecided")
+        return published(ProbeSummary, run, job.folder, table, note, **found)
 
 
 def check(settings: PipelineSettings, models: ProbeSettings) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from fineweb_mask.flows.display.listeners import prefect_shown, shown_as_bars, shown_as_lines
 from fineweb_mask.flows.display.terminal import SafeConsole, echo
@@ -16,13 +16,36 @@ from fineweb_mask.models.settings.selection import Unit
 
 if TYPE_CHECKING:
     from fineweb_mask.flows.compare import CompareSummary
+    from fineweb_mask.flows.curate import Until
     from fineweb_mask.flows.pipeline.fit import Refit
-    from fineweb_mask.flows.summary import RunSummary
+    from fineweb_mask.flows.summary import RunSummary, StoppedSummary
     from fineweb_mask.flows.sweep import SweepSummary
     from fineweb_mask.tasks.registry import Refreshed
 
 Recipe = str | Path | Mapping[str, Any] | PipelineSettings
 """A recipe's file or name, its content, or its settings."""
+
+
+@overload
+def curate(
+    recipe: Recipe,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    refit: "list[Refit] | None" = None,
+    refresh: "list[Refreshed] | None" = None,
+    until: None = None,
+) -> "RunSummary": ...
+
+
+@overload
+def curate(
+    recipe: Recipe,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    refit: "list[Refit] | None" = None,
+    refresh: "list[Refreshed] | None" = None,
+    until: "Until | None",
+) -> "RunSummary | StoppedSummary": ...
 
 
 def curate(
@@ -31,7 +54,8 @@ def curate(
     *,
     refit: "list[Refit] | None" = None,
     refresh: "list[Refreshed] | None" = None,
-) -> "RunSummary":
+    until: "Until | None" = None,
+) -> "RunSummary | StoppedSummary":
     """Run the whole pipeline, from raw documents to a dataset; what is there already is not made again.
 
     Parameters
@@ -44,16 +68,20 @@ def curate(
         What is fitted again on the corpus as it is now: "encoder", "quality", "selection".
     refresh
         Stages that run again although their files are current.
+    until
+        The last stage that is run: "ingest", "score", "embed", "dedup", "select", "materialize", "export", "report".
+        A later run goes on from there.
 
     Returns
     -------
-    RunSummary
-        Paths of the dataset and the report, counts, and the files that were set aside.
+    RunSummary | StoppedSummary
+        Paths of the dataset and the report, counts, and the files that were set aside. Of a run that stopped before the
+        report: after which stage, what the stages made, and those files.
 
     Raises
     ------
     RecipeError
-        If the recipe cannot be read, or has a key or value that is not allowed.
+        If the recipe cannot be read, or has a key or value that is not allowed, or a stage is unknown.
     FinewebMaskError
         If the run fails for a reason that its message says how to mend.
 
@@ -63,9 +91,11 @@ def curate(
     >>> summary.documents_kept, summary.dataset  # doctest: +SKIP
     """
     with _started(recipe, overrides) as settings:
+        from fineweb_mask.flows.curate import check_stages
         from fineweb_mask.flows.curate import curate as flow
 
-        return flow(settings, refit, refresh)
+        check_stages(refit or [], refresh or [], until)
+        return flow(settings, refit, refresh, until=until)
 
 
 def sweep(

@@ -96,7 +96,7 @@ class _Look(Run):
             raise UnfinishedError
         return file
 
-    def require_all(self, files: PerShard[object], first: str) -> None:  # noqa: ARG002
+    def require_all(self, files: PerShard[object]) -> None:
         if self.shards.keys() - files.keys() - self.quarantined.keys():
             raise UnfinishedError
 

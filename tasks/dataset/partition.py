@@ -64,7 +64,7 @@ FORMER_VERSIONS = [1, 3]
 class PartitionJob(StageJob):
     """Write the dataset files of a partition."""
 
-    stage: ClassVar[Stage] = Stage("partition", version=3, label=MATERIALIZE, run_with=(MATERIALIZE,))
+    stage: ClassVar[Stage] = Stage("partition", version=3, label=MATERIALIZE)
     settings: MaterializeSettings
     version: str  # of the dataset that is made; no partition depends on it
     number: int

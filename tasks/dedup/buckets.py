@@ -98,9 +98,7 @@ Compared = Literal["repeats", "urls", "pairs", "similar", "verified"]
 class BucketJob(ShardJob):
     """Find the duplicates in one bucket of a corpus; `bucket_jobs` makes those of all buckets."""
 
-    stage: ClassVar[Stage] = Stage(
-        "buckets", version=1, label="dedup", folders=("repeats", "pairs"), interim=True, run_with=("select",)
-    )
+    stage: ClassVar[Stage] = Stage("buckets", version=1, label="dedup", folders=("repeats", "pairs"), interim=True)
     comparison: Compared  # of hashes of texts, of hashes of URLs, of bands, of vectors, of sets of shingles
     sorted_rows: list[StageFile]  # of each shard, in the order in which the shards came
     bucket: int  # from 0

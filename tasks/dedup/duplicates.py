@@ -143,7 +143,6 @@ class DedupJob(ListsJob):
         "dedup",
         version=2,
         folders=("duplicates",),
-        run_with=("select",),
         counts=("ingested", "eligible"),
     )
     summaries: ClassVar[str] = "repeats"
@@ -157,9 +156,7 @@ class DedupJob(ListsJob):
 class NearDedupJob(ListsJob):
     """List the near-duplicates of every shard of a corpus, its pages of one URL, and its exact duplicates."""
 
-    stage: ClassVar[Stage] = Stage(
-        "near_dedup", version=2, label="dedup", folders=("near_duplicates",), run_with=("select",)
-    )
+    stage: ClassVar[Stage] = Stage("near_dedup", version=2, label="dedup", folders=("near_duplicates",))
     summaries: ClassVar[str] = "pairs"
     listed_rows: ClassVar[str] = "near-duplicates"
     shards: tuple[Shard, ...]  # with the exact duplicates of each; those of other corpora come first

@@ -17,9 +17,7 @@ from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 class ReferenceJob(ShardJob):
     """Copy the texts of one file."""
 
-    stage: ClassVar[Stage] = Stage(
-        "references", version=1, label="dedup", folders=("references",), run_with=("ingest", "select")
-    )
+    stage: ClassVar[Stage] = Stage("references", version=1, label="dedup", folders=("references",))
     file: SourceShard
 
     @property

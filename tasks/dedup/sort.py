@@ -53,9 +53,7 @@ ROW_BITS = 32  # of a document's number; the place of its shard is above them
 class SortJob(ShardJob):
     """Sort the rows of one shard."""
 
-    stage: ClassVar[Stage] = Stage(
-        "sort", version=1, label="dedup", folders=("hashes", "signatures"), run_with=("select",)
-    )
+    stage: ClassVar[Stage] = Stage("sort", version=1, label="dedup", folders=("hashes", "signatures"))
     by: Literal["hash", "urls", "signatures", "cells"]
     file: StageFile  # the documents; for clusters, the embeddings
     sketch: Sketch | None = None  # for signatures
@@ -200,9 +198,7 @@ def runs(sizes: Sequence[float], most: float) -> Iterator[range]:
 class ShinglesJob(ShardJob):
     """Write the shingles of the documents of one shard that are in a pair, once for each key of their pairs."""
 
-    stage: ClassVar[Stage] = Stage(
-        "shingles", version=1, label="dedup", folders=("shingles",), interim=True, run_with=("select",)
-    )
+    stage: ClassVar[Stage] = Stage("shingles", version=1, label="dedup", folders=("shingles",), interim=True)
     documents: StageFile
     place: int  # of the shard, in the order in which the shards came
     pairs: list[StageFile]  # of each bucket

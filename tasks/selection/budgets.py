@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 class PriceJob(InterimJob, BlocksJob):
     """Measure what each block of a group of shards adds to the objective, by how much is selected from it."""
 
-    stage: ClassVar[Stage] = Stage(
-        "price", version=3, label="select", folders=("prices",), interim=True, run_with=("select",)
-    )
+    stage: ClassVar[Stage] = Stage("price", version=3, label="select", folders=("prices",), interim=True)
 
     def settings_read(self) -> object:
         """Return all settings but the device and how blocks are cut."""
@@ -45,9 +43,7 @@ def measure_curves(job: PriceJob) -> None:
 class BudgetsJob(InterimJob):
     """Divide the budget of the corpus among all its blocks."""
 
-    stage: ClassVar[Stage] = Stage(
-        "budgets", version=1, label="select", folders=("budgets",), interim=True, run_with=("select",)
-    )
+    stage: ClassVar[Stage] = Stage("budgets", version=1, label="select", folders=("budgets",), interim=True)
     name: ClassVar[str] = "budgets"
     uses_gpu: ClassVar[bool] = False
     prices: list[StageFile]

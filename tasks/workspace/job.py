@@ -75,7 +75,6 @@ class Stage:
     label: str = ""  # the name that its jobs are counted and shown under; by default its own
     folders: tuple[str, ...] = ()  # of its files in the workspace
     interim: bool = False  # its files are needed only until those of a later stage are there
-    run_with: tuple[str, ...] = ()  # the single-stage flows (`fineweb-mask run --only`) that run its jobs
     per_shard: bool = False  # a bad shard can be quarantined while the others go on
     documents: Callable[[StageFile], tuple[int, int]] | None = None  # entered and left; None if its rows are none
     kept: bool = False  # not built again with what it is shown under

@@ -29,7 +29,7 @@ def test_help_lists_every_command_in_its_group(invoke):
     for (group, commands), first, last in zip(COMMANDS.items(), places, [*places[1:], len(lines)], strict=True):
         shown = [line.split()[0] for line in lines[first + 1 : last] if re.match(r"[a-z-]+  ", line)]
         own = [command.__name__.replace("_", "-") for command in commands]
-        assert shown == own + ["rule"] * (group == "Advanced")
+        assert shown == own
 
 
 def test_a_command_that_is_misspelt_is_answered_with_what_was_meant(invoke):

@@ -54,6 +54,13 @@ def test_a_form_refuses_secrets_in_lists_and_takes_every_recipe() -> None:
         assert is_valid({"settings": settings.model_dump(mode="json", exclude_unset=True)}, FORM)
 
 
+def test_a_form_lists_the_stages_that_a_run_can_stop_after() -> None:
+    settings = load_recipe("sample").model_dump(mode="json", exclude_unset=True)
+    assert is_valid({"settings": settings, "until": "embed"}, FORM)
+    assert is_valid({"settings": settings, "until": None}, FORM)
+    assert not is_valid({"settings": settings, "until": "emebd"}, FORM)
+
+
 def test_overrides_in_a_form_take_some_settings_and_no_secrets() -> None:
     settings = load_recipe("sample").model_dump(mode="json", exclude_unset=True)
 

@@ -26,8 +26,6 @@ FILES = {  # command: what it takes to be called, with what it reads in braces
     "sql --output": "{workspace} 'SELECT 1' --format csv --output",
     "tune --output": "{recipe} --target {targets} --output",
     "train-quality --output": "--input {labels} --output",
-    "rule export --output": "{workspace} --output",
-    "rule apply --output": "{rule} {targets} --workspace {workspace} --output",
 }
 FOLDERS = {
     "export --output": "{workspace} --format parquet --output",
@@ -52,7 +50,6 @@ READ_ONLY = {  # places that are read, or changed as what they are, and settings
             "gc",
             "push",
             "sql",
-            "rule export",
         )
     ),
     *(f"{name} recipe" for name in ("run", "sweep", "compare", "tune", "probe")),
@@ -60,8 +57,8 @@ READ_ONLY = {  # places that are read, or changed as what they are, and settings
     *(f"{name} --label-column" for name in ("compare", "train-quality")),
     *(f"select --{name}-column" for name in ("id", "quality", "feature", "token")),
     *(f"train-quality --{name}-column" for name in ("text", "score")),
-    *("verify dataset", "export dataset", "init source", "rule apply source", "rule apply rule_file"),
-    *("rule apply --workspace", "select --input", "train-quality --input", "train-quality --teacher-model"),
+    *("verify dataset", "export dataset", "init source"),
+    *("select --input", "train-quality --input", "train-quality --teacher-model"),
     "tune --target",
     *("gc --recipe", "probe --heldout", "probe --benchmarks"),
     *("diff a", "diff b", "why documents"),
@@ -76,7 +73,7 @@ READ_ONLY = {  # places that are read, or changed as what they are, and settings
 """The rest of the parameters that take a text or a path are of `OTHER`."""
 OTHER = re.compile(
     r"--(format|json|open|solver|algorithm|device|init|normalize|seed|select_ratio|lamb|selectors|arms|budget-by|by|"
-    r"map|refit|refresh|only|shards|preset|tasks|tokens|teacher|positive|set|end-token|memory-limit|revision)|"
+    r"map|refit|refresh|until|shards|preset|tasks|tokens|teacher|positive|set|end-token|memory-limit|revision)|"
     r"query|section"
 )
 
@@ -109,7 +106,6 @@ def read(tmp_path: Path, recipe: Path) -> dict[str, Path]:
         pq.write_table(pa.Table.from_pylist(rows), tmp_path / f"{name}.parquet")
     vectors = pa.table({"chunk_id": [1, 2], "quality_score": [0.5, 0.1], "feature_arr": [[1.0, 0.0], [0.0, 1.0]]})
     pq.write_table(vectors, tmp_path / "vectors.parquet")
-    (tmp_path / "rule.safetensors").write_bytes(b"a rule")
     with Workspace(tmp_path / "workspace").in_use() as used:
         for name in ("documents/a.parquet", "dataset/README.md"):
             (used.root / name).parent.mkdir()
@@ -120,7 +116,7 @@ def read(tmp_path: Path, recipe: Path) -> dict[str, Path]:
     scorers = [{"kind": "column", "name": name, "column": "score"} for name in "ab"]
     settings = load_recipe(recipe, {"source": {"path": str(tmp_path / "corpus")}, "quality": {"scorers": scorers}})
     recipe.write_text(settings.model_dump_json(exclude_unset=True))
-    names = ("corpus", "targets.parquet", "labels.parquet", "vectors.parquet", "rule.safetensors", "recipe.yaml", "new")
+    names = ("corpus", "targets.parquet", "labels.parquet", "vectors.parquet", "recipe.yaml", "new")
     return {name.partition(".")[0]: tmp_path / name for name in (*names, "workspace")}
 
 

@@ -32,7 +32,7 @@ from fineweb_mask.flows.curate import curate
 from fineweb_mask.flows.display.listeners import LogLines, listener
 from fineweb_mask.flows.display.prefect_ui import artifact_key
 from fineweb_mask.flows.recipe import load_recipe
-from fineweb_mask.flows.summary import RunSummary
+from fineweb_mask.flows.summary import RunSummary, StoppedSummary
 from fineweb_mask.flows.sweep import SweepSummary, sweep
 from fineweb_mask.models.runtime.progress import Step
 from fineweb_mask.tasks.workspace.job import BadShardError
@@ -171,14 +171,18 @@ def run_sample(server: None, small_sample: tuple[str, ...]) -> RunSample:
     """Run the sample recipe on the sample corpus with a small encoder."""
 
     def run(
-        workspace: Path, *overrides: str, refit: list[str] | None = None, refresh: list[str] | None = None
-    ) -> RunSummary:
+        workspace: Path,
+        *overrides: str,
+        refit: list[str] | None = None,
+        refresh: list[str] | None = None,
+        until: str | None = None,
+    ) -> RunSummary | StoppedSummary:
         settings = load_recipe(
             ROOT / "deployments" / "recipes" / "sample.yaml",
             [*small_sample, *overrides],
             str(workspace),
         )
-        return curate(settings, refit, refresh)
+        return curate(settings, refit, refresh, until=until)
 
     return run
 

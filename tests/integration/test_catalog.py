@@ -1,4 +1,4 @@
-"""The catalog and the records of real runs: whole, repeated, of one stage, failed; and a workspace without either."""
+"""The catalog and the records of real runs: whole, repeated, stopped, failed; and a workspace without either."""
 
 import json
 import os
@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 
 import fineweb_mask as fm
 from fineweb_mask.flows.cli import app
-from fineweb_mask.flows.stages import FLOWS
 from fineweb_mask.flows.status.catalog import UNFINISHED, UNKNOWN
 from fineweb_mask.flows.status.garbage import collect_garbage
 from fineweb_mask.flows.status.inspection import workspace_status
@@ -84,11 +83,11 @@ def test_what_another_corpus_holds_is_dropped_and_named_with_its_twin(finished, 
     assert all(stage.missing == stage.stale == 0 for stage in workspace_status(workspace).stages)
 
 
-def test_a_stage_by_itself_and_a_failed_run_are_recorded(workspace, server, run_sample, tmp_path):
-    settings = LastRun.load(Workspace(workspace)).settings.model_copy(update={"workspace": str(workspace)})
-    FLOWS["embed"](settings, refresh=True)
-    *_, stage = ask(workspace, "FROM runs")
-    assert (stage["flow"], stage["stages_run"], stage["documents_in"]) == ("embed", ["embed"], None)
+def test_a_run_that_stops_after_a_stage_and_a_failed_one_are_recorded(workspace, run_sample, tmp_path):
+    run_sample(workspace, refresh=["embed"], until="embed")
+    *_, stopped = ask(workspace, "FROM runs")
+    assert (stopped["flow"], stopped["status"]) == ("curate until embed", "done")
+    assert (stopped["stages_run"], stopped["documents_in"]) == (["embed"], None)
     assert ask(workspace, "SELECT count(*) > 0 AS there FROM selected") == [{"there": True}]
 
     corpus = tmp_path / "corpus"

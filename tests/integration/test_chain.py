@@ -1,22 +1,18 @@
-"""What a run tells Prefect, and what follows: events, assets, approval, triggers, a retry, containers' credentials."""
+"""What a run tells Prefect, and what a person does there: the event of a dataset, a retry, containers' credentials."""
 
 import asyncio
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 from prefect.blocks.system import Secret
-from prefect.events.worker import EventsWorker
 from prefect.workers.base import BaseJobConfiguration
 
-from fineweb_mask.flows.curate import curate
-from fineweb_mask.flows.display.prefect_ui import announce
 from fineweb_mask.flows.recipe import load_recipe
-from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings import PipelineSettings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,7 +30,7 @@ def until(condition: Callable[[], Any], what: str) -> Any:
 def events_of(service, flow_run: str) -> dict[str, dict[str, Any]]:
     """Return a run's own events by name and resource."""
     related = {"id": [f"prefect.flow-run.{flow_run}"]}
-    names = {"prefix": ["fineweb-mask.", "prefect.asset."]}
+    names = {"prefix": ["fineweb-mask."]}
     found = service.read("events/filter", filter={"event": names, "related": related}, limit=50)["events"]
     return {f"{one['event']} {one['resource'].get('prefect.resource.name')}": one for one in found}
 
@@ -51,87 +47,16 @@ def last_run_of(service, deployment: str) -> dict[str, Any] | None:
     return found[0] if found else None
 
 
-@pytest.fixture
-def chain(service) -> Iterator[None]:
-    """Switch the triggers of `deployments/prefect.yaml` on, as a person does in the UI."""
-    automations = service.read("automations/filter", limit=10)
-    chained = [one["id"] for one in automations if one["name"].endswith("__automation_1")]
-    assert len(chained) == 2
-    assert not any(one["enabled"] for one in automations if one["id"] in chained)
-    for switched in (True, False):
-        for one in chained:
-            service.ask("PATCH", f"automations/{one}", {"enabled": switched})
-        if switched:
-            yield
-
-
-def test_a_dataset_is_told_of_with_its_figures_and_as_assets(service, sample_run):
-    found = until(
-        lambda: events if len(events := events_of(service, sample_run["id"])) >= 3 else None, "for the run's events"
-    )
-    published = found[f"fineweb-mask.dataset.published {service.home}/workspaces/sample/dataset"]["payload"]
+def test_a_dataset_is_told_of_with_its_figures(service, sample_run):
+    found = until(lambda: events_of(service, sample_run["id"]), "for the run's event")
+    assert list(found) == [f"fineweb-mask.dataset.published {service.home}/workspaces/sample/dataset"]
+    [published] = (event["payload"] for event in found.values())
     assert published["documents_kept"] == 473
     assert published["documents_in"] == 2000
     assert 0 <= published["gap"] < 1
     assert 0 <= published["near_duplicates"] < 0.05
     recipe = load_recipe(ROOT / "deployments" / "recipes" / "sample.yaml")
     assert PipelineSettings.model_validate(published["recipe"]) == recipe
-    assets = {
-        one["resource"]["prefect.resource.id"]: [
-            other["prefect.resource.id"] for other in one["related"] if other["prefect.resource.role"] == "asset"
-        ]
-        for name, one in found.items()
-        if name.startswith("prefect.asset.materialization.succeeded ")
-    }
-    home = service.home.as_uri()
-    dataset = f"{home}/workspaces/sample/dataset"
-    assert assets[dataset] == [f"{home}/data_samples/corpus"]
-    assert assets[f"{home}/workspaces/sample/reports/index.html"] == [dataset]
-
-
-@pytest.mark.long
-def test_what_a_person_approves_is_published_probed_and_pushed(service, server, sample_run, chain):
-    """One setting is changed; the dataset goes to `materialize.output` only when the run is resumed."""
-    overrides = {"workspace": "workspaces/approved", "selection.lamb": 0.4, "materialize.output": "approved"}
-    overrides |= {"embedding.static_dimensions": 64, "report.sample": 300}
-    parameters = ("-p", f"overrides={json.dumps(overrides)}", "-p", "approve=true", "-p", 'limits={"gap": 0}')
-    done = service.command("prefect", "deployment", "run", "curate/sample", *parameters)
-    assert done.returncode == 0, done.stdout + done.stderr
-    waiting = last_run_of(service, "curate/sample")["id"]
-    until(lambda: state_of(service, waiting) == "Suspended", "for the run to wait")
-    assert (service.home / "workspaces" / "approved" / "dataset" / "README.md").is_file()
-    assert not (service.home / "approved").exists()
-    shown = service.read("artifacts/filter", artifacts={"flow_run_id": {"any_": [waiting]}})
-    assert "report-workspaces-approved" in {one["key"] for one in shown}
-    assert not any("dataset" in name for name in events_of(service, waiting))
-
-    service.read(f"flow_runs/{waiting}/resume", run_input={"note": "seen"})
-    until(lambda: state_of(service, waiting) in {"Completed", "Failed"}, "for the run to end")
-    assert state_of(service, waiting) == "Completed"
-    assert (service.home / "approved" / "README.md").is_file()
-    above = f"fineweb-mask.dataset.above-limit {service.home}/approved"
-    found = until(lambda: above in (events := events_of(service, waiting)) and events, "for its events")
-    assert found[above]["resource"]["figure"] == "gap"
-    published = found[f"fineweb-mask.dataset.published {service.home}/approved"]["payload"]
-
-    probing = until(lambda: last_run_of(service, "probe/probe"), "for the probe")
-    assert probing["parameters"]["settings"] == published["recipe"]
-    service.read(f"flow_runs/{probing['id']}/set_state", state={"type": "CANCELLED"}, force=True)
-    payload = {"dataset": "workspaces/approved", "verdict": "better"}
-    announce("probe.verdict", "workspaces/approved", payload, verdict="better")  # as the probe does at its end
-    EventsWorker.drain_all()
-    pushing = until(lambda: last_run_of(service, "push/push"), "for the push")
-    assert pushing["parameters"]["dataset"] == "workspaces/approved"
-    until(lambda: state_of(service, pushing["id"]) in {"Completed", "Failed"}, "for the push to end")
-    pushed = until(lambda: events_of(service, pushing["id"]), "for the event of the push")
-    assert pushed["fineweb-mask.dataset.pushed workspaces/approved"]["payload"]["status"] == "dry run"
-
-
-def test_a_run_that_no_deployment_started_cannot_wait(server, sample_corpus, tmp_path):
-    settings = load_recipe("sample", [f"source.path={sample_corpus / 'corpus'}"], str(tmp_path / "workspace"))
-    with pytest.raises(SettingsError, match="only the run of a deployment can wait"):
-        curate(settings, approve=True)
-    assert not (tmp_path / "workspace").exists()
 
 
 @pytest.mark.long

@@ -13,14 +13,15 @@ import pyarrow.parquet as pq
 import pytest
 from prefect import flow
 
-from fineweb_mask.flows.display.prefect_ui import SHARD_ROWS, artifact_key, or_warn
+from fineweb_mask.flows.display.prefect_ui import SHARD_ROWS, or_warn
 from fineweb_mask.flows.processes.environment import server_lost
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.models.settings import PipelineSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 STAGES = ["ingest", "dedup", "fit", "score", "embed", "select", "materialize", "report"]
-PAGES = [f"{name}/{name}" for name in ("sweep", "compare", "tune", "probe")]
+PAGES = ["sweep/sweep", "compare/compare", "tune/tune"]
+DEPLOYMENTS = {"curate/sample", "curate/fineweb", "train-quality/train-quality", "push/push", *PAGES}
 
 
 def artifacts(service, flow_run) -> dict[str, dict[str, Any]]:
@@ -106,18 +107,22 @@ def test_pages_are_deployed_for_the_sample(service, name):
     assert deployment["enforce_parameter_schema"]
 
 
-def test_the_deployed_ledger_runs_on_a_worker(service, sample_run):
-    asked = service.run("why/why")
-    assert asked["state"]["type"] == "COMPLETED"
-    [shown] = service.read("artifacts/filter", artifacts={"flow_run_id": {"any_": [asked["id"]]}})
-    assert shown["key"] == artifact_key("why", "workspaces/sample")
-    assert "select  " in shown["data"]
-    compared = service.run("diff/diff")
-    assert compared["state"]["type"] == "COMPLETED"
-    [shown] = service.read("artifacts/filter", artifacts={"flow_run_id": {"any_": [compared["id"]]}})
-    plain = shown["data"].replace("\\", "")  # of Markdown
-    assert "0.0% of the documents that either selects are not in both" in plain
-    assert (service.home / "diff" / "index.html").is_file()
+def test_what_is_deployed_is_started_by_a_person_or_at_night(service):
+    flows = {flow["id"]: flow["name"] for flow in service.read("flows/filter", limit=200)}
+    found = {f"{flows[one['flow_id']]}/{one['name']}" for one in service.read("deployments/filter", limit=200)}
+    assert found - {"curate/container"} == DEPLOYMENTS  # which another test deploys
+    automations = service.read("automations/filter", limit=200)
+    assert not [one for one in automations if any("deployment_id" in action for action in one["actions"])]
+
+
+def test_the_deployed_push_lists_the_files_of_the_dataset(service, sample_run):
+    pushed = service.run("push/push")
+    assert pushed["state"]["type"] == "COMPLETED"
+    assert pushed["parameters"] == {
+        "dataset": "workspaces/sample",
+        "repository": "my-name/my-dataset",
+        "dry_run": True,
+    }
 
 
 @pytest.mark.long
@@ -132,7 +137,7 @@ def test_the_deployed_sweep_runs_on_a_worker(service, sample_run):
 
 
 def test_a_deployment_holds_no_path_of_a_machine(service):
-    for name in ("curate/sample", "curate/fineweb", "train-quality/train-quality", "why/why", "diff/diff", *PAGES):
+    for name in DEPLOYMENTS:
         text = json.dumps(service.read(f"deployments/name/{name}"))
         assert "{{ $FINEWEB_MASK_HOME }}" in text
         assert str(ROOT) not in text

@@ -21,9 +21,9 @@ from prefect.client.schemas.filters import TaskRunFilter
 from prefect.settings import PREFECT_API_URL
 
 from fineweb_mask.flows.cluster.cluster import OWNER, RETRIES, Cluster, LostJobError
+from fineweb_mask.flows.curate import curate
 from fineweb_mask.flows.display.listeners import LogLines, listener
 from fineweb_mask.flows.recipe import load_recipe
-from fineweb_mask.flows.stages import FLOWS
 from fineweb_mask.flows.summary import RunSummary
 from fineweb_mask.models.runtime.stopping import StoppedError
 from fineweb_mask.models.settings import EmbeddingSettings, EngineSettings, IngestSettings, SourceSettings
@@ -260,7 +260,7 @@ def test_many_shards_are_one_task_run_and_a_bad_one_is_still_named(
     broken = corpus / "CC-MAIN-2024-30_00000.parquet"
     broken.write_bytes(broken.read_bytes()[:1000])
     settings = load_recipe("sample", [*small_sample, f"source.path={corpus}", *engine], str(tmp_path / "workspace"))
-    [ingested] = FLOWS["ingest"](settings)
+    [ingested] = curate(settings, until="ingest").stages
     assert ingested.files == len(list(corpus.iterdir()))
     assert f"{broken.name}: " in caplog.text
     assert len(list((tmp_path / "workspace" / "documents").glob("*.parquet"))) == len(list(corpus.iterdir())) - 1

@@ -1,4 +1,4 @@
-"""Stages by themselves, again on request, and shard by shard; and what a workspace holds of them."""
+"""Runs stage by stage, again on request, and shard by shard; and what a workspace holds of their stages."""
 
 import json
 import re
@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 import yaml
+from prefect.settings import PREFECT_API_URL
 from rich.console import Console
 from typer.testing import CliRunner
 
 from fineweb_mask.flows.cli import app
 from fineweb_mask.flows.display.listeners import shown_as_bars
 from fineweb_mask.flows.pipeline.run import MissingInputError
-from fineweb_mask.flows.stages import FLOWS
+from fineweb_mask.flows.report import report
 from fineweb_mask.flows.status.garbage import collect_garbage
 from fineweb_mask.flows.status.inspection import StatusError, workspace_status
 from fineweb_mask.tasks.workspace.records.runs import LastRun
@@ -42,38 +43,60 @@ DONE = {
 }
 
 
+REACHED = {  # stage: what a run that stops after it builds, and one that stopped after the stage before it did not
+    "ingest": {"ingest": 4},
+    "score": {"fit": 3, "score": 4},
+    "embed": {"embed": 4},
+    "dedup": {"dedup": 6},
+    "select": {"dedup": 1, "select": 1},
+    "materialize": {"materialize": 2},
+    "export": {},
+    "report": {"report": 2},
+}
+
+
+def built(summary):
+    return {one.stage: one.files - one.cached for one in summary.stages if one.files > one.cached}
+
+
 @pytest.mark.long
-def test_each_stage_is_run_by_itself(finished, server, tmp_path):
-    workspace = tmp_path / "workspace"
-    workspace.mkdir()
-    settings = settings_of(finished).model_copy(update={"workspace": str(workspace)})
-    with pytest.raises(
-        MissingInputError, match=r"4 shards lack what ingest makes \(CC-MAIN-2023-50_00000, .*\): run ingest first"
-    ):
-        FLOWS["score"](settings)
-    [ingested] = FLOWS["ingest"](settings)
-    assert (ingested.stage, ingested.files, ingested.cached) == ("ingest", 4, 0)
-    assert not (workspace / "embeddings").exists()
-    with pytest.raises(MissingInputError, match="is not done: run score first"):
-        FLOWS["select"](settings)
-    assert [stage.stage for stage in FLOWS["embed"](settings)] == ["fit", "embed"]
-    assert not (workspace / "scores").exists()
-    assert [stage.stage for stage in FLOWS["score"](settings)] == ["fit", "score"]
-    with pytest.raises(MissingInputError, match="is not done: run select first"):
-        FLOWS["materialize"](settings)
-    FLOWS["select"](settings)
-    FLOWS["materialize"](settings)
-    assert [stage.stage for stage in FLOWS["report"](settings)] == ["report"]
+def test_a_run_stops_after_a_stage_and_goes_on_from_there(finished, run_sample, tmp_path):
+    workspace, seen = tmp_path / "workspace", {}
+    for stage in REACHED:
+        summary = run_sample(workspace, until=stage)
+        seen[stage] = built(summary)
+        if stage != "report":
+            assert (summary.status, summary.until, summary.workspace) == ("done", stage, str(workspace))
+            assert not (workspace / "reports").exists()
+            assert (workspace / "dataset").exists() == (stage in {"materialize", "export"})
+    assert seen == REACHED
+    assert summary.documents_kept == 473
     assert state(workspace) == DONE
     for folder in ("masks", "embeddings", "scores"):
         for path in (finished / folder).glob("*.parquet"):
             assert (workspace / folder / path.name).read_bytes() == path.read_bytes()
 
 
-def test_a_stage_by_itself_shows_its_bars(workspace, server):
+def test_the_command_says_where_a_run_stopped(workspace, server, small_sample, monkeypatch):
+    monkeypatch.setenv("PREFECT_API_URL", str(PREFECT_API_URL.value()))  # else it starts a server of its own
+    arguments = ["run", "sample", "--workspace", str(workspace), *(f"--set={one}" for one in small_sample)]
+    result = CliRunner().invoke(app, [*arguments, "--until", "embed"])
+    assert result.exit_code == 0, result.output
+    *stages, last = result.stdout.splitlines()
+    assert [line.partition(":")[0] for line in stages] == ["ingest", "fit", "score", "embed"]
+    assert stages[-1] == "embed: 4 files, 4 of them cached, 0.0 s"
+    assert last == "stopped after embed; run without --until to go on"
+    result = CliRunner().invoke(app, [*arguments, "--until", "ingest", "--json"])
+    found = json.loads(result.stdout.splitlines()[-1])
+    assert list(found) == ["status", "workspace", "until", "quarantined", "stages"]
+    assert (found["until"], [stage["stage"] for stage in found["stages"]]) == ("ingest", ["ingest"])
+    assert state(workspace) == DONE
+
+
+def test_a_run_that_stops_shows_its_bars(workspace, run_sample):
     shown = Console(file=StringIO(), force_terminal=True, width=100)
     with shown_as_bars(shown):
-        FLOWS["embed"](settings_of(workspace))
+        run_sample(workspace, until="embed")
     lines = shown.file.getvalue()
     assert "fit" in lines
     assert "1,905 of 1,905 documents" in lines
@@ -81,16 +104,12 @@ def test_a_stage_by_itself_shows_its_bars(workspace, server):
 
 def test_a_stage_is_run_again_on_request(workspace, run_sample):
     scores = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in (workspace / "scores").glob("*.parquet")}
-    summary = run_sample(workspace, refresh=["score"])
-    built = {stage.stage: stage.files - stage.cached for stage in summary.stages if stage.files > stage.cached}
-    assert built == {"score": 4}
+    assert built(run_sample(workspace, refresh=["score"])) == {"score": 4}
     for path, (content, written) in scores.items():
         assert path.read_bytes() == content
         assert path.stat().st_mtime_ns > written
-    [again] = FLOWS["embed"](settings_of(workspace), refresh=True)[1:]
-    assert (again.stage, again.files, again.cached) == ("embed", 4, 0)
-    summary = run_sample(workspace, refresh=["dedup"])
-    assert {stage.stage: stage.files - stage.cached for stage in summary.stages if stage.files > stage.cached} == {
+    assert built(run_sample(workspace, refresh=["embed"], until="embed")) == {"embed": 4}
+    assert built(run_sample(workspace, refresh=["dedup"])) == {
         "dedup": 4 + 1 + 1 + 1  # hashes, the bucket, the list, the losses by group
     }
 
@@ -253,6 +272,16 @@ def test_the_report_is_a_command(workspace, server):
 def test_the_report_leaves_out_shards_that_were_set_aside(hostile_run):
     page = hostile_run.workspace / "reports" / "index.html"
     before = page.stat().st_mtime_ns
-    [stage] = FLOWS["report"](settings_of(hostile_run.workspace), refresh=True)
+    stage = report(settings_of(hostile_run.workspace))
     assert (stage.stage, stage.files, stage.cached) == ("report", 2, 1)  # what the selection teaches is known
     assert page.stat().st_mtime_ns > before
+
+
+def test_a_report_needs_a_selection(workspace, server):
+    settings = settings_of(workspace)
+    selection = settings.selection.model_copy(update={"lamb": 0.55})
+    with pytest.raises(MissingInputError, match=r"select .* is not done: run the recipe first"):
+        report(settings.model_copy(update={"selection": selection}))
+    ingest = settings.ingest.model_copy(update={"min_chars": 3})
+    with pytest.raises(MissingInputError, match="no shard has come so far: run the recipe first"):
+        report(settings.model_copy(update={"ingest": ingest}))

@@ -85,7 +85,7 @@ def in_stage(soak: Soak, undisturbed: Path, stage: str) -> str:
     with disk(soak.folder / "disk") as folder:
         workspace = folder / "ws"
         copytree(undisturbed, workspace)
-        again = (*RUN, "--only", stage, "--refresh", stage)
+        again = (*RUN, "--until", stage, "--refresh", stage)
         stat = os.statvfs(folder)
         used = (stat.f_blocks - stat.f_bfree) * stat.f_frsize
         message = ""

@@ -1,24 +1,15 @@
-"""Compute the marginal gain of every document of a corpus: the tangent of the objective at what is to be selected.
+"""Compute the marginal gain of every document of a corpus: the tangent of the objective at what is to be selected."""
 
-A rule is saved as one safetensors file.
-"""
-
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import load, save
 from torch import Tensor
 
-from fineweb_mask.models.errors import DataError
-from fineweb_mask.models.selection.corpus.documents import ALL, Documents, flat, inside, made, nested, tree_of
+from fineweb_mask.models.selection.corpus.documents import ALL, Documents, inside
 from fineweb_mask.models.selection.inputs import checked_features
 from fineweb_mask.models.selection.metrics.kernel import Fitted, MomentMetric, moment_metric_class
 from fineweb_mask.models.selection.rows import Rows, Standard
@@ -160,61 +151,3 @@ def linear_gains(
         if metric.credit is not None:
             gains += metric.credit * (objective.weights[name] / objective.size**2)
     return gains
-
-
-FORMAT = "fineweb-mask rule 5"
-"""What the file's metadata say it is."""
-CHECKSUM = "checksum"
-UNKNOWN = "0" * 64  # in the place of the checksum in the bytes that it is of
-
-
-class RuleFileError(DataError):
-    """A file holds no rule."""
-
-
-class SavedRule(NamedTuple):
-    """A rule, and what was noted with it."""
-
-    rule: Rule
-    notes: dict[str, Any]
-
-
-def save_rule(path: Path, rule: Rule, notes: Mapping[str, Any]) -> None:
-    """Write a rule, and notes on where it comes from, which JSON can hold.
-
-    Numbers are tensors of the file; names are in its metadata, with the SHA-256 of all else.
-    """
-    arrays = flat(tree_of(rule))
-    names = {name: array for name, array in arrays.items() if array.dtype.kind in "SU"}
-    numbers = {name: np.asarray(array, order="C") for name, array in arrays.items() if name not in names}
-    kinds = {name: [array.dtype.str, array.tolist()] for name, array in names.items()}
-    text = json.dumps(kinds, default=bytes.decode)
-    metadata = {"format": FORMAT, "names": text, "notes": json.dumps(dict(notes)), CHECKSUM: UNKNOWN}
-    content = save(numbers, metadata)
-    checksum = hashlib.sha256(content).hexdigest()
-    path.write_bytes(content.replace(UNKNOWN.encode(), checksum.encode(), 1))
-
-
-def load_rule(path: Path, device: torch.device) -> SavedRule:
-    """Read a rule that `save_rule` wrote.
-
-    Raises
-    ------
-    RuleFileError
-        If the file cannot be read, holds none, or is not as it was written.
-    """
-    try:
-        content = path.read_bytes()
-        with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-    except (OSError, SafetensorError) as error:
-        raise RuleFileError(f"{path} cannot be read as a rule: {error}") from error
-    if metadata.get("format") != FORMAT:
-        raise RuleFileError(f"{path} holds no rule of this version: write one with `fineweb-mask rule export`")
-    checksum = metadata.get(CHECKSUM, UNKNOWN)
-    if hashlib.sha256(content.replace(checksum.encode(), UNKNOWN.encode(), 1)).hexdigest() != checksum:
-        raise RuleFileError(f"{path} is damaged: copy it again, or write it with `fineweb-mask rule export`")
-    arrays = load(content)
-    for name, (kind, values) in json.loads(metadata["names"]).items():
-        arrays[name] = np.array(values, dtype=np.str_).astype(np.dtype(kind)) if values else np.empty(0, dtype=kind)
-    return SavedRule(made(Rule, nested(arrays), device), json.loads(metadata["notes"]))

@@ -53,9 +53,7 @@ class CorpusJob(InterimJob):
 class SampleJob(CorpusJob):
     """Draw a shard's part of the sample, and sum over all its documents."""
 
-    stage: ClassVar[Stage] = Stage(
-        "sample", version=3, label="select", folders=("samples",), interim=True, run_with=("select",)
-    )
+    stage: ClassVar[Stage] = Stage("sample", version=3, label="select", folders=("samples",), interim=True)
     uses_gpu: ClassVar[bool] = False
     shard: ShardFiles
     rate: float  # share of the documents in the sample
@@ -92,9 +90,7 @@ def draw_sample(job: SampleJob) -> None:
 class LearnJob(CorpusJob):
     """Learn the first policy, or gather a pass and learn the next one."""
 
-    stage: ClassVar[Stage] = Stage(
-        "learn_rule", version=6, label="select", folders=("rules",), interim=True, run_with=("select",)
-    )
+    stage: ClassVar[Stage] = Stage("learn_rule", version=6, label="select", folders=("rules",), interim=True)
     number: int  # 0 for the first
     samples: list[StageFile]
     before: StageFile | None = None  # the job's output before this one
@@ -246,7 +242,7 @@ def _problem(
 class KeepPolicyJob(FittedJob):
     """Keep the best policy, for this corpus and for shards that are added to it; `force` replaces it."""
 
-    stage: ClassVar[Stage] = Stage("keep_rule", version=5, label="select", run_with=("select",))
+    stage: ClassVar[Stage] = Stage("keep_rule", version=5, label="select")
     name: ClassVar[str] = "selection-rule"
     shard_names: ClassVar[list[str]] = []  # later jobs select from them
     settings: PipelineSelectionSettings

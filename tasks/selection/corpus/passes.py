@@ -36,9 +36,7 @@ if TYPE_CHECKING:
 class MeasureJob(CorpusJob):
     """Measure what a policy selects from one shard: from all its documents, or from its candidates less penalties."""
 
-    stage: ClassVar[Stage] = Stage(
-        "measure", version=5, label="select", folders=("passes",), interim=True, run_with=("select",)
-    )
+    stage: ClassVar[Stage] = Stage("measure", version=5, label="select", folders=("passes",), interim=True)
     shard: ShardFiles
     policy: StageFile  # the output of a `LearnJob`, or the policy that is kept
     part: PolicyPart = "next"
@@ -133,9 +131,7 @@ def _prefix(cell: int) -> str:
 class PenaltiesJob(CorpusJob):
     """Compare the candidates of one cell, of all shards; `penalties_jobs` makes those of all cells."""
 
-    stage: ClassVar[Stage] = Stage(
-        "charges", version=2, label="select", folders=("charges",), interim=True, run_with=("select",)
-    )
+    stage: ClassVar[Stage] = Stage("charges", version=2, label="select", folders=("charges",), interim=True)
     cell: int
     passes: list[StageFile]  # the outputs of `MeasureJob`, in the order of the shards
     policy: StageFile  # that they passed with

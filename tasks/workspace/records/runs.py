@@ -39,7 +39,7 @@ class RunRecord(BaseModel):
 
     started: datetime = Field(default_factory=lambda: datetime.now(UTC))
     seconds: float = 0.0
-    flow: str  # curate, or the stage that was run on its own
+    flow: str  # such as curate, or `curate until embed` if it was to stop there
     status: Literal["done", "quarantined", "failed", "interrupted"] = "done"
     error: str | None = None
     stages_run: list[str] = []  # stages that built at least one file

@@ -54,7 +54,7 @@ def test_a_missing_source_ends_with_2_and_nothing_is_created(recipe, invoke, mon
         (["--set", "materialize.layout=lang"], "materialize.layout: no document will have a column 'lang'"),
         (["--set", "report.by=[kind]"], "report.by.0: no document will have a column 'kind'"),
         (["--refit", "everything"], "--refit takes one of encoder, quality, selection, received 'everything'"),
-        (["--only", "materialise"], "received 'materialise'; did you mean 'materialize'?"),
+        (["--until", "materialise"], "received 'materialise'; did you mean 'materialize'?"),
         (["--workspace", "https://example.org/x"], "workspace: https:// can only be read: give a folder or s3://"),
         (["--workspace", "hf://datasets/x/y"], "workspace: hf:// can be a source only: on the hub every file would be"),
         (["--workspace", "abc://bucket/x"], "abc:// cannot be written: give a folder or s3://bucket/folder"),
@@ -166,7 +166,7 @@ def test_run_ends_with_one_json_object_and_repeats_from_its_files(call, tmp_path
     ("arguments", "message"),
     [
         (("--shards", "3/2"), "--shards: a share is I/N, such as 2/8 for the second of eight, received '3/2'"),
-        (("--shards", "1/2", "--only", "score"), "--shards takes no --refit, --refresh or --only"),
+        (("--shards", "1/2", "--until", "score"), "--shards takes no --refit, --refresh or --until"),
     ],
 )
 def test_a_wrong_share_ends_with_2(recipe, invoke, arguments, message):

@@ -44,6 +44,12 @@ def test_what_is_wrong_is_said_with_its_key() -> None:
         settings_of({name: section for name, section in RECIPE.items() if name != "source"})
     with pytest.raises(RecipeError, match=r"cannot read the recipe 'nosuch'"):
         fm.curate("nosuch")
+    with pytest.raises(
+        RecipeError, match=r"^until takes one of ingest, score, .*, received 'embde'; did you mean 'embed'\?"
+    ):
+        fm.curate(RECIPE, until="embde")
+    with pytest.raises(RecipeError, match=r"^refresh takes one of ingest, .*, received 'fit'"):
+        fm.curate(RECIPE, refresh=["fit"])
 
 
 def test_another_source_leaves_out_what_describes_the_recipe_s_own() -> None:

@@ -1,13 +1,12 @@
-"""A rule judges documents alike wherever they are, and is written exactly."""
+"""A rule judges documents alike wherever they are, and is made again from its arrays."""
 
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import save_file
 
 from fineweb_mask.models.selection import SelectionSettings
 from fineweb_mask.models.selection.corpus.documents import Documents, flat, made, nested, tree_of
-from fineweb_mask.models.selection.corpus.rule import FIRST, LAST, Place, Rule, RuleFileError, load_rule, save_rule
+from fineweb_mask.models.selection.corpus.rule import FIRST, LAST, Place, Rule
 from fineweb_mask.models.selection.corpus.whole import select_corpus
 
 CPU = torch.device("cpu")
@@ -74,67 +73,3 @@ def test_arrays_make_the_same_rule(learned):
     assert again.objective == selection.rule.objective
     for before, after in zip(selection.rule.select(parts[0], CPU), again.select(parts[0], CPU), strict=True):
         np.testing.assert_array_equal(before, after)
-
-
-CPU = torch.device("cpu")
-
-
-@pytest.fixture
-def documents():
-    random = np.random.default_rng(0)
-    vectors = random.normal(size=(400, 12)).astype(np.float32)
-    tokens = random.integers(10, 200, 400)
-    return Documents(vectors, random.random(400).astype(np.float32), random.random(400), tokens)
-
-
-@pytest.mark.parametrize("metrics", ["pairwise", "disf", {"pairwise": 1.0, "disf": 0.5}, "cluster_coverage"])
-@pytest.mark.parametrize("budget_by", ["documents", "tokens"])
-def test_a_loaded_rule_answers_as_the_saved_one(metrics, budget_by, documents, tmp_path):
-    settings = SelectionSettings(metrics=metrics, budget_by=budget_by)
-    part = documents if budget_by == "tokens" else documents._replace(tokens=None)
-    rule = select_corpus(lambda: [part], settings).rule
-    save_rule(tmp_path / "rule.safetensors", rule, {"of": "a test"})
-    loaded = load_rule(tmp_path / "rule.safetensors", CPU)
-    assert loaded.notes == {"of": "a test"}
-    for ours, theirs in zip(rule.select(part, CPU), loaded.rule.select(part, CPU), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
-    assert (tmp_path / "rule.safetensors").stat().st_size < 20_000
-
-
-def test_a_file_that_holds_no_rule_is_refused(tmp_path):
-    path = tmp_path / "rule.safetensors"
-    with pytest.raises(RuleFileError, match="cannot be read as a rule"):
-        load_rule(path, CPU)
-    path.write_bytes(b"no tensors at all")
-    with pytest.raises(RuleFileError, match="cannot be read as a rule"):
-        load_rule(path, CPU)
-    save_file({"a": np.ones(3)}, path)
-    with pytest.raises(RuleFileError, match="holds no rule of this version: write one with `fineweb-mask rule export`"):
-        load_rule(path, CPU)
-
-
-def test_a_changed_byte_anywhere_is_an_error_in_one_line(documents, tmp_path):
-    small = documents._replace(vectors=documents.vectors[:, :3])
-    rule = select_corpus(lambda: [small], SelectionSettings(metrics="pairwise")).rule
-    path = tmp_path / "rule.safetensors"
-    save_rule(path, rule, {"models": "a"})
-    whole = path.read_bytes()
-    assert len(whole) < 4_000
-    for place in range(len(whole)):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
-        with pytest.raises(RuleFileError, match=r"is damaged|cannot be read as a rule|holds no rule") as error:
-            load_rule(path, CPU)
-        assert "\n" not in str(error.value)
-    for end in (0, 7, len(whole) // 2, len(whole) - 1):
-        path.write_bytes(whole[:end])
-        with pytest.raises(RuleFileError):
-            load_rule(path, CPU)
-    path.write_bytes(whole)
-    load_rule(path, CPU)
-
-
-def test_a_rule_has_the_mode_of_other_files(documents, tmp_path):
-    rule = select_corpus(lambda: [documents], SelectionSettings(metrics="pairwise")).rule
-    save_rule(tmp_path / "rule.safetensors", rule, {})
-    (tmp_path / "other").touch()
-    assert (tmp_path / "rule.safetensors").stat().st_mode == (tmp_path / "other").stat().st_mode
