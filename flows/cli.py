@@ -23,7 +23,6 @@ from fineweb_mask.flows.commands.ledger.diff import diff
 from fineweb_mask.flows.commands.ledger.price import price
 from fineweb_mask.flows.commands.ledger.remove import remove
 from fineweb_mask.flows.commands.ledger.why import why
-from fineweb_mask.flows.commands.probe.probe import probe
 from fineweb_mask.flows.commands.report import report
 from fineweb_mask.flows.commands.rule import rule
 from fineweb_mask.flows.commands.run import run
@@ -70,7 +69,7 @@ def _root(
 
 COMMANDS: dict[str, tuple[Any, ...]] = {
     "Start": (init, run, explore, report),
-    "Decide": (compare, sweep, tune, probe),
+    "Decide": (compare, sweep, tune),
     "Result": (sql, why, diff, verify, export, push, remove),
     "Check": (audit, score_check, doctor, status),
     "Advanced": (settings, select, price, train_quality, gc),

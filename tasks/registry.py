@@ -88,20 +88,16 @@ else:  # a form in the Prefect UI lists the choices
 
 
 def stage_names() -> list[str]:
-    """Return the names of all stages, those of the sweep, the comparison and the probe included."""
+    """Return the names of all stages, those of the sweep and the comparison included."""
     from fineweb_mask.tasks.audit.audit import audit
     from fineweb_mask.tasks.audit.score_check import score_check
     from fineweb_mask.tasks.comparison.page import write_comparison_page
     from fineweb_mask.tasks.comparison.variants import find_ranges, select_variant
     from fineweb_mask.tasks.ledger.price import price_candidate
-    from fineweb_mask.tasks.probe.held_out import hold_out
-    from fineweb_mask.tasks.probe.page import write_probe_page
-    from fineweb_mask.tasks.probe.training import answer_tasks, make_tokenizer, tokenize, train_model
     from fineweb_mask.tasks.witness.tune import tune
 
     pages = (find_ranges, select_variant, tune, score_check, audit, price_candidate, write_comparison_page)
-    probe = (hold_out, make_tokenizer, tokenize, train_model, answer_tasks, write_probe_page)
-    return [task.stage.name for task in (*PIPELINE, *pages, *probe)]
+    return [task.stage.name for task in (*PIPELINE, *pages)]
 
 
 def stages_shown_as(name: str) -> list[Stage]:

@@ -38,7 +38,7 @@ LAYERS = {
         {"selection.problem", "selection.selectors"},
         {"analysis", "dedup", "embedding", "pages", "quality", "selection"},
         {"witness", "audit"},
-        {"comparison", "filters", "probe", "ledger"},
+        {"comparison", "filters", "ledger"},
     ],
     "tasks": [
         {"storage", "processes"},
@@ -52,7 +52,7 @@ LAYERS = {
         {"selection", "training_files"},
         {"witness"},
         {"comparison", "exclusion", "losses"},
-        {"audit", "probe"},
+        {"audit"},
         {
             "ingest",
             "dedup",
@@ -78,15 +78,12 @@ LAYERS = {
         {"status"},
         {"ledger"},
         {"python.opened"},
-        {"stages", "sweep", "compare", "probe", "push", "train_quality", "tune", "score_check", "audit"},
+        {"stages", "sweep", "compare", "push", "train_quality", "tune", "score_check", "audit"},
         {"python"},
         {"commands"},
         {"cli"},
     ],
 }
-PROBE = ("models.probe", "tasks.probe", "flows.probe", "flows.commands.probe")
-"""What trains models and learns from their losses: no part of the pipeline."""
-LISTS_EVERYTHING = {"flows.cli", "tasks.registry"}  # every command, and every stage
 FILES = {floor: sorted((ROOT / floor).rglob("*.py")) for floor in FLOORS}
 SOURCES = [pytest.param(floor, file, id=str(file.relative_to(ROOT))) for floor in FLOORS for file in FILES[floor]]
 RECIPES = sorted((ROOT / "deployments" / "recipes").glob("*.yaml"))
@@ -113,7 +110,6 @@ OTHER_TESTS = {  # test files that are not named after one module, and what they
     "tests/tasks/dataset/test_card.py": "the card in materialize.py",
     "tests/tasks/dedup/test_near_duplicates.py": "near-duplicates in duplicates.py",
     "tests/tasks/storage/test_atomic_swap.py": "atomic.py where the system cannot swap",
-    "tests/tasks/probe/test_downstream.py": "the downstream tasks in training.py",
     "tests/tasks/inference/test_scoring_pool.py": "the processes of scorers.py",
     "tests/tasks/source/test_broken_files.py": "ingest.py on hundreds of broken files",
     "tests/tasks/training_files/test_folder.py": "the files of export.py",
@@ -203,17 +199,6 @@ def test_a_layer_imports_only_the_layers_before_it(floor, file):
         if name.startswith(f"{floor}."):
             other_number, other = layer_of(name)
             assert other == entry or other_number < number, f"{own} imports {name}"
-
-
-def is_of_the_probe(name):
-    return any(name == wing or name.startswith(f"{wing}.") for wing in PROBE)
-
-
-@pytest.mark.parametrize(("floor", "file"), SOURCES)
-def test_nothing_of_the_pipeline_imports_the_probe(floor, file):
-    own = module_name(file)
-    if not is_of_the_probe(own) and own not in LISTS_EVERYTHING:
-        assert not {name for name in imported(file) if is_of_the_probe(name)}
 
 
 @pytest.mark.parametrize("floor", FLOORS)

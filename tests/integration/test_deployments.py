@@ -21,7 +21,7 @@ from fineweb_mask.models.settings import PipelineSettings
 ROOT = Path(__file__).resolve().parents[2]
 STAGES = ["ingest", "dedup", "fit", "score", "embed", "select", "materialize", "report"]
 PAGES = [
-    *(f"{name}/{name}" for name in ("sweep", "compare", "tune", "probe", "score-check", "audit", "remove", "price")),
+    *(f"{name}/{name}" for name in ("sweep", "compare", "tune", "score-check", "audit", "remove", "price")),
 ]
 
 
