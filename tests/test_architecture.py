@@ -88,7 +88,7 @@ FILES = {floor: sorted((ROOT / floor).rglob("*.py")) for floor in FLOORS}
 SOURCES = [pytest.param(floor, file, id=str(file.relative_to(ROOT))) for floor in FLOORS for file in FILES[floor]]
 RECIPES = sorted((ROOT / "deployments" / "recipes").glob("*.yaml"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-DISTRIBUTIONS = {"streaming": ["mosaicml-streaming"], **packages_distributions()}
+DISTRIBUTIONS = packages_distributions()
 NO_VERBS = frozenset(
     "A All An Any Each Every Five Four How Many Most No One Several Some That The This Three Two "
     "What When Where Whether Which Who Whole Why".split()
@@ -114,7 +114,6 @@ OTHER_TESTS = {  # test files that are not named after one module, and what they
     "tests/tasks/source/test_broken_files.py": "ingest.py on hundreds of broken files",
     "tests/tasks/training_files/test_folder.py": "the files of export.py",
     "tests/tasks/training_files/test_order.py": "the order of training_files.py",
-    "tests/tasks/training_files/test_streaming.py": "the shards of training_files.py",
     "tests/tasks/training_files/test_tokens.py": "the tokens of training_files.py",
     "tests/tasks/source/test_hub.py": "sources on the Hugging Face hub, in discovery.py",
     "tests/tasks/workspace/test_checkpoints.py": "the checkpoints in stage_parquet.py",

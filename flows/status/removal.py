@@ -68,7 +68,7 @@ LISTED = 1_000
 """Names of no document that are listed."""
 AT_ONCE = 4
 """Shards that are rewritten at the same time."""
-PAGES = tuple("explore compare sweep tune probe price audit score-check".split())
+PAGES = tuple("explore compare sweep tune price audit score-check".split())
 """Folders of pages, maps and held-out documents, which may show a text; their commands make them again."""
 CACHED = tuple("texts dataset pages materialize materialize-spill ledger".split())
 """What this machine may hold of texts and vectors, in its cache folder."""
@@ -331,7 +331,7 @@ def rewrite(workspace: Workspace, settings: PipelineSettings, removals: Removals
 def _partitions(run: Run, selection: Selection) -> frozenset[str]:
     materialize, record = run.settings.materialize, record_of(run.workspace, run.settings)
     partitioning = Partitioning(run.root, selection.shards, run.shards, materialize)
-    is_local = Output.of(run.workspace, materialize).url is None and materialize.format == "parquet"
+    is_local = Output.of(run.workspace, materialize).url is None
     if not is_local or record is None or record.key.inputs != digest(partitioning.inputs):
         return frozenset()
     return frozenset(job.key.fingerprint for job in partitioning.jobs())

@@ -49,7 +49,7 @@ from fineweb_mask.tasks.workspace.stage_parquet import read_fingerprint, read_fo
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 NO_FOOTER = "it is missing, or its footer cannot be read"
-IN_FILES = {"layout", "format", "file_size", "row_group_size", "shuffle", "seed"}
+IN_FILES = {"layout", "file_size", "row_group_size", "shuffle", "seed"}
 """Settings on which the bytes or names of the files depend."""
 MOST_PARTITIONS = 512
 FOOTER_THREADS = 16
@@ -178,7 +178,7 @@ def _write(job: PartitionJob, documents: SelectedDocuments, data: Path) -> None:
 
 
 def _link(job: PartitionJob, source: Path, data: Path) -> None:
-    """Take the files of an earlier dataset, of Parquet; the caller reads them back."""
+    """Take the files of an earlier dataset; the caller reads them back."""
     for file in tree_files(source):
         if file.name.startswith(job.prefix):
             link_or_copy(file, data / file.relative_to(source))

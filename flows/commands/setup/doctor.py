@@ -24,7 +24,6 @@ OPTIONAL = {  # package: what it is for, how it is installed
     "datatrove": ("ingest.filters, tokens", "the extra 'filters'"),
     "trafilatura": ("crawls", "the extra 'warc'"),
     "ray": ("engine.kind: ray", "the extra 'ray'"),
-    "accelerate": ("probe", "the extra 'probe'"),
     "embedding-atlas": ("explore", "`pip install --no-deps embedding-atlas==0.22.0`"),
     "umap-learn": ("report.map: umap", "the extra 'maps'"),
 }

@@ -35,7 +35,7 @@ def original(tmp_path_factory):
     older = settings.model_copy(update={"ingest": settings.ingest.model_copy(update={"min_chars": 10})})
     run_here(older)  # its documents are stale, and hold the same texts
     run_here(settings)
-    for name in ("explore", "compare", "probe/held_out"):
+    for name in ("explore", "compare"):
         (folder / "workspace" / name).mkdir(parents=True)
         (folder / "workspace" / name / "page.html").write_text(text_of(0, 1))
     shutil.copytree(folder / "workspace" / "exports" / "parquet", folder / "workspace" / "exports" / "another")
@@ -73,7 +73,7 @@ def ids_of(settings):
 def test_removed_documents_and_their_copies_are_in_no_byte(settings):
     root = Path(settings.workspace)
     holders = {path.relative_to(root).parts[0] for path in holding(root, text_of(0, 1))}
-    assert holders >= {"documents", "dropped", "dataset", "exports", "explore", "compare", "probe", "cache"}
+    assert holders >= {"documents", "dropped", "dataset", "exports", "explore", "compare", "cache"}
     folders = ("documents", "scores", "embeddings", "outcomes")
     others = {path: path.stat().st_ino for name in folders for path in (root / name).glob("s2.*")}
     before = ids_of(settings)
@@ -106,7 +106,7 @@ def test_removed_documents_and_their_copies_are_in_no_byte(settings):
     assert not {name.split()[0] for name in built} & {"ingest", "score", "embed", "fit_encoder", "fit_statistics"}
     assert {path: path.stat().st_ino for path in others} == others
     assert len(others) == 8  # with those of the older recipe
-    assert sorted(receipt.deleted) == ["compare", "explore", "exports/another", "probe"]
+    assert sorted(receipt.deleted) == ["compare", "explore", "exports/another"]
     assert (root / "exports" / "parquet" / "provenance.json").is_file()
 
 
