@@ -126,7 +126,7 @@ class ReportSettings(Settings):
     )
     map: Literal["pca", "tsne", "umap"] = Field(
         "pca",
-        description="Projection of the vectors on a map: `pca`; `tsne`, which keeps neighbours together (half a minute "
+        description="Projection of the vectors on a map: `pca`; `tsne`, which keeps neighbours together (20 seconds "
         "longer); or `umap` (slower; needs umap-learn). Principal components with little "
         "of the variance are not drawn.",
     )
