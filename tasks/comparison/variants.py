@@ -147,11 +147,11 @@ def find_ranges(job: RangesJob) -> None:
     write_manifest(job.manifest_path, job.key, [], {"ranges": found})
 
 
-def ranges_of(ranges: StageFile | None, block: Block) -> "Ranges | None":
-    """Return the ranges of a block; None where there are none."""
+def ranges_of(ranges: StageFile, block: Block) -> "Ranges":
+    """Return the ranges of a block."""
     from fineweb_mask.models.selection.problem.normalisation import Ranges
 
-    return None if ranges is None else Ranges.of_details(ranges.details["ranges"][block.name])
+    return Ranges.of_details(ranges.details["ranges"][block.name])
 
 
 class VariantJob(BlocksJob):
@@ -160,7 +160,7 @@ class VariantJob(BlocksJob):
     stage: ClassVar[Stage] = Stage("contend", version=3, folders=("compare/masks", "sweep/masks"))
     selector: str
     lambs: tuple[float, ...] = ()  # the weights of quality of a sweep; without any, that of the settings
-    ranges: StageFile | None  # of the group; None if they were not found
+    ranges: StageFile  # of the group
 
     @property
     def name(self) -> str:
@@ -190,7 +190,7 @@ class VariantJob(BlocksJob):
     def depends_on(self) -> Dependencies:
         """Return what every selection depends on, and the ranges."""
         found = super().depends_on()
-        return found._replace(inputs=[digest(found.inputs), None if self.ranges is None else self.ranges.fingerprint])
+        return found._replace(inputs=[digest(found.inputs), self.ranges.fingerprint])
 
 
 @stage_task
