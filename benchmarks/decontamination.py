@@ -17,6 +17,7 @@ the least of several runs.
 import argparse
 import random
 import re
+import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -27,12 +28,13 @@ import pyarrow.parquet as pq
 from benchmarks.measuring import least_seconds
 from benchmarks.tables import show
 from fineweb_mask.models.dedup.benchmark_items import BenchmarkItems, parts_of, weigh
-from fineweb_mask.models.dedup.ngrams import ngram_hashes, places
+from fineweb_mask.models.dedup.ngrams import places, run_hashes
 
 THRESHOLD, HELD_OUT, SAMPLE, PLANTED = 0.8, 1_500, 10_000, 1_500
 QUESTION = re.compile(r"(?:^|(?<=[.!?\n]))\s*([A-Z][^.!?\n]{15,300}\?)")
 SENTENCE = re.compile(r"[A-Z][^.!?\n]{30,300}[.!]")
 WORD = re.compile(r"\w+")
+NONE = np.empty(0, dtype=np.uint64)
 LENGTHS = {"4 to 7": (4, 8), "8 to 12": (8, 13), "13 to 30": (13, 31), "31 on": (31, 10**6)}
 TEMPLATES = (
     "What is the capital of the province of {a} in {b}?",
@@ -112,6 +114,12 @@ def plain(text: str) -> str:
 
 def counted(pages: int, *counts: int) -> list[str]:
     return [f"{pages:,}", *(f"{count:,} ({1e4 * count / pages:.1f})" for count in counts)]
+
+
+def ngram_hashes(text: str, words: int = 13) -> np.ndarray:
+    """Return the hashes of a text's different word n-grams; a text of fewer words has the one of all of them."""
+    found = [zlib.crc32(word.encode()) for word in WORD.findall(text.lower())]
+    return np.unique(run_hashes(np.array(found, dtype=np.uint64), min(words, len(found)))) if found else NONE
 
 
 def without_copies(pages: list[str], taken: list[str]) -> list[str]:

@@ -14,10 +14,9 @@ third time. Sections, in this order:
 - `lists`: neighbours and near-duplicates, exact and in groups, with several sizes of a block of products.
 - `embed`: a BERT-base of random weights on documents as long as FineWeb's, as a share of the device's bfloat16 rate.
 - `edu`: the shape of FineWeb-Edu's classifier; score and vector from one pass against two passes.
-- `fork`: tokens per second of the probe's models.
 - `learner`: the paper's policy gradient on the block of a million.
 
-Only `models/` is imported: torch, transformers, sentence-transformers, accelerate, pyarrow and pydantic are enough.
+Only `models/` is imported: torch, transformers, sentence-transformers, pyarrow and pydantic are enough.
 """
 
 import argparse
@@ -69,13 +68,11 @@ class Size:
     texts: int = 8_192
     layers: int = 12
     hidden: int = 768
-    presets: tuple[str, ...] = ("20m", "150m")
-    steps: int = 8  # of the probe's training
     epochs: int = 200  # of the paper's learner
     repeats: int = 3
 
 
-SMALL = Size("cpu", (300, 8), (600, 16), (600,), 24, 2, 64, ("cpu",), 2, 5, 1)
+SMALL = Size("cpu", (300, 8), (600, 16), (600,), 24, 2, 64, 5, 1)
 
 
 @dataclass(frozen=True)
@@ -285,30 +282,6 @@ def edu(size: Size, batch_tokens: int, way: str) -> dict[str, Any]:
     return rate(size, lengths, ways[way])
 
 
-def fork(size: Size, name: str) -> dict[str, Any]:
-    """Train a model of the probe for a few steps."""
-    from fineweb_mask.models.probe.language_model import steps_of, train
-    from fineweb_mask.models.probe.packing import DocumentStarts
-    from fineweb_mask.models.probe.settings import PRESETS
-    from fineweb_mask.models.witness.tokens import PackedTokens, train_tokenizer
-
-    preset = PRESETS[name].model_copy(update={"evaluations": 1})  # type: ignore[index]
-    texts = texts_of(size)
-    tokenizer = train_tokenizer(texts[:2_000], 4_096)
-    tokens, held_out = PackedTokens.of(texts, tokenizer), DocumentStarts(texts[:4], tokenizer, preset.context)
-
-    def run(steps: int) -> dict[str, Any]:
-        n_tokens = steps * preset.batch * preset.context
-        assert steps_of(preset, n_tokens) == steps
-        with tempfile.TemporaryDirectory() as folder:
-            work = partial(train, preset, 4_096, tokens, held_out, n_tokens=n_tokens, seed=0, device=size.device)
-            return timed(lambda: work(folder=Path(folder)), size.device)[1]
-
-    short, long = run(size.steps), run(3 * size.steps)  # the difference leaves out what starting costs
-    more = 2 * size.steps * preset.batch * preset.context
-    return long | {"tokens/s": round(more / max(1e-9, long["s"] - short["s"]))}
-
-
 def of_selection(size: Size) -> Iterator[Measurement]:
     """Yield the measurements of the sections `agree`, `block` and `lists`."""
     for metrics, kind in itertools.product((*METRICS, RECIPES), ("float32", "float16")):
@@ -332,7 +305,7 @@ def of_selection(size: Size) -> Iterator[Measurement]:
 
 
 def of_models(size: Size) -> Iterator[Measurement]:
-    """Yield the measurements of the sections `embed`, `edu` and `fork`."""
+    """Yield the measurements of the sections `embed` and `edu`."""
     for batch_tokens in (65_536, 16_384, 262_144):
         yield Measurement("embed", f"{batch_tokens:,} tokens a pass", 60, partial(ours, size, batch_tokens))
     for batch in (128, 32, 512):
@@ -341,8 +314,6 @@ def of_models(size: Size) -> Iterator[Measurement]:
     half = replace(size, texts=size.texts // 2)
     for way in ("score", "score and vector in one pass", "in two passes"):
         yield Measurement("edu", way, 30, partial(edu, half, 65_536, way))
-    for preset in size.presets:
-        yield Measurement("fork", preset, 60, partial(fork, size, preset))
 
 
 def measurements(size: Size) -> Iterator[Measurement]:

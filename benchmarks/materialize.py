@@ -176,12 +176,8 @@ def files_of(workspace: Workspace, kind: str) -> list[str]:
     return [str(path) for path in sorted((workspace.root / kind).glob("*.parquet"))]
 
 
-def ours(workspace: Workspace, _output: Path, **settings: object) -> None:
-    write_dataset(workspace, len(files_of(workspace, "masks")), MaterializeSettings(**settings))
-
-
-def lines(workspace: Workspace, output: Path) -> None:
-    ours(workspace, output, format="jsonl.zst")
+def ours(workspace: Workspace, _output: Path) -> None:
+    write_dataset(workspace, len(files_of(workspace, "masks")), MaterializeSettings())
 
 
 def bare_duckdb(workspace: Workspace, output: Path) -> None:
@@ -290,7 +286,7 @@ def peers(arguments: argparse.Namespace) -> None:
     write, read = disk_rate(workspace.root)
     print(f"the disk by itself: {write / MIB:,.0f} MiB/s written and synced, {read / MIB:,.0f} MiB/s read")
     size = sum(Path(file).stat().st_size for file in files_of(workspace, "documents"))
-    ways = [ours, bare_duckdb, pyarrow_row_groups, pyarrow_tables, pandas_frames, lines]
+    ways = [ours, bare_duckdb, pyarrow_row_groups, pyarrow_tables, pandas_frames]
     title = f"{arguments.documents:,} documents ({size / MIB:,.0f} MiB), one in {RATIO} selected"
     report(f"{title}, {arguments.repeats} repeats", ways, workspace, arguments.repeats)
 

@@ -1,16 +1,12 @@
 """Select by every selector from real corpora under one budget of tokens, and measure what each selection holds.
 
     python -m benchmarks.selectors REALDATA OUT
-    python -m benchmarks.selectors REALDATA OUT --corpora newsgroups20 --probe random,mean_field,dsir,betr,rds
 
 Target examples are taken out of the corpus: of newsgroups20 40 posts of each of the four topics `sci.*`, one task each;
 of web_mix half of the pages that a language model gave at least 4 of 5 points. "Wanted" is the share of the selected
 documents that are of these topics, or have as many points. Quality is the fastText classifier of the sample's labels.
 The second score, for the selectors that read several, is the share of distinct words among a text's first 200.
 `mean_field` and `greedy` maximise the mix of docs/benchmarks.md, "Which objective?".
-
-With `--probe`, small models are trained on selections instead, and measured on 200 other posts of the target topics,
-which are taken out of the corpus too, and on posts of all topics.
 """
 
 import argparse
@@ -25,14 +21,11 @@ import pyarrow.parquet as pq
 import yaml
 
 from benchmarks.command import COMMAND, ROOT
-from benchmarks.probe import against_random
 from benchmarks.tables import show
 
 EXAMPLES = 40  # of each target topic
 WORDS = 200
 POINTS = 4  # of a wanted page
-HELD_OUT = 200  # posts of the target topics that models are measured on
-TOKENS = 300_000  # that each model is trained on
 
 
 def main() -> None:
@@ -41,11 +34,7 @@ def main() -> None:
     parser.add_argument("output", type=Path)
     parser.add_argument("--corpora", nargs="+", default=["newsgroups20", "web_mix"])
     parser.add_argument("--selectors", default="all")
-    parser.add_argument("--probe", metavar="ARMS")
     arguments = parser.parse_args()
-    if arguments.probe is not None:
-        probe(arguments.realdata, arguments.output / "probe", arguments.probe)
-        return
     for name in arguments.corpora:
         folder = arguments.output / name
         folder.mkdir(parents=True, exist_ok=True)
@@ -62,28 +51,6 @@ def write_corpus(folder: Path, table: pa.Table, kinds: list[str], is_target: np.
     pq.write_table(both.filter(pa.array(~is_target)), folder / "corpus.parquet")
     pq.write_table(both.filter(pa.array(is_target)).select(["text", "kind"]), folder / "targets.parquet")
     (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe(folder)))
-
-
-def probe(realdata: Path, folder: Path, arms: str) -> None:
-    table = pq.read_table(realdata / "newsgroups20.parquet")
-    _, wanted, is_target = newsgroups(table)
-    kinds = np.array(table["topic"].to_pylist()).astype(str)
-    others = np.flatnonzero(np.isin(kinds, sorted(wanted)) & ~is_target)
-    held_out = others[:: len(others) // HELD_OUT][:HELD_OUT]
-    rest = np.setdiff1d(np.arange(len(kinds)), held_out)
-    write_corpus(folder, table.take(pa.array(rest)), kinds[rest].tolist(), is_target[rest])
-    pq.write_table(table.take(pa.array(held_out)).select(["text"]), folder / "wanted.parquet")
-    command = [*COMMAND, "probe", str(folder / "recipe.yaml"), "--json"]
-    command += ["--arms", arms, "--heldout", f"wanted={folder / 'wanted.parquet'}", "--seeds", "2"]
-    with (folder / "run.log").open("w") as log:
-        subprocess.run([*command, "--tokens", str(TOKENS)], stdout=log, stderr=log, check=True)
-    metrics = json.loads((folder / "workspace" / "probe" / "metrics.json").read_text())
-    lines = []
-    for arm, one in metrics["arms"].items():
-        lines.append([arm, f"{one['documents']:,}", f"{one['repeats']:.2f}"])
-        for name in ("wanted", "pool"):
-            lines[-1].append(against_random(metrics, name, arm))
-    show(f"newsgroups20, {TOKENS:,} tokens", ["arm", "documents", "repeats", "wanted", "pool"], lines)
 
 
 def newsgroups(table: pa.Table) -> tuple[list[str], set[str], np.ndarray]:

@@ -19,7 +19,6 @@ from fineweb_mask.flows.commands.compare import compare, sweep
 from fineweb_mask.flows.commands.dataset import export, push, verify
 from fineweb_mask.flows.commands.diff import diff
 from fineweb_mask.flows.commands.explore import explore
-from fineweb_mask.flows.commands.probe.probe import probe
 from fineweb_mask.flows.commands.report import report
 from fineweb_mask.flows.commands.run import run
 from fineweb_mask.flows.commands.select import select
@@ -64,7 +63,7 @@ def _root(
 
 COMMANDS: dict[str, tuple[Any, ...]] = {
     "Start": (init, run, status, explore, report),
-    "Decide": (compare, sweep, tune, probe),
+    "Decide": (compare, sweep, tune),
     "Result": (sql, why, diff, verify, export, push),
     "Advanced": (settings, select, train_quality, gc),
 }

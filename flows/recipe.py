@@ -276,32 +276,32 @@ def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
     return content
 
 
-def parse_value(text: str, where: str = "--set") -> tuple[str, Any]:
+def parse_value(text: str) -> tuple[str, Any]:
     """Return the key and the value of `section.key=value`, whose value is YAML.
 
     Raises
     ------
     RecipeError
-        If it has another form; the message begins with `where`.
+        If it has another form.
     """
     key, separator, value = text.partition("=")
     if not separator or not key:
-        raise RecipeError(f"{where} takes section.key=value, received {shown(text)}")
+        raise RecipeError(f"--set takes section.key=value, received {shown(text)}")
     try:
         return key, _read_yaml(value)
     except RecursionError:
-        raise RecipeError(f"{where} {key}: the value must be nested less deeply") from None
+        raise RecipeError(f"--set {key}: the value must be nested less deeply") from None
     except NOT_YAML as error:
-        raise RecipeError(f"{where} {key}: the value must be valid YAML, received {shown(value)}") from error
+        raise RecipeError(f"--set {key}: the value must be valid YAML, received {shown(value)}") from error
 
 
-def change(content: dict[str, Any], values: Iterable[tuple[str, Any]], where: str = "--set") -> None:
+def change(content: dict[str, Any], values: Iterable[tuple[str, Any]]) -> None:
     """Set values in nested sections by keys such as `section.key`; a number is an index of a list.
 
     Raises
     ------
     RecipeError
-        If a key leads through something else than a section; the message begins with `where`.
+        If a key leads through something else than a section.
     """
     for key, value in values:
         *sections, last = key.split(".")
@@ -311,7 +311,7 @@ def change(content: dict[str, Any], values: Iterable[tuple[str, Any]], where: st
                 target = _child(target, part)
             target[_index(target, last) if isinstance(target, list) else last] = value
         except KeyError as error:
-            raise RecipeError(f"{where} {key}: {error.args[0]}") from error
+            raise RecipeError(f"--set {key}: {error.args[0]}") from error
 
 
 def _child(target: Any, part: str) -> Any:  # noqa: ANN401

@@ -64,7 +64,7 @@ class OtherSelection(BaseModel):
 class ExploreJob(ProductJob):
     """Prepare the map of a workspace."""
 
-    stage: ClassVar[Stage] = Stage("explore", version=4, folders=("explore",))
+    stage: ClassVar[Stage] = Stage("explore", version=5, folders=("explore",))
     name: ClassVar[str] = "explore"
     shards: list[ShardFiles]
     most: int  # documents

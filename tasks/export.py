@@ -1,4 +1,4 @@
-"""Export a dataset as files that trainers read: Parquet, tokens, or the shards of a library.
+"""Export a dataset as files that trainers read: Parquet, or tokens.
 
 An export is these files, with a card and a record, which replace the last one. A killed export resumes from the files
 that it finished, which wait in a hidden folder beside it.
@@ -14,19 +14,12 @@ from typing import Any, ClassVar
 
 from fineweb_mask.models.errors import FinewebMaskError, SettingsError, WorkspaceError
 from fineweb_mask.models.runtime.progress import track_by_size
-from fineweb_mask.models.settings.output import TOKENIZED, ExportSettings
+from fineweb_mask.models.settings.output import ExportSettings
 from fineweb_mask.tasks.dataset.output import CARD, write_record
 from fineweb_mask.tasks.dataset.verify import Dataset, find_dataset, read_provenance
 from fineweb_mask.tasks.outputs import check_output
 from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, tree_files
-from fineweb_mask.tasks.training_files import (
-    PACKAGES,
-    Tokenizer,
-    load_package,
-    write_documents,
-    write_shards,
-    write_tokens,
-)
+from fineweb_mask.tasks.training_files import Tokenizer, load_module, write_documents, write_tokens
 from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.manifest import PROVENANCE, Manifest, is_product
 from fineweb_mask.tasks.workspace.records.runs import code_and_packages
@@ -55,18 +48,6 @@ Tokens for nanotron: this folder is a `dataset_folder` of its configuration. Als
 
     from datatrove.utils.dataset import DatatroveFolderDataset
     data = DatatroveFolderDataset(".", seq_len=2048, token_size=$token_bytes)
-""",
-    "mds": """\
-Shards for MosaicML's streaming, with the columns `text` and `id`.
-
-    from streaming import StreamingDataset
-    data = StreamingDataset(local=".", batch_size=1)
-""",
-    "litdata": """\
-Chunks for litdata; a sample is a dictionary with `text` and `id`.
-
-    from litdata import StreamingDataset
-    data = StreamingDataset(".")
 """,
 }
 CARD_TEXT = """\
@@ -111,7 +92,7 @@ class ExportJob(ProductJob):
             If the tokenizer does not exist, or cannot be downloaded.
         """
         inputs = [self.dataset]
-        if self.settings.format in TOKENIZED:
+        if self.settings.holds_tokens:
             tokenizer = Tokenizer(self.settings)
             inputs += [file_digest(tokenizer.path), tokenizer.end_token]
         return Dependencies(
@@ -128,7 +109,7 @@ def export(job: ExportJob) -> None:
     SettingsError
         If the folder holds something else.
     ModelError
-        If the tokenizer cannot be used, or a format's package is not installed.
+        If the tokenizer cannot be used, or the package that writes tokens is not installed.
     VerifyError
         If the dataset is not as its record says.
     WorkspaceError
@@ -151,7 +132,7 @@ def export(job: ExportJob) -> None:
         "settings": settings.model_dump(exclude={"tokenizer"}),
         **code_and_packages(),
     }
-    if settings.format in TOKENIZED:
+    if settings.holds_tokens:
         tokenizer = Tokenizer(settings)
         details |= {
             "tokens": _tokenized(tokenizer, settings.format, documents, unfinished),
@@ -160,22 +141,16 @@ def export(job: ExportJob) -> None:
             "tokenizer": settings.tokenizer if "/" not in str(settings.tokenizer) else tokenizer.path.name,
             "tokenizer_sha256": file_digest(tokenizer.path),
         }
-    elif settings.format in PACKAGES:
-        shutil.rmtree(unfinished / "files", ignore_errors=True)
-        write_shards(documents, settings, unfinished / "files")
     with atomic_folder(folder) as new:
-        source = documents[0].parent if settings.format == "parquet" else unfinished / "files"
-        for file in tree_files(source):
-            target = new / file.relative_to(source)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            file.replace(target)
+        for file in tree_files(unfinished / ("files" if settings.holds_tokens else "documents")):
+            file.replace(new / file.name)
         (new / CARD).write_text(_card(settings, new, details), encoding="utf-8")
         write_record(new, job.key, tree_files(new), details)
     shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def check_format(settings: ExportSettings, where: str) -> None:
-    """Check that the tokenizer of a format can be used, and that the package that writes it is installed.
+    """Check that the tokenizer of a format of tokens can be used, and that the package that writes it is installed.
 
     Raises
     ------
@@ -183,9 +158,8 @@ def check_format(settings: ExportSettings, where: str) -> None:
         If not; the message begins with `where`.
     """
     try:
-        if settings.format in PACKAGES:
-            load_package(settings.format)
-        if settings.format in TOKENIZED:
+        if settings.holds_tokens:
+            load_module(settings.format)
             Tokenizer(settings).encode([""])
     except FinewebMaskError as error:
         raise SettingsError(f"{where}: {error}") from error
@@ -210,7 +184,7 @@ def _ordered(dataset: Dataset, manifest: Manifest, settings: ExportSettings, unf
         if all(file.is_file() for file in files):
             return files
     shutil.rmtree(unfinished, ignore_errors=True)
-    share = 0.3 if settings.format != "parquet" else 1.0
+    share = 0.3 if settings.holds_tokens else 1.0
     files = write_documents(dataset, manifest, settings, unfinished / "documents", (0, share))
     with atomic_write(with_names) as partial:
         partial.write_text(json.dumps([file.name for file in files]))

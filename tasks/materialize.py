@@ -166,7 +166,7 @@ def write_card(folder: Path, details: dict[str, Any], kept: Breakdown, data: str
     """
     recipe = details["recipe"]
     settings = recipe["materialize"]
-    path = f"{data}/**/*.{settings['format']}"
+    path = f"{data}/**/*.parquet"
     header = {
         "pretty_name": settings["title"],
         "license": settings["license"],

@@ -83,17 +83,13 @@ else:  # a form in the Prefect UI lists the choices
 
 
 def stage_names() -> list[str]:
-    """Return the names of all stages, those of the sweep, the comparison and the probe included."""
+    """Return the names of all stages, those of the sweep and the comparison included."""
     from fineweb_mask.tasks.comparison.page import write_comparison_page
     from fineweb_mask.tasks.comparison.variants import find_ranges, select_variant
-    from fineweb_mask.tasks.probe.held_out import hold_out
-    from fineweb_mask.tasks.probe.page import write_probe_page
-    from fineweb_mask.tasks.probe.training import answer_tasks, make_tokenizer, tokenize, train_model
     from fineweb_mask.tasks.witness.tune import tune
 
     pages = (find_ranges, select_variant, tune, write_comparison_page)
-    probe = (hold_out, make_tokenizer, tokenize, train_model, answer_tasks, write_probe_page)
-    return [task.stage.name for task in (*PIPELINE, *pages, *probe)]
+    return [task.stage.name for task in (*PIPELINE, *pages)]
 
 
 def stages_shown_as(name: str) -> list[Stage]:

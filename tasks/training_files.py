@@ -1,4 +1,4 @@
-"""Write the documents of a dataset as training files: in the order of training, and in the formats of trainers.
+"""Write the documents of a dataset as training files: in the order of training, as texts or tokens.
 
 All are in random order, divided evenly among files. DuckDB sorts them by a hash of the seed and their place in the
 dataset, and spills what does not fit into memory.
@@ -8,17 +8,12 @@ byte. Every document ends with one token that marks its end; nothing is added be
 
 - `megatron`: `.bin`, the tokens, and `.idx`, the length of each document; read by Megatron-LM, NeMo and GPT-NeoX.
 - `nanotron`: `.ds`, the tokens, `.ds.index`, where each document ends, and `.ds.metadata`.
-
-Shards are written by the libraries that read them:
-
-- `mds`: MosaicML's streaming, https://docs.mosaicml.com/projects/streaming;
-- `litdata`: https://github.com/Lightning-AI/litData.
 """
 
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from importlib import import_module
 from itertools import chain, islice
@@ -36,7 +31,7 @@ from fineweb_mask.models.errors import ModelError, SettingsError
 from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.settings.output import ExportSettings
-from fineweb_mask.tasks.dataset.verify import DATA_SUFFIXES, Dataset, VerifyError
+from fineweb_mask.tasks.dataset.verify import DATA_SUFFIX, Dataset, VerifyError
 from fineweb_mask.tasks.dataset.writers import rows_of
 from fineweb_mask.tasks.inference.model_files import model_file
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
@@ -52,13 +47,11 @@ MEMORY_LIMIT = "2GB"
 COMMON_END = "<|endoftext|>"
 SMALL_VOCABULARY = 2**16
 """Tokens that two bytes can number."""
-PACKAGES = {
-    "megatron": ("datatrove.pipeline.tokens.megatron_tokenizer", "datatrove"),
-    "nanotron": ("datatrove.pipeline.tokens.tokenizer", "datatrove"),
-    "mds": ("streaming", "mosaicml-streaming"),
-    "litdata": ("litdata.streaming.writer", "litdata"),
+MODULES = {
+    "megatron": "datatrove.pipeline.tokens.megatron_tokenizer",
+    "nanotron": "datatrove.pipeline.tokens.tokenizer",
 }
-"""The module that writes each format, and the package that it is in."""
+"""The module that writes each format of tokens."""
 
 
 def divide(documents: int, size: int, file_size: int) -> list[range]:
@@ -89,7 +82,7 @@ def write_documents(
         If one of its files is damaged.
     """
     rows = int(manifest.details["rows"])
-    size = sum(file.bytes for name, file in manifest.files.items() if name.endswith(DATA_SUFFIXES))
+    size = sum(file.bytes for name, file in manifest.files.items() if name.endswith(DATA_SUFFIX))
     places = divide(rows, size, settings.file_size)
     folder.mkdir(parents=True)
     batches = _read(dataset, manifest)
@@ -123,7 +116,7 @@ def _regrouped(batches: Iterator[pa.RecordBatch], sizes: Iterable[int]) -> Itera
 
 
 def _read(dataset: Dataset, manifest: Manifest) -> Iterator[pa.RecordBatch]:
-    for name in sorted(name for name in manifest.files if name.endswith(DATA_SUFFIXES)):
+    for name in sorted(name for name in manifest.files if name.endswith(DATA_SUFFIX)):
         raise_if_stopped()
         with dataset.open(name) as stream:
             yield from rows_of(name, stream, DOCUMENTS)
@@ -172,7 +165,7 @@ def _sorted(batches: Iterator[pa.RecordBatch], seed: int, folder: Path) -> Itera
 
 
 class WriterError(ModelError):
-    """A format's own library is not installed."""
+    """The package that writes tokens is not installed."""
 
 
 class TokenizerError(ModelError):
@@ -260,66 +253,36 @@ def write_tokens(documents: Path, tokenizer: Tokenizer, kind: str, folder: Path)
 
     Returned is the number of tokens, with one at the end of each document.
     """
-    package, stem, token_bytes = load_package(kind), documents.stem, tokenizer.token_bytes
+    module, stem, token_bytes = load_module(kind), documents.stem, tokenizer.token_bytes
     others: tuple[None, ...] = ()
     if kind == "megatron":
-        file = package.MegatronTokenizedFile(str(folder), stem, token_size=token_bytes)
+        file = module.MegatronTokenizedFile(str(folder), stem, token_size=token_bytes)
     else:
         own_name = tokenizer.path.name  # its place is this machine's
         options = {"tokenizer_name_or_path": own_name, "save_final_metadata": True, "token_size": token_bytes}
-        file, others = package.TokenizedFile(str(folder), f"{stem}.ds", **options), (None,)
-    for batch in _batches([documents]):
-        for tokens in tokenizer.encode(batch["text"].to_pylist()):
-            file.write(tokens, *others)
+        file, others = module.TokenizedFile(str(folder), f"{stem}.ds", **options), (None,)
+    with VerifiedFile(documents) as texts:
+        for batch in texts.iter_batches(ROW_GROUP, columns=["text"]):
+            raise_if_stopped()
+            for tokens in tokenizer.encode(batch["text"].to_pylist()):
+                file.write(tokens, *others)
     file.close()
     return len(file)
 
 
-def _batches(files: Sequence[Path]) -> Iterator[pa.RecordBatch]:
-    for path in files:
-        with VerifiedFile(path) as file:
-            for batch in file.iter_batches(ROW_GROUP):
-                raise_if_stopped()
-                yield batch
-
-
-def load_package(kind: str) -> Any:  # noqa: ANN401 - a module that is not always there
-    """Return the module that writes a format.
+def load_module(kind: str) -> Any:  # noqa: ANN401 - a module that is not always there
+    """Return the module that writes a format of tokens.
 
     Raises
     ------
     WriterError
         If it is not installed.
     """
-    module, package = PACKAGES[kind]
     os.environ.setdefault("LOGURU_LEVEL", "WARNING")  # datatrove's log
     try:
-        return import_module(module)
+        return import_module(MODULES[kind])
     except ImportError as error:
-        if package == "datatrove":
-            raise WriterError(
-                f"files of tokens need datatrove, received {error}: pip install '.[filters]' in a checkout, or the "
-                "packages of the extra `filters` in pyproject.toml"
-            ) from error
         raise WriterError(
-            f"the format {kind} needs {package}, received {error}: pip install '.[{kind}]' in a checkout, or that "
-            "package"
+            f"files of tokens need datatrove, received {error}: pip install '.[filters]' in a checkout, or the "
+            "packages of the extra `filters` in pyproject.toml"
         ) from error
-
-
-def write_shards(files: Sequence[Path], settings: ExportSettings, folder: Path) -> None:
-    """Write the documents of Parquet files as shards that a library streams."""
-    package = load_package(settings.format)
-    documents = (document for batch in _batches(files) for document in batch.to_pylist())
-    if settings.format == "mds":
-        columns = {"text": "str", "id": "str"}
-        with package.MDSWriter(out=str(folder), columns=columns, size_limit=settings.file_size, hashes=[]) as mds:
-            for document in documents:
-                mds.write(document)
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    chunks = package.BinaryWriter(str(folder), chunk_bytes=settings.file_size)
-    for index, document in enumerate(documents):
-        chunks.add_item(index, document)
-    chunks.done()
-    chunks.merge()

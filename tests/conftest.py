@@ -25,7 +25,7 @@ hypothesis.settings.load_profile("untimed")
 KEPT_BY_TOOLS = {".git", ".venv", ".hypothesis", ".screenshots", "__pycache__", "build"}
 OWN_SERVERS = {"test_worker.py"}  # they are killed
 # Half of the time of all tests that need a server; they share a finished workspace with the others, no more.
-SECOND_SERVER = {f"test_{name}.py" for name in ("hub", "interrupted", "probe", "ray", "real_pages", "remote")}
+SECOND_SERVER = {f"test_{name}.py" for name in ("hub", "interrupted", "ray", "real_pages", "remote")}
 SECOND_SERVER |= {f"test_{name}.py" for name in ("scorers", "selectors", "stages", "training", "tune")}
 
 

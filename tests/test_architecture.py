@@ -38,7 +38,7 @@ LAYERS = {
         {"selection.problem", "selection.selectors"},
         {"analysis", "dedup", "embedding", "pages", "quality", "selection"},
         {"witness"},
-        {"comparison", "filters", "probe"},
+        {"comparison", "filters"},
     ],
     "tasks": [
         {"storage", "processes"},
@@ -52,7 +52,6 @@ LAYERS = {
         {"selection", "training_files"},
         {"witness"},
         {"comparison", "exclusion", "losses"},
-        {"probe"},
         {
             "ingest",
             "dedup",
@@ -78,20 +77,17 @@ LAYERS = {
         {"status"},
         {"ledger"},
         {"python.opened"},
-        {"report", "share", "sweep", "compare", "probe", "push", "train_quality", "tune"},
+        {"report", "share", "sweep", "compare", "push", "train_quality", "tune"},
         {"python"},
         {"commands"},
         {"cli"},
     ],
 }
-PROBE = ("models.probe", "tasks.probe", "flows.probe", "flows.commands.probe")
-"""What trains models and learns from their losses: no part of the pipeline."""
-LISTS_EVERYTHING = {"flows.cli", "tasks.registry"}  # every command, and every stage
 FILES = {floor: sorted((ROOT / floor).rglob("*.py")) for floor in FLOORS}
 SOURCES = [pytest.param(floor, file, id=str(file.relative_to(ROOT))) for floor in FLOORS for file in FILES[floor]]
 RECIPES = sorted((ROOT / "deployments" / "recipes").glob("*.yaml"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-DISTRIBUTIONS = {"streaming": ["mosaicml-streaming"], **packages_distributions()}
+DISTRIBUTIONS = packages_distributions()
 NO_VERBS = frozenset(
     "A All An Any Each Every Five Four How Many Most No One Several Some That The This Three Two "
     "What When Where Whether Which Who Whole Why".split()
@@ -114,12 +110,10 @@ OTHER_TESTS = {  # test files that are not named after one module, and what they
     "tests/tasks/dataset/test_card.py": "the card in materialize.py",
     "tests/tasks/dedup/test_near_duplicates.py": "near-duplicates in duplicates.py",
     "tests/tasks/storage/test_atomic_swap.py": "atomic.py where the system cannot swap",
-    "tests/tasks/probe/test_downstream.py": "the downstream tasks in training.py",
     "tests/tasks/inference/test_scoring_pool.py": "the processes of scorers.py",
     "tests/tasks/source/test_broken_files.py": "ingest.py on hundreds of broken files",
     "tests/tasks/training_files/test_folder.py": "the files of export.py",
     "tests/tasks/training_files/test_order.py": "the order of training_files.py",
-    "tests/tasks/training_files/test_streaming.py": "the shards of training_files.py",
     "tests/tasks/training_files/test_tokens.py": "the tokens of training_files.py",
     "tests/tasks/source/test_hub.py": "sources on the Hugging Face hub, in discovery.py",
     "tests/tasks/workspace/test_checkpoints.py": "the checkpoints in stage_parquet.py",
@@ -204,17 +198,6 @@ def test_a_layer_imports_only_the_layers_before_it(floor, file):
         if name.startswith(f"{floor}."):
             other_number, other = layer_of(name)
             assert other == entry or other_number < number, f"{own} imports {name}"
-
-
-def is_of_the_probe(name):
-    return any(name == wing or name.startswith(f"{wing}.") for wing in PROBE)
-
-
-@pytest.mark.parametrize(("floor", "file"), SOURCES)
-def test_nothing_of_the_pipeline_imports_the_probe(floor, file):
-    own = module_name(file)
-    if not is_of_the_probe(own) and own not in LISTS_EVERYTHING:
-        assert not {name for name in imported(file) if is_of_the_probe(name)}
 
 
 @pytest.mark.parametrize("floor", FLOORS)

@@ -74,7 +74,7 @@ class ExportSummary(BaseModel):
 def export(
     dataset: Annotated[str, typer.Argument(help="Workspace or dataset: a folder, or a URL.")],
     *,
-    kind: Annotated[str, typer.Option("--format", help="parquet, megatron, nanotron, mds or litdata.", metavar="KIND")],
+    kind: Annotated[str, typer.Option("--format", help="parquet, megatron or nanotron.", metavar="KIND")],
     tokenizer: Annotated[
         str | None,
         typer.Option(help="For megatron and nanotron: a tokenizer.json, its folder, or a model of the hub."),
@@ -92,7 +92,7 @@ def export(
     ] = None,
     as_json: common.AsJson = False,
 ) -> None:
-    """Write a dataset as training files: Parquet for nanochat or torchtitan, tokens for Megatron-LM or nanotron, MDS.
+    """Write a dataset as training files: Parquet for nanochat or torchtitan, tokens for Megatron-LM or nanotron.
 
     Example: fineweb-mask export workspaces/sample --format megatron --tokenizer gpt2
     """

@@ -8,7 +8,7 @@ import logging
 import sys
 import traceback
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -161,29 +161,6 @@ def print_selections(
     learned = LEARNED if any(one["teaching"] is not None for one in found.values()) else ""
     for line in filter(None, (note, learned)):
         console.print(line, highlight=False)
-    print_quarantined(console, summary.quarantined)
-    print_paths(console, page=summary.page, metrics=summary.metrics)
-
-
-def print_losses(
-    losses: Mapping[str, Mapping[str, Any]],
-    comparisons: Mapping[str, Iterable[Mapping[str, Any]]],
-    summary: "PageSummary",
-) -> None:
-    """Print the bits per byte of every arm on every held-out set, the comparisons, and where the page is."""
-    console = SafeConsole(width=WIDTH)
-    table = new_table("bits per byte", *losses, no_wrap=True)
-    for arm in next(iter(losses.values())):
-        table.add_row(arm, *(f"{of_arms[arm]['mean']:.4f}" for of_arms in losses.values()))
-    console.print(table)
-    for name, found in comparisons.items():
-        for one in found:
-            print_line(
-                console,
-                f"{name}: {one['arm']} against {one['other']}: {one['difference']:+.4f} "
-                f"({one['low']:+.4f} to {one['high']:+.4f}): {one['verdict']}; "
-                f"less than {one['visible']:.4f} would not be seen",
-            )
     print_quarantined(console, summary.quarantined)
     print_paths(console, page=summary.page, metrics=summary.metrics)
 

@@ -1,38 +1,14 @@
-"""Hash the word n-grams of texts, by which a text is recognised inside another one.
+"""Hash runs of words or tokens, by which a text is recognised inside another one.
 
-Texts that share 13 words in a row have hardly ever been written independently; this length is GPT-3's
-(https://arxiv.org/abs/2005.14165, appendix C), as is the rule that n-grams of many documents say nothing.
+That n-grams of many documents say nothing is a rule of GPT-3's (https://arxiv.org/abs/2005.14165, appendix C).
 """
-
-import re
-import zlib
 
 import numpy as np
 from numpy.typing import NDArray
 
-WORDS = 13
 COMMON = 10
 """An n-gram that more documents of the corpus hold is a common phrase, and no sign of a copy."""
-WORD = re.compile(r"\w+")
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
-
-
-def ngram_hashes(text: str, words: int = WORDS) -> NDArray[np.uint64]:
-    """Return the hashes of a text's different word n-grams, ignoring case and punctuation: (m,) uint64, ascending.
-
-    A text of fewer words has the one n-gram of all of them.
-
-    Examples
-    --------
-    >>> long = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen"
-    >>> len(ngram_hashes(long)), len(ngram_hashes("short")), len(ngram_hashes("..."))
-    (2, 1, 0)
-    """
-    found = WORD.findall(text.lower())
-    if not found:
-        return np.empty(0, dtype=np.uint64)
-    hashes = np.fromiter((zlib.crc32(word.encode()) for word in found), dtype=np.uint64, count=len(found))
-    return np.unique(run_hashes(hashes, min(words, len(hashes))))
 
 
 def run_hashes(values: NDArray[np.unsignedinteger], length: int) -> NDArray[np.uint64]:

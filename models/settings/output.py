@@ -10,16 +10,12 @@ FLAT = "flat"
 """Value of `materialize.layout` for all files in one folder."""
 
 
-TOKENIZED = frozenset({"megatron", "nanotron"})
-"""Formats that hold tokens instead of texts."""
-
-
 class ExportSettings(Settings):
     """Training files that are made of the dataset."""
 
-    format: Literal["parquet", "megatron", "nanotron", "mds", "litdata"] = Field(
+    format: Literal["parquet", "megatron", "nanotron"] = Field(
         description="`parquet` with few documents per row group, the last file for validation; tokens as `megatron` "
-        "(.bin and .idx) or `nanotron` (.ds); `mds` of MosaicML's streaming; `litdata`."
+        "(.bin and .idx) or `nanotron` (.ds)."
     )
     name: str | None = Field(
         None,
@@ -49,11 +45,16 @@ class ExportSettings(Settings):
         """The name of the folder."""
         return self.name or self.format
 
+    @property
+    def holds_tokens(self) -> bool:
+        """Whether the files hold tokens instead of texts."""
+        return self.format != "parquet"
+
     @model_validator(mode="after")
     def _tokens_need_a_tokenizer(self) -> Self:
-        if self.format in TOKENIZED and self.tokenizer is None:
+        if self.holds_tokens and self.tokenizer is None:
             raise ValueError(f"tokenizer: the format {self.format} needs one: give a tokenizer.json, or a model's name")
-        if self.format not in TOKENIZED and (self.tokenizer or self.end_token):
+        if not self.holds_tokens and (self.tokenizer or self.end_token):
             raise ValueError(f"tokenizer, end_token: the format {self.format} holds texts: leave them out")
         return self
 
@@ -80,7 +81,6 @@ class MaterializeSettings(Settings):
         "dump",
         description="Column (`dump`, `language`, ...) that gets one folder per value, or `flat`: a single folder.",
     )
-    format: Literal["parquet", "jsonl.zst"] = Field("parquet", description="Format of the dataset's files.")
     file_size: int = Field(512 * 2**20, ge=2**20, description="Target size of a dataset file, in bytes.")
     partition_size: int = Field(
         4 * 2**30,
@@ -126,7 +126,7 @@ class ReportSettings(Settings):
     )
     map: Literal["pca", "tsne", "umap"] = Field(
         "pca",
-        description="Projection of the vectors on a map: `pca`; `tsne`, which keeps neighbours together (half a minute "
+        description="Projection of the vectors on a map: `pca`; `tsne`, which keeps neighbours together (20 seconds "
         "longer); or `umap` (slower; needs umap-learn). Principal components with little "
         "of the variance are not drawn.",
     )

@@ -68,7 +68,7 @@ class PipelineSelectionSettings(SelectionSettings):
     given: GivenSettings | None = Field(
         None,
         description="block: an earlier selection. Quality, diversity and near-duplicates are then those of both "
-        "together. `sweep`, `compare` and `probe` ignore it. None: the blocks stand alone.",
+        "together. `sweep` and `compare` ignore it. None: the blocks stand alone.",
     )
     block_size: int = Field(
         1_000_000,

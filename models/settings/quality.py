@@ -143,7 +143,7 @@ class ClassesScorerSettings(TransformerSettings):
 class PerplexityScorerSettings(TransformerSettings, ScorerBase):
     """A causal language model; the score is minus the mean loss of the text's tokens, in nats.
 
-    The model is one of the hub, or one that `fineweb-mask probe` trained.
+    The model is a folder, or one of the hub.
     """
 
     name: ScorerName = "perplexity"

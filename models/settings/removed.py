@@ -2,7 +2,13 @@
 
 from typing import Any
 
-REMOVED: dict[str, str] = {}
+REMOVED: dict[str, str] = {
+    "materialize.export.format: litdata": "is gone: convert the dataset's Parquet files with the library's own "
+    "converter",
+    "materialize.export.format: mds": "is gone: convert the dataset's Parquet files with the library's own converter",
+    "materialize.format": "is gone, the files are Parquet: DuckDB writes lines of JSON: "
+    "COPY (FROM 'dataset/**/*.parquet') TO 'x.jsonl.zst' (FORMAT json, COMPRESSION zstd)",
+}
 """By key, without indices of lists, or by `key: value`, in alphabetical order: what is gone, what to write instead."""
 
 

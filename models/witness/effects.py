@@ -105,7 +105,7 @@ def judge(
             difference = float(losses[name].mean() - losses[other].mean())
             found.append(compared(difference, draws, freedom, of_documents))
         return {
-            name: Effect(*one[:3], adjusted, one.visible, one.verdict(adjusted=adjusted, seeds=2))
+            name: Effect(*one[:3], adjusted, one.visible, one.verdict(adjusted))
             for name, one, adjusted in zip(pairs, found, holm([one.p for one in found]), strict=True)
         }
 

@@ -2,13 +2,10 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
-
-from fineweb_mask.models.errors import ModelError
 
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
@@ -32,25 +29,6 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> "Tokenizer":
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    return tokenizer
-
-
-def load_tokenizer(path: Path) -> "Tokenizer":
-    """Return the tokenizer of a `tokenizer.json`.
-
-    Raises
-    ------
-    ModelError
-        If the file is not one, or if the tokenizer has no token that ends a document.
-    """
-    from tokenizers import Tokenizer
-
-    try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # tokenizers raises nothing more precise
-        raise ModelError(f"the tokenizer {path.name} cannot be read: {error}") from error
-    if tokenizer.token_to_id(END) is None:
-        raise ModelError(f"the tokenizer {path.name} has no token {END}, which ends a document; use one that has it")
     return tokenizer
 
 
@@ -140,7 +118,7 @@ def measured_starts(
 def end_of(tokenizer: "Tokenizer") -> int:
     """Return the id of the end token."""
     end = tokenizer.token_to_id(END)
-    assert end is not None, "load_tokenizer refuses it"  # noqa: S101
+    assert end is not None, "train_tokenizer adds it"  # noqa: S101
     return end
 
 

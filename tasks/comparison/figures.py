@@ -1,4 +1,4 @@
-"""Put selections into figures and tables, in the same terms for all: of a sweep, of a comparison, of the probe."""
+"""Put selections into figures and tables, in the same terms for all: of a sweep, of a comparison."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

@@ -1,8 +1,8 @@
 """Select from every block by one of several variants, and measure all selections in the same terms.
 
-A variant is a selector of a comparison, an arm of the probe, or the solver at every weight of quality of a sweep. The
+A variant is a selector of a comparison, or the solver at every weight of quality of a sweep. The
 ranges of the terms are found once for each block (`find_ranges`) and passed to every variant, so that all maximise the
-same objective. The masks are written below `compare/`, `probe/` or `sweep/`: those of the pipeline's run are unchanged.
+same objective. The masks are written below `compare/` or `sweep/`: those of the pipeline's run are unchanged.
 How long each took is in a file next to its masks that nothing depends on.
 """
 
@@ -147,34 +147,31 @@ def find_ranges(job: RangesJob) -> None:
     write_manifest(job.manifest_path, job.key, [], {"ranges": found})
 
 
-def ranges_of(ranges: StageFile | None, block: Block) -> "Ranges | None":
-    """Return the ranges of a block; None where there are none."""
+def ranges_of(ranges: StageFile, block: Block) -> "Ranges":
+    """Return the ranges of a block."""
     from fineweb_mask.models.selection.problem.normalisation import Ranges
 
-    return None if ranges is None else Ranges.of_details(ranges.details["ranges"][block.name])
+    return Ranges.of_details(ranges.details["ranges"][block.name])
 
 
 class VariantJob(BlocksJob):
     """Select from one group of shards by one variant, with the ranges that all variants share."""
 
-    stage: ClassVar[Stage] = Stage("contend", version=3, folders=("compare/masks", "probe/masks", "sweep/masks"))
+    stage: ClassVar[Stage] = Stage("contend", version=3, folders=("compare/masks", "sweep/masks"))
     selector: str
-    arm: str | None = None  # of the probe
     lambs: tuple[float, ...] = ()  # the weights of quality of a sweep; without any, that of the settings
-    ranges: StageFile | None  # of the group; None if they were not found
+    ranges: StageFile  # of the group
 
     @property
     def name(self) -> str:
         """The names of the variant and of the group of shards."""
-        return f"{self.arm or ('sweep' if self.lambs else self.selector)} {self.group}"
+        return f"{'sweep' if self.lambs else self.selector} {self.group}"
 
     @property
     def folder(self) -> str:
         """The folder of the masks."""
-        of_compare, of_probe, of_sweep = self.stage.folders
-        if self.lambs:
-            return of_sweep
-        return f"{of_compare}/{self.selector}" if self.arm is None else f"{of_probe}/{self.arm}"
+        of_compare, of_sweep = self.stage.folders
+        return of_sweep if self.lambs else f"{of_compare}/{self.selector}"
 
     @property
     def seconds_path(self) -> Path:
@@ -193,7 +190,7 @@ class VariantJob(BlocksJob):
     def depends_on(self) -> Dependencies:
         """Return what every selection depends on, and the ranges."""
         found = super().depends_on()
-        return found._replace(inputs=[digest(found.inputs), None if self.ranges is None else self.ranges.fingerprint])
+        return found._replace(inputs=[digest(found.inputs), self.ranges.fingerprint])
 
 
 @stage_task

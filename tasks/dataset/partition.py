@@ -49,7 +49,7 @@ from fineweb_mask.tasks.workspace.stage_parquet import read_fingerprint, read_fo
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 NO_FOOTER = "it is missing, or its footer cannot be read"
-IN_FILES = {"layout", "format", "file_size", "row_group_size", "shuffle", "seed"}
+IN_FILES = {"layout", "file_size", "row_group_size", "shuffle", "seed"}
 """Settings on which the bytes or names of the files depend."""
 MOST_PARTITIONS = 512
 FOOTER_THREADS = 16

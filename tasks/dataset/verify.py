@@ -37,20 +37,11 @@ from fineweb_mask.tasks.workspace.workspace import LAST_RUN
 
 CHUNK_BYTES = 4 * 2**20
 ID_MEMORY = "1GB"
-DATA_SUFFIXES = (".parquet", ".jsonl.zst")
+DATA_SUFFIX = ".parquet"
 LISTED = 20
 """Maximum number of repeated documents that are named."""
 LINK = "is a symbolic link, whose target may change: put the file itself there"
-UNREADABLE = (
-    OSError,
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    RecursionError,
-    pa.ArrowException,
-    duckdb.Error,
-)
+UNREADABLE = (OSError, ValueError, LookupError, TypeError, pa.ArrowException, duckdb.Error)
 """Errors that the content of a data file may cause."""
 ROWS = pa.schema([("id", pa.string()), ("token_count", pa.int64()), ("text", pa.string())])
 
@@ -309,7 +300,7 @@ class _Check:
             try:
                 with self._local(name) as (path, found):
                     self._compare(name, found)
-                    return self._read(index, path) if name.endswith(DATA_SUFFIXES) else None
+                    return self._read(index, path) if name.endswith(DATA_SUFFIX) else None
             except UNREADABLE as error:
                 problem = f"cannot be read: {error}"
         self._wrong(name, problem)
@@ -402,7 +393,7 @@ class _Check:
 def _skipped(names: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yield the data files that some readers or disks skip or mix up because of their names, and why."""
     alike: dict[str, str] = {}
-    for name in (name for name in names if name.endswith(DATA_SUFFIXES)):
+    for name in (name for name in names if name.endswith(DATA_SUFFIX)):
         if any(part.startswith((".", "_")) for part in name.split("/")):
             yield name, "readers such as pyarrow.dataset skip its rows: a name begins with . or _, hidden to them"
         if any(part.endswith((".", " ")) for part in name.split("/")):

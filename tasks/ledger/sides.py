@@ -1,10 +1,7 @@
 """Read what a workspace or a dataset holds of every document, so that two of them can be compared."""
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from io import TextIOWrapper
-from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +13,7 @@ from fineweb_mask.models.documents import content_hash
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.schemas import DROPPED, MEASURED
 from fineweb_mask.models.settings import PipelineSettings
-from fineweb_mask.tasks.dataset.verify import DATA_SUFFIXES, Dataset
+from fineweb_mask.tasks.dataset.verify import DATA_SUFFIX, Dataset
 from fineweb_mask.tasks.ledger.decisions import NOT_SELECTED, SELECTED, SHOWN_CHARACTERS
 from fineweb_mask.tasks.ledger.lookup import beside
 from fineweb_mask.tasks.selection.inputs.shard_documents import read_groups
@@ -158,22 +155,16 @@ class DatasetSide(NamedTuple):
 
     def fates(self, by: str) -> Iterator[pa.Table]:
         """Yield the documents, with a column whose values are groups: `FATES`, then the scores."""
-        files = sorted(name for name in self.manifest.files if name.endswith(DATA_SUFFIXES))
+        files = sorted(name for name in self.manifest.files if name.endswith(DATA_SUFFIX))
         wanted = {"id", "url", "text", "token_count", by, *self.scores}
         for name in track("files", files):
             for table in self._batches(name, wanted):
                 yield self._selected(table, by)
 
     def _batches(self, name: str, wanted: set[str]) -> Iterator[pa.Table]:
-        with self.dataset.open(name) as stream:
-            if name.endswith(".parquet"):
-                with VerifiedFile(stream, name) as file:
-                    columns = [column for column in file.schema_arrow.names if column in wanted]
-                    yield from map(pa.table, file.iter_batches(BATCH_ROWS, columns=columns))
-                return
-            with TextIOWrapper(pa.CompressedInputStream(pa.PythonFile(stream), "zstd"), "utf-8") as lines:
-                while rows := [json.loads(line) for line in islice(lines, BATCH_ROWS)]:
-                    yield pa.Table.from_pylist([{key: row.get(key) for key in wanted} for row in rows])
+        with self.dataset.open(name) as stream, VerifiedFile(stream, name) as file:
+            columns = [column for column in file.schema_arrow.names if column in wanted]
+            yield from map(pa.table, file.iter_batches(BATCH_ROWS, columns=columns))
 
     def _selected(self, table: pa.Table, by: str) -> pa.Table:
         n, present, texts = table.num_rows, set(table.column_names), table["text"].to_pylist()

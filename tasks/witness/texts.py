@@ -1,4 +1,4 @@
-"""Read the texts of files that are not part of the corpus: held-out documents, benchmarks, datasets from elsewhere."""
+"""Read the texts of files that are not part of the corpus, such as held-out documents."""
 
 import hashlib
 from collections.abc import Iterable, Iterator
@@ -7,12 +7,6 @@ from urllib.parse import urlsplit
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.reader import NoTextColumnError, ShardReader
-from fineweb_mask.tasks.source.texts import with_texts
-from fineweb_mask.tasks.storage.parquet import VerifiedFile
-from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.workspace import Workspace
-
-BATCH_ROWS = 1_000
 
 
 def texts_of(files: Iterable[SourceShard]) -> Iterator[str]:
@@ -37,13 +31,6 @@ def different_texts(files: Iterable[SourceShard]) -> list[str]:
     """Return the texts of files, each once, in an order that depends on them alone."""
     found = {hashlib.blake2b(text.encode(), digest_size=8).digest(): text for text in texts_of(files)}
     return [text for _, text in sorted(found.items())]
-
-
-def corpus_texts(workspace: Workspace, documents: StageFile) -> Iterator[str]:
-    """Yield the texts of a shard of the corpus, row by row."""
-    with with_texts(workspace, documents) as path, VerifiedFile(path) as file:
-        for batch in file.iter_batches(BATCH_ROWS, columns=["text"]):
-            yield from batch["text"].to_pylist()
 
 
 def host_of(url: str | None) -> str | None:

@@ -26,7 +26,7 @@ def test_help_lists_every_command_in_its_group(invoke):
     lines = [line.strip("│╭╮╰╯─ ") for line in invoke("--help").stdout.splitlines()]
     places = [lines.index(group) for group in COMMANDS]
     assert places == sorted(places)
-    for (group, commands), first, last in zip(COMMANDS.items(), places, [*places[1:], len(lines)], strict=True):
+    for (_group, commands), first, last in zip(COMMANDS.items(), places, [*places[1:], len(lines)], strict=True):
         shown = [line.split()[0] for line in lines[first + 1 : last] if re.match(r"[a-z-]+  ", line)]
         own = [command.__name__.replace("_", "-") for command in commands]
         assert shown == own

@@ -36,7 +36,6 @@ FOLDERS = {
     "compare --workspace": "{recipe} --workspace",
     "sweep --workspace": "{recipe} --workspace",
     "tune --workspace": "{recipe} --output {new} --workspace",
-    "probe --workspace": "{recipe} --workspace",
 }
 LOST = "is in the (workspace|dataset)|overlap|is not a workspace|is read, too"
 READ_ONLY = {  # places that are read, or changed as what they are, and settings that name no place
@@ -52,19 +51,17 @@ READ_ONLY = {  # places that are read, or changed as what they are, and settings
             "sql",
         )
     ),
-    *(f"{name} recipe" for name in ("run", "sweep", "compare", "tune", "probe")),
-    *(f"{name} --set" for name in ("sweep", "compare", "tune", "probe", "train-quality")),
+    *(f"{name} recipe" for name in ("run", "sweep", "compare", "tune")),
+    *(f"{name} --set" for name in ("sweep", "compare", "tune", "train-quality")),
     *(f"{name} --label-column" for name in ("compare", "train-quality")),
     *(f"select --{name}-column" for name in ("id", "quality", "feature", "token")),
     *(f"train-quality --{name}-column" for name in ("text", "score")),
     *("verify dataset", "export dataset", "init source"),
     *("select --input", "train-quality --input", "train-quality --teacher-model"),
     "tune --target",
-    *("gc --recipe", "probe --heldout", "probe --benchmarks"),
+    "gc --recipe",
     *("diff a", "diff b", "why documents"),
     *(
-        "probe --tokenizer",
-        "probe --tasks-folder",
         "export --tokenizer",
         "explore --against",
         "push repository",
@@ -72,8 +69,8 @@ READ_ONLY = {  # places that are read, or changed as what they are, and settings
 }
 """The rest of the parameters that take a text or a path are of `OTHER`."""
 OTHER = re.compile(
-    r"--(format|json|open|solver|algorithm|device|init|normalize|seed|select_ratio|lamb|selectors|arms|budget-by|by|"
-    r"map|refit|refresh|until|shards|preset|tasks|tokens|teacher|positive|set|end-token|memory-limit|revision)|"
+    r"--(format|json|open|solver|algorithm|device|init|normalize|seed|select_ratio|lamb|selectors|budget-by|by|"
+    r"map|refit|refresh|until|shards|tokens|teacher|positive|set|end-token|memory-limit|revision)|"
     r"query|section"
 )
 
@@ -188,7 +185,7 @@ def test_a_folder_is_never_written_where_something_would_be_lost(invoke, read: d
     inside, around = [workspace / "new", workspace / "dataset", workspace / "documents" / "x"], []
     if "recipe" in FOLDERS[call]:
         around = [read["corpus"] / "new", read["corpus"], root]
-    if call.split(maxsplit=1)[0] in {"sweep", "compare", "tune", "probe"}:  # they check as `run` does
+    if call.split(maxsplit=1)[0] in {"sweep", "compare", "tune"}:  # they check as `run` does
         inside, around = inside[:1], around[:1]
     for place in (*inside, *around):
         assert re.search(LOST, refused(invoke, call, read, place))

@@ -108,7 +108,12 @@ FOUND_BEFORE = [
     Case("no_rensa", "'near-dedup'", ("ingest.near_dedup=minhash",), without="rensa"),
     Case("no_ray", "extra 'ray'", ("engine.kind=ray",), without="ray"),
     Case("no_warcio", "WARC files need warcio", ("source.path=@crawl.warc",), without="warcio"),
-    Case("no_mds", "the format mds needs", ("materialize.export=[{format: mds}]",), without="streaming"),
+    Case(
+        "no_datatrove_for_tokens",
+        "materialize.export.0: files of tokens need datatrove",
+        ("materialize.export=[{format: megatron, tokenizer: ./none.json}]",),
+        without="datatrove",
+    ),
     Case(
         "no_tokenizer",
         "materialize.export.0: tokenizer: ",

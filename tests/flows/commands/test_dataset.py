@@ -38,7 +38,7 @@ def test_a_dataset_alone_is_exported_beside_itself_or_elsewhere(invoke, workspac
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--format", "avro"], "'mds' or 'litdata', received 'avro'"),
+        (["--format", "avro"], "'megatron' or 'nanotron', received 'avro'"),
         (["--format", "megatron"], "the format megatron needs one"),
         (["--format", "parquet", "--tokenizer", "gpt2"], "leave them out"),
         (["--format", "megatron", "--tokenizer", "none.json"], "'none.json' does not exist"),

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from fineweb_mask.models.analysis import layout
 from fineweb_mask.models.analysis.layout import lay_out
 from fineweb_mask.models.analysis.vectors import unit_rows
 
@@ -22,19 +23,23 @@ def share_of_same_topic(places, labels) -> float:
     return float((labels[distance.argmin(axis=1)] == labels).mean())
 
 
-@pytest.mark.parametrize("most_exact", [1_000, 90], ids=["all by t-SNE", "most beside a sample"])
-def test_neighbours_on_the_plane_are_of_the_same_topic(most_exact):
+@pytest.mark.parametrize("most", [1_000, 90], ids=["all by t-SNE", "most beside a sample"])
+def test_neighbours_on_the_plane_are_of_the_same_topic(most, monkeypatch):
+    monkeypatch.setattr(layout, "MOST", most)
     unit, labels = topics()
-    places = lay_out(unit, most_exact)
+    places = lay_out(unit)
     assert places.shape == (len(unit), 2)
     assert places.dtype == np.float32
     assert np.isfinite(places).all()
     assert share_of_same_topic(places, labels) > 0.95
+    assert np.array_equal(lay_out(unit), places)
+    assert not np.array_equal(lay_out(unit, seed=1), places)
 
 
-def test_equal_rows_outside_of_the_sample_are_not_on_top_of_each_other():
+def test_equal_rows_outside_of_the_sample_are_not_on_top_of_each_other(monkeypatch):
+    monkeypatch.setattr(layout, "MOST", 90)
     unit, _ = topics()
-    places = lay_out(np.concatenate([unit, unit[:1].repeat(200, axis=0)]), 90)
+    places = lay_out(np.concatenate([unit, unit[:1].repeat(200, axis=0)]))
     assert len(np.unique(places[-200:], axis=0)) > 150
 
 

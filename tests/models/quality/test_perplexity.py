@@ -6,15 +6,12 @@ import torch
 from pydantic import ValidationError
 
 from fineweb_mask.models.errors import ModelError, SettingsError
-from fineweb_mask.models.probe.downstream import save_model
-from fineweb_mask.models.probe.language_model import make_model
-from fineweb_mask.models.probe.settings import PRESETS
 from fineweb_mask.models.quality.transformer import PerplexityScorer
 from fineweb_mask.models.settings.quality import PerplexityScorerSettings
-from fineweb_mask.models.witness.tokens import train_tokenizer
+from fineweb_mask.models.witness.tokens import END, train_tokenizer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-SMALL = PRESETS["cpu"].model_copy(update={"hidden_size": 32, "layers": 1, "heads": 2, "intermediate_size": 32})
+SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
 TEXTS = [
     "a piano sonata in three movements",
     "the striker scored a goal",
@@ -26,10 +23,18 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A model as the probe saves it."""
+    """A model as transformers saves it."""
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("causal") / "model"
-    save_model(make_model(SMALL, 300), train_tokenizer(TEXTS * 5, 300), folder)
+    config = LlamaConfig(
+        **SMALL, vocab_size=320, max_position_embeddings=256, tie_word_embeddings=True, initializer_range=0.06,
+        bos_token_id=None, eos_token_id=None,
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(str(folder))
+    special = dict.fromkeys(("bos_token", "eos_token", "pad_token"), END)
+    PreTrainedTokenizerFast(tokenizer_object=train_tokenizer(TEXTS * 5, 300), **special).save_pretrained(str(folder))
     return folder
 
 

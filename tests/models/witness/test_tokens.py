@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from fineweb_mask.models.errors import ModelError
-from fineweb_mask.models.witness.tokens import END, PackedTokens, load_tokenizer, measured_starts, train_tokenizer
+from fineweb_mask.models.witness.tokens import END, PackedTokens, measured_starts, train_tokenizer
 
 TEXTS = [
     f"the {animal} sat on the {place}, and ünder it." * 3 for animal in ("cat", "dog") for place in ("mat", "roof")
@@ -16,22 +15,12 @@ def tokenizer():
     return train_tokenizer(TEXTS, 300)
 
 
-def test_any_text_survives_a_round_trip(tokenizer, tmp_path):
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    loaded = load_tokenizer(tmp_path / "tokenizer.json")
+def test_any_text_survives_a_round_trip(tokenizer):
     for text in (*TEXTS, "日本語 \x00 🙂", END):
-        packed = PackedTokens.of([text], loaded)
-        assert packed.ids[-1] == loaded.token_to_id(END)
-        assert loaded.token_to_id(END) not in packed.ids[:-1]  # also in a text that spells it
-        assert loaded.decode(packed.ids[:-1].tolist(), skip_special_tokens=False) == text
-
-
-def test_a_tokenizer_without_an_end_is_refused(tmp_path):
-    from tokenizers import Tokenizer, models
-
-    Tokenizer(models.BPE()).save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(ModelError, match="endoftext"):
-        load_tokenizer(tmp_path / "tokenizer.json")
+        packed = PackedTokens.of([text], tokenizer)
+        assert packed.ids[-1] == tokenizer.token_to_id(END)
+        assert tokenizer.token_to_id(END) not in packed.ids[:-1]  # also in a text that spells it
+        assert tokenizer.decode(packed.ids[:-1].tolist(), skip_special_tokens=False) == text
 
 
 def test_documents_are_taken_in_order_and_the_last_is_cut(tokenizer):

@@ -33,7 +33,6 @@ OPTIONS = [
     {},
     {"layout": "flat"},
     {"layout": "url"},
-    {"format": "jsonl.zst"},
     {"file_size": 2**20},
 ]
 Rows = list[tuple[str | None, bool]]
@@ -61,7 +60,7 @@ def test_bytes_do_not_depend_on_how_many_partitions_are_at_work(
     assert snapshot(making.workspace.root / "dataset-parts") == one
 
 
-@pytest.mark.parametrize("options", [{}, {"layout": "url"}, {"format": "jsonl.zst"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"layout": "url"}], ids=str)
 @pytest.mark.parametrize("partitions", [{}, MANY], ids=["one", "many"])
 def test_repeats_are_a_column_and_a_repeated_document_is_one_row(
     make_corpus: Callable[..., Any],
@@ -74,7 +73,7 @@ def test_repeats_are_a_column_and_a_repeated_document_is_one_row(
     making.write()
     selected = [number for number, row in enumerate(row for rows in six_shards for row in rows) if row[1]]
     files = [str(path) for path in tree_files(making.workspace.dataset / "data")]
-    table = duckdb.read_json(files) if "format" in options else duckdb.read_parquet(files)
+    table = duckdb.read_parquet(files)
     assert table.columns[-3:] == ["inclusion", "block", "repeats"]
     found = dict(table.select("id, repeats").fetchall())
     assert found == {f"<urn:uuid:{number}>": times_used(number) for number in selected}

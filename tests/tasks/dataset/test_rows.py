@@ -1,6 +1,5 @@
 """Rows: the selected ones, in order, in folders named by the layout's values, for columns of any name and type."""
 
-import json
 import re
 import shutil
 import unicodedata
@@ -16,7 +15,6 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import zstandard
 
 from fineweb_mask.models.columns import must_be_text, plain_type
 from fineweb_mask.models.errors import WorkspaceError
@@ -146,18 +144,12 @@ def of_taken_names(make_workspace: Callable[..., Any], make_document: Callable[.
 
 @pytest.mark.parametrize("layout", ["dump", "url", "s0"])
 def test_columns_may_be_called_what_a_query_might_call_its_own(of_taken_names: Any, layout: str) -> None:
-    for form in ("parquet", "jsonl.zst"):
-        materialize_again(of_taken_names, layout=layout, format=form)
-        found: list[dict[str, Any]] = []
-        for path in tree_files(of_taken_names.workspace.dataset / "data"):
-            if form == "parquet":
-                found += pq.read_table(path).to_pylist()
-            else:
-                with zstandard.open(path, "rt", encoding="utf-8") as stream:
-                    found += [json.loads(line) for line in stream]
-        assert {row["id"]: [row[name] for name in TAKEN] for row in found} == {
-            f"<urn:uuid:{i}>": [f"{name} {i}" for name in TAKEN] for i in range(6)
-        }
+    materialize_again(of_taken_names, layout=layout)
+    files = tree_files(of_taken_names.workspace.dataset / "data")
+    found = [row for path in files for row in pq.read_table(path).to_pylist()]
+    assert {row["id"]: [row[name] for name in TAKEN] for row in found} == {
+        f"<urn:uuid:{i}>": [f"{name} {i}" for name in TAKEN] for i in range(6)
+    }
 
 
 def test_files_of_a_shard_that_is_no_longer_there_are_not_read(copied: Any) -> None:

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
-import zstandard
 
 from fineweb_mask.tasks.dataset.output import CARD, write_record
 from fineweb_mask.tasks.dataset.verify import (
@@ -272,14 +271,6 @@ def test_a_secret_in_a_url_is_not_repeated() -> None:
     assert "sesame" not in str(caught.value)
 
 
-@pytest.mark.parametrize("line", ["1", '{"id": 1}', '{"id": {}}', "[" * 100_000])
-def test_lines_that_are_no_documents_are_reported(dataset: Path, line: str) -> None:
-    path = dataset / "data" / "more.jsonl.zst"
-    path.write_bytes(zstandard.compress(f"{line}\n".encode()))
-    update_record(dataset)
-    assert "cannot be read" in problems(dataset)["data/more.jsonl.zst"]
-
-
 def test_rows_and_tokens_are_counted(built: Any, dataset: Path) -> None:
     target = part(dataset)
     table = pq.read_table(target)
@@ -367,14 +358,6 @@ def test_names_that_readers_or_disks_do_not_take_are_reported(dataset: Path, nam
     if message == "skip its rows":
         left = pyarrow.dataset.dataset([str(path) for path in paths if path.exists()]).count_rows()
         assert pyarrow.dataset.dataset(dataset / "data").count_rows() == left
-
-
-def test_lines_of_json_are_read(copied: Any) -> None:
-    copied.making.with_settings(format="jsonl.zst").write()
-    found = check(copied.workspace.dataset)
-    assert found.problems == []
-    assert (found.rows, found.tokens) == (copied.counts.selected, copied.counts.tokens_selected)
-    assert all(one.file.endswith(".jsonl.zst") for one in found.data)
 
 
 def test_a_dataset_elsewhere_is_read_through_fsspec(dataset: Path) -> None:

@@ -1,20 +1,16 @@
 """Writers: equal rows give equal bytes for any batches, and files end at their target size."""
 
 import contextlib
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import zstandard
 
 from fineweb_mask.models.settings import MaterializeSettings
 from fineweb_mask.tasks.dataset import writers
 from fineweb_mask.tasks.dataset.writers import PartWriter, Written, read_back
-from tests.tasks.conftest import materialize_again, parts, read_card, selected_rows
 
 SCHEMA = pa.schema([("text", pa.string()), ("token_count", pa.int64()), ('it\'s "x"', pa.float64())])
 MIB = 2**20
@@ -34,12 +30,11 @@ def write(folder: Path, table: pa.Table, batch: int, **settings: object) -> list
     return sorted(folder.iterdir())
 
 
-@pytest.mark.parametrize("format_", ["parquet", "jsonl.zst"])
-def test_bytes_do_not_depend_on_the_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: str) -> None:
+def test_bytes_do_not_depend_on_the_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writers, "ROW_GROUP_ROWS", 300)
     table = rows(4_000, 2_000)
-    found = [write(tmp_path / str(batch), table, batch, format=format_, file_size=MIB) for batch in (1, 77, 300, 4_000)]
-    assert [path.name for path in found[0]] == [f"part-{index:05d}.{format_}" for index in range(len(found[0]))]
+    found = [write(tmp_path / str(batch), table, batch, file_size=MIB) for batch in (1, 77, 300, 4_000)]
+    assert [path.name for path in found[0]] == [f"part-{index:05d}.parquet" for index in range(len(found[0]))]
     assert len(found[0]) > 2
     for paths in found[1:]:
         assert [path.read_bytes() for path in paths] == [path.read_bytes() for path in found[0]]
@@ -70,52 +65,17 @@ def test_a_row_group_of_long_texts_ends_early(tmp_path: Path, monkeypatch: pytes
         assert groups == [3, 2, 3, 1]  # each ends with the row that brings it to 10,000 bytes
 
 
-def test_lines_are_objects_that_any_reader_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writers, "ROW_GROUP_ROWS", 8)
-    [path] = write(tmp_path, rows(50), 7, format="jsonl.zst")
-    with zstandard.open(path, "rt", encoding="utf-8") as stream:  # reads the first frame only
-        found = [json.loads(line) for line in stream]
-    assert [list(row) for row in found] == [SCHEMA.names] * 50
-    assert [row["token_count"] for row in found] == list(range(50))
-    assert [row['it\'s "x"'] for row in found] == [None, *[0.5] * 49]  # JSON knows no NaN
-    assert [row["text"] for row in found] == rows(50)["text"].to_pylist()
-
-
-@pytest.mark.parametrize("format_", ["parquet", "jsonl.zst"])
-def test_what_is_in_the_files_is_read_from_them(tmp_path: Path, format_: str) -> None:
+def test_what_is_in_the_files_is_read_from_them(tmp_path: Path) -> None:
     table = rows(10).set_column(1, "token_count", pa.array([None, *range(9)], pa.int64()))
-    paths = write(tmp_path, table, 3, format=format_)
+    paths = write(tmp_path, table, 3)
     assert read_back(paths) == Written(10, 36)
 
 
-def test_a_line_of_many_megabytes_is_read_back(tmp_path: Path) -> None:
-    table = pa.table([["x" * (16 * 2**20 + 1_000)], [5], [1.0]], schema=SCHEMA)
-    with PartWriter(tmp_path, SCHEMA, MaterializeSettings(format="jsonl.zst")) as writer:
-        writer.write(table)
-    assert read_back(tmp_path.iterdir()) == Written(1, 5)
-
-
-@pytest.mark.parametrize("format_", ["parquet", "jsonl.zst"])
-def test_an_error_closes_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: str) -> None:
+def test_an_error_closes_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writers, "ROW_GROUP_ROWS", 5)
-    writer = PartWriter(tmp_path, SCHEMA, MaterializeSettings(format=format_))
+    writer = PartWriter(tmp_path, SCHEMA, MaterializeSettings())
     with contextlib.suppress(ValueError), writer:
         writer.write(rows(12))
         raise ValueError
     assert list(tmp_path.iterdir())
     assert writer._sink is None
-
-
-@pytest.mark.parametrize("layout", ["dump", "url"])
-def test_lines_hold_what_parquet_holds(copied: Any, layout: str) -> None:
-    materialize_again(copied, layout=layout)
-    expected = {path.parent.name: pq.read_table(path).to_pylist() for path in parts(copied.workspace)}
-    dataset = materialize_again(copied, layout=layout, format="jsonl.zst")
-    paths = sorted((copied.workspace.dataset / "data").rglob("*.jsonl.zst"))
-    assert not parts(copied.workspace)
-    for path in paths:
-        with zstandard.open(path, "rt", encoding="utf-8") as stream:
-            assert [json.loads(line) for line in stream] == expected[path.parent.name]
-    assert dataset.details["tokens"] == sum(row["token_count"] for row in selected_rows(copied))
-    [config] = read_card(copied.workspace)[0]["configs"]
-    assert {*copied.workspace.dataset.glob(config["data_files"][0]["path"])} == {*paths}

@@ -59,13 +59,3 @@ def test_a_column_that_a_dataset_lacks_is_one_empty_group(built):
 
 def rows_of_by(side, by):
     return pa.concat_tables(side.fates(by)).select(FATES.names).to_pylist()
-
-
-def test_a_dataset_of_compressed_lines_is_read_as_well(pipeline, built, tmp_path):
-    settings = built.recipe.materialize.model_copy(update={"format": "jsonl.zst"})
-    recipe = built.recipe.model_copy(update={"workspace": str(tmp_path / "ws"), "materialize": settings})
-    lines = pipeline(recipe)
-    assert list(lines.workspace.dataset.rglob("*.jsonl.zst"))
-    found = compare([dataset_side(built), dataset_side(lines)], "dump", tmp_path / "spill")
-    assert (found["entered"], found["left"], found["other_text"]) == (0, 0, 0)
-    assert found["scores"][0]["largest"] == 0

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fineweb_mask.models.settings.output import ExportSettings
-from fineweb_mask.tasks.dataset.verify import VerifyError, find_dataset, read_provenance
+from fineweb_mask.tasks.dataset.verify import VerifyError, find_dataset
 from fineweb_mask.tasks.storage.parquet import DamagedFileError
 from fineweb_mask.tasks.training_files import ROW_GROUP, divide, random_keys, write_documents
 
@@ -32,14 +32,6 @@ def test_every_document_is_there_once_in_a_random_order(dataset, texts, tmp_path
 
 def test_the_order_of_the_dataset_can_be_kept(dataset, texts, tmp_path):
     assert written(write_documents(*dataset, settings(shuffle=False), tmp_path / "a")) == texts
-
-
-def test_json_lines_are_read_too(built, texts, tmp_path):
-    making = built.making.with_settings(format="jsonl.zst", output=str(tmp_path / "lines"), layout="flat")
-    making.write(force=True)
-    found = find_dataset(str(tmp_path / "lines"))
-    files = write_documents(found, read_provenance(found), settings(), tmp_path / "a")
-    assert sorted(written(files)) == sorted(texts)
 
 
 def test_a_dataset_of_other_documents_is_refused(dataset, tmp_path):

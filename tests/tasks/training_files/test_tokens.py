@@ -1,5 +1,6 @@
 import json
 import struct
+import sys
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -9,7 +10,14 @@ from tokenizers import Tokenizer as Loaded
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings.output import ExportSettings
 from fineweb_mask.tasks.inference.model_files import ModelNotFoundError
-from fineweb_mask.tasks.training_files import Tokenizer, TokenizerError, write_documents, write_tokens
+from fineweb_mask.tasks.training_files import (
+    Tokenizer,
+    TokenizerError,
+    WriterError,
+    load_module,
+    write_documents,
+    write_tokens,
+)
 from tests.tasks.training_files.conftest import save_tokenizer
 
 pytest.importorskip("datatrove.pipeline.tokens")
@@ -59,6 +67,12 @@ def expected(path, tokenizer_file):
     loaded = Loaded.from_file(str(tokenizer_file))
     end = loaded.token_to_id("<|endoftext|>")
     return [[*loaded.encode(text).ids, end] for text in pq.read_table(path)["text"].to_pylist()]
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "datatrove.pipeline.tokens.tokenizer", None)
+    with pytest.raises(WriterError, match=r"need datatrove, received .*: pip install '\.\[filters\]'"):
+        load_module("nanotron")
 
 
 def test_megatron_files_hold_every_document_and_are_datatroves(documents, tokenizer, tmp_path):

@@ -1,1 +1,0 @@
-"""Implement `fineweb-mask probe`."""

@@ -1,1 +1,0 @@
-"""Train small language models on selections, and compare what they learn."""
