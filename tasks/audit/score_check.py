@@ -19,13 +19,13 @@ from fineweb_mask.models.audit.agreement import best, between_share, group_auc, 
 from fineweb_mask.models.audit.damage import damaged
 from fineweb_mask.models.columns import is_nested
 from fineweb_mask.models.errors import DataError
-from fineweb_mask.models.quality.combine import combine_scores, with_raw
+from fineweb_mask.models.quality.combine import combine_scores
 from fineweb_mask.models.quality.registry import columns_of
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.schemas import ROW, SOURCE_ROW
 from fineweb_mask.models.settings.output import TEXT_IS_NO_GROUP
-from fineweb_mask.models.settings.quality import ClassesScorerSettings, QualitySettings, TransformerSettings
+from fineweb_mask.models.settings.quality import QualitySettings, TransformerSettings
 from fineweb_mask.tasks.audit.score_page import DAMAGE, DECIDES, LEAST, PAGES_OF_GROUP, score_page
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.inference.scorers import QualityModel, load_models, score_columns
@@ -83,9 +83,7 @@ class ScoreCheckJob(PageJob):
     @property
     def names(self) -> list[str]:
         """The scores that are measured: the quality, and those that it is made of, if these say anything else."""
-        scorers = [
-            one.name for one in self.settings.scorers if one.weight and not isinstance(one, ClassesScorerSettings)
-        ]
+        scorers = [one.name for one in self.settings.scorers if one.weight]
         return [DECIDES, *(scorers if len(scorers) > 1 or self.settings.by else [])]
 
     def depends_on(self) -> Dependencies:
@@ -212,11 +210,10 @@ Preferences = dict[int, dict[str, dict[str, list[float]]]]
 
 def _preferences(job: ScoreCheckJob, found: Scored) -> Preferences:
     """Score damaged copies of pages of every group; scores that do not read the text stay those of the page."""
-    classes = {one.settings.name for one in job.models if isinstance(one.settings, ClassesScorerSettings)}
     scorers = {
         name: scorer
         for name, scorer in load_models(job.workspace, job.models).items()
-        if name not in classes and list(columns_of(scorer)) == ["text"]
+        if list(columns_of(scorer)) == ["text"]
     }
     if not scorers:
         return {}
@@ -255,7 +252,7 @@ def _of_group(
         for one in job.settings.scorers
         if one.name in read or one.name in found.scores
     }
-    statistics = with_raw(job.statistics.details, set(job.settings.raw))
+    statistics = job.statistics.details
     scores[DECIDES] = combine_scores(
         scores,
         {one.name: one.weight for one in job.settings.scorers},

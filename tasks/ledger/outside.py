@@ -190,7 +190,7 @@ def _judged(corpus: Corpus, judges: Judges, models: Models, document: pa.RecordB
         yield Decision(stage="score", decision=NOT_KNOWN, reason=reason)
         return
     scores = batch_scores(loaded, document, "--text")
-    statistics = combine.with_raw(models.statistics.details, set(settings.quality.raw))
+    statistics = models.statistics.details
     weights = {scorer.name: scorer.weight for scorer in settings.quality.scorers}
     by = settings.quality.by
     quality = combine.combine_scores(

@@ -65,7 +65,7 @@ READ_ONLY = {  # places that are read, or changed as what they are, and settings
     *(f"select --{name}-column" for name in ("id", "quality", "feature", "token")),
     *(f"train-quality --{name}-column" for name in ("text", "score")),
     *("verify dataset", "export dataset", "init source", "rule apply source", "rule apply rule_file"),
-    *("rule apply --workspace", "select --input", "train-quality --input", "train-quality --teacher-model"),
+    *("rule apply --workspace", "select --input", "train-quality --input"),
     "tune --target",
     *(f"remove --{name}" for name in ("urls", "ids", "domains", "texts")),
     *("gc --recipe", "probe --heldout", "probe --benchmarks", "verify --receipt"),
@@ -83,7 +83,7 @@ READ_ONLY = {  # places that are read, or changed as what they are, and settings
 """The rest of the parameters that take a text or a path are of `OTHER`."""
 OTHER = re.compile(
     r"--(format|json|open|solver|algorithm|device|init|normalize|seed|select_ratio|lamb|selectors|arms|budget-by|by|"
-    r"map|refit|refresh|only|shards|preset|tasks|tokens|teacher|positive|set|end-token|memory-limit|revision)|"
+    r"map|refit|refresh|only|shards|preset|tasks|tokens|positive|set|end-token|memory-limit|revision)|"
     r"query|section"
 )
 

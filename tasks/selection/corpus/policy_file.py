@@ -68,7 +68,7 @@ class Models(NamedTuple):
     def fingerprint(self) -> str:
         """A digest of all of it: a policy answers for documents that the same models saw."""
         quality, embedding = self.settings.quality, self.settings.embedding
-        weights = {scorer.name: [scorer.weight, scorer.name not in quality.raw] for scorer in quality.scorers}
+        weights = {scorer.name: scorer.weight for scorer in quality.scorers}
         models = [model.identity for model in self.scorers]
         how = [weights, quality.combine, quality.by, embedding.digested(include=OF_VECTORS)]
         return digest([models, self.statistics.details, how, self.encoder_fingerprint])
@@ -240,7 +240,7 @@ def _answerer(
     scorers = load_models(workspace, list(models.scorers))
     path = str(workspace.local(models.encoder))
     pool = encoder_pool(path, models.encoder_fingerprint, models.settings.embedding)
-    statistics = combine.with_raw(models.statistics.details, set(quality.raw))
+    statistics = models.statistics.details
     weights = {scorer.name: scorer.weight for scorer in quality.scorers}
 
     def answer(file: SourceShard, first: int, batch: pa.RecordBatch) -> pa.RecordBatch:
