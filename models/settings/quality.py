@@ -28,8 +28,15 @@ Combination = Literal["weighted_sum", "minimum", "maximum"]
 
 
 ScorerName = Annotated[
-    str, Field(pattern=r"^[a-z][a-z0-9_]*$", description="Name of the score's column, in lower case.")
+    str,
+    Field(
+        pattern=r"^[a-z][a-z0-9_]*$",
+        description="Name of the score's column, in lower case; the kind if it is left out.",
+    ),
 ]
+
+KIND = "Kind of scorer; fasttext if it is left out."
+"""What is said of the setting that distinguishes scorers."""
 
 
 class LabelSettings(Settings):
@@ -78,7 +85,7 @@ class FastTextScorerSettings(ScorerBase):
     CONSTANTS = constants(max_chars=None, max_words=None)
 
     name: ScorerName = "fasttext"
-    kind: Literal["fasttext"] = Field("fasttext", description="Kind of scorer.")
+    kind: Literal["fasttext"] = Field("fasttext", description=KIND)
     model: Text | None = Field(
         None, description="A .bin or .ftz file, or hf://owner/repo/file; null trains a model on `labels`."
     )
@@ -99,9 +106,12 @@ class TransformerSettings(ScorerBase):
     NOT_IN_SCORE_KEY = frozenset({"weight", "model"})
     CONSTANTS = constants(precision="auto")
 
-    model: Text = Field(description="Folder of a sequence-classification model in safetensors, or its hub name.")
+    model: Text
     max_tokens: int | None = Field(
-        None, ge=3, description="Maximum tokens read per document, special tokens included; null: the model's limit."
+        None,
+        ge=3,
+        description="Maximum tokens read per document, special tokens included; null: the model's limit, which is 512 "
+        "at most for perplexity.",
     )
 
 
@@ -109,7 +119,7 @@ class EduScorerSettings(TransformerSettings):
     """A transformers classifier with one regression output, such as FineWeb-Edu's; the score is that output."""
 
     name: ScorerName = "edu"
-    kind: Literal["edu"] = Field("edu", description="Kind of scorer.")
+    kind: Literal["edu"] = Field("edu", description=KIND)
     model: Text = Field(
         "HuggingFaceFW/fineweb-edu-classifier",
         description="Folder of a sequence-classification model in safetensors, or its hub name.",
@@ -123,11 +133,8 @@ class PerplexityScorerSettings(TransformerSettings):
     """
 
     name: ScorerName = "perplexity"
-    kind: Literal["perplexity"] = Field("perplexity", description="Kind of scorer.")
+    kind: Literal["perplexity"] = Field("perplexity", description=KIND)
     model: Text = Field(description="Folder of a causal language model in safetensors, or its hub name.")
-    max_tokens: int | None = Field(
-        None, ge=2, description="Maximum tokens read per document; null: 512, or the model's limit if it is less."
-    )
 
 
 class NumberSettings(ScorerBase):
@@ -146,7 +153,7 @@ class ColumnScorerSettings(NumberSettings):
     """
 
     name: ScorerName = "column"
-    kind: Literal["column"] = Field("column", description="Kind of scorer.")
+    kind: Literal["column"] = Field("column", description=KIND)
     column: Text = Field(description="Numeric column of the source with the score.")
     minus: Text | None = Field(
         None,
@@ -163,7 +170,7 @@ class SidecarScorerSettings(NumberSettings):
     """A score from a file that others made of each source file, row by row, as WebOrganizer and Dolma ship theirs."""
 
     name: ScorerName = "sidecar"
-    kind: Literal["sidecar"] = Field("sidecar", description="Kind of scorer.")
+    kind: Literal["sidecar"] = Field("sidecar", description=KIND)
     path: Place = Field(
         description="Path or URL of these files, where {shard} is the path of the source file in source.path, without "
         "its ending: .npy, .parquet, .jsonl, .jsonl.gz or .jsonl.zst."
@@ -189,23 +196,11 @@ class SidecarScorerSettings(NumberSettings):
         return self
 
 
-class RulesScorerSettings(Settings):
-    """Published rules of thumb for prose (Gopher, C4, FineWeb), from 0 to 1; without a model. Its name is `rules`."""
+class RulesScorerSettings(ScorerBase):
+    """Published rules of thumb for prose (Gopher, C4, FineWeb), from 0 to 1; without a model."""
 
-    NOT_IN_SCORE_KEY: ClassVar[frozenset[str]] = frozenset({"weight"})
-
-    kind: Literal["rules"] = Field("rules", description="Kind of scorer.")
-    weight: float = Field(1.0, allow_inf_nan=False, description="Weight in the combined quality; 0 leaves it out.")
-
-    @property
-    def name(self) -> str:
-        """Name of the score's column."""
-        return "rules"
-
-    @property
-    def source_columns(self) -> dict[str, str]:
-        """The columns of the source that the score is made from, apart from the text: none."""
-        return {}
+    name: ScorerName = "rules"
+    kind: Literal["rules"] = Field("rules", description=KIND)
 
 
 def _kind(scorer: Any) -> str | None:  # noqa: ANN401

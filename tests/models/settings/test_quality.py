@@ -49,12 +49,10 @@ def test_one_scorer_at_least_counts():
         QualitySettings(scorers=[FastTextScorerSettings(model="m.bin", weight=0)])
 
 
-def test_the_scorer_by_rules_has_one_name_and_a_weight():
+def test_the_scorer_by_rules_has_its_kind_as_name_and_a_weight():
     [rules] = QualitySettings.model_validate({"scorers": [{"kind": "rules", "weight": 0.5}]}).scorers
     assert rules == RulesScorerSettings(weight=0.5)
     assert (rules.name, rules.weight, rules.source_columns) == ("rules", 0.5, {})
-    with pytest.raises(ValidationError, match="Extra inputs"):
-        QualitySettings.model_validate({"scorers": [{"kind": "rules", "name": "prose"}]})
     with pytest.raises(ValidationError, match="scorer names must differ"):
         QualitySettings.model_validate({"scorers": [{"kind": "rules"}, {"kind": "rules"}]})
 
