@@ -55,7 +55,7 @@ def test_a_recipe_takes_weights_of_scores_and_shares_of_groups():
     trial = Trial(lamb=0.3, metrics={"disf": 1.0}, weights={"fasttext": 0.25, "column": 0.75}, shares=shares)
     change(content, as_overrides(settings, trial).items())
     found = validate(PipelineSettings, content)
-    assert [one.weight for one in found.quality.scorers] == [0.25, 0.0, 0.75]
+    assert [one.weight for one in found.quality.scorers] == [0.25, 0.75]
     assert found.selection.groups.shares == shares
 
 
