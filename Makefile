@@ -42,12 +42,11 @@ soak: $(VENV)/.installed
 	$(BIN)/python -m tests.soak.growth shards --count $(or $(SHARDS),300)
 	$(BIN)/python -m tests.soak.growth deployments --count $(or $(DEPLOYMENT_RUNS),100)
 
-# Change files at random and read them, five minutes for each reader; what fails is in .fuzz/ (Linux only).
+# Change JSON Lines at random and read them, for five minutes; what fails is in .fuzz/ (Linux only).
 FUZZ_SECONDS ?= 300
 fuzz: $(VENV)/.installed
 	@PIP_CONSTRAINT=requirements.lock $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
 	$(BIN)/python -m tests.fuzz.run jsonl .fuzz $(FUZZ_SECONDS)
-	$(BIN)/python -m tests.fuzz.run fasttext .fuzz $(FUZZ_SECONDS)
 
 # Start a Prefect server with its UI and a worker on this machine, and deploy: make serve PORT=4300
 serve: $(VENV)/.installed

@@ -17,14 +17,14 @@ def train(output: str, settings: TrainQualitySettings, force: bool = False) -> T
     output
         The model file to write; the manifest next to it shows whether it is current.
     settings
-        The labels or the teacher, and how to train.
+        The labels, and how to train.
     force
         Whether files are replaced that no training wrote.
 
     Raises
     ------
     ValueError
-        If the labels or the teacher cannot be used.
+        If the labels cannot be used.
     """
     remove_unfinished(Path(output))
     trained = TaskRuns(workers=1).submit([TrainQualityJob.of(Path(output), settings, force=force)])

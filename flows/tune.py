@@ -10,7 +10,6 @@ from fineweb_mask.flows.recipe import with_overrides
 from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings import FIRST_IN_FORM, Overrides, PipelineSettings
-from fineweb_mask.models.settings.quality import ClassesScorerSettings
 from fineweb_mask.tasks.source.discovery import SourceShard, find_files
 from fineweb_mask.tasks.witness.tune import Trial, TuneJob
 
@@ -108,7 +107,7 @@ def weighed(settings: PipelineSettings) -> dict[str, float]:
     """Return the weights of the scores that can be weighed otherwise; none where they are not summed."""
     if settings.quality.combine != "weighted_sum":
         return {}
-    return {one.name: one.weight for one in settings.quality.scorers if not isinstance(one, ClassesScorerSettings)}
+    return {one.name: one.weight for one in settings.quality.scorers}
 
 
 def as_overrides(settings: PipelineSettings, trial: Trial) -> dict[str, Any]:

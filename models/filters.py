@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from fineweb_mask.models.errors import ModelError, SettingsError
-from fineweb_mask.models.quality.fasttext.file_format import check_fasttext_file
+from fineweb_mask.models.quality.fasttext.scorer import load_fasttext
 from fineweb_mask.models.settings.source import FilterSettings
 from fineweb_mask.models.words import (
     RememberedWords,
@@ -211,10 +211,7 @@ class _Languages:
     """A fastText model with the method that datatrove calls; that of the official package fails with numpy 2."""
 
     def __init__(self, path: str) -> None:
-        import fasttext
-
-        check_fasttext_file(path)
-        self._model = fasttext.load_model(path)
+        self._model = load_fasttext(path)
 
     def predict(self, text: str, k: int) -> tuple[list[str], Any]:
         import numpy as np

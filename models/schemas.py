@@ -3,8 +3,7 @@
 Each stage writes one file per shard; the `row` column aligns the files of a shard.
 """
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import Literal
 
 import pyarrow as pa
@@ -211,18 +210,9 @@ def with_text(schema: pa.Schema) -> pa.Schema:
     return schema.insert(schema.get_field_index(SOURCE_ROW.name) + 1, FINEWEB.field("text"))
 
 
-def scores_schema(scorers: Sequence[str], classes: Mapping[str, str] = MappingProxyType({})) -> pa.Schema:
-    """Return the schema of a scored shard: `row`, one float32 column per scorer, and the combined `quality`.
-
-    A scorer in `classes` has a column of labels, and one of all outputs with the name there.
-    """
-    fields = [ROW]
-    for name in (*scorers, "quality"):
-        kind = pa.string() if name in classes else pa.float32()
-        fields.append(pa.field(name, kind, nullable=False))
-        if name in classes:
-            fields.append(pa.field(classes[name], pa.list_(pa.float32()), nullable=False))
-    return pa.schema(fields)
+def scores_schema(scorers: Sequence[str]) -> pa.Schema:
+    """Return the schema of a scored shard: `row`, one float32 column per scorer, and the combined `quality`."""
+    return pa.schema([ROW, *(pa.field(name, pa.float32(), nullable=False) for name in (*scorers, "quality"))])
 
 
 def masks_schema(*, with_repeats: bool) -> pa.Schema:

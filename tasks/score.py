@@ -1,20 +1,17 @@
 """Score documents: write the score of every scorer, and the quality that combines them."""
 
-from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fineweb_mask.models.quality import combine
 from fineweb_mask.models.quality.combine import combine_scores
-from fineweb_mask.models.quality.registry import Scorer
 from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.schemas import scores_schema
-from fineweb_mask.models.settings.quality import ClassesScorerSettings, QualitySettings, TransformerSettings
+from fineweb_mask.models.settings.quality import QualitySettings, TransformerSettings
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.inference.scorers import (
     POOL_ROWS,
@@ -37,7 +34,7 @@ from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 BATCH_ROWS = 2_000
 
 Scores = dict[str, NDArray[np.float32]]
-"""Every scorer's scores (n,), by its name; of kind `classes` its outputs, (n, labels)."""
+"""Every scorer's scores (n,), by its name."""
 
 
 class ScoreJob(ShardJob):
@@ -78,10 +75,9 @@ class ScoreJob(ShardJob):
             weights if self.settings.combine == "weighted_sum" else sorted(name for name in weights if weights[name])
         )
         sidecars = {name: sidecar.fingerprint for name, sidecar in self.sidecars.items()}
-        raw = sorted(self.settings.raw)
         by = [] if self.settings.by is None else [self.settings.by]
         return Dependencies(
-            settings=[self.settings.combine, counted, *by, *([{"raw": raw}] if raw else [])],
+            settings=[self.settings.combine, counted, *by],
             inputs=[
                 self.documents.fingerprint,
                 [model.identity for model in self.models],
@@ -123,15 +119,11 @@ def score(job: ScoreJob) -> None:
         with stage_file_writer(job.output, schema, job.key) as writer:
             for batch, scores in track_by_size("documents", done, total, lambda pair: pair[0].num_rows, part=(0, 1)):
                 others = batch_scores(scorers, batch, job.name)
-                writer.write(combined(job, schema, scorers, batch, scores | others))
+                writer.write(combined(job, schema, batch, scores | others))
 
 
-def combined(
-    job: ScoreJob, schema: pa.Schema, scorers: Mapping[str, Scorer], batch: pa.RecordBatch, scores: Scores
-) -> pa.RecordBatch:
+def combined(job: ScoreJob, schema: pa.Schema, batch: pa.RecordBatch, scores: Scores) -> pa.RecordBatch:
     """Return a batch of documents with every scorer's scores and the quality that combines them.
-
-    `scorers` has at least the classifiers, which name their outputs.
 
     Raises
     ------
@@ -140,7 +132,7 @@ def combined(
     """
     settings = job.settings
     weights = {scorer.name: scorer.weight for scorer in settings.scorers}
-    statistics = combine.with_raw(job.statistics.details, set(settings.raw))
+    statistics = job.statistics.details
     groups = None if settings.by is None else groups_of(batch, settings.by)
     by_group = statistics.get("by_group")
     quality = combine_scores(
@@ -151,16 +143,7 @@ def combined(
         raise BadShardError(
             f"{job.name}: quality of row {batch['row'][row]} is not finite: check the scorers' columns and weights"
         )
-    columns = [column for name in weights for column in _columns(scorers.get(name), scores[name])]
-    return pa.record_batch([batch["row"], *columns, quality], schema=schema)
-
-
-def _columns(scorer: Any, scores: NDArray[np.float32]) -> list[Any]:  # noqa: ANN401 - only classifiers have `label`
-    """Return the column of a scorer's scores; of a classifier, its labels and its outputs."""
-    if scores.ndim == 1:
-        return [scores]
-    outputs = pa.FixedSizeListArray.from_arrays(scores.ravel(), scores.shape[1]).cast(pa.list_(pa.float32()))
-    return [scorer.label(scores), outputs]
+    return pa.record_batch([batch["row"], *(scores[name] for name in weights), quality], schema=schema)
 
 
 def scores_schema_of(job: ScoreJob, documents: pa.Schema) -> pa.Schema:
@@ -172,12 +155,9 @@ def scores_schema_of(job: ScoreJob, documents: pa.Schema) -> pa.Schema:
         If a scorer has the name of a column of the documents.
     """
     names = [scorer.name for scorer in job.settings.scorers]
-    classes = {
-        scorer.name: scorer.logits for scorer in job.settings.scorers if isinstance(scorer, ClassesScorerSettings)
-    }
-    if taken := {*names, *classes.values()}.intersection(name.lower() for name in documents.names):
+    if taken := set(names).intersection(name.lower() for name in documents.names):
         raise BadShardError(
             f"{job.name}: the scorer {sorted(taken)[0]!r} has the name of a source column: "
             "rename it in quality.scorers, or leave the column out of source.extra_columns"
         )
-    return scores_schema(names, classes)
+    return scores_schema(names)

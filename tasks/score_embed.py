@@ -121,7 +121,7 @@ def score_embed(job: ScoreEmbedJob) -> None:
             made: list[Rows] = [partial(vector_batch, batch["row"], found.encoded, vectors.schema)]
             if is_scoring:
                 of_batch = {name: found.scores, **batch_scores(scorers, batch, job.name)}
-                made.append(partial(combined, job.score, schema, scorers, batch, of_batch))
+                made.append(partial(combined, job.score, schema, batch, of_batch))
             return made
 
         batches = documents.iter_batches(BATCH_ROWS, columns=columns)

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +14,6 @@ from fineweb_mask.flows.commands import _common as common
 from fineweb_mask.flows.display.terminal import SafeConsole, echo, new_table, print_line, print_paths
 from fineweb_mask.flows.processes.environment import set_environment
 from fineweb_mask.flows.recipe import parse_overrides, validate
-from fineweb_mask.models.runtime.progress import Step
 
 if TYPE_CHECKING:
     from fineweb_mask.tasks.fit.train_quality import TrainedMetrics
@@ -33,18 +33,6 @@ def train_quality(
     held_out: Annotated[float, typer.Option("--held-out", help="Share of the labels to measure on.")] = 0.2,
     seed: Annotated[int, typer.Option(help="Seed of the split and of the training.")] = 0,
     lowercase: Annotated[bool, typer.Option("--lowercase", help="Lower-case the texts first.")] = False,
-    autotune: Annotated[
-        int | None, typer.Option(help="Seconds for which fastText searches for its settings.", metavar="SECONDS")
-    ] = None,
-    teacher: Annotated[
-        str | None, typer.Option(help="Kind of scorer whose scores are the labels, such as fasttext.", metavar="KIND")
-    ] = None,
-    teacher_model: Annotated[
-        str | None, typer.Option("--teacher-model", help="The teacher's model: a path or hub name.")
-    ] = None,
-    teacher_sample: Annotated[
-        int, typer.Option("--teacher-sample", help="Texts that the teacher scores, drawn at random.")
-    ] = 20_000,
     training: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="epochs, learning_rate, ... (repeatable)."),
@@ -60,19 +48,14 @@ def train_quality(
     from fineweb_mask.tasks.fit import train_quality as training_task
 
     set_environment()
-    if teacher is None and teacher_model is not None:
-        said = "--teacher-model needs --teacher KIND, the kind of scorer that the model is for"
-        common.fail(said, as_json, common.WRONG_USAGE)
-    scorer = {"name": "teacher", "kind": teacher} | ({} if teacher_model is None else {"model": teacher_model})
     labels = {"path": str(source), "text_column": text_column, "score_column": score_column, "threshold": threshold}
     with common.exit_on_error(as_json):
         content = {
             "labels": labels | {"label_column": label_column, "positive": positive},
-            "training": {"seed": seed, "autotune_seconds": autotune, **parse_overrides(training or [])},
+            "training": {"seed": seed, **parse_overrides(training or [])},
             "lowercase": lowercase,
             "held_out": held_out,
             "split_seed": seed,
-            "teacher": None if teacher is None else {"scorer": scorer, "sample": teacher_sample},
         }
         job = training_task.TrainQualityJob.of(output, validate(TrainQualitySettings, content), force=force)
     with common.exit_on_failure(as_json, "interrupted; run the same command again"), _training_progress() as progress:
@@ -83,25 +66,13 @@ def train_quality(
 
 
 @contextmanager
-def _training_progress() -> Iterator[Callable[[Step], None]]:
-    """Show the current step: on a terminal in one changing line, elsewhere in a line for each tenth of a step."""
+def _training_progress() -> Iterator[Callable[[str], None]]:
+    """Show the current step: on a terminal in one changing line, elsewhere in a line each."""
     if sys.stderr.isatty():
         with SafeConsole(stderr=True).status("starting") as status:
-            yield lambda step: status.update(_describe(step))
-        return
-    logged: set[tuple[str, int]] = set()
-
-    def log(step: Step) -> None:
-        tenth = (step.what, 10 * step.done // step.total if step.total else 0)
-        if tenth not in logged:
-            logged.add(tenth)
-            echo(_describe(step), err=True)
-
-    yield log
-
-
-def _describe(step: Step) -> str:
-    return f"{step.what}: {step.done:,} of {step.total:,} texts" if step.total else step.what
+            yield status.update
+    else:
+        yield partial(echo, err=True)
 
 
 def _print_metrics(console: Console, metrics: "TrainedMetrics", cached: bool, model: Path) -> None:

@@ -7,12 +7,7 @@ from typing import Literal, NamedTuple, Self, TypeGuard
 from fineweb_mask.flows.pipeline.run import Files, PerShard, Run
 from fineweb_mask.models.settings import STATIC, PipelineSettings
 from fineweb_mask.models.settings.engine import JobResources
-from fineweb_mask.models.settings.quality import (
-    ClassesScorerSettings,
-    FastTextScorerSettings,
-    ScorerSettings,
-    SidecarScorerSettings,
-)
+from fineweb_mask.models.settings.quality import FastTextScorerSettings, ScorerSettings, SidecarScorerSettings
 from fineweb_mask.tasks.comparison.variants import reads_targets
 from fineweb_mask.tasks.embed import BUILT_IN
 from fineweb_mask.tasks.exclusion import ExclusionJob
@@ -114,7 +109,7 @@ def fit_quality(run: Run, documents: Files) -> Quality:
     statistics = FitStatisticsJob(
         root=run.root,
         documents=sample,
-        models=[model for model in in_order if not isinstance(model.settings, ClassesScorerSettings)],
+        models=in_order,
         settings=settings,
         sidecars={file.name: found for file in sample if (found := sidecars[file.name])},
         processes=score_processes(run, documents),

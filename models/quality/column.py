@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +26,7 @@ class ColumnScorer:
     >>> ColumnScorer(ColumnScorerSettings(column="score", missing=0.0)).score([2.5, None])
     array([2.5, 0. ], dtype=float32)
     >>> settings = ColumnScorerSettings(column="loss_before", minus="loss_after")
-    >>> ColumnScorer(settings).score([(3.0, 2.5), (2.0, 2.25)])
+    >>> ColumnScorer(settings).score([3.0, 2.0], [2.5, 2.25])
     array([ 0.5 , -0.25], dtype=float32)
     """
 
@@ -38,18 +37,17 @@ class ColumnScorer:
         self.column = settings.column
         self.columns = tuple(settings.source_columns.values())
 
-    def score(self, values: Sequence[Any]) -> NDArray[np.float32]:
-        """Return the column's values as scores, (n,); of pairs of values, their differences.
+    def score(self, *values: Sequence[object]) -> NDArray[np.float32]:
+        """Return the column's values as scores, (n,); with those of another column, their differences.
 
         Raises
         ------
         ColumnValueError
             If a value is not a number, or is null or not finite and `missing` is not set.
         """
-        of_pairs = [[pair[place] for pair in values] for place in (0, 1)] if len(self.columns) > 1 else [values]
-        found, *less = map(self._numbers, of_pairs, self.columns)
-        if less:
-            found -= less[0]
+        found, *others = map(self._numbers, values, self.columns)
+        for less in others:
+            found -= less
         if self.settings.missing is not None:
             found[~np.isfinite(found)] = self.settings.missing
         return found

@@ -4,8 +4,7 @@ Each score is standardised with fixed statistics of the corpus, so that shards s
 those of the document's group, such as its language, in which a classifier may give all documents lower scores.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,19 +40,6 @@ def fit_group_statistics(
         for name, inside in found.items()
         if inside.sum() >= least
     }
-
-
-def with_raw(statistics: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """Return fitted statistics by which the scores of these names stay as they are.
-
-    >>> with_raw({"statistics": {"edu": (2.0, 0.5), "loss": (3.0, 1.0)}}, ["loss"])
-    {'statistics': {'edu': (2.0, 0.5), 'loss': (0.0, 1.0)}}
-    """
-    raw = dict.fromkeys(names, (0.0, 1.0))
-    found: dict[str, Any] = {"statistics": {**statistics["statistics"], **raw}}
-    if "by_group" in statistics:
-        found["by_group"] = {group: {**own, **raw} for group, own in statistics["by_group"].items()}
-    return found
 
 
 def combine_scores(

@@ -32,16 +32,13 @@ class Scorer(Protocol):
     """
 
     column: str
-    """Name of the column that `score` takes; with several, `columns`, it takes a tuple of their values."""
+    """Name of the column that `score` takes; with several, `columns`, it takes the values of each."""
 
     reads_arrow: bool
     """True if `score` also takes the column as an Arrow array."""
 
     def score(self, values: Sequence[Any], /) -> NDArray[np.float32]:
-        """Return one score per value of the column, (n,); higher is better.
-
-        A scorer of kind `classes` returns its outputs, (n, labels).
-        """
+        """Return one score per value of the column, (n,); higher is better."""
 
 
 def _transformer(name: str, settings: Any, model_path: str) -> Scorer:  # noqa: ANN401 - of the scorer's kind
@@ -55,7 +52,6 @@ def _transformer(name: str, settings: Any, model_path: str) -> Scorer:  # noqa: 
 SCORERS: dict[str, Callable[[Any, str], Scorer]] = {
     "fasttext": FastTextScorer,
     "edu": partial(_transformer, "EduScorer"),
-    "classes": partial(_transformer, "ClassesScorer"),
     "column": lambda settings, _: ColumnScorer(settings),
     "perplexity": partial(_transformer, "PerplexityScorer"),
     "rules": lambda *_: RulesScorer(),

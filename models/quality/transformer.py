@@ -1,12 +1,11 @@
-"""Score or label texts with a transformer, from safetensors only: the kinds `edu`, `classes` and `perplexity`.
+"""Score texts with a transformer, from safetensors only: the kinds `edu` and `perplexity`.
 
 FineWeb-Edu's classifier (https://arxiv.org/abs/2406.17557) is snowflake-arctic-embed-m with a head that was trained
 while the encoder was frozen (`train_edu_bert.py` of https://github.com/huggingface/cosmopedia). The last hidden state
 of its first token is therefore the embedding of that encoder, too, and one forward pass returns both.
 
-`perplexity` scores by how likely a causal language model finds a text. Mean losses over the largest ones are Min-K%
-(Shi et al. 2023, arXiv 2310.16789); buckets of perplexity are CCNet's (Wenzek et al. 2019, arXiv 1911.00359), which
-takes them from percentiles of a corpus in each language.
+`perplexity` scores by how likely a causal language model finds a text, as CCNet does (Wenzek et al. 2019, arXiv
+1911.00359).
 """
 
 import threading
@@ -31,12 +30,7 @@ from fineweb_mask.models.errors import ModelError, SettingsError
 from fineweb_mask.models.forward.batches import Encoded, PaddedTokens, TokenBudget, for_each_batch, unit_vectors
 from fineweb_mask.models.forward.device import choose_device
 from fineweb_mask.models.forward.tokens import TokenIds, first_tokens
-from fineweb_mask.models.settings.quality import (
-    ClassesScorerSettings,
-    EduScorerSettings,
-    PerplexityScorerSettings,
-    TransformerSettings,
-)
+from fineweb_mask.models.settings.quality import EduScorerSettings, TransformerSettings
 
 BATCH_TOKENS = 16_384
 """Tokens per forward pass, padding included; halved if the device runs out of memory."""
@@ -145,31 +139,6 @@ def _load(
     return model, tokenizer
 
 
-class Classifier(TransformerScorer):
-    """A sequence-classification model and its tokenizer."""
-
-    loader = AutoModelForSequenceClassification
-    called = "classifier"
-
-    @property
-    def outputs(self) -> int:
-        """How many numbers the model returns for a text."""
-        return int(self._model.config.num_labels)
-
-    def logits(
-        self, tokens: TokenIds, after: Callable[[NDArray[np.int64]], None] = lambda _: None
-    ) -> NDArray[np.float32]:
-        """Return the model's outputs for n tokenised texts, (n, outputs); `after` is called with each batch's rows."""
-        found = np.zeros((len(tokens.lengths), self.outputs), dtype=np.float32)
-
-        def forward(rows: NDArray[np.int64], batch: dict[str, Tensor]) -> None:
-            found[rows] = self._model(**batch).logits.float().cpu().numpy()
-            after(rows)
-
-        self._for_each_batch(tokens, forward)
-        return found
-
-
 class ScoredVectors(NamedTuple):
     """Scores and embeddings of n documents from one forward pass."""
 
@@ -177,7 +146,7 @@ class ScoredVectors(NamedTuple):
     encoded: Encoded  # vectors (n, d): last hidden state of the first token, scaled to norm 1
 
 
-class EduScorer(Classifier):
+class EduScorer(TransformerScorer):
     """Score a text with the output of a sequence-classification model, unchanged; FineWeb-Edu's is about 0 to 5.
 
     Raises
@@ -188,12 +157,15 @@ class EduScorer(Classifier):
         If `max_tokens` is more than the model reads.
     """
 
+    loader = AutoModelForSequenceClassification
+    called = "classifier"
+
     def __init__(
         self, settings: EduScorerSettings, model_path: str, device: str = "auto", batch_tokens: int | None = None
     ) -> None:
         super().__init__(settings, model_path, device, batch_tokens)
-        if self.outputs != 1:
-            raise ModelError(f"the model {model_path!r} has {self.outputs} outputs, the kind `edu` needs exactly one")
+        if (outputs := self._model.config.num_labels) != 1:
+            raise ModelError(f"the model {model_path!r} has {outputs} outputs, the kind `edu` needs exactly one")
         self.dimensions = int(self._model.config.hidden_size)  # values in a vector
         self._first: Tensor | None = None
         self._model.base_model.register_forward_hook(self._keep_first_token)
@@ -208,50 +180,24 @@ class EduScorer(Classifier):
 
     def score_and_embed_tokens(self, tokens: TokenIds) -> ScoredVectors:
         """Return the model's output and the embedding of each tokenised text from one forward pass."""
+        scores = np.zeros(len(tokens.lengths), dtype=np.float32)
         vectors = np.zeros((len(tokens.lengths), self.dimensions), dtype=np.float32)
 
-        def keep(rows: NDArray[np.int64]) -> None:
+        def forward(rows: NDArray[np.int64], batch: dict[str, Tensor]) -> None:
+            scores[rows] = self._model(**batch).logits[:, 0].float().cpu().numpy()
             first, self._first = self._first, None
             assert first is not None  # noqa: S101 - the hook has run
             vectors[rows] = first.float().cpu().numpy()
 
-        scores = self.logits(tokens, keep)[:, 0]
+        self._for_each_batch(tokens, forward)
         return ScoredVectors(scores, unit_vectors(vectors))
 
     def _keep_first_token(self, _module: object, _arguments: object, output: Any) -> None:  # noqa: ANN401
         self._first = output.last_hidden_state[:, 0]
 
 
-class ClassesScorer(Classifier):
-    """Return a classifier's outputs for each text; `labels` names them, in their order.
-
-    Raises
-    ------
-    ModelError
-        If the folder holds no classifier with several outputs of different names, or no fast tokenizer.
-    SettingsError
-        If `max_tokens` is more than the model reads.
-    """
-
-    def __init__(
-        self, settings: ClassesScorerSettings, model_path: str, device: str = "auto", batch_tokens: int | None = None
-    ) -> None:
-        super().__init__(settings, model_path, device, batch_tokens)
-        self.labels = [str(self._model.config.id2label[place]) for place in range(self.outputs)]
-        if len(set(self.labels)) < 2:
-            raise ModelError(f"the model {model_path!r} has the labels {self.labels}, the kind `classes` needs several")
-
-    def score(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return the model's outputs for each text, (n, labels)."""
-        return self.logits(self.tokenise(texts))
-
-    def label(self, logits: NDArray[np.float32]) -> list[str]:
-        """Return the label of the largest of each row of outputs, (n, labels): n labels."""
-        return [self.labels[place] for place in logits.argmax(axis=1)]
-
-
 class PerplexityScorer(TransformerScorer):
-    """Score a text with minus the mean loss of its tokens, in nats, or with its bucket of perplexity.
+    """Score a text with minus the mean loss of its tokens, in nats.
 
     The first token is read, and not predicted. A text of fewer than two tokens gets the loss of a uniform guess, the
     log of the vocabulary's size.
@@ -264,7 +210,6 @@ class PerplexityScorer(TransformerScorer):
         If `max_tokens` is more than the model reads.
     """
 
-    settings: PerplexityScorerSettings
     loader = AutoModelForCausalLM
     called = "causal language model"
     batch_tokens = 4_096  # each token takes memory for the whole vocabulary
@@ -272,27 +217,15 @@ class PerplexityScorer(TransformerScorer):
 
     def score(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the score of each text, (n,); likelier texts have higher ones."""
-        losses = self.losses(texts)
-        if self.settings.buckets is None:
-            return -losses
-        with np.errstate(over="ignore"):
-            above = np.exp(losses.astype(np.float64))[:, None] < np.array(self.settings.buckets)
-        buckets: NDArray[np.float32] = above.sum(1).astype(np.float32)
-        return buckets
-
-    def losses(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return the mean loss of each text in nats, over the settings' share of its tokens: (n,)."""
         tokens = self.tokenise(texts)
-        found = np.full(len(texts), np.log(self._model.config.vocab_size), dtype=np.float32)
+        found = np.full(len(texts), -np.log(self._model.config.vocab_size), dtype=np.float32)
 
         def forward(rows: NDArray[np.int64], batch: dict[str, Tensor]) -> None:
             logits = self._model(**batch).logits
             for row, own, ids in zip(rows.tolist(), logits, batch["input_ids"], strict=True):
                 length = int(tokens.lengths[row]) - 1
                 if length > 0:
-                    losses = cross_entropy(own[:length].float(), ids[1 : length + 1], reduction="none")
-                    counted = max(1, round(self.settings.share * length))
-                    found[row] = float(losses.topk(counted).values.mean())
+                    found[row] = -float(cross_entropy(own[:length].float(), ids[1 : length + 1]))
 
         self._for_each_batch(tokens, forward)
         return found

@@ -22,7 +22,7 @@ from fineweb_mask.models.settings.base import DeviceName, Settings, WritablePlac
 from fineweb_mask.models.settings.embedding import FROM_QUALITY, EmbeddingSettings
 from fineweb_mask.models.settings.engine import EngineSettings
 from fineweb_mask.models.settings.output import TEXT_IS_NO_GROUP, MaterializeSettings, ReportSettings
-from fineweb_mask.models.settings.quality import ClassesScorerSettings, EduScorerSettings, QualitySettings
+from fineweb_mask.models.settings.quality import EduScorerSettings, QualitySettings
 from fineweb_mask.models.settings.selection import (
     CLUSTERS,
     DIRECTIONS,
@@ -207,7 +207,6 @@ class PipelineSettings(Settings):
     @model_validator(mode="after")
     def _source_keeps_the_columns_of_groups(self) -> Self:
         groups, kept = self.selection.groups, self.source.extra_columns
-        classes = {scorer.name for scorer in self.quality.scorers if isinstance(scorer, ClassesScorerSettings)}
         named = {
             "quality.by": self.quality.by,
             "selection.groups.column": None if groups is None else groups.column,
@@ -218,8 +217,7 @@ class PipelineSettings(Settings):
         for key, column in named.items():
             if column in {"text", self.source.text_column}:
                 raise ValueError(f"{key}: received {column!r}: {TEXT_IS_NO_GROUP}")
-            own = classes if key.startswith("selection") else set()
-            if column is not None and kept != "all" and column not in {*LABEL_COLUMNS, *kept, *own}:
+            if column is not None and kept != "all" and column not in {*LABEL_COLUMNS, *kept}:
                 raise ValueError(
                     f"{key}: {column!r} is not read: add it to source.extra_columns, or name one of "
                     f"{', '.join(sorted({*LABEL_COLUMNS, *kept}))}"

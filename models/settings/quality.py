@@ -28,8 +28,15 @@ Combination = Literal["weighted_sum", "minimum", "maximum"]
 
 
 ScorerName = Annotated[
-    str, Field(pattern=r"^[a-z][a-z0-9_]*$", description="Name of the score's column, in lower case.")
+    str,
+    Field(
+        pattern=r"^[a-z][a-z0-9_]*$",
+        description="Name of the score's column, in lower case; the kind if it is left out.",
+    ),
 ]
+
+KIND = "Kind of scorer; fasttext if it is left out."
+"""What is said of the setting that distinguishes scorers."""
 
 
 class LabelSettings(Settings):
@@ -47,8 +54,8 @@ class LabelSettings(Settings):
     )
 
 
-class NamedScorer(Settings):
-    """What all scorers have: the name of their score's column."""
+class ScorerBase(Settings):
+    """What all scorers have: the name of their score's column, and its weight."""
 
     NOT_IN_SCORE_KEY: ClassVar[frozenset[str]] = frozenset({"weight"})
     """Settings excluded from the cache key: the score does not depend on them.
@@ -57,6 +64,7 @@ class NamedScorer(Settings):
     """
 
     name: ScorerName
+    weight: float = Field(1.0, allow_inf_nan=False, description="Weight in the combined quality; 0 leaves it out.")
 
     @property
     def source_columns(self) -> dict[str, str]:
@@ -70,12 +78,6 @@ class NamedScorer(Settings):
         return self
 
 
-class ScorerBase(NamedScorer):
-    """Settings of a scorer whose score is a quality."""
-
-    weight: float = Field(1.0, allow_inf_nan=False, description="Weight in the combined quality; 0 leaves it out.")
-
-
 class FastTextScorerSettings(ScorerBase):
     """A fastText classifier; the score is the probability of its positive label."""
 
@@ -83,7 +85,7 @@ class FastTextScorerSettings(ScorerBase):
     CONSTANTS = constants(max_chars=None, max_words=None)
 
     name: ScorerName = "fasttext"
-    kind: Literal["fasttext"] = Field("fasttext", description="Kind of scorer.")
+    kind: Literal["fasttext"] = Field("fasttext", description=KIND)
     model: Text | None = Field(
         None, description="A .bin or .ftz file, or hf://owner/repo/file; null trains a model on `labels`."
     )
@@ -98,78 +100,41 @@ class FastTextScorerSettings(ScorerBase):
         return self
 
 
-class TransformerSettings(NamedScorer):
+class TransformerSettings(ScorerBase):
     """Settings of a scorer that is a transformers model."""
 
     NOT_IN_SCORE_KEY = frozenset({"weight", "model"})
     CONSTANTS = constants(precision="auto")
 
-    model: Text = Field(description="Folder of a sequence-classification model in safetensors, or its hub name.")
+    model: Text
     max_tokens: int | None = Field(
-        None, ge=3, description="Maximum tokens read per document, special tokens included; null: the model's limit."
+        None,
+        ge=3,
+        description="Maximum tokens read per document, special tokens included; null: the model's limit, which is 512 "
+        "at most for perplexity.",
     )
 
 
-class EduScorerSettings(TransformerSettings, ScorerBase):
+class EduScorerSettings(TransformerSettings):
     """A transformers classifier with one regression output, such as FineWeb-Edu's; the score is that output."""
 
     name: ScorerName = "edu"
-    kind: Literal["edu"] = Field("edu", description="Kind of scorer.")
+    kind: Literal["edu"] = Field("edu", description=KIND)
     model: Text = Field(
         "HuggingFaceFW/fineweb-edu-classifier",
         description="Folder of a sequence-classification model in safetensors, or its hub name.",
     )
 
 
-class ClassesScorerSettings(TransformerSettings):
-    """A transformers classifier with several outputs, such as of topics: it labels documents and has no quality.
-
-    It writes its name's column, the label of the largest output, and one with `_logits` at the end, all outputs.
-    """
-
-    kind: Literal["classes"] = Field("classes", description="Kind of scorer.")
-
-    @property
-    def weight(self) -> float:
-        """Weight in the combined quality: none."""
-        return 0.0
-
-    @property
-    def logits(self) -> str:
-        """The name of the column with all outputs."""
-        return f"{self.name}_logits"
-
-
-class PerplexityScorerSettings(TransformerSettings, ScorerBase):
+class PerplexityScorerSettings(TransformerSettings):
     """A causal language model; the score is minus the mean loss of the text's tokens, in nats.
 
     The model is a folder, or one of the hub.
     """
 
     name: ScorerName = "perplexity"
-    kind: Literal["perplexity"] = Field("perplexity", description="Kind of scorer.")
+    kind: Literal["perplexity"] = Field("perplexity", description=KIND)
     model: Text = Field(description="Folder of a causal language model in safetensors, or its hub name.")
-    max_tokens: int | None = Field(
-        None, ge=2, description="Maximum tokens read per document; null: 512, or the model's limit if it is less."
-    )
-    share: float = Field(
-        1.0,
-        gt=0,
-        le=1,
-        description="Share of the tokens, those of the largest losses, that the mean is over: 0.2 is Min-K%.",
-    )
-    buckets: list[float] | None = Field(
-        None,
-        min_length=1,
-        description="Perplexities, ascending, between CCNet's buckets: the score is then the number of them that are "
-        "above the document's, 0 for the tail. null: the loss itself.",
-    )
-
-    @model_validator(mode="after")
-    def _buckets_ascend(self) -> Self:
-        if self.buckets is not None and (sorted(set(self.buckets)) != self.buckets or self.buckets[0] <= 0):
-            raise ValueError(f"buckets: perplexities must be positive and ascend, received {self.buckets}")
-        return self
 
 
 class NumberSettings(ScorerBase):
@@ -188,7 +153,7 @@ class ColumnScorerSettings(NumberSettings):
     """
 
     name: ScorerName = "column"
-    kind: Literal["column"] = Field("column", description="Kind of scorer.")
+    kind: Literal["column"] = Field("column", description=KIND)
     column: Text = Field(description="Numeric column of the source with the score.")
     minus: Text | None = Field(
         None,
@@ -200,20 +165,12 @@ class ColumnScorerSettings(NumberSettings):
         """The column, or both."""
         return {"column": self.column} | ({} if self.minus is None else {"minus": self.minus})
 
-    def digested(self, **names: Any) -> dict[str, Any]:  # noqa: ANN401
-        """Return what keys digest: a difference was once another kind, a column alone had no `minus`."""
-        content = super().digested(**names)
-        if self.minus is None:
-            del content["minus"]
-            return content
-        return {**content, "kind": "difference"}
-
 
 class SidecarScorerSettings(NumberSettings):
     """A score from a file that others made of each source file, row by row, as WebOrganizer and Dolma ship theirs."""
 
     name: ScorerName = "sidecar"
-    kind: Literal["sidecar"] = Field("sidecar", description="Kind of scorer.")
+    kind: Literal["sidecar"] = Field("sidecar", description=KIND)
     path: Place = Field(
         description="Path or URL of these files, where {shard} is the path of the source file in source.path, without "
         "its ending: .npy, .parquet, .jsonl, .jsonl.gz or .jsonl.zst."
@@ -238,30 +195,12 @@ class SidecarScorerSettings(NumberSettings):
             )
         return self
 
-    def digested(self, **names: Any) -> dict[str, Any]:  # noqa: ANN401
-        """Return what keys digest: the number of a column was once another setting."""
-        is_number = isinstance(self.field, int)
-        own = {"field": None, "index": self.field} if is_number else {"field": self.field, "index": None}
-        return super().digested(**names) | own
 
+class RulesScorerSettings(ScorerBase):
+    """Published rules of thumb for prose (Gopher, C4, FineWeb), from 0 to 1; without a model."""
 
-class RulesScorerSettings(Settings):
-    """Published rules of thumb for prose (Gopher, C4, FineWeb), from 0 to 1; without a model. Its name is `rules`."""
-
-    NOT_IN_SCORE_KEY: ClassVar[frozenset[str]] = frozenset({"weight"})
-
-    kind: Literal["rules"] = Field("rules", description="Kind of scorer.")
-    weight: float = Field(1.0, allow_inf_nan=False, description="Weight in the combined quality; 0 leaves it out.")
-
-    @property
-    def name(self) -> str:
-        """Name of the score's column."""
-        return "rules"
-
-    @property
-    def source_columns(self) -> dict[str, str]:
-        """The columns of the source that the score is made from, apart from the text: none."""
-        return {}
+    name: ScorerName = "rules"
+    kind: Literal["rules"] = Field("rules", description=KIND)
 
 
 def _kind(scorer: Any) -> str | None:  # noqa: ANN401
@@ -274,14 +213,10 @@ FastText = Annotated[FastTextScorerSettings, Tag("kind[fasttext]")]
 Edu = Annotated[EduScorerSettings, Tag("kind[edu]")]
 Column = Annotated[ColumnScorerSettings, Tag("kind[column]")]
 Sidecar = Annotated[SidecarScorerSettings, Tag("kind[sidecar]")]
-Classes = Annotated[ClassesScorerSettings, Tag("kind[classes]")]
 Perplexity = Annotated[PerplexityScorerSettings, Tag("kind[perplexity]")]
 Rules = Annotated[RulesScorerSettings, Tag("kind[rules]")]
 
-ModelScorerSettings = Annotated[FastText | Edu, Discriminator(_kind)]
-"""Settings of a scorer that reads the text."""
-
-ScorerSettings = Annotated[FastText | Edu | Column | Sidecar | Classes | Perplexity | Rules, Discriminator(_kind)]
+ScorerSettings = Annotated[FastText | Edu | Column | Sidecar | Perplexity | Rules, Discriminator(_kind)]
 """Settings of any scorer, distinguished by `kind`; the default kind is `fasttext`."""
 
 OneScorerSettings = Annotated[Edu | Perplexity, Discriminator(_kind)]
@@ -300,11 +235,6 @@ class QualitySettings(Settings):
         "weighted_sum",
         description="Weighted sum, minimum or maximum of the scores, each standardised with statistics of the corpus.",
     )
-    raw: list[ScorerName] = Field(
-        default_factory=list,
-        description="Names of scores that are combined as they are, not in standard deviations from their mean over "
-        "the corpus: methods that sample by raw log weights need that.",
-    )
     by: Text | None = Field(
         None,
         description="Column of the documents, such as `language`: scores are standardised with the statistics of its "
@@ -314,7 +244,6 @@ class QualitySettings(Settings):
     @model_validator(mode="after")
     def _names_are_unique(self) -> Self:
         names = [scorer.name for scorer in self.scorers]
-        names += [scorer.logits for scorer in self.scorers if isinstance(scorer, ClassesScorerSettings)]
         if len(set(names)) < len(names):
             raise ValueError(f"scorer names must differ, received {names}")
         return self
@@ -323,9 +252,6 @@ class QualitySettings(Settings):
     def _one_counts(self) -> Self:
         if self.scorers and not any(scorer.weight for scorer in self.scorers):
             raise ValueError("every scorer has weight 0: give at least one another weight")
-        names = [scorer.name for scorer in self.scorers if not isinstance(scorer, ClassesScorerSettings)]
-        if unknown := sorted(set(self.raw).difference(names)):
-            raise ValueError(f"raw: there is no score {unknown[0]!r}: name one of {', '.join(names)}")
         return self
 
 
@@ -378,19 +304,6 @@ class FastTextTrainingSettings(Settings):
     word_ngrams: int = Field(2, ge=1, description="Longest word n-gram.")
     buckets: int = Field(200_000, ge=1, description="Hash buckets for n-grams.")
     seed: int = Field(0, ge=0, description="Seed of the training.")
-    autotune_seconds: int | None = Field(
-        None,
-        ge=1,
-        description="Seconds for fastText to search for the best settings, measured on a fifth of the labels; null "
-        "takes the settings above. The model then depends on the machine's speed.",
-    )
-
-
-class TeacherSettings(Settings):
-    """A scorer that provides the labels."""
-
-    scorer: ModelScorerSettings = Field(description="The scorer, with its model.")
-    sample: int = Field(20_000, ge=20, description="Documents drawn at random for the teacher to score.")
 
 
 class TrainQualitySettings(Settings):
@@ -400,5 +313,4 @@ class TrainQualitySettings(Settings):
     training: FastTextTrainingSettings = Field(default_factory=FastTextTrainingSettings)
     lowercase: bool = Field(False, description="Convert the texts to lower case first; set the same in the scorer.")
     held_out: float = Field(0.2, gt=0.0, lt=1.0, description="Share of the labels held out to measure the model.")
-    split_seed: int = Field(0, ge=0, le=2**32 - 1, description="Seed of the split and of the teacher's sample.")
-    teacher: TeacherSettings | None = Field(None, description="Scorer that labels texts without labels.")
+    split_seed: int = Field(0, ge=0, le=2**32 - 1, description="Seed of the split.")

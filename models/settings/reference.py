@@ -7,7 +7,7 @@ the weight of diversity.')
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -31,13 +31,15 @@ WORDS = {
     "null": "null",
     "object": "mapping",
 }
+KINDS = re.compile(r"\[(.*?)\]")
+"""The kinds of sections that have a setting, in its key."""
 JsonSchema = Mapping[str, Any]
 
 
 class Setting(NamedTuple):
     """One setting of a recipe."""
 
-    key: str  # sections and name with dots between; [kind] where a scorer's settings depend on its kind
+    key: str  # sections and name with dots between; [kind, kind] where only scorers of these kinds have it, [*] for all
     type: str
     default: str  # in JSON, which is YAML; `required` if there is none
     meaning: str
@@ -68,13 +70,13 @@ def settings_of(key: str | None = None) -> list[Setting]:
         If there is no such section or setting.
     """
     schema = recipe_schema()
-    every = list(_walk(schema, schema["$defs"], ""))
+    every = list(_walk(schema, schema["$defs"]))
     if key is None:
         return every
-    names = {one.key: re.sub(r"\[.*?\]", "", one.key) for one in every}
-    own = [name for name in names.values() if name.endswith(f".{key}") and key not in sections()]
-    wanted = tuple(f"{name}." for name in (key, *own))
-    found = [one for one in every if f"{one.key}.".startswith(wanted) or f"{names[one.key]}.".startswith(wanted)]
+    names, plain, kinds = {one.key: KINDS.sub("", one.key) for one in every}, KINDS.sub("", key), KINDS.findall(key)
+    own = [name for name in names.values() if name.endswith(f".{plain}") and plain not in sections()]
+    wanted = tuple(f"{name}." for name in (plain, *own))
+    found = [one for one in every if f"{names[one.key]}.".startswith(wanted) and _has_kinds(one, kinds)]
     if not found:
         known = [*sections(), *names.values(), *(name.rpartition(".")[2] for name in names.values())]
         hint = f" ({close})" if (close := meant(key, known, "")) else ""
@@ -82,16 +84,37 @@ def settings_of(key: str | None = None) -> list[Setting]:
     return found
 
 
-def _walk(schema: JsonSchema, defined: JsonSchema, prefix: str) -> Iterator[Setting]:
+def _has_kinds(setting: Setting, kinds: Collection[str]) -> bool:
+    own = {kind for listed in KINDS.findall(setting.key) for kind in listed.split(", ")}
+    return own == {"*"} or own.issuperset(kinds)
+
+
+def _walk(schema: JsonSchema, defined: JsonSchema, prefix: str = "") -> Iterator[Setting]:
     for name, field in schema["properties"].items():
         key = f"{prefix}{name}"
-        nested = list(_nested(field))
+        nested = [defined[reference] for reference in _nested(field)]
         if not nested or "description" in field:
             yield _setting(key, field, is_required=name in schema.get("required", ()))
-        for reference in nested:
-            section = defined[reference]
-            kind = section["properties"].get("kind", {}).get("const")
-            yield from _walk(section, defined, f"{key}[{kind}]." if kind else f"{key}.")
+        kinds = {kind: one for one in nested if (kind := one["properties"].get("kind", {}).get("const"))}
+        if kinds:
+            yield from _of_kinds(key, {kind: list(_walk(one, defined)) for kind, one in kinds.items()})
+            continue
+        for section in nested:
+            if not section["properties"].keys() <= schema["properties"].keys():  # those are described already
+                yield from _walk(section, defined, f"{key}.")
+
+
+def _of_kinds(section: str, kinds: Mapping[str, list[Setting]]) -> Iterator[Setting]:
+    """Yield the settings of a section, by its kinds; what several of these have in common, once."""
+    common: dict[Setting, dict[str, Setting]] = {}
+    for kind, settings in kinds.items():
+        for one in settings:
+            default = "" if one.default == json.dumps(kind) else one.default  # its meaning says so
+            own_type = one.type if one.type != kind else ""
+            common.setdefault(one._replace(default=default, type=own_type), {})[kind] = one
+    for one, of_kinds in common.items():
+        names = "*" if len(of_kinds) == len(kinds) else ", ".join(of_kinds)
+        yield one._replace(key=f"{section}[{names}].{one.key}", type=one.type or " | ".join(of_kinds))
 
 
 def _nested(field: JsonSchema) -> Iterator[str]:

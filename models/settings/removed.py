@@ -8,6 +8,12 @@ REMOVED: dict[str, str] = {
     "materialize.export.format: mds": "is gone: convert the dataset's Parquet files with the library's own converter",
     "materialize.format": "is gone, the files are Parquet: DuckDB writes lines of JSON: "
     "COPY (FROM 'dataset/**/*.parquet') TO 'x.jsonl.zst' (FORMAT json, COMPRESSION zstd)",
+    "quality.raw": "is gone: add the scores up beforehand, in a column of the source, and take it with kind: column",
+    "quality.scorers.buckets": "is gone: count beforehand, in a column of the source, and take it with kind: column",
+    "quality.scorers.kind: classes": "is gone: write the labels beforehand, into a column of the source, and name it",
+    "quality.scorers.share": "is gone: compute Min-K% in a column of the source, and take it with kind: column",
+    "teacher": "is gone: score the texts with the other model first, and give its scores as labels.score_column",
+    "training.autotune_seconds": "is gone: set epochs, learning_rate, dimensions and word_ngrams",
 }
 """By key, without indices of lists, or by `key: value`, in alphabetical order: what is gone, what to write instead."""
 

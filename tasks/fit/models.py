@@ -51,6 +51,8 @@ from fineweb_mask.tasks.workspace.job import BadShardError, Dependencies, Stage,
 from fineweb_mask.tasks.workspace.references import file_digest
 from fineweb_mask.tasks.workspace.stage_parquet import write_arrays
 
+TRAINING = FastTextTrainingSettings()
+"""How classifiers are trained in a run; `train-quality` takes other settings."""
 GROUP_DOCUMENTS = 200
 """Documents of the sample that a group needs for its own statistics: its mean is then known to 0.07 deviations."""
 SAMPLE_DOCUMENTS = 20_000
@@ -66,7 +68,6 @@ class FitClassifierJob(FitJob):
     scorer: FastTextScorerSettings
     labels: LabelSettings
     labels_digest: str  # of the file
-    training: FastTextTrainingSettings = FastTextTrainingSettings()
 
     @classmethod
     def of(cls, root: str, scorer: FastTextScorerSettings, *, force: bool = False) -> Self:
@@ -85,7 +86,7 @@ class FitClassifierJob(FitJob):
 
     def depends_on(self) -> Dependencies:
         """Return the labels and how the classifier is trained on them."""
-        labels, training = self.labels.digested(exclude={"path"}), self.training.digested()
+        labels, training = self.labels.digested(exclude={"path"}), TRAINING.digested()
         return Dependencies(settings=[labels, self.labels_digest, training, self.scorer.lowercase], inputs=[])
 
 
@@ -95,7 +96,7 @@ def fit_classifier(job: FitClassifierJob) -> None:
     from fineweb_mask.models.quality.fasttext.scorer import train_fasttext
 
     read = read_labels(job.labels)
-    model = train_fasttext(read.texts, read.positive.tolist(), job.training, lowercase=job.scorer.lowercase)
+    model = train_fasttext(read.texts, read.positive.tolist(), TRAINING, lowercase=job.scorer.lowercase)
     path = job.model_path([], ".bin")
     with atomic_write(path) as partial:
         model.save_model(str(partial))

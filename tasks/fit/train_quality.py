@@ -12,31 +12,22 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from fineweb_mask.models.documents import content_hash
 from fineweb_mask.models.quality.evaluation import Evaluation, evaluate
-from fineweb_mask.models.quality.registry import load_scorer
-from fineweb_mask.models.runtime.progress import Step
-from fineweb_mask.models.settings.quality import FastTextScorerSettings, TeacherSettings, TrainQualitySettings
-from fineweb_mask.tasks.inference.scorers import QualityModel, resolve_model
+from fineweb_mask.models.settings.quality import FastTextScorerSettings, TrainQualitySettings
 from fineweb_mask.tasks.outputs import check_output
 from fineweb_mask.tasks.reporting.charts import reliability
 from fineweb_mask.tasks.source.labels import Labelled, LabelsError, check_labels, read_labels
 from fineweb_mask.tasks.storage.atomic import atomic_write
-from fineweb_mask.tasks.storage.parquet import read_table
 from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.manifest import read_manifest, write_manifest
-from fineweb_mask.tasks.workspace.references import StageKey, digest, file_digest
-from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, read_stage_footer, stage_file_writer
-from fineweb_mask.tasks.workspace.workspace import Workspace, remove_partial_files
+from fineweb_mask.tasks.workspace.references import file_digest
+from fineweb_mask.tasks.workspace.workspace import remove_partial_files
 
 FEWEST_PER_CLASS = 10
-TEACHER_BATCH, TEACHER_SCORES = 256, "teacher_scores"
-TEACHER_SCHEMA = pa.schema([pa.field("text", pa.large_string()), pa.field("score", pa.float32())])
 
 
 class TrainedMetrics(BaseModel):
@@ -56,7 +47,6 @@ class TrainQualityJob(ProductJob):
     stage: ClassVar[Stage] = Stage("train_quality", version=1)
     file: str
     settings: TrainQualitySettings
-    teacher: QualityModel | None
     labels_digest: str  # of the file
 
     @classmethod
@@ -69,33 +59,27 @@ class TrainQualityJob(ProductJob):
         ------
         LabelsError
             If the labels cannot be used, or the output cannot be a model's name.
-        ModelNotFoundError
-            If there is no such teacher.
         OutputError
             If a file would be replaced that no training wrote.
         """
         if output.suffix != ".bin":
             raise LabelsError(f"the model's name must end in .bin, received {output.name!r}")
-        check_labels(settings.labels, only_texts=settings.teacher is not None)
+        check_labels(settings.labels)
         job = cls(
             root=str(output.absolute().parent),
             file=output.name,
             settings=settings,
-            teacher=None if settings.teacher is None else resolve_model(settings.teacher.scorer),
             labels_digest=file_digest(Path(settings.labels.path)),
         )
-        read = [settings.labels.path, *([] if job.teacher is None else [job.teacher.path])]
-        for path in (*job.files, job.manifest_path, *([] if job.teacher is None else [job.teacher_path])):
-            check_output(output.with_name(path.name), "--output", read, replaces=force or job.has_written(path))
+        for path in (*job.files, job.manifest_path):
+            replaces = force or job.has_written(path)
+            check_output(output.with_name(path.name), "--output", [settings.labels.path], replaces=replaces)
         return job
 
     def has_written(self, path: Path) -> bool:
         """Return whether a file beside the model, or the model, is as a training left it, also one that was killed."""
         if self.unfinished.exists():
             return True
-        if path == self.teacher_path:
-            footer = read_stage_footer(path)
-            return footer is not None and footer.key.stage == TEACHER_SCORES
         manifest = read_manifest(self.manifest_path)
         if manifest is None or manifest.key.stage != self.stage.name:
             return False
@@ -108,15 +92,9 @@ class TrainQualityJob(ProductJob):
         return self.file
 
     def depends_on(self) -> Dependencies:
-        """Return how the classifier is trained, the labels and the teacher."""
-        return Dependencies(
-            settings=[
-                self.settings.labels.model_dump(exclude={"path"}),
-                self.settings.model_dump(exclude={"labels", "teacher"}),
-                None if self.settings.teacher is None else self.settings.teacher.sample,
-            ],
-            inputs=[self.labels_digest, None if self.teacher is None else self.teacher.identity],
-        )
+        """Return how the classifier is trained, and the labels."""
+        settings = self.settings.model_dump(exclude={"labels": {"path"}})
+        return Dependencies(settings=settings, inputs=[self.labels_digest])
 
     @property
     def model_path(self) -> Path:
@@ -138,11 +116,6 @@ class TrainQualityJob(ProductJob):
         """A file that is there while a training puts its files in place."""
         return self.model_path.with_name(f".{self.name}.unfinished")
 
-    @property
-    def teacher_path(self) -> Path:
-        """The texts with the teacher's scores."""
-        return self.model_path.with_suffix(".teacher.parquet")
-
 
 def remove_unfinished(output: Path) -> None:
     """Delete what a killed training of this model did not finish to write."""
@@ -150,7 +123,7 @@ def remove_unfinished(output: Path) -> None:
 
 
 @stage_task
-def train_quality(job: TrainQualityJob, progress: Callable[[Step], None] = lambda _: None) -> None:
+def train_quality(job: TrainQualityJob, progress: Callable[[str], None] = lambda _: None) -> None:
     """Train, measure and write the model; `details` of the reference are `TrainedMetrics`.
 
     Parameters
@@ -158,7 +131,7 @@ def train_quality(job: TrainQualityJob, progress: Callable[[Step], None] = lambd
     job
         What to train.
     progress
-        Called with the current step; its total is 0 where the number of texts is unknown.
+        Called with what is done next.
 
     Raises
     ------
@@ -168,23 +141,20 @@ def train_quality(job: TrainQualityJob, progress: Callable[[Step], None] = lambd
     from fineweb_mask.models.quality.fasttext.scorer import FastTextScorer, train_fasttext
 
     settings = job.settings
-    progress(Step("reading the labels", 0, 0))
-    if settings.teacher is None or job.teacher is None:
-        labelled = read_labels(settings.labels)
-    else:
-        labelled = _taught(job, settings.teacher, job.teacher, progress)
+    progress("reading the labels")
+    labelled = read_labels(settings.labels)
     rows = len(labelled.texts)
     unique(labelled)
     train, held_out = split(labelled.positive, settings.held_out, settings.split_seed)
     texts = np.array(labelled.texts, dtype=object)
-    progress(Step(f"training on {len(train):,} texts", 0, 0))
+    progress(f"training on {len(train):,} texts")
     model = train_fasttext(
         texts[train].tolist(), labelled.positive[train].tolist(), settings.training, lowercase=settings.lowercase
     )
     with ExitStack() as written:
         model_file, metrics_file, chart_file = (written.enter_context(atomic_write(path)) for path in job.files)
         model.save_model(str(model_file))
-        progress(Step(f"measuring on {len(held_out):,} texts", 0, 0))
+        progress(f"measuring on {len(held_out):,} texts")
         scorer = FastTextScorer(FastTextScorerSettings(model=job.name, lowercase=settings.lowercase), str(model_file))
         evaluation = evaluate(scorer.score(texts[held_out].tolist()), labelled.positive[held_out])
         metrics = TrainedMetrics(
@@ -241,45 +211,3 @@ def split(positive: NDArray[np.bool_], held_out: float, seed: int) -> tuple[NDAr
         )
     train, rest = train_test_split(np.arange(len(positive)), test_size=held_out, stratify=positive, random_state=seed)
     return np.sort(train), np.sort(rest)
-
-
-def _taught(
-    job: TrainQualityJob, settings: TeacherSettings, teacher: QualityModel, progress: Callable[[Step], None]
-) -> Labelled:
-    """Return a sample of the texts with the teacher's scores, kept next to the model for the next training."""
-    labels = job.settings.labels
-    path = job.teacher_path
-    key = StageKey(
-        stage=TEACHER_SCORES,
-        version=job.stage.version,
-        settings=digest([labels.text_column, settings.sample, job.settings.split_seed]),
-        inputs=job.key.inputs,
-    )
-    if current_parquet(Workspace(path.parent), path, path.name, key) is None:
-        progress(Step(f"loading the teacher {teacher.settings.name!r}", 0, 0))
-        scorer = load_scorer(teacher.settings, teacher.path)
-        texts = _sample(labels.path, labels.text_column, settings.sample, job.settings.split_seed)
-        with stage_file_writer(path, TEACHER_SCHEMA, key) as writer:
-            for start in range(0, len(texts), TEACHER_BATCH):
-                batch = texts[start : start + TEACHER_BATCH].to_pylist()
-                scores = np.asarray(scorer.score(batch), dtype=np.float32)
-                writer.write(pa.record_batch([pa.array(batch, pa.large_string()), scores], schema=TEACHER_SCHEMA))
-                progress(Step("scoring with the teacher", start + len(batch), len(texts)))
-    return read_labels(
-        labels.model_copy(
-            update={"path": str(path), "text_column": "text", "score_column": "score", "label_column": None}
-        )
-    )
-
-
-def _sample(path: str, column: str, limit: int, seed: int) -> pa.Array:
-    """Return at most `limit` texts that are not blank, drawn at random, in the file's order."""
-    try:
-        texts = read_table(path, columns=[column])[column].combine_chunks().cast(pa.large_string())
-    except (OSError, pa.ArrowInvalid) as error:
-        raise LabelsError(f"the texts {path!r} are damaged: {error}") from error
-    texts = texts.filter(pc.fill_null(pc.greater(pc.utf8_length(pc.utf8_trim_whitespace(texts)), 0), False))
-    if not len(texts):
-        raise LabelsError(f"{path!r} must hold texts in {column!r}")
-    rows = np.random.default_rng(seed).permutation(len(texts))[:limit]
-    return texts.take(pa.array(np.sort(rows)))

@@ -1,5 +1,6 @@
 """Find a model's file or folder: on this machine, or downloaded from the Hugging Face hub."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ NEEDED = ["*.json", "*.txt", "*.model", "*.safetensors"]
 """Files of a model that are downloaded: no pickles and no code."""
 NOT_NEEDED = ["onnx/*", "openvino/*"]
 """Weights of other frameworks."""
+SHA256 = re.compile("[0-9a-f]{64}")
 ANSWER_SECONDS = 3.0
 """Longest time for the hub's answer where a model is only offered."""
 
@@ -113,6 +115,19 @@ def model_file(model: str, setting: str) -> Path:
     arguments += f" --revision {place.revision}" if place.revision else ""
     with _download_errors_explained(f"{setting}: {model!r}", arguments):
         return Path(hf_hub_download(place.id, place.path_in_repo, repo_type=place.type, revision=place.revision))
+
+
+def check_download(path: Path, sha256: str, setting: str) -> None:
+    """Check that a file of the hub's cache has the checksum of the hub, which a large file there is named by.
+
+    Raises
+    ------
+    ModelNotFoundError
+        If not.
+    """
+    blob = path.resolve()
+    if SHA256.fullmatch(blob.name) and blob.name != sha256:
+        raise ModelNotFoundError(f"{setting}: {blob} has not the checksum of the hub: delete it, and run again")
 
 
 def check_model_file(model: str, setting: str) -> None:

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict
 
 from fineweb_mask.models.errors import ModelError
 from fineweb_mask.models.quality.column import ColumnValueError, SidecarScorer
-from fineweb_mask.models.quality.fasttext.file_format import FastTextFormatError, check_fasttext_file
+from fineweb_mask.models.quality.fasttext.scorer import FastTextFormatError, check_fasttext_file
 from fineweb_mask.models.quality.registry import Scorer, columns_of, load_scorer
 from fineweb_mask.models.quality.rules import VERSION
 from fineweb_mask.models.settings.quality import (
@@ -34,6 +34,7 @@ from fineweb_mask.models.settings.quality import (
 from fineweb_mask.models.urls import HUB
 from fineweb_mask.tasks.inference.model_files import (
     ModelNotFoundError,
+    check_download,
     check_model_file,
     check_model_folder,
     model_file,
@@ -132,7 +133,7 @@ def resolve_model(settings: ScorerSettings) -> QualityModel:
     Raises
     ------
     ModelNotFoundError
-        If the file or folder does not exist or cannot be downloaded.
+        If the file or folder does not exist, cannot be downloaded, or has not the checksum of the hub.
     """
     if isinstance(settings, ColumnScorerSettings | SidecarScorerSettings):
         return QualityModel(settings=settings, path="", fingerprint="")
@@ -142,8 +143,12 @@ def resolve_model(settings: ScorerSettings) -> QualityModel:
     if isinstance(settings, TransformerSettings):
         folder = model_folder(settings.model, setting)
         return QualityModel(settings=settings, path=folder.path, fingerprint=folder.fingerprint)
-    path = model_file(settings.model or "", setting)
-    return QualityModel(settings=settings, path=str(path), fingerprint=file_digest(path))
+    model = settings.model or ""
+    path = model_file(model, setting)
+    fingerprint = file_digest(path)
+    if model.startswith(HUB):
+        check_download(path, fingerprint, setting)
+    return QualityModel(settings=settings, path=str(path), fingerprint=fingerprint)
 
 
 def load_models(workspace: Workspace, models: list[QualityModel]) -> dict[str, Scorer]:
@@ -228,7 +233,7 @@ def score_columns(
     for name, scorer in scorers.items():
         found = [columns[one] if scorer.reads_arrow else lists.get(one, columns[one]) for one in columns_of(scorer)]
         try:
-            scores[name] = scorer.score(found[0] if len(found) == 1 else list(zip(*found, strict=True)))
+            scores[name] = scorer.score(*found)
         except ColumnValueError as error:
             raise BadShardError(f"{place(error.position)}: {error}") from error
     return scores

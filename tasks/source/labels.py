@@ -26,7 +26,7 @@ class Labelled:
     dropped: dict[str, int]  # rows, by reason
 
 
-def check_labels(labels: LabelSettings, *, only_texts: bool = False) -> None:
+def check_labels(labels: LabelSettings) -> None:
     """Check that the file has the columns, with usable types, reading only its schema.
 
     Raises
@@ -38,8 +38,6 @@ def check_labels(labels: LabelSettings, *, only_texts: bool = False) -> None:
     text = _column(schema, labels.text_column, "text_column", labels.path)
     if not (pa.types.is_string(text) or pa.types.is_large_string(text) or pa.types.is_string_view(text)):
         raise LabelsError(f"text_column {labels.text_column!r} must hold text, its type is {text}")
-    if only_texts:
-        return
     if labels.label_column is None:
         score = _column(schema, labels.score_column, "score_column", labels.path)
         if not (pa.types.is_integer(score) or pa.types.is_floating(score)):

@@ -64,7 +64,7 @@ BAD = [
     *([], [None], ["a\0b"], {"a": 1}, {1: {}}, dt.date(2020, 1, 1)),
 ]
 """Values of which no setting takes more than a few."""
-SCORERS = [{"kind": kind} for kind in ("fasttext", "edu", "classes", "perplexity", "column", "sidecar")]
+SCORERS = [{"kind": kind} for kind in ("fasttext", "edu", "perplexity", "column", "sidecar")]
 MOST_LINES = 3
 
 

@@ -118,7 +118,6 @@ def changed(before, after):
         ("quality.combine=maximum", SCORE),
         ("quality.by=language", {"fit_statistics"} | SCORE),
         ("quality.scorers.0.weight=0.5", SCORE),
-        ("quality.raw=[column]", SCORE),
         ("quality.scorers.1.max_tokens=99", {"fit_statistics"} | SCORE),
         ("embedding.prompt=x", EMBED),
         ("embedding.max_tokens=99", EMBED),

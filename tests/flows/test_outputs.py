@@ -57,7 +57,7 @@ READ_ONLY = {  # places that are read, or changed as what they are, and settings
     *(f"select --{name}-column" for name in ("id", "quality", "feature", "token")),
     *(f"train-quality --{name}-column" for name in ("text", "score")),
     *("verify dataset", "export dataset", "init source"),
-    *("select --input", "train-quality --input", "train-quality --teacher-model"),
+    *("select --input", "train-quality --input"),
     "tune --target",
     "gc --recipe",
     *("diff a", "diff b", "why documents"),
@@ -70,7 +70,7 @@ READ_ONLY = {  # places that are read, or changed as what they are, and settings
 """The rest of the parameters that take a text or a path are of `OTHER`."""
 OTHER = re.compile(
     r"--(format|json|open|solver|algorithm|device|init|normalize|seed|select_ratio|lamb|selectors|budget-by|by|"
-    r"map|refit|refresh|until|shards|tokens|teacher|positive|set|end-token|memory-limit|revision)|"
+    r"map|refit|refresh|until|shards|tokens|positive|set|end-token|memory-limit|revision)|"
     r"query|section"
 )
 

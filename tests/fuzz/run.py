@@ -11,7 +11,7 @@ from pathlib import Path
 def main() -> None:
     import atheris  # of the extra `fuzz`
 
-    with atheris.instrument_imports(include=["fineweb_mask.models.quality", "fineweb_mask.tasks.source", "json"]):
+    with atheris.instrument_imports(include=["fineweb_mask.tasks.source", "json"]):
         from tests.fuzz.targets import SEEDS, TARGETS
 
     target, folder, seconds, *options = sys.argv[1:]

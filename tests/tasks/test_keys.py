@@ -62,14 +62,14 @@ VARIATIONS: Mapping[str, tuple[str, tuple[str, ...]]] = {
         (
             "quality.scorers=[{kind: fasttext, model: a.bin, lowercase: true}, {kind: edu, max_tokens: 99}, "
             "{kind: column, column: token_count, missing: 0}, {kind: sidecar, path: 'a/{shard}.npy', field: 1}, "
-            "{kind: classes, name: topic, model: topics}, {kind: perplexity, model: smol, share: 0.2}, {kind: rules}]",
+            "{kind: perplexity, model: smol}, {kind: rules}]",
         ),
     ),
     "no quality": ("sample", ("quality.scorers=[]",)),
     "difference": (
         "sample",
         (
-            "quality={raw: [difference], scorers: [{kind: column, column: token_count}, "
+            "quality={scorers: [{kind: column, column: token_count}, "
             "{kind: column, name: difference, column: loss_before, minus: loss_after}]}",
         ),
     ),

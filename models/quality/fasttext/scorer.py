@@ -9,6 +9,7 @@ overwritten with spaces in a copy of the column's UTF-8 bytes: no text changes i
 run of spaces as one.
 """
 
+import struct
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,8 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from fineweb_mask.models.errors import DataError, SettingsError
-from fineweb_mask.models.quality.fasttext.file_format import FastTextFormatError, check_fasttext_file
+from fineweb_mask.models.errors import DataError, ModelError, SettingsError
 from fineweb_mask.models.quality.fasttext.training import train_in_new_process
 from fineweb_mask.models.settings.quality import FastTextScorerSettings, FastTextTrainingSettings
 
@@ -90,6 +90,40 @@ def _overwrite(data: NDArray[np.uint8], found: NDArray[np.intp], length: int) ->
 
 LABEL_PREFIX, POSITIVE, NEGATIVE = b"__label__", b"__label__1", b"__label__0"
 
+HEADER = "<i32xi"  # of a file: the magic number, and after 32 bytes what the model is for
+MAGIC, CLASSIFIER = 793_712_314, 3
+
+
+class FastTextFormatError(ModelError):
+    """The file is no fastText classifier, or a damaged one."""
+
+
+def check_fasttext_file(path: str) -> None:
+    """Raise FastTextFormatError unless a file begins as a classifier of fastText does; the rest is not read."""
+    try:
+        with Path(path).open("rb") as file:
+            start = file.read(struct.calcsize(HEADER))
+    except OSError as error:
+        raise FastTextFormatError(f"{path} cannot be opened, {error.strerror}: give a .bin or .ftz file") from error
+    magic, kind = struct.unpack(HEADER, start) if len(start) == struct.calcsize(HEADER) else (0, 0)
+    if magic != MAGIC:
+        raise FastTextFormatError(
+            f"{path} is not a fastText model: give a .bin or .ftz file written by fastText, not vectors or text"
+        )
+    if kind != CLASSIFIER:
+        raise FastTextFormatError(f"{path} holds word vectors, not a classifier: give a supervised fastText model")
+
+
+def load_fasttext(path: str) -> Any:  # noqa: ANN401 - fastText has no types
+    """Load a classifier; if the file is none, or fastText cannot read it, FastTextFormatError is raised."""
+    check_fasttext_file(path)
+    import fasttext  # after the check, and not before a model is used: its import takes a quarter of a second
+
+    try:
+        return fasttext.load_model(path)
+    except (ValueError, RuntimeError, MemoryError) as error:
+        raise FastTextFormatError(f"{path} is damaged, {error}: copy or download it again") from error
+
 
 class FastTextScorer:
     """Score a text with the probability of the model's positive label, in [0, 1].
@@ -97,7 +131,7 @@ class FastTextScorer:
     Raises
     ------
     FastTextFormatError
-        If the file is not a complete supervised model.
+        If the file is no fastText classifier.
     SettingsError
         If the model has no label `positive_label`.
     """
@@ -108,10 +142,7 @@ class FastTextScorer:
     def __init__(self, settings: FastTextScorerSettings, model_path: str) -> None:
         self.settings = settings
         self._path = model_path
-        check_fasttext_file(model_path)
-        import fasttext  # after the check, and not before a model is used: its import takes a quarter of a second
-
-        self._model = fasttext.load_model(model_path)
+        self._model = load_fasttext(model_path)
         labels = self._model.get_labels()
         if settings.positive_label not in labels:
             raise SettingsError(
@@ -167,25 +198,16 @@ def train_fasttext(
         for line, is_positive in zip(fasttext_lines(texts, lowercase), positive, strict=True)
     ]
     with tempfile.TemporaryDirectory() as folder:
-        examples, validation, model = (Path(folder) / name for name in ("examples.txt", "validation.txt", "model.bin"))
-        options: dict[str, float | int | str] = {"seed": settings.seed}
-        if settings.autotune_seconds is None:
-            options |= {
-                "epoch": settings.epochs,
-                "lr": settings.learning_rate,
-                "dim": settings.dimensions,
-                "wordNgrams": settings.word_ngrams,
-                "bucket": settings.buckets,
-                "minCount": 2,
-            }
-        else:  # a fifth of the examples validates, and the rest is learned from, both in random order
-            options |= {"autotuneValidationFile": str(validation), "autotuneDuration": settings.autotune_seconds}
-            order = np.random.default_rng(settings.seed).permutation(len(lines))
-            fifth = max(1, len(lines) // 5)
-            validation.write_bytes(b"".join(lines[index] for index in order[:fifth]))
-            lines = [lines[index] for index in order[fifth:]]
+        examples, model = Path(folder) / "examples.txt", str(Path(folder) / "model.bin")
         examples.write_bytes(b"".join(lines))
-        import fasttext
-
-        train_in_new_process(str(examples), str(model), options)
-        return fasttext.load_model(str(model))
+        options = {
+            "epoch": settings.epochs,
+            "lr": settings.learning_rate,
+            "dim": settings.dimensions,
+            "wordNgrams": settings.word_ngrams,
+            "bucket": settings.buckets,
+            "minCount": 2,
+            "seed": settings.seed,
+        }
+        train_in_new_process(str(examples), model, options)
+        return load_fasttext(model)

@@ -62,7 +62,9 @@ class QuadmixSettings(QuadmixCurveSettings):
     """
 
     by_group: dict[str, QuadmixCurveSettings] = Field(
-        {}, description="Curve of single groups, by their value of selection.group_column; others have the one above."
+        {},
+        description="Curve of single groups, by their value of selection.group_column: a mapping to the three settings "
+        "above, which the other groups have.",
     )
     max_repeats: int = Field(
         1,

@@ -196,7 +196,7 @@ def read_inputs(
 
 def _read_scores(workspace: Workspace, shard: ShardFiles) -> dict[str, NDArray[np.float32]]:
     path = workspace.resolve(shard.scores)
-    names = [field.name for field in read_schema(path) if pa.types.is_floating(field.type) and field.name != "quality"]
+    names = [name for name in read_schema(path).names if name not in {"row", "quality"}]
     table = read_table(path, columns=names)
     return {name: table[name].to_numpy() for name in names}
 

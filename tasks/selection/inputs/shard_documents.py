@@ -54,13 +54,8 @@ def read_columns(workspace: Workspace, shard: ShardFiles) -> ShardColumns:
 
 
 def read_groups(workspace: Workspace, shard: ShardFiles, column: str) -> NDArray[np.object_]:
-    """Read the values of a column of a shard's documents as texts, (rows,); null, or a column it lacks, is "".
-
-    A column that the documents lack may be a scorer's labels.
-    """
+    """Read the values of a column of a shard's documents as texts, (rows,); null, or a column it lacks, is ""."""
     path = workspace.resolve(shard.documents)
-    if column not in read_schema(path).names and shard.scores.path:
-        path = workspace.resolve(shard.scores)
     if column not in read_schema(path).names:  # with `source.extra_columns: all`, files may have different columns
         return np.full(shard.rows, "", dtype=object)
     groups = np.empty(shard.rows, dtype=object)

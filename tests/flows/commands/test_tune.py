@@ -41,11 +41,7 @@ def test_a_target_has_the_name_of_its_file_or_one_of_its_own(text, expected):
 
 
 def test_a_recipe_takes_weights_of_scores_and_shares_of_groups():
-    scorers = [
-        {"model": "model.bin"},
-        {"kind": "classes", "name": "topic", "model": "m"},
-        {"kind": "column", "column": "length"},
-    ]
+    scorers = [{"model": "model.bin"}, {"kind": "column", "column": "length"}]
     selection = {"select_ratio": 0.1, "groups": {"column": "topic"}, "metrics": "disf"}
     content = {
         "workspace": "w",
@@ -54,12 +50,12 @@ def test_a_recipe_takes_weights_of_scores_and_shares_of_groups():
         "selection": selection,
     }
     settings = validate(PipelineSettings, content)
-    assert weighed(settings) == {"fasttext": 1.0, "column": 1.0}  # classes are no score to weigh
+    assert weighed(settings) == {"fasttext": 1.0, "column": 1.0}
     shares = {"a": 1 / 3, "b": 2 / 3}
     trial = Trial(lamb=0.3, metrics={"disf": 1.0}, weights={"fasttext": 0.25, "column": 0.75}, shares=shares)
     change(content, as_overrides(settings, trial).items())
     found = validate(PipelineSettings, content)
-    assert [one.weight for one in found.quality.scorers] == [0.25, 0.0, 0.75]
+    assert [one.weight for one in found.quality.scorers] == [0.25, 0.75]
     assert found.selection.groups.shares == shares
 
 

@@ -1,7 +1,6 @@
 """One selection over a corpus, as jobs: the same as in one process, resumable, and a rule that new shards can use."""
 
 import shutil
-from collections import Counter
 from dataclasses import asdict
 
 import numpy as np
@@ -9,12 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from fineweb_mask.flows.curate import prepare
-from fineweb_mask.flows.pipeline.dataset import materialize
 from fineweb_mask.flows.pipeline.selection import jobs_by_policy, learn_policy
 from fineweb_mask.flows.pipeline.selection import select as select_documents
 from fineweb_mask.models.selection.corpus.whole import select_corpus
 from fineweb_mask.models.settings import EmbeddingSettings, PipelineSelectionSettings, PipelineSettings, SourceSettings
-from fineweb_mask.models.settings.quality import ClassesScorerSettings, ColumnScorerSettings, QualitySettings
+from fineweb_mask.models.settings.quality import ColumnScorerSettings, QualitySettings
 from fineweb_mask.tasks.select import SelectJob, select
 from fineweb_mask.tasks.selection.corpus.learning import KeepPolicyJob, LearnJob
 from fineweb_mask.tasks.selection.inputs.shard_documents import read_columns, read_parts
@@ -248,12 +246,12 @@ def corpus(tmp_path, sample_corpus):
     return tmp_path / "corpus"
 
 
-def selected(folder, corpus, *, sample=200, weight=0, scorers=(), **changes):
+def selected(folder, corpus, *, sample=200, weight=0, **changes):
     """Run everything up to the selection; return the run and what was selected."""
     settings = PipelineSettings(
         workspace=str(folder),
         source=SourceSettings(path=str(corpus)),
-        quality=QualitySettings(scorers=[ColumnScorerSettings(column="token_count"), *scorers]),
+        quality=QualitySettings(scorers=[ColumnScorerSettings(column="token_count")]),
         embedding=EmbeddingSettings(static_dimensions=16),
         selection=settings_of(
             metrics="pairwise", passes=1, sample=sample, near_duplicates={"weight": weight}, **changes
@@ -297,36 +295,3 @@ def test_groups_have_their_budgets_in_a_whole_plan(tmp_path, corpus):
     budget = round(0.2 * found["all"])
     assert found["odd"] + found["even"] == budget
     assert abs(found["even"] - 0.75 * budget) <= 1
-
-
-@pytest.mark.usefixtures("one_thread")
-def test_a_classifier_s_labels_are_columns_of_the_dataset_and_may_be_groups(tmp_path, corpus, save_regression_bert):
-    texts = pq.read_table(corpus / "a.parquet", columns=["text"])["text"].to_pylist()
-    model = save_regression_bert(tmp_path / "model", texts[:50], labels=3)
-    classes = ClassesScorerSettings(name="topic", model=str(model), max_tokens=16)
-    shares = {"LABEL_0": 0.5, "LABEL_1": 0.25, "LABEL_2": 0.25}
-    groups = {"column": "topic", "shares": shares}
-    run, selection = selected(tmp_path / "w", corpus, weight=1, scorers=[classes], groups=groups)
-    again, other = selected(tmp_path / "w", corpus, weight=1)
-    assert {name.split()[0] for name in again.built if name.startswith("fit")} == set()  # the same statistics
-    without = {shard.name: shard.scores for shard in other.shards}
-    workspace, found, available = Workspace(tmp_path / "w"), Counter(), Counter()
-    for shard in selection.shards:
-        scores = pq.read_table(workspace.resolve(shard.scores))
-        logits = np.array(scores["topic_logits"].to_pylist(), dtype=np.float32)
-        assert scores["topic"].to_pylist() == [f"LABEL_{place}" for place in logits.argmax(axis=1)]
-        plain = pq.read_table(workspace.resolve(without[shard.name]))
-        assert scores["quality"].equals(plain["quality"])
-        chosen = pq.read_table(workspace.resolve(shard.masks))["selected"].to_numpy()
-        found.update(np.array(scores["topic"].to_pylist())[chosen].tolist())
-        candidate = read_columns(workspace, shard).candidate
-        available.update(np.array(scores["topic"].to_pylist())[candidate].tolist())
-    total, budget = sum(found.values()), 0.2 * sum(available.values())
-    assert len(available) == 3
-    assert all(found[name] >= min(available[name], int(share * budget)) for name, share in shares.items())
-    materialize(run, selection)
-    [data] = (tmp_path / "w" / "dataset" / "data").rglob("*.parquet")
-    written = pq.read_table(data)
-    assert written.num_rows == total
-    assert Counter(written["topic"].to_pylist()) == found
-    assert {len(row) for row in written["topic_logits"].to_pylist()} == {3}

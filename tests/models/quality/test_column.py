@@ -49,19 +49,19 @@ def difference(**settings):
 def test_a_difference_is_of_two_columns():
     scorer = difference()
     assert columns_of(scorer) == ("prior", "conditional")
-    assert scorer.score([(3.0, 2.5), (2, Decimal("2.25"))]).tolist() == [0.5, -0.25]
+    assert scorer.score([3.0, 2], [2.5, Decimal("2.25")]).tolist() == [0.5, -0.25]
 
 
 @pytest.mark.parametrize("pair", [(None, 1.0), (1.0, None), (float("nan"), 1.0), (1.0, float("inf"))])
 def test_a_difference_with_a_value_missing_is_an_error_or_the_score_that_was_set(pair):
     with pytest.raises(ColumnValueError, match="null or not finite in 1 of 2 rows"):
-        difference().score([(2.0, 1.0), pair])
-    assert difference(missing=-9).score([(2.0, 1.0), pair]).tolist() == [1.0, -9.0]
+        difference().score([2.0, pair[0]], [1.0, pair[1]])
+    assert difference(missing=-9).score([2.0, pair[0]], [1.0, pair[1]]).tolist() == [1.0, -9.0]
 
 
 def test_a_difference_of_texts_is_an_error_that_names_the_column():
     with pytest.raises(ColumnValueError, match="column 'conditional' must hold numbers"):
-        difference().score([(1.0, "2")])
+        difference().score([1.0], ["2"])
 
 
 ANNOTATIONS = np.array([3.0, np.nan, 5.0, np.inf], dtype=np.float32)

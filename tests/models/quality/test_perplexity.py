@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from pydantic import ValidationError
 
 from fineweb_mask.models.errors import ModelError, SettingsError
 from fineweb_mask.models.quality.transformer import PerplexityScorer
@@ -75,26 +74,9 @@ def test_a_document_s_score_does_not_depend_on_the_others(folder):
     np.testing.assert_allclose(together, alone, rtol=1e-5)
 
 
-@pytest.mark.parametrize("share", [0.2, 0.5])
-def test_min_k_is_the_mean_of_the_largest_losses(folder, reference, share):
-    score = load(folder, share=share).score(TEXTS[:2])
-    for text, found in zip(TEXTS, score, strict=False):
-        own = np.sort(reference(text))[::-1]
-        assert found == pytest.approx(-own[: max(1, round(share * len(own)))].mean(), rel=1e-4)
-
-
 def test_only_the_first_tokens_are_read(folder, reference):
     [score] = load(folder, max_tokens=8).score(TEXTS[-1:])
     assert score == pytest.approx(-reference(TEXTS[-1], 8).mean(), rel=1e-4)
-
-
-def test_buckets_count_the_perplexities_above_the_document_s(folder, reference):
-    perplexities = sorted(np.exp(reference(text).mean()) for text in TEXTS[:2])
-    between = [perplexities[0] * 0.5, float(np.mean(perplexities)), perplexities[1] * 2]
-    scores = load(folder, buckets=between).score(TEXTS[:2])
-    assert sorted(scores.tolist()) == [1.0, 2.0]
-    with pytest.raises(ValidationError, match="perplexities must be positive and ascend"):
-        PerplexityScorerSettings(model="m", buckets=[30.0, 10.0])
 
 
 def test_a_folder_without_a_language_model_is_refused(tmp_path, folder):

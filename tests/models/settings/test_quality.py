@@ -5,7 +5,6 @@ from pydantic import ValidationError
 
 from fineweb_mask.models.quality.registry import SCORERS
 from fineweb_mask.models.settings.quality import (
-    ClassesScorerSettings,
     ColumnScorerSettings,
     EduScorerSettings,
     FastTextScorerSettings,
@@ -42,22 +41,18 @@ def test_scorer_names_must_differ():
     same = FastTextScorerSettings(name="edu", model="m.bin")
     with pytest.raises(ValidationError, match=r"scorer names must differ, received \['edu', 'edu'\]"):
         QualitySettings(scorers=[same, same])
-    classes = ClassesScorerSettings(name="topic", model="m")
-    with pytest.raises(ValidationError, match="scorer names must differ"):
-        QualitySettings(scorers=[classes, same.model_copy(update={"name": "topic_logits"})])
-    with pytest.raises(ValidationError, match="every scorer has weight 0"):
-        QualitySettings(scorers=[classes])
-    with pytest.raises(ValidationError, match="raw: there is no score 'topic': name one of"):
-        QualitySettings(scorers=[same, classes], raw=["topic"])
     assert len(QualitySettings(scorers=[same, same.model_copy(update={"name": "other"})]).scorers) == 2
 
 
-def test_the_scorer_by_rules_has_one_name_and_a_weight():
+def test_one_scorer_at_least_counts():
+    with pytest.raises(ValidationError, match="every scorer has weight 0"):
+        QualitySettings(scorers=[FastTextScorerSettings(model="m.bin", weight=0)])
+
+
+def test_the_scorer_by_rules_has_its_kind_as_name_and_a_weight():
     [rules] = QualitySettings.model_validate({"scorers": [{"kind": "rules", "weight": 0.5}]}).scorers
     assert rules == RulesScorerSettings(weight=0.5)
     assert (rules.name, rules.weight, rules.source_columns) == ("rules", 0.5, {})
-    with pytest.raises(ValidationError, match="Extra inputs"):
-        QualitySettings.model_validate({"scorers": [{"kind": "rules", "name": "prose"}]})
     with pytest.raises(ValidationError, match="scorer names must differ"):
         QualitySettings.model_validate({"scorers": [{"kind": "rules"}, {"kind": "rules"}]})
 
@@ -90,7 +85,6 @@ def test_what_is_to_be_known_of_the_quality_is_said(scorers, says):
         (EduScorerSettings, {"model": ""}),
         (ColumnScorerSettings, {"column": ""}),
         (ColumnScorerSettings, {"column": "c", "missing": float("nan")}),
-        (ClassesScorerSettings, {"name": "topic", "model": "m", "weight": 1}),
         (LabelSettings, {"path": "l", "threshold": float("nan")}),
         (LabelSettings, {"path": ""}),
         (FastTextTrainingSettings, {"epochs": 0}),
@@ -132,7 +126,6 @@ def test_every_kind_of_scorer_has_its_class():
         FastTextScorerSettings(model="m.bin").kind,
         EduScorerSettings().kind,
         ColumnScorerSettings(column="c").kind,
-        ClassesScorerSettings(name="topic", model="m").kind,
         PerplexityScorerSettings(model="m").kind,
         RulesScorerSettings().kind,
     }

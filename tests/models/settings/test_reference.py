@@ -2,14 +2,20 @@
 
 import re
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 import yaml
 
-from fineweb_mask.models.settings.reference import settings_of
+from fineweb_mask.models.errors import SettingsError
+from fineweb_mask.models.settings import PipelineSettings
+from fineweb_mask.models.settings.quality import ScorerSettings
+from fineweb_mask.models.settings.reference import KINDS, REQUIRED, settings_of
+from fineweb_mask.models.settings.selectors.options import QuadmixCurveSettings
+from fineweb_mask.models.settings.validation import validated
 
 ROOT = Path(__file__).resolve().parents[3]
-MOST = 150
+MOST = 125
 PAGES = {  # that advise on a section, besides the list of all settings
     "workspace": ("pipeline", "storage"),
     "source": ("pipeline", "quality", "raw_web", "reliability", "selectors"),
@@ -31,13 +37,12 @@ def leaves() -> list[str]:
 
 
 def keys_in(recipe: object, before: str = "") -> set[str]:
-    """Return the keys that a recipe sets, as `leaves` has them."""
+    """Return the keys that a recipe sets, without the kinds of scorers."""
     if isinstance(recipe, list):
         return {key for one in recipe for key in keys_in(one, before)} or {before}
     if not isinstance(recipe, dict):
         return {before}
-    kind = f"[{recipe.get('kind', 'fasttext')}]" if before == "quality.scorers" else ""
-    start = f"{before}{kind}." if before else ""
+    start = f"{before}." if before else ""
     return {before}.union(*(keys_in(value, f"{start}{key}") for key, value in recipe.items()))
 
 
@@ -56,4 +61,46 @@ def test_the_settings_are_few() -> None:
 def test_a_setting_is_in_a_recipe_or_advised_on_a_page(key: str) -> None:
     pages = [(ROOT / "docs" / f"{name}.md").read_text() for name in PAGES[key.partition(".")[0]]]
     words = {word for page in pages for code in CODE.findall(page) for word in re.findall(r"\w+", code)}
-    assert key in SET or key.rpartition(".")[2] in words
+    assert KINDS.sub("", key) in SET or key.rpartition(".")[2] in words
+
+
+def test_what_scorers_have_in_common_is_described_once() -> None:
+    keys = [setting.key for setting in settings_of("quality.scorers")]
+    assert keys[1:4] == ["quality.scorers[*].name", "quality.scorers[*].weight", "quality.scorers[*].kind"]
+    assert "quality.scorers[column, sidecar].missing" in keys
+    assert {"quality.scorers[edu].model", "quality.scorers[perplexity].model"} <= set(keys)
+    [kind] = settings_of("quality.scorers.kind")
+    assert (kind.type, kind.default) == ("fasttext | edu | column | sidecar | perplexity | rules", "")
+
+
+@pytest.mark.parametrize("settings", get_args(get_args(ScorerSettings)[0]), ids=str)
+def test_every_setting_of_every_scorer_is_found_by_its_kind(settings: Any) -> None:
+    fields = get_args(settings)[0].model_fields
+    kind = fields["kind"].default
+    found = {setting.key.rpartition("].")[2]: setting for setting in settings_of(f"quality.scorers[{kind}]")}
+    assert {name for name in found if "." not in name} == set(fields)
+    for name, field in fields.items():
+        assert settings_of(f"quality.scorers[{kind}].{name}")[0] == found[name]
+        assert found[name].meaning == field.description
+        assert (found[name].default == REQUIRED) == field.is_required()
+
+
+def test_a_setting_that_a_kind_has_not_is_not_found_by_it() -> None:
+    with pytest.raises(SettingsError, match=r"there is no setting 'quality\.scorers\[edu\]\.missing'"):
+        settings_of("quality.scorers[edu].missing")
+
+
+def test_the_curve_of_a_group_is_described_where_the_curve_is() -> None:
+    [curve] = settings_of("selection.quadmix.by_group")
+    assert curve.type == "mapping to section"
+    assert "a mapping to the three settings above" in curve.meaning
+    names = [setting.key.rpartition(".")[2] for setting in settings_of("selection.quadmix")]
+    assert names == ["quadmix", *QuadmixCurveSettings.model_fields, "by_group", "max_repeats"]
+
+
+def test_where_a_name_is_a_setting_of_another_section_the_answer_says_it() -> None:
+    sample = {"workspace": "w", "source": {"path": "s"}, "quality": {"scorers": []}}
+    with pytest.raises(
+        SettingsError, match=r"source\.by_group: unknown setting; did you mean 'selection\.quadmix\.by_g"
+    ):
+        validated(PipelineSettings, sample | {"source": {"path": "s", "by_group": {}}})

@@ -1,9 +1,13 @@
-"""What to write instead of a setting that is gone: one line."""
+"""A setting that is gone has one line, which says what to write instead."""
+
+from typing import Any
 
 import pytest
 
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings import PipelineSettings
+from fineweb_mask.models.settings.quality import TrainQualitySettings
+from fineweb_mask.models.settings.removed import REMOVED
 from fineweb_mask.models.settings.validation import validated
 
 WHOLE = {
@@ -11,23 +15,35 @@ WHOLE = {
     "source": {"path": "corpus"},
     "quality": {"scorers": [{"kind": "column", "column": "score"}]},
 }
-CONVERT = "is gone: convert the dataset's Parquet files with the library's own converter"
+OF_TRAINING = ("teacher", "training.autotune_seconds")
 
 
-@pytest.mark.parametrize(
-    ("recipe", "line"),
-    [
-        ({"materialize": {"export": [{"format": "litdata"}]}}, f"materialize.export.0.format: {CONVERT}"),
-        ({"materialize": {"export": [{"format": "mds"}]}}, f"materialize.export.0.format: {CONVERT}"),
-        (
-            {"materialize": {"format": "jsonl.zst"}},
-            "materialize.format: is gone, the files are Parquet: DuckDB writes lines of JSON: "
-            "COPY (FROM 'dataset/**/*.parquet') TO 'x.jsonl.zst' (FORMAT json, COMPRESSION zstd)",
-        ),
-    ],
-    ids=str,
-)
-def test_a_setting_that_is_gone_is_answered_with_what_to_write_instead(recipe, line):
+def content_of(entry: str) -> dict[str, Any]:
+    """Return the part of a recipe that an entry, `key` or `key: value`, is about."""
+    key, _, value = entry.partition(": ")
+    content: Any = value or "anything"
+    for part in reversed(key.split(".")):
+        content = [{part: content}] if part in IN_A_LIST.get(key, ()) else {part: content}
+    return content
+
+
+IN_A_LIST = {
+    "materialize.export.format": ("format",),
+    "quality.scorers.buckets": ("buckets",),
+    "quality.scorers.kind": ("kind",),
+    "quality.scorers.share": ("share",),
+}
+
+
+@pytest.mark.parametrize("entry", [entry for entry in REMOVED if entry not in OF_TRAINING])
+def test_a_setting_that_is_gone_says_what_to_write_instead(entry: str) -> None:
     with pytest.raises(SettingsError) as caught:
-        validated(PipelineSettings, WHOLE | recipe)
-    assert str(caught.value) == line
+        validated(PipelineSettings, WHOLE | content_of(entry))
+    assert REMOVED[entry] in [line.partition(": ")[2] for line in str(caught.value).splitlines()]
+
+
+@pytest.mark.parametrize("entry", OF_TRAINING)
+def test_a_setting_of_a_training_that_is_gone_says_so(entry: str) -> None:
+    with pytest.raises(SettingsError, match=entry) as caught:
+        validated(TrainQualitySettings, {"labels": {"path": "labels.parquet"}} | content_of(entry))
+    assert str(caught.value).endswith(REMOVED[entry])

@@ -16,7 +16,6 @@ from fineweb_mask.models.quality.importance import NgramBuckets, log_ratios
 from fineweb_mask.models.settings import EmbeddingSettings
 from fineweb_mask.models.settings.quality import (
     FastTextScorerSettings,
-    FastTextTrainingSettings,
     QualitySettings,
     SidecarScorerSettings,
 )
@@ -61,8 +60,8 @@ def test_the_classifier_learns_its_labels(built: Any, labels: Any) -> None:
 
 
 def test_other_training_is_another_classifier(tmp_path: Path, scorer: FastTextScorerSettings) -> None:
-    job = classifier_job(Workspace(tmp_path), scorer)
-    jobs = [job, job.model_copy(update={"training": FastTextTrainingSettings(epochs=9)})]
+    lowered = scorer.model_copy(update={"lowercase": True})
+    jobs = [classifier_job(Workspace(tmp_path), one) for one in (scorer, lowered)]
     first, second = (fit.fit_classifier(job) for job in jobs)
     assert first.fingerprint != second.fingerprint
     assert all(job.current() is not None for job in jobs)

@@ -7,16 +7,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pydantic import ValidationError
 
 from fineweb_mask.models.documents import content_hash
-from fineweb_mask.models.quality.registry import load_scorer
 from fineweb_mask.models.settings.quality import (
-    EduScorerSettings,
-    FastTextScorerSettings,
     FastTextTrainingSettings,
     LabelSettings,
-    TeacherSettings,
     TrainQualitySettings,
 )
 from fineweb_mask.tasks.fit.train_quality import (
@@ -27,7 +22,6 @@ from fineweb_mask.tasks.fit.train_quality import (
     train_quality,
     unique,
 )
-from fineweb_mask.tasks.inference.model_files import ModelNotFoundError
 from fineweb_mask.tasks.outputs import OutputError
 from fineweb_mask.tasks.source.labels import Labelled, LabelsError
 
@@ -73,7 +67,7 @@ def test_model_metrics_and_plot_are_written_beside_each_other(settings, output):
     assert (metrics.labels, metrics.train, metrics.held_out.documents) == (120, 96, 24)
     assert metrics.held_out.roc_auc > 0.95
     assert (output.parent / "model.reliability.png").read_bytes().startswith(b"\x89PNG")
-    assert [what for what, _, _ in steps] == ["reading the labels", "training on 96 texts", "measuring on 24 texts"]
+    assert steps == ["reading the labels", "training on 96 texts", "measuring on 24 texts"]
 
 
 def test_equal_labels_and_settings_give_equal_bytes_anywhere(settings, output, tmp_path):
@@ -163,69 +157,6 @@ def test_too_few_to_split(positives, held_out):
         split(np.arange(100) < positives, held_out, 0)
 
 
-def test_a_teacher_s_scores_are_the_labels_and_are_kept(settings, labels, output, tmp_path):
-    train_quality(TrainQualityJob.of(tmp_path / "teacher.bin", settings))
-    scorer = FastTextScorerSettings(name="teacher", model=str(tmp_path / "teacher.bin"))
-    pq.write_table(pq.read_table(labels.path, columns=["text"]), tmp_path / "texts.parquet")
-    taught = settings.model_copy(
-        update={
-            "labels": LabelSettings(path=str(tmp_path / "texts.parquet"), threshold=0.5),
-            "teacher": TeacherSettings(scorer=scorer, sample=100),
-        }
-    )
-    steps = []
-    metrics = TrainedMetrics.model_validate(train_quality(TrainQualityJob.of(output, taught), steps.append).details)
-    assert metrics.labels == 100
-    assert metrics.held_out.roc_auc > 0.95
-    assert ("scoring with the teacher", 100, 100) in steps
-    table = pq.read_table(output.with_suffix(".teacher.parquet"))
-    assert table.column_names == ["text", "score"]
-    assert set(table["text"].to_pylist()) <= set(pq.read_table(labels.path)["text"].to_pylist())
-    steps.clear()
-    longer = taught.model_copy(update={"training": TRAINING.model_copy(update={"epochs": 16})})
-    assert not train_quality(TrainQualityJob.of(output, longer), steps.append).cached
-    assert not [what for what, _, _ in steps if "teacher" in what]
-
-
-def test_an_edu_model_teaches(settings, labels, output, tmp_path, save_regression_bert):
-    texts, _ = texts_and_scores()
-    scorer = EduScorerSettings(name="teacher", model=str(save_regression_bert(tmp_path / "edu", texts)))
-    scores = load_scorer(scorer, scorer.model).score(texts)
-    middle = float(np.median(scores))
-    taught = settings.model_copy(
-        update={
-            "labels": labels.model_copy(update={"threshold": middle}),
-            "teacher": TeacherSettings(scorer=scorer),
-        }
-    )
-    metrics = TrainedMetrics.model_validate(train_quality(TrainQualityJob.of(output, taught)).details)
-    table = pq.read_table(output.with_suffix(".teacher.parquet"))
-    assert table["text"].to_pylist() == texts
-    np.testing.assert_allclose(table["score"].to_numpy(), scores, atol=2e-5)
-    assert metrics.labels == 120
-    assert metrics.train_positive == 48
-
-
-def test_a_column_cannot_teach():
-    with pytest.raises(ValidationError, match=r"kind\[column\]"):
-        TeacherSettings.model_validate({"scorer": {"name": "teacher", "kind": "column", "column": "score"}})
-
-
-def test_a_teacher_on_one_side_of_the_threshold_says_so(settings, labels, output, tmp_path):
-    train_quality(TrainQualityJob.of(tmp_path / "teacher.bin", settings))
-    scorer = FastTextScorerSettings(name="teacher", model=str(tmp_path / "teacher.bin"))
-    taught = settings.model_copy(update={"teacher": TeacherSettings(scorer=scorer)})
-    with pytest.raises(LabelsError, match="set threshold, now 3, between the scores, which go from 0"):
-        train_quality(TrainQualityJob.of(output, taught))
-    assert not output.exists()
-
-
-def test_a_teacher_that_is_not_there(settings, output):
-    scorer = FastTextScorerSettings(name="teacher", model="none.bin")
-    with pytest.raises(ModelNotFoundError, match=r"model: 'none\.bin' does not exist"):
-        TrainQualityJob.of(output, settings.model_copy(update={"teacher": TeacherSettings(scorer=scorer)}))
-
-
 def test_the_output_must_be_a_model_s_name(settings, tmp_path):
     with pytest.raises(LabelsError, match=r"must end in \.bin, received 'model'"):
         TrainQualityJob.of(tmp_path / "model", settings)
@@ -261,13 +192,6 @@ def test_a_training_that_is_killed_while_its_files_are_put_in_place_is_begun_aga
     monkeypatch.undo()
     assert not train_quality(TrainQualityJob.of(output, settings)).cached
     assert [path.name for path in output.parent.iterdir() if path.name.startswith(".")] == []
-
-
-def test_autotune_finds_a_model(settings, output):
-    training = FastTextTrainingSettings(autotune_seconds=2)
-    job = TrainQualityJob.of(output, settings.model_copy(update={"training": training}))
-    assert isinstance(job, TrainQualityJob)
-    assert TrainedMetrics.model_validate(train_quality(job).details).held_out.roc_auc > 0.9
 
 
 def test_what_a_killed_training_left_is_removed_and_nothing_else(tmp_path):

@@ -58,6 +58,17 @@ def test_a_model_on_the_hub_is_known_by_its_content(tmp_path: Path) -> None:
     assert there.fingerprint == file_digest(tmp_path / "m.bin")
 
 
+def test_a_download_with_another_checksum_than_the_hub_s_is_refused() -> None:
+    settings = FastTextScorerSettings(model="hf://you/model@v1/deep/m.bin")
+    resolve_model(settings)
+    blob = model_file("hf://you/model@v1/deep/m.bin", "model").resolve()
+    blob.write_bytes(b"v2")
+    with pytest.raises(ModelNotFoundError, match=f"{blob} has not the checksum of the hub: delete it, and run again"):
+        resolve_model(settings)
+    blob.unlink()
+    assert resolve_model(settings).fingerprint == blob.name
+
+
 @pytest.mark.parametrize(
     ("address", "message"),
     [

@@ -1,6 +1,7 @@
 """fastText as a scorer, with real models trained on a few texts."""
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -9,8 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fineweb_mask.models.errors import DataError, SettingsError
-from fineweb_mask.models.quality.fasttext.file_format import FastTextFormatError
-from fineweb_mask.models.quality.fasttext.scorer import FastTextScorer, fasttext_lines, train_fasttext
+from fineweb_mask.models.quality.fasttext.scorer import (
+    FastTextFormatError,
+    FastTextScorer,
+    check_fasttext_file,
+    fasttext_lines,
+    load_fasttext,
+    train_fasttext,
+)
 from fineweb_mask.models.quality.fasttext.training import train_in_new_process
 from fineweb_mask.models.quality.registry import load_scorer
 from fineweb_mask.models.settings.quality import FastTextScorerSettings, FastTextTrainingSettings
@@ -136,6 +143,51 @@ def test_an_unknown_positive_label_is_an_error_that_names_the_labels(model):
 def test_a_missing_model_is_an_error(tmp_path):
     with pytest.raises(FastTextFormatError, match=r"none\.bin cannot be opened"):
         score(str(tmp_path / "none.bin"), [])
+    with pytest.raises(FastTextFormatError, match=r"cannot be opened, Is a directory: give a \.bin or \.ftz file"):
+        check_fasttext_file(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\0" * 1000,
+        b"300 100\nthe 0.1 0.2\n" * 50,
+        b"\x80\x04N." * 100,
+        b"PK\x03\x04" * 99,
+        b"version https://git-lfs",
+    ],
+    ids=["empty", "zeros", "vectors as text", "pickle", "zip", "pointer"],
+)
+def test_another_kind_of_file_is_refused_by_name(content, tmp_path):
+    foreign = tmp_path / "foreign.bin"
+    foreign.write_bytes(content)
+    with pytest.raises(FastTextFormatError, match=r"foreign\.bin is not a fastText model: give a \.bin or \.ftz file"):
+        score(str(foreign), [])
+
+
+def test_a_quantised_model_is_a_classifier_and_word_vectors_are_none(model, tmp_path):
+    import fasttext
+
+    examples = tmp_path / "examples.txt"
+    examples.write_text("".join(f"__label__{n % 2} word{n} other{n * 7 % 501}\n" for n in range(700)))
+    path = str(tmp_path / "model")
+    train_in_new_process(str(examples), path, {"dim": 4, "bucket": 300, "wordNgrams": 2})
+    quantised = fasttext.load_model(path)
+    quantised.quantize(str(examples))
+    quantised.save_model(path)
+    assert len(score(path, ["word1"])) == 1
+    fasttext.train_unsupervised(str(examples), dim=4, minCount=1, bucket=300, epoch=1, verbose=0).save_model(path)
+    with pytest.raises(FastTextFormatError, match="holds word vectors, not a classifier: give a supervised"):
+        score(path, [])
+
+
+def test_a_model_that_fasttext_cannot_read_is_damaged(model, tmp_path):
+    content = bytearray(Path(model).read_bytes())
+    content[4] = 99  # a version of the future
+    (tmp_path / "new.bin").write_bytes(content)
+    with pytest.raises(FastTextFormatError, match=r"new\.bin is damaged, .*: copy or download it again"):
+        load_fasttext(str(tmp_path / "new.bin"))
 
 
 def test_the_registry_loads_the_scorer(model):
