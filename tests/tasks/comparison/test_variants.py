@@ -168,10 +168,9 @@ def test_a_sweep_holds_a_mask_for_every_value(copied: Any) -> None:
         assert {path: path.read_bytes() for path in masks} == masks
 
 
-def test_a_budget_of_tokens_finds_its_own_ranges(copied: Any) -> None:
+def test_a_budget_of_tokens_is_kept(copied: Any) -> None:
     settings = copied.recipe.selection.model_copy(update={"budget_by": "tokens"})
-    for group in grouped(copied.selection_shards, settings):
-        job = variant_job(copied.workspace, group, settings, "greedy", None)
+    for job in jobs(copied.workspace, copied.selection_shards, settings, "greedy"):
         for block in select_variant(job).details["blocks"]:
             assert 0 < block["tokens_selected"] <= 0.25 * block["tokens"]
 
