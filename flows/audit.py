@@ -2,12 +2,11 @@
 
 from typing import Any
 
-from fineweb_mask.flows.curate import ingest_shards, prepare
+from fineweb_mask.flows.curate import ingest_shards
 from fineweb_mask.flows.pipeline.drawn import drawn_folder, narrowed
 from fineweb_mask.flows.pipeline.duplicates import find_duplicates
-from fineweb_mask.flows.pipeline.fit import Models, Quality
 from fineweb_mask.flows.pipeline.inputs import Inputs, find_inputs
-from fineweb_mask.flows.pipeline.run import PerShard, Run
+from fineweb_mask.flows.pipeline.run import Run
 from fineweb_mask.flows.pipeline.selector_runs import published
 from fineweb_mask.flows.pipeline.start import as_flow, start_run
 from fineweb_mask.flows.recipe import with_overrides
@@ -22,7 +21,7 @@ from fineweb_mask.tasks.audit.audit import AuditJob
 from fineweb_mask.tasks.audit.sample import BY_FILE, DOCUMENTS, check_sample, draw_source
 from fineweb_mask.tasks.outputs import check_output
 from fineweb_mask.tasks.registry import PIPELINE
-from fineweb_mask.tasks.workspace.references import NO_FILE, ShardFiles
+from fineweb_mask.tasks.workspace.references import ShardFiles
 from fineweb_mask.tasks.workspace.removals import unwanted_of
 
 STAGES_RUN = frozenset(task.stage.name for task in PIPELINE)
@@ -102,10 +101,7 @@ def check(settings: PipelineSettings, by: str | None, documents: int) -> Inputs:
 
 
 def dropped(run: Run) -> list[ShardFiles]:
-    """Ingest the drawn source and find its duplicates; scores and vectors are made only if these count."""
-    if run.settings.ingest.near_dedup == "semantic" or run.settings.ingest.copies.keep == "best_score":
-        return prepare(run).shards
+    """Ingest the drawn source and find its duplicates."""
     documents = ingest_shards(run)
-    nothing = Models(Quality([], NO_FILE, PerShard()), None)
-    duplicates = find_duplicates(run, documents, PerShard(), PerShard(), nothing)
+    duplicates = find_duplicates(run, documents)
     return [ShardFiles(documents=file, duplicates=duplicates[name]) for name, file in documents.items()]

@@ -76,7 +76,7 @@ def prepare(run: Run) -> Prepared:
     else:
         scores = score_shards(run, documents, models.quality)
         vectors = embed_shards(run, documents, models.encoder)
-    duplicates = find_duplicates(run, documents, scores, vectors, models)
+    duplicates = find_duplicates(run, documents)
     ready = prepared(run, documents, models, scores, vectors, duplicates)
     watch_groups(run, ready.shards)
     return ready

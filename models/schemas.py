@@ -77,12 +77,6 @@ SHINGLES = pa.schema(
 )
 """For each pair a document is in, the number of its better one, and the document's shingles."""
 
-
-def clustered_schema(dimensions: int) -> pa.Schema:
-    """Return the schema of the unit vectors of a shard in the order of the keys of their k-means clusters."""
-    return pa.schema([*KEYS, pa.field("vector", pa.list_(pa.float16(), dimensions), nullable=False)])
-
-
 REFERENCES = pa.schema([ROW, pa.field("text", pa.string()), pa.field("url", pa.string())])
 """The rows of a file of another corpus."""
 

@@ -121,8 +121,6 @@ OTHER_TESTS = {  # test files that are not named after one module, and what they
     "tests/tasks/training_files/test_streaming.py": "the shards of training_files.py",
     "tests/tasks/training_files/test_tokens.py": "the tokens of training_files.py",
     "tests/tasks/source/test_hub.py": "sources on the Hugging Face hub, in discovery.py",
-    "tests/tasks/workspace/test_checkpoints.py": "the checkpoints in stage_parquet.py",
-    "tests/tasks/test_keys.py": "keys of all stages, as workspaces have them",
     "tests/tasks/test_steps.py": "progress of all stages",
 }
 

@@ -137,7 +137,7 @@ def _ours(run: Run) -> _Ours:
     shards, models, documents = _finished(run)
     signatures, ingest = list[StageFile](), run.settings.ingest
     if ingest.near_dedup == "minhash":
-        sketch = Sketch.for_threshold(ingest.least_similarity)
+        sketch = Sketch.for_threshold(ingest.near_threshold)
         made = run.map(sort_rows, file=documents, by="signatures", sketch=sketch)
         signatures = [made[shard.name] for shard in shards]
     scorers = [
@@ -175,5 +175,5 @@ def _sampled(run: Run, models: Models) -> list[ShardFiles]:
         scores, vectors = score_and_embed_shards(run, documents, quality)
     else:
         scores, vectors = score_shards(run, documents, quality), embed_shards(run, documents, models.encoder)
-    duplicates = find_duplicates(run, documents, scores, vectors, models)
+    duplicates = find_duplicates(run, documents)
     return prepared(run, documents, models, scores, vectors, duplicates).shards

@@ -212,7 +212,7 @@ class PipelineSettings(Settings):
             "quality.by": self.quality.by,
             "selection.groups.column": None if groups is None else groups.column,
             "selection.group_column": self.selection.group_column,
-            **{f"ingest.copies.{key}": name for key, names in self.ingest.copies.columns.items() for name in names},
+            "ingest.copies.prefer": next(iter(self.ingest.copies.prefer), None),
             **{f"ingest.groups.{index}": column for index, column in enumerate(self.ingest.groups or [])},
         }
         for key, column in named.items():

@@ -2,7 +2,13 @@
 
 from typing import Any
 
-REMOVED: dict[str, str] = {}
+REMOVED: dict[str, str] = {
+    "ingest.copies.keep: best_score": "is gone: write earliest or longest, or name the wanted values of a column in "
+    "ingest.copies.prefer",
+    "ingest.copies.one_for_each": "is gone: name the values whose copies are wanted first in ingest.copies.prefer",
+    "ingest.near_dedup: semantic": "is gone: write minhash; documents of like vectors are kept apart by "
+    "selection.solver: semdedup, or by selection.near_duplicates",
+}
 """By key, without indices of lists, or by `key: value`, in alphabetical order: "is gone: " and what to write instead."""
 
 

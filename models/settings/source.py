@@ -14,10 +14,6 @@ LABEL_COLUMNS = NUMERIC_COLUMNS | {"id", "dump", "url", "date", "file_path", "la
 """Columns that every document has and that may name its group: all but the text and its hash."""
 
 
-MINHASH_THRESHOLD = 0.7
-"""Share of their shingles that near-duplicates have in common, unless a recipe has another."""
-
-
 class SourceSettings(Settings):
     """Where the raw documents are, and the names of their columns."""
 
@@ -53,10 +49,10 @@ class SourceSettings(Settings):
 class CopiesSettings(Settings):
     """Which of several near-duplicates, or of pages of one URL, is kept."""
 
-    keep: Literal["earliest", "longest", "best_score"] = Field(
+    keep: Literal["earliest", "longest"] = Field(
         "earliest",
         description="The copy that is kept: the `earliest` is of the shard that came into the workspace first, then of "
-        "the first name, then of the first row; the `longest` has most characters, `best_score` the highest quality.",
+        "the first name, then of the first row; the `longest` has most characters.",
     )
     prefer: dict[str, list[str]] = Field(
         default_factory=dict,
@@ -64,14 +60,6 @@ class CopiesSettings(Settings):
         description="A column, and those of its values that are preferred before `keep` decides, the best first: "
         "`{source: [wiki, books]}`.",
     )
-    one_for_each: Text | None = Field(
-        None, description="Column of which every value keeps a copy: only documents with an equal value are compared."
-    )
-
-    @property
-    def columns(self) -> dict[str, list[str]]:
-        """The columns that each setting names."""
-        return {"prefer": list(self.prefer), "one_for_each": [self.one_for_each] if self.one_for_each else []}
 
 
 FilterKind = Literal[
@@ -133,18 +121,17 @@ class IngestSettings(Settings):
         "or nowhere (`off`). Kept is the first copy of a shard; of several shards, that of the one that came into the "
         "workspace first, then of the first name.",
     )
-    near_dedup: Literal["off", "minhash", "semantic"] = Field(
+    near_dedup: Literal["off", "minhash"] = Field(
         "off",
         description="Whether to drop near-duplicates in the corpus, before anything is selected: `minhash` takes "
-        "documents that share most runs of words, `semantic` those whose vectors are nearly the same.",
+        "documents that share most runs of words.",
     )
-    near_threshold: float | None = Field(
-        None,
+    near_threshold: float = Field(
+        0.7,
         gt=0,
         le=1,
-        description="Least similarity of near-duplicates: by `minhash` the share of the runs of five words of two "
-        "texts that both have (Jaccard similarity), measured exactly; by `semantic` the cosine of their vectors. null: "
-        "0.7 and 0.95.",
+        description="Least similarity of near-duplicates: the share of the runs of five words of two texts that both "
+        "have (Jaccard similarity), measured exactly.",
     )
     url_dedup: bool = Field(
         False,
@@ -196,11 +183,6 @@ class IngestSettings(Settings):
         "quarantine",
         description="On an unreadable source file: `quarantine` skips and reports it; `fail` ends the run.",
     )
-
-    @property
-    def least_similarity(self) -> float:
-        """The similarity from which two documents are near-duplicates."""
-        return self.near_threshold or {"minhash": MINHASH_THRESHOLD, "semantic": 0.95, "off": 0.0}[self.near_dedup]
 
     @property
     def finds_copies(self) -> bool:

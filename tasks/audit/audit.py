@@ -16,7 +16,6 @@ from fineweb_mask.models.audit.pairs import contained, marked, similarity
 from fineweb_mask.models.dedup.minhash import Sketch
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.settings import IngestSettings
-from fineweb_mask.models.settings.source import MINHASH_THRESHOLD
 from fineweb_mask.tasks.audit.fates import (
     BENCHMARKS,
     EXACT,
@@ -62,7 +61,7 @@ REMEDIES = {
     KNOWN_ELSEWHERE: "see whether these documents are in the corpora of ingest.against",
     EXACT: "look at the pairs: such a group repeats one text, or boilerplate alone",
     NEAR: "raise ingest.near_threshold, so that only texts that are more alike are near-duplicates",
-    URLS: "set ingest.url_dedup to false, or name in ingest.copies.one_for_each the column that keeps a page of each",
+    URLS: "set ingest.url_dedup to false",
 }
 """What to do about a step that drops what it should not."""
 MORE_FOUND = "lower ingest.near_threshold: of the pairs just at it, half are looked at"
@@ -95,7 +94,7 @@ def audit(job: AuditJob) -> None:
 
 def asked_of(settings: IngestSettings) -> float:
     """Return the Jaccard similarity from which texts are to be near-duplicates."""
-    return settings.least_similarity if settings.near_dedup == "minhash" else MINHASH_THRESHOLD
+    return settings.near_threshold
 
 
 def is_active(settings: IngestSettings, step: str) -> bool:
@@ -162,9 +161,7 @@ def measured(settings: IngestSettings, fates: Fates, pairs: Pairs, by: str) -> d
             continue
         came = [place for place in sampled if ranks[place] >= rank]
         gone = [place for place in came if ranks[place] == rank]
-        by_vectors = step == NEAR and settings.near_dedup == "semantic"
-        # vectors say nothing of words, and those of invented texts are all the same
-        judged = () if by_vectors else pairs.get(step, ())
+        judged = pairs.get(step, ())
         steps.append(
             {
                 "step": step,
@@ -172,10 +169,8 @@ def measured(settings: IngestSettings, fates: Fates, pairs: Pairs, by: str) -> d
                 "dropped": len(gone),
                 "reasons": dict(Counter(fates.reasons[place] for place in gone).most_common()),
                 "alike": wilson(sum(pair.is_alike for pair in judged), len(judged)),
-                "planted": {
-                    kind: share for kind, share in _planted(fates, rank).items() if not by_vectors or kind in EDITS
-                },
-                "alike_found": _alike_found(settings, fates) if step == NEAR and not by_vectors else None,
+                "planted": _planted(fates, rank),
+                "alike_found": _alike_found(settings, fates) if step == NEAR else None,
                 "groups": _groups(fates, came, step),
             }
         )

@@ -166,8 +166,7 @@ def _deduplicated(corpus: Corpus, ref: DocumentRef, content_hash: bytes) -> Deci
         similarity, twin = listed["similarity"], places.get(listed["twin_shard"])
         kept = None if twin is None else DocumentRef(twin, listed["twin_row"])
         kind = SAME_URL if similarity is None else NEAR
-        alike = "of the shingles" if ingest.near_dedup == "minhash" else "cosine"
-        said = "the URL of" if similarity is None else f"near-duplicate ({similarity:.2f} {alike}) of"
+        said = "the URL of" if similarity is None else f"near-duplicate ({similarity:.2f} of the shingles) of"
     elsewhere = "another corpus" if listed.get("twin_shard") else "another document"
     name = elsewhere if kept is None else f"{corpus.name(kept)}, which is kept"
     numbers = {"reason": kind, "similarity": similarity}

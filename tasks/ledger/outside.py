@@ -144,12 +144,11 @@ def _near(corpus: Corpus, judges: Judges, text: str) -> Decision:
     """Return the document of the corpus that a text is a near-duplicate of by MinHash, if that is looked for."""
     ingest = corpus.settings.ingest
     if ingest.near_dedup != "minhash":
-        more = "; near-duplicates are found by its vector" if ingest.near_dedup == "semantic" else ""
-        return Decision(stage="dedup", decision=KEPT, reason=f"no document has its text{more}")
+        return Decision(stage="dedup", decision=KEPT, reason="no document has its text")
     if not judges.signatures:
         reason = "no document has its text; the sketches of the corpus, which would tell near ones, are not there"
         return Decision(stage="dedup", decision=NOT_KNOWN, reason=reason)
-    sketch = Sketch.for_threshold(ingest.least_similarity)
+    sketch = Sketch.for_threshold(ingest.near_threshold)
     keys = band_keys(pa.array([text]), sketch).keys.ravel()
     [own] = shingle_sets(pa.array([text]), sketch.words)
     best: tuple[float, DocumentRef] | None = None
@@ -165,7 +164,7 @@ def _near(corpus: Corpus, judges: Judges, text: str) -> Decision:
         for row, other in zip(rows.tolist(), shingle_sets(texts, sketch.words), strict=True):
             alike = len(np.intersect1d(own, other)) / max(1, len(np.union1d(own, other)))
             best = max([one for one in (best, (alike, DocumentRef(index, row))) if one], key=lambda pair: pair[0])
-    if best is None or best[0] < ingest.least_similarity:
+    if best is None or best[0] < ingest.near_threshold:
         reason = "no near-duplicate" if best is None else f"the most similar document has {best[0]:.2f} of its shingles"
         return Decision(stage="dedup", decision=KEPT, reason=reason, numbers={"similarity": best and best[0]})
     alike, ref = best
@@ -213,12 +212,7 @@ def _judged(corpus: Corpus, judges: Judges, models: Models, document: pa.RecordB
     vectors: NDArray[Any] = encoded.vectors
     reason = f"a vector of {vectors.shape[1]} dimensions"
     yield Decision(stage="embed", decision=KEPT, reason=reason, numbers={"dimensions": vectors.shape[1]})
-    like, ingest = _like(corpus, vectors[0]), settings.ingest
-    if ingest.near_dedup == "semantic" and like and like[0][1] >= ingest.least_similarity:
-        (ref, cosine) = like[0]
-        reason = f"near-duplicate ({cosine:.2f} cosine) of {corpus.name(ref)}"
-        yield Decision(stage="dedup", decision=DROPPED, reason=reason, numbers={"similarity": cosine})
-        return
+    like = _like(corpus, vectors[0])
     try:
         check_has_rule(settings)
     except SettingsError as error:

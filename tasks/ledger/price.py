@@ -127,10 +127,10 @@ def read_sample(job: CandidateJob) -> Sampled:
     near = np.zeros(len(rows), dtype=np.bool_)
     ingest, words = job.ingest, pa.array(texts, pa.string())
     if ingest.near_dedup == "minhash":
-        sketch = Sketch.for_threshold(ingest.least_similarity)
-        near = sharing_words(job.workspace, job.ours, job.signatures, words, sketch, ingest.least_similarity)
+        sketch = Sketch.for_threshold(ingest.near_threshold)
+        near = sharing_words(job.workspace, job.ours, job.signatures, words, sketch, ingest.near_threshold)
     elif len(rows):
-        least = ingest.least_similarity if ingest.near_dedup == "semantic" else job.settings.near_duplicates.threshold
+        least = job.settings.near_duplicates.threshold
         near = nearest_of_ours(job.workspace, job.ours, documents.vectors) >= least
     equal = equal_to_ours(job.workspace, job.ours, hashes)
     tokens = np.zeros(len(of_rows), dtype=np.int64)

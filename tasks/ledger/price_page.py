@@ -34,7 +34,7 @@ def lines(details: Mapping[str, Any]) -> list[Line]:
     found, clusters = details["estimates"], len(details["clusters"])
     total = details["documents"]
     kept = Estimate(*found["kept"]).times(total)
-    near = {"minhash": "by runs of words", "semantic": "by vectors", "vectors": "by vectors, not dropped"}
+    near = {"minhash": "by runs of words", "vectors": "by vectors, not dropped"}
     rate = "at this workspace's rates" if details["is_own_rate"] else "at the rate of the sample just now"
     percent, better = "{:.1%}".format, "{:+.1%}".format
     told: dict[str, tuple[str, Callable[[float], str], str]] = {

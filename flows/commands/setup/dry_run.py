@@ -38,7 +38,6 @@ LEAST_SECONDS = 1.0  # that a model or a filter is timed on the first documents,
 SECONDS: dict[str, tuple[float, float]] = {
     "exact_dedup": (2.0, 0.0),
     "minhash": (0.0, 0.09),
-    "semantic": (25.0, 0.0),
     "fasttext": (0.0, 0.05),
     "column": (1.0, 0.0),
     "static_fit": (0.0, 0.5),

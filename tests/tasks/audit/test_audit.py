@@ -158,21 +158,6 @@ def test_planted_cases_that_fare_wrongly_are_a_warning(rows, warning):
     assert [text for text in details["warnings"] if text.startswith(warning)]
 
 
-def test_vectors_are_not_judged_by_words():
-    rows = [
-        page(text="one two three four five six"),
-        *(near("quite another text of as many words", twin=0) for _ in range(60)),
-        *pages(50, kind="clean", group="", step=NEAR, reason=NEAR),
-    ]
-    details, pairs = judged(rows, IngestSettings(near_dedup="semantic"))
-    assert step_of(details, NEAR)["alike"] is None
-    assert len(pairs[NEAR]) == 60
-    assert details["warnings"] == ["near: 1 groups keep less than 5%: a 2% (near)"]
-    assert details["advice"] == [
-        "raise ingest.near_threshold, so that only texts that are more alike are near-duplicates"
-    ]
-
-
 def test_steps_that_are_off_are_left_out():
     details, _ = judged(pages(30), IngestSettings(exact_dedup="off"))
     assert [step["step"] for step in details["steps"]] == [FILTERS]
