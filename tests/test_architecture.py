@@ -105,7 +105,6 @@ OTHER_TESTS = {  # test files that are not named after one module, and what they
     "tests/flows/test_sql_command.py": "commands/sql.py and verify.py on a terminal",
     "tests/models/embedding/test_static.py": "the built-in encoder in load.py",
     "tests/models/embedding/test_static_fit_on_posts.py": "static_fit.py on real posts",
-    "tests/models/embedding/test_windows.py": "the windows of transformer.py",
     "tests/models/quality/test_classes.py": "the kind classes in transformer.py",
     "tests/models/quality/test_edu.py": "the kind edu in transformer.py",
     "tests/models/quality/test_perplexity.py": "the kind perplexity in transformer.py",

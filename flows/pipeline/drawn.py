@@ -35,9 +35,7 @@ def narrowed(settings: PipelineSettings, folder: Path) -> PipelineSettings:
         "source": SourceSettings(
             path=str(folder / SOURCE), max_document_bytes=settings.source.max_document_bytes, fingerprint="content"
         ),
-        "ingest": settings.ingest.model_copy(
-            update={"keep_dropped": True, "copy_text": True, "on_wiped_group": "warn"}
-        ),
+        "ingest": settings.ingest.model_copy(update={"keep_dropped": True, "on_wiped_group": "warn"}),
         "selection": PipelineSelectionSettings(),
         "materialize": MaterializeSettings(memory_limit=settings.materialize.memory_limit),
         "engine": EngineSettings(workers=settings.engine.workers),

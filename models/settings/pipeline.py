@@ -18,7 +18,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from fineweb_mask.models.settings.base import DeviceName, Settings, WritablePlace, constants
+from fineweb_mask.models.settings.base import DeviceName, Settings, WritablePlace
 from fineweb_mask.models.settings.embedding import FROM_QUALITY, EmbeddingSettings
 from fineweb_mask.models.settings.engine import EngineSettings
 from fineweb_mask.models.settings.output import TEXT_IS_NO_GROUP, MaterializeSettings, ReportSettings
@@ -41,8 +41,6 @@ PRICED: tuple[Solver, ...] = ("mean_field", "greedy", "policy_gradient")
 
 class PipelineSelectionSettings(SelectionSettings):
     """How the subset is selected, and from which blocks of documents."""
-
-    CONSTANTS = constants(**SelectionSettings.CONSTANTS, directions=DIRECTIONS, blocks="by_shard")
 
     scope: Literal["block", "global"] = Field(
         "block",
@@ -259,8 +257,8 @@ class PipelineSettings(Settings):
                 raise ValueError(
                     f"embedding.model: {FROM_QUALITY} takes one scorer of kind edu in quality.scorers, found {found}"
                 )
-            for key, default in (("prompt", None), ("max_tokens", None), ("long_documents", "truncate")):
-                if getattr(self.embedding, key) != default:
+            for key in ("prompt", "max_tokens"):
+                if getattr(self.embedding, key) is not None:
                     raise ValueError(
                         f"embedding.{key}: with {FROM_QUALITY} the scorer of kind edu reads the text: leave it out, "
                         "and set max_tokens of that scorer in quality.scorers"

@@ -10,11 +10,11 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from fineweb_mask.models.settings.base import Place, Settings, Text, constants
+from fineweb_mask.models.settings.base import Place, Settings, Text
 
 RESERVED_NAMES = frozenset(
     "row source_row text id dump url date file_path language language_score token_count n_chars content_hash "
-    "quality inclusion block selected repeats shard documents_file scores_file masks_file texts_file".split()
+    "quality inclusion block selected repeats shard documents_file scores_file masks_file".split()
 )
 """Columns of the dataset and of the joins that write it. A literal list, so that settings load without Arrow."""
 
@@ -80,8 +80,6 @@ class FastTextScorerSettings(ScorerBase):
     """A fastText classifier; the score is the probability of its positive label."""
 
     NOT_IN_SCORE_KEY = frozenset({"weight", "model", "labels"})
-    CONSTANTS = constants(max_chars=None, max_words=None)
-
     name: ScorerName = "fasttext"
     kind: Literal["fasttext"] = Field("fasttext", description="Kind of scorer.")
     model: Text | None = Field(
@@ -102,8 +100,6 @@ class TransformerSettings(NamedScorer):
     """Settings of a scorer that is a transformers model."""
 
     NOT_IN_SCORE_KEY = frozenset({"weight", "model"})
-    CONSTANTS = constants(precision="auto")
-
     model: Text = Field(description="Folder of a sequence-classification model in safetensors, or its hub name.")
     max_tokens: int | None = Field(
         None, ge=3, description="Maximum tokens read per document, special tokens included; null: the model's limit."
@@ -200,14 +196,6 @@ class ColumnScorerSettings(NumberSettings):
         """The column, or both."""
         return {"column": self.column} | ({} if self.minus is None else {"minus": self.minus})
 
-    def digested(self, **names: Any) -> dict[str, Any]:  # noqa: ANN401
-        """Return what keys digest: a difference was once another kind, a column alone had no `minus`."""
-        content = super().digested(**names)
-        if self.minus is None:
-            del content["minus"]
-            return content
-        return {**content, "kind": "difference"}
-
 
 class SidecarScorerSettings(NumberSettings):
     """A score from a file that others made of each source file, row by row, as WebOrganizer and Dolma ship theirs."""
@@ -237,12 +225,6 @@ class SidecarScorerSettings(NumberSettings):
                 ".jsonl, and a number or none in .npy"
             )
         return self
-
-    def digested(self, **names: Any) -> dict[str, Any]:  # noqa: ANN401
-        """Return what keys digest: the number of a column was once another setting."""
-        is_number = isinstance(self.field, int)
-        own = {"field": None, "index": self.field} if is_number else {"field": self.field, "index": None}
-        return super().digested(**names) | own
 
 
 class RulesScorerSettings(Settings):
@@ -290,8 +272,6 @@ OneScorerSettings = Annotated[Edu | Perplexity, Discriminator(_kind)]
 
 class QualitySettings(Settings):
     """The scorers, and how their scores are combined into one quality."""
-
-    CONSTANTS = constants(by_documents=200, statistics_documents=20_000)
 
     scorers: list[ScorerSettings] = Field(
         description="The scorers; each writes one column. []: no quality, diversity and near-duplicates alone decide."

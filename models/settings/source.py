@@ -74,8 +74,6 @@ FilterKind = Literal[
     "pii",
     "symbol_lines",
 ]
-CHANGING: frozenset[FilterKind] = frozenset({"c4_quality", "pii", "symbol_lines"})
-"""Filters that change texts, and do not only drop some."""
 
 
 class FilterSettings(Settings):
@@ -164,11 +162,6 @@ class IngestSettings(Settings):
         description="Whether what ingest drops is kept in the workspace, with its text and the reason; the view "
         "`dropped` shows it.",
     )
-    copy_text: bool = Field(
-        True,
-        description="Whether the workspace holds the texts. `false` leaves them in the source, which must be Parquet: "
-        "the stages read it again, and refuse a file that was changed.",
-    )
     groups: list[str] | None = Field(
         None,
         description="Columns by whose values it is counted what every step drops: a source file may have at most 1,000 "
@@ -188,16 +181,6 @@ class IngestSettings(Settings):
     def finds_copies(self) -> bool:
         """Whether near-duplicates are looked for, or pages of one URL."""
         return self.near_dedup != "off" or self.url_dedup
-
-    @model_validator(mode="after")
-    def _changed_texts_are_kept(self) -> Self:
-        changing = [one.kind for one in self.filters if one.kind in CHANGING]
-        if changing and not self.copy_text:
-            raise ValueError(
-                f"copy_text: false reads texts from the source again, but a filter of kind {changing[0]} changes them: "
-                "leave it out, or set copy_text to true"
-            )
-        return self
 
     @field_validator("exact_dedup", "near_dedup", mode="before")
     @classmethod

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from fineweb_mask.models.dedup.minhash import RENSA_ALGORITHM, SEED, Sketch, band_keys, hash_of, mix, shingle_sets
 from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.schemas import CANDIDATES, HASHES, KEYS, SHINGLES, SIGNATURES
-from fineweb_mask.tasks.source.texts import with_texts
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
 from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey
@@ -120,7 +119,7 @@ def _sketched(workspace: Workspace, documents: StageFile, sketch: Sketch) -> pa.
         If the package that makes signatures is not installed.
     """
     found = [SIGNATURES.empty_table()]
-    with with_texts(workspace, documents) as path, VerifiedFile(path) as file:
+    with VerifiedFile(workspace.resolve(documents)) as file:
         batches = file.iter_batches(TEXTS_AT_ONCE, columns=["row", "text"])
         for batch in track_by_size("documents", batches, documents.rows, lambda batch: batch.num_rows, part=(0, 1)):
             bands = band_keys(batch["text"], sketch)
@@ -235,7 +234,7 @@ def _shingles(job: ShinglesJob, rows: NDArray[np.int64]) -> dict[int, NDArray[np
     found: dict[int, NDArray[np.uint64]] = {}
     if not len(rows):
         return found
-    with with_texts(job.workspace, job.documents, rows) as path, VerifiedFile(path) as file:
+    with VerifiedFile(job.workspace.resolve(job.documents)) as file:
         batches = file.iter_batches(TEXTS_AT_ONCE, columns=["row", "text"])
         for batch in track_by_size("documents", batches, job.documents.rows, lambda batch: batch.num_rows, part=(0, 1)):
             needed = batch.filter(np.isin(batch["row"].to_numpy(), rows))

@@ -45,10 +45,10 @@ from fineweb_mask.tasks.ledger.lookup import SourceRow, find_texts
 from fineweb_mask.tasks.reporting.samples import DocumentRef
 from fineweb_mask.tasks.selection.corpus.policy_file import Models, check_has_rule, export_rule
 from fineweb_mask.tasks.selection.inputs.shard_documents import random_keys, read_columns, read_vectors
-from fineweb_mask.tasks.source.texts import documents_of
 from fineweb_mask.tasks.storage.parquet import read_table
 from fineweb_mask.tasks.storage.remote.copies import local_copies
 from fineweb_mask.tasks.workspace.references import StageFile, digest
+from fineweb_mask.tasks.workspace.stage_parquet import documents_of
 
 NEAREST = 20
 """Documents whose fates tell that of a text like them."""

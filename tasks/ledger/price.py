@@ -35,12 +35,11 @@ from fineweb_mask.tasks.ledger.price_page import price_page
 from fineweb_mask.tasks.reporting.page import PageJob
 from fineweb_mask.tasks.reporting.samples import DocumentRef, evenly_spaced, vectors_at
 from fineweb_mask.tasks.selection.inputs.shard_documents import read_columns, read_vectors
-from fineweb_mask.tasks.source.texts import documents_of
 from fineweb_mask.tasks.storage.parquet import read_table
 from fineweb_mask.tasks.storage.remote.copies import local_copies
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile, digest
-from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows, open_parquet
+from fineweb_mask.tasks.workspace.stage_parquet import documents_of, duplicate_rows, open_parquet
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 MOST_SHARDS = 64
@@ -73,7 +72,7 @@ class CandidateJob(PageJob):
         files = [
             [shard.documents, shard.scores, shard.embeddings, shard.duplicates] for shard in (*self.ours, *self.theirs)
         ]
-        settings = [self.settings.digested(), self.ingest.digested(), list(self.drawn), digest(self.rates)]
+        settings = [self.settings.model_dump(), self.ingest.model_dump(), list(self.drawn), digest(self.rates)]
         return Dependencies(settings=settings, inputs=[[file.fingerprint for file in shard] for shard in files])
 
 

@@ -53,7 +53,6 @@ def rewrite_documents(old: IngestJob, new: IngestJob, unwanted: Unwanted) -> Non
             dropped[REMOVED] += before.rows - rows
             writer.details = {
                 **details,
-                **new.text_details,
                 "dropped": {reason: count for reason, count in sorted(dropped.items()) if count},
                 "tokens": tokens,
                 "tokens_estimated": estimated,

@@ -23,7 +23,6 @@ from fineweb_mask.models.probe.settings import GROUPS, POOL
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.schemas import DUPLICATES
 from fineweb_mask.tasks.source.discovery import SourceShard
-from fineweb_mask.tasks.source.texts import documents_of
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.parquet import read_schema, read_table, write_table
 from fineweb_mask.tasks.witness.texts import corpus_texts, different_texts, host_of, texts_of
@@ -31,7 +30,7 @@ from fineweb_mask.tasks.workspace.job import Dependencies, FolderJob, Stage, fin
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
-from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows, stage_file_writer
+from fineweb_mask.tasks.workspace.stage_parquet import documents_of, duplicate_rows, stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 FEWEST = 20

@@ -69,7 +69,7 @@ class ProbeJob(PageJob):
 
     def depends_on(self) -> Dependencies:
         """Return the settings and the fingerprints of all trainings."""
-        settings = [self.settings.model_dump(), self.selection.digested(exclude={"device"}), self.n_tokens]
+        settings = [self.settings.model_dump(), self.selection.model_dump(exclude={"device"}), self.n_tokens]
         trained = [(arm.tokens, *arm.groups, *arm.models, *arm.answers) for arm in self.arms.values()]
         return Dependencies(settings=settings, inputs=[trained, self.held_out])
 

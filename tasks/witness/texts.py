@@ -7,7 +7,6 @@ from urllib.parse import urlsplit
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.reader import NoTextColumnError, ShardReader
-from fineweb_mask.tasks.source.texts import with_texts
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -41,7 +40,7 @@ def different_texts(files: Iterable[SourceShard]) -> list[str]:
 
 def corpus_texts(workspace: Workspace, documents: StageFile) -> Iterator[str]:
     """Yield the texts of a shard of the corpus, row by row."""
-    with with_texts(workspace, documents) as path, VerifiedFile(path) as file:
+    with VerifiedFile(workspace.resolve(documents)) as file:
         for batch in file.iter_batches(BATCH_ROWS, columns=["text"]):
             yield from batch["text"].to_pylist()
 

@@ -115,7 +115,7 @@ class Workspace:
         text = str(root).removeprefix("file://")
         remote = remote_folder(text, scratch) if is_url(text) else None
         self.root = Path(text).absolute() if remote is None else remote.root
-        self.here = self.root if remote is None else remote.here  # for locks and checkpoints: stays on this machine
+        self.here = self.root if remote is None else remote.here  # for locks: stays on this machine
         self.url = None if remote is None else remote.url  # None for a local folder
         self.fitted = self.root / "fitted"  # models and statistics that were fitted on this corpus
         self.arrivals = self.fitted / "arrivals.json"  # names of the shards, in the order in which they came

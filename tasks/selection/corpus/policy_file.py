@@ -47,7 +47,7 @@ ANSWERS = pa.schema(
 )
 """What is written of every document; without a text or a vector, quality and inclusion are null."""
 
-OF_VECTORS = {"prompt", "max_tokens", "long_documents", "compute_precision"}
+OF_VECTORS = {"prompt", "max_tokens"}
 """Settings of the embedding that vectors depend on, except the encoder."""
 
 NOTED = {"metrics", "lamb", "select_ratio", "budget", "budget_by"}
@@ -70,7 +70,7 @@ class Models(NamedTuple):
         quality, embedding = self.settings.quality, self.settings.embedding
         weights = {scorer.name: [scorer.weight, scorer.name not in quality.raw] for scorer in quality.scorers}
         models = [model.identity for model in self.scorers]
-        how = [weights, quality.combine, quality.by, embedding.digested(include=OF_VECTORS)]
+        how = [weights, quality.combine, quality.by, embedding.model_dump(include=OF_VECTORS)]
         return digest([models, self.statistics.details, how, self.encoder_fingerprint])
 
 

@@ -81,7 +81,6 @@ def test_a_wrong_type_is_refused(section, key, value):
         ("embedding", "model", ""),
         ("embedding", "max_tokens", 0),
         ("embedding", "precision", "int4"),
-        ("embedding", "long_documents", "split"),
         ("embedding", "static_dimensions", 1),
         ("selection", "select_ratio", 0),
         ("selection", "select_ratio", 1.5),

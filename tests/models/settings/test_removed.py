@@ -18,6 +18,9 @@ RECIPE = {
 @pytest.mark.parametrize(
     ("content", "line"),
     [
+        ({"embedding": {"long_documents": "mean_chunks"}}, "embedding.long_documents: is gone: of a long document"),
+        ({"embedding": {"precision": "int8"}}, "embedding.precision: is gone: write float16"),
+        ({"ingest": {"copy_text": False}}, "ingest.copy_text: is gone: the workspace holds the texts; delete"),
         ({"ingest": {"near_dedup": "semantic"}}, "ingest.near_dedup: is gone: write minhash; documents of like"),
         ({"ingest": {"copies": {"keep": "best_score"}}}, "ingest.copies.keep: is gone: write earliest or longest"),
         ({"ingest": {"copies": {"one_for_each": "dump"}}}, "ingest.copies.one_for_each: is gone: name the values"),

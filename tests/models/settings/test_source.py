@@ -24,7 +24,6 @@ def test_allowed_values_are_kept_unchanged(min_chars, score, languages, dedup):
         "decontaminate": ["benchmarks/questions.jsonl"],
         "decontaminate_threshold": 0.9,
         "keep_dropped": True,
-        "copy_text": False,
         "groups": ["dump"],
         "on_wiped_group": "stop",
         "on_bad_shard": "fail",

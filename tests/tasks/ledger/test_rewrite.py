@@ -27,13 +27,11 @@ def rows_of(corpus: Path) -> pa.Table:
     return table.append_column("source", pa.array([f"s{row % 5}" for row in range(len(table))]))
 
 
-@pytest.mark.parametrize(
-    ("keep_dropped", "copy_text"), [(True, True), (False, False)], ids=["all kept", "texts in the source"]
-)
-def test_they_are_those_of_ingest_byte_by_byte(sample_corpus, tmp_path, keep_dropped, copy_text):
+@pytest.mark.parametrize("keep_dropped", [True, False])
+def test_they_are_those_of_ingest_byte_by_byte(sample_corpus, tmp_path, keep_dropped):
     pq.write_table(table := rows_of(sample_corpus), tmp_path / "a.parquet")
     source = SourceSettings(path=str(tmp_path / "a.parquet"))
-    settings = IngestSettings(min_chars=300, keep_dropped=keep_dropped, copy_text=copy_text, groups=["source", "dump"])
+    settings = IngestSettings(min_chars=300, keep_dropped=keep_dropped, groups=["source", "dump"])
     [shard] = discover(source)
     before, after = Workspace(tmp_path / "before"), Workspace(tmp_path / "after")
     old = IngestJob(root=before.address, shard=shard, source=source, settings=settings)

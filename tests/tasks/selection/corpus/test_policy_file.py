@@ -107,7 +107,7 @@ def test_a_score_that_is_beside_the_source_is_refused_by_name(models: Models) ->
         check_has_rule(models.settings.model_copy(update={"quality": with_sidecar}))
 
 
-@pytest.mark.parametrize("change", [{"prompt": "query: "}, {"long_documents": "windows"}])
+@pytest.mark.parametrize("change", [{"prompt": "query: "}, {"max_tokens": 9}])
 def test_a_rule_is_of_how_vectors_are_made(models: Models, change: Any) -> None:
     embedding = models.settings.embedding.model_copy(update=change)
     other = models._replace(settings=models.settings.model_copy(update={"embedding": embedding}))
