@@ -235,7 +235,7 @@ def read_stage_footer(path: Path) -> StageFooter | None:
 def read_fingerprint(path: Path) -> str | None:
     """Return the fingerprint that later stages depend on, or None if the file is missing or incomplete."""
     footer = read_stage_footer(path)
-    return None if footer is None else str(footer.details.get("content", footer.key.fingerprint))
+    return None if footer is None else footer.key.fingerprint
 
 
 def current_parquet(workspace: Workspace, path: Path, name: str, key: StageKey) -> StageFile | None:
