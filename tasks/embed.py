@@ -24,7 +24,7 @@ from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 
 if TYPE_CHECKING:
-    from fineweb_mask.models.embedding.encoder import Encoded
+    from fineweb_mask.models.forward.batches import Encoded
 
 KEY_SETTINGS = {"prompt", "max_tokens", "precision"}
 CHUNK_DOCUMENTS = 8_192

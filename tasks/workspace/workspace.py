@@ -42,7 +42,7 @@ RECIPE = "recipe.yaml"
 NOT_THE_USERS = frozenset({CACHE, RECIPE, "lost+found"})
 """What may be in an empty workspace: a check before a run and `run` make the first two, a disk has the last."""
 
-PARTIAL = re.compile(r"\.(.*\.)?[0-9a-f]{32}\.partial|\.(texts|dedup-)[a-z0-9_]{8}\.partial", re.DOTALL)
+PARTIAL = re.compile(r"\.(.*\.)?[0-9a-f]{32}\.partial|\.dedup-[a-z0-9_]{8}\.partial", re.DOTALL)
 """Names of the files and folders that a run makes, and removes or renames when they are whole."""
 
 LOCK_SECONDS = 0.1

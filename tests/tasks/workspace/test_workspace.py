@@ -32,7 +32,7 @@ def test_the_only_run_deletes_partial_files_of_runs(tmp_path: Path) -> None:
     (kept.parent / f".shard.parquet{PARTIAL}").write_bytes(b"half")
     (workspace.root / f".dataset{PARTIAL}" / "data").mkdir(parents=True)
     (workspace.root / f".dataset{PARTIAL}" / "data" / "x").write_bytes(b"half")
-    for name in (".dedup-0abc_123.partial", ".texts0abc_123.partial", PARTIAL):
+    for name in (".dedup-0abc_123.partial", PARTIAL):
         (workspace.root / name).mkdir()
     theirs = {".notes.partial", f".link{PARTIAL}"}
     (workspace.root / ".notes.partial").write_bytes(b"the user's")
