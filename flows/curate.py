@@ -90,7 +90,7 @@ def prepare(run: Run) -> Prepared:
         run.reached("score")
         vectors = embed_shards(run, documents, models.encoder)
     run.reached("embed")
-    duplicates = find_duplicates(run, documents, scores, vectors, models)
+    duplicates = find_duplicates(run, documents)
     run.reached("dedup")
     ready = prepared(run, documents, models, scores, vectors, duplicates)
     watch_groups(run, ready.shards)

@@ -19,7 +19,6 @@ from fineweb_mask.tasks.reporting.geometry import check_map
 from fineweb_mask.tasks.selection.inputs.selector_inputs import EarlierSelection
 from fineweb_mask.tasks.source.columns import check_columns, check_texts, settle
 from fineweb_mask.tasks.source.discovery import SourceShard, discover, find_files
-from fineweb_mask.tasks.source.texts import check_can_be_read_again
 from fineweb_mask.tasks.storage.atomic import check_can_write
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -102,6 +101,4 @@ def find_inputs(settings: PipelineSettings) -> Inputs:
     if any(shard.format == "warc" for shard in shards):
         check_extraction()
     check_columns(settings, shards)
-    if not settings.ingest.copy_text:
-        check_can_be_read_again(shards)
     return Inputs(workspace, shards, PretrainedModels.of(settings))  # last: it may take long

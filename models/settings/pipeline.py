@@ -18,7 +18,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from fineweb_mask.models.settings.base import DeviceName, Settings, WritablePlace, constants
+from fineweb_mask.models.settings.base import DeviceName, Settings, WritablePlace
 from fineweb_mask.models.settings.embedding import FROM_QUALITY, EmbeddingSettings
 from fineweb_mask.models.settings.engine import EngineSettings
 from fineweb_mask.models.settings.output import TEXT_IS_NO_GROUP, MaterializeSettings, ReportSettings
@@ -41,8 +41,6 @@ PRICED: tuple[Solver, ...] = ("mean_field", "greedy", "policy_gradient")
 
 class PipelineSelectionSettings(SelectionSettings):
     """How the subset is selected, and from which blocks of documents."""
-
-    CONSTANTS = constants(**SelectionSettings.CONSTANTS, directions=DIRECTIONS, blocks="by_shard")
 
     scope: Literal["block", "global"] = Field(
         "block",
@@ -211,7 +209,7 @@ class PipelineSettings(Settings):
             "quality.by": self.quality.by,
             "selection.groups.column": None if groups is None else groups.column,
             "selection.group_column": self.selection.group_column,
-            **{f"ingest.copies.{key}": name for key, names in self.ingest.copies.columns.items() for name in names},
+            "ingest.copies.prefer": next(iter(self.ingest.copies.prefer), None),
             **{f"ingest.groups.{index}": column for index, column in enumerate(self.ingest.groups or [])},
         }
         for key, column in named.items():
@@ -257,8 +255,8 @@ class PipelineSettings(Settings):
                 raise ValueError(
                     f"embedding.model: {FROM_QUALITY} takes one scorer of kind edu in quality.scorers, found {found}"
                 )
-            for key, default in (("prompt", None), ("max_tokens", None), ("long_documents", "truncate")):
-                if getattr(self.embedding, key) != default:
+            for key in ("prompt", "max_tokens"):
+                if getattr(self.embedding, key) is not None:
                     raise ValueError(
                         f"embedding.{key}: with {FROM_QUALITY} the scorer of kind edu reads the text: leave it out, "
                         "and set max_tokens of that scorer in quality.scorers"

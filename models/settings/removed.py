@@ -3,6 +3,15 @@
 from typing import Any
 
 REMOVED: dict[str, str] = {
+    "embedding.long_documents": "is gone: of a long document the first max_tokens tokens are read",
+    "embedding.precision: int8": "is gone: write float16",
+    "ingest.copies.keep: best_score": "is gone: write earliest or longest, or name the wanted values of a column in "
+    "ingest.copies.prefer",
+    "ingest.copies.one_for_each": "is gone: name the values whose copies are wanted first in ingest.copies.prefer",
+    "ingest.copy_text": "is gone: the workspace holds the texts; delete its folder `documents` after the dataset is "
+    "published, or ingest smaller source files",
+    "ingest.near_dedup: semantic": "is gone: write minhash; documents of like vectors are kept apart by "
+    "selection.solver: semdedup, or by selection.near_duplicates",
     "materialize.export.format: litdata": "is gone: convert the dataset's Parquet files with the library's own "
     "converter",
     "materialize.export.format: mds": "is gone: convert the dataset's Parquet files with the library's own converter",

@@ -1,12 +1,11 @@
 """Define the settings of the joint selection, and register the diversity metrics; neither imports torch."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from fineweb_mask.models.settings.base import Settings, constants
+from fineweb_mask.models.settings.base import Settings
 from fineweb_mask.models.settings.selectors import options
 from fineweb_mask.models.settings.selectors.registry import SELECTORS
 
@@ -54,30 +53,8 @@ else:
     Solver = Literal[tuple(SELECTORS)]
 
 
-WITHOUT_OPTIONS: Mapping[str, Mapping[str, Any]] = {
-    "d4": {**options.CLUSTERS, "keep": "hard", "eps": None, "dedup_ratio": 0.75},
-    "betr": {"combine": "best"},
-    "kmq": {**options.CLUSTERS, "temperature": 1.0, "budgets": "proportional"},
-    "odis": {"variance": 0.95},
-    "ingenious": {"part_size": 1500, "sample": True},
-    "ssl_prototypes": options.CLUSTERS,
-    "density_pruning": {**options.CLUSTERS, "neighbours": 20, "temperature": 0.5},
-    "gist": {"diversity_weight": 1.0, "distances": 8},
-}
-"""Constants of selectors that have no options any more, or are gone."""
-
-
 class MeanFieldSettings(Settings):
     """Options of the closed-form solver: annealing of the exact expected gradient, then swaps."""
-
-    CONSTANTS = constants(
-        n_steps=None,
-        n_near=256,
-        n_neighbours=64,
-        graph_recall=0.97,
-        swap_pool=None,
-        swap_rounds=20,
-    )
 
     graph: Graph = Field(
         "auto",
@@ -92,8 +69,6 @@ class PolicyGradientSettings(Settings):
 
     The paper's script learns with 10,000 steps of 128 masks and learning rates from 10 to 1; `min_batch` is ours.
     """
-
-    CONSTANTS = constants(log_every=50)
 
     n_epochs: int = Field(10_000, ge=1, description="Learning steps, each on one random batch (count).")
     n_rollout: int = Field(128, ge=2, description="Masks sampled in one step (count).")
@@ -173,8 +148,6 @@ class SelectionSettings(Settings):
     >>> SelectionSettings(metrics={"pairwise": 1, "disf": 0.5}).metric_weights
     {'pairwise': 1.0, 'disf': 0.5}
     """
-
-    CONSTANTS = constants(quality_weights=None, **WITHOUT_OPTIONS)
 
     solver: Solver = Field("mean_field", description="How the objective is maximised.")
     metrics: MetricName | dict[MetricName, float] = Field(
@@ -256,7 +229,7 @@ class SelectionSettings(Settings):
     @property
     def not_used(self) -> set[str]:
         """Names of the settings that the selection does not depend on: others' options, and where files are."""
-        others = {*SELECTORS, *WITHOUT_OPTIONS} - {self.solver}
+        others = SELECTORS.keys() - {self.solver}
         groups = set() if "groups" in SELECTORS[self.solver].reads else {"group_column"}
         return others | groups | {"targets", "given"}
 

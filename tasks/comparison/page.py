@@ -119,7 +119,7 @@ class ComparisonJob(PageJob):
         swept = [self.lambs, self.advised, [file.fingerprint for file in self.frontiers]]
         return Dependencies(
             settings=[
-                self.settings.digested(exclude={"device"}),
+                self.settings.model_dump(exclude={"device"}),
                 self.label_column,
                 list(self.groups),
                 self.left_out,

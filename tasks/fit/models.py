@@ -86,7 +86,7 @@ class FitClassifierJob(FitJob):
 
     def depends_on(self) -> Dependencies:
         """Return the labels and how the classifier is trained on them."""
-        labels, training = self.labels.digested(exclude={"path"}), TRAINING.digested()
+        labels, training = self.labels.model_dump(exclude={"path"}), TRAINING.model_dump()
         return Dependencies(settings=[labels, self.labels_digest, training, self.scorer.lowercase], inputs=[])
 
 
@@ -185,8 +185,7 @@ class FitEncoderJob(FitJob):
 
     def depends_on(self) -> Dependencies:
         """Return the size of the encoder and of its sample."""
-        included = {"static_vocabulary", "static_dimensions", "static_fit_documents"}
-        return Dependencies(settings=self.settings.digested(include=included), inputs=[])
+        return Dependencies(settings=[self.settings.static_dimensions, SAMPLE_DOCUMENTS], inputs=[])
 
 
 @stage_task
@@ -224,8 +223,8 @@ class FitTargetsJob(FitJob):
     def depends_on(self) -> Dependencies:
         """Return the examples, the encoder and what makes its vectors, and the size of the sample."""
         files = [[file.relative, file.fingerprint] for file in self.files]
-        how = self.embedding.digested(include={"prompt", "max_tokens", "long_documents", "compute_precision"})
-        settings = [self.settings.digested(exclude={"path"}), how]
+        how = self.embedding.model_dump(include={"prompt", "max_tokens"})
+        settings = [self.settings.model_dump(exclude={"path"}), how]
         return Dependencies(settings=settings, inputs=[files, self.encoder_fingerprint])
 
 

@@ -48,14 +48,14 @@ Solved = TypeVar("Solved")
 
 CPU_SLOTS = threading.Semaphore(max(1, 2 * cores() // THREADS))
 """For blocks that the CPU selects from: two on two cores took 1.2 times as long as one after the other."""
-NOT_READ = {"device", "block_size", "blocks", "block_budget", "passes", "sample", "directions", "groups"}
+NOT_READ = {"device", "block_size", "block_budget", "passes", "sample", "groups"}
 """Settings on which the selection from a block does not depend."""
 
 
 def block_key(settings: PipelineSelectionSettings, *left_out: str, by_group: bool = False) -> dict[str, Any]:
     """Return the settings that the selection from a block depends on, `left_out` and others' options aside."""
-    kept = {"groups", "passes", "directions"} if by_group else set()
-    read = settings.digested(exclude=NOT_READ - kept | settings.not_used | set(left_out))
+    kept = {"groups", "passes"} if by_group else set()
+    read = settings.model_dump(exclude=NOT_READ - kept | settings.not_used | set(left_out))
     read.get("quad", {}).pop("scorer", None)  # its identity is an input
     return read
 

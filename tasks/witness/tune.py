@@ -72,7 +72,7 @@ class TuneJob(PageJob):
 
     def depends_on(self) -> Dependencies:
         """Return the settings, and the fingerprints of the corpus and of the targets."""
-        settings = [self.settings.digested(exclude={"device"}), self.weights, self.by, self.trials, self.minutes]
+        settings = [self.settings.model_dump(exclude={"device"}), self.weights, self.by, self.trials, self.minutes]
         files = [(shard.documents, shard.scores, shard.embeddings, shard.duplicates) for shard in self.shards]
         return Dependencies(settings=settings, inputs=[files, self.targets])
 

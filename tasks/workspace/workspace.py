@@ -30,14 +30,11 @@ TAG = "[0-9a-f]" * 16
 CACHE = "cache"
 """Folder for what stays on this machine: how long jobs took, spilled data."""
 
-DOCUMENTS = re.compile(rf"documents/.*\.{TAG}\.parquet", re.DOTALL)
-"""Names of a shard's documents."""
-
 MARKER = ".fineweb-mask"
 """File in a local workspace by which a run knows that it may replace and remove files there."""
 
 LAST_RUN = "run.json"
-"""File with the recipe of the last run; by it, or by ingested documents, a workspace without the marker is known."""
+"""File with the recipe of the last run; by it, a workspace without the marker is known."""
 
 RECIPE = "recipe.yaml"
 """The recipe that `run` makes for documents."""
@@ -45,7 +42,7 @@ RECIPE = "recipe.yaml"
 NOT_THE_USERS = frozenset({CACHE, RECIPE, "lost+found"})
 """What may be in an empty workspace: a check before a run and `run` make the first two, a disk has the last."""
 
-PARTIAL = re.compile(r"\.(.*\.)?[0-9a-f]{32}\.partial|\.(texts|dedup-)[a-z0-9_]{8}\.partial", re.DOTALL)
+PARTIAL = re.compile(r"\.(.*\.)?[0-9a-f]{32}\.partial|\.dedup-[a-z0-9_]{8}\.partial", re.DOTALL)
 """Names of the files and folders that a run makes, and removes or renames when they are whole."""
 
 LOCK_SECONDS = 0.1
@@ -115,7 +112,7 @@ class Workspace:
         text = str(root).removeprefix("file://")
         remote = remote_folder(text, scratch) if is_url(text) else None
         self.root = Path(text).absolute() if remote is None else remote.root
-        self.here = self.root if remote is None else remote.here  # for locks and checkpoints: stays on this machine
+        self.here = self.root if remote is None else remote.here  # for locks: stays on this machine
         self.url = None if remote is None else remote.url  # None for a local folder
         self.fitted = self.root / "fitted"  # models and statistics that were fitted on this corpus
         self.arrivals = self.fitted / "arrivals.json"  # names of the shards, in the order in which they came
@@ -293,9 +290,7 @@ class Workspace:
         if self._remote is not None:
             found = self._remote.store.read_tagged(LAST_RUN)
             if found is None or not _is_record(found.content):
-                files = self._remote.store.list_files()
-                if not any(DOCUMENTS.fullmatch(name) for name in files):
-                    self._refuse(name.partition("/")[0] for name in files)
+                self._refuse(name.partition("/")[0] for name in self._remote.store.list_files())
             return
         if {"?", "\\"} & set(str(self.root)):
             raise WorkspaceError(
@@ -310,8 +305,7 @@ class Workspace:
             return
         except OSError as error:
             raise _unusable(self.root, error) from error
-        if not any(self.root.glob(f"documents/**/*.{TAG}.parquet")):
-            self._refuse(names)
+        self._refuse(names)
 
     def _refuse(self, names: Iterable[str]) -> None:
         """Raise an error if some of these names in the folder may be of something else."""

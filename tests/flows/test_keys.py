@@ -121,8 +121,7 @@ def changed(before, after):
         ("quality.scorers.1.max_tokens=99", {"fit_statistics"} | SCORE),
         ("embedding.prompt=x", EMBED),
         ("embedding.max_tokens=99", EMBED),
-        ("embedding.long_documents=mean_chunks", EMBED),
-        ("embedding.precision=int8", EMBED),
+        ("embedding.precision=float32", EMBED),
         ("selection.lamb=0.9", SELECT),
         ("selection.seed=9", SELECT),
         ("selection.block_budget=price", set()),  # of one block

@@ -291,20 +291,6 @@ def test_one_price_for_all_blocks_selects_the_share_of_the_corpus(workspace, run
     assert all(stage.missing == 0 for stage in workspace_status(workspace).stages)
 
 
-@pytest.mark.long
-def test_a_workspace_without_texts_selects_and_writes_the_same(run_sample, workspace, tmp_path):
-    """Texts may leave a workspace, which costs one more ingest; a run from nothing reads them where they are.
-
-    It is in another workspace, which gets the same bytes.
-    """
-    assert set(built(run_sample(workspace, "ingest.copy_text=false"))) == {"ingest"}
-    run_sample(tmp_path / "lean", "ingest.copy_text=false")
-    for folder in ("scores", "embeddings", "masks", "dataset/data"):
-        assert contents(tmp_path / "lean" / folder) == contents(workspace / folder)
-    for path in (tmp_path / "lean" / "documents").iterdir():
-        assert "text" not in pq.read_schema(path).names
-
-
 def test_bad_shard_is_set_aside_or_ends_the_run(run_sample, sample_corpus, tmp_path):
     corpus = Path(shutil.copytree(sample_corpus / "corpus", tmp_path / "corpus"))
     broken = corpus / "CC-MAIN-2024-30_00000.parquet"

@@ -280,5 +280,3 @@ def test_languages_are_those_of_a_model_of_one_s_own(tmp_path: Path) -> None:
 def test_settings_are_plain_json() -> None:
     [one] = settings("c4_quality", min_num_sentences=3)
     assert FilterSettings.model_validate(json.loads(one.model_dump_json())) == one
-    with pytest.raises(ValueError, match="copy_text: false reads texts from the source again, but a filter of kind c4"):
-        IngestSettings(filters=[one], copy_text=False)

@@ -2,17 +2,12 @@
 
 from pydantic import Field
 
-from fineweb_mask.models.settings.base import Settings, constants
+from fineweb_mask.models.settings.base import Settings
 from fineweb_mask.models.settings.quality import OneScorerSettings
-
-CLUSTERS = {"n_clusters": None, "n_iterations": 10}
-"""Constants of all selectors by clusters."""
 
 
 class SemDedupSettings(Settings):
     """Options of semantic deduplication: k-means, then the least redundant documents of every cluster."""
-
-    CONSTANTS = constants(keep="quality", **CLUSTERS)
 
     eps: float | None = Field(
         None,
@@ -34,8 +29,6 @@ class QualitySamplingSettings(Settings):
 class DsirSettings(Settings):
     """Options of selection by hashed n-gram importance weights."""
 
-    CONSTANTS = constants(sample=True, min_tokens=100)
-
     by_task: bool = Field(
         False,
         description="Whether each task of `targets` has its own weights, and a share of the budget in proportion to "
@@ -45,8 +38,6 @@ class DsirSettings(Settings):
 
 class QuadmixCurveSettings(Settings):
     """How often documents are wanted, by the rank of their quality."""
-
-    CONSTANTS = constants(steepness=1000.0, floor=0.001)
 
     weights: dict[str, float] | None = Field(
         None, min_length=1, description="Weight (dimensionless) of each score column, by its name. None: equal weights."
@@ -76,8 +67,6 @@ class QuadmixSettings(QuadmixCurveSettings):
 class QuadSettings(Settings):
     """Options of the bandit that scores few documents of each cluster."""
 
-    CONSTANTS = constants(**CLUSTERS, exploration=0.1, batch=32, least=0.0)
-
     scorer: OneScorerSettings | None = Field(
         None,
         description="Model that scores the documents that are looked at, and no others. None: their quality, which all "
@@ -93,8 +82,6 @@ class GivenSettings(Settings):
 
 class TargetSettings(Settings):
     """Examples of the target tasks, which some selectors compare documents with."""
-
-    CONSTANTS = constants(sample_documents=20_000)
 
     path: str = Field(min_length=1, description="Parquet or JSON Lines file, or a pattern of files, with texts.")
     text_column: str = Field("text", min_length=1, description="Column with the text of an example.")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from fineweb_mask.models.selection.corpus.rule import Frame
     from fineweb_mask.models.selection.corpus.sample import Learned, SampleProblem
 
-NOT_LEARNED = {"device", "block_size", "blocks", "block_budget", "passes", "sample", "scope"}
+NOT_LEARNED = {"device", "block_size", "block_budget", "passes", "sample", "scope"}
 """Settings on which what is learned on a sample does not depend."""
 
 
@@ -104,7 +104,7 @@ class LearnJob(CorpusJob):
 
     def depends_on(self) -> Dependencies:
         """Return the settings, the sample, and what came before."""
-        settings = self.settings.digested(exclude=NOT_LEARNED | self.settings.not_used)
+        settings = self.settings.model_dump(exclude=NOT_LEARNED | self.settings.not_used)
         before = None if self.before is None else self.before.fingerprint
         files = [[file.fingerprint for file in group] for group in (self.samples, self.tallies, self.penalised)]
         return Dependencies(settings=[settings, self.number, self.settings.passes], inputs=[files, before])
@@ -251,9 +251,7 @@ class KeepPolicyJob(FittedJob):
 
     def depends_on(self) -> Dependencies:
         """Return the settings and the models."""
-        settings = self.settings.digested(
-            exclude={"device", "block_size", "blocks", "block_budget"} | self.settings.not_used
-        )
+        settings = self.settings.model_dump(exclude={"device", "block_size", "block_budget"} | self.settings.not_used)
         return Dependencies(settings=settings, inputs=self.models)
 
 

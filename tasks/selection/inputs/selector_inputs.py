@@ -18,8 +18,7 @@ from fineweb_mask.models.settings.selectors.registry import SELECTORS
 from fineweb_mask.tasks.catalog.views import catalog_files
 from fineweb_mask.tasks.inference.gpu import gpu_slot, torch_device
 from fineweb_mask.tasks.inference.scorers import QualityModel, load_models
-from fineweb_mask.tasks.selection.inputs.shard_documents import VECTOR_COLUMNS, read_groups
-from fineweb_mask.tasks.source.texts import with_texts
+from fineweb_mask.tasks.selection.inputs.shard_documents import read_groups
 from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_schema, read_table
 from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile, digest, shard_and_tag
@@ -81,8 +80,7 @@ class EarlierSelection(BaseModel):
         for shard, masks in sorted(files["masks"].items()):
             chosen = pa.array(read_table(folder / masks, columns=["selected"])["selected"].to_numpy().nonzero()[0])
             path = folder / files["embeddings"][shard]
-            columns = [name for name in VECTOR_COLUMNS if name in read_schema(path).names]
-            vectors.append(vectors_of(read_table(path, columns=columns).take(chosen))[0])
+            vectors.append(vectors_of(read_table(path, columns=["embedding"]).take(chosen))[0])
             scores = read_table(folder / files["scores"][shard], columns=["quality"])["quality"]
             quality.append(scores.take(chosen).to_numpy())
         return np.concatenate(vectors), np.concatenate(quality)
@@ -214,7 +212,7 @@ def _weigh_texts(workspace: Workspace, shard: ShardFiles, ratios: NDArray[np.flo
 
 def _texts(workspace: Workspace, shard: ShardFiles) -> Iterator[pa.StringArray]:
     """Yield the texts of a shard's documents, some at a time."""
-    with with_texts(workspace, shard.documents) as path, VerifiedFile(path) as file:
+    with VerifiedFile(workspace.resolve(shard.documents)) as file:
         batches = file.iter_batches(BATCH_ROWS, columns=["text"])
         for batch in track_by_size("texts", batches, shard.rows, lambda batch: batch.num_rows):
             yield batch["text"]

@@ -25,8 +25,6 @@ STREAMED: dict[str, Any] = {"pre_buffer": False, "buffer_size": 1 << 20}
 PART_ROWS = 65_536
 """Rows of a shard that are judged at the same time."""
 
-VECTOR_COLUMNS = ["embedding", "scale"]
-
 
 class ShardColumns(NamedTuple):
     """What a selection reads of a shard, the vectors aside."""
@@ -102,7 +100,7 @@ def read_vectors(
 
     start = 0
     with VerifiedFile(workspace.resolve(shard.embeddings), **STREAMED) as file:
-        for batch in file.iter_batches(at_once or VECTORS_AT_ONCE, columns=VECTOR_COLUMNS):
+        for batch in file.iter_batches(at_once or VECTORS_AT_ONCE, columns=["embedding"]):
             first, last = np.searchsorted(rows, [start, start + batch.num_rows])
             start, chosen = start + batch.num_rows, pa.array(rows[first:last] - start)
             if len(chosen):

@@ -240,9 +240,8 @@ def test_catalog_and_dataset_are_of_this_folder(tmp_path: Path, name: str) -> No
     found = [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
     assert len(found) == 4
     assert {row["dump"] for row in found} == {"D0"}
-    (root / "runs").mkdir()
-    (root / "runs" / "1.json").write_text('{"flow": "curate"}')
     workspace = Workspace(root)
+    RunRecord(flow="curate", select_ratio=0.1, lamb=0.5, solver="random", recipe={}, version="1").end(workspace)
     shards = [
         shard.model_copy(update={"duplicates": shard.documents.model_copy(update={"rows": 0})})
         for shard in making.shards

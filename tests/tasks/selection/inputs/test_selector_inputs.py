@@ -29,6 +29,7 @@ from fineweb_mask.tasks.select import SelectJob, select
 from fineweb_mask.tasks.selection.inputs.selector_inputs import EarlierSelection, FewScores, read_inputs
 from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.stage_parquet import read_arrays
+from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.fit.test_models import EXAMPLES, job_of
 
 
@@ -159,7 +160,7 @@ def test_what_is_no_selection_of_this_encoder_is_refused(copied: Any, earlier: P
     shutil.copytree(earlier, moved)
     there = LastRun.load(copied.workspace).settings
     other = there.model_copy(update={"embedding": there.embedding.model_copy(update={"model": "some/model"})})
-    (moved / "run.json").write_text(LastRun(settings=other, folder="/").model_dump_json())
+    LastRun(settings=other, folder="/").save(Workspace(moved))
     with pytest.raises(SettingsError, match=r"made by 'some/model', this recipe's by .*: set embedding.model to"):
         EarlierSelection.of(recipe_with(copied, moved))
 
