@@ -22,7 +22,7 @@ from fineweb_mask.flows.pipeline.fit import (
     fit_quality,
     score_processes,
 )
-from fineweb_mask.flows.pipeline.losses import watch_groups
+from fineweb_mask.flows.pipeline.losses import tell_lost_numbers, watch_groups
 from fineweb_mask.flows.pipeline.records import summarize
 from fineweb_mask.flows.pipeline.run import Files, PerShard, ReachedError, Run
 from fineweb_mask.flows.pipeline.selection import Prepared, Selection, check_any_document, prepared, select
@@ -103,6 +103,7 @@ def ingest_shards(run: Run) -> Files:
     lists = exclusion_lists(run)
     documents = run.map(ingest, shard=shards, source=settings.source, settings=settings.ingest, **lists)
     check_any_document(run, documents)
+    tell_lost_numbers(run, documents)
     return documents
 
 

@@ -59,8 +59,8 @@ def tune(
     """
     settings = with_overrides(settings, overrides)
     files = check(settings, targets or {}, trials)
-    groups = settings.selection.groups
     with start_run(settings, keep=False) as run:
+        settings, groups = run.settings, run.settings.selection.groups
         ready = prepare(run)
         job = TuneJob(
             root=run.root,

@@ -2,21 +2,27 @@
 
 import base64
 import json
+import math
 import uuid
 from collections.abc import Callable, Iterable
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from fineweb_mask.models.errors import DataError
+from fineweb_mask.models.names import find, splits
 
 _TEXT = (pa.types.is_string, pa.types.is_large_string)
 _BYTES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
 _LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_list_view, pa.types.is_large_list_view)
 _OF_JSON = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, *_TEXT)
 _NOT_UTF8 = b"\xff"
-
+_TIME = r" (\d\d:\d\d:\d\d)(\.\d*[1-9])?[.0]*(Z?)$"
+"""A time of day as Arrow writes it, with as many digits as its unit has."""
+BEYOND = 2.0**63
+"""The least whole number that is too large for 64 bits."""
 
 LEAVE_OUT = "leave it out of source.extra_columns"
 
@@ -142,15 +148,94 @@ def read_as_text(column: pa.Array) -> pa.Array:
 
 
 def to_text(column: pa.Array) -> pa.Array:
-    """Return a text for each value: text as it is, unchecked, bytes in base64, and the JSON text of a nested value."""
+    """Return a text for each value: text as it is, unchecked, bytes in base64, and the JSON text of a nested value.
+
+    >>> to_text(pa.array([7.0, 0.5, float("nan")])).to_pylist(), to_text(pa.array([0], pa.timestamp("ns")))[0].as_py()
+    (['7', '0.5', None], '1970-01-01T00:00:00')
+    """
     column = to_plain(column)
     if _is(column.type, pa.types.is_null, *_TEXT):
         return read_as_text(column)
     if _is(column.type, *_BYTES):
         return pa.array([value and base64.b64encode(value) for value in column.to_pylist()], pa.string())
+    if pa.types.is_floating(column.type):
+        return pa.array(map(number_text, column.to_pylist()), pa.string())
+    if pa.types.is_timestamp(column.type):  # as FineWeb writes dates
+        kind = pa.timestamp(column.type.unit, "UTC") if column.type.tz else column.type
+        return pc.replace_substring_regex(column.cast(kind).cast(pa.string()), _TIME, r"T\1\2\3")
     if not is_nested(column.type):
         return column.cast(pa.string())
     return read_as_text(pa.array([_json(value) for value in column], pa.binary()))
+
+
+def number_text(value: float | None) -> str | None:
+    """Return the text of a number, of a whole one without a fraction; None for a gap, infinity included."""
+    if value is None or not math.isfinite(value):
+        return None
+    return str(int(value)) if value == int(value) and abs(value) < BEYOND else json.dumps(value)
+
+
+def label(value: object) -> str:
+    """Return the text of a value that names a group, the same in files of whole numbers and of fractions; "" for none.
+
+    >>> label(2020.0), label(2020), label(None), label("a")
+    ('2020', '2020', '', 'a')
+    """
+    return (number_text(value) or "") if isinstance(value, float) else "" if value is None else str(value)
+
+
+def as_number(value: object, *, whole: bool) -> int | float | None:
+    """Return a value as a number of 64 bits, None if it is none, or no `whole` one where that is wanted.
+
+    >>> [as_number(value, whole=True) for value in (123.0, "123", "1e3", 1.5, "many", True, 2**63)]
+    [123, 123, 1000, None, None, None, None]
+    """
+    try:
+        number = Decimal(value) if isinstance(value, str) else value
+        if isinstance(number, bool) or not isinstance(number, int | float | Decimal):
+            return None
+        if not whole:
+            return float(number) if math.isfinite(float(number)) else None
+        return int(number) if number == int(number) and -BEYOND <= number < BEYOND else None
+    except (ArithmeticError, ValueError):
+        return None
+
+
+def finite(column: pa.Array) -> pa.Array:
+    """Return a column of fractions, with null for what is none, as pandas and NumPy write gaps."""
+    is_finite = pc.is_finite(column)
+    if pc.all(is_finite).as_py() in (None, True):
+        return column
+    return pc.if_else(is_finite, column, pa.scalar(None, column.type))
+
+
+def is_whole(column: pa.Array) -> bool:
+    """Return whether the numbers of a column of fractions are whole ones of 64 bits, gaps aside."""
+    known = finite(column).drop_null().cast(pa.float64())
+    return bool(pc.all(pc.and_(pc.equal(known, pc.floor(known)), pc.less(pc.abs(known), BEYOND)), min_count=0).as_py())
+
+
+def to_numbers(column: pa.Array, kind: pa.DataType) -> tuple[pa.Array, int]:
+    """Return a column as numbers of a plain type, null where one does not fit, and how many do not.
+
+    A number may be a text. What is not finite is a gap.
+
+    >>> values, lost = to_numbers(pa.array([5.0, 1.5, float("nan")]), pa.int64())
+    >>> values.to_pylist(), lost
+    ([5, None, None], 1)
+    """
+    column = to_plain(column)
+    if is_nested(column.type) or pa.types.is_temporal(column.type):
+        raise ColumnTypeError(f"of type {column.type} cannot be read as {kind}")
+    is_floating = pa.types.is_floating(column.type)
+    column = finite(column) if is_floating else column
+    gaps = column.null_count
+    if is_floating and pa.types.is_integer(kind):
+        fits = pc.and_(pc.equal(column, pc.floor(column)), pc.less(pc.abs(column), BEYOND))
+        column = pc.if_else(fits, column, pa.scalar(None, column.type))
+    elif not is_floating and not pa.types.is_signed_integer(column.type):
+        column = pa.array([as_number(value, whole=pa.types.is_integer(kind)) for value in column.to_pylist()], kind)
+    return column.cast(kind), column.null_count - gaps
 
 
 def _json(value: pa.Scalar) -> bytes | None:
@@ -163,6 +248,33 @@ def _json(value: pa.Scalar) -> bytes | None:
 
 def _json_of_other(value: Any) -> str:  # noqa: ANN401
     return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
+
+
+def locate(path: str, fields: Iterable[pa.Field]) -> tuple[str, ...] | None:
+    """Return the names that lead to a column, which may be within structs; None if there is none.
+
+    >>> locate("META.source", pa.schema({"Meta": pa.struct({"source": pa.string()})}))
+    ('Meta', 'source')
+    """
+    kinds = {field.name: field.type for field in fields}
+    if (own := find(path, kinds)) is not None:
+        return (own,)
+    for first, rest in splits(path):
+        outer = find(first, kinds)
+        if outer is not None and pa.types.is_struct(kinds[outer]) and (inner := locate(rest, kinds[outer])):
+            return (outer, *inner)
+    return None
+
+
+def with_paths(schema: pa.Schema, paths: Iterable[str]) -> tuple[pa.Schema, dict[str, tuple[str, ...]]]:
+    """Return a schema with the columns that paths lead to within structs, and the names that lead to each."""
+    places = {path: place for path in paths if len(place := locate(path, schema) or ()) > 1}
+    for path, place in places.items():
+        kind = schema.field(place[0]).type
+        for name in place[1:]:
+            kind = kind.field(name).type
+        schema = schema.append(pa.field(path, kind))
+    return schema, places
 
 
 def must_be_text(kinds: Iterable[pa.DataType], *, beside_json: bool = False) -> bool:

@@ -20,6 +20,7 @@ from pydantic import Field
 from fineweb_mask.models.dedup.benchmark_items import PARTS, BenchmarkItems, Part, parts_of, weigh
 from fineweb_mask.models.documents import content_hash
 from fineweb_mask.models.errors import SettingsError
+from fineweb_mask.models.names import inside
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.schemas import MEASURED, SOURCE_ROW
 from fineweb_mask.models.settings import SourceSettings
@@ -110,7 +111,7 @@ def list_excluded(job: ExclusionJob) -> None:
 def _weighed(job: ExclusionJob, parts: list[Part]) -> pa.Table:
     """Return the parts that are looked for, if there are any, and most of the sample holds none."""
     rows = (row for file in job.sample for row in first_rows(file, -(-SAMPLED_DOCUMENTS // len(job.sample)))[0])
-    texts = [text for row in rows if isinstance(text := row.get(job.text_column), str)]
+    texts = [text for row in rows if isinstance(text := inside(row, job.text_column), str)]
     if not parts:
         raise SettingsError(
             "ingest.decontaminate: no question, passage or text of these files has at least four words: "

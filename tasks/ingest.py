@@ -31,7 +31,7 @@ class IngestJob(ShardJob):
 
     stage: ClassVar[Stage] = Stage(
         "ingest",
-        version=2,
+        version=3,
         folders=("documents", "known", "dropped", "outcomes"),
         per_shard=True,
         documents=lambda file: (int(file.details["rows_in"]), file.rows),
@@ -68,6 +68,7 @@ class IngestJob(ShardJob):
                     else ["without", self.benchmarks.fingerprint, self.settings.decontaminate_threshold]
                 ),
                 *self.shard.as_text,
+                *self.shard.differs,
                 *([f"trafilatura {version_of_extraction()}"] if self.shard.format == "warc" else []),
             ],
         )
@@ -138,6 +139,7 @@ def ingest(job: IngestJob) -> None:
                     dropped.write(gone)
         writer.details = {
             **({"as_text": reader.as_text} if reader.as_text else {}),
+            **({"lost": dict(lost)} if (lost := reader.lost + documents.lost) else {}),
             "rows_in": documents.rows_in,
             "dropped": {reason: count for reason, count in sorted(documents.dropped.items()) if count},
             "tokens_in": documents.tokens_in,

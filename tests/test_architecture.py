@@ -25,7 +25,7 @@ FLOORS = ["models", "tasks", "flows"]  # from the ground up: a floor imports tho
 LAYERS = {
     "models": [
         {"errors"},
-        {"urls"},
+        {"names", "urls"},
         {"schemas", "columns", "losses", "runtime", "settings.base", "standing", "words"},
         {"settings"},
         {"documents", "forward"},

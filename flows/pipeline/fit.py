@@ -53,7 +53,7 @@ class PretrainedModels(NamedTuple):
             scorers={scorer.name: resolve_model(scorer) for scorer in named},
             encoder=None if built_in else model_folder(settings.embedding.model, "embedding.model"),
             sidecars={
-                scorer.name: Sidecars(scorer, by_content=by_content)
+                scorer.name: Sidecars(scorer, by_content=by_content, id_column=settings.source.id_column)
                 for scorer in named
                 if isinstance(scorer, SidecarScorerSettings)
             },

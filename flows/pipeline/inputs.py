@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fineweb_mask.flows.pipeline.fit import PretrainedModels
-from fineweb_mask.flows.recipe import inputs_of
+from fineweb_mask.flows.recipe import inputs_of, with_overrides
 from fineweb_mask.models.dedup.minhash import load_rensa
 from fineweb_mask.models.filters import load_filters
 from fineweb_mask.models.pages import check_extraction
@@ -17,7 +17,7 @@ from fineweb_mask.tasks.inference.scorers import check_folder, check_scorers
 from fineweb_mask.tasks.outputs import check_apart, check_output
 from fineweb_mask.tasks.reporting.geometry import check_map
 from fineweb_mask.tasks.selection.inputs.selector_inputs import EarlierSelection
-from fineweb_mask.tasks.source.columns import check_columns, check_texts, settle
+from fineweb_mask.tasks.source.columns import check_columns, check_texts, named_columns, settle
 from fineweb_mask.tasks.source.discovery import SourceShard, discover, find_files
 from fineweb_mask.tasks.storage.atomic import check_can_write
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -29,6 +29,7 @@ class Inputs(NamedTuple):
     workspace: Workspace
     shards: list[SourceShard]  # the source's files, by name
     models: PretrainedModels  # fetched from the hub if they were not on this machine
+    settings: PipelineSettings  # the recipe, with the names of columns as the source spells them
 
 
 def check_inputs(settings: PipelineSettings) -> Inputs:
@@ -96,9 +97,10 @@ def find_inputs(settings: PipelineSettings) -> Inputs:
         check_folder(settings.selection.quad.scorer.model, "selection.quad.scorer")
     EarlierSelection.of(settings)
     check_apart(written, [settings.source.path])  # a folder around the workspace may take long to list
-    shards = settle(discover(settings.source), settings.source)
+    named = [column for _, column, _ in named_columns(settings)]
+    shards = settle(discover(settings.source), settings.source, named)
     check_apart(written, [shard.url for shard in shards])
     if any(shard.format == "warc" for shard in shards):
         check_extraction()
-    check_columns(settings, shards)
-    return Inputs(workspace, shards, PretrainedModels.of(settings))  # last: it may take long
+    settings = with_overrides(settings, check_columns(settings, shards))
+    return Inputs(workspace, shards, PretrainedModels.of(settings), settings)  # last: it may take long

@@ -3,10 +3,11 @@
 import logging
 from collections.abc import Sequence
 
-from fineweb_mask.flows.pipeline.run import Run
+from fineweb_mask.flows.pipeline.run import Files, Run
 from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.losses import WIPED_SHARE, Wiped
 from fineweb_mask.tasks.losses import LossesJob, wiped_groups
+from fineweb_mask.tasks.workspace.records.counts import lost_numbers
 from fineweb_mask.tasks.workspace.references import ShardFiles
 
 logger = logging.getLogger(__name__)
@@ -26,6 +27,12 @@ REMEDIES = {
 
 class WipedGroupError(DataError):
     """A step keeps nearly nothing of a group."""
+
+
+def tell_lost_numbers(run: Run, documents: Files) -> None:
+    """Warn of values that ingest left empty, because they are no numbers that fit."""
+    for sentence in lost_numbers(documents.values()) if run.remembers else []:
+        logger.warning("%s", sentence)
 
 
 def watch_groups(run: Run, shards: Sequence[ShardFiles]) -> None:

@@ -180,7 +180,7 @@ def look_at(workspace: Workspace, settings: PipelineSettings, only: Container[st
 
     `only` are the source's files that it reads, by their names in the source; None reads all.
     """
-    _, shards, models = find_inputs(settings)
+    _, shards, models, settings = find_inputs(settings)
     shards = [shard for shard in shards if only is None or shard.relative in only]
     return _Look(workspace, settings, shards, models, listing=Listing(workspace))
 
@@ -265,7 +265,7 @@ def finished_run(settings: PipelineSettings) -> RunSummary | None:
     workspace = Workspace(settings.workspace, settings.engine.scratch)
     if not workspace.exists(LastRun.path(workspace)):
         return None
-    _, shards, models = find_inputs(settings)
+    _, shards, models, settings = find_inputs(settings)
     with workspace.in_use(), disk_errors_explained(workspace.root, "the record of the run"):
         run = Run(workspace, settings, shards, models, listing=Listing(workspace))
         try:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from decimal import Decimal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,6 +85,10 @@ class SidecarScorer:
         Of the scorer.
     annotations
         One value of each row of the source file, (rows,); NaN for one that has none.
+    by
+        What its rows were joined by.
+    missing
+        Documents that it has no row of.
 
     Examples
     --------
@@ -95,8 +100,14 @@ class SidecarScorer:
     column = "source_row"
     reads_arrow = False
 
-    def __init__(self, settings: SidecarScorerSettings, annotations: NDArray[np.float32]) -> None:
-        self.settings = settings
+    def __init__(
+        self,
+        settings: SidecarScorerSettings,
+        annotations: NDArray[np.float32],
+        by: Literal["id", "place"] = "place",
+        missing: int = 0,
+    ) -> None:
+        self.settings, self.by, self.missing = settings, by, missing
         self._annotations = annotations
 
     def score(self, rows: Sequence[int]) -> NDArray[np.float32]:

@@ -18,6 +18,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from fineweb_mask.models.names import find
 from fineweb_mask.models.settings.base import DeviceName, Settings, WritablePlace
 from fineweb_mask.models.settings.embedding import FROM_QUALITY, EmbeddingSettings
 from fineweb_mask.models.settings.engine import EngineSettings
@@ -196,7 +197,7 @@ class PipelineSettings(Settings):
             return self
         for index, scorer in enumerate(self.quality.scorers):
             for key, column in scorer.source_columns.items():
-                if column not in {*NUMERIC_COLUMNS, *kept}:
+                if find(column, {*NUMERIC_COLUMNS, *kept}) is None:
                     raise ValueError(
                         f"quality.scorers.{index}.{key}: {column!r} is not read: add it to source.extra_columns"
                     )
@@ -213,9 +214,9 @@ class PipelineSettings(Settings):
             **{f"ingest.groups.{index}": column for index, column in enumerate(self.ingest.groups or [])},
         }
         for key, column in named.items():
-            if column in {"text", self.source.text_column}:
+            if column is not None and find(column, {"text", self.source.text_column}):
                 raise ValueError(f"{key}: received {column!r}: {TEXT_IS_NO_GROUP}")
-            if column is not None and kept != "all" and column not in {*LABEL_COLUMNS, *kept}:
+            if column is not None and kept != "all" and find(column, {*LABEL_COLUMNS, *kept}) is None:
                 raise ValueError(
                     f"{key}: {column!r} is not read: add it to source.extra_columns, or name one of "
                     f"{', '.join(sorted({*LABEL_COLUMNS, *kept}))}"

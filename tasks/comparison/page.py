@@ -17,6 +17,7 @@ from pydantic import Field
 
 from fineweb_mask.models.comparison.knee import knee
 from fineweb_mask.models.errors import SettingsError
+from fineweb_mask.models.names import find
 from fineweb_mask.models.selection.problem.measures import coverage, intersections, jaccard, relative_gap
 from fineweb_mask.models.settings import PipelineSelectionSettings, SourceSettings
 from fineweb_mask.models.settings.selection import NEAR_DUPLICATE
@@ -68,8 +69,8 @@ class LabelColumnError(SettingsError):
     """A column of topics cannot be used."""
 
 
-def check_label_column(column: str, shards: Sequence[SourceShard], source: SourceSettings) -> None:
-    """Check that documents will have a column of topics, before any work.
+def check_label_column(column: str, shards: Sequence[SourceShard], source: SourceSettings) -> str:
+    """Check that documents will have a column of topics, before any work, and return its name as it is there.
 
     Raises
     ------
@@ -77,14 +78,13 @@ def check_label_column(column: str, shards: Sequence[SourceShard], source: Sourc
         If no source file that can be read has it, or it holds no labels.
     """
     columns = document_columns(shards, source, {column}) or {}
-    if column not in columns:
+    if (own := find(column, columns)) is None:
         raise LabelColumnError(
             f"label column {column!r} must be among the documents' columns: {', '.join(sorted(columns))}"
         )
-    if not any(fits(columns[column]) for fits in LABELS):
-        raise LabelColumnError(
-            f"label column {column!r} must hold text, integers or booleans, it holds {columns[column]}"
-        )
+    if not any(fits(columns[own]) for fits in LABELS):
+        raise LabelColumnError(f"label column {column!r} must hold text, integers or booleans, it holds {columns[own]}")
+    return own
 
 
 class ComparisonJob(PageJob):

@@ -18,6 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
+from fineweb_mask.models.columns import label
 from fineweb_mask.models.errors import ModelError
 from fineweb_mask.models.quality.column import ColumnValueError, SidecarScorer
 from fineweb_mask.models.quality.fasttext.scorer import FastTextFormatError, check_fasttext_file
@@ -43,6 +44,7 @@ from fineweb_mask.tasks.inference.model_files import (
 from fineweb_mask.tasks.processes.workers import WorkerProcessError, cores, running_workers, serve
 from fineweb_mask.tasks.source.labels import LabelsError, check_labels
 from fineweb_mask.tasks.source.sidecars import Sidecar, read_sidecar
+from fineweb_mask.tasks.storage.parquet import read_table
 from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.references import StageFile, digest, file_digest
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -162,23 +164,27 @@ def load_models(workspace: Workspace, models: list[QualityModel]) -> dict[str, S
 
 
 def load_sidecars(
-    documents: StageFile, models: Sequence[QualityModel], sidecars: Mapping[str, Sidecar]
-) -> dict[str, Scorer]:
+    workspace: Workspace, documents: StageFile, models: Sequence[QualityModel], sidecars: Mapping[str, Sidecar]
+) -> dict[str, SidecarScorer]:
     """Return the scorers of one shard that read a sidecar of its source file, by name.
 
     Raises
     ------
     BadShardError
-        If a sidecar is not there, cannot be read, or has another number of rows than the source file.
+        If a sidecar is not there, cannot be read, or does not belong to the source file.
     """
-    rows = int(documents.details["rows_in"]) if sidecars else 0
-    return {
-        model.settings.name: SidecarScorer(
-            model.settings, read_sidecar(sidecars[model.settings.name], model.settings, rows)
-        )
-        for model in models
-        if isinstance(model.settings, SidecarScorerSettings)
-    }
+    named = [model.settings for model in models if isinstance(model.settings, SidecarScorerSettings)]
+    if not named:
+        return {}
+    table, rows = read_table(workspace.resolve(documents), columns=["source_row", "id"]), documents.details["rows_in"]
+    return {one.name: SidecarScorer(one, *read_sidecar(sidecars[one.name], one, table, int(rows))) for one in named}
+
+
+def sidecar_details(scorers: Mapping[str, SidecarScorer]) -> dict[str, Any]:
+    """Return how the sidecars of a shard were joined with its documents, for the details of its scores."""
+    return (
+        {"sidecars": {name: {"by": one.by, "missing": one.missing} for name, one in scorers.items()}} if scorers else {}
+    )
 
 
 @lru_cache(maxsize=LOADED)
@@ -212,7 +218,7 @@ def groups_of(batch: pa.RecordBatch, by: str) -> list[str]:
     """Return the values of a column of n documents as texts; null, or a column that they lack, is ""."""
     if by not in batch.schema.names:
         return [""] * batch.num_rows
-    return ["" if value is None else str(value) for value in batch[by].to_pylist()]
+    return list(map(label, batch[by].to_pylist()))
 
 
 def score_columns(

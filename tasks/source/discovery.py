@@ -86,6 +86,15 @@ class SourceShard(BaseModel):
     bytes: int
     fingerprint: str
     as_text: tuple[str, ...] = ()  # columns whose types differ between files, so that they are kept as text
+    spelled: tuple[str, ...] = ()  # names of columns that this file spells differently, or may
+    paths: tuple[str, ...] = ()  # to values within columns that are to be columns of their own
+    whole: tuple[str, ...] = ()  # columns of fractions, which other files have as whole numbers
+
+    @property
+    def differs(self) -> list[tuple[str, ...]]:
+        """What is done about columns that are others in other files, `as_text` aside; nothing for most files."""
+        found = [self.spelled, self.paths, self.whole]
+        return found if any(found) else []
 
 
 def are_documents(path: str) -> bool:

@@ -3,13 +3,17 @@
 import gzip
 import io
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
 
+from fineweb_mask.models.columns import BEYOND, as_number, number_text
+from fineweb_mask.models.names import alike, find, inside
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
-from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.storage.remote.filesystem import open_source
 
@@ -25,52 +29,86 @@ MOST_NESTED = 2**21
 NO_FLOAT = 2**1024 - 2**970
 """The least whole number that a float of 64 bits, rounded to the nearest, does not hold."""
 
+WHOLE, LARGE = "whole", "large"
+"""Kinds of numbers beside `int` and `float`: a float without a fraction, and an integer of more than 64 bits."""
+
+_JSON = json.JSONDecoder(parse_constant=lambda _: None)
+"""Reads NaN, Infinity and -Infinity, which Python writes and JSON has not, as null."""
+
 Row = tuple[list[Any], str | None]  # values in the order of the fields, and what is wrong with the row
 
 
-def jsonl_schema(shard: SourceShard, max_line_bytes: int) -> tuple[pa.Schema, int]:
-    """Return the columns and the number of rows, from one pass over the file.
+def jsonl_schema(
+    shard: SourceShard, max_line_bytes: int, paths: Sequence[str] = (), most: int | None = None
+) -> tuple[pa.Schema, int]:
+    """Return the columns and the number of rows, from one pass over the file, or over its first rows, at `most`.
 
     A column with values of several types, or with nested ones, is a string column: its values become JSON text. Rows
-    with a problem have no say in it.
+    with a problem have no say in it. Numbers that are all whole are integers where one is written as such, or if the
+    column is in the shard's `whole`. Values at `paths` within others are columns, too.
     """
-    kinds: dict[str, set[type]] = {}
+    kinds: dict[str, set[object]] = {}
+    whole = set(map(alike, shard.whole))
     rows = 0
-    for rows, record in enumerate(jsonl_records(shard.url, shard.relative, max_line_bytes), start=1):  # noqa: B007
+    records = with_values(jsonl_records(shard.url, shard.relative, max_line_bytes), paths)
+    for rows, record in enumerate(islice(records, most), start=1):  # noqa: B007
         if isinstance(record, dict):
             for name, value in record.items():
-                kinds.setdefault(name, set()).add(type(value))
-    return pa.schema([pa.field(name, _column_type(found)) for name, found in kinds.items()]), rows
+                kind: object = type(value)
+                if kind is float and value.is_integer() and abs(value) < BEYOND:
+                    kind = WHOLE
+                elif kind is int and not -(2**63) <= value < 2**63:
+                    kind = LARGE
+                kinds.setdefault(name, set()).add(kind)
+    return pa.schema([pa.field(name, _column_type(found, alike(name) in whole)) for name, found in kinds.items()]), rows
+
+
+def with_values(records: Iterable[dict[str, Any] | str], paths: Sequence[str]) -> Iterable[dict[str, Any] | str]:
+    """Return records with the values at paths within other values as columns of their own."""
+    return map(partial(_with_values, paths), records) if paths else records
+
+
+def _with_values(paths: Sequence[str], record: dict[str, Any] | str) -> dict[str, Any] | str:
+    if isinstance(record, str):
+        return record
+    found = {path: inside(record, path) for path in paths if find(path, record) is None}
+    return record | {path: value for path, value in found.items() if value is not None}
 
 
 def first_columns(shard: SourceShard, wanted: str, max_line_bytes: int) -> list[str] | None:
-    """Return the columns of the rows up to the first that has the `wanted` one; None if none of the first 10,000 has.
+    """Return the columns of a file; None if one of its first rows has the `wanted` one, or if it has more than 10,000.
 
-    A file with fewer rows returns all its columns.
+    The wanted one may be within another, `a.b`.
     """
     columns: dict[str, None] = {}
     for rows, record in enumerate(jsonl_records(shard.url, shard.relative, max_line_bytes)):
-        if wanted in columns:
-            break
-        if rows == FIRST_ROWS:
+        known = record if isinstance(record, dict) else {}
+        if rows == FIRST_ROWS or find(wanted, known) is not None or inside(known, wanted) is not None:
             return None
-        columns |= dict.fromkeys(record if isinstance(record, dict) else ())
+        columns |= dict.fromkeys(known)
     return list(columns)
 
 
 def record_batches(
-    records: Iterable[dict[str, Any] | str], fields: Sequence[pa.Field], batch_rows: int, batch_bytes: int
+    records: Iterable[dict[str, Any] | str],
+    fields: Sequence[pa.Field],
+    batch_rows: int,
+    batch_bytes: int,
+    as_text: Container[str] = (),
+    lost: Counter[str] | None = None,
 ) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
     """Yield batches of at most `batch_rows` records, each with a string column of problems (null: none).
 
-    A batch is full, too, when its texts have `batch_bytes`. The fields are the text, the id and the others of FineWeb,
-    then the extra ones. The values of a row with a problem are null: that of its record (of JSON
-    Lines, `broken_row` and `too_large`), `wrong_type` or `invalid_utf8`.
+    A batch is full, too, when its texts have `batch_bytes`. The values of a row with a problem are null: that of its
+    record (of JSON Lines, `broken_row` and `too_large`), `wrong_type` or `invalid_utf8`. Other values than texts become
+    text in the string fields that are named in `as_text`. A value that is no number, or does not fit, is null where its
+    field is one of numbers, and counted as `lost`.
     """
     pending: list[Row] = []
+    lost = Counter() if lost is None else lost
     size = 0
     for record in records:
-        row = _row(record, fields)
+        row = _row(record, fields, as_text, lost)
         pending.append(row)
         size += sum(len(value) for value in row[0] if isinstance(value, str))
         if len(pending) == batch_rows or size >= batch_bytes:
@@ -107,7 +145,7 @@ def _parse(line: bytes) -> dict[str, Any] | str:
     if len(line) > MOST_NESTED and line.count(b"{") + line.count(b"[") > MOST_NESTED:
         return "too_large"
     try:
-        record = json.loads(line)
+        record = _JSON.decode(line.decode(json.detect_encoding(line), "surrogatepass"))
     except (ValueError, RecursionError):
         return "broken_row"
     if not isinstance(record, dict):
@@ -115,30 +153,31 @@ def _parse(line: bytes) -> dict[str, Any] | str:
     return record if all(map(_is_encodable, record)) else "invalid_utf8"
 
 
-def _column_type(found: set[type]) -> pa.DataType:
+def _column_type(found: set[object], is_whole: bool) -> pa.DataType:
     known = found - {type(None)}
     if known == {bool}:
         return pa.bool_()
-    if known == {int}:
+    if known and known <= {int, WHOLE} and (is_whole or int in known):
         return pa.int64()
-    if known and known <= {int, float}:
+    if known & {float, WHOLE} and known <= {int, float, WHOLE, LARGE}:
         return pa.float64()
-    return pa.string()
+    return pa.string() if known else pa.null()
 
 
-def _row(record: dict[str, Any] | str, fields: Sequence[pa.Field]) -> Row:
+def _row(record: dict[str, Any] | str, fields: Sequence[pa.Field], as_text: Container[str], lost: Counter[str]) -> Row:
     if isinstance(record, str):
         return [None] * len(fields), record
     values: list[Any] = []
-    for position, field in enumerate(fields):
+    for field in fields:
         value = record.get(field.name)
         if value is not None and not _fits(value, field.type):
-            is_extra = position >= len(FINEWEB)
-            is_number_id = position == FINEWEB.get_field_index("id") and isinstance(value, int)
-            if is_number_id or (is_extra and pa.types.is_string(field.type)):
-                value = json.dumps(value, ensure_ascii=False)
-            else:
+            if not pa.types.is_string(field.type):
+                value = as_number(value, whole=pa.types.is_integer(field.type))
+                lost.update([] if value is not None else [field.name])
+            elif field.name not in as_text:
                 return [None] * len(fields), "wrong_type"
+            else:
+                value = number_text(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
         if isinstance(value, int) and pa.types.is_floating(field.type):
             value = float(value)  # the nearest; Arrow refuses a large one
         if isinstance(value, str) and not _is_encodable(value):

@@ -233,7 +233,7 @@ def test_a_changed_text_is_what_is_hashed_counted_and_kept() -> None:
 
 
 def pa_batch(**columns: Any) -> Any:
-    return conform(pa.record_batch(columns), "text", "id", [])
+    return conform(pa.record_batch(columns), {}, [])
 
 
 def test_a_token_count_of_a_changed_text_is_forgotten() -> None:

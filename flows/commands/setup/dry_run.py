@@ -136,7 +136,7 @@ def estimate(settings: PipelineSettings) -> Estimate:
     ValueError, OSError
         If something that the recipe names does not exist or cannot be read.
     """
-    workspace, sources, models = find_inputs(settings)
+    workspace, sources, models, settings = find_inputs(settings)
     shards = [shard for shard in sources if shard.bytes]
     if not shards:
         raise SettingsError(f"source.path: all files of {settings.source.path!r} are empty: give files with documents")

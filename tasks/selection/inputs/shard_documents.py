@@ -8,6 +8,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from fineweb_mask.models.columns import label
+from fineweb_mask.models.names import find
 from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.selection.corpus.documents import Documents
 from fineweb_mask.models.settings import PipelineSelectionSettings
@@ -54,14 +56,14 @@ def read_columns(workspace: Workspace, shard: ShardFiles) -> ShardColumns:
 def read_groups(workspace: Workspace, shard: ShardFiles, column: str) -> NDArray[np.object_]:
     """Read the values of a column of a shard's documents as texts, (rows,); null, or a column it lacks, is ""."""
     path = workspace.resolve(shard.documents)
-    if column not in read_schema(path).names:  # with `source.extra_columns: all`, files may have different columns
+    if (own := find(column, read_schema(path).names)) is None:  # files may have different columns
         return np.full(shard.rows, "", dtype=object)
     groups = np.empty(shard.rows, dtype=object)
     start = 0
     with VerifiedFile(path) as file:
-        for batch in file.iter_batches(PART_ROWS, columns=[column]):
-            values = batch[column].to_pylist()
-            groups[start : start + len(values)] = ["" if value is None else sys.intern(str(value)) for value in values]
+        for batch in file.iter_batches(PART_ROWS, columns=[own]):
+            values = batch[own].to_pylist()
+            groups[start : start + len(values)] = [sys.intern(label(value)) for value in values]
             start += len(values)
     return groups
 

@@ -1,7 +1,7 @@
 """Count every document and token by stage and drop reason."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
@@ -90,6 +90,17 @@ def account(ingested: list[StageFile], masks: list[StageFile]) -> Counts:
         tokens_selected=total(blocks, "tokens_selected"),
         tokens_estimated=total(details, "tokens_estimated"),
     )
+
+
+def lost_numbers(ingested: Iterable[StageFile]) -> list[str]:
+    """Return a sentence on each column of which ingest left values empty, because they are no numbers that fit."""
+    lost = Counter[str]()
+    for file in ingested:
+        lost.update(file.details.get("lost", {}))
+    return [
+        f"{number:,} values of the column {column!r} are left empty: they are no numbers, or do not fit."
+        for column, number in sorted(lost.items())
+    ]
 
 
 def why_none_is_left(ingested: list[StageFile]) -> str:

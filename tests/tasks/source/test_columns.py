@@ -10,7 +10,7 @@ import pytest
 
 from fineweb_mask.models.settings import PipelineSettings, SourceSettings
 from fineweb_mask.tasks.source import jsonl
-from fineweb_mask.tasks.source.columns import ColumnError, check_columns, differing, document_columns, settle
+from fineweb_mask.tasks.source.columns import ColumnError, check_columns, document_columns, remarks, settle
 from fineweb_mask.tasks.source.discovery import SourceShard, discover
 from tests.tasks.source_files import read, settings, write_lines, write_table
 
@@ -64,9 +64,10 @@ def test_columns_that_some_file_has_may_be_named(recipe: Any, named: dict[str, A
             {"materialize": {"layout": "lang"}},
             r"materialize\.layout: .* 'lang', it may be one of flat, id, .*site$",
         ),
-        ({"materialize": {"layout": "Site"}}, r"materialize\.layout: .* 'Site'"),
-        ({"selection": {"groups": {"column": "Site"}}}, r"selection\.groups\.column: .* 'Site', it may be one of id, "),
-        ({"ingest": {"copies": {"prefer": {"Site": ["a"]}}}}, r"ingest\.copies\.prefer: .* 'Site'"),
+        ({"materialize": {"layout": "Sit"}}, r"materialize\.layout: .* 'Sit'"),
+        ({"selection": {"groups": {"column": "Sit"}}}, r"selection\.groups\.column: .* 'Sit', it may be one of id, "),
+        ({"ingest": {"copies": {"prefer": {"Sit": ["a"]}}}}, r"ingest\.copies\.prefer: .* 'Sit'"),
+        ({"quality": {"by": "sit", "scorers": []}}, r"quality\.by: .* 'sit'"),
         ({"report": {"by": ["site", "kind"]}}, r"report\.by\.1: .* 'kind', it may be one of id, .*site$"),
         ({"report": {"by": ["text"]}}, r"report\.by: the text itself cannot be a group"),
         ({"score": "grade"}, r"quality\.scorers\.0\.column: .* 'grade'"),
@@ -202,10 +203,12 @@ def test_files_that_cannot_be_read_have_no_say(tmp_path: Path) -> None:
 
 def test_the_types_are_told_with_the_first_file_of_each(tmp_path: Path) -> None:
     shards = shards_of(tmp_path, [STRUCT, STRUCT, pa.array(["x"])])
-    assert differing(shards) == {"extra": "struct<a: int64> in 0.parquet, string in 2.parquet"}
-    assert differing(shards_of(tmp_path / "same", [STRUCT, STRUCT])) == {}
+    types = "struct<a: int64> in 0.parquet, string in 2.parquet"
+    assert remarks(shards, settings(tmp_path)) == [f"column 'extra' is kept as text, because its type differs: {types}"]
+    assert remarks(shards_of(tmp_path / "same", [STRUCT, STRUCT]), settings(tmp_path)) == []
 
 
 def test_a_type_that_ingest_refuses_is_told_like_the_others(tmp_path: Path) -> None:
     wide = pa.array([None], pa.decimal256(60, 2))
-    assert "decimal256(60, 2) in 2.parquet" in differing(shards_of(tmp_path, [STRUCT, OTHER, wide]))["extra"]
+    [told] = remarks(shards_of(tmp_path, [STRUCT, OTHER, wide]), settings(tmp_path))
+    assert "decimal256(60, 2) in 2.parquet" in told
