@@ -110,8 +110,9 @@ def list_excluded(job: ExclusionJob) -> None:
 
 def _weighed(job: ExclusionJob, parts: list[Part]) -> pa.Table:
     """Return the parts that are looked for, if there are any, and most of the sample holds none."""
-    rows = (row for file in job.sample for row in first_rows(file, -(-SAMPLED_DOCUMENTS // len(job.sample)))[0])
-    texts = [text for row in rows if isinstance(text := inside(row, job.text_column), str)]
+    each, name = -(-SAMPLED_DOCUMENTS // len(job.sample)), job.text_column
+    rows = (row for file in job.sample for row in first_rows(file, each, name)[0])
+    texts = [text for row in rows if isinstance(text := inside(row, name), str)]
     if not parts:
         raise SettingsError(
             "ingest.decontaminate: no question, passage or text of these files has at least four words: "

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from fineweb_mask.models.columns import locate
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.models.settings import SourceSettings
@@ -118,10 +119,10 @@ def _looked_at(shards: Sequence[SourceShard]) -> tuple[list[Row], float]:
     return rows, read_bytes
 
 
-def first_rows(shard: SourceShard, most: int = ROWS) -> tuple[list[Row], float]:
+def first_rows(shard: SourceShard, most: int = ROWS, path: str = "") -> tuple[list[Row], float]:
     """Return the first rows of a file, none if it cannot be read, and about how many of its bytes they are.
 
-    Of a crawl, at most 100 pages are read.
+    Of a crawl, at most 100 pages are read; of Parquet, nested columns only if a `path` leads into them.
     """
     with broken_files():
         if shard.format == "jsonl":
@@ -136,7 +137,9 @@ def first_rows(shard: SourceShard, most: int = ROWS) -> tuple[list[Row], float]:
             found = [one for one in with_texts(pages) if isinstance(one, dict)]
             return found, size * (0.2 if shard.relative.endswith(".gz") else 1.0)
         with open_parquet_source(shard.url) as file:
-            names = [field.name for field in file.schema_arrow if not pa.types.is_nested(field.type)]
+            within = locate(path, file.schema_arrow) or ("",)
+            schema = file.schema_arrow
+            names = [one.name for one in schema if one.name == within[0] or not pa.types.is_nested(one.type)]
             if (batch := next(file.iter_batches(most, columns=names), None)) is not None:
                 return batch.to_pylist(), shard.bytes * batch.num_rows / max(1, file.metadata.num_rows)
     return [], 0.0

@@ -168,8 +168,8 @@ def read_sidecar(sidecar: Sidecar, settings: SidecarScorerSettings, documents: p
             raise
         raise BadShardError(f"{name}: {scorer} cannot read it: {error}") from error
     source_rows = documents["source_row"].to_numpy()
-    places = None if ids is None else _places(name, ids, documents, rows, is_filled=settings.missing is not None)
-    if places is not None:
+    has_ids, is_filled = ids is not None and ids.null_count < len(ids), settings.missing is not None
+    if has_ids and (places := _places(name, ids, documents, rows, is_filled=is_filled)) is not None:
         found, scores = places >= 0, np.full(rows, np.nan, dtype=np.float32)
         scores[source_rows[found]] = values[places[found]]
         return Annotations(scores, "id", int((~found).sum()))
@@ -235,7 +235,7 @@ def _read(sidecar: Sidecar, settings: SidecarScorerSettings) -> tuple[NDArray[An
         ids.append(
             _id_text(next((one for name in sidecar.id_names if (one := inside(record, name)) is not None), None))
         )
-    return np.array(values, dtype=np.float64), pa.array(ids, pa.string()) if any(ids) else None
+    return np.array(values, dtype=np.float64), pa.array(ids, pa.string())
 
 
 def _id_text(value: object) -> str | None:

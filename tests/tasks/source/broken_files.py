@@ -282,7 +282,7 @@ NAMES = {
     "_shard": REFUSED,
     " ": READ,
     "a\nb": READ,
-    "Text ": READ,
+    "Text ": REFUSED,
     'it\'s "x"; --': READ,
     "a.b": READ,
     "%s {x}": READ,
