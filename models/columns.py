@@ -4,7 +4,7 @@ import base64
 import json
 import math
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -148,11 +148,7 @@ def read_as_text(column: pa.Array) -> pa.Array:
 
 
 def to_text(column: pa.Array) -> pa.Array:
-    """Return a text for each value: text as it is, unchecked, bytes in base64, and the JSON text of a nested value.
-
-    >>> to_text(pa.array([7.0, 0.5, float("nan")])).to_pylist(), to_text(pa.array([0], pa.timestamp("ns")))[0].as_py()
-    (['7', '0.5', None], '1970-01-01T00:00:00')
-    """
+    """Return a text for each value: text as it is, unchecked, bytes in base64, and the JSON text of a nested value."""
     column = to_plain(column)
     if _is(column.type, pa.types.is_null, *_TEXT):
         return read_as_text(column)
@@ -176,11 +172,7 @@ def number_text(value: float | None) -> str | None:
 
 
 def label(value: object) -> str:
-    """Return the text of a value that names a group, the same in files of whole numbers and of fractions; "" for none.
-
-    >>> label(2020.0), label(2020), label(None), label("a")
-    ('2020', '2020', '', 'a')
-    """
+    """Return the text of a value that names a group, the same of a whole number and of a fraction; "" for none."""
     return (number_text(value) or "") if isinstance(value, float) else "" if value is None else str(value)
 
 
@@ -216,12 +208,10 @@ def is_whole(column: pa.Array) -> bool:
 
 
 def to_numbers(column: pa.Array, kind: pa.DataType) -> tuple[pa.Array, int]:
-    """Return a column as numbers of a plain type, null where one does not fit, and how many do not.
-
-    A number may be a text. What is not finite is a gap.
+    """Return a column of numbers, or of their texts, in a plain type, and how many do not fit and are null now.
 
     >>> values, lost = to_numbers(pa.array([5.0, 1.5, float("nan")]), pa.int64())
-    >>> values.to_pylist(), lost
+    >>> values.to_pylist(), lost  # what is not finite is a gap
     ([5, None, None], 1)
     """
     column = to_plain(column)
@@ -250,31 +240,28 @@ def _json_of_other(value: Any) -> str:  # noqa: ANN401
     return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 
-def locate(path: str, fields: Iterable[pa.Field]) -> tuple[str, ...] | None:
-    """Return the names that lead to a column, which may be within structs; None if there is none.
+def locate(path: str, fields: Iterable[pa.Field]) -> tuple[tuple[str, ...], pa.DataType | None]:
+    """Return the names that lead to a column, which may be within structs, and its type; None if there is none.
 
     >>> locate("META.source", pa.schema({"Meta": pa.struct({"source": pa.string()})}))
-    ('Meta', 'source')
+    (('Meta', 'source'), DataType(string))
     """
     kinds = {field.name: field.type for field in fields}
     if (own := find(path, kinds)) is not None:
-        return (own,)
+        return (own,), kinds[own]
     for first, rest in splits(path):
         outer = find(first, kinds)
-        if outer is not None and pa.types.is_struct(kinds[outer]) and (inner := locate(rest, kinds[outer])):
-            return (outer, *inner)
-    return None
+        if outer is not None and pa.types.is_struct(kinds[outer]):
+            inner, kind = locate(rest, kinds[outer])
+            if kind is not None:
+                return (outer, *inner), kind
+    return (path,), None
 
 
-def with_paths(schema: pa.Schema, paths: Iterable[str]) -> tuple[pa.Schema, dict[str, tuple[str, ...]]]:
-    """Return a schema with the columns that paths lead to within structs, and the names that lead to each."""
-    places = {path: place for path in paths if len(place := locate(path, schema) or ()) > 1}
-    for path, place in places.items():
-        kind = schema.field(place[0]).type
-        for name in place[1:]:
-            kind = kind.field(name).type
-        schema = schema.append(pa.field(path, kind))
-    return schema, places
+def value_at(table: pa.RecordBatch | pa.Table, place: Sequence[str]) -> pa.Array | pa.ChunkedArray:
+    """Return the column that names lead to; what is within null is null."""
+    column, inner = table[place[0]], list(place[1:])
+    return pc.struct_field(column, inner) if inner else column
 
 
 def must_be_text(kinds: Iterable[pa.DataType], *, beside_json: bool = False) -> bool:

@@ -25,6 +25,7 @@ from fineweb_mask.models.columns import (
     to_numbers,
     to_plain,
     to_text,
+    value_at,
 )
 from fineweb_mask.models.losses import OutcomeCounts
 from fineweb_mask.models.schemas import DROPPED, FINEWEB, MEASURED, SOURCE_ROW, documents_schema
@@ -38,6 +39,9 @@ MOST_TOKENS = 2**31 - 1
 
 MADE_ID = "fineweb-mask:"
 """What the ids begin with that are made for documents without one."""
+
+Place = Sequence[str]
+"""Names that lead to a column: its own, after those of the structs that it is in."""
 
 TextFilter = Callable[[Sequence[str], Sequence[str | None]], Sequence[tuple[str, str | None]]]
 
@@ -89,26 +93,27 @@ def stable_id(source: str, source_row: int) -> str:
 
 
 def conform(
-    batch: pa.RecordBatch, names: Mapping[str, str], extra: Iterable[pa.Field], lost: Counter[str] | None = None
+    batch: pa.RecordBatch, places: Mapping[str, Place], extra: Iterable[pa.Field], lost: Counter[str] | None = None
 ) -> pa.RecordBatch:
     """Return a batch with FineWeb's nine columns in FineWeb's types, then the `extra` columns.
 
-    `names` has the batch's own name of a column where it is another. Missing columns become null, others are left out.
-    Numbers that do not fit become null, and are counted as `lost`. A column that cannot be cast or exists more than
-    once raises ColumnTypeError.
+    `places` has the names that lead to a column in the batch, where they are others. Missing columns become null,
+    others are left out. Numbers that do not fit become null, and are counted as `lost`. A column that cannot be cast or
+    exists more than once raises ColumnTypeError.
     """
     lost = Counter() if lost is None else lost
     fields = [*FINEWEB, *extra]
-    columns = [_cast_column(batch, names.get(field.name, field.name), field, lost) for field in fields]
+    columns = [_cast_column(batch, places.get(field.name, (field.name,)), field, lost) for field in fields]
     return pa.record_batch(columns, schema=pa.schema(fields))
 
 
-def _cast_column(batch: pa.RecordBatch, name: str, field: pa.Field, lost: Counter[str]) -> pa.Array:
-    if name not in batch.schema.names:
+def _cast_column(batch: pa.RecordBatch, place: Place, field: pa.Field, lost: Counter[str]) -> pa.Array:
+    name = ".".join(place)
+    if place[0] not in batch.schema.names:
         return pa.nulls(batch.num_rows, field.type)
-    if batch.schema.names.count(name) > 1:
+    if batch.schema.names.count(place[0]) > 1:
         raise ColumnTypeError(f"column {name!r} exists {batch.schema.names.count(name)} times, it must be unique")
-    column = batch.column(name)
+    column = value_at(batch, place)
     if column.type == field.type:
         return column
     try:

@@ -110,7 +110,7 @@ def list_excluded(job: ExclusionJob) -> None:
 
 def _weighed(job: ExclusionJob, parts: list[Part]) -> pa.Table:
     """Return the parts that are looked for, if there are any, and most of the sample holds none."""
-    each, name = -(-SAMPLED_DOCUMENTS // len(job.sample)), job.text_column
+    each, name = -(-SAMPLED_DOCUMENTS // max(1, len(job.sample))), job.text_column
     rows = (row for file in job.sample for row in first_rows(file, each, name)[0])
     texts = [text for row in rows if isinstance(text := inside(row, name), str)]
     if not parts:

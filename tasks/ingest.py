@@ -67,8 +67,7 @@ class IngestJob(ShardJob):
                     if self.benchmarks is None
                     else ["without", self.benchmarks.fingerprint, self.settings.decontaminate_threshold]
                 ),
-                *self.shard.as_text,
-                *self.shard.differs,
+                *(self.shard.as_text, self.shard.spelled, self.shard.paths, self.shard.whole),
                 *([f"trafilatura {version_of_extraction()}"] if self.shard.format == "warc" else []),
             ],
         )

@@ -22,7 +22,6 @@ from fineweb_mask.tasks.inference.scorers import (
     load_sidecars,
     pooled_models,
     score_batches,
-    sidecar_details,
 )
 from fineweb_mask.tasks.source.sidecars import Sidecar
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
@@ -97,7 +96,7 @@ def score(job: ScoreJob) -> None:
     """
     pooled = pooled_models(job.models, job.processes)
     scorers = load_models(job.workspace, [model for model in job.models if model not in pooled])
-    annotated = load_sidecars(job.workspace, job.documents, job.models, job.sidecars)
+    annotated, details = load_sidecars(job.workspace, job.documents, job.models, job.sidecars)
     scorers |= annotated
     devices = (getattr(scorer, "device", "cpu") for scorer in scorers.values())
     gpu = next((device for device in devices if device != "cpu"), "cpu")
@@ -111,7 +110,7 @@ def score(job: ScoreJob) -> None:
         done = score_batches(job.workspace, pooled, job.processes, batches)
         total = job.documents.rows
         with stage_file_writer(job.output, schema, job.key) as writer:
-            writer.details = sidecar_details(annotated)
+            writer.details = details
             for batch, scores in track_by_size("documents", done, total, lambda pair: pair[0].num_rows, part=(0, 1)):
                 others = batch_scores(scorers, batch, job.name)
                 writer.write(combined(job, schema, batch, scores | others))

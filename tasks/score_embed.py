@@ -16,7 +16,7 @@ from fineweb_mask.models.settings.quality import EduScorerSettings
 from fineweb_mask.tasks.embed import EmbedJob, vector_writer, write_encoded
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.inference.model_files import ModelFolder
-from fineweb_mask.tasks.inference.scorers import batch_scores, columns_read, load_models, load_sidecars, sidecar_details
+from fineweb_mask.tasks.inference.scorers import batch_scores, columns_read, load_models, load_sidecars
 from fineweb_mask.tasks.score import ScoreJob, combined, score, scores_schema_of
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, rows_through, stage_task
@@ -98,7 +98,7 @@ def score_embed(job: ScoreEmbedJob) -> None:
         score(job.score)
         return
     scorers = load_models(job.workspace, job.score.models)
-    annotated = load_sidecars(job.workspace, job.score.documents, job.score.models, job.score.sidecars)
+    annotated, details = load_sidecars(job.workspace, job.score.documents, job.score.models, job.score.sidecars)
     scorers |= annotated
     [name] = [model.settings.name for model in job.score.models if isinstance(model.settings, EduScorerSettings)]
     edu = scorers.pop(name)
@@ -111,7 +111,7 @@ def score_embed(job: ScoreEmbedJob) -> None:
         schema, columns = scores_schema_of(job.score, documents.schema_arrow), ["row", edu.column]
         if is_scoring := job.force or job.score.current() is None:
             writer = opened.enter_context(stage_file_writer(job.score.output, schema, job.score.key))
-            writer.details = sidecar_details(annotated)
+            writer.details = details
             columns = columns_read([edu, *scorers.values()], documents.schema_arrow, job.name, by=job.score.settings.by)
 
         def encode(batch: pa.RecordBatch, tokens: "TokenIds") -> Callable[[], None]:

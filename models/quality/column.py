@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,10 +84,6 @@ class SidecarScorer:
         Of the scorer.
     annotations
         One value of each row of the source file, (rows,); NaN for one that has none.
-    by
-        What its rows were joined by.
-    missing
-        Documents that it has no row of.
 
     Examples
     --------
@@ -100,14 +95,8 @@ class SidecarScorer:
     column = "source_row"
     reads_arrow = False
 
-    def __init__(
-        self,
-        settings: SidecarScorerSettings,
-        annotations: NDArray[np.float32],
-        by: Literal["id", "place"] = "place",
-        missing: int = 0,
-    ) -> None:
-        self.settings, self.by, self.missing = settings, by, missing
+    def __init__(self, settings: SidecarScorerSettings, annotations: NDArray[np.float32]) -> None:
+        self.settings = settings
         self._annotations = annotations
 
     def score(self, rows: Sequence[int]) -> NDArray[np.float32]:

@@ -152,7 +152,7 @@ def fit_statistics(job: FitStatisticsJob) -> None:
     by_name = {file.name: file for file in documents}
     for shard, of_shard in groupby(sampled, key=lambda pair: pair[0]):
         try:
-            annotations = load_sidecars(job.workspace, by_name[shard], job.models, job.sidecars.get(shard, {}))
+            annotations, _ = load_sidecars(job.workspace, by_name[shard], job.models, job.sidecars.get(shard, {}))
         except BadShardError as error:  # the shard is quarantined when it is scored
             unreadable.append(error)
             continue

@@ -165,8 +165,8 @@ def load_models(workspace: Workspace, models: list[QualityModel]) -> dict[str, S
 
 def load_sidecars(
     workspace: Workspace, documents: StageFile, models: Sequence[QualityModel], sidecars: Mapping[str, Sidecar]
-) -> dict[str, SidecarScorer]:
-    """Return the scorers of one shard that read a sidecar of its source file, by name.
+) -> tuple[dict[str, Scorer], dict[str, Any]]:
+    """Return the scorers of one shard that read a sidecar of its source file, by name, and details of its scores.
 
     Raises
     ------
@@ -175,16 +175,13 @@ def load_sidecars(
     """
     named = [model.settings for model in models if isinstance(model.settings, SidecarScorerSettings)]
     if not named:
-        return {}
+        return {}, {}
     table, rows = read_table(workspace.resolve(documents), columns=["source_row", "id"]), documents.details["rows_in"]
-    return {one.name: SidecarScorer(one, *read_sidecar(sidecars[one.name], one, table, int(rows))) for one in named}
-
-
-def sidecar_details(scorers: Mapping[str, SidecarScorer]) -> dict[str, Any]:
-    """Return how the sidecars of a shard were joined with its documents, for the details of its scores."""
-    return (
-        {"sidecars": {name: {"by": one.by, "missing": one.missing} for name, one in scorers.items()}} if scorers else {}
-    )
+    found, joined = dict[str, Scorer](), dict[str, Any]()
+    for one in named:
+        annotations, by, missing = read_sidecar(sidecars[one.name], one, table, int(rows))
+        found[one.name], joined[one.name] = SidecarScorer(one, annotations), {"by": by, "missing": missing}
+    return found, {"sidecars": joined}
 
 
 @lru_cache(maxsize=LOADED)

@@ -1,14 +1,15 @@
 """Settle and check the columns of the source files, before any work starts: their types, and those a recipe names."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import lru_cache, partial
 from typing import Any
 
 import pyarrow as pa
 
-from fineweb_mask.models.columns import ColumnTypeError, is_text, locate, must_be_text, plain_type, with_paths
+from fineweb_mask.models.columns import ColumnTypeError, is_text, locate, must_be_text, plain_type
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.losses import names_groups
 from fineweb_mask.models.names import alike, find
@@ -23,8 +24,8 @@ from fineweb_mask.tasks.source.reader import (
     INDEX,
     ShardReader,
     broken_files,
+    columns_of,
     open_parquet_source,
-    own_names,
     paths_of,
 )
 from fineweb_mask.tasks.source.warc import COLUMNS as WARC_COLUMNS
@@ -67,17 +68,17 @@ def _first_columns(shard: SourceShard, max_document_bytes: int, paths: tuple[str
     return None
 
 
-def _known_columns(shard: SourceShard, settings: SourceSettings) -> pa.Schema:
-    """Return the columns of a file, those at paths within others as well; of JSON Lines, those of its first rows."""
-    paths, none = paths_of(shard, settings), pa.schema([])
+def _known(shard: SourceShard, settings: SourceSettings) -> pa.Schema:
+    """Return the columns of a file, of JSON Lines those of the first rows; none if it cannot be read."""
+    found = WARC_COLUMNS if shard.format == "warc" else schema_of(shard)
     if shard.format == "jsonl" and shard.bytes:
-        return _first_columns(shard, settings.max_document_bytes, tuple(paths)) or none
-    return with_paths(schema_of(shard) or none, paths)[0]
+        found = _first_columns(shard, settings.max_document_bytes, paths_of(shard, settings))
+    return found or pa.schema([])
 
 
 def has_ids(shard: SourceShard, settings: SourceSettings) -> bool:
-    """Return whether the documents of a file have ids of their own, as far as is known before it is read."""
-    return shard.format == "warc" or find(settings.id_column, _known_columns(shard, settings).names) is not None
+    """Return whether a file has a column of ids."""
+    return locate(settings.id_column, _known(shard, settings))[1] is not None
 
 
 def settle(shards: Sequence[SourceShard], settings: SourceSettings, named: Iterable[str] = ()) -> list[SourceShard]:
@@ -90,79 +91,65 @@ def settle(shards: Sequence[SourceShard], settings: SourceSettings, named: Itera
     """
     if not settings.extra_columns:
         return list(shards)
-    if settings.extra_columns == "all" and (paths := tuple(dict.fromkeys(name for name in named if "." in name))):
-        shards = [shard.model_copy(update={"paths": paths}) for shard in shards]
+    paths = tuple(dict.fromkeys(name for name in named if "." in name)) if settings.extra_columns == "all" else ()
+    shards = [shard.model_copy(update={"paths": paths}) if paths else shard for shard in shards]
     with ThreadPoolExecutor(READERS) as readers:
         types = list(readers.map(partial(_extra_types, settings=settings), shards))
-    first: dict[str, str] = {}  # the name of a column, by what is the same of its spellings
-    spellings, kinds = defaultdict[str, set[str]](set), defaultdict[str, set[pa.DataType]](set)
-    integers = {alike(name) for of_shard in types for name, kind in of_shard.items() if pa.types.is_integer(kind)}
-    for shard, of_shard in zip(shards, types, strict=True):
-        for name, kind in of_shard.items():
+    first: dict[str, str] = {}  # the first spelling of each column
+    spellings, kinds = defaultdict[str, set[str]](set), defaultdict[str, set[tuple[pa.DataType, str]]](set)
+    for shard, own in zip(shards, types, strict=True):
+        for name, kind in own.items():
             first.setdefault(alike(name), name)
             spellings[alike(name)].add(name)
-            kinds[alike(name)].update([kind] if shard.format == "parquet" else [])
+            kinds[alike(name)].add((kind, shard.format))
     is_mixed = any(shard.format == "jsonl" for shard in shards)
-    text = {name for name, found in kinds.items() if must_be_text(found, beside_json=is_mixed)}
-    various = {name for name, found in spellings.items() if len(found) > 1}
+    of_parquet = {name: {kind for kind, form in found if form == "parquet"} for name, found in kinds.items()}
+    text = {name for name, found in of_parquet.items() if must_be_text(found, beside_json=is_mixed)}
+    whole = {name for name, found in kinds.items() if any(pa.types.is_integer(kind) for kind, _ in found)} - text
 
-    def settled(shard: SourceShard, of_shard: dict[str, pa.DataType]) -> SourceShard:
-        own, unknown = {alike(name): kind for name, kind in of_shard.items()}, shard.format == "jsonl"
-        fractions = {
-            name for name, kind in own.items() if pa.types.is_floating(kind) or (unknown and kind == pa.null())
+    def settled(shard: SourceShard, own: dict[str, pa.DataType]) -> SourceShard:
+        here, is_json = {alike(name): kind for name, kind in own.items()}, shard.format == "jsonl"
+        columns = [(one, name, here.get(name, pa.null())) for name, one in first.items() if is_json or name in here]
+        found = {
+            "spelled": [one for one, name, _ in columns if len(spellings[name]) > 1 and one not in own],
+            "whole": [one for one, name, kind in columns if name in whole and not pa.types.is_integer(kind)],
+            "as_text": [one for one, name, kind in columns if name in text and not is_json and kind != pa.string()],
         }
-        later = first.keys() - own if unknown else set()
-        update = {
-            "spelled": [
-                name for one, name in first.items() if one in various & (own.keys() | later) and name not in of_shard
-            ],
-            "whole": [name for one, name in first.items() if one in (integers - text) & (fractions | later)],
-            "as_text": [first[one] for one, kind in own.items() if one in text and not unknown and kind != pa.string()],
-        }
-        found = {key: tuple(names) for key, names in update.items() if names}
-        return shard.model_copy(update=found) if found else shard
+        return shard.model_copy(update={key: tuple(names) for key, names in found.items()})
 
-    return [settled(shard, of_shard) for shard, of_shard in zip(shards, types, strict=True)]
+    return list(map(settled, shards, types))
 
 
 def _extra_types(shard: SourceShard, settings: SourceSettings) -> dict[str, pa.DataType]:
     """Return the plain types of a file's extra columns, those aside that ingest refuses."""
-    schema, found = _known_columns(shard, settings), {}
-    for name, own in own_names(schema.names, shard, settings)[len(FINEWEB) :]:
-        if schema.names.count(own) == 1:
-            try:
-                found[name] = plain_type(schema.field(own).type)
-            except ColumnTypeError:
-                continue
+    found = {}
+    for name, _, kind in columns_of(_known(shard, settings), shard, settings)[len(FINEWEB) :]:
+        with suppress(ColumnTypeError):
+            found |= {} if kind is None else {name: plain_type(kind)}
     return found
 
 
 def remarks(shards: Sequence[SourceShard], settings: SourceSettings) -> list[str]:
-    """Return what is done about columns that differ between files, or are not kept, a line for people on each."""
-    kinds, spellings = defaultdict[str, dict[str, str]](dict), defaultdict[str, dict[str, str]](dict)
-    text, indexes = {name for shard in shards for name in shard.as_text}, dict[str, str]()
+    """Return what is done about columns that differ between files, a line for people on each."""
+    found: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)  # of a column and what is done: the first files
+    text = {name for shard in shards for name in shard.as_text}
     asked = {"text": settings.text_column, "id": settings.id_column}
     for shard in shards if settings.extra_columns else shards[:FIRST_FILES]:
-        schema = _known_columns(shard, settings)
-        for name, own in own_names(schema.names, shard, settings):
-            if own != asked.get(name, name) and own in schema.names:
-                spellings[asked.get(name, name)].setdefault(own, shard.relative)
-            if name in text and own in schema.names:
-                kinds[name].setdefault(str(schema.field(own).type), shard.relative)
+        schema = _known(shard, settings)
+        for one in columns_of(schema, shard, settings):
+            name = asked.get(one.name, one.name)
+            if one.own != name:
+                found[name, "has another spelling, and is one column"].setdefault(repr(one.own), shard.relative)
+            if one.name in text:
+                found[name, "is kept as text, because its type differs"].setdefault(str(one.kind), shard.relative)
         for name in filter(INDEX.fullmatch, schema.names if settings.extra_columns == "all" else []):
-            indexes.setdefault(name, shard.relative)
+            found[name, "is an index of pandas, left out"].setdefault(
+                "source.extra_columns may name it", shard.relative
+            )
     return [
-        *(f"column {name!r} is kept as text, because its type differs: {_places(of)}" for name, of in kinds.items()),
-        *(f"column {name!r} has another spelling, and is one column: {_places(of)}" for name, of in spellings.items()),
-        *(
-            f"column {name!r} in {file} is an index of pandas and left out: list source.extra_columns to keep it"
-            for name, file in indexes.items()
-        ),
+        f"column {name!r} {done}: {', '.join(f'{one} in {relative}' for one, relative in files.items())}"
+        for (name, done), files in found.items()
     ]
-
-
-def _places(files: Mapping[str, str]) -> str:
-    return ", ".join(f"{one} in {relative}" for one, relative in files.items())
 
 
 def document_columns(
@@ -216,7 +203,7 @@ def _columns_without(name: str, shard: SourceShard, max_document_bytes: int) -> 
             return first_columns(shard, name, max_document_bytes)
         return []
     schema = WARC_COLUMNS if shard.format == "warc" else schema_of(shard) or pa.schema([])
-    return schema.names if locate(name, schema) is None else None
+    return schema.names if locate(name, schema)[1] is None else None
 
 
 def check_texts(files: Sequence[SourceShard], setting: str, text_column: str = "text") -> None:
@@ -233,7 +220,7 @@ def check_texts(files: Sequence[SourceShard], setting: str, text_column: str = "
         schema = schema_of(file)
         if schema is None:
             raise ColumnError(f"{setting}: {file.relative} cannot be read: {_reason(file)}: give a whole file")
-        if locate(text_column, schema) is None and not set(MEASURED.names) <= set(schema.names):
+        if locate(text_column, schema)[1] is None and not set(MEASURED.names) <= set(schema.names):
             raise ColumnError(
                 f"{setting}: {file.relative} has no column {text_column!r}, its columns are {', '.join(schema.names)}: "
                 "name its column of texts so"
@@ -250,10 +237,10 @@ def _reason(file: SourceShard) -> str:
 
 def _check_numbers(settings: PipelineSettings, shards: Sequence[SourceShard]) -> None:
     """Check that the columns of scores hold numbers in one of the first Parquet files that have them."""
-    schemas = [_known_columns(shard, settings.source) for shard in shards[:FIRST_FILES] if shard.format == "parquet"]
+    schemas = [_known(shard, settings.source) for shard in shards[:FIRST_FILES] if shard.format == "parquet"]
     for index, scorer in enumerate(settings.quality.scorers):
         for key, column in scorer.source_columns.items():
-            kinds = [schema.field(own).type for schema in schemas if (own := find(column, schema.names))]
+            kinds = [kind for schema in schemas if (kind := locate(column, schema)[1]) is not None]
             if kinds and all(is_text(kind) and not pa.types.is_null(kind) for kind in kinds):
                 raise ColumnError(
                     f"quality.scorers.{index}.{key}: {column!r} must hold numbers, its type is {kinds[0]}: name another"

@@ -90,12 +90,6 @@ class SourceShard(BaseModel):
     paths: tuple[str, ...] = ()  # to values within columns that are to be columns of their own
     whole: tuple[str, ...] = ()  # columns of fractions, which other files have as whole numbers
 
-    @property
-    def differs(self) -> list[tuple[str, ...]]:
-        """What is done about columns that are others in other files, `as_text` aside; nothing for most files."""
-        found = [self.spelled, self.paths, self.whole]
-        return found if any(found) else []
-
 
 def are_documents(path: str) -> bool:
     """Return whether a path is one of documents, not of a recipe; a file of JSON may be either and counts as a recipe.

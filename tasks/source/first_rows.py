@@ -137,7 +137,7 @@ def first_rows(shard: SourceShard, most: int = ROWS, path: str = "") -> tuple[li
             found = [one for one in with_texts(pages) if isinstance(one, dict)]
             return found, size * (0.2 if shard.relative.endswith(".gz") else 1.0)
         with open_parquet_source(shard.url) as file:
-            within = locate(path, file.schema_arrow) or ("",)
+            within, _ = locate(path, file.schema_arrow)
             schema = file.schema_arrow
             names = [one.name for one in schema if one.name == within[0] or not pa.types.is_nested(one.type)]
             if (batch := next(file.iter_batches(most, columns=names), None)) is not None:

@@ -5,7 +5,6 @@ import io
 import json
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
-from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -50,7 +49,7 @@ def jsonl_schema(
     kinds: dict[str, set[object]] = {}
     whole = set(map(alike, shard.whole))
     rows = 0
-    records = with_values(jsonl_records(shard.url, shard.relative, max_line_bytes), paths)
+    records = jsonl_records(shard.url, shard.relative, max_line_bytes, paths)
     for rows, record in enumerate(islice(records, most), start=1):  # noqa: B007
         if isinstance(record, dict):
             for name, value in record.items():
@@ -61,18 +60,6 @@ def jsonl_schema(
                     kind = LARGE
                 kinds.setdefault(name, set()).add(kind)
     return pa.schema([pa.field(name, _column_type(found, alike(name) in whole)) for name, found in kinds.items()]), rows
-
-
-def with_values(records: Iterable[dict[str, Any] | str], paths: Sequence[str]) -> Iterable[dict[str, Any] | str]:
-    """Return records with the values at paths within other values as columns of their own."""
-    return map(partial(_with_values, paths), records) if paths else records
-
-
-def _with_values(paths: Sequence[str], record: dict[str, Any] | str) -> dict[str, Any] | str:
-    if isinstance(record, str):
-        return record
-    found = {path: inside(record, path) for path in paths if find(path, record) is None}
-    return record | {path: value for path, value in found.items() if value is not None}
 
 
 def first_columns(shard: SourceShard, wanted: str, max_line_bytes: int) -> list[str] | None:
@@ -117,16 +104,19 @@ def record_batches(
     yield _batch(pending, fields)
 
 
-def jsonl_records(url: str, name: str, max_line_bytes: int) -> Iterator[dict[str, Any] | str]:
+def jsonl_records(
+    url: str, name: str, max_line_bytes: int, paths: Sequence[str] = ()
+) -> Iterator[dict[str, Any] | str]:
     """Yield the object of each line that is not blank; instead of one that cannot be read, its problem.
 
-    The ending of `name` tells how the file is compressed.
+    The ending of `name` tells how the file is compressed. Values at `paths` within others become keys of their own.
     """
     with open_source(url) as stream, _decompressed(stream, name.lower()) as lines:
         while line := lines.readline(max_line_bytes + 1):
             if len(line) <= max_line_bytes or line.endswith(b"\n"):
                 if line.strip():
-                    yield _parse(line)
+                    record = _parse(line)
+                    yield record | _values_at(paths, record) if paths and isinstance(record, dict) else record
                 continue
             del line
             while (rest := lines.readline(SKIPPED_BYTES)) and not rest.endswith(b"\n"):
@@ -139,6 +129,11 @@ def _decompressed(stream: io.BufferedReader, name: str) -> io.BufferedReader | g
     if name.endswith(".zst"):
         return io.BufferedReader(pa.CompressedInputStream(stream, "zstd"))
     return gzip.GzipFile(fileobj=stream) if name.endswith(".gz") else stream
+
+
+def _values_at(paths: Sequence[str], record: dict[str, Any]) -> dict[str, Any]:
+    found = {path: inside(record, path) for path in paths if find(path, record) is None}
+    return {path: value for path, value in found.items() if value is not None}
 
 
 def _parse(line: bytes) -> dict[str, Any] | str:

@@ -5,7 +5,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -13,14 +13,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from fineweb_mask.models.columns import ColumnTypeError, is_text, is_whole, plain_type, with_paths
-from fineweb_mask.models.documents import conform
+from fineweb_mask.models.columns import ColumnTypeError, is_text, is_whole, locate, plain_type, value_at
+from fineweb_mask.models.documents import Place, conform
 from fineweb_mask.models.names import alike, find
 from fineweb_mask.models.schemas import FINEWEB, RESERVED_COLUMNS
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.tasks.processes.texts import with_texts
 from fineweb_mask.tasks.source.discovery import SourceShard, fingerprint_of
-from fineweb_mask.tasks.source.jsonl import jsonl_records, jsonl_schema, record_batches, with_values
+from fineweb_mask.tasks.source.jsonl import jsonl_records, jsonl_schema, record_batches
 from fineweb_mask.tasks.source.warc import COLUMNS as WARC_COLUMNS
 from fineweb_mask.tasks.source.warc import BrokenWarcError, count_rows, warc_records
 from fineweb_mask.tasks.storage.remote.errors import is_transient
@@ -95,27 +95,23 @@ class ShardReader:
         self.settings = settings
         self.as_text: dict[str, str] = {}
         self.lost: Counter[str] = Counter()
-        self._places: dict[str, tuple[str, ...]] = {}  # names that lead to columns within others of Parquet
         self._rows_read = 0
         self._filesystem, self._path = open_filesystem(shard.url)
         self._fingerprint = self._current_fingerprint()
         if settings.fingerprint == "mtime" and self._fingerprint != shard.fingerprint:
             raise self._error("the file changed after the run started; run again")
-        paths = paths_of(shard, settings)
         with broken_files(self._error):
-            schema, self.rows = schema_and_rows(shard, settings.max_document_bytes, paths)
-        if shard.format == "parquet":
-            schema, self._places = with_paths(schema, paths)
+            schema, self.rows = schema_and_rows(shard, settings.max_document_bytes, paths_of(shard, settings))
         is_empty = shard.format == "jsonl" and not self.rows  # without any row, there are no columns
         if not schema.names and not is_empty:
             raise self._error(f"none of its {self.rows:,} rows can be read")
-        names = own_names(schema.names, shard, settings)
-        self._own = dict(names)
-        if self._own["text"] not in schema.names and not is_empty:
+        self._columns = columns_of(schema, shard, settings)
+        if self._columns[0].kind is None and not is_empty:
             problem = f"no column {settings.text_column!r}, set source.text_column to one of {schema.names}"
             raise NoTextColumnError(f"{shard.relative}: {problem}")
         with broken_files(self._error):
-            self.extra = self._extra_fields(names[len(FINEWEB) :], schema)
+            self.extra = self._extra_fields(schema.names)
+        self._places = {one.name: one.place for one in self._columns}
 
     def _current_fingerprint(self) -> str:
         invalidate_listing(self._filesystem, self._path)
@@ -135,42 +131,33 @@ class ShardReader:
         place = f" after row {self._rows_read:,}" if self._rows_read else ""
         return BadShardError(f"{self.shard.relative}{place}: {reason}")
 
-    def _extra_fields(self, names: Sequence[tuple[str, str]], schema: pa.Schema) -> list[pa.Field]:
-        if taken := [own for name, own in names if alike(name) in TAKEN_NAMES]:  # SQL ignores case
-            raise self._error(
-                f"column {taken[0]!r} has a name that the pipeline uses itself: "
-                "list the columns to keep in source.extra_columns, without it"
-            )
-        times = Counter(alike(name) for name, _ in names)
-        if twice := [own for name, own in names if times[alike(name)] > 1]:
-            raise self._error(
-                f"columns {[own for own in twice if alike(own) == alike(twice[0])]} differ in case only, or in spaces: "
-                "list the columns to keep in source.extra_columns, with one of them"
-            )
-        if missing := sorted(own for _, own in names if own not in schema.names):
-            raise self._error(f"no column {missing[0]!r}, source.extra_columns may name {schema.names}")
-        return [pa.field(name, self._extra_type(name, own, schema.field(own).type)) for name, own in names]
+    def _extra_fields(self, names: Sequence[str]) -> list[pa.Field]:
+        extra, remedy = self._columns[len(FINEWEB) :], "list the columns to keep in source.extra_columns, with"
+        if taken := [one.own for one in extra if alike(one.name) in TAKEN_NAMES]:  # SQL ignores case
+            raise self._error(f"column {taken[0]!r} has a name that the pipeline uses itself: {remedy}out it")
+        times = Counter(alike(one.name) for one in extra)
+        if twice := [one.own for one in extra if times[alike(one.name)] > 1]:
+            same = [own for own in twice if alike(own) == alike(twice[0])]
+            raise self._error(f"columns {same} differ in case only, or in spaces: {remedy} one of them")
+        if missing := sorted(one.own for one in extra if one.kind is None):
+            raise self._error(f"no column {missing[0]!r}, source.extra_columns may name {names}")
+        return [pa.field(one.name, self._extra_type(one.name, one.place, one.kind)) for one in extra]
 
-    def _extra_type(self, name: str, own: str, kind: pa.DataType) -> pa.DataType:
+    def _extra_type(self, name: str, place: Place, kind: pa.DataType) -> pa.DataType:
         remedy = "list the columns to keep in source.extra_columns, without it"
         if not name or "\0" in name:
             raise self._error(f"column {name!r} has a name that SQL does not allow: {remedy}")
         if name in self.shard.as_text:
             self.as_text[name] = str(kind)
             return pa.string()
-        if name in self.shard.whole and pa.types.is_floating(kind) and self._is_whole(own):
-            return pa.int64()
+        if name in self.shard.whole and pa.types.is_floating(kind) and self.shard.format == "parquet":
+            with open_parquet_source(self.shard.url) as file:
+                if all(is_whole(value_at(batch, place)) for batch in file.iter_batches(columns=[place[0]])):
+                    return pa.int64()
         try:
             return plain_type(kind)
         except ColumnTypeError as error:
             raise self._error(f"column {name!r} {error}: {remedy}") from error
-
-    def _is_whole(self, own: str) -> bool:
-        """Return whether a column of fractions holds whole numbers alone; of JSON Lines, their schema told already."""
-        if self.shard.format != "parquet":
-            return False
-        with open_parquet_source(self.shard.url) as file:
-            return all(is_whole(batch[own]) for batch in self._columns(file, [own]))
 
     def batches(self) -> Iterator[tuple[pa.RecordBatch, pa.Array | None]]:
         """Yield batches in file order, each with a string column of problems (null: none); None if it has none.
@@ -197,34 +184,18 @@ class ShardReader:
 
     def _parquet_batches(self) -> Iterator[tuple[pa.RecordBatch, pa.Array | None]]:
         with open_parquet_source(self.shard.url) as file:
-            names = {*file.schema_arrow.names, *self._places}
-            wanted = [own for own in dict.fromkeys(self._own.values()) if own in names]
-            pieces = (piece for group in range(file.num_row_groups) for piece in self._pieces(file, group, wanted))
+            columns = list(dict.fromkeys(one.place[0] for one in self._columns if one.kind is not None))
+            pieces = (piece for group in range(file.num_row_groups) for piece in self._pieces(file, group, columns))
             yield from in_batches(map(self._conform, pieces), self.settings.max_document_bytes)
 
     def _conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        return conform(batch, self._own, self.extra, self.lost)
+        return conform(batch, self._places, self.extra, self.lost)
 
-    def _columns(self, file: pq.ParquetFile, names: Sequence[str], **options: Any) -> Iterator[pa.RecordBatch]:  # noqa: ANN401
-        """Yield columns of a Parquet file in batches, those within others as well."""
-        for batch in file.iter_batches(columns=[self._path_within(name) for name in names], **options):
-            for name in self._places.keys() & set(names):
-                outer, *inner = self._places[name]
-                batch = batch.append_column(name, pc.struct_field(batch[outer], inner))  # noqa: PLW2901
-            yield batch
-
-    def _path_within(self, name: str) -> str:
-        return ".".join(self._places.get(name, (name,)))
-
-    def _pieces(self, file: pq.ParquetFile, group: int, names: list[str]) -> Iterator[pa.RecordBatch]:
+    def _pieces(self, file: pq.ParquetFile, group: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
         """Yield a row group in batches so small that they fit into memory, whatever they hold."""
         metadata = file.metadata.row_group(group)
-        found, paths = (
-            [metadata.column(index) for index in range(metadata.num_columns)],
-            set(map(self._path_within, names)),
-        )
-        within = tuple(f"{path}." for path in paths)
-        found = [one for one in found if one.path_in_schema in paths or one.path_in_schema.startswith(within)]
+        found = [metadata.column(index) for index in range(metadata.num_columns)]
+        found = [column for column in found if column.path_in_schema.split(".")[0] in columns]
         size, rows = sum(column.total_uncompressed_size for column in found), max(metadata.num_rows, 1)
         if size > LARGEST * self.settings.max_document_bytes * rows:
             raise self._error(
@@ -232,45 +203,56 @@ class ShardReader:
                 "the mean is far above source.max_document_bytes"
             )
         piece = max(1, min(PIECE_ROWS, BATCH_BYTES // max(size // rows, 1)))
-        yield from self._columns(file, names, batch_size=piece, row_groups=[group])
+        yield from file.iter_batches(piece, row_groups=[group], columns=columns)
 
     def _record_batches(self) -> Iterator[tuple[pa.RecordBatch, pa.Array | None]]:
-        kinds = {self._own[field.name]: field.type for field in (*FINEWEB, *self.extra)}
-        as_text = {self._own[name] for name in ("id", "date", *(field.name for field in self.extra))}
-        fields, largest = [pa.field(own, kind) for own, kind in kinds.items()], self.settings.max_document_bytes
+        kinds = {one.own: field.type for one, field in zip(self._columns, (*FINEWEB, *self.extra), strict=True)}
+        fields, lost = [pa.field(own, kind) for own, kind in kinds.items()], Counter[str]()
+        as_text = {one.own for one in self._columns[1:] if one.name in ("id", "date") or one.name not in FINEWEB.names}
+        largest, paths = self.settings.max_document_bytes, paths_of(self.shard, self.settings)
         if self.shard.format == "warc":
             records = with_texts(warc_records(self.shard, largest))
         else:
-            paths = paths_of(self.shard, self.settings)
-            records = with_values(jsonl_records(self.shard.url, self.shard.relative, largest), paths)
-        lost = Counter[str]()
-        found = record_batches(records, fields, BATCH_ROWS, BATCH_BYTES, as_text - {self._own["text"]}, lost)
-        for batch, problems in found:
+            records = jsonl_records(self.shard.url, self.shard.relative, largest, paths)
+        for batch, problems in record_batches(records, fields, BATCH_ROWS, BATCH_BYTES, as_text, lost):
             yield self._conform(batch), problems
-        self.lost += Counter({name: lost[own] for name, own in self._own.items()})
+        self.lost += Counter({one.name: lost[one.own] for one in self._columns})
 
 
-def paths_of(shard: SourceShard, settings: SourceSettings) -> list[str]:
-    """Return the names of columns of a file that may be paths to values within others."""
-    listed = [] if settings.extra_columns == "all" else settings.extra_columns
-    return [name for name in (settings.text_column, settings.id_column, *listed, *shard.paths) if "." in name]
+class Column(NamedTuple):
+    """A column that is kept of a file."""
+
+    name: str  # in the documents
+    place: tuple[str, ...]  # the names that lead to it in the file
+    kind: pa.DataType | None  # None: the file has no such column
+
+    @property
+    def own(self) -> str:
+        """The file's own name of the column, or the path to it."""
+        return ".".join(self.place)
 
 
-def own_names(names: Sequence[str], shard: SourceShard, settings: SourceSettings) -> list[tuple[str, str]]:
-    """Return each column that is kept of a file, FineWeb's first, with the file's own name of it.
+def columns_of(schema: pa.Schema, shard: SourceShard, settings: SourceSettings) -> list[Column]:
+    """Return FineWeb's columns, then the extra ones of a file, found in whatever spelling.
 
-    FineWeb's columns, and those that settings name, are found in whatever spelling; so that all files have one name of
-    a column, `shard.spelled` has the others that differ.
+    `shard.spelled` has the names that other files have for columns of this one.
     """
     asked = {"text": settings.text_column, "id": settings.id_column}
-    found = [(name, find(own, names) or own) for name in FINEWEB.names for own in [asked.get(name, name)]]
-    known = {*FINEWEB.names, *(own for _, own in found), *(find(name, names) for name in FINEWEB.names)}
-    if settings.extra_columns != "all":
-        listed = [(name, find(name, names) or name) for name in settings.extra_columns]
-        return found + [pair for pair in listed if pair[1] not in known and alike(pair[0]) not in FINEWEB.names]
-    spelled = {alike(name): name for name in shard.spelled}
-    others = [own for own in names if own not in known and not INDEX.fullmatch(own)]
-    return found + [(spelled.get(alike(own), own), own) for own in others]
+    found = [Column(name, *locate(asked.get(name, name), schema)) for name in FINEWEB.names]
+    used = {one.place for one in found} | {(find(name, schema.names) or name,) for name in FINEWEB.names}
+    if settings.extra_columns == "all":
+        spelled = {alike(name): name for name in shard.spelled}
+        wanted = [(spelled.get(alike(own), own), own) for own in schema.names if not INDEX.fullmatch(own)]
+        wanted += [(path, path) for path in shard.paths if len(locate(path, schema)[0]) > 1]
+    else:
+        wanted = [(name, name) for name in settings.extra_columns if alike(name) not in FINEWEB.names]
+    return found + [one for name, own in wanted if (one := Column(name, *locate(own, schema))).place not in used]
+
+
+def paths_of(shard: SourceShard, settings: SourceSettings) -> tuple[str, ...]:
+    """Return the names of columns of a file that may be paths to values within others."""
+    listed = [] if settings.extra_columns == "all" else settings.extra_columns
+    return tuple(name for name in (settings.text_column, settings.id_column, *listed, *shard.paths) if "." in name)
 
 
 def schema_and_rows(shard: SourceShard, max_document_bytes: int, paths: Sequence[str] = ()) -> tuple[pa.Schema, int]:

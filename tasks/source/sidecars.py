@@ -9,7 +9,7 @@ import json
 import logging
 from collections.abc import Sequence
 from pathlib import PurePosixPath
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from fineweb_mask.models.columns import locate, number_text, to_text, with_paths
+from fineweb_mask.models.columns import locate, number_text, to_text, value_at
 from fineweb_mask.models.documents import MADE_ID
-from fineweb_mask.models.names import find, inside
+from fineweb_mask.models.names import inside
 from fineweb_mask.models.settings.quality import SHARD, SidecarScorerSettings
 from fineweb_mask.tasks.source.discovery import SourceShard, content_of, fingerprint_of, pin_commit, stem_of
 from fineweb_mask.tasks.source.jsonl import jsonl_records
@@ -50,14 +50,6 @@ class Sidecar(BaseModel):
     url: str
     fingerprint: str  # empty if there is no such file
     id_names: tuple[str, ...] = ("id",)  # of the column of ids, as the source or Dolma names it
-
-
-class Annotations(NamedTuple):
-    """What a sidecar says of the rows of its source file."""
-
-    scores: NDArray[np.float32]  # (rows,), NaN for one that has none
-    by: Literal["id", "place"]
-    missing: int  # documents without a row
 
 
 class Sidecars:
@@ -117,7 +109,7 @@ def _has_ids(sidecar: Sidecar) -> bool:
         return False
     if sidecar.url.lower().endswith(".parquet"):
         with open_parquet_source(sidecar.url) as file:
-            return any(locate(name, file.schema_arrow) for name in sidecar.id_names)
+            return any(locate(name, file.schema_arrow)[1] is not None for name in sidecar.id_names)
     record = next(jsonl_records(sidecar.url, sidecar.url, MOST_LINE_BYTES), "")
     return isinstance(record, str) or any(inside(record, name) is not None for name in sidecar.id_names)
 
@@ -137,8 +129,13 @@ def _fingerprint(filesystem: Any, path: str) -> str:  # noqa: ANN401
         return ""
 
 
-def read_sidecar(sidecar: Sidecar, settings: SidecarScorerSettings, documents: pa.Table, rows: int) -> Annotations:
-    """Return the annotation of each row of a source file: by id, where it and its documents have ids, else by place.
+def read_sidecar(
+    sidecar: Sidecar, settings: SidecarScorerSettings, documents: pa.Table, rows: int
+) -> tuple[NDArray[np.float32], str, int]:
+    """Return the annotation of each row of a source file, (rows,), NaN without one, and how they belong together.
+
+    That is by `id`, where both the documents and the annotations have ids, else by `place`; the last number is that of
+    documents without an annotation.
 
     Parameters
     ----------
@@ -172,13 +169,13 @@ def read_sidecar(sidecar: Sidecar, settings: SidecarScorerSettings, documents: p
     if has_ids and (places := _places(name, ids, documents, rows, is_filled=is_filled)) is not None:
         found, scores = places >= 0, np.full(rows, np.nan, dtype=np.float32)
         scores[source_rows[found]] = values[places[found]]
-        return Annotations(scores, "id", int((~found).sum()))
+        return scores, "id", int((~found).sum())
     if len(values) != rows:
         raise BadShardError(
             f"{name} has {len(values):,} rows, its source file {rows:,}: {scorer} takes one for each row, those of "
             "documents that are dropped included"
         )
-    return Annotations(values, "place", 0)
+    return values, "place", 0
 
 
 def _places(name: str, ids: pa.Array, documents: pa.Table, rows: int, *, is_filled: bool) -> NDArray[np.int64] | None:
@@ -257,19 +254,14 @@ def _column_of(array: NDArray[Any], index: int | None) -> NDArray[Any]:
 
 def _parquet_values(sidecar: Sidecar, field: str) -> tuple[NDArray[Any], pa.Array | None]:
     with open_parquet_source(sidecar.url) as file:
-        schema, places = with_paths(file.schema_arrow, [field, *sidecar.id_names])
-        own = find(field, schema.names)
-        id_name = next((found for name in sidecar.id_names if (found := find(name, schema.names))), None)
-        if own is None:
+        (place, kind), *others = (locate(name, file.schema_arrow) for name in (field, *sidecar.id_names))
+        if kind is None:
             raise ValueError(f"no column {field!r}, `field` may name one of {file.schema_arrow.names}")
-        within = {name: places.get(name, (name,)) for name in (own, id_name) if name is not None}
-        table = file.read(columns=[".".join(place) for place in within.values()]).combine_chunks()
-    found = {
-        name: pc.struct_field(table[place[0]], place[1:]) if place[1:] else table[place[0]]
-        for name, place in within.items()
-    }
-    column, ids = found[own], None if id_name is None else to_text(found[id_name].combine_chunks())
-    if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
+        id_place = next((place for place, kind in others if kind is not None), None)
+        table = file.read(columns=list({one[0] for one in (place, id_place) if one is not None})).combine_chunks()
+    column = value_at(table, place)
+    ids = None if id_place is None else to_text(value_at(table, id_place).combine_chunks())
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         return np.asarray(column.cast(pa.float64()).to_numpy()), ids  # null becomes NaN
     return np.array([_score(value, row) for row, value in enumerate(column.to_pylist())], dtype=np.float64), ids
 

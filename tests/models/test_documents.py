@@ -79,7 +79,7 @@ def test_conform_reads_every_kind_of_text(text):
 def test_conform_fills_missing_columns_renames_and_carries_extra():
     raw = pa.record_batch({"body": ["x"], "key": [7], "token_count": pa.array([3], pa.int8()), "more": [[1, 2]]})
     extra = [raw.schema.field("more"), pa.field("absent", pa.float32())]
-    [row] = conform(raw, {"text": "body", "id": "key"}, extra).to_pylist()
+    [row] = conform(raw, {"text": ("body",), "id": ("key",)}, extra).to_pylist()
     expected = {
         **dict.fromkeys(FINEWEB.names),
         "text": "x",
@@ -116,7 +116,7 @@ def test_conform_says_which_column_has_which_wrong_type(columns, message):
 
 def test_conform_names_the_source_column_not_ours():
     with pytest.raises(ColumnTypeError, match="column 'body' must hold text"):
-        conform(pa.record_batch({"body": [1]}), {"text": "body"}, [])
+        conform(pa.record_batch({"body": [1]}), {"text": ("body",)}, [])
 
 
 def test_conform_refuses_two_columns_of_one_name():

@@ -36,7 +36,7 @@ def annotations(path, ids, rows, source_rows=None, id_column="id", **changes):
 
 
 def read(path, rows=3, **changes):
-    return annotations(path, [None] * rows, rows, **changes).scores
+    return annotations(path, [None] * rows, rows, **changes)[0]
 
 
 def write(folder, suffix, records):
@@ -138,7 +138,7 @@ def test_names_may_begin_before_the_shard_s(tmp_path):
     (tmp_path / "en" / "000.npy").rename(tmp_path / "topic-000.npy")
     settings = SidecarScorerSettings(path=f"{tmp_path}/topic-{{shard}}.npy")
     found = Sidecars(settings, by_content=False).beside(shard("000.parquet"))
-    assert read_sidecar(found, settings, documents([None] * 3), 3).scores.tolist() == [1.0, 1.0, 1.0]
+    assert read_sidecar(found, settings, documents([None] * 3), 3)[0].tolist() == [1.0, 1.0, 1.0]
 
 
 SUFFIXES = [".jsonl", ".parquet"]
@@ -153,21 +153,21 @@ def of_ids(ids, key="id"):
 def test_rows_in_another_order_belong_to_the_documents_of_their_ids(tmp_path, suffix, key):
     path = write(tmp_path, suffix, of_ids(["c", "a", "b"], key))
     found = annotations(path, ["a", "b", "c"], 3, field="score", id_column="doc_id")
-    assert (found.scores.tolist(), found.by, found.missing) == ([1.5, 2.5, 0.5], "id", 0)
+    assert (found[0].tolist(), *found[1:]) == ([1.5, 2.5, 0.5], "id", 0)
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_a_number_and_its_text_are_one_id(tmp_path, suffix):
     path = write(tmp_path, suffix, of_ids([3.0, 1.0, 2.0]))
-    assert annotations(path, ["1", "2", "3"], 3, field="score").scores.tolist() == [1.5, 2.5, 0.5]
+    assert annotations(path, ["1", "2", "3"], 3, field="score")[0].tolist() == [1.5, 2.5, 0.5]
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_rows_of_dropped_documents_may_be_there_or_not(tmp_path, suffix):
     for ids, expected in ((["c", "dropped", "a"], [2.5, 0.5]), (["c", "a"], [1.5, 0.5])):
         path = write(tmp_path, suffix, of_ids(ids))
-        found = annotations(path, ["a", "c"], 3, [0, 2], field="score")
-        assert found.scores[[0, 2]].tolist() == expected
+        found, *_ = annotations(path, ["a", "c"], 3, [0, 2], field="score")
+        assert found[[0, 2]].tolist() == expected
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -190,25 +190,25 @@ def test_ids_that_are_missing_double_or_of_no_document_are_named(tmp_path, suffi
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_a_missing_id_has_the_score_for_missing_unless_all_are(tmp_path, suffix, caplog):
     path = write(tmp_path, suffix, of_ids(["c", "a"]))
-    found = annotations(path, ["a", "b", "c"], 3, field="score", missing=0.0)
-    np.testing.assert_array_equal(found.scores, [1.5, np.nan, 0.5])
-    assert (found.missing, "has 1 ids without a row, which its documents have: b" in caplog.text) == (1, True)
+    scores, _, missing = annotations(path, ["a", "b", "c"], 3, field="score", missing=0.0)
+    np.testing.assert_array_equal(scores, [1.5, np.nan, 0.5])
+    assert (missing, "has 1 ids without a row, which its documents have: b" in caplog.text) == (1, True)
     with pytest.raises(BadShardError, match="2 ids without a row"):
         annotations(path, ["x", "y"], 2, field="score", missing=0.0)
 
 
 def test_equal_ids_in_the_order_of_the_documents_are_told_apart_by_their_place(tmp_path):
     path = write(tmp_path, ".jsonl", of_ids(["a", "a", None]))
-    found = annotations(path, ["a", "a", None], 3, field="score")
-    assert (found.scores.tolist(), found.by) == ([0.5, 1.5, 2.5], "id")
+    scores, by, _ = annotations(path, ["a", "a", None], 3, field="score")
+    assert (scores.tolist(), by) == ([0.5, 1.5, 2.5], "id")
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize(("ids", "own"), [(["x", "y"], [None, None]), ([None, None], ["a", "b"])])
 def test_without_ids_on_one_side_rows_belong_together_by_place(tmp_path, suffix, ids, own):
     path = write(tmp_path, suffix, of_ids(ids))
-    found = annotations(path, own, 2, field="score")
-    assert (found.scores.tolist(), found.by) == ([0.5, 1.5], "place")
+    scores, by, _ = annotations(path, own, 2, field="score")
+    assert (scores.tolist(), by) == ([0.5, 1.5], "place")
 
 
 def test_what_is_by_place_is_told_before(tmp_path):
