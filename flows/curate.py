@@ -22,7 +22,7 @@ from fineweb_mask.flows.pipeline.fit import (
     fit_quality,
     score_processes,
 )
-from fineweb_mask.flows.pipeline.losses import tell_lost_numbers, watch_groups
+from fineweb_mask.flows.pipeline.losses import tell, watch_groups
 from fineweb_mask.flows.pipeline.records import summarize
 from fineweb_mask.flows.pipeline.run import Files, PerShard, ReachedError, Run
 from fineweb_mask.flows.pipeline.selection import Prepared, Selection, check_any_document, prepared, select
@@ -37,6 +37,7 @@ from fineweb_mask.tasks.processes.workers import end_workers
 from fineweb_mask.tasks.registry import REFRESHED, Refreshed
 from fineweb_mask.tasks.score import score
 from fineweb_mask.tasks.score_embed import ScoreEmbedJob
+from fineweb_mask.tasks.workspace.records.counts import by_place, lost_numbers
 from fineweb_mask.tasks.workspace.references import ShardFiles
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ def prepare(run: Run) -> Prepared:
         scores = score_shards(run, documents, models.quality)
         run.reached("score")
         vectors = embed_shards(run, documents, models.encoder)
+    tell(run, by_place(scores.values()))
     run.reached("embed")
     duplicates = find_duplicates(run, documents)
     run.reached("dedup")
@@ -103,7 +105,7 @@ def ingest_shards(run: Run) -> Files:
     lists = exclusion_lists(run)
     documents = run.map(ingest, shard=shards, source=settings.source, settings=settings.ingest, **lists)
     check_any_document(run, documents)
-    tell_lost_numbers(run, documents)
+    tell(run, lost_numbers(documents.values()))
     return documents
 
 

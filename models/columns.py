@@ -182,14 +182,14 @@ def as_number(value: object, *, whole: bool) -> int | float | None:
     >>> [as_number(value, whole=True) for value in (123.0, "123", "1e3", 1.5, "many", True, 2**63)]
     [123, 123, 1000, None, None, None, None]
     """
+    if isinstance(value, bool | list | dict):
+        return None
     try:
-        number = Decimal(value) if isinstance(value, str) else value
-        if isinstance(number, bool) or not isinstance(number, int | float | Decimal):
-            return None
-        if not whole:
-            return float(number) if math.isfinite(float(number)) else None
-        return int(number) if number == int(number) and -BEYOND <= number < BEYOND else None
-    except (ArithmeticError, ValueError):
+        number = Decimal(value)  # type: ignore[arg-type]
+        if whole:
+            return int(number) if abs(number) < BEYOND and number == int(number) else None
+        return float(number) if math.isfinite(float(number)) else None
+    except (ArithmeticError, TypeError, ValueError):
         return None
 
 

@@ -40,9 +40,6 @@ MOST_TOKENS = 2**31 - 1
 MADE_ID = "fineweb-mask:"
 """What the ids begin with that are made for documents without one."""
 
-Place = Sequence[str]
-"""Names that lead to a column: its own, after those of the structs that it is in."""
-
 TextFilter = Callable[[Sequence[str], Sequence[str | None]], Sequence[tuple[str, str | None]]]
 
 CONTENT_HASH = MEASURED.field("content_hash")
@@ -93,7 +90,10 @@ def stable_id(source: str, source_row: int) -> str:
 
 
 def conform(
-    batch: pa.RecordBatch, places: Mapping[str, Place], extra: Iterable[pa.Field], lost: Counter[str] | None = None
+    batch: pa.RecordBatch,
+    places: Mapping[str, Sequence[str]],
+    extra: Iterable[pa.Field],
+    lost: Counter[str] | None = None,
 ) -> pa.RecordBatch:
     """Return a batch with FineWeb's nine columns in FineWeb's types, then the `extra` columns.
 
@@ -107,7 +107,7 @@ def conform(
     return pa.record_batch(columns, schema=pa.schema(fields))
 
 
-def _cast_column(batch: pa.RecordBatch, place: Place, field: pa.Field, lost: Counter[str]) -> pa.Array:
+def _cast_column(batch: pa.RecordBatch, place: Sequence[str], field: pa.Field, lost: Counter[str]) -> pa.Array:
     name = ".".join(place)
     if place[0] not in batch.schema.names:
         return pa.nulls(batch.num_rows, field.type)
@@ -121,9 +121,9 @@ def _cast_column(batch: pa.RecordBatch, place: Place, field: pa.Field, lost: Cou
             values, gone = to_numbers(column, field.type)
             lost.update({field.name: gone} if gone else {})
             return values
-        if pa.types.is_floating(column.type) and finite(column).null_count == len(
-            column
-        ):  # as pandas writes gaps alone
+        if pa.types.is_floating(column.type) and not len(
+            finite(column).drop_null()
+        ):  # as pandas writes a column of gaps
             return pa.nulls(batch.num_rows, field.type)
         if _is_other_than_text(plain_type(column.type), field):
             raise ColumnTypeError(f"must hold text, its type is {column.type}")  # noqa: TRY301

@@ -1,7 +1,7 @@
 """Find a column by its name, by another spelling of it, or by its path within others."""
 
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -16,16 +16,15 @@ def alike(name: str) -> str:
     return unicodedata.normalize("NFC", name).strip().lower()
 
 
-def find(name: str, names: Iterable[str]) -> str | None:
+def find(name: str, names: Collection[str]) -> str | None:
     """Return a name among others: itself, or else the only other spelling of it.
 
     >>> find("url", ["URL", "Source"]), find("source", ["Source", "source"]), find("id", ["Id", "ID"])
     ('URL', 'source', None)
     """
-    known = list(names)
-    if name in known:
+    if name in names:
         return name
-    found = [other for other in known if alike(other) == alike(name)]
+    found = [other for other in names if alike(other) == alike(name)]
     return found[0] if len(found) == 1 else None
 
 
@@ -40,11 +39,7 @@ def splits(path: str) -> list[tuple[str, str]]:
 
 
 def inside(record: Mapping[str, Any], path: str) -> Any:  # noqa: ANN401
-    """Return the value of a key of a JSON object, or of one within others; None without it.
-
-    >>> inside({"meta": {"Source": "a"}}, "meta.source"), inside({"a.b": 1, "a": {"b": 2}}, "a.b")
-    ('a', 1)
-    """
+    """Return the value of a key of a JSON object, or of one within others; None without it."""
     if (key := find(path, record)) is not None:
         return record[key]
     for first, rest in splits(path):

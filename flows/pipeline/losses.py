@@ -1,13 +1,12 @@
 """Count what every step drops by group, and warn of a group that a step wipes out, or stop the run."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from fineweb_mask.flows.pipeline.run import Files, Run
+from fineweb_mask.flows.pipeline.run import Run
 from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.losses import WIPED_SHARE, Wiped
 from fineweb_mask.tasks.losses import LossesJob, wiped_groups
-from fineweb_mask.tasks.workspace.records.counts import lost_numbers
 from fineweb_mask.tasks.workspace.references import ShardFiles
 
 logger = logging.getLogger(__name__)
@@ -29,9 +28,9 @@ class WipedGroupError(DataError):
     """A step keeps nearly nothing of a group."""
 
 
-def tell_lost_numbers(run: Run, documents: Files) -> None:
-    """Warn of values that ingest left empty, because they are no numbers that fit."""
-    for sentence in lost_numbers(documents.values()) if run.remembers else []:
+def tell(run: Run, sentences: Iterable[str]) -> None:
+    """Log what a person may not expect of the source or of what stands beside it."""
+    for sentence in sentences if run.remembers else []:
         logger.warning("%s", sentence)
 
 

@@ -14,7 +14,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from fineweb_mask.flows.cluster.cluster import Cluster, RayletDiedError
 from fineweb_mask.flows.display.prefect_ui import published_to_ui
 from fineweb_mask.flows.pipeline.failures import damaged_discarded, fails_in_one_line
-from fineweb_mask.flows.pipeline.fit import REFITTED, PretrainedModels, Refit
+from fineweb_mask.flows.pipeline.fit import REFITTED, Refit
 from fineweb_mask.flows.pipeline.inputs import check_inputs, find_inputs
 from fineweb_mask.flows.pipeline.records import recorded
 from fineweb_mask.flows.pipeline.run import Run, Share
@@ -26,7 +26,7 @@ from fineweb_mask.tasks.fit.job import fitted_on_other_files
 from fineweb_mask.tasks.inference.gpu import offer_slots
 from fineweb_mask.tasks.processes.workers import end_workers
 from fineweb_mask.tasks.registry import refreshed_by
-from fineweb_mask.tasks.source.columns import has_ids, remarks
+from fineweb_mask.tasks.source.columns import remarks
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.storage.atomic import disk_errors_explained
 from fineweb_mask.tasks.storage.parquet import DamagedFileError
@@ -116,7 +116,7 @@ def start_run(
         only if the workspace had no run before.
     """
     workspace, shards, models, settings = (check_inputs if scope is None else find_inputs)(settings)
-    _warn_of(workspace, settings, shards, models)
+    _warn_of(workspace, settings, shards)
     with (
         workspace.in_use(),
         disk_errors_explained(workspace.root, "the record of the run"),
@@ -161,16 +161,11 @@ def start_run(
                 end_workers()
 
 
-def _warn_of(
-    workspace: Workspace, settings: PipelineSettings, shards: Sequence[SourceShard], models: PretrainedModels
-) -> None:
+def _warn_of(workspace: Workspace, settings: PipelineSettings, shards: Sequence[SourceShard]) -> None:
     """Log what of a recipe a person may not have meant."""
     if another := fitted_on_other_files(workspace, {shard.name for shard in shards}):
         logger.warning("%s", another)
-    by_place = [
-        files.remark(shards[0], has_ids=has_ids(shards[0], settings.source)) for files in models.sidecars.values()
-    ]
-    for remark in filter(None, [*remarks(shards, settings.source), *by_place]):
+    for remark in remarks(shards, settings.source):
         logger.warning("%s", remark)
     targets = settings.selection.targets
     if targets is not None and targets.path not in settings.ingest.decontaminate:

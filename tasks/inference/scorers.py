@@ -179,8 +179,8 @@ def load_sidecars(
     table, rows = read_table(workspace.resolve(documents), columns=["source_row", "id"]), documents.details["rows_in"]
     found, joined = dict[str, Scorer](), dict[str, Any]()
     for one in named:
-        annotations, by, missing = read_sidecar(sidecars[one.name], one, table, int(rows))
-        found[one.name], joined[one.name] = SidecarScorer(one, annotations), {"by": by, "missing": missing}
+        annotations, joined[one.name] = read_sidecar(sidecars[one.name], one, table, int(rows))
+        found[one.name] = SidecarScorer(one, annotations)
     return found, {"sidecars": joined}
 
 

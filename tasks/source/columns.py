@@ -18,7 +18,7 @@ from fineweb_mask.models.schemas import FINEWEB, MEASURED, ROW, SOURCE_ROW, docu
 from fineweb_mask.models.settings import FLAT, PipelineSettings, SourceSettings
 from fineweb_mask.models.settings.output import TEXT_IS_NO_GROUP
 from fineweb_mask.tasks.source.discovery import SourceShard
-from fineweb_mask.tasks.source.jsonl import first_columns, jsonl_schema
+from fineweb_mask.tasks.source.jsonl import jsonl_schema
 from fineweb_mask.tasks.source.reader import (
     BROKEN_FILE_ERRORS,
     INDEX,
@@ -34,8 +34,8 @@ from fineweb_mask.tasks.workspace.job import BadShardError
 READERS = 16
 """Footers that are read at the same time."""
 
-PEEKED_ROWS = 100
-"""Rows of JSON Lines whose columns are compared with those of other files, before any work."""
+PEEKED_ROWS, FIRST_ROWS = 100, 10_000
+"""First rows of JSON Lines: whose columns are compared with those of other files, and that may have the texts'."""
 
 FIRST_FILES = 100
 """Files in which the column of the texts is looked for before any work."""
@@ -76,11 +76,6 @@ def _known(shard: SourceShard, settings: SourceSettings) -> pa.Schema:
     return found or pa.schema([])
 
 
-def has_ids(shard: SourceShard, settings: SourceSettings) -> bool:
-    """Return whether a file has a column of ids."""
-    return locate(settings.id_column, _known(shard, settings))[1] is not None
-
-
 def settle(shards: Sequence[SourceShard], settings: SourceSettings, named: Iterable[str] = ()) -> list[SourceShard]:
     """Return the shards, each with what is done about its columns that are others in other files.
 
@@ -91,7 +86,8 @@ def settle(shards: Sequence[SourceShard], settings: SourceSettings, named: Itera
     """
     if not settings.extra_columns:
         return list(shards)
-    paths = tuple(dict.fromkeys(name for name in named if "." in name)) if settings.extra_columns == "all" else ()
+    is_all = settings.extra_columns == "all"
+    paths = tuple({alike(name): name for name in named if "." in name and is_all}.values())
     shards = [shard.model_copy(update={"paths": paths}) if paths else shard for shard in shards]
     with ThreadPoolExecutor(READERS) as readers:
         types = list(readers.map(partial(_extra_types, settings=settings), shards))
@@ -138,14 +134,12 @@ def remarks(shards: Sequence[SourceShard], settings: SourceSettings) -> list[str
         schema = _known(shard, settings)
         for one in columns_of(schema, shard, settings):
             name = asked.get(one.name, one.name)
-            if one.own != name:
+            if one.own != name and len(one.place) == 1:
                 found[name, "has another spelling, and is one column"].setdefault(repr(one.own), shard.relative)
             if one.name in text:
                 found[name, "is kept as text, because its type differs"].setdefault(str(one.kind), shard.relative)
         for name in filter(INDEX.fullmatch, schema.names if settings.extra_columns == "all" else []):
-            found[name, "is an index of pandas, left out"].setdefault(
-                "source.extra_columns may name it", shard.relative
-            )
+            found[name, "is an index of pandas, and left out"].setdefault(repr(name), shard.relative)
     return [
         f"column {name!r} {done}: {', '.join(f'{one} in {relative}' for one, relative in files.items())}"
         for (name, done), files in found.items()
@@ -162,17 +156,17 @@ def document_columns(
     """
     columns = {field.name: field.type for field in documents_schema()}
     del columns[ROW.name], columns[SOURCE_ROW.name]
-    is_known = False
+    is_known = all(find(name, columns) for name in wanted)
     for shard in shards:
-        if None not in {find(name, columns) for name in wanted}:
-            return columns
+        if all(find(name, columns) for name in wanted):
+            break
         try:
             reader = ShardReader(shard, source)
         except BadShardError:
             continue
         is_known = True
         columns |= {field.name: field.type for field in reader.extra}
-    return columns if is_known or None not in {find(name, columns) for name in wanted} else None
+    return columns if is_known else None
 
 
 def check_text_column(shards: Sequence[SourceShard], source: SourceSettings) -> None:
@@ -185,7 +179,7 @@ def check_text_column(shards: Sequence[SourceShard], source: SourceSettings) -> 
     """
     found: dict[str, None] = {}
     for shard in shards[:FIRST_FILES]:
-        columns = _columns_without(source.text_column, shard, source.max_document_bytes) if shard.bytes else []
+        columns = _columns_without_text(shard, source)
         if columns is None:
             return
         found |= dict.fromkeys(columns)
@@ -196,14 +190,15 @@ def check_text_column(shards: Sequence[SourceShard], source: SourceSettings) -> 
         )
 
 
-def _columns_without(name: str, shard: SourceShard, max_document_bytes: int) -> list[str] | None:
-    """Return the columns of a file that lacks one; None if it has it, or has too many rows of JSON to tell."""
-    if shard.format == "jsonl":
+def _columns_without_text(shard: SourceShard, source: SourceSettings) -> list[str] | None:
+    """Return the columns of a file without that of the texts; None if it has it, or too many rows of JSON to tell."""
+    schema = _known(shard, source)
+    is_there = locate(source.text_column, schema)[1] is not None
+    if not is_there and shard.format == "jsonl" and shard.bytes:
         with broken_files():
-            return first_columns(shard, name, max_document_bytes)
-        return []
-    schema = WARC_COLUMNS if shard.format == "warc" else schema_of(shard) or pa.schema([])
-    return schema.names if locate(name, schema)[1] is None else None
+            schema, rows = jsonl_schema(shard, source.max_document_bytes, paths_of(shard, source), FIRST_ROWS)
+            is_there = locate(source.text_column, schema)[1] is not None or rows == FIRST_ROWS
+    return None if is_there else schema.names
 
 
 def check_texts(files: Sequence[SourceShard], setting: str, text_column: str = "text") -> None:
@@ -261,12 +256,13 @@ def check_columns(settings: PipelineSettings, shards: Sequence[SourceShard]) -> 
         raise ColumnError(f"report.by: {TEXT_IS_NO_GROUP}")
     check_text_column(shards, settings.source)
     spelled: dict[str, Any] = {}
-    settings_of = list(named_columns(settings))
-    columns = document_columns(shards, settings.source, {column for _, column, _ in settings_of})
-    for key, column, instead in settings_of if columns is not None else []:
-        own = find(column, columns or {})
-        if own is None:
-            others = [*instead, *(name for name in columns or {} if name not in {"text", *MEASURED.names})]
+    named = list(named_columns(settings))
+    columns = document_columns(shards, settings.source, {column for _, column, _ in named})
+    if columns is None:
+        return spelled
+    for key, column, instead in named:
+        if (own := find(column, columns)) is None:
+            others = [*instead, *(name for name in columns if name not in {"text", *MEASURED.names})]
             remedy = "" if settings.source.extra_columns == "all" else "; source.extra_columns adds some of the source"
             raise ColumnError(
                 f"{key}: no document will have a column {column!r}, it may be one of {', '.join(others)}{remedy}"

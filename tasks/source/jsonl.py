@@ -16,9 +16,6 @@ from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.storage.remote.filesystem import open_source
 
-FIRST_ROWS = 10_000
-"""Rows in which a column is looked for before any work."""
-
 SKIPPED_BYTES = 2**20
 """Bytes of a line that is too long, read at a time."""
 
@@ -60,20 +57,6 @@ def jsonl_schema(
                     kind = LARGE
                 kinds.setdefault(name, set()).add(kind)
     return pa.schema([pa.field(name, _column_type(found, alike(name) in whole)) for name, found in kinds.items()]), rows
-
-
-def first_columns(shard: SourceShard, wanted: str, max_line_bytes: int) -> list[str] | None:
-    """Return the columns of a file; None if one of its first rows has the `wanted` one, or if it has more than 10,000.
-
-    The wanted one may be within another, `a.b`.
-    """
-    columns: dict[str, None] = {}
-    for rows, record in enumerate(jsonl_records(shard.url, shard.relative, max_line_bytes)):
-        known = record if isinstance(record, dict) else {}
-        if rows == FIRST_ROWS or find(wanted, known) is not None or inside(known, wanted) is not None:
-            return None
-        columns |= dict.fromkeys(known)
-    return list(columns)
 
 
 def record_batches(
@@ -156,7 +139,7 @@ def _column_type(found: set[object], is_whole: bool) -> pa.DataType:
         return pa.int64()
     if known & {float, WHOLE} and known <= {int, float, WHOLE, LARGE}:
         return pa.float64()
-    return pa.string() if known else pa.null()
+    return pa.string()
 
 
 def _row(record: dict[str, Any] | str, fields: Sequence[pa.Field], as_text: Container[str], lost: Counter[str]) -> Row:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from fineweb_mask.models.columns import ColumnTypeError, is_text, is_whole, locate, plain_type, value_at
-from fineweb_mask.models.documents import Place, conform
+from fineweb_mask.models.documents import conform
 from fineweb_mask.models.names import alike, find
 from fineweb_mask.models.schemas import FINEWEB, RESERVED_COLUMNS
 from fineweb_mask.models.settings import SourceSettings
@@ -143,7 +143,7 @@ class ShardReader:
             raise self._error(f"no column {missing[0]!r}, source.extra_columns may name {names}")
         return [pa.field(one.name, self._extra_type(one.name, one.place, one.kind)) for one in extra]
 
-    def _extra_type(self, name: str, place: Place, kind: pa.DataType) -> pa.DataType:
+    def _extra_type(self, name: str, place: Sequence[str], kind: pa.DataType) -> pa.DataType:
         remedy = "list the columns to keep in source.extra_columns, without it"
         if not name or "\0" in name:
             raise self._error(f"column {name!r} has a name that SQL does not allow: {remedy}")
@@ -242,11 +242,14 @@ def columns_of(schema: pa.Schema, shard: SourceShard, settings: SourceSettings) 
     used = {one.place for one in found} | {(find(name, schema.names) or name,) for name in FINEWEB.names}
     if settings.extra_columns == "all":
         spelled = {alike(name): name for name in shard.spelled}
-        wanted = [(spelled.get(alike(own), own), own) for own in schema.names if not INDEX.fullmatch(own)]
-        wanted += [(path, path) for path in shard.paths if len(locate(path, schema)[0]) > 1]
+        own = [Column(spelled.get(alike(one.name), one.name), (one.name,), one.type) for one in schema]
+        within = [one for path in shard.paths if len((one := Column(path, *locate(path, schema))).place) > 1]
+        extra = [one for one in own if not INDEX.fullmatch(one.own)] + within
     else:
-        wanted = [(name, name) for name in settings.extra_columns if alike(name) not in FINEWEB.names]
-    return found + [one for name, own in wanted if (one := Column(name, *locate(own, schema))).place not in used]
+        extra = [Column(name, *locate(name, schema)) for name in settings.extra_columns]
+    return found + [
+        one for one in extra if one.place not in used and (one.kind or alike(one.name) not in FINEWEB.names)
+    ]
 
 
 def paths_of(shard: SourceShard, settings: SourceSettings) -> tuple[str, ...]:

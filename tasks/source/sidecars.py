@@ -5,7 +5,6 @@ WebOrganizer ships a NumPy array for each file of documents, Dolma a file of JSO
 sidecar is found by the path of the source file, and its size and date, or its content, are in the key of the scores.
 """
 
-import json
 import logging
 from collections.abc import Sequence
 from pathlib import PurePosixPath
@@ -17,13 +16,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from fineweb_mask.models.columns import locate, number_text, to_text, value_at
+from fineweb_mask.models.columns import label, locate, to_text, value_at
 from fineweb_mask.models.documents import MADE_ID
 from fineweb_mask.models.names import inside
 from fineweb_mask.models.settings.quality import SHARD, SidecarScorerSettings
 from fineweb_mask.tasks.source.discovery import SourceShard, content_of, fingerprint_of, pin_commit, stem_of
 from fineweb_mask.tasks.source.jsonl import jsonl_records
-from fineweb_mask.tasks.source.reader import BROKEN_FILE_ERRORS, broken_files, open_parquet_source
+from fineweb_mask.tasks.source.reader import BROKEN_FILE_ERRORS, open_parquet_source
 from fineweb_mask.tasks.storage.remote.errors import is_missing, is_transient
 from fineweb_mask.tasks.storage.remote.filesystem import open_filesystem, open_source
 from fineweb_mask.tasks.storage.remote.retries import attempt
@@ -66,7 +65,6 @@ class Sidecars:
     """
 
     def __init__(self, settings: SidecarScorerSettings, *, by_content: bool, id_column: str = "id") -> None:
-        self.settings = settings
         self._id_names = tuple(dict.fromkeys((id_column, "id")))
         folder, slash, rest = settings.path.partition(SHARD)[0].rpartition("/")
         self._template = pin_commit(folder) + settings.path[len(folder) :] if slash else settings.path
@@ -90,29 +88,6 @@ class Sidecars:
             fingerprint = content_of(url)
         return Sidecar(url=url, fingerprint=fingerprint, id_names=self._id_names)
 
-    def remark(self, shard: SourceShard, *, has_ids: bool) -> str | None:
-        """Return why annotations belong to a file's rows by their place, for people; None if they do by id."""
-        sidecar, why = self.beside(shard), f"{shard.relative} has no column {self._id_names[0]!r}"
-        if has_ids:
-            with broken_files():
-                why = (
-                    ""
-                    if not sidecar.fingerprint or _has_ids(sidecar)
-                    else f"{PurePosixPath(sidecar.url).name} has no ids"
-                )
-        return why and f"the scorer {self.settings.name!r} takes annotations by place, not by id, row by row: {why}"
-
-
-def _has_ids(sidecar: Sidecar) -> bool:
-    """Return whether a sidecar has a column of ids, or its first row one."""
-    if sidecar.url.lower().endswith(".npy"):
-        return False
-    if sidecar.url.lower().endswith(".parquet"):
-        with open_parquet_source(sidecar.url) as file:
-            return any(locate(name, file.schema_arrow)[1] is not None for name in sidecar.id_names)
-    record = next(jsonl_records(sidecar.url, sidecar.url, MOST_LINE_BYTES), "")
-    return isinstance(record, str) or any(inside(record, name) is not None for name in sidecar.id_names)
-
 
 def _files_below(filesystem: Any, root: str) -> dict[str, dict[str, Any]]:  # noqa: ANN401
     """Return the fsspec `info` of the files below a folder, by path; links are followed."""
@@ -131,22 +106,11 @@ def _fingerprint(filesystem: Any, path: str) -> str:  # noqa: ANN401
 
 def read_sidecar(
     sidecar: Sidecar, settings: SidecarScorerSettings, documents: pa.Table, rows: int
-) -> tuple[NDArray[np.float32], str, int]:
-    """Return the annotation of each row of a source file, (rows,), NaN without one, and how they belong together.
+) -> tuple[NDArray[np.float32], str]:
+    """Return the annotation of each row of a source file, (rows,), NaN without one, and what they are joined by.
 
-    That is by `id`, where both the documents and the annotations have ids, else by `place`; the last number is that of
-    documents without an annotation.
-
-    Parameters
-    ----------
-    sidecar
-        The file with the annotations.
-    settings
-        Of the scorer.
-    documents
-        What ingest kept of the source file: `source_row` and `id`.
-    rows
-        Number of rows of the source file.
+    That is the `id` where `documents`, the `source_row` and `id` of all that ingest kept, and the annotations have
+    ids; else the `place`.
 
     Raises
     ------
@@ -164,22 +128,23 @@ def read_sidecar(
         if is_transient(error):
             raise
         raise BadShardError(f"{name}: {scorer} cannot read it: {error}") from error
-    source_rows = documents["source_row"].to_numpy()
-    has_ids, is_filled = ids is not None and ids.null_count < len(ids), settings.missing is not None
-    if has_ids and (places := _places(name, ids, documents, rows, is_filled=is_filled)) is not None:
-        found, scores = places >= 0, np.full(rows, np.nan, dtype=np.float32)
-        scores[source_rows[found]] = values[places[found]]
-        return scores, "id", int((~found).sum())
+    places = _places(name, ids, documents, rows, is_filled=settings.missing is not None)
+    if places is not None:
+        scores, source_rows = np.full(rows, np.nan, dtype=np.float32), documents["source_row"].to_numpy()
+        scores[source_rows[places >= 0]] = values[places[places >= 0]]
+        return scores, "id"
     if len(values) != rows:
         raise BadShardError(
             f"{name} has {len(values):,} rows, its source file {rows:,}: {scorer} takes one for each row, those of "
             "documents that are dropped included"
         )
-    return values, "place", 0
+    return values, "place"
 
 
-def _places(name: str, ids: pa.Array, documents: pa.Table, rows: int, *, is_filled: bool) -> NDArray[np.int64] | None:
-    """Return the row of a sidecar that each document has, (n,), -1 for none; None if the documents have no ids.
+def _places(
+    name: str, ids: pa.Array | None, documents: pa.Table, rows: int, *, is_filled: bool
+) -> NDArray[np.int64] | None:
+    """Return the row of a sidecar that each document has, (n,), -1 for none; None if it or the documents have no ids.
 
     Raises
     ------
@@ -188,6 +153,8 @@ def _places(name: str, ids: pa.Array, documents: pa.Table, rows: int, *, is_fill
     """
     wanted, source_rows = documents["id"].combine_chunks(), documents["source_row"].to_numpy()
     is_made = pc.starts_with(wanted, MADE_ID)
+    if ids is None or ids.null_count == len(ids):
+        return None
     if len(ids) == rows:
         beside = ids.take(pa.array(source_rows))
         same = pc.fill_null(pc.equal(beside, wanted), False)
@@ -229,16 +196,9 @@ def _read(sidecar: Sidecar, settings: SidecarScorerSettings) -> tuple[NDArray[An
         if isinstance(record, str):
             raise TypeError(f"row {row:,} is not a JSON object: {record}")
         values.append(_score(inside(record, settings.field), row))
-        ids.append(
-            _id_text(next((one for name in sidecar.id_names if (one := inside(record, name)) is not None), None))
-        )
+        known = [one for name in sidecar.id_names if (one := inside(record, name)) is not None]
+        ids.append(label(known[0]) if known else None)
     return np.array(values, dtype=np.float64), pa.array(ids, pa.string())
-
-
-def _id_text(value: object) -> str | None:
-    if isinstance(value, float):
-        return number_text(value)
-    return value if value is None or isinstance(value, str) else json.dumps(value)
 
 
 def _column_of(array: NDArray[Any], index: int | None) -> NDArray[Any]:

@@ -8,7 +8,7 @@ from fineweb_mask.tasks.reporting import charts
 from fineweb_mask.tasks.reporting.charts import Bar
 from fineweb_mask.tasks.reporting.page import Figure, Section, Tile
 from fineweb_mask.tasks.reporting.sections.optimum import widest_gap
-from fineweb_mask.tasks.workspace.records.counts import Counts, lost_numbers
+from fineweb_mask.tasks.workspace.records.counts import Counts, by_place, lost_numbers
 from fineweb_mask.tasks.workspace.references import ShardFiles
 
 LISTED_COLUMNS = 50
@@ -58,8 +58,8 @@ def funnel(counts: Counts, shards: Sequence[ShardFiles]) -> Section:
         caption="Blue: documents remaining after each stage. Grey: documents dropped or not selected. Shares: of the "
         "documents in the source.",
     )
-    told = lost_numbers([shard.documents for shard in shards])
-    return Section("Where documents went", text=[*_differing(shards), *told, *_annotated(shards)], figures=[figure])
+    told = [*lost_numbers(shard.documents for shard in shards), *by_place(shard.scores for shard in shards)]
+    return Section("Where documents went", text=[*_differing(shards), *told], figures=[figure])
 
 
 def _differing(shards: Sequence[ShardFiles]) -> list[str]:
@@ -73,21 +73,6 @@ def _differing(shards: Sequence[ShardFiles]) -> list[str]:
         f"files: {', '.join(f'{kind} in {number:,}' for kind, number in sorted(kinds.items()))}."
         for column, kinds in sorted(types.items())
     ][:LISTED_COLUMNS]
-
-
-def _annotated(shards: Sequence[ShardFiles]) -> list[str]:
-    """Return a sentence on each scorer whose annotations were joined by place, or are missing for some documents."""
-    joined, missing = defaultdict[str, Counter[str]](Counter), Counter[str]()
-    for shard in shards:
-        for name, one in shard.scores.details.get("sidecars", {}).items():
-            joined[name][one["by"]] += 1
-            missing[name] += one["missing"]
-    return [
-        f"The annotations {name!r} belong to documents by their {of} in {number:,} files; "
-        f"{missing[name]:,} documents have none."
-        for name, found in sorted(joined.items())
-        for of, number in sorted(found.items())
-    ]
 
 
 def _drops(counts: Counts, shards: Sequence[ShardFiles]) -> Iterator[tuple[str, str, int]]:

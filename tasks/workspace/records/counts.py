@@ -103,6 +103,15 @@ def lost_numbers(ingested: Iterable[StageFile]) -> list[str]:
     ]
 
 
+def by_place(scored: Iterable[StageFile]) -> list[str]:
+    """Return a sentence on each scorer whose annotations or documents have no ids, so that their order counts."""
+    joined = [pair for file in scored for pair in file.details.get("sidecars", {}).items()]
+    return [
+        f"The annotations {name!r} belong to documents by place, row by row, and not by id, in {number:,} files."
+        for name, number in Counter(name for name, by in joined if by == "place").items()
+    ]
+
+
 def why_none_is_left(ingested: list[StageFile]) -> str:
     """Return why ingest kept no document of the source files: the reasons, most frequent first, with their settings.
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from fineweb_mask.models.settings import PipelineSettings, SourceSettings
-from fineweb_mask.tasks.source import jsonl
+from fineweb_mask.tasks.source import columns as source_columns
 from fineweb_mask.tasks.source.columns import ColumnError, check_columns, document_columns, remarks, settle
 from fineweb_mask.tasks.source.discovery import SourceShard, discover
 from tests.tasks.source_files import read, settings, write_lines, write_table
@@ -129,7 +129,7 @@ def test_lines_of_which_only_a_late_one_has_the_text_are_not_refused(
     source = SourceSettings(path=str(tmp_path / "lines"), text_column="content")
     settings, _ = recipe()
     check_columns(settings.model_copy(update={"source": source}), discover(source))
-    monkeypatch.setattr(jsonl, "FIRST_ROWS", 2)
+    monkeypatch.setattr(source_columns, "FIRST_ROWS", 2)
     check_columns(settings.model_copy(update={"source": source}), discover(source))
 
 

@@ -153,7 +153,7 @@ def of_ids(ids, key="id"):
 def test_rows_in_another_order_belong_to_the_documents_of_their_ids(tmp_path, suffix, key):
     path = write(tmp_path, suffix, of_ids(["c", "a", "b"], key))
     found = annotations(path, ["a", "b", "c"], 3, field="score", id_column="doc_id")
-    assert (found[0].tolist(), *found[1:]) == ([1.5, 2.5, 0.5], "id", 0)
+    assert (found[0].tolist(), found[1]) == ([1.5, 2.5, 0.5], "id")
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -166,7 +166,7 @@ def test_a_number_and_its_text_are_one_id(tmp_path, suffix):
 def test_rows_of_dropped_documents_may_be_there_or_not(tmp_path, suffix):
     for ids, expected in ((["c", "dropped", "a"], [2.5, 0.5]), (["c", "a"], [1.5, 0.5])):
         path = write(tmp_path, suffix, of_ids(ids))
-        found, *_ = annotations(path, ["a", "c"], 3, [0, 2], field="score")
+        found, _ = annotations(path, ["a", "c"], 3, [0, 2], field="score")
         assert found[[0, 2]].tolist() == expected
 
 
@@ -190,16 +190,16 @@ def test_ids_that_are_missing_double_or_of_no_document_are_named(tmp_path, suffi
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_a_missing_id_has_the_score_for_missing_unless_all_are(tmp_path, suffix, caplog):
     path = write(tmp_path, suffix, of_ids(["c", "a"]))
-    scores, _, missing = annotations(path, ["a", "b", "c"], 3, field="score", missing=0.0)
+    scores, _ = annotations(path, ["a", "b", "c"], 3, field="score", missing=0.0)
     np.testing.assert_array_equal(scores, [1.5, np.nan, 0.5])
-    assert (missing, "has 1 ids without a row, which its documents have: b" in caplog.text) == (1, True)
+    assert "has 1 ids without a row, which its documents have: b" in caplog.text
     with pytest.raises(BadShardError, match="2 ids without a row"):
         annotations(path, ["x", "y"], 2, field="score", missing=0.0)
 
 
 def test_equal_ids_in_the_order_of_the_documents_are_told_apart_by_their_place(tmp_path):
     path = write(tmp_path, ".jsonl", of_ids(["a", "a", None]))
-    scores, by, _ = annotations(path, ["a", "a", None], 3, field="score")
+    scores, by = annotations(path, ["a", "a", None], 3, field="score")
     assert (scores.tolist(), by) == ([0.5, 1.5, 2.5], "id")
 
 
@@ -207,18 +207,5 @@ def test_equal_ids_in_the_order_of_the_documents_are_told_apart_by_their_place(t
 @pytest.mark.parametrize(("ids", "own"), [(["x", "y"], [None, None]), ([None, None], ["a", "b"])])
 def test_without_ids_on_one_side_rows_belong_together_by_place(tmp_path, suffix, ids, own):
     path = write(tmp_path, suffix, of_ids(ids))
-    scores, by, _ = annotations(path, own, 2, field="score")
+    scores, by = annotations(path, own, 2, field="score")
     assert (scores.tolist(), by) == ([0.5, 1.5], "place")
-
-
-def test_what_is_by_place_is_told_before(tmp_path):
-    records = {".npy": np.zeros(3), ".jsonl": [{"score": 1.0}], ".parquet": [{"score": 1.0}]}
-    for suffix, content in records.items():
-        settings = SidecarScorerSettings(
-            path=write(tmp_path, suffix, content), **({} if suffix == ".npy" else {"field": "score"})
-        )
-        found = Sidecars(settings, by_content=False)
-        assert f"by place, not by id, row by row: 000{suffix} has no ids" in found.remark(shard(), has_ids=True)
-        assert "en/000.jsonl.gz has no column 'id'" in found.remark(shard(), has_ids=False)
-    settings = SidecarScorerSettings(path=write(tmp_path, ".jsonl", of_ids(["a"])), field="score")
-    assert not Sidecars(settings, by_content=False).remark(shard(), has_ids=True)
