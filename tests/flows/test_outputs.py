@@ -24,7 +24,6 @@ FILES = {  # command: what it takes to be called, with what it reads in braces
     "init --output": "{corpus} --output",
     "select --output": "--input {vectors} --output",
     "sql --output": "{workspace} 'SELECT 1' --format csv --output",
-    "tune --output": "{recipe} --target {targets} --output",
     "train-quality --output": "--input {labels} --output",
     "rule export --output": "{workspace} --output",
     "rule apply --output": "{rule} {targets} --workspace {workspace} --output",
@@ -37,7 +36,7 @@ FOLDERS = {
     "run --set": "{recipe} --set materialize.output=",
     "compare --workspace": "{recipe} --workspace",
     "sweep --workspace": "{recipe} --workspace",
-    "tune --workspace": "{recipe} --output {new} --workspace",
+    "tune --workspace": "{recipe} --workspace",
     "probe --workspace": "{recipe} --workspace",
     "audit --workspace": "{recipe} --workspace",
 }
