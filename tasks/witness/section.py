@@ -33,11 +33,11 @@ SCALE = (
 )
 
 
-def teaching_sentence(found: Mapping[str, Any], name: str = SELECTION, of_set: str = POOL) -> str:
-    """Return what a selection teaches, in one sentence, from what `measure_teaching` found of it."""
-    measured = found["sets"][of_set]
+def teaching_sentence(found: Mapping[str, Any]) -> str:
+    """Return what a run's selection teaches, in one sentence, from what `measure_teaching` found of it."""
+    measured = found["sets"][POOL]
     base = float(np.mean(measured["losses"][RANDOM]))
-    effect, lengths = measured["against_random"][name], measured["against_lengths"].get(name)
+    effect, lengths = measured["against_random"][SELECTION], measured["against_lengths"].get(SELECTION)
     learned = "A language model that reads the selection predicts held-out documents"
     if effect["verdict"] == NO_DIFFERENCE:
         said = (
