@@ -40,7 +40,6 @@ MASKS = pa.schema(
     ]
 )
 
-TIMES = pa.field("repeats", pa.uint32(), nullable=False)
 """How often a document is to be used, 0 if it is not selected; in masks and datasets where it may be more than once."""
 
 HASHES = pa.schema([MEASURED.field("content_hash"), ROW])
@@ -185,7 +184,7 @@ ARRAYS = pa.schema(
 """Named arrays."""
 
 RESERVED_COLUMNS = frozenset(
-    {"row", "source_row", "n_chars", "content_hash", "quality", "inclusion", "block", "selected", "repeats"}
+    {"row", "source_row", "n_chars", "content_hash", "quality", "inclusion", "block", "selected"}
 )
 """Columns that the pipeline writes; a source column with one of these names cannot be kept."""
 
@@ -223,11 +222,6 @@ def scores_schema(scorers: Sequence[str], classes: Mapping[str, str] = MappingPr
         if name in classes:
             fields.append(pa.field(classes[name], pa.list_(pa.float32()), nullable=False))
     return pa.schema(fields)
-
-
-def masks_schema(*, with_repeats: bool) -> pa.Schema:
-    """Return the schema of a shard's masks: `MASKS`, and how often each document is to be used if that is counted."""
-    return MASKS.append(TIMES) if with_repeats else MASKS
 
 
 def embeddings_schema(dimensions: int, precision: Literal["float16", "float32", "int8"]) -> pa.Schema:

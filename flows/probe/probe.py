@@ -320,7 +320,6 @@ class _Probe(NamedTuple):
                 arm=arm.name,
                 ranges=None,
                 targets=self.targets,
-                scorer=self.run.models.selecting,
             )
             for arm in self.arms
             if arm.selector is not None

@@ -93,7 +93,7 @@ def join(ours: Documents, theirs: Documents, settings: SelectionSettings, device
     found, gain = [], 0.0
     for budget in dict.fromkeys([size, settings.budget]):
         block = block_of(both, budget)
-        block.take_ranges(block.on_scale(first.ranges))
+        block.take_ranges(first.ranges)
         scaled, solution = block.solve(History(None), settings.lamb)
         found.append(solution.mask.cpu().numpy())
         if budget == size:

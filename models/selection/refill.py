@@ -57,8 +57,7 @@ def refill(
     knapsack = objective.knapsack
 
     def priority() -> Tensor:
-        at = objective if knapsack is None or knapsack.by_tokens else objective.settled(mask.float())
-        return at.priority(at.marginal_gains(mask))
+        return objective.priority(objective.marginal_gains(mask))
 
     def missing() -> int:
         if knapsack is None:

@@ -2,7 +2,17 @@
 
 from typing import Any
 
-REMOVED: dict[str, str] = {}
+REMOVED: dict[str, str] = {
+    "selection.block_budget": "is gone: leave it out, every block gives select_ratio",
+    "selection.dsir": "is gone: leave it out, all examples of selection.targets are one target",
+    "selection.given": "is gone: leave it out, and select from the new documents and the old ones together",
+    "selection.groups.max_repeats": "is gone: leave it out, and repeat a group's documents in training",
+    "selection.metrics: cluster_coverage": "is gone: write facility",
+    "selection.quad": "is gone: leave it out, it reads quality: the model belongs to quality.scorers",
+    "selection.quadmix.max_repeats": "is gone: leave it out, and repeat documents in training",
+    "selection.semdedup": "is gone: leave it out, and set near_duplicates.forbid and near_duplicates.threshold",
+    "selection.weigh_by": "is gone: leave it out, quality and diversity are means over what budget_by counts",
+}
 """By key, without indices of lists, or by `key: value`, in alphabetical order: "is gone: " and what to write instead."""
 
 

@@ -264,7 +264,7 @@ def _as_newcomer(
 ) -> Decision | None:
     """Return the answer of the selection from the block of the document most like a text, or None if it has none."""
     settings = corpus.settings.selection
-    if settings.solver != BY_GAIN or settings.groups is not None or settings.given is not None or not like:
+    if settings.solver != BY_GAIN or settings.groups is not None or not like:
         return None
     found = competitors(corpus, like[0][0])
     if len(found.refs) > LARGEST_BLOCK:

@@ -305,7 +305,6 @@ def _ignored(settings: PipelineSelectionSettings) -> list[str]:
     told = {
         "selection.solver: the objective is maximised by mean_field": settings.solver != "mean_field",
         "selection.groups: one budget for all": settings.groups is not None,
-        "selection.given: no earlier selection": settings.given is not None,
         "selection.scope and block_size: all documents are selected from together": settings.scope == "global",
     }
     return [f"Not as the recipe says: {text}." for text, holds in told.items() if holds]

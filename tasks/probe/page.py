@@ -124,7 +124,7 @@ def _arm(job: ProbeJob, name: str) -> dict[str, Any]:
     files = job.arms[name]
     [settings] = [arm for arm in job.settings.arms if arm.name == name]
     blocks = [block for file in files.groups for block in file.details["blocks"]]
-    measured = over_blocks(blocks, job.selection.weighed_by) if blocks else {}
+    measured = over_blocks(blocks, job.selection.budget_by) if blocks else {}
     tokens = files.tokens.details["tokens"]
     accuracies = [file.details["accuracy"] for file in files.answers]
     return settings.model_dump(include={"selector", "changes", "shuffled", "path"}) | {

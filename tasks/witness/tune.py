@@ -27,7 +27,7 @@ from fineweb_mask.tasks.inference.gpu import gpu_slot, torch_device
 from fineweb_mask.tasks.reporting.page import Column, Page, PageJob, Section, Table, Tile
 from fineweb_mask.tasks.reporting.samples import vectors_at
 from fineweb_mask.tasks.selection.blocks import Block
-from fineweb_mask.tasks.selection.corpus.groups import select_by_group
+from fineweb_mask.tasks.selection.groups import select_groups, shares_of, sizes_of
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.storage.parquet import read_table
 from fineweb_mask.tasks.witness.documents import GROUPS, POOL, Corpus, read_corpus
@@ -140,7 +140,7 @@ class _Search:
         several = len(job.weights) > 1
         self._scores = _standard_scores(job, corpus) if several else np.empty((len(corpus.places), 0))
         self._groups = _shares(corpus) if job.by is not None else {}
-        in_parts = job.settings.scope == "global" or self._groups  # which take metrics of sums
+        in_parts = job.settings.scope == "global"  # which takes metrics of sums
         self._metrics = [name for name, entry in METRICS.items() if entry.moment is not None or not in_parts]
 
     @property
@@ -180,10 +180,12 @@ class _Search:
         if trial.weights:
             quality = np.asarray(self._scores @ list(trial.weights.values()), dtype=np.float32)
         if settings.groups is not None:
-            keys = np.random.default_rng(settings.seed).random(len(quality))
             rows, groups = np.arange(len(quality)), self._corpus.groups
-            block = Block("tune", rows, self._vectors, quality, self._tokens, random_keys=keys, groups=groups)
-            return np.asarray(select_by_group(settings, block)[0].indices)
+            block = Block("tune", rows, self._vectors, quality, self._tokens, groups=groups)
+            shares = shares_of(settings, sizes_of(settings, groups, self._tokens))
+            found = select_groups(settings, block, shares)
+            chosen = [one.block.rows[one.selection.indices] for one in found if one.selection is not None]
+            return np.sort(np.concatenate(chosen))
         import torch
 
         from fineweb_mask.models.selection.solvers.problem import History

@@ -25,7 +25,6 @@ from fineweb_mask.tasks.materialize import MaterializeJob
 from fineweb_mask.tasks.report import ReportJob
 from fineweb_mask.tasks.score import ScoreJob
 from fineweb_mask.tasks.select import SelectJob
-from fineweb_mask.tasks.selection.budgets import PriceJob
 from fineweb_mask.tasks.selection.corpus.learning import KeepPolicyJob, LearnJob, SampleJob
 from fineweb_mask.tasks.selection.corpus.passes import PenaltiesJob
 from fineweb_mask.tasks.source.discovery import SourceShard
@@ -51,7 +50,6 @@ VARIATIONS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     ),
     "global": ("sample", ("selection.scope=global", "selection.metrics={pairwise: 1, disf: 1}")),
     "groups": ("sample", ("selection.groups={column: dump}", "selection.metrics=disf")),
-    "price": ("sample", ("selection.block_budget=price",)),
     "semantic": ("sample", ("ingest.near_dedup=semantic", "ingest.near_threshold=0.9")),
     "minhash": ("sample", ("ingest.near_dedup=minhash", "ingest.near_threshold=0.6")),
     "threshold": ("sample", ("ingest.decontaminate_threshold=0.7",)),
@@ -134,7 +132,6 @@ def tags(settings: PipelineSettings) -> dict[str, str]:
             settings=settings.embedding,
         ),
         SelectJob(shards=[shard], **common),
-        PriceJob(shards=[shard], **common),
         SampleJob(shard=shard, rate=0.5, **common),
         LearnJob(number=1, samples=[file("sample")], **common),
         PenaltiesJob(cell=1, passes=[file("measure")], policy=file("rule"), part="next", **common),

@@ -145,9 +145,7 @@ def check_has_rule(recipe: PipelineSettings) -> None:
             )
     of_documents_here = {
         "groups": (settings.groups is not None, "knows no groups: leave them out"),
-        "given": (settings.given is not None, "knows no earlier selection: leave it out"),
         "near_duplicates.forbid": (settings.near_duplicates.forbid, "compares no two documents: set it to false"),
-        "weigh_by": (settings.weighed_by != settings.budget_by, f"weighs by what it counts: {settings.budget_by}"),
         "budget": (
             settings.budget is not None and settings.scope == "block",
             "takes a share: use select_ratio",

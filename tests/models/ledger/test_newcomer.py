@@ -25,7 +25,7 @@ def drawn():
         {"metrics": {"facility": 1, "disf": 1}},
         {"metrics": "facility"},
         {"metrics": "pairwise", "near_duplicates": {"weight": 0.0}},
-        {"metrics": {"facility": 1, "disf": 1}, "budget_by": "tokens", "weigh_by": "documents"},
+        {"metrics": {"facility": 1, "disf": 1}, "budget_by": "tokens"},
     ],
 )
 def test_what_is_told_of_a_newcomer_is_what_the_selection_says_of_it(changes):

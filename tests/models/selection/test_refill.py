@@ -22,9 +22,7 @@ def clusters(seed):
 
 
 METRICS = pytest.mark.parametrize("metrics", [{"pairwise": 1}, {"facility": 1, "disf": 1}])
-BUDGETS = pytest.mark.parametrize(
-    "budget", [{}, {"budget_by": "tokens"}, {"budget_by": "tokens", "weigh_by": "documents"}], ids=str
-)
+BUDGETS = pytest.mark.parametrize("budget", [{}, {"budget_by": "tokens"}], ids=str)
 
 
 @METRICS

@@ -11,7 +11,7 @@ from fineweb_mask.models.selection.corpus.rule import FIRST, LAST, Place, Rule, 
 from fineweb_mask.models.selection.corpus.whole import select_corpus
 
 CPU = torch.device("cpu")
-METRICS = {"pairwise": 1, "disf": 0.5, "cluster_coverage": 1}
+METRICS = {"pairwise": 1, "disf": 0.5}
 
 
 def test_a_place_comes_after_higher_worth_and_lower_ties():
@@ -87,7 +87,7 @@ def documents():
     return Documents(vectors, random.random(400).astype(np.float32), random.random(400), tokens)
 
 
-@pytest.mark.parametrize("metrics", ["pairwise", "disf", {"pairwise": 1.0, "disf": 0.5}, "cluster_coverage"])
+@pytest.mark.parametrize("metrics", ["pairwise", "disf", {"pairwise": 1.0, "disf": 0.5}])
 @pytest.mark.parametrize("budget_by", ["documents", "tokens"])
 def test_a_loaded_rule_answers_as_the_saved_one(metrics, budget_by, documents, tmp_path):
     settings = SelectionSettings(metrics=metrics, budget_by=budget_by)

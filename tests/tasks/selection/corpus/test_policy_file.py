@@ -87,9 +87,7 @@ def test_a_rule_of_other_models_is_refused(copied: Any, models: Models, rule: Pa
         ({"solver": "random"}, r"selection\.solver: a rule is that of mean_field, received random: use mean_field"),
         ({"metrics": "facility"}, r"selection\.metrics: facility reads documents with their neighbours"),
         ({"groups": {"column": "dump"}}, r"selection\.groups: .*: leave them out"),
-        ({"given": {"path": "w"}}, r"selection\.given: .*knows no earlier selection"),
         ({"near_duplicates": {"forbid": True}}, r"selection\.near_duplicates\.forbid: .*set it to false"),
-        ({"budget_by": "tokens", "weigh_by": "documents"}, r"selection\.weigh_by: .*weighs by what it counts: tokens"),
         ({"budget": 5}, r"selection\.budget: .*use select_ratio"),
     ],
 )
