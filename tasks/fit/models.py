@@ -253,14 +253,10 @@ def fit_targets(job: FitTargetsJob) -> None:
     documents = job.fitting_documents()
     buckets = NgramBuckets()
     corpus = buckets.counts(sampled_texts(job.workspace, documents, SAMPLE_DOCUMENTS)())
-    of_task = {name: [text for text, task in zip(texts, tasks, strict=True) if task == name] for name in names}
-    by_task = np.stack([buckets.counts(own) for own in of_task.values()])
     arrays: dict[str, NDArray[Any]] = {
         "vectors": np.concatenate(vectors)[kept],
         "tasks": np.searchsorted(names, tasks)[kept],
-        "log_ratios": log_ratios(by_task.sum(0), corpus),
-        "task_log_ratios": np.stack([log_ratios(own, corpus) for own in by_task]),
-        "task_examples": np.array([len(own) for own in of_task.values()], dtype=np.int64),
+        "log_ratios": log_ratios(buckets.counts(texts), corpus),
     }
     if not kept.any():
         raise BadShardError("selection.targets: no example has a vector: check its text_column")
