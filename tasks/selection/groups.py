@@ -115,8 +115,8 @@ def select_groups(
 ) -> Iterator[GroupSelection]:
     """Select from every group of a block, one after the other; without `shares`, the same share of each.
 
-    What is left of one budget, such as one that holds no document, goes to the next group of the block that has a share,
-    unless it is left because near-duplicates are forbidden.
+    What is left of one budget, such as one that holds no document, goes to the next group that has a share, unless it
+    is left because near-duplicates are forbidden.
     """
     assert block.groups is not None  # noqa: S101 - read with the groups
     names, numbers = np.unique(block.groups, return_inverse=True)

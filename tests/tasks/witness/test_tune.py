@@ -92,13 +92,12 @@ def test_weights_of_scores_and_shares_of_groups_are_searched_where_there_are_sev
     settings = PipelineSelectionSettings.model_validate(job.settings.model_dump(exclude_unset=True) | groups)
     changes = {"settings": settings, "by": "topic", "weights": {"space": 1.0, "quality": 1.0}}
     search = search_of(job.model_copy(update=changes))
-    assert search.dimensions == 1 + 3 + 2 + 3  # facility knows no budgets by group
+    assert search.dimensions == 1 + 3 + 2 + 3
     trials, _ = search.run(4, until=1e12)
     for one in trials[1:]:
         assert sum(one.shares.values()) == pytest.approx(1)
         assert set(one.shares) == {"sea", "kitchen", "space"}
         assert sum(one.weights.values()) == pytest.approx(1, abs=0.01)
-        assert "facility" not in one.metrics
     chosen = search._corpus.groups[search.select(trials[2])]
     tokens = search._tokens[search.select(trials[2])]
     shares = {name: tokens[chosen == name].sum() / tokens.sum() for name in trials[2].shares}
