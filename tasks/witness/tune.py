@@ -27,7 +27,7 @@ from fineweb_mask.tasks.inference.gpu import gpu_slot, torch_device
 from fineweb_mask.tasks.reporting.page import Column, Page, PageJob, Section, Table, Tile
 from fineweb_mask.tasks.reporting.samples import vectors_at
 from fineweb_mask.tasks.selection.blocks import Block
-from fineweb_mask.tasks.selection.groups import select_groups, shares_of, sizes_of
+from fineweb_mask.tasks.selection.groups import select_groups
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.storage.parquet import read_table
 from fineweb_mask.tasks.witness.documents import GROUPS, POOL, Corpus, read_corpus
@@ -182,8 +182,7 @@ class _Search:
         if settings.groups is not None:
             rows, groups = np.arange(len(quality)), self._corpus.groups
             block = Block("tune", rows, self._vectors, quality, self._tokens, groups=groups)
-            shares = shares_of(settings, sizes_of(settings, groups, self._tokens))
-            found = select_groups(settings, block, shares)
+            found = select_groups(settings, block, None)
             chosen = [one.block.rows[one.selection.indices] for one in found if one.selection is not None]
             return np.sort(np.concatenate(chosen))
         import torch
