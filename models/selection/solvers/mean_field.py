@@ -280,7 +280,7 @@ class Annealing:
         return self.by_newton or self._mean is not None
 
     def bound(self) -> float:
-        """Bound the objective of every selection by the tangents at the moments; moment metrics only.
+        """Bound the objective of every selection by the tangents at the moments; kernel metrics only.
 
         Infinite for a budget of tokens.
         """
