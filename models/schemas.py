@@ -39,8 +39,6 @@ MASKS = pa.schema(
     ]
 )
 
-"""How often a document is to be used, 0 if it is not selected; in masks and datasets where it may be more than once."""
-
 HASHES = pa.schema([MEASURED.field("content_hash"), ROW])
 """The hash of each document's text, in the order of the hashes."""
 
