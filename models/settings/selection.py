@@ -140,9 +140,9 @@ class SelectionSettings(Settings):
 
     solver: Solver = Field("mean_field", description="How the objective is maximised.")
     metrics: MetricName | dict[MetricName, float] = Field(
-        {"facility": 1.0, "disf": 1.0},
-        description="Diversity metric, or a weight (dimensionless) for each of several. The default, with lamb 0.5, is "
-        "what a language model learns most from (docs/benchmarks.md); the paper's is pairwise.",
+        "facility",
+        description="Diversity metric, or a weight (dimensionless) for each of several. The default, with lamb 0.3, "
+        "proves that it is near the optimum (docs/choosing.md); the paper's is pairwise.",
     )
     select_ratio: float = Field(0.1, gt=0, le=1, description="Share of the documents (or of their tokens) to select.")
     budget: int | None = Field(
@@ -151,7 +151,7 @@ class SelectionSettings(Settings):
     budget_by: Unit = Field(
         "documents", description="Unit of select_ratio and budget: quality and diversity are means over as many."
     )
-    lamb: float = Field(0.5, ge=0, le=1, description="Weight of quality; 1 - lamb is the weight of diversity.")
+    lamb: float = Field(0.3, ge=0, le=1, description="Weight of quality; 1 - lamb is the weight of diversity.")
     normalize: Literal["none", "range"] = Field(
         "range",
         description="none: raw terms (the paper). range: each term runs from 0 (a random subset) "

@@ -17,6 +17,7 @@ from fineweb_mask.models.urls import is_url, shown
 if TYPE_CHECKING:
     from fineweb_mask.tasks.source.first_rows import Described
 
+LAMB = 0.3  # the default of the settings, which are not imported for it
 SMALL = 2_000  # documents, of which a tenth would be too few to look at
 ONE_LANGUAGE = 0.9  # share of the rows from which a corpus is of one language
 CLASSIFIER = "HuggingFaceFW/fineweb-edu-classifier"
@@ -94,7 +95,7 @@ def recipe_of_documents(source: str, workspace: str | None, scratch: Path | None
     written = path if scratch is None else scratch / RECIPE
     with atomic_write(written) as partial:
         partial.write_text(recipe_for(source, found, written, folder), encoding="utf-8")
-    kept = f"{_ratio(found):.0%} of the documents, lamb 0.5, vectors of a model fitted on these texts"
+    kept = f"{_ratio(found):.0%} of the documents, lamb {LAMB}, vectors of a model fitted on these texts"
     return written, [*said_of(found), f"recipe     {path}: {kept}" if scratch is None else f"selects    {kept}"]
 
 
@@ -178,9 +179,9 @@ def recipe_for(source: str, found: "Described", output: Path, workspace: str, *,
         "embedding:",
         "  model: static # fitted on your texts, with nothing to download; better: any sentence-transformers model",
         "selection:",
-        "  metrics: {facility: 1, disf: 1} # a selected neighbour for every document, and all directions used evenly",
+        "  metrics: facility # every document has a selected one that is like it",
         f"  select_ratio: {_ratio(found)} # share of the documents that is kept",
-        "  lamb: 0.5 # weight of quality; the rest is diversity's. `fineweb-mask sweep` shows what others would give",
+        f"  lamb: {LAMB} # weight of quality; the rest is diversity's. `fineweb-mask sweep` shows what others would give",
         "materialize:",
         f"  layout: {'dump' if found.dumps > 1 else 'flat'} # folders of the dataset, by a column's values, or flat",
         "  # license: odc-by # of the data set; `fineweb-mask push` asks for one",

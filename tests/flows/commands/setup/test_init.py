@@ -104,7 +104,7 @@ def test_the_recipe_of_documents_is_in_their_workspace_and_is_what_init_would_wr
     assert path == Path("workspaces/my corpus/recipe.yaml")
     assert len(said) < 7
     assert "1 file, 0.0 MiB, 100 documents" in said[0]
-    assert said[-1].startswith("recipe     workspaces/my corpus/recipe.yaml: 25% of the documents, lamb 0.5")
+    assert said[-1].startswith("recipe     workspaces/my corpus/recipe.yaml: 25% of the documents, lamb 0.3")
     init(source, "--output", "own.yaml")
     own, made = load_recipe("own.yaml"), load_recipe(path)
     assert made == own.model_copy(update={"workspace": "workspaces/my corpus"})
