@@ -21,6 +21,8 @@ CHUNK = re.compile(rb"(?:\r?\n)?([0-9a-f]{1,15})[ \t]*(?:;[^\n]*)?(?:\r?\n|\Z)",
 """The end of the chunk before, and the size of one."""
 PIECE = 512
 """Bytes that are unpacked at a time: of a stream that is cut off, as many may be lost."""
+MEMBERS = 100
+"""Most streams, one after the other, in one body."""
 
 Unpack = Callable[[bytes, int], bytes | None]
 """Takes a body and the most bytes to return; None if it is not packed so, or damaged."""
@@ -93,17 +95,14 @@ def _joined(body: bytes) -> bytes:
     """Return a body without the sizes of its chunks, as it is if it has none."""
     parts: list[bytes] = []
     place = 0
-    while body[place : place + 3].strip():  # of one that is cut off, the end of the last chunk may be left
-        size = CHUNK.match(body, place)
-        if size is None and parts:
-            raise BodyError("broken_page")
-        if size is None:
-            return body
+    while place < len(body) and (size := CHUNK.match(body, place)):
         place = size.end() + int(size[1], 16)
         if place == size.end():
-            break
+            return b"".join(parts)
         parts.append(body[size.end() : place])
-    return b"".join(parts)
+    if parts and body[place:].strip():  # more than the end of a chunk, after which it is cut off
+        raise BodyError("broken_page")
+    return b"".join(parts) if parts else body
 
 
 def _inflated(formats: Iterable[int], body: bytes, most: int) -> bytes | None:
@@ -111,10 +110,12 @@ def _inflated(formats: Iterable[int], body: bytes, most: int) -> bytes | None:
     for bits in formats:
         found, rest = b"", body
         try:
-            while rest and len(found) <= most:
+            for _ in range(MEMBERS):
                 stream = zlib.decompressobj(bits)
                 found += stream.decompress(rest, most + 1 - len(found))
                 rest = stream.unused_data
+                if not rest or len(found) > most:
+                    break
         except zlib.error:
             if not found:
                 continue

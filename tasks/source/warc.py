@@ -1,8 +1,8 @@
 """Read the pages of a WARC file: of a crawl (.warc.gz), or Common Crawl's texts (.warc.wet.gz), by warcio.
 
-A row is a record of type `response`, `resource` or `conversion`. datatrove's reader is not used: it drops
-records without a count, takes a file that is cut off for a whole one, and needs the system's libmagic. Nor is FastWARC:
-it takes such a file for a whole one, too. Source of the format: ISO 28500,
+A row is a record of type `response`, `resource` or `conversion`. datatrove's reader is not used: it drops records
+without a count, takes a file that is cut off for a whole one, and needs the system's libmagic. Nor is FastWARC, which
+takes such a file for a whole one, too. Source of the format: ISO 28500,
 https://iipc.github.io/warc-specifications/specifications/warc-format/warc-1.1/
 """
 
@@ -157,7 +157,7 @@ def _row(record: Any, path: str, max_bytes: int) -> dict[str, Any]:  # noqa: ANN
     start = body[:FIRST_BYTES].lower().replace(b"\0", b"")  # of UTF-16, too
     if kind in UNKNOWN and b"<html" not in start and b"<!doctype html" not in start:
         raise BodyError("not_html")
-    _codec(body, charset)
+    _codec(body, charset)  # or there is none
     return {**row, "page": body, "charset": charset}
 
 

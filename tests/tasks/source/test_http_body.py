@@ -76,7 +76,7 @@ def test_several_codings_are_undone_in_their_order():
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd", "gzip, br", "compress", "utf-8", "none", ""])
 @pytest.mark.parametrize(
-    "page", [PAGE, b"A line without a tag", "Žodis į kitą".encode(), "\ufeff<p>ž".encode("utf-16-le"), b""]
+    "page", [PAGE, b"\n\n\n\n A line without a tag", "Žodis į kitą".encode(), "\ufeff<p>ž".encode("utf-16-le"), b""]
 )
 def test_a_body_that_the_crawler_unpacked_stays_as_it_is(coding, page):
     assert of(page, coding) == page
