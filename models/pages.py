@@ -146,42 +146,33 @@ def _codecs(page: bytes, charset: str) -> Iterator[codecs.CodecInfo]:
     head = _Head()
     with suppress(AssertionError):  # which it raises at some declarations
         head.feed(page[: FIRST_BYTES if page.isascii() else HEAD_BYTES].decode("latin-1"))
-    yield from (codec for label in head.labels if (codec := codec_of(label)))
+    yield from (codec for label in head.of_tags + head.of_xml if (codec := codec_of(label)))
 
 
 class _Head(HTMLParser):
-    """Collects the labels of encodings that a page's tags name, then that of its XML declaration."""
+    """Collects the labels of encodings that a page's tags name, and that of its XML declaration."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._of_tags: list[str] = []
-        self._of_xml: list[str] = []
-
-    @property
-    def labels(self) -> list[str]:
-        return [IN_TAGS.get(label.lower(), label) for label in self._of_tags + self._of_xml]
+        self.of_tags: list[str] = []
+        self.of_xml: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         values = {name: value or "" for name, value in reversed(attrs)}
         if tag == "meta":
             is_header = values.get("http-equiv", "").lower() == "content-type"
-            found = CHARSET.search(values.get("content", "")) if is_header else None
-            label = values.get("charset") or (found[1] if found else "")
-            self._of_tags += [label] if label else []
+            found = CHARSET.findall(values.get("content", "")) if is_header else []
+            self.of_tags += [IN_TAGS.get(label.lower(), label) for label in [values.get("charset", ""), *found]]
 
     def handle_pi(self, data: str) -> None:
-        self._of_xml += XML_ENCODING.findall(data)
+        self.of_xml += XML_ENCODING.findall(data)
 
 
-def _as_browsers(error: UnicodeError) -> tuple[str | bytes, int]:
+def _as_browsers(error: UnicodeDecodeError) -> tuple[str | bytes, int]:
     """Return what browsers have for bytes that an encoding of Python's does not have."""
-    if not isinstance(error, UnicodeDecodeError):
-        raise error
     first, second, *_ = *error.object[error.start : error.start + 2], 0
     if error.encoding == "charmap" and first < 0xA0:
         return chr(first), error.start + 1
-    if error.encoding == "gb18030" and first == 0x80:
-        return "€", error.start + 1
     if error.encoding == "euc_jp" and min(first, second) > 0xA0:  # NEC's and IBM's rows, as Shift_JIS has them
         row, cell = first - 0x80, second - 0x80
         lead = (row + 1) // 2 + (0x70 if row < 0x5F else 0xB0)
@@ -190,4 +181,4 @@ def _as_browsers(error: UnicodeError) -> tuple[str | bytes, int]:
     return codecs.replace_errors(error)
 
 
-codecs.register_error("as-browsers", _as_browsers)
+codecs.register_error("as-browsers", _as_browsers)  # type: ignore[arg-type]  # only for decoding

@@ -24,9 +24,6 @@ PIECE = 512
 MEMBERS = 100
 """Most streams, one after the other, in one body."""
 
-Unpack = Callable[[bytes, int], bytes | None]
-"""Takes a body and the most bytes to return; None if it is not packed so, or damaged."""
-
 
 class BodyError(ValueError):
     """A body cannot be read; the message is the reason by which it is counted."""
@@ -135,7 +132,7 @@ def _by_arrow(name: str, body: bytes, most: int) -> bytes | None:
     return bytes(found)
 
 
-CODINGS: dict[str, Unpack] = {
+CODINGS: dict[str, Callable[[bytes, int], bytes | None]] = {
     "gzip": partial(_inflated, [47]),  # zlib's number for its own format, too
     "deflate": partial(_inflated, [47, -15]),  # and for one without a head, which servers send against the RFC
     **{
@@ -144,3 +141,4 @@ CODINGS: dict[str, Unpack] = {
         if pa.Codec.is_available(name)
     },
 }
+"""Functions of a body and the most bytes to return; None if it is not packed so, or damaged."""

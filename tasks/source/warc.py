@@ -152,12 +152,15 @@ def _row(record: Any, path: str, max_bytes: int) -> dict[str, Any]:  # noqa: ANN
         body = unpacked(body, content, transfer, max_bytes)
     if len(body) > max_bytes or len(block) == 2 * max_bytes:
         raise BodyError("too_large")
+    codec = _codec(body, charset)
     if is_text:
-        return {**row, "text": _decoded(body, charset)}
+        try:
+            return {**row, "text": codec.decode(body)[0]}
+        except UnicodeDecodeError as error:
+            raise BodyError("invalid_utf8" if error.encoding == "utf-8" else "wrong_charset") from error
     start = body[:FIRST_BYTES].lower().replace(b"\0", b"")  # of UTF-16, too
     if kind in UNKNOWN and b"<html" not in start and b"<!doctype html" not in start:
         raise BodyError("not_html")
-    _codec(body, charset)  # or there is none
     return {**row, "page": body, "charset": charset}
 
 
@@ -189,10 +192,3 @@ def _codec(body: bytes, charset: str) -> codecs.CodecInfo:
         return codec_of_mark(body) or codec_of(charset) or codecs.lookup("utf-8")
     except LookupError as error:
         raise BodyError(f"unknown_charset: {charset[:20]}") from error
-
-
-def _decoded(body: bytes, charset: str) -> str:
-    try:
-        return _codec(body, charset).decode(body)[0]
-    except UnicodeDecodeError as error:
-        raise BodyError("invalid_utf8" if error.encoding == "utf-8" else "wrong_charset") from error
