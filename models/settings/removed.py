@@ -21,6 +21,7 @@ REMOVED: dict[str, str] = {
     "quality.scorers.buckets": "is gone: count beforehand, in a column of the source, and take it with kind: column",
     "quality.scorers.kind: classes": "is gone: write the labels beforehand, into a column of the source, and name it",
     "quality.scorers.share": "is gone: compute Min-K% in a column of the source, and take it with kind: column",
+    "source.max_document_bytes": "is gone: a document of more than 32 MiB is dropped; split it beforehand",
     "teacher": "is gone: score the texts with the other model first, and give its scores as labels.score_column",
     "training.autotune_seconds": "is gone: set epochs, learning_rate, dimensions and word_ngrams",
 }
