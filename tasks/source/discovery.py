@@ -16,6 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path, PurePosixPath
 from threading import Timer
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -66,6 +67,8 @@ NO_URL = re.compile("[\ud800-\udfff]|::")
 """Bytes of a path that is not UTF-8, as Python reads it, and what fsspec takes for two URLs."""
 HIDDEN = (".", "_")
 """Beginnings of the names of files and folders that are left out."""
+NO_DOCUMENTS = frozenset({"hidden", ".md"})
+"""Files that are left out of nearly every source, and that nobody misses."""
 SLOW_SECONDS = 5.0
 """Time after which a line says that files are still being listed."""
 
@@ -196,10 +199,9 @@ def _list_files(
     if closed:
         left_out["folders that cannot be opened"] = [os.path.relpath(error.filename, base) for error in closed]
     if not files:
-        others = ", ".join(f"{len(paths):,} {why} ({paths[0]})" for why, paths in left_out.items()) or "nothing"
         raise SourceError(
-            f"source.path: no {'/'.join(FORMATS)} file below {settings.path!r}, it has {others}: give a folder or a "
-            "pattern that has some, or set source.format to what files of other names are"
+            f"source.path: no {'/'.join(FORMATS)} file below {settings.path!r}, it has {_named(left_out)}: give a "
+            "folder or a pattern that has some, or set source.format to what files of other names are"
         )
     return base, files, left_out
 
@@ -218,6 +220,10 @@ def _sorted_out(
         else:
             files[path] = info
     return files, left_out
+
+
+def _named(left_out: dict[str, list[str]]) -> str:
+    return ", ".join(f"{len(paths):,} {what} ({paths[0]})" for what, paths in left_out.items()) or "nothing"
 
 
 def _why_left_out(
@@ -394,6 +400,11 @@ def _at_current_commit(address: "HfUri") -> str:
     return replace(address, revision=info.sha).to_uri()
 
 
+@cache
+def _warn_once(message: str) -> None:
+    logger.warning("%s", message)
+
+
 def find_files(path: str, setting: str) -> list[SourceShard]:
     """Return the Parquet and JSON Lines files of a dataset: a file, a folder, a glob, or a URL.
 
@@ -409,9 +420,11 @@ def find_files(path: str, setting: str) -> list[SourceShard]:
 
     inside = next((folder for name in ("data", "documents") if (folder := Path(path) / name).is_dir()), path)
     try:
-        found = discover(SourceSettings(path=str(inside), extra_columns=[]))
+        found, left_out = find_source(SourceSettings(path=str(inside), extra_columns=[]))
     except SourceError as error:
         raise SourceError(str(error).replace("source.path", setting)) from error
+    if left_out.keys() - NO_DOCUMENTS:
+        _warn_once(f"{setting}: of {path}, these are not read: {_named(left_out)}; convert or unpack them")
     current = catalog_files(Path(path), "documents") if Path(path).is_dir() else None
     if current is None:
         return found

@@ -3,22 +3,22 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Self
+from typing import Any, Self
 
 import pyarrow as pa
 from pydantic import BaseModel
 
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.tasks.source.columns import FIRST_FILES, schema_of
-from fineweb_mask.tasks.source.discovery import LARGEST_DOCUMENT, Source, SourceShard, ending_of
+from fineweb_mask.tasks.source.discovery import LARGEST_DOCUMENT, NO_DOCUMENTS, Source, SourceShard, ending_of
 from fineweb_mask.tasks.source.jsonl import jsonl_records, jsonl_schema
 from fineweb_mask.tasks.source.reader import broken_files, keys_read, with_keys
 from fineweb_mask.tasks.workspace.references import StageFile
 
 FILES, ROWS = 4, 100
 """Files of JSON that are looked into, evenly spaced, and rows of each."""
-NAMED, NAMED_COLUMNS, TOLD = 3, 20, 5
-"""Files or values that a line names, columns, and most lines on one kind of difference."""
+NAMED, TOLD = 3, 15
+"""Files that are named of those of a kind, and kinds, columns or keys that a line names."""
 
 
 class Some(BaseModel):
@@ -55,69 +55,73 @@ class Inventory(BaseModel):
 
     def lines(self) -> Iterator[tuple[str, str]]:
         """Yield what is read: what a line is about, and the line."""
-        number = sum(self.files.values())
+        number, size = sum(self.files.values()), f"{self.bytes / 2**20:,.1f} MiB"
         of_kinds = ", ".join(f"{files:,} {ending}" for ending, files in self.files.items())
-        yield "reads", f"{number:,} file{'s' * (number != 1)}, {self.bytes / 2**20:,.1f} MiB: {of_kinds}"
-        names = [f"{name} ({', '.join(types)})" for name, types in self.columns.items()]
-        if names:
-            more = f" and {len(names) - NAMED_COLUMNS:,} others" if len(names) > NAMED_COLUMNS else ""
-            yield "columns", ", ".join(names[:NAMED_COLUMNS]) + more
+        yield "reads", f"{number:,} file{'s' * (number != 1)}, {size}: {of_kinds}"
+        if self.columns:
+            yield "columns", _listed(f"{name} ({', '.join(types)})" for name, types in self.columns.items())
         if self.keys:
-            yield "in paths", "; ".join(f"{name}: {values.named}" for name, values in self.keys.items())
-        if self.left_out.keys() == {"hidden"}:
+            yield "in paths", _listed(f"{name}={values.named}" for name, values in self.keys.items())
+        if self.left_out.keys() and self.left_out.keys() <= NO_DOCUMENTS:
             yield "left out", self._left_out
 
     def worries(self) -> Iterator[tuple[str, str]]:
         """Yield what a person may not expect, in lines as those of what is read."""
-        if self.left_out.keys() - {"hidden"}:
-            yield "left out", f"{self._left_out}: convert or unpack them, or name them with source.format set"
+        if self.left_out.keys() - NO_DOCUMENTS:
+            yield "left out", f"{self._left_out}: convert or unpack them; with source.format set, any name is read"
         if self.empty.number:
-            yield "empty", f"{self.empty.number:,} of 0 bytes ({self.empty.named})"
-        differing = [
-            f"{name!r} is {_by_type(types)}{', and kept as text' if name in self.as_text else ''}"
-            for name, types in self.columns.items()
-            if len(types) > 1
-        ]
-        missing = [
-            f"{name!r} is in {files:,} of {self.looked_at:,} files"
-            for name, types in self.columns.items()
-            if (files := sum(some.number for some in types.values())) < self.looked_at
-        ]
-        without = [f"{name!r} is not in the paths of {some.named}" for name, some in self.without_key.items()]
-        taken = [f"{name!r} is not kept: the pipeline has a column of this name" for name in self.not_kept]
-        for label, found in (("types", differing), ("columns", missing), ("in paths", without), ("in paths", taken)):
-            yield from ((label, line) for line in found[:TOLD])
-            if len(found) > TOLD:
-                yield label, f"and {len(found) - TOLD:,} more, which run.json has"
+            yield "empty", f"{self.empty.number:,} files, or links that lead nowhere ({self.empty.named})"
+        several = {name: types for name, types in self.columns.items() if len(types) > 1}
+        if several:
+            yield "types", _listed(f"{name} is {self._by_type(name, types)}" for name, types in several.items())
+        counts = {name: sum(some.number for some in types.values()) for name, types in self.columns.items()}
+        if few := [f"{name} in {files:,}" for name, files in counts.items() if files < self.looked_at]:
+            yield "not in all", f"of {self.looked_at:,} files: {_listed(few)}"
+        without: dict[str, list[str]] = defaultdict(list)
+        for name, some in self.without_key.items():
+            without[some.named].append(name)
+        for files, names in list(without.items())[:NAMED]:
+            yield "no key", f"{_listed(names)} in the path of {files}"
+        if self.not_kept:
+            yield "key lost", f"{_listed(self.not_kept)}: the pipeline has columns of these names; rename the folders"
 
     @property
     def _left_out(self) -> str:
-        return ", ".join(f"{some.number:,} {what} ({some.named})" for what, some in self.left_out.items())
+        return _listed(f"{what}: {some.number:,} ({some.named})" for what, some in self.left_out.items())
+
+    def _by_type(self, name: str, types: dict[str, Some]) -> str:
+        found = ", ".join(f"{kind} in {some.number:,} ({some.first[0]})" for kind, some in types.items())
+        return f"{found}, and kept as text" if name in self.as_text else found
 
 
-def _by_type(types: dict[str, Some]) -> str:
-    return ", ".join(f"{kind} in {some.number:,} ({some.first[0]})" for kind, some in types.items())
+def _listed(parts: Iterable[str]) -> str:
+    """Return the first of some parts of a line, and how many others there are."""
+    found = list(parts)
+    more = f" and {len(found) - TOLD:,} others" if len(found) > TOLD else ""
+    return ("; " if any("," in part for part in found) else ", ").join(found[:TOLD]) + more
 
 
 def take_inventory(source: Source, settings: SourceSettings) -> Inventory:
     """Look at the files of a source: the footers of Parquet, and a few rows of some files of JSON."""
     shards = source.shards
-    known = list(_looked_at(shards, settings))
     columns: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-    alike: dict[pa.Schema, list[str]] = defaultdict(list)
-    for shard, schema in known:
-        alike[with_keys(schema.remove_metadata(), shard, settings)].append(shard.relative)
-    for schema, files in alike.items():
-        for field in schema:
+    alike: dict[tuple[pa.Schema, Any], list[SourceShard]] = defaultdict(list)
+    for shard, schema in _looked_at(shards, settings):
+        alike[schema.remove_metadata(), tuple((name, type(value)) for name, value in shard.keys)].append(shard)
+    known: dict[str, frozenset[str]] = {}  # columns by file
+    for (schema, _), some in alike.items():
+        both, files = with_keys(schema, some[0], settings), [shard.relative for shard in some]
+        known |= dict.fromkeys(files, frozenset(both.names))
+        for field in both:
             columns[field.name][str(field.type)] += files
     keys: dict[str, set[str]] = defaultdict(set)
     for shard in shards:
         for name, value in shard.keys:
             keys[name].add("null" if value is None else str(value))
-    own = {shard.relative: {name.lower() for name in schema.names} for shard, schema in known}
+    not_kept = sorted({name for shard in shards for name, _ in shard.keys if name not in keys_read(shard, settings)})
     without = {
-        name: [one.relative for one in shards if name not in dict(one.keys) and name not in own.get(one.relative, ())]
-        for name in keys
+        name: [one.relative for one in shards if name not in dict(one.keys) and name not in known.get(one.relative, ())]
+        for name in keys.keys() - set(not_kept)
     }
     return Inventory(
         files=dict(Counter(ending_of(shard.relative).lower() or shard.format for shard in shards).most_common()),
@@ -125,8 +129,8 @@ def take_inventory(source: Source, settings: SourceSettings) -> Inventory:
         empty=Some.of([shard.relative for shard in shards if not shard.bytes]),
         left_out={what: Some.of(paths) for what, paths in sorted(source.left_out.items())},
         keys={name: Some.of(sorted(values)) for name, values in keys.items()},
-        without_key={name: Some.of(files) for name, files in without.items() if files},
-        not_kept=sorted({name for shard in shards for name, _ in shard.keys if name not in keys_read(shard, settings)}),
+        without_key={name: Some.of(files) for name, files in sorted(without.items()) if files},
+        not_kept=not_kept,
         columns={name: {kind: Some.of(files) for kind, files in types.items()} for name, types in columns.items()},
         looked_at=len(known),
         as_text=sorted({name for shard in shards for name in shard.as_text}),

@@ -35,7 +35,7 @@ REMEDIES = {
 """What to do about a file of zstd that cannot be read, by what its errors say."""
 
 
-def _zstd(stream: IO[bytes]) -> IO[bytes]:
+def _zstd(stream: IO[bytes]) -> zstd.ZstdFile:
     """Return a reader of zstd with windows of up to 2 GiB, which take as much memory while the file is read."""
     return zstd.ZstdFile(stream, options={zstd.DecompressionParameter.window_log_max: 31})
 

@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from fineweb_mask.tasks.reporting.page import Section
+from fineweb_mask.tasks.reporting.page import Column, Section, Table
 from fineweb_mask.tasks.source.inventory import Inventory, notes_of
 from fineweb_mask.tasks.workspace.references import ShardFiles
 
@@ -12,9 +12,10 @@ LISTED_COLUMNS = 50
 
 def what_was_read(source: Inventory | None, shards: Sequence[ShardFiles]) -> Section:
     """Tell of the files of the source, and of what ingest found in them."""
-    lines = [] if source is None else [f"{about}: {line}" for about, line in (*source.lines(), *source.worries())]
+    found = [] if source is None else [*source.lines(), *source.worries()]
+    table = Table("Files, columns and keys of the source", [Column("about"), Column("found")], found, wide=True)
     notes = notes_of(shard.documents for shard in shards)
-    return Section("What was read", [*lines, *notes, *_differing(shards)])
+    return Section("What was read", [*notes, *_differing(shards)], tables=[table] if found else [])
 
 
 def _differing(shards: Sequence[ShardFiles]) -> list[str]:
