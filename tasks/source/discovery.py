@@ -181,23 +181,19 @@ def _list_files(
         info = None
     if info is not None and info["type"] == "file":
         return str(PurePosixPath(root).parent), {root: info}, {}
-    closed: list[OSError] = []
-    options = {"on_error": closed.append} if is_local(filesystem) else {}
     hidden = set(HIDDEN)
     if info is not None:
-        base, found = root, filesystem.find(root, detail=True, **options)
+        base, found = root, filesystem.find(root, detail=True, withdirs=is_local(filesystem))
     elif GLOB_CHARACTERS & set(root):
         fixed = list(PurePosixPath(root).parts)
         while GLOB_CHARACTERS & set("".join(fixed)):
             fixed.pop()
         base = str(PurePosixPath(*fixed)) if fixed else ""
-        found = filesystem.glob(root, detail=True, **options)
+        found = filesystem.glob(root, detail=True)
         hidden -= {part[0] for part in PurePosixPath(root).parts[len(fixed) :]}  # these are asked for
     else:
         raise SourceError(f"source.path: {settings.path!r} does not exist (looked for {root}): check its spelling")
     files, left_out = _sorted_out(found, base, hidden, settings)
-    if closed:
-        left_out["folders that cannot be opened"] = [os.path.relpath(error.filename, base) for error in closed]
     if not files:
         raise SourceError(
             f"source.path: no {'/'.join(FORMATS)} file below {settings.path!r}, it has {_named(left_out)}: give a "
@@ -212,10 +208,11 @@ def _sorted_out(
     """Return the files that are read, and the paths of others by what they are."""
     files, left_out = {}, defaultdict(list)
     for path, info in found.items():
-        if info["type"] == "directory":
-            continue
         relative = str(PurePosixPath(path).relative_to(base)) if base else path
-        if why := _why_left_out(path, relative, info, hidden, settings):
+        if info["type"] == "directory":
+            if "created" in info and not os.access(path, os.R_OK | os.X_OK):  # of this machine
+                left_out["folders that cannot be opened"].append(relative)
+        elif why := _why_left_out(path, relative, info, hidden, settings):
             left_out[why].append(relative)
         else:
             files[path] = info
@@ -223,7 +220,7 @@ def _sorted_out(
 
 
 def _named(left_out: dict[str, list[str]]) -> str:
-    return ", ".join(f"{len(paths):,} {what} ({paths[0]})" for what, paths in left_out.items()) or "nothing"
+    return ", ".join(f"{len(paths):,} {what} ({paths[0]})" for what, paths in sorted(left_out.items())) or "nothing"
 
 
 def _why_left_out(

@@ -203,7 +203,7 @@ class ShardReader:
                 self.keys_differ[field.name] += pc.sum(pc.not_equal(column, key)).as_py() or 0
                 batch = batch.set_column(place, field, pc.fill_null(column, key))
             except pa.ArrowException:  # the column is of another type
-                self.keys_differ[field.name] += len(column) - column.null_count
+                self.keys_differ[field.name] += len(column)
         return batch
 
     def _pieces(self, file: pq.ParquetFile, group: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
