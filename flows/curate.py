@@ -6,6 +6,7 @@ workspace, tries a job again whose error may pass (`RETRY_DELAYS`), and leaves o
 are in no later stage, and are named in the summary.
 """
 
+import logging
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -37,10 +38,13 @@ from fineweb_mask.tasks.processes.workers import end_workers
 from fineweb_mask.tasks.registry import REFRESHED, Refreshed
 from fineweb_mask.tasks.score import score
 from fineweb_mask.tasks.score_embed import ScoreEmbedJob
+from fineweb_mask.tasks.source.inventory import notes_of
 from fineweb_mask.tasks.workspace.references import ShardFiles
 
 if TYPE_CHECKING:
     from prefect import Flow
+
+logger = logging.getLogger(__name__)
 
 Until = Literal["ingest", "score", "embed", "dedup", "select", "materialize", "export", "report"]
 """Stages that a run can stop after, in the order in which it comes to them; after the last it ends anyway."""
@@ -103,6 +107,8 @@ def ingest_shards(run: Run) -> Files:
     lists = exclusion_lists(run)
     documents = run.map(ingest, shard=shards, source=settings.source, settings=settings.ingest, **lists)
     check_any_document(run, documents)
+    for note in notes_of(documents.values()) if run.remembers else ():
+        logger.warning("%s", note)
     return documents
 
 

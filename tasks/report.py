@@ -21,7 +21,9 @@ from fineweb_mask.tasks.reporting.sections.funnel import funnel, tiles
 from fineweb_mask.tasks.reporting.sections.losses import group_losses
 from fineweb_mask.tasks.reporting.sections.optimum import certificate, groups
 from fineweb_mask.tasks.reporting.sections.shares import GROUPS, distributions, retention
+from fineweb_mask.tasks.reporting.sections.source import what_was_read
 from fineweb_mask.tasks.reporting.sections.timing import StageTime, time_by_stage
+from fineweb_mask.tasks.source.inventory import Inventory
 from fineweb_mask.tasks.witness.section import teaching_findings, teaching_section
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.records.counts import Counts
@@ -31,14 +33,15 @@ from fineweb_mask.tasks.workspace.references import NO_FILE, ShardFiles, StageFi
 class ReportJob(PageJob):
     """Write the report of a dataset."""
 
-    stage: ClassVar[Stage] = Stage("report", version=11, folders=("reports",))
+    stage: ClassVar[Stage] = Stage("report", version=12, folders=("reports",))
     dataset: StageFile
     shards: list[ShardFiles]
     counts: Counts
     blocks: list[dict[str, Any]]
     losses: StageFile = NO_FILE  # what every step drops by group
     teaching: StageFile  # what `measure_teaching` found of the selection
-    stages: list[StageTime]  # of the run that the report is first written in
+    source: Inventory | None = None  # of the run that the report is first written in
+    stages: list[StageTime]  # of that run
     settings: ReportSettings
 
     def depends_on(self) -> Dependencies:
@@ -106,6 +109,7 @@ def _page(job: ReportJob) -> Page:
         *([groups(job.blocks, selection["groups"]["column"], selection["budget_by"])] if has_groups else []),
         certificate(job.blocks),
         *([] if measured is None else [threshold(job.workspace, job.shards, measured, breakdown)]),
+        what_was_read(job.source, job.shards),
         *([time_by_stage(job.stages)] if job.stages else []),
     ]
     commit = f", commit {code['commit'][:12]}" if code["commit"] else ""
@@ -133,6 +137,7 @@ def _page(job: ReportJob) -> Page:
             "clusters": [] if measured is None else [cluster._asdict() for cluster in measured.clusters],
             "blocks": job.blocks,
             "teaching": job.teaching.details,
+            "source": None if job.source is None else job.source.model_dump(),
             "stages": [stage.model_dump() for stage in job.stages],
         },
     )

@@ -17,7 +17,7 @@ from fineweb_mask.tasks.inference.scorers import check_scorers
 from fineweb_mask.tasks.outputs import check_apart, check_output
 from fineweb_mask.tasks.reporting.geometry import check_map
 from fineweb_mask.tasks.source.columns import check_columns, check_texts, settle
-from fineweb_mask.tasks.source.discovery import SourceShard, discover, find_files
+from fineweb_mask.tasks.source.discovery import Source, SourceShard, find_files, find_source
 from fineweb_mask.tasks.storage.atomic import check_can_write
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -28,6 +28,7 @@ class Inputs(NamedTuple):
     workspace: Workspace
     shards: list[SourceShard]  # the source's files, by name
     models: PretrainedModels  # fetched from the hub if they were not on this machine
+    source: Source  # the same files, and those of it that are left out
 
 
 def check_inputs(settings: PipelineSettings) -> Inputs:
@@ -92,9 +93,11 @@ def find_inputs(settings: PipelineSettings) -> Inputs:
         files = find_files(targets.path, "selection.targets.path")
         check_texts(files, "selection.targets.path", targets.text_column)
     check_apart(written, [settings.source.path])  # a folder around the workspace may take long to list
-    shards = settle(discover(settings.source), settings.source)
+    source = find_source(settings.source)
+    shards = settle(source.shards, settings.source)
     check_apart(written, [shard.url for shard in shards])
     if any(shard.format == "warc" for shard in shards):
         check_extraction()
     check_columns(settings, shards)
-    return Inputs(workspace, shards, PretrainedModels.of(settings))  # last: it may take long
+    models = PretrainedModels.of(settings)  # last: it may take long
+    return Inputs(workspace, shards, models, source._replace(shards=shards))

@@ -30,6 +30,7 @@ REMOVED: dict[str, str] = {
     "selection.quadmix.max_repeats": "is gone: leave it out, and repeat documents in training",
     "selection.semdedup": "is gone: leave it out, and set near_duplicates.forbid and near_duplicates.threshold",
     "selection.weigh_by": "is gone: leave it out, quality and diversity are means over what budget_by counts",
+    "source.max_document_bytes": "is gone: a document of more than 32 MiB is dropped; split it beforehand",
     "teacher": "is gone: score the texts with the other model first, and give its scores as labels.score_column",
     "training.autotune_seconds": "is gone: set epochs, learning_rate, dimensions and word_ngrams",
 }

@@ -161,7 +161,8 @@ def fit_statistics(job: FitStatisticsJob) -> None:
             places += [(shard, row) for row in batch["row"].to_pylist()]
             groups += [] if by is None else groups_of(batch, by)
             for column in read:
-                sample[column] += batch[column].to_pylist()
+                is_there = column in batch.schema.names
+                sample[column] += batch[column].to_pylist() if is_there else [None] * batch.num_rows
             for name, part in (found | batch_scores(annotations, batch, shard)).items():
                 parts[name].append(part)
     if unreadable and not places:

@@ -14,9 +14,15 @@ from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.schemas import FINEWEB, MEASURED, ROW, SOURCE_ROW, documents_schema
 from fineweb_mask.models.settings import FLAT, PipelineSettings, SourceSettings
 from fineweb_mask.models.settings.output import TEXT_IS_NO_GROUP
-from fineweb_mask.tasks.source.discovery import SourceShard
+from fineweb_mask.tasks.source.discovery import LARGEST_DOCUMENT, SourceShard
 from fineweb_mask.tasks.source.jsonl import first_columns
-from fineweb_mask.tasks.source.reader import BROKEN_FILE_ERRORS, ShardReader, broken_files, open_parquet_source
+from fineweb_mask.tasks.source.reader import (
+    BROKEN_FILE_ERRORS,
+    ShardReader,
+    broken_files,
+    open_parquet_source,
+    with_keys,
+)
 from fineweb_mask.tasks.source.warc import COLUMNS as WARC_COLUMNS
 from fineweb_mask.tasks.workspace.job import BadShardError
 
@@ -57,7 +63,10 @@ def settle(shards: Sequence[SourceShard], settings: SourceSettings) -> list[Sour
     with ThreadPoolExecutor(READERS) as readers:
         schemas = list(readers.map(schema_of, shards))
     is_mixed = any(shard.format == "jsonl" for shard in shards)
-    types = [_extra_types(schema, settings) for schema in schemas]
+    types = [
+        _extra_types(schema and with_keys(schema, shard, settings), settings)
+        for shard, schema in zip(shards, schemas, strict=True)
+    ]
     kinds: dict[str, set[pa.DataType]] = defaultdict(set)
     for of_shard in types:
         for name, kind in of_shard.items():
@@ -83,19 +92,6 @@ def _extra_types(schema: pa.Schema | None, settings: SourceSettings) -> dict[str
             except ColumnTypeError:
                 continue
     return found
-
-
-def differing(shards: Sequence[SourceShard]) -> dict[str, str]:
-    """Return the columns that are kept as text, with their types in the files that have others, for people."""
-    found: dict[str, dict[str, str]] = defaultdict(dict)  # the first file of each type, by column
-    text = {name for shard in shards for name in shard.as_text}
-    for shard in shards if text else []:
-        for field in schema_of(shard) or []:
-            if field.name in text:
-                found[field.name].setdefault(str(field.type), shard.relative)
-    return {
-        name: ", ".join(f"{kind} in {relative}" for kind, relative in files.items()) for name, files in found.items()
-    }
 
 
 def document_columns(
@@ -150,7 +146,7 @@ def _columns_of(shard: SourceShard, source: SourceSettings) -> list[str] | None:
     if shard.format == "warc":
         return list(WARC_COLUMNS.names)
     with broken_files():
-        return first_columns(shard, source.text_column, source.max_document_bytes)
+        return first_columns(shard, source.text_column, LARGEST_DOCUMENT)
     return []
 
 
@@ -185,7 +181,11 @@ def _reason(file: SourceShard) -> str:
 
 def _check_numbers(settings: PipelineSettings, shards: Sequence[SourceShard]) -> None:
     """Check that the columns of scores hold numbers in one of the first Parquet files that have them."""
-    schemas = [schema for shard in shards[:FIRST_FILES] if (schema := schema_of(shard)) is not None]
+    schemas = [
+        with_keys(schema, shard, settings.source)
+        for shard in shards[:FIRST_FILES]
+        if (schema := schema_of(shard)) is not None
+    ]
     for index, scorer in enumerate(settings.quality.scorers):
         for key, column in scorer.source_columns.items():
             kinds = [schema.field(column).type for schema in schemas if column in schema.names]

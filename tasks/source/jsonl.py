@@ -1,23 +1,26 @@
 """Read JSON Lines as Arrow batches: infer the columns, and name what is wrong with a row."""
 
-import gzip
-import io
+import codecs
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import IO, Any
 
 import pyarrow as pa
 
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.schemas import FINEWEB
-from fineweb_mask.tasks.source.discovery import SourceShard
-from fineweb_mask.tasks.storage.remote.filesystem import open_source
+from fineweb_mask.tasks.source.discovery import SourceShard, ending_of
+from fineweb_mask.tasks.source.unpacking import UnpackingError, open_unpacked
 
 FIRST_ROWS = 10_000
 """Rows in which a column is looked for before any work."""
 
 SKIPPED_BYTES = 2**20
-"""Bytes of a line that is too long, read at a time."""
+"""Bytes of a line that is too long, or of a file that has no lines, read at a time."""
+
+BETWEEN = re.compile(r"[\s,\[\]]*")
+"""What stands between the objects of a list, or of a file that is not one object a line."""
 
 MOST_NESTED = 2**21
 """Most objects and lists in a line: each takes up to 100 bytes of memory for two of the line."""
@@ -28,15 +31,15 @@ NO_FLOAT = 2**1024 - 2**970
 Row = tuple[list[Any], str | None]  # values in the order of the fields, and what is wrong with the row
 
 
-def jsonl_schema(shard: SourceShard, max_line_bytes: int) -> tuple[pa.Schema, int]:
-    """Return the columns and the number of rows, from one pass over the file.
+def jsonl_schema(records: Iterable[dict[str, Any] | str]) -> tuple[pa.Schema, int]:
+    """Return the columns and the number of rows of a file, from one pass over it.
 
     A column with values of several types, or with nested ones, is a string column: its values become JSON text. Rows
     with a problem have no say in it.
     """
     kinds: dict[str, set[type]] = {}
     rows = 0
-    for rows, record in enumerate(jsonl_records(shard.url, shard.relative, max_line_bytes), start=1):  # noqa: B007
+    for rows, record in enumerate(records, start=1):  # noqa: B007
         if isinstance(record, dict):
             for name, value in record.items():
                 kinds.setdefault(name, set()).add(type(value))
@@ -82,10 +85,16 @@ def record_batches(
 def jsonl_records(url: str, name: str, max_line_bytes: int) -> Iterator[dict[str, Any] | str]:
     """Yield the object of each line that is not blank; instead of one that cannot be read, its problem.
 
-    The ending of `name` tells how the file is compressed.
+    A file whose `name` ends in .json may also hold a list of objects, or objects of several lines.
     """
-    with open_source(url) as stream, _decompressed(stream, name.lower()) as lines:
+    may_be_a_list = ending_of(name).lower().split(".")[1:2] == ["json"]
+    with open_unpacked(url, name) as lines:
         while line := lines.readline(max_line_bytes + 1):
+            if may_be_a_list and (start := line.removeprefix(codecs.BOM_UTF8).strip()):
+                if start.startswith(b"[") or start.endswith((b"{", b"[", b",")):
+                    yield from _values(line, lines, max_line_bytes)
+                    return
+                may_be_a_list = False
             if len(line) <= max_line_bytes or line.endswith(b"\n"):
                 if line.strip():
                     yield _parse(line)
@@ -96,11 +105,32 @@ def jsonl_records(url: str, name: str, max_line_bytes: int) -> Iterator[dict[str
             yield "too_large"
 
 
-def _decompressed(stream: io.BufferedReader, name: str) -> io.BufferedReader | gzip.GzipFile:
-    """Return the lines of all compressed frames; Arrow raises if the last frame of zstd is incomplete."""
-    if name.endswith(".zst"):
-        return io.BufferedReader(pa.CompressedInputStream(stream, "zstd"))
-    return gzip.GzipFile(fileobj=stream) if name.endswith(".gz") else stream
+def _values(first: bytes, stream: IO[bytes], most: int) -> Iterator[dict[str, Any] | str]:
+    """Yield the objects of a file from its first bytes on, and a problem instead of another value."""
+    decoder, utf8 = json.JSONDecoder(), codecs.getincrementaldecoder("utf-8-sig")("surrogateescape")
+    text, start, depth = utf8.decode(first), 0, 0
+    while True:
+        between = BETWEEN.match(text, start)[0]  # type: ignore[index]
+        start, depth = start + len(between), depth + between.count("[") - between.count("]")
+        try:
+            value, end = decoder.raw_decode(text, start)
+        except (ValueError, RecursionError) as error:
+            raise_if_stopped()
+            rest = len(text) - start
+            more = b"" if rest > 2 * most else stream.read(max(SKIPPED_BYTES, rest))
+            if not more and not rest and not depth:
+                return
+            if not more:
+                raise UnpackingError(
+                    "its JSON is broken or cut off, or an object in it is too large: write one object a line"
+                ) from error
+            text, start = text[start:] + utf8.decode(more), 0
+            continue
+        if end - start > most:
+            yield "too_large"
+        else:
+            yield _checked(value)
+        start = end
 
 
 def _parse(line: bytes) -> dict[str, Any] | str:
@@ -110,6 +140,11 @@ def _parse(line: bytes) -> dict[str, Any] | str:
         record = json.loads(line)
     except (ValueError, RecursionError):
         return "broken_row"
+    return _checked(record)
+
+
+def _checked(record: object) -> dict[str, Any] | str:
+    """Return a JSON object as it is, and instead of another value its problem."""
     if not isinstance(record, dict):
         return "broken_row"
     return record if all(map(_is_encodable, record)) else "invalid_utf8"

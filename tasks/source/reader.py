@@ -1,6 +1,5 @@
 """Read a source file of any format as batches of Arrow columns."""
 
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -16,8 +15,9 @@ from fineweb_mask.models.documents import conform
 from fineweb_mask.models.schemas import FINEWEB, RESERVED_COLUMNS
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.tasks.processes.texts import with_texts
-from fineweb_mask.tasks.source.discovery import SourceShard, fingerprint_of
+from fineweb_mask.tasks.source.discovery import LARGEST_DOCUMENT, Key, SourceShard, fingerprint_of
 from fineweb_mask.tasks.source.jsonl import jsonl_records, jsonl_schema, record_batches
+from fineweb_mask.tasks.source.unpacking import PACKED, UnpackingError
 from fineweb_mask.tasks.source.warc import COLUMNS as WARC_COLUMNS
 from fineweb_mask.tasks.source.warc import BrokenWarcError, count_rows, warc_records
 from fineweb_mask.tasks.storage.remote.errors import is_transient
@@ -39,7 +39,7 @@ LARGEST = 8
 QUERY_COLUMNS = {"shard", "documents_file", "scores_file", "_folder", "_random", "_shard", "_row"}
 """Of the joins that write a dataset."""
 TAKEN_NAMES = RESERVED_COLUMNS | QUERY_COLUMNS | set(FINEWEB.names)
-BROKEN_FILE_ERRORS = (pa.ArrowException, EOFError, zlib.error, UnicodeError, BrokenWarcError, ColumnTypeError)
+BROKEN_FILE_ERRORS = (pa.ArrowException, UnpackingError, UnicodeError, BrokenWarcError, ColumnTypeError)
 
 
 class NoTextColumnError(BadShardError):
@@ -76,6 +76,8 @@ class ShardReader:
         Arrow fields of the extra columns.
     as_text
         The file's types of columns that are kept as text because other files have other ones, by name.
+    keys_differ
+        Rows read in which a column of the file holds another value than the key of that name in its path, by name.
 
     Raises
     ------
@@ -83,24 +85,27 @@ class ShardReader:
         Here or while reading: if the file is damaged or changed, or a column is missing or of the wrong type.
     """
 
+    largest = LARGEST_DOCUMENT
+
     def __init__(self, shard: SourceShard, settings: SourceSettings) -> None:
         self.shard = shard
         self.settings = settings
         self.as_text: dict[str, str] = {}
+        self.keys_differ: Counter[str] = Counter()
         self._rows_read = 0
         self._filesystem, self._path = open_filesystem(shard.url)
         self._fingerprint = self._current_fingerprint()
         if settings.fingerprint == "mtime" and self._fingerprint != shard.fingerprint:
             raise self._error("the file changed after the run started; run again")
         with broken_files(self._error):
-            schema, self.rows = schema_and_rows(shard, settings.max_document_bytes)
+            schema, self.rows = schema_and_rows(shard, self.largest)
         is_empty = shard.format == "jsonl" and not self.rows  # without any row, there are no columns
         if not schema.names and not is_empty:
             raise self._error(f"none of its {self.rows:,} rows can be read")
         if settings.text_column not in schema.names and not is_empty:
             problem = f"no column {settings.text_column!r}, set source.text_column to one of {schema.names}"
             raise NoTextColumnError(f"{shard.relative}: {problem}")
-        self.extra = self._extra_fields(schema)
+        self.extra = self._extra_fields(with_keys(schema, shard, settings))
 
     def _current_fingerprint(self) -> str:
         invalidate_listing(self._filesystem, self._path)
@@ -108,7 +113,7 @@ class ShardReader:
             info = attempt(self.shard.url, self._filesystem.info, self._path)
         if info["type"] != "file":
             raise self._error("this is a pipe, a socket or a device, or a link to one: it must be a file")
-        if not info["size"] and self.shard.relative.lower().endswith((".gz", ".zst")):
+        if not info["size"] and self.shard.relative.lower().endswith(tuple(PACKED)):
             raise self._error("the file has 0 bytes: it is cut off")
         return fingerprint_of(info)
 
@@ -183,10 +188,23 @@ class ShardReader:
         with open_parquet_source(self.shard.url) as file:
             columns = [name for name in file.schema_arrow.names if name in self._wanted]
             pieces = (piece for group in range(file.num_row_groups) for piece in self._pieces(file, group, columns))
-            yield from in_batches(map(self._conform, pieces), self.settings.max_document_bytes)
+            yield from in_batches(map(self._conform, pieces), self.largest)
 
     def _conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        return conform(batch, self.settings.text_column, self.settings.id_column, self.extra)
+        """Return a batch with the columns of documents, in which keys of the path stand where the file has no value."""
+        batch = conform(batch, self.settings.text_column, self.settings.id_column, self.extra)
+        for name, value in keys_read(self.shard, self.settings).items():
+            place = _place_of(name, batch.schema)
+            if place is None or value is None:
+                continue
+            field, column = batch.schema.field(place), batch.column(place)
+            try:
+                key = pa.scalar(value).cast(field.type)
+                self.keys_differ[field.name] += pc.sum(pc.not_equal(column, key)).as_py() or 0
+                batch = batch.set_column(place, field, pc.fill_null(column, key))
+            except pa.ArrowException:  # the column is of another type
+                self.keys_differ[field.name] += len(column)
+        return batch
 
     def _pieces(self, file: pq.ParquetFile, group: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
         """Yield a row group in batches so small that they fit into memory, whatever they hold."""
@@ -194,10 +212,10 @@ class ShardReader:
         found = [metadata.column(index) for index in range(metadata.num_columns)]
         found = [column for column in found if column.path_in_schema.split(".")[0] in columns]
         size, rows = sum(column.total_uncompressed_size for column in found), max(metadata.num_rows, 1)
-        if size > LARGEST * self.settings.max_document_bytes * rows:
+        if size > LARGEST * self.largest * rows:
             raise self._error(
                 f"row group {group} has {metadata.num_rows:,} rows of {size:,} bytes: "
-                "the mean is far above source.max_document_bytes"
+                f"the mean is far above {self.largest:,}, the most of a document"
             )
         piece = max(1, min(PIECE_ROWS, BATCH_BYTES // max(size // rows, 1)))
         yield from file.iter_batches(piece, row_groups=[group], columns=columns)
@@ -209,19 +227,38 @@ class ShardReader:
             *(field for field in FINEWEB if field.name not in ("text", "id")),
             *self.extra,
         ]
-        largest = self.settings.max_document_bytes
         if self.shard.format == "warc":
-            records = with_texts(warc_records(self.shard, largest))
+            records = with_texts(warc_records(self.shard, self.largest))
         else:
-            records = jsonl_records(self.shard.url, self.shard.relative, largest)
+            records = jsonl_records(self.shard.url, self.shard.relative, self.largest)
         for batch, problems in record_batches(records, fields, BATCH_ROWS, BATCH_BYTES):
             yield self._conform(batch), problems
 
 
-def schema_and_rows(shard: SourceShard, max_document_bytes: int) -> tuple[pa.Schema, int]:
+def keys_read(shard: SourceShard, settings: SourceSettings) -> dict[str, Key]:
+    """Return the keys of a file's path that are columns: all but those of names that the pipeline uses itself."""
+    own = {"text", "id", settings.text_column.lower(), settings.id_column.lower()}
+    taken = (TAKEN_NAMES - set(FINEWEB.names)) | own
+    return {name: value for name, value in shard.keys if name.lower() not in taken}
+
+
+def with_keys(schema: pa.Schema, shard: SourceShard, settings: SourceSettings) -> pa.Schema:
+    """Return the columns of a file and those of the keys in its path."""
+    for name, value in keys_read(shard, settings).items():
+        if _place_of(name, schema) is None:
+            schema = schema.append(pa.field(name, pa.string() if value is None else pa.scalar(value).type))
+    return schema
+
+
+def _place_of(name: str, schema: pa.Schema) -> int | None:
+    """Return the index of a column, or of one whose name differs in case only, as in SQL; None without one."""
+    return next((place for place, own in enumerate(schema.names) if own.lower() == name.lower()), None)
+
+
+def schema_and_rows(shard: SourceShard, largest: int = LARGEST_DOCUMENT) -> tuple[pa.Schema, int]:
     """Return the columns and the number of rows of a file."""
     if shard.format == "jsonl":
-        return jsonl_schema(shard, max_document_bytes)
+        return jsonl_schema(jsonl_records(shard.url, shard.relative, largest))
     if shard.format == "warc":
         return WARC_COLUMNS, count_rows(shard)
     with open_parquet_source(shard.url) as file:
@@ -236,14 +273,14 @@ def open_parquet_source(url: str) -> pq.ParquetFile:
 
 
 def in_batches(
-    pieces: Iterable[pa.RecordBatch], max_document_bytes: int
+    pieces: Iterable[pa.RecordBatch], largest: int = LARGEST_DOCUMENT
 ) -> Iterator[tuple[pa.RecordBatch, pa.Array | None]]:
     """Join small batches into batches of 1,000 rows or 64 MiB, with the problems of rows that are too large."""
     pending: list[tuple[pa.RecordBatch, NDArray[np.bool_]]] = []
     rows = size = 0
     for piece in pieces:
         sizes = row_bytes(piece)
-        is_large = sizes > max_document_bytes
+        is_large = sizes > largest
         if is_large.any():
             piece = piece.take(pa.array(np.arange(len(sizes)), mask=is_large))  # noqa: PLW2901 - frees the values
         small = int(sizes[~is_large].sum())

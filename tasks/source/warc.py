@@ -7,13 +7,11 @@ https://iipc.github.io/warc-specifications/specifications/warc-format/warc-1.1/
 """
 
 import codecs
-import gzip
 import io
-import zlib
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import pyarrow as pa
 
@@ -21,7 +19,7 @@ from fineweb_mask.models.pages import FIRST_BYTES, check_extraction, codec_of, c
 from fineweb_mask.models.urls import is_url
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.http_body import BodyError, content_type, unpacked
-from fineweb_mask.tasks.storage.remote.filesystem import open_source
+from fineweb_mask.tasks.source.unpacking import UNPACKING_ERRORS, open_unpacked, unpacking_error
 
 COLUMNS = pa.schema([(name, pa.string()) for name in ("text", "id", "url", "date", "file_path")])
 ROW_TYPES = ("response", "resource", "conversion")
@@ -38,7 +36,7 @@ class BrokenWarcError(ValueError):
 class _Checked(io.RawIOBase):
     """A stream whose end before its time is an error; warcio takes an EOFError for the end of the file."""
 
-    def __init__(self, stream: BinaryIO | gzip.GzipFile) -> None:
+    def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
 
     def readable(self) -> bool:
@@ -47,8 +45,8 @@ class _Checked(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:
         try:
             return self._stream.read(size)
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise BrokenWarcError(f"the file is damaged or cut off: {error}") from error
+        except UNPACKING_ERRORS as error:
+            raise BrokenWarcError(str(unpacking_error(error))) from error
 
 
 def count_rows(shard: SourceShard) -> int:
@@ -101,10 +99,8 @@ def _records(shard: SourceShard) -> Iterator[Iterator[Any]]:
                     raise
                 raise BrokenWarcError("the file is cut off in the head of a record") from error
 
-    with open_source(shard.url) as stream:
-        is_packed = shard.relative.lower().endswith(".gz")
-        file = _Checked(gzip.GzipFile(fileobj=stream) if is_packed else stream)
-        yield _whole(Archive(file, no_record_parse=True))
+    with open_unpacked(shard.url, shard.relative) as stream:
+        yield _whole(Archive(_Checked(stream), no_record_parse=True))
 
 
 def _whole(archive: Any) -> Iterator[Any]:  # noqa: ANN401 - of warcio, without types

@@ -10,7 +10,7 @@ import typer
 import yaml
 
 from fineweb_mask.flows.commands._common import Force, exit_on_error
-from fineweb_mask.flows.display.terminal import echo, size_text, visible
+from fineweb_mask.flows.display.terminal import echo, size_text, told, visible
 from fineweb_mask.flows.recipe import PACKAGED, RecipeError, load_recipe
 from fineweb_mask.models.urls import is_url, shown
 
@@ -43,7 +43,7 @@ def init(
     with exit_on_error(as_json=False):
         check_output(output, "--output", [source], replaces=force)
         found = describe(source)
-        for line in said_of(found):
+        for line in [*told(found.source.lines()), *told(found.source.worries()), *said_of(found)]:
             echo(line)
         if not found.scores:
             echo("quality    no column of scores: rules say whether a text is prose, not whether it is good")
@@ -105,12 +105,11 @@ def _name_of(source: str) -> str:
     >>> [_name_of(source) for source in ("/data/my corpus.jsonl.gz", "s3://bucket/web/*.parquet", "/")]
     ['my corpus', 'web', 'documents']
     """
-    from fineweb_mask.tasks.source.discovery import FORMATS, GLOB_CHARACTERS
+    from fineweb_mask.tasks.source.discovery import GLOB_CHARACTERS, stem_of
 
     parts = (source.partition("://")[2] if is_url(source) else _whole(source)).split("/")
     name = next((part for part in reversed(parts) if part and not GLOB_CHARACTERS & set(part)), "")
-    ending = next((one for one in sorted(FORMATS, key=len, reverse=True) if name.lower().endswith(one)), "")
-    return re.sub(r"[^\w. -]+", "-", name.removesuffix(name[len(name) - len(ending) :])).strip(" .-") or "documents"
+    return re.sub(r"[^\w. -]+", "-", stem_of(name)).strip(" .-") or "documents"
 
 
 def _whole(source: str) -> str:
@@ -138,11 +137,12 @@ def said_of(found: "Described") -> list[str]:
     """Return what was found, in lines for a person."""
     about = "" if found.is_counted else "about "
     languages = ", ".join(f"{name} {share:.0%}" for name, share in found.languages)
-    identifier = f"column {found.id_column!r}" if found.id_column else "made from file and row"
+    repeated = f"column 'id', which repeats in {found.repeated_ids:,} rows"
+    made = repeated if found.repeated_ids else "made from file and row"
+    identifier = f"column {found.id_column!r}" if found.id_column else made
     scores = ", ".join(f"{score.name} ({score.least:g} to {score.most:g})" for score in found.scores)
-    files = "1 file" if found.files == 1 else f"{found.files:,} files"
     lines = [
-        f"{files}, {size_text(found.bytes)}, {about}{found.rows:,} documents; looked at {found.looked_at:,} rows",
+        f"documents  {about}{found.rows:,}; looked at {found.looked_at:,} rows",
         f"text       column {found.text_column!r}, half of the texts have more than {found.median_chars:,} characters; "
         f"id {identifier}",
         *([f"languages  {languages}"] if languages else []),

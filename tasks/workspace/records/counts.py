@@ -11,7 +11,6 @@ from fineweb_mask.tasks.workspace.references import COUNTED, StageFile
 DROPPED_BY = {
     "null_text": "source.text_column",
     "empty_text": "source.text_column",
-    "too_large": "source.max_document_bytes",
     "too_short": "ingest.min_chars",
     "wrong_language": "ingest.languages",
     "low_language_score": "ingest.min_language_score",

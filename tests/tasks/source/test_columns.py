@@ -10,7 +10,7 @@ import pytest
 
 from fineweb_mask.models.settings import PipelineSettings, SourceSettings
 from fineweb_mask.tasks.source import jsonl
-from fineweb_mask.tasks.source.columns import ColumnError, check_columns, differing, document_columns, settle
+from fineweb_mask.tasks.source.columns import ColumnError, check_columns, document_columns, settle
 from fineweb_mask.tasks.source.discovery import SourceShard, discover
 from tests.tasks.source_files import read, settings, write_lines, write_table
 
@@ -198,14 +198,3 @@ def test_files_that_cannot_be_read_have_no_say(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.parquet")
     shards = shards_of(tmp_path, [STRUCT, OTHER])
     assert [shard.relative for shard in shards if shard.as_text] == ["0.parquet", "1.parquet"]
-
-
-def test_the_types_are_told_with_the_first_file_of_each(tmp_path: Path) -> None:
-    shards = shards_of(tmp_path, [STRUCT, STRUCT, pa.array(["x"])])
-    assert differing(shards) == {"extra": "struct<a: int64> in 0.parquet, string in 2.parquet"}
-    assert differing(shards_of(tmp_path / "same", [STRUCT, STRUCT])) == {}
-
-
-def test_a_type_that_ingest_refuses_is_told_like_the_others(tmp_path: Path) -> None:
-    wide = pa.array([None], pa.decimal256(60, 2))
-    assert "decimal256(60, 2) in 2.parquet" in differing(shards_of(tmp_path, [STRUCT, OTHER, wide]))["extra"]
