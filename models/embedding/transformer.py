@@ -23,7 +23,7 @@ from fineweb_mask.models.embedding.encoder import Encoder, EncoderError
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.forward.batches import Encoded, PaddedTokens, TokenBudget, for_each_batch, unit_rows
 from fineweb_mask.models.forward.device import ComputePrecision, compute_dtype
-from fineweb_mask.models.forward.tokens import TokenIds, all_tokens, first_tokens, special_ids
+from fineweb_mask.models.forward.tokens import TokenIds, all_tokens, first_tokens, read_as_text, special_ids
 from fineweb_mask.models.settings import EmbeddingSettings
 
 
@@ -115,7 +115,9 @@ class TransformerEncoder(Encoder[Windows]):
         tokenizer = cast("PreTrainedTokenizerFast", transformer.tokenizer)
         self.dimensions = int(model.get_embedding_dimension() or 0)
         self._max_tokens = _tokens_read(transformer, settings.max_tokens)
+        tokenizer.split_special_tokens = True  # else a call of it takes back what is set here
         self._tokenizer = tokenizer.backend_tokenizer
+        read_as_text(self._tokenizer)
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._padding = tokenizer.pad_token_id or 0
