@@ -90,7 +90,7 @@ def prepare(run: Run) -> Prepared:
         run.reached("score")
         vectors = embed_shards(run, documents, models.encoder)
     run.reached("embed")
-    duplicates = find_duplicates(run, documents, scores, vectors, models)
+    duplicates = find_duplicates(run, documents)
     run.reached("dedup")
     ready = prepared(run, documents, models, scores, vectors, duplicates)
     watch_groups(run, ready.shards)
@@ -159,7 +159,7 @@ def check_stages(refit: Sequence[str], refresh: Sequence[str], until: str | None
 @cache
 def _flow() -> "Flow[..., RunSummary | StoppedSummary]":
     """Make the flow when it is first asked for: Prefect's import takes longer than a run with nothing to do."""
-    from fineweb_mask.flows.display.events import announce_dataset
+    from fineweb_mask.flows.display.prefect_ui import announce_dataset
     from fineweb_mask.flows.pipeline.start import as_flow, start_run
 
     @as_flow("curate")

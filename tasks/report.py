@@ -93,7 +93,7 @@ def _page(job: ReportJob) -> Page:
     breakdown = break_down(job.workspace, job.shards, job.settings.by, groups=("dump", "domain", *_own_columns(losses)))
     measured = measure(job.workspace, job.shards, job.settings)
     code, recipe = job.dataset.details["code"], job.dataset.details["recipe"]
-    selection, has_groups = recipe["selection"], any(block.get("groups") for block in job.blocks)
+    selection, has_groups = recipe["selection"], any("group" in block for block in job.blocks)
     corpus = Corpus(job.workspace, PipelineSettings.model_validate({**recipe, "workspace": job.root}), job.shards)
     sections = [
         funnel(job.counts, job.shards),

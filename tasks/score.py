@@ -1,6 +1,5 @@
 """Score documents: write the score of every scorer, and the quality that combines them."""
 
-from contextlib import nullcontext
 from typing import ClassVar
 
 import numpy as np
@@ -25,7 +24,6 @@ from fineweb_mask.tasks.inference.scorers import (
     score_batches,
 )
 from fineweb_mask.tasks.source.sidecars import Sidecar
-from fineweb_mask.tasks.source.texts import with_texts
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
 from fineweb_mask.tasks.workspace.job import BadShardError, Dependencies, ShardJob, Stage, rows_through, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile
@@ -99,16 +97,10 @@ def score(job: ScoreJob) -> None:
     pooled = pooled_models(job.models, job.processes)
     scorers = load_models(job.workspace, [model for model in job.models if model not in pooled])
     scorers |= load_sidecars(job.documents, job.models, job.sidecars)
-    read_text = bool(pooled) or any(scorer.column == "text" for scorer in scorers.values())
     devices = (getattr(scorer, "device", "cpu") for scorer in scorers.values())
     gpu = next((device for device in devices if device != "cpu"), "cpu")
-    with (
-        with_texts(job.workspace, job.documents)
-        if read_text
-        else nullcontext(job.workspace.resolve(job.documents)) as path,
-        gpu_slot(gpu),
-        VerifiedFile(path) as documents,
-    ):
+    path = job.workspace.resolve(job.documents)
+    with gpu_slot(gpu), VerifiedFile(path) as documents:
         schema = scores_schema_of(job, documents.schema_arrow)
         columns = columns_read(
             scorers.values(), documents.schema_arrow, job.name, with_text=bool(pooled), by=job.settings.by

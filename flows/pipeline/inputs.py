@@ -13,13 +13,11 @@ from fineweb_mask.tasks import embed
 from fineweb_mask.tasks.dataset.output import Output
 from fineweb_mask.tasks.exclusion import check_benchmarks
 from fineweb_mask.tasks.export import check_format
-from fineweb_mask.tasks.inference.scorers import check_folder, check_scorers
+from fineweb_mask.tasks.inference.scorers import check_scorers
 from fineweb_mask.tasks.outputs import check_apart, check_output
 from fineweb_mask.tasks.reporting.geometry import check_map
-from fineweb_mask.tasks.selection.inputs.selector_inputs import EarlierSelection
 from fineweb_mask.tasks.source.columns import check_columns, check_texts, settle
 from fineweb_mask.tasks.source.discovery import SourceShard, discover, find_files
-from fineweb_mask.tasks.source.texts import check_can_be_read_again
 from fineweb_mask.tasks.storage.atomic import check_can_write
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -93,15 +91,10 @@ def find_inputs(settings: PipelineSettings) -> Inputs:
     if (targets := settings.selection.targets) is not None:
         files = find_files(targets.path, "selection.targets.path")
         check_texts(files, "selection.targets.path", targets.text_column)
-    if settings.selection.quad.scorer is not None:
-        check_folder(settings.selection.quad.scorer.model, "selection.quad.scorer")
-    EarlierSelection.of(settings)
     check_apart(written, [settings.source.path])  # a folder around the workspace may take long to list
     shards = settle(discover(settings.source), settings.source)
     check_apart(written, [shard.url for shard in shards])
     if any(shard.format == "warc" for shard in shards):
         check_extraction()
     check_columns(settings, shards)
-    if not settings.ingest.copy_text:
-        check_can_be_read_again(shards)
     return Inputs(workspace, shards, PretrainedModels.of(settings))  # last: it may take long

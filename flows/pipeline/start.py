@@ -32,7 +32,6 @@ from fineweb_mask.tasks.storage.atomic import disk_errors_explained
 from fineweb_mask.tasks.storage.parquet import DamagedFileError
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.records.runs import LastRun
-from fineweb_mask.tasks.workspace.stage_parquet import discard_finished
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 P = ParamSpec("P")
@@ -125,7 +124,6 @@ def start_run(
         damaged_discarded(workspace),
         closing(Cluster(settings.engine)) if settings.engine.kind == "ray" else nullcontext() as cluster,
     ):
-        discard_finished(workspace)
         with workspace.alone():
             if keep or not workspace.exists(LastRun.path(workspace)):
                 LastRun(settings=settings, folder=str(Path.cwd())).save(workspace)

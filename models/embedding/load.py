@@ -46,8 +46,6 @@ class TokenVectorEncoder(Encoder[TokenIds]):
         self._tokenizer.no_padding()
         model_limit = truncation["max_length"] if truncation else None
         self._max_tokens = model_limit if settings.max_tokens is None else settings.max_tokens
-        if settings.long_documents == "mean_chunks":
-            self._max_tokens = None  # the mean of the windows is the mean of all tokens
         self._prompt = prompt
         self._stored = torch.float16 if settings.precision == "float16" else torch.float32
 
@@ -74,15 +72,10 @@ BATCH_SIZE = 32  # default of sentence-transformers
 class WholeModelEncoder(Encoder[Sequence[str]]):
     """Pass the texts to `SentenceTransformer.encode`: for models without a fast tokenizer or with a router.
 
-    They cannot cut windows: `long_documents: mean_chunks` raises EncoderError. A tokenizer that is not fast reads all
-    added tokens as text, not only special ones.
+    A tokenizer that is not fast reads all added tokens as text, not only special ones.
     """
 
     def __init__(self, model: "SentenceTransformer", settings: EmbeddingSettings, prompt: str) -> None:
-        if settings.long_documents == "mean_chunks":
-            raise EncoderError(
-                "embedding.long_documents: this model has no fast tokenizer and can only truncate: set `truncate`"
-            )
         if settings.max_tokens is not None:
             model.max_seq_length = settings.max_tokens
         for module in model.modules():

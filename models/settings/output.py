@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from fineweb_mask.models.settings.base import Settings, Text, WritablePlace, constants
+from fineweb_mask.models.settings.base import Settings, Text, WritablePlace
 
 FLAT = "flat"
 """Value of `materialize.layout` for all files in one folder."""
@@ -61,8 +61,6 @@ class ExportSettings(Settings):
 
 class MaterializeSettings(Settings):
     """How the dataset is written."""
-
-    CONSTANTS = constants(row_group_size=20_000, shuffle=False, seed=0)
 
     output: WritablePlace | None = Field(
         None,

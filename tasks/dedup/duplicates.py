@@ -260,11 +260,11 @@ def _write_lists(
 @local_copies()  # those of the job are not known to its threads
 def _write_list(path: Path, rows: pa.Table, content: str, *, force: bool) -> int:
     """Write a shard's list, unless one of this content is there; return its size in bytes."""
-    if force or read_fingerprint(path) != content:
-        with stage_file_writer(path, rows.schema, content_key(content)) as writer:
+    key = content_key(content)
+    if force or read_fingerprint(path) != key.fingerprint:
+        with stage_file_writer(path, rows.schema, key) as writer:
             for batch in rows.combine_chunks().to_batches():
                 writer.write(batch)
-            writer.details = {"content": content}
     return size_of(path) or 0
 
 

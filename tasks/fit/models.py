@@ -86,7 +86,7 @@ class FitClassifierJob(FitJob):
 
     def depends_on(self) -> Dependencies:
         """Return the labels and how the classifier is trained on them."""
-        labels, training = self.labels.digested(exclude={"path"}), TRAINING.digested()
+        labels, training = self.labels.model_dump(exclude={"path"}), TRAINING.model_dump()
         return Dependencies(settings=[labels, self.labels_digest, training, self.scorer.lowercase], inputs=[])
 
 
@@ -185,8 +185,7 @@ class FitEncoderJob(FitJob):
 
     def depends_on(self) -> Dependencies:
         """Return the size of the encoder and of its sample."""
-        included = {"static_vocabulary", "static_dimensions", "static_fit_documents"}
-        return Dependencies(settings=self.settings.digested(include=included), inputs=[])
+        return Dependencies(settings=[self.settings.static_dimensions, SAMPLE_DOCUMENTS], inputs=[])
 
 
 @stage_task
@@ -224,8 +223,8 @@ class FitTargetsJob(FitJob):
     def depends_on(self) -> Dependencies:
         """Return the examples, the encoder and what makes its vectors, and the size of the sample."""
         files = [[file.relative, file.fingerprint] for file in self.files]
-        how = self.embedding.digested(include={"prompt", "max_tokens", "long_documents", "compute_precision"})
-        settings = [self.settings.digested(exclude={"path"}), how]
+        how = self.embedding.model_dump(include={"prompt", "max_tokens"})
+        settings = [self.settings.model_dump(exclude={"path"}), how]
         return Dependencies(settings=settings, inputs=[files, self.encoder_fingerprint])
 
 
@@ -254,14 +253,10 @@ def fit_targets(job: FitTargetsJob) -> None:
     documents = job.fitting_documents()
     buckets = NgramBuckets()
     corpus = buckets.counts(sampled_texts(job.workspace, documents, SAMPLE_DOCUMENTS)())
-    of_task = {name: [text for text, task in zip(texts, tasks, strict=True) if task == name] for name in names}
-    by_task = np.stack([buckets.counts(own) for own in of_task.values()])
     arrays: dict[str, NDArray[Any]] = {
         "vectors": np.concatenate(vectors)[kept],
         "tasks": np.searchsorted(names, tasks)[kept],
-        "log_ratios": log_ratios(by_task.sum(0), corpus),
-        "task_log_ratios": np.stack([log_ratios(own, corpus) for own in by_task]),
-        "task_examples": np.array([len(own) for own in of_task.values()], dtype=np.int64),
+        "log_ratios": log_ratios(buckets.counts(texts), corpus),
     }
     if not kept.any():
         raise BadShardError("selection.targets: no example has a vector: check its text_column")

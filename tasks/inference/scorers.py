@@ -82,7 +82,7 @@ class QualityModel(BaseModel):
     @property
     def identity(self) -> str:
         """Digest of everything that a score depends on except the document."""
-        return digest([self.settings.digested(exclude=self.settings.NOT_IN_SCORE_KEY), self.fingerprint])
+        return digest([self.settings.model_dump(exclude=set(self.settings.NOT_IN_SCORE_KEY)), self.fingerprint])
 
 
 def check_scorers(scorers: Sequence[ScorerSettings]) -> None:

@@ -230,9 +230,8 @@ def _named(settings: PipelineSettings) -> Iterator[tuple[str, str, list[str]]]:
     for index, scorer in enumerate(settings.quality.scorers):
         for key, column in scorer.source_columns.items():
             yield f"quality.scorers.{index}.{key}", column, []
-    for key, columns in settings.ingest.copies.columns.items():
-        for column in columns:
-            yield f"ingest.copies.{key}", column, []
+    for column in settings.ingest.copies.prefer:
+        yield "ingest.copies.prefer", column, []
     for index, column in enumerate(settings.ingest.groups or []):
         yield f"ingest.groups.{index}", column, []
     if settings.selection.group_column is not None:

@@ -9,6 +9,7 @@ current.
 import errno
 import hashlib
 import logging
+import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,8 +25,6 @@ from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.models.urls import HUB, is_url
 from fineweb_mask.tasks.storage.remote.errors import RemoteError, is_missing, is_transient, redacted
 from fineweb_mask.tasks.storage.remote.filesystem import (
-    ESCAPED,
-    escaped,
     file_info,
     is_local,
     open_filesystem,
@@ -47,6 +46,8 @@ FORMATS: dict[str, Format] = {
 MOST_NAME_BYTES = 150
 """Longest name of a shard: file systems allow 255 bytes, of which a tag, a suffix and a partial file's name need 80."""
 GLOB_CHARACTERS = frozenset("*?[")
+NO_URL = re.compile("[\ud800-\udfff]|::")
+"""Bytes of a path that is not UTF-8, as Python reads it, and what fsspec takes for two URLs."""
 HIDDEN = (".", "_")
 """Beginnings of the names of files and folders that are left out."""
 SLOW_SECONDS = 5.0
@@ -103,7 +104,7 @@ def discover(settings: SourceSettings) -> list[SourceShard]:
     Raises
     ------
     SourceError
-        If there is none, or a file's format is unknown.
+        If there is none, a file's format is unknown, or its name is not UTF-8.
     RemoteError
         If the source is at a URL that cannot be read.
     """
@@ -191,9 +192,9 @@ def _shard(filesystem: Any, path: str, info: dict[str, Any], base: str, settings
             f"source.path: cannot tell the format of {path!r}: set source.format to parquet, jsonl or warc, or convert "
             "it to one of these"
         )
+    if is_local(filesystem) and NO_URL.search(path):
+        raise SourceError(f"source.path: the name of {path!r} is not UTF-8, or has '::' in it: rename the file")
     url = filesystem.unstrip_protocol(path)
-    if is_local(filesystem) and escaped(path) != path:
-        relative, url = escaped(relative), f"{ESCAPED}{escaped(path)[1:]}"
     if is_local(filesystem) or info.get("size") is None:  # a listing has the size of the link, or none
         try:
             info = attempt(url, filesystem.info, path)
@@ -232,7 +233,7 @@ def _told_apart(shard: SourceShard) -> SourceShard:
 
 def _with_digest(name: str, relative: str) -> str:
     """Return a name, cut to its most bytes, with a digest of the file's path."""
-    digest = hashlib.blake2b(relative.encode(errors="surrogateescape"), digest_size=8).hexdigest()
+    digest = hashlib.blake2b(relative.encode(), digest_size=8).hexdigest()
     return f"{name.encode()[: MOST_NAME_BYTES - len(digest) - 1].decode(errors='ignore')}-{digest}"
 
 

@@ -1,6 +1,5 @@
 """Read a source file of any format as batches of Arrow columns."""
 
-import os
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -27,7 +26,6 @@ from fineweb_mask.tasks.storage.remote.filesystem import (
     invalidate_listing,
     is_local,
     open_filesystem,
-    open_source,
 )
 from fineweb_mask.tasks.storage.remote.retries import attempt
 from fineweb_mask.tasks.workspace.job import BadShardError
@@ -35,11 +33,10 @@ from fineweb_mask.tasks.workspace.job import BadShardError
 BATCH_ROWS = 1_000
 BATCH_BYTES = 64 * 2**20
 PIECE_ROWS = 20
-"""Rows of Parquet read at a time, before their size is known: values of a dictionary may be any size, and repeat."""
-PAGE_HEADER_BYTES = 16
+"""Rows of Parquet read at a time, before their size is known."""
 LARGEST = 8
 """Mean size of a row group's rows, in sizes of the largest document, above which it is not read at all."""
-QUERY_COLUMNS = {"shard", "documents_file", "scores_file", "texts_file", "_folder", "_random", "_shard", "_row"}
+QUERY_COLUMNS = {"shard", "documents_file", "scores_file", "_folder", "_random", "_shard", "_row"}
 """Of the joins that write a dataset."""
 TAKEN_NAMES = RESERVED_COLUMNS | QUERY_COLUMNS | set(FINEWEB.names)
 BROKEN_FILE_ERRORS = (pa.ArrowException, EOFError, zlib.error, UnicodeError, BrokenWarcError, ColumnTypeError)
@@ -165,27 +162,6 @@ class ShardReader:
                 yield batch, problems
                 self._rows_read += batch.num_rows
 
-    def texts(self, rows: NDArray[np.int64]) -> Iterator[pa.Array]:
-        """Yield the texts of ascending rows, (n,), of a Parquet file in batches; other row groups are not read."""
-        name = self.settings.text_column
-        for piece in self._of_rows(rows, {name}):
-            yield conform(piece, name, self.settings.id_column, [])["text"]
-
-    def _of_rows(self, rows: NDArray[np.int64], wanted: set[str]) -> Iterator[pa.RecordBatch]:
-        """Yield ascending rows of a Parquet file with the columns that it has of some."""
-        with self._read(), open_parquet_source(self.shard.url) as file:
-            columns = [name for name in file.schema_arrow.names if name in wanted]
-            first = 0
-            for group in range(file.num_row_groups):
-                stop = first + file.metadata.row_group(group).num_rows
-                if np.searchsorted(rows, first) < np.searchsorted(rows, stop):
-                    for batch in self._pieces(file, group, columns):
-                        low, high = np.searchsorted(rows, [first, first + batch.num_rows])
-                        if low < high:
-                            yield batch.take(pa.array(rows[low:high] - first))
-                        first += batch.num_rows
-                first = stop
-
     @contextmanager
     def _read(self) -> Iterator[None]:
         """Explain the errors of the block, which reads the file, and check in the end that it is still the same."""
@@ -223,17 +199,8 @@ class ShardReader:
                 f"row group {group} has {metadata.num_rows:,} rows of {size:,} bytes: "
                 "the mean is far above source.max_document_bytes"
             )
-        largest = max([size // rows, *(self._largest_of_dictionary(column) for column in found)])
-        piece = max(1, min(PIECE_ROWS, BATCH_BYTES // max(largest, 1)))
+        piece = max(1, min(PIECE_ROWS, BATCH_BYTES // max(size // rows, 1)))
         yield from file.iter_batches(piece, row_groups=[group], columns=columns)
-
-    def _largest_of_dictionary(self, column: pq.ColumnChunkMetaData) -> int:
-        """Return a number of bytes that no value in the dictionary of a column exceeds; every row may repeat it."""
-        if not column.has_dictionary_page or column.total_uncompressed_size * PIECE_ROWS <= BATCH_BYTES:
-            return 0
-        with open_source(self.shard.url) as file:
-            file.seek(column.dictionary_page_offset)
-            return min(page_bytes(file.read(PAGE_HEADER_BYTES)), int(column.total_uncompressed_size))
 
     def _record_batches(self) -> Iterator[tuple[pa.RecordBatch, pa.Array | None]]:
         fields = [
@@ -264,30 +231,8 @@ def schema_and_rows(shard: SourceShard, max_document_bytes: int) -> tuple[pa.Sch
 def open_parquet_source(url: str) -> pq.ParquetFile:
     """Open a Parquet file of the source."""
     filesystem, path = open_filesystem(url)
-    file = pa.OSFile(os.fsencode(path)) if is_local(filesystem) else RemoteFile(url)
+    file = pa.OSFile(path) if is_local(filesystem) else RemoteFile(url)
     return pq.ParquetFile(file, page_checksum_verification=True)
-
-
-def page_bytes(header: bytes) -> int:
-    """Return the size of a page of Parquet when it is unpacked, from the first bytes of the page's header.
-
-    It is the second number there, after the page's type: https://github.com/apache/parquet-format, "Page header".
-    Numbers are written by Thrift's compact protocol, 7 bits to a byte, twice as large. What cannot be read is huge.
-
-    >>> page_bytes(bytes([0x15, 0x04, 0x15, 0x80, 0x10]))
-    1024
-    """
-    found, place = 0, 0
-    for _ in ("type", "size"):
-        if header[place : place + 1] != b"\x15":  # the next field, a 32-bit number
-            return 2**31
-        found, place = 0, place + 1
-        for shift in range(0, 35, 7):
-            byte = header[place] if place < len(header) else 0
-            found, place = found | (byte & 0x7F) << shift, place + 1
-            if byte < 0x80:
-                break
-    return found // 2
 
 
 def in_batches(

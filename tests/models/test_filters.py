@@ -310,5 +310,3 @@ def test_a_damaged_model_of_languages_is_named(languages: str, tmp_path: Path) -
 def test_settings_are_plain_json() -> None:
     [one] = settings("c4_quality", min_num_sentences=3)
     assert FilterSettings.model_validate(json.loads(one.model_dump_json())) == one
-    with pytest.raises(ValueError, match="copy_text: false reads texts from the source again, but a filter of kind c4"):
-        IngestSettings(filters=[one], copy_text=False)

@@ -38,7 +38,6 @@ LEAST_SECONDS = 1.0  # that a model or a filter is timed on the first documents,
 SECONDS: dict[str, tuple[float, float]] = {
     "exact_dedup": (2.0, 0.0),
     "minhash": (0.0, 0.09),
-    "semantic": (25.0, 0.0),
     "fasttext": (0.0, 0.05),
     "column": (1.0, 0.0),
     "static_fit": (0.0, 0.5),
@@ -54,7 +53,7 @@ MIB = 2**20
 MEMORY = {"ingest": 800 * MIB, "score": 850 * MIB, "materialize": 900 * MIB, "report": 1_100 * MIB}
 STATIC_MEMORY, ENCODER_MEMORY, SELECT_MEMORY, FILTER_MEMORY = 2_500 * MIB, 2_000 * MIB, 950 * MIB, 1_000 * MIB
 BYTES_PER_CHARACTER, BYTES_PER_DOCUMENT = 0.5, 100  # of documents in Parquet, compressed; without their text
-BYTES = {"float16": 2, "float32": 4, "int8": 1}
+BYTES = {"float16": 2, "float32": 4}
 
 Rate = Literal["", "this workspace", "measured now", "benchmarks"]
 
@@ -273,7 +272,7 @@ def _bytes(stage: StageEstimate, kept: float, settings: PipelineSettings, measur
     vector = measured.dimensions * BYTES[settings.embedding.precision]
     dataset = settings.selection.select_ratio * (measured.text_bytes + BYTES_PER_DOCUMENT)
     each: dict[str, float] = {
-        "ingest": BYTES_PER_DOCUMENT + (measured.text_bytes if settings.ingest.copy_text else 0),
+        "ingest": BYTES_PER_DOCUMENT + measured.text_bytes,
         "score": 8 * len(settings.quality.scorers),
         "embed": vector,
         "score_embed": vector if settings.embedding.model == FROM_QUALITY else 0,

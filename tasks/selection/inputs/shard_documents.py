@@ -25,8 +25,6 @@ STREAMED: dict[str, Any] = {"pre_buffer": False, "buffer_size": 1 << 20}
 PART_ROWS = 65_536
 """Rows of a shard that are judged at the same time."""
 
-VECTOR_COLUMNS = ["embedding", "scale"]
-
 
 class ShardColumns(NamedTuple):
     """What a selection reads of a shard, the vectors aside."""
@@ -102,7 +100,7 @@ def read_vectors(
 
     start = 0
     with VerifiedFile(workspace.resolve(shard.embeddings), **STREAMED) as file:
-        for batch in file.iter_batches(at_once or VECTORS_AT_ONCE, columns=VECTOR_COLUMNS):
+        for batch in file.iter_batches(at_once or VECTORS_AT_ONCE, columns=["embedding"]):
             first, last = np.searchsorted(rows, [start, start + batch.num_rows])
             start, chosen = start + batch.num_rows, pa.array(rows[first:last] - start)
             if len(chosen):
@@ -114,16 +112,14 @@ def read_parts(
     workspace: Workspace, shard: ShardFiles, columns: ShardColumns, settings: PipelineSelectionSettings
 ) -> Iterator[tuple[NDArray[np.int64], Documents]]:
     """Yield the candidates of a shard in parts, with their rows, for a selection over the whole corpus."""
-    everyone = read_without_vectors(workspace, shard, columns, settings)
+    everyone = read_without_vectors(shard, columns, settings)
     rows = columns.candidate.nonzero()[0]
     parts = read_vectors(workspace, shard, rows, PART_ROWS)
     for places, vectors in track_by_size("documents", parts, len(rows), lambda part: len(part[1])):
         yield rows[places], everyone.take(np.arange(places.start, places.stop))._replace(vectors=vectors)
 
 
-def read_without_vectors(
-    workspace: Workspace, shard: ShardFiles, columns: ShardColumns, settings: PipelineSelectionSettings
-) -> Documents:
+def read_without_vectors(shard: ShardFiles, columns: ShardColumns, settings: PipelineSelectionSettings) -> Documents:
     """Return the candidates of a shard, with vectors of no dimension."""
     rows, drawn = columns.candidate.nonzero()[0], random_keys(settings.seed, shard.name, shard.rows)
     return Documents(
@@ -131,7 +127,4 @@ def read_without_vectors(
         columns.quality[rows],
         drawn[rows],
         columns.tokens[rows] if settings.budget_by == "tokens" else None,
-        groups=None
-        if settings.groups is None
-        else read_groups(workspace, shard, settings.groups.column)[rows].astype(np.str_),
     )

@@ -98,13 +98,13 @@ def _with_checksum(record: BaseModel) -> str:
 
 
 def _checked(path: Path) -> str:
-    """Return the text of a record, whose checksum is compared; one of an earlier version has none."""
+    """Return the text of a record, whose checksum is compared."""
     try:
         text = read_text(path)
         content = json.loads(text)
     except ValueError as error:
         raise DamagedFileError(str(path), f"{error}: run the recipe again") from error
-    if isinstance(content, dict) and content.pop("checksum", None) not in (None, digest(content)):
+    if not isinstance(content, dict) or content.pop("checksum", None) != digest(content):
         raise DamagedFileError(str(path), "it has another checksum than was written: run the recipe again")
     return text
 

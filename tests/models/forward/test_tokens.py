@@ -15,7 +15,14 @@ from tokenizers.processors import TemplateProcessing
 from tokenizers.trainers import BpeTrainer, WordPieceTrainer
 
 from fineweb_mask.models.forward import tokens
-from fineweb_mask.models.forward.tokens import all_tokens, first_tokens, in_batches, read_as_text, without_cache
+from fineweb_mask.models.forward.tokens import (
+    all_tokens,
+    first_tokens,
+    in_batches,
+    read_as_text,
+    special_ids,
+    without_cache,
+)
 
 CORPUS = ["the piano and the goal, harmony of strikers", "playing played player pianos unharmonious 1987-88"]
 
@@ -46,6 +53,16 @@ PIECES = ["piano", " ", "  \n", "unharmonious", "a" * 30, "a" * 120, "é", "日�
 def test_as_if_the_whole_text_had_been_read(tokenizer, pieces, max_tokens):
     text = "".join(pieces)
     assert first_tokens(tokenizer, [text], max_tokens).tolist() == [whole(tokenizer, text, max_tokens)]
+
+
+@pytest.mark.parametrize(
+    ("template", "before", "after"),
+    [("[CLS] $A [SEP]", [2], [3]), ("$A [SEP]", [], [3]), ("[CLS] $A", [2], []), ("[CLS] [CLS] $A", [2, 2], [])],
+)
+def test_special_tokens_are_split_as_the_tokenizer_adds_them(tokenizer, template, before, after):
+    other = Tokenizer.from_str(tokenizer.to_str())
+    other.post_processor = TemplateProcessing(single=template, special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
+    assert special_ids(other) == (before, after)
 
 
 @pytest.mark.parametrize("text", [" " * 2_500 + "piano goal", "x" * 2_500 + " piano goal", "piano " * 2_000, ""])

@@ -49,7 +49,7 @@ def recipe(
         {"materialize": {"layout": "language"}},
         {"materialize": {"layout": "site"}, "report": {"by": ["url", "site"]}},
         {"selection": {"groups": {"column": "site"}}},
-        {"ingest": {"copies": {"prefer": {"site": ["a"]}, "one_for_each": "site"}}},
+        {"ingest": {"copies": {"prefer": {"site": ["a"]}}}},
         {"materialize": {"layout": "site"}, "extra_columns": ["site"]},
     ],
 )
@@ -66,7 +66,6 @@ def test_columns_that_some_file_has_may_be_named(recipe: Any, named: dict[str, A
         ),
         ({"materialize": {"layout": "Site"}}, r"materialize\.layout: .* 'Site'"),
         ({"selection": {"groups": {"column": "Site"}}}, r"selection\.groups\.column: .* 'Site', it may be one of id, "),
-        ({"ingest": {"copies": {"one_for_each": "Site"}}}, r"ingest\.copies\.one_for_each: .* 'Site'"),
         ({"ingest": {"copies": {"prefer": {"Site": ["a"]}}}}, r"ingest\.copies\.prefer: .* 'Site'"),
         ({"report": {"by": ["site", "kind"]}}, r"report\.by\.1: .* 'kind', it may be one of id, .*site$"),
         ({"report": {"by": ["text"]}}, r"report\.by: the text itself cannot be a group"),

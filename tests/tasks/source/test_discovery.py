@@ -2,17 +2,14 @@
 
 import os
 import re
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-import hypothesis
-import hypothesis.strategies as st
 import pytest
 
 from fineweb_mask.tasks.source import discovery
-from fineweb_mask.tasks.source.discovery import MOST_NAME_BYTES, SourceError, SourceShard, discover
+from fineweb_mask.tasks.source.discovery import MOST_NAME_BYTES, SourceError, discover
 from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.workspace.job import BadShardError
 from tests.conftest import Bucket
@@ -85,24 +82,14 @@ def test_a_long_file_name_makes_a_short_shard_name(tmp_path: Path) -> None:
     assert max(len(name.encode()) for name in names) <= MOST_NAME_BYTES
 
 
-@hypothesis.given(
-    st.sets(st.binary(min_size=1, max_size=200).filter(lambda name: name[:1] not in b"._" and not {*name} & {*b"/\0"}))
-)
-@hypothesis.example({b"caf\xe9", b"caf%E9", b"caf-", b"a::b\n", b"file:____", b"100%25\xff"})
-@hypothesis.settings(max_examples=25)
-def test_a_file_whose_name_has_any_bytes_is_read(names: set[bytes]) -> None:
-    hypothesis.assume(names)
-    with tempfile.TemporaryDirectory() as folder:
-        source = settings(folder)
-        for name in names:
-            path = Path(folder, os.fsdecode(name))
-            write_lines(path.with_name(f"{path.name}.jsonl"), [f'{{"text": "{name.hex()}"}}'])
-            write_table(Path(folder, "table"), text=[name.hex()]).rename(path.with_name(f"{path.name}.parquet"))
-        shards = [SourceShard.model_validate_json(shard.model_dump_json()) for shard in discover(source)]  # as recorded
-        assert len({shard.name for shard in shards}) == len(shards)
-        batches = [batch for shard in shards for batch, _ in ShardReader(shard, source).batches()]
-        texts = [text for batch in batches for text in batch["text"].to_pylist()]
-        assert sorted(texts) == sorted([name.hex() for name in names] * 2)
+@pytest.mark.parametrize("name", [b"caf\xe9", b"a::b"])
+def test_a_name_that_no_url_may_have_is_told(tmp_path: Path, name: bytes) -> None:
+    touch(tmp_path, "caf%E9.parquet", os.fsdecode(name + b".jsonl"))
+    with pytest.raises(
+        SourceError, match=r"source\.path: the name of '.*\.jsonl' is not UTF-8, or has '::' in it"
+    ) as error:
+        discover(settings(tmp_path))
+    assert str(error.value).isprintable()
 
 
 def test_links_without_a_target_and_pipes_are_found_and_not_opened(tmp_path: Path) -> None:

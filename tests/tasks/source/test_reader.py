@@ -21,7 +21,7 @@ from fineweb_mask.models.documents import ColumnTypeError
 from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.tasks.source.discovery import SourceShard, discover
-from fineweb_mask.tasks.source.reader import BATCH_BYTES, BATCH_ROWS, ShardReader
+from fineweb_mask.tasks.source.reader import BATCH_ROWS, ShardReader
 from fineweb_mask.tasks.storage.remote import retries
 from fineweb_mask.tasks.storage.remote.errors import RemoteError
 from fineweb_mask.tasks.workspace.job import BadShardError
@@ -306,25 +306,6 @@ def test_a_column_name_that_sql_would_confuse_is_refused_at_once(
     changes = {"workspace": str(tmp_path / "workspace"), "source": SourceSettings(path=str(tmp_path / "a.parquet"))}
     with pytest.raises(BadShardError, match=f"column '{name}' has a name that the pipeline uses itself"):
         pipeline(recipe.model_copy(update=changes))
-
-
-def test_a_dictionary_of_large_values_is_read_a_little_at_a_time(tmp_path: Path) -> None:
-    values = pa.array([f"{number}" * 2**18 for number in range(4)])
-    texts = pa.DictionaryArray.from_arrays(pa.array([number % 4 for number in range(1_000)], pa.int32()), values)
-    path = tmp_path / "bomb.parquet"
-    pq.write_table(pa.table({"text": texts}), path, dictionary_pagesize_limit=2**24)
-    assert path.stat().st_size < 2**18  # of 256 MiB of text
-    before = pa.default_memory_pool()
-    pool = pa.proxy_memory_pool(before)
-    pa.set_memory_pool(pool)
-    try:
-        [shard] = discover(settings(path))
-        sizes = [batch.num_rows for batch, _ in ShardReader(shard, settings(path)).batches()]
-    finally:
-        pa.set_memory_pool(before)
-    assert sum(sizes) == 1_000
-    assert pool.max_memory() < 3 * BATCH_BYTES
-    assert pool.bytes_allocated() == 0
 
 
 def test_rows_that_are_too_large_are_dropped_and_counted(tmp_path: Path) -> None:
