@@ -31,7 +31,7 @@ class IngestJob(ShardJob):
 
     stage: ClassVar[Stage] = Stage(
         "ingest",
-        version=2,
+        version=3,
         folders=("documents", "known", "dropped", "outcomes"),
         per_shard=True,
         documents=lambda file: (int(file.details["rows_in"]), file.rows),
