@@ -63,6 +63,7 @@ def report(run: Run, selection: Selection, dataset: StageFile) -> StageFile:
         blocks=selection.blocks,
         stages=run.times,
         losses=run.losses,
+        near=run.near,
         settings=run.settings.report,
     )
     return run.one(job)
