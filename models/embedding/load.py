@@ -79,7 +79,7 @@ class WholeModelEncoder(Encoder[Sequence[str]]):
         if settings.max_tokens is not None:
             model.max_seq_length = settings.max_tokens
         for module in model.modules():
-            tokenizer = getattr(module, "tokenizer", None)
+            tokenizer: Any = getattr(module, "tokenizer", None)
             if hasattr(tokenizer, "split_special_tokens"):  # of transformers
                 tokenizer.split_special_tokens = True
             if isinstance(backend := getattr(tokenizer, "backend_tokenizer", tokenizer), Tokenizer):
