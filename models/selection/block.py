@@ -21,8 +21,7 @@ from fineweb_mask.models.selection.inputs import (
     checked_quality,
     checked_tokens,
 )
-from fineweb_mask.models.selection.metrics.base import Metric, metric_class
-from fineweb_mask.models.selection.metrics.facility import Facility
+from fineweb_mask.models.selection.metrics.base import Metric, SupportsLists, metric_class
 from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates
 from fineweb_mask.models.selection.problem.measures import relative_gap
 from fineweb_mask.models.selection.problem.normalisation import (
@@ -189,7 +188,7 @@ class BlockSolver:
         facility = self.metrics.get("facility")
         if settings.forbid:
             return similar_pairs(self.rows, settings.threshold)
-        if isinstance(facility, Facility):
+        if isinstance(facility, SupportsLists):
             return listed_pairs(facility.graph, settings.threshold)
         if self.rows.n <= LARGE[self.rows.device.type]:
             return similar_pairs(self.rows, settings.threshold)

@@ -49,13 +49,18 @@ def group_shares(shares: str | Mapping[str, float], ratio: float, sizes: Mapping
             )
     else:
         shares = dict.fromkeys(held, 1 / max(len(held), 1))
-    left = ratio * sum(held.values())
-    asked = {name: share * left for name, share in sorted(shares.items())}
-    given, rest = dict.fromkeys(held, 0.0), dict(asked)
-    while rest:
-        scale = left / sum(rest.values())
-        full = [name for name, budget in rest.items() if budget * scale >= held[name]]
-        given |= {name: float(held[name]) for name in full} if full else {name: rest[name] * scale for name in rest}
-        left -= sum(held[name] for name in full)
-        rest = {name: budget for name, budget in rest.items() if full and name not in full}
-    return {name: GroupShare(asked.get(name, 0.0) / size, given[name] / size) for name, size in sorted(held.items())}
+    budget = left = ratio * sum(held.values())
+    given, open_ = dict[str, float](), dict(sorted(shares.items()))
+    while open_:
+        scale = left / sum(open_.values())
+        full = {name: float(held[name]) for name, share in open_.items() if share * scale >= held[name]}
+        if not full:
+            given |= {name: share * scale for name, share in open_.items()}
+            break
+        given |= full
+        left -= sum(full.values())
+        open_ = {name: share for name, share in open_.items() if name not in full}
+    return {
+        name: GroupShare(shares.get(name, 0.0) * budget / size, given.get(name, 0.0) / size)
+        for name, size in sorted(held.items())
+    }

@@ -212,6 +212,8 @@ def _nearest(block: str, rows: pa.Table, each: int) -> tuple[list[NearThreshold]
     inclusion = np.nan_to_num(rows["inclusion"].to_numpy())  # -inf if the solver never considered the document
     selected = rows["selected"].to_numpy()
     k = int(selected.sum())
+    if not k:  # a group of documents without a share: there is no threshold
+        return [], []
     ordered = np.sort(inclusion)[::-1]
     above, below = ordered[max(k - 1, 0)], ordered[min(k, len(ordered) - 1)]
     threshold = (float(above) + float(below)) / 2

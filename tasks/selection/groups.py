@@ -109,17 +109,18 @@ class GroupSelection(NamedTuple):
 def select_groups(
     settings: PipelineSelectionSettings, block: Block, shares: Mapping[str, GroupShare] | None
 ) -> Iterator[GroupSelection]:
-    """Select from every group of a block, one after the other; without `shares`, the same share of each.
+    """Select from every group of a block, one after the other; without `shares`, as if it were the whole corpus.
 
-    What is left of one budget, such as one that holds no document, goes to the next group of the block that has a
-    share, unless it is left because near-duplicates are forbidden.
+    What is left of one budget, such as one that holds no document, goes to the next group that has a share, unless it
+    is left because near-duplicates are forbidden.
     """
     assert block.groups is not None  # noqa: S101 - read with the groups
     names, numbers = np.unique(block.groups, return_inverse=True)
-    shares = shares_of(settings, dict.fromkeys(names.tolist(), 0)) if shares is None else shares
+    shares = shares_of(settings, sizes_of(settings, block.groups, block.tokens)) if shares is None else shares
+    places = np.split(np.argsort(numbers, kind="stable"), np.bincount(numbers).cumsum()[:-1])
     left = ROUNDING
-    for number, name in enumerate(names.tolist()):
-        own = block.take((numbers == number).nonzero()[0], f"{block.name} {_column(settings)}={name}")
+    for name, index in zip(names.tolist(), places, strict=True):
+        own = block.take(index, f"{block.name} {_column(settings)}={name}")
         costs = own.tokens if settings.budget_by == "tokens" else np.ones_like(own.tokens)
         size = int(costs.sum())
         left += shares[name].given * size

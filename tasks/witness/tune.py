@@ -22,6 +22,7 @@ from fineweb_mask.models.witness.halves import Halves
 from fineweb_mask.tasks.reporting.page import Column, Page, PageJob, Section, Table, Tile
 from fineweb_mask.tasks.reporting.samples import quality_at, vectors_at
 from fineweb_mask.tasks.selection.blocks import Block, select_block
+from fineweb_mask.tasks.selection.groups import select_groups, shares_of, sizes_of
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.witness.documents import GROUPS, POOL, read_corpus
 from fineweb_mask.tasks.witness.job import MOST_TOKENS, figures
@@ -93,27 +94,33 @@ class Search:
     """The documents that trials select from, and the half of the held-out ones that judges them."""
 
     def __init__(self, job: TuneJob) -> None:
-        self._own, of = job.settings, job.settings.groups
-        options: dict[str, Any] = {"by": of and of.column, "threshold": self._own.near_duplicates.threshold}
-        options |= {"most_tokens": MOST_TOKENS, "select_ratio": self._own.select_ratio}
+        own = job.settings.model_copy(update={"solver": "mean_field", "budget_by": "tokens"})
+        options: dict[str, Any] = {"by": own.groups and own.groups.column, "threshold": own.near_duplicates.threshold}
+        options |= {"most_tokens": MOST_TOKENS, "select_ratio": own.select_ratio}
         self.corpus = corpus = read_corpus(job.workspace, job.shards, {}, job.targets, **options)
         self._weights, at = job.weights if len(job.weights) > 1 else {}, (job.workspace, job.shards, corpus.places)
         self._vectors, self._lengths = vectors_at(*at), corpus.pool.lengths
         self._scores = {name: quality_at(*at, name) for name, _ in self._weights.values()}
-        self._members = {name: (corpus.groups == name).nonzero()[0] for name in np.unique(corpus.groups).tolist()}
-        shares = "proportional" if of is None else of.shares
-        if isinstance(shares, str):
-            of_each = [1.0 if shares == "equal" else self._lengths[rows].sum() for rows in self._members.values()]
-            shares = dict(zip(self._members, (np.array(of_each) / np.sum(of_each)).tolist(), strict=True))
-        self._shares = {name: share for name, share in shares.items() if name in self._members}
-        common: dict[str, Any] = {"vocabulary": corpus.vocabulary, "seed": self._own.seed}
+        self._own, self._shares = own, dict[str, float]()
+        if own.groups is not None:
+            sizes, shares = sizes_of(own, corpus.groups, self._lengths), own.groups.shares
+            if isinstance(shares, Mapping):  # the sample may lack a group
+                self._own = self._with_shares({name: share for name, share in shares.items() if name in sizes})
+            asked = {name: share.asked * sizes[name] for name, share in shares_of(self._own, sizes).items()}
+            self._shares = {name: budget / sum(asked.values()) for name, budget in asked.items() if budget}
+        common: dict[str, Any] = {"vocabulary": corpus.vocabulary, "seed": own.seed}
         common["tokens"] = min(MOST_TOKENS, int(0.95 * self._lengths[self.select({})].sum()))
         sets = [*job.targets] or [name for name in (POOL, GROUPS) if name in corpus.held_out]
         self.halves = Halves(corpus.pool, corpus.held_out, sets, **common)
 
+    def _with_shares(self, shares: Mapping[str, float]) -> PipelineSelectionSettings:
+        return self._own.model_copy(
+            update={"groups": self._own.groups and self._own.groups.model_copy(update={"shares": shares})}
+        )
+
     def suggested(self, draw: Callable[[str, float, float], float]) -> dict[str, Any]:
         """Return the settings to try next, by their keys in a recipe, of numbers drawn between two others."""
-        in_parts = self._own.scope == "global" or self._own.groups is not None  # which take metrics of sums
+        in_parts = self._own.scope == "global"  # which takes metrics of sums
         metrics = [name for name, entry in METRICS.items() if entry.moment is not None or not in_parts]
         drawn = {name: round(draw(name, 0.01, 1), 3) for name in metrics}
         kept = {name: weight for name, weight in drawn.items() if weight > 0.05 * max(drawn.values())}
@@ -126,21 +133,19 @@ class Search:
         return found | {"selection.solver": "mean_field", "selection.budget_by": "tokens"}
 
     def select(self, trial: Mapping[str, Any]) -> NDArray[np.int64]:
-        """Return the places of the documents that the recipe selects with a trial's settings; each group is a block."""
-        quality, chosen = self.corpus.quality, [np.empty(0, np.int64)]
+        """Return the places of the documents that the recipe selects with a trial's settings."""
+        quality, settings = self.corpus.quality, self._with_shares(trial.get("selection.groups.shares", self._shares))
         if self._scores:
             weights = {name: trial.get(key, own) for key, (name, own) in self._weights.items()}
             quality = combine_scores(self._scores, weights, fit_statistics(self._scores), "weighted_sum")
-        changes = {"lamb": trial.get("selection.lamb", self._own.lamb), "solver": "mean_field", "budget_by": "tokens"}
-        changes["metrics"] = trial.get("selection.metrics", self._own.metrics)
-        for name, share in trial.get("selection.groups.shares", self._shares).items():
-            rows = self._members[name]
-            block = Block(f"tune {name}", rows, self._vectors[rows], quality[rows], self._lengths[rows])
-            budget = min(block.tokens.sum(), share * self._own.select_ratio * self._lengths.sum())
-            if budget >= block.tokens.min():
-                changes["select_ratio"] = float(budget / block.tokens.sum())
-                chosen.append(rows[select_block(self._own.model_copy(update=changes), block).indices])
-        return np.concatenate(chosen)
+        names = {"lamb", "metrics"} & {key.rpartition(".")[2] for key in trial}
+        settings = settings.model_copy(update={name: trial[f"selection.{name}"] for name in names})
+        rows = np.arange(len(quality))
+        block = Block("tune", rows, self._vectors, quality, self._lengths, groups=self.corpus.groups)
+        if settings.groups is None:
+            return np.asarray(select_block(settings, block).indices, dtype=np.int64)
+        found = [one for one in select_groups(settings, block, None) if one.selection is not None]
+        return np.concatenate([one.block.rows[one.selection.indices] for one in found if one.selection is not None])
 
 
 def shown(trial: Mapping[str, Any]) -> str:

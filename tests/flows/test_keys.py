@@ -86,7 +86,6 @@ def keys(tmp_path, monkeypatch):
             },
             encoder=ModelFolder(path="/e5", fingerprint=encoder),
             sidecars={},
-            selecting=None,
         )
         shards = [
             SourceShard(name=name, relative=name, url=name, format="parquet", bytes=1, fingerprint=content)

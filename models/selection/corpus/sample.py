@@ -28,8 +28,8 @@ from fineweb_mask.models.selection.corpus.rule import (
     linear_gains,
 )
 from fineweb_mask.models.selection.inputs import checked_budget, checked_features
-from fineweb_mask.models.selection.metrics.base import Metric
-from fineweb_mask.models.selection.metrics.kernel import KernelMetric, kernel_metric_class
+from fineweb_mask.models.selection.metrics.base import Metric, SupportsRandomValue
+from fineweb_mask.models.selection.metrics.kernel import kernel_metric_class
 from fineweb_mask.models.selection.problem.normalisation import BlockEnds, Ranges, find_ranges, weigh
 from fineweb_mask.models.selection.problem.objective import Objective
 from fineweb_mask.models.selection.problem.token_budget import Knapsack
@@ -278,7 +278,7 @@ class SampleEnds(BlockEnds):
 
     def random(self, metric: Metric, objective: Objective) -> float:  # noqa: ARG002 - of the base
         """Return `random_value` for selections of the corpus."""
-        assert isinstance(metric, KernelMetric)  # noqa: S101 - there are no others
+        assert isinstance(metric, SupportsRandomValue)  # noqa: S101 - there are no others
         return metric.random_value(self._size)
 
     def best(self, metric: Metric, objective: Objective) -> float:

@@ -14,6 +14,7 @@ A metric needs `value` only. Every other method is optional and enables one thin
 | `gains` | `greedy` | `greedy` refuses the metric |
 | `marginal_gains` | exact gains in swaps and in the reported inclusion | the gradient at the mask, else 0 |
 | `neighbours` | swapping many documents at once without conflicts | near-duplicates may be swapped together |
+| `graph` | near-duplicates are read off its lists | they are searched |
 | `restrict` | cheap batches in `policy_gradient` | every batch is evaluated among all documents |
 | `random_value` | an exact lower end of the range | the mean over sampled masks |
 
@@ -44,6 +45,7 @@ from typing import ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 import torch
 from torch import Tensor
 
+from fineweb_mask.models.selection.graphs.neighbours import Neighbours
 from fineweb_mask.models.selection.rows import Rows
 from fineweb_mask.models.settings.selection import METRICS, SelectionSettings
 
@@ -142,6 +144,14 @@ class SupportsSwaps(Metric, Protocol):
 
 
 @runtime_checkable
+class SupportsPenalties(Metric, Protocol):
+    """A metric that is minus a sum over pairs of documents, divided by the selection's size."""
+
+    def penalised(self, gains: Tensor, penalty: float, costs: Tensor | None = None) -> Tensor:
+        """Penalise every document for its pairs with those that rank above it: gains (n,) float32 -> (n,) float32."""
+
+
+@runtime_checkable
 class SupportsMarginalGains(Metric, Protocol):
     """A metric that knows the marginal gain of every document."""
 
@@ -150,6 +160,15 @@ class SupportsMarginalGains(Metric, Protocol):
 
         The size of the selection counts as a constant.
         """
+
+
+@runtime_checkable
+class SupportsLists(Metric, Protocol):
+    """A metric that reads lists of each document's nearest, in which near-duplicates are found, too."""
+
+    @property
+    def graph(self) -> Neighbours:
+        """The lists."""
 
 
 class Effort(NamedTuple):

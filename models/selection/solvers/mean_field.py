@@ -33,10 +33,10 @@ from fineweb_mask.models.selection.metrics.base import (
     SupportsGains,
     SupportsGradient,
     SupportsKernel,
+    SupportsPenalties,
     SupportsReduction,
 )
 from fineweb_mask.models.selection.metrics.kernel import WHOLE_KERNEL
-from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates
 from fineweb_mask.models.selection.problem.objective import Objective
 from fineweb_mask.models.selection.solvers.greedy import pick_among_candidates, pick_greedily
 from fineweb_mask.models.selection.solvers.problem import History, Problem, Solution
@@ -157,7 +157,7 @@ def _better(objective: Objective, mask: Tensor, other: Tensor) -> Tensor:
 
 def _picks_greedily(objective: Objective) -> bool:
     """Return whether greedy picks repay their cost: few documents, or a kernel that D is curved in."""
-    metrics = [metric for metric in objective.active.values() if not isinstance(metric, NearDuplicates)]
+    metrics = [metric for metric in objective.active.values() if not isinstance(metric, SupportsPenalties)]
     enough = objective.n <= WHOLE_KERNEL or LEAST_CHOICE * objective.budget <= CANDIDATES * ROUNDS
     if not metrics or not enough or not all(isinstance(metric, SupportsGains) for metric in metrics):
         return False
@@ -197,14 +197,16 @@ class Annealing:
         active = objective.active
         self.kernels = {name: metric for name, metric in active.items() if isinstance(metric, SupportsKernel)}
         self.others = {
-            name: metric for name, metric in active.items() if not isinstance(metric, SupportsKernel | NearDuplicates)
+            name: metric
+            for name, metric in active.items()
+            if not isinstance(metric, SupportsKernel | SupportsPenalties)
         }
         self.moments = {name: metric.moment(self.inclusion) for name, metric in self.kernels.items()}
         self.near_duplicates = next(  # that term, and what a pair of weight 1 costs in the objective
             (
                 (metric, objective.weights[name] / objective.size)
                 for name, metric in active.items()
-                if isinstance(metric, NearDuplicates)
+                if isinstance(metric, SupportsPenalties)
             ),
             None,
         )
@@ -278,7 +280,7 @@ class Annealing:
         return self.by_newton or self._mean is not None
 
     def bound(self) -> float:
-        """Bound the objective of every selection by the tangents at the moments; moment metrics only.
+        """Bound the objective of every selection by the tangents at the moments; kernel metrics only.
 
         Infinite for a budget of tokens.
         """

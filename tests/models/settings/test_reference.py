@@ -31,8 +31,8 @@ CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
 
 
 def leaves() -> list[str]:
-    """Return the keys of all settings but sections; those of the scorer of `quad` are those of a scorer."""
-    own = [setting.key for setting in settings_of() if not setting.key.startswith("selection.quad.scorer")]
+    """Return the keys of all settings but sections."""
+    own = [setting.key for setting in settings_of()]
     return [key for key in own if not any(other.startswith((f"{key}.", f"{key}[")) for other in own)]
 
 

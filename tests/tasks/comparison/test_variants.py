@@ -197,13 +197,15 @@ def test_all_stands_for_every_selector_that_can_run_and_is_not_slow(built: Any) 
 
 
 def test_options_of_other_selectors_change_no_key(copied: Any, settings: PipelineSelectionSettings) -> None:
-    other = settings.model_copy(update={"semdedup": settings.semdedup.model_copy(update={"eps": 0.5})})
+    other = settings.model_copy(
+        update={"quality_sampling": settings.quality_sampling.model_copy(update={"temperature": 0.5})}
+    )
 
     def keys(of: PipelineSelectionSettings, selector: str) -> list[str]:
         return [job.key.fingerprint for job in jobs(copied.workspace, copied.selection_shards, of, selector)]
 
     assert keys(settings, "random") == keys(other, "random")
-    assert keys(settings, "semdedup") != keys(other, "semdedup")
+    assert keys(settings, "quality_sampling") != keys(other, "quality_sampling")
 
 
 def test_variants_get_the_same_share_of_what_is_asked_for_unless_the_recipe_counts(

@@ -95,8 +95,8 @@ def test_weights_of_scores_and_shares_of_groups_are_searched_where_there_are_sev
     search = Search(changed(job, groups, weights=SCORERS))
     asked: dict[str, tuple[float, float]] = {}
     trial = search.suggested(middle(asked))
-    assert {"lamb", "pairwise", "disf", *SCORERS, "share sea", "share kitchen", "share space"} <= set(asked)
-    assert "facility" not in asked  # it knows no budgets by group
+    metrics = {"pairwise", "facility", "disf"}
+    assert {"lamb", *metrics, *SCORERS, "share sea", "share kitchen", "share space"} <= set(asked)
     assert [asked[key] for key in SCORERS] == [(0, 2), (-1, 0)]
     assert [trial[key] for key in SCORERS] == [1.0, -0.5]
     shares = trial["selection.groups.shares"]

@@ -101,5 +101,5 @@ def test_all_documents_are_candidates_where_the_budget_needs_them(copied):
     part = copied[0]._replace(worth=learned.rule.measure(copied[0], CPU).worth)
     found, cells = learned.search.candidates(part, CPU)
     assert len(found) == len(cells) == 900
-    found, cells = learned.search._replace(floors={"": 1e9}).candidates(part, CPU)
+    found, cells = learned.search._replace(floor=1e9).candidates(part, CPU)
     assert len(found) == len(cells) == 0
