@@ -225,8 +225,7 @@ class Tokenizer:
             raise TokenizerError(
                 f"end_token: {name} has no token {end_token!r}: set end_token to the one that ends a text"
             )
-        loaded.add_special_tokens([end_token])
-        read_as_text(loaded)
+        read_as_text(loaded, [end_token])
         if end in loaded.encode(loaded.decode([end], skip_special_tokens=False), add_special_tokens=False).ids:
             raise TokenizerError(
                 f"end_token: {name} finds {end_token!r} in texts, too: set end_token to one of its special tokens"

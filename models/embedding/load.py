@@ -83,7 +83,7 @@ class WholeModelEncoder(Encoder[Sequence[str]]):
             if hasattr(tokenizer, "split_special_tokens"):  # of transformers
                 tokenizer.split_special_tokens = True
             if isinstance(backend := getattr(tokenizer, "backend_tokenizer", tokenizer), Tokenizer):
-                read_as_text(backend)
+                read_as_text(backend, getattr(tokenizer, "all_special_tokens", ()))
         self.dimensions = int(model.get_embedding_dimension() or 0)
         self._model = model
         self._prompt = prompt

@@ -59,7 +59,7 @@ class TransformerEncoder(Encoder[TokenIds]):
         self._max_tokens = _tokens_read(transformer, settings.max_tokens)
         tokenizer.split_special_tokens = True  # else a call of it takes back what is set here
         self._tokenizer = tokenizer.backend_tokenizer
-        read_as_text(self._tokenizer)
+        read_as_text(self._tokenizer, tokenizer.all_special_tokens)
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._padding = tokenizer.pad_token_id or 0

@@ -49,13 +49,14 @@ class TokenIds:
         return [ids.tolist() for ids in np.split(self.ids, np.cumsum(self.lengths)[:-1])] if len(self.lengths) else []
 
 
-def read_as_text(tokenizer: Tokenizer) -> None:
+def read_as_text(tokenizer: Tokenizer, special: Sequence[str] = ()) -> None:
     """Have a tokenizer read what looks like a special token as text: a page that spells `</s>` does not end there.
 
     datatrove and transformers find special tokens in texts, so that of such a text they have other tokens. Added tokens
-    that are not special are found as the tokenizer defines. Where a model knows a special token as a word, as Unigram
-    does, the word gets a name that no text holds; the tokenizer must not be saved afterwards.
+    that are not special, nor among `special`, are found as the tokenizer defines. Where a model knows a special token
+    as a word, as Unigram does, the word gets a name that no text holds; the tokenizer must not be saved afterwards.
     """
+    tokenizer.add_special_tokens(list(special))
     tokenizer.encode_special_tokens = True
     model, names = tokenizer.model, dict[str, str]()
     for number, token in tokenizer.get_added_tokens_decoder().items():

@@ -77,7 +77,7 @@ class TransformerScorer:
         loaded, tokenizer = _load(model_path, precision, self.loader, self.called)
         self._model = loaded.to(self.device).eval()
         self._tokenizer = tokenizer.backend_tokenizer
-        read_as_text(self._tokenizer)
+        read_as_text(self._tokenizer, tokenizer.all_special_tokens)
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._padding = tokenizer.pad_token_id or 0

@@ -1,5 +1,6 @@
 """The first tokens of a text are those of the whole text."""
 
+import json
 import random
 from itertools import islice
 
@@ -153,14 +154,17 @@ TOKENIZERS = {
 }
 
 
+@pytest.mark.parametrize("flagged", [True, False])
 @pytest.mark.parametrize("kind", TOKENIZERS)
-def test_what_looks_like_a_special_token_is_text_and_other_texts_have_the_tokens_that_they_had(kind):
-    read = Tokenizer.from_str(TOKENIZERS[kind].to_str())
+def test_what_looks_like_a_special_token_is_text_and_other_texts_have_the_tokens_that_they_had(kind, flagged):
+    content = json.loads(TOKENIZERS[kind].to_str())
+    content["added_tokens"] = [one | {"special": flagged} for one in content["added_tokens"]]
+    read = Tokenizer.from_str(json.dumps(content))
     read.add_tokens(["player", AddedToken("   ", normalized=False)])  # not special: found as before
     before = Tokenizer.from_str(read.to_str())
     texts = [*CORPUS, "player   played by players", "\u00e9\u0416"]
     unknown, control = read.token_to_id("[UNK]"), {read.token_to_id(name) for name in SPECIAL[1:]}
-    read_as_text(read)
+    read_as_text(read, [] if flagged else SPECIAL)
     assert [one.ids for one in read.encode_batch(texts)] == [one.ids for one in before.encode_batch(texts)]
     for name in SPECIAL[1:]:
         for text in (name, f"goal{name}goal", f" {name} {name} player   ", f"the player{name}", name * 2):
