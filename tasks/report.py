@@ -16,7 +16,7 @@ from fineweb_mask.tasks.reporting.geometry import measure
 from fineweb_mask.tasks.reporting.page import Page, PageJob
 from fineweb_mask.tasks.reporting.samples import files_read
 from fineweb_mask.tasks.reporting.sections.diversity import diversity
-from fineweb_mask.tasks.reporting.sections.documents import threshold
+from fineweb_mask.tasks.reporting.sections.documents import near_duplicates, threshold
 from fineweb_mask.tasks.reporting.sections.funnel import funnel, tiles
 from fineweb_mask.tasks.reporting.sections.losses import group_losses
 from fineweb_mask.tasks.reporting.sections.optimum import certificate, groups
@@ -39,6 +39,7 @@ class ReportJob(PageJob):
     counts: Counts
     blocks: list[dict[str, Any]]
     losses: StageFile = NO_FILE  # what every step drops by group
+    near: StageFile = NO_FILE  # what other thresholds of near-duplicates would drop
     teaching: StageFile  # what `measure_teaching` found of the selection
     source: Inventory | None = None  # of the run that the report is first written in
     stages: list[StageTime]  # of that run
@@ -46,8 +47,8 @@ class ReportJob(PageJob):
 
     def depends_on(self) -> Dependencies:
         """Return the report's settings, the dataset, and the files that are looked into."""
-        inputs = [self.dataset.fingerprint, self.teaching.fingerprint, self.losses.fingerprint, files_read(self.shards)]
-        return Dependencies(settings=self.settings.model_dump(), inputs=inputs)
+        files = [file.fingerprint for file in (self.dataset, self.teaching, self.losses, self.near)]
+        return Dependencies(settings=self.settings.model_dump(), inputs=[*files, files_read(self.shards)])
 
 
 @stage_task
@@ -106,6 +107,7 @@ def _page(job: ReportJob) -> Page:
         *([] if measured is None else [diversity(measured)]),
         teaching_section(job.teaching.details),
         *group_losses(losses, wiped),
+        *near_duplicates(job.workspace, job.shards, job.near.details),
         *([groups(job.blocks, selection["groups"]["column"], selection["budget_by"])] if has_groups else []),
         certificate(job.blocks),
         *([] if measured is None else [threshold(job.workspace, job.shards, measured, breakdown)]),
@@ -126,6 +128,7 @@ def _page(job: ReportJob) -> Page:
         metrics={
             "counts": job.counts.model_dump(),
             "losses": [loss._asdict() for loss in lost],
+            "near_duplicates": job.near.details,
             "retention": {
                 **{name: as_metrics(shares) for name, shares in breakdown.groups.items()},
                 **{name: as_metrics(shares) for name, shares in breakdown.deciles.items()},

@@ -43,7 +43,7 @@ class ScoreJob(ShardJob):
 
     stage: ClassVar[Stage] = Stage(
         "score",
-        version=1,
+        version=2,
         folders=("scores",),
         per_shard=True,
         documents=rows_through,

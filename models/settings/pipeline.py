@@ -158,6 +158,7 @@ class PipelineSettings(Settings):
             "selection.groups.column": None if groups is None else groups.column,
             "selection.group_column": self.selection.group_column,
             "ingest.copies.prefer": next(iter(self.ingest.copies.prefer), None),
+            "ingest.copies.exempt": next(iter(self.ingest.copies.exempt), None),
             **{f"ingest.groups.{index}": column for index, column in enumerate(self.ingest.groups or [])},
         }
         for key, column in named.items():

@@ -54,6 +54,13 @@ class CopiesSettings(Settings):
         description="A column, and those of its values that are preferred before `keep` decides, the best first: "
         "`{source: [wiki, books]}`.",
     )
+    exempt: dict[str, list[str]] = Field(
+        default_factory=dict,
+        max_length=1,
+        description="A column, and those of its values whose documents are left out of near_dedup and url_dedup: they "
+        "are neither dropped as copies nor drop others, as those of a source of texts that are similar by design, "
+        "`{source: [laws, recipes]}`. Equal texts are dropped all the same, by exact_dedup.",
+    )
 
 
 FilterKind = Literal[

@@ -106,7 +106,7 @@ def fit_classifier(job: FitClassifierJob) -> None:
 class FitStatisticsJob(FitJob):
     """Measure the mean and deviation of every score; `processes` as in the score stage."""
 
-    stage: ClassVar[Stage] = Stage("fit_statistics", version=1, label="fit")
+    stage: ClassVar[Stage] = Stage("fit_statistics", version=2, label="fit")
     name: ClassVar[str] = "quality-statistics"
     models: list[QualityModel]
     settings: QualitySettings
@@ -180,7 +180,7 @@ def fit_statistics(job: FitStatisticsJob) -> None:
 class FitEncoderJob(FitJob):
     """Fit the built-in encoder."""
 
-    stage: ClassVar[Stage] = Stage("fit_encoder", version=2, label="fit")
+    stage: ClassVar[Stage] = Stage("fit_encoder", version=3, label="fit")
     name: ClassVar[str] = "encoder"
     settings: EmbeddingSettings
 
@@ -208,7 +208,7 @@ def fit_encoder(job: FitEncoderJob) -> None:
 class FitTargetsJob(FitJob):
     """Embed target examples and count n-grams."""
 
-    stage: ClassVar[Stage] = Stage("fit_targets", version=1, label="fit")
+    stage: ClassVar[Stage] = Stage("fit_targets", version=2, label="fit")
     name: ClassVar[str] = "targets"
     files: list[SourceShard]
     settings: TargetSettings

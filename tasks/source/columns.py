@@ -232,6 +232,8 @@ def _named(settings: PipelineSettings) -> Iterator[tuple[str, str, list[str]]]:
             yield f"quality.scorers.{index}.{key}", column, []
     for column in settings.ingest.copies.prefer:
         yield "ingest.copies.prefer", column, []
+    for column in settings.ingest.copies.exempt:
+        yield "ingest.copies.exempt", column, []
     for index, column in enumerate(settings.ingest.groups or []):
         yield f"ingest.groups.{index}", column, []
     if settings.selection.group_column is not None:

@@ -205,9 +205,10 @@ def test_groups_of_a_column_that_is_not_read_are_refused(column, source, says):
         )
 
 
-def test_copies_are_not_preferred_by_a_column_that_is_not_read():
-    copies = {"prefer": {"topic": ["news"]}}
-    with pytest.raises(ValidationError, match=r"ingest\.copies\.prefer: 'topic' is not read"):
+@pytest.mark.parametrize("key", ["prefer", "exempt"])
+def test_copies_are_not_preferred_by_a_column_that_is_not_read(key):
+    copies = {key: {"topic": ["news"]}}
+    with pytest.raises(ValidationError, match=rf"ingest\.copies\.{key}: 'topic' is not read"):
         PipelineSettings.model_validate(
             recipe(source={"path": "corpus", "extra_columns": []}, ingest={"copies": copies})
         )

@@ -49,7 +49,7 @@ def recipe(
         {"materialize": {"layout": "language"}},
         {"materialize": {"layout": "site"}, "report": {"by": ["url", "site"]}},
         {"selection": {"groups": {"column": "site"}}},
-        {"ingest": {"copies": {"prefer": {"site": ["a"]}}}},
+        {"ingest": {"copies": {"prefer": {"site": ["a"]}, "exempt": {"site": ["b"]}}}},
         {"materialize": {"layout": "site"}, "extra_columns": ["site"]},
     ],
 )
@@ -67,6 +67,7 @@ def test_columns_that_some_file_has_may_be_named(recipe: Any, named: dict[str, A
         ({"materialize": {"layout": "Site"}}, r"materialize\.layout: .* 'Site'"),
         ({"selection": {"groups": {"column": "Site"}}}, r"selection\.groups\.column: .* 'Site', it may be one of id, "),
         ({"ingest": {"copies": {"prefer": {"Site": ["a"]}}}}, r"ingest\.copies\.prefer: .* 'Site'"),
+        ({"ingest": {"copies": {"exempt": {"Site": ["a"]}}}}, r"ingest\.copies\.exempt: .* 'Site'"),
         ({"report": {"by": ["site", "kind"]}}, r"report\.by\.1: .* 'kind', it may be one of id, .*site$"),
         ({"report": {"by": ["text"]}}, r"report\.by: the text itself cannot be a group"),
         ({"score": "grade"}, r"quality\.scorers\.0\.column: .* 'grade'"),
