@@ -69,7 +69,7 @@ def compare(
         selection = shared_settings(run.settings.selection, budget_by)
         ready = prepare(run)
         targets = fit_targets(run, ready.documents, ready.models) if reads_targets(names) else None
-        runs = SelectorRuns(run, ready.shards, selection, targets, run.models.selecting)
+        runs = SelectorRuns(run, ready.shards, selection, targets)
         runs.run(names)
         job = runs.comparison(
             "compare", label_column, label_column=label_column, left_out=left_out(asked, missing_for(settings))

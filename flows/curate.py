@@ -6,6 +6,7 @@ workspace, tries a job again whose error may pass (`RETRY_DELAYS`), and leaves o
 are in no later stage, and are named in the summary.
 """
 
+import logging
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -22,7 +23,7 @@ from fineweb_mask.flows.pipeline.fit import (
     fit_quality,
     score_processes,
 )
-from fineweb_mask.flows.pipeline.losses import tell, watch_groups
+from fineweb_mask.flows.pipeline.losses import watch_groups
 from fineweb_mask.flows.pipeline.records import summarize
 from fineweb_mask.flows.pipeline.run import Files, PerShard, ReachedError, Run
 from fineweb_mask.flows.pipeline.selection import Prepared, Selection, check_any_document, prepared, select
@@ -37,11 +38,13 @@ from fineweb_mask.tasks.processes.workers import end_workers
 from fineweb_mask.tasks.registry import REFRESHED, Refreshed
 from fineweb_mask.tasks.score import score
 from fineweb_mask.tasks.score_embed import ScoreEmbedJob
-from fineweb_mask.tasks.workspace.records.counts import by_place, lost_numbers
+from fineweb_mask.tasks.source.inventory import notes_of
 from fineweb_mask.tasks.workspace.references import ShardFiles
 
 if TYPE_CHECKING:
     from prefect import Flow
+
+logger = logging.getLogger(__name__)
 
 Until = Literal["ingest", "score", "embed", "dedup", "select", "materialize", "export", "report"]
 """Stages that a run can stop after, in the order in which it comes to them; after the last it ends anyway."""
@@ -90,7 +93,7 @@ def prepare(run: Run) -> Prepared:
         scores = score_shards(run, documents, models.quality)
         run.reached("score")
         vectors = embed_shards(run, documents, models.encoder)
-    tell(run, by_place(scores.values()))
+    _note(run, scores)
     run.reached("embed")
     duplicates = find_duplicates(run, documents)
     run.reached("dedup")
@@ -105,8 +108,13 @@ def ingest_shards(run: Run) -> Files:
     lists = exclusion_lists(run)
     documents = run.map(ingest, shard=shards, source=settings.source, settings=settings.ingest, **lists)
     check_any_document(run, documents)
-    tell(run, lost_numbers(documents.values()))
+    _note(run, documents)
     return documents
+
+
+def _note(run: Run, files: Files) -> None:
+    for note in notes_of(files.values()) if run.remembers else ():
+        logger.warning("%s", note)
 
 
 def score_shards(run: Run, documents: Files, quality: Quality) -> Files:
@@ -162,7 +170,7 @@ def check_stages(refit: Sequence[str], refresh: Sequence[str], until: str | None
 @cache
 def _flow() -> "Flow[..., RunSummary | StoppedSummary]":
     """Make the flow when it is first asked for: Prefect's import takes longer than a run with nothing to do."""
-    from fineweb_mask.flows.display.events import announce_dataset
+    from fineweb_mask.flows.display.prefect_ui import announce_dataset
     from fineweb_mask.flows.pipeline.start import as_flow, start_run
 
     @as_flow("curate")

@@ -48,8 +48,6 @@ def sweep(
     ------
     LambError
         If the values cannot be read.
-    SettingsError
-        If the recipe keeps no vectors.
     BadShardError
         If there is nothing to select from.
     """

@@ -39,9 +39,6 @@ MASKS = pa.schema(
     ]
 )
 
-TIMES = pa.field("repeats", pa.uint32(), nullable=False)
-"""How often a document is to be used, 0 if it is not selected; in masks and datasets where it may be more than once."""
-
 HASHES = pa.schema([MEASURED.field("content_hash"), ROW])
 """The hash of each document's text, in the order of the hashes."""
 
@@ -178,7 +175,7 @@ ARRAYS = pa.schema(
 """Named arrays."""
 
 RESERVED_COLUMNS = frozenset(
-    {"row", "source_row", "n_chars", "content_hash", "quality", "inclusion", "block", "selected", "repeats"}
+    {"row", "source_row", "n_chars", "content_hash", "quality", "inclusion", "block", "selected"}
 )
 """Columns that the pipeline writes; a source column with one of these names cannot be kept."""
 
@@ -191,11 +188,6 @@ def documents_schema(extra: Sequence[pa.Field] = ()) -> pa.Schema:
 def scores_schema(scorers: Sequence[str]) -> pa.Schema:
     """Return the schema of a scored shard: `row`, one float32 column per scorer, and the combined `quality`."""
     return pa.schema([ROW, *(pa.field(name, pa.float32(), nullable=False) for name in (*scorers, "quality"))])
-
-
-def masks_schema(*, with_repeats: bool) -> pa.Schema:
-    """Return the schema of a shard's masks: `MASKS`, and how often each document is to be used if that is counted."""
-    return MASKS.append(TIMES) if with_repeats else MASKS
 
 
 def embeddings_schema(dimensions: int, precision: Literal["float16", "float32"]) -> pa.Schema:

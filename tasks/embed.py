@@ -63,7 +63,7 @@ class EmbedJob(ShardJob):
 
     stage: ClassVar[Stage] = Stage(
         "embed",
-        version=2,
+        version=3,
         folders=("embeddings",),
         per_shard=True,
         documents=rows_through,

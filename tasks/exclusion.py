@@ -151,7 +151,7 @@ def _benchmark_columns(file: SourceShard) -> dict[str, str]:
     """Return the columns of a file's items by what they hold, first one of texts that are looked for."""
     setting = f"ingest.decontaminate: {file.relative}"
     with broken_files(lambda error: ColumnError(f"{setting} cannot be read: {error}: give a whole file")):
-        schema, rows = schema_and_rows(file, SourceSettings(path=file.url).max_document_bytes)
+        schema, rows = schema_and_rows(file)
     known = {part: [name for name in names if name in schema.names] for part, names in COLUMNS.items()}
     found = {part: names[0] for part, names in known.items() if names}
     if not rows:

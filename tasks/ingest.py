@@ -1,10 +1,12 @@
 """Ingest a source file: write its documents in uniform columns, and count every dropped row by its reason."""
 
+from array import array
 from contextlib import nullcontext
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pyarrow as pa
 
 from fineweb_mask.models.documents import DocumentFilter
@@ -15,7 +17,7 @@ from fineweb_mask.models.schemas import DROPPED, KNOWN, OUTCOMES, documents_sche
 from fineweb_mask.models.settings import IngestSettings, SourceSettings
 from fineweb_mask.tasks.exclusion import FILES, benchmark_items, known_texts
 from fineweb_mask.tasks.processes.texts import text_filter
-from fineweb_mask.tasks.source.discovery import SourceShard
+from fineweb_mask.tasks.source.discovery import LARGEST_DOCUMENT, SourceShard
 from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, find_file, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing
@@ -52,7 +54,8 @@ class IngestJob(ShardJob):
         """Return the source's columns, the filters, and the source file's fingerprint."""
         return Dependencies(
             settings=[
-                self.source.model_dump(include={"text_column", "id_column", "extra_columns", "max_document_bytes"}),
+                self.source.model_dump(include={"text_column", "id_column", "extra_columns"})
+                | {"max_document_bytes": LARGEST_DOCUMENT},
                 self.settings.model_dump(include=IN_KEY),
                 self.settings.exact_dedup != "off",
                 *_filters_in_key(self.settings),
@@ -68,6 +71,7 @@ class IngestJob(ShardJob):
                     else ["without", self.benchmarks.fingerprint, self.settings.decontaminate_threshold]
                 ),
                 *(self.shard.as_text, self.shard.spelled, self.shard.paths, self.shard.whole),
+                *([["keys", *self.shard.keys]] if self.shard.keys else []),
                 *([f"trafilatura {version_of_extraction()}"] if self.shard.format == "warc" else []),
             ],
         )
@@ -125,6 +129,7 @@ def ingest(job: IngestJob) -> None:
     reader = ShardReader(job.shard, job.source)
     outcomes = OutcomeCounts(job.settings.groups or ())
     documents = _document_filter(job, reader.rows, outcomes)
+    ids = array("q")  # hashes
     keeps_dropped = job.settings.keep_dropped
     with (
         stage_file_writer(job.output, documents_schema(reader.extra), job.key) as writer,
@@ -133,12 +138,15 @@ def ingest(job: IngestJob) -> None:
         batches = track_by_size("documents", reader.batches(), reader.rows, lambda pair: pair[0].num_rows, part=(0, 1))
         for batch, problems in batches:
             writer.write(documents.apply(batch, problems))
+            ids.extend(map(hash, batch["id"].drop_null().cast(pa.binary()).to_pylist()))
             for gone in documents.take_dropped():
                 if dropped is not None:
                     dropped.write(gone)
         writer.details = {
             **({"as_text": reader.as_text} if reader.as_text else {}),
             **({"lost": dict(lost)} if (lost := reader.lost + documents.lost) else {}),
+            **({"keys_differ": found} if (found := dict(+reader.keys_differ)) else {}),
+            **({"repeated_ids": repeats} if (repeats := len(ids) - len(np.unique(ids))) else {}),
             "rows_in": documents.rows_in,
             "dropped": {reason: count for reason, count in sorted(documents.dropped.items()) if count},
             "tokens_in": documents.tokens_in,

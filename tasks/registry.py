@@ -22,9 +22,9 @@ from fineweb_mask.tasks.report import report
 from fineweb_mask.tasks.score import score
 from fineweb_mask.tasks.score_embed import score_embed
 from fineweb_mask.tasks.select import select
-from fineweb_mask.tasks.selection.budgets import divide_budget, measure_curves
 from fineweb_mask.tasks.selection.corpus.learning import draw_sample, keep_policy, learn_policy
 from fineweb_mask.tasks.selection.corpus.passes import find_penalties, measure
+from fineweb_mask.tasks.selection.groups import count_groups, divide_budget
 from fineweb_mask.tasks.witness.job import measure_teaching
 from fineweb_mask.tasks.workspace.job import Stage, StageTask
 from fineweb_mask.tasks.workspace.records.counts import Amount, Counts
@@ -52,7 +52,7 @@ PIPELINE: tuple[StageTask, ...] = (
     find_penalties,
     keep_policy,
     fit_targets,
-    measure_curves,
+    count_groups,
     divide_budget,
     select,
     write_partition,

@@ -43,7 +43,7 @@ class ScoreJob(ShardJob):
 
     stage: ClassVar[Stage] = Stage(
         "score",
-        version=1,
+        version=2,
         folders=("scores",),
         per_shard=True,
         documents=rows_through,
@@ -103,9 +103,11 @@ def score(job: ScoreJob) -> None:
     path = job.workspace.resolve(job.documents)
     with gpu_slot(gpu), VerifiedFile(path) as documents:
         schema = scores_schema_of(job, documents.schema_arrow)
-        columns = columns_read(
-            scorers.values(), documents.schema_arrow, job.name, with_text=bool(pooled), by=job.settings.by
-        )
+        columns = ["row"]
+        if job.documents.rows:
+            columns = columns_read(
+                scorers.values(), documents.schema_arrow, job.name, with_text=bool(pooled), by=job.settings.by
+            )
         batches = documents.iter_batches(BATCH_ROWS if scorers else POOL_ROWS, columns=columns)
         done = score_batches(job.workspace, pooled, job.processes, batches)
         total = job.documents.rows

@@ -112,7 +112,9 @@ def score_embed(job: ScoreEmbedJob) -> None:
         if is_scoring := job.force or job.score.current() is None:
             writer = opened.enter_context(stage_file_writer(job.score.output, schema, job.score.key))
             writer.details = details
-            columns = columns_read([edu, *scorers.values()], documents.schema_arrow, job.name, by=job.score.settings.by)
+            if job.score.documents.rows:
+                wanted = [edu, *scorers.values()]
+                columns = columns_read(wanted, documents.schema_arrow, job.name, by=job.score.settings.by)
 
         def encode(batch: pa.RecordBatch, tokens: "TokenIds") -> Callable[[], None]:
             found = edu.score_and_embed_tokens(tokens)

@@ -17,7 +17,7 @@ from fineweb_mask.tasks.dedup.duplicates import (
 from fineweb_mask.tasks.dedup.references import ReferenceJob
 from fineweb_mask.tasks.dedup.sort import sort_rows, sort_shingles
 from fineweb_mask.tasks.source.discovery import find_files
-from fineweb_mask.tasks.workspace.references import StageFile
+from fineweb_mask.tasks.workspace.references import NO_FILE, StageFile
 
 
 def find_duplicates(run: Run, documents: Files) -> Files:
@@ -102,6 +102,7 @@ def _copies(run: Run, documents: Files, exact: Files) -> Files:
             pairs += _in_buckets(run, "verified", list(shingles.values()), threshold=threshold)
         listing = listing.model_copy(update={"buckets": tuple(pairs)})
     run.one(listing)
+    run.near = listing.summarised() or NO_FILE
     return run.files_of(listing)
 
 

@@ -40,13 +40,11 @@ class PretrainedModels(NamedTuple):
     scorers: Mapping[str, QualityModel]  # by the scorer's name
     encoder: ModelFolder | None  # None if it is built in or one of the scorers
     sidecars: Mapping[str, Sidecars]  # annotations of the source files, by the scorer's name
-    selecting: QualityModel | None  # scores the documents that the solver `quad` looks at
 
     @classmethod
     def of(cls, settings: PipelineSettings) -> Self:
         """Find the models on this machine or fetch them from the hub."""
         named = [scorer for scorer in settings.quality.scorers if not is_trained(scorer)]
-        selecting = settings.selection.quad.scorer
         by_content = settings.source.fingerprint == "content"
         built_in = settings.embedding.model in BUILT_IN
         return cls(
@@ -57,7 +55,6 @@ class PretrainedModels(NamedTuple):
                 for scorer in named
                 if isinstance(scorer, SidecarScorerSettings)
             },
-            selecting=None if selecting is None else resolve_model(selecting),
         )
 
 

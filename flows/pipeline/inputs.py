@@ -13,12 +13,11 @@ from fineweb_mask.tasks import embed
 from fineweb_mask.tasks.dataset.output import Output
 from fineweb_mask.tasks.exclusion import check_benchmarks
 from fineweb_mask.tasks.export import check_format
-from fineweb_mask.tasks.inference.scorers import check_folder, check_scorers
+from fineweb_mask.tasks.inference.scorers import check_scorers
 from fineweb_mask.tasks.outputs import check_apart, check_output
 from fineweb_mask.tasks.reporting.geometry import check_map
-from fineweb_mask.tasks.selection.inputs.selector_inputs import EarlierSelection
 from fineweb_mask.tasks.source.columns import check_columns, check_texts, named_columns, settle
-from fineweb_mask.tasks.source.discovery import SourceShard, discover, find_files
+from fineweb_mask.tasks.source.discovery import Source, SourceShard, find_files, find_source
 from fineweb_mask.tasks.storage.atomic import check_can_write
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -29,6 +28,7 @@ class Inputs(NamedTuple):
     workspace: Workspace
     shards: list[SourceShard]  # the source's files, by name
     models: PretrainedModels  # fetched from the hub if they were not on this machine
+    source: Source  # the same files, and those of it that are left out
     settings: PipelineSettings  # the recipe, with the names of columns as the source spells them
 
 
@@ -93,14 +93,12 @@ def find_inputs(settings: PipelineSettings) -> Inputs:
     if (targets := settings.selection.targets) is not None:
         files = find_files(targets.path, "selection.targets.path")
         check_texts(files, "selection.targets.path", targets.text_column)
-    if settings.selection.quad.scorer is not None:
-        check_folder(settings.selection.quad.scorer.model, "selection.quad.scorer")
-    EarlierSelection.of(settings)
     check_apart(written, [settings.source.path])  # a folder around the workspace may take long to list
-    named = [column for _, column, _ in named_columns(settings)]
-    shards = settle(discover(settings.source), settings.source, named)
+    source = find_source(settings.source)
+    shards = settle(source.shards, settings.source, [column for _, column, _ in named_columns(settings)])
     check_apart(written, [shard.url for shard in shards])
     if any(shard.format == "warc" for shard in shards):
         check_extraction()
     settings = with_overrides(settings, check_columns(settings, shards))
-    return Inputs(workspace, shards, PretrainedModels.of(settings), settings)  # last: it may take long
+    models = PretrainedModels.of(settings)  # last: it may take long
+    return Inputs(workspace, shards, models, source._replace(shards=shards), settings)

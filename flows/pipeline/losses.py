@@ -1,7 +1,7 @@
 """Count what every step drops by group, and warn of a group that a step wipes out, or stop the run."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from fineweb_mask.flows.pipeline.run import Run
 from fineweb_mask.models.errors import DataError
@@ -17,8 +17,9 @@ REMEDIES = {
     "ingest": "change what drops them",
     "duplicate": "look where their copies are, or set ingest.exact_dedup to shard or off",
     "near_duplicate": "read some pairs (view near_duplicates of fineweb-mask sql); name the group first in "
-    "ingest.copies.prefer to keep its copies, or set ingest.near_threshold higher",
-    "same_url": "name the group first in ingest.copies.prefer to keep its pages, or set ingest.url_dedup to false",
+    "ingest.copies.prefer to keep its copies, or in ingest.copies.exempt, or set ingest.near_threshold higher",
+    "same_url": "name the group first in ingest.copies.prefer to keep its pages, or in ingest.copies.exempt, or set "
+    "ingest.url_dedup to false",
     "bad_vector": "use another embedding.model",
 }
 """What to do about a group that a step wipes out."""
@@ -26,12 +27,6 @@ REMEDIES = {
 
 class WipedGroupError(DataError):
     """A step keeps nearly nothing of a group."""
-
-
-def tell(run: Run, sentences: Iterable[str]) -> None:
-    """Log what a person may not expect of the source or of what stands beside it."""
-    for sentence in sentences if run.remembers else []:
-        logger.warning("%s", sentence)
 
 
 def watch_groups(run: Run, shards: Sequence[ShardFiles]) -> None:

@@ -22,9 +22,9 @@ from fineweb_mask.tasks.dedup.duplicates import DedupJob, NearDedupJob
 from fineweb_mask.tasks.dedup.sort import ShinglesJob
 from fineweb_mask.tasks.losses import LossesJob
 from fineweb_mask.tasks.select import SelectJob
-from fineweb_mask.tasks.selection.budgets import BudgetsJob, PriceJob
 from fineweb_mask.tasks.selection.corpus.learning import LearnJob, SampleJob
 from fineweb_mask.tasks.selection.corpus.passes import MeasureJob, PenaltiesJob
+from fineweb_mask.tasks.selection.groups import CountJob, SharesJob
 from fineweb_mask.tasks.storage.atomic import remove_file
 from fineweb_mask.tasks.workspace.listing import FOLDERS, update_index
 from fineweb_mask.tasks.workspace.references import TAGGED, shard_and_tag
@@ -42,16 +42,14 @@ READ_UNTIL = {
     **dict.fromkeys(ShinglesJob.stage.folders, NearDedupJob.stage.folders),
     **{
         folder: SelectJob.stage.folders
-        for job in (SampleJob, MeasureJob, LearnJob, PenaltiesJob, PriceJob, BudgetsJob)
+        for job in (SampleJob, MeasureJob, LearnJob, PenaltiesJob, CountJob, SharesJob)
         for folder in job.stage.folders
     },
 }
 """Folders of files that are read only until those of later folders are there, which are named with each."""
 
 OF_MANY = frozenset(
-    folder
-    for job in (BucketJob, LossesJob, LearnJob, PenaltiesJob, PriceJob, BudgetsJob)
-    for folder in job.stage.folders
+    folder for job in (BucketJob, LossesJob, LearnJob, PenaltiesJob, SharesJob) for folder in job.stage.folders
 )
 """Folders of files that are of no single shard."""
 

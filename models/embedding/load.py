@@ -14,7 +14,7 @@ from fineweb_mask.models.embedding.encoder import Encoder, EncoderError
 from fineweb_mask.models.embedding.static import StaticModel, load_static
 from fineweb_mask.models.forward.batches import Encoded, unit_rows, unit_vectors
 from fineweb_mask.models.forward.device import ComputePrecision, choose_device
-from fineweb_mask.models.forward.tokens import TokenIds, all_tokens, first_tokens, without_cache
+from fineweb_mask.models.forward.tokens import TokenIds, all_tokens, first_tokens, read_as_text, without_cache
 from fineweb_mask.models.settings import EmbeddingSettings
 
 if TYPE_CHECKING:  # takes seconds to import, and the built-in encoder does without
@@ -39,6 +39,7 @@ class TokenVectorEncoder(Encoder[TokenIds]):
         prompt: str,
     ) -> None:
         self.dimensions, self._embed, self._tokenizer = dimensions, embed, tokenizer
+        read_as_text(self._tokenizer)
         without_cache(self._tokenizer)
         truncation = self._tokenizer.truncation
         self._tokenizer.no_truncation()
@@ -69,11 +70,20 @@ BATCH_SIZE = 32  # default of sentence-transformers
 
 
 class WholeModelEncoder(Encoder[Sequence[str]]):
-    """Pass the texts to `SentenceTransformer.encode`: for models without a fast tokenizer or with a router."""
+    """Pass the texts to `SentenceTransformer.encode`: for models without a fast tokenizer or with a router.
+
+    A tokenizer that is not fast reads all added tokens as text, not only special ones.
+    """
 
     def __init__(self, model: "SentenceTransformer", settings: EmbeddingSettings, prompt: str) -> None:
         if settings.max_tokens is not None:
             model.max_seq_length = settings.max_tokens
+        for module in model.modules():
+            tokenizer: Any = getattr(module, "tokenizer", None)
+            if hasattr(tokenizer, "split_special_tokens"):  # of transformers
+                tokenizer.split_special_tokens = True
+            if isinstance(backend := getattr(tokenizer, "backend_tokenizer", tokenizer), Tokenizer):
+                read_as_text(backend, getattr(tokenizer, "all_special_tokens", ()))
         self.dimensions = int(model.get_embedding_dimension() or 0)
         self._model = model
         self._prompt = prompt

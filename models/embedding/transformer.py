@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerFast
 from fineweb_mask.models.embedding.encoder import Encoder, EncoderError
 from fineweb_mask.models.forward.batches import Encoded, PaddedTokens, TokenBudget, for_each_batch, unit_rows
 from fineweb_mask.models.forward.device import ComputePrecision, compute_dtype
-from fineweb_mask.models.forward.tokens import TokenIds, first_tokens
+from fineweb_mask.models.forward.tokens import TokenIds, first_tokens, read_as_text
 from fineweb_mask.models.settings import EmbeddingSettings
 
 BATCH_TOKENS = {"cpu": 2_048, "cuda": 65_536}
@@ -57,7 +57,9 @@ class TransformerEncoder(Encoder[TokenIds]):
         tokenizer = cast("PreTrainedTokenizerFast", transformer.tokenizer)
         self.dimensions = int(model.get_embedding_dimension() or 0)
         self._max_tokens = _tokens_read(transformer, settings.max_tokens)
+        tokenizer.split_special_tokens = True  # else a call of it takes back what is set here
         self._tokenizer = tokenizer.backend_tokenizer
+        read_as_text(self._tokenizer, tokenizer.all_special_tokens)
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._padding = tokenizer.pad_token_id or 0

@@ -124,7 +124,7 @@ class ReportSettings(Settings):
     )
     map: Literal["pca", "tsne", "umap"] = Field(
         "pca",
-        description="Projection of the vectors on a map: `pca`; `tsne`, which keeps neighbours together (20 seconds "
+        description="Projection of the vectors on a map: `pca`; `tsne`, which keeps neighbours together (15 seconds "
         "longer); or `umap` (slower; needs umap-learn). Principal components with little "
         "of the variance are not drawn.",
     )

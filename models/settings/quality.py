@@ -14,7 +14,7 @@ from fineweb_mask.models.settings.base import Place, Settings, Text
 
 RESERVED_NAMES = frozenset(
     "row source_row text id dump url date file_path language language_score token_count n_chars content_hash "
-    "quality inclusion block selected repeats shard documents_file scores_file masks_file".split()
+    "quality inclusion block selected shard documents_file scores_file masks_file".split()
 )
 """Columns of the dataset and of the joins that write it. A literal list, so that settings load without Arrow."""
 
@@ -214,9 +214,6 @@ Rules = Annotated[RulesScorerSettings, Tag("kind[rules]")]
 
 ScorerSettings = Annotated[FastText | Edu | Column | Sidecar | Perplexity | Rules, Discriminator(_kind)]
 """Settings of any scorer, distinguished by `kind`; the default kind is `fasttext`."""
-
-OneScorerSettings = Annotated[Edu | Perplexity, Discriminator(_kind)]
-"""Settings of a scorer that scores single documents, slowly, distinguished by `kind`."""
 
 
 class QualitySettings(Settings):

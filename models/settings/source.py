@@ -22,8 +22,9 @@ class SourceSettings(Settings):
     )
     format: Literal["auto", "parquet", "jsonl", "warc"] = Field(
         "auto",
-        description="File format; `auto` takes it from the file name (.parquet; .jsonl, .jsonl.gz, .jsonl.zst; .warc, "
-        ".warc.gz, .wet.gz). `warc` is a crawl, of whose pages the main text is extracted.",
+        description="File format; `auto` takes it from the file name (.parquet; .jsonl, .ndjson, .json; .warc, .wet; "
+        "compressed as .gz, .bz2, .xz, .zst, .lz4 or .zip, too). `warc` is a crawl, of whose pages the main text is "
+        "extracted.",
     )
     text_column: Text = Field("text", description="Column with the document's text.")
     id_column: Text = Field(
@@ -31,13 +32,6 @@ class SourceSettings(Settings):
     )
     extra_columns: Literal["all"] | list[str] = Field(
         "all", description="Columns other than FineWeb's nine to keep in the dataset: `all`, or a list of names."
-    )
-    max_document_bytes: int = Field(
-        32 * 2**20,
-        ge=2**10,
-        le=2**30,
-        description="Largest document, in bytes of its line of JSON, or of all text columns of its row in Parquet; a "
-        "larger one is dropped as `too_large`.",
     )
     fingerprint: Literal["mtime", "content"] = Field(
         "mtime",
@@ -59,6 +53,13 @@ class CopiesSettings(Settings):
         max_length=1,
         description="A column, and those of its values that are preferred before `keep` decides, the best first: "
         "`{source: [wiki, books]}`.",
+    )
+    exempt: dict[str, list[str]] = Field(
+        default_factory=dict,
+        max_length=1,
+        description="A column, and those of its values whose documents are left out of near_dedup and url_dedup: they "
+        "are neither dropped as copies nor drop others, as those of a source of texts that are similar by design, "
+        "`{source: [laws, recipes]}`. Equal texts are dropped all the same, by exact_dedup.",
     )
 
 

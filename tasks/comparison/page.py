@@ -163,7 +163,7 @@ def _frontier(job: ComparisonJob) -> dict[str, Any]:
     """Return the figures of the selection at each weight of quality, and the weight at the knee."""
     blocks, values, taught = _blocks(job.frontiers), [], teaching_column(job.teaching.details)
     for lamb in job.lambs:
-        figures = over_blocks([block for block in blocks if block["lamb"] == lamb], job.settings.weighed_by)
+        figures = over_blocks([block for block in blocks if block["lamb"] == lamb], job.settings.budget_by)
         teaching = taught.get(lamb_name(lamb))
         values.append({"lamb": lamb, **figures, "teaching": teaching, "seconds": job.seconds.get(str(lamb))})
     axis, _ = diversity_axis(job.settings)
@@ -179,7 +179,7 @@ def _selectors(job: ComparisonJob, topics: Mapping[str, Counter[str]]) -> dict[s
     for name, own in blocks.items():
         spread = coverage([counts[name] for counts in topics.values()]) if job.label_column is not None else None
         found[name] = {
-            **over_blocks(_with_shared_bounds(own, everyone), job.settings.weighed_by),
+            **over_blocks(_with_shared_bounds(own, everyone), job.settings.budget_by),
             "teaching": taught.get(name),
             "topics": None if spread is None else spread.topics,
             "effective_topics": None if spread is None else spread.effective,

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from fineweb_mask.models.columns import wider_type
 from fineweb_mask.models.errors import WorkspaceError
-from fineweb_mask.models.schemas import MEASURED, ROW, SOURCE_ROW, TIMES, masks_schema
+from fineweb_mask.models.schemas import MASKS, MEASURED, ROW, SOURCE_ROW
 from fineweb_mask.models.settings import FLAT, MaterializeSettings
 from fineweb_mask.tasks.catalog.views import identifier, literal, pattern_of
 from fineweb_mask.tasks.storage.parquet import check_columns, read_schema
@@ -94,8 +94,7 @@ class SelectedDocuments:
         self._schemas = [read_schema(shard.documents) for shard in shards]
         self._documents = pa.schema([field for field in columns if field.name not in {ROW.name, SOURCE_ROW.name}])
         self._scores = read_schema(shards[0].scores).remove(0)
-        masks = masks_schema(with_repeats=TIMES.name in read_schema(shards[0].masks).names)
-        self._masks = pa.schema([field for field in masks if field.name not in {"row", "selected"}])
+        self._masks = pa.schema([field for field in MASKS if field.name not in {"row", "selected"}])
         documents = [field for field in self._documents if field.name not in MEASURED.names]
         self.schema = pa.schema([*documents, *self._scores, *self._masks])
         """The source's columns with their types, then the scores, and the masks' columns."""

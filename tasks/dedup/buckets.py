@@ -51,6 +51,9 @@ EARLIER = f"""
     """  # noqa: S608 - numbers of our own
 """The documents whose text an earlier shard holds."""
 
+TRIED = (0.6, 0.7, 0.8, 0.9)
+"""Thresholds of which is counted what they would drop, of the pairs that are compared for the run's own."""
+
 BEST = 2
 """Documents that a band is shared with and that all others are compared with: those that would be kept first."""
 
@@ -97,7 +100,7 @@ Compared = Literal["repeats", "urls", "pairs", "verified"]
 class BucketJob(ShardJob):
     """Find the duplicates in one bucket of a corpus; `bucket_jobs` makes those of all buckets."""
 
-    stage: ClassVar[Stage] = Stage("buckets", version=1, label="dedup", folders=("repeats", "pairs"), interim=True)
+    stage: ClassVar[Stage] = Stage("buckets", version=2, label="dedup", folders=("repeats", "pairs"), interim=True)
     comparison: Compared  # of hashes of texts, of hashes of URLs, of bands, of sets of shingles
     sorted_rows: list[StageFile]  # of each shard, in the order in which the shards came
     bucket: int  # from 0
@@ -242,7 +245,7 @@ def _found_by(query: str, keys: Sequence[str], job: BucketJob) -> Iterator[pa.Re
 
 
 def _verified(job: BucketJob) -> list[pa.RecordBatch]:
-    """Return the pairs of documents that have enough of their shingles in common."""
+    """Return the pairs of documents that have enough of their shingles in common for a threshold that is tried."""
     with _own_turn():
         rows = pa.concat_tables(_read(job)).combine_chunks()
         documents, better = rows["document"].to_numpy(), rows["better"].to_numpy()
@@ -253,7 +256,7 @@ def _verified(job: BucketJob) -> list[pa.RecordBatch]:
         right = own[np.searchsorted(documents[own], better[left])]
         ends = shingles.offsets.to_numpy()[1:].astype(np.int64) - shingles.offsets[0].as_py()
         similarity = jaccard(shingles.flatten().to_numpy(), ends, left, right)
-        is_alike = similarity >= job.threshold
+        is_alike = similarity >= min(job.threshold, *TRIED)
         return _pairs(documents[left][is_alike], better[left][is_alike], similarity[is_alike])
 
 

@@ -32,7 +32,7 @@ class Shard(BaseModel):
         """Return what the preferences depend on, besides the documents' texts."""
         if self.exact is None:
             return []
-        is_read = settings.keep == "longest" or settings.prefer
+        is_read = settings.keep == "longest" or settings.prefer or settings.exempt
         return [file.fingerprint for file in [*([self.documents] if is_read else []), self.exact]]
 
 
@@ -52,9 +52,15 @@ def preferences(root: str, shard: Shard, settings: CopiesSettings) -> Preference
     if settings.keep == "longest":
         lengths = read_table(workspace.resolve(shard.documents), columns=["n_chars"])["n_chars"].to_numpy()
         rank = LAST - lengths.astype(np.uint64)
+
+    def values_of(column: str) -> pa.Array:
+        return pa.array(read_groups(workspace, ShardFiles(documents=shard.documents), column), pa.string())
+
     for column, best in settings.prefer.items():
-        values = pa.array(read_groups(workspace, ShardFiles(documents=shard.documents), column), pa.string())
+        values = values_of(column)
         places = pc.fill_null(pc.index_in(values, value_set=pa.array(best, pa.string())), len(best))
         rank = rank | (places.to_numpy().astype(np.uint64) << np.uint64(32))
+    for column, exempt in settings.exempt.items():
+        is_compared &= ~pc.is_in(values_of(column), pa.array(exempt, pa.string())).to_numpy(zero_copy_only=False)
     is_compared[duplicate_rows(workspace, shard.exact)] = False
     return Preferences(rank | OWN, is_compared)

@@ -145,7 +145,7 @@ def sampled_documents(
     `columns` returns the columns to read of a shard, from its schema and name.
     """
     every = max(1, -(-len(documents) // SAMPLED_SHARDS))
-    shards = documents[::every]
+    shards = [shard for shard in documents[::every] if shard.rows]  # a file without rows may have no columns
     total = sum(file.rows for file in shards)
     step = max(1, -(-total // limit))
 

@@ -8,6 +8,7 @@ serialised Arrow batch of texts; its answer is `+` and the scores (scorers, rows
 import json
 import sys
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -195,17 +196,21 @@ def columns_read(
     """Return the columns of the documents that the scorers read, after `row`; `with_text` adds `text`.
 
     `by` names the column that scores are standardised by, which documents may lack: it is then "" in all of them.
+    One that a scorer with `missing` reads is null where they lack it.
 
     Raises
     ------
     BadShardError
-        If the shard lacks one of them.
+        If the shard lacks another one.
     """
-    wanted = {column for scorer in scorers for column in columns_of(scorer)} | ({"text"} if with_text else set())
-    if missing := sorted(wanted.difference(documents.names)):
+    wanted, present = {"text"} if with_text else set[str](), set(documents.names)
+    for scorer in scorers:
+        read = set(columns_of(scorer))
+        wanted |= read & present if getattr(getattr(scorer, "settings", None), "missing", None) is not None else read
+    if missing := sorted(wanted - present):
         raise BadShardError(
-            f"{shard}: no column {missing[0]!r} to take a score from: add it to the source, "
-            "or set the scorer's column to another"
+            f"{shard}: no column {missing[0]!r} to take a score from: add it to the source, set the scorer's column to "
+            "another, or set `missing` to the score of documents without one"
         )
     grouped_by = [by] if by is not None and by in documents.names and by not in wanted else []
     return ["row", *sorted(wanted), *grouped_by]
@@ -244,7 +249,8 @@ def score_columns(
 
 def batch_scores(scorers: Mapping[str, Scorer], batch: pa.RecordBatch, shard: str) -> dict[str, NDArray[np.float32]]:
     """Return every scorer's scores (n,) of a batch of n documents of a shard; see `score_columns`."""
-    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    columns: dict[str, Any] = defaultdict(lambda: [None] * batch.num_rows)
+    columns |= zip(batch.schema.names, batch.columns, strict=True)
     return score_columns(scorers, columns, lambda position: f"{shard}, row {batch['row'][position]}")
 
 

@@ -14,7 +14,7 @@ from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.models.standing import HALF, edge, margin, standing
 from fineweb_mask.tasks.ledger.lookup import Gone, find_texts
 from fineweb_mask.tasks.reporting.samples import DocumentRef
-from fineweb_mask.tasks.selection.inputs.shard_documents import read_groups, read_vectors
+from fineweb_mask.tasks.selection.inputs.shard_documents import read_vectors
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.parquet import read_table
 from fineweb_mask.tasks.storage.remote.copies import local_copies
@@ -264,11 +264,10 @@ def judged(corpus: Corpus, ref: DocumentRef) -> Decision:
 
 
 def _competitors(corpus: Corpus, ref: DocumentRef) -> Competitors:
-    """Return the documents of a document's block, or of the whole corpus if a policy selects; and of its group."""
-    settings, shard = corpus.settings.selection, corpus.shards[ref.shard]
+    """Return the documents of a document's block, or of the whole corpus if a policy selects."""
+    shard = corpus.shards[ref.shard]
     is_policy = bool(shard.masks.details["blocks"][0].get("by_rule"))
     [own] = take(corpus.workspace, shard.masks, ref.row, ["block"])
-    group = None if settings.groups is None else read_groups(corpus.workspace, shard, settings.groups.column)[ref.row]
     parts = []
     for index, other in enumerate(corpus.shards):
         raise_if_stopped()
@@ -277,10 +276,7 @@ def _competitors(corpus: Corpus, ref: DocumentRef) -> Competitors:
         with open_parquet(corpus.workspace.root / other.masks.path) as file:
             masks = file.read(columns=["selected", "inclusion", "block"])
         inside = masks["block"].is_valid() if is_policy else pc.equal(masks["block"], own["block"])
-        wanted = np.asarray(inside.to_numpy(), dtype=bool)
-        if group is not None and settings.groups is not None:
-            wanted &= read_groups(corpus.workspace, other, settings.groups.column) == group
-        rows = np.flatnonzero(wanted)
+        rows = np.flatnonzero(np.asarray(inside.to_numpy(), dtype=bool))
         inclusion, selected = (masks[name].to_numpy()[rows] for name in ("inclusion", "selected"))
         masses = _masses(corpus, other)[rows]
         parts.append((index, inclusion, selected, masses, np.column_stack([np.full(len(rows), index), rows])))

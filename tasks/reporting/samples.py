@@ -109,11 +109,11 @@ def vectors_at(workspace: Workspace, shards: Sequence[ShardFiles], documents: Se
 
 
 def quality_at(
-    workspace: Workspace, shards: Sequence[ShardFiles], documents: Sequence[DocumentRef]
+    workspace: Workspace, shards: Sequence[ShardFiles], documents: Sequence[DocumentRef], score: str = "quality"
 ) -> NDArray[np.float32]:
-    """Return the quality of documents, (n,); `documents` must be ascending."""
-    found = [_rows_of(workspace, shards[index].scores, rows, ["quality"]) for index, rows in _by_shard(documents)]
-    return np.concatenate([np.empty(0), *(table["quality"].to_numpy() for table in found)]).astype(np.float32)
+    """Return the quality of documents, or one score of theirs, (n,); `documents` must be ascending."""
+    found = [_rows_of(workspace, shards[index].scores, rows, [score]) for index, rows in _by_shard(documents)]
+    return np.concatenate([np.empty(0), *(table[score].to_numpy() for table in found)]).astype(np.float32)
 
 
 def kept_at(workspace: Workspace, shards: Sequence[ShardFiles], documents: Sequence[DocumentRef]) -> NDArray[np.bool_]:
@@ -212,6 +212,8 @@ def _nearest(block: str, rows: pa.Table, each: int) -> tuple[list[NearThreshold]
     inclusion = np.nan_to_num(rows["inclusion"].to_numpy())  # -inf if the solver never considered the document
     selected = rows["selected"].to_numpy()
     k = int(selected.sum())
+    if not k:  # a group of documents without a share: there is no threshold
+        return [], []
     ordered = np.sort(inclusion)[::-1]
     above, below = ordered[max(k - 1, 0)], ordered[min(k, len(ordered) - 1)]
     threshold = (float(above) + float(below)) / 2

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache, partial
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -17,16 +18,16 @@ from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.schemas import FINEWEB, MEASURED, ROW, SOURCE_ROW, documents_schema
 from fineweb_mask.models.settings import FLAT, PipelineSettings, SourceSettings
 from fineweb_mask.models.settings.output import TEXT_IS_NO_GROUP
-from fineweb_mask.tasks.source.discovery import SourceShard
-from fineweb_mask.tasks.source.jsonl import jsonl_schema
+from fineweb_mask.tasks.source.discovery import LARGEST_DOCUMENT, SourceShard
+from fineweb_mask.tasks.source.jsonl import jsonl_records, jsonl_schema
 from fineweb_mask.tasks.source.reader import (
     BROKEN_FILE_ERRORS,
-    INDEX,
     ShardReader,
     broken_files,
     columns_of,
     open_parquet_source,
     paths_of,
+    with_keys,
 )
 from fineweb_mask.tasks.source.warc import COLUMNS as WARC_COLUMNS
 from fineweb_mask.tasks.workspace.job import BadShardError
@@ -60,20 +61,19 @@ def schema_of(shard: SourceShard) -> pa.Schema | None:
 
 
 @lru_cache(maxsize=200_000)
-def _first_columns(shard: SourceShard, max_document_bytes: int, paths: tuple[str, ...]) -> pa.Schema | None:
-    """Return the columns of the first rows of a file of JSON Lines, or None if it cannot be read."""
+def _first_columns(url: str, name: str, fingerprint: str, paths: tuple[str, ...], rows: int) -> tuple[pa.Schema, int]:  # noqa: ARG001
+    """Return the columns of the first rows of a file of JSON Lines, and their number; none if it cannot be read."""
     raise_if_stopped()
     with broken_files():
-        return jsonl_schema(shard, max_document_bytes, paths, PEEKED_ROWS)[0]
-    return None
+        return jsonl_schema(islice(jsonl_records(url, name, LARGEST_DOCUMENT, paths), rows))
+    return pa.schema([]), 0
 
 
-def _known(shard: SourceShard, settings: SourceSettings) -> pa.Schema:
-    """Return the columns of a file, of JSON Lines those of the first rows; none if it cannot be read."""
-    found = WARC_COLUMNS if shard.format == "warc" else schema_of(shard)
+def known_columns(shard: SourceShard, settings: SourceSettings, rows: int = PEEKED_ROWS) -> tuple[pa.Schema, int]:
+    """Return the columns of a file, of JSON Lines those of the first rows and their number; none if it is not read."""
     if shard.format == "jsonl" and shard.bytes:
-        found = _first_columns(shard, settings.max_document_bytes, paths_of(shard, settings))
-    return found or pa.schema([])
+        return _first_columns(shard.url, shard.relative, shard.fingerprint, paths_of(shard, settings), rows)
+    return WARC_COLUMNS if shard.format == "warc" else schema_of(shard) or pa.schema([]), 0
 
 
 def settle(shards: Sequence[SourceShard], settings: SourceSettings, named: Iterable[str] = ()) -> list[SourceShard]:
@@ -119,31 +119,10 @@ def settle(shards: Sequence[SourceShard], settings: SourceSettings, named: Itera
 def _extra_types(shard: SourceShard, settings: SourceSettings) -> dict[str, pa.DataType]:
     """Return the plain types of a file's extra columns, those aside that ingest refuses."""
     found = {}
-    for name, _, kind in columns_of(_known(shard, settings), shard, settings)[len(FINEWEB) :]:
+    for name, _, kind in columns_of(known_columns(shard, settings)[0], shard, settings)[len(FINEWEB) :]:
         with suppress(ColumnTypeError):
             found |= {} if kind is None else {name: plain_type(kind)}
     return found
-
-
-def remarks(shards: Sequence[SourceShard], settings: SourceSettings) -> list[str]:
-    """Return what is done about columns that differ between files, a line for people on each."""
-    found: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)  # of a column and what is done: the first files
-    text = {name for shard in shards for name in shard.as_text}
-    asked = {"text": settings.text_column, "id": settings.id_column}
-    for shard in shards if settings.extra_columns else shards[:FIRST_FILES]:
-        schema = _known(shard, settings)
-        for one in columns_of(schema, shard, settings):
-            name = asked.get(one.name, one.name)
-            if one.own != name and len(one.place) == 1:
-                found[name, "has another spelling, and is one column"].setdefault(repr(one.own), shard.relative)
-            if one.name in text:
-                found[name, "is kept as text, because its type differs"].setdefault(str(one.kind), shard.relative)
-        for name in filter(INDEX.fullmatch, schema.names if settings.extra_columns == "all" else []):
-            found[name, "is an index of pandas, and left out"].setdefault(repr(name), shard.relative)
-    return [
-        f"column {name!r} {done}: {', '.join(f'{one} in {relative}' for one, relative in files.items())}"
-        for (name, done), files in found.items()
-    ]
 
 
 def document_columns(
@@ -192,13 +171,11 @@ def check_text_column(shards: Sequence[SourceShard], source: SourceSettings) -> 
 
 def _columns_without_text(shard: SourceShard, source: SourceSettings) -> list[str] | None:
     """Return the columns of a file without that of the texts; None if it has it, or too many rows of JSON to tell."""
-    schema = _known(shard, source)
-    is_there = locate(source.text_column, schema)[1] is not None
-    if not is_there and shard.format == "jsonl" and shard.bytes:
-        with broken_files():
-            schema, rows = jsonl_schema(shard, source.max_document_bytes, paths_of(shard, source), FIRST_ROWS)
-            is_there = locate(source.text_column, schema)[1] is not None or rows == FIRST_ROWS
-    return None if is_there else schema.names
+    for most in (PEEKED_ROWS, FIRST_ROWS):
+        schema, rows = known_columns(shard, source, most)
+        if locate(source.text_column, schema)[1] is not None or rows == FIRST_ROWS:
+            return None
+    return schema.names
 
 
 def check_texts(files: Sequence[SourceShard], setting: str, text_column: str = "text") -> None:
@@ -232,7 +209,8 @@ def _reason(file: SourceShard) -> str:
 
 def _check_numbers(settings: PipelineSettings, shards: Sequence[SourceShard]) -> None:
     """Check that the columns of scores hold numbers in one of the first Parquet files that have them."""
-    schemas = [_known(shard, settings.source) for shard in shards[:FIRST_FILES] if shard.format == "parquet"]
+    parquet, source = [shard for shard in shards[:FIRST_FILES] if shard.format == "parquet"], settings.source
+    schemas = [with_keys(known_columns(shard, source)[0], shard, source) for shard in parquet]
     for index, scorer in enumerate(settings.quality.scorers):
         for key, column in scorer.source_columns.items():
             kinds = [kind for schema in schemas if (kind := locate(column, schema)[1]) is not None]
@@ -255,8 +233,7 @@ def check_columns(settings: PipelineSettings, shards: Sequence[SourceShard]) -> 
     if "text" in settings.report.by:
         raise ColumnError(f"report.by: {TEXT_IS_NO_GROUP}")
     check_text_column(shards, settings.source)
-    spelled: dict[str, Any] = {}
-    named = list(named_columns(settings))
+    named, spelled = list(named_columns(settings)), dict[str, Any]()
     columns = document_columns(shards, settings.source, {column for _, column, _ in named})
     if columns is None:
         return spelled
@@ -268,8 +245,10 @@ def check_columns(settings: PipelineSettings, shards: Sequence[SourceShard]) -> 
                 f"{key}: no document will have a column {column!r}, it may be one of {', '.join(others)}{remedy}"
             )
         if own != column:
-            prefer = settings.ingest.copies.prefer
-            spelled[key] = {own: prefer[column]} if key == "ingest.copies.prefer" else own
+            section = getattr(settings.ingest.copies, key.removeprefix("ingest.copies."), None)
+            spelled[key] = (
+                section and {find(name, columns) or name: values for name, values in section.items()}
+            ) or own
         if key.startswith("ingest.groups") and not names_groups(columns[own]):
             raise ColumnError(
                 f"{key}: {column!r} must hold text, whole numbers or booleans, its type is {columns[own]}: name another"
@@ -285,15 +264,17 @@ def named_columns(settings: PipelineSettings) -> Iterator[tuple[str, str, list[s
             yield f"quality.scorers.{index}.{key}", column, []
     for column in settings.ingest.copies.prefer:
         yield "ingest.copies.prefer", column, []
+    for column in settings.ingest.copies.exempt:
+        yield "ingest.copies.exempt", column, []
     for index, column in enumerate(settings.ingest.groups or []):
         yield f"ingest.groups.{index}", column, []
-    if settings.selection.group_column is not None:
-        yield "selection.group_column", settings.selection.group_column, []
-    if settings.selection.groups is not None:
-        yield "selection.groups.column", settings.selection.groups.column, []
-    if settings.quality.by is not None:
-        yield "quality.by", settings.quality.by, []
-    if settings.materialize.layout != FLAT:
-        yield "materialize.layout", settings.materialize.layout, [FLAT]
+    groups, layout = settings.selection.groups, settings.materialize.layout
+    single = {
+        "selection.group_column": settings.selection.group_column,
+        "selection.groups.column": groups and groups.column,
+        "quality.by": settings.quality.by,
+        "materialize.layout": None if layout == FLAT else layout,
+    }
+    yield from ((key, column, [FLAT] if column == layout else []) for key, column in single.items() if column)
     for index, column in enumerate(settings.report.by):
         yield f"report.by.{index}", column, []

@@ -1,23 +1,25 @@
 """Read JSON Lines as Arrow batches: infer the columns, and name what is wrong with a row."""
 
-import gzip
-import io
+import codecs
 import json
+import re
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
-from itertools import islice
-from typing import Any
+from typing import IO, Any
 
 import pyarrow as pa
 
 from fineweb_mask.models.columns import BEYOND, as_number, number_text
 from fineweb_mask.models.names import alike, find, inside
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
-from fineweb_mask.tasks.source.discovery import SourceShard
-from fineweb_mask.tasks.storage.remote.filesystem import open_source
+from fineweb_mask.tasks.source.discovery import ending_of
+from fineweb_mask.tasks.source.unpacking import UnpackingError, open_unpacked
 
 SKIPPED_BYTES = 2**20
-"""Bytes of a line that is too long, read at a time."""
+"""Bytes of a line that is too long, or of a file that has no lines, read at a time."""
+
+BETWEEN = re.compile(r"[\s,\[\]]*")
+"""What stands between the objects of a list, or of a file that is not one object a line."""
 
 MOST_NESTED = 2**21
 """Most objects and lists in a line: each takes up to 100 bytes of memory for two of the line."""
@@ -34,20 +36,16 @@ _JSON = json.JSONDecoder(parse_constant=lambda _: None)
 Row = tuple[list[Any], str | None]  # values in the order of the fields, and what is wrong with the row
 
 
-def jsonl_schema(
-    shard: SourceShard, max_line_bytes: int, paths: Sequence[str] = (), most: int | None = None
-) -> tuple[pa.Schema, int]:
-    """Return the columns and the number of rows, from one pass over the file, or over its first rows, at `most`.
+def jsonl_schema(records: Iterable[dict[str, Any] | str], whole: Iterable[str] = ()) -> tuple[pa.Schema, int]:
+    """Return the columns and the number of rows of a file, from one pass over it.
 
     A column with values of several types, or with nested ones, is a string column: its values become JSON text. Rows
     with a problem have no say in it. Numbers that are all whole are integers where one is written as such, or if the
-    column is in the shard's `whole`. Values at `paths` within others are columns, too.
+    column is named in `whole`.
     """
     kinds: dict[str, set[object]] = {}
-    whole = set(map(alike, shard.whole))
-    rows = 0
-    records = jsonl_records(shard.url, shard.relative, max_line_bytes, paths)
-    for rows, record in enumerate(islice(records, most), start=1):  # noqa: B007
+    rows, integers = 0, set(map(alike, whole))
+    for rows, record in enumerate(records, start=1):  # noqa: B007
         if isinstance(record, dict):
             for name, value in record.items():
                 kind: object = type(value)
@@ -56,7 +54,8 @@ def jsonl_schema(
                 elif kind is int and not -(2**63) <= value < 2**63:
                     kind = LARGE
                 kinds.setdefault(name, set()).add(kind)
-    return pa.schema([pa.field(name, _column_type(found, alike(name) in whole)) for name, found in kinds.items()]), rows
+    types = {name: _column_type(found, alike(name) in integers) for name, found in kinds.items()}
+    return pa.schema(types.items()), rows
 
 
 def record_batches(
@@ -92,14 +91,25 @@ def jsonl_records(
 ) -> Iterator[dict[str, Any] | str]:
     """Yield the object of each line that is not blank; instead of one that cannot be read, its problem.
 
-    The ending of `name` tells how the file is compressed. Values at `paths` within others become keys of their own.
+    A file whose `name` ends in .json may also hold a list of objects, or objects of several lines. Values at `paths`
+    within others become keys of their own.
     """
-    with open_source(url) as stream, _decompressed(stream, name.lower()) as lines:
+    for record in _records(url, name, max_line_bytes):
+        yield record | _values_at(paths, record) if paths and isinstance(record, dict) else record
+
+
+def _records(url: str, name: str, max_line_bytes: int) -> Iterator[dict[str, Any] | str]:
+    may_be_a_list = ending_of(name).lower().split(".")[1:2] == ["json"]
+    with open_unpacked(url, name) as lines:
         while line := lines.readline(max_line_bytes + 1):
+            if may_be_a_list and (start := line.removeprefix(codecs.BOM_UTF8).strip()):
+                if start.startswith(b"[") or start.endswith((b"{", b"[", b",")):
+                    yield from _values(line, lines, max_line_bytes)
+                    return
+                may_be_a_list = False
             if len(line) <= max_line_bytes or line.endswith(b"\n"):
                 if line.strip():
-                    record = _parse(line)
-                    yield record | _values_at(paths, record) if paths and isinstance(record, dict) else record
+                    yield _parse(line)
                 continue
             del line
             while (rest := lines.readline(SKIPPED_BYTES)) and not rest.endswith(b"\n"):
@@ -107,11 +117,32 @@ def jsonl_records(
             yield "too_large"
 
 
-def _decompressed(stream: io.BufferedReader, name: str) -> io.BufferedReader | gzip.GzipFile:
-    """Return the lines of all compressed frames; Arrow raises if the last frame of zstd is incomplete."""
-    if name.endswith(".zst"):
-        return io.BufferedReader(pa.CompressedInputStream(stream, "zstd"))
-    return gzip.GzipFile(fileobj=stream) if name.endswith(".gz") else stream
+def _values(first: bytes, stream: IO[bytes], most: int) -> Iterator[dict[str, Any] | str]:
+    """Yield the objects of a file from its first bytes on, and a problem instead of another value."""
+    utf8 = codecs.getincrementaldecoder("utf-8-sig")("surrogateescape")
+    text, start, depth = utf8.decode(first), 0, 0
+    while True:
+        between = BETWEEN.match(text, start)[0]  # type: ignore[index]
+        start, depth = start + len(between), depth + between.count("[") - between.count("]")
+        try:
+            value, end = _JSON.raw_decode(text, start)
+        except (ValueError, RecursionError) as error:
+            raise_if_stopped()
+            rest = len(text) - start
+            more = b"" if rest > 2 * most else stream.read(max(SKIPPED_BYTES, rest))
+            if not more and not rest and not depth:
+                return
+            if not more:
+                raise UnpackingError(
+                    "its JSON is broken or cut off, or an object in it is too large: write one object a line"
+                ) from error
+            text, start = text[start:] + utf8.decode(more), 0
+            continue
+        if end - start > most:
+            yield "too_large"
+        else:
+            yield _checked(value)
+        start = end
 
 
 def _values_at(paths: Sequence[str], record: dict[str, Any]) -> dict[str, Any]:
@@ -126,6 +157,11 @@ def _parse(line: bytes) -> dict[str, Any] | str:
         record = _JSON.decode(line.decode(json.detect_encoding(line), "surrogatepass"))
     except (ValueError, RecursionError):
         return "broken_row"
+    return _checked(record)
+
+
+def _checked(record: object) -> dict[str, Any] | str:
+    """Return a JSON object as it is, and instead of another value its problem."""
     if not isinstance(record, dict):
         return "broken_row"
     return record if all(map(_is_encodable, record)) else "invalid_utf8"

@@ -1,7 +1,6 @@
 """Read a source file of any format as batches of Arrow columns."""
 
 import re
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,8 +18,9 @@ from fineweb_mask.models.names import alike, find
 from fineweb_mask.models.schemas import FINEWEB, RESERVED_COLUMNS
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.tasks.processes.texts import with_texts
-from fineweb_mask.tasks.source.discovery import SourceShard, fingerprint_of
+from fineweb_mask.tasks.source.discovery import LARGEST_DOCUMENT, Key, SourceShard, fingerprint_of
 from fineweb_mask.tasks.source.jsonl import jsonl_records, jsonl_schema, record_batches
+from fineweb_mask.tasks.source.unpacking import PACKED, UnpackingError
 from fineweb_mask.tasks.source.warc import COLUMNS as WARC_COLUMNS
 from fineweb_mask.tasks.source.warc import BrokenWarcError, count_rows, warc_records
 from fineweb_mask.tasks.storage.remote.errors import is_transient
@@ -44,7 +44,7 @@ QUERY_COLUMNS = {"shard", "documents_file", "scores_file", "_folder", "_random",
 TAKEN_NAMES = RESERVED_COLUMNS | QUERY_COLUMNS | set(FINEWEB.names)
 INDEX = re.compile(r"__index_level_\d+__")
 """A column that pandas makes of an index without a name."""
-BROKEN_FILE_ERRORS = (pa.ArrowException, EOFError, zlib.error, UnicodeError, BrokenWarcError, ColumnTypeError)
+BROKEN_FILE_ERRORS = (pa.ArrowException, UnpackingError, UnicodeError, BrokenWarcError, ColumnTypeError)
 
 
 class NoTextColumnError(BadShardError):
@@ -83,6 +83,8 @@ class ShardReader:
         The file's types of columns that are kept as text because other files have other ones, by name.
     lost
         Numbers that did not fit, so far, by column.
+    keys_differ
+        Rows read in which a column of the file holds another value than the key of that name in its path, by name.
 
     Raises
     ------
@@ -90,18 +92,21 @@ class ShardReader:
         Here or while reading: if the file is damaged or changed, or a column is missing or of the wrong type.
     """
 
+    largest = LARGEST_DOCUMENT
+
     def __init__(self, shard: SourceShard, settings: SourceSettings) -> None:
         self.shard = shard
         self.settings = settings
         self.as_text: dict[str, str] = {}
         self.lost: Counter[str] = Counter()
+        self.keys_differ: Counter[str] = Counter()
         self._rows_read = 0
         self._filesystem, self._path = open_filesystem(shard.url)
         self._fingerprint = self._current_fingerprint()
         if settings.fingerprint == "mtime" and self._fingerprint != shard.fingerprint:
             raise self._error("the file changed after the run started; run again")
         with broken_files(self._error):
-            schema, self.rows = schema_and_rows(shard, settings.max_document_bytes, paths_of(shard, settings))
+            schema, self.rows = schema_and_rows(shard, self.largest, paths_of(shard, settings))
         is_empty = shard.format == "jsonl" and not self.rows  # without any row, there are no columns
         if not schema.names and not is_empty:
             raise self._error(f"none of its {self.rows:,} rows can be read")
@@ -119,7 +124,7 @@ class ShardReader:
             info = attempt(self.shard.url, self._filesystem.info, self._path)
         if info["type"] != "file":
             raise self._error("this is a pipe, a socket or a device, or a link to one: it must be a file")
-        if not info["size"] and self.shard.relative.lower().endswith((".gz", ".zst")):
+        if not info["size"] and self.shard.relative.lower().endswith(tuple(PACKED)):
             raise self._error("the file has 0 bytes: it is cut off")
         return fingerprint_of(info)
 
@@ -184,12 +189,27 @@ class ShardReader:
 
     def _parquet_batches(self) -> Iterator[tuple[pa.RecordBatch, pa.Array | None]]:
         with open_parquet_source(self.shard.url) as file:
-            columns = list(dict.fromkeys(one.place[0] for one in self._columns if one.kind is not None))
+            wanted = {one.place[0] for one in self._columns}
+            columns = [name for name in file.schema_arrow.names if name in wanted]
             pieces = (piece for group in range(file.num_row_groups) for piece in self._pieces(file, group, columns))
-            yield from in_batches(map(self._conform, pieces), self.settings.max_document_bytes)
+            yield from in_batches(map(self._conform, pieces), self.largest)
 
     def _conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        return conform(batch, self._places, self.extra, self.lost)
+        """Return a batch with the columns of documents, in which keys of the path stand where the file has no value."""
+        batch = conform(batch, self._places, self.extra, self.lost)
+        for name, value in keys_read(self.shard, self.settings).items():
+            own = find(name, batch.schema.names)
+            if own is None or value is None:
+                continue
+            place = batch.schema.get_field_index(own)
+            field, column = batch.schema.field(place), batch.column(place)
+            try:
+                key = pa.scalar(value).cast(field.type)
+                self.keys_differ[field.name] += pc.sum(pc.not_equal(column, key)).as_py() or 0
+                batch = batch.set_column(place, field, pc.fill_null(column, key))
+            except pa.ArrowException:  # the column is of another type
+                self.keys_differ[field.name] += len(column)
+        return batch
 
     def _pieces(self, file: pq.ParquetFile, group: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
         """Yield a row group in batches so small that they fit into memory, whatever they hold."""
@@ -197,10 +217,10 @@ class ShardReader:
         found = [metadata.column(index) for index in range(metadata.num_columns)]
         found = [column for column in found if column.path_in_schema.split(".")[0] in columns]
         size, rows = sum(column.total_uncompressed_size for column in found), max(metadata.num_rows, 1)
-        if size > LARGEST * self.settings.max_document_bytes * rows:
+        if size > LARGEST * self.largest * rows:
             raise self._error(
                 f"row group {group} has {metadata.num_rows:,} rows of {size:,} bytes: "
-                "the mean is far above source.max_document_bytes"
+                f"the mean is far above {self.largest:,}, the most of a document"
             )
         piece = max(1, min(PIECE_ROWS, BATCH_BYTES // max(size // rows, 1)))
         yield from file.iter_batches(piece, row_groups=[group], columns=columns)
@@ -209,11 +229,11 @@ class ShardReader:
         kinds = {one.own: field.type for one, field in zip(self._columns, (*FINEWEB, *self.extra), strict=True)}
         fields, lost = [pa.field(own, kind) for own, kind in kinds.items()], Counter[str]()
         as_text = {one.own for one in self._columns[1:] if one.name in ("id", "date") or one.name not in FINEWEB.names}
-        largest, paths = self.settings.max_document_bytes, paths_of(self.shard, self.settings)
+        paths = paths_of(self.shard, self.settings)
         if self.shard.format == "warc":
-            records = with_texts(warc_records(self.shard, largest))
+            records = with_texts(warc_records(self.shard, self.largest))
         else:
-            records = jsonl_records(self.shard.url, self.shard.relative, largest, paths)
+            records = jsonl_records(self.shard.url, self.shard.relative, self.largest, paths)
         for batch, problems in record_batches(records, fields, BATCH_ROWS, BATCH_BYTES, as_text, lost):
             yield self._conform(batch), problems
         self.lost += Counter({one.name: lost[one.own] for one in self._columns})
@@ -235,9 +255,9 @@ class Column(NamedTuple):
 def columns_of(schema: pa.Schema, shard: SourceShard, settings: SourceSettings) -> list[Column]:
     """Return FineWeb's columns, then the extra ones of a file, found in whatever spelling.
 
-    `shard.spelled` has the names that other files have for columns of this one.
+    Keys in the file's path are columns, too. `shard.spelled` has the names that other files have for columns of this.
     """
-    asked = {"text": settings.text_column, "id": settings.id_column}
+    schema, asked = with_keys(schema, shard, settings), {"text": settings.text_column, "id": settings.id_column}
     found = [Column(name, *locate(asked.get(name, name), schema)) for name in FINEWEB.names]
     used = {one.place for one in found} | {(find(name, schema.names) or name,) for name in FINEWEB.names}
     if settings.extra_columns == "all":
@@ -258,10 +278,27 @@ def paths_of(shard: SourceShard, settings: SourceSettings) -> tuple[str, ...]:
     return tuple(name for name in (settings.text_column, settings.id_column, *listed, *shard.paths) if "." in name)
 
 
-def schema_and_rows(shard: SourceShard, max_document_bytes: int, paths: Sequence[str] = ()) -> tuple[pa.Schema, int]:
+def keys_read(shard: SourceShard, settings: SourceSettings) -> dict[str, Key]:
+    """Return the keys of a file's path that are columns: all but those of names that the pipeline uses itself."""
+    own = {"text", "id", settings.text_column.lower(), settings.id_column.lower()}
+    taken = (TAKEN_NAMES - set(FINEWEB.names)) | own
+    return {name: value for name, value in shard.keys if name.lower() not in taken}
+
+
+def with_keys(schema: pa.Schema, shard: SourceShard, settings: SourceSettings) -> pa.Schema:
+    """Return the columns of a file and those of the keys in its path."""
+    for name, value in keys_read(shard, settings).items():
+        if find(name, schema.names) is None:
+            schema = schema.append(pa.field(name, pa.string() if value is None else pa.scalar(value).type))
+    return schema
+
+
+def schema_and_rows(
+    shard: SourceShard, largest: int = LARGEST_DOCUMENT, paths: Sequence[str] = ()
+) -> tuple[pa.Schema, int]:
     """Return the columns and the number of rows of a file; of JSON Lines, with those that paths lead to."""
     if shard.format == "jsonl":
-        return jsonl_schema(shard, max_document_bytes, paths)
+        return jsonl_schema(jsonl_records(shard.url, shard.relative, largest, paths), shard.whole)
     if shard.format == "warc":
         return WARC_COLUMNS, count_rows(shard)
     with open_parquet_source(shard.url) as file:
@@ -276,14 +313,14 @@ def open_parquet_source(url: str) -> pq.ParquetFile:
 
 
 def in_batches(
-    pieces: Iterable[pa.RecordBatch], max_document_bytes: int
+    pieces: Iterable[pa.RecordBatch], largest: int = LARGEST_DOCUMENT
 ) -> Iterator[tuple[pa.RecordBatch, pa.Array | None]]:
     """Join small batches into batches of 1,000 rows or 64 MiB, with the problems of rows that are too large."""
     pending: list[tuple[pa.RecordBatch, NDArray[np.bool_]]] = []
     rows = size = 0
     for piece in pieces:
         sizes = row_bytes(piece)
-        is_large = sizes > max_document_bytes
+        is_large = sizes > largest
         if is_large.any():
             piece = piece.take(pa.array(np.arange(len(sizes)), mask=is_large))  # noqa: PLW2901 - frees the values
         small = int(sizes[~is_large].sum())

@@ -30,11 +30,14 @@ TAG = "[0-9a-f]" * 16
 CACHE = "cache"
 """Folder for what stays on this machine: how long jobs took, spilled data."""
 
+DOCUMENTS = re.compile(rf"documents/.*\.{TAG}\.parquet", re.DOTALL)
+"""Names of a shard's documents."""
+
 MARKER = ".fineweb-mask"
 """File in a local workspace by which a run knows that it may replace and remove files there."""
 
 LAST_RUN = "run.json"
-"""File with the recipe of the last run; by it, a workspace without the marker is known."""
+"""File with the recipe of the last run; by it, or by ingested documents, a workspace without the marker is known."""
 
 RECIPE = "recipe.yaml"
 """The recipe that `run` makes for documents."""
@@ -290,7 +293,9 @@ class Workspace:
         if self._remote is not None:
             found = self._remote.store.read_tagged(LAST_RUN)
             if found is None or not _is_record(found.content):
-                self._refuse(name.partition("/")[0] for name in self._remote.store.list_files())
+                files = self._remote.store.list_files()
+                if not any(DOCUMENTS.fullmatch(name) for name in files):
+                    self._refuse(name.partition("/")[0] for name in files)
             return
         if {"?", "\\"} & set(str(self.root)):
             raise WorkspaceError(
@@ -305,7 +310,8 @@ class Workspace:
             return
         except OSError as error:
             raise _unusable(self.root, error) from error
-        self._refuse(names)
+        if not any(self.root.glob(f"documents/**/*.{TAG}.parquet")):
+            self._refuse(names)
 
     def _refuse(self, names: Iterable[str]) -> None:
         """Raise an error if some of these names in the folder may be of something else."""

@@ -253,29 +253,3 @@ def test_stored_precision_hardly_changes_the_objective(tmp_path: Path, metric: s
     local_optima = 0 if metric in {"pairwise", "facility"} else 0.002  # swaps may end in another one
     assert best == pytest.approx(best_of_float32, rel=0.0005 + local_optima)
     assert best != best_of_float32
-
-
-@pytest.mark.parametrize("by", ["documents", "tokens"])
-def test_a_block_has_budgets_by_group(tmp_path: Path, by: str) -> None:
-    workspace = Workspace(tmp_path)
-    shards = [numbers(workspace, name, 120, seed=index, dump=("x", "x", "x", "y")) for index, name in enumerate("ab")]
-    given = settings(
-        budget_by=by, near_duplicates={"weight": 0}, groups={"column": "dump", "shares": "equal", "max_repeats": 3}
-    )
-    given = given.model_copy(update={"select_ratio": 0.6})
-    [file] = run(workspace, shards, given)
-    [block] = file.details["blocks"]
-    taken = {"x": 0, "y": 0}
-    for name in "ab":
-        table = masks(workspace, name)
-        assert [times > 0 for times in table["repeats"].to_pylist()] == table["selected"].to_pylist()
-        for row, times in enumerate(table["repeats"].to_pylist()):
-            taken["xxxy"[row % 4]] += times * (1 if by == "documents" else 10 + row)
-    found = {group["group"]: group for group in block["groups"]}
-    assert {name: group["spent"] for name, group in found.items()} == taken
-    assert found["x"]["documents"] == 180
-    assert found["y"]["selected"] == 60  # all
-    budget = 144 if by == "documents" else round(0.6 * 2 * sum(range(10, 130)))
-    assert abs(taken["x"] - budget / 2) <= (1 if by == "documents" else 130)
-    assert taken["y"] == pytest.approx(budget / 2, rel=0.15)
-    assert block["gap"] < 0.2

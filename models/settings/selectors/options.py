@@ -3,19 +3,6 @@
 from pydantic import Field
 
 from fineweb_mask.models.settings.base import Settings
-from fineweb_mask.models.settings.quality import OneScorerSettings
-
-
-class SemDedupSettings(Settings):
-    """Options of semantic deduplication: k-means, then the least redundant documents of every cluster."""
-
-    eps: float | None = Field(
-        None,
-        ge=0,
-        le=1,
-        description="Documents with a cosine above 1 - eps to one before them in their cluster are never selected, "
-        "even if fewer documents then remain than the budget. None: the least redundant fill the budget.",
-    )
 
 
 class QualitySamplingSettings(Settings):
@@ -26,18 +13,8 @@ class QualitySamplingSettings(Settings):
     )
 
 
-class DsirSettings(Settings):
-    """Options of selection by hashed n-gram importance weights."""
-
-    by_task: bool = Field(
-        False,
-        description="Whether each task of `targets` has its own weights, and a share of the budget in proportion to "
-        "its examples; else all examples are one target.",
-    )
-
-
 class QuadmixCurveSettings(Settings):
-    """How often documents are wanted, by the rank of their quality."""
+    """How much documents are wanted, by the rank of their quality."""
 
     weights: dict[str, float] | None = Field(
         None, min_length=1, description="Weight (dimensionless) of each score column, by its name. None: equal weights."
@@ -57,27 +34,6 @@ class QuadmixSettings(QuadmixCurveSettings):
         description="Curve of single groups, by their value of selection.group_column: a mapping to the three settings "
         "above, which the other groups have.",
     )
-    max_repeats: int = Field(
-        1,
-        ge=1,
-        description="How often a document may be taken (count); above 1, the dataset says it in a column `repeats`.",
-    )
-
-
-class QuadSettings(Settings):
-    """Options of the bandit that scores few documents of each cluster."""
-
-    scorer: OneScorerSettings | None = Field(
-        None,
-        description="Model that scores the documents that are looked at, and no others. None: their quality, which all "
-        "documents have.",
-    )
-
-
-class GivenSettings(Settings):
-    """An earlier selection, which a new one goes with: for a new dump of a growing corpus."""
-
-    path: str = Field(min_length=1, description="Local workspace whose selected documents are held already.")
 
 
 class TargetSettings(Settings):

@@ -114,16 +114,14 @@ def read_parts(
     workspace: Workspace, shard: ShardFiles, columns: ShardColumns, settings: PipelineSelectionSettings
 ) -> Iterator[tuple[NDArray[np.int64], Documents]]:
     """Yield the candidates of a shard in parts, with their rows, for a selection over the whole corpus."""
-    everyone = read_without_vectors(workspace, shard, columns, settings)
+    everyone = read_without_vectors(shard, columns, settings)
     rows = columns.candidate.nonzero()[0]
     parts = read_vectors(workspace, shard, rows, PART_ROWS)
     for places, vectors in track_by_size("documents", parts, len(rows), lambda part: len(part[1])):
         yield rows[places], everyone.take(np.arange(places.start, places.stop))._replace(vectors=vectors)
 
 
-def read_without_vectors(
-    workspace: Workspace, shard: ShardFiles, columns: ShardColumns, settings: PipelineSelectionSettings
-) -> Documents:
+def read_without_vectors(shard: ShardFiles, columns: ShardColumns, settings: PipelineSelectionSettings) -> Documents:
     """Return the candidates of a shard, with vectors of no dimension."""
     rows, drawn = columns.candidate.nonzero()[0], random_keys(settings.seed, shard.name, shard.rows)
     return Documents(
@@ -131,7 +129,4 @@ def read_without_vectors(
         columns.quality[rows],
         drawn[rows],
         columns.tokens[rows] if settings.budget_by == "tokens" else None,
-        groups=None
-        if settings.groups is None
-        else read_groups(workspace, shard, settings.groups.column)[rows].astype(np.str_),
     )

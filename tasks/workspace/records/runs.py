@@ -54,6 +54,7 @@ class RunRecord(BaseModel):
     objective: float | None = None  # mean over the blocks, weighted by their documents
     set_aside: list[QuarantinedShard] = []
     recipe: dict[str, Any]
+    source: dict[str, Any] = {}  # what is read of it, and what is left out
     flow_run: str | None = None  # Prefect's id of the flow run
     version: str
     commit: str | None = None
@@ -114,6 +115,7 @@ class LastRun(BaseModel):
 
     settings: PipelineSettings
     folder: str  # base of relative paths in the settings
+    source: dict[str, Any] = {}  # what the run read of its source, and what it left out
 
     @staticmethod
     def path(workspace: Workspace) -> Path:

@@ -1,6 +1,7 @@
 """Duplicates across shards: which are dropped, what a new shard changes, what a killed run goes on from."""
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -120,6 +121,8 @@ def test_near_duplicates_are_no_candidates_and_are_counted(tmp_path, sample_corp
     exact = 2 if exact_dedup == "corpus" else 0
     assert selection.counts.dropped.get("duplicate", 0) >= exact
     assert selection.counts.dropped["near_duplicate"] >= 12 - exact
+    tried = {one["threshold"]: one["documents"] for one in run.near.details["tried"]}
+    assert tried[run.near.details["threshold"]] == selection.counts.dropped["near_duplicate"]
     counts = selection.counts
     assert counts.documents_in == counts.selected + counts.not_selected + sum(counts.dropped.values())
     assert counts.amounts["eligible"].documents == counts.documents_eligible < counts.documents_ingested
@@ -218,6 +221,11 @@ def test_one_page_of_each_url_is_kept_with_and_without_near_duplicates(tmp_path,
         assert same == [(True,)] * dropped.get("same_url", 0)
         assert listed == (dropped.get("same_url", 0),)
         assert near_deduplicated(folder, corpus, near_dedup=near, url_dedup=True)[0].built == []
+        dumps = {"dump": pc.unique(table["dump"]).to_pylist()}
+        _, exempted = near_deduplicated(
+            tmp_path / f"{near} exempted", corpus, near_dedup=near, url_dedup=True, copies={"exempt": dumps}
+        )
+        assert not any(exempted.counts.dropped.get(reason) for reason in ("same_url", "near_duplicate"))
 
 
 @pytest.mark.parametrize("kind", ["workspace", "file"])

@@ -137,7 +137,9 @@ def load(folder, *, compute="float32", batch_tokens=None, **settings):
 
 
 def reference(folder, texts, **options):
-    vectors = SentenceTransformer(str(folder), device="cpu").encode(texts, normalize_embeddings=True, **options)
+    model = SentenceTransformer(str(folder), device="cpu")
+    model.tokenizer.split_special_tokens = True  # a text that spells a special token is text
+    vectors = model.encode(texts, normalize_embeddings=True, **options)
     assert isinstance(vectors, np.ndarray)
     return vectors
 
@@ -151,6 +153,14 @@ def test_equal_to_sentence_transformers(folder):
     assert encoder.dimensions == encoded.vectors.shape[1]
     distinct = np.unique(encoded.vectors.round(4), axis=0)
     assert len(distinct) >= len(TEXTS) - 3  # all but the two blank ones, and unknown letters
+
+
+def test_special_tokens_are_only_those_that_the_tokenizer_adds(folder):
+    tokenizer = SentenceTransformer(str(folder), device="cpu").tokenizer
+    control = {*tokenizer.all_special_ids} - {tokenizer.unk_token_id}
+    text = " a ".join(tokenizer.all_special_tokens)
+    found = load(folder, prompt="passage: ").tokenise([text, f"piano {text}"]).tolist()
+    assert all(len(control & {*ids}) == 2 and not control & {*ids[1:-1]} for ids in found)
 
 
 def test_equal_with_a_prompt(folder):
@@ -228,8 +238,8 @@ def test_vectors_truncated_by_the_model_s_own_setting(tmp_path):
     path.write_text(json.dumps(json.loads(path.read_text()) | {"truncate_dim": 8}))
     encoder = load(folder)
     assert encoder.dimensions == 8
-    expected = SentenceTransformer(str(folder), device="cpu", truncate_dim=8)
-    vectors = expected.encode(TEXTS, normalize_embeddings=True)
+    vectors = reference(folder, TEXTS)
+    assert vectors.shape[1] == 8
     np.testing.assert_allclose(encoder.encode(TEXTS).vectors, vectors, atol=2e-5)
 
 
@@ -296,3 +306,5 @@ def test_a_model_with_a_router_encodes_by_itself(tmp_path):
     assert isinstance(encoder, WholeModelEncoder)
     np.testing.assert_allclose(encoder.encode(TEXTS).vectors, reference(plain, TEXTS), atol=2e-5)
     assert encoder.encode([]).vectors.shape == (0, 32)
+    special = encoder.encode(["a [SEP] b", "a </s> b"]).vectors
+    assert np.abs(special - encoder.encode(["a b", "a b"]).vectors).max(axis=1).min() > 0.01

@@ -19,7 +19,7 @@ def test_allowed_values_are_kept_unchanged(min_chars, score, languages, dedup):
         "near_dedup": "minhash",
         "near_threshold": 0.6,
         "url_dedup": True,
-        "copies": {"keep": "longest", "prefer": {"source": ["wiki"]}},
+        "copies": {"keep": "longest", "prefer": {"source": ["wiki"]}, "exempt": {"source": ["laws"]}},
         "against": ["workspaces/older"],
         "decontaminate": ["benchmarks/questions.jsonl"],
         "decontaminate_threshold": 0.9,

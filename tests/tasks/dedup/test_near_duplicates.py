@@ -121,13 +121,13 @@ def candidates(texts: list[str]) -> set[tuple[int, int]]:
     return found
 
 
-def expected(texts: dict[str, list[str]]) -> dict[Place, Place]:
+def expected(texts: dict[str, list[str]], threshold: float = THRESHOLD) -> dict[Place, Place]:
     """Return the dropped documents and the kept one of each, by plain loops over all pairs that are compared."""
     places = [(name, row) for name, of_shard in texts.items() for row in range(len(of_shard))]
     every = [text for of_shard in texts.values() for text in of_shard]
     alike: dict[int, list[tuple[float, int]]] = defaultdict(list)
     for earlier, later in sorted(candidates(every)):
-        if (similarity := jaccard(every[earlier], every[later])) >= THRESHOLD:
+        if (similarity := jaccard(every[earlier], every[later])) >= threshold:
             alike[later].append((-similarity, earlier))
     dropped: dict[int, int] = {}
     for later in sorted(alike):
@@ -165,6 +165,28 @@ def test_a_plain_comparison_of_all_documents_finds_the_same(tmp_path: Path, seed
         files = job.shard_files() or []
         assert [one.details[NEAR] for one in files] == [one.rows for one in files]
         assert near_dedup(job).cached
+
+
+@pytest.mark.parametrize("threshold", [0.5, 0.75])
+def test_other_thresholds_are_tried_on_the_pairs_that_were_compared(tmp_path: Path, threshold: float) -> None:
+    texts = corpus(1)
+    job = job_of(Workspace(tmp_path), texts, 2, threshold=threshold)
+    near_dedup(job)
+    summary = job.summarised()
+    assert summary is not None
+    tried = {one["threshold"]: one for one in summary.details["tried"]}
+    assert list(tried) == sorted({0.6, 0.7, 0.8, 0.9, threshold})
+    assert listed(job) == expected(texts, threshold)
+    numbers = [one["documents"] for one in tried.values()]
+    assert numbers == sorted(numbers, reverse=True)
+    for one, found in tried.items():
+        want = expected(texts, one)
+        similar = {place: jaccard(*(texts[name][row] for name, row in (place, kept))) for place, kept in want.items()}
+        assert found["documents"] == len(want) > 0
+        assert found["similarity"] == pytest.approx(min(similar.values()), abs=1e-6)
+        dropped, kept = tuple(found["dropped"]), tuple(found["kept"])
+        assert similar[dropped] == pytest.approx(found["similarity"], abs=1e-6)
+        assert want[dropped] == kept
 
 
 def test_exact_duplicates_stay_in_the_lists_and_are_not_counted_as_near(tmp_path: Path) -> None:
@@ -278,6 +300,9 @@ COPIES = {"a": [f"{LONG} one"], "b": [f"{LONG} two more", f"{LONG} three"], "c":
         ({"prefer": {"topic": ["none", "news"]}}, {("b", 0)}),
         ({"prefer": {"topic": ["news"]}, "keep": "longest"}, {("c", 0)}),
         ({"prefer": {"missing": ["news"]}}, {("a", 0)}),
+        ({"exempt": {"topic": ["news", "none"]}}, {("a", 0), ("b", 0), ("c", 0)}),
+        ({"exempt": {"topic": ["law"]}}, {("a", 0), ("b", 0), ("b", 1)}),
+        ({"exempt": {"missing": ["law"]}}, {("a", 0)}),
     ],
 )
 def test_the_copy_that_is_asked_for_is_kept(tmp_path: Path, copies: dict[str, Any], kept: set[Place]) -> None:
@@ -292,10 +317,10 @@ def test_the_copy_that_is_asked_for_is_kept(tmp_path: Path, copies: dict[str, An
 def test_what_is_preferred_is_in_the_key(tmp_path: Path) -> None:
     plain = job_of(Workspace(tmp_path), COPIES)
     keys = {plain.key}
-    for options in ({"keep": "longest"}, {"prefer": {"topic": ["a"]}}):
+    for options in ({"keep": "longest"}, {"prefer": {"topic": ["a"]}}, {"exempt": {"topic": ["a"]}}):
         keys.add(plain.model_copy(update={"copies": CopiesSettings(**options)}).key)
     keys.add(plain.model_copy(update={"threshold": 0.9}).key)
-    assert len(keys) == 4
+    assert len(keys) == 5
 
 
 def test_an_exact_duplicate_is_never_the_copy_that_is_kept(tmp_path: Path) -> None:

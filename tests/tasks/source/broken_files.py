@@ -145,15 +145,16 @@ def other_formats() -> Iterator[BrokenFile]:
         outcome = EITHER if name == "wrong-head" else REFUSED  # Arrow reads the end of a file only
         yield BrokenFile(f"{name}.parquet", content(value), outcome)
         if value:
-            yield BrokenFile(f"{name}.jsonl.gz", content(value if name != "gz" else whole), REFUSED)
-            yield BrokenFile(f"{name}.jsonl.zst", content(value), REFUSED)
+            read = (READ, 1, {"too_short": 1}) if name == "json" else (REFUSED,)  # it is text, whatever its name says
+            yield BrokenFile(f"{name}.jsonl.gz", content(value if name != "gz" else whole), *read)
+            yield BrokenFile(f"{name}.jsonl.zst", content(value), *read)
     yield BrokenFile("empty.jsonl", content(b""), READ, 0, {})
     yield BrokenFile("empty.jsonl.gz", content(b""), REFUSED, why="0 bytes")
     yield BrokenFile("empty.jsonl.zst", content(b""), REFUSED, why="0 bytes")
     yield BrokenFile("parquet.jsonl", content(whole), REFUSED, why="can be read")
-    yield BrokenFile("gz.jsonl", content(gzip.compress(lines())), REFUSED, why="can be read")
-    yield BrokenFile("plain.jsonl.gz", content(lines()), REFUSED)
-    yield BrokenFile("gz-of-lines.jsonl.zst", content(gzip.compress(lines())), REFUSED)
+    yield BrokenFile("gz.jsonl", content(gzip.compress(lines())), READ, N, {})
+    yield BrokenFile("plain.jsonl.gz", content(lines()), READ, N, {})
+    yield BrokenFile("gz-of-lines.jsonl.zst", content(gzip.compress(lines())), READ, N, {})
 
 
 TEXT_TYPES: dict[str, Any] = {

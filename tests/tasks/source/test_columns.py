@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 
 from fineweb_mask.models.settings import PipelineSettings, SourceSettings
-from fineweb_mask.tasks.source import columns as source_columns
-from fineweb_mask.tasks.source.columns import ColumnError, check_columns, document_columns, remarks, settle
+from fineweb_mask.tasks.source.columns import ColumnError, check_columns, document_columns, settle
 from fineweb_mask.tasks.source.discovery import SourceShard, discover
 from tests.tasks.source_files import read, settings, write_lines, write_table
 
@@ -49,7 +48,7 @@ def recipe(
         {"materialize": {"layout": "language"}},
         {"materialize": {"layout": "site"}, "report": {"by": ["url", "site"]}},
         {"selection": {"groups": {"column": "site"}}},
-        {"ingest": {"copies": {"prefer": {"site": ["a"]}}}},
+        {"ingest": {"copies": {"prefer": {"site": ["a"]}, "exempt": {"site": ["b"]}}}},
         {"materialize": {"layout": "site"}, "extra_columns": ["site"]},
     ],
 )
@@ -64,10 +63,10 @@ def test_columns_that_some_file_has_may_be_named(recipe: Any, named: dict[str, A
             {"materialize": {"layout": "lang"}},
             r"materialize\.layout: .* 'lang', it may be one of flat, id, .*site$",
         ),
-        ({"materialize": {"layout": "Sit"}}, r"materialize\.layout: .* 'Sit'"),
-        ({"selection": {"groups": {"column": "Sit"}}}, r"selection\.groups\.column: .* 'Sit', it may be one of id, "),
-        ({"ingest": {"copies": {"prefer": {"Sit": ["a"]}}}}, r"ingest\.copies\.prefer: .* 'Sit'"),
-        ({"quality": {"by": "sit", "scorers": []}}, r"quality\.by: .* 'sit'"),
+        ({"materialize": {"layout": "Site"}}, r"materialize\.layout: .* 'Site'"),
+        ({"selection": {"groups": {"column": "Site"}}}, r"selection\.groups\.column: .* 'Site', it may be one of id, "),
+        ({"ingest": {"copies": {"prefer": {"Site": ["a"]}}}}, r"ingest\.copies\.prefer: .* 'Site'"),
+        ({"ingest": {"copies": {"exempt": {"Site": ["a"]}}}}, r"ingest\.copies\.exempt: .* 'Site'"),
         ({"report": {"by": ["site", "kind"]}}, r"report\.by\.1: .* 'kind', it may be one of id, .*site$"),
         ({"report": {"by": ["text"]}}, r"report\.by: the text itself cannot be a group"),
         ({"score": "grade"}, r"quality\.scorers\.0\.column: .* 'grade'"),
@@ -199,16 +198,3 @@ def test_files_that_cannot_be_read_have_no_say(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.parquet")
     shards = shards_of(tmp_path, [STRUCT, OTHER])
     assert [shard.relative for shard in shards if shard.as_text] == ["0.parquet", "1.parquet"]
-
-
-def test_the_types_are_told_with_the_first_file_of_each(tmp_path: Path) -> None:
-    shards = shards_of(tmp_path, [STRUCT, STRUCT, pa.array(["x"])])
-    types = "struct<a: int64> in 0.parquet, string in 2.parquet"
-    assert remarks(shards, settings(tmp_path)) == [f"column 'extra' is kept as text, because its type differs: {types}"]
-    assert remarks(shards_of(tmp_path / "same", [STRUCT, STRUCT]), settings(tmp_path)) == []
-
-
-def test_a_type_that_ingest_refuses_is_told_like_the_others(tmp_path: Path) -> None:
-    wide = pa.array([None], pa.decimal256(60, 2))
-    [told] = remarks(shards_of(tmp_path, [STRUCT, OTHER, wide]), settings(tmp_path))
-    assert "decimal256(60, 2) in 2.parquet" in told

@@ -74,10 +74,15 @@ def test_a_folder_without_anything_to_lose_becomes_a_workspace(tmp_path: Path, n
     Workspace(tmp_path).check_is_ours()
 
 
-def test_a_workspace_that_was_copied_without_hidden_files_is_known(tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text('{"settings": {"workspace": "workspaces/old"}, "folder": "/"}')
+@pytest.mark.parametrize("has", ["run.json", "documents"])
+def test_a_workspace_that_was_copied_without_hidden_files_is_known(tmp_path: Path, has: str) -> None:
+    workspace = Workspace(tmp_path)
+    if has == "run.json":
+        (tmp_path / has).write_text('{"settings": {"workspace": "workspaces/old"}, "folder": "/"}')
+    else:
+        write(workspace.shard_path("documents", "a/shard", KEY))
     (tmp_path / "dataset").mkdir()
-    with Workspace(tmp_path).in_use():
+    with workspace.in_use():
         pass
 
 
