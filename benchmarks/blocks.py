@@ -33,7 +33,6 @@ from fineweb_mask.models.selection.rows import Rows
 from fineweb_mask.models.settings import PipelineSelectionSettings, PipelineSettings
 from fineweb_mask.tasks.select import SelectJob, select
 from fineweb_mask.tasks.selection.blocks import Group, grouped
-from fineweb_mask.tasks.selection.budgets import BudgetsJob, PriceJob, divide_budget, measure_curves
 from fineweb_mask.tasks.workspace.references import ShardFiles
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -64,7 +63,7 @@ def main() -> None:
             )
             lines += [[name, str(lamb), *line] for line in compare(recipe.workspace, shards, settings)]
             columns = ["metrics", "lamb", "selected from", "objective", "near-duplicates", "effective shards"]
-            show(title, [*columns, "ratio of each block"], lines)
+            show(title, columns, lines)
 
 
 def prepared(documents: Path, column: str, output: Path) -> tuple[PipelineSettings, list[ShardFiles]]:
@@ -88,7 +87,7 @@ def prepared(documents: Path, column: str, output: Path) -> tuple[PipelineSettin
 
 
 def compare(workspace: str, shards: list[ShardFiles], settings: PipelineSelectionSettings) -> Iterator[list[str]]:
-    """Yield a line for every way of dividing the budget among blocks, and for one selection from all documents."""
+    """Yield a line for the same share of every block, and for one selection from all documents."""
     ordered = sorted(shards, key=lambda shard: shard.name)
     whole = SelectJob(root=workspace, shards=ordered, settings=settings)
     [block] = Group.read(whole).blocks()
@@ -97,25 +96,10 @@ def compare(workspace: str, shards: list[ShardFiles], settings: PipelineSelectio
     best = value(solver, torch.from_numpy(selected([whole])[block.rows]), settings.lamb)
     size = -(-sum(shard.rows for shard in shards) // BLOCKS)
     random = solver.scaled(settings.lamb).random_objective(settings.lamb)
-    for name, budget in {"fixed budgets": "fixed", "one price": "price"}.items():
-        cut = settings.model_copy(update={"block_size": size, "block_budget": budget})
-        jobs = jobs_of(workspace, shards, cut)
-        yield [
-            name,
-            *measured(solver, selected(jobs)[block.rows], of_shard, settings.lamb, (random, best)),
-            ratios(jobs),
-        ]
-    yield ["one block", *measured(solver, selected([whole])[block.rows], of_shard, settings.lamb, (random, best)), ""]
-
-
-def jobs_of(workspace: str, shards: list[ShardFiles], settings: PipelineSelectionSettings) -> list[SelectJob]:
-    """Return the jobs that select from blocks; with a price, after those that divide the budget."""
-    groups = grouped(shards, settings)
-    budgets = None
-    if settings.block_budget == "price":
-        prices = [measure_curves(PriceJob(root=workspace, shards=group, settings=settings)) for group in groups]
-        budgets = divide_budget(BudgetsJob(root=workspace, settings=settings, prices=prices))
-    return [SelectJob(root=workspace, shards=group, settings=settings, budgets=budgets) for group in groups]
+    cut = settings.model_copy(update={"block_size": size})
+    jobs = [SelectJob(root=workspace, shards=group, settings=cut) for group in grouped(shards, cut)]
+    for name, own in {"blocks": jobs, "one block": [whole]}.items():
+        yield [name, *measured(solver, selected(own)[block.rows], of_shard, settings.lamb, (random, best))]
 
 
 def measured(
@@ -132,12 +116,6 @@ def measured(
         f"{rate:.1%}",
         f"{spread.effective:.1f} ({spread.topics} selected from)",
     ]
-
-
-def ratios(jobs: list[SelectJob]) -> str:
-    """Return the least and the largest share that a block gives."""
-    found = [block["selected"] / block["documents"] for job in jobs for block in select(job).details["blocks"]]
-    return f"{min(found):.1%} to {max(found):.1%}"
 
 
 def selected(jobs: list[SelectJob]) -> np.ndarray:

@@ -195,7 +195,7 @@ def one(arguments: argparse.Namespace) -> None:
         return problem, problem.learn()
 
     problem, learned = timed("learn", learn)
-    outcome = timed("pass", lambda: apply(parts, learned.rule, learned.margins, problem.budgets, device))
+    outcome = timed("pass", lambda: apply(parts, learned.rule, learned.margin, problem.budget, device))
     reading = times["read"]
     timed("correct", lambda: problem.corrected(learned, outcome))
     print(json.dumps(times | {"read": reading, "sample": len(drawn.quality), "mib": status_mib("VmHWM")}))

@@ -97,12 +97,10 @@ def storage(inputs: Inputs) -> list[list[str]]:
     n, vector = inputs.documents, inputs.dimensions
     text = n * inputs.chars * inputs.compressed
     kept = {
-        "documents, with texts": text + 100 * n,
-        "documents, texts in the source": 100 * n,
+        "documents": text + 100 * n,
         "hashes": 20 * n,
         "scores": 8 * n,
         "vectors, float16": 2 * vector * n,
-        "vectors, int8": (vector + 4) * n,
         "masks": 5 * n,
         "dataset": text * inputs.ratio,
     }

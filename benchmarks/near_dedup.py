@@ -29,7 +29,7 @@ from benchmarks.measuring import least_seconds
 from benchmarks.tables import show
 from fineweb_mask.models.dedup.minhash import Sketch
 from fineweb_mask.models.schemas import documents_schema
-from fineweb_mask.models.settings.source import MINHASH_THRESHOLD, CopiesSettings
+from fineweb_mask.models.settings.source import CopiesSettings
 from fineweb_mask.tasks.dedup.buckets import bucket_jobs, find_in_bucket
 from fineweb_mask.tasks.dedup.copies import Shard
 from fineweb_mask.tasks.dedup.duplicates import NearDedupJob, near_dedup, no_duplicates
@@ -38,7 +38,8 @@ from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
-SKETCH = Sketch.for_threshold(MINHASH_THRESHOLD)
+THRESHOLD = 0.7
+SKETCH = Sketch.for_threshold(THRESHOLD)
 THRESHOLDS = (0.9, 0.8, 0.7, 0.5)
 
 
@@ -82,12 +83,12 @@ def ours(texts: list[str]) -> NDArray[np.int64]:
         shingles = [
             sort_shingles(ShinglesJob(root=folder, documents=documents, place=0, pairs=pairs, words=SKETCH.words))
         ]
-        verified = bucket_jobs(folder, "verified", shingles, "2GB", threshold=MINHASH_THRESHOLD)
+        verified = bucket_jobs(folder, "verified", shingles, "2GB", threshold=THRESHOLD)
         job = NearDedupJob(
             root=folder,
             sorted_rows=signatures,
             shards=shards,
-            threshold=MINHASH_THRESHOLD,
+            threshold=THRESHOLD,
             copies=CopiesSettings(),
             buckets=tuple(map(find_in_bucket, verified)),
         )

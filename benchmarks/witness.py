@@ -230,17 +230,15 @@ def study(output: Path, corpora: list[str], halves: list[str], budgets: list[flo
 
 
 def over_a_corpus(half: Half, budget: float) -> dict[str, np.ndarray]:
-    """Select by `disf`, with and without `cluster_coverage`: in one block, over a whole corpus, and learned on half."""
+    """Select by `disf`: in one block, over a whole corpus, and learned on half."""
     tokens, found = half.pool.lengths, {}
     part = Documents(half.features, half.quality, np.random.default_rng(0).random(len(tokens)), tokens.astype(np.int64))
     for lamb in (0.3, 0.5):
-        for mix in ("disf", "cluster_coverage+disf"):
-            settings = SelectionSettings(metrics=_weights(mix), lamb=lamb, budget_by="tokens", select_ratio=budget)
-            arm = f"{mix} {lamb:g}"
-            found[f"one block: {arm}"] = select(half.features, half.quality, settings, tokens=tokens).indices
-            for title, rate in (("whole corpus", 1.0), ("learned on half", 0.5)):
-                selection = select_corpus(lambda: [part], settings, rate=rate)
-                found[f"{title}: {arm}"] = selection.masks[0].nonzero()[0]
+        settings = SelectionSettings(metrics="disf", lamb=lamb, budget_by="tokens", select_ratio=budget)
+        found[f"one block: {lamb:g}"] = select(half.features, half.quality, settings, tokens=tokens).indices
+        for title, rate in (("whole corpus", 1.0), ("learned on half", 0.5)):
+            selection = select_corpus(lambda: [part], settings, rate=rate)
+            found[f"{title}: {lamb:g}"] = selection.masks[0].nonzero()[0]
     return found
 
 
@@ -271,7 +269,7 @@ def corpus(output: Path, corpora: list[str], halves: list[str], budget: float) -
                     told = f"{-100 * one.difference / base:+.1f}{MARKS[one.verdict]}"
                     line.append(told if beside is None else f"{told} ({-100 * beside.difference / base:+.1f})")
                 lines.append(line)
-            show(f"{name}, {half_name}, {budget:.0%} of the tokens", ["metrics, lamb", *judged.sets], lines)
+            show(f"{name}, {half_name}, {budget:.0%} of the tokens", ["selection, lamb", *judged.sets], lines)
 
 
 def tables(output: Path) -> None:

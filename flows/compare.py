@@ -64,12 +64,12 @@ def compare(
     """
     settings = with_overrides(settings, overrides)
     asked = USUAL_SELECTORS if selectors is None else selectors
-    names = check(settings, asked, label_column)
-    selection = shared_settings(settings.selection, budget_by)
+    names, label_column = check(settings, asked, label_column)
     with start_run(settings, keep=False) as run:
+        selection = shared_settings(run.settings.selection, budget_by)
         ready = prepare(run)
         targets = fit_targets(run, ready.documents, ready.models) if reads_targets(names) else None
-        runs = SelectorRuns(run, ready.shards, selection, targets, run.models.selecting)
+        runs = SelectorRuns(run, ready.shards, selection, targets)
         runs.run(names)
         job = runs.comparison(
             "compare", label_column, label_column=label_column, left_out=left_out(asked, missing_for(settings))
@@ -80,8 +80,8 @@ def compare(
         return published(CompareSummary, run, job.folder, table, note, **found)
 
 
-def check(settings: PipelineSettings, selectors: list[str], label_column: str | None) -> list[str]:
-    """Return the names of the selectors; check them, what the recipe names, and the column of topics, before any work.
+def check(settings: PipelineSettings, selectors: list[str], label_column: str | None) -> tuple[list[str], str | None]:
+    """Return the selectors and the column of topics; check them, and what the recipe names, before any work.
 
     Raises
     ------
@@ -90,6 +90,4 @@ def check(settings: PipelineSettings, selectors: list[str], label_column: str | 
     """
     names = check_selectors(selectors, missing_for(settings))
     shards = check_inputs(settings).shards
-    if label_column is not None:
-        check_label_column(label_column, shards, settings.source)
-    return names
+    return names, label_column and check_label_column(label_column, shards, settings.source)

@@ -6,6 +6,7 @@ workspace, tries a job again whose error may pass (`RETRY_DELAYS`), and leaves o
 are in no later stage, and are named in the summary.
 """
 
+import logging
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -37,10 +38,13 @@ from fineweb_mask.tasks.processes.workers import end_workers
 from fineweb_mask.tasks.registry import REFRESHED, Refreshed
 from fineweb_mask.tasks.score import score
 from fineweb_mask.tasks.score_embed import ScoreEmbedJob
+from fineweb_mask.tasks.source.inventory import notes_of
 from fineweb_mask.tasks.workspace.references import ShardFiles
 
 if TYPE_CHECKING:
     from prefect import Flow
+
+logger = logging.getLogger(__name__)
 
 Until = Literal["ingest", "score", "embed", "dedup", "select", "materialize", "export", "report"]
 """Stages that a run can stop after, in the order in which it comes to them; after the last it ends anyway."""
@@ -89,8 +93,9 @@ def prepare(run: Run) -> Prepared:
         scores = score_shards(run, documents, models.quality)
         run.reached("score")
         vectors = embed_shards(run, documents, models.encoder)
+    _note(run, scores)
     run.reached("embed")
-    duplicates = find_duplicates(run, documents, scores, vectors, models)
+    duplicates = find_duplicates(run, documents)
     run.reached("dedup")
     ready = prepared(run, documents, models, scores, vectors, duplicates)
     watch_groups(run, ready.shards)
@@ -103,7 +108,13 @@ def ingest_shards(run: Run) -> Files:
     lists = exclusion_lists(run)
     documents = run.map(ingest, shard=shards, source=settings.source, settings=settings.ingest, **lists)
     check_any_document(run, documents)
+    _note(run, documents)
     return documents
+
+
+def _note(run: Run, files: Files) -> None:
+    for note in notes_of(files.values()) if run.remembers else ():
+        logger.warning("%s", note)
 
 
 def score_shards(run: Run, documents: Files, quality: Quality) -> Files:
@@ -159,7 +170,7 @@ def check_stages(refit: Sequence[str], refresh: Sequence[str], until: str | None
 @cache
 def _flow() -> "Flow[..., RunSummary | StoppedSummary]":
     """Make the flow when it is first asked for: Prefect's import takes longer than a run with nothing to do."""
-    from fineweb_mask.flows.display.events import announce_dataset
+    from fineweb_mask.flows.display.prefect_ui import announce_dataset
     from fineweb_mask.flows.pipeline.start import as_flow, start_run
 
     @as_flow("curate")

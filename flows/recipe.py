@@ -25,8 +25,6 @@ INPUTS = (
     "quality.scorers.*.path",
     "embedding.model",
     "selection.targets.path",
-    "selection.given.path",
-    "selection.quad.scorer.model",
     "materialize.export.*.tokenizer",
 )
 """Settings that may name a file or folder that is read; `*` is every item of a list."""

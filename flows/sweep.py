@@ -48,14 +48,12 @@ def sweep(
     ------
     LambError
         If the values cannot be read.
-    SettingsError
-        If the recipe keeps no vectors.
     BadShardError
         If there is nothing to select from.
     """
     settings, lambs = with_overrides(settings, overrides), parse_lambs(lamb)
-    selection = shared_settings(settings.selection, budget_by)
     with start_run(settings, keep=False) as run:
+        selection = shared_settings(run.settings.selection, budget_by)
         ready = prepare(run)
         runs = SelectorRuns(run, ready.shards, selection)
         runs.sweep(lambs)

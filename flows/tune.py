@@ -1,5 +1,6 @@
 """Search the settings of a recipe's selection by what it teaches a language model of n-grams."""
 
+from pathlib import Path
 from typing import Any
 
 from fineweb_mask.flows.curate import prepare
@@ -11,112 +12,50 @@ from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings import FIRST_IN_FORM, Overrides, PipelineSettings
 from fineweb_mask.tasks.source.discovery import SourceShard, find_files
-from fineweb_mask.tasks.witness.tune import Trial, TuneJob
-
-TRIALS, MINUTES = 64, 30.0
+from fineweb_mask.tasks.witness.tune import TuneJob
 
 
 class TuneSummary(PageSummary):
     """What a search found; `fineweb-mask tune --json` prints it."""
 
-    trials: int
-    best: dict[str, Any]
-    sets: list[str]  # by which trials were judged
-    final: dict[str, Any]  # on the half of the held-out documents that the search did not see
-    overrides: dict[str, Any]  # by key, what the recipe becomes
+    best: dict[str, Any]  # by key, what the recipe becomes; nothing if its own settings are the best
+    said: list[str]  # of documents that the search did not see, in lines
 
 
 @as_flow("tune")
 def tune(
-    settings: PipelineSettings,
-    targets: dict[str, str] | None = None,
-    trials: int = TRIALS,
-    minutes: float = MINUTES,
-    overrides: Overrides = FIRST_IN_FORM,
+    settings: PipelineSettings, targets: list[str] | None = None, trials: int = 50, overrides: Overrides = FIRST_IN_FORM
 ) -> TuneSummary:
     """Try settings of the selection, and write a page on the best; the pipeline's own masks stay as they are.
 
     Parameters
     ----------
     settings
-        The recipe: its documents, budget and seed are every trial's. Weights of scores are searched where it has
+        The recipe: its documents, budget and seed are every trial's. Weights of scores are searched where it sums
         several, shares of groups where it has `selection.groups`.
     targets
-        By name, files of texts that should be predicted well. Without any, documents of the corpus are held out.
+        Files of texts that should be predicted well, FILE or NAME=FILE. None: documents of the corpus are held out.
     trials
         How many settings are tried, the recipe's own included.
-    minutes
-        After which no further trial begins.
     overrides
         Settings instead of the recipe's, by section: `{"selection": {"lamb": 0.3}}`.
-
-    Raises
-    ------
-    SettingsError
-        If the recipe selects so many documents and not a share, or a file does not exist.
-    DataError
-        If there is too little to hold out or to learn from.
     """
     settings = with_overrides(settings, overrides)
-    files = check(settings, targets or {}, trials)
-    groups = settings.selection.groups
+    files, quality = check(settings, targets or []), settings.quality
+    scorers = enumerate(quality.scorers if quality.combine == "weighted_sum" and quality.by is None else ())
+    weights = {f"quality.scorers.{place}.weight": (one.name, one.weight) for place, one in scorers if one.weight}
     with start_run(settings, keep=False) as run:
-        ready = prepare(run)
-        job = TuneJob(
-            root=run.root,
-            shards=ready.shards,
-            settings=settings.selection,
-            weights=weighed(settings),
-            targets=files,
-            by=None if groups is None else groups.column,
-            trials=trials,
-            minutes=minutes,
-        )
+        common = {"root": run.root, "settings": settings.selection, "targets": files, "trials": trials}
+        job = TuneJob(shards=prepare(run).shards, weights=weights, **common)
         found = run.one(job).details
-        table = [
-            {"held-out set": name, "settings": arm, **effect}
-            for name, measured in found["final"]["sets"].items()
-            for arm, effect in measured["against_random"].items()
-        ]
-        also = {
-            "documents": sum(shard.rows for shard in ready.shards),
-            "trials": len(found["trials"]),
-            "overrides": as_overrides(settings, Trial.model_validate(found["best"])),
-        }
-        description = "Differences to random documents, in bits per byte."
-        return published(TuneSummary, run, job.folder, table, description, **{**found, **also})
+        table, documents = [{"found": line} for line in found["said"]], sum(shard.rows for shard in job.shards)
+        return published(TuneSummary, run, job.folder, table, "Tuned settings.", documents=documents, **found)
 
 
-def check(settings: PipelineSettings, targets: dict[str, str], trials: int) -> dict[str, list[SourceShard]]:
-    """Check that there are enough trials and that everything that is named exists; return the files of the targets.
-
-    Raises
-    ------
-    SettingsError
-        With the name of what is missing.
-    """
+def check(settings: PipelineSettings, targets: list[str]) -> dict[str, list[SourceShard]]:
+    """Check that a recipe can be tuned, and return the files of each FILE or NAME=FILE, by the file's name or NAME."""
     if settings.selection.budget is not None:
         raise SettingsError("selection.budget: trials have a share of the corpus: set select_ratio instead")
-    if trials < 2:
-        raise SettingsError(f"--trials must be at least 2, the recipe's settings and others: received {trials}")
     check_inputs(settings)
-    return {name: find_files(path, f"target {name}") for name, path in targets.items()}
-
-
-def weighed(settings: PipelineSettings) -> dict[str, float]:
-    """Return the weights of the scores that can be weighed otherwise; none where they are not summed."""
-    if settings.quality.combine != "weighted_sum":
-        return {}
-    return {one.name: one.weight for one in settings.quality.scorers}
-
-
-def as_overrides(settings: PipelineSettings, trial: Trial) -> dict[str, Any]:
-    """Return the settings, by key, that make a recipe select as a trial did."""
-    found: dict[str, Any] = {"selection.lamb": trial.lamb, "selection.metrics": trial.metrics}
-    found |= {"selection.solver": "mean_field", "selection.budget_by": "tokens"}
-    for place, scorer in enumerate(settings.quality.scorers):
-        if scorer.name in trial.weights:
-            found[f"quality.scorers.{place}.weight"] = trial.weights[scorer.name]
-    if trial.shares:
-        found["selection.groups.shares"] = trial.shares
-    return found
+    named = [one if "=" in one.split("/")[0] else f"{Path(one).name.split('.')[0]}={one}" for one in targets]
+    return {name: find_files(path, f"target {name}") for name, _, path in (one.partition("=") for one in named)}

@@ -2,21 +2,27 @@
 
 import base64
 import json
+import math
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from fineweb_mask.models.errors import DataError
+from fineweb_mask.models.names import find, splits
 
 _TEXT = (pa.types.is_string, pa.types.is_large_string)
 _BYTES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
 _LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_list_view, pa.types.is_large_list_view)
 _OF_JSON = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, *_TEXT)
 _NOT_UTF8 = b"\xff"
-
+_TIME = r" (\d\d:\d\d:\d\d)(\.\d*[1-9])?[.0]*(Z?)$"
+"""A time of day as Arrow writes it, with as many digits as its unit has."""
+BEYOND = 2.0**63
+"""The least whole number that is too large for 64 bits."""
 
 LEAVE_OUT = "leave it out of source.extra_columns"
 
@@ -148,9 +154,78 @@ def to_text(column: pa.Array) -> pa.Array:
         return read_as_text(column)
     if _is(column.type, *_BYTES):
         return pa.array([value and base64.b64encode(value) for value in column.to_pylist()], pa.string())
+    if pa.types.is_floating(column.type):
+        return pa.array(map(number_text, column.to_pylist()), pa.string())
+    if pa.types.is_timestamp(column.type):  # as FineWeb writes dates
+        kind = pa.timestamp(column.type.unit, "UTC") if column.type.tz else column.type
+        return pc.replace_substring_regex(column.cast(kind).cast(pa.string()), _TIME, r"T\1\2\3")
     if not is_nested(column.type):
         return column.cast(pa.string())
     return read_as_text(pa.array([_json(value) for value in column], pa.binary()))
+
+
+def number_text(value: float | None) -> str | None:
+    """Return the text of a number, of a whole one without a fraction; None for a gap, infinity included."""
+    if value is None or not math.isfinite(value):
+        return None
+    return str(int(value)) if value == int(value) and abs(value) < BEYOND else json.dumps(value)
+
+
+def label(value: object) -> str:
+    """Return the text of a value that names a group, the same of a whole number and of a fraction; "" for none."""
+    return (number_text(value) or "") if isinstance(value, float) else "" if value is None else str(value)
+
+
+def as_number(value: object, *, whole: bool) -> int | float | None:
+    """Return a value as a number of 64 bits, None if it is none, or no `whole` one where that is wanted.
+
+    >>> [as_number(value, whole=True) for value in (123.0, "123", "1e3", 1.5, "many", True, 2**63)]
+    [123, 123, 1000, None, None, None, None]
+    """
+    if isinstance(value, bool | list | dict):
+        return None
+    try:
+        number = Decimal(value)  # type: ignore[arg-type]
+        if whole:
+            return int(number) if abs(number) < BEYOND and number == int(number) else None
+        return float(number) if math.isfinite(float(number)) else None
+    except (ArithmeticError, TypeError, ValueError):
+        return None
+
+
+def finite(column: pa.Array) -> pa.Array:
+    """Return a column of fractions, with null for what is none, as pandas and NumPy write gaps."""
+    is_finite = pc.is_finite(column)
+    if pc.all(is_finite).as_py() in (None, True):
+        return column
+    return pc.if_else(is_finite, column, pa.scalar(None, column.type))
+
+
+def is_whole(column: pa.Array) -> bool:
+    """Return whether the numbers of a column of fractions are whole ones of 64 bits, gaps aside."""
+    known = finite(column).drop_null().cast(pa.float64())
+    return bool(pc.all(pc.and_(pc.equal(known, pc.floor(known)), pc.less(pc.abs(known), BEYOND)), min_count=0).as_py())
+
+
+def to_numbers(column: pa.Array, kind: pa.DataType) -> tuple[pa.Array, int]:
+    """Return a column of numbers, or of their texts, in a plain type, and how many do not fit and are null now.
+
+    >>> values, lost = to_numbers(pa.array([5.0, 1.5, float("nan")]), pa.int64())
+    >>> values.to_pylist(), lost  # what is not finite is a gap
+    ([5, None, None], 1)
+    """
+    column = to_plain(column)
+    if is_nested(column.type) or pa.types.is_temporal(column.type):
+        raise ColumnTypeError(f"of type {column.type} cannot be read as {kind}")
+    is_floating = pa.types.is_floating(column.type)
+    column = finite(column) if is_floating else column
+    gaps = column.null_count
+    if is_floating and pa.types.is_integer(kind):
+        fits = pc.and_(pc.equal(column, pc.floor(column)), pc.less(pc.abs(column), BEYOND))
+        column = pc.if_else(fits, column, pa.scalar(None, column.type))
+    elif not is_floating and not pa.types.is_signed_integer(column.type):
+        column = pa.array([as_number(value, whole=pa.types.is_integer(kind)) for value in column.to_pylist()], kind)
+    return column.cast(kind), column.null_count - gaps
 
 
 def _json(value: pa.Scalar) -> bytes | None:
@@ -163,6 +238,30 @@ def _json(value: pa.Scalar) -> bytes | None:
 
 def _json_of_other(value: Any) -> str:  # noqa: ANN401
     return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
+
+
+def locate(path: str, fields: Iterable[pa.Field]) -> tuple[tuple[str, ...], pa.DataType | None]:
+    """Return the names that lead to a column, which may be within structs, and its type; None if there is none.
+
+    >>> locate("META.source", pa.schema({"Meta": pa.struct({"source": pa.string()})}))
+    (('Meta', 'source'), DataType(string))
+    """
+    kinds = {field.name: field.type for field in fields}
+    if (own := find(path, kinds)) is not None:
+        return (own,), kinds[own]
+    for first, rest in splits(path):
+        outer = find(first, kinds)
+        if outer is not None and pa.types.is_struct(kinds[outer]):
+            inner, kind = locate(rest, kinds[outer])
+            if kind is not None:
+                return (outer, *inner), kind
+    return (path,), None
+
+
+def value_at(table: pa.RecordBatch | pa.Table, place: Sequence[str]) -> pa.Array | pa.ChunkedArray:
+    """Return the column that names lead to; what is within null is null."""
+    column, inner = table[place[0]], list(place[1:])
+    return pc.struct_field(column, inner) if inner else column
 
 
 def must_be_text(kinds: Iterable[pa.DataType], *, beside_json: bool = False) -> bool:

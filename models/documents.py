@@ -6,7 +6,7 @@ Works on one Arrow record batch at a time, without files.
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,13 +16,16 @@ from numpy.typing import NDArray
 
 from fineweb_mask.models.columns import (
     ColumnTypeError,
+    finite,
     holds_strings,
     is_nested,
     is_text,
     plain_type,
     read_as_text,
+    to_numbers,
     to_plain,
     to_text,
+    value_at,
 )
 from fineweb_mask.models.losses import OutcomeCounts
 from fineweb_mask.models.schemas import DROPPED, FINEWEB, MEASURED, SOURCE_ROW, documents_schema
@@ -33,6 +36,9 @@ CHARS_PER_TOKEN = 4.6
 
 MOST_TOKENS = 2**31 - 1
 """Most tokens of one document; the sum over a shard, of less than 2^32 rows, is below 2^63."""
+
+MADE_ID = "fineweb-mask:"
+"""What the ids begin with that are made for documents without one."""
 
 TextFilter = Callable[[Sequence[str], Sequence[str | None]], Sequence[tuple[str, str | None]]]
 
@@ -80,30 +86,45 @@ def hash_halves(hashes: pa.FixedSizeBinaryArray) -> tuple[NDArray[np.uint64], ND
 def stable_id(source: str, source_row: int) -> str:
     """Return the id for a document without one: a hash of its source file's name and its row in that file."""
     digest = hashlib.blake2b(f"{source}\n{source_row}".encode(), digest_size=16).hexdigest()
-    return f"fineweb-mask:{digest}"
+    return f"{MADE_ID}{digest}"
 
 
-def conform(batch: pa.RecordBatch, text_column: str, id_column: str, extra: Iterable[pa.Field]) -> pa.RecordBatch:
+def conform(
+    batch: pa.RecordBatch,
+    places: Mapping[str, Sequence[str]],
+    extra: Iterable[pa.Field],
+    lost: Counter[str] | None = None,
+) -> pa.RecordBatch:
     """Return a batch with FineWeb's nine columns in FineWeb's types, then the `extra` columns.
 
-    The source's text and id are read from `text_column` and `id_column`. Missing columns become null, others are left
-    out. A column that cannot be cast or exists more than once raises ColumnTypeError.
+    `places` has the names that lead to a column in the batch, where they are others. Missing columns become null,
+    others are left out. Numbers that do not fit become null, and are counted as `lost`. A column that cannot be cast or
+    exists more than once raises ColumnTypeError.
     """
-    source_names = {"text": text_column, "id": id_column}
-    columns = [_cast_column(batch, source_names.get(field.name, field.name), field) for field in FINEWEB]
-    columns += [_cast_column(batch, field.name, field) for field in extra]
-    return pa.record_batch(columns, schema=pa.schema([*FINEWEB, *extra]))
+    lost = Counter() if lost is None else lost
+    fields = [*FINEWEB, *extra]
+    columns = [_cast_column(batch, places.get(field.name, (field.name,)), field, lost) for field in fields]
+    return pa.record_batch(columns, schema=pa.schema(fields))
 
 
-def _cast_column(batch: pa.RecordBatch, name: str, field: pa.Field) -> pa.Array:
-    if name not in batch.schema.names:
+def _cast_column(batch: pa.RecordBatch, place: Sequence[str], field: pa.Field, lost: Counter[str]) -> pa.Array:
+    name = ".".join(place)
+    if place[0] not in batch.schema.names:
         return pa.nulls(batch.num_rows, field.type)
-    if batch.schema.names.count(name) > 1:
+    if batch.schema.names.count(place[0]) > 1:
         raise ColumnTypeError(f"column {name!r} exists {batch.schema.names.count(name)} times, it must be unique")
-    column = batch.column(name)
+    column = value_at(batch, place)
     if column.type == field.type:
         return column
     try:
+        if pa.types.is_integer(field.type) or pa.types.is_floating(field.type):
+            values, gone = to_numbers(column, field.type)
+            lost.update({field.name: gone} if gone else {})
+            return values
+        if pa.types.is_floating(column.type) and not len(
+            finite(column).drop_null()
+        ):  # as pandas writes a column of gaps
+            return pa.nulls(batch.num_rows, field.type)
         if _is_other_than_text(plain_type(column.type), field):
             raise ColumnTypeError(f"must hold text, its type is {column.type}")  # noqa: TRY301
         if pa.types.is_string(field.type):  # DocumentFilter finds invalid UTF-8 row by row
@@ -139,7 +160,7 @@ class DocumentFilter:
     --------
     >>> documents = DocumentFilter(IngestSettings(min_chars=5), "shard.parquet")
     >>> batch = pa.record_batch({"text": ["some text", "tiny", "SOME  text"]})
-    >>> documents.apply(conform(batch, "text", "id", []))["text"].to_pylist()
+    >>> documents.apply(conform(batch, {}, []))["text"].to_pylist()
     ['some text']
     >>> {reason: count for reason, count in documents.dropped.items() if count}
     {'too_short': 1, 'duplicate': 1}
@@ -153,6 +174,7 @@ class DocumentFilter:
     outcomes: OutcomeCounts | None = None  # counts rows by their values
     known: list[tuple[int, str, str]] = field(default_factory=list)  # source row, id, and the id of the copy
     dropped: Counter[str] = field(default_factory=Counter)
+    lost: Counter[str] = field(default_factory=Counter)  # numbers that cannot be those of a document, by column
     rows_in: int = 0
     rows_kept: int = 0
     tokens_in: int = 0
@@ -167,8 +189,8 @@ class DocumentFilter:
         The batch holds the next n rows of the source file, as `conform` returns them. `problems`, (n,) strings, is the
         reason why a row could not be read and is dropped, null for a good row.
         """
-        known_tokens = pc.if_else(_bad_tokens(batch), None, batch["token_count"])
-        self.tokens_in += int(token_counts(known_tokens, pc.utf8_length(batch["text"])).sum())
+        batch = self._with_numbers(batch)
+        self.tokens_in += int(token_counts(batch["token_count"], pc.utf8_length(batch["text"])).sum())
         source_rows = np.arange(self.rows_in, self.rows_in + batch.num_rows)
         self.rows_in += batch.num_rows
         batch = batch.append_column(SOURCE_ROW, pa.array(source_rows, SOURCE_ROW.type))
@@ -181,7 +203,6 @@ class DocumentFilter:
             ("too_short", lambda rows: pc.less(pc.utf8_length(rows["text"]), self.settings.min_chars)),
             ("wrong_language", self._wrong_language),
             ("low_language_score", lambda rows: pc.less(rows["language_score"], self.settings.min_language_score)),
-            ("wrong_token_count", _bad_tokens),
         )
         for reason, bad in checks:
             batch = self._drop_if(batch, pc.fill_null(bad(batch), False).to_pylist(), reason)
@@ -196,6 +217,17 @@ class DocumentFilter:
         if self.settings.exact_dedup != "off":
             batch = self._drop_if(batch, map(self._was_seen, batch["content_hash"].to_pylist()), "duplicate")
         return self._finish(batch)
+
+    def _with_numbers(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return a batch with null for fractions that are not finite, and for what cannot be a number of tokens."""
+        fractions = {
+            field.name: finite(batch[field.name]) for field in batch.schema if pa.types.is_floating(field.type)
+        }
+        tokens = batch["token_count"]
+        fits = pc.and_(pc.greater_equal(tokens, 0), pc.less_equal(tokens, MOST_TOKENS))
+        known = pc.if_else(fits, tokens, pa.scalar(None, tokens.type))
+        self.lost["token_count"] += known.null_count - tokens.null_count
+        return _with(batch, **fractions, token_count=known)
 
     def take_dropped(self) -> list[pa.RecordBatch]:
         """Return the dropped rows that were not taken yet, as `DROPPED`, if the settings keep them."""
@@ -291,12 +323,6 @@ def _with(batch: pa.RecordBatch, **columns: pa.Array) -> pa.RecordBatch:
     for name, values in columns.items():
         batch = batch.set_column(batch.schema.get_field_index(name), batch.schema.field(name), values)
     return batch
-
-
-def _bad_tokens(batch: pa.RecordBatch) -> pa.Array:
-    """Return (n,) booleans: true for a row whose number of tokens cannot be one of a document."""
-    tokens = batch["token_count"]
-    return pc.fill_null(pc.or_(pc.less(tokens, 0), pc.greater(tokens, MOST_TOKENS)), False)
 
 
 def _invalid_utf8(batch: pa.RecordBatch) -> pa.Array:

@@ -8,15 +8,17 @@ import inspect
 import os
 import re
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from functools import partial
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from fineweb_mask.models.errors import ModelError, SettingsError
-from fineweb_mask.models.quality.fasttext.scorer import load_fasttext
+from fineweb_mask.models.quality.fasttext.scorer import load_fasttext, predict
 from fineweb_mask.models.settings.source import FilterSettings
 from fineweb_mask.models.words import (
     RememberedWords,
@@ -208,14 +210,15 @@ def _limited(pattern: re.Pattern[str]) -> SimpleNamespace:
 
 
 class _Languages:
-    """A fastText model with the method that datatrove calls; that of the official package fails with numpy 2."""
+    """A fastText model with the method that datatrove calls; the texts are read as the scorer `fasttext` reads them.
+
+    So a decision may differ from datatrove's for a text with `</s>`, `__label__` or Unicode's other white space.
+    """
 
     def __init__(self, path: str) -> None:
-        self._model = load_fasttext(path)
+        self._path, self._model = path, load_fasttext(path)
 
     def predict(self, text: str, k: int) -> tuple[list[str], Any]:
-        import numpy as np
-
-        found: Iterable[tuple[float, str]] = self._model.f.predict(f"{text}\n", k, 0.0, "strict")
-        pairs = list(found)
-        return [label for _, label in pairs], np.array([probability for probability, _ in pairs])
+        del k  # datatrove's is always that of all labels
+        [labels], [probabilities] = predict(self._model, [text], self._path)
+        return (labels, probabilities) if labels else (["__label__"], np.zeros(1))  # it may know no word of the text

@@ -39,9 +39,6 @@ MASKS = pa.schema(
     ]
 )
 
-TIMES = pa.field("repeats", pa.uint32(), nullable=False)
-"""How often a document is to be used, 0 if it is not selected; in masks and datasets where it may be more than once."""
-
 HASHES = pa.schema([MEASURED.field("content_hash"), ROW])
 """The hash of each document's text, in the order of the hashes."""
 
@@ -75,12 +72,6 @@ SHINGLES = pa.schema(
     ]
 )
 """For each pair a document is in, the number of its better one, and the document's shingles."""
-
-
-def clustered_schema(dimensions: int) -> pa.Schema:
-    """Return the schema of the unit vectors of a shard in the order of the keys of their k-means clusters."""
-    return pa.schema([*KEYS, pa.field("vector", pa.list_(pa.float16(), dimensions), nullable=False)])
-
 
 REFERENCES = pa.schema([ROW, pa.field("text", pa.string()), pa.field("url", pa.string())])
 """The rows of a file of another corpus."""
@@ -184,7 +175,7 @@ ARRAYS = pa.schema(
 """Named arrays."""
 
 RESERVED_COLUMNS = frozenset(
-    {"row", "source_row", "n_chars", "content_hash", "quality", "inclusion", "block", "selected", "repeats"}
+    {"row", "source_row", "n_chars", "content_hash", "quality", "inclusion", "block", "selected"}
 )
 """Columns that the pipeline writes; a source column with one of these names cannot be kept."""
 
@@ -194,36 +185,12 @@ def documents_schema(extra: Sequence[pa.Field] = ()) -> pa.Schema:
     return pa.schema([ROW, SOURCE_ROW, *FINEWEB, *MEASURED, *extra])
 
 
-def without_text(schema: pa.Schema) -> pa.Schema:
-    """Return the columns of an ingested shard whose texts stay in the source, from those of one that holds them.
-
-    >>> without_text(documents_schema()).names[:3]
-    ['row', 'source_row', 'id']
-    """
-    return schema.remove(schema.get_field_index("text"))
-
-
-def with_text(schema: pa.Schema) -> pa.Schema:
-    """Return the columns of an ingested shard with its texts, wherever these are; the inverse of `without_text`."""
-    if "text" in schema.names:
-        return schema
-    return schema.insert(schema.get_field_index(SOURCE_ROW.name) + 1, FINEWEB.field("text"))
-
-
 def scores_schema(scorers: Sequence[str]) -> pa.Schema:
     """Return the schema of a scored shard: `row`, one float32 column per scorer, and the combined `quality`."""
     return pa.schema([ROW, *(pa.field(name, pa.float32(), nullable=False) for name in (*scorers, "quality"))])
 
 
-def masks_schema(*, with_repeats: bool) -> pa.Schema:
-    """Return the schema of a shard's masks: `MASKS`, and how often each document is to be used if that is counted."""
-    return MASKS.append(TIMES) if with_repeats else MASKS
-
-
-def embeddings_schema(dimensions: int, precision: Literal["float16", "float32", "int8"]) -> pa.Schema:
-    """Return the schema of an embedded shard: `row`, `embedding` as a fixed-size list, and `scale` for int8."""
-    value = {"float16": pa.float16(), "float32": pa.float32(), "int8": pa.int8()}[precision]
-    fields = [ROW, pa.field("embedding", pa.list_(value, dimensions))]
-    if precision == "int8":
-        fields.append(pa.field("scale", pa.float32()))  # vector = embedding * scale
-    return pa.schema(fields)
+def embeddings_schema(dimensions: int, precision: Literal["float16", "float32"]) -> pa.Schema:
+    """Return the schema of an embedded shard: `row`, and `embedding` as a fixed-size list."""
+    value = {"float16": pa.float16(), "float32": pa.float32()}[precision]
+    return pa.schema([ROW, pa.field("embedding", pa.list_(value, dimensions))])

@@ -1,16 +1,14 @@
 """Embed documents as unit vectors, by the built-in encoder or any sentence-transformers model.
 
 A shard is embedded chunk by chunk: while the model encodes one, the next is read and tokenised and the last is written.
-A checkpoint of each chunk is kept until the shard is complete, so that a killed run resumes mid-shard.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
@@ -20,15 +18,17 @@ from fineweb_mask.models.settings import FROM_QUALITY, STATIC, EmbeddingSettings
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.inference.model_files import ModelFolder, ModelNotFoundError, check_model_folder
 from fineweb_mask.tasks.inference.prefetch import Prefetched, background_writer
-from fineweb_mask.tasks.source.texts import with_texts
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
 from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, rows_through, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.stage_parquet import Checkpoints, stage_file_writer
+from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 
-KEY_SETTINGS = {"prompt", "max_tokens", "long_documents", "precision", "compute_precision", "on_bad_vector"}
+if TYPE_CHECKING:
+    from fineweb_mask.models.forward.batches import Encoded
+
+KEY_SETTINGS = {"prompt", "max_tokens", "precision"}
 CHUNK_DOCUMENTS = 8_192
-"""Documents tokenised and sorted by length together; a killed run resumes after its last chunk."""
+"""Documents tokenised and sorted by length together."""
 BUILT_IN = frozenset({STATIC, FROM_QUALITY})
 WRITTEN: dict[str, Any] = {
     "use_dictionary": False,
@@ -36,8 +36,6 @@ WRITTEN: dict[str, Any] = {
 }
 """How a file of vectors is written."""
 logger = logging.getLogger(__name__)
-
-Rows = Callable[[], pa.RecordBatch]
 
 
 def check_model(settings: EmbeddingSettings) -> None:
@@ -65,7 +63,7 @@ class EmbedJob(ShardJob):
 
     stage: ClassVar[Stage] = Stage(
         "embed",
-        version=2,
+        version=3,
         folders=("embeddings",),
         per_shard=True,
         documents=rows_through,
@@ -89,7 +87,7 @@ class EmbedJob(ShardJob):
     def depends_on(self) -> Dependencies:
         """Return the settings that change a vector, the documents and the model."""
         return Dependencies(
-            settings=self.settings.digested(include=KEY_SETTINGS),
+            settings=self.settings.model_dump(include=KEY_SETTINGS),
             inputs=[self.documents.fingerprint, self.model.fingerprint],
         )
 
@@ -97,26 +95,24 @@ class EmbedJob(ShardJob):
 @stage_task
 def embed(job: EmbedJob) -> None:
     """Write the vectors of a shard, row by row with its documents; one that is zero or not finite is null."""
-    from fineweb_mask.models.embedding.arrow import vector_batch
     from fineweb_mask.tasks.inference.encoder_pool import encoder_pool
 
     pool = encoder_pool(str(job.workspace.local(job.model.path)), job.model.fingerprint, job.settings)
-    started = perf_counter()
+    started, path = perf_counter(), job.workspace.resolve(job.documents)
     with (
-        with_texts(job.workspace, job.documents) as path,
         gpu_slot(pool.device),
         VerifiedFile(path) as documents,
-        vector_checkpoints(job, pool.tokeniser.dimensions) as vectors,
+        vector_writer(job, pool.tokeniser.dimensions) as write,
     ):
 
-        def encode(batch: pa.RecordBatch, tokens: Any) -> list[Rows]:  # noqa: ANN401 - what `tokenise` returned
+        def encode(batch: pa.RecordBatch, tokens: Any) -> Callable[[], None]:  # noqa: ANN401 - what `tokenise` returned
             rows = batch["row"]  # the texts are not held until the vectors are there
             with pool.encoder() as encoder:
                 wait = encoder.encode_tokens(tokens)
-            return [lambda: vector_batch(rows, wait(), vectors.schema)]
+            return lambda: write(rows, wait())
 
         batches = documents.iter_batches(job.chunk_documents, columns=["row", "text"])
-        waited = write_encoded(batches, job.documents.rows, [vectors], pool.tokeniser.tokenise, encode)
+        waited = write_encoded(batches, job.documents.rows, pool.tokeniser.tokenise, encode)
     seconds = perf_counter() - started
     share = 100 * waited / seconds
     logger.info("%s: %d documents in %.1f s, waiting for tokens %.1f%%", job.name, job.documents.rows, seconds, share)
@@ -125,52 +121,36 @@ def embed(job: EmbedJob) -> None:
 def write_encoded(
     batches: Iterable[pa.RecordBatch],
     total: int,
-    outputs: Sequence[Checkpoints],
     tokenise: Callable[[list[str]], Any],
-    encode: Callable[[pa.RecordBatch, Any], Sequence[Rows]],
+    encode: Callable[[pa.RecordBatch, Any], Callable[[], None]],
 ) -> float:
-    """Write what a model makes of `total` documents, but for the batches that an earlier run has finished.
+    """Write what a model makes of `total` documents.
 
     While a batch is encoded, the next is read and tokenised, and the last is written. `encode` takes a batch and its
-    tokens, and returns for each output a function that waits for its rows. Returns the seconds for which the encoder
-    waited for tokens.
+    tokens, and returns the function that waits for what the model makes of them and writes it. Returns the seconds for
+    which the encoder waited for tokens.
     """
-
-    def chunks() -> Iterator[tuple[pa.RecordBatch, Any, list[pa.RecordBatch | None]]]:
-        for batch in batches:
-            kept = [output.find(batch["row"]) for output in outputs]
-            is_done = all(rows is not None for rows in kept)
-            yield batch, None if is_done else tokenise(batch["text"].to_pylist()), kept
-
-    ahead = Prefetched(chunks())
+    ahead = Prefetched((batch, tokenise(batch["text"].to_pylist())) for batch in batches)
     tracked = track_by_size("documents", ahead, total, lambda chunk: chunk[0].num_rows, part=(0, 1))
     with background_writer() as later:
-        for batch, tokens, kept in tracked:
-            if tokens is None:
-                for output, rows in zip(outputs, kept, strict=True):
-                    later(partial(output.restore, rows))
-            else:
-                for output, made in zip(outputs, encode(batch, tokens), strict=True):
-                    later(partial(_write, output, made))
+        for batch, tokens in tracked:
+            later(encode(batch, tokens))
     return ahead.waited
 
 
-def _write(output: Checkpoints, made: Rows) -> None:
-    output.write(made())
-
-
 @contextmanager
-def vector_checkpoints(job: EmbedJob, dimensions: int) -> Iterator[Checkpoints]:
-    """Yield what writes a shard's vectors, in the order of its rows, with a checkpoint of each batch."""
+def vector_writer(job: EmbedJob, dimensions: int) -> Iterator[Callable[[pa.Array, "Encoded"], None]]:
+    """Yield the function that writes the vectors of the next rows of a shard."""
+    from fineweb_mask.models.embedding.arrow import vector_batch
+
     schema, bad = embeddings_schema(dimensions, job.settings.precision), 0
     with stage_file_writer(job.output, schema, job.key, **WRITTEN) as writer:
 
-        def write(batch: pa.RecordBatch) -> None:
+        def write(rows: pa.Array, encoded: "Encoded") -> None:
             nonlocal bad
+            batch = vector_batch(rows, encoded, schema)
             bad += batch["embedding"].null_count
             writer.write(batch)
 
-        vectors = Checkpoints(schema, write, job.output)
-        yield vectors
+        yield write
         writer.details = {"bad_vectors": bad, "dimensions": dimensions}
-    vectors.discard()

@@ -20,6 +20,7 @@ from pydantic import Field
 from fineweb_mask.models.dedup.benchmark_items import PARTS, BenchmarkItems, Part, parts_of, weigh
 from fineweb_mask.models.documents import content_hash
 from fineweb_mask.models.errors import SettingsError
+from fineweb_mask.models.names import inside
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.schemas import MEASURED, SOURCE_ROW
 from fineweb_mask.models.settings import SourceSettings
@@ -109,8 +110,9 @@ def list_excluded(job: ExclusionJob) -> None:
 
 def _weighed(job: ExclusionJob, parts: list[Part]) -> pa.Table:
     """Return the parts that are looked for, if there are any, and most of the sample holds none."""
-    rows = (row for file in job.sample for row in first_rows(file, -(-SAMPLED_DOCUMENTS // len(job.sample)))[0])
-    texts = [text for row in rows if isinstance(text := row.get(job.text_column), str)]
+    each, name = -(-SAMPLED_DOCUMENTS // max(1, len(job.sample))), job.text_column
+    rows = (row for file in job.sample for row in first_rows(file, each, name)[0])
+    texts = [text for row in rows if isinstance(text := inside(row, name), str)]
     if not parts:
         raise SettingsError(
             "ingest.decontaminate: no question, passage or text of these files has at least four words: "
@@ -149,7 +151,7 @@ def _benchmark_columns(file: SourceShard) -> dict[str, str]:
     """Return the columns of a file's items by what they hold, first one of texts that are looked for."""
     setting = f"ingest.decontaminate: {file.relative}"
     with broken_files(lambda error: ColumnError(f"{setting} cannot be read: {error}: give a whole file")):
-        schema, rows = schema_and_rows(file, SourceSettings(path=file.url).max_document_bytes)
+        schema, rows = schema_and_rows(file)
     known = {part: [name for name in names if name in schema.names] for part, names in COLUMNS.items()}
     found = {part: names[0] for part, names in known.items() if names}
     if not rows:

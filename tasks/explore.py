@@ -18,14 +18,13 @@ from fineweb_mask.models.schemas import MEASURED
 from fineweb_mask.models.settings.selection import NEAR_DUPLICATE
 from fineweb_mask.tasks.reporting.geometry import clustered
 from fineweb_mask.tasks.reporting.samples import DocumentRef, draw, files_read, vectors_at
-from fineweb_mask.tasks.source.texts import documents_of
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.parquet import read_schema, read_table, write_table
 from fineweb_mask.tasks.storage.remote.copies import local_copies
 from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.references import ShardFiles
-from fineweb_mask.tasks.workspace.stage_parquet import take_rows
+from fineweb_mask.tasks.workspace.stage_parquet import documents_of, take_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 SEED = 0

@@ -62,7 +62,7 @@ $reading"""
 class ExportJob(ProductJob):
     """Write the training files of one format."""
 
-    stage: ClassVar[Stage] = Stage(EXPORT, version=1, folders=(FOLDER,))
+    stage: ClassVar[Stage] = Stage(EXPORT, version=2, folders=(FOLDER,))
     dataset: str  # digest of the dataset's content
     place: str  # folder or URL of the dataset
     settings: ExportSettings

@@ -1,38 +1,31 @@
 """Ingest a source file: write its documents in uniform columns, and count every dropped row by its reason."""
 
+from array import array
 from contextlib import nullcontext
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pyarrow as pa
 
 from fineweb_mask.models.documents import DocumentFilter
 from fineweb_mask.models.losses import OutcomeCounts
 from fineweb_mask.models.pages import version_of_extraction
 from fineweb_mask.models.runtime.progress import track_by_size
-from fineweb_mask.models.schemas import DROPPED, KNOWN, OUTCOMES, documents_schema, without_text
+from fineweb_mask.models.schemas import DROPPED, KNOWN, OUTCOMES, documents_schema
 from fineweb_mask.models.settings import IngestSettings, SourceSettings
 from fineweb_mask.tasks.exclusion import FILES, benchmark_items, known_texts
 from fineweb_mask.tasks.processes.texts import text_filter
-from fineweb_mask.tasks.source.discovery import SourceShard
+from fineweb_mask.tasks.source.discovery import LARGEST_DOCUMENT, SourceShard
 from fineweb_mask.tasks.source.reader import ShardReader
-from fineweb_mask.tasks.source.texts import DETAIL, TextSource
 from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, find_file, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.references import StageFile, file_digest
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 
-NOT_IN_KEY = {"on_bad_shard", "exact_dedup", "near_dedup", "near_threshold", "against", "copy_text", "filters"} | {
-    "decontaminate",
-    "decontaminate_threshold",
-    "keep_dropped",
-    "url_dedup",
-    "copies",
-    "groups",
-    "on_wiped_group",
-}
-"""Settings that the documents of a shard do not depend on, or that are in the key in another form."""
+IN_KEY = {"min_chars", "languages", "min_language_score"}
+"""Settings that the documents of a shard depend on, and that are in the key as they are."""
 
 
 class IngestJob(ShardJob):
@@ -40,7 +33,7 @@ class IngestJob(ShardJob):
 
     stage: ClassVar[Stage] = Stage(
         "ingest",
-        version=2,
+        version=3,
         folders=("documents", "known", "dropped", "outcomes"),
         per_shard=True,
         documents=lambda file: (int(file.details["rows_in"]), file.rows),
@@ -61,8 +54,9 @@ class IngestJob(ShardJob):
         """Return the source's columns, the filters, and the source file's fingerprint."""
         return Dependencies(
             settings=[
-                self.source.model_dump(include={"text_column", "id_column", "extra_columns", "max_document_bytes"}),
-                self.settings.model_dump(exclude=NOT_IN_KEY),
+                self.source.model_dump(include={"text_column", "id_column", "extra_columns"})
+                | {"max_document_bytes": LARGEST_DOCUMENT},
+                self.settings.model_dump(include=IN_KEY),
                 self.settings.exact_dedup != "off",
                 *_filters_in_key(self.settings),
             ],
@@ -76,20 +70,11 @@ class IngestJob(ShardJob):
                     if self.benchmarks is None
                     else ["without", self.benchmarks.fingerprint, self.settings.decontaminate_threshold]
                 ),
-                *self.shard.as_text,
-                *([] if self.settings.copy_text else [f"texts at {self.shard.url}"]),
+                *(self.shard.as_text, self.shard.spelled, self.shard.paths, self.shard.whole),
+                *([["keys", *self.shard.keys]] if self.shard.keys else []),
                 *([f"trafilatura {version_of_extraction()}"] if self.shard.format == "warc" else []),
             ],
         )
-
-    @property
-    def text_details(self) -> dict[str, Any]:
-        """Where the texts are, if not in the output, and the fingerprint of the documents, wherever their texts are."""
-        if self.settings.copy_text:
-            return {}
-        source = TextSource(shard=self.shard, text_column=self.source.text_column, fingerprint=self.source.fingerprint)
-        copied = self.model_copy(update={"settings": self.settings.model_copy(update={"copy_text": True})})
-        return {DETAIL: source.model_dump(), "content": copied.key.fingerprint}
 
     def beside(self, folder: str) -> Path:
         """Return the shard's file in a folder of the stage: its known rows, the dropped ones, or how many by value."""
@@ -144,23 +129,24 @@ def ingest(job: IngestJob) -> None:
     reader = ShardReader(job.shard, job.source)
     outcomes = OutcomeCounts(job.settings.groups or ())
     documents = _document_filter(job, reader.rows, outcomes)
-    schema = documents_schema(reader.extra)
+    ids = array("q")  # hashes
     keeps_dropped = job.settings.keep_dropped
     with (
-        stage_file_writer(job.output, schema if job.settings.copy_text else without_text(schema), job.key) as writer,
+        stage_file_writer(job.output, documents_schema(reader.extra), job.key) as writer,
         stage_file_writer(job.beside("dropped"), DROPPED, job.key) if keeps_dropped else nullcontext() as dropped,
     ):
         batches = track_by_size("documents", reader.batches(), reader.rows, lambda pair: pair[0].num_rows, part=(0, 1))
         for batch, problems in batches:
-            kept = documents.apply(batch, problems)
-            written = kept if job.settings.copy_text else kept.drop_columns("text")
-            writer.write(written, kept.nbytes)  # row groups are the same either way
+            writer.write(documents.apply(batch, problems))
+            ids.extend(map(hash, batch["id"].drop_null().cast(pa.binary()).to_pylist()))
             for gone in documents.take_dropped():
                 if dropped is not None:
                     dropped.write(gone)
         writer.details = {
-            **job.text_details,
             **({"as_text": reader.as_text} if reader.as_text else {}),
+            **({"lost": dict(lost)} if (lost := reader.lost + documents.lost) else {}),
+            **({"keys_differ": found} if (found := dict(+reader.keys_differ)) else {}),
+            **({"repeated_ids": repeats} if (repeats := len(ids) - len(np.unique(ids))) else {}),
             "rows_in": documents.rows_in,
             "dropped": {reason: count for reason, count in sorted(documents.dropped.items()) if count},
             "tokens_in": documents.tokens_in,

@@ -79,7 +79,7 @@ class MaterializeJob(StageJob):
 
     def depends_on(self) -> Dependencies:
         """Return the settings that change the dataset's bytes, and the digest of the files that it is made from."""
-        return Dependencies(settings=self.recipe.materialize.digested(exclude=NOT_IN_FILES), inputs=self.inputs)
+        return Dependencies(settings=self.recipe.materialize.model_dump(exclude=NOT_IN_FILES), inputs=self.inputs)
 
     def current(self, listing: Listing | None = None) -> StageFile | None:  # noqa: ARG002 - manifests are small
         """Return a reference to the dataset if it is whole and agrees with the job's key, else None."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.urls import is_url
-from fineweb_mask.tasks.source.discovery import FORMATS, GLOB_CHARACTERS, HIDDEN
+from fineweb_mask.tasks.source.discovery import GLOB_CHARACTERS, HIDDEN, ending_of
 from fineweb_mask.tasks.storage.atomic import check_can_write
 from fineweb_mask.tasks.workspace.manifest import PROVENANCE, read_manifest
 from fineweb_mask.tasks.workspace.workspace import is_workspace
@@ -115,7 +115,7 @@ def check_apart(written: Mapping[str, str | Path], inputs: Iterable[str | Path],
 
 def _would_be_read(place: str, found: str, *, folder: bool) -> bool:
     """Return whether a folder or a pattern finds what is written to a place."""
-    if not folder and not place.lower().endswith(tuple(FORMATS)):
+    if not folder and not ending_of(place):
         return False
     has_pattern = bool(GLOB_CHARACTERS & set(found))
     if has_pattern and not folder and fnmatchcase(place, found):

@@ -10,7 +10,7 @@ from fineweb_mask.tasks.dataset.partition import write_partition
 from fineweb_mask.tasks.dedup.buckets import find_in_bucket
 from fineweb_mask.tasks.dedup.duplicates import dedup, near_dedup
 from fineweb_mask.tasks.dedup.references import copy_reference
-from fineweb_mask.tasks.dedup.sort import fit_cluster_centres, sort_rows, sort_shingles
+from fineweb_mask.tasks.dedup.sort import sort_rows, sort_shingles
 from fineweb_mask.tasks.embed import embed
 from fineweb_mask.tasks.exclusion import list_excluded
 from fineweb_mask.tasks.export import export
@@ -22,9 +22,9 @@ from fineweb_mask.tasks.report import report
 from fineweb_mask.tasks.score import score
 from fineweb_mask.tasks.score_embed import score_embed
 from fineweb_mask.tasks.select import select
-from fineweb_mask.tasks.selection.budgets import divide_budget, measure_curves
 from fineweb_mask.tasks.selection.corpus.learning import draw_sample, keep_policy, learn_policy
 from fineweb_mask.tasks.selection.corpus.passes import find_penalties, measure
+from fineweb_mask.tasks.selection.groups import count_groups, divide_budget
 from fineweb_mask.tasks.witness.job import measure_teaching
 from fineweb_mask.tasks.workspace.job import Stage, StageTask
 from fineweb_mask.tasks.workspace.records.counts import Amount, Counts
@@ -33,7 +33,6 @@ from fineweb_mask.tasks.workspace.references import StageFile
 PIPELINE: tuple[StageTask, ...] = (
     ingest,
     copy_reference,
-    fit_cluster_centres,
     sort_rows,
     find_in_bucket,
     sort_shingles,
@@ -53,7 +52,7 @@ PIPELINE: tuple[StageTask, ...] = (
     find_penalties,
     keep_policy,
     fit_targets,
-    measure_curves,
+    count_groups,
     divide_budget,
     select,
     write_partition,

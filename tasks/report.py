@@ -16,12 +16,14 @@ from fineweb_mask.tasks.reporting.geometry import measure
 from fineweb_mask.tasks.reporting.page import Page, PageJob
 from fineweb_mask.tasks.reporting.samples import files_read
 from fineweb_mask.tasks.reporting.sections.diversity import diversity
-from fineweb_mask.tasks.reporting.sections.documents import threshold
+from fineweb_mask.tasks.reporting.sections.documents import near_duplicates, threshold
 from fineweb_mask.tasks.reporting.sections.funnel import funnel, tiles
 from fineweb_mask.tasks.reporting.sections.losses import group_losses
 from fineweb_mask.tasks.reporting.sections.optimum import certificate, groups
 from fineweb_mask.tasks.reporting.sections.shares import GROUPS, distributions, retention
+from fineweb_mask.tasks.reporting.sections.source import what_was_read
 from fineweb_mask.tasks.reporting.sections.timing import StageTime, time_by_stage
+from fineweb_mask.tasks.source.inventory import Inventory
 from fineweb_mask.tasks.witness.section import teaching_findings, teaching_section
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.records.counts import Counts
@@ -31,20 +33,22 @@ from fineweb_mask.tasks.workspace.references import NO_FILE, ShardFiles, StageFi
 class ReportJob(PageJob):
     """Write the report of a dataset."""
 
-    stage: ClassVar[Stage] = Stage("report", version=11, folders=("reports",))
+    stage: ClassVar[Stage] = Stage("report", version=12, folders=("reports",))
     dataset: StageFile
     shards: list[ShardFiles]
     counts: Counts
     blocks: list[dict[str, Any]]
     losses: StageFile = NO_FILE  # what every step drops by group
+    near: StageFile = NO_FILE  # what other thresholds of near-duplicates would drop
     teaching: StageFile  # what `measure_teaching` found of the selection
-    stages: list[StageTime]  # of the run that the report is first written in
+    source: Inventory | None = None  # of the run that the report is first written in
+    stages: list[StageTime]  # of that run
     settings: ReportSettings
 
     def depends_on(self) -> Dependencies:
         """Return the report's settings, the dataset, and the files that are looked into."""
-        inputs = [self.dataset.fingerprint, self.teaching.fingerprint, self.losses.fingerprint, files_read(self.shards)]
-        return Dependencies(settings=self.settings.model_dump(), inputs=inputs)
+        files = [file.fingerprint for file in (self.dataset, self.teaching, self.losses, self.near)]
+        return Dependencies(settings=self.settings.model_dump(), inputs=[*files, files_read(self.shards)])
 
 
 @stage_task
@@ -93,7 +97,7 @@ def _page(job: ReportJob) -> Page:
     breakdown = break_down(job.workspace, job.shards, job.settings.by, groups=("dump", "domain", *_own_columns(losses)))
     measured = measure(job.workspace, job.shards, job.settings)
     code, recipe = job.dataset.details["code"], job.dataset.details["recipe"]
-    selection, has_groups = recipe["selection"], any(block.get("groups") for block in job.blocks)
+    selection, has_groups = recipe["selection"], any("group" in block for block in job.blocks)
     corpus = Corpus(job.workspace, PipelineSettings.model_validate({**recipe, "workspace": job.root}), job.shards)
     sections = [
         funnel(job.counts, job.shards),
@@ -103,9 +107,11 @@ def _page(job: ReportJob) -> Page:
         *([] if measured is None else [diversity(measured)]),
         teaching_section(job.teaching.details),
         *group_losses(losses, wiped),
+        *near_duplicates(job.workspace, job.shards, job.near.details),
         *([groups(job.blocks, selection["groups"]["column"], selection["budget_by"])] if has_groups else []),
         certificate(job.blocks),
         *([] if measured is None else [threshold(job.workspace, job.shards, measured, breakdown)]),
+        what_was_read(job.source, job.shards),
         *([time_by_stage(job.stages)] if job.stages else []),
     ]
     commit = f", commit {code['commit'][:12]}" if code["commit"] else ""
@@ -122,6 +128,7 @@ def _page(job: ReportJob) -> Page:
         metrics={
             "counts": job.counts.model_dump(),
             "losses": [loss._asdict() for loss in lost],
+            "near_duplicates": job.near.details,
             "retention": {
                 **{name: as_metrics(shares) for name, shares in breakdown.groups.items()},
                 **{name: as_metrics(shares) for name, shares in breakdown.deciles.items()},
@@ -133,6 +140,7 @@ def _page(job: ReportJob) -> Page:
             "clusters": [] if measured is None else [cluster._asdict() for cluster in measured.clusters],
             "blocks": job.blocks,
             "teaching": job.teaching.details,
+            "source": None if job.source is None else job.source.model_dump(),
             "stages": [stage.model_dump() for stage in job.stages],
         },
     )

@@ -1,6 +1,5 @@
 """Score documents: write the score of every scorer, and the quality that combines them."""
 
-from contextlib import nullcontext
 from typing import ClassVar
 
 import numpy as np
@@ -25,7 +24,6 @@ from fineweb_mask.tasks.inference.scorers import (
     score_batches,
 )
 from fineweb_mask.tasks.source.sidecars import Sidecar
-from fineweb_mask.tasks.source.texts import with_texts
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
 from fineweb_mask.tasks.workspace.job import BadShardError, Dependencies, ShardJob, Stage, rows_through, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile
@@ -45,7 +43,7 @@ class ScoreJob(ShardJob):
 
     stage: ClassVar[Stage] = Stage(
         "score",
-        version=1,
+        version=2,
         folders=("scores",),
         per_shard=True,
         documents=rows_through,
@@ -74,7 +72,7 @@ class ScoreJob(ShardJob):
         counted = (
             weights if self.settings.combine == "weighted_sum" else sorted(name for name in weights if weights[name])
         )
-        sidecars = {name: sidecar.fingerprint for name, sidecar in self.sidecars.items()}
+        sidecars = {name: [one.fingerprint, one.id_names] for name, one in self.sidecars.items()}
         by = [] if self.settings.by is None else [self.settings.by]
         return Dependencies(
             settings=[self.settings.combine, counted, *by],
@@ -98,25 +96,23 @@ def score(job: ScoreJob) -> None:
     """
     pooled = pooled_models(job.models, job.processes)
     scorers = load_models(job.workspace, [model for model in job.models if model not in pooled])
-    scorers |= load_sidecars(job.documents, job.models, job.sidecars)
-    read_text = bool(pooled) or any(scorer.column == "text" for scorer in scorers.values())
+    annotated, details = load_sidecars(job.workspace, job.documents, job.models, job.sidecars)
+    scorers |= annotated
     devices = (getattr(scorer, "device", "cpu") for scorer in scorers.values())
     gpu = next((device for device in devices if device != "cpu"), "cpu")
-    with (
-        with_texts(job.workspace, job.documents)
-        if read_text
-        else nullcontext(job.workspace.resolve(job.documents)) as path,
-        gpu_slot(gpu),
-        VerifiedFile(path) as documents,
-    ):
+    path = job.workspace.resolve(job.documents)
+    with gpu_slot(gpu), VerifiedFile(path) as documents:
         schema = scores_schema_of(job, documents.schema_arrow)
-        columns = columns_read(
-            scorers.values(), documents.schema_arrow, job.name, with_text=bool(pooled), by=job.settings.by
-        )
+        columns = ["row"]
+        if job.documents.rows:
+            columns = columns_read(
+                scorers.values(), documents.schema_arrow, job.name, with_text=bool(pooled), by=job.settings.by
+            )
         batches = documents.iter_batches(BATCH_ROWS if scorers else POOL_ROWS, columns=columns)
         done = score_batches(job.workspace, pooled, job.processes, batches)
         total = job.documents.rows
         with stage_file_writer(job.output, schema, job.key) as writer:
+            writer.details = details
             for batch, scores in track_by_size("documents", done, total, lambda pair: pair[0].num_rows, part=(0, 1)):
                 others = batch_scores(scorers, batch, job.name)
                 writer.write(combined(job, schema, batch, scores | others))

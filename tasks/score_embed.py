@@ -4,8 +4,8 @@ It writes the same two files as the stages `score` and `embed`, under the same k
 corpus that was scored before is not scored again.
 """
 
+from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self
 
@@ -13,17 +13,16 @@ import pyarrow as pa
 
 from fineweb_mask.models.settings import EmbeddingSettings
 from fineweb_mask.models.settings.quality import EduScorerSettings
-from fineweb_mask.tasks.embed import EmbedJob, Rows, vector_checkpoints, write_encoded
+from fineweb_mask.tasks.embed import EmbedJob, vector_writer, write_encoded
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.inference.model_files import ModelFolder
 from fineweb_mask.tasks.inference.scorers import batch_scores, columns_read, load_models, load_sidecars
 from fineweb_mask.tasks.score import ScoreJob, combined, score, scores_schema_of
-from fineweb_mask.tasks.source.texts import with_texts
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, rows_through, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.stage_parquet import Checkpoints, stage_file_writer
+from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 
 if TYPE_CHECKING:
     from fineweb_mask.models.forward.tokens import TokenIds
@@ -93,38 +92,40 @@ def score_embed(job: ScoreEmbedJob) -> None:
     BadShardError
         As the stages `score` and `embed` do.
     """
-    from fineweb_mask.models.embedding.arrow import vector_batch
     from fineweb_mask.models.quality.transformer import EduScorer
 
     if not job.force and job.embed.current() is not None:
         score(job.score)
         return
     scorers = load_models(job.workspace, job.score.models)
-    scorers |= load_sidecars(job.score.documents, job.score.models, job.score.sidecars)
+    annotated, details = load_sidecars(job.workspace, job.score.documents, job.score.models, job.score.sidecars)
+    scorers |= annotated
     [name] = [model.settings.name for model in job.score.models if isinstance(model.settings, EduScorerSettings)]
     edu = scorers.pop(name)
     assert isinstance(edu, EduScorer)  # noqa: S101 - the kind of these settings
+    path = job.workspace.resolve(job.score.documents)
     with ExitStack() as opened:
-        path = opened.enter_context(with_texts(job.workspace, job.score.documents))
         opened.enter_context(gpu_slot(edu.device))
         documents = opened.enter_context(VerifiedFile(path))
-        vectors = opened.enter_context(vector_checkpoints(job.embed, edu.dimensions))
-        outputs, columns = [vectors], ["row", edu.column]
-        schema = scores_schema_of(job.score, documents.schema_arrow)
+        write_vectors = opened.enter_context(vector_writer(job.embed, edu.dimensions))
+        schema, columns = scores_schema_of(job.score, documents.schema_arrow), ["row", edu.column]
         if is_scoring := job.force or job.score.current() is None:
             writer = opened.enter_context(stage_file_writer(job.score.output, schema, job.score.key))
-            outputs.append(Checkpoints(schema, writer.write, job.score.output))
-            columns = columns_read([edu, *scorers.values()], documents.schema_arrow, job.name, by=job.score.settings.by)
+            writer.details = details
+            if job.score.documents.rows:
+                wanted = [edu, *scorers.values()]
+                columns = columns_read(wanted, documents.schema_arrow, job.name, by=job.score.settings.by)
 
-        def encode(batch: pa.RecordBatch, tokens: "TokenIds") -> list[Rows]:
+        def encode(batch: pa.RecordBatch, tokens: "TokenIds") -> Callable[[], None]:
             found = edu.score_and_embed_tokens(tokens)
-            made: list[Rows] = [partial(vector_batch, batch["row"], found.encoded, vectors.schema)]
-            if is_scoring:
-                of_batch = {name: found.scores, **batch_scores(scorers, batch, job.name)}
-                made.append(partial(combined, job.score, schema, batch, of_batch))
-            return made
+            scores = {name: found.scores, **batch_scores(scorers, batch, job.name)} if is_scoring else {}
+
+            def write() -> None:
+                write_vectors(batch["row"], found.encoded)
+                if is_scoring:
+                    writer.write(combined(job.score, schema, batch, scores))
+
+            return write
 
         batches = documents.iter_batches(BATCH_ROWS, columns=columns)
-        write_encoded(batches, job.score.documents.rows, outputs, edu.tokenise, encode)
-    if is_scoring:
-        outputs[-1].discard()
+        write_encoded(batches, job.score.documents.rows, edu.tokenise, encode)

@@ -11,14 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fineweb_mask.models.runtime.threads import same_threads
-from fineweb_mask.models.selection.corpus.documents import Documents, repeats
+from fineweb_mask.models.selection.corpus.documents import Documents
 from fineweb_mask.models.selection.problem.measures import relative_gap
 from fineweb_mask.tasks.inference.gpu import gpu_slot, torch_device
 from fineweb_mask.tasks.selection.blocks import BlocksJob, Group, Masks, block_key, describe, select_block
-from fineweb_mask.tasks.selection.budgets import read_details, with_budget
-from fineweb_mask.tasks.selection.corpus.groups import count_groups, select_by_group
 from fineweb_mask.tasks.selection.corpus.learning import read_learned
 from fineweb_mask.tasks.selection.corpus.passes import read_penalties
+from fineweb_mask.tasks.selection.groups import read_shares, select_groups
 from fineweb_mask.tasks.selection.inputs.shard_documents import (
     ShardColumns,
     read_gains,
@@ -26,7 +25,6 @@ from fineweb_mask.tasks.selection.inputs.shard_documents import (
     read_without_vectors,
 )
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
-from fineweb_mask.tasks.workspace.records.counts import add_groups
 from fineweb_mask.tasks.workspace.references import StageFile
 
 if TYPE_CHECKING:
@@ -40,11 +38,11 @@ class SelectJob(BlocksJob):
 
     policy: StageFile | None = None  # of the whole corpus, as `keep_policy` wrote it
     penalties: tuple[StageFile, ...] = ()  # of the corpus's near-duplicates
-    budgets: StageFile | None = None  # of all blocks, with `block_budget: price`
+    shares: StageFile | None = None  # of all groups of documents, where they are not those of the corpus
 
     stage: ClassVar[Stage] = Stage(
         "select",
-        version=5,
+        version=6,
         folders=("masks",),
         documents=lambda file: (
             sum(block["documents"] for block in file.details["blocks"]),
@@ -59,17 +57,18 @@ class SelectJob(BlocksJob):
         return self.settings.device != "cpu" and not any(shard.worth.path for shard in self.shards)
 
     def depends_on(self) -> Dependencies:
-        """Return what a selection from blocks depends on, with their budgets, or the policy and the shard."""
+        """Return what a selection from blocks depends on, with the groups' shares, or the policy and the shard."""
         if self.policy is None:
             found = super().depends_on()
-            return found if self.budgets is None else found._replace(inputs=[found.inputs, self.budgets.fingerprint])
+            return found if self.shares is None else found._replace(inputs=[found.inputs, self.shares.fingerprint])
         settings = [self.policy.fingerprint, self.settings.seed, self.settings.budget_by]
         penalties = [file.fingerprint for file in self.penalties]
         return Dependencies(settings=settings, inputs=[*super().depends_on().inputs, *penalties])
 
     def settings_read(self) -> object:
         """Return all settings but the device and how blocks are cut, and those of groups where there are any."""
-        return block_key(self.settings, by_group=self.settings.groups is not None)
+        groups = self.settings.groups
+        return [block_key(self.settings), *([] if groups is None else [groups.model_dump()])]
 
 
 @stage_task
@@ -82,16 +81,19 @@ def select(job: SelectJob) -> None:
         described.append(_select_by_policy(job, job.policy, group, masks))
         masks.write(described)
         return
-    divided = None if job.budgets is None else read_details(job.workspace, job.budgets)
+    if job.settings.groups is not None:
+        shares = None if job.shares is None else read_shares(job.workspace, job.shares)
+        for block in group.blocks(job.settings.groups.column):
+            for found in select_groups(job.settings, block, shares):
+                masks.enter(found.block, found.selection)
+                more = {"group": found.group, "budget": found.budget}
+                described.append(describe(found.block, found.selection) | more)
+        masks.write(described)
+        return
     for block in group.blocks():
-        more: dict[str, Any] = {}
-        if job.settings.groups is None:
-            settings, scales = (job.settings, None) if divided is None else with_budget(job.settings, block, divided)
-            selection = select_block(settings, block, scales=scales)
-        else:
-            selection, more["groups"] = select_by_group(job.settings, block)
+        selection = select_block(job.settings, block)
         masks.enter(block, selection)
-        described.append(describe(block, selection) | more)
+        described.append(describe(block, selection))
     masks.write(described)
 
 
@@ -100,13 +102,9 @@ def _select_by_policy(job: SelectJob, kept: StageFile, group: Group, masks: Mask
     device = torch_device(job.settings.device if job.uses_gpu else "cpu")
     columns, counts = group.columns, [0, 0, 0, 0]
     policy = read_learned(job.workspace, kept, "best", device).rule
-    groups = list[dict[str, Any]]()
     for rows, documents in _candidates(job, policy, columns, device):
         selected, inclusion = policy.judge(documents)
-        times = selected * repeats(documents, policy.repeats)
-        masks.enter_rows(rows, selected, inclusion, job.group, times)
-        if documents.groups is not None:
-            groups.append({"groups": count_groups(documents, selected, times, kept.details["asked"])})
+        masks.enter_rows(rows, selected, inclusion, job.group)
         tokens = columns.tokens[rows]
         found = (len(rows), int(selected.sum()), int(tokens.sum()), int(tokens[selected].sum()))
         counts = [before + one for before, one in zip(counts, found, strict=True)]
@@ -115,7 +113,6 @@ def _select_by_policy(job: SelectJob, kept: StageFile, group: Group, masks: Mask
     return {
         "name": job.group,
         "by_rule": True,
-        **({"groups": add_groups(groups, one_budget=True)} if groups else {}),
         **dict(zip(("documents", "selected", "tokens", "tokens_selected"), counts, strict=True)),
         "objective": details["objective"],
         "random_objective": details["random_objective"],
@@ -135,7 +132,7 @@ def _candidates(
     penalties = read_penalties(job.workspace, job.penalties, shard.name, shard.rows) if job.penalties else None
     if shard.worth.path:  # a pass over the corpus measured it, and counted on it
         rows = columns.candidate.nonzero()[0]
-        known = read_without_vectors(job.workspace, shard, columns, job.settings)
+        known = read_without_vectors(shard, columns, job.settings)
         parts = iter([(rows, known._replace(worth=read_gains(job.workspace, shard)[rows]))])
     else:
         parts = read_parts(job.workspace, shard, columns, job.settings)

@@ -175,6 +175,9 @@ class TokenizerError(ModelError):
 class Tokenizer:
     """A tokenizer of the Hugging Face library, which ends every text with a token.
 
+    A text that spells a special token is read as text, so that every document ends once; datatrove finds the token in
+    it, and its files differ for such a text.
+
     Parameters
     ----------
     settings
@@ -183,7 +186,7 @@ class Tokenizer:
     Raises
     ------
     TokenizerError
-        When it is used, if the file is not a tokenizer, or lacks the token.
+        When it is used, if the file is not a tokenizer, lacks the token, or reads it in texts, too.
     ModelNotFoundError
         If there is no such file, or it cannot be downloaded.
     """
@@ -211,6 +214,8 @@ class Tokenizer:
         from tokenizers import Tokenizer as Loaded
         from tokenizers.processors import TemplateProcessing
 
+        from fineweb_mask.models.forward.tokens import read_as_text
+
         name, end_token = self._name, self.end_token
         try:
             loaded = Loaded.from_file(str(self.path))
@@ -220,6 +225,11 @@ class Tokenizer:
             raise TokenizerError(
                 f"end_token: {name} has no token {end_token!r}: set end_token to the one that ends a text"
             )
+        read_as_text(loaded, [end_token])
+        if end in loaded.encode(loaded.decode([end], skip_special_tokens=False), add_special_tokens=False).ids:
+            raise TokenizerError(
+                f"end_token: {name} finds {end_token!r} in texts, too: set end_token to one of its special tokens"
+            )
         loaded.post_processor = TemplateProcessing(single="$A <end>", pair=None, special_tokens=[("<end>", end)])
         loaded.no_truncation()
         loaded.no_padding()
@@ -228,7 +238,7 @@ class Tokenizer:
     @cached_property
     def token_bytes(self) -> int:
         """Bytes of a token: 2, or 4 for a vocabulary of more than 65,536."""
-        return 2 if self._loaded.get_vocab_size() <= SMALL_VOCABULARY else 4
+        return 2 if max(self._loaded.get_vocab().values()) < SMALL_VOCABULARY else 4
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Return the tokens of each text, on all cores."""

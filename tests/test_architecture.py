@@ -25,7 +25,7 @@ FLOORS = ["models", "tasks", "flows"]  # from the ground up: a floor imports tho
 LAYERS = {
     "models": [
         {"errors"},
-        {"urls"},
+        {"names", "urls"},
         {"schemas", "columns", "losses", "runtime", "settings.base", "standing", "words"},
         {"settings"},
         {"documents", "forward"},
@@ -102,7 +102,6 @@ OTHER_TESTS = {  # test files that are not named after one module, and what they
     "tests/flows/test_sql_command.py": "commands/sql.py and verify.py on a terminal",
     "tests/models/embedding/test_static.py": "the built-in encoder in load.py",
     "tests/models/embedding/test_static_fit_on_posts.py": "static_fit.py on real posts",
-    "tests/models/embedding/test_windows.py": "the windows of transformer.py",
     "tests/models/quality/test_edu.py": "the kind edu in transformer.py",
     "tests/models/quality/test_perplexity.py": "the kind perplexity in transformer.py",
     "tests/models/settings/test_settings.py": "all sections of a recipe",
@@ -115,8 +114,6 @@ OTHER_TESTS = {  # test files that are not named after one module, and what they
     "tests/tasks/training_files/test_order.py": "the order of training_files.py",
     "tests/tasks/training_files/test_tokens.py": "the tokens of training_files.py",
     "tests/tasks/source/test_hub.py": "sources on the Hugging Face hub, in discovery.py",
-    "tests/tasks/workspace/test_checkpoints.py": "the checkpoints in stage_parquet.py",
-    "tests/tasks/test_keys.py": "keys of all stages, as workspaces have them",
     "tests/tasks/test_steps.py": "progress of all stages",
 }
 

@@ -71,6 +71,22 @@ def warc_bytes(answers: Iterable[Answer], packed: bool = True, texts: Iterable[s
     return stream.getvalue()
 
 
+def record_bytes(kind: str, block: bytes, content_type: str | None, *more: str) -> bytes:
+    """Return a record as it stands in a file, with more lines in its head."""
+    named = [f"Content-Type: {content_type}"] if content_type is not None else []
+    head = [
+        "WARC/1.1",
+        f"WARC-Type: {kind}",
+        f"WARC-Record-ID: <urn:uuid:{len(block):032x}>",
+        "WARC-Target-URI: https://example.org/",
+        "WARC-Date: 2026-01-02T03:04:05Z",
+        *named,
+        *more,
+        f"Content-Length: {len(block)}",
+    ]
+    return "\r\n".join(head).encode() + b"\r\n\r\n" + block + b"\r\n\r\n"
+
+
 def write_warc(path: Path, texts: Iterable[str]) -> None:
     """Write pages of texts, each at a URL of its own."""
     answers = [Answer(page_of(text), f"https://example.org/{number}") for number, text in enumerate(texts)]

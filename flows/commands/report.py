@@ -51,6 +51,8 @@ def report(
         opened, last, folder = last_run(workspace)
         given = {"by": by, "sample": sample, "map": kind_of_map}
         report = last.settings.report.model_dump() | {name: one for name, one in given.items() if one is not None}
+        within = [one for one in last.settings.report.by if "." in one]  # which the documents were made with
+        report["by"] = list(dict.fromkeys([*report["by"], *within]))
         content = {**last.settings.model_dump(), "workspace": opened.address, "report": report}
         settings = validate(PipelineSettings, content)
         check_columns(opened, settings.report.by)

@@ -18,6 +18,7 @@ from fineweb_mask.flows.display.terminal import (
     print_paths,
     print_quarantined,
     step_progress,
+    told,
 )
 from fineweb_mask.flows.processes import temporary_server
 from fineweb_mask.flows.recipe import RecipeError, packaged_recipes
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from fineweb_mask.flows.pipeline.run import Share
     from fineweb_mask.flows.summary import RunSummary, StageSummary, StoppedSummary
     from fineweb_mask.models.settings import PipelineSettings
+    from fineweb_mask.tasks.source.inventory import Inventory
 
 
 def run(
@@ -78,7 +80,7 @@ def run(
         common.be_verbose()
     refit, refresh = refit or [], refresh or []
     with TemporaryDirectory(prefix="fineweb-mask-") as scratch:
-        settings, share = common.load_settings_or_exit(
+        settings, (share, source) = common.load_settings_or_exit(
             _recipe(recipe, workspace, Path(scratch) if dry_run else None, as_json),
             overrides,
             workspace,
@@ -87,8 +89,9 @@ def run(
         )
     from fineweb_mask.models.settings.quality import quality_note
 
-    if note := quality_note(settings.model_dump(mode="json")):
-        echo(note, err=True)
+    said = [*([] if dry_run else told(source.lines())), quality_note(settings.model_dump(mode="json"))]
+    for line in filter(None, said):
+        echo(line, err=True)
     if dry_run:
         from fineweb_mask.flows.commands.setup.dry_run import estimate, print_estimate
 
@@ -141,10 +144,11 @@ def _recipe(named: str, workspace: str | None, scratch: Path | None, as_json: bo
 
 def _check(
     settings: "PipelineSettings", refit: list[str], refresh: list[str], until: str | None, shards: str | None
-) -> "Share | None":
+) -> "tuple[Share | None, Inventory]":
     from fineweb_mask.flows.curate import check_stages
     from fineweb_mask.flows.pipeline.inputs import check_inputs
     from fineweb_mask.flows.pipeline.run import Share
+    from fineweb_mask.tasks.source.inventory import take_inventory
 
     check_stages(refit, refresh, until, "--")
     if shards is not None and (refit or refresh or until):
@@ -153,8 +157,7 @@ def _check(
         share = None if shards is None else Share.parse(shards)
     except ValueError as error:
         raise RecipeError(f"--shards: {error}") from error
-    check_inputs(settings)
-    return share
+    return share, take_inventory(check_inputs(settings).source, settings.source)
 
 
 def _print_stages(stages: list["StageSummary"]) -> None:

@@ -50,7 +50,7 @@ def sql(
     force: Force = False,
     as_json: Annotated[bool, typer.Option("--json", help="Same as --format json.")] = False,
 ) -> None:
-    """Query a workspace in SQL: views documents, scores, masks, selected, embeddings, runs, drops, known.
+    """Query a workspace in SQL: `show tables` lists the views, such as documents, scores, masks, selected.
 
     Example: fineweb-mask sql workspaces/sample "select dump, count(*), avg(quality) from selected group by dump"
     """

@@ -4,6 +4,7 @@ Display only: if publishing fails, the run logs a warning and continues.
 """
 
 import base64
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ from fineweb_mask.flows.processes.prefect_api import PrefectServerError, server_
 from fineweb_mask.flows.summary import RunSummary
 from fineweb_mask.models.losses import Wiped
 from fineweb_mask.models.runtime.progress import Step
+from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.registry import amounts_through, documents_through
 from fineweb_mask.tasks.reporting.charts import on_any_background
 from fineweb_mask.tasks.reporting.templating import markdown as as_markdown
@@ -217,6 +219,22 @@ def announce(what: str, name: str, payload: Mapping[str, Any]) -> None:
     kind = what.partition(".")[0]
     resource = {"prefect.resource.id": f"fineweb-mask.{kind}.{name}", "prefect.resource.name": name}
     or_warn(emit_event, f"fineweb-mask.{what}", resource, payload=dict(payload))
+
+
+def announce_dataset(summary: RunSummary, settings: PipelineSettings, metrics: Path) -> None:
+    """Emit the event of a dataset that a run has written, if it has, with figures of the report's `metrics`."""
+    if not any(stage.stage == "materialize" and stage.cached < stage.files for stage in summary.stages):
+        return
+    found = json.loads(ensure_local(metrics).read_bytes())
+    gaps = [block["gap"] for block in found["blocks"] if block["gap"] is not None]
+    named = ("workspace", "dataset", "report", "documents_in", "documents_kept", "objective", "terms")
+    payload = {name: getattr(summary, name) for name in named} | {
+        "gap": max(gaps, default=None),  # of the block where it is widest
+        "near_duplicates": found["diversity"].get("selected", {}).get("near_duplicates"),
+        "tokens": summary.counts.tokens_selected,
+        "recipe": settings.model_dump(mode="json", exclude_unset=True),
+    }
+    announce("dataset.published", summary.dataset, payload)
 
 
 def _row(stage: str, shard: str, through: tuple[int, int] | None, seconds: float, cached: str) -> dict[str, Any]:

@@ -113,6 +113,15 @@ def size_text(size: int) -> str:
     return f"{size / 2**30:,.1f} GiB" if size >= 2**30 else f"{size / 2**20:,.1f} MiB"
 
 
+def told(lines: Iterable[tuple[str, str]]) -> list[str]:
+    """Return lines with what each is about before it, in a column.
+
+    >>> told([("reads", "1 file")])
+    ['reads      1 file']
+    """
+    return [f"{about:<10} {line}" for about, line in lines]
+
+
 def new_table(first: str, *numbers: str, no_wrap: bool = False) -> Table:
     """Return a table with a first column of text and right-aligned columns of numbers."""
     table = Table(box=None, pad_edge=False, header_style="bold")

@@ -63,6 +63,8 @@ def report(run: Run, selection: Selection, dataset: StageFile) -> StageFile:
         blocks=selection.blocks,
         stages=run.times,
         losses=run.losses,
+        source=run.source,
+        near=run.near,
         settings=run.settings.report,
     )
     return run.one(job)

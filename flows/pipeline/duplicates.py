@@ -3,10 +3,8 @@
 from contextlib import nullcontext
 from typing import Any
 
-from fineweb_mask.flows.pipeline.fit import Models
 from fineweb_mask.flows.pipeline.run import Files, PerShard, Run
 from fineweb_mask.models.dedup.minhash import Sketch
-from fineweb_mask.models.settings.quality import EduScorerSettings
 from fineweb_mask.tasks.dedup.buckets import Compared, bucket_jobs
 from fineweb_mask.tasks.dedup.copies import Shard
 from fineweb_mask.tasks.dedup.duplicates import (
@@ -17,14 +15,12 @@ from fineweb_mask.tasks.dedup.duplicates import (
     remember_arrivals,
 )
 from fineweb_mask.tasks.dedup.references import ReferenceJob
-from fineweb_mask.tasks.dedup.sort import CentresJob, sort_rows, sort_shingles
-from fineweb_mask.tasks.embed import embed
-from fineweb_mask.tasks.inference.model_files import ModelFolder
+from fineweb_mask.tasks.dedup.sort import sort_rows, sort_shingles
 from fineweb_mask.tasks.source.discovery import find_files
-from fineweb_mask.tasks.workspace.references import StageFile, digest
+from fineweb_mask.tasks.workspace.references import NO_FILE, StageFile
 
 
-def find_duplicates(run: Run, documents: Files, scores: Files, vectors: Files, models: Models) -> Files:
+def find_duplicates(run: Run, documents: Files) -> Files:
     """Return the rows of every shard that are duplicates, of whatever kind is looked for.
 
     Of equal documents, that of the shard that came into the workspace first is kept; of others, by `ingest.copies`.
@@ -44,20 +40,20 @@ def find_duplicates(run: Run, documents: Files, scores: Files, vectors: Files, m
             run.one(listing)
             duplicates = run.files_of(listing)
         if ingest.finds_copies:
-            duplicates = _copies(run, in_order, duplicates, scores, vectors, models)
+            duplicates = _copies(run, in_order, duplicates)
     run.duplicates = duplicates
     return duplicates
 
 
 def sort_shards(run: Run, documents: Files) -> None:
-    """Sort the rows of every shard by what they are compared by, as far as the documents alone tell it."""
+    """Sort the rows of every shard by what they are compared by."""
     ingest = run.settings.ingest
     if ingest.exact_dedup == "corpus":
         run.map(sort_rows, file=documents, by="hash")
     if ingest.url_dedup:
         run.map(sort_rows, file=documents, by="urls")
     if ingest.near_dedup == "minhash":
-        run.map(sort_rows, file=documents, by="signatures", sketch=Sketch.for_threshold(ingest.least_similarity))
+        run.map(sort_rows, file=documents, by="signatures", sketch=Sketch.for_threshold(ingest.near_threshold))
 
 
 def _in_order_of_arrival(run: Run, documents: Files) -> Files:
@@ -69,35 +65,26 @@ def _in_order_of_arrival(run: Run, documents: Files) -> Files:
     return PerShard({name: documents[name] for name in names})
 
 
-def _copies(run: Run, documents: Files, exact: Files, scores: Files, vectors: Files, models: Models) -> Files:
+def _copies(run: Run, documents: Files, exact: Files) -> Files:
     """Return the rows of every shard that are near-duplicates or of a URL that is kept, with the exact duplicates."""
     settings = run.settings.ingest
     documents = PerShard({**_other_corpora(run), **documents})
-    threshold, found = settings.least_similarity, {}
+    threshold, found = settings.near_threshold, {}
     sketch = Sketch.for_threshold(threshold)
     if settings.near_dedup == "minhash":
         found["pairs"] = run.jobs(sort_rows, file=documents, by="signatures", sketch=sketch)
-    elif settings.near_dedup == "semantic":
-        in_order = PerShard({name: vectors[name] for name in documents if name in vectors})
-        centres = _centres(run, in_order, models)
-        found["similar"] = run.jobs(sort_rows, file=in_order, by="cells", centres=centres)
     if settings.url_dedup:
         found["urls"] = run.jobs(sort_rows, file=documents, by="urls")
-    names = [name for name in documents if all(name in jobs for jobs in found.values())]
-    keys = {"pairs": sketch.bands}
+    keys = {"pairs": sketch.bands, "urls": 1}
     rows = {
-        kind: [jobs[name].reference(keys.get(kind, 1) * documents[name].rows) for name in names]
+        kind: [jobs[name].reference(keys[kind] * file.rows) for name, file in documents.items()]
         for kind, jobs in found.items()
     }
-    is_scored = settings.copies.keep == "best_score"
     listing = NearDedupJob(
         root=run.root,
         sorted_rows=next(iter(rows.values())),
         urls=tuple(rows["urls"]) if len(rows) > 1 else (),
-        shards=tuple(
-            Shard(documents=documents[name], exact=exact.get(name), scores=scores.get(name) if is_scored else None)
-            for name in names
-        ),
+        shards=tuple(Shard(documents=file, exact=exact.get(name)) for name, file in documents.items()),
         threshold=threshold,
         copies=settings.copies,
     )
@@ -108,25 +95,21 @@ def _copies(run: Run, documents: Files, exact: Files, scores: Files, vectors: Fi
         pairs = list[StageFile]()
         if "urls" in rows:
             pairs += _in_buckets(run, "urls", rows["urls"], **preferred)
-        if "similar" in rows:
-            dimensions = max((int(file.details.get("dimensions", 0)) for file in vectors.values()), default=0)
-            options = {"threshold": threshold, "dimensions": dimensions}
-            pairs += _in_buckets(run, "similar", rows["similar"], **preferred, **options)
         if "pairs" in rows:
             candidates = _in_buckets(run, "pairs", rows["pairs"], **preferred)
-            places = PerShard({name: place for place, name in enumerate(names)})
-            paired = PerShard({name: documents[name] for name in names})
-            shingles = run.map(sort_shingles, documents=paired, place=places, pairs=candidates, words=sketch.words)
+            places = PerShard({name: place for place, name in enumerate(documents)})
+            shingles = run.map(sort_shingles, documents=documents, place=places, pairs=candidates, words=sketch.words)
             pairs += _in_buckets(run, "verified", list(shingles.values()), threshold=threshold)
         listing = listing.model_copy(update={"buckets": tuple(pairs)})
     run.one(listing)
+    run.near = listing.summarised() or NO_FILE
     return run.files_of(listing)
 
 
 def _other_corpora(run: Run) -> Files:
     """Return the texts of other corpora that documents are compared with, by file."""
     ingest = run.settings.ingest
-    if ingest.near_dedup != "minhash" or ingest.copies.one_for_each is not None:
+    if ingest.near_dedup != "minhash":
         return PerShard()
     files = [file for path in ingest.against for file in find_files(path, "ingest.against")]
     jobs = [ReferenceJob(root=run.root, file=file) for file in files]
@@ -137,20 +120,3 @@ def _in_buckets(run: Run, comparison: Compared, sorted_rows: list[StageFile], **
     """Return what a comparison of all shards finds in each of its buckets; `options` are those of `bucket_jobs`."""
     memory_limit = run.settings.materialize.memory_limit
     return run.all(bucket_jobs(run.root, comparison, sorted_rows, memory_limit, **options))
-
-
-def _centres(run: Run, vectors: Files, models: Models) -> StageFile:
-    """Return the centres of the clusters that vectors are compared in, fitted on the sample of the corpus."""
-    encoder = models.encoder
-    if encoder is None:
-        [edu] = [model for model in models.quality.scorers if isinstance(model.settings, EduScorerSettings)]
-        encoder = ModelFolder(path=edu.path, fingerprint=edu.identity)
-    made_by = run.jobs(embed, documents=vectors, model=encoder, settings=run.settings.embedding)
-    job = next(iter(made_by.values()))
-    return run.one(
-        CentresJob(
-            root=run.root,
-            embeddings=[vectors[name] for name in run.sample if name in vectors],
-            model=digest([job.key.settings, job.model.fingerprint]),
-        )
-    )

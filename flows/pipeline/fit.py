@@ -40,24 +40,21 @@ class PretrainedModels(NamedTuple):
     scorers: Mapping[str, QualityModel]  # by the scorer's name
     encoder: ModelFolder | None  # None if it is built in or one of the scorers
     sidecars: Mapping[str, Sidecars]  # annotations of the source files, by the scorer's name
-    selecting: QualityModel | None  # scores the documents that the solver `quad` looks at
 
     @classmethod
     def of(cls, settings: PipelineSettings) -> Self:
         """Find the models on this machine or fetch them from the hub."""
         named = [scorer for scorer in settings.quality.scorers if not is_trained(scorer)]
-        selecting = settings.selection.quad.scorer
         by_content = settings.source.fingerprint == "content"
         built_in = settings.embedding.model in BUILT_IN
         return cls(
             scorers={scorer.name: resolve_model(scorer) for scorer in named},
             encoder=None if built_in else model_folder(settings.embedding.model, "embedding.model"),
             sidecars={
-                scorer.name: Sidecars(scorer, by_content=by_content)
+                scorer.name: Sidecars(scorer, by_content=by_content, id_column=settings.source.id_column)
                 for scorer in named
                 if isinstance(scorer, SidecarScorerSettings)
             },
-            selecting=None if selecting is None else resolve_model(selecting),
         )
 
 

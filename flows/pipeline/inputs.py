@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fineweb_mask.flows.pipeline.fit import PretrainedModels
-from fineweb_mask.flows.recipe import inputs_of
+from fineweb_mask.flows.recipe import inputs_of, with_overrides
 from fineweb_mask.models.dedup.minhash import load_rensa
 from fineweb_mask.models.filters import load_filters
 from fineweb_mask.models.pages import check_extraction
@@ -13,13 +13,11 @@ from fineweb_mask.tasks import embed
 from fineweb_mask.tasks.dataset.output import Output
 from fineweb_mask.tasks.exclusion import check_benchmarks
 from fineweb_mask.tasks.export import check_format
-from fineweb_mask.tasks.inference.scorers import check_folder, check_scorers
+from fineweb_mask.tasks.inference.scorers import check_scorers
 from fineweb_mask.tasks.outputs import check_apart, check_output
 from fineweb_mask.tasks.reporting.geometry import check_map
-from fineweb_mask.tasks.selection.inputs.selector_inputs import EarlierSelection
-from fineweb_mask.tasks.source.columns import check_columns, check_texts, settle
-from fineweb_mask.tasks.source.discovery import SourceShard, discover, find_files
-from fineweb_mask.tasks.source.texts import check_can_be_read_again
+from fineweb_mask.tasks.source.columns import check_columns, check_texts, named_columns, settle
+from fineweb_mask.tasks.source.discovery import Source, SourceShard, find_files, find_source
 from fineweb_mask.tasks.storage.atomic import check_can_write
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -30,6 +28,8 @@ class Inputs(NamedTuple):
     workspace: Workspace
     shards: list[SourceShard]  # the source's files, by name
     models: PretrainedModels  # fetched from the hub if they were not on this machine
+    source: Source  # the same files, and those of it that are left out
+    settings: PipelineSettings  # the recipe, with the names of columns as the source spells them
 
 
 def check_inputs(settings: PipelineSettings) -> Inputs:
@@ -93,15 +93,12 @@ def find_inputs(settings: PipelineSettings) -> Inputs:
     if (targets := settings.selection.targets) is not None:
         files = find_files(targets.path, "selection.targets.path")
         check_texts(files, "selection.targets.path", targets.text_column)
-    if settings.selection.quad.scorer is not None:
-        check_folder(settings.selection.quad.scorer.model, "selection.quad.scorer")
-    EarlierSelection.of(settings)
     check_apart(written, [settings.source.path])  # a folder around the workspace may take long to list
-    shards = settle(discover(settings.source), settings.source)
+    source = find_source(settings.source)
+    shards = settle(source.shards, settings.source, [column for _, column, _ in named_columns(settings)])
     check_apart(written, [shard.url for shard in shards])
     if any(shard.format == "warc" for shard in shards):
         check_extraction()
-    check_columns(settings, shards)
-    if not settings.ingest.copy_text:
-        check_can_be_read_again(shards)
-    return Inputs(workspace, shards, PretrainedModels.of(settings))  # last: it may take long
+    settings = with_overrides(settings, check_columns(settings, shards))
+    models = PretrainedModels.of(settings)  # last: it may take long
+    return Inputs(workspace, shards, models, source._replace(shards=shards), settings)

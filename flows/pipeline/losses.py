@@ -16,9 +16,10 @@ NAMED = 3
 REMEDIES = {
     "ingest": "change what drops them",
     "duplicate": "look where their copies are, or set ingest.exact_dedup to shard or off",
-    "near_duplicate": "read some pairs (view near_duplicates of fineweb-mask sql); set ingest.copies.one_for_each to "
-    "the column to keep a copy of each group, or ingest.near_threshold higher",
-    "same_url": "set ingest.copies.one_for_each to the column to keep a page of each group",
+    "near_duplicate": "read some pairs (view near_duplicates of fineweb-mask sql); name the group first in "
+    "ingest.copies.prefer to keep its copies, or in ingest.copies.exempt, or set ingest.near_threshold higher",
+    "same_url": "name the group first in ingest.copies.prefer to keep its pages, or in ingest.copies.exempt, or set "
+    "ingest.url_dedup to false",
     "bad_vector": "use another embedding.model",
 }
 """What to do about a group that a step wipes out."""

@@ -41,6 +41,7 @@ def recorded(run: Run, flow: str, flow_run: str | None = None, *, keep: bool = T
         lamb=settings.selection.lamb,
         solver=settings.selection.solver,
         recipe=settings.model_dump(mode="json", exclude={"workspace"}),
+        source={} if run.source is None else run.source.model_dump(),
         flow_run=flow_run,
         version=version("fineweb-mask"),
         commit=code_commit()["commit"],

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from fineweb_mask.flows.display.prefect_ui import UiListener
     from fineweb_mask.flows.pipeline.fit import PretrainedModels
     from fineweb_mask.flows.pipeline.task_runs import TaskRuns
+    from fineweb_mask.tasks.source.inventory import Inventory
 
 T = TypeVar("T")
 
@@ -108,6 +109,8 @@ class Run:
         Submits jobs to Prefect. None builds nothing: a job that is not done ends the run with `UnfinishedError`.
     ui
         Shows what the jobs do, and publishes it in the Prefect UI. None shows nothing.
+    source
+        What the source holds. None where it is not looked at.
     """
 
     remembers = True
@@ -128,6 +131,7 @@ class Run:
         share: Share | None = None,
         task_runs: "TaskRuns | None" = None,
         ui: "UiListener | None" = None,
+        source: "Inventory | None" = None,
     ) -> None:
         self.workspace = workspace
         self.root = workspace.address
@@ -142,7 +146,9 @@ class Run:
         self.found: dict[str, list[tuple[StageJob, StageFile | None]]] = defaultdict(list)
         self.duplicates: Files = PerShard()  # of every shard, when they are known
         self.losses = NO_FILE  # what every step drops by group, when it is known
+        self.near = NO_FILE  # how many near-duplicates other thresholds would drop, when it is known
         self.ui = ui
+        self.source = source
         self._refresh = frozenset(refresh)
         self._scope = None if scope is None else frozenset(scope)
         self._until = until

@@ -6,14 +6,12 @@ from typing import Any, NamedTuple
 from fineweb_mask.flows.pipeline.fit import Models, fit_targets
 from fineweb_mask.flows.pipeline.run import Files, PerShard, Run
 from fineweb_mask.models.errors import SettingsError
-from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.comparison.variants import reads_targets
 from fineweb_mask.tasks.select import SelectJob
-from fineweb_mask.tasks.selection.blocks import Groups, grouped, merged
-from fineweb_mask.tasks.selection.budgets import BudgetsJob, PriceJob
+from fineweb_mask.tasks.selection.blocks import grouped, merged
 from fineweb_mask.tasks.selection.corpus.learning import KeepPolicyJob, LearnJob, SampleJob
 from fineweb_mask.tasks.selection.corpus.passes import MeasureJob, penalties_jobs
-from fineweb_mask.tasks.selection.inputs.selector_inputs import EarlierSelection
+from fineweb_mask.tasks.selection.groups import CountJob, SharesJob
 from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.records.counts import Counts, account, why_none_is_left
 from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
@@ -92,34 +90,29 @@ def select(run: Run, prepared: Prepared) -> Selection:
     settings = run.settings.selection
     if settings.scope == "global":
         jobs = jobs_of_whole_corpus(run, prepared.shards, prepared.models.identities)
-    elif settings.block_budget == "price":
-        jobs = _jobs_with_divided_budget(run, grouped(prepared.shards, settings), settings)
     else:
         targets = None
         if reads_targets([settings.solver]):
             targets = fit_targets(run, prepared.documents, prepared.models)
-        common = {"targets": targets, "given": EarlierSelection.of(run.settings), "scorer": run.models.selecting}
-        jobs = _jobs(run, grouped(prepared.shards, settings), settings, **common)
+        common: dict[str, Any] = {"root": run.root, "settings": settings}
+        jobs = [SelectJob(shards=shards, targets=targets, **common) for shards in grouped(prepared.shards, settings)]
+        if settings.groups is not None and settings.groups.shares != "proportional":
+            jobs = _with_shares(run, prepared.shards, jobs)
     groups = run.all(jobs)
     masks = {name: file for job in jobs for name, file in run.files_of(job).items()}
     shards = [shard.model_copy(update={"masks": masks[shard.name]}) for shard in prepared.shards]
     return Selection(shards, sorted(groups, key=lambda group: group.name))
 
 
-def _jobs(run: Run, groups: Groups, settings: PipelineSelectionSettings, **common: Any) -> list[SelectJob]:  # noqa: ANN401
-    return [SelectJob(root=run.root, shards=group, settings=settings, **common) for group in groups]
-
-
-def _jobs_with_divided_budget(run: Run, groups: Groups, settings: PipelineSelectionSettings) -> list[SelectJob]:
-    """Divide one budget among all blocks at one price; one block has the whole budget."""
-    prices = [PriceJob(root=run.root, shards=group, settings=settings) for group in groups]
-    if sum(job.slices for job in prices) < 2:
-        return _jobs(run, groups, settings)
-    budgets = BudgetsJob(root=run.root, settings=settings, prices=[job.reference() for job in prices])
-    selecting = _jobs(run, groups, settings, budgets=budgets.reference())
-    if any(run.done(job) is None for job in selecting):  # else the budgets may have been removed
-        run.all(prices)
-        run.one(budgets)
+def _with_shares(run: Run, shards: list[ShardFiles], jobs: list[SelectJob]) -> list[SelectJob]:
+    """Return the jobs with the shares of the documents' groups, which are found first where a job is not done."""
+    common: dict[str, Any] = {"root": run.root, "settings": run.settings.selection}
+    counts = [CountJob(shard=shard, **common) for shard in shards]
+    dividing = SharesJob(counts=[job.reference() for job in counts], **common)
+    selecting = [job.model_copy(update={"shares": dividing.reference()}) for job in jobs]
+    if any(run.done(job) is None for job in selecting):  # else the shares may have been removed
+        run.all(counts)
+        run.one(dividing)
     return selecting
 
 

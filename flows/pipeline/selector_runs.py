@@ -13,7 +13,6 @@ from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.comparison.figures import lamb_name
 from fineweb_mask.tasks.comparison.page import ComparisonJob
 from fineweb_mask.tasks.comparison.variants import RangesJob, VariantJob, noted_seconds
-from fineweb_mask.tasks.inference.scorers import QualityModel
 from fineweb_mask.tasks.selection.blocks import grouped
 from fineweb_mask.tasks.witness.job import WitnessJob
 from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
@@ -34,8 +33,6 @@ class SelectorRuns:
         The settings of every selection, the solver aside.
     targets
         The examples of target tasks, for the selectors that read them.
-    scorer
-        The model that scores the documents that `quad` looks at.
     """
 
     def __init__(
@@ -44,7 +41,6 @@ class SelectorRuns:
         shards: list[ShardFiles],
         settings: PipelineSelectionSettings,
         targets: StageFile | None = None,
-        scorer: QualityModel | None = None,
     ) -> None:
         self._run = run
         self._groups = grouped(shards, settings)
@@ -56,7 +52,7 @@ class SelectorRuns:
         self._seconds: dict[str, float] = {}  # by selector or value of lamb
         self._settings = settings
         self._common = {"root": run.root, "settings": settings}
-        self._given = {"targets": targets, "scorer": scorer, **self._common}
+        self._given = {"targets": targets, **self._common}
         self._ranges = run.all([RangesJob(shards=group, **self._common) for group in self._groups])
 
     def sweep(self, lambs: tuple[float, ...]) -> None:

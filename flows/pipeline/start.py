@@ -26,13 +26,12 @@ from fineweb_mask.tasks.fit.job import fitted_on_other_files
 from fineweb_mask.tasks.inference.gpu import offer_slots
 from fineweb_mask.tasks.processes.workers import end_workers
 from fineweb_mask.tasks.registry import refreshed_by
-from fineweb_mask.tasks.source.columns import differing
 from fineweb_mask.tasks.source.discovery import SourceShard
+from fineweb_mask.tasks.source.inventory import Inventory, take_inventory
 from fineweb_mask.tasks.storage.atomic import disk_errors_explained
 from fineweb_mask.tasks.storage.parquet import DamagedFileError
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.records.runs import LastRun
-from fineweb_mask.tasks.workspace.stage_parquet import discard_finished
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 P = ParamSpec("P")
@@ -116,8 +115,9 @@ def start_run(
         Whether the recipe is saved as that of the workspace's last run, and the catalog updated. Otherwise it is saved
         only if the workspace had no run before.
     """
-    workspace, shards, models = (check_inputs if scope is None else find_inputs)(settings)
-    _warn_of(workspace, settings, shards)
+    workspace, shards, models, source, settings = (check_inputs if scope is None else find_inputs)(settings)
+    inventory = take_inventory(source, settings.source)
+    _warn_of(workspace, settings, shards, inventory)
     with (
         workspace.in_use(),
         disk_errors_explained(workspace.root, "the record of the run"),
@@ -125,10 +125,9 @@ def start_run(
         damaged_discarded(workspace),
         closing(Cluster(settings.engine)) if settings.engine.kind == "ray" else nullcontext() as cluster,
     ):
-        discard_finished(workspace)
         with workspace.alone():
             if keep or not workspace.exists(LastRun.path(workspace)):
-                LastRun(settings=settings, folder=str(Path.cwd())).save(workspace)
+                LastRun(settings=settings, folder=str(Path.cwd()), source=inventory.model_dump()).save(workspace)
         clear_stop_request()
         offer_slots()
         workers = settings.engine.workers or len(choose_devices("auto")) + 1  # one prepares the others' inputs
@@ -150,6 +149,7 @@ def start_run(
             share=share,
             task_runs=task_runs,
             ui=ui,
+            source=inventory,
         )
         with recorded(run, recorded_as, flow_run, keep=keep):
             try:
@@ -163,12 +163,14 @@ def start_run(
                 end_workers()
 
 
-def _warn_of(workspace: Workspace, settings: PipelineSettings, shards: Sequence[SourceShard]) -> None:
-    """Log what of a recipe a person may not have meant."""
+def _warn_of(
+    workspace: Workspace, settings: PipelineSettings, shards: Sequence[SourceShard], source: Inventory
+) -> None:
+    """Log what of a recipe and its source a person may not have meant."""
     if another := fitted_on_other_files(workspace, {shard.name for shard in shards}):
         logger.warning("%s", another)
-    for column, types in differing(shards).items():
-        logger.warning("column %r is kept as text, because its type differs: %s", column, types)
+    for about, line in source.worries():
+        logger.warning("%-10s %s", about, line)
     targets = settings.selection.targets
     if targets is not None and targets.path not in settings.ingest.decontaminate:
         logger.warning(

@@ -5,7 +5,6 @@ be known which files of later stages it will read: these are left. What the buck
 that goes on; once the duplicates of all shards are listed, it is not read again and is removed.
 """
 
-from collections import defaultdict
 from collections.abc import Container, Sequence
 from pathlib import Path
 
@@ -23,9 +22,9 @@ from fineweb_mask.tasks.dedup.duplicates import DedupJob, NearDedupJob
 from fineweb_mask.tasks.dedup.sort import ShinglesJob
 from fineweb_mask.tasks.losses import LossesJob
 from fineweb_mask.tasks.select import SelectJob
-from fineweb_mask.tasks.selection.budgets import BudgetsJob, PriceJob
 from fineweb_mask.tasks.selection.corpus.learning import LearnJob, SampleJob
 from fineweb_mask.tasks.selection.corpus.passes import MeasureJob, PenaltiesJob
+from fineweb_mask.tasks.selection.groups import CountJob, SharesJob
 from fineweb_mask.tasks.storage.atomic import remove_file
 from fineweb_mask.tasks.workspace.listing import FOLDERS, update_index
 from fineweb_mask.tasks.workspace.references import TAGGED, shard_and_tag
@@ -43,16 +42,14 @@ READ_UNTIL = {
     **dict.fromkeys(ShinglesJob.stage.folders, NearDedupJob.stage.folders),
     **{
         folder: SelectJob.stage.folders
-        for job in (SampleJob, MeasureJob, LearnJob, PenaltiesJob, PriceJob, BudgetsJob)
+        for job in (SampleJob, MeasureJob, LearnJob, PenaltiesJob, CountJob, SharesJob)
         for folder in job.stage.folders
     },
 }
 """Folders of files that are read only until those of later folders are there, which are named with each."""
 
 OF_MANY = frozenset(
-    folder
-    for job in (BucketJob, LossesJob, LearnJob, PenaltiesJob, PriceJob, BudgetsJob)
-    for folder in job.stage.folders
+    folder for job in (BucketJob, LossesJob, LearnJob, PenaltiesJob, SharesJob) for folder in job.stage.folders
 )
 """Folders of files that are of no single shard."""
 
@@ -64,7 +61,7 @@ class Removed(BaseModel):
     files: int = 0
     bytes: int = 0
     undecided: int = 0  # files of shards that are left, because a recipe's work on them is not finished
-    paths: list[Path] = Field(default_factory=list, exclude=True)  # what is removed, checkpoints included
+    paths: list[Path] = Field(default_factory=list, exclude=True)  # what is removed
 
     def add(self, path: Path, size: int) -> None:
         """Count a file of this many bytes."""
@@ -113,27 +110,21 @@ def collect_garbage(folder: str, recipes: Sequence[PipelineSettings], *, dry_run
 
 
 def _stage_files(workspace: Workspace, inspections: Sequence[Run], reached: Container[Path], folder: str) -> Removed:
-    """Return what to remove of a folder of stage files, with the checkpoints in it."""
+    """Return what to remove of a folder of stage files."""
     unplanned = {
         name for one in inspections for name in one.shards.keys() - one.quarantined.keys() - _planned(one, folder)
     }
     is_of_corpus = folder in OF_MANY
     removed = Removed(folder=folder)
-    sizes = workspace.sizes(folder)
-    checkpoints: dict[Path, list[Path]] = defaultdict(list)
-    for path in (workspace.here / folder).rglob(".parts/*/*.arrow"):
-        output = path.parents[2].relative_to(workspace.here) / f"{path.parent.name}.parquet"
-        checkpoints[workspace.root / output].append(path)
-    for path in [*(workspace.root / name for name in sizes), *checkpoints]:
+    for name, size in workspace.sizes(folder).items():
+        path = workspace.root / name
         found = shard_and_tag(path.relative_to(workspace.root / folder).as_posix())
         if found is None or path in reached:
             continue
         if found[0] in unplanned or (is_of_corpus and unplanned):
             removed.undecided += 1
             continue
-        if (name := workspace.relative(path)) in sizes:
-            removed.add(path, sizes[name])
-        removed.paths += checkpoints.get(path, [])
+        removed.add(path, size)
     return removed
 
 

@@ -3,6 +3,7 @@
 The stages are those of `flows/curate.py`, over a run that builds nothing. Nothing here needs Prefect.
 """
 
+import logging
 from collections.abc import Container, Sequence
 from contextlib import chdir, suppress
 from functools import cached_property
@@ -25,12 +26,15 @@ from fineweb_mask.tasks.dedup.duplicates import DedupJob, NearDedupJob
 from fineweb_mask.tasks.embed import EmbedJob
 from fineweb_mask.tasks.registry import STAGES, stages_shown_as
 from fineweb_mask.tasks.score import ScoreJob
+from fineweb_mask.tasks.source.inventory import take_inventory
 from fineweb_mask.tasks.storage.atomic import disk_errors_explained
 from fineweb_mask.tasks.workspace.job import BadShardError, StageJob, recorded_seconds
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.records.runs import LastRun, QuarantinedShard, run_records
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
+
+logger = logging.getLogger(__name__)
 
 BEFORE_SELECTION = ("source", "ingest", "quality", "embedding")
 """Sections of a recipe by which it is decided whether a shard can be used."""
@@ -180,7 +184,7 @@ def look_at(workspace: Workspace, settings: PipelineSettings, only: Container[st
 
     `only` are the source's files that it reads, by their names in the source; None reads all.
     """
-    _, shards, models = find_inputs(settings)
+    _, shards, models, _, settings = find_inputs(settings)
     shards = [shard for shard in shards if only is None or shard.relative in only]
     return _Look(workspace, settings, shards, models, listing=Listing(workspace))
 
@@ -265,13 +269,16 @@ def finished_run(settings: PipelineSettings) -> RunSummary | None:
     workspace = Workspace(settings.workspace, settings.engine.scratch)
     if not workspace.exists(LastRun.path(workspace)):
         return None
-    _, shards, models = find_inputs(settings)
+    _, shards, models, source, settings = find_inputs(settings)
+    inventory = take_inventory(source, settings.source)
     with workspace.in_use(), disk_errors_explained(workspace.root, "the record of the run"):
-        run = Run(workspace, settings, shards, models, listing=Listing(workspace))
+        run = Run(workspace, settings, shards, models, listing=Listing(workspace), source=inventory)
         try:
             made = pipeline(run)
         except UnfinishedError:
             return None
+        for about, line in inventory.worries():
+            logger.warning("%-10s %s", about, line)
         with recorded(run, "curate"), workspace.alone():
-            LastRun(settings=settings, folder=str(Path.cwd())).save(workspace)
+            LastRun(settings=settings, folder=str(Path.cwd()), source=inventory.model_dump()).save(workspace)
         return summarize(run, *made)

@@ -14,7 +14,7 @@ from fineweb_mask.models.embedding.encoder import Encoder, EncoderError
 from fineweb_mask.models.embedding.static import StaticModel, load_static
 from fineweb_mask.models.forward.batches import Encoded, unit_rows, unit_vectors
 from fineweb_mask.models.forward.device import ComputePrecision, choose_device
-from fineweb_mask.models.forward.tokens import TokenIds, all_tokens, first_tokens, without_cache
+from fineweb_mask.models.forward.tokens import TokenIds, all_tokens, first_tokens, read_as_text, without_cache
 from fineweb_mask.models.settings import EmbeddingSettings
 
 if TYPE_CHECKING:  # takes seconds to import, and the built-in encoder does without
@@ -39,14 +39,13 @@ class TokenVectorEncoder(Encoder[TokenIds]):
         prompt: str,
     ) -> None:
         self.dimensions, self._embed, self._tokenizer = dimensions, embed, tokenizer
+        read_as_text(self._tokenizer)
         without_cache(self._tokenizer)
         truncation = self._tokenizer.truncation
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         model_limit = truncation["max_length"] if truncation else None
         self._max_tokens = model_limit if settings.max_tokens is None else settings.max_tokens
-        if settings.long_documents == "mean_chunks":
-            self._max_tokens = None  # the mean of the windows is the mean of all tokens
         self._prompt = prompt
         self._stored = torch.float16 if settings.precision == "float16" else torch.float32
 
@@ -73,16 +72,18 @@ BATCH_SIZE = 32  # default of sentence-transformers
 class WholeModelEncoder(Encoder[Sequence[str]]):
     """Pass the texts to `SentenceTransformer.encode`: for models without a fast tokenizer or with a router.
 
-    They cannot cut windows: `long_documents: mean_chunks` raises EncoderError.
+    A tokenizer that is not fast reads all added tokens as text, not only special ones.
     """
 
     def __init__(self, model: "SentenceTransformer", settings: EmbeddingSettings, prompt: str) -> None:
-        if settings.long_documents == "mean_chunks":
-            raise EncoderError(
-                "embedding.long_documents: this model has no fast tokenizer and can only truncate: set `truncate`"
-            )
         if settings.max_tokens is not None:
             model.max_seq_length = settings.max_tokens
+        for module in model.modules():
+            tokenizer: Any = getattr(module, "tokenizer", None)
+            if hasattr(tokenizer, "split_special_tokens"):  # of transformers
+                tokenizer.split_special_tokens = True
+            if isinstance(backend := getattr(tokenizer, "backend_tokenizer", tokenizer), Tokenizer):
+                read_as_text(backend, getattr(tokenizer, "all_special_tokens", ()))
         self.dimensions = int(model.get_embedding_dimension() or 0)
         self._model = model
         self._prompt = prompt

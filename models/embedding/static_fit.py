@@ -140,6 +140,7 @@ def _train_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
     trainer = BpeTrainer(vocab_size=vocabulary, min_frequency=2, special_tokens=["[PAD]", "[UNK]"], show_progress=False)
     tokenizer.train_from_iterator(_beginnings(texts, min(ALPHABET, vocabulary // 4)), trainer)
     without_cache(tokenizer)
+    tokenizer.encode_special_tokens = True  # its words are parts of special tokens, never a whole one
     return tokenizer
 
 

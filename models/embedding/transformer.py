@@ -7,7 +7,6 @@ tokens. Batches are padded on the device, and results are collected there.
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -15,81 +14,24 @@ import torch
 from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Transformer
-from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 from fineweb_mask.models.embedding.encoder import Encoder, EncoderError
-from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.forward.batches import Encoded, PaddedTokens, TokenBudget, for_each_batch, unit_rows
 from fineweb_mask.models.forward.device import ComputePrecision, compute_dtype
-from fineweb_mask.models.forward.tokens import TokenIds, all_tokens, first_tokens, special_ids
+from fineweb_mask.models.forward.tokens import TokenIds, first_tokens, read_as_text
 from fineweb_mask.models.settings import EmbeddingSettings
-
-
-@dataclass(frozen=True, slots=True)
-class Windows:
-    """Token ids of m windows, special tokens included, and the document of each window."""
-
-    tokens: TokenIds  # tokens of m windows
-    documents: NDArray[np.int64]  # (m,) index of the window's document, ascending
-    weights: NDArray[np.float32]  # (m,) weight in the document's vector: the window's share of the document's tokens
-
-
-def first_window(tokenizer: Tokenizer, texts: Sequence[str], max_tokens: int) -> Windows:
-    """Return one window per text: its first `max_tokens` tokens."""
-    tokens = first_tokens(tokenizer, texts, max_tokens)
-    return Windows(tokens, np.arange(len(texts)), np.ones(len(texts), dtype=np.float32))
-
-
-class WindowCutter:
-    """Cut documents of any length into windows of at most `max_tokens` tokens, special tokens included.
-
-    Each window starts with the prompt. The first window equals the result of `first_window`. The tokenizer must have no
-    truncation and no padding. A prompt that leaves no room for a document raises SettingsError.
-    """
-
-    def __init__(self, tokenizer: Tokenizer, max_tokens: int, prompt: str) -> None:
-        self._tokenizer = tokenizer
-        self._prompt = prompt
-        self._before, self._after = (np.array(ids, dtype=np.int32) for ids in special_ids(tokenizer))
-        self._prompt_ids = all_tokens(tokenizer, [prompt]).ids
-        self._first = max_tokens - len(self._before) - len(self._after)
-        self._others = self._first - len(self._prompt_ids)
-        if self._others < 1:
-            raise SettingsError(
-                f"the prompt and the special tokens take {max_tokens - self._others} of {max_tokens} tokens, "
-                "which leaves none for a document: raise max_tokens or shorten the prompt"
-            )
-
-    def cut(self, texts: Sequence[str]) -> Windows:
-        """Return the windows of all texts, document by document."""
-        whole = all_tokens(self._tokenizer, [self._prompt + text for text in texts])
-        windows: list[NDArray[np.int32]] = []
-        documents: list[int] = []
-        weights: list[float] = []
-        for document, (start, length) in enumerate(zip(whole.starts.tolist(), whole.lengths.tolist(), strict=True)):
-            ids = whole.ids[start : start + length]
-            total = max(1, length - len(self._prompt_ids))
-            others = [ids[start : start + self._others] for start in range(self._first, length, self._others)]
-            parts = [ids[: self._first], *(np.concatenate([self._prompt_ids, part]) for part in others)]
-            windows += [np.concatenate([self._before, part, self._after]) for part in parts]
-            weights += [max(1, len(part) - len(self._prompt_ids)) / total for part in parts]
-            documents += [document] * len(parts)
-        lengths = np.array([len(window) for window in windows], dtype=np.int64)
-        ids = np.concatenate(windows) if windows else np.zeros(0, dtype=np.int32)
-        return Windows(TokenIds(ids, lengths), np.array(documents, dtype=np.int64), np.array(weights, dtype=np.float32))
-
 
 BATCH_TOKENS = {"cpu": 2_048, "cuda": 65_536}
 """Tokens per forward pass, padding included; on a CPU, the activations of more tokens do not fit into the caches."""
 
 
-class TransformerEncoder(Encoder[Windows]):
+class TransformerEncoder(Encoder[TokenIds]):
     """Run a sentence-transformers model with a text transformer as its first module.
 
-    The model is on `device`, and is converted in place to the type that it computes in. More tokens than it reads, or a
-    prompt without room for a document, raise EncoderError.
+    The model is on `device`, and is converted in place to the type that it computes in. More tokens than it reads raise
+    EncoderError.
 
     Parameters
     ----------
@@ -115,18 +57,14 @@ class TransformerEncoder(Encoder[Windows]):
         tokenizer = cast("PreTrainedTokenizerFast", transformer.tokenizer)
         self.dimensions = int(model.get_embedding_dimension() or 0)
         self._max_tokens = _tokens_read(transformer, settings.max_tokens)
+        tokenizer.split_special_tokens = True  # else a call of it takes back what is set here
         self._tokenizer = tokenizer.backend_tokenizer
+        read_as_text(self._tokenizer, tokenizer.all_special_tokens)
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._padding = tokenizer.pad_token_id or 0
         self._prompt = prompt
         self._prompt_tokens = _prompt_tokens(tokenizer, prompt)
-        self._cutter = None
-        if settings.long_documents == "mean_chunks":
-            try:
-                self._cutter = WindowCutter(self._tokenizer, self._max_tokens, prompt)
-            except SettingsError as error:
-                raise EncoderError(f"embedding.long_documents: {error}") from error
         self._device = device
         self._model, self._autocast = _in_precision(model, compute_dtype(compute, device), device)
         self._stored = torch.float16 if settings.precision == "float16" else torch.float32
@@ -144,27 +82,21 @@ class TransformerEncoder(Encoder[Windows]):
             and first.modality_config["text"]["method"] == "forward"
         )
 
-    def tokenise(self, texts: Sequence[str]) -> Windows:
+    def tokenise(self, texts: Sequence[str]) -> TokenIds:
         """Return the token ids that the model reads of each text."""
-        if self._cutter is not None:
-            return self._cutter.cut(texts)
-        return first_window(self._tokenizer, [self._prompt + text for text in texts], self._max_tokens)
+        return first_tokens(self._tokenizer, [self._prompt + text for text in texts], self._max_tokens)
 
-    def encode_tokens(self, tokens: Windows) -> Callable[[], Encoded]:
-        """Run the model on the windows and average the vectors of a document's windows, weighted by their tokens."""
-        count = int(tokens.documents[-1]) + 1 if len(tokens.documents) else 0
+    def encode_tokens(self, tokens: TokenIds) -> Callable[[], Encoded]:
+        """Run the model on the tokens of each text."""
         with torch.inference_mode():
-            sums = torch.zeros((count, self.dimensions), device=self._device)
-            padded = PaddedTokens(tokens.tokens, self._padding, self._device)
+            vectors = torch.zeros((len(tokens.lengths), self.dimensions), device=self._device)
+            padded = PaddedTokens(tokens, self._padding, self._device)
 
-            def forward(rows: NDArray[Any]) -> None:
-                vectors = self._forward(padded.batch(rows))
-                weights = torch.from_numpy(tokens.weights[rows]).to(self._device)
-                documents = torch.from_numpy(tokens.documents[rows]).to(self._device)
-                sums.index_add_(0, documents, vectors.float() * weights[:, None])
+            def forward(rows: NDArray[np.int64]) -> None:
+                vectors[torch.from_numpy(rows).to(self._device)] = self._forward(padded.batch(rows)).float()
 
-            for_each_batch(tokens.tokens.lengths, self.budget, forward)
-            unit, bad = unit_rows(sums)
+            for_each_batch(tokens.lengths, self.budget, forward)
+            unit, bad = unit_rows(vectors)
             return _to_host(unit.to(self._stored), bad)
 
     def _forward(self, features: dict[str, Tensor]) -> Tensor:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Self
+from uuid import uuid4
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +47,34 @@ class TokenIds:
     def tolist(self) -> list[list[int]]:
         """Return one list of ids per text."""
         return [ids.tolist() for ids in np.split(self.ids, np.cumsum(self.lengths)[:-1])] if len(self.lengths) else []
+
+
+def read_as_text(tokenizer: Tokenizer, special: Sequence[str] = ()) -> None:
+    """Have a tokenizer read what looks like a special token as text: a page that spells `</s>` does not end there.
+
+    datatrove and transformers find special tokens in texts, so that of such a text they have other tokens. Added tokens
+    that are not special, nor among `special`, are found as the tokenizer defines. Where a model knows a special token
+    as a word, as Unigram does, the word gets a name that no text holds; the tokenizer must not be saved afterwards.
+    """
+    tokenizer.add_special_tokens(list(special))
+    tokenizer.encode_special_tokens = True
+    model, names = tokenizer.model, dict[str, str]()
+    for number, token in tokenizer.get_added_tokens_decoder().items():
+        is_word = token.special and len(token.content) > 1 and model.token_to_id(token.content) == number
+        if is_word and (not isinstance(model, BPE) or number in [part.id for part in model.tokenize(token.content)]):
+            names[token.content] = f"{token.content} {uuid4()}"
+    if not names:
+        return
+    content = json.loads(tokenizer.to_str()) | {"added_tokens": [], "post_processor": None}
+    changed = content["model"]
+    words = changed["vocab"].items() if isinstance(changed["vocab"], dict) else changed["vocab"]
+    renamed = [(names.get(word, word), number) for word, number in words]
+    changed["vocab"] = dict(renamed) if isinstance(changed["vocab"], dict) else renamed
+    if "merges" in changed:
+        changed["merges"] = [pair for pair in changed["merges"] if names.keys().isdisjoint((*pair, "".join(pair)))]
+    if "unk_token" in changed:
+        changed["unk_token"] = names.get(changed["unk_token"], changed["unk_token"])
+    tokenizer.model = Tokenizer.from_str(json.dumps(content)).model
 
 
 def without_cache(tokenizer: Tokenizer) -> None:

@@ -29,7 +29,7 @@ from transformers import (
 from fineweb_mask.models.errors import ModelError, SettingsError
 from fineweb_mask.models.forward.batches import Encoded, PaddedTokens, TokenBudget, for_each_batch, unit_vectors
 from fineweb_mask.models.forward.device import choose_device
-from fineweb_mask.models.forward.tokens import TokenIds, first_tokens
+from fineweb_mask.models.forward.tokens import TokenIds, first_tokens, read_as_text
 from fineweb_mask.models.settings.quality import EduScorerSettings, TransformerSettings
 
 BATCH_TOKENS = 16_384
@@ -77,6 +77,7 @@ class TransformerScorer:
         loaded, tokenizer = _load(model_path, precision, self.loader, self.called)
         self._model = loaded.to(self.device).eval()
         self._tokenizer = tokenizer.backend_tokenizer
+        read_as_text(self._tokenizer, tokenizer.all_special_tokens)
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._padding = tokenizer.pad_token_id or 0

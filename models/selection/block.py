@@ -37,7 +37,7 @@ from fineweb_mask.models.selection.problem.token_budget import Knapsack
 from fineweb_mask.models.selection.problem.upper_bound import assumption, tightened_bound
 from fineweb_mask.models.selection.rows import Rows
 from fineweb_mask.models.selection.solvers.mean_field import check_gradients
-from fineweb_mask.models.selection.solvers.problem import History, Problem, Solution, settle
+from fineweb_mask.models.selection.solvers.problem import History, Problem, Solution
 from fineweb_mask.models.settings.selection import SelectionSettings
 from fineweb_mask.models.settings.selectors.registry import SELECTORS
 
@@ -64,7 +64,7 @@ class Selection:
     terms
         "quality", "diversity" and "near_duplicate_cost" (left out without that term) as they enter J
         (J = lamb * quality + (1 - lamb) * diversity - near_duplicate_cost), "mean_quality" and each metric's raw
-        value under its name; means as J weighs them (`weigh_by`).
+        value under its name; means are over documents or tokens, as the budget counts.
     upper_bound
         No selection of K documents has a higher J, given `bound_assumes`; by tokens, no full selection of however many
         documents has one. None if the solver or a metric provides no bound.
@@ -76,10 +76,6 @@ class Selection:
         (step, seconds since the start, best objective so far).
     bound_assumes
         What the bound takes for granted: approximate lists of `facility`. None if it is proven, or there is no bound.
-    copies
-        How often each selected document is taken, (K,) int64; None: once.
-    scored
-        How many documents were scored, by `quad`, which scores few; None: no solver scored any.
     """
 
     indices: NDArray[np.int64]
@@ -91,8 +87,6 @@ class Selection:
     random_objective: float
     history: list[tuple[int, float, float]]
     bound_assumes: str | None = None
-    copies: NDArray[np.int64] | None = None
-    scored: int | None = None
 
     def __repr__(self) -> str:
         """Return what it is in a line, without its arrays."""
@@ -146,7 +140,8 @@ class BlockSolver:
     @cached_property
     def ranges(self) -> Ranges:
         """The scales of the terms."""
-        return self._find_ranges(self.settings)
+        _ = self.near_duplicates  # before the metrics hold anything: to find them takes more memory than to keep them
+        return find_ranges(self.without_terms, self.metrics, BlockEnds(self.settings, self.rows, self.generator()))
 
     def take_ranges(self, ranges: Ranges) -> None:
         """Use ranges found before."""
@@ -167,16 +162,6 @@ class BlockSolver:
         of_quality = find_ranges(other.without_terms, {}, BlockEnds(settings, self.rows, self.generator()))
         other.ranges = Ranges(of_quality.quality, {name: self.ranges.metrics[name] for name in names})
         return other
-
-    def on_scale(self, scales: Ranges) -> Ranges:
-        """Return scales that are not the block's own, with what a random selection from the block reaches."""
-        plain = self._find_ranges(self.settings.model_copy(update={"normalize": "none"}))
-        metrics = {name: replace(term, random=plain.metrics[name].random) for name, term in scales.metrics.items()}
-        return Ranges(replace(scales.quality, random=plain.quality.random), metrics)
-
-    def _find_ranges(self, settings: SelectionSettings) -> Ranges:
-        _ = self.near_duplicates  # before the metrics hold anything: to find them takes more memory than to keep them
-        return find_ranges(self.without_terms, self.metrics, BlockEnds(settings, self.rows, self.generator()))
 
     def scaled(self, lamb: float) -> Scaled:
         """Return the objective of selections of the budget."""
@@ -227,12 +212,9 @@ class BlockSolver:
             also=self.also,
             tokens=self.tokens,
         )
-        solver = solver_of(self.settings.solver)
-        solution = settle(problem, solver) if self.settings.solver in BOUNDED else solver(problem)
+        solution = solver_of(self.settings.solver)(problem)
         if self.settings.near_duplicates.forbid:
             solution = replace(solution, mask=self._kept_apart(solution))
-            if solution.copies is not None:
-                solution = replace(solution, copies=solution.mask.long())
         return solution
 
     def _kept_apart(self, solution: Solution) -> Tensor:
@@ -244,8 +226,6 @@ class BlockSolver:
         if self.knapsack is not None:
             most, lengths = self.knapsack.limit, self.knapsack.tokens
         order = in_order(solution)
-        if solution.is_closed:
-            order = order[solution.mask[order]]
         while True:
             mask = pairs.independent(order, most, lengths)
             if pairs.pairs.complete:
@@ -268,23 +248,16 @@ class BlockSolver:
         return torch.Generator().manual_seed(self.settings.seed)
 
     def selection(
-        self,
-        scaled: Scaled,
-        solution: Solution,
-        history: History,
-        lamb: float,
-        effort_share: float = 1.0,
-        random_objective: float | None = None,
+        self, scaled: Scaled, solution: Solution, history: History, lamb: float, effort_share: float = 1.0
     ) -> Selection:
-        """Evaluate and prove a solution; `random_objective` takes the place of the block's own."""
+        """Evaluate and prove a solution."""
         objective = scaled.objective
         if not solution.mask.any():
             raise SelectionInputError(
                 f"solver {self.settings.solver} selected nothing: no document it may take fits the budget: raise it"
             )
         reached = objective.value_of(solution.mask)
-        if random_objective is None:
-            random_objective = scaled.random_objective(lamb)
+        random_objective = scaled.random_objective(lamb)
         bound = None
         if self.settings.solver in BOUNDED and objective.is_filled_by(solution.mask):
             pi = solution.mask.float() if solution.relaxed is None else solution.relaxed
@@ -299,8 +272,6 @@ class BlockSolver:
             random_objective=random_objective,
             history=history.entries,
             bound_assumes=None if bound is None else assumption(objective),
-            copies=None if solution.copies is None else solution.copies[solution.mask].cpu().numpy(),
-            scored=solution.scored,
         )
 
 
@@ -333,7 +304,7 @@ def checked_block(
             raise SelectionInputError(
                 f"tokens: the budget of {limit} is below the shortest document's {int(counts.min())}: raise it"
             )
-        block.knapsack = Knapsack.of(counts, limit, settings.weighed_by)
+        block.knapsack = Knapsack.of(counts, limit)
     elif tokens is not None:
         block.tokens = checked_tokens(torch.as_tensor(tokens).clamp(min=1), rows.n, device)
     return block

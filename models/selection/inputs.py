@@ -1,7 +1,7 @@
 """Check the inputs of a selection before any work: errors name the column, the first bad row and the remedy."""
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -30,13 +30,6 @@ class Targets(NamedTuple):
     tasks: Any  # (t,) int64, each example's task, from 0
 
 
-class Given(NamedTuple):
-    """Documents of an earlier selection, which the selected documents are to go with."""
-
-    vectors: Any  # (h, d), of the encoder that embedded the documents
-    quality: Any  # (h,), of the scorers that scored them
-
-
 @dataclass(frozen=True, eq=False)
 class SelectorInputs:
     """What some selectors also read of n documents, next to vectors and quality; numpy or torch.
@@ -49,20 +42,15 @@ class SelectorInputs:
     groups: Any = None  # (n,) labels
     group_names: tuple[str, ...] = ()  # set by `checked`: the labels of the groups' numbers
     targets: Targets | None = None
-    log_weights: Any = None  # (n,), or (n, tasks), log importance weights; minus infinity: selected last
-    task_examples: Any = None  # (tasks,), by which tasks share the budget; None: all the same
-    given: Given | None = None  # for `mean_field`
-    score: Callable[[NDArray[np.int64]], Any] | None = None  # for `quad`: scores (k,) of some documents (k,)
+    log_weights: Any = None  # (n,) log importance weights; minus infinity: selected last
 
     def take(self, rows: NDArray[np.int64]) -> "SelectorInputs":
         """Return those of some of the documents, by position (b,)."""
-        score = self.score
         return replace(
             self,
             scores={name: column[rows] for name, column in self.scores.items()},
             groups=None if self.groups is None else self.groups[rows],
             log_weights=None if self.log_weights is None else self.log_weights[rows],
-            score=None if score is None else lambda documents: score(rows[documents]),
         )
 
     def checked(self, n: int, d: int, device: torch.device) -> "SelectorInputs":
@@ -87,13 +75,9 @@ class SelectorInputs:
             groups, names = torch.from_numpy(numbers).to(device), tuple(found.tolist())
         log_weights = None
         if self.log_weights is not None:
-            log_weights = as_tensor(self.log_weights, "log_weights", device).float()
-            if len(log_weights) != n or log_weights.ndim not in {1, 2}:
-                raise SelectionInputError(
-                    f"log_weights must have one row per row of features ({n}), received {tuple(log_weights.shape)}"
-                )
-            is_bad = (torch.isnan(log_weights) | (log_weights == torch.inf)).reshape(n, -1).any(1)
-            _reject_first(is_bad, "log_weights", "is NaN or infinite", "compute that document's value again")
+            log_weights = _checked_column(self.log_weights, "log_weights", n, device)
+            is_bad = log_weights == torch.inf
+            _reject_first(is_bad, "log_weights", "is infinite", "compute that document's value again")
         targets = _checked_targets(self.targets, d, device)
         return replace(self, scores=scores, groups=groups, group_names=names, targets=targets, log_weights=log_weights)
 

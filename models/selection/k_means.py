@@ -1,10 +1,8 @@
 """Cluster unit rows by spherical k-means, deterministically and in bounded memory.
 
-Used by the selectors that cluster, by `cluster_coverage`, by the clusters of the report and by approximate lists of
-neighbours.
+Used by the selectors that cluster, by the clusters of the report and by approximate lists of neighbours.
 """
 
-import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -53,39 +51,6 @@ def fit_centres(rows: Rows, n_clusters: int, n_moves: int, generator: torch.Gene
 def nearest_centres(rows: Rows, centres: Tensor) -> Tensor:
     """Return the nearest of the centres (c, d) of each row, by cosine: (n,) int64."""
     return torch.cat([labels for _, labels in _nearest_centre(rows, centres)])
-
-
-class Tree(NamedTuple):
-    """Centres of clusters that are parts of groups, so that few of them are compared with each row."""
-
-    centres: Tensor  # (c, d) float32, unit length or 0
-    groups: Tensor  # (c,) int64, ascending: the group of each
-
-    @classmethod
-    def fit(cls, rows: Rows, n_clusters: int, n_moves: int, generator: torch.Generator) -> "Tree":
-        """Cluster unit rows into sqrt(c) groups, and each into as many parts as it has a share of the rows."""
-        n_groups = math.isqrt(n_clusters)
-        labels = nearest_centres(rows, fit_centres(rows, n_groups, n_moves, generator))
-        found, groups = list[Tensor](), list[Tensor]()
-        for members in _by_label(labels, n_groups):
-            if len(members):
-                parts = min(len(members), max(1, round(n_clusters * len(members) / rows.n)))
-                found.append(fit_centres(rows.only(members), parts, n_moves, generator))
-                groups.append(torch.full((parts,), len(groups), device=rows.device))
-        return cls(torch.cat(found), torch.cat(groups))
-
-    def nearest(self, rows: Rows) -> Tensor:
-        """Return the nearest centre of each row in the group of the nearest mean of centres, by cosine: (n,) int64."""
-        sizes = torch.bincount(self.groups).tolist()
-        parts = torch.split(self.centres, sizes)
-        means = torch.nn.functional.normalize(torch.stack([part.sum(0) for part in parts]), dim=1)
-        found = torch.empty(rows.n, dtype=torch.int64, device=rows.device)
-        labels, first = nearest_centres(rows, means), 0
-        for part, members in zip(parts, _by_label(labels, len(parts)), strict=True):
-            for some in torch.split(members, rows.block_rows):
-                found[some] = first + (rows.take(some) @ part.T).argmax(1)
-            first += len(part)
-        return found
 
 
 def _by_label(labels: Tensor, count: int) -> tuple[Tensor, ...]:

@@ -129,15 +129,6 @@ class Rows:
         own, final = (None if factor is None else factor[index] for factor in (scale, final_scale))
         return Rows(self._stored[index], own, centre, inverse_deviation, final)
 
-    def followed_by(self, others: "Rows") -> "Rows":
-        """Return these rows and others after them, not standardised ones, in the wider of their stored types."""
-        scales = [rows._transform[0] for rows in (self, others)]
-        scale = None
-        if any(one is not None for one in scales):
-            ones = (torch.ones(rows.n, device=self.device) for rows in (self, others))
-            scale = torch.cat([one if own is None else own for own, one in zip(scales, ones, strict=True)])
-        return Rows(torch.cat([self._stored, others._stored]), scale)
-
     def standard(self) -> Standard:
         """Compute the mean and the standard deviation of every dimension."""
         total = torch.zeros(self.d, dtype=torch.float64, device=self.device)

@@ -7,8 +7,7 @@ import torch
 
 from fineweb_mask.models.runtime.threads import same_threads
 from fineweb_mask.models.selection.block import Selection, checked_block
-from fineweb_mask.models.selection.given import select_given
-from fineweb_mask.models.selection.inputs import Given, SelectionInputError, SelectorInputs, Targets
+from fineweb_mask.models.selection.inputs import SelectionInputError, SelectorInputs, Targets
 from fineweb_mask.models.selection.metrics.base import Metric
 from fineweb_mask.models.selection.problem.normalisation import Ranges
 from fineweb_mask.models.selection.solvers.problem import History
@@ -17,7 +16,6 @@ from fineweb_mask.models.settings.selectors.registry import SELECTORS, missing_i
 from fineweb_mask.models.settings.validation import validated
 
 __all__ = [
-    "Given",
     "Selection",
     "SelectionInputError",
     "SelectionSettings",
@@ -40,7 +38,6 @@ def select(
     quality_weights: Sequence[float] | None = None,
     own_metrics: Mapping[str, tuple[Metric, float]] | None = None,
     ranges: Ranges | None = None,
-    scales: Ranges | None = None,
     progress: Callable[[int, float, float], None] | None = None,
     **changes: Any,  # noqa: ANN401 - a setting's value
 ) -> Selection:
@@ -62,9 +59,7 @@ def select(
         Token count of each document, (n,) integers; required with `budget_by="tokens"`. The selection then
         never exceeds the budget of tokens and leaves no room for another document.
     also
-        What some solvers also read: the scores of several scorers, groups, target examples, importance weights,
-        a model that scores few documents.
-        With `given`, documents of an earlier selection, J and its bound are those of both selections together.
+        What some solvers also read: the scores of several scorers, groups, target examples, importance weights.
     quality_weights
         Weight of each column of `quality` after standardising it; None: equal weights.
     own_metrics
@@ -74,8 +69,6 @@ def select(
     ranges
         Result of `term_ranges` for the same documents, budget and metrics, which several selections of one block
         can share.
-    scales
-        Instead of `ranges`: those of other documents, whose scales are used; what is random is the block's own.
     progress
         Called with (step, seconds, objective) for each entry of the history.
     changes
@@ -123,10 +116,6 @@ def select(
     )
     block.also = (also or SelectorInputs()).checked(block.rows.n, block.rows.d, block.rows.device)
     check_reads(settings, block.also)
-    if block.also.given is not None:
-        return select_given(block, block.also.given, quality_weights=quality_weights, ranges=ranges, progress=progress)
-    if scales is not None:
-        ranges = block.on_scale(scales)
     if ranges is not None:
         block.take_ranges(ranges)
     history = History(progress)

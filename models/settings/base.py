@@ -1,8 +1,6 @@
 """Define the base class of all settings: strict, immutable, without unknown keys."""
 
-from collections.abc import Collection, Mapping
-from types import MappingProxyType
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
@@ -48,11 +46,6 @@ def _as_form(schema: dict[str, Any]) -> None:
                     text.setdefault("pattern", NO_SECRET)
 
 
-def constants(**values: Any) -> Mapping[str, Any]:  # noqa: ANN401
-    """Return the constants of a section, by the names that they had as settings."""
-    return MappingProxyType(values)
-
-
 class Settings(BaseModel):
     """A section of the settings; an unknown key or a wrong type is an error."""
 
@@ -73,39 +66,3 @@ class Settings(BaseModel):
         if isinstance(value, int) and abs(value) > LARGEST:
             raise ValueError(f"must be at most {LARGEST}")
         return value
-
-    CONSTANTS: ClassVar[Mapping[str, Any]] = constants()
-    """Values of former settings, which are constants now: keys digest them still, so that older files stay current."""
-
-    def digested(self, *, include: Collection[str] | None = None, exclude: Collection[str] = ()) -> dict[str, Any]:
-        """Return what keys digest of the settings: their values, and those of former settings.
-
-        Parameters
-        ----------
-        include
-            Names that are digested; None: all.
-        exclude
-            Names that are not.
-
-        Examples
-        --------
-        >>> class Threshold(Settings):
-        ...     CONSTANTS = constants(rounds=20)
-        ...     value: float = 0.5
-        >>> Threshold().digested()
-        {'rounds': 20, 'value': 0.5}
-        """
-        content = {**self.CONSTANTS, **{name: _digested(getattr(self, name)) for name in type(self).model_fields}}
-        return {
-            name: value
-            for name, value in content.items()
-            if (include is None or name in include) and name not in exclude
-        }
-
-
-def _digested(value: Any) -> Any:  # noqa: ANN401
-    if isinstance(value, Settings):
-        return value.digested()
-    if isinstance(value, Mapping):
-        return {name: _digested(one) for name, one in value.items()}
-    return [_digested(one) for one in value] if isinstance(value, list | tuple) else value

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from fineweb_mask.models.settings.base import Settings, Text, constants
+from fineweb_mask.models.settings.base import Settings, Text
 
 STATIC = "static"
 """Value of `embedding.model` for the built-in encoder, which is fitted on the corpus."""
@@ -19,10 +19,6 @@ FROM_QUALITY = "from_quality"
 
 class EmbeddingSettings(Settings):
     """The encoder that turns documents into vectors."""
-
-    CONSTANTS = constants(
-        compute_precision="auto", on_bad_vector="drop", static_vocabulary=32_000, static_fit_documents=20_000
-    )
 
     model: Text = Field(
         STATIC,
@@ -35,14 +31,10 @@ class EmbeddingSettings(Settings):
         "defines for documents, if any.",
     )
     max_tokens: int | None = Field(
-        None, ge=1, description="Maximum tokens read per document, special tokens included; null: the model's limit."
+        None,
+        ge=1,
+        description="Maximum tokens read per document, special tokens included: of a longer one, the first; null: the "
+        "model's limit.",
     )
-    long_documents: Literal["truncate", "mean_chunks"] = Field(
-        "truncate",
-        description="How to embed a document of more than `max_tokens` tokens: `truncate` takes the first tokens; "
-        "`mean_chunks` takes the mean over windows of that length, weighted by their tokens.",
-    )
-    precision: Literal["float16", "float32", "int8"] = Field(
-        "float16", description="Type of the stored vectors; int8 adds one scale per document."
-    )
+    precision: Literal["float16", "float32"] = Field("float16", description="Type of the stored vectors.")
     static_dimensions: int = Field(768, ge=2, description="Built-in encoder: dimensions of its vectors.")

@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from fineweb_mask.models.settings.base import Settings, Text, WritablePlace, constants
+from fineweb_mask.models.settings.base import Settings, Text, WritablePlace
 
 FLAT = "flat"
 """Value of `materialize.layout` for all files in one folder."""
@@ -61,8 +61,6 @@ class ExportSettings(Settings):
 
 class MaterializeSettings(Settings):
     """How the dataset is written."""
-
-    CONSTANTS = constants(row_group_size=20_000, shuffle=False, seed=0)
 
     output: WritablePlace | None = Field(
         None,
@@ -126,7 +124,7 @@ class ReportSettings(Settings):
     )
     map: Literal["pca", "tsne", "umap"] = Field(
         "pca",
-        description="Projection of the vectors on a map: `pca`; `tsne`, which keeps neighbours together (20 seconds "
+        description="Projection of the vectors on a map: `pca`; `tsne`, which keeps neighbours together (15 seconds "
         "longer); or `umap` (slower; needs umap-learn). Principal components with little "
         "of the variance are not drawn.",
     )

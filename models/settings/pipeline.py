@@ -18,31 +18,24 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from fineweb_mask.models.settings.base import DeviceName, Settings, WritablePlace, constants
+from fineweb_mask.models.names import find
+from fineweb_mask.models.settings.base import DeviceName, Settings, WritablePlace
 from fineweb_mask.models.settings.embedding import FROM_QUALITY, EmbeddingSettings
 from fineweb_mask.models.settings.engine import EngineSettings
 from fineweb_mask.models.settings.output import TEXT_IS_NO_GROUP, MaterializeSettings, ReportSettings
 from fineweb_mask.models.settings.quality import EduScorerSettings, QualitySettings
 from fineweb_mask.models.settings.selection import (
-    CLUSTERS,
     DIRECTIONS,
     METRICS,
     GroupSettings,
     SelectionSettings,
-    Solver,
 )
-from fineweb_mask.models.settings.selectors.options import GivenSettings
 from fineweb_mask.models.settings.selectors.registry import SELECTORS, missing_inputs
 from fineweb_mask.models.settings.source import LABEL_COLUMNS, NUMERIC_COLUMNS, IngestSettings, SourceSettings
-
-PRICED: tuple[Solver, ...] = ("mean_field", "greedy", "policy_gradient")
-"""Solvers that maximise the objective, so that what more of a block would add to it is known."""
 
 
 class PipelineSelectionSettings(SelectionSettings):
     """How the subset is selected, and from which blocks of documents."""
-
-    CONSTANTS = constants(**SelectionSettings.CONSTANTS, directions=DIRECTIONS, blocks="by_shard")
 
     scope: Literal["block", "global"] = Field(
         "block",
@@ -62,23 +55,13 @@ class PipelineSelectionSettings(SelectionSettings):
     )
     groups: GroupSettings | None = Field(
         None,
-        description="Budgets by group: each has its own threshold, and diversity is over all. None: one budget. "
-        "`sweep` and `compare` ignore them.",
-    )
-    given: GivenSettings | None = Field(
-        None,
-        description="block: an earlier selection. Quality, diversity and near-duplicates are then those of both "
-        "together. `sweep` and `compare` ignore it. None: the blocks stand alone.",
+        description="block: budgets by group. The documents of each group in a block are a block of their own. None: "
+        "one budget. `sweep` and `compare` ignore them.",
     )
     block_size: int = Field(
         1_000_000,
         ge=1,
         description="Maximum documents per block: one shard, several small ones, or a slice of a large one.",
-    )
-    block_budget: Literal["fixed", "price"] = Field(
-        "fixed",
-        description="block: `fixed`: select_ratio of every block. `price`: more of richer blocks, select_ratio of all "
-        "together; no block gives less than a quarter or more than four times its share.",
     )
     device: DeviceName = "auto"
 
@@ -90,22 +73,15 @@ class PipelineSelectionSettings(SelectionSettings):
         return metrics
 
     @model_validator(mode="after")
-    def _price_divides_a_share_of_an_objective(self) -> Self:
-        if self.block_budget == "fixed":
+    def _groups_divide_a_share_among_blocks(self) -> Self:
+        if self.groups is None:
             return self
         if self.scope == "global":
-            raise ValueError("block_budget: price divides among blocks, scope: global has none: leave one of them out")
-        if self.groups is not None:
-            raise ValueError("block_budget: price and groups both divide the budget: leave one of them out")
+            raise ValueError("groups: each is a block of its own, and scope: global has none: use scope: block")
         if self.budget is not None:
             raise ValueError(
-                f"block_budget: price divides select_ratio of the corpus, but budget, {self.budget}, is what every "
-                "block gives: use select_ratio, or block_budget: fixed"
-            )
-        if self.solver not in PRICED:
-            raise ValueError(
-                f"block_budget: price is one of the objective, which {self.solver} does not maximise: use "
-                f"{', '.join(PRICED)}, or block_budget: fixed"
+                f"groups: they divide select_ratio of the corpus, but budget, {self.budget}, is what every block "
+                "gives: use select_ratio"
             )
         return self
 
@@ -115,61 +91,32 @@ class PipelineSelectionSettings(SelectionSettings):
         """Leave `facility` out of the default where documents are read in parts: it needs all of them."""
         if not isinstance(given, dict) or "metrics" in given:
             return given
-        in_parts = given.get("scope") == "global" or given.get("groups") is not None
-        return given | {"metrics": "disf"} if in_parts else given
+        return given | {"metrics": "disf"} if given.get("scope") == "global" else given
 
     @model_validator(mode="after")
     def _global_has_sums_of_parts(self) -> Self:
-        if self.scope == "block" and self.groups is None:
+        if self.scope == "block":
             return self
-        option, instead = ("scope: global", "scope: block") if self.scope == "global" else ("groups", "no groups")
         if self.solver != "mean_field":
-            raise ValueError(f"solver: {self.solver} needs all documents at once: use {instead}, or mean_field")
+            raise ValueError(f"solver: {self.solver} needs all documents at once: use scope: block, or mean_field")
         of_sums = [name for name, entry in METRICS.items() if entry.moment is not None]
         for name in self.metric_weights:
             if METRICS[name].moment is None:
                 raise ValueError(
                     f"metrics: {name} reads documents together with their neighbours, which are not in one part of a "
-                    f"corpus: with {option} name {' or '.join(of_sums)}, or use {instead}"
+                    f"corpus: with scope: global name {' or '.join(of_sums)}, or use scope: block"
                 )
-        if self.groups is not None and self.near_duplicates.forbid:
-            raise ValueError("near_duplicates.forbid: not with groups: leave it out, a penalty remains")
-        if self.weighed_by != self.budget_by:
-            raise ValueError(f"weigh_by: {option} weighs by what budget_by counts: leave it out, or use {instead}")
         return self
-
-    @model_validator(mode="after")
-    def _an_earlier_selection_is_known_to_the_solver(self) -> Self:
-        if self.given is None:
-            return self
-        others = {
-            "solver: mean_field": self.solver == "mean_field",
-            "scope: block": self.scope == "block",
-            "block_budget: fixed": self.block_budget == "fixed",
-            "budget_by: documents": self.budget_by == "documents",
-            "no groups": self.groups is None,
-            "near_duplicates.forbid: false": not self.near_duplicates.forbid,
-        }
-        if missing := [name for name, holds in others.items() if not holds]:
-            raise ValueError(f"given: an earlier selection needs {' and '.join(missing)}")
-        return self
-
-    @property
-    def may_repeat(self) -> bool:
-        """Whether a document may be selected more than once."""
-        if self.solver == "quadmix":
-            return self.quadmix.max_repeats > 1
-        return self.groups is not None and self.groups.max_repeats > 1
 
     def sample_for(self, documents: int, dimensions: int) -> int:
         """Return how many documents a selection is learned on: enough to select 20 for every number of a first moment.
 
-        For every number of a second moment, and for every cluster, it is 5 (measured: benchmarks/notebook/corpus.md).
+        For every number of a second moment it is 5 (measured: benchmarks/notebook/corpus.md).
         """
         if self.sample is not None:
             return self.sample
         kept = min(dimensions, DIRECTIONS)
-        numbers = {"first": 20 * dimensions, "second": 5 * kept * (kept + 1) // 2, "clusters": 5 * CLUSTERS}
+        numbers = {"first": 20 * dimensions, "second": 5 * kept * (kept + 1) // 2}
         selected = max(numbers[METRICS[name].moment or "second"] for name in self.metric_weights)
         share = self.select_ratio if self.budget is None or self.budget_by == "tokens" else self.budget / documents
         return math.ceil(selected / share)
@@ -198,7 +145,7 @@ class PipelineSettings(Settings):
             return self
         for index, scorer in enumerate(self.quality.scorers):
             for key, column in scorer.source_columns.items():
-                if column not in {*NUMERIC_COLUMNS, *kept}:
+                if find(column, {*NUMERIC_COLUMNS, *kept}) is None:
                     raise ValueError(
                         f"quality.scorers.{index}.{key}: {column!r} is not read: add it to source.extra_columns"
                     )
@@ -211,13 +158,14 @@ class PipelineSettings(Settings):
             "quality.by": self.quality.by,
             "selection.groups.column": None if groups is None else groups.column,
             "selection.group_column": self.selection.group_column,
-            **{f"ingest.copies.{key}": name for key, names in self.ingest.copies.columns.items() for name in names},
+            "ingest.copies.prefer": next(iter(self.ingest.copies.prefer), None),
+            "ingest.copies.exempt": next(iter(self.ingest.copies.exempt), None),
             **{f"ingest.groups.{index}": column for index, column in enumerate(self.ingest.groups or [])},
         }
         for key, column in named.items():
-            if column in {"text", self.source.text_column}:
+            if column is not None and find(column, {"text", self.source.text_column}):
                 raise ValueError(f"{key}: received {column!r}: {TEXT_IS_NO_GROUP}")
-            if column is not None and kept != "all" and column not in {*LABEL_COLUMNS, *kept}:
+            if column is not None and kept != "all" and find(column, {*LABEL_COLUMNS, *kept}) is None:
                 raise ValueError(
                     f"{key}: {column!r} is not read: add it to source.extra_columns, or name one of "
                     f"{', '.join(sorted({*LABEL_COLUMNS, *kept}))}"
@@ -257,8 +205,8 @@ class PipelineSettings(Settings):
                 raise ValueError(
                     f"embedding.model: {FROM_QUALITY} takes one scorer of kind edu in quality.scorers, found {found}"
                 )
-            for key, default in (("prompt", None), ("max_tokens", None), ("long_documents", "truncate")):
-                if getattr(self.embedding, key) != default:
+            for key in ("prompt", "max_tokens"):
+                if getattr(self.embedding, key) is not None:
                     raise ValueError(
                         f"embedding.{key}: with {FROM_QUALITY} the scorer of kind edu reads the text: leave it out, "
                         "and set max_tokens of that scorer in quality.scorers"

@@ -10,11 +10,11 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from fineweb_mask.models.settings.base import Place, Settings, Text, constants
+from fineweb_mask.models.settings.base import Place, Settings, Text
 
 RESERVED_NAMES = frozenset(
     "row source_row text id dump url date file_path language language_score token_count n_chars content_hash "
-    "quality inclusion block selected repeats shard documents_file scores_file masks_file texts_file".split()
+    "quality inclusion block selected shard documents_file scores_file masks_file".split()
 )
 """Columns of the dataset and of the joins that write it. A literal list, so that settings load without Arrow."""
 
@@ -82,8 +82,6 @@ class FastTextScorerSettings(ScorerBase):
     """A fastText classifier; the score is the probability of its positive label."""
 
     NOT_IN_SCORE_KEY = frozenset({"weight", "model", "labels"})
-    CONSTANTS = constants(max_chars=None, max_words=None)
-
     name: ScorerName = "fasttext"
     kind: Literal["fasttext"] = Field("fasttext", description=KIND)
     model: Text | None = Field(
@@ -104,8 +102,6 @@ class TransformerSettings(ScorerBase):
     """Settings of a scorer that is a transformers model."""
 
     NOT_IN_SCORE_KEY = frozenset({"weight", "model"})
-    CONSTANTS = constants(precision="auto")
-
     model: Text
     max_tokens: int | None = Field(
         None,
@@ -219,14 +215,9 @@ Rules = Annotated[RulesScorerSettings, Tag("kind[rules]")]
 ScorerSettings = Annotated[FastText | Edu | Column | Sidecar | Perplexity | Rules, Discriminator(_kind)]
 """Settings of any scorer, distinguished by `kind`; the default kind is `fasttext`."""
 
-OneScorerSettings = Annotated[Edu | Perplexity, Discriminator(_kind)]
-"""Settings of a scorer that scores single documents, slowly, distinguished by `kind`."""
-
 
 class QualitySettings(Settings):
     """The scorers, and how their scores are combined into one quality."""
-
-    CONSTANTS = constants(by_documents=200, statistics_documents=20_000)
 
     scorers: list[ScorerSettings] = Field(
         description="The scorers; each writes one column. []: no quality, diversity and near-duplicates alone decide."

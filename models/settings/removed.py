@@ -3,6 +3,15 @@
 from typing import Any
 
 REMOVED: dict[str, str] = {
+    "embedding.long_documents": "is gone: of a long document the first max_tokens tokens are read",
+    "embedding.precision: int8": "is gone: write float16",
+    "ingest.copies.keep: best_score": "is gone: write earliest or longest, or name the wanted values of a column in "
+    "ingest.copies.prefer",
+    "ingest.copies.one_for_each": "is gone: name the values whose copies are wanted first in ingest.copies.prefer",
+    "ingest.copy_text": "is gone: the workspace holds the texts; delete its folder `documents` after the dataset is "
+    "published, or ingest smaller source files",
+    "ingest.near_dedup: semantic": "is gone: write minhash; documents of like vectors are kept apart by "
+    "selection.solver: semdedup, or by selection.near_duplicates",
     "materialize.export.format: litdata": "is gone: convert the dataset's Parquet files with the library's own "
     "converter",
     "materialize.export.format: mds": "is gone: convert the dataset's Parquet files with the library's own converter",
@@ -12,6 +21,16 @@ REMOVED: dict[str, str] = {
     "quality.scorers.buckets": "is gone: count beforehand, in a column of the source, and take it with kind: column",
     "quality.scorers.kind: classes": "is gone: write the labels beforehand, into a column of the source, and name it",
     "quality.scorers.share": "is gone: compute Min-K% in a column of the source, and take it with kind: column",
+    "selection.block_budget": "is gone: leave it out, every block gives select_ratio",
+    "selection.dsir": "is gone: leave it out, all examples of selection.targets are one target",
+    "selection.given": "is gone: leave it out, and select from the new documents and the old ones together",
+    "selection.groups.max_repeats": "is gone: leave it out, and repeat a group's documents in training",
+    "selection.metrics: cluster_coverage": "is gone: write facility",
+    "selection.quad": "is gone: leave it out, it reads quality: the model belongs to quality.scorers",
+    "selection.quadmix.max_repeats": "is gone: leave it out, and repeat documents in training",
+    "selection.semdedup": "is gone: leave it out, and set near_duplicates.forbid and near_duplicates.threshold",
+    "selection.weigh_by": "is gone: leave it out, quality and diversity are means over what budget_by counts",
+    "source.max_document_bytes": "is gone: a document of more than 32 MiB is dropped; split it beforehand",
     "teacher": "is gone: score the texts with the other model first, and give its scores as labels.score_column",
     "training.autotune_seconds": "is gone: set epochs, learning_rate, dimensions and word_ngrams",
 }

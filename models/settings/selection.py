@@ -1,12 +1,11 @@
 """Define the settings of the joint selection, and register the diversity metrics; neither imports torch."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
-from fineweb_mask.models.settings.base import Settings, constants
+from fineweb_mask.models.settings.base import Settings
 from fineweb_mask.models.settings.selectors import options
 from fineweb_mask.models.settings.selectors.registry import SELECTORS
 
@@ -25,7 +24,7 @@ class MetricEntry:
     label: str  # axis label of its raw value in charts; larger is more diverse
     paper_name: str | None = None  # its name in the paper's script, if it has it
     decimals: int = 4  # of its raw value in tables
-    moment: Literal["first", "second", "clusters"] | None = "second"  # what it is a function of; None: of no small sum
+    moment: Literal["first", "second"] | None = "second"  # what it is a function of; None: of no small sum
 
 
 METRICS = {
@@ -34,17 +33,11 @@ METRICS = {
         "facility:Facility", "facility: mean cosine to the nearest selected", "Facility", moment=None
     ),
     "disf": MetricEntry("disf:Disf", "disf: minus the norm of the second moment", "DiSF", decimals=2),
-    "cluster_coverage": MetricEntry(
-        "cluster_coverage:ClusterCoverage", "cluster_coverage: how evenly clusters are covered", moment="clusters"
-    ),
 }
 """The built-in diversity metrics: a new one is a module in models/selection/metrics/ and a line here."""
 
 DIRECTIONS = 128
 """Principal components in which `disf` is measured over a whole corpus, where vectors have twice as many numbers."""
-
-CLUSTERS = 4_096
-"""The most clusters that `cluster_coverage` counts."""
 
 if TYPE_CHECKING:
     MetricName = str
@@ -54,30 +47,8 @@ else:
     Solver = Literal[tuple(SELECTORS)]
 
 
-WITHOUT_OPTIONS: Mapping[str, Mapping[str, Any]] = {
-    "d4": {**options.CLUSTERS, "keep": "hard", "eps": None, "dedup_ratio": 0.75},
-    "betr": {"combine": "best"},
-    "kmq": {**options.CLUSTERS, "temperature": 1.0, "budgets": "proportional"},
-    "odis": {"variance": 0.95},
-    "ingenious": {"part_size": 1500, "sample": True},
-    "ssl_prototypes": options.CLUSTERS,
-    "density_pruning": {**options.CLUSTERS, "neighbours": 20, "temperature": 0.5},
-    "gist": {"diversity_weight": 1.0, "distances": 8},
-}
-"""Constants of selectors that have no options any more, or are gone."""
-
-
 class MeanFieldSettings(Settings):
     """Options of the closed-form solver: annealing of the exact expected gradient, then swaps."""
-
-    CONSTANTS = constants(
-        n_steps=None,
-        n_near=256,
-        n_neighbours=64,
-        graph_recall=0.97,
-        swap_pool=None,
-        swap_rounds=20,
-    )
 
     graph: Graph = Field(
         "auto",
@@ -92,8 +63,6 @@ class PolicyGradientSettings(Settings):
 
     The paper's script learns with 10,000 steps of 128 masks and learning rates from 10 to 1; `min_batch` is ours.
     """
-
-    CONSTANTS = constants(log_every=50)
 
     n_epochs: int = Field(10_000, ge=1, description="Learning steps, each on one random batch (count).")
     n_rollout: int = Field(128, ge=2, description="Masks sampled in one step (count).")
@@ -138,7 +107,7 @@ class NearDuplicateSettings(Settings):
 
 
 class GroupSettings(Settings):
-    """How a budget is divided among groups of documents."""
+    """How a budget is divided among groups of documents, each of which is selected from by itself."""
 
     column: str = Field(
         min_length=1, description="Column whose values are the groups: one of FineWeb's, or of source.extra_columns."
@@ -146,13 +115,8 @@ class GroupSettings(Settings):
     shares: Literal["equal", "proportional"] | dict[str, float] = Field(
         "proportional",
         description="What each group has of the budget. equal: all the same. proportional: as much as it has of the "
-        "documents (or tokens). Or a share for each value: they add up to 1, and other values get nothing.",
-    )
-    max_repeats: int = Field(
-        1,
-        ge=1,
-        description="How often a document may be repeated where a group has less than its share (count); the dataset "
-        "says it in a column `repeats`.",
+        "documents (or tokens). Or a share for each value: they add up to 1, and other values get nothing. What a "
+        "group cannot fill goes to the others, in proportion to their shares.",
     )
 
     @field_validator("shares")
@@ -174,25 +138,20 @@ class SelectionSettings(Settings):
     {'pairwise': 1.0, 'disf': 0.5}
     """
 
-    CONSTANTS = constants(quality_weights=None, **WITHOUT_OPTIONS)
-
     solver: Solver = Field("mean_field", description="How the objective is maximised.")
     metrics: MetricName | dict[MetricName, float] = Field(
-        {"facility": 1.0, "disf": 1.0},
-        description="Diversity metric, or a weight (dimensionless) for each of several. The default, with lamb 0.5, is "
-        "what a language model learns most from (docs/benchmarks.md); the paper's is pairwise.",
+        "facility",
+        description="Diversity metric, or a weight (dimensionless) for each of several. The default, with lamb 0.3, "
+        "proves that it is near the optimum (docs/choosing.md); the paper's is pairwise.",
     )
     select_ratio: float = Field(0.1, gt=0, le=1, description="Share of the documents (or of their tokens) to select.")
     budget: int | None = Field(
         None, ge=1, description="Documents (or tokens) to select (count); overrides select_ratio."
     )
-    budget_by: Unit = Field("documents", description="Unit of select_ratio and budget.")
-    weigh_by: Unit | None = Field(
-        None,
-        description="What quality and diversity are means over: documents, or tokens (only with budget_by: tokens). "
-        "None: what budget_by counts.",
+    budget_by: Unit = Field(
+        "documents", description="Unit of select_ratio and budget: quality and diversity are means over as many."
     )
-    lamb: float = Field(0.5, ge=0, le=1, description="Weight of quality; 1 - lamb is the weight of diversity.")
+    lamb: float = Field(0.3, ge=0, le=1, description="Weight of quality; 1 - lamb is the weight of diversity.")
     normalize: Literal["none", "range"] = Field(
         "range",
         description="none: raw terms (the paper). range: each term runs from 0 (a random subset) "
@@ -219,17 +178,8 @@ class SelectionSettings(Settings):
     quality_sampling: options.QualitySamplingSettings = Field(
         default_factory=options.QualitySamplingSettings, description="Options of sampling by quality."
     )
-    semdedup: options.SemDedupSettings = Field(
-        default_factory=options.SemDedupSettings, description="Options of semantic deduplication."
-    )
     quadmix: options.QuadmixSettings = Field(
         default_factory=options.QuadmixSettings, description="Options of sampling by rank inside groups."
-    )
-    dsir: options.DsirSettings = Field(
-        default_factory=options.DsirSettings, description="Options of selection by importance weights."
-    )
-    quad: options.QuadSettings = Field(
-        default_factory=options.QuadSettings, description="Options of the bandit over clusters."
     )
 
     @field_validator("metrics")
@@ -241,29 +191,12 @@ class SelectionSettings(Settings):
                     raise ValueError(f"weight of metric {name!r} must be positive and finite, received {weight}")
         return metrics
 
-    @model_validator(mode="after")
-    def _weighs_by_what_the_budget_knows(self) -> Self:
-        if self.weigh_by == "tokens" and self.budget_by == "documents":
-            raise ValueError("weigh_by: tokens needs budget_by: tokens")
-        return self
-
-    @model_validator(mode="after")
-    def _what_is_forbidden_is_not_repeated(self) -> Self:
-        if self.solver == "quadmix" and self.quadmix.max_repeats > 1 and self.near_duplicates.forbid:
-            raise ValueError("quadmix.max_repeats: near_duplicates.forbid allows no copies: set one of them off")
-        return self
-
     @property
     def not_used(self) -> set[str]:
         """Names of the settings that the selection does not depend on: others' options, and where files are."""
-        others = {*SELECTORS, *WITHOUT_OPTIONS} - {self.solver}
+        others = SELECTORS.keys() - {self.solver}
         groups = set() if "groups" in SELECTORS[self.solver].reads else {"group_column"}
-        return others | groups | {"targets", "given"}
-
-    @property
-    def weighed_by(self) -> Unit:
-        """What quality and diversity are means over."""
-        return self.weigh_by or self.budget_by
+        return others | groups | {"targets"}
 
     @property
     def metric_weights(self) -> dict[str, float]:

@@ -14,10 +14,6 @@ LABEL_COLUMNS = NUMERIC_COLUMNS | {"id", "dump", "url", "date", "file_path", "la
 """Columns that every document has and that may name its group: all but the text and its hash."""
 
 
-MINHASH_THRESHOLD = 0.7
-"""Share of their shingles that near-duplicates have in common, unless a recipe has another."""
-
-
 class SourceSettings(Settings):
     """Where the raw documents are, and the names of their columns."""
 
@@ -26,8 +22,9 @@ class SourceSettings(Settings):
     )
     format: Literal["auto", "parquet", "jsonl", "warc"] = Field(
         "auto",
-        description="File format; `auto` takes it from the file name (.parquet; .jsonl, .jsonl.gz, .jsonl.zst; .warc, "
-        ".warc.gz, .wet.gz). `warc` is a crawl, of whose pages the main text is extracted.",
+        description="File format; `auto` takes it from the file name (.parquet; .jsonl, .ndjson, .json; .warc, .wet; "
+        "compressed as .gz, .bz2, .xz, .zst, .lz4 or .zip, too). `warc` is a crawl, of whose pages the main text is "
+        "extracted.",
     )
     text_column: Text = Field("text", description="Column with the document's text.")
     id_column: Text = Field(
@@ -35,13 +32,6 @@ class SourceSettings(Settings):
     )
     extra_columns: Literal["all"] | list[str] = Field(
         "all", description="Columns other than FineWeb's nine to keep in the dataset: `all`, or a list of names."
-    )
-    max_document_bytes: int = Field(
-        32 * 2**20,
-        ge=2**10,
-        le=2**30,
-        description="Largest document, in bytes of its line of JSON, or of all text columns of its row in Parquet; a "
-        "larger one is dropped as `too_large`.",
     )
     fingerprint: Literal["mtime", "content"] = Field(
         "mtime",
@@ -53,10 +43,10 @@ class SourceSettings(Settings):
 class CopiesSettings(Settings):
     """Which of several near-duplicates, or of pages of one URL, is kept."""
 
-    keep: Literal["earliest", "longest", "best_score"] = Field(
+    keep: Literal["earliest", "longest"] = Field(
         "earliest",
         description="The copy that is kept: the `earliest` is of the shard that came into the workspace first, then of "
-        "the first name, then of the first row; the `longest` has most characters, `best_score` the highest quality.",
+        "the first name, then of the first row; the `longest` has most characters.",
     )
     prefer: dict[str, list[str]] = Field(
         default_factory=dict,
@@ -64,14 +54,13 @@ class CopiesSettings(Settings):
         description="A column, and those of its values that are preferred before `keep` decides, the best first: "
         "`{source: [wiki, books]}`.",
     )
-    one_for_each: Text | None = Field(
-        None, description="Column of which every value keeps a copy: only documents with an equal value are compared."
+    exempt: dict[str, list[str]] = Field(
+        default_factory=dict,
+        max_length=1,
+        description="A column, and those of its values whose documents are left out of near_dedup and url_dedup: they "
+        "are neither dropped as copies nor drop others, as those of a source of texts that are similar by design, "
+        "`{source: [laws, recipes]}`. Equal texts are dropped all the same, by exact_dedup.",
     )
-
-    @property
-    def columns(self) -> dict[str, list[str]]:
-        """The columns that each setting names."""
-        return {"prefer": list(self.prefer), "one_for_each": [self.one_for_each] if self.one_for_each else []}
 
 
 FilterKind = Literal[
@@ -86,8 +75,6 @@ FilterKind = Literal[
     "pii",
     "symbol_lines",
 ]
-CHANGING: frozenset[FilterKind] = frozenset({"c4_quality", "pii", "symbol_lines"})
-"""Filters that change texts, and do not only drop some."""
 
 
 class FilterSettings(Settings):
@@ -133,18 +120,17 @@ class IngestSettings(Settings):
         "or nowhere (`off`). Kept is the first copy of a shard; of several shards, that of the one that came into the "
         "workspace first, then of the first name.",
     )
-    near_dedup: Literal["off", "minhash", "semantic"] = Field(
+    near_dedup: Literal["off", "minhash"] = Field(
         "off",
         description="Whether to drop near-duplicates in the corpus, before anything is selected: `minhash` takes "
-        "documents that share most runs of words, `semantic` those whose vectors are nearly the same.",
+        "documents that share most runs of words.",
     )
-    near_threshold: float | None = Field(
-        None,
+    near_threshold: float = Field(
+        0.7,
         gt=0,
         le=1,
-        description="Least similarity of near-duplicates: by `minhash` the share of the runs of five words of two "
-        "texts that both have (Jaccard similarity), measured exactly; by `semantic` the cosine of their vectors. null: "
-        "0.7 and 0.95.",
+        description="Least similarity of near-duplicates: the share of the runs of five words of two texts that both "
+        "have (Jaccard similarity), measured exactly.",
     )
     url_dedup: bool = Field(
         False,
@@ -177,11 +163,6 @@ class IngestSettings(Settings):
         description="Whether what ingest drops is kept in the workspace, with its text and the reason; the view "
         "`dropped` shows it.",
     )
-    copy_text: bool = Field(
-        True,
-        description="Whether the workspace holds the texts. `false` leaves them in the source, which must be Parquet: "
-        "the stages read it again, and refuse a file that was changed.",
-    )
     groups: list[str] | None = Field(
         None,
         description="Columns by whose values it is counted what every step drops: a source file may have at most 1,000 "
@@ -198,24 +179,9 @@ class IngestSettings(Settings):
     )
 
     @property
-    def least_similarity(self) -> float:
-        """The similarity from which two documents are near-duplicates."""
-        return self.near_threshold or {"minhash": MINHASH_THRESHOLD, "semantic": 0.95, "off": 0.0}[self.near_dedup]
-
-    @property
     def finds_copies(self) -> bool:
         """Whether near-duplicates are looked for, or pages of one URL."""
         return self.near_dedup != "off" or self.url_dedup
-
-    @model_validator(mode="after")
-    def _changed_texts_are_kept(self) -> Self:
-        changing = [one.kind for one in self.filters if one.kind in CHANGING]
-        if changing and not self.copy_text:
-            raise ValueError(
-                f"copy_text: false reads texts from the source again, but a filter of kind {changing[0]} changes them: "
-                "leave it out, or set copy_text to true"
-            )
-        return self
 
     @field_validator("exact_dedup", "near_dedup", mode="before")
     @classmethod

@@ -43,6 +43,7 @@ class Judged(NamedTuple):
     doses: dict[str, dict[float, float]]  # by kind and share, differences to random in bits per byte
     against_random: dict[str, Effect]
     against_lengths: dict[str, Effect]  # where an arm has random documents of its lengths beside it
+    against_best: dict[str, Effect]  # of one arm, if that was asked for
 
     def as_dose(self, difference: float) -> tuple[str, float] | None:
         """Return the kind and share of the dose with the same effect; None if no dose has it.
@@ -62,6 +63,7 @@ def judge(
     random: str,
     lengths: Mapping[str, str],
     doses: Mapping[str, Mapping[float, str]],
+    best: str | None = None,
 ) -> Judged:
     """Compare arms on one held-out set.
 
@@ -78,6 +80,8 @@ def judge(
     doses
         Arms by kind and share of damage (or of improvement) done to the first draws of `random`. The kind `shuffled`
         decides what is seen.
+    best
+        An arm that the others are compared with, too.
 
     Raises
     ------
@@ -109,7 +113,8 @@ def judge(
             for name, one, adjusted in zip(pairs, found, holm([one.p for one in found]), strict=True)
         }
 
-    against = compare({name: random for name in bits if name not in {random, *dosed, *controls}})
+    compared_arms = [name for name in bits if name not in {random, *dosed, *controls}]
+    against = compare(dict.fromkeys(compared_arms, random))
     effects = {
         kind: {
             share: float((losses[name] - losses[random][: len(losses[name])]).mean()) for share, name in shares.items()
@@ -124,6 +129,7 @@ def judge(
         losses={name: loss.tolist() for name, loss in losses.items()},
         against_random=against,
         against_lengths=compare(lengths),
+        against_best={} if best is None else compare({name: best for name in compared_arms if name != best}),
         doses=effects,
         sees=sees if np.isfinite(sees) else None,
     )

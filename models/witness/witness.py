@@ -76,6 +76,7 @@ def witness(
     quality: NDArray[np.floating] | None = None,
     most_tokens: int = 1_000_000,
     doses: bool = True,
+    best: str | None = None,
     seed: int = 0,
 ) -> Witness:
     """Train a model on every arm and judge the arms on every held-out set.
@@ -97,6 +98,8 @@ def witness(
         Of an arm. The smallest selection may have fewer, which all arms then have; larger ones are sampled.
     doses
         Whether random documents with a share of damage are measured, too.
+    best
+        A selection that the others are compared with, too.
     seed
         Seed of all draws.
 
@@ -128,7 +131,7 @@ def witness(
             for name in arms.draws
             if name not in others
         }
-        return judge(bits, held_out[of_set].sample, random=RANDOM, lengths=arms.lengths, doses=doses)
+        return judge(bits, held_out[of_set].sample, random=RANDOM, lengths=arms.lengths, doses=doses, best=best)
 
     return Witness(
         tokens=arms.tokens,

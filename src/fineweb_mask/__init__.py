@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         StorageError,
         WorkspaceError,
     )
-    from fineweb_mask.models.selection import Given, Selection, SelectionSettings, SelectorInputs, Targets, select
+    from fineweb_mask.models.selection import Selection, SelectionSettings, SelectorInputs, Targets, select
     from fineweb_mask.models.settings import PipelineSettings
 
     __version__: str
@@ -45,7 +45,6 @@ __all__ = [
     "DataError",
     "DiffSummary",
     "FinewebMaskError",
-    "Given",
     "ModelError",
     "OpenedWorkspace",
     "PipelineSettings",
@@ -76,7 +75,7 @@ _MODULES = {
     "flows.recipe": ("load_recipe",),
     "flows.summary": ("RunSummary",),
     "flows.sweep": ("SweepSummary",),
-    "models.selection": ("Given", "Selection", "SelectionSettings", "SelectorInputs", "Targets", "select"),
+    "models.selection": ("Selection", "SelectionSettings", "SelectorInputs", "Targets", "select"),
     "models.settings": ("PipelineSettings",),
 }
 _NAMED = {"open": "open_workspace", "diff": "compared"}

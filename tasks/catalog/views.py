@@ -189,13 +189,11 @@ def _views(connection: duckdb.DuckDBPyConnection, workspace: Workspace, shards: 
         "losses": "FROM stored.losses",
         "near_duplicates": f"FROM ({_rows_of(connection, near, NEAR_DUPLICATES)}) WHERE twin_shard IS NOT NULL",
         "known": _rows_of(connection, _beside(workspace, documents, "known"), KNOWN),
-        "dropped": _dropped_rows(connection, workspace, shards, has_texts=all("text" in one.names for one in schemas)),
+        "dropped": _dropped_rows(connection, workspace, shards),
     }
 
 
-def _dropped_rows(
-    connection: duckdb.DuckDBPyConnection, workspace: Workspace, shards: Sequence[ShardFiles], *, has_texts: bool
-) -> str:
+def _dropped_rows(connection: duckdb.DuckDBPyConnection, workspace: Workspace, shards: Sequence[ShardFiles]) -> str:
     """Return a query of what ingest dropped and kept aside, and of the duplicates, which are among the documents."""
     repeated = [shard.duplicates for shard in shards if shard.duplicates.path]
     lists = _rows_of(connection, repeated, NEAR_DUPLICATES, differ=True)
@@ -209,7 +207,7 @@ def _dropped_rows(
         UNION ALL BY NAME
         SELECT documents.shard, 'dedup' AS stage, documents.source_row, documents.id, documents.url,
                {reason if has_near else "'duplicate'"} AS reason,
-               {"documents.text" if has_texts else "NULL::VARCHAR AS text"}
+               documents.text
         FROM ({lists}) AS lists JOIN documents USING (shard, row)
         """  # noqa: S608 - queries of our own
 

@@ -24,12 +24,12 @@ FIGURES = {
 """The columns that tables of selections are made of."""
 
 
-def over_blocks(blocks: Sequence[Mapping[str, Any]], weighed_by: str = "documents") -> dict[str, Any]:
+def over_blocks(blocks: Sequence[Mapping[str, Any]], counted: str = "documents") -> dict[str, Any]:
     """Return one selection's figures over all its blocks; the bound is None if a block has none.
 
     Averages over what is selected are weighted by its documents or tokens, all others by those of each block.
     """
-    every, chosen = ("tokens", "tokens_selected") if weighed_by == "tokens" else ("documents", "selected")
+    every, chosen = ("tokens", "tokens_selected") if counted == "tokens" else ("documents", "selected")
 
     def measured(name: str, weight: str) -> float:
         return mean_of([block["measures"][name] for block in blocks], blocks, weight)
@@ -91,6 +91,6 @@ def described_settings(settings: PipelineSelectionSettings) -> str:
     near = f"Near-duplicates from cosine {term.threshold:g} {'are forbidden' if term.forbid else penalty}."
     budget = f"{settings.budget:,}" if settings.budget is not None else f"{settings.select_ratio:.4g}"
     return (
-        f"Budget: {budget} of the {settings.budget_by} in each block. Means are over {settings.weighed_by}. "
+        f"Budget: {budget} of the {settings.budget_by} in each block, which means are over. "
         f"Diversity: {metrics}. {near} Normalised by: {settings.normalize}. Seed: {settings.seed}."
     )

@@ -17,6 +17,7 @@ from pydantic import Field
 
 from fineweb_mask.models.comparison.knee import knee
 from fineweb_mask.models.errors import SettingsError
+from fineweb_mask.models.names import find
 from fineweb_mask.models.selection.problem.measures import coverage, intersections, jaccard, relative_gap
 from fineweb_mask.models.settings import PipelineSelectionSettings, SourceSettings
 from fineweb_mask.models.settings.selection import NEAR_DUPLICATE
@@ -68,8 +69,8 @@ class LabelColumnError(SettingsError):
     """A column of topics cannot be used."""
 
 
-def check_label_column(column: str, shards: Sequence[SourceShard], source: SourceSettings) -> None:
-    """Check that documents will have a column of topics, before any work.
+def check_label_column(column: str, shards: Sequence[SourceShard], source: SourceSettings) -> str:
+    """Check that documents will have a column of topics, before any work, and return its name as it is there.
 
     Raises
     ------
@@ -77,14 +78,13 @@ def check_label_column(column: str, shards: Sequence[SourceShard], source: Sourc
         If no source file that can be read has it, or it holds no labels.
     """
     columns = document_columns(shards, source, {column}) or {}
-    if column not in columns:
+    if (own := find(column, columns)) is None:
         raise LabelColumnError(
             f"label column {column!r} must be among the documents' columns: {', '.join(sorted(columns))}"
         )
-    if not any(fits(columns[column]) for fits in LABELS):
-        raise LabelColumnError(
-            f"label column {column!r} must hold text, integers or booleans, it holds {columns[column]}"
-        )
+    if not any(fits(columns[own]) for fits in LABELS):
+        raise LabelColumnError(f"label column {column!r} must hold text, integers or booleans, it holds {columns[own]}")
+    return own
 
 
 class ComparisonJob(PageJob):
@@ -119,7 +119,7 @@ class ComparisonJob(PageJob):
         swept = [self.lambs, self.advised, [file.fingerprint for file in self.frontiers]]
         return Dependencies(
             settings=[
-                self.settings.digested(exclude={"device"}),
+                self.settings.model_dump(exclude={"device"}),
                 self.label_column,
                 list(self.groups),
                 self.left_out,
@@ -163,7 +163,7 @@ def _frontier(job: ComparisonJob) -> dict[str, Any]:
     """Return the figures of the selection at each weight of quality, and the weight at the knee."""
     blocks, values, taught = _blocks(job.frontiers), [], teaching_column(job.teaching.details)
     for lamb in job.lambs:
-        figures = over_blocks([block for block in blocks if block["lamb"] == lamb], job.settings.weighed_by)
+        figures = over_blocks([block for block in blocks if block["lamb"] == lamb], job.settings.budget_by)
         teaching = taught.get(lamb_name(lamb))
         values.append({"lamb": lamb, **figures, "teaching": teaching, "seconds": job.seconds.get(str(lamb))})
     axis, _ = diversity_axis(job.settings)
@@ -179,7 +179,7 @@ def _selectors(job: ComparisonJob, topics: Mapping[str, Counter[str]]) -> dict[s
     for name, own in blocks.items():
         spread = coverage([counts[name] for counts in topics.values()]) if job.label_column is not None else None
         found[name] = {
-            **over_blocks(_with_shared_bounds(own, everyone), job.settings.weighed_by),
+            **over_blocks(_with_shared_bounds(own, everyone), job.settings.budget_by),
             "teaching": taught.get(name),
             "topics": None if spread is None else spread.topics,
             "effective_topics": None if spread is None else spread.effective,

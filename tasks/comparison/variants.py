@@ -114,7 +114,7 @@ def shared_settings(settings: PipelineSelectionSettings, budget_by: Unit | None)
     """
     if settings.budget is not None or budget_by in {None, settings.budget_by}:
         return settings
-    return settings.model_copy(update={"budget_by": budget_by, "weigh_by": None})
+    return settings.model_copy(update={"budget_by": budget_by})
 
 
 class RangesJob(ProductJob, BlocksJob):
@@ -250,7 +250,7 @@ def measures_of(job: BlocksJob, block: Block) -> "Measures":
     from fineweb_mask.models.selection.problem.measures import Measures
 
     device = choose_device(job.settings.device)
-    tokens = block.tokens if job.settings.weighed_by == "tokens" else None
+    tokens = block.tokens if job.settings.budget_by == "tokens" else None
     return Measures(block.vectors, block.quality, device=device, tokens=tokens)
 
 

@@ -23,13 +23,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import duckdb
-import numpy as np
 import pyarrow as pa
 
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
-from fineweb_mask.models.schemas import with_text
 from fineweb_mask.models.settings import MaterializeSettings
 from fineweb_mask.tasks.catalog.spilling import spilling_database
 from fineweb_mask.tasks.dataset.output import MATERIALIZE
@@ -38,9 +36,8 @@ from fineweb_mask.tasks.dataset.rows import SelectedDocuments, ShardPaths, commo
 from fineweb_mask.tasks.dataset.writers import PartWriter, Written, read_back
 from fineweb_mask.tasks.inference.prefetch import background_writer
 from fineweb_mask.tasks.source.discovery import SourceShard
-from fineweb_mask.tasks.source.texts import TextSource, write_with_texts
 from fineweb_mask.tasks.storage.atomic import tree_files
-from fineweb_mask.tasks.storage.parquet import DamagedFileError, read_table
+from fineweb_mask.tasks.storage.parquet import DamagedFileError
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.manifest import manifest_reference, write_manifest
@@ -49,7 +46,7 @@ from fineweb_mask.tasks.workspace.stage_parquet import read_fingerprint, read_fo
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 NO_FOOTER = "it is missing, or its footer cannot be read"
-IN_FILES = {"layout", "file_size", "row_group_size", "shuffle", "seed"}
+IN_FILES = {"layout", "file_size"}
 """Settings on which the bytes or names of the files depend."""
 MOST_PARTITIONS = 512
 FOOTER_THREADS = 16
@@ -57,8 +54,6 @@ NOT_IN_FILES = {"output", "memory_limit", "spill", "export"}
 """Settings of which no byte of the dataset depends."""
 ON_THE_CARD = {"title", "license", "source_datasets"}
 """Settings of which only the card and the record depend."""
-FORMER_VERSIONS = [1, 3]
-"""Of stages that were once: the version of a dataset's files holds them, so that files uploaded before are found."""
 
 
 class PartitionJob(StageJob):
@@ -97,9 +92,9 @@ class PartitionJob(StageJob):
 
     def depends_on(self) -> Dependencies:
         """Return the settings that change the files' bytes or names, and the files that are read."""
-        settings = self.settings.digested(include=IN_FILES)
+        settings = self.settings.model_dump(include=IN_FILES)
         return Dependencies(
-            settings=[settings, self.number, self.partitions, 0],
+            settings=[settings, self.number, self.partitions],
             inputs=[fingerprints(self.shards), self.columns, self.corpus],
         )
 
@@ -174,14 +169,8 @@ def _write(job: PartitionJob, documents: SelectedDocuments, data: Path) -> None:
 
 
 def _paths(job: PartitionJob, shard: ShardFiles) -> ShardPaths:
-    """Return a shard's files, and write its selected documents with their texts where these are in the source."""
-    documents, scores, masks = (job.workspace.resolve(file) for file in (shard.documents, shard.scores, shard.masks))
-    texts = documents
-    if TextSource.of(shard.documents) is not None:
-        texts = job.spill / f"{shard.name}.parquet"
-        selected = read_table(masks, columns=["selected"])["selected"].to_numpy()
-        write_with_texts(job.workspace, shard.documents, texts, np.flatnonzero(selected))
-    return ShardPaths(str(documents), str(scores), str(masks), str(texts))
+    """Return a shard's files."""
+    return ShardPaths(*(str(job.workspace.resolve(file)) for file in (shard.documents, shard.scores, shard.masks)))
 
 
 def _sources(job: PartitionJob) -> list[dict[str, Any]]:
@@ -270,10 +259,9 @@ class Partitioning:
         """What is selected from, in the order of the names."""
         self.inputs = digest(fingerprints(self.shards))
         """Digest of all shards' fingerprints."""
-        made_with = [*FORMER_VERSIONS, PartitionJob.stage.version]
-        written = settings.digested(exclude=NOT_IN_FILES | ON_THE_CARD)
+        written = settings.model_dump(exclude=NOT_IN_FILES | ON_THE_CARD)
         packages = [pa.__version__, duckdb.__version__]  # other ones may write other bytes
-        self.version = digest([self.inputs, written, made_with, packages])[:8]
+        self.version = digest([self.inputs, written, PartitionJob.stage.version, packages])[:8]
         """The version of the dataset's files: eight hex digits."""
         self._root = root
         self._sources = sources
@@ -332,7 +320,7 @@ def _schema(workspace: Workspace, path: str) -> pa.Schema:
     footer = read_footer(workspace.root / path)
     if footer is None:
         raise DamagedFileError(str(workspace.root / path), NO_FOOTER)
-    return with_text(footer.schema.to_arrow_schema().remove_metadata())
+    return footer.schema.to_arrow_schema().remove_metadata()
 
 
 def divide(sizes: Sequence[int], target: int) -> list[range]:

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from fineweb_mask.models.columns import wider_type
 from fineweb_mask.models.errors import WorkspaceError
-from fineweb_mask.models.schemas import MEASURED, ROW, SOURCE_ROW, TIMES, masks_schema
+from fineweb_mask.models.schemas import MASKS, MEASURED, ROW, SOURCE_ROW
 from fineweb_mask.models.settings import FLAT, MaterializeSettings
 from fineweb_mask.tasks.catalog.views import identifier, literal, pattern_of
 from fineweb_mask.tasks.storage.parquet import check_columns, read_schema
@@ -46,7 +46,6 @@ class ShardPaths(NamedTuple):
     documents: str
     scores: str
     masks: str
-    texts: str  # documents with their texts; the same file, or one of the selected rows
 
 
 class Folder(NamedTuple):
@@ -91,12 +90,11 @@ class SelectedDocuments:
         self._connection = connection
         self._shards = list(shards)
         self._settings = settings
-        check_columns({file for shard in shards for file in (shard.documents, shard.scores, shard.masks)})
-        self._schemas = [read_schema(shard.texts) for shard in shards]
+        check_columns({file for shard in shards for file in shard})
+        self._schemas = [read_schema(shard.documents) for shard in shards]
         self._documents = pa.schema([field for field in columns if field.name not in {ROW.name, SOURCE_ROW.name}])
         self._scores = read_schema(shards[0].scores).remove(0)
-        masks = masks_schema(with_repeats=TIMES.name in read_schema(shards[0].masks).names)
-        self._masks = pa.schema([field for field in masks if field.name not in {"row", "selected"}])
+        self._masks = pa.schema([field for field in MASKS if field.name not in {"row", "selected"}])
         documents = [field for field in self._documents if field.name not in MEASURED.names]
         self.schema = pa.schema([*documents, *self._scores, *self._masks])
         """The source's columns with their types, then the scores, and the masks' columns."""
@@ -106,7 +104,7 @@ class SelectedDocuments:
         self.rows = sum(folder.rows for folder in self.folders)
 
     def _create_views(self) -> None:
-        """Create a view of every kind of file, with the column `shard`: documents, scores, masks, texts."""
+        """Create a view of every kind of file, with the column `shard`: documents, scores, masks."""
         for kind in ShardPaths._fields:
             files = [getattr(shard, kind) for shard in self._shards]
             patterns = ", ".join(literal(pattern_of(file)) for file in files)
@@ -233,11 +231,11 @@ class SelectedDocuments:
         reader = self._connection.sql(
             f"""
             SELECT {", ".join(identifier(name) for name in self._schemas[shard].names)}
-            FROM read_parquet($texts, hive_partitioning = false)
+            FROM read_parquet($documents, hive_partitioning = false)
             WHERE row < $rows AND get_bit($mask::BLOB::BIT, row::INTEGER) = 1
             """,  # noqa: S608 - quoted column names
             params={
-                "texts": pattern_of(self._shards[shard].texts),
+                "documents": pattern_of(self._shards[shard].documents),
                 "rows": len(mask),
                 "mask": np.packbits(mask).tobytes(),
             },
@@ -276,7 +274,7 @@ class SelectedDocuments:
         query = f"""
             SELECT {", ".join(documents)}, chosen.* EXCLUDE (row, shard, folder),
                    folders.number AS _folder, chosen.shard AS _shard, chosen.row AS _row
-            FROM texts AS documents
+            FROM documents
             JOIN chosen ON documents.shard = chosen.shard AND documents.row = chosen.row
             JOIN (SELECT unnest($values) AS folder, unnest($numbers)::UINTEGER AS number) AS folders
               ON chosen.folder = folders.folder

@@ -273,7 +273,7 @@ class _Check:
             carried = digest_on_card(card.read().decode(errors="replace"))
             found = record_digest(record.read())
         if carried is None:
-            self._wrong(CARD, "does not end with the hash of provenance.json: it was edited, or is an older version's")
+            self._wrong(CARD, "does not end with the hash of provenance.json: it was edited")
         elif carried != found:
             self._wrong(PROVENANCE, f"has SHA-256 {found}, {carried} is on the card: it was edited")
 

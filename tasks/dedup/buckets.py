@@ -1,7 +1,7 @@
 """Compare the documents of all shards bucket by bucket, and find those that repeat an earlier one.
 
-Every shard's rows are sorted by a key: the hash of a text or of a URL, a band of a signature, or the k-means cluster of
-a vector (`sort`). A bucket is a range of the keys. It reads this range of every shard; what does not fit in memory is
+Every shard's rows are sorted by a key: the hash of a text or of a URL, or a band of a signature
+(`sort`). A bucket is a range of the keys. It reads this range of every shard; what does not fit in memory is
 spilled to disk. Buckets need nothing of each other: they are compared in any order, by any machine, and a run that was
 killed resumes with those that are left. Whether a corpus has one bucket or many makes no difference to the result.
 """
@@ -51,6 +51,9 @@ EARLIER = f"""
     """  # noqa: S608 - numbers of our own
 """The documents whose text an earlier shard holds."""
 
+TRIED = (0.6, 0.7, 0.8, 0.9)
+"""Thresholds of which is counted what they would drop, of the pairs that are compared for the run's own."""
+
 BEST = 2
 """Documents that a band is shared with and that all others are compared with: those that would be kept first."""
 
@@ -59,23 +62,22 @@ NEIGHBOURS = 4
 
 COMPARED = f"""
     WITH shared AS MATERIALIZED (
-        FROM documents SEMI JOIN
-        (SELECT key, "group" FROM documents GROUP BY ALL HAVING count(*) > 1) USING (key, "group")
+        FROM documents SEMI JOIN (SELECT key FROM documents GROUP BY key HAVING count(*) > 1) USING (key)
     ), placed AS MATERIALIZED (
-        SELECT key, "group", document,
-               row_number() OVER (PARTITION BY key, "group" ORDER BY rank, document) AS preference,
-               row_number() OVER (PARTITION BY key, "group" ORDER BY next, rank, document) AS place
+        SELECT key, document,
+               row_number() OVER (PARTITION BY key ORDER BY rank, document) AS preference,
+               row_number() OVER (PARTITION BY key ORDER BY next, rank, document) AS place
         FROM shared
     ), pairs AS MATERIALIZED (
         SELECT one.document AS worse, other.document AS better
-        FROM placed AS one JOIN (FROM placed WHERE preference <= {BEST}) AS other USING (key, "group")
+        FROM placed AS one JOIN (FROM placed WHERE preference <= {BEST}) AS other USING (key)
         WHERE one.preference > other.preference
         UNION
         SELECT CASE WHEN one.preference > other.preference THEN one.document ELSE other.document END,
                CASE WHEN one.preference > other.preference THEN other.document ELSE one.document END
         FROM placed AS one
         JOIN (SELECT *, place + unnest(range(1, {NEIGHBOURS + 1})) AS after FROM placed) AS other
-          ON one.key = other.key AND one."group" = other."group" AND one.place = other.after
+          ON one.key = other.key AND one.place = other.after
     )
     SELECT worse AS document, better AS other, false AS is_better FROM pairs WHERE worse >= $first
     UNION ALL SELECT better, worse, true FROM pairs WHERE worse >= $first
@@ -85,26 +87,26 @@ COMPARED = f"""
 
 PREFERRED = """
     SELECT document,
-           first_value(document) OVER (PARTITION BY key, "group" ORDER BY rank, document) AS better,
+           first_value(document) OVER (PARTITION BY key ORDER BY rank, document) AS better,
            NULL::FLOAT AS similarity
     FROM documents QUALIFY document <> better AND document >= $first ORDER BY ALL
     """
 """All documents of one URL but the preferred one, and that."""
 
 
-Compared = Literal["repeats", "urls", "pairs", "similar", "verified"]
+Compared = Literal["repeats", "urls", "pairs", "verified"]
 
 
 class BucketJob(ShardJob):
     """Find the duplicates in one bucket of a corpus; `bucket_jobs` makes those of all buckets."""
 
-    stage: ClassVar[Stage] = Stage("buckets", version=1, label="dedup", folders=("repeats", "pairs"), interim=True)
-    comparison: Compared  # of hashes of texts, of hashes of URLs, of bands, of vectors, of sets of shingles
+    stage: ClassVar[Stage] = Stage("buckets", version=2, label="dedup", folders=("repeats", "pairs"), interim=True)
+    comparison: Compared  # of hashes of texts, of hashes of URLs, of bands, of sets of shingles
     sorted_rows: list[StageFile]  # of each shard, in the order in which the shards came
     bucket: int  # from 0
     buckets: int  # a power of 2
     memory_limit: str
-    threshold: float = 0.0  # least similarity of vectors, or of sets of shingles
+    threshold: float = 0.0  # least similarity of sets of shingles
     shards: tuple[Shard, ...] = ()  # which documents are preferred; not for hashes of texts, and of sets of shingles
     copies: CopiesSettings = CopiesSettings()
 
@@ -151,13 +153,11 @@ def bucket_jobs(
     comparison: Compared,
     sorted_rows: list[StageFile],
     memory_limit: str,
-    *,
-    dimensions: int = 0,
     **options: Any,  # noqa: ANN401 - other fields of the jobs
 ) -> list[BucketJob]:
-    """Return the jobs of all buckets of a corpus, whose number depends on that of its rows and their `dimensions`."""
-    size = sum(file.rows for file in sorted_rows) * (2 * dimensions or 1)
-    buckets = 2 ** max(0, math.ceil(math.log2(max(1, size) / COMPARISONS[comparison].most)))
+    """Return the jobs of all buckets of a corpus, whose number depends on that of its rows."""
+    rows = sum(file.rows for file in sorted_rows)
+    buckets = 2 ** max(0, math.ceil(math.log2(max(1, rows) / COMPARISONS[comparison].most)))
     return [
         BucketJob(
             root=root,
@@ -204,10 +204,7 @@ def _of_shard(job: BucketJob, place: int) -> pa.Table:
         if job.shards:
             found = preferences(job.root, job.shards[place], job.copies)
             at = rows["row"].to_numpy()
-            rows = rows.append_column("group", pa.array(found.group[at])).append_column(
-                "rank", pa.array(found.rank[at])
-            )
-            rows = rows.filter(pa.array(found.is_compared[at]))
+            rows = rows.append_column("rank", pa.array(found.rank[at])).filter(pa.array(found.is_compared[at]))
         keys = rows.drop_columns("row")
     return keys.append_column("document", document_numbers(place, rows["row"].to_numpy()))
 
@@ -247,30 +244,8 @@ def _found_by(query: str, keys: Sequence[str], job: BucketJob) -> Iterator[pa.Re
             yield from connection.sql(query, params=own).to_arrow_reader(ROW_GROUP_ROWS)
 
 
-def _similar(job: BucketJob) -> list[pa.RecordBatch]:
-    """Return the documents whose vector is nearly that of a preferred one of their cluster, and the first such."""
-    from fineweb_mask.models.dedup.semantic import first_similar
-    from fineweb_mask.models.embedding.arrow import vectors_of
-
-    rows = pa.concat_tables(_read(job)).rename_columns({"vector": "embedding"})
-    clusters, documents = rows.select(["key", "group"]), rows["document"].to_numpy()
-    vectors, _ = vectors_of(rows)
-    order = np.lexsort([rows[name].to_numpy() for name in ("document", "rank", "group", "key")])
-    keys = [clusters[name].to_numpy()[order] for name in ("key", "group")]
-    ends = np.flatnonzero((np.diff(keys[0]) != 0) | (np.diff(keys[1]) != 0)) + 1
-    dropped, kept, cosines = [np.empty(0, np.uint64)], [np.empty(0, np.uint64)], [np.empty(0, np.float32)]
-    for members in track("clusters", np.split(order, ends) if len(order) else [], part=(0.5, 1)):
-        units = vectors[members].astype(np.float32)
-        units /= np.linalg.norm(units, axis=1, keepdims=True)  # of float16, a length is not quite 1
-        similar = first_similar(units, job.threshold)
-        dropped.append(documents[members[similar.dropped]])
-        kept.append(documents[members[similar.kept]])
-        cosines.append(np.einsum("nd,nd->n", units[similar.dropped], units[similar.kept]))
-    return _pairs(np.concatenate(dropped), np.concatenate(kept), np.concatenate(cosines))
-
-
 def _verified(job: BucketJob) -> list[pa.RecordBatch]:
-    """Return the pairs of documents that have enough of their shingles in common."""
+    """Return the pairs of documents that have enough of their shingles in common for a threshold that is tried."""
     with _own_turn():
         rows = pa.concat_tables(_read(job)).combine_chunks()
         documents, better = rows["document"].to_numpy(), rows["better"].to_numpy()
@@ -281,7 +256,7 @@ def _verified(job: BucketJob) -> list[pa.RecordBatch]:
         right = own[np.searchsorted(documents[own], better[left])]
         ends = shingles.offsets.to_numpy()[1:].astype(np.int64) - shingles.offsets[0].as_py()
         similarity = jaccard(shingles.flatten().to_numpy(), ends, left, right)
-        is_alike = similarity >= job.threshold
+        is_alike = similarity >= min(job.threshold, *TRIED)
         return _pairs(documents[left][is_alike], better[left][is_alike], similarity[is_alike])
 
 
@@ -300,15 +275,13 @@ class Comparison(NamedTuple):
 
     folder: str  # of what is found
     schema: pa.Schema  # of what is found
-    most: int  # rows of a bucket, about: 24 bytes each of a hash, 40 of a band, some KB of shingles; of vectors, bytes
+    most: int  # rows of a bucket, about: 24 bytes each of a hash, 32 of a band, some KB of shingles
     found: Callable[[BucketJob], Iterable[pa.RecordBatch]]
 
 
-PREFERENCE = ("group", "rank")
 COMPARISONS: dict[Compared, Comparison] = {
     "repeats": Comparison("repeats", REPEATS, 50_000_000, partial(_found_by, EARLIER, ("high", "low"))),
-    "urls": Comparison("pairs", PAIRS, 50_000_000, partial(_found_by, PREFERRED, ("key", *PREFERENCE))),
-    "pairs": Comparison("pairs", CANDIDATES, 50_000_000, partial(_found_by, COMPARED, ("key", "next", *PREFERENCE))),
-    "similar": Comparison("pairs", PAIRS, 2**31, _similar),
+    "urls": Comparison("pairs", PAIRS, 50_000_000, partial(_found_by, PREFERRED, ("key", "rank"))),
+    "pairs": Comparison("pairs", CANDIDATES, 50_000_000, partial(_found_by, COMPARED, ("key", "next", "rank"))),
     "verified": Comparison("pairs", PAIRS, 100_000, _verified),
 }

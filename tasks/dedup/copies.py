@@ -8,7 +8,6 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from fineweb_mask.models.dedup.minhash import hash_of
 from fineweb_mask.models.settings.source import CopiesSettings
 from fineweb_mask.tasks.selection.inputs.shard_documents import read_groups
 from fineweb_mask.tasks.storage.parquet import read_table
@@ -28,46 +27,40 @@ class Shard(BaseModel):
 
     documents: StageFile
     exact: StageFile | None  # documents whose text another has, which are dropped already; None: of another corpus
-    scores: StageFile | None = None  # for `copies.keep: best_score`
 
     def fingerprints(self, settings: CopiesSettings) -> list[str]:
         """Return what the preferences depend on, besides the documents' texts."""
-        is_read = settings.keep == "longest" or settings.prefer or settings.one_for_each
         if self.exact is None:
             return []
-        files = [*([self.documents] if is_read else []), *([self.scores] if self.scores else []), self.exact]
-        return [file.fingerprint for file in files]
+        is_read = settings.keep == "longest" or settings.prefer or settings.exempt
+        return [file.fingerprint for file in [*([self.documents] if is_read else []), self.exact]]
 
 
 class Preferences(NamedTuple):
     """Of each of a shard's n documents."""
 
     rank: NDArray[np.uint64]  # (n,) the least is kept
-    group: NDArray[np.uint64]  # (n,) only documents of one group are compared
     is_compared: NDArray[np.bool_]  # (n,)
 
 
 def preferences(root: str, shard: Shard, settings: CopiesSettings) -> Preferences:
     """Return the preferences of a shard's documents; one that lacks a column has no value there."""
     workspace, n = Workspace(root), shard.documents.rows
-    files = ShardFiles(documents=shard.documents)
-    rank, group = np.zeros(n, dtype=np.uint64), np.zeros(n, dtype=np.uint64)
+    rank, is_compared = np.zeros(n, dtype=np.uint64), np.ones(n, dtype=bool)
     if shard.exact is None:  # preferred to all that are in this corpus
-        return Preferences(rank, group, np.full(n, settings.one_for_each is None))
+        return Preferences(rank, is_compared)
     if settings.keep == "longest":
         lengths = read_table(workspace.resolve(shard.documents), columns=["n_chars"])["n_chars"].to_numpy()
         rank = LAST - lengths.astype(np.uint64)
-    elif settings.keep == "best_score" and shard.scores is not None:
-        quality = read_table(workspace.resolve(shard.scores), columns=["quality"])["quality"].to_numpy()
-        bits = np.nan_to_num(quality, nan=-np.inf).view(np.uint32)
-        rank = LAST - np.where(bits >> 31, ~bits, bits | np.uint32(2**31))  # in the order of the scores
+
+    def values_of(column: str) -> pa.Array:
+        return pa.array(read_groups(workspace, ShardFiles(documents=shard.documents), column), pa.string())
+
     for column, best in settings.prefer.items():
-        values = pa.array(read_groups(workspace, files, column), pa.string())
+        values = values_of(column)
         places = pc.fill_null(pc.index_in(values, value_set=pa.array(best, pa.string())), len(best))
         rank = rank | (places.to_numpy().astype(np.uint64) << np.uint64(32))
-    if settings.one_for_each is not None:
-        found, codes = np.unique(read_groups(workspace, files, settings.one_for_each), return_inverse=True)
-        group = np.fromiter(map(hash_of, found), np.uint64, len(found))[codes]
-    is_compared = np.ones(n, dtype=bool)
+    for column, exempt in settings.exempt.items():
+        is_compared &= ~pc.is_in(values_of(column), pa.array(exempt, pa.string())).to_numpy(zero_copy_only=False)
     is_compared[duplicate_rows(workspace, shard.exact)] = False
-    return Preferences(rank | OWN, group, is_compared)
+    return Preferences(rank | OWN, is_compared)

@@ -21,7 +21,7 @@ duplicates are written again, and no selection is made again, as long as the ear
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
@@ -32,7 +32,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fineweb_mask.models.dedup.choice import choose
+from fineweb_mask.models.dedup.choice import Dropped, choose
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.schemas import (
@@ -43,6 +43,7 @@ from fineweb_mask.models.schemas import (
     PAIRS,
 )
 from fineweb_mask.models.settings.source import CopiesSettings
+from fineweb_mask.tasks.dedup.buckets import TRIED
 from fineweb_mask.tasks.dedup.copies import Shard
 from fineweb_mask.tasks.dedup.sort import ROW_BITS, read_range, runs
 from fineweb_mask.tasks.storage.atomic import atomic_write
@@ -119,10 +120,13 @@ class ListsJob(GroupJob):
         sizes = (size_of(root / file.path) if listing is None else listing.sizes.get(file.path) for file in written)
         return files if all(size == file.bytes for size, file in zip(sizes, written, strict=True)) else None
 
+    def summarised(self, listing: Listing | None = None) -> StageFile | None:
+        """Return the reference to the summary; None without one."""
+        return find_file(self, self.summaries, self.name, listing)
+
     def _listed(self, listing: Listing | None) -> list[StageFile] | None:
         """Return the shards' duplicates as the summary has them; None without a summary."""
-        found = find_file(self, self.summaries, self.name, listing)
-        if found is None:
+        if (found := self.summarised(listing)) is None:
             return None
         with local_copies():
             return [self._reference(row) for row in read_table(self.workspace.resolve(found)).to_pylist()]
@@ -156,7 +160,7 @@ class DedupJob(ListsJob):
 class NearDedupJob(ListsJob):
     """List the near-duplicates of every shard of a corpus, its pages of one URL, and its exact duplicates."""
 
-    stage: ClassVar[Stage] = Stage("near_dedup", version=2, label="dedup", folders=("near_duplicates",))
+    stage: ClassVar[Stage] = Stage("near_dedup", version=3, label="dedup", folders=("near_duplicates",))
     summaries: ClassVar[str] = "pairs"
     listed_rows: ClassVar[str] = "near-duplicates"
     shards: tuple[Shard, ...]  # with the exact duplicates of each; those of other corpora come first
@@ -216,29 +220,59 @@ def dedup(job: DedupJob) -> None:
 def near_dedup(job: NearDedupJob) -> None:
     """Write the list of every shard that has near-duplicates, where it is not there yet, and then the summary.
 
+    The summary's details say what other thresholds would drop.
+
     Raises
     ------
     WorkspaceError
         If what the buckets found is not given.
     """
     pairs = pa.concat_tables(read_table(job.workspace.resolve(file), schema=PAIRS) for file in job.compared())
-    found = choose(*(pairs[name].to_numpy() for name in PAIRS.names))
+    columns = [pairs[name].to_numpy() for name in PAIRS.names]
+
+    def at(threshold: float) -> Dropped:
+        is_alike = ~(columns[2] < threshold)  # also pages of one URL, which have no similarity
+        return choose(*(column[is_alike] for column in columns))
+
+    found = at(job.threshold)
+    tried = [
+        {"threshold": one, **_least_similar(job, found if one == job.threshold else at(one))}
+        for one in sorted({*TRIED, job.threshold})
+    ]
     shards = np.arange(len(job.shards) + 1, dtype=np.uint64)
     ends = pairwise(np.searchsorted(found.documents >> np.uint64(ROW_BITS), shards).tolist())
     names = np.array([shard.documents.name for shard in job.shards], dtype=object)
     last_row = np.uint64(2**ROW_BITS - 1)
     similarity = pa.array(found.similarity, mask=np.isnan(found.similarity))
     twins = names[found.kept >> np.uint64(ROW_BITS)]
-    columns = [found.documents & last_row, pa.array(twins, pa.string()), found.kept & last_row, similarity]
-    near = pa.table(columns, names=NEAR_DUPLICATES.names).cast(NEAR_DUPLICATES)
+    listed = [found.documents & last_row, pa.array(twins, pa.string()), found.kept & last_row, similarity]
+    near = pa.table(listed, names=NEAR_DUPLICATES.names).cast(NEAR_DUPLICATES)
     exact = [shard.exact for shard in job.shards]
     parts = ((one, near.slice(start, end - start)) for one, (start, end) in zip(exact, ends, strict=True))
     of_shards = [(one, part) for one, part in parts if one is not None]
-    _write_lists(job, NEAR_DUPLICATES_OF_SHARDS, [of_shards], partial(_write_near, job))
+    details = {"threshold": job.threshold, "tried": tried if tried[0]["documents"] else []}
+    _write_lists(job, NEAR_DUPLICATES_OF_SHARDS, [of_shards], partial(_write_near, job), details)
+
+
+def _least_similar(job: NearDedupJob, dropped: Dropped) -> dict[str, Any]:
+    """Return how many near-duplicates are dropped, and the least similar of them beside the one kept for it."""
+    similarity = dropped.similarity
+    documents = int(np.count_nonzero(~np.isnan(similarity)))
+    if not documents:
+        return {"documents": 0}
+    least, found = np.nanargmin(similarity), dict[str, Any]()
+    for side, number in (("dropped", int(dropped.documents[least])), ("kept", int(dropped.kept[least]))):
+        place, row = divmod(number, 2**ROW_BITS)
+        found[side] = [job.shards[place].documents.name, row]
+    return {"documents": documents, "similarity": float(similarity[least]), **found}
 
 
 def _write_lists(
-    job: ListsJob, schema: pa.Schema, portions: Iterable[Iterable[Rows]], write: Callable[[Rows], StageFile]
+    job: ListsJob,
+    schema: pa.Schema,
+    portions: Iterable[Iterable[Rows]],
+    write: Callable[[Rows], StageFile],
+    details: Mapping[str, Any] | None = None,  # of the summary
 ) -> None:
     """Write the list of every shard by `write`, several at a time, and then the summary, whose columns are `schema`."""
     with stage_file_writer(job.summary, schema, job.key) as summary, ThreadPoolExecutor(WRITERS) as pool:
@@ -255,16 +289,17 @@ def _write_lists(
                 for file in pool.map(write, portion)
             ]
             summary.write(pa.RecordBatch.from_pylist(files, schema=schema))
+        summary.details = dict(details or {})
 
 
 @local_copies()  # those of the job are not known to its threads
 def _write_list(path: Path, rows: pa.Table, content: str, *, force: bool) -> int:
     """Write a shard's list, unless one of this content is there; return its size in bytes."""
-    if force or read_fingerprint(path) != content:
-        with stage_file_writer(path, rows.schema, content_key(content)) as writer:
+    key = content_key(content)
+    if force or read_fingerprint(path) != key.fingerprint:
+        with stage_file_writer(path, rows.schema, key) as writer:
             for batch in rows.combine_chunks().to_batches():
                 writer.write(batch)
-            writer.details = {"content": content}
     return size_of(path) or 0
 
 

@@ -1,8 +1,7 @@
 """Sort the rows of one shard by what documents are compared by, so that all shards can be compared range by range.
 
 For exact duplicates this is the hash of a text, for pages of one URL that of the URL, for near-duplicates a band of the
-signature by MinHash or the k-means cluster of the vector, and to verify a pair a hash of its better document. The
-centres of the clusters are fitted on the shards of the sample of the corpus.
+signature by MinHash, and to verify a pair a hash of its better document.
 
 Rows are in the order of their first column. Row groups are small, and each records its first and its last value: a
 reader opens only those in its range.
@@ -10,7 +9,6 @@ reader opens only those in its range.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -21,12 +19,9 @@ from numpy.typing import NDArray
 
 from fineweb_mask.models.dedup.minhash import RENSA_ALGORITHM, SEED, Sketch, band_keys, hash_of, mix, shingle_sets
 from fineweb_mask.models.runtime.progress import track_by_size
-from fineweb_mask.models.schemas import CANDIDATES, HASHES, KEYS, SHINGLES, SIGNATURES, clustered_schema
-from fineweb_mask.tasks.source.texts import with_texts
-from fineweb_mask.tasks.storage.atomic import atomic_write
+from fineweb_mask.models.schemas import CANDIDATES, HASHES, KEYS, SHINGLES, SIGNATURES
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
-from fineweb_mask.tasks.workspace.job import Dependencies, FolderJob, ShardJob, Stage, stage_task
-from fineweb_mask.tasks.workspace.manifest import write_manifest
+from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey
 from fineweb_mask.tasks.workspace.stage_parquet import open_parquet, stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -37,12 +32,6 @@ GROUP_KEYS = 131_072
 
 ROW_GROUP_ROWS = 8_192
 """A shard of 400,000 documents has 49 row groups, for which its footer takes 10 KB."""
-VECTORS_AT_ONCE = 20_000
-CLUSTERS = 1_000
-SAMPLE = 200
-"""Documents of the sample for each cluster; with fewer, there are fewer clusters."""
-MOST_SAMPLED = 400_000
-CENTRES = "centres.npy"
 ADDRESS = r"(?s)^\s*(?:https?://)?(?:www\.)?([^#]*?)/?\s*(?:#.*)?$"
 """What is compared of a URL, as its first group."""
 PAIRS_OF_GROUP = 512
@@ -54,10 +43,9 @@ class SortJob(ShardJob):
     """Sort the rows of one shard."""
 
     stage: ClassVar[Stage] = Stage("sort", version=1, label="dedup", folders=("hashes", "signatures"))
-    by: Literal["hash", "urls", "signatures", "cells"]
-    file: StageFile  # the documents; for clusters, the embeddings
+    by: Literal["hash", "urls", "signatures"]
+    file: StageFile  # the documents
     sketch: Sketch | None = None  # for signatures
-    centres: StageFile | None = None  # for clusters
 
     @property
     def kind(self) -> str:
@@ -75,12 +63,11 @@ class SortJob(ShardJob):
         return self.file.name
 
     def depends_on(self) -> Dependencies:
-        """Return how texts are sketched, or the threshold for vectors, and the fingerprints of what is read."""
+        """Return how texts are sketched, and the fingerprint of the documents."""
         settings: Any = None
         if self.sketch is not None:
             settings = [list(self.sketch), SEED, RENSA_ALGORITHM, SIGNATURES.names]
-        centres = [] if self.centres is None else [self.centres.fingerprint]
-        return Dependencies(settings=settings, inputs=[self.file.fingerprint, *centres])
+        return Dependencies(settings=settings, inputs=[self.file.fingerprint])
 
 
 @stage_task
@@ -97,8 +84,6 @@ def sort_rows(job: SortJob) -> None:
         rows, group_rows = _sketched(job.workspace, job.file, job.sketch), GROUP_KEYS
     elif job.by == "urls":
         rows = _addressed(job.workspace, job.file)
-    elif job.centres is not None:
-        rows = _clustered(job.workspace, job.file, job.centres)
     else:
         rows = _hashed(job.workspace, job.file)
     in_order = rows.sort_by([(rows.schema.names[0], "ascending"), ("row", "ascending")])
@@ -132,7 +117,7 @@ def _sketched(workspace: Workspace, documents: StageFile, sketch: Sketch) -> pa.
         If the package that makes signatures is not installed.
     """
     found = [SIGNATURES.empty_table()]
-    with with_texts(workspace, documents) as path, VerifiedFile(path) as file:
+    with VerifiedFile(workspace.resolve(documents)) as file:
         batches = file.iter_batches(TEXTS_AT_ONCE, columns=["row", "text"])
         for batch in track_by_size("documents", batches, documents.rows, lambda batch: batch.num_rows, part=(0, 1)):
             bands = band_keys(batch["text"], sketch)
@@ -245,7 +230,7 @@ def _shingles(job: ShinglesJob, rows: NDArray[np.int64]) -> dict[int, NDArray[np
     found: dict[int, NDArray[np.uint64]] = {}
     if not len(rows):
         return found
-    with with_texts(job.workspace, job.documents, rows) as path, VerifiedFile(path) as file:
+    with VerifiedFile(job.workspace.resolve(job.documents)) as file:
         batches = file.iter_batches(TEXTS_AT_ONCE, columns=["row", "text"])
         for batch in track_by_size("documents", batches, job.documents.rows, lambda batch: batch.num_rows, part=(0, 1)):
             needed = batch.filter(np.isin(batch["row"].to_numpy(), rows))
@@ -253,75 +238,3 @@ def _shingles(job: ShinglesJob, rows: NDArray[np.int64]) -> dict[int, NDArray[np
                 sets = shingle_sets(needed["text"], job.words)
                 found |= dict(zip(needed["row"].to_pylist(), sets, strict=True))
     return found
-
-
-class CentresJob(FolderJob):
-    """Fit the centres of the clusters, and keep them when the corpus grows."""
-
-    stage: ClassVar[Stage] = Stage("centres", version=1, label="dedup", folders=("fitted/centres",))
-    name: ClassVar[str] = "centres"
-    embeddings: list[StageFile]  # of the shards of the sample
-    model: str  # fingerprint of what made the vectors
-
-    def depends_on(self) -> Dependencies:
-        """Return how many clusters there are, and the model; not the sample, so that new shards change nothing."""
-        return Dependencies(settings={"cells": CLUSTERS, "seed": 0}, inputs=self.model)
-
-    @property
-    def path(self) -> Path:
-        """The centres, (c, d) float32."""
-        return self.folder / CENTRES
-
-
-@stage_task
-def fit_cluster_centres(job: CentresJob) -> None:
-    """Write the centres."""
-    from fineweb_mask.models.dedup.semantic import cluster_centres
-
-    rows = sum(file.rows for file in job.embeddings)
-    step = max(1, -(-rows // MOST_SAMPLED))
-    parts = [vectors[::step] for file in job.embeddings for _, vectors in _unit_vectors(job.workspace, file)]
-    vectors = np.concatenate(parts)
-    centres = cluster_centres(vectors, max(1, min(CLUSTERS, len(vectors) // SAMPLE)))
-    with atomic_write(job.path) as partial, partial.open("wb") as stream:
-        np.save(stream, centres)
-    write_manifest(job.manifest_path, job.key, [job.path], {"rows": len(centres)})
-
-
-@lru_cache(maxsize=2)
-def _centres(path: Path, fingerprint: str) -> NDArray[np.float32]:  # noqa: ARG001 - others have another
-    centres: NDArray[np.float32] = np.load(path)
-    return centres
-
-
-def _clustered(workspace: Workspace, embeddings: StageFile, centres: StageFile) -> pa.Table:
-    """Return the key of each document's cluster, its row and its unit vector.
-
-    Documents without a vector are left out. Keys are numbers of clusters, spread over all numbers of 64 bits.
-    """
-    from fineweb_mask.models.dedup.semantic import clusters_of
-
-    fitted = _centres(workspace.resolve(centres).parent / CENTRES, centres.fingerprint)
-    schema = clustered_schema(fitted.shape[1])
-    found = [schema.empty_table()]
-    batches = track_by_size(
-        "documents", _unit_vectors(workspace, embeddings), embeddings.rows, lambda pair: len(pair[0]), part=(0, 1)
-    )
-    for rows, units in batches:
-        keys = clusters_of(units, fitted).astype(np.uint64) * np.uint64((2**64 - 1) // len(fitted))
-        values = pa.array(units.astype(np.float16).reshape(-1))
-        vectors = pa.FixedSizeListArray.from_arrays(values, type=schema.field("vector").type)
-        found.append(pa.table([pa.array(keys), pa.array(rows), vectors], schema=schema))
-    return pa.concat_tables(found)
-
-
-def _unit_vectors(workspace: Workspace, file: StageFile) -> Iterator[tuple[NDArray[np.uint32], NDArray[np.float32]]]:
-    """Yield the rows and unit vectors of a shard in batches, without documents that have none."""
-    from fineweb_mask.models.analysis.vectors import unit_rows
-    from fineweb_mask.models.embedding.arrow import vectors_of
-
-    with VerifiedFile(workspace.resolve(file)) as opened:
-        for batch in opened.iter_batches(VECTORS_AT_ONCE):
-            table = pa.table(batch)
-            vectors, present = vectors_of(table)
-            yield table["row"].to_numpy()[present], unit_rows(vectors[present])

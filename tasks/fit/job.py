@@ -9,7 +9,6 @@ model was fitted on. Only the manifest is, whose name tells the settings.
 """
 
 from collections.abc import Callable, Container, Iterator, Sequence
-from contextlib import ExitStack
 from functools import lru_cache
 from pathlib import Path
 
@@ -18,9 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fineweb_mask.models.runtime.progress import track_by_size
-from fineweb_mask.models.schemas import with_text
-from fineweb_mask.tasks.source.texts import with_texts
-from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_schema, read_table
+from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_table
 from fineweb_mask.tasks.storage.remote.copies import local_copies
 from fineweb_mask.tasks.workspace.job import FittedJob
 from fineweb_mask.tasks.workspace.manifest import Manifest, read_manifest
@@ -148,7 +145,7 @@ def sampled_documents(
     `columns` returns the columns to read of a shard, from its schema and name.
     """
     every = max(1, -(-len(documents) // SAMPLED_SHARDS))
-    shards = documents[::every]
+    shards = [shard for shard in documents[::every] if shard.rows]  # a file without rows may have no columns
     total = sum(file.rows for file in shards)
     step = max(1, -(-total // limit))
 
@@ -157,13 +154,10 @@ def sampled_documents(
         for shard in shards:
             wanted = np.arange(-first % step, shard.rows, step)
             first += shard.rows
-            with ExitStack() as opened:
-                with local_copies():  # until it is open
-                    path = workspace.resolve(shard)
-                    names = columns(with_text(read_schema(path)), shard.name)
-                    if "text" in names:
-                        path = opened.enter_context(with_texts(workspace, shard, wanted))
-                    file = opened.enter_context(VerifiedFile(path))
+            with local_copies():  # until it is open
+                file = VerifiedFile(workspace.resolve(shard))
+            with file:
+                names = columns(file.schema_arrow, shard.name)
                 for batch in file.iter_batches(1_000, columns=list({"row": None} | dict.fromkeys(names))):
                     is_wanted = np.isin(batch["row"].to_numpy(), wanted)
                     yield shard.name, batch.filter(pa.array(is_wanted)).select(names)

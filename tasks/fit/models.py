@@ -86,7 +86,7 @@ class FitClassifierJob(FitJob):
 
     def depends_on(self) -> Dependencies:
         """Return the labels and how the classifier is trained on them."""
-        labels, training = self.labels.digested(exclude={"path"}), TRAINING.digested()
+        labels, training = self.labels.model_dump(exclude={"path"}), TRAINING.model_dump()
         return Dependencies(settings=[labels, self.labels_digest, training, self.scorer.lowercase], inputs=[])
 
 
@@ -106,7 +106,7 @@ def fit_classifier(job: FitClassifierJob) -> None:
 class FitStatisticsJob(FitJob):
     """Measure the mean and deviation of every score; `processes` as in the score stage."""
 
-    stage: ClassVar[Stage] = Stage("fit_statistics", version=1, label="fit")
+    stage: ClassVar[Stage] = Stage("fit_statistics", version=2, label="fit")
     name: ClassVar[str] = "quality-statistics"
     models: list[QualityModel]
     settings: QualitySettings
@@ -152,7 +152,7 @@ def fit_statistics(job: FitStatisticsJob) -> None:
     by_name = {file.name: file for file in documents}
     for shard, of_shard in groupby(sampled, key=lambda pair: pair[0]):
         try:
-            annotations = load_sidecars(by_name[shard], job.models, job.sidecars.get(shard, {}))
+            annotations, _ = load_sidecars(job.workspace, by_name[shard], job.models, job.sidecars.get(shard, {}))
         except BadShardError as error:  # the shard is quarantined when it is scored
             unreadable.append(error)
             continue
@@ -161,7 +161,8 @@ def fit_statistics(job: FitStatisticsJob) -> None:
             places += [(shard, row) for row in batch["row"].to_pylist()]
             groups += [] if by is None else groups_of(batch, by)
             for column in read:
-                sample[column] += batch[column].to_pylist()
+                is_there = column in batch.schema.names
+                sample[column] += batch[column].to_pylist() if is_there else [None] * batch.num_rows
             for name, part in (found | batch_scores(annotations, batch, shard)).items():
                 parts[name].append(part)
     if unreadable and not places:
@@ -179,14 +180,13 @@ def fit_statistics(job: FitStatisticsJob) -> None:
 class FitEncoderJob(FitJob):
     """Fit the built-in encoder."""
 
-    stage: ClassVar[Stage] = Stage("fit_encoder", version=2, label="fit")
+    stage: ClassVar[Stage] = Stage("fit_encoder", version=3, label="fit")
     name: ClassVar[str] = "encoder"
     settings: EmbeddingSettings
 
     def depends_on(self) -> Dependencies:
         """Return the size of the encoder and of its sample."""
-        included = {"static_vocabulary", "static_dimensions", "static_fit_documents"}
-        return Dependencies(settings=self.settings.digested(include=included), inputs=[])
+        return Dependencies(settings=[self.settings.static_dimensions, SAMPLE_DOCUMENTS], inputs=[])
 
 
 @stage_task
@@ -208,7 +208,7 @@ def fit_encoder(job: FitEncoderJob) -> None:
 class FitTargetsJob(FitJob):
     """Embed target examples and count n-grams."""
 
-    stage: ClassVar[Stage] = Stage("fit_targets", version=1, label="fit")
+    stage: ClassVar[Stage] = Stage("fit_targets", version=2, label="fit")
     name: ClassVar[str] = "targets"
     files: list[SourceShard]
     settings: TargetSettings
@@ -224,8 +224,8 @@ class FitTargetsJob(FitJob):
     def depends_on(self) -> Dependencies:
         """Return the examples, the encoder and what makes its vectors, and the size of the sample."""
         files = [[file.relative, file.fingerprint] for file in self.files]
-        how = self.embedding.digested(include={"prompt", "max_tokens", "long_documents", "compute_precision"})
-        settings = [self.settings.digested(exclude={"path"}), how]
+        how = self.embedding.model_dump(include={"prompt", "max_tokens"})
+        settings = [self.settings.model_dump(exclude={"path"}), how]
         return Dependencies(settings=settings, inputs=[files, self.encoder_fingerprint])
 
 
@@ -254,14 +254,10 @@ def fit_targets(job: FitTargetsJob) -> None:
     documents = job.fitting_documents()
     buckets = NgramBuckets()
     corpus = buckets.counts(sampled_texts(job.workspace, documents, SAMPLE_DOCUMENTS)())
-    of_task = {name: [text for text, task in zip(texts, tasks, strict=True) if task == name] for name in names}
-    by_task = np.stack([buckets.counts(own) for own in of_task.values()])
     arrays: dict[str, NDArray[Any]] = {
         "vectors": np.concatenate(vectors)[kept],
         "tasks": np.searchsorted(names, tasks)[kept],
-        "log_ratios": log_ratios(by_task.sum(0), corpus),
-        "task_log_ratios": np.stack([log_ratios(own, corpus) for own in by_task]),
-        "task_examples": np.array([len(own) for own in of_task.values()], dtype=np.int64),
+        "log_ratios": log_ratios(buckets.counts(texts), corpus),
     }
     if not kept.any():
         raise BadShardError("selection.targets: no example has a vector: check its text_column")

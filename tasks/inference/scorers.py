@@ -8,6 +8,7 @@ serialised Arrow batch of texts; its answer is `+` and the scores (scorers, rows
 import json
 import sys
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -18,6 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
+from fineweb_mask.models.columns import label
 from fineweb_mask.models.errors import ModelError
 from fineweb_mask.models.quality.column import ColumnValueError, SidecarScorer
 from fineweb_mask.models.quality.fasttext.scorer import FastTextFormatError, check_fasttext_file
@@ -43,6 +45,7 @@ from fineweb_mask.tasks.inference.model_files import (
 from fineweb_mask.tasks.processes.workers import WorkerProcessError, cores, running_workers, serve
 from fineweb_mask.tasks.source.labels import LabelsError, check_labels
 from fineweb_mask.tasks.source.sidecars import Sidecar, read_sidecar
+from fineweb_mask.tasks.storage.parquet import read_table
 from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.references import StageFile, digest, file_digest
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -82,7 +85,7 @@ class QualityModel(BaseModel):
     @property
     def identity(self) -> str:
         """Digest of everything that a score depends on except the document."""
-        return digest([self.settings.digested(exclude=self.settings.NOT_IN_SCORE_KEY), self.fingerprint])
+        return digest([self.settings.model_dump(exclude=set(self.settings.NOT_IN_SCORE_KEY)), self.fingerprint])
 
 
 def check_scorers(scorers: Sequence[ScorerSettings]) -> None:
@@ -162,23 +165,24 @@ def load_models(workspace: Workspace, models: list[QualityModel]) -> dict[str, S
 
 
 def load_sidecars(
-    documents: StageFile, models: Sequence[QualityModel], sidecars: Mapping[str, Sidecar]
-) -> dict[str, Scorer]:
-    """Return the scorers of one shard that read a sidecar of its source file, by name.
+    workspace: Workspace, documents: StageFile, models: Sequence[QualityModel], sidecars: Mapping[str, Sidecar]
+) -> tuple[dict[str, Scorer], dict[str, Any]]:
+    """Return the scorers of one shard that read a sidecar of its source file, by name, and details of its scores.
 
     Raises
     ------
     BadShardError
-        If a sidecar is not there, cannot be read, or has another number of rows than the source file.
+        If a sidecar is not there, cannot be read, or does not belong to the source file.
     """
-    rows = int(documents.details["rows_in"]) if sidecars else 0
-    return {
-        model.settings.name: SidecarScorer(
-            model.settings, read_sidecar(sidecars[model.settings.name], model.settings, rows)
-        )
-        for model in models
-        if isinstance(model.settings, SidecarScorerSettings)
-    }
+    named = [model.settings for model in models if isinstance(model.settings, SidecarScorerSettings)]
+    if not named:
+        return {}, {}
+    table, rows = read_table(workspace.resolve(documents), columns=["source_row", "id"]), documents.details["rows_in"]
+    found, joined = dict[str, Scorer](), dict[str, Any]()
+    for one in named:
+        annotations, joined[one.name] = read_sidecar(sidecars[one.name], one, table, int(rows))
+        found[one.name] = SidecarScorer(one, annotations)
+    return found, {"sidecars": joined}
 
 
 @lru_cache(maxsize=LOADED)
@@ -192,17 +196,21 @@ def columns_read(
     """Return the columns of the documents that the scorers read, after `row`; `with_text` adds `text`.
 
     `by` names the column that scores are standardised by, which documents may lack: it is then "" in all of them.
+    One that a scorer with `missing` reads is null where they lack it.
 
     Raises
     ------
     BadShardError
-        If the shard lacks one of them.
+        If the shard lacks another one.
     """
-    wanted = {column for scorer in scorers for column in columns_of(scorer)} | ({"text"} if with_text else set())
-    if missing := sorted(wanted.difference(documents.names)):
+    wanted, present = {"text"} if with_text else set[str](), set(documents.names)
+    for scorer in scorers:
+        read = set(columns_of(scorer))
+        wanted |= read & present if getattr(getattr(scorer, "settings", None), "missing", None) is not None else read
+    if missing := sorted(wanted - present):
         raise BadShardError(
-            f"{shard}: no column {missing[0]!r} to take a score from: add it to the source, "
-            "or set the scorer's column to another"
+            f"{shard}: no column {missing[0]!r} to take a score from: add it to the source, set the scorer's column to "
+            "another, or set `missing` to the score of documents without one"
         )
     grouped_by = [by] if by is not None and by in documents.names and by not in wanted else []
     return ["row", *sorted(wanted), *grouped_by]
@@ -212,7 +220,7 @@ def groups_of(batch: pa.RecordBatch, by: str) -> list[str]:
     """Return the values of a column of n documents as texts; null, or a column that they lack, is ""."""
     if by not in batch.schema.names:
         return [""] * batch.num_rows
-    return ["" if value is None else str(value) for value in batch[by].to_pylist()]
+    return list(map(label, batch[by].to_pylist()))
 
 
 def score_columns(
@@ -241,7 +249,8 @@ def score_columns(
 
 def batch_scores(scorers: Mapping[str, Scorer], batch: pa.RecordBatch, shard: str) -> dict[str, NDArray[np.float32]]:
     """Return every scorer's scores (n,) of a batch of n documents of a shard; see `score_columns`."""
-    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    columns: dict[str, Any] = defaultdict(lambda: [None] * batch.num_rows)
+    columns |= zip(batch.schema.names, batch.columns, strict=True)
     return score_columns(scorers, columns, lambda position: f"{shard}, row {batch['row'][position]}")
 
 

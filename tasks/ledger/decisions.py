@@ -14,8 +14,7 @@ from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.models.standing import HALF, edge, margin, standing
 from fineweb_mask.tasks.ledger.lookup import Gone, find_texts
 from fineweb_mask.tasks.reporting.samples import DocumentRef
-from fineweb_mask.tasks.selection.inputs.shard_documents import read_groups, read_vectors
-from fineweb_mask.tasks.source.texts import TextSource, documents_of
+from fineweb_mask.tasks.selection.inputs.shard_documents import read_vectors
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.parquet import read_table
 from fineweb_mask.tasks.storage.remote.copies import local_copies
@@ -79,9 +78,10 @@ def take(workspace: Workspace, file: StageFile, row: int, columns: Sequence[str]
 def explain(corpus: Corpus, ref: DocumentRef, asked: str) -> Explanation:
     """Return every stage's decision on a document that ingest kept."""
     shard = corpus.shards[ref.shard]
-    columns = ["id", "url", "source_row", "n_chars", "token_count", "language", "language_score", "content_hash"]
+    counted = ["n_chars", "token_count", "language", "language_score"]
+    columns = ["id", "url", "source_row", "text", "content_hash", *counted]
     [document] = take(corpus.workspace, shard.documents, ref.row, columns)
-    numbers = {name: document[name] for name in columns[3:7] if document.get(name) is not None}
+    numbers = {name: document[name] for name in counted if document.get(name) is not None}
     said = f"{document['n_chars']:,} characters" + (
         f", {document['token_count']:,} tokens" if document["token_count"] is not None else ""
     )
@@ -96,7 +96,6 @@ def explain(corpus: Corpus, ref: DocumentRef, asked: str) -> Explanation:
             decisions.append(judged(corpus, ref))
     last = next((one for one in decisions if one.decision == DROPPED), decisions[-1])
     outcome = last.decision if last.decision in {DROPPED, SELECTED, NOT_SELECTED} else "not selected from yet"
-    text = _text(corpus, shard, ref.row)
     return Explanation(
         asked=asked,
         shard=shard.name,
@@ -104,16 +103,10 @@ def explain(corpus: Corpus, ref: DocumentRef, asked: str) -> Explanation:
         source_row=document["source_row"],
         id=document["id"],
         url=document["url"],
-        text=text[:SHOWN_CHARACTERS],
+        text=str(document["text"])[:SHOWN_CHARACTERS],
         outcome=outcome,
         decisions=decisions,
     )
-
-
-def _text(corpus: Corpus, shard: ShardFiles, row: int) -> str:
-    if TextSource.of(shard.documents) is None:
-        return str(take(corpus.workspace, shard.documents, row, ["text"])[0]["text"])
-    return str(documents_of(corpus.workspace, shard.documents, np.array([row]), ["text"])["text"][0])
 
 
 def explain_gone(corpus: Corpus, gone: Gone, asked: str) -> Explanation:
@@ -165,8 +158,7 @@ def _deduplicated(corpus: Corpus, ref: DocumentRef, content_hash: bytes) -> Deci
         similarity, twin = listed["similarity"], places.get(listed["twin_shard"])
         kept = None if twin is None else DocumentRef(twin, listed["twin_row"])
         kind = SAME_URL if similarity is None else NEAR
-        alike = "of the shingles" if ingest.near_dedup == "minhash" else "cosine"
-        said = "the URL of" if similarity is None else f"near-duplicate ({similarity:.2f} {alike}) of"
+        said = "the URL of" if similarity is None else f"near-duplicate ({similarity:.2f} of the shingles) of"
     elsewhere = "another corpus" if listed.get("twin_shard") else "another document"
     name = elsewhere if kept is None else f"{corpus.name(kept)}, which is kept"
     numbers = {"reason": kind, "similarity": similarity}
@@ -272,11 +264,10 @@ def judged(corpus: Corpus, ref: DocumentRef) -> Decision:
 
 
 def _competitors(corpus: Corpus, ref: DocumentRef) -> Competitors:
-    """Return the documents of a document's block, or of the whole corpus if a policy selects; and of its group."""
-    settings, shard = corpus.settings.selection, corpus.shards[ref.shard]
+    """Return the documents of a document's block, or of the whole corpus if a policy selects."""
+    shard = corpus.shards[ref.shard]
     is_policy = bool(shard.masks.details["blocks"][0].get("by_rule"))
     [own] = take(corpus.workspace, shard.masks, ref.row, ["block"])
-    group = None if settings.groups is None else read_groups(corpus.workspace, shard, settings.groups.column)[ref.row]
     parts = []
     for index, other in enumerate(corpus.shards):
         raise_if_stopped()
@@ -285,10 +276,7 @@ def _competitors(corpus: Corpus, ref: DocumentRef) -> Competitors:
         with open_parquet(corpus.workspace.root / other.masks.path) as file:
             masks = file.read(columns=["selected", "inclusion", "block"])
         inside = masks["block"].is_valid() if is_policy else pc.equal(masks["block"], own["block"])
-        wanted = np.asarray(inside.to_numpy(), dtype=bool)
-        if group is not None and settings.groups is not None:
-            wanted &= read_groups(corpus.workspace, other, settings.groups.column) == group
-        rows = np.flatnonzero(wanted)
+        rows = np.flatnonzero(np.asarray(inside.to_numpy(), dtype=bool))
         inclusion, selected = (masks[name].to_numpy()[rows] for name in ("inclusion", "selected"))
         masses = _masses(corpus, other)[rows]
         parts.append((index, inclusion, selected, masses, np.column_stack([np.full(len(rows), index), rows])))
@@ -309,8 +297,8 @@ def _masses(corpus: Corpus, shard: ShardFiles) -> NDArray[np.int64]:
 
 def _nearest_selected(corpus: Corpus, ref: DocumentRef, among: Competitors) -> tuple[DocumentRef, float] | None:
     """Return the selected document of the same block, and of a corpus of the same shard, that is most like another."""
-    [row] = take(corpus.workspace, corpus.shards[ref.shard].embeddings, ref.row, ["embedding", "scale"])
-    own = unit_rows(np.array([row["embedding"]], dtype=np.float32))[0]  # its scale does not change its direction
+    [row] = take(corpus.workspace, corpus.shards[ref.shard].embeddings, ref.row, ["embedding"])
+    own = unit_rows(np.array([row["embedding"]], dtype=np.float32))[0]
     shards = [ref.shard] if corpus.shards[ref.shard].masks.details["blocks"][0].get("by_rule") else among.shards
     chosen = among.refs[among.selected & np.isin(among.refs[:, 0], shards)]
     others = np.flatnonzero((chosen != np.array(ref)).any(axis=1))

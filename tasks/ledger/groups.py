@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from fineweb_mask.models.columns import is_nested
 from fineweb_mask.models.errors import DataError
+from fineweb_mask.models.names import find
 from fineweb_mask.models.schemas import ROW, SOURCE_ROW
 from fineweb_mask.models.settings.output import TEXT_IS_NO_GROUP
 from fineweb_mask.tasks.reporting.samples import evenly_spaced
@@ -37,7 +38,7 @@ def check_groups(workspace: Workspace, shards: Sequence[ShardFiles], by: str) ->
     for place in evenly_spaced(len(shards), MOST_SHARDS):
         with local_copies():
             columns = _columns(workspace, shards[place])
-            if by in columns:
+            if find(by, columns) is not None:
                 values.update(read_groups(workspace, shards[place], by))
                 documents, found = documents + shards[place].rows, found + 1
         if len(values) > MOST_GROUPS:

@@ -17,12 +17,11 @@ from fineweb_mask.tasks.dataset.verify import DATA_SUFFIX, Dataset
 from fineweb_mask.tasks.ledger.decisions import NOT_SELECTED, SELECTED, SHOWN_CHARACTERS
 from fineweb_mask.tasks.ledger.lookup import beside
 from fineweb_mask.tasks.selection.inputs.shard_documents import read_groups
-from fineweb_mask.tasks.source.texts import documents_of
 from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_schema, read_table
 from fineweb_mask.tasks.storage.remote.copies import local_copies
 from fineweb_mask.tasks.workspace.manifest import Manifest
 from fineweb_mask.tasks.workspace.references import COUNTED, NEAR, SAME_URL, ShardFiles, digest
-from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows, open_parquet
+from fineweb_mask.tasks.workspace.stage_parquet import documents_of, duplicate_rows, open_parquet
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 BATCH_ROWS = 5_000

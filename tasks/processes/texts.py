@@ -3,7 +3,8 @@
 Usage: `python -m fineweb_mask.tasks.processes.texts WORK SOCKET`. WORK is JSON: `"extract"`, or a list of
 `FilterSettings`. SOCKET is an inherited file descriptor.
 
-- A page, as bytes, gets `+` and its text in UTF-8, `-` if it has none, or `!` and the kind of error.
+- The charset that a server named, or none, a line feed and its page get `+` and the page's text in UTF-8, `-` if it has
+  none, or `!` and the kind of error.
 - A JSON list of texts with their URLs gets a JSON list of the outcomes.
 """
 
@@ -36,7 +37,7 @@ TextFilter = Callable[[Sequence[str], Sequence[str | None]], Sequence[Outcome]]
 def with_texts(
     records: Iterable[dict[str, Any] | str], workers: Workers | None = None
 ) -> Iterator[dict[str, Any] | str]:
-    """Yield the records in their order, the value `page` of each replaced by a `text`, or a problem in its place.
+    """Yield the records in their order, `page` and `charset` of each replaced by a `text`, or a problem in its place.
 
     A record is a dictionary, or the problem for which it could not be read; one without a `page` stays as it is.
     Problems of pages are `no_text`, `broken_page` and `too_slow`, which a limit on the time of a page causes.
@@ -48,7 +49,7 @@ def with_texts(
 def _with_text(workers: Workers, record: dict[str, Any] | str) -> dict[str, Any] | str:
     if isinstance(record, str) or "page" not in record:
         return record
-    answer = workers.ask(record.pop("page"))
+    answer = workers.ask(b"%s\n%s" % (record.pop("charset", "").encode(), record.pop("page")))
     if answer == "too_slow":
         return "too_slow"
     if isinstance(answer, bytes) and answer[:1] == TEXT:
@@ -86,10 +87,11 @@ def text_filter(settings: Sequence[FilterSettings], rows: int) -> TextFilter:
     return filtered
 
 
-def extracted(page: bytes) -> bytes:
-    """Return the answer to a page."""
+def extracted(message: bytes) -> bytes:
+    """Return the answer to a charset and a page."""
+    charset, _, page = message.partition(b"\n")
     try:
-        text = extract_text(page)
+        text = extract_text(page, charset.decode())
     except (Exception, RecursionError) as error:  # noqa: BLE001 - of a hostile page, anything
         return ERROR + type(error).__name__.encode()
     return NO_TEXT if text is None else TEXT + text.encode(errors="replace")

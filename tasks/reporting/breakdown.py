@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fineweb_mask.models.analysis.groups import between_share, decile_edges, domains, group_of
 from fineweb_mask.models.errors import SettingsError
+from fineweb_mask.models.names import find
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.settings.output import TEXT_IS_NO_GROUP
 from fineweb_mask.tasks.reporting.charts import Share
@@ -199,7 +200,7 @@ def _check_columns(present: Iterable[str], by: Sequence[str]) -> None:
     known = set(present) if by else set()
     if "text" in by:
         raise SettingsError(f"report.by: {TEXT_IS_NO_GROUP}")
-    if unknown := set(by) - known:
+    if unknown := {name for name in by if find(name, known) is None}:
         raise SettingsError(
             f"report.by: no document has a column {min(unknown)!r}, they have {', '.join(sorted(known))}"
         )

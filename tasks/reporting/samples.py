@@ -14,11 +14,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
-from fineweb_mask.tasks.source.texts import documents_of
 from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_schema, read_table
 from fineweb_mask.tasks.storage.remote.copies import local_copies
 from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
-from fineweb_mask.tasks.workspace.stage_parquet import row_group_ends, take_rows
+from fineweb_mask.tasks.workspace.stage_parquet import documents_of, row_group_ends, take_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 SAMPLED_SHARDS = 16
@@ -103,18 +102,18 @@ def vectors_at(workspace: Workspace, shards: Sequence[ShardFiles], documents: Se
     from fineweb_mask.models.embedding.arrow import vectors_of
 
     found = [
-        vectors_of(_rows_of(workspace, shards[index].embeddings, rows, ["embedding", "scale"]))[0]
+        vectors_of(_rows_of(workspace, shards[index].embeddings, rows, ["embedding"]))[0]
         for index, rows in _by_shard(documents)
     ]
     return np.concatenate(found) if found else np.empty((0, 1), dtype=np.float32)
 
 
 def quality_at(
-    workspace: Workspace, shards: Sequence[ShardFiles], documents: Sequence[DocumentRef]
+    workspace: Workspace, shards: Sequence[ShardFiles], documents: Sequence[DocumentRef], score: str = "quality"
 ) -> NDArray[np.float32]:
-    """Return the quality of documents, (n,); `documents` must be ascending."""
-    found = [_rows_of(workspace, shards[index].scores, rows, ["quality"]) for index, rows in _by_shard(documents)]
-    return np.concatenate([np.empty(0), *(table["quality"].to_numpy() for table in found)]).astype(np.float32)
+    """Return the quality of documents, or one score of theirs, (n,); `documents` must be ascending."""
+    found = [_rows_of(workspace, shards[index].scores, rows, [score]) for index, rows in _by_shard(documents)]
+    return np.concatenate([np.empty(0), *(table[score].to_numpy() for table in found)]).astype(np.float32)
 
 
 def kept_at(workspace: Workspace, shards: Sequence[ShardFiles], documents: Sequence[DocumentRef]) -> NDArray[np.bool_]:
@@ -213,6 +212,8 @@ def _nearest(block: str, rows: pa.Table, each: int) -> tuple[list[NearThreshold]
     inclusion = np.nan_to_num(rows["inclusion"].to_numpy())  # -inf if the solver never considered the document
     selected = rows["selected"].to_numpy()
     k = int(selected.sum())
+    if not k:  # a group of documents without a share: there is no threshold
+        return [], []
     ordered = np.sort(inclusion)[::-1]
     above, below = ordered[max(k - 1, 0)], ordered[min(k, len(ordered) - 1)]
     threshold = (float(above) + float(below)) / 2

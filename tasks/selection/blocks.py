@@ -20,22 +20,19 @@ from numpy.typing import NDArray
 
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.runtime.threads import THREADS
-from fineweb_mask.models.schemas import masks_schema
+from fineweb_mask.models.schemas import MASKS
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.selectors.registry import SELECTORS
 from fineweb_mask.tasks.inference.gpu import gpu_slot, torch_device
-from fineweb_mask.tasks.inference.scorers import QualityModel
 from fineweb_mask.tasks.processes.workers import cores
-from fineweb_mask.tasks.selection.inputs.selector_inputs import EarlierSelection, read_inputs
+from fineweb_mask.tasks.selection.inputs.selector_inputs import read_inputs
 from fineweb_mask.tasks.selection.inputs.shard_documents import (
     ShardColumns,
-    random_keys,
     read_columns,
     read_groups,
     read_vectors,
 )
 from fineweb_mask.tasks.workspace.job import Dependencies, GroupJob, ShardJob
-from fineweb_mask.tasks.workspace.records.counts import add_groups
 from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile, digest
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 
@@ -48,16 +45,13 @@ Solved = TypeVar("Solved")
 
 CPU_SLOTS = threading.Semaphore(max(1, 2 * cores() // THREADS))
 """For blocks that the CPU selects from: two on two cores took 1.2 times as long as one after the other."""
-NOT_READ = {"device", "block_size", "blocks", "block_budget", "passes", "sample", "directions", "groups"}
+NOT_READ = {"device", "block_size", "passes", "sample", "groups"}
 """Settings on which the selection from a block does not depend."""
 
 
-def block_key(settings: PipelineSelectionSettings, *left_out: str, by_group: bool = False) -> dict[str, Any]:
+def block_key(settings: PipelineSelectionSettings, *left_out: str) -> dict[str, Any]:
     """Return the settings that the selection from a block depends on, `left_out` and others' options aside."""
-    kept = {"groups", "passes", "directions"} if by_group else set()
-    read = settings.digested(exclude=NOT_READ - kept | settings.not_used | set(left_out))
-    read.get("quad", {}).pop("scorer", None)  # its identity is an input
-    return read
+    return settings.model_dump(exclude=NOT_READ | settings.not_used | set(left_out))
 
 
 def grouped(shards: Sequence[ShardFiles], settings: PipelineSelectionSettings) -> Groups:
@@ -100,8 +94,6 @@ class BlocksJob(GroupJob):
     shards: list[ShardFiles]
     settings: PipelineSelectionSettings
     targets: StageFile | None = None  # for solvers that read target examples, or texts
-    given: EarlierSelection | None = None
-    scorer: QualityModel | None = None  # for the solver that scores few documents
 
     @property
     def solved(self) -> PipelineSelectionSettings:
@@ -137,10 +129,7 @@ class BlocksJob(GroupJob):
         files = [inputs_of(shard) for shard in self.shards]
         read = SELECTORS[self.solved.solver].reads
         targets = [self.targets.fingerprint] if self.targets is not None and read & {"targets", "text"} else []
-        given = [] if self.given is None else [self.given.fingerprint]
-        scorer = [] if self.scorer is None or "scorer" not in read else [self.scorer.identity]
-        settings = [digest(self.settings_read()), self.slices]
-        return Dependencies(settings=settings, inputs=[*files, *targets, *given, *scorer])
+        return Dependencies(settings=[digest(self.settings_read()), self.slices], inputs=[*files, *targets])
 
 
 class Block(NamedTuple):
@@ -151,9 +140,15 @@ class Block(NamedTuple):
     vectors: NDArray[np.floating[Any]]  # of these rows, as are the next two
     quality: NDArray[np.float32]
     tokens: NDArray[np.int64]
-    random_keys: NDArray[np.float64] | None = None  # these two with budgets by group
-    groups: NDArray[np.object_] | None = None
+    groups: NDArray[np.object_] | None = None  # (rows,), with budgets by group
     also: "SelectorInputs | None" = None
+
+    def take(self, index: NDArray[np.int64], name: str) -> Self:
+        """Return some of the documents, by position (b,), as a block of another name."""
+        columns = ("rows", "vectors", "quality", "tokens")
+        own = {column: getattr(self, column)[index] for column in columns}
+        also = None if self.also is None else self.also.take(index)
+        return self._replace(name=name, groups=None, also=also, **own)
 
 
 class Group(NamedTuple):
@@ -171,17 +166,19 @@ class Group(NamedTuple):
             np.concatenate([getattr(shard, name) for shard in shards]) for name in ("quality", "candidate", "tokens")
         )
         excluded = sum((Counter(shard.excluded) for shard in shards), Counter())
-        inputs = read_inputs(job.workspace, job.shards, job.solved, job.targets, job.given, job.scorer)
+        inputs = read_inputs(job.workspace, job.shards, job.solved, job.targets)
         return cls(job, ShardColumns(quality, candidate, tokens, dict(excluded)), inputs)
 
-    def blocks(self) -> Iterator[Block]:
-        """Yield the group's blocks, reading one at a time; one without a candidate is left out."""
-        job, by_group, columns = self.job, self.job.settings.groups, dict[str, NDArray[Any]]()
-        if by_group is not None:
-            drawn = [random_keys(job.settings.seed, shard.name, shard.rows) for shard in job.shards]
-            groups = [read_groups(job.workspace, shard, by_group.column) for shard in job.shards]
-            columns = {"random_keys": np.concatenate(drawn), "groups": np.concatenate(groups)}
-        columns |= {"quality": self.columns.quality, "tokens": self.columns.tokens}
+    def blocks(self, by: str | None = None) -> Iterator[Block]:
+        """Yield the group's blocks, reading one at a time; one without a candidate is left out.
+
+        `by` is the column of the documents' groups, where budgets are by group.
+        """
+        columns: dict[str, NDArray[Any]] = {"quality": self.columns.quality, "tokens": self.columns.tokens}
+        if by is not None:
+            columns["groups"] = np.concatenate(
+                [read_groups(self.job.workspace, shard, by) for shard in self.job.shards]
+            )
         for name, rows in track("blocks", list(self._places()), part=(0, 1)):
             own = {column: values[rows] for column, values in columns.items()}
             yield Block(name, rows, self._vectors(rows), also=self.inputs.take(rows), **own)
@@ -224,44 +221,29 @@ class Masks:
         self._selected = np.zeros(n, dtype=bool)
         self._inclusion = np.full(n, np.nan, dtype=np.float32)  # NaN and no name where the document was in no block
         self._names = np.full(n, None, dtype=object)
-        self._repeats = np.zeros(n, dtype=np.uint32) if group.job.solved.may_repeat else None
 
-    def enter(self, block: Block, selection: "Selection") -> None:
-        """Enter what was selected from a block, and how often each document is used, if not once."""
-        selected, repeats = np.zeros(len(block.rows), dtype=bool), None
-        selected[selection.indices] = True
-        if selection.copies is not None:
-            repeats = np.zeros(len(block.rows), dtype=np.int64)
-            repeats[selection.indices] = selection.copies
-        self.enter_rows(block.rows, selected, selection.inclusion, block.name, repeats)
+    def enter(self, block: Block, selection: "Selection | None") -> None:
+        """Enter what was selected from a block; None: nothing, so that each document's inclusion is 0."""
+        selected, inclusion = np.zeros(len(block.rows), dtype=bool), np.zeros(len(block.rows), dtype=np.float32)
+        if selection is not None:
+            selected[selection.indices], inclusion = True, selection.inclusion
+        self.enter_rows(block.rows, selected, inclusion, block.name)
 
     def enter_rows(
-        self,
-        rows: NDArray[np.int64],
-        selected: NDArray[np.bool_],
-        inclusion: NDArray[np.float32],
-        name: str,
-        repeats: NDArray[np.integer[Any]] | None = None,
+        self, rows: NDArray[np.int64], selected: NDArray[np.bool_], inclusion: NDArray[np.float32], name: str
     ) -> None:
-        """Enter which of some rows of the group, (r,), are selected, with each one's inclusion and times of use.
-
-        Without `repeats`, every selected row is used once; they are written only if the settings allow more.
-        """
+        """Enter which of some rows of the group, (r,), are selected, with each one's inclusion."""
         self._selected[rows] = selected
         self._inclusion[rows] = inclusion
         self._names[rows] = name
-        if self._repeats is not None:
-            self._repeats[rows] = selected if repeats is None else repeats
 
     def write(self, blocks: list[dict[str, Any]]) -> None:
         """Write them, with what the reports need of each block."""
-        schema = masks_schema(with_repeats=self._repeats is not None)
-        write_shards(self._group, schema, self._columns, blocks)
+        write_shards(self._group, MASKS, self._columns, blocks)
 
     def _columns(self, rows: slice) -> list[pa.Array]:
         included = pa.array(self._inclusion[rows], mask=np.isnan(self._inclusion[rows]))
-        columns = [pa.array(self._selected[rows]), included, pa.array(self._names[rows], pa.string())]
-        return columns if self._repeats is None else [*columns, pa.array(self._repeats[rows])]
+        return [pa.array(self._selected[rows]), included, pa.array(self._names[rows], pa.string())]
 
 
 def write_shards(
@@ -303,26 +285,27 @@ def call_with(
         return solve(block.vectors, block.quality, own, *given, device=device, tokens=block.tokens, **options)
 
 
-def select_block(
-    settings: PipelineSelectionSettings,
-    block: Block,
-    ranges: "Ranges | None" = None,
-    *,
-    scales: "Ranges | None" = None,
-) -> "Selection":
+def select_block(settings: PipelineSelectionSettings, block: Block, ranges: "Ranges | None" = None) -> "Selection":
     """Select from a block, with its own ranges or those of several; the indices are positions in the block's rows."""
     from fineweb_mask.models.selection import select as select_documents
 
-    return call_with(block, select_documents, settings, also=block.also, ranges=ranges, scales=scales)
+    return call_with(block, select_documents, settings, also=block.also, ranges=ranges)
 
 
-def describe(block: Block, selection: "Selection") -> dict[str, Any]:
-    """Return what the reports need of the selection from a block."""
-    return {
+def describe(block: Block, selection: "Selection | None") -> dict[str, Any]:
+    """Return what the reports need of the selection from a block; None: nothing was selected."""
+    counts = {
         "name": block.name,
         "documents": len(block.rows),
-        "selected": len(selection.indices),
+        "selected": 0,
         "tokens": int(block.tokens.sum()),
+        "tokens_selected": 0,
+    }
+    if selection is None:
+        unknown = dict.fromkeys(("objective", "random_objective", "upper_bound", "bound_assumes", "gap"))
+        return counts | unknown | {"terms": {}, "history": []}
+    return counts | {
+        "selected": len(selection.indices),
         "tokens_selected": int(block.tokens[selection.indices].sum()),
         "objective": selection.objective,
         "random_objective": selection.random_objective,
@@ -331,12 +314,11 @@ def describe(block: Block, selection: "Selection") -> dict[str, Any]:
         "gap": selection.gap,
         "terms": selection.terms,
         "history": [[step, objective] for step, _seconds, objective in selection.history],
-        **({} if selection.scored is None else {"scored": selection.scored}),
     }
 
 
 def merged(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Make one block of those that one policy selected from; objective, bound and groups' budgets are the corpus's.
+    """Make one block of those that one policy selected from; objective and bound are the corpus's.
 
     >>> part = {"name": "a", "by_rule": True, "documents": 3, "selected": 1, "tokens": 9, "tokens_selected": 2}
     >>> [merged_block] = merged([part, part])
@@ -349,7 +331,6 @@ def merged(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
     totals = {
         name: sum(part[name] for part in parts) for name in ("documents", "selected", "tokens", "tokens_selected")
     }
-    whole = {name: value for name, value in parts[0].items() if name not in {"by_rule", "groups"}}
-    groups = add_groups(parts, one_budget=True)
-    whole |= {"name": "the whole corpus"} | totals | ({"groups": groups} if groups else {})
+    whole = {name: value for name, value in parts[0].items() if name != "by_rule"}
+    whole |= {"name": "the whole corpus"} | totals
     return [whole, *(block for block in blocks if not block.get("by_rule"))]

@@ -9,23 +9,28 @@ current.
 import errno
 import hashlib
 import logging
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+import math
+import os
+import re
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path, PurePosixPath
 from threading import Timer
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from urllib.parse import unquote
 
 from pydantic import BaseModel, ConfigDict
 
 from fineweb_mask.models.errors import SettingsError
+from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.models.urls import HUB, is_url
+from fineweb_mask.tasks.source.unpacking import PACKED
 from fineweb_mask.tasks.storage.remote.errors import RemoteError, is_missing, is_transient, redacted
 from fineweb_mask.tasks.storage.remote.filesystem import (
-    ESCAPED,
-    escaped,
     file_info,
     is_local,
     open_filesystem,
@@ -41,14 +46,29 @@ Format = Literal["parquet", "jsonl", "warc"]
 
 FORMATS: dict[str, Format] = {
     ".parquet": "parquet",
-    **{f"{name}{packed}": "jsonl" for name in (".jsonl", ".ndjson", ".json") for packed in ("", ".gz", ".zst")},
-    **{f"{name}{packed}": "warc" for name in (".warc", ".wet") for packed in ("", ".gz")},
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".warc": "warc",
+    ".wet": "warc",
 }
+ENDING = re.compile(
+    f"({'|'.join(map(re.escape, FORMATS))})({'|'.join(map(re.escape, PACKED))})?\\Z", re.IGNORECASE | re.ASCII
+)
+KEY = re.compile("([^=?&]+)=(.*)")
+NULL_KEY = "__HIVE_DEFAULT_PARTITION__"
+Key = str | int | float | None
+LARGEST_DOCUMENT = 32 * 2**20
+"""Most bytes of a line of JSON, of a page, or of all text columns of a row of Parquet; a larger one is dropped."""
 MOST_NAME_BYTES = 150
 """Longest name of a shard: file systems allow 255 bytes, of which a tag, a suffix and a partial file's name need 80."""
 GLOB_CHARACTERS = frozenset("*?[")
+NO_URL = re.compile("[\ud800-\udfff]|::")
+"""Bytes of a path that is not UTF-8, as Python reads it, and what fsspec takes for two URLs."""
 HIDDEN = (".", "_")
 """Beginnings of the names of files and folders that are left out."""
+NO_DOCUMENTS = frozenset({"hidden", ".md"})
+"""Files that are left out of nearly every source, and that nobody misses."""
 SLOW_SECONDS = 5.0
 """Time after which a line says that files are still being listed."""
 
@@ -84,7 +104,11 @@ class SourceShard(BaseModel):
     format: Format
     bytes: int
     fingerprint: str
+    keys: tuple[tuple[str, Key], ...] = ()  # in the folders of its path, which are columns
     as_text: tuple[str, ...] = ()  # columns whose types differ between files, so that they are kept as text
+    spelled: tuple[str, ...] = ()  # names of columns that this file spells differently, or may
+    paths: tuple[str, ...] = ()  # to values within columns that are to be columns of their own
+    whole: tuple[str, ...] = ()  # columns of fractions, which other files have as whole numbers
 
 
 def are_documents(path: str) -> bool:
@@ -93,24 +117,36 @@ def are_documents(path: str) -> bool:
     >>> [are_documents(path) for path in ("a.jsonl.gz", "s3://bucket/a", "pages/*.parquet", "mine.yaml", "sample")]
     [True, True, True, False, False]
     """
-    known = tuple(ending for ending in FORMATS if ending != ".json")
-    return is_url(path) or bool(GLOB_CHARACTERS & set(path)) or path.lower().endswith(known) or Path(path).is_dir()
+    is_known = ending_of(path).lower() not in {"", ".json"}
+    return is_url(path) or bool(GLOB_CHARACTERS & set(path)) or is_known or Path(path).is_dir()
+
+
+class Source(NamedTuple):
+    """The files of a source, ordered by name, and those that are left out: their paths in it, by what they are."""
+
+    shards: list[SourceShard]
+    left_out: dict[str, list[str]]
 
 
 def discover(settings: SourceSettings) -> list[SourceShard]:
-    """Return the files of the source (a file, folder, glob or URL), ordered by name.
+    """Return the files of the source, as `find_source` does."""
+    return find_source(settings).shards
+
+
+def find_source(settings: SourceSettings) -> Source:
+    """Find the files of the source: a file, folder, glob or URL.
 
     Raises
     ------
     SourceError
-        If there is none, or a file's format is unknown.
+        If there is none, a file's format is unknown, or its name is not UTF-8.
     RemoteError
         If the source is at a URL that cannot be read.
     """
     filesystem, root = open_filesystem(pin_commit(settings.path))
     try:
         with _told_when_slow(settings.path):
-            base, found = attempt(settings.path, _list_files, filesystem, root, settings)
+            base, found, left_out = attempt(settings.path, _list_files, filesystem, root, settings)
     except SourceError:
         raise
     except ValueError as error:  # fsspec refuses some paths, such as a bucket without a name
@@ -118,7 +154,7 @@ def discover(settings: SourceSettings) -> list[SourceShard]:
     shards = [_shard(filesystem, path, info, base, settings) for path, info in found.items()]
     files_of = Counter(shard.name for shard in shards)
     shards = [_told_apart(shard) if files_of[shard.name] > 1 else shard for shard in shards]
-    return sorted(shards, key=lambda shard: shard.name)
+    return Source(sorted(_with_typed_keys(shards), key=lambda shard: shard.name), left_out)
 
 
 @contextmanager
@@ -133,8 +169,12 @@ def _told_when_slow(path: str) -> Iterator[None]:
         timer.cancel()
 
 
-def _list_files(filesystem: Any, root: str, settings: SourceSettings) -> tuple[str, dict[str, dict[str, Any]]]:  # noqa: ANN401
-    """Return the folder that shard names are relative to, and the fsspec `info` of each file by path."""
+def _list_files(
+    filesystem: Any,  # noqa: ANN401
+    root: str,
+    settings: SourceSettings,
+) -> tuple[str, dict[str, dict[str, Any]], dict[str, list[str]]]:
+    """Return the folder that shard names are relative to, the fsspec `info` of each file, and what is left out."""
     filesystem.invalidate_cache()  # not `isfile` and `isdir`: they return False if the server does not answer
     try:
         info = filesystem.info(root)
@@ -143,34 +183,111 @@ def _list_files(filesystem: Any, root: str, settings: SourceSettings) -> tuple[s
             raise
         info = None
     if info is not None and info["type"] == "file":
-        return str(PurePosixPath(root).parent), {root: info}
+        return str(PurePosixPath(root).parent), {root: info}, {}
+    hidden = set(HIDDEN)
     if info is not None:
-        base, found = root, filesystem.find(root, detail=True)
+        base, found = root, filesystem.find(root, detail=True, withdirs=is_local(filesystem))
     elif GLOB_CHARACTERS & set(root):
         fixed = list(PurePosixPath(root).parts)
         while GLOB_CHARACTERS & set("".join(fixed)):
             fixed.pop()
         base = str(PurePosixPath(*fixed)) if fixed else ""
         found = filesystem.glob(root, detail=True)
+        hidden -= {part[0] for part in PurePosixPath(root).parts[len(fixed) :]}  # these are asked for
     else:
         raise SourceError(f"source.path: {settings.path!r} does not exist (looked for {root}): check its spelling")
-    files = {
-        path: info
-        for path, info in found.items()
-        if info["type"] != "directory"
-        and not any(part.startswith(HIDDEN) for part in PurePosixPath(path).relative_to(base or "/").parts)
-        and (settings.format != "auto" or _suffix(path) is not None)
-    }
+    files, left_out = _sorted_out(found, base, hidden, settings)
     if not files:
         raise SourceError(
-            f"source.path: no {'/'.join(sorted(FORMATS))} file below {settings.path!r}: give a folder or a "
-            "pattern that has some"
+            f"source.path: no {'/'.join(FORMATS)} file below {settings.path!r}, it has {_named(left_out)}: give a "
+            "folder or a pattern that has some, or set source.format to what files of other names are"
         )
-    return base, files
+    return base, files, left_out
 
 
-def _suffix(path: str) -> str | None:
-    return next((suffix for suffix in sorted(FORMATS, key=len, reverse=True) if path.lower().endswith(suffix)), None)
+def _sorted_out(
+    found: dict[str, dict[str, Any]], base: str, hidden: Collection[str], settings: SourceSettings
+) -> tuple[dict[str, dict[str, Any]], dict[str, list[str]]]:
+    """Return the files that are read, and the paths of others by what they are."""
+    files, left_out = {}, defaultdict(list)
+    for path, info in found.items():
+        relative = str(PurePosixPath(path).relative_to(base)) if base else path
+        if info["type"] == "directory":
+            if "created" in info and not os.access(path, os.R_OK | os.X_OK):  # of this machine
+                left_out["folders that cannot be opened"].append(relative)
+        elif why := _why_left_out(path, relative, info, hidden, settings):
+            left_out[why].append(relative)
+        else:
+            files[path] = info
+    return files, left_out
+
+
+def _named(left_out: dict[str, list[str]]) -> str:
+    return ", ".join(f"{len(paths):,} {what} ({paths[0]})" for what, paths in sorted(left_out.items())) or "nothing"
+
+
+def _why_left_out(
+    path: str, relative: str, info: dict[str, Any], hidden: Collection[str], settings: SourceSettings
+) -> str | None:
+    if any(part[0] in hidden for part in relative.split("/") if part):
+        return "hidden"
+    if info.get("islink") and os.path.isdir(path):  # noqa: PTH112
+        return "links to folders"
+    if settings.format != "auto" or ending_of(path):
+        return None
+    last = PurePosixPath(path.lower()).suffixes
+    return "".join(last[-2:] if last[-1] in PACKED else last[-1:]) if last else "without an ending"
+
+
+def ending_of(path: str) -> str:
+    """Return the ending that tells a file's format and how it is compressed, or an empty text.
+
+    >>> [ending_of(path) for path in ("a.b/c.JSONL.gz", "d.parquet", "e.csv.gz")]
+    ['.JSONL.gz', '.parquet', '']
+    """
+    found = ENDING.search(path)
+    return found[0] if found else ""
+
+
+def keys_of(path: str) -> dict[str, str | None]:
+    """Return the keys in the folders of a path, as Spark and Arrow write the columns that they split a table by.
+
+    >>> keys_of("s3://bucket/language=en/dump=CC%2D1/year=__HIVE_DEFAULT_PARTITION__/a=b.parquet")
+    {'language': 'en', 'dump': 'CC-1', 'year': None}
+    """
+    own = {name.lower(): name for name in FINEWEB.names}
+    found = {unquote(key[1]): unquote(key[2]) for part in path.split("/")[:-1] if (key := KEY.fullmatch(part))}
+    return {own.get(name.lower(), name): None if value in {"", NULL_KEY} else value for name, value in found.items()}
+
+
+def _with_typed_keys(shards: list[SourceShard]) -> list[SourceShard]:
+    """Return the shards with those keys as numbers whose values are numbers in all of them."""
+    values: dict[str, set[str]] = defaultdict(set)
+    for shard in shards:
+        for name, value in shard.keys:
+            values[name] |= set() if value is None else {str(value)}
+    kinds = {name: _kind_of(found) for name, found in values.items()}
+    return [
+        shard.model_copy(
+            update={"keys": tuple((name, None if value is None else kinds[name](value)) for name, value in shard.keys)}
+        )
+        if shard.keys
+        else shard
+        for shard in shards
+    ]
+
+
+def _kind_of(values: Collection[str]) -> type[int] | type[float] | type[str]:
+    """Return the type that gives the same texts again.
+
+    >>> [_kind_of(values).__name__ for values in (["2024", "-1"], ["0.5"], ["007"], ["1", "b"], ["nan"], [])]
+    ['int', 'float', 'str', 'str', 'str', 'str']
+    """
+    for kind, most in ((int, 2**63), (float, math.inf)):
+        with suppress(ValueError):
+            if values and all(str(kind(value)) == value and abs(kind(value)) < most for value in values):
+                return kind
+    return str
 
 
 def stem_of(relative: str) -> str:
@@ -179,21 +296,21 @@ def stem_of(relative: str) -> str:
     >>> stem_of("en/000.jsonl.gz")
     'en/000'
     """
-    return relative[: len(relative) - len(_suffix(relative) or "")]
+    return relative[: len(relative) - len(ending_of(relative))]
 
 
 def _shard(filesystem: Any, path: str, info: dict[str, Any], base: str, settings: SourceSettings) -> SourceShard:  # noqa: ANN401
     relative = str(PurePosixPath(path).relative_to(base)) if base else path
     name = shard_name(relative)
-    suffix = _suffix(path)
-    if settings.format == "auto" and suffix is None:
+    ending = ENDING.search(path)
+    if settings.format == "auto" and ending is None:
         raise SourceError(
             f"source.path: cannot tell the format of {path!r}: set source.format to parquet, jsonl or warc, or convert "
             "it to one of these"
         )
+    if is_local(filesystem) and NO_URL.search(path):
+        raise SourceError(f"source.path: the name of {path!r} is not UTF-8, or has '::' in it: rename the file")
     url = filesystem.unstrip_protocol(path)
-    if is_local(filesystem) and escaped(path) != path:
-        relative, url = escaped(relative), f"{ESCAPED}{escaped(path)[1:]}"
     if is_local(filesystem) or info.get("size") is None:  # a listing has the size of the link, or none
         try:
             info = attempt(url, filesystem.info, path)
@@ -205,11 +322,12 @@ def _shard(filesystem: Any, path: str, info: dict[str, Any], base: str, settings
         name=name,
         relative=relative,
         url=url,
-        format=FORMATS[suffix] if settings.format == "auto" and suffix else settings.format,
+        format=FORMATS[ending[1].lower()] if settings.format == "auto" and ending else settings.format,
         bytes=file_info(info, url).bytes,
         fingerprint=content_of(url)
         if settings.fingerprint == "content" and info["type"] == "file"
         else fingerprint_of(info),
+        keys=tuple(keys_of(path).items()),
     )
 
 
@@ -232,7 +350,7 @@ def _told_apart(shard: SourceShard) -> SourceShard:
 
 def _with_digest(name: str, relative: str) -> str:
     """Return a name, cut to its most bytes, with a digest of the file's path."""
-    digest = hashlib.blake2b(relative.encode(errors="surrogateescape"), digest_size=8).hexdigest()
+    digest = hashlib.blake2b(relative.encode(), digest_size=8).hexdigest()
     return f"{name.encode()[: MOST_NAME_BYTES - len(digest) - 1].decode(errors='ignore')}-{digest}"
 
 
@@ -282,6 +400,11 @@ def _at_current_commit(address: "HfUri") -> str:
     return replace(address, revision=info.sha).to_uri()
 
 
+@cache
+def _warn_once(message: str) -> None:
+    logger.warning("%s", message)
+
+
 def find_files(path: str, setting: str) -> list[SourceShard]:
     """Return the Parquet and JSON Lines files of a dataset: a file, a folder, a glob, or a URL.
 
@@ -297,9 +420,11 @@ def find_files(path: str, setting: str) -> list[SourceShard]:
 
     inside = next((folder for name in ("data", "documents") if (folder := Path(path) / name).is_dir()), path)
     try:
-        found = discover(SourceSettings(path=str(inside), extra_columns=[]))
+        found, left_out = find_source(SourceSettings(path=str(inside), extra_columns=[]))
     except SourceError as error:
         raise SourceError(str(error).replace("source.path", setting)) from error
+    if left_out.keys() - NO_DOCUMENTS:
+        _warn_once(f"{setting}: of {path}, these are not read: {_named(left_out)}; convert or unpack them")
     current = catalog_files(Path(path), "documents") if Path(path).is_dir() else None
     if current is None:
         return found

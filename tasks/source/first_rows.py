@@ -12,21 +12,22 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from fineweb_mask.models.columns import locate
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.tasks.processes.texts import with_texts
-from fineweb_mask.tasks.source.discovery import SourceShard, discover
+from fineweb_mask.tasks.source.discovery import LARGEST_DOCUMENT, SourceShard, find_source
+from fineweb_mask.tasks.source.inventory import Inventory, take_inventory
 from fineweb_mask.tasks.source.jsonl import jsonl_records
 from fineweb_mask.tasks.source.reader import broken_files, open_parquet_source
+from fineweb_mask.tasks.source.unpacking import PACKED
 from fineweb_mask.tasks.source.warc import warc_records
 
 FILES, ROWS = 4, 1_000
 """Files that are looked into, evenly spaced, and rows that are read of each."""
 PAGES = 100
 """Pages that are read of a crawl: to extract one takes longer than to read a row."""
-LARGEST = 32 * 2**20
-"""Most bytes of a line of JSON, or of a page."""
 COUNTED_FILES = 200
 """Parquet files whose rows are counted; of more, the number of all rows is estimated from these."""
 TEXT_NAMES = ("text", "content", "raw_content", "body", "document", "markdown")
@@ -50,16 +51,16 @@ class ScoreColumn(NamedTuple):
 class Described(NamedTuple):
     """What the first rows of a source say about it."""
 
-    files: int
-    bytes: int
+    source: Inventory
     rows: int  # of all files
     is_counted: bool  # whether `rows` was counted, not estimated
     looked_at: int  # rows
     columns: list[str]
     text_column: str
     id_column: str | None
+    repeated_ids: int  # rows that have an `id` of an earlier one
     median_chars: int
-    languages: list[tuple[str, float]]  # by share of the rows that name one, largest first
+    languages: list[tuple[str, float]]  # by share of the rows that name one, or of the bytes; largest first
     dumps: int  # different values of the column `dump`
     scores: list[ScoreColumn]  # most likely a score first
 
@@ -72,28 +73,35 @@ def describe(path: str) -> Described:
     SettingsError
         If there is no file, none can be read, or no column holds texts.
     """
-    shards = [shard for shard in discover(SourceSettings(path=path)) if shard.bytes]
+    settings = SourceSettings(path=path)
+    source = find_source(settings)
+    shards = [shard for shard in source.shards if shard.bytes]
     rows, read_bytes = _looked_at(shards)
     if not rows:
         raise SettingsError(f"source.path: no file of {path!r} has a row that can be read: give files with documents")
     columns = list(dict.fromkeys(name for row in rows for name in row))
     text = _text_column(rows, columns, path)
     lengths = [len(row[text]) for row in rows if isinstance(row.get(text), str)]
-    named = Counter(str(row["language"]) for row in rows if row.get("language"))
+    named, dumps = Counter[str](), {row["dump"] for row in rows if row.get("dump")}
+    for keys, size in ((dict(shard.keys), shard.bytes) for shard in shards):  # of all files, not only of some
+        named.update({str(keys["language"]): size} if keys.get("language") else {})
+        dumps.update({keys["dump"]} if keys.get("dump") else ())
+    named = named or Counter(str(row["language"]) for row in rows if row.get("language"))
+    ids = [str(row["id"]) for row in rows if row.get("id") is not None]
     counted = _counted(shards)
     total = sum(shard.bytes for shard in shards)
     return Described(
-        files=len(shards),
-        bytes=total,
+        source=take_inventory(source, settings),
         rows=max(1, round(total / (read_bytes / len(rows)))) if counted is None else counted,
         is_counted=counted is not None,
         looked_at=len(rows),
         columns=columns,
         text_column=text,
         id_column=_id_column(rows, columns),
+        repeated_ids=len(ids) - len(set(ids)),
         median_chars=round(median(lengths)),
         languages=[(name, times / named.total()) for name, times in named.most_common(5)],
-        dumps=len({row["dump"] for row in rows if row.get("dump")}),
+        dumps=len(dumps),
         scores=_scores(rows, columns),
     )
 
@@ -118,25 +126,31 @@ def _looked_at(shards: Sequence[SourceShard]) -> tuple[list[Row], float]:
     return rows, read_bytes
 
 
-def first_rows(shard: SourceShard, most: int = ROWS) -> tuple[list[Row], float]:
+def first_rows(shard: SourceShard, most: int = ROWS, path: str = "") -> tuple[list[Row], float]:
     """Return the first rows of a file, none if it cannot be read, and about how many of its bytes they are.
 
-    Of a crawl, at most 100 pages are read.
+    Of a crawl, at most 100 pages are read. Keys in the file's path stand where a row has no value. Of Parquet, nested
+    columns are read only if a `path` leads into them.
     """
+    rows, read_bytes = _first_rows(shard, most, path)
+    return [{**row, **{name: key for name, key in shard.keys if row.get(name) is None}} for row in rows], read_bytes
+
+
+def _first_rows(shard: SourceShard, most: int, path: str) -> tuple[list[Row], float]:
+    is_packed = shard.relative.lower().endswith(tuple(PACKED))
     with broken_files():
         if shard.format == "jsonl":
-            found: list[Row] = [
-                one for one in islice(jsonl_records(shard.url, shard.relative, LARGEST), most) if isinstance(one, dict)
-            ]
-            size = sum(len(str(one)) for one in found)
-            return found, size * (0.3 if shard.relative.endswith((".gz", ".zst")) else 1.0)
+            records = islice(jsonl_records(shard.url, shard.relative, LARGEST_DOCUMENT), most)
+            found: list[Row] = [one for one in records if isinstance(one, dict)]
+            return found, sum(len(str(one)) for one in found) * (0.3 if is_packed else 1.0)
         if shard.format == "warc":
-            pages = list(islice(warc_records(shard, LARGEST), min(most, PAGES)))
+            pages = list(islice(warc_records(shard, LARGEST_DOCUMENT), min(most, PAGES)))
             size = sum(len(one.get("page") or one["text"]) for one in pages if isinstance(one, dict))
             found = [one for one in with_texts(pages) if isinstance(one, dict)]
-            return found, size * (0.2 if shard.relative.endswith(".gz") else 1.0)
+            return found, size * (0.2 if is_packed else 1.0)
         with open_parquet_source(shard.url) as file:
-            names = [field.name for field in file.schema_arrow if not pa.types.is_nested(field.type)]
+            outer = locate(path, file.schema_arrow)[0][0]
+            names = [one.name for one in file.schema_arrow if one.name == outer or not pa.types.is_nested(one.type)]
             if (batch := next(file.iter_batches(most, columns=names), None)) is not None:
                 return batch.to_pylist(), shard.bytes * batch.num_rows / max(1, file.metadata.num_rows)
     return [], 0.0

@@ -8,9 +8,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from fineweb_mask.models.columns import to_numbers
 from fineweb_mask.models.errors import DataError
+from fineweb_mask.models.names import find
 from fineweb_mask.models.settings.quality import LabelSettings
 from fineweb_mask.tasks.storage.parquet import read_schema, read_table
+
+NO_LABELS = "must hold text, integers or booleans, its type is {}; for scores set score_column and threshold"
 
 
 class LabelsError(DataError):
@@ -26,8 +30,8 @@ class Labelled:
     dropped: dict[str, int]  # rows, by reason
 
 
-def check_labels(labels: LabelSettings) -> None:
-    """Check that the file has the columns, with usable types, reading only its schema.
+def check_labels(labels: LabelSettings) -> list[str]:
+    """Return the file's names of the columns; check that it has them, with usable types, reading only its schema.
 
     Raises
     ------
@@ -35,25 +39,24 @@ def check_labels(labels: LabelSettings) -> None:
         If the file cannot be read, or a column is missing or of the wrong type.
     """
     schema = _schema(Path(labels.path))
-    text = _column(schema, labels.text_column, "text_column", labels.path)
+    text_name, text = _column(schema, labels.text_column, "text_column", labels.path)
     if not (pa.types.is_string(text) or pa.types.is_large_string(text) or pa.types.is_string_view(text)):
         raise LabelsError(f"text_column {labels.text_column!r} must hold text, its type is {text}")
     if labels.label_column is None:
-        score = _column(schema, labels.score_column, "score_column", labels.path)
+        name, score = _column(schema, labels.score_column, "score_column", labels.path)
         if not (pa.types.is_integer(score) or pa.types.is_floating(score)):
             raise LabelsError(
                 f"score_column {labels.score_column!r} must hold numbers, its type is {score}; "
                 "for classes rather than scores set label_column"
             )
     else:
-        label = _column(schema, labels.label_column, "label_column", labels.path)
-        checks = (pa.types.is_string, pa.types.is_large_string, pa.types.is_integer, pa.types.is_boolean)
+        name, label = _column(schema, labels.label_column, "label_column", labels.path)
+        types = pa.types
+        checks = (types.is_string, types.is_large_string, types.is_integer, types.is_boolean, types.is_floating)
         value = label.value_type if pa.types.is_dictionary(label) else label
         if not any(check(value) for check in checks):
-            raise LabelsError(
-                f"label_column {labels.label_column!r} must hold text, integers or booleans, its type is {label}; "
-                "for scores set score_column and threshold"
-            )
+            raise LabelsError(f"label_column {labels.label_column!r} {NO_LABELS.format(label)}")
+    return [text_name, name]
 
 
 def _schema(path: Path) -> pa.Schema:
@@ -65,10 +68,11 @@ def _schema(path: Path) -> pa.Schema:
         raise LabelsError(f"the labels {str(path)!r} cannot be read as Parquet: {error}") from error
 
 
-def _column(schema: pa.Schema, name: str, setting: str, path: str) -> pa.DataType:
-    if schema.names.count(name) != 1:
+def _column(schema: pa.Schema, name: str, setting: str, path: str) -> tuple[str, pa.DataType]:
+    own = find(name, schema.names)
+    if own is None or schema.names.count(own) != 1:
         raise LabelsError(f"{path!r} has no single column {name!r}: set {setting} to one of {schema.names}")
-    return schema.field(name).type
+    return own, schema.field(own).type
 
 
 def read_labels(labels: LabelSettings) -> Labelled:
@@ -79,16 +83,20 @@ def read_labels(labels: LabelSettings) -> Labelled:
     LabelsError
         If the columns are not usable, no row is left, or all rows left are of one class.
     """
-    check_labels(labels)
+    own = check_labels(labels)
     by_score = labels.label_column is None
     name = labels.score_column if by_score else str(labels.label_column)
     try:
-        table = read_table(labels.path, columns=list(dict.fromkeys([labels.text_column, name])))
+        table = read_table(labels.path, columns=list(dict.fromkeys(own)))
     except (OSError, pa.ArrowInvalid) as error:
         raise LabelsError(f"the labels {labels.path!r} are damaged: {error}") from error
-    texts, values = table[labels.text_column].combine_chunks(), table[name].combine_chunks()
+    texts, values = (table[column].combine_chunks() for column in own)
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
+    if not by_score and pa.types.is_floating(values.type):  # as pandas writes whole numbers with gaps
+        values, lost = to_numbers(values, pa.int64())
+        if lost:
+            raise LabelsError(f"label_column {name!r} {NO_LABELS.format('one of fractions')}")
     blank = pc.fill_null(pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(texts.cast(pa.large_string()))), 0), True)
     missing = pc.invert(pc.is_finite(values.cast(pa.float64()))) if by_score else pc.is_null(values)
     missing = pc.fill_null(missing, True)

@@ -1,11 +1,12 @@
 """Find and read sidecars: files with annotations that others have made of the rows of each source file.
 
 WebOrganizer ships a NumPy array for each file of documents, Dolma a file of JSON Lines
-(https://github.com/allenai/dolma, "attributes"): row by row as the documents are. A sidecar is found by the path of the
-source file, and its size and date, or its content, are in the key of the scores.
+(https://github.com/allenai/dolma, "attributes"). Rows belong together by their ids, or without these by their place. A
+sidecar is found by the path of the source file, and its size and date, or its content, are in the key of the scores.
 """
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -15,6 +16,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
+from fineweb_mask.models.columns import label, locate, to_text, value_at
+from fineweb_mask.models.documents import MADE_ID
+from fineweb_mask.models.names import inside
 from fineweb_mask.models.settings.quality import SHARD, SidecarScorerSettings
 from fineweb_mask.tasks.source.discovery import SourceShard, content_of, fingerprint_of, pin_commit, stem_of
 from fineweb_mask.tasks.source.jsonl import jsonl_records
@@ -31,6 +35,12 @@ SPAN = 3
 """Values of a span of Dolma: its start, its end and its score."""
 
 
+NAMED_IDS = 3
+"""Ids that a message names."""
+
+logger = logging.getLogger(__name__)
+
+
 class Sidecar(BaseModel):
     """The annotations of one source file."""
 
@@ -38,6 +48,7 @@ class Sidecar(BaseModel):
 
     url: str
     fingerprint: str  # empty if there is no such file
+    id_names: tuple[str, ...] = ("id",)  # of the column of ids, as the source or Dolma names it
 
 
 class Sidecars:
@@ -49,9 +60,12 @@ class Sidecars:
         Of the scorer.
     by_content
         Whether a file is known by its content, and not by its size and date.
+    id_column
+        The source's column of ids.
     """
 
-    def __init__(self, settings: SidecarScorerSettings, *, by_content: bool) -> None:
+    def __init__(self, settings: SidecarScorerSettings, *, by_content: bool, id_column: str = "id") -> None:
+        self._id_names = tuple(dict.fromkeys((id_column, "id")))
         folder, slash, rest = settings.path.partition(SHARD)[0].rpartition("/")
         self._template = pin_commit(folder) + settings.path[len(folder) :] if slash else settings.path
         self._by_content = by_content
@@ -72,7 +86,7 @@ class Sidecars:
             fingerprint = attempt(url, _fingerprint, filesystem, path)
         if fingerprint and self._by_content:
             fingerprint = content_of(url)
-        return Sidecar(url=url, fingerprint=fingerprint)
+        return Sidecar(url=url, fingerprint=fingerprint, id_names=self._id_names)
 
 
 def _files_below(filesystem: Any, root: str) -> dict[str, dict[str, Any]]:  # noqa: ANN401
@@ -90,46 +104,101 @@ def _fingerprint(filesystem: Any, path: str) -> str:  # noqa: ANN401
         return ""
 
 
-def read_sidecar(sidecar: Sidecar, settings: SidecarScorerSettings, rows: int) -> NDArray[np.float32]:
-    """Return the annotation of each row of a source file, (rows,); NaN for null.
+def read_sidecar(
+    sidecar: Sidecar, settings: SidecarScorerSettings, documents: pa.Table, rows: int
+) -> tuple[NDArray[np.float32], str]:
+    """Return the annotation of each row of a source file, (rows,), NaN without one, and what they are joined by.
+
+    That is the `id` where `documents`, the `source_row` and `id` of all that ingest kept, and the annotations have
+    ids; else the `place`.
 
     Raises
     ------
     BadShardError
-        If there is no such file, it cannot be read, or it has another number of rows.
+        If there is no such file, it cannot be read, it has another number of rows, or its ids are others.
     """
     name, scorer = PurePosixPath(sidecar.url).name, f"the scorer {settings.name!r}"
     if not sidecar.fingerprint:
         raise BadShardError(f"{sidecar.url} does not exist, from which {scorer} takes its scores: check its path")
     try:
-        values = _read(sidecar.url, settings)
+        values, ids = _read(sidecar, settings)
+        with np.errstate(over="ignore"):
+            values = values.astype(np.float32)
     except (*BROKEN_FILE_ERRORS, ValueError, TypeError, OSError) as error:
         if is_transient(error):
             raise
         raise BadShardError(f"{name}: {scorer} cannot read it: {error}") from error
+    places = _places(name, ids, documents, rows, is_filled=settings.missing is not None)
+    if places is not None:
+        scores, source_rows = np.full(rows, np.nan, dtype=np.float32), documents["source_row"].to_numpy()
+        scores[source_rows[places >= 0]] = values[places[places >= 0]]
+        return scores, "id"
     if len(values) != rows:
         raise BadShardError(
             f"{name} has {len(values):,} rows, its source file {rows:,}: {scorer} takes one for each row, those of "
             "documents that are dropped included"
         )
-    with np.errstate(over="ignore"):
-        return values.astype(np.float32)
+    return values, "place"
 
 
-def _read(url: str, settings: SidecarScorerSettings) -> NDArray[Any]:
+def _places(
+    name: str, ids: pa.Array | None, documents: pa.Table, rows: int, *, is_filled: bool
+) -> NDArray[np.int64] | None:
+    """Return the row of a sidecar that each document has, (n,), -1 for none; None if it or the documents have no ids.
+
+    Raises
+    ------
+    BadShardError
+        If an id is missing, and nothing is filled in for it, or one is there twice, or one is of no document.
+    """
+    wanted, source_rows = documents["id"].combine_chunks(), documents["source_row"].to_numpy()
+    is_made = pc.starts_with(wanted, MADE_ID)
+    if ids is None or ids.null_count == len(ids):
+        return None
+    if len(ids) == rows:
+        beside = ids.take(pa.array(source_rows))
+        same = pc.fill_null(pc.equal(beside, wanted), False)
+        if pc.all(pc.or_(same, pc.and_(pc.is_null(beside), is_made)), min_count=0).as_py():
+            return source_rows.astype(np.int64)
+    found = pc.index_in(wanted, value_set=ids)
+    if found.null_count == len(wanted) and pc.all(is_made, min_count=0).as_py():
+        return None
+    counts = pc.value_counts(ids.drop_null())
+    twice = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
+    others = counts.field("values").filter(pc.invert(pc.is_in(counts.field("values"), value_set=wanted)))
+    missing = wanted.filter(found.is_null())
+    for some, what, is_wrong in (
+        (twice.filter(pc.is_in(twice, value_set=wanted)), "in more than one row", True),
+        (missing, "without a row, which its documents have", not is_filled or len(missing) == len(wanted)),
+        (others, "of no document of its source file", len(others) > rows - len(wanted)),
+    ):
+        if len(some):
+            told = f"{name} has {len(some):,} ids {what}: {', '.join(some.slice(0, NAMED_IDS).to_pylist())}"
+            if is_wrong:
+                raise BadShardError(f"{told}: give one row for each id, or drop the ids to match rows by their place")
+            if some is missing:
+                logger.warning("%s: their score is the one for `missing`", told)
+    return pc.fill_null(found, -1).to_numpy().astype(np.int64)
+
+
+def _read(sidecar: Sidecar, settings: SidecarScorerSettings) -> tuple[NDArray[Any], pa.Array | None]:
+    """Return the values of a sidecar, and the ids of its rows as texts, if it has some."""
+    url = sidecar.url
     if url.lower().endswith(".npy"):
         with open_source(url) as stream:
             array = np.lib.format.read_array(stream, allow_pickle=False)
-            return _column_of(array, settings.field if isinstance(settings.field, int) else None)
+            return _column_of(array, settings.field if isinstance(settings.field, int) else None), None
     assert isinstance(settings.field, str)  # noqa: S101 - the settings demand it
     if url.lower().endswith(".parquet"):
-        return _parquet_values(url, settings.field)
-    values = []
+        return _parquet_values(sidecar, settings.field)
+    values, ids = list[float](), list[str | None]()
     for row, record in enumerate(jsonl_records(url, url, MOST_LINE_BYTES)):
         if isinstance(record, str):
             raise TypeError(f"row {row:,} is not a JSON object: {record}")
-        values.append(_score(_inside(record, settings.field), row))
-    return np.array(values, dtype=np.float64)
+        values.append(_score(inside(record, settings.field), row))
+        known = [one for name in sidecar.id_names if (one := inside(record, name)) is not None]
+        ids.append(label(known[0]) if known else None)
+    return np.array(values, dtype=np.float64), pa.array(ids, pa.string())
 
 
 def _column_of(array: NDArray[Any], index: int | None) -> NDArray[Any]:
@@ -143,28 +212,18 @@ def _column_of(array: NDArray[Any], index: int | None) -> NDArray[Any]:
     raise ValueError(f"its shape is {array.shape}, `field` is {index}: set it for two dimensions, below the second")
 
 
-def _parquet_values(url: str, field: str) -> NDArray[Any]:
-    with open_parquet_source(url) as file:
-        first, *inner = [field] if field in file.schema_arrow.names else field.split(".")
-        if first not in file.schema_arrow.names:
+def _parquet_values(sidecar: Sidecar, field: str) -> tuple[NDArray[Any], pa.Array | None]:
+    with open_parquet_source(sidecar.url) as file:
+        (place, kind), *others = (locate(name, file.schema_arrow) for name in (field, *sidecar.id_names))
+        if kind is None:
             raise ValueError(f"no column {field!r}, `field` may name one of {file.schema_arrow.names}")
-        column = file.read(columns=[first])[first]
-    for name in inner:
-        column = pc.struct_field(column, name)
-    if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
-        return np.asarray(column.cast(pa.float64()).to_numpy())  # null becomes NaN
-    return np.array([_score(value, row) for row, value in enumerate(column.to_pylist())], dtype=np.float64)
-
-
-def _inside(record: Mapping[str, Any], field: str) -> object:
-    """Return the value of a key, which may have points in it, or of keys within keys; None without it."""
-    if field in record:
-        return record[field]
-    first, _, rest = field.partition(".")
-    inner = record.get(first)
-    if isinstance(inner, dict) and rest:
-        return _inside(inner, rest)
-    return None
+        id_place = next((place for place, kind in others if kind is not None), None)
+        table = file.read(columns=list({one[0] for one in (place, id_place) if one is not None})).combine_chunks()
+    column = value_at(table, place)
+    ids = None if id_place is None else to_text(value_at(table, id_place).combine_chunks())
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return np.asarray(column.cast(pa.float64()).to_numpy()), ids  # null becomes NaN
+    return np.array([_score(value, row) for row, value in enumerate(column.to_pylist())], dtype=np.float64), ids
 
 
 def _score(value: object, row: int) -> float:

@@ -1,30 +1,32 @@
 """Read the pages of a WARC file: of a crawl (.warc.gz), or Common Crawl's texts (.warc.wet.gz), by warcio.
 
-A row is a record of type `response` or `conversion`. datatrove's reader is not used: it drops records without a count,
-takes a file that is cut off for a whole one, and needs the system's libmagic. Source of the format: ISO 28500,
+A row is a record of type `response`, `resource` or `conversion`. datatrove's reader is not used: it drops records
+without a count, takes a file that is cut off for a whole one, and needs the system's libmagic. Nor is FastWARC, which
+takes such a file for a whole one, too. Source of the format: ISO 28500,
 https://iipc.github.io/warc-specifications/specifications/warc-format/warc-1.1/
 """
 
-import gzip
+import codecs
 import io
-import zlib
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import pyarrow as pa
 
-from fineweb_mask.models.pages import NEEDED, ExtractionError
+from fineweb_mask.models.pages import FIRST_BYTES, check_extraction, codec_of, codec_of_mark
 from fineweb_mask.models.urls import is_url
 from fineweb_mask.tasks.source.discovery import SourceShard
-from fineweb_mask.tasks.storage.remote.filesystem import open_source
+from fineweb_mask.tasks.source.http_body import BodyError, content_type, unpacked
+from fineweb_mask.tasks.source.unpacking import UNPACKING_ERRORS, open_unpacked, unpacking_error
 
 COLUMNS = pa.schema([(name, pa.string()) for name in ("text", "id", "url", "date", "file_path")])
-ROW_TYPES = ("response", "conversion")
+ROW_TYPES = ("response", "resource", "conversion")
+HTTP = ("", "application/http", "message/http")
 HTML = ("text/html", "application/xhtml+xml")
-FIRST_BYTES = 1024
-"""Bytes of a page in which a tag is looked for, where nothing tells its type."""
+UNKNOWN = ("", "unknown/unknown", "application/unknown")
+"""Types that tell nothing: a tag is looked for."""
 
 
 class BrokenWarcError(ValueError):
@@ -34,7 +36,7 @@ class BrokenWarcError(ValueError):
 class _Checked(io.RawIOBase):
     """A stream whose end before its time is an error; warcio takes an EOFError for the end of the file."""
 
-    def __init__(self, stream: BinaryIO | gzip.GzipFile) -> None:
+    def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
 
     def readable(self) -> bool:
@@ -43,8 +45,8 @@ class _Checked(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:
         try:
             return self._stream.read(size)
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise BrokenWarcError(f"the file is damaged or cut off: {error}") from error
+        except UNPACKING_ERRORS as error:
+            raise BrokenWarcError(str(unpacking_error(error))) from error
 
 
 def count_rows(shard: SourceShard) -> int:
@@ -55,7 +57,7 @@ def count_rows(shard: SourceShard) -> int:
     BrokenWarcError
         If it is damaged or cut off.
     ExtractionError
-        If warcio is not installed.
+        If what reads crawls is not installed.
     """
     with _records(shard) as records:
         types = Counter(record.rec_type for record in records)
@@ -65,23 +67,26 @@ def count_rows(shard: SourceShard) -> int:
 
 
 def warc_records(shard: SourceShard, max_bytes: int) -> Iterator[dict[str, Any] | str]:
-    """Yield the rows: a dictionary of COLUMNS, with the bytes of an HTML `page` instead of a `text`, or a problem.
+    """Yield the rows: a dictionary of COLUMNS, or a problem.
 
-    Problems are `too_large`, `not_html`, and `http_error` for an answer other than 200.
+    Instead of a `text`, an HTML page has the bytes of the `page` and the `charset` that its server named, or none.
+    Problems are `too_large`, `not_html`, `http_error` for an answer other than 200, those of `unpacked`,
+    `unknown_charset: ` with its name, and for texts `invalid_utf8` and `wrong_charset`.
     """
     path = shard.url if is_url(shard.url) and not shard.url.startswith("file:") else shard.relative
     with _records(shard) as records:
         for record in records:
             if record.rec_type in ROW_TYPES:
-                yield _row(record, path, max_bytes)
+                try:
+                    yield _row(record, path, max_bytes)
+                except BodyError as error:
+                    yield str(error)
 
 
 @contextmanager
 def _records(shard: SourceShard) -> Iterator[Iterator[Any]]:
-    try:
-        from warcio.archiveiterator import ArchiveIterator
-    except ImportError as error:
-        raise ExtractionError(f"WARC files need warcio, received {error}: {NEEDED}") from error
+    check_extraction()
+    from warcio.archiveiterator import ArchiveIterator
 
     class Archive(ArchiveIterator):  # type: ignore[misc]
         INC_RECORD = ""  # it would print what is counted in `err_count`
@@ -94,9 +99,8 @@ def _records(shard: SourceShard) -> Iterator[Iterator[Any]]:
                     raise
                 raise BrokenWarcError("the file is cut off in the head of a record") from error
 
-    with open_source(shard.url) as stream:
-        is_packed = shard.relative.lower().endswith(".gz")
-        yield _whole(Archive(_Checked(gzip.GzipFile(fileobj=stream) if is_packed else stream)))
+    with open_unpacked(shard.url, shard.relative) as stream:
+        yield _whole(Archive(_Checked(stream), no_record_parse=True))
 
 
 def _whole(archive: Any) -> Iterator[Any]:  # noqa: ANN401 - of warcio, without types
@@ -121,38 +125,66 @@ def _whole(archive: Any) -> Iterator[Any]:  # noqa: ANN401 - of warcio, without 
             raise BrokenWarcError(f"the file is damaged or cut off: the last record lacks {missing:,} bytes")
 
 
-def _row(record: Any, path: str, max_bytes: int) -> dict[str, Any] | str:  # noqa: ANN401 - of warcio, without types
-    headers = record.rec_headers
-    if record.http_headers is not None and record.http_headers.get_statuscode() != "200":
-        return "http_error"
-    try:
-        content = record.content_stream().read(max_bytes + 1)
-    except BrokenWarcError:
-        raise
-    except Exception:  # noqa: BLE001 - a page that its server packed in a wrong way
-        return "broken_page"
-    if len(content) > max_bytes:
-        return "too_large"
-    row: dict[str, Any] = {
-        "id": headers.get_header("WARC-Record-ID"),
-        "url": headers.get_header("WARC-Target-URI"),
-        "date": headers.get_header("WARC-Date"),
+def _row(record: Any, path: str, max_bytes: int) -> dict[str, Any]:  # noqa: ANN401 - of warcio, without types
+    headers = _by_name(record.rec_headers)
+    row = {
+        "id": headers.get("warc-record-id"),
+        "url": headers.get("warc-target-uri"),
+        "date": headers.get("warc-date"),
         "file_path": path,
     }
-    if record.rec_type == "conversion":  # a text already
+    block = body = record.raw_stream.read(2 * max_bytes)  # chunks take more than what they hold
+    kind, charset = content_type(headers.get("content-type", ""))
+    content = transfer = ""
+    if record.rec_type == "response" and (kind in HTTP or block.startswith(b"HTTP/")):
+        body, answer = _answer(block)
+        kind, charset = content_type(answer.get("content-type", ""))
+        content, transfer = answer.get("content-encoding", ""), answer.get("transfer-encoding", "")
+    kind = content_type(headers.get("warc-identified-payload-type", ""))[0] or kind  # what the crawler found out
+    is_text = record.rec_type == "conversion" and kind not in HTML
+    if not is_text:
+        if kind not in HTML + UNKNOWN:
+            raise BodyError("not_html")
+        body = unpacked(body, content, transfer, max_bytes)
+    if len(body) > max_bytes or len(block) == 2 * max_bytes:
+        raise BodyError("too_large")
+    codec = _codec(body, charset)
+    if is_text:
         try:
-            return {**row, "text": content.decode()}
-        except UnicodeDecodeError:
-            return "invalid_utf8"
-    return {**row, "page": content} if _is_html(record, content) else "not_html"
+            return {**row, "text": codec.decode(body)[0]}
+        except UnicodeDecodeError as error:
+            raise BodyError("invalid_utf8" if error.encoding == "utf-8" else "wrong_charset") from error
+    start = body[:FIRST_BYTES].lower().replace(b"\0", b"")  # of UTF-16, too
+    if kind in UNKNOWN and b"<html" not in start and b"<!doctype html" not in start:
+        raise BodyError("not_html")
+    return {**row, "page": body, "charset": charset}
 
 
-def _is_html(record: Any, content: bytes) -> bool:  # noqa: ANN401
-    """Return what the crawler found out, else what the server said, else whether the first bytes have its tag."""
-    known = record.rec_headers.get_header("WARC-Identified-Payload-Type")
-    if not known and record.http_headers is not None:
-        known = (record.http_headers.get_header("Content-Type") or "").partition(";")[0]
-    if known:
-        return known.strip().lower() in HTML
-    start = content[:FIRST_BYTES].lower()
-    return b"<html" in start or b"<!doctype html" in start
+def _by_name(headers: Any) -> dict[str, str]:  # noqa: ANN401
+    """Return the values by name in lower case, those of the same name with commas between them."""
+    found: dict[str, str] = {}
+    for name, value in headers.headers:
+        key = name.lower()
+        found[key] = f"{found[key]},{value}" if key in found else value
+    return found
+
+
+def _answer(block: bytes) -> tuple[bytes, dict[str, str]]:
+    """Return the body and the headers of a server's answer."""
+    from warcio.statusandheaders import StatusAndHeadersParser
+
+    stream = io.BytesIO(block)
+    try:
+        answer = StatusAndHeadersParser((), verify=False).parse(stream)
+    except EOFError as error:  # an empty one
+        raise BodyError("http_error") from error
+    if not answer.statusline.startswith("200"):
+        raise BodyError("http_error")
+    return stream.read(), _by_name(answer)
+
+
+def _codec(body: bytes, charset: str) -> codecs.CodecInfo:
+    try:
+        return codec_of_mark(body) or codec_of(charset) or codecs.lookup("utf-8")
+    except LookupError as error:
+        raise BodyError(f"unknown_charset: {charset[:20]}") from error

@@ -86,8 +86,8 @@ def figures(found: Witness, remarks: Sequence[str]) -> dict[str, Any]:
     """Return what was found as JSON values.
 
     `remarks` are sentences on what limits them; `sets` has, for every held-out set, `documents`, `left_out`, `sees` (a
-    share of damage or None), `losses`, `doses`, `against_random` and `against_lengths`, each with the dose of the same
-    effect.
+    share of damage or None), `losses`, `doses`, `against_random`, `against_lengths` and `against_best`, each with the
+    dose of the same effect.
     """
     return {
         "tokens": found.tokens,
@@ -113,4 +113,5 @@ def _of_set(judged: Judged) -> dict[str, Any]:
         },
         "against_random": effects(judged.against_random),
         "against_lengths": effects(judged.against_lengths),
+        "against_best": effects(judged.against_best),
     }

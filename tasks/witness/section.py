@@ -33,11 +33,11 @@ SCALE = (
 )
 
 
-def teaching_sentence(found: Mapping[str, Any], name: str = SELECTION, of_set: str = POOL) -> str:
-    """Return what a selection teaches, in one sentence, from what `measure_teaching` found of it."""
-    measured = found["sets"][of_set]
+def teaching_sentence(found: Mapping[str, Any]) -> str:
+    """Return what a run's selection teaches, in one sentence, from what `measure_teaching` found of it."""
+    measured = found["sets"][POOL]
     base = float(np.mean(measured["losses"][RANDOM]))
-    effect, lengths = measured["against_random"][name], measured["against_lengths"].get(name)
+    effect, lengths = measured["against_random"][SELECTION], measured["against_lengths"].get(SELECTION)
     learned = "A language model that reads the selection predicts held-out documents"
     if effect["verdict"] == NO_DIFFERENCE:
         said = (
@@ -51,6 +51,22 @@ def teaching_sentence(found: Mapping[str, Any], name: str = SELECTION, of_set: s
     if lengths["verdict"] == NO_DIFFERENCE:
         return f"{said}; beside random documents of the same lengths no difference is seen."
     return f"{said}, and {_by(lengths, base)} than random documents of the same lengths."
+
+
+def gains(found: Mapping[str, Any], of_set: str) -> list[str]:
+    """Return how much better the best of some selections teaches than every other, in lines, with 95% intervals."""
+    measured, lines = found["sets"][of_set], []
+    base = float(np.mean(measured["losses"][RANDOM]))
+    [best] = measured["against_random"].keys() - measured["against_best"].keys()
+    controls = {RANDOM: measured["against_random"][best]}
+    if best in measured["against_lengths"]:
+        controls[found["lengths"][best]] = measured["against_lengths"][best]
+    for sign, others in ((-1, controls), (1, measured["against_best"])):
+        for name, one in others.items():
+            low, gain, high = sorted(sign * one[end] / base for end in ("low", "difference", "high"))
+            unseen = f": {NO_DIFFERENCE}" if one["verdict"] == NO_DIFFERENCE else ""
+            lines.append(f"{gain:+.1%} (95% interval {low:+.1%} to {high:+.1%}) {name}{unseen}")
+    return lines
 
 
 def teaching_findings(found: Mapping[str, Any]) -> list[Finding]:

@@ -304,8 +304,7 @@ class GroupJob(StageJob):
         if (files := self.shard_files(listing)) is None:
             return None
         rows, size = sum(file.rows for file in files), sum(file.bytes for file in files)
-        details, content = files[0].details if files else {}, self.key.fingerprint
-        return StageFile.current(self.key, self.name, self.folder, rows, size, details, content=content)
+        return StageFile.current(self.key, self.name, self.folder, rows, size, files[0].details if files else {})
 
 
 def find_file(job: StageJob, stage_folder: str, shard: str, listing: Listing | None) -> StageFile | None:

@@ -41,7 +41,7 @@ class Manifest(BaseModel):
     files: dict[str, ManifestFile]  # by path relative to the manifest's folder
     details: dict[str, Any] = {}
     fitted_on: dict[str, str] = {}  # shard -> fingerprint of its documents
-    checksum: str = ""  # of all but the files, which have their own; none in one of an earlier version
+    checksum: str = ""  # of all but the files, which have their own
 
     @property
     def content(self) -> str:
@@ -95,7 +95,7 @@ def read_manifest(path: Path) -> Manifest | None:
         try:
             text = path.read_text()
             manifest = Manifest.model_validate_json(text)
-            return manifest if manifest.checksum in ("", _checksum(text)) else None
+            return manifest if manifest.checksum == _checksum(text) else None
         except (OSError, ValueError):
             return None
 

@@ -67,14 +67,14 @@ class StageFile(BaseModel):
     def current(
         cls, key: StageKey, name: str, path: str, rows: int, size: int, details: dict[str, Any], content: str = ""
     ) -> Self:
-        """Return the reference to a file of this key that was found; `details` may tell the digest of its content."""
+        """Return the reference to a file of this key that was found; `content` is its digest, if it has one."""
         return cls(
             stage=key.stage,
             name=name,
             path=path,
             rows=rows,
             bytes=size,
-            fingerprint=content or details.get("content", key.fingerprint),
+            fingerprint=content or key.fingerprint,
             details=details,
             cached=True,
         )

@@ -4,14 +4,11 @@ Guarantees: a file is current only if the key in its footer equals the key of th
 footer is as it was written. A file with damaged pages is current until it is read; the read then fails, and the run
 builds the file again.
 
-Named arrays are written as such a file, too: one row for each array, exactly as it is. Checkpoints within a shard let a
-killed run resume mid-shard.
+Named arrays are written as such a file, too: one row for each array, exactly as it is.
 """
 
 import json
-import shutil
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,14 +23,13 @@ from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.schemas import ARRAYS
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.parquet import DamagedFileError, VerifiedFile, add_checksums, read_metadata, read_table
-from fineweb_mask.tasks.storage.remote.copies import on_this_machine, remote_of, size_of
+from fineweb_mask.tasks.storage.remote.copies import local_copies, remote_of, size_of
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 FOOTER_KEY = b"fineweb_mask"
 ROW_GROUP_BYTES = 64 * 2**20
 ROW_GROUP_ROWS = 65_536
-CHECKSUM_BYTES = 4  # a CRC32, after the batch of a checkpoint
 
 
 class ParquetStageWriter:
@@ -47,11 +43,11 @@ class ParquetStageWriter:
         self._pending: list[pa.RecordBatch] = []
         self._pending_bytes = 0
 
-    def write(self, batch: pa.RecordBatch, size: int | None = None) -> None:
-        """Add a batch, which counts for `size` bytes, by default its own; it is written when a row group is full."""
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Add a batch; it is written when a row group is full."""
         raise_if_stopped()
         self._pending.append(batch)
-        self._pending_bytes += batch.nbytes if size is None else size
+        self._pending_bytes += batch.nbytes
         self.rows += batch.num_rows
         if (
             self._pending_bytes >= ROW_GROUP_BYTES
@@ -175,6 +171,12 @@ def take_rows(path: Path, rows: NDArray[np.int64], columns: Sequence[str] | None
     return pa.concat_tables(parts)
 
 
+@local_copies()
+def documents_of(workspace: Workspace, file: StageFile, rows: NDArray[np.int64], columns: Sequence[str]) -> pa.Table:
+    """Return ascending `rows`, (n,), of a shard's documents, with the `columns` that the shard has."""
+    return take_rows(workspace.resolve(file), rows, columns)
+
+
 def duplicate_rows(workspace: Workspace, duplicates: StageFile) -> NDArray[np.uint32]:
     """Return the rows of a shard that are duplicates, ascending: (n,) uint32.
 
@@ -233,7 +235,7 @@ def read_stage_footer(path: Path) -> StageFooter | None:
 def read_fingerprint(path: Path) -> str | None:
     """Return the fingerprint that later stages depend on, or None if the file is missing or incomplete."""
     footer = read_stage_footer(path)
-    return None if footer is None else str(footer.details.get("content", footer.key.fingerprint))
+    return None if footer is None else footer.key.fingerprint
 
 
 def current_parquet(workspace: Workspace, path: Path, name: str, key: StageKey) -> StageFile | None:
@@ -242,60 +244,3 @@ def current_parquet(workspace: Workspace, path: Path, name: str, key: StageKey) 
     if footer is None or size is None or footer.key != key:
         return None
     return StageFile.current(key, name, workspace.relative(path), footer.rows, size, footer.details)
-
-
-def discard_finished(workspace: Workspace) -> None:
-    """Delete checkpoints of complete files, left by runs that were killed right after writing the file."""
-    for folder in workspace.here.glob("*/.parts/*"):
-        output = workspace.root / folder.parents[1].relative_to(workspace.here) / f"{folder.name}.parquet"
-        if read_stage_footer(output) is not None:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-class Checkpoints:
-    """Writes a stage file by `restore`, with a checkpoint on disk for every batch until the file is complete.
-
-    The checkpoints are in a hidden folder next to the file, which has the file's name and so belongs to its key; of a
-    workspace at a URL, they are below `Workspace.here`. Two runs that write the same file at once share the folder; the
-    first to complete the file deletes it.
-    """
-
-    def __init__(self, schema: pa.Schema, restore: Callable[[pa.RecordBatch], None], output: Path) -> None:
-        self.schema = schema
-        self.restore = restore
-        """Write a batch that `find` returned."""
-        self._folder = on_this_machine(output).parent / ".parts" / output.stem
-
-    def find(self, rows: pa.Array) -> pa.RecordBatch | None:
-        """Return the checkpoint of these consecutive row numbers, int64 (n,), or None if no earlier run finished it."""
-        try:
-            content = self._path(rows).read_bytes()
-        except OSError:
-            return None
-        if zlib.crc32(content[:-CHECKSUM_BYTES]).to_bytes(CHECKSUM_BYTES) != content[-CHECKSUM_BYTES:]:
-            return None
-        batch = pa.ipc.open_file(pa.py_buffer(content)[:-CHECKSUM_BYTES]).get_batch(0)
-        return batch if batch.schema.equals(self.schema) and batch["row"].equals(rows) else None
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Write the next rows; their checkpoint is on disk when this returns, unless another run completed the file."""
-        content = pa.BufferOutputStream()
-        with pa.ipc.new_file(content, batch.schema) as file:
-            file.write_batch(batch)
-        with (
-            # another run completed the file and deleted the folder; mkdir says either error for it
-            suppress(FileNotFoundError, FileExistsError),
-            atomic_write(self._path(batch["row"])) as partial,
-            partial.open("wb") as stream,
-        ):
-            found = content.getvalue()
-            stream.write(found)
-            stream.write(zlib.crc32(found).to_bytes(CHECKSUM_BYTES))
-        self.restore(batch)
-
-    def discard(self) -> None:
-        """Delete all checkpoints of the file; call it when the file is complete."""
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-    def _path(self, rows: pa.Array) -> Path:
-        return self._folder / f"{rows[0].as_py():09d}.arrow"

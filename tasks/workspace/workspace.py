@@ -45,7 +45,7 @@ RECIPE = "recipe.yaml"
 NOT_THE_USERS = frozenset({CACHE, RECIPE, "lost+found"})
 """What may be in an empty workspace: a check before a run and `run` make the first two, a disk has the last."""
 
-PARTIAL = re.compile(r"\.(.*\.)?[0-9a-f]{32}\.partial|\.(texts|dedup-)[a-z0-9_]{8}\.partial", re.DOTALL)
+PARTIAL = re.compile(r"\.(.*\.)?[0-9a-f]{32}\.partial|\.dedup-[a-z0-9_]{8}\.partial", re.DOTALL)
 """Names of the files and folders that a run makes, and removes or renames when they are whole."""
 
 LOCK_SECONDS = 0.1
@@ -115,7 +115,7 @@ class Workspace:
         text = str(root).removeprefix("file://")
         remote = remote_folder(text, scratch) if is_url(text) else None
         self.root = Path(text).absolute() if remote is None else remote.root
-        self.here = self.root if remote is None else remote.here  # for locks and checkpoints: stays on this machine
+        self.here = self.root if remote is None else remote.here  # for locks: stays on this machine
         self.url = None if remote is None else remote.url  # None for a local folder
         self.fitted = self.root / "fitted"  # models and statistics that were fitted on this corpus
         self.arrivals = self.fitted / "arrivals.json"  # names of the shards, in the order in which they came

@@ -21,7 +21,7 @@ source: {{path: corpus}}
 quality:
   scorers: [{{kind: column, column: token_count}}, {{kind: edu, model: edu-classifier}}]
 embedding: {{model: e5-base}}
-selection: {{metrics: pairwise}} # which goes with groups
+selection: {{metrics: pairwise}}
 """
 WRITE = {"partition", "materialize", "report"}
 SELECT = {"select"} | WRITE | {"witness"}
@@ -86,7 +86,6 @@ def keys(tmp_path, monkeypatch):
             },
             encoder=ModelFolder(path="/e5", fingerprint=encoder),
             sidecars={},
-            selecting=None,
         )
         shards = [
             SourceShard(name=name, relative=name, url=name, format="parquet", bytes=1, fingerprint=content)
@@ -121,13 +120,11 @@ def changed(before, after):
         ("quality.scorers.1.max_tokens=99", {"fit_statistics"} | SCORE),
         ("embedding.prompt=x", EMBED),
         ("embedding.max_tokens=99", EMBED),
-        ("embedding.long_documents=mean_chunks", EMBED),
-        ("embedding.precision=int8", EMBED),
+        ("embedding.precision=float32", EMBED),
         ("selection.lamb=0.9", SELECT),
         ("selection.seed=9", SELECT),
-        ("selection.block_budget=price", set()),  # of one block
         ("selection.groups={column: dump}", SELECT),
-        ("selection.passes=9", set()),  # of a rule, or with groups
+        ("selection.passes=9", set()),  # of a rule
         ("selection.metrics=disf", SELECT),
         ("selection.block_size=999999", set()),
         ("selection.device=cuda:1", set()),

@@ -24,7 +24,6 @@ FILES = {  # command: what it takes to be called, with what it reads in braces
     "init --output": "{corpus} --output",
     "select --output": "--input {vectors} --output",
     "sql --output": "{workspace} 'SELECT 1' --format csv --output",
-    "tune --output": "{recipe} --target {targets} --output",
     "train-quality --output": "--input {labels} --output",
 }
 FOLDERS = {
@@ -35,7 +34,7 @@ FOLDERS = {
     "run --set": "{recipe} --set materialize.output=",
     "compare --workspace": "{recipe} --workspace",
     "sweep --workspace": "{recipe} --workspace",
-    "tune --workspace": "{recipe} --output {new} --workspace",
+    "tune --workspace": "{recipe} --workspace",
 }
 LOST = "is in the (workspace|dataset)|overlap|is not a workspace|is read, too"
 READ_ONLY = {  # places that are read, or changed as what they are, and settings that name no place

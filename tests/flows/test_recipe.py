@@ -132,7 +132,7 @@ def test_an_error_does_not_repeat_a_credential(path, override):
         ("sorce.path=x", ["sorce: unknown setting", "did you mean 'source'?", "workspace, source, ingest"]),
         ("quality.scorers.1.wait=1", ["quality.scorers.1.wait: unknown setting", "positive_label", "weight"]),
         ("quality.scorers.0.labels={path: l, treshold: 4}", ["scorers.0.labels.treshold", "did you mean 'threshold'?"]),
-        ("selection.semdedup.epss=0.1", ["selection.semdedup.epss", "did you mean 'eps'?"]),
+        ("selection.quadmix.omga=0.1", ["selection.quadmix.omga", "did you mean 'omega'?"]),
         ("lamb=0.3", ["lamb: unknown setting; did you mean 'selection.lamb'?"]),
         ("selection.min_chars=3", ["did you mean 'ingest.min_chars'?"]),
         ("selection.solver=meanfield", ["received 'meanfield'; did you mean 'mean_field'?"]),

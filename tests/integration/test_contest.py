@@ -5,14 +5,12 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-import yaml
 from typer.testing import CliRunner
 
 from fineweb_mask.flows.cli import app
 from fineweb_mask.flows.commands._common import WRONG_USAGE
 from fineweb_mask.flows.compare import compare
 from fineweb_mask.flows.processes.environment import ENVIRONMENT_DEFAULTS
-from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.flows.sweep import sweep
 from fineweb_mask.models.settings.selectors.options import TargetSettings
 from fineweb_mask.models.settings.selectors.registry import SELECTORS
@@ -158,24 +156,3 @@ def test_all_stands_for_every_selector_that_has_what_it_reads(contest, tmp_path,
     assert "policy_gradient: it takes long" in page
     tokens = {name: one["tokens"] for name, one in compared.selectors.items()}
     assert max(tokens.values()) - min(tokens.values()) < 0.02 * max(tokens.values())
-
-
-def test_tune_writes_a_recipe_that_runs(contest, service, tmp_path):
-    settings = LastRun.load(Workspace(contest.workspace)).settings
-    recipe, tuned = tmp_path / "recipe.yaml", tmp_path / "tuned.yaml"
-    recipe.write_text(yaml.safe_dump(settings.model_dump(mode="json", exclude_unset=True)))
-    command = ["tune", str(recipe), "--workspace", str(contest.workspace), "--trials", "3", "--output", str(tuned)]
-    done = CliRunner().invoke(app, [*command, "--json"], env=ENVIRONMENT_DEFAULTS)
-    assert done.exit_code == 0, done.output
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["trials"] == 3
-    assert found["final"]["sets"]["pool"]["against_random"].keys() == {"tuned", "recipe", "top_quality"}
-    text = tuned.read_text(encoding="utf-8")
-    assert text.startswith("# Tuned by `fineweb-mask tune`, the best of 3 trials.\n# pool: A language model that reads")
-    selection = load_recipe(tuned).selection
-    assert (selection.lamb, selection.metrics) == (found["best"]["lamb"], found["best"]["metrics"])
-    assert {"tune", "tune-table"} <= artifacts(service, "tune").keys()
-    again = CliRunner().invoke(app, command, env=ENVIRONMENT_DEFAULTS)
-    assert again.exit_code == WRONG_USAGE
-    assert "exists: add --force to replace it" in again.stderr
-    assert tuned.read_text(encoding="utf-8") == text

@@ -81,7 +81,7 @@ def requests_refused(port: int) -> bool:
 
 
 def leftovers(workspace: Path) -> list[Path]:
-    return [path for path in workspace.rglob("*") if path.name.endswith(".partial") or path.parent.name == ".parts"]
+    return [path for path in workspace.rglob("*") if path.name.endswith(".partial")]
 
 
 @pytest.mark.long

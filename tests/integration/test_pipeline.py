@@ -21,6 +21,7 @@ from fineweb_mask.flows.status.garbage import collect_garbage
 from fineweb_mask.flows.status.inspection import finished_run, workspace_status
 from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.manifest import read_manifest
+from fineweb_mask.tasks.workspace.records.counts import add_groups
 from fineweb_mask.tasks.workspace.records.runs import RunRecord
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -276,33 +277,22 @@ def test_one_rule_selects_from_the_whole_corpus(workspace, run_sample, sample_co
 
 
 @pytest.mark.long
-def test_one_price_for_all_blocks_selects_the_share_of_the_corpus(workspace, run_sample):
-    overrides = ("selection.block_budget=price", "selection.block_size=500")
+def test_groups_have_their_shares_of_the_corpus(workspace, run_sample):
+    overrides = ("selection.groups={column: dump, shares: equal}", "selection.block_size=500")
     summary = run_sample(workspace, *overrides)
-    groups = (built(summary)["select"] - 1) // 2
-    assert groups > 1
-    assert built(summary)["select"] == groups + 1 + groups  # curves, budgets, masks
-    assert summary.documents_kept == round(0.25 * summary.counts.documents_eligible)
     blocks = json.loads((workspace / "dataset" / "provenance.json").read_text())["details"]["blocks"]
-    assert any(abs(block["selected"] - 0.25 * block["documents"]) > 1 for block in blocks)  # none has just its share
+    found = {group["group"]: group for group in add_groups(blocks)}
+    assert len(found) > 1
+    assert sum(group["documents"] for group in found.values()) == summary.counts.documents_eligible
+    assert abs(summary.documents_kept - 0.25 * summary.counts.documents_eligible) <= len(blocks)
+    share = 0.25 * summary.counts.documents_eligible / len(found)
+    for group in found.values():
+        assert group["budget"] == pytest.approx(share)
+        assert group["selected"] >= min(share, group["documents"]) - len(blocks)
     removed = {found.folder for found in collect_garbage(str(workspace), [])}
-    assert {"prices", "budgets"} <= removed
+    assert {"group_counts", "group_shares"} <= removed
     assert built(run_sample(workspace, *overrides)).get("select", 0) == 0
     assert all(stage.missing == 0 for stage in workspace_status(workspace).stages)
-
-
-@pytest.mark.long
-def test_a_workspace_without_texts_selects_and_writes_the_same(run_sample, workspace, tmp_path):
-    """Texts may leave a workspace, which costs one more ingest; a run from nothing reads them where they are.
-
-    It is in another workspace, which gets the same bytes.
-    """
-    assert set(built(run_sample(workspace, "ingest.copy_text=false"))) == {"ingest"}
-    run_sample(tmp_path / "lean", "ingest.copy_text=false")
-    for folder in ("scores", "embeddings", "masks", "dataset/data"):
-        assert contents(tmp_path / "lean" / folder) == contents(workspace / folder)
-    for path in (tmp_path / "lean" / "documents").iterdir():
-        assert "text" not in pq.read_schema(path).names
 
 
 def test_bad_shard_is_set_aside_or_ends_the_run(run_sample, sample_corpus, tmp_path):

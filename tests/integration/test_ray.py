@@ -200,7 +200,7 @@ def test_a_cluster_writes_the_same_dataset_though_a_node_dies(
 def test_a_cluster_finds_the_same_near_duplicates(
     engine: tuple[str, ...], run_sample: RunSample, tmp_path: Path
 ) -> None:
-    near = ("ingest.near_dedup=minhash", "ingest.url_dedup=true", "ingest.copies.keep=best_score")
+    near = ("ingest.near_dedup=minhash", "ingest.url_dedup=true", "ingest.copies.keep=longest")
     found = []
     for name, where in (("local", ()), ("cluster", engine)):
         summary = run_sample(tmp_path / name, *near, *where)

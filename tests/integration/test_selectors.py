@@ -9,49 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from fineweb_mask.flows.cli import app
-from fineweb_mask.models.embedding.arrow import vectors_of
 from fineweb_mask.tasks.workspace.records.runs import LastRun
-from fineweb_mask.tasks.workspace.references import shard_and_tag
 from fineweb_mask.tasks.workspace.workspace import Workspace
-
-
-def of_stage(workspace: Path, stage: str) -> dict[str, Path]:
-    """Return the newest file of every shard."""
-    paths = sorted((workspace / stage).glob("*.parquet"), key=lambda path: path.stat().st_mtime)
-    return {shard_and_tag(path.name)[0]: path for path in paths}
-
-
-def selected_vectors(workspace: Path) -> np.ndarray:
-    masks, embeddings = of_stage(workspace, "masks"), of_stage(workspace, "embeddings")
-    parts = []
-    for shard, path in masks.items():
-        chosen = pq.read_table(path, columns=["selected"])["selected"].to_numpy()
-        parts.append(vectors_of(pq.read_table(embeddings[shard]))[0][chosen].astype(np.float32))
-    vectors = np.concatenate(parts)
-    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-
-
-def blocks(workspace: Path) -> list[dict]:
-    found = {}
-    for path in of_stage(workspace, "masks").values():
-        details = json.loads(pq.read_metadata(path).metadata[b"fineweb_mask"])["details"]
-        found |= {block["name"]: block for block in details["blocks"]}
-    return list(found.values())
-
-
-@pytest.mark.long
-def test_documents_are_selected_given_an_older_selection(finished, run_sample, tmp_path):
-    [encoder] = [path for path in (finished / "fitted").glob("encoder.*") if path.is_dir()]
-    run_sample(
-        tmp_path / "newer",
-        f"selection.given.path={finished}",
-        f"embedding={{model: {encoder}}}",
-    )
-    older, newer = selected_vectors(finished), selected_vectors(tmp_path / "newer")
-    assert len(newer) == len(older)  # of the same documents: those that are selected already are left
-    near = (newer @ older.T).max(1) >= 0.95
-    assert near.mean() < 0.02
-    assert all(block["objective"] <= block["upper_bound"] for block in blocks(tmp_path / "newer"))
 
 
 @pytest.mark.long
@@ -76,21 +35,6 @@ def test_targets_are_examples_of_what_is_wanted(finished, workspace, run_sample,
         run_sample(workspace, "selection.solver=betr", f"selection.targets.path={workspace / 'examples.jsonl'}")
     assert f"name {workspace / 'examples.jsonl'} in ingest.decontaminate, too" in caplog.text
     assert share(workspace) > 2 * share(finished)
-
-
-@pytest.mark.long
-def test_a_model_scores_the_few_documents_that_quad_looks_at(workspace, run_sample, save_regression_bert, tmp_path):
-    folder = save_regression_bert(tmp_path / "edu", ["the tide carries small boats past the reef to the sea"])
-    overrides = (
-        "selection.solver=quad",
-        "selection.near_duplicates.weight=0",
-        f"selection.quad={{scorer: {{kind: edu, model: {folder}}}}}",
-    )
-    run_sample(workspace, *overrides)
-    for block in blocks(workspace):
-        assert block["selected"] <= block["scored"] < block["documents"]
-    again = run_sample(workspace, *overrides)
-    assert all(stage.files == stage.cached for stage in again.stages)
 
 
 def test_a_rule_goes_where_its_documents_were_not(workspace, run_sample, sample_corpus, tmp_path):

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from fineweb_mask.models import filters
 from fineweb_mask.models.documents import DocumentFilter, conform
-from fineweb_mask.models.errors import SettingsError
+from fineweb_mask.models.errors import ModelError, SettingsError
 from fineweb_mask.models.filters import CLASSES, FilterError, load_filters
 from fineweb_mask.models.quality.fasttext.training import train_in_new_process
 from fineweb_mask.models.settings import IngestSettings
@@ -233,7 +234,7 @@ def test_a_changed_text_is_what_is_hashed_counted_and_kept() -> None:
 
 
 def pa_batch(**columns: Any) -> Any:
-    return conform(pa.record_batch(columns), "text", "id", [])
+    return conform(pa.record_batch(columns), {}, [])
 
 
 def test_a_token_count_of_a_changed_text_is_forgotten() -> None:
@@ -266,19 +267,46 @@ def test_without_datatrove_it_is_said_what_to_install(monkeypatch: pytest.Monkey
         load_filters(settings("gopher_quality"))
 
 
-def test_languages_are_those_of_a_model_of_one_s_own(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def languages(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A model of two languages."""
+    path = tmp_path_factory.mktemp("languages")
     texts = {"en": "the cat and the dog are in the house", "de": "die Katze und der Hund sind in dem Haus"}
     lines = [f"__label__{name} {text}\n" for name, text in texts.items() for _ in range(50)]
-    (tmp_path / "texts.txt").write_text("".join(lines))
+    (path / "texts.txt").write_text("".join(lines))
     options = {"epoch": 20, "lr": 0.1, "dim": 8, "wordNgrams": 1, "bucket": 100, "minCount": 1, "seed": 0}
-    train_in_new_process(str(tmp_path / "texts.txt"), str(tmp_path / "languages.bin"), options)
-    apply = load_filters(settings("language", model=str(tmp_path / "languages.bin"), languages=["en"]))
-    assert apply(texts["en"], None).dropped is None
-    assert apply(texts["de"], None).dropped == "language"
+    train_in_new_process(str(path / "texts.txt"), str(path / "languages.bin"), options)
+    return str(path / "languages.bin")
+
+
+SPECIAL = ("{}", "</s> {}", "<s>[INST]\n</s>{}", "__label__de {}", "\0 {}", "\u2028</s>\u0085{}", "\ud800 </s> {}")
+
+
+@pytest.mark.parametrize("begin", SPECIAL)
+def test_languages_are_those_of_a_model_of_one_s_own_whatever_stands_in_a_page(languages: str, begin: str) -> None:
+    apply = load_filters(settings("language", model=languages, languages=["en"]))
+    en, de = "the cat and the dog are in the house " * 3, "die Katze und der Hund sind in dem Haus " * 3
+    assert apply(begin.format(en), None) == (begin.format(en), None)
+    assert apply(begin.format(de), None).dropped == "language"
+    labelled = " ".join(f"__label__{word}" for word in de.split())
+    assert apply(f"the cat {labelled}", None).dropped == "language"  # what the labels hide is read, too
+
+
+def test_a_text_of_which_a_model_knows_no_word_is_of_no_language(tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text("".join(f"__label__{name} {'the ' * 9}\n" for name in ("en", "de") * 30))
+    train_in_new_process(str(tmp_path / "texts.txt"), str(tmp_path / "model.bin"), {"dim": 2, "minCount": 100})
+    assert load_filters(settings("language", model=str(tmp_path / "model.bin")))("", None).dropped == "language"
+
+
+def test_a_damaged_model_of_languages_is_named(languages: str, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged.bin"
+    content = bytearray(Path(languages).read_bytes())
+    content[-64:] = np.full(16, np.nan, np.float32).tobytes()
+    damaged.write_bytes(content)
+    with pytest.raises(ModelError, match=r"damaged\.bin is damaged: its numbers give no scores"):
+        load_filters(settings("language", model=str(damaged)))
 
 
 def test_settings_are_plain_json() -> None:
     [one] = settings("c4_quality", min_num_sentences=3)
     assert FilterSettings.model_validate(json.loads(one.model_dump_json())) == one
-    with pytest.raises(ValueError, match="copy_text: false reads texts from the source again, but a filter of kind c4"):
-        IngestSettings(filters=[one], copy_text=False)

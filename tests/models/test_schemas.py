@@ -14,7 +14,6 @@ from fineweb_mask.models.schemas import (
     SOURCE_ROW,
     documents_schema,
     embeddings_schema,
-    masks_schema,
     scores_schema,
 )
 from fineweb_mask.models.settings.quality import RESERVED_NAMES
@@ -46,7 +45,6 @@ def test_embeddings_are_fixed_size_lists(precision, value):
         scores_schema(["a"]),
         embeddings_schema(2, "float16"),
         MASKS,
-        masks_schema(with_repeats=True),
         DUPLICATES,
     ],
 )
@@ -57,6 +55,6 @@ def test_every_file_starts_with_its_row_and_survives_parquet(schema, tmp_path):
 
 
 def test_no_source_column_and_no_scorer_can_take_a_name_of_the_pipeline():
-    ours = {SOURCE_ROW.name, *MEASURED.names, *masks_schema(with_repeats=True).names, "quality"}
+    ours = {SOURCE_ROW.name, *MEASURED.names, *MASKS.names, "quality"}
     assert ours == RESERVED_COLUMNS
     assert set(FINEWEB.names) | ours <= RESERVED_NAMES

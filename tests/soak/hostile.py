@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from tests.soak.kill_anywhere import ROOT
-from tests.tasks.source.broken_files import BROKEN, MOST_BYTES, lines
+from tests.tasks.source.broken_files import BROKEN, lines
 
 HOSTILE = (
     "<img src=x onerror=alert(1)>",
@@ -42,7 +42,7 @@ MOST_NAME_BYTES = 255  # of Linux's file systems
 GOOD = 4
 RECIPE = """\
 workspace: {folder}/workspace
-source: {{path: {folder}/source, max_document_bytes: {most}}}
+source: {{path: {folder}/source}}
 ingest: {{min_chars: 20}}
 quality: {{scorers: [{{kind: fasttext, labels: {{path: {labels}, threshold: 3}}}}]}}
 embedding: {{static_dimensions: 16}}
@@ -87,7 +87,7 @@ def main() -> int:
         folder.joinpath("source").mkdir()
         count = write_source(folder / "source")
         recipe = folder / "recipe.yaml"
-        recipe.write_text(RECIPE.format(folder=folder, most=MOST_BYTES, labels=LABELS))
+        recipe.write_text(RECIPE.format(folder=folder, labels=LABELS))
         before, begun = outside(folder), time.monotonic()
         run = in_folder(folder, "run", str(recipe), "--json")
         seconds = time.monotonic() - begun

@@ -206,7 +206,7 @@ def check(workspace: Path, undisturbed: Path, finished: dict[str, int]) -> None:
     one, other = bytes_of(workspace), bytes_of(undisturbed)
     if differ := sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name)):
         raise FoundError(f"other bytes: {', '.join(differ[:5])}")
-    partial = [name for name in files(workspace) if ".partial" in name or ".parts/" in name]
+    partial = [name for name in files(workspace) if ".partial" in name]
     strange = [name for name in files(workspace).keys() - files(undisturbed).keys() if not LOCAL.match(name)]
     if partial or strange:
         raise FoundError(f"stray files: {', '.join((partial + strange)[:5])}")

@@ -20,7 +20,6 @@ from fineweb_mask.tasks import embed, ingest
 from fineweb_mask.tasks.inference.model_files import ModelFolder, model_folder
 from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.stage_parquet import Checkpoints
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.jobs import embed_job, ingest_job
 
@@ -169,98 +168,17 @@ def test_a_pickled_model_is_refused(tmp_path: Path, ingested: Callable[..., Stag
         embed.embed(job)
 
 
-class Killed(BaseException):
-    """Stands for the end of the process: nothing but the file system remembers what was done."""
-
-
-TWELVE = [f"{text} {number}" for number in range(3) for text in ("red", "blue", "red blue", "void")]
-
-
-@pytest.mark.parametrize("precision", ["float16", "int8"])
-def test_a_shard_that_was_killed_goes_on_where_it_was(
-    tmp_path: Path,
-    ingested: Callable[[list[str]], StageFile],
-    colours: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    precision: str,
+def test_vectors_do_not_depend_on_the_documents_that_are_tokenised_together(
+    tmp_path: Path, ingested: Callable[[list[str]], StageFile], colours: Path
 ) -> None:
-    from fineweb_mask.models.embedding.load import TokenVectorEncoder
-
-    documents = ingested(TWELVE)
-    given = settings(colours, precision=precision)
-    job = embed_job(Workspace(tmp_path), documents, folder_of(given), given)
-    job = job.model_copy(update={"chunk_documents": 3})
-    whole = tmp_path / embed.embed(job).path
-    undisturbed = whole.read_bytes()
-    whole.unlink()
-    encode, encoded = TokenVectorEncoder.encode_tokens, []
-
-    def killed_at_the_third(self: TokenVectorEncoder, tokens: Any) -> Any:
-        encoded.append(len(tokens.lengths))
-        if len(encoded) == 3:
-            raise Killed
-        return encode(self, tokens)
-
-    monkeypatch.setattr(TokenVectorEncoder, "encode_tokens", killed_at_the_third)
-    with pytest.raises(Killed):
-        embed.embed(job)
-    assert not whole.exists()
-    file = embed.embed(job)
-    assert encoded == [3, 3, 3, 3, 3]  # two of the first run, the third twice, the fourth
-    assert whole.read_bytes() == undisturbed
-    assert file.details["bad_vectors"] == 3
-    assert not list((tmp_path / "embeddings").rglob("*.arrow"))
-
-
-def test_parts_of_other_settings_are_not_taken(
-    tmp_path: Path, ingested: Callable[[list[str]], StageFile], colours: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    documents = ingested(TWELVE)
-
-    def job(**changes: Any) -> embed.EmbedJob:
-        given = settings(colours, **changes)
-        found = embed_job(Workspace(tmp_path), documents, folder_of(given), given)
-        return found.model_copy(update={"chunk_documents": 3})
-
-    def killed(parts: Checkpoints) -> None:
-        raise Killed
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Checkpoints, "discard", killed)
-        with pytest.raises(Killed):
-            embed.embed(job())
-    assert list((tmp_path / "embeddings").rglob("*.arrow"))
-    expected = vectors(pq.read_table(tmp_path / embed.embed(job(prompt="red ")).path))
-    assert expected[1] == pytest.approx(np.array([1.5, 1.0]) / np.hypot(1.5, 1.0), abs=1e-3)  # red, then blue
-
-
-def test_a_part_is_written_for_every_chunk_and_none_is_left(
-    tmp_path: Path, ingested: Callable[[list[str]], StageFile], colours: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written = []
-    write = Checkpoints.write
-    monkeypatch.setattr(
-        Checkpoints, "write", lambda self, batch: (written.append(batch["row"][0].as_py()), write(self, batch))
-    )
-    documents = ingested(TWELVE)
+    documents = ingested([f"{text} {number}" for number in range(3) for text in ("red", "blue", "red blue", "void")])
     given = settings(colours)
     job = embed_job(Workspace(tmp_path), documents, folder_of(given), given)
-    embed.embed(job.model_copy(update={"chunk_documents": 5}))
-    assert written == [0, 5, 10]
-    assert not list((tmp_path / "embeddings").rglob("*.arrow"))
-
-
-def test_int8_vectors_have_their_scale(tmp_path: Path, ingested: Callable[..., StageFile], colours: Path) -> None:
-    from fineweb_mask.models.embedding.arrow import vectors_of
-
-    documents = ingested(["red red", "void", "red blue"])
-    given = settings(colours, precision="int8")
-    file = embed.embed(embed_job(Workspace(tmp_path), documents, folder_of(given), given))
-    table = pq.read_table(tmp_path / file.path)
-    assert table.schema.equals(embeddings_schema(2, "int8"))
-    found, present = vectors_of(table)
-    assert present.tolist() == [True, False, True]
-    assert found[[0, 2]] == pytest.approx(np.array([[1, 0], np.array([1.5, 1]) / np.hypot(1.5, 1)]), abs=5e-3)
+    whole = tmp_path / embed.embed(job).path
+    together = whole.read_bytes()
+    whole.unlink()
+    assert embed.embed(job.model_copy(update={"chunk_documents": 5})).details["bad_vectors"] == 3
+    assert whole.read_bytes() == together
 
 
 @pytest.mark.parametrize("missing", ["modules.json", "model.safetensors"])

@@ -89,15 +89,14 @@ def test_the_shard_has_the_schema_and_the_measures(
         assert table[name].to_pylist() == [rows[0][name], rows[2][name]]
 
 
-@pytest.mark.parametrize("copy_text", [True, False])
 def test_source_row_counts_the_rows_that_were_dropped(
-    ingest_rows: Callable[..., Any], make_document: Callable[..., Row], copy_text: bool
+    ingest_rows: Callable[..., Any], make_document: Callable[..., Row]
 ) -> None:
     rows = [make_document(index) for index in range(20_000)]
     for index in (0, 3, 4, 17_000):
         rows[index]["text"] = None
     rows[9]["text"] = rows[8]["text"]
-    table, _ = ingest_rows(rows, IngestSettings(min_chars=1, copy_text=copy_text))
+    table, _ = ingest_rows(rows, IngestSettings(min_chars=1))
     kept = [index for index in range(len(rows)) if index not in {0, 3, 4, 9, 17_000}]
     assert table["source_row"].to_pylist() == kept != table["row"].to_pylist()
     assert table["id"].to_pylist() == [rows[index]["id"] for index in kept]

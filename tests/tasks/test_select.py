@@ -228,10 +228,7 @@ def test_a_moved_workspace_is_current_as_it_is(
 
 
 @pytest.mark.parametrize("metric", ["pairwise", "disf", "facility"])
-@pytest.mark.parametrize(("precision", "tolerance"), [("float16", 0.0005), ("int8", 0.005)])
-def test_stored_precision_hardly_changes_the_objective(
-    tmp_path: Path, metric: str, precision: Any, tolerance: float
-) -> None:
+def test_stored_precision_hardly_changes_the_objective(tmp_path: Path, metric: str) -> None:
     from fineweb_mask.models.embedding.arrow import vector_batch
     from fineweb_mask.models.forward.batches import unit_vectors
     from fineweb_mask.models.schemas import embeddings_schema
@@ -241,7 +238,7 @@ def test_stored_precision_hardly_changes_the_objective(
     vectors = topics[dice.integers(0, 12, 600)] + 0.7 * dice.normal(size=(600, 96))
     encoded = unit_vectors(vectors.astype(np.float32))
     found = {}
-    for stored in ("float32", precision):
+    for stored in ("float32", "float16"):
         workspace = Workspace(tmp_path / stored)
         shard = numbers(workspace, "a", 600)
         schema = embeddings_schema(96, stored)
@@ -251,34 +248,8 @@ def test_stored_precision_hardly_changes_the_objective(
         best = settings(metrics=metric, lamb=0.5, normalize="range")
         same = settings(metrics=metric, lamb=0.5, normalize="none", solver="top_quality")
         found[stored] = [run(workspace, [shard], one)[0].details["blocks"][0]["objective"] for one in (best, same)]
-    (best, same), (best_of_float32, same_of_float32) = found[precision], found["float32"]
-    assert same == pytest.approx(same_of_float32, rel=tolerance)  # the same documents, whatever the vectors
+    (best, same), (best_of_float32, same_of_float32) = found["float16"], found["float32"]
+    assert same == pytest.approx(same_of_float32, rel=0.0005)  # the same documents, whatever the vectors
     local_optima = 0 if metric in {"pairwise", "facility"} else 0.002  # swaps may end in another one
-    assert best == pytest.approx(best_of_float32, rel=tolerance + local_optima)
+    assert best == pytest.approx(best_of_float32, rel=0.0005 + local_optima)
     assert best != best_of_float32
-
-
-@pytest.mark.parametrize("by", ["documents", "tokens"])
-def test_a_block_has_budgets_by_group(tmp_path: Path, by: str) -> None:
-    workspace = Workspace(tmp_path)
-    shards = [numbers(workspace, name, 120, seed=index, dump=("x", "x", "x", "y")) for index, name in enumerate("ab")]
-    given = settings(
-        budget_by=by, near_duplicates={"weight": 0}, groups={"column": "dump", "shares": "equal", "max_repeats": 3}
-    )
-    given = given.model_copy(update={"select_ratio": 0.6})
-    [file] = run(workspace, shards, given)
-    [block] = file.details["blocks"]
-    taken = {"x": 0, "y": 0}
-    for name in "ab":
-        table = masks(workspace, name)
-        assert [times > 0 for times in table["repeats"].to_pylist()] == table["selected"].to_pylist()
-        for row, times in enumerate(table["repeats"].to_pylist()):
-            taken["xxxy"[row % 4]] += times * (1 if by == "documents" else 10 + row)
-    found = {group["group"]: group for group in block["groups"]}
-    assert {name: group["spent"] for name, group in found.items()} == taken
-    assert found["x"]["documents"] == 180
-    assert found["y"]["selected"] == 60  # all
-    budget = 144 if by == "documents" else round(0.6 * 2 * sum(range(10, 130)))
-    assert abs(taken["x"] - budget / 2) <= (1 if by == "documents" else 130)
-    assert taken["y"] == pytest.approx(budget / 2, rel=0.15)
-    assert block["gap"] < 0.2

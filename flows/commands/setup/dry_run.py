@@ -15,7 +15,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 from rich.console import Console
 
-from fineweb_mask.flows.display.terminal import new_table, print_line, size_text
+from fineweb_mask.flows.display.terminal import new_table, print_line, size_text, told
 from fineweb_mask.flows.pipeline.fit import PretrainedModels
 from fineweb_mask.flows.pipeline.inputs import find_inputs
 from fineweb_mask.flows.status.inspection import StageStatus, inspect_recipe, inspect_workspace, stage_statuses
@@ -30,6 +30,7 @@ from fineweb_mask.tasks.fit.models import SAMPLE_DOCUMENTS
 from fineweb_mask.tasks.processes.workers import cores
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.first_rows import number_of_rows
+from fineweb_mask.tasks.source.inventory import Inventory, take_inventory
 from fineweb_mask.tasks.source.reader import ShardReader
 
 MILLION = 1e6
@@ -38,7 +39,6 @@ LEAST_SECONDS = 1.0  # that a model or a filter is timed on the first documents,
 SECONDS: dict[str, tuple[float, float]] = {
     "exact_dedup": (2.0, 0.0),
     "minhash": (0.0, 0.09),
-    "semantic": (25.0, 0.0),
     "fasttext": (0.0, 0.05),
     "column": (1.0, 0.0),
     "static_fit": (0.0, 0.5),
@@ -54,7 +54,7 @@ MIB = 2**20
 MEMORY = {"ingest": 800 * MIB, "score": 850 * MIB, "materialize": 900 * MIB, "report": 1_100 * MIB}
 STATIC_MEMORY, ENCODER_MEMORY, SELECT_MEMORY, FILTER_MEMORY = 2_500 * MIB, 2_000 * MIB, 950 * MIB, 1_000 * MIB
 BYTES_PER_CHARACTER, BYTES_PER_DOCUMENT = 0.5, 100  # of documents in Parquet, compressed; without their text
-BYTES = {"float16": 2, "float32": 4, "int8": 1}
+BYTES = {"float16": 2, "float32": 4}
 
 Rate = Literal["", "this workspace", "measured now", "benchmarks"]
 
@@ -74,6 +74,7 @@ class Estimate(BaseModel):
 
     workspace: str
     another_corpus: str  # what to know of a workspace that was another's; mostly nothing
+    source: Inventory
     files: int
     documents: int  # of the source; about as many if they were not counted
     characters: int  # of a document, on average
@@ -137,7 +138,7 @@ def estimate(settings: PipelineSettings) -> Estimate:
     ValueError, OSError
         If something that the recipe names does not exist or cannot be read.
     """
-    workspace, sources, models = find_inputs(settings)
+    workspace, sources, models, source, settings = find_inputs(settings)
     shards = [shard for shard in sources if shard.bytes]
     if not shards:
         raise SettingsError(f"source.path: all files of {settings.source.path!r} are empty: give files with documents")
@@ -153,6 +154,7 @@ def estimate(settings: PipelineSettings) -> Estimate:
     return Estimate(
         workspace=workspace.display_path(workspace.root),
         another_corpus=fitted_on_other_files(workspace, {shard.name for shard in sources}),
+        source=take_inventory(source, settings.source),
         files=len(shards),
         documents=documents,
         characters=round(measured.characters),
@@ -273,7 +275,7 @@ def _bytes(stage: StageEstimate, kept: float, settings: PipelineSettings, measur
     vector = measured.dimensions * BYTES[settings.embedding.precision]
     dataset = settings.selection.select_ratio * (measured.text_bytes + BYTES_PER_DOCUMENT)
     each: dict[str, float] = {
-        "ingest": BYTES_PER_DOCUMENT + (measured.text_bytes if settings.ingest.copy_text else 0),
+        "ingest": BYTES_PER_DOCUMENT + measured.text_bytes,
         "score": 8 * len(settings.quality.scorers),
         "embed": vector,
         "score_embed": vector if settings.embedding.model == FROM_QUALITY else 0,
@@ -285,7 +287,11 @@ def _bytes(stage: StageEstimate, kept: float, settings: PipelineSettings, measur
 
 
 def print_estimate(console: Console, found: Estimate) -> None:
-    """Print the table of the stages and the sums."""
+    """Print what is read, the table of the stages and the sums."""
+    for line in told(found.source.lines()):
+        print_line(console, line)
+    for line in told(found.source.worries()):
+        print_line(console, line, "yellow")
     files = "1 source file" if found.files == 1 else f"{found.files:,} source files"
     print_line(
         console,

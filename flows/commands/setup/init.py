@@ -10,13 +10,14 @@ import typer
 import yaml
 
 from fineweb_mask.flows.commands._common import Force, exit_on_error
-from fineweb_mask.flows.display.terminal import echo, size_text, visible
+from fineweb_mask.flows.display.terminal import echo, size_text, told, visible
 from fineweb_mask.flows.recipe import PACKAGED, RecipeError, load_recipe
 from fineweb_mask.models.urls import is_url, shown
 
 if TYPE_CHECKING:
     from fineweb_mask.tasks.source.first_rows import Described
 
+LAMB = 0.3  # the default of the settings, which are not imported for it
 SMALL = 2_000  # documents, of which a tenth would be too few to look at
 ONE_LANGUAGE = 0.9  # share of the rows from which a corpus is of one language
 CLASSIFIER = "HuggingFaceFW/fineweb-edu-classifier"
@@ -42,7 +43,7 @@ def init(
     with exit_on_error(as_json=False):
         check_output(output, "--output", [source], replaces=force)
         found = describe(source)
-        for line in said_of(found):
+        for line in [*told(found.source.lines()), *told(found.source.worries()), *said_of(found)]:
             echo(line)
         if not found.scores:
             echo("quality    no column of scores: rules say whether a text is prose, not whether it is good")
@@ -94,7 +95,7 @@ def recipe_of_documents(source: str, workspace: str | None, scratch: Path | None
     written = path if scratch is None else scratch / RECIPE
     with atomic_write(written) as partial:
         partial.write_text(recipe_for(source, found, written, folder), encoding="utf-8")
-    kept = f"{_ratio(found):.0%} of the documents, lamb 0.5, vectors of a model fitted on these texts"
+    kept = f"{_ratio(found):.0%} of the documents, lamb {LAMB}, vectors of a model fitted on these texts"
     return written, [*said_of(found), f"recipe     {path}: {kept}" if scratch is None else f"selects    {kept}"]
 
 
@@ -104,12 +105,11 @@ def _name_of(source: str) -> str:
     >>> [_name_of(source) for source in ("/data/my corpus.jsonl.gz", "s3://bucket/web/*.parquet", "/")]
     ['my corpus', 'web', 'documents']
     """
-    from fineweb_mask.tasks.source.discovery import FORMATS, GLOB_CHARACTERS
+    from fineweb_mask.tasks.source.discovery import GLOB_CHARACTERS, stem_of
 
     parts = (source.partition("://")[2] if is_url(source) else _whole(source)).split("/")
     name = next((part for part in reversed(parts) if part and not GLOB_CHARACTERS & set(part)), "")
-    ending = next((one for one in sorted(FORMATS, key=len, reverse=True) if name.lower().endswith(one)), "")
-    return re.sub(r"[^\w. -]+", "-", name.removesuffix(name[len(name) - len(ending) :])).strip(" .-") or "documents"
+    return re.sub(r"[^\w. -]+", "-", stem_of(name)).strip(" .-") or "documents"
 
 
 def _whole(source: str) -> str:
@@ -137,11 +137,12 @@ def said_of(found: "Described") -> list[str]:
     """Return what was found, in lines for a person."""
     about = "" if found.is_counted else "about "
     languages = ", ".join(f"{name} {share:.0%}" for name, share in found.languages)
-    identifier = f"column {found.id_column!r}" if found.id_column else "made from file and row"
+    repeated = f"column 'id', which repeats in {found.repeated_ids:,} rows"
+    made = repeated if found.repeated_ids else "made from file and row"
+    identifier = f"column {found.id_column!r}" if found.id_column else made
     scores = ", ".join(f"{score.name} ({score.least:g} to {score.most:g})" for score in found.scores)
-    files = "1 file" if found.files == 1 else f"{found.files:,} files"
     lines = [
-        f"{files}, {size_text(found.bytes)}, {about}{found.rows:,} documents; looked at {found.looked_at:,} rows",
+        f"documents  {about}{found.rows:,}; looked at {found.looked_at:,} rows",
         f"text       column {found.text_column!r}, half of the texts have more than {found.median_chars:,} characters; "
         f"id {identifier}",
         *([f"languages  {languages}"] if languages else []),
@@ -178,9 +179,9 @@ def recipe_for(source: str, found: "Described", output: Path, workspace: str, *,
         "embedding:",
         "  model: static # fitted on your texts, with nothing to download; better: any sentence-transformers model",
         "selection:",
-        "  metrics: {facility: 1, disf: 1} # a selected neighbour for every document, and all directions used evenly",
+        "  metrics: facility # every document has a selected one that is like it",
         f"  select_ratio: {_ratio(found)} # share of the documents that is kept",
-        "  lamb: 0.5 # weight of quality; the rest is diversity's. `fineweb-mask sweep` shows what others would give",
+        f"  lamb: {LAMB} # weight of quality; the rest is diversity's: `fineweb-mask sweep` shows what others give",
         "materialize:",
         f"  layout: {'dump' if found.dumps > 1 else 'flat'} # folders of the dataset, by a column's values, or flat",
         "  # license: odc-by # of the data set; `fineweb-mask push` asks for one",

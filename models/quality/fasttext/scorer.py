@@ -3,10 +3,10 @@
 Calls the C++ object `model.f` of the official package, because `predict` of its Python layer fails with numpy 2. Equal
 labels and an equal seed give an equal model.
 
-A column of texts becomes lines without a Python call per text. fastText ends a line at a newline or at its end-of-line
-word, and splits words at ASCII white space only; Python splits at Unicode white space, too. All of these are
-overwritten with spaces in a copy of the column's UTF-8 bytes: no text changes its length in bytes, and fastText reads a
-run of spaces as one.
+Whatever reads a text by fastText reads the line that `fasttext_lines` makes of it. fastText ends a line at a newline or
+at its end-of-line word, takes words with a prefix for labels, and splits words at ASCII white space only; Python splits
+at Unicode white space, too. All of these are overwritten with spaces in a copy of the column's UTF-8 bytes, without a
+Python call per text: no text changes its length in bytes, and fastText reads a run of spaces as one.
 """
 
 import struct
@@ -25,7 +25,9 @@ from fineweb_mask.models.quality.fasttext.training import train_in_new_process
 from fineweb_mask.models.settings.quality import FastTextScorerSettings, FastTextTrainingSettings
 
 NEWLINE, SPACE = 10, 32
-END_OF_LINE = b"</s>"  # fastText stops here, so a page could hide the rest of its text behind this word
+LABEL_PREFIX = b"__label__"
+SPECIAL = (b"</s>", LABEL_PREFIX)
+"""fastText stops at one, and leaves out words that begin with the other: a page could hide its text behind them."""
 SEPARATORS = tuple(  # where `str.split` splits and fastText does not: one array per length in UTF-8 bytes
     np.array([int.from_bytes(chr(code).encode()) for code in codes], dtype=np.uint32)
     for codes in (
@@ -66,29 +68,29 @@ def _lower_case(texts: pa.Array) -> pa.Array:
 
 
 def _overwrite_separators(data: NDArray[np.uint8]) -> None:
-    """Replace line ends and separators by spaces; all begin with 1C-1F, 3C-3F, C0-C3 or E0-E3: one mask of bits."""
+    """Replace special words and separators by spaces: all begin with 1C-1F, 3C-3F, 5C-5F, C0-C3 or E0-E3."""
     masked = data & 0xDC
-    candidates = np.flatnonzero((masked == 0x1C) | (masked == 0xC0))
+    candidates = np.flatnonzero((masked == 0x1C) | (masked == 0x5C) | (masked == 0xC0))
     first = data[candidates]
-    end_of_line = candidates[first == END_OF_LINE[0]]
-    for offset, byte in enumerate(END_OF_LINE[1:], start=1):  # the newline at a line's end stops a match
-        end_of_line = end_of_line[data[end_of_line + offset] == byte]
-    _overwrite(data, end_of_line, len(END_OF_LINE))
+    for word in SPECIAL:
+        found = candidates[first == word[0]]
+        for offset, byte in enumerate(word[1:], start=1):  # the newline at a line's end stops a match
+            found = found[data[found + offset] == byte]
+        _overwrite(data, found, len(word))
     for separators, begins in zip(SEPARATORS, (first < 0x20, first == 0xC2, first >= 0xE0), strict=True):
         found = candidates[begins]
         length = (int(separators[0]).bit_length() + 7) // 8
         code = np.zeros(len(found), np.uint32)
         for offset in range(length):
             code = code << 8 | data[found + offset]
-        _overwrite(data, found[np.isin(code, separators)], length)
+        nearest = separators[np.searchsorted(separators, code, side="right") - 1]
+        _overwrite(data, found[nearest == code], length)
 
 
 def _overwrite(data: NDArray[np.uint8], found: NDArray[np.intp], length: int) -> None:
     for offset in range(length):
         data[found + offset] = SPACE
 
-
-LABEL_PREFIX, POSITIVE, NEGATIVE = b"__label__", b"__label__1", b"__label__0"
 
 HEADER = "<i32xi"  # of a file: the magic number, and after 32 bytes what the model is for
 MAGIC, CLASSIFIER = 793_712_314, 3
@@ -123,6 +125,32 @@ def load_fasttext(path: str) -> Any:  # noqa: ANN401 - fastText has no types
         return fasttext.load_model(path)
     except (ValueError, RuntimeError, MemoryError) as error:
         raise FastTextFormatError(f"{path} is damaged, {error}: copy or download it again") from error
+
+
+def predict(
+    model: Any,  # noqa: ANN401
+    texts: Sequence[str] | pa.Array,
+    path: str,
+    *,
+    lowercase: bool = False,
+) -> tuple[list[list[str]], list[NDArray[np.float32]]]:
+    """Return the labels of each text and their probabilities, the likeliest first, by a model of the file `path`.
+
+    Raises
+    ------
+    FastTextFormatError
+        If the model's numbers give no probabilities.
+    """
+    every_label, any_probability = -1, 0.0
+    try:
+        labels, probabilities = model.f.multilinePredict(
+            fasttext_lines(texts, lowercase), every_label, any_probability, "strict"
+        )
+    except RuntimeError as error:  # fastText found a NaN
+        raise FastTextFormatError(
+            f"{path} is damaged: its numbers give no scores: {error} Copy or download it again"
+        ) from error
+    return labels, probabilities
 
 
 class FastTextScorer:
@@ -160,14 +188,7 @@ class FastTextScorer:
         FastTextFormatError
             If the model's numbers give no scores.
         """
-        lines = fasttext_lines(texts, self.settings.lowercase)
-        every_label, any_probability = -1, 0.0
-        try:
-            labels, probabilities = self._model.f.multilinePredict(lines, every_label, any_probability, "strict")
-        except RuntimeError as error:  # fastText found a NaN
-            raise FastTextFormatError(
-                f"{self._path} is damaged: its numbers give no scores: {error} Copy or download it again"
-            ) from error
+        labels, probabilities = predict(self._model, texts, self._path, lowercase=self.settings.lowercase)
         positive = self.settings.positive_label
         scores = [
             values[names.index(positive)] if positive in names else 0.0
@@ -194,7 +215,7 @@ def train_fasttext(
     if len(set(positive)) < 2:
         raise DataError("every label falls on the same side of the threshold: set labels.threshold between the scores")
     lines = [
-        (POSITIVE if is_positive else NEGATIVE) + b" " + line.replace(LABEL_PREFIX, b" ")
+        LABEL_PREFIX + (b"1 " if is_positive else b"0 ") + line
         for line, is_positive in zip(fasttext_lines(texts, lowercase), positive, strict=True)
     ]
     with tempfile.TemporaryDirectory() as folder:

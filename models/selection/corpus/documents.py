@@ -1,10 +1,9 @@
-"""Hold the documents of one part of a corpus and their groups, and name the arrays that are written of a selection.
+"""Hold the documents of one part of a corpus, and name the arrays that are written of a selection.
 
 Importing it does not import torch.
 """
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import reduce
 from types import NoneType
@@ -35,7 +34,6 @@ class Documents(NamedTuple):
     tokens: NDArray[np.int64] | None = None  # (n,), with a budget of tokens
     worth: NDArray[np.float32] | None = None  # (n,) gain by a rule, by tokens per token, once a pass measured it
     charges: NDArray[np.float32] | None = None  # (n,) penalties, less which `worth` is, once near-duplicates are found
-    groups: NDArray[np.str_] | None = None  # (n,), with budgets by group
 
     def take(self, index: NDArray[Any]) -> Self:
         """Return some of the documents, by position (b,) or mask (n,)."""
@@ -138,30 +136,6 @@ def made(kind: Any, tree: Any, device: Any = "cpu") -> Any:  # noqa: ANN401 - an
 def _hints(kind: type) -> dict[str, Any]:
     """Return the types of the fields of named tuples or dataclasses; none of other types."""
     return get_type_hints(kind) if hasattr(kind, "_fields") or is_dataclass(kind) else {}
-
-
-ALL = ""
-"""The name of the only group, where there are none."""
-
-
-def inside(documents: Documents, names: Mapping[str, object]) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-    """Yield the groups of these names, and which documents, (n,), are in each."""
-    everyone = np.ones(len(documents.quality), dtype=bool)
-    for name in names:
-        yield name, everyone if documents.groups is None else documents.groups == name
-
-
-def repeats(documents: Documents, times: Mapping[str, float]) -> NDArray[np.int64]:
-    """Return how often selected documents are used, (n,): a group's number, at random rounded down or up.
-
-    >>> part = Documents(np.eye(2), np.ones(2), np.array([0.1, 0.6]), groups=np.array(["a", "b"]))
-    >>> repeats(part, {"a": 3.0, "b": 1.0}).tolist()
-    [3, 1]
-    """
-    found = np.ones(len(documents.quality), dtype=np.int64)
-    for name, own in inside(documents, times):
-        found[own] = math.floor(times[name]) + (documents.ties[own] < times[name] % 1.0)
-    return found
 
 
 def sampled(part: Documents, rate: float) -> Documents:

@@ -7,7 +7,6 @@ to come, which then have less (`NearDuplicates.penalised`): the greedy answer.
 """
 
 import math
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fineweb_mask.models.selection.corpus.documents import Documents, inside
+from fineweb_mask.models.selection.corpus.documents import Documents
 from fineweb_mask.models.selection.corpus.passes import Margin
 from fineweb_mask.models.selection.corpus.rule import Place, Rule
 from fineweb_mask.models.selection.graphs.pairs import similar_pairs
@@ -34,28 +33,19 @@ SPARE = 1.5  # candidates per document of the budget, as some of them are penali
 class Search(NamedTuple):
     """Where near-duplicates are looked for, and where the threshold is expected when they are penalised."""
 
-    floors: Mapping[str, float]  # by group: gain from which documents are candidates
-    levels: Mapping[str, float]  # by group: gain at which the threshold is expected without penalties
+    floor: float  # gain from which documents are candidates
     centres: Tensor  # (clusters, d) float32, unit rows
-    margins: Mapping[str, Margin]
+    margin: Margin
 
-    def is_wide_enough(
-        self, thresholds: Mapping[str, Place], costs: Mapping[str, int], budgets: Mapping[str, int]
-    ) -> bool:
-        """Return whether no document below a floor has more gain than a selected one, for the candidates' costs."""
-        return all(
-            floor == -math.inf or (thresholds[name].worth >= floor and costs[name] >= budgets[name])
-            for name, floor in self.floors.items()
-        )
+    def is_wide_enough(self, threshold: Place, cost: int, budget: int) -> bool:
+        """Return whether no document below the floor has more gain than a selected one, for the candidates' cost."""
+        return self.floor == -math.inf or (threshold.worth >= self.floor and cost >= budget)
 
     def candidates(self, part: Documents, device: torch.device) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the positions of a part's candidates, (c,) ascending, and their clusters, (c,); gains are known."""
         worth = part.worth
         assert worth is not None  # noqa: S101 - see above
-        chosen = np.zeros(len(worth), dtype=bool)
-        for name, own in inside(part, self.floors):
-            chosen[own] = worth[own] >= np.float32(self.floors[name])
-        found = chosen.nonzero()[0]
+        found = (worth >= np.float32(self.floor)).nonzero()[0]
         if not len(found):
             return found, found
         rows = checked_features(part.vectors[found], device)
@@ -71,24 +61,16 @@ def cluster_centres(sample: Documents, candidates: float, seed: int, device: tor
 
 
 def near_duplicate_penalties(
-    rule: Rule, levels: Mapping[str, float], settings: NearDuplicateSettings, documents: Documents, device: torch.device
+    rule: Rule, settings: NearDuplicateSettings, documents: Documents, device: torch.device
 ) -> NDArray[np.float32]:
-    """Return the penalties of one cluster's candidates for near-duplicates that come before them, (n,).
-
-    Documents of different groups are compared by their gain above the level of their group.
-    """
+    """Return the penalties of one cluster's candidates for near-duplicates that come before them, (n,)."""
     order = np.argsort(documents.ties, kind="stable")  # the order of documents of equal gain
     documents = documents.take(order)
     measured = rule.measure(documents, device)
     masses = measured.masses
     pairs = similar_pairs(checked_features(documents.vectors, device), settings.threshold)
     near = NearDuplicates(len(order), pairs, weights_of(pairs, settings.threshold, masses))
-    above = np.zeros(len(order), dtype=np.float32)
-    for name, own in inside(documents, levels):
-        above[own] = levels[name]
-    gains = torch.as_tensor(above, device=device)
-    gains = measured.gains - (gains if masses is None else gains * masses)
-    lowered = gains - near.penalised(gains, settings.weight / rule.objective.size, masses)
+    lowered = measured.gains - near.penalised(measured.gains, settings.weight / rule.objective.size, masses)
     penalties = np.zeros(len(order), dtype=np.float32)
     penalty = lowered.clamp(min=0)
     penalties[order] = (penalty if masses is None else penalty / masses).cpu().numpy()

@@ -15,10 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fineweb_mask.models.selection.corpus.documents import Documents, inside
+from fineweb_mask.models.selection.corpus.documents import Documents
 from fineweb_mask.models.selection.corpus.rule import FIRST, LAST, Measured, Place, Rule
 from fineweb_mask.models.selection.inputs import SelectionInputError
-from fineweb_mask.models.selection.metrics.kernel import MomentMetric
+from fineweb_mask.models.selection.metrics.kernel import KernelMetric
 
 
 class Margin(NamedTuple):
@@ -95,17 +95,12 @@ class Tally:
     counts: NDArray[np.int64]  # (b + 1,) documents, or tokens, below the first level, between each two, above the last
 
     @classmethod
-    def by_group(cls, margins: Mapping[str, Margin], part: Documents, measured: Measured) -> dict[str, Self]:
-        """Pass over a part, as a rule sees it: return a tally for each group."""
-        return {name: cls.of(margins[name], part, measured, own) for name, own in inside(part, margins)}
-
-    @classmethod
-    def of(cls, margin: Margin, part: Documents, measured: Measured, own: NDArray[np.bool_]) -> Self:
-        """Pass over some documents of a part, own (n,)."""
-        before = margin.upper.admits(measured.worth, part.ties) & own
-        within = margin.lower.admits(measured.worth, part.ties) & own & ~before
-        buckets = np.searchsorted(margin.levels, measured.worth[own], side="right")
-        counts = np.bincount(buckets, weights=part.costs[own], minlength=len(margin.levels) + 1).astype(np.int64)
+    def of(cls, margin: Margin, part: Documents, measured: Measured) -> Self:
+        """Pass over a part, as a rule sees it."""
+        before = margin.upper.admits(measured.worth, part.ties)
+        within = margin.lower.admits(measured.worth, part.ties) & ~before
+        buckets = np.searchsorted(margin.levels, measured.worth, side="right")
+        counts = np.bincount(buckets, weights=part.costs, minlength=len(margin.levels) + 1).astype(np.int64)
         return cls(Sums.of(part, measured, before), part.take(within), measured.worth[within], counts)
 
     @property
@@ -125,11 +120,6 @@ class Tally:
         )
 
 
-def total_by_group(tallies: Sequence[Mapping[str, Tally]]) -> dict[str, Tally]:
-    """Add up the tallies of a part's parts, by group."""
-    return {name: Tally.total([one[name] for one in tallies]) for name in tallies[0]}
-
-
 class Outcome(NamedTuple):
     """What a rule reaches on a corpus."""
 
@@ -142,37 +132,28 @@ class Outcome(NamedTuple):
 
 
 class Bound(NamedTuple):
-    """An upper bound on J, which depends on how little of a budget of tokens may be used; mappings are by group."""
+    """An upper bound on J, which depends on how little of a budget of tokens may be used."""
 
     height: float
-    gains: Mapping[str, float]  # summed over the documents that a rule selects
-    used: Mapping[str, float]  # their mass
-    worth: Mapping[str, float]  # marginal gain of the last one, per mass
-    full: Mapping[str, float]  # mass of a full budget
+    gains: float  # summed over the documents that a rule selects
+    used: float  # their mass
+    worth: float  # marginal gain of the last one, per mass
+    full: float  # mass of a full budget
     credited: float  # the metrics' credits, at most, per mass
 
-    def at(self, least: Mapping[str, float]) -> float:
-        """Bound J of every selection that uses this mass of each group's budget, or more.
+    def at(self, least: float) -> float:
+        """Bound J of every selection that uses this mass of the budget, or more.
 
         The gains of the best documents of a mass are concave in it: at most those of the rule's own documents, and
         `worth` for every unit of mass beyond or short of them. Gains are for a full budget; all means are larger by
         full over used mass where less is used, and credits, which are divided by the mass twice, by its square.
         """
-        fill = sum(self.full.values()) / sum(least.values())
-        if fill == 1:
-            return self.height + self._reach(self.full)
-        if len(least) == 1:
-            reach = max(fill * self._reach(least), self._reach(self.full))
-        else:
-            reach = sum(max(self._gain(name, least[name]), self._gain(name, self.full[name])) for name in least)
-            reach = max(fill * reach, reach)
+        fill = self.full / least
+        reach = max(fill * self._reach(least), self._reach(self.full))
         return self.height + reach + (fill**2 - fill) * self.credited
 
-    def _reach(self, masses: Mapping[str, float]) -> float:
-        return sum(self._gain(name, mass) for name, mass in masses.items())
-
-    def _gain(self, name: str, mass: float) -> float:
-        return self.gains[name] + (mass - self.used[name]) * self.worth[name]
+    def _reach(self, mass: float) -> float:
+        return self.gains + (mass - self.used) * self.worth
 
 
 def find_threshold(margin: Margin, rankings: Sequence[Ranking], budget: int) -> Place | None:
@@ -185,8 +166,6 @@ def find_threshold(margin: Margin, rankings: Sequence[Ranking], budget: int) -> 
     SelectionInputError
         If the budget of tokens does not hold the document of most gain.
     """
-    if margin.upper == LAST:
-        return LAST
     worth, ties, costs = (
         np.concatenate([getattr(one, name) for one in rankings]) for name in ("worth", "ties", "costs")
     )
@@ -206,36 +185,11 @@ def find_threshold(margin: Margin, rankings: Sequence[Ranking], budget: int) -> 
     return Place(float(worth[order[taken - 1]]), float(ties[order[taken - 1]])) if taken else margin.upper
 
 
-def find_thresholds(
-    margins: Mapping[str, Margin], rankings: Sequence[Mapping[str, Ranking]], budgets: Mapping[str, int]
-) -> tuple[dict[str, Place], dict[str, Margin]]:
-    """Find the last selected place of every group, as `find_threshold` does, and the margins to pass with.
-
-    Where a place is not found, pass again: these margins are others.
-    """
-    found, following = dict[str, Place](), dict(margins)
-    for name, margin in margins.items():
-        own = [one[name] for one in rankings]
-        place = find_threshold(margin, own, budgets[name])
-        if place is None:
-            following[name] = margin_at(margin, own, budgets[name])
-        else:
-            found[name] = place
-    return found, following
-
-
-def conclude(
-    rule: Rule,
-    thresholds: Mapping[str, Place],
-    tallies: Iterable[Mapping[str, Tally]],
-    budgets: Mapping[str, int],
-    device: torch.device,
-) -> Outcome:
-    """Sum what a rule selects with its thresholds, from the tallies of all parts, one after the other."""
-    sums, metrics = None, dict[str, MomentMetric]()
-    spent, gains = dict.fromkeys(thresholds, 0), dict.fromkeys(thresholds, 0.0)
-    for name, tally in ((name, tally) for groups in tallies for name, tally in groups.items()):
-        threshold, part = thresholds[name], tally.before
+def conclude(rule: Rule, threshold: Place, tallies: Iterable[Tally], budget: int, device: torch.device) -> Outcome:
+    """Sum what a rule selects with its threshold, from the tallies of all parts, one after the other."""
+    sums, metrics = None, dict[str, KernelMetric]()
+    for tally in tallies:
+        part = tally.before
         if len(tally.worth):
             measured = rule.measure(tally.margin, device)
             metrics = measured.metrics
@@ -244,8 +198,6 @@ def conclude(
             chosen = threshold.admits(tally.worth, tally.margin.ties)
             part = part.plus(Sums.of(tally.margin, measured._replace(gains=worth), chosen))
         sums = part if sums is None else sums.plus(part)
-        gains[name] += part.gains
-        spent[name] += part.documents if tally.margin.tokens is None else part.tokens
     assert sums is not None  # noqa: S101 - the threshold is that of a document
     raw = {"mean_quality": sums.quality / sums.mass}
     for name, metric in metrics.items():
@@ -253,17 +205,17 @@ def conclude(
         raw[name] = value + sums.credits.get(name, 0.0) / sums.mass**2
     cost = sums.penalties * rule.objective.size / sums.mass
     per_mass = rule.frame.mean_tokens or 1.0
-    used, full = ({name: amount / per_mass for name, amount in one.items()} for one in (spent, budgets))
+    spent = sums.documents if rule.frame.mean_tokens is None else sums.tokens
     credited = sum(rule.objective.weights[name] for name, metric in metrics.items() if metric.credit is not None)
     bound = Bound(
         rule.height,
-        gains,
-        used,
-        {name: 0.0 if spent[name] == budgets[name] else place.worth for name, place in thresholds.items()},
-        full,
+        sums.gains,
+        spent / per_mass,
+        0.0 if spent == budget else threshold.worth,
+        budget / per_mass,
         credited * rule.objective.longest / rule.objective.size,
     )
-    return Outcome(replace(rule, thresholds=thresholds), sums, rule.objective.value(raw) - cost, bound, raw, cost)
+    return Outcome(replace(rule, threshold=threshold), sums, rule.objective.value(raw) - cost, bound, raw, cost)
 
 
 def margin_at(margin: Margin, rankings: Sequence[Ranking], budget: int) -> Margin:

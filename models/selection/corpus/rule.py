@@ -1,7 +1,7 @@
 """Compute the marginal gain of every document of a corpus: the tangent of the objective at what is to be selected."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -9,9 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fineweb_mask.models.selection.corpus.documents import ALL, Documents, inside
+from fineweb_mask.models.selection.corpus.documents import Documents
 from fineweb_mask.models.selection.inputs import checked_features
-from fineweb_mask.models.selection.metrics.kernel import Fitted, MomentMetric, moment_metric_class
+from fineweb_mask.models.selection.metrics.kernel import KernelMetric, kernel_metric_class
 from fineweb_mask.models.selection.rows import Rows, Standard
 
 
@@ -20,7 +20,7 @@ class Frame:
     """In what coordinates the metrics measure documents, the same for all parts of a corpus."""
 
     standard: Standard
-    fitted: Mapping[str, Fitted | None]  # metric -> what it learned from the sample
+    directions: Mapping[str, Tensor | None]  # metric -> those in which it measures rows, see `KernelMetric.fit`
     mean_tokens: float | None = None  # with a budget of tokens: what a document's mass of 1 is
 
     def masses(self, documents: Documents, device: torch.device) -> Tensor | None:
@@ -29,11 +29,12 @@ class Frame:
             return None
         return torch.as_tensor(documents.tokens / self.mean_tokens, dtype=torch.float32, device=device)
 
-    def metrics(self, documents: Documents, rows: Rows) -> dict[str, MomentMetric]:
+    def metrics(self, documents: Documents, rows: Rows) -> dict[str, KernelMetric]:
         """Make the metrics of documents, whose unit rows are given."""
         masses = self.masses(documents, rows.device)
         return {
-            name: moment_metric_class(name)(rows, masses, self.standard, fitted) for name, fitted in self.fitted.items()
+            name: kernel_metric_class(name)(rows, masses, self.standard, directions)
+            for name, directions in self.directions.items()
         }
 
 
@@ -74,7 +75,7 @@ FIRST, LAST = Place(float("inf"), 0.0), Place(float("-inf"), 1.0)
 class Measured(NamedTuple):
     """Documents as a rule sees them."""
 
-    metrics: dict[str, MomentMetric]
+    metrics: dict[str, KernelMetric]
     masses: Tensor | None  # (n,) float32
     gains: Tensor  # (n,) float32, what each adds to J, less its penalty
     worth: NDArray[np.float32]  # (n,): the gain, or the gain per token
@@ -89,8 +90,7 @@ class Rule:
     moments: Mapping[str, Tensor]  # by metric
     height: float
     spread: float  # standard deviation of the marginal gains
-    thresholds: Mapping[str, Place] = field(default_factory=lambda: {ALL: LAST})  # the last selected place, by group
-    repeats: Mapping[str, float] = field(default_factory=dict)  # how often documents are used, where not once
+    threshold: Place = LAST  # the last selected place
 
     def measure(self, documents: Documents, device: torch.device) -> Measured:
         """Compute the marginal gains of documents."""
@@ -98,7 +98,7 @@ class Rule:
         masses = self.frame.masses(documents, device)
         return self.measure_with(metrics, documents, masses)
 
-    def measure_with(self, metrics: dict[str, MomentMetric], documents: Documents, masses: Tensor | None) -> "Measured":
+    def measure_with(self, metrics: dict[str, KernelMetric], documents: Documents, masses: Tensor | None) -> "Measured":
         """Compute the marginal gains of documents, with metrics that are made."""
         worth = documents.worth
         if worth is None:
@@ -124,22 +124,18 @@ class Rule:
         assert worth is not None  # noqa: S101 - see above
         if documents.charges is not None:
             worth = worth - documents.charges
-        selected, inclusion = np.zeros(len(worth), dtype=bool), np.zeros(len(worth), dtype=np.float32)
-        for name, own in inside(documents, self.thresholds):
-            threshold = self.thresholds[name]
-            distance = (worth[own].astype(np.float64) - threshold.worth) / (READABLE * self.spread or 1.0)
-            inclusion[own] = 1 / (1 + np.exp(-distance.clip(-80, 80)))
-            selected[own] = threshold.admits(worth[own], documents.ties[own])
-        return selected, inclusion
+        distance = (worth.astype(np.float64) - self.threshold.worth) / (READABLE * self.spread or 1.0)
+        inclusion = (1 / (1 + np.exp(-distance.clip(-80, 80)))).astype(np.float32)
+        return self.threshold.admits(worth, documents.ties), inclusion
 
 
-def metrics_device(metrics: Mapping[str, MomentMetric]) -> torch.device:
+def metrics_device(metrics: Mapping[str, KernelMetric]) -> torch.device:
     """Return where metrics compute."""
     return next(iter(metrics.values())).rows.device if metrics else torch.device("cpu")
 
 
 def linear_gains(
-    objective: CorpusObjective, documents: Documents, metrics: Mapping[str, MomentMetric], masses: Tensor | None
+    objective: CorpusObjective, documents: Documents, metrics: Mapping[str, KernelMetric], masses: Tensor | None
 ) -> Tensor:
     """Compute what documents add to J through their quality and what else does not depend on others: (n,) float32."""
     device = metrics_device(metrics)

@@ -1,6 +1,6 @@
 """Select from a corpus in parts that are read one after the other: the whole algorithm in one process."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from fineweb_mask.models.runtime.threads import same_threads
-from fineweb_mask.models.selection.corpus.documents import Documents, inside, sampled
+from fineweb_mask.models.selection.corpus.documents import Documents, sampled
 from fineweb_mask.models.selection.corpus.near_duplicates import near_duplicate_penalties
 from fineweb_mask.models.selection.corpus.passes import (
     Bound,
@@ -16,13 +16,14 @@ from fineweb_mask.models.selection.corpus.passes import (
     Outcome,
     Tally,
     conclude,
-    find_thresholds,
+    find_threshold,
+    margin_at,
 )
 from fineweb_mask.models.selection.corpus.rule import Rule
 from fineweb_mask.models.selection.corpus.sample import CorpusStatistics, Learned, SampleProblem
 from fineweb_mask.models.selection.problem.measures import relative_gap
 from fineweb_mask.models.selection.problem.normalisation import Ranges
-from fineweb_mask.models.settings.selection import DIRECTIONS, GroupSettings, SelectionSettings
+from fineweb_mask.models.settings.selection import DIRECTIONS, SelectionSettings
 
 Parts = Callable[[], Iterable[Documents]]
 """Returns the parts of a corpus, always in the same order."""
@@ -58,8 +59,6 @@ class CorpusSelection(NamedTuple):
         What selects: `rule.select(documents, device)` selects from documents that came since.
     ranges
         The scales of the terms.
-    asked
-        Documents, or tokens, that each group was to have.
     """
 
     masks: list[NDArray[np.bool_]]
@@ -71,7 +70,6 @@ class CorpusSelection(NamedTuple):
     steps: list[Step]
     rule: Rule
     ranges: Ranges
-    asked: dict[str, int]
 
 
 @same_threads()
@@ -82,7 +80,6 @@ def select_corpus(
     rate: float = 1.0,
     passes: int = 2,
     directions: int = DIRECTIONS,
-    groups: GroupSettings | None = None,
     device: str | torch.device = "cpu",
 ) -> CorpusSelection:
     """Select the documents of a corpus that together maximise the objective, without holding more than one part.
@@ -99,8 +96,6 @@ def select_corpus(
         Rules that are learned and applied; the best one is kept.
     directions
         Principal directions in which metrics of the second moment are measured.
-    groups
-        How the budget is divided among the documents' groups; `groups.column` is not read.
     device
         "cpu", "cuda" or a torch device.
 
@@ -116,7 +111,7 @@ def select_corpus(
     summed = [(CorpusStatistics.of(part, device), sampled(part, rate)) for part in parts()]
     statistics = CorpusStatistics.total([one for one, _ in summed])
     sample = Documents.concatenate([chosen for _, chosen in summed])
-    problem = SampleProblem(sample, statistics, settings, directions, device, groups=groups)
+    problem = SampleProblem(sample, statistics, settings, directions, device)
     learned, tried = problem.learn(), list[_Tried]()
     for number in range(passes):
         tried.append(_try(parts, problem, learned, device))
@@ -134,7 +129,6 @@ def select_corpus(
         steps=[Step(one.outcome.objective, one.bound.at(one.outcome.bound.used)) for one in tried],
         rule=best.outcome.rule,
         ranges=problem.ranges,
-        asked=problem.asked,
     )
 
 
@@ -148,7 +142,7 @@ class _Tried(NamedTuple):
 
 def _try(parts: Parts, problem: SampleProblem, learned: Learned, device: torch.device) -> _Tried:
     """Pass over all parts with a rule, and find what it selects when near-duplicates are penalised."""
-    outcome = apply(parts, learned.rule, learned.margins, problem.budgets, device)
+    outcome = apply(parts, learned.rule, learned.margin, problem.budget, device)
     if learned.search is None:
         return _Tried(outcome, outcome.bound, None)
     search = learned.search
@@ -163,17 +157,16 @@ def _try(parts: Parts, problem: SampleProblem, learned: Learned, device: torch.d
         for cluster in np.unique(clusters):
             own = clusters == cluster
             penalties[own] = near_duplicate_penalties(
-                learned.rule, search.levels, problem.settings.near_duplicates, everyone.take(own), device
+                learned.rule, problem.settings.near_duplicates, everyone.take(own), device
             )
         by_part = np.split(penalties, np.cumsum([len(index) for index, _ in found])[:-1])
         candidates = [part._replace(charges=of_part) for part, of_part in zip(candidates, by_part, strict=True)]
         some = [part for part in candidates if len(part.quality)]
-        penalised = apply(lambda: some, learned.rule, search.margins, problem.budgets, device)  # noqa: B023
-        costs = {name: int(everyone.costs[own].sum()) for name, own in inside(everyone, search.floors)}
-        if search.is_wide_enough(penalised.rule.thresholds, costs, problem.budgets):
+        penalised = apply(lambda: some, learned.rule, search.margin, problem.budget, device)  # noqa: B023
+        if search.is_wide_enough(penalised.rule.threshold, int(everyone.costs.sum()), problem.budget):
             break
         problem.spare *= 2
-        search = problem.search(learned.rule, learned.margins, problem.spare)
+        search = problem.search(learned.rule, learned.margin, problem.spare)
     masks = [np.zeros(len(part.quality), dtype=bool) for part in parts()]
     for mask, (index, _), part in zip(masks, found, candidates, strict=True):
         if len(index):
@@ -181,13 +174,12 @@ def _try(parts: Parts, problem: SampleProblem, learned: Learned, device: torch.d
     return _Tried(penalised, outcome.bound, masks)
 
 
-def apply(
-    parts: Parts, rule: Rule, margins: Mapping[str, Margin], budgets: Mapping[str, int], device: torch.device
-) -> Outcome:
-    """Pass over all parts with a rule, and again where a threshold was not in its margin."""
+def apply(parts: Parts, rule: Rule, margin: Margin, budget: int, device: torch.device) -> Outcome:
+    """Pass over all parts with a rule, and again where the threshold was not in the margin."""
     while True:
-        tallies = [Tally.by_group(margins, part, rule.measure(part, device)) for part in parts()]
-        rankings = [{name: tally.ranking for name, tally in one.items()} for one in tallies]
-        found, margins = find_thresholds(margins, rankings, budgets)
-        if len(found) == len(margins):
-            return conclude(rule, found, tallies, budgets, device)
+        tallies = [Tally.of(margin, part, rule.measure(part, device)) for part in parts()]
+        rankings = [tally.ranking for tally in tallies]
+        threshold = find_threshold(margin, rankings, budget)
+        if threshold is not None:
+            return conclude(rule, threshold, tallies, budget, device)
+        margin = margin_at(margin, rankings, budget)

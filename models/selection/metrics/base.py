@@ -6,8 +6,7 @@ A metric needs `value` only. Every other method is optional and enables one thin
 | method | what it enables | without it |
 |---|---|---|
 | `gradient` | `mean_field` | `mean_field` refuses the metric |
-| `moment`, ... (`SupportsMoment`) | steps with exact line search in `mean_field` | damped steps, by `gradient` |
-| `whole_kernel`, ... (`SupportsKernel`) | Newton's steps, and greedy picks by a stored kernel | line searches |
+| `moment`, ... (`SupportsKernel`) | `mean_field`: Newton's steps or line searches, stored kernels | damped steps |
 | `reduced` | annealing of large blocks in fewer directions | all directions |
 | `focused` | swaps and proofs that look at all documents now and then | they look at all in every step |
 | `swap_model` | thousands of swaps at once, inside a pool | batches of swaps, by `marginal_gains` |
@@ -19,8 +18,7 @@ A metric needs `value` only. Every other method is optional and enables one thin
 | `restrict` | cheap batches in `policy_gradient` | every batch is evaluated among all documents |
 | `random_value` | an exact lower end of the range | the mean over sampled masks |
 
-In `kernel.py`, `MomentMetric` is the base of a metric that is a concave function of a moment, and `KernelMetric` offers
-all of these for one that is a function of a sum over pairs.
+In `kernel.py`, `KernelMetric` offers all of these for a metric that is a function of a sum over pairs.
 
 Examples
 --------
@@ -72,13 +70,14 @@ class SupportsGradient(Metric, Protocol):
 
 
 @runtime_checkable
-class SupportsMoment(Metric, Protocol):
+class SupportsKernel(Metric, Protocol):
     """A metric D = F(M), concave in a moment M = sum_i m_i phi_i of few numbers, which `mean_field` anneals.
 
-    The size of the selection, the budget, counts as a constant.
+    It falls with v = ||M||^2 = sum_ij m_i m_j kernel(i, j). The selection's size, the budget, counts as a constant.
     """
 
-    masses: Tensor | None  # (n,) float32, with a budget of tokens
+    linear_in_v: bool  # then Newton's method solves the annealing
+    matrix: Tensor | None  # (n, n) float32, kernel(i, j), where several solves share it
 
     def moment(self, weights: Tensor) -> Tensor:
         """Sum the documents' feature maps under weights or over a mask, (n,): float64."""
@@ -94,14 +93,6 @@ class SupportsMoment(Metric, Protocol):
 
     def height(self, moment: Tensor, budget: float) -> float:
         """Compute the constant h of the tangent at a moment: D(m) <= h + gradient_at(moment) . m."""
-
-
-@runtime_checkable
-class SupportsKernel(SupportsMoment, Protocol):
-    """A metric that falls with v = ||M||^2 = sum_ij m_i m_j kernel(i, j)."""
-
-    linear_in_v: bool  # then Newton's method solves the annealing
-    matrix: Tensor | None  # (n, n) float32, kernel(i, j), where several solves share it
 
     def slope(self, v: float, budget: float) -> float:
         """Compute -dD/dv, at least 0."""
@@ -125,17 +116,6 @@ class SupportsReduction(Metric, Protocol):
 
 
 @runtime_checkable
-class SupportsSpread(SupportsMoment, Protocol):
-    """A metric by which many documents gain the same until one of them is selected."""
-
-    def spread(self, others: Tensor, budget: float, weight: float) -> Tensor:
-        """Return each document's gain where all that gain more by `others` (n,) are selected: (n,) float64.
-
-        `others` is what documents gain by all else; a selection of the top K is best if that does not depend on it.
-        """
-
-
-@runtime_checkable
 class SupportsFocus(Metric, Protocol):
     """A metric that can look at the documents alone which may be selected."""
 
@@ -155,10 +135,9 @@ class SwapModel(NamedTuple):
 
 @runtime_checkable
 class SupportsSwaps(Metric, Protocol):
-    """A metric that tells what every swap inside a pool of documents gains."""
+    """A metric that tells what every swap inside a pool of documents gains, at least."""
 
     swap_pool: int  # documents among which one round swaps
-    swaps_as_promised: bool  # the objective gains at least what the swap model says
 
     def swap_model(self, mask: Tensor, weight: float) -> SwapModel:
         """Describe what swaps change in weight * D, for a mask (n,)."""
@@ -167,9 +146,6 @@ class SupportsSwaps(Metric, Protocol):
 @runtime_checkable
 class SupportsPenalties(Metric, Protocol):
     """A metric that is minus a sum over pairs of documents, divided by the selection's size."""
-
-    def total(self, weights: Tensor) -> float:
-        """Sum over the pairs under weights (n,) of their documents, by both of a pair multiplied."""
 
     def penalised(self, gains: Tensor, penalty: float, costs: Tensor | None = None) -> Tensor:
         """Penalise every document for its pairs with those that rank above it: gains (n,) float32 -> (n,) float32."""

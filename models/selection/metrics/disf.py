@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from fineweb_mask.models.selection.metrics.base import Effort
-from fineweb_mask.models.selection.metrics.kernel import Fitted, KernelMetric
+from fineweb_mask.models.selection.metrics.kernel import KernelMetric
 from fineweb_mask.models.selection.rows import Rows, Standard
 
 FAR = 1e3  # times the largest score: that of documents that are not looked at
@@ -32,11 +32,11 @@ class Disf(KernelMetric):
         rows: Rows,
         masses: Tensor | None = None,
         standard: Standard | None = None,
-        fitted: Fitted | None = None,
+        directions: Tensor | None = None,
     ) -> None:
         rows = rows.standardised(standard)
-        if fitted is not None:
-            rows = rows.scaled_in(fitted.directions)
+        if directions is not None:
+            rows = rows.scaled_in(directions)
         self.rows, self.masses = rows if masses is None else rows.times(masses.sqrt()), masses
         self.diagonal = self.rows.square_norms().square_()
 
@@ -46,20 +46,9 @@ class Disf(KernelMetric):
         return self.rows.d // 2
 
     @classmethod
-    def fit(
-        cls,
-        rows: Rows,
-        masses: Tensor | None,  # noqa: ARG003 - for others
-        standard: Standard | None,
-        *,
-        selected: float,  # noqa: ARG003
-        directions: int,
-        generator: torch.Generator,
-    ) -> Fitted | None:
+    def fit(cls, rows: Rows, standard: Standard, count: int, generator: torch.Generator) -> Tensor | None:
         """Compute the principal components of standardised rows, scaled to equal variance; None for all dimensions."""
-        if rows.d < 2 * directions:
-            return None
-        return Fitted(rows.standardised(standard).whitening(directions, generator))
+        return None if rows.d < 2 * count else rows.standardised(standard).whitening(count, generator)
 
     def value(self, masks: Tensor) -> Tensor:
         """Evaluate masks (G, n) by the smaller of Z^T Z (d x d) and Z Z^T (K x K) of each: (G,) float64."""

@@ -1,11 +1,8 @@
-"""Share the code of metrics that are a concave function of one small moment of the selection.
-
-`pairwise` and `disf` are functions of its squared norm: metrics of a kernel.
-"""
+"""Share the code of metrics that are a concave function of the squared norm of one small moment of the selection."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import ClassVar, Generic, NamedTuple, Self, TypeVar
+from typing import ClassVar, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,7 +13,6 @@ from fineweb_mask.models.selection.metrics.base import (
     Effort,
     Metric,
     SupportsKernel,
-    SupportsMoment,
     SwapModel,
     Weighed,
     metric_class,
@@ -24,28 +20,31 @@ from fineweb_mask.models.selection.metrics.base import (
 from fineweb_mask.models.selection.rows import Rows, Standard
 from fineweb_mask.models.settings.selection import SelectionSettings
 
+AnyMetric = TypeVar("AnyMetric", bound=Metric)
 
-class Fitted(NamedTuple):
-    """What a metric learned from a sample of a corpus, by which it measures the rows of every part."""
-
-    directions: Tensor  # (d, r) float32: those in which rows are measured, or the centres of clusters
-    shares: Tensor | None = None  # (r,) float64: of the selection, that each cluster is to have
-    groups: Tensor | None = None  # (r,) int64, ascending: the group that each cluster is a part of
+WHOLE_KERNEL = 16_384  # largest number of documents for which greedy stores the kernel matrix: 1 GiB
+PRODUCTS = 1_024  # rows that are multiplied with few others at once: what they make stays in the cache
+PICKS_WORTH_IT = 1 / 16  # share of the documents: for more picks, one product is faster than a pass for each pick
 
 
-class MomentMetric(Weighed, BuiltInMetric, SupportsMoment):
-    """A metric D = F(M), concave in a moment M = sum_i m_i phi_i of d or d x d numbers.
+class KernelMetric(Weighed, BuiltInMetric, SupportsKernel):
+    """A metric that depends on the selection only through v = sum_ij m_i m_j kernel(i, j).
 
-    Annealing maximises F at the moment of the inclusion probabilities, and F's tangents bound D. The size of the
-    selection, the budget, counts as a constant. With masses, phi_i holds that of document i, and D is a mean by mass.
+    The sum is the squared norm of a small moment M = sum_i m_i phi_i: of d numbers for `pairwise`, of d x d for `disf`.
+    D = F(M) is a concave, falling function of it. Annealing maximises F at the moment of the inclusion probabilities,
+    and F's tangents bound D. The size of the selection, the budget, counts as a constant. With masses, phi_i holds that
+    of document i, and D is a mean by mass.
     """
 
     sweep_effort = 0.5  # the proof costs more than the solve
     effort: ClassVar[Effort] = EFFORT  # spent on the certificate
-    is_steep: ClassVar[bool] = False  # whether many documents gain all alike, so that annealing takes more steps
+    linear_in_v = False
+    swap_pool = 4096
 
     rows: Rows
     credit: Tensor | None = None  # (n,) float32, with masses: D = F(M) + sum of credits / mass^2
+    diagonal: Tensor  # (n,) float32, kernel(i, i)
+    matrix: Tensor | None = None
 
     @abstractmethod
     def __init__(
@@ -53,11 +52,11 @@ class MomentMetric(Weighed, BuiltInMetric, SupportsMoment):
         rows: Rows,
         masses: Tensor | None = None,
         standard: Standard | None = None,
-        fitted: Fitted | None = None,
+        directions: Tensor | None = None,
     ) -> None:
         """Measure rows with masses (n,), for a budget of tokens, by the mean and deviation of a whole corpus.
 
-        `fitted` is what `fit` returned for a sample of it.
+        `directions` are what `fit` returned for a sample of it.
         """
 
     @classmethod
@@ -79,45 +78,12 @@ class MomentMetric(Weighed, BuiltInMetric, SupportsMoment):
     def fit(
         cls,
         rows: Rows,  # noqa: ARG003 - for subclasses
-        masses: Tensor | None,  # noqa: ARG003
-        standard: Standard | None,  # noqa: ARG003
-        *,
-        selected: float,  # noqa: ARG003
-        directions: int,  # noqa: ARG003
+        standard: Standard,  # noqa: ARG003
+        count: int,  # noqa: ARG003
         generator: torch.Generator,  # noqa: ARG003
-    ) -> Fitted | None:
-        """Learn from a sample of a corpus, of which so many documents are selected, in at most so many directions."""
+    ) -> Tensor | None:
+        """Learn from a sample of a corpus in which directions its rows are measured: (d, count); None: in all."""
         return None
-
-
-def moment_metric_class(name: str) -> type[MomentMetric]:
-    """Import the class of a metric in `METRICS` that is known to be one of a moment."""
-    found = metric_class(name)
-    if not issubclass(found, MomentMetric):
-        raise TypeError(f"{name} is no metric of a moment")
-    return found
-
-
-AnyMetric = TypeVar("AnyMetric", bound=Metric)
-
-WHOLE_KERNEL = 16_384  # largest number of documents for which greedy stores the kernel matrix: 1 GiB
-PRODUCTS = 1_024  # rows that are multiplied with few others at once: what they make stays in the cache
-PICKS_WORTH_IT = 1 / 16  # share of the documents: for more picks, one product is faster than a pass for each pick
-
-
-class KernelMetric(MomentMetric, SupportsKernel):
-    """A metric that depends on the selection only through v = sum_ij m_i m_j kernel(i, j).
-
-    The sum is the squared norm of a small moment: of s (d numbers) for `pairwise`, of C (d x d) for `disf`.
-    D is a concave, falling function of the moment.
-    """
-
-    linear_in_v = False
-    swap_pool = 4096
-    swaps_as_promised = True  # D is convex in v
-
-    diagonal: Tensor  # (n,) float32, kernel(i, i)
-    matrix: Tensor | None = None
 
     @property
     def few(self) -> int:
@@ -208,16 +174,13 @@ class KernelMetric(MomentMetric, SupportsKernel):
         return batch
 
 
-AnyMoment = TypeVar("AnyMoment", bound=MomentMetric)
-
-
-class MomentTangent(Generic[AnyMoment]):
-    """The tangent of a weighted metric at a moment, which need not be that of any probabilities.
+class KernelTangent:
+    """The tangent of a weighted kernel metric at a moment, which need not be that of any probabilities.
 
     With masses, it is above weight * F(M) at the mass of the selection: the credit is not in it.
     """
 
-    def __init__(self, metric: AnyMoment, moment: Tensor, budget: float, weight: float) -> None:
+    def __init__(self, metric: KernelMetric, moment: Tensor, budget: float, weight: float) -> None:
         self.metric, self.moment, self.budget, self.weight = metric, moment, budget, weight
         self.effort = metric.effort
         self.of_shares: bool | None = None if metric.masses is None else True
@@ -226,10 +189,6 @@ class MomentTangent(Generic[AnyMoment]):
         """Return the height and the slope of every document, (n,) float64."""
         slopes = self.metric.gradient_at(self.moment, self.budget, self.weight).double()
         return self.weight * self.metric.height(self.moment, self.budget), slopes
-
-
-class KernelTangent(MomentTangent[KernelMetric]):
-    """The tangent of a weighted kernel metric."""
 
     def descend(self, mask: Tensor, fall: float) -> None:
         """Move the moment, at most as far as the mask's own, where the value at the mask is least."""
@@ -287,6 +246,14 @@ class KernelGains:
         else:
             row = self.metric.rows.take(torch.tensor([document], device=self.scores.device))
             self.scores += self.metric.kernel_of(self.metric.rows.dot(row[0]))
+
+
+def kernel_metric_class(name: str) -> type[KernelMetric]:
+    """Import the class of a metric in `METRICS` that is known to be one of a kernel."""
+    found = metric_class(name)
+    if not issubclass(found, KernelMetric):
+        raise TypeError(f"{name} is no metric of a kernel")
+    return found
 
 
 def falling_step(gradient: Tensor, fall: float) -> Tensor:

@@ -41,7 +41,6 @@ class NearDuplicates(Weighed):
     """
 
     swap_pool = 512  # few documents have near-duplicates
-    swaps_as_promised = True
 
     def __init__(self, n: int, pairs: Pairs, weights: Tensor, knapsack: Knapsack | None = None) -> None:
         self.n, self.pairs, self.weights, self.knapsack = n, pairs, weights, knapsack  # weights (e,) float32, of pairs
@@ -70,11 +69,6 @@ class NearDuplicates(Weighed):
     def gradient(self, inclusion: Tensor) -> Tensor:
         """Compute -(1/K) sum_j w_ij pi_j: (n,) float32."""
         return self.penalties(inclusion.float()).div_(-float(self.size(inclusion)))
-
-    def total(self, weights: Tensor) -> float:
-        """Sum w_ij m_i m_j over the pairs under weights m (n,)."""
-        both = weights[self.pairs.first].double() * weights[self.pairs.second].double()
-        return float(both @ self.weights.double())
 
     def random_value(self, budget: float) -> float:
         """Compute the expected value of a uniform random subset."""

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from fineweb_mask.models.selection.metrics.kernel import Fitted, KernelMetric
+from fineweb_mask.models.selection.metrics.kernel import KernelMetric
 from fineweb_mask.models.selection.rows import Rows, Standard
 
 
@@ -24,7 +24,7 @@ class Pairwise(KernelMetric):
         rows: Rows,
         masses: Tensor | None = None,
         standard: Standard | None = None,  # noqa: ARG002 - for others
-        fitted: Fitted | None = None,  # noqa: ARG002
+        directions: Tensor | None = None,  # noqa: ARG002
     ) -> None:
         self.rows, self.masses = rows, masses
         self.diagonal = torch.ones(rows.n, device=rows.device)

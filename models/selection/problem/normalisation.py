@@ -20,7 +20,7 @@ from fineweb_mask.models.selection.problem.objective import Objective
 from fineweb_mask.models.selection.rows import Rows
 from fineweb_mask.models.selection.solvers.mean_field import solve_mean_field
 from fineweb_mask.models.selection.solvers.policy_gradient import solve_policy_gradient
-from fineweb_mask.models.selection.solvers.problem import Problem, settle
+from fineweb_mask.models.selection.solvers.problem import Problem
 from fineweb_mask.models.settings.selection import SelectionSettings
 
 RANDOM_MASKS = 16  # drawn to estimate a metric on random subsets
@@ -109,7 +109,7 @@ class BlockEnds:
         short = partial(solve_mean_field, n_steps=RANGE_STEPS, least_rise=RANGE_RISE)
         solve = short if isinstance(metric, SupportsGradient) else solve_policy_gradient
         problem = Problem(self._rows, objective, self.settings, self._generator)
-        return objective.value_of(settle(problem, solve).mask)
+        return objective.value_of(solve(problem).mask)
 
 
 def find_ranges(none: Objective, metrics: Mapping[str, Metric], ends: BlockEnds) -> Ranges:

@@ -11,8 +11,6 @@ from fineweb_mask.models.selection.metrics.base import (
     SupportsFocus,
     SupportsGradient,
     SupportsMarginalGains,
-    SupportsMoment,
-    SupportsPenalties,
     SupportsRestrict,
 )
 from fineweb_mask.models.selection.problem.token_budget import Knapsack, probabilities, top
@@ -37,9 +35,6 @@ class Objective:
     weights: Mapping[str, float] = field(default_factory=dict)  # by which each metric's raw value enters
     constant: float = 0.0  # added to J, so that 0 and 1 are where `normalize` puts them
     knapsack: Knapsack | None = None
-    mass_penalty: float = 0.0  # what one unit of mass costs by enlarging the denominators, where masses are not costs
-    held: Tensor | None = None  # (n,) bool: documents that every selection holds, see `holding`
-    penalty: float = 0.0  # what J loses with each of them that a mask leaves out
 
     @property
     def n(self) -> int:
@@ -65,9 +60,8 @@ class Objective:
     def linear(self) -> Tensor:
         """Each document's contribution to J through its quality and what else is linear, (n,) float32."""
         if self.knapsack is None:
-            linear = self.quality * (self.linear_weight / self.budget)
-            return linear if self.held is None else linear + self.penalty * self.held
-        linear = self.knapsack.masses * (self.quality * (self.linear_weight / self.size) - self.mass_penalty)
+            return self.quality * (self.linear_weight / self.budget)
+        linear = self.knapsack.masses * (self.quality * (self.linear_weight / self.size))
         credit = self.credit
         return linear if credit is None else linear + credit * self.size**-2
 
@@ -95,39 +89,12 @@ class Objective:
         return probabilities(gains, temperature, self.budget)
 
     def deviation(self, gains: Tensor) -> float:
-        """Compute the deviation of marginal gains (n,) over the documents not held; with a knapsack, per token."""
-        if self.held is not None:
-            gains = gains[~self.held]
+        """Compute the deviation of marginal gains (n,) over the documents; with a knapsack, per token."""
         return float(gains.double().std(correction=0)) if self.knapsack is None else self.knapsack.deviation(gains)
 
     def priority(self, gains: Tensor) -> Tensor:
         """Return the order in which documents fill the budget, by their gains (n,): the gain, or that per token."""
         return gains if self.knapsack is None else gains / self.knapsack.costs.to(gains.dtype)
-
-    def settled(self, weights: Tensor) -> "Objective":
-        """Expand J around a selection or probabilities (n,), where masses are not costs: the same J, other `linear`."""
-        if self.knapsack is None:
-            return self
-        masses = self.knapsack.masses.double()
-        size = float(masses @ weights.double())
-        means = self.linear_weight * float((masses * weights) @ self.quality.double())
-        for name, metric in self.active.items():
-            if isinstance(metric, SupportsPenalties):
-                means -= self.weights[name] * metric.total(weights)
-        credit = 0.0 if self.credit is None else float(self.credit.double() @ weights.double())
-        smooth = [
-            (self.weights[name], metric, metric.moment(weights))
-            for name, metric in self.active.items()
-            if isinstance(metric, SupportsMoment) and metric.masses is not None
-        ]
-
-        def at(mass: float) -> float:
-            curved = sum(weight * float(metric.of_moment(moment, mass)) for weight, metric, moment in smooth)
-            return means / mass + credit / mass**2 + curved
-
-        step = 1e-4 * size
-        mass_penalty = (at(size - step) - at(size + step)) / (2 * step)
-        return replace(self, knapsack=replace(self.knapsack, size=size), mass_penalty=mass_penalty)
 
     def is_filled_by(self, mask: Tensor) -> bool:
         """Return whether a mask (n,) bool holds K documents, or at least as many tokens as any full selection."""
@@ -149,8 +116,7 @@ class Objective:
             for name, metric in self.active.items()
         }
         knapsack = None if self.knapsack is None else self.knapsack.restrict(index)
-        held = None if self.held is None else self.held[index]
-        return replace(self, quality=self.quality[index], budget=budget, metrics=metrics, knapsack=knapsack, held=held)
+        return replace(self, quality=self.quality[index], budget=budget, metrics=metrics, knapsack=knapsack)
 
     @property
     def may_focus(self) -> bool:
@@ -172,14 +138,6 @@ class Objective:
         }
         return replace(self, metrics=metrics)
 
-    def holding(self, held: Tensor, penalty: float) -> "Objective":
-        """Return the same J for selections that hold some documents (n,) bool, by a penalty for leaving one out.
-
-        `budget` counts them. Where the penalty is larger than the difference of any two marginal gains, no
-        selection without one of them is best, and bounds on J are bounds on the selections that hold them all.
-        """
-        return replace(self, held=held, penalty=penalty, constant=self.constant - penalty * int(held.sum()))
-
     def value(self, masks: Tensor) -> Tensor:
         """Evaluate a group of masks, (G, n) bool: (G,) float64."""
         if self.knapsack is not None:
@@ -192,8 +150,6 @@ class Objective:
             else:
                 quality = (masks.float() @ self.quality).double()
         total = quality / counts * self.linear_weight + self.constant
-        if self.held is not None:
-            total = total + self.penalty * masks[:, self.held].sum(1, dtype=torch.float64)
         for name, metric in self.active.items():
             total = total + metric.value(masks).to(total) * self.weights[name]
         return total

@@ -4,8 +4,9 @@ A selection is *full* if it keeps within the budget and no document left out fit
 full selection uses at least `least` tokens, so all of them lie between `least` and `limit`: the relaxation in which
 documents may be taken in part is maximised by a sort (the fractional knapsack, Dantzig 1957).
 
-Each document has a mass in the means of the objective: its tokens, or 1. With masses a_i, a term that is a mean over
-the selection has a tangent h + sum_i N_i m_i / sum_i a_i m_i (its `shares` N), another one h + sum_i W_i m_i (`gains`).
+The objective's means are over tokens: each document has its tokens as its mass. With masses a_i, a term that is a mean
+over the selection has a tangent h + sum_i N_i m_i / sum_i a_i m_i (its `shares` N), another one h + sum_i W_i m_i
+(`gains`).
 """
 
 from dataclasses import dataclass, replace
@@ -15,10 +16,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from fineweb_mask.models.settings.selection import Unit
-
 EXCESS = 1e-10  # share of a budget by which probabilities may miss it
-RATIO_STEPS = 6  # steps of Dinkelbach's method, which converges superlinearly; every step is a valid bound
+RATIO_STEPS = 6  # steps of Dinkelbach's method, which converges superlinearly
 
 
 def top(scores: Tensor, k: int) -> Tensor:
@@ -52,26 +51,27 @@ def probabilities(gradient: Tensor, temperature: float, budget: float, costs: Te
 
 @dataclass(frozen=True, eq=False)
 class Knapsack:
-    """A budget of tokens, and what every document costs and weighs.
+    """A budget of tokens, and what every document costs, which is also what it weighs.
 
-    Lengths and masses are divided by the block's mean: `size`, the mass of a full selection, is then about the number
-    of documents in it, as in a budget of documents.
+    Lengths are divided by the block's mean: `size`, the mass of a full selection, is then about the number of documents
+    in it, as in a budget of documents.
     """
 
     tokens: Tensor  # (n,) int64, each at least 1
     limit: int  # tokens
     costs: Tensor  # (n,) float64, tokens over their mean
-    masses: Tensor  # (n,) float32: the costs, or 1
-    by_tokens: bool  # whether masses are the costs
-    size: float  # mass of a full selection: exact by tokens, else that of a selection from which J is expanded
+    size: float  # mass of the whole budget
 
     @classmethod
-    def of(cls, tokens: Tensor, limit: int, weigh_by: Unit = "tokens") -> Self:
+    def of(cls, tokens: Tensor, limit: int) -> Self:
         """Make the budget from token counts (n,) int64."""
         costs = tokens.double() / tokens.double().mean()
-        by_tokens = weigh_by == "tokens"
-        masses = costs.float() if by_tokens else torch.ones_like(costs, dtype=torch.float32)
-        return cls(tokens, limit, costs, masses, by_tokens, limit / float(tokens.sum()) * len(tokens))
+        return cls(tokens, limit, costs, limit / float(tokens.sum()) * len(tokens))
+
+    @cached_property
+    def masses(self) -> Tensor:
+        """The costs in float32, (n,), by which metrics weigh documents."""
+        return self.costs.float()
 
     @cached_property
     def mean(self) -> float:
@@ -99,15 +99,11 @@ class Knapsack:
     @cached_property
     def masses_of_full(self) -> tuple[float, float]:
         """The least and the largest mass of a full selection."""
-        if self.by_tokens:
-            return self.least / self.mean, min(self.limit, int(self.tokens.sum())) / self.mean
-        reach = self.tokens.sort().values.cumsum(0)
-        fewest = int((self.tokens.sort(descending=True).values.cumsum(0) < self.least).sum()) + 1
-        return fewest, int((reach <= self.limit).sum())
+        return self.least / self.mean, min(self.limit, int(self.tokens.sum())) / self.mean
 
     def restrict(self, index: Tensor) -> Self:
         """Return the same budget for some of the documents, index (b,)."""
-        return replace(self, tokens=self.tokens[index], costs=self.costs[index], masses=self.masses[index])
+        return replace(self, tokens=self.tokens[index], costs=self.costs[index])
 
     def fill(self, priority: Tensor, start: Tensor | None = None) -> Tensor:
         """Take documents from the highest priority (n,) on, each if it still fits: a full selection, (n,) bool.
@@ -147,42 +143,15 @@ class Knapsack:
         assert best is not None  # noqa: S101 - the first step sets it
         return best
 
-    def highest(self, gains: Tensor, shares: Tensor, constant: float = 0.0) -> tuple[float, Tensor]:
-        """Bound W . m + (N . m + constant) / (a . m) over every m in [0, 1]^n that uses `least` to `limit` tokens.
+    def highest(self, gains: Tensor, shares: Tensor) -> tuple[float, Tensor]:
+        """Bound W . m + N . m / (a . m) over every m in [0, 1]^n that uses `least` to `limit` tokens.
 
-        `gains` W and `shares` N are (n,) float64, `constant` is at least 0. Return the bound and where it is reached,
-        (n,) float64.
+        `gains` W and `shares` N are (n,) float64. Return the bound and where it is reached, (n,) float64.
         """
         masses, (low, high) = self.masses.double(), self.masses_of_full
-        if self.by_tokens:
-            # a . m is between low and high, so W becomes a share; a mean is highest over the fewest tokens
-            shares = shares + torch.where(gains > 0, high * gains, low * gains)
-            ratio = shares / masses
-            taken = self._fractions(ratio - ratio.max(), ratio)
-            return float((taken * shares).sum() / (taken * masses).sum()) + constant / low, taken
-        # For every level, W . m + (N . m + c) / A = level + W . m + (N . m + c - level a . m) / A, and the last
-        # numerator's factor 1 / A is between 1 / high and 1 / low: the larger of two fractional knapsacks.
-        level = float((shares.sum() + constant) / masses.sum())
-        bound, best = torch.inf, masses
-        for _ in range(RATIO_STEPS):
-            reached, at = -torch.inf, masses
-            for inverse in {1 / low, 1 / high}:
-                values = gains + inverse * (shares - level * masses)
-                taken = self._fractions(values, values / self.costs)
-                value = level + float((taken * values).sum()) + inverse * constant
-                if value > reached:
-                    reached, at = value, taken
-            if reached >= bound:
-                break
-            bound, best = reached, at
-            level = float(((at * shares).sum() + constant) / (at * masses).sum())
-        return bound, best
-
-    def _fractions(self, values: Tensor, ratio: Tensor) -> Tensor:
-        """Maximise values . m for m in [0, 1]^n that uses `least` to `limit` tokens; ratio is values over cost: m."""
-        order = ratio.sort(descending=True, stable=True).indices
-        lengths = self.tokens[order]
-        room = torch.where(values[order] > 0, self.limit, self.least) - (lengths.cumsum(0) - lengths)
-        taken = torch.empty_like(values)
-        taken[order] = (room / lengths).clamp(0, 1).to(values)
-        return taken
+        # a . m is between low and high, so W becomes a share; a mean is highest over the fewest tokens
+        shares = shares + torch.where(gains > 0, high * gains, low * gains)
+        order = (shares / masses).sort(descending=True, stable=True).indices
+        lengths, taken = self.tokens[order], torch.empty_like(shares)
+        taken[order] = ((self.least - (lengths.cumsum(0) - lengths)) / lengths).clamp(0, 1).to(shares)
+        return float((taken * shares).sum() / (taken * masses).sum()), taken

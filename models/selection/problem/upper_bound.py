@@ -71,12 +71,9 @@ class Bound:
         objective, masses = self.objective, knapsack.masses.double()
         height, least = objective.constant, knapsack.masses_of_full[0]
         shares = masses * objective.quality.double() * objective.linear_weight  # divided by the mass of m
-        gains, constant = torch.zeros_like(shares), 0.0
-        if (credit := objective.credit) is not None:  # divided by its square: with equal masses 1 / mass is left
-            if knapsack.by_tokens:
-                shares += credit.double() / least
-            else:
-                constant = float(credit[0])
+        gains = torch.zeros_like(shares)
+        if (credit := objective.credit) is not None:  # divided by its square
+            shares += credit.double() / least
         for tangent in self.tangents.values():
             rise, slopes = tangent.evaluate()
             height += rise
@@ -85,7 +82,7 @@ class Bound:
             else:
                 gains += slopes
         self.gains = gains + shares / objective.size
-        bound, taken = knapsack.highest(gains, shares, constant)
+        bound, taken = knapsack.highest(gains, shares)
         return height + bound, taken
 
     def lowered(self, fall: float, chosen: Tensor, mask: Tensor | None = None) -> tuple[float, Tensor]:

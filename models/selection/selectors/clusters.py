@@ -1,8 +1,6 @@
 """Select by clusters of k-means: SemDeDup, D4, k-means-quality sampling, and Quad, which looks at few documents."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from typing import NamedTuple
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -26,24 +24,18 @@ BELOW_ALL = -1e9
 EXPLORATION = 0.1
 """Weight of clusters that were looked at less, in standard deviations of the score: large takes them in turn."""
 BATCH = 32
-"""Documents of a cluster that are scored together."""
+"""Documents of a cluster that are looked at together."""
 
 
 def solve_semdedup(problem: Problem, *, n_clusters: int | None = None) -> Solution:
     """Keep the least redundant documents of every k-means cluster.
 
     Within a cluster, documents are sorted by quality. The redundancy of a document is its largest cosine with a
-    document before it. SemDeDup (arXiv 2303.09540) drops documents of a redundancy above 1 - eps: so does this with
-    `eps`; otherwise eps is where the budget is full. The inclusion is one minus the redundancy.
+    document before it. SemDeDup (arXiv 2303.09540) drops documents of a redundancy above 1 - eps: here eps is where the
+    budget is full. The inclusion is one minus the redundancy.
     """
-    settings = problem.settings.semdedup
-    redundancy = redundancies(problem, cluster(problem.rows, problem.generator, n_clusters), problem.objective.quality)
-    inclusion = 1 - redundancy
-    if settings.eps is None:
-        return finished(problem, inclusion)
-    is_dropped = inclusion < settings.eps
-    mask = problem.objective.top(torch.where(is_dropped, BELOW_ALL, inclusion)) & ~is_dropped
-    return replace(finished(problem, inclusion, mask), is_closed=True)
+    found = cluster(problem.rows, problem.generator, n_clusters)
+    return finished(problem, 1 - redundancies(problem, found, problem.objective.quality))
 
 
 def solve_d4(problem: Problem, *, dedup_ratio: float = DEDUP_RATIO, n_clusters: int | None = None) -> Solution:
@@ -140,61 +132,46 @@ def priority_by_budget(labels: Tensor, values: Tensor, budgets: Tensor) -> Tenso
 
 
 def solve_quad(problem: Problem, *, n_clusters: int | None = None, batch: int = BATCH) -> Solution:
-    """Score a few documents of the most promising cluster at a time, and select the best of all that were scored.
+    """Look at a few documents of the most promising cluster at a time, and select the best of all that were looked at.
 
-    The score is that of `also.score`, where it is given: a model that is too expensive to score all documents. Else it
-    is the quality. Source: Quad, arXiv 2409.16986, whose score is the influence on a model's loss. The inclusion is the
-    score, and that of documents that were not scored is below all others.
+    Source: Quad, arXiv 2409.16986, whose score is the influence on a model's loss; here it is the quality, which all
+    documents have. The inclusion is the quality, and that of documents that were not looked at is below all others.
     """
-    objective, also = problem.objective, problem.also
+    objective = problem.objective
     found = cluster(problem.rows, problem.generator, n_clusters)
     order = torch.randperm(problem.rows.n, generator=problem.generator).to(problem.rows.device)
 
-    def score(documents: Tensor) -> Tensor:
-        if also.score is None:
-            return objective.quality[documents]
-        return torch.as_tensor(also.score(documents.cpu().numpy()), dtype=torch.float32, device=documents.device)
-
     costs = None if objective.knapsack is None else objective.knapsack.tokens
     limit = objective.budget if objective.knapsack is None else objective.knapsack.limit
-    looked = look_at_clusters(found.labels, order, score, limit, costs, batch=batch)
-    lowest = float(looked.scores[looked.seen].min()) - 1
-    solution = finished(problem, torch.where(looked.seen, looked.scores, lowest))
-    solution.scored = int(looked.seen.sum())
-    return solution
-
-
-class Looked(NamedTuple):
-    """What a bandit has seen of n documents."""
-
-    seen: Tensor  # (n,) bool, those that were scored
-    scores: Tensor  # (n,) float32, 0 for the others
+    seen = look_at_clusters(found.labels, order, objective.quality, limit, costs, batch=batch)
+    lowest = float(objective.quality[seen].min()) - 1
+    return finished(problem, torch.where(seen, objective.quality, lowest))
 
 
 def look_at_clusters(
     labels: Tensor,
     order: Tensor,
-    score: Callable[[Tensor], Tensor],
+    quality: Tensor,
     limit: float,
     costs: Tensor | None,
     *,
     exploration: float = EXPLORATION,
     batch: int = BATCH,
-) -> Looked:
-    """Score documents, batch by batch, of the clusters that promise most, until enough of them are good.
+) -> Tensor:
+    """Look at documents, batch by batch, of the clusters that promise most, until enough are good: which, (n,) bool.
 
-    First comes one batch of every cluster. A cluster then promises the mean of its scores, plus
-    exploration * sqrt(2 ln(all scored) / its scored) in standard deviations of those first scores. A document is good
-    that scores at least the mean of all scores.
+    First comes one batch of every cluster. A cluster then promises the mean quality of its documents seen, plus
+    exploration * sqrt(2 ln(all seen) / its seen) in standard deviations of the quality of those first ones. A document
+    is good that has at least the mean quality of all seen.
 
     Parameters
     ----------
     labels
         The cluster of each document, (n,) int64.
     order
-        The order in which each cluster's documents are scored, (n,) int64.
-    score
-        Returns the scores of some documents (b,): (b,). No document is scored twice.
+        The order in which each cluster's documents are looked at, (n,) int64.
+    quality
+        That of each document, (n,).
     limit
         Documents, or their `costs` together, that are to be good.
     costs
@@ -202,41 +179,39 @@ def look_at_clusters(
     exploration
         Weight of clusters that were looked at less; 0 is greedy.
     batch
-        Documents of a cluster that are scored together.
+        Documents of a cluster that are looked at together.
     """
     sizes = torch.bincount(labels)
     waiting = list(torch.split(order[labels[order].sort(stable=True).indices], sizes.tolist()))
     seen = torch.zeros(len(labels), dtype=torch.bool, device=labels.device)
-    scores = torch.zeros(len(labels), device=labels.device)
-    left, scored, totals = sizes.cpu().numpy(), np.zeros(len(sizes)), np.zeros(len(sizes))
+    left, counts, totals = sizes.cpu().numpy(), np.zeros(len(sizes)), np.zeros(len(sizes))
 
     def look(j: int) -> int:
         part, waiting[j] = waiting[j][:batch], waiting[j][batch:]
-        found = score(part)
-        seen[part], scores[part] = True, found
-        totals[j] += float(found.double().sum())
-        scored[j] += len(part)
+        seen[part] = True
+        totals[j] += float(quality[part].double().sum())
+        counts[j] += len(part)
         left[j] -= len(part)
         return len(part)
 
     def is_enough() -> bool:
-        good = seen & (scores >= scores[seen].double().mean())
+        good = seen & (quality >= quality[seen].double().mean())
         return float(good.sum() if costs is None else costs[good].sum()) >= limit
 
     def rounds() -> Iterator[int]:
-        """Score one batch after the other, and yield how many documents each has."""
+        """Look at one batch after the other, and yield how many documents each has."""
         yield from (look(j) for j in range(len(left)) if left[j])
-        width = exploration * float(scores[seen].double().std(correction=0))
+        width = exploration * float(quality[seen].double().std(correction=0))
         next_check = 0.0
         while left.any():
-            if scored.sum() >= next_check:
+            if counts.sum() >= next_check:
                 if is_enough():
                     break
-                next_check = scored.sum() + max(batch, scored.sum() // 50)
-            used = scored.clip(min=1)
-            promise = totals / used + width * np.sqrt(2 * np.log(max(2, scored.sum())) / used)
+                next_check = counts.sum() + max(batch, counts.sum() // 50)
+            used = counts.clip(min=1)
+            promise = totals / used + width * np.sqrt(2 * np.log(max(2, counts.sum())) / used)
             yield look(int(np.where(left > 0, promise, -np.inf).argmax()))
 
-    for _ in track_by_size("documents scored", rounds(), len(labels), int):
+    for _ in track_by_size("documents looked at", rounds(), len(labels), int):
         pass
-    return Looked(seen, scores)
+    return seen

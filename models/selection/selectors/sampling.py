@@ -1,11 +1,8 @@
 """Select by one number of each document: the largest, in proportion to it, or at random."""
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
-from fineweb_mask.models.selection.problem.token_budget import top
 from fineweb_mask.models.selection.solvers.policy_gradient import gumbel_keys
 from fineweb_mask.models.selection.solvers.problem import Problem, Solution, finished
 
@@ -34,28 +31,16 @@ def solve_quality_sampling(problem: Problem) -> Solution:
 def solve_dsir(problem: Problem) -> Solution:
     """Sample without replacement in proportion to importance weights, whose logs are `log_weights`.
 
-    Those of minus infinity, too short to be compared, come last. With weights of several tasks, each task samples its
-    share of the budget, of the documents that are left. Source: DSIR, arXiv 2302.03169, and its published code
-    (p-lambda/dsir). The inclusion is the log weight, the largest of all tasks.
+    Those of minus infinity, too short to be compared, come last. Source: DSIR, arXiv 2302.03169, and its published code
+    (p-lambda/dsir). The inclusion is the log weight.
     """
-    objective, examples = problem.objective, problem.also.task_examples
-    weights = problem.also.log_weights.reshape(problem.rows.n, -1)
-    is_short = torch.isinf(weights).all(1)
-    lowest = weights[~is_short].min() if not is_short.all() else torch.zeros_like(weights[0, 0])
-    weights = torch.where(is_short[:, None], lowest - 1, weights)
-    shares = torch.ones(weights.shape[1]) if examples is None else torch.as_tensor(examples).float()
-    limit = objective.budget if objective.knapsack is None else objective.knapsack.limit
-    ends = (shares.double().cumsum(0) / shares.double().sum() * limit).round().long().tolist()
-    mask = torch.zeros(problem.rows.n, dtype=torch.bool, device=weights.device)
-    for own, end in zip(weights.T, ends, strict=True):
-        keys = gumbel_keys(own, 1, problem.generator)[0]
-        lots = torch.rand(len(keys), generator=problem.generator).to(keys.device)
-        keys = torch.where(is_short, keys.min() - 1 - lots, keys)
-        if objective.knapsack is None:
-            mask |= top(keys.masked_fill(mask, -torch.inf), end - int(mask.sum()))
-        else:
-            mask = replace(objective.knapsack, limit=end).fill(keys, mask)
-    return finished(problem, weights.amax(1), mask)
+    weights = problem.also.log_weights
+    is_short = torch.isinf(weights)
+    lowest = weights[~is_short].min() if not is_short.all() else torch.zeros_like(weights[0])
+    weights = torch.where(is_short, lowest - 1, weights)
+    keys = gumbel_keys(weights, 1, problem.generator)[0]
+    lots = torch.rand(len(keys), generator=problem.generator).to(keys.device)
+    return finished(problem, weights, problem.objective.top(torch.where(is_short, keys.min() - 1 - lots, keys)))
 
 
 def deviations(values: Tensor) -> Tensor:

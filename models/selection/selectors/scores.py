@@ -54,16 +54,16 @@ def in_turn(rankings: Sequence[NDArray[np.integer]], others: Tensor, problem: Pr
 
 
 LEAST = 1e-12
-"""Expected copies of a document that the sampling function gives none, so that a large budget can be filled."""
+"""Probability of a document that the sampling function gives none, so that a large budget can be filled."""
 
 
 def solve_quadmix(problem: Problem, *, steepness: float = STEEPNESS, floor: float = FLOOR) -> Solution:
     """Sample documents by a function of their rank in their group, by the weighted sum of their scores.
 
-    The expected copies of all documents are scaled to the budget by one factor, and at most `max_repeats`. A
-    systematic sample then takes each document as often as expected, rounded up or down. Source: QuaDMix,
-    arXiv 2504.16511, which searches the curve of every group with small models; here they are settings, and the rank
-    of the best document is 0. The inclusion is the expected number of copies.
+    What is wanted of all documents is scaled to the budget by one factor, and is at most 1: a systematic sample then
+    takes each document with that probability. Source: QuaDMix, arXiv 2504.16511, which takes documents more than once,
+    and searches the curve of every group with small models; here they are settings, and the rank of the best document
+    is 0. The inclusion is the probability.
     """
     settings, objective, also = problem.settings.quadmix, problem.objective, problem.also
     merged = merged_scores(also.scores, settings.weights)
@@ -74,24 +74,23 @@ def solve_quadmix(problem: Problem, *, steepness: float = STEEPNESS, floor: floa
         if curve.weights is not None:
             merged = torch.where(groups == number, merged_scores(also.scores, curve.weights), merged)
     ranks = ranks_in_groups(merged, groups, tokens)
-    wanted = expected_copies(ranks, settings, steepness, floor)
+    wanted = wanted_at(ranks, settings, steepness, floor)
     for number, curve in curves.items():
-        wanted = torch.where(groups == number, expected_copies(ranks, curve, steepness, floor), wanted)
+        wanted = torch.where(groups == number, wanted_at(ranks, curve, steepness, floor), wanted)
     costs = torch.ones_like(wanted) if objective.knapsack is None else objective.knapsack.tokens.double()
     limit = objective.budget if objective.knapsack is None else objective.knapsack.limit
     fits = costs <= limit
     expected = torch.zeros_like(wanted)
-    expected[fits] = scaled_to_budget(wanted[fits], costs[fits], limit, settings.max_repeats)
+    expected[fits] = scaled_to_budget(wanted[fits], costs[fits], limit)
     order = torch.randperm(len(merged), generator=problem.generator).to(merged.device)
     start = float(torch.rand(1, generator=problem.generator))
-    copies = torch.empty(len(merged), dtype=torch.int64, device=merged.device)
-    copies[order] = systematic_sample(expected[order], start)
+    mask = torch.empty(len(merged), dtype=torch.bool, device=merged.device)
+    mask[order] = systematic_sample(expected[order], start)
     if objective.knapsack is not None:  # by tokens, a sample may exceed the budget
         spent = torch.empty_like(costs)
-        spent[order] = (costs * copies)[order].cumsum(0)
-        copies[spent > limit] = 0
-        copies = filled(copies, expected, costs, limit, settings.max_repeats)
-    return finished(problem, expected, copies > 0, copies if settings.max_repeats > 1 else None)
+        spent[order] = (costs * mask)[order].cumsum(0)
+        mask = objective.knapsack.fill(expected, mask & (spent <= limit))
+    return finished(problem, expected, mask)
 
 
 def curves_of(settings: QuadmixSettings, groups: Collection[str]) -> dict[str, QuadmixCurveSettings]:
@@ -139,64 +138,45 @@ def ranks_in_groups(merged: Tensor, groups: Tensor, tokens: Tensor) -> Tensor:
     return ranks
 
 
-def expected_copies(
+def wanted_at(
     ranks: Tensor, settings: QuadmixCurveSettings, steepness: float = STEEPNESS, floor: float = FLOOR
 ) -> Tensor:
-    """Return how often documents of these ranks (n,) are wanted, before they are scaled to the budget: (n,) float64.
+    """Return how much documents of these ranks (n,) are wanted, before it is scaled to the budget: (n,) float64.
 
-    >>> expected_copies(torch.tensor([0.0, 0.4, 0.6]), QuadmixSettings(omega=0.5, eta=1)).tolist()
+    >>> wanted_at(torch.tensor([0.0, 0.4, 0.6]), QuadmixSettings(omega=0.5, eta=1)).tolist()
     [2.001, 2.001, 0.001]
     """
     good = (2 * torch.sigmoid(steepness * (settings.omega - ranks.double()))) ** settings.eta
     return torch.where(ranks <= settings.omega, good, 0.0) + floor
 
 
-def scaled_to_budget(wanted: Tensor, costs: Tensor, limit: float, most: int) -> Tensor:
-    """Return min(factor * wanted, most), whose costs add up to `limit`, or `most` if all of it is less: (n,)."""
+def scaled_to_budget(wanted: Tensor, costs: Tensor, limit: float) -> Tensor:
+    """Return min(factor * wanted, 1), whose costs add up to `limit`, or 1 if all of it is less: (n,)."""
     wanted = wanted.clamp(min=LEAST)
-    if float(costs.sum()) * most <= limit:
-        return torch.full_like(wanted, float(most))
-    low, high = 1e-30, most / float(wanted.min())
+    if float(costs.sum()) <= limit:
+        return torch.ones_like(wanted)
+    low, high = 1e-30, 1 / float(wanted.min())
     while high > low * (1 + 1e-13):
         middle = (low * high) ** 0.5
-        if float(costs @ (middle * wanted).clamp(max=most)) < limit:
+        if float(costs @ (middle * wanted).clamp(max=1)) < limit:
             low = middle
         else:
             high = middle
-    return (high * wanted).clamp(max=most)
-
-
-def filled(copies: Tensor, expected: Tensor, costs: Tensor, limit: float, most: int) -> Tensor:
-    """Return copies (n,) int64 with more of them, of the documents of which most are expected, while they fit.
-
-    >>> copies, costs = torch.tensor([1, 0, 0]), torch.tensor([4.0, 5.0, 2.0])
-    >>> filled(copies, torch.tensor([0.9, 0.5, 0.1]), costs, 11.0, 1).tolist()
-    [1, 1, 1]
-    """
-    copies, left = copies.clone(), limit - float(costs.double() @ copies.double())
-    lengths, taken, least = costs.tolist(), copies.tolist(), float(costs.min())
-    for document in expected.sort(descending=True, stable=True).indices.tolist():
-        if left < least:
-            break
-        more = min(most - taken[document], int(left // lengths[document]))
-        copies[document] += more
-        left -= more * lengths[document]
-    return copies
+    return (high * wanted).clamp(max=1)
 
 
 def systematic_sample(expected: Tensor, start: float) -> Tensor:
-    """Take each of n items as often as expected (n,) float64, rounded up or down, and all as often as their sum.
+    """Take each of n items with its probability (n,) float64, and as many of all as these add up to: (n,) bool.
 
-    `start` is uniform between 0 and 1. Each item's mean over it is exactly what is expected.
+    `start` is uniform between 0 and 1: over it, each item is taken with exactly its probability.
 
-    >>> systematic_sample(torch.tensor([0.5, 0.5, 1.5, 0.5], dtype=torch.float64), 0.75).tolist()
-    [0, 1, 1, 1]
+    >>> systematic_sample(torch.tensor([0.5, 0.5, 1.0, 0.5], dtype=torch.float64), 0.75).tolist()
+    [False, True, True, False]
     """
     reach = expected.cumsum(0)
     reach[-1] = round(float(reach[-1])) if abs(float(reach[-1]) - round(float(reach[-1]))) < 1e-6 else reach[-1]
     marks = (reach - start).ceil().clamp(min=0).long()
-    taken: Tensor = torch.diff(marks, prepend=torch.zeros(1, dtype=torch.int64, device=marks.device))
-    return taken
+    return torch.diff(marks, prepend=torch.zeros(1, dtype=torch.int64, device=marks.device)) > 0
 
 
 def solve_odis(problem: Problem, *, variance: float = VARIANCE) -> Solution:

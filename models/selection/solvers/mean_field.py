@@ -33,10 +33,8 @@ from fineweb_mask.models.selection.metrics.base import (
     SupportsGains,
     SupportsGradient,
     SupportsKernel,
-    SupportsMoment,
     SupportsPenalties,
     SupportsReduction,
-    SupportsSpread,
 )
 from fineweb_mask.models.selection.metrics.kernel import WHOLE_KERNEL
 from fineweb_mask.models.selection.problem.objective import Objective
@@ -106,11 +104,9 @@ def solve_mean_field(
     if path.may_go_astray and not closed and path.residual() > ASTRAY:
         path.restart_without_newton()
         best, closed = _anneal(problem, path, best, objective.value_of(best))
-    if not closed and (spread := path.spread_ranking()) is not None:
-        best = _better(objective, best, objective.top(spread))
     if pick and not closed:
         best = _better(objective, best, _picked_greedily(problem))
-    elif coarse is not objective and len(path.kernels) == len(path.smooth):
+    elif coarse is not objective:
         approximate = replace(problem, objective=coarse, history=History(entries=[(0, 0.0, -math.inf)]))
         best = _better(objective, best, refine(approximate, best, rounds))
     if not closed:
@@ -199,14 +195,13 @@ class Annealing:
         n, device = objective.n, objective.quality.device
         self.inclusion = torch.full((n,), objective.share, device=device) if start is None else start
         active = objective.active
-        self.smooth = {name: metric for name, metric in active.items() if isinstance(metric, SupportsMoment)}
+        self.kernels = {name: metric for name, metric in active.items() if isinstance(metric, SupportsKernel)}
         self.others = {
             name: metric
             for name, metric in active.items()
-            if not isinstance(metric, SupportsMoment | SupportsPenalties)
+            if not isinstance(metric, SupportsKernel | SupportsPenalties)
         }
-        self.moments = {name: metric.moment(self.inclusion) for name, metric in self.smooth.items()}
-        self.kernels = {name: metric for name, metric in active.items() if isinstance(metric, SupportsKernel)}
+        self.moments = {name: metric.moment(self.inclusion) for name, metric in self.kernels.items()}
         self.near_duplicates = next(  # that term, and what a pair of weight 1 costs in the objective
             (
                 (metric, objective.weights[name] / objective.size)
@@ -215,8 +210,7 @@ class Annealing:
             ),
             None,
         )
-        plain = len(self.kernels) + (self.near_duplicates is not None) == len(active)
-        self.by_newton = plain and all(metric.linear_in_v for metric in self.kernels.values())
+        self.by_newton = not self.others and all(metric.linear_in_v for metric in self.kernels.values())
         self.schedule = NEWTON if self.by_newton else DAMPED if self.others else LINE_SEARCH
         self.n_steps = self.n_cooling = n_steps or self.schedule.n_steps
         self.first_step = 0 if start is None else math.floor(self.n_steps * (1 - WARM))
@@ -239,7 +233,7 @@ class Annealing:
     def residual(self) -> float:
         """Compute how far the moments are from those of the probabilities, as a share of these."""
         shares = [0.0]
-        for name, metric in self.smooth.items():
+        for name, metric in self.kernels.items():
             reached = metric.moment(self.inclusion)
             length = torch.linalg.vector_norm(reached).clamp(min=1e-30)
             shares.append(float(torch.linalg.vector_norm(self.moments[name] - reached) / length))
@@ -254,7 +248,7 @@ class Annealing:
         self.by_newton, self.schedule, self.first_step, self._steps = False, AVERAGED, 0, 0
         self.n_cooling, self.n_steps = COOLING, AVERAGED.n_steps
         self.inclusion = torch.full_like(self.inclusion, self.objective.share)
-        self.moments = {name: metric.moment(self.inclusion) for name, metric in self.smooth.items()}
+        self.moments = {name: metric.moment(self.inclusion) for name, metric in self.kernels.items()}
         self._mean, self._gradient = self.moments, None
 
     def gradient(self) -> Tensor:
@@ -264,7 +258,7 @@ class Annealing:
             for name, metric in self.others.items():
                 assert isinstance(metric, SupportsGradient)  # noqa: S101 - checked before the start
                 gradient += self.objective.weights[name] * metric.gradient(self.inclusion)
-            for name, metric in self.smooth.items():
+            for name, metric in self.kernels.items():
                 moment, weight = self.moments[name], self.objective.weights[name]
                 gradient = gradient + metric.gradient_at(moment, self.objective.size, weight)
             if self.near_duplicates is not None:
@@ -280,31 +274,20 @@ class Annealing:
         """Return what documents are ranked by, (n,): Newton's pi saturates, the others' is an average."""
         return self.objective.priority(self.gradient()) if self.is_at_optimum else self.inclusion
 
-    def spread_ranking(self) -> Tensor | None:
-        """Return what documents are ranked by, (n,), where many gain the same by the only metric; else None."""
-        if len(self.smooth) != 1 or self.others:
-            return None
-        [(name, metric)], size = self.smooth.items(), self.objective.size
-        if not isinstance(metric, SupportsSpread):
-            return None
-        weight = self.objective.weights[name]
-        others = self.gradient() - metric.gradient_at(self.moments[name], size, weight)
-        return self.objective.priority(metric.spread(others, size, weight))
-
     @property
     def is_at_optimum(self) -> bool:
         """Whether the moments are meant to be those of the optimum, so that their tangents bound the objective."""
         return self.by_newton or self._mean is not None
 
     def bound(self) -> float:
-        """Bound the objective of every selection by the tangents at the moments; moment metrics only.
+        """Bound the objective of every selection by the tangents at the moments; kernel metrics only.
 
         Infinite for a budget of tokens.
         """
         if self.objective.knapsack is not None:
             return math.inf
         bound = self.objective.constant
-        for name, metric in self.smooth.items():
+        for name, metric in self.kernels.items():
             bound += self.objective.weights[name] * metric.height(self.moments[name], self.objective.size)
         return bound + float(self.gradient().double().topk(self.objective.budget).values.sum())
 
@@ -315,7 +298,7 @@ class Annealing:
         if temperature <= 0:  # all documents gain the same
             return
         target = self.objective.probabilities(gradient, temperature)
-        reached = {name: metric.moment(target) for name, metric in self.smooth.items()}
+        reached = {name: metric.moment(target) for name, metric in self.kernels.items()}
         if self.by_newton:
             self.inclusion = target
             self._newton(reached, self.objective.priority(target * (1 - target) / temperature))
@@ -342,7 +325,7 @@ class Annealing:
         linear = float(self._straight.double() @ (target - self.inclusion).double())
         curved = [
             (self.objective.weights[name], metric.along(moment, reached[name] - moment, self.objective.size))
-            for name, metric in self.smooth.items()
+            for name, metric in self.kernels.items()
             for moment in [self.moments[name]]
         ]
         return highest_share(lambda share: linear + sum(weight * derivative(share) for weight, derivative in curved))

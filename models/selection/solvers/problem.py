@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -12,9 +12,6 @@ from fineweb_mask.models.selection.inputs import SelectorInputs
 from fineweb_mask.models.selection.problem.objective import Objective
 from fineweb_mask.models.selection.rows import Rows
 from fineweb_mask.models.settings.selection import SelectionSettings
-
-ROUNDS = 6  # most solves where the denominators depend on what is selected
-SETTLED = 1e-3  # share of the mass: a smaller change needs no further solve
 
 
 @dataclass
@@ -69,38 +66,10 @@ class Solution:
     mask: Tensor  # (n,) bool, K of them true, or full by tokens
     inclusion: Tensor  # (n,) float32: learned logit or probability; larger ranks higher
     relaxed: Tensor | None = None  # (n,) probabilities that fill the budget, from which the bound is computed
-    copies: Tensor | None = None  # (n,) int64, how often each document is taken; None: those of the mask once
-    scored: int | None = None  # documents that were scored, where a solver scores few
-    is_closed: bool = False  # whether no other document may be selected, although the budget is not full
 
 
-def finished(problem: Problem, inclusion: Tensor, mask: Tensor | None = None, copies: Tensor | None = None) -> Solution:
+def finished(problem: Problem, inclusion: Tensor, mask: Tensor | None = None) -> Solution:
     """Return the solution of one step: a mask (n,), or the documents of the highest inclusion (n,) that fill K."""
     mask = problem.objective.top(inclusion) if mask is None else mask
     problem.history.record(1, problem.objective.value_of(mask))
-    return Solution(mask, inclusion, copies=copies)
-
-
-def settle(problem: Problem, solve: Callable[[Problem], Solution]) -> Solution:
-    """Solve, again and again where the denominators depend on what is selected: the best solution.
-
-    That is so where a budget of tokens holds selections of unequal mass. Each solve takes the denominators of the last
-    answer, and penalises every document for how it enlarges them.
-    """
-    objective = problem.objective
-    knapsack = objective.knapsack
-    if knapsack is None or knapsack.by_tokens:
-        return solve(problem)
-    best: tuple[float, Solution] | None = None
-    at = objective.settled(torch.full_like(objective.quality, knapsack.share))
-    for _ in range(ROUNDS):
-        solution = solve(replace(problem, objective=at))
-        reached = objective.value_of(solution.mask)
-        if best is None or reached > best[0]:
-            best = reached, solution
-        size = at.size
-        at = objective.settled(solution.mask.float())
-        if abs(at.size - size) <= SETTLED * size:
-            break
-    assert best is not None  # noqa: S101 - the loop runs at least once
-    return best[1]
+    return Solution(mask, inclusion)

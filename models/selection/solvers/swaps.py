@@ -3,8 +3,7 @@
 Objectives of quality and metrics with a `swap_model` (all but `facility`) are refined inside a pool: the selected
 documents of least marginal gain and the unselected ones of most. One matrix of the pool gives the gain of every swap
 in it, for `pairwise` and `disf` exactly, so thousands of swaps cost one product. Then all marginal gains are computed
-again and the next pool is drawn, as long as the objective rises. Where a metric does not promise its gains
-(`swaps_as_promised`), a round that does not help is repeated with half the swaps.
+again and the next pool is drawn, as long as the objective rises.
 
 Where gains are costly (`SupportsFocus`), they are those of the selected documents and of as many others: the best when
 the gains of all were last computed, which is at the start and whenever no swap among these documents helps.
@@ -39,8 +38,9 @@ NOBODY, FEWEST = 1 / 8, 8  # share of a pool: places without a document on eithe
 SMALL = 64  # most documents for which every swap is evaluated exactly
 
 
-def pool_round(objective: Objective, mask: Tensor, pool_size: int, most: int) -> tuple[Tensor, int]:
-    """Make at most `most` swaps inside one pool, by the swap model of every metric: (n,) bool, and their number."""
+def pool_round(objective: Objective, mask: Tensor, pool_size: int) -> tuple[Tensor, int]:
+    """Make swaps inside one pool, by the swap model of every metric: (n,) bool, and their number."""
+    most = 2 * pool_size
     models = [
         metric.swap_model(mask, objective.weights[name])
         for name, metric in objective.active.items()
@@ -152,17 +152,13 @@ def refine(problem: Problem, mask: Tensor, rounds: int = ROUNDS_OF_SWAPS, least_
     swapping = [metric for metric in objective.active.values() if isinstance(metric, SupportsSwaps)]
     in_pools = len(swapping) == len(objective.active)
     pool_size = max((metric.swap_pool for metric in swapping), default=QUALITY_POOL)
-    as_promised = all(metric.swaps_as_promised for metric in swapping)
     reached = objective.value_of(mask)
     largest_batch = most = max(1, objective.budget // 8)
     seen, saw_all = _seen(objective, mask), True
     for _ in track("rounds of swaps", range(rounds)):
         if in_pools:
-            swapped, swaps = pool_round(seen, mask, pool_size, 2 * pool_size)
+            swapped, swaps = pool_round(seen, mask, pool_size)
             value = seen.value_of(swapped)
-            while value <= reached and swaps > 1 and not as_promised:
-                swapped, swaps = pool_round(seen, mask, pool_size, swaps // 2)
-                value = seen.value_of(swapped)
         else:
             swapped, value, swaps = batch_round(seen, mask, reached, most)
             most = 2 * swaps
@@ -272,7 +268,7 @@ def polish(objective: Objective, mask: Tensor) -> Tensor:
     if knapsack is None or objective.n > SMALL:
         return mask
     while True:
-        priority, others = objective.priority(objective.settled(mask.float()).marginal_gains(mask)), [mask]
+        priority, others = objective.priority(objective.marginal_gains(mask)), [mask]
         nobody = mask.new_zeros(0, dtype=torch.int64)
         for out in mask.nonzero():
             room = knapsack.limit - int(knapsack.tokens[mask].sum()) + int(knapsack.tokens[out])

@@ -2,25 +2,7 @@
 
 from pydantic import Field
 
-from fineweb_mask.models.settings.base import Settings, constants
-from fineweb_mask.models.settings.quality import OneScorerSettings
-
-CLUSTERS = {"n_clusters": None, "n_iterations": 10}
-"""Constants of all selectors by clusters."""
-
-
-class SemDedupSettings(Settings):
-    """Options of semantic deduplication: k-means, then the least redundant documents of every cluster."""
-
-    CONSTANTS = constants(keep="quality", **CLUSTERS)
-
-    eps: float | None = Field(
-        None,
-        ge=0,
-        le=1,
-        description="Documents with a cosine above 1 - eps to one before them in their cluster are never selected, "
-        "even if fewer documents then remain than the budget. None: the least redundant fill the budget.",
-    )
+from fineweb_mask.models.settings.base import Settings
 
 
 class QualitySamplingSettings(Settings):
@@ -31,22 +13,8 @@ class QualitySamplingSettings(Settings):
     )
 
 
-class DsirSettings(Settings):
-    """Options of selection by hashed n-gram importance weights."""
-
-    CONSTANTS = constants(sample=True, min_tokens=100)
-
-    by_task: bool = Field(
-        False,
-        description="Whether each task of `targets` has its own weights, and a share of the budget in proportion to "
-        "its examples; else all examples are one target.",
-    )
-
-
 class QuadmixCurveSettings(Settings):
-    """How often documents are wanted, by the rank of their quality."""
-
-    CONSTANTS = constants(steepness=1000.0, floor=0.001)
+    """How much documents are wanted, by the rank of their quality."""
 
     weights: dict[str, float] | None = Field(
         None, min_length=1, description="Weight (dimensionless) of each score column, by its name. None: equal weights."
@@ -66,35 +34,10 @@ class QuadmixSettings(QuadmixCurveSettings):
         description="Curve of single groups, by their value of selection.group_column: a mapping to the three settings "
         "above, which the other groups have.",
     )
-    max_repeats: int = Field(
-        1,
-        ge=1,
-        description="How often a document may be taken (count); above 1, the dataset says it in a column `repeats`.",
-    )
-
-
-class QuadSettings(Settings):
-    """Options of the bandit that scores few documents of each cluster."""
-
-    CONSTANTS = constants(**CLUSTERS, exploration=0.1, batch=32, least=0.0)
-
-    scorer: OneScorerSettings | None = Field(
-        None,
-        description="Model that scores the documents that are looked at, and no others. None: their quality, which all "
-        "documents have.",
-    )
-
-
-class GivenSettings(Settings):
-    """An earlier selection, which a new one goes with: for a new dump of a growing corpus."""
-
-    path: str = Field(min_length=1, description="Local workspace whose selected documents are held already.")
 
 
 class TargetSettings(Settings):
     """Examples of the target tasks, which some selectors compare documents with."""
-
-    CONSTANTS = constants(sample_documents=20_000)
 
     path: str = Field(min_length=1, description="Parquet or JSON Lines file, or a pattern of files, with texts.")
     text_column: str = Field("text", min_length=1, description="Column with the text of an example.")

@@ -12,12 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Reads = Literal["quality", "scores", "vectors", "groups", "targets", "text", "scorer"]
+Reads = Literal["quality", "scores", "vectors", "groups", "targets", "text"]
 """What a selector reads of the documents, except the budget and the tokens.
 
 quality: the combined score. scores: the columns of all scorers. groups: `selection.group_column`, where it is set.
-targets: the vectors of `selection.targets`. text: the texts, compared with those of `selection.targets`. scorer: a
-model of its settings, where there is one, by which it has few documents scored.
+targets: the vectors of `selection.targets`. text: the texts, compared with those of `selection.targets`.
 """
 
 
@@ -32,7 +31,6 @@ class SelectorEntry:
     reads: frozenset[Reads] = frozenset({"quality", "vectors"})
     is_sampled: bool = False  # whether what is selected depends on the seed; else ties are by position
     is_slow: bool = False  # whether a comparison leaves it out unless it is named
-    repeats: bool = False  # whether it may take a document more than once
 
 
 OWN = "this project (docs/algorithm.md)"
@@ -95,7 +93,6 @@ SELECTORS: dict[str, SelectorEntry] = {
         "QuaDMix, arXiv 2504.16511",
         reads=frozenset({"scores", "groups"}),
         is_sampled=True,
-        repeats=True,
     ),
     "dsir": SelectorEntry(
         "selectors.sampling:solve_dsir",
@@ -150,10 +147,9 @@ SELECTORS: dict[str, SelectorEntry] = {
     ),
     "quad": SelectorEntry(
         "selectors.clusters:solve_quad",
-        "a score that only documents of promising clusters are given",
-        "c d for c clusters, and the score of some",
+        "the quality of documents of promising clusters",
+        "c d for c clusters",
         "Quad, arXiv 2409.16986",
-        reads=frozenset({"quality", "vectors", "scorer"}),
         is_sampled=True,
     ),
 }

@@ -1,6 +1,6 @@
 """Show where the documents of the source went: how many each stage dropped, and why."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,7 +11,6 @@ from fineweb_mask.tasks.reporting.sections.optimum import widest_gap
 from fineweb_mask.tasks.workspace.records.counts import Counts
 from fineweb_mask.tasks.workspace.references import ShardFiles
 
-LISTED_COLUMNS = 50
 STAGE_OF = {"duplicate": "dedup", "near_duplicate": "dedup", "same_url": "dedup", "bad_vector": "embed"}
 """The stage that drops documents for a reason, unless it is ingest."""
 
@@ -58,20 +57,7 @@ def funnel(counts: Counts, shards: Sequence[ShardFiles]) -> Section:
         caption="Blue: documents remaining after each stage. Grey: documents dropped or not selected. Shares: of the "
         "documents in the source.",
     )
-    return Section("Where documents went", text=_differing(shards), figures=[figure])
-
-
-def _differing(shards: Sequence[ShardFiles]) -> list[str]:
-    """Return a sentence on each column that is kept as text, because its type differs between source files."""
-    types: dict[str, Counter[str]] = defaultdict(Counter)
-    for shard in shards:
-        for column, kind in shard.documents.details.get("as_text", {}).items():
-            types[column][kind] += 1
-    return [
-        f"The column {column!r} is kept as text, JSON where it is nested, because its type differs between source "
-        f"files: {', '.join(f'{kind} in {number:,}' for kind, number in sorted(kinds.items()))}."
-        for column, kinds in sorted(types.items())
-    ][:LISTED_COLUMNS]
+    return Section("Where documents went", figures=[figure])
 
 
 def _drops(counts: Counts, shards: Sequence[ShardFiles]) -> Iterator[tuple[str, str, int]]:

@@ -33,9 +33,10 @@ def certificate(blocks: Sequence[dict[str, Any]]) -> Section:
     """Show how close the selection of every block is to the best possible."""
     names = ("objective", "random_objective", "upper_bound", "gap")
     rows = [[block["name"], *_taken(block), *(block[name] for name in names)] for block in blocks[:LISTED_BLOCKS]]
+    solved = [block for block in blocks if block["objective"] is not None]
     if len(blocks) > 1:
         totals = {name: sum(block[name] for block in blocks) for name in ("documents", "selected")}
-        means = [weighted_mean(blocks, name) for name in names]
+        means = [weighted_mean(solved, name) for name in names]
         rows.insert(0, [f"all {len(blocks):,} blocks, mean", *_taken(totals), *means])
     note = "The gap is the distance to the upper bound, as a share of the distance from a random selection to it."
     if len(blocks) > LISTED_BLOCKS:
@@ -43,35 +44,31 @@ def certificate(blocks: Sequence[dict[str, Any]]) -> Section:
     columns = [Column("block"), Column("documents", "count"), Column("selected", "count"), Column("share", "share")]
     columns += [Column(name, "precise") for name in ("objective", "random selection", "upper bound")]
     table = Table("Blocks", [*columns, Column("gap", "gap")], rows, note=note, wide=True)
-    largest = max(blocks, key=lambda block: int(block["documents"]), default=None)
+    largest = max(solved, key=lambda block: int(block["documents"]), default=None)
     curves = [] if largest is None or not largest["history"] else [_learning_curve(largest)]
     tables = [table] if len(rows) > 1 or (rows and not curves) else []  # of one block, the curve says the same
     return Section("Distance from the optimum", [claim(blocks)], curves, tables)
 
 
 def groups(blocks: Sequence[dict[str, Any]], column: str, budget_by: str) -> Section:
-    """Show how much each group has of the budget, and how much of that its documents fill."""
-    found = add_groups(blocks)
+    """Show how much each group was to have of the budget, and how much its documents take."""
+    found, spent = add_groups(blocks), "tokens_selected" if budget_by == "tokens" else "selected"
     rows = [
         [
             group["group"] or "unknown",
-            *(group[name] for name in ("documents", "selected", "repeated", "budget")),
-            _filled(group, budget_by),
+            group["documents"],
+            group["selected"],
+            round(group["budget"]),
+            group[spent] / group["budget"] if group["budget"] else None,
         ]
         for group in found[:LISTED_GROUPS]
     ]
-    note = "Used: selected documents, each as often as it is to be used. Filled: what these take of the budget."
+    note = "Filled: what the selected documents take of the budget. What one group has too few for goes to the others."
     if len(found) > LISTED_GROUPS:
         note += f" The largest {LISTED_GROUPS} of {len(found):,} groups are shown; metrics.json has all of them."
-    columns = [Column(name, "count") for name in ("documents", "selected", "used", f"budget ({budget_by})")]
+    columns = [Column(name, "count") for name in ("documents", "selected", f"budget ({budget_by})")]
     table = Table("Groups", [Column(column), *columns, Column("filled", "share")], rows, note=note, wide=True)
     return Section("Budgets by group", tables=[table])
-
-
-def _filled(group: dict[str, Any], budget_by: str) -> float | None:
-    """Return the share of a group's budget that is spent; None if it has none, or its tokens were not counted."""
-    spent = group.get("spent", group["repeated"] if budget_by == "documents" else None)
-    return None if spent is None or not group["budget"] else spent / group["budget"]
 
 
 def _taken(block: Mapping[str, Any]) -> list[float]:

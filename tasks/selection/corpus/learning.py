@@ -8,7 +8,7 @@ Every pass is one job for each shard, `MeasureJob`, and one that gathers them, `
 policy. Where the documents at the threshold are not among those that a pass kept, the pass is made again around it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from fineweb_mask.models.selection.corpus.rule import Frame
     from fineweb_mask.models.selection.corpus.sample import Learned, SampleProblem
 
-NOT_LEARNED = {"device", "block_size", "blocks", "block_budget", "passes", "sample", "scope"}
+NOT_LEARNED = {"device", "block_size", "passes", "sample", "scope"}
 """Settings on which what is learned on a sample does not depend."""
 
 
@@ -46,14 +46,13 @@ class CorpusJob(InterimJob):
     @property
     def read_with(self) -> list[Any]:
         """The settings on which depends what is read of a shard's documents."""
-        groups = self.settings.groups
-        return [self.settings.seed, self.settings.budget_by, *([] if groups is None else [groups.column])]
+        return [self.settings.seed, self.settings.budget_by]
 
 
 class SampleJob(CorpusJob):
     """Draw a shard's part of the sample, and sum over all its documents."""
 
-    stage: ClassVar[Stage] = Stage("sample", version=3, label="select", folders=("samples",), interim=True)
+    stage: ClassVar[Stage] = Stage("sample", version=4, label="select", folders=("samples",), interim=True)
     uses_gpu: ClassVar[bool] = False
     shard: ShardFiles
     rate: float  # share of the documents in the sample
@@ -90,7 +89,7 @@ def draw_sample(job: SampleJob) -> None:
 class LearnJob(CorpusJob):
     """Learn the first policy, or gather a pass and learn the next one."""
 
-    stage: ClassVar[Stage] = Stage("learn_rule", version=6, label="select", folders=("rules",), interim=True)
+    stage: ClassVar[Stage] = Stage("learn_rule", version=7, label="select", folders=("rules",), interim=True)
     number: int  # 0 for the first
     samples: list[StageFile]
     before: StageFile | None = None  # the job's output before this one
@@ -104,7 +103,7 @@ class LearnJob(CorpusJob):
 
     def depends_on(self) -> Dependencies:
         """Return the settings, the sample, and what came before."""
-        settings = self.settings.digested(exclude=NOT_LEARNED | self.settings.not_used)
+        settings = self.settings.model_dump(exclude=NOT_LEARNED | self.settings.not_used)
         before = None if self.before is None else self.before.fingerprint
         files = [[file.fingerprint for file in group] for group in (self.samples, self.tallies, self.penalised)]
         return Dependencies(settings=[settings, self.number, self.settings.passes], inputs=[files, before])
@@ -132,8 +131,6 @@ def _learn_first(job: LearnJob, device: "torch.device") -> None:
     details = {
         "passes": 0,
         "budget": problem.budget,
-        "budgets": problem.budgets,
-        "asked": problem.asked,
         "documents": problem.documents,
         "sample": len(problem.sample.quality),
         "random_objective": problem.random_objective,
@@ -153,7 +150,7 @@ def _write(job: LearnJob, best: object, learned: "Learned | None", details: dict
 
 
 def _gather(job: LearnJob, before: StageFile, device: "torch.device") -> None:
-    from fineweb_mask.models.selection.corpus.passes import Bound, conclude, find_thresholds
+    from fineweb_mask.models.selection.corpus.passes import Bound, conclude, find_threshold, margin_at
     from fineweb_mask.models.selection.corpus.sample import Learned
     from fineweb_mask.models.selection.problem.normalisation import Ranges
 
@@ -161,28 +158,29 @@ def _gather(job: LearnJob, before: StageFile, device: "torch.device") -> None:
     learned, best = made(Learned, tree["next"], device), tree.get("best", {})
     details, search = before.details | {"again": False}, learned.search
     measured_with = details.pop("measured_with", before.fingerprint)
-    budgets = details["budgets"]
-    found, margins = find_thresholds(learned.margins, _rankings(job, job.tallies), budgets)
-    if len(found) < len(margins):
-        _write(job, best, replace(learned, margins=margins), details)
+    budget, rankings = details["budget"], _rankings(job, job.tallies)
+    threshold = find_threshold(learned.margin, rankings, budget)
+    if threshold is None:
+        _write(job, best, replace(learned, margin=margin_at(learned.margin, rankings, budget)), details)
         return
-    outcome = conclude(learned.rule, found, _tallies(job, job.tallies), budgets, device)
+    outcome = conclude(learned.rule, threshold, _tallies(job, job.tallies), budget, device)
     bound = outcome.bound
     if search is not None:
         rankings = _rankings(job, job.penalised)
-        found, margins = find_thresholds(search.margins, rankings, budgets)
-        if len(found) < len(margins):
+        threshold = find_threshold(search.margin, rankings, budget)
+        if threshold is None:
             again = details | {"again": True, "measured_with": measured_with}
-            _write(job, best, replace(learned, search=search._replace(margins=margins)), again)
+            search = search._replace(margin=margin_at(search.margin, rankings, budget))
+            _write(job, best, replace(learned, search=search), again)
             return
-        costs = {name: sum(int(one[name].counts.sum()) for one in rankings) for name in budgets}
-        if not search.is_wide_enough(found, costs, budgets):
+        cost = sum(int(one.counts.sum()) for one in rankings)
+        if not search.is_wide_enough(threshold, cost, budget):
             details["spare"] *= 2
             problem = _problem(job, device, details, learned.rule.frame)
-            search = problem.search(learned.rule, learned.margins, details["spare"])
+            search = problem.search(learned.rule, learned.margin, details["spare"])
             _write(job, best, replace(learned, search=search), details)
             return
-        outcome = conclude(learned.rule, found, _tallies(job, job.penalised), budgets, device)
+        outcome = conclude(learned.rule, threshold, _tallies(job, job.penalised), budget, device)
     details["passes"] += 1
     step = {"objective": outcome.objective, "upper_bound": bound.at(outcome.bound.used), "bound": bound._asdict()}
     details["steps"] = [*details["steps"], step]
@@ -200,17 +198,17 @@ def _gather(job: LearnJob, before: StageFile, device: "torch.device") -> None:
     _write(job, best, following, details)
 
 
-def _rankings(job: LearnJob, files: Sequence[StageFile]) -> "list[dict[str, Ranking]]":
-    return [{name: tally.ranking for name, tally in one.items()} for one in _tallies(job, files)]
+def _rankings(job: LearnJob, files: Sequence[StageFile]) -> "list[Ranking]":
+    return [tally.ranking for tally in _tallies(job, files)]
 
 
-def _tallies(job: LearnJob, files: Sequence[StageFile]) -> "Iterator[dict[str, Tally]]":
-    """Yield the tallies of every part, by group."""
+def _tallies(job: LearnJob, files: Sequence[StageFile]) -> "Iterator[Tally]":
+    """Yield the tally of every part."""
     from fineweb_mask.models.selection.corpus.passes import Tally
 
     for file in track("parts", list(files)):
         if tree := nested(read_arrays(job.workspace.root / file.path, "tally")):
-            yield made(Mapping[str, Tally], tree["tally"])
+            yield made(Tally, tree["tally"])
 
 
 def read_learned(workspace: Workspace, file: StageFile, part: PolicyPart, device: "torch.device") -> "Learned":
@@ -235,14 +233,13 @@ def _problem(
     known: dict[str, Any] = {}
     if details is not None:
         known = {"ranges": Ranges.of_details(details["ranges"]), "spare": details["spare"]}
-    groups = job.settings.groups
-    return SampleProblem(sample, survey, job.settings, DIRECTIONS, device, frame=frame, groups=groups, **known)
+    return SampleProblem(sample, survey, job.settings, DIRECTIONS, device, frame=frame, **known)
 
 
 class KeepPolicyJob(FittedJob):
     """Keep the best policy, for this corpus and for shards that are added to it; `force` replaces it."""
 
-    stage: ClassVar[Stage] = Stage("keep_rule", version=5, label="select")
+    stage: ClassVar[Stage] = Stage("keep_rule", version=6, label="select")
     name: ClassVar[str] = "selection-rule"
     shard_names: ClassVar[list[str]] = []  # later jobs select from them
     settings: PipelineSelectionSettings
@@ -251,9 +248,7 @@ class KeepPolicyJob(FittedJob):
 
     def depends_on(self) -> Dependencies:
         """Return the settings and the models."""
-        settings = self.settings.digested(
-            exclude={"device", "block_size", "blocks", "block_budget"} | self.settings.not_used
-        )
+        settings = self.settings.model_dump(exclude={"device", "block_size"} | self.settings.not_used)
         return Dependencies(settings=settings, inputs=self.models)
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.runtime.threads import same_threads
 from fineweb_mask.models.schemas import CHARGES
-from fineweb_mask.models.selection.corpus.documents import Documents, Tree, flat, made, nested, numbered
+from fineweb_mask.models.selection.corpus.documents import Documents, Tree, flat, made, nested
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.inference.gpu import gpu_slot, torch_device
 from fineweb_mask.tasks.selection.blocks import inputs_of
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 class MeasureJob(CorpusJob):
     """Measure what a policy selects from one shard: from all its documents, or from its candidates less penalties."""
 
-    stage: ClassVar[Stage] = Stage("measure", version=5, label="select", folders=("passes",), interim=True)
+    stage: ClassVar[Stage] = Stage("measure", version=6, label="select", folders=("passes",), interim=True)
     shard: ShardFiles
     policy: StageFile  # the output of a `LearnJob`, or the policy that is kept
     part: PolicyPart = "next"
@@ -79,7 +79,7 @@ def measure(job: MeasureJob) -> None:
 
 def _of_documents(job: MeasureJob, learned: "Learned", device: "torch.device") -> Tree:
     """Return the documents' marginal gains and the tally; if near-duplicates have penalties, the candidates by cell."""
-    from fineweb_mask.models.selection.corpus.passes import Tally, total_by_group
+    from fineweb_mask.models.selection.corpus.passes import Tally
 
     columns = read_columns(job.workspace, job.shard)
     gains = np.full(job.shard.rows, np.nan, dtype=np.float32)
@@ -88,14 +88,14 @@ def _of_documents(job: MeasureJob, learned: "Learned", device: "torch.device") -
         with gpu_slot(device):
             measured = learned.rule.measure(part, device)
             gains[own] = measured.worth
-            tallies.append(Tally.by_group(learned.margins, part, measured))
+            tallies.append(Tally.of(learned.margin, part, measured))
             if learned.search is not None:
                 part = part._replace(worth=measured.worth)  # noqa: PLW2901
                 found, in_cells = learned.search.candidates(part, device)
                 candidates.append(part.take(found))
                 rows.append(own[found])
                 cells.append(in_cells)
-    tree: dict[str, Any] = {"worth": {"": gains}, "tally": numbered(total_by_group(tallies)) if tallies else {}}
+    tree: dict[str, Any] = {"worth": {"": gains}, "tally": Tally.total(tallies) if tallies else {}}
     if candidates:
         documents, places, of_cell = Documents.concatenate(candidates), np.concatenate(rows), np.concatenate(cells)
         for cell in np.unique(of_cell).tolist():
@@ -120,7 +120,7 @@ def _of_candidates(job: MeasureJob, measured: StageFile, learned: "Learned", dev
     documents = documents._replace(charges=penalties[rows[order]])
     with gpu_slot(device):
         found = learned.rule.measure(documents, device)
-        return {"tally": numbered(Tally.by_group(learned.search.margins, documents, found))}
+        return {"tally": Tally.of(learned.search.margin, documents, found)}
 
 
 def _prefix(cell: int) -> str:
@@ -156,7 +156,6 @@ def find_penalties(job: PenaltiesJob) -> None:
 
     device = torch_device(job.settings.device)
     learned = read_learned(job.workspace, job.policy, job.part, device)
-    assert learned.search is not None  # noqa: S101 - near-duplicates have penalties
     parts, rows, shards, prefix = [], [], [], _prefix(job.cell)
     for file in track("shards", job.passes):
         if tree := nested(read_arrays(job.workspace.root / file.path, prefix)):
@@ -165,11 +164,9 @@ def find_penalties(job: PenaltiesJob) -> None:
             shards += [file.name] * len(rows[-1])
     with stage_file_writer(job.output, CHARGES, job.key) as writer:
         if parts:
-            documents, levels = Documents.concatenate(parts), learned.search.levels
+            documents = Documents.concatenate(parts)
             with gpu_slot(device):
-                charges = near_duplicate_penalties(
-                    learned.rule, levels, job.settings.near_duplicates, documents, device
-                )
+                charges = near_duplicate_penalties(learned.rule, job.settings.near_duplicates, documents, device)
             table = pa.table([shards, np.concatenate(rows), charges], schema=CHARGES).filter(charges > 0)
             for batch in table.to_batches():
                 writer.write(batch)

@@ -1,1 +1,1 @@
-"""Read what selections read of shards: columns and vectors, other scores, target examples, an earlier selection."""
+"""Read what selections read of shards: columns and vectors, other scores, target examples."""

@@ -8,6 +8,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from fineweb_mask.models.columns import label
+from fineweb_mask.models.names import find
 from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.selection.corpus.documents import Documents
 from fineweb_mask.models.settings import PipelineSelectionSettings
@@ -24,8 +26,6 @@ STREAMED: dict[str, Any] = {"pre_buffer": False, "buffer_size": 1 << 20}
 
 PART_ROWS = 65_536
 """Rows of a shard that are judged at the same time."""
-
-VECTOR_COLUMNS = ["embedding", "scale"]
 
 
 class ShardColumns(NamedTuple):
@@ -56,14 +56,14 @@ def read_columns(workspace: Workspace, shard: ShardFiles) -> ShardColumns:
 def read_groups(workspace: Workspace, shard: ShardFiles, column: str) -> NDArray[np.object_]:
     """Read the values of a column of a shard's documents as texts, (rows,); null, or a column it lacks, is ""."""
     path = workspace.resolve(shard.documents)
-    if column not in read_schema(path).names:  # with `source.extra_columns: all`, files may have different columns
+    if (own := find(column, read_schema(path).names)) is None:  # files may have different columns
         return np.full(shard.rows, "", dtype=object)
     groups = np.empty(shard.rows, dtype=object)
     start = 0
     with VerifiedFile(path) as file:
-        for batch in file.iter_batches(PART_ROWS, columns=[column]):
-            values = batch[column].to_pylist()
-            groups[start : start + len(values)] = ["" if value is None else sys.intern(str(value)) for value in values]
+        for batch in file.iter_batches(PART_ROWS, columns=[own]):
+            values = batch[own].to_pylist()
+            groups[start : start + len(values)] = [sys.intern(label(value)) for value in values]
             start += len(values)
     return groups
 
@@ -102,7 +102,7 @@ def read_vectors(
 
     start = 0
     with VerifiedFile(workspace.resolve(shard.embeddings), **STREAMED) as file:
-        for batch in file.iter_batches(at_once or VECTORS_AT_ONCE, columns=VECTOR_COLUMNS):
+        for batch in file.iter_batches(at_once or VECTORS_AT_ONCE, columns=["embedding"]):
             first, last = np.searchsorted(rows, [start, start + batch.num_rows])
             start, chosen = start + batch.num_rows, pa.array(rows[first:last] - start)
             if len(chosen):
@@ -114,16 +114,14 @@ def read_parts(
     workspace: Workspace, shard: ShardFiles, columns: ShardColumns, settings: PipelineSelectionSettings
 ) -> Iterator[tuple[NDArray[np.int64], Documents]]:
     """Yield the candidates of a shard in parts, with their rows, for a selection over the whole corpus."""
-    everyone = read_without_vectors(workspace, shard, columns, settings)
+    everyone = read_without_vectors(shard, columns, settings)
     rows = columns.candidate.nonzero()[0]
     parts = read_vectors(workspace, shard, rows, PART_ROWS)
     for places, vectors in track_by_size("documents", parts, len(rows), lambda part: len(part[1])):
         yield rows[places], everyone.take(np.arange(places.start, places.stop))._replace(vectors=vectors)
 
 
-def read_without_vectors(
-    workspace: Workspace, shard: ShardFiles, columns: ShardColumns, settings: PipelineSelectionSettings
-) -> Documents:
+def read_without_vectors(shard: ShardFiles, columns: ShardColumns, settings: PipelineSelectionSettings) -> Documents:
     """Return the candidates of a shard, with vectors of no dimension."""
     rows, drawn = columns.candidate.nonzero()[0], random_keys(settings.seed, shard.name, shard.rows)
     return Documents(
@@ -131,7 +129,4 @@ def read_without_vectors(
         columns.quality[rows],
         drawn[rows],
         columns.tokens[rows] if settings.budget_by == "tokens" else None,
-        groups=None
-        if settings.groups is None
-        else read_groups(workspace, shard, settings.groups.column)[rows].astype(np.str_),
     )

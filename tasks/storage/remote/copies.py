@@ -11,7 +11,7 @@ local workspace, and calls `ensure_local` before it opens one.
 - Nothing is listed ahead: whether a file exists, its size and its version are asked of the URL, which shows what other
   machines have written or deleted. A copy is used again only if it is of the version that is there.
 - Fitted models, which every job reads, stay in `here` by name and version, for later processes and runs.
-- `here` also holds what is never uploaded: locks, checkpoints, spilled data, how long jobs took.
+- `here` also holds what is never uploaded: locks, spilled data, how long jobs took.
 """
 
 import errno
@@ -301,12 +301,6 @@ def ensure_local(path: Path) -> Path:
     if (folder := remote_of(path)) is not None:
         folder.download(path)
     return path
-
-
-def on_this_machine(path: Path) -> Path:
-    """Return the path for what belongs to a file and is not uploaded: of a remote workspace, below `here`."""
-    folder = remote_of(path)
-    return path if folder is None else folder.here / path.relative_to(folder.root)
 
 
 def read_text(path: Path) -> str:

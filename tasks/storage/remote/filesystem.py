@@ -7,9 +7,7 @@ retries, always from one version of it.
 import errno
 import io
 import os
-import re
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 import fsspec
 from fsspec.spec import AbstractFileSystem
@@ -24,10 +22,6 @@ if TYPE_CHECKING:
     from obstore import ObjectMeta
 
 READ_AHEAD_BYTES = 4 * 2**20
-ESCAPED = "file:////"
-"""How the URL of a local file begins whose path is escaped; no other begins with two slashes."""
-NOT_IN_URLS = "[\udc80-\udcff]|::"
-"""Bytes of a path that is not UTF-8, as Python reads it, and what fsspec takes for two URLs."""
 
 
 class FileInfo(NamedTuple):
@@ -122,17 +116,6 @@ class BucketFiles(AbstractFileSystem):  # type: ignore[misc] # fsspec has no typ
         return {"name": path, "size": 0, "type": "directory"}
 
 
-def escaped(path: str) -> str:
-    r"""Return a local path with %XX for the bytes that no URL may have, and for %; one without such bytes is unchanged.
-
-    >>> escaped("100%.parquet"), escaped("100%\udce9.parquet")
-    ('100%.parquet', '100%25%E9.parquet')
-    """
-    if not re.search(NOT_IN_URLS, path):
-        return path
-    return re.sub(f"%|{NOT_IN_URLS}", lambda found: quote_from_bytes(os.fsencode(found[0])), path)
-
-
 def open_filesystem(url: str) -> tuple[Any, str]:
     """Return the fsspec file system of a URL or local path, and the path in it.
 
@@ -150,8 +133,6 @@ def open_filesystem(url: str) -> tuple[Any, str]:
         filesystem, path = fsspec.url_to_fs(url, **options)
     except (ValueError, ImportError) as error:
         raise RemoteError(errno.EINVAL, f"{redacted(url)}: {redacted(str(error))}") from None
-    if url.startswith(ESCAPED):
-        return filesystem, os.fsdecode(unquote_to_bytes(path[1:]))
     return filesystem, str(path)
 
 

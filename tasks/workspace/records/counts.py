@@ -11,7 +11,6 @@ from fineweb_mask.tasks.workspace.references import COUNTED, StageFile
 DROPPED_BY = {
     "null_text": "source.text_column",
     "empty_text": "source.text_column",
-    "too_large": "source.max_document_bytes",
     "too_short": "ingest.min_chars",
     "wrong_language": "ingest.languages",
     "low_language_score": "ingest.min_language_score",
@@ -19,6 +18,10 @@ DROPPED_BY = {
     "known": "ingest.against",
 }
 """The setting that drops documents, by their reason."""
+
+
+GROUP_SUMS = ("documents", "selected", "tokens_selected", "budget")
+"""Of blocks that are groups of documents: what `add_groups` adds up."""
 
 
 class Amount(NamedTuple):
@@ -113,30 +116,28 @@ def why_none_is_left(ingested: list[StageFile]) -> str:
 
 
 def mean_terms(masks: list[StageFile]) -> tuple[float | None, dict[str, float]]:
-    """Return the objective and its terms, averaged over the blocks by their number of documents."""
-    blocks = [block for file in masks for block in file.details["blocks"]]
+    """Return the objective and its terms, averaged over the blocks by their documents; where none is selected aside."""
+    blocks = [block for file in masks for block in file.details["blocks"] if block["terms"]]
     if not any(block["documents"] for block in blocks):
         return None, {}
     terms = {name: mean_of([block["terms"][name] for block in blocks], blocks) for name in blocks[0]["terms"]}
     return mean_of([block["objective"] for block in blocks], blocks), terms
 
 
-def add_groups(blocks: Sequence[Mapping[str, Any]], *, one_budget: bool = False) -> list[dict[str, Any]]:
-    """Add up what blocks recorded of each group, most documents first; `one_budget` is that of all blocks together.
+def add_groups(blocks: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Add up the blocks of each group of documents, most documents first.
 
     Examples
     --------
-    >>> blocks = [{"groups": [{"group": "a", "documents": 5, "budget": 2}]}, {"name": "without groups"}]
-    >>> add_groups([*blocks, *blocks])
-    [{'group': 'a', 'documents': 10, 'budget': 4}]
+    >>> block = {"group": "a", "documents": 5, "selected": 1, "tokens_selected": 90, "budget": 1.5}
+    >>> add_groups([block, block])
+    [{'group': 'a', 'documents': 10, 'selected': 2, 'tokens_selected': 180, 'budget': 3.0}]
     """
     found = dict[str, dict[str, Any]]()
-    for group in (group for block in blocks for group in block.get("groups", [])):
-        if (known := found.get(group["group"])) is None:
-            found[group["group"]] = dict(group)
-            continue
-        for name in group.keys() - {"group", *(["budget"] if one_budget else [])}:
-            known[name] += group[name]
+    for block in blocks:
+        total = found.setdefault(block["group"], {"group": block["group"]} | dict.fromkeys(GROUP_SUMS, 0))
+        for name in GROUP_SUMS:
+            total[name] += block[name]
     return sorted(found.values(), key=lambda group: (-group["documents"], group["group"]))
 
 

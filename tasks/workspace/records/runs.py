@@ -54,6 +54,7 @@ class RunRecord(BaseModel):
     objective: float | None = None  # mean over the blocks, weighted by their documents
     set_aside: list[QuarantinedShard] = []
     recipe: dict[str, Any]
+    source: dict[str, Any] = {}  # what is read of it, and what is left out
     flow_run: str | None = None  # Prefect's id of the flow run
     version: str
     commit: str | None = None
@@ -98,13 +99,13 @@ def _with_checksum(record: BaseModel) -> str:
 
 
 def _checked(path: Path) -> str:
-    """Return the text of a record, whose checksum is compared; one of an earlier version has none."""
+    """Return the text of a record, whose checksum is compared."""
     try:
         text = read_text(path)
         content = json.loads(text)
     except ValueError as error:
         raise DamagedFileError(str(path), f"{error}: run the recipe again") from error
-    if isinstance(content, dict) and content.pop("checksum", None) not in (None, digest(content)):
+    if not isinstance(content, dict) or content.pop("checksum", None) != digest(content):
         raise DamagedFileError(str(path), "it has another checksum than was written: run the recipe again")
     return text
 
@@ -114,6 +115,7 @@ class LastRun(BaseModel):
 
     settings: PipelineSettings
     folder: str  # base of relative paths in the settings
+    source: dict[str, Any] = {}  # what the run read of its source, and what it left out
 
     @staticmethod
     def path(workspace: Workspace) -> Path:

@@ -1,6 +1,7 @@
 """Duplicates across shards: which are dropped, what a new shard changes, what a killed run goes on from."""
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -21,8 +22,6 @@ from fineweb_mask.tasks.catalog.query import open_catalog
 from fineweb_mask.tasks.catalog.views import write_catalog
 from fineweb_mask.tasks.dedup import buckets
 from fineweb_mask.tasks.dedup.duplicates import no_duplicates
-from fineweb_mask.tasks.embed import embed
-from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.listing import update_index
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.flows.pipeline.run_here import RunHere, write_shard
@@ -122,6 +121,8 @@ def test_near_duplicates_are_no_candidates_and_are_counted(tmp_path, sample_corp
     exact = 2 if exact_dedup == "corpus" else 0
     assert selection.counts.dropped.get("duplicate", 0) >= exact
     assert selection.counts.dropped["near_duplicate"] >= 12 - exact
+    tried = {one["threshold"]: one["documents"] for one in run.near.details["tried"]}
+    assert tried[run.near.details["threshold"]] == selection.counts.dropped["near_duplicate"]
     counts = selection.counts
     assert counts.documents_in == counts.selected + counts.not_selected + sum(counts.dropped.values())
     assert counts.amounts["eligible"].documents == counts.documents_eligible < counts.documents_ingested
@@ -171,73 +172,13 @@ def test_near_duplicates_are_no_candidates_and_are_counted(tmp_path, sample_corp
     assert not any((folder / name).exists() for name in ("signatures", "pairs", "near_duplicates"))
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_near_duplicates_by_vectors_wait_for_all_of_them_and_a_new_shard_compares_only_itself(
-    tmp_path, sample_corpus, seed
-):
-    corpus, folder = tmp_path / "corpus", tmp_path / "w"
-    corpus.mkdir()
-    write_shard(corpus, sample_corpus, "b", range(60))
-    table = pq.read_table(corpus / "b.parquet")
-    texts = [text or "" for text in table["text"].to_pylist()]
-    long = [row for row, text in enumerate(texts) if len(set(text.split())) > 150][:10]
-    copies = table.take(long).set_column(
-        table.column_names.index("text"), "text", [edited([texts[row] for row in long], 2)]
-    )
-    pq.write_table(copies, corpus / "c.parquet")
-    semantic = {"near_dedup": "semantic", "near_threshold": 0.97}
-    run, selection = near_deduplicated(folder, corpus, seed=seed, **semantic)
-    counts = selection.counts
-    assert counts.documents_in == counts.selected + counts.not_selected + sum(counts.dropped.values())
-    assert run.duplicates["c"].details["near_duplicate"] == 10
-    assert near_deduplicated(folder, corpus, **semantic)[0].built == []
-    write_shard(corpus, sample_corpus, "a", range(100, 130))
-    again, grown = near_deduplicated(folder, corpus, seed=seed, **semantic)
-    built = {name for name in again.built if name.split()[0] in ("centres", "cells", "similar", "near_dedup")}
-    assert built == {"cells a", "similar 0-of-1", "near_dedup corpus"}
-    assert {name: again.duplicates[name].fingerprint for name in "bc"} == {
-        name: run.duplicates[name].fingerprint for name in "bc"
-    }
-    wider = {"near_dedup": "semantic", "near_threshold": 0.8}
-    _, less = near_deduplicated(folder, corpus, seed=seed, **wider)
-    assert less.counts.dropped["near_duplicate"] > grown.counts.dropped["near_duplicate"]
-
-
-def test_a_shard_without_vectors_does_not_keep_others_from_being_compared(tmp_path, sample_corpus, monkeypatch):
-    corpus = tmp_path / "corpus"
-    corpus.mkdir()
-    for number, name in enumerate("abc"):
-        write_shard(corpus, sample_corpus, name, range(30 * number, 30 * number + 30))
-    real = embed._build
-
-    def broken(job, *arguments):
-        if job.name == "b":
-            raise BadShardError("b: cannot be embedded")
-        return real(job, *arguments)
-
-    monkeypatch.setattr(embed, "_build", broken)
-    settings = near_settings(tmp_path / "w", corpus, near_dedup="semantic")
-    run = RunHere(settings)
-    ready = prepare(run)
-    assert run.quarantined.keys() == {"b"}
-    assert set(run.duplicates) == {"a", "c"}
-    assert [shard.name for shard in ready.shards] == ["a", "c"]
-
-
-@pytest.mark.parametrize(
-    ("kind", "stages"),
-    [
-        ("minhash", {"signatures a", "signatures b", "pairs 0-of-1", "shingles a", "shingles b", "verified 0-of-1"}),
-        ("semantic", {"centres centres", "cells a", "cells b", "similar 0-of-1"}),
-    ],
-)
-def test_a_run_that_is_killed_while_it_compares_goes_on(tmp_path, sample_corpus, kind, stages):
+def test_a_run_that_is_killed_while_it_compares_goes_on(tmp_path, sample_corpus):
     pytest.importorskip("rensa")
     corpus = tmp_path / "corpus"
     corpus.mkdir()
     write_shard(corpus, sample_corpus, "a", range(40))
     write_shard(corpus, sample_corpus, "b", range(30, 60))
-    settings = near_settings(tmp_path / "w", corpus, near_dedup=kind)
+    settings = near_settings(tmp_path / "w", corpus)
     built = []
     for _ in range(40):
         run = RunHere(settings, stop_after=1)
@@ -247,6 +188,7 @@ def test_a_run_that_is_killed_while_it_compares_goes_on(tmp_path, sample_corpus,
         except KeyboardInterrupt:
             built += run.built
     assert len(built) == len(set(built)) > 10
+    stages = {"signatures a", "signatures b", "pairs 0-of-1", "shingles a", "shingles b", "verified 0-of-1"}
     assert {*stages, "near_dedup corpus"} <= set(built)
     assert run.built == ["materialize dataset"]
 
@@ -260,12 +202,11 @@ def test_one_page_of_each_url_is_kept_with_and_without_near_duplicates(tmp_path,
     others = [" ".join(reversed(text.split())) for text in table["text"].to_pylist()[:10]]
     pages = table.slice(0, 10).set_column(table.column_names.index("text"), "text", [others])
     pq.write_table(pages, corpus / "b.parquet")
-    for near in ("off", "minhash", "semantic"):
+    for near in ("off", "minhash"):
         folder = tmp_path / near
         run, selection = near_deduplicated(folder, corpus, near_dedup=near, url_dedup=True)
         dropped = selection.counts.dropped
-        if near != "semantic":  # whose vectors do not know the order of words
-            assert dropped["same_url"] >= 9
+        assert dropped["same_url"] >= 9
         write_catalog(Workspace(folder), shard_files(run))
         with open_catalog(Workspace(folder), "1GB") as catalog:
             counted = dict(catalog.execute("SELECT reason, sum(documents) FROM drops GROUP BY ALL").fetchall())
@@ -280,6 +221,11 @@ def test_one_page_of_each_url_is_kept_with_and_without_near_duplicates(tmp_path,
         assert same == [(True,)] * dropped.get("same_url", 0)
         assert listed == (dropped.get("same_url", 0),)
         assert near_deduplicated(folder, corpus, near_dedup=near, url_dedup=True)[0].built == []
+        dumps = {"dump": pc.unique(table["dump"]).to_pylist()}
+        _, exempted = near_deduplicated(
+            tmp_path / f"{near} exempted", corpus, near_dedup=near, url_dedup=True, copies={"exempt": dumps}
+        )
+        assert not any(exempted.counts.dropped.get(reason) for reason in ("same_url", "near_duplicate"))
 
 
 @pytest.mark.parametrize("kind", ["workspace", "file"])
@@ -310,6 +256,3 @@ def test_near_duplicates_of_another_corpus_are_dropped_and_its_own_documents_sta
     assert len(twins) == 10
     assert selection.counts.dropped["near_duplicate"] >= 10
     assert near_deduplicated(tmp_path / "w", corpus, against=[against])[0].built == []
-    by_dump = {"against": [against], "copies": {"one_for_each": "dump"}}
-    run, _ = near_deduplicated(tmp_path / "w", corpus, **by_dump)
-    assert run.duplicates["a"].details.get("near_duplicate", 0) < 10

@@ -1,4 +1,4 @@
-"""Selection from blocks by one price for all: the total is exact, a killed run goes on, nothing is done twice."""
+"""Selection of groups with shares of the corpus: they are kept, a killed run goes on, nothing is done twice."""
 
 import pytest
 
@@ -7,6 +7,7 @@ from fineweb_mask.flows.pipeline.run import PerShard
 from fineweb_mask.flows.pipeline.selection import Prepared, select
 from fineweb_mask.models.settings import PipelineSelectionSettings, PipelineSettings, SourceSettings
 from fineweb_mask.models.settings.quality import ColumnScorerSettings, QualitySettings
+from fineweb_mask.tasks.workspace.records.counts import add_groups
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.flows.pipeline.run_here import RunHere
 from tests.tasks.number_shards import numbers
@@ -22,33 +23,36 @@ def run_of(workspace, selection, **options):
         quality=QualitySettings(scorers=[ColumnScorerSettings(column="token_count")]),
         selection=selection,
     )
-    models = PretrainedModels(scorers={}, encoder=None, sidecars={}, selecting=None)
+    models = PretrainedModels(scorers={}, encoder=None, sidecars={})
     return RunHere(settings, shards=[], models=models, **options)
 
 
 def selected(workspace, changes, **options):
-    """Select at one price; return the run, and how many documents each block gave."""
-    settings = PipelineSelectionSettings(
-        **{"select_ratio": 0.2, "device": "cpu", "block_budget": "price", "block_size": 400} | changes
-    )
-    shards = [numbers(workspace, name, rows, seed=seed) for seed, (name, rows) in enumerate(SIZES.items())]
+    """Select from two groups of unequal size; return the run, and how many documents each gave."""
+    groups = {"column": "dump", "shares": {"x": 0.5, "y": 0.5}} | changes
+    settings = PipelineSelectionSettings(select_ratio=0.2, device="cpu", block_size=400, groups=groups)
+    shards = [
+        numbers(workspace, name, rows, seed=seed, dump=("x", "x", "x", "y"))
+        for seed, (name, rows) in enumerate(SIZES.items())
+    ]
     run = run_of(workspace, settings, **options)
     selection = select(run, Prepared(shards, None, PerShard()))
-    return run, {block["name"]: block["selected"] for file in selection.groups for block in file.details["blocks"]}
+    blocks = [block for file in selection.groups for block in file.details["blocks"]]
+    return run, {group["group"]: group["selected"] for group in add_groups(blocks)}
 
 
-def test_a_run_selects_exactly_the_total_and_is_cached(tmp_path):
+def test_a_run_selects_the_shares_of_the_corpus_and_is_cached(tmp_path):
     run, found = selected(Workspace(tmp_path), {})
-    assert sum(found.values()) == round(0.2 * 1150)
-    assert sum(name.startswith("budgets") for name in run.built) == 1
+    assert found == {"x": pytest.approx(115, abs=4), "y": pytest.approx(115, abs=4)}
+    assert [name for name in run.built if "shares" in name] == ["group_shares group-shares"]
     again, same = selected(Workspace(tmp_path), {})
     assert again.built == []
     assert same == found
 
 
-def test_what_is_read_in_between_is_not_needed_once_all_is_selected(tmp_path):
+def test_what_is_counted_is_not_needed_once_all_is_selected(tmp_path):
     selected(Workspace(tmp_path), {})
-    for folder in ("prices", "budgets"):
+    for folder in ("group_counts", "group_shares"):
         for path in (tmp_path / folder).iterdir():
             path.unlink()
     assert selected(Workspace(tmp_path), {})[0].built == []
@@ -67,7 +71,7 @@ def test_the_order_of_work_does_not_matter_and_a_killed_run_goes_on(tmp_path):
         assert (other.root / "masks" / path.name).read_bytes() == path.read_bytes()
 
 
-def test_one_block_is_selected_from_as_with_a_fixed_share(tmp_path):
-    run, found = selected(Workspace(tmp_path), {"block_size": 2000})
-    assert [name.split()[0] for name in run.built] == ["select"]
-    assert sum(found.values()) == 230
+def test_with_the_corpus_s_own_shares_nothing_is_counted(tmp_path):
+    run, found = selected(Workspace(tmp_path), {"shares": "proportional"})
+    assert {name.split()[0] for name in run.built} == {"select"}
+    assert found == {"x": pytest.approx(0.2 * 863, abs=4), "y": pytest.approx(0.2 * 287, abs=4)}

@@ -9,6 +9,7 @@ import pytest
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.flows.status.inspection import StatusError, finished_run, open_workspace
 from fineweb_mask.tasks.workspace.records.runs import LastRun
+from fineweb_mask.tasks.workspace.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -30,8 +31,7 @@ def test_a_run_with_something_to_do_is_not_finished_and_leaves_no_record(tmp_pat
     workspace = settings.workspace
     (tmp_path / "ws").mkdir()
     (tmp_path / "ws" / ".fineweb-mask").touch()
-    last = LastRun(settings=settings, folder=str(ROOT))
-    (tmp_path / "ws" / "run.json").write_text(last.model_dump_json())
+    LastRun(settings=settings, folder=str(ROOT)).save(Workspace(workspace))
     assert finished_run(settings) is None
     assert not (tmp_path / "ws" / "runs").exists()
     assert open_workspace(workspace).exists(tmp_path / "ws" / "run.json")

@@ -1,5 +1,6 @@
 """The first tokens of a text are those of the whole text."""
 
+import json
 import random
 from itertools import islice
 
@@ -7,15 +8,22 @@ import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer
-from tokenizers.models import BPE, WordPiece
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.models import BPE, Unigram, WordLevel, WordPiece
 from tokenizers.normalizers import BertNormalizer
-from tokenizers.pre_tokenizers import BertPreTokenizer, Whitespace
+from tokenizers.pre_tokenizers import BertPreTokenizer, ByteLevel, Metaspace, Whitespace, WhitespaceSplit
 from tokenizers.processors import TemplateProcessing
 from tokenizers.trainers import BpeTrainer, WordPieceTrainer
 
 from fineweb_mask.models.forward import tokens
-from fineweb_mask.models.forward.tokens import all_tokens, first_tokens, in_batches, without_cache
+from fineweb_mask.models.forward.tokens import (
+    all_tokens,
+    first_tokens,
+    in_batches,
+    read_as_text,
+    special_ids,
+    without_cache,
+)
 
 CORPUS = ["the piano and the goal, harmony of strikers", "playing played player pianos unharmonious 1987-88"]
 
@@ -46,6 +54,16 @@ PIECES = ["piano", " ", "  \n", "unharmonious", "a" * 30, "a" * 120, "é", "日�
 def test_as_if_the_whole_text_had_been_read(tokenizer, pieces, max_tokens):
     text = "".join(pieces)
     assert first_tokens(tokenizer, [text], max_tokens).tolist() == [whole(tokenizer, text, max_tokens)]
+
+
+@pytest.mark.parametrize(
+    ("template", "before", "after"),
+    [("[CLS] $A [SEP]", [2], [3]), ("$A [SEP]", [], [3]), ("[CLS] $A", [2], []), ("[CLS] [CLS] $A", [2, 2], [])],
+)
+def test_special_tokens_are_split_as_the_tokenizer_adds_them(tokenizer, template, before, after):
+    other = Tokenizer.from_str(tokenizer.to_str())
+    other.post_processor = TemplateProcessing(single=template, special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
+    assert special_ids(other) == (before, after)
 
 
 @pytest.mark.parametrize("text", [" " * 2_500 + "piano goal", "x" * 2_500 + " piano goal", "piano " * 2_000, ""])
@@ -104,6 +122,57 @@ def test_a_word_longer_than_a_piece_is_cut(tokenizer, monkeypatch):
 
 def test_a_lone_surrogate_is_read_as_a_question_mark(tokenizer):
     assert all_tokens(tokenizer, ["goal \ud800"]).tolist() == all_tokens(tokenizer, ["goal ?"]).tolist()
+
+
+SPECIAL = ["[UNK]", "</s>", "<pad>", "<|endoftext|>"]
+
+
+def bpe(pre_tokenizer, texts=CORPUS, **options):
+    made = Tokenizer(BPE(unk_token="[UNK]", **options))
+    made.pre_tokenizer = pre_tokenizer
+    made.train_from_iterator(texts, BpeTrainer(vocab_size=300, special_tokens=SPECIAL, show_progress=False))
+    return made
+
+
+def of_words(model, pre_tokenizer):
+    made = Tokenizer(model)
+    made.pre_tokenizer = pre_tokenizer
+    made.add_special_tokens(SPECIAL)
+    return made
+
+
+CHARACTERS = [(character, -9.0) for character in sorted({*"".join(CORPUS), *"".join(SPECIAL), "\u2581"})]
+WORDS = {word: number for number, word in enumerate([*SPECIAL, *" ".join(CORPUS).split()])}
+TOKENIZERS = {
+    "merged": bpe(ByteLevel(add_prefix_space=False)),
+    "merged to the special token itself": bpe(WhitespaceSplit(), [*CORPUS, *[" ".join(SPECIAL)] * 9]),
+    "whole words": bpe(WhitespaceSplit(), ignore_merges=True),
+    "likeliest pieces": of_words(Unigram([*((name, 0.0) for name in SPECIAL), *CHARACTERS], 0), Metaspace()),
+    "words": of_words(WordLevel(dict(WORDS), unk_token="[UNK]"), WhitespaceSplit()),
+    "beginnings of words": of_words(WordPiece(dict(WORDS), unk_token="[UNK]"), WhitespaceSplit()),
+    "added later": of_words(BPE(), ByteLevel()),
+}
+
+
+@pytest.mark.parametrize("flagged", [True, False])
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_what_looks_like_a_special_token_is_text_and_other_texts_have_the_tokens_that_they_had(kind, flagged):
+    content = json.loads(TOKENIZERS[kind].to_str())
+    content["added_tokens"] = [one | {"special": flagged} for one in content["added_tokens"]]
+    read = Tokenizer.from_str(json.dumps(content))
+    read.add_tokens(["player", AddedToken("   ", normalized=False)])  # not special: found as before
+    before = Tokenizer.from_str(read.to_str())
+    texts = [*CORPUS, "player   played by players", "\u00e9\u0416"]
+    unknown, control = read.token_to_id("[UNK]"), {read.token_to_id(name) for name in SPECIAL[1:]}
+    read_as_text(read, [] if flagged else SPECIAL)
+    assert [one.ids for one in read.encode_batch(texts)] == [one.ids for one in before.encode_batch(texts)]
+    for name in SPECIAL[1:]:
+        for text in (name, f"goal{name}goal", f" {name} {name} player   ", f"the player{name}", name * 2):
+            assert control & {*before.encode(text).ids}
+            assert not control & {*read.encode(text).ids}
+    assert read.encode("</s>player   </s>").tokens.count("player") == 1
+    assert [read.token_to_id(name) for name in SPECIAL] == [before.token_to_id(name) for name in SPECIAL]
+    assert kind not in {"words", "beginnings of words"} or read.encode("</s>").ids == [unknown]
 
 
 def test_without_its_cache_a_tokenizer_is_the_same_and_leaves_no_memory_behind():

@@ -18,6 +18,7 @@ from fineweb_mask.models.settings.quality import EduScorerSettings
 WORDS = "piano sonata melody violin concert harmony football goal match striker league stadium the of and".split()
 DICE = random.Random(0)
 TEXTS = [" ".join(DICE.choice(WORDS) for _ in range(DICE.randrange(1, 90))) for _ in range(40)]
+TEXTS[7] = "piano [SEP] melody [PAD] goal[CLS]"  # text, as all else
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -48,7 +49,8 @@ def reference(folder):
 
     def of(texts):
         with torch.inference_mode():
-            inputs = [tokenizer(text, return_tensors="pt", truncation=True) for text in texts]
+            options = {"return_tensors": "pt", "truncation": True, "split_special_tokens": True}
+            inputs = [tokenizer(text, **options) for text in texts]
             for one in inputs:
                 one.pop("token_type_ids", None)
             return np.array([model(**one).logits.squeeze().item() for one in inputs], dtype=np.float32)
@@ -80,6 +82,7 @@ def test_the_vector_is_that_of_the_encoder_with_cls_pooling(folder, scorer, tmp_
     BertForSequenceClassification.from_pretrained(folder).bert.save_pretrained(parts)
     AutoTokenizer.from_pretrained(folder).save_pretrained(parts)
     model = SentenceTransformer(modules=[Transformer(str(parts)), Pooling(32, "cls"), Normalize()], device="cpu")
+    model.tokenizer.split_special_tokens = True
     expected = model.encode(TEXTS, convert_to_numpy=True)
     encoded = scorer.score_and_embed(TEXTS).encoded
     assert encoded.vectors.shape == (40, scorer.dimensions) == expected.shape

@@ -15,6 +15,7 @@ TEXTS = [
     "a piano sonata in three movements",
     "the striker scored a goal",
     "word",
+    f"{END}the goal {END}",  # text, as all else
     "",
     "the goal of the match was scored by the piano in a stadium of three movements " * 4,
 ]
@@ -44,7 +45,7 @@ def reference(folder):
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder).eval()
 
     def losses(text, most=512):
-        ids = tokenizer(text, return_tensors="pt").input_ids[:, :most]
+        ids = tokenizer(text, return_tensors="pt", split_special_tokens=True).input_ids[:, :most]
         with torch.inference_mode():
             logits = model(input_ids=ids).logits[0].double()
         return torch.nn.functional.cross_entropy(logits[:-1], ids[0, 1:], reduction="none").numpy()

@@ -82,13 +82,13 @@ def random_metrics(random, rows, budget, knapsack=None):
 
 
 def token_problem(seed, *, lengths=token_lengths):
-    """An objective of random documents, lengths, metrics and weighing under a budget of tokens."""
+    """An objective of random documents, lengths and metrics under a budget of tokens."""
     random = np.random.default_rng(seed)
     n, d = int(random.integers(2, 11)), int(random.integers(2, 6))
     rows = random_rows(random, n, d)
     tokens = torch.from_numpy(np.asarray(lengths(random, n), dtype=np.int64))
     limit = max(int(tokens.min()), round(random.uniform(0.1, 1) * int(tokens.sum())))
-    knapsack = Knapsack.of(tokens, limit, ("tokens", "documents")[seed % 2])
+    knapsack = Knapsack.of(tokens, limit)
     metrics, weights = random_metrics(random, rows, knapsack.size, knapsack)
     quality = random.normal(size=n) * random.choice([0.1, 1, 3])
     linear_weight = float(random.choice([0, 0.3, 0.9]))

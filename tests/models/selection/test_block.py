@@ -161,20 +161,19 @@ def ranges_once():
     return ranges
 
 
-@pytest.mark.parametrize("weigh_by", ["tokens", "documents"])
 @pytest.mark.parametrize(("solver", "metric"), SOLVED)
-def test_token_budget_is_full_and_never_exceeded(solver, metric, weigh_by, corpus, ranges_once):
+def test_token_budget_is_full_and_never_exceeded(solver, metric, corpus, ranges_once):
     features, quality = (values[:150] for values in corpus)
     tokens = np.random.default_rng(2).lognormal(5, 1, len(quality)).astype(int) + 1
-    by_tokens = {"budget_by": "tokens", "weigh_by": weigh_by, "policy_gradient": FEW_STEPS}
+    by_tokens = {"budget_by": "tokens", "policy_gradient": FEW_STEPS}
     settings = SelectionSettings(solver=solver, metrics=metric, select_ratio=0.2, **by_tokens)
-    ranges = ranges_once(("tokens", weigh_by, metric), features, quality, settings, tokens)
+    ranges = ranges_once(("tokens", metric), features, quality, settings, tokens)
     selection = select(features, quality, settings, tokens=tokens, ranges=ranges, also=also_of(features, quality))
     room = round(0.2 * int(tokens.sum())) - int(tokens[selection.indices].sum())
     assert room >= 0
     assert room < np.delete(tokens, selection.indices).min()
-    weights = tokens[selection.indices] if weigh_by == "tokens" else None
-    assert selection.terms["mean_quality"] == pytest.approx(np.average(quality[selection.indices], weights=weights))
+    mean = np.average(quality[selection.indices], weights=tokens[selection.indices])
+    assert selection.terms["mean_quality"] == pytest.approx(mean)
     if solver in {"mean_field", "greedy"}:
         assert selection.random_objective < selection.objective <= selection.upper_bound
         if solver == "mean_field":
@@ -211,15 +210,14 @@ def test_where_everything_is_selected_nothing_is_gained(solver, metric, n):
         assert found.gap == 0
 
 
-@pytest.mark.parametrize("weigh_by", ["tokens", "documents"])
 @pytest.mark.parametrize("metrics", ["pairwise", "disf", "facility", {"pairwise": 1.0, "facility": 0.5}])
-def test_token_budget_against_enumeration(metrics, weigh_by):
+def test_token_budget_against_enumeration(metrics):
     short = []
     for seed in range(5):
         random = np.random.default_rng(seed)
         features, quality = random.normal(size=(10, 4)) + 0.3, random.normal(size=10)
         tokens = random.integers(10, 100, 10)
-        chosen = SelectionSettings(metrics=metrics, budget_by="tokens", weigh_by=weigh_by, select_ratio=0.4)
+        chosen = SelectionSettings(metrics=metrics, budget_by="tokens", select_ratio=0.4)
         block = checked_block(features, quality, chosen, device="cpu", tokens=tokens)
         selection = select(features, quality, chosen, tokens=tokens, ranges=block.ranges)
         masks = any_masks(10)
@@ -229,18 +227,17 @@ def test_token_budget_against_enumeration(metrics, weigh_by):
         short.append((best - selection.objective) / (best - float(values.mean())))
     assert min(short) >= -1e-5  # the answer is one of the enumerated selections
     assert np.median(short) < 0.01
-    assert np.mean(short) < (0.05 if weigh_by == "tokens" else 0.15)
+    assert np.mean(short) < 0.05
 
 
 def test_shifting_quality_does_not_change_what_fills_the_tokens(corpus):
     features, quality = corpus
     tokens = np.random.default_rng(2).integers(5, 500, len(quality))
-    for weigh_by in ("tokens", "documents"):
-        chosen = SelectionSettings(metrics="pairwise", budget_by="tokens", weigh_by=weigh_by)
-        first = select(features, quality, chosen, tokens=tokens)
-        other = select(features, quality + 3, chosen, tokens=tokens)
-        assert len(np.intersect1d(first.indices, other.indices)) >= 0.9 * len(first.indices)
-        assert other.objective == pytest.approx(first.objective, abs=1e-3)
+    chosen = SelectionSettings(metrics="pairwise", budget_by="tokens")
+    first = select(features, quality, chosen, tokens=tokens)
+    other = select(features, quality + 3, chosen, tokens=tokens)
+    assert len(np.intersect1d(first.indices, other.indices)) >= 0.9 * len(first.indices)
+    assert other.objective == pytest.approx(first.objective, abs=1e-3)
 
 
 @pytest.mark.parametrize(("solver", "metric"), SOLVED)

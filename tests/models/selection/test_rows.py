@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from fineweb_mask.models.selection import SelectionSettings, select
-from fineweb_mask.models.selection.inputs import checked_features
 from fineweb_mask.models.selection.rows import Rows
 from tests.models.selection.enumerable import METRICS
 
@@ -74,19 +73,3 @@ def test_products_of_float16_rows_are_those_of_the_matrix(half):
         (rows.in_directions(directions, squares, factors).block(slice(None)), torch.cat([inside, rest[:, None]], 1)),
     ):
         torch.testing.assert_close(found.double(), expected, rtol=2e-4, atol=2e-4)
-
-
-@pytest.mark.parametrize("copied", [0, 1 << 30])
-@pytest.mark.parametrize("types", [(np.float16, np.float16), (np.float32, np.float16), (np.float32, np.float32)])
-def test_rows_are_followed_by_others_as_they_are_stored(types, copied, corpus, monkeypatch):
-    monkeypatch.setattr("fineweb_mask.models.selection.rows.COPY_BYTES", {"cpu": copied})
-    matrix = 3 * corpus[0]
-    own, others = (
-        checked_features(part.astype(kind), torch.device("cpu"))
-        for part, kind in zip((matrix[:50], matrix[50:90]), types, strict=True)
-    )
-    both = own.followed_by(others)
-    expected = torch.cat([own.block(slice(0, 50)), others.block(slice(0, 40))])
-    torch.testing.assert_close(both.block(slice(0, 90)), expected, atol=1e-6, rtol=1e-5)
-    if not copied and types == (np.float16, np.float16):
-        assert both._stored.dtype == torch.float16

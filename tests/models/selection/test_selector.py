@@ -131,7 +131,6 @@ def test_own_metric_without_gradient_is_refused_by_mean_field(corpus):
         {"metrics": {"pairwise": -1.0}},
         {"metrics": {"pairwse": 1.0}},
         {"budget": 10, "unknown": 1},
-        {"weigh_by": "tokens"},
     ],
 )
 def test_unfit_settings_are_refused(unfit):

@@ -24,7 +24,7 @@ from fineweb_mask.models.settings.selection import (
     PolicyGradientSettings,
     SelectionSettings,
 )
-from fineweb_mask.models.settings.selectors.options import QualitySamplingSettings, SemDedupSettings
+from fineweb_mask.models.settings.selectors.options import QualitySamplingSettings
 
 WITH_DEFAULTS = [
     EmbeddingSettings,
@@ -37,7 +37,6 @@ WITH_DEFAULTS = [
     PolicyGradientSettings,
     QualitySamplingSettings,
     SelectionSettings,
-    SemDedupSettings,
 ]
 
 
@@ -63,7 +62,7 @@ def test_every_default_is_valid_and_survives_json(model):
 
 def test_every_setting_is_described_and_every_section_is_closed_and_immutable():
     found = models_in(PipelineSettings)
-    assert {SourceSettings, SemDedupSettings, *WITH_DEFAULTS} - {SelectionSettings, FastTextTrainingSettings} <= found
+    assert {SourceSettings, *WITH_DEFAULTS} - {SelectionSettings, FastTextTrainingSettings} <= found
     for model in found:
         assert issubclass(model, Settings)
         assert model.model_config["extra"] == "forbid"

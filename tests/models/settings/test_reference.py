@@ -31,8 +31,8 @@ CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
 
 
 def leaves() -> list[str]:
-    """Return the keys of all settings but sections; those of the scorer of `quad` are those of a scorer."""
-    own = [setting.key for setting in settings_of() if not setting.key.startswith("selection.quad.scorer")]
+    """Return the keys of all settings but sections."""
+    own = [setting.key for setting in settings_of()]
     return [key for key in own if not any(other.startswith((f"{key}.", f"{key}[")) for other in own)]
 
 
@@ -95,7 +95,7 @@ def test_the_curve_of_a_group_is_described_where_the_curve_is() -> None:
     assert curve.type == "mapping to section"
     assert "a mapping to the three settings above" in curve.meaning
     names = [setting.key.rpartition(".")[2] for setting in settings_of("selection.quadmix")]
-    assert names == ["quadmix", *QuadmixCurveSettings.model_fields, "by_group", "max_repeats"]
+    assert names == ["quadmix", *QuadmixCurveSettings.model_fields, "by_group"]
 
 
 def test_where_a_name_is_a_setting_of_another_section_the_answer_says_it() -> None:

@@ -57,6 +57,17 @@ def test_a_dose_of_ten_percent_is_found():
     assert found >= 95
 
 
+def test_the_best_arm_is_compared_with_every_other_and_no_control():
+    bits, held_out, how = experiment(np.random.default_rng(7), [-0.1, 0.0])
+    judged = judge(bits, held_out, **how, best="arm 0")
+    assert list(judged.against_best) == ["arm 1"]
+    assert judged.against_best["arm 1"].verdict == "worse"
+    assert judged.against_best["arm 1"].difference == pytest.approx(
+        float(judged.losses["arm 1"][0] - judged.losses["arm 0"][0])
+    )
+    assert judge(bits, held_out, **how).against_best == {}
+
+
 def test_intervals_cover_the_truth():
     random, covered = np.random.default_rng(7), 0
     for _ in range(300):

@@ -15,7 +15,7 @@ from fineweb_mask.tasks.catalog.views import NAME, VIEWS, catalog_files, identif
 from fineweb_mask.tasks.workspace.records.runs import RunRecord
 from fineweb_mask.tasks.workspace.references import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
-from tests.tasks.dataset.conftest import make, times_used
+from tests.tasks.dataset.conftest import make
 
 
 def shards_of(built: Any) -> list[ShardFiles]:
@@ -74,15 +74,6 @@ def test_source_row_leads_to_the_row_of_the_source(built: Any, folder: Path) -> 
         assert [same for *_, same in rows] == [True] * len(rows)
         moved += sum(row != source_row for row, source_row, _ in rows)
     assert moved  # rows were dropped before them
-
-
-def test_selected_says_how_often_a_document_is_to_be_used(tmp_path: Path) -> None:
-    making = make(tmp_path, [[("x", True), ("x", False)], [("x", True)]], repeats=True)
-    write_catalog(making.workspace, making.shards)
-    assert ask(tmp_path, "SELECT shard, row, repeats FROM selected ORDER BY ALL") == [
-        ("000", 0, times_used(0)),
-        ("001", 0, times_used(2)),
-    ]
 
 
 def test_drops_and_masks_account_for_every_document(built: Any, folder: Path) -> None:
@@ -240,9 +231,8 @@ def test_catalog_and_dataset_are_of_this_folder(tmp_path: Path, name: str) -> No
     found = [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
     assert len(found) == 4
     assert {row["dump"] for row in found} == {"D0"}
-    (root / "runs").mkdir()
-    (root / "runs" / "1.json").write_text('{"flow": "curate"}')
     workspace = Workspace(root)
+    RunRecord(flow="curate", select_ratio=0.1, lamb=0.5, solver="random", recipe={}, version="1").end(workspace)
     shards = [
         shard.model_copy(update={"duplicates": shard.documents.model_copy(update={"rows": 0})})
         for shard in making.shards

@@ -168,10 +168,9 @@ def test_a_sweep_holds_a_mask_for_every_value(copied: Any) -> None:
         assert {path: path.read_bytes() for path in masks} == masks
 
 
-def test_a_budget_of_tokens_finds_its_own_ranges(copied: Any) -> None:
+def test_a_budget_of_tokens_is_kept(copied: Any) -> None:
     settings = copied.recipe.selection.model_copy(update={"budget_by": "tokens"})
-    for group in grouped(copied.selection_shards, settings):
-        job = variant_job(copied.workspace, group, settings, "greedy", None)
+    for job in jobs(copied.workspace, copied.selection_shards, settings, "greedy"):
         for block in select_variant(job).details["blocks"]:
             assert 0 < block["tokens_selected"] <= 0.25 * block["tokens"]
 
@@ -198,39 +197,24 @@ def test_all_stands_for_every_selector_that_can_run_and_is_not_slow(built: Any) 
 
 
 def test_options_of_other_selectors_change_no_key(copied: Any, settings: PipelineSelectionSettings) -> None:
-    other = settings.model_copy(update={"semdedup": settings.semdedup.model_copy(update={"eps": 0.5})})
+    other = settings.model_copy(
+        update={"quality_sampling": settings.quality_sampling.model_copy(update={"temperature": 0.5})}
+    )
 
     def keys(of: PipelineSelectionSettings, selector: str) -> list[str]:
         return [job.key.fingerprint for job in jobs(copied.workspace, copied.selection_shards, of, selector)]
 
     assert keys(settings, "random") == keys(other, "random")
-    assert keys(settings, "semdedup") != keys(other, "semdedup")
-
-
-def test_documents_that_a_selector_repeats_are_written_as_often(
-    copied: Any, settings: PipelineSelectionSettings
-) -> None:
-    often = settings.model_copy(update={"quadmix": settings.quadmix.model_copy(update={"max_repeats": 3})})
-    for job in jobs(copied.workspace, copied.selection_shards, often, "quadmix"):
-        blocks = select_variant(job).details["blocks"]
-        masks = pa.concat_tables([copied.read(file) for file in job.shard_files() or []])
-        wanted = sum(round(often.select_ratio * block["documents"]) for block in blocks)
-        repeats, selected = masks["repeats"].to_numpy(), masks["selected"].to_numpy()
-        assert repeats.sum() == wanted
-        assert repeats.max() > 1
-        assert ((repeats > 0) == selected).all()
+    assert keys(settings, "quality_sampling") != keys(other, "quality_sampling")
 
 
 def test_variants_get_the_same_share_of_what_is_asked_for_unless_the_recipe_counts(
     settings: PipelineSelectionSettings,
 ) -> None:
-    assert shared_settings(settings, "tokens").budget_by == shared_settings(settings, "tokens").weighed_by == "tokens"
+    assert shared_settings(settings, "tokens").budget_by == "tokens"
     assert shared_settings(settings, "documents") == shared_settings(settings, None) == settings
     counted = settings.model_copy(update={"budget": 30})
     assert shared_settings(counted, "tokens") == counted
-    weighed = settings.model_copy(update={"budget_by": "tokens", "weigh_by": "documents"})
-    assert shared_settings(weighed, "tokens") == shared_settings(weighed, None) == weighed
-    assert shared_settings(weighed, "documents").weighed_by == "documents"
 
 
 def test_every_selector_fills_the_same_tokens_and_is_measured_in_the_terms_of_j(

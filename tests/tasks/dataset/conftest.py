@@ -8,14 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fineweb_mask.models.schemas import documents_schema, masks_schema, scores_schema
+from fineweb_mask.models.schemas import MASKS, documents_schema, scores_schema
 from fineweb_mask.models.settings import (
     MaterializeSettings,
     PipelineSelectionSettings,
     PipelineSettings,
     SourceSettings,
 )
-from fineweb_mask.models.settings.pipeline import GroupSettings
 from fineweb_mask.models.settings.quality import ColumnScorerSettings, QualitySettings
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.workspace.records.counts import Counts
@@ -30,12 +29,9 @@ Row = tuple[str | None, bool]
 WAYS = (("documents", "ingest"), ("scores", "score"), ("masks", "select"))
 
 
-def write_shard(workspace: Workspace, name: str, rows: Sequence[Row], first: int, *, repeats: bool) -> ShardFiles:
+def write_shard(workspace: Workspace, name: str, rows: Sequence[Row], first: int) -> ShardFiles:
     n = len(rows)
-    settings = "repeats" if repeats else ""
-    keys = {
-        folder: StageKey(stage=stage, version=1, settings=settings, inputs=f"{name}{rows}") for folder, stage in WAYS
-    }
+    keys = {folder: StageKey(stage=stage, version=1, settings="", inputs=f"{name}{rows}") for folder, stage in WAYS}
     made = [
         document(first + row, dump=dump)
         | {"row": row, "source_row": row, "n_chars": 50 + row, "content_hash": bytes(16)}
@@ -44,12 +40,10 @@ def write_shard(workspace: Workspace, name: str, rows: Sequence[Row], first: int
     numbers = pa.array(range(n), pa.uint32())
     quality = pa.array(np.linspace(0, 1, n), pa.float32())
     masks = [numbers, [selected for _, selected in rows], quality, [name] * n]
-    if repeats:
-        masks.append([times_used(first + row) * selected for row, (_, selected) in enumerate(rows)])
     tables = {
         "documents": pa.Table.from_pylist(made, schema=documents_schema()),
         "scores": pa.table([numbers, quality, quality], schema=scores_schema(["edu"])),
-        "masks": pa.table(masks, schema=masks_schema(with_repeats=repeats)),
+        "masks": pa.table(masks, schema=MASKS),
     }
     for folder, table in tables.items():
         with stage_file_writer(workspace.shard_path(folder, name, keys[folder]), table.schema, keys[folder]) as writer:
@@ -63,17 +57,12 @@ def write_shard(workspace: Workspace, name: str, rows: Sequence[Row], first: int
     return ShardFiles(**files)
 
 
-def times_used(number: int) -> int:
-    """Return how often a selected document of this number is to be used, where some are repeated."""
-    return 1 + number % 3
-
-
-def make(root: str | Path, shards: Sequence[Sequence[Row]], *, repeats: bool = False, **settings: Any) -> Making:
+def make(root: str | Path, shards: Sequence[Sequence[Row]], **settings: Any) -> Making:
     """Write the stage files of shards `000`, `001`, ..., whose documents are numbered throughout."""
     workspace = Workspace(root)
     files, first = [], 0
     for number, rows in enumerate(shards):
-        files.append(write_shard(workspace, f"{number:03d}", rows, first, repeats=repeats))
+        files.append(write_shard(workspace, f"{number:03d}", rows, first))
         first += len(rows)
     selected = sum(chosen for rows in shards for _, chosen in rows)
     tokens = dict.fromkeys(
@@ -92,9 +81,7 @@ def make(root: str | Path, shards: Sequence[Sequence[Row]], *, repeats: bool = F
         workspace=str(root),
         source=SourceSettings(path="unused"),
         quality=QualitySettings(scorers=[ColumnScorerSettings(name="edu", kind="column", column="token_count")]),
-        selection=PipelineSelectionSettings(
-            metrics="disf", groups=GroupSettings(column="dump", max_repeats=3) if repeats else None
-        ),
+        selection=PipelineSelectionSettings(metrics="disf"),
         materialize=MaterializeSettings.model_validate(settings),
     )
     sources = [

@@ -8,7 +8,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import unquote
 
-import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -20,13 +19,12 @@ from fineweb_mask.tasks.dataset import partition
 from fineweb_mask.tasks.dataset.partition import MOST_PARTITIONS, divide
 from fineweb_mask.tasks.dataset.parts import Parts
 from fineweb_mask.tasks.dataset.rows import folder_name
-from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance, verify
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.storage.parquet import DamagedFileError
 from fineweb_mask.tasks.workspace.manifest import Manifest
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 from tests.tasks.conftest import snapshot
-from tests.tasks.dataset.conftest import make, times_used
+from tests.tasks.dataset.conftest import make
 
 MANY: dict[str, Any] = {"partition_size": 1}  # a partition for every shard
 OPTIONS = [
@@ -58,31 +56,6 @@ def test_bytes_do_not_depend_on_how_many_partitions_are_at_work(
     assert len([name for name in one if "/data/" in name]) >= 6
     making.written(force=True, threads=3)
     assert snapshot(making.workspace.root / "dataset-parts") == one
-
-
-@pytest.mark.parametrize("options", [{}, {"layout": "url"}], ids=str)
-@pytest.mark.parametrize("partitions", [{}, MANY], ids=["one", "many"])
-def test_repeats_are_a_column_and_a_repeated_document_is_one_row(
-    make_corpus: Callable[..., Any],
-    six_shards: list[Rows],
-    tmp_path: Path,
-    options: dict[str, Any],
-    partitions: dict[str, Any],
-) -> None:
-    making = make_corpus(tmp_path, six_shards, repeats=True, **partitions, **options)
-    making.write()
-    selected = [number for number, row in enumerate(row for rows in six_shards for row in rows) if row[1]]
-    files = [str(path) for path in tree_files(making.workspace.dataset / "data")]
-    table = duckdb.read_parquet(files)
-    assert table.columns[-3:] == ["inclusion", "block", "repeats"]
-    found = dict(table.select("id, repeats").fetchall())
-    assert found == {f"<urn:uuid:{number}>": times_used(number) for number in selected}
-    assert set(found.values()) == {1, 2, 3}
-    dataset = find_dataset(str(making.workspace.dataset))
-    checked = verify(dataset, read_provenance(dataset))
-    assert (checked.status, checked.rows) == ("ok", len(selected))
-    card = (making.workspace.dataset / "README.md").read_text()
-    assert "\n| `repeats` | how often to use the document in training: more than once where its group (`dump`)" in card
 
 
 @pytest.mark.parametrize("options", [{}, {"layout": "flat"}], ids=str)

@@ -155,13 +155,11 @@ def test_a_bucket_is_read_in_portions(tmp_path: Path, monkeypatch: pytest.Monkey
         ("repeats", 6_400_000_000, 128),
         ("pairs", 150_000_000, 4),
         ("verified", 100_001, 2),
-        ("similar", 2**31 // 768, 1),
-        ("similar", 2**31 // 768 + 1, 2),
     ],
 )
 def test_a_large_corpus_has_more_buckets_which_cover_all_keys(comparison: Compared, rows: int, count: int) -> None:
     files = [StageFile(stage="", name="a", path="x", rows=rows, bytes=1, fingerprint="f")]
-    made = bucket_jobs("w", comparison, files, "1GB", dimensions=384 if comparison == "similar" else 0)
+    made = bucket_jobs("w", comparison, files, "1GB")
     assert len(made) == count
     ends = [job.ends for job in made]
     assert (ends[0][0], ends[-1][1]) == (0, 2**64 - 1)
@@ -177,6 +175,6 @@ def test_the_key_holds_the_bucket_and_the_order_of_the_shards(tmp_path: Path) ->
     assert other.key == job.key
     assert job.model_copy(update={"sorted_rows": job.sorted_rows[::-1]}).key != job.key
     assert job.model_copy(update={"buckets": 2}).key != job.key
-    similar = job.model_copy(update={"comparison": "similar"})
-    assert similar.model_copy(update={"threshold": 0.5}).key != similar.key
+    verified = job.model_copy(update={"comparison": "verified"})
+    assert verified.model_copy(update={"threshold": 0.5}).key != verified.key
     assert job.model_copy(update={"buckets": 2, "bucket": 1}).key != job.model_copy(update={"buckets": 2}).key

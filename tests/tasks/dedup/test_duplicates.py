@@ -5,19 +5,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from fineweb_mask.models.errors import WorkspaceError
-from fineweb_mask.models.schemas import DUPLICATES
 from fineweb_mask.models.settings import IngestSettings, SourceSettings
 from fineweb_mask.tasks import ingest
 from fineweb_mask.tasks.dedup import duplicates
 from fineweb_mask.tasks.dedup.duplicates import DedupJob, dedup, in_order_of_arrival, no_duplicates, remember_arrivals
 from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.workspace.listing import Listing, update_index
-from fineweb_mask.tasks.workspace.references import NO_FILE, StageFile, StageKey, digest
-from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows, read_stage_footer, stage_file_writer
+from fineweb_mask.tasks.workspace.references import NO_FILE, StageFile, digest
+from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows, read_stage_footer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.conftest import Bucket
 from tests.tasks.dedup.hashed import expected, listed, write_documents
@@ -163,26 +161,6 @@ def test_a_listing_finds_the_files_without_opening_them(
     monkeypatch.setattr(duplicates, "size_of", lambda _: pytest.fail("a file was looked at"))
     assert job.shard_files(listing) == files
     assert job.current(listing) is not None
-
-
-def test_files_of_an_earlier_version_are_taken_as_they_are(tmp_path: Path) -> None:
-    """Their footers have the key of a whole corpus; what counts is the digest of the content."""
-    one, other = Workspace(tmp_path / "one"), Workspace(tmp_path / "other")
-    job = dedup_job(one, write_documents(one, TEXTS))
-    dedup(job)
-    [b] = [file for file in job.shard_files() or [] if file.name == "b"]
-    path = other.root / b.path
-    old = StageKey(stage="dedup", version=1, settings="s", inputs="i")
-    with stage_file_writer(path, DUPLICATES, old) as writer:
-        writer.write(pa.record_batch([pa.array(expected(TEXTS)["b"], pa.uint32())], schema=DUPLICATES))
-        writer.details = {"content": b.fingerprint}
-    before = path.read_bytes()
-    job = dedup_job(other, write_documents(other, TEXTS))
-    dedup(job)
-    assert path.read_bytes() == before
-    assert job.current() is not None
-    assert job.current(Listing(other)) is not None
-    assert listed(job) == expected(TEXTS)
 
 
 def test_on_request_all_is_written_again(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from fineweb_mask.models.dedup.minhash import Sketch, band_keys
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.schemas import documents_schema
-from fineweb_mask.models.settings.source import MINHASH_THRESHOLD, CopiesSettings
+from fineweb_mask.models.settings.source import CopiesSettings, IngestSettings
 from fineweb_mask.tasks.dedup.buckets import BEST, NEIGHBOURS, find_in_bucket
 from fineweb_mask.tasks.dedup.copies import Shard
 from fineweb_mask.tasks.dedup.duplicates import NearDedupJob, duplicates_of, near_dedup, no_duplicates
@@ -27,6 +27,7 @@ from tests.tasks.jobs import bucket_jobs
 pytest.importorskip("rensa")
 
 SKETCH, THRESHOLD = Sketch(bands=6, rows=4), 0.6
+DEFAULT_THRESHOLD = IngestSettings().near_threshold
 WORDS = [f"{one}{other}" for one in "abcdefghij" for other in "klmnopqrst"]
 
 Place = tuple[str, int]
@@ -74,7 +75,6 @@ def job_of(
     texts: dict[str, list[str]],
     buckets: int = 1,
     exact: list[StageFile] | None = None,
-    scores: list[StageFile] | None = None,
     columns: dict[str, list[Any]] | None = None,
     sketch: Sketch = SKETCH,
     threshold: float = THRESHOLD,
@@ -85,10 +85,8 @@ def job_of(
     documents = write(workspace, texts, **(columns or {}))
     signatures = [sort_rows(SortJob(root=root, by="signatures", file=file, sketch=sketch)) for file in documents]
     shards = tuple(
-        Shard(documents=file, exact=found, scores=score)
-        for file, found, score in zip(
-            documents, exact or map(no_duplicates, texts), scores or [None] * len(texts), strict=True
-        )
+        Shard(documents=file, exact=found)
+        for file, found in zip(documents, exact or map(no_duplicates, texts), strict=True)
     )
     preferred = {"shards": shards, "copies": CopiesSettings(**copies)}
     pairs = [find_in_bucket(job) for job in bucket_jobs(workspace, "pairs", signatures, buckets, **preferred)]
@@ -123,13 +121,13 @@ def candidates(texts: list[str]) -> set[tuple[int, int]]:
     return found
 
 
-def expected(texts: dict[str, list[str]]) -> dict[Place, Place]:
+def expected(texts: dict[str, list[str]], threshold: float = THRESHOLD) -> dict[Place, Place]:
     """Return the dropped documents and the kept one of each, by plain loops over all pairs that are compared."""
     places = [(name, row) for name, of_shard in texts.items() for row in range(len(of_shard))]
     every = [text for of_shard in texts.values() for text in of_shard]
     alike: dict[int, list[tuple[float, int]]] = defaultdict(list)
     for earlier, later in sorted(candidates(every)):
-        if (similarity := jaccard(every[earlier], every[later])) >= THRESHOLD:
+        if (similarity := jaccard(every[earlier], every[later])) >= threshold:
             alike[later].append((-similarity, earlier))
     dropped: dict[int, int] = {}
     for later in sorted(alike):
@@ -167,6 +165,28 @@ def test_a_plain_comparison_of_all_documents_finds_the_same(tmp_path: Path, seed
         files = job.shard_files() or []
         assert [one.details[NEAR] for one in files] == [one.rows for one in files]
         assert near_dedup(job).cached
+
+
+@pytest.mark.parametrize("threshold", [0.5, 0.75])
+def test_other_thresholds_are_tried_on_the_pairs_that_were_compared(tmp_path: Path, threshold: float) -> None:
+    texts = corpus(1)
+    job = job_of(Workspace(tmp_path), texts, 2, threshold=threshold)
+    near_dedup(job)
+    summary = job.summarised()
+    assert summary is not None
+    tried = {one["threshold"]: one for one in summary.details["tried"]}
+    assert list(tried) == sorted({0.6, 0.7, 0.8, 0.9, threshold})
+    assert listed(job) == expected(texts, threshold)
+    numbers = [one["documents"] for one in tried.values()]
+    assert numbers == sorted(numbers, reverse=True)
+    for one, found in tried.items():
+        want = expected(texts, one)
+        similar = {place: jaccard(*(texts[name][row] for name, row in (place, kept))) for place, kept in want.items()}
+        assert found["documents"] == len(want) > 0
+        assert found["similarity"] == pytest.approx(min(similar.values()), abs=1e-6)
+        dropped, kept = tuple(found["dropped"]), tuple(found["kept"])
+        assert similar[dropped] == pytest.approx(found["similarity"], abs=1e-6)
+        assert want[dropped] == kept
 
 
 def test_exact_duplicates_stay_in_the_lists_and_are_not_counted_as_near(tmp_path: Path) -> None:
@@ -236,9 +256,9 @@ def test_keys_are_sorted_and_read_by_range_above_half_of_all_numbers(tmp_path: P
     assert sketched.rows < file.rows * SKETCH.bands  # some texts are too short
 
 
-def kept_of(tmp_path: Path, corpus: Corpus, threshold: float = MINHASH_THRESHOLD) -> list[int]:
+def kept_of(tmp_path: Path, corpus: Corpus) -> list[int]:
     """Return the places of the texts of a corpus that are kept with the default settings."""
-    job = job_of(Workspace(tmp_path), {"a": corpus.texts}, sketch=Sketch(), threshold=threshold)
+    job = job_of(Workspace(tmp_path), {"a": corpus.texts}, sketch=Sketch(), threshold=DEFAULT_THRESHOLD)
     near_dedup(job)
     return [place for place in range(len(corpus.texts)) if ("a", place) not in listed(job)]
 
@@ -255,7 +275,7 @@ def test_pages_of_one_template_stay_and_one_of_each_two_copies_goes(tmp_path: Pa
 def test_copies_of_a_template_s_pages_are_found_among_many_that_share_a_band(tmp_path: Path) -> None:
     pages = templates(2_000)
     texts = [*pages.texts, *(f"{text} and one more word" for text in pages.texts[:100])]
-    job = job_of(Workspace(tmp_path), {"a": texts}, sketch=Sketch(), threshold=MINHASH_THRESHOLD)
+    job = job_of(Workspace(tmp_path), {"a": texts}, sketch=Sketch(), threshold=DEFAULT_THRESHOLD)
     near_dedup(job)
     found = listed(job)
     assert sum(found.get(("a", 2_000 + place)) == ("a", place) for place in range(100)) >= 98
@@ -277,23 +297,17 @@ COPIES = {"a": [f"{LONG} one"], "b": [f"{LONG} two more", f"{LONG} three"], "c":
     [
         ({}, {("a", 0)}),
         ({"keep": "longest"}, {("c", 0)}),
-        ({"keep": "best_score"}, {("b", 1)}),
         ({"prefer": {"topic": ["none", "news"]}}, {("b", 0)}),
         ({"prefer": {"topic": ["news"]}, "keep": "longest"}, {("c", 0)}),
         ({"prefer": {"missing": ["news"]}}, {("a", 0)}),
-        ({"one_for_each": "topic"}, {("a", 0), ("b", 0)}),
-        ({"one_for_each": "topic", "keep": "longest"}, {("b", 1), ("c", 0)}),
-        ({"one_for_each": "missing"}, {("a", 0)}),
+        ({"exempt": {"topic": ["news", "none"]}}, {("a", 0), ("b", 0), ("c", 0)}),
+        ({"exempt": {"topic": ["law"]}}, {("a", 0), ("b", 0), ("b", 1)}),
+        ({"exempt": {"missing": ["law"]}}, {("a", 0)}),
     ],
 )
 def test_the_copy_that_is_asked_for_is_kept(tmp_path: Path, copies: dict[str, Any], kept: set[Place]) -> None:
-    qualities = {"a": [-1.0], "b": [float("nan"), 2.0], "c": [0.5]}
-    scores = []
-    for name, values in qualities.items():
-        pq.write_table(pa.table({"quality": pa.array(values, pa.float32())}), tmp_path / f"{name}.parquet")
-        scores.append(StageFile(stage="score", name=name, path=f"{name}.parquet", rows=1, bytes=1, fingerprint=name))
     topics = {"topic": ["law", "news", "law", "news"]}
-    job = job_of(Workspace(tmp_path), COPIES, scores=scores, columns=topics, **copies)
+    job = job_of(Workspace(tmp_path), COPIES, columns=topics, **copies)
     near_dedup(job)
     found = listed(job)
     assert {(name, row) for name, texts in COPIES.items() for row in range(len(texts))} - found.keys() == kept
@@ -301,15 +315,12 @@ def test_the_copy_that_is_asked_for_is_kept(tmp_path: Path, copies: dict[str, An
 
 
 def test_what_is_preferred_is_in_the_key(tmp_path: Path) -> None:
-    scores = [StageFile(stage="score", name=name, path="s", rows=1, bytes=1, fingerprint=name) for name in COPIES]
     plain = job_of(Workspace(tmp_path), COPIES)
     keys = {plain.key}
-    for options in ({"keep": "longest"}, {"prefer": {"topic": ["a"]}}, {"one_for_each": "topic"}):
+    for options in ({"keep": "longest"}, {"prefer": {"topic": ["a"]}}, {"exempt": {"topic": ["a"]}}):
         keys.add(plain.model_copy(update={"copies": CopiesSettings(**options)}).key)
     keys.add(plain.model_copy(update={"threshold": 0.9}).key)
-    shards = [one.model_copy(update={"scores": score}) for one, score in zip(plain.shards, scores, strict=True)]
-    keys.add(plain.model_copy(update={"shards": tuple(shards)}).key)
-    assert len(keys) == 6
+    assert len(keys) == 5
 
 
 def test_an_exact_duplicate_is_never_the_copy_that_is_kept(tmp_path: Path) -> None:

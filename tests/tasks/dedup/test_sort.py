@@ -7,17 +7,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fineweb_mask.models.dedup.semantic import cluster_centres, clusters_of, first_similar
-from fineweb_mask.models.schemas import HASHES, REPEATS, embeddings_schema
+from fineweb_mask.models.schemas import HASHES, REPEATS
 from fineweb_mask.tasks.dedup import sort
-from fineweb_mask.tasks.dedup.buckets import BucketJob, bucket_jobs, find_in_bucket
+from fineweb_mask.tasks.dedup.buckets import bucket_jobs, find_in_bucket
 from fineweb_mask.tasks.dedup.copies import Shard
 from fineweb_mask.tasks.dedup.duplicates import no_duplicates
-from fineweb_mask.tasks.dedup.sort import CentresJob, SortJob, fit_cluster_centres, read_range, sort_rows, write_sorted
+from fineweb_mask.tasks.dedup.sort import SortJob, read_range, sort_rows, write_sorted
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
 from fineweb_mask.tasks.storage.remote.filesystem import RemoteFile
-from fineweb_mask.tasks.workspace.references import StageFile, StageKey
-from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
+from fineweb_mask.tasks.workspace.references import StageFile
+from fineweb_mask.tasks.workspace.stage_parquet import current_parquet
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.conftest import Bucket
 from tests.tasks.dedup.hashed import text_hash, write_documents
@@ -136,105 +135,8 @@ def test_a_file_that_is_gone_is_named(tmp_path: Path) -> None:
         read_range(Workspace(tmp_path / "elsewhere"), file, 0, 9)
 
 
-THRESHOLD = 0.95
-ROWS, DIMENSIONS = 500, 16
-
-
-@pytest.fixture
-def workspace(tmp_path: Path) -> Workspace:
-    return Workspace(tmp_path / "workspace")
-
-
-@pytest.fixture
-def vectors() -> np.ndarray:
-    """Three shards of vectors, of which some repeat those of other shards nearly."""
-    random = np.random.default_rng(0)
-    found = random.normal(size=(3, ROWS, DIMENSIONS))
-    found[1, :50] = found[0, 100:150] + 0.02 * random.normal(size=(50, DIMENSIONS))
-    found[2, 7:17] = found[2, 27:37]
-    return found.astype(np.float16)
-
-
-def embeddings(workspace: Workspace, vectors: np.ndarray) -> list[StageFile]:
-    files = []
-    for name, shard in zip("abc", vectors, strict=True):
-        key = StageKey(stage="embed", version=1, settings="", inputs=name)
-        path, schema = workspace.shard_path("embeddings", name, key), embeddings_schema(DIMENSIONS, "float16")
-        lists = pa.FixedSizeListArray.from_arrays(
-            pa.array(shard.reshape(-1)), type=schema.field("embedding").type, mask=pa.array(np.arange(ROWS) == 3)
-        )
-        with stage_file_writer(path, schema, key) as writer:
-            writer.write(pa.record_batch([pa.array(np.arange(ROWS), pa.uint32()), lists], schema=schema))
-            writer.details = {"dimensions": DIMENSIONS}
-        files.append(current_parquet(workspace, path, name, key))
-    return files
-
-
-def ordered(workspace: Workspace, vectors: np.ndarray) -> tuple[np.ndarray, list[StageFile]]:
-    root, files = str(workspace.root), embeddings(workspace, vectors)
-    fitting = CentresJob(root=root, embeddings=files[:1], model="m")
-    centres = fit_cluster_centres(fitting)
-    return np.load(fitting.path), [sort_rows(sort_job(root, file, centres)) for file in files]
-
-
-def sort_job(root: str, file: StageFile, centres: StageFile) -> SortJob:
-    return SortJob(root=root, by="cells", file=file, centres=centres)
-
-
-def test_clusters_hold_every_vector_once_in_their_order(workspace, vectors):
-    centres, cells = ordered(workspace, vectors)
-    assert centres.shape == (2, DIMENSIONS)  # of 499 documents
-    for file, shard in zip(cells, vectors, strict=True):
-        table = pq.read_table(workspace.resolve(file))
-        assert sorted(table["row"].to_pylist()) == [row for row in range(ROWS) if row != 3]
-        keys = table["key"].to_numpy()
-        assert (np.diff(keys.astype(object)) >= 0).all()
-        units = shard.astype(np.float32) / np.linalg.norm(shard.astype(np.float32), axis=1, keepdims=True)
-        own = clusters_of(units[table["row"].to_numpy()], centres)
-        assert keys.tolist() == [int(cell) * ((2**64 - 1) // 2) for cell in own]
-
-
-def similar_jobs(workspace: Workspace, rows: list[StageFile], dimensions: int) -> list[BucketJob]:
-    shards = tuple(
-        Shard(documents=file.model_copy(update={"rows": ROWS}), exact=no_duplicates(file.name)) for file in rows
-    )
-    options = {"threshold": THRESHOLD, "dimensions": dimensions, "shards": shards}
-    return bucket_jobs(str(workspace.root), "similar", rows, "1GB", **options)
-
-
-@pytest.mark.parametrize("buckets", [1, 2, 8])
-def test_near_duplicates_of_all_shards_are_found_in_any_number_of_buckets(workspace, vectors, buckets):
-    centres, cells = ordered(workspace, vectors)
-    dimensions = buckets * 2**31 // (2 * sum(file.rows for file in cells))  # as if there were so many
-    jobs = similar_jobs(workspace, cells, dimensions)
-    assert len(jobs) == buckets
-    found = pa.concat_tables(pq.read_table(workspace.resolve(find_in_bucket(job))) for job in jobs).to_pydict()
-    pairs = dict(zip(found["document"], found["better"], strict=True))
-    assert min(found["similarity"]) >= THRESHOLD
-    places = [(shard, row) for shard in range(3) for row in range(ROWS) if row != 3]
-    units = np.stack([vectors[shard, row].astype(np.float32) for shard, row in places])
-    units /= np.linalg.norm(units, axis=1, keepdims=True)
-    own = clusters_of(units, centres)
-    expected = {}
-    for cell in range(len(centres)):
-        members = np.flatnonzero(own == cell)
-        for document, twin in zip(*first_similar(units[members], 0.95), strict=True):
-            (shard, row), (other, twin_row) = places[members[document]], places[members[twin]]
-            expected[shard * 2**32 + row] = other * 2**32 + twin_row
-    assert pairs == expected
-    assert len(pairs) >= 55
-    assert pairs[2 * 2**32 + 27] == 2 * 2**32 + 7
-
-
-def test_no_documents_are_no_near_duplicates(workspace, vectors):
-    centres = cluster_centres(np.eye(DIMENSIONS, dtype=np.float32), 1, 0)
-    assert centres.shape == (1, DIMENSIONS)
-    _, cells = ordered(workspace, vectors)
-    [job] = similar_jobs(workspace, cells[:1], DIMENSIONS)
-    assert find_in_bucket(job).rows == 0
-
-
-def test_urls_are_compared_without_what_does_not_tell_pages_apart(workspace):
+def test_urls_are_compared_without_what_does_not_tell_pages_apart(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path)
     urls = [
         "http://a.org/x/",
         "https://www.a.org/x#part",
@@ -245,7 +147,6 @@ def test_urls_are_compared_without_what_does_not_tell_pages_apart(workspace):
         "https://a.org/x?y=1",
     ]
     path = workspace.root / "urls.parquet"
-    path.parent.mkdir(exist_ok=True)
     pq.write_table(pa.table({"row": pa.array(range(len(urls)), pa.uint32()), "url": urls}), path)
     file = StageFile(stage="ingest", name="a", path=path.name, rows=len(urls), bytes=1, fingerprint="a")
     sorted_rows = sort_rows(SortJob(root=str(workspace.root), by="urls", file=file))

@@ -1,17 +1,14 @@
-"""Masks: what is entered of a group's blocks is written, with repeats where a document may have some."""
+"""Masks: what is entered of a group's blocks is written."""
 
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fineweb_mask.models.schemas import MASKS, masks_schema
+from fineweb_mask.models.schemas import MASKS
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.selection.blocks import Group, Masks, group_name, grouped, merged
 from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
@@ -21,49 +18,29 @@ from tests.tasks.number_shards import numbers
 from tests.tasks.stage_files import newest
 
 
-def written(folder: Path, max_repeats: int, repeats: list[int] | None) -> dict[str, pa.Table]:
-    """Enter four rows of two shards, of which two are selected, and return the masks that are written."""
-    workspace = Workspace(folder)
+def test_what_is_entered_is_written_row_by_row_and_the_rest_is_in_no_block(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path)
     shards = [numbers(workspace, name, 3, duplicates=(0,)) for name in ("a", "b")]
-    settings = PipelineSelectionSettings.model_validate(
-        {"groups": {"column": "dump", "max_repeats": max_repeats}, "device": "cpu"}
-    )
-    [job] = select_jobs(workspace, shards, settings)
+    [job] = select_jobs(workspace, shards, PipelineSelectionSettings(device="cpu"))
     masks = Masks(Group.read(job))
     rows, selected = np.array([1, 2, 4, 5]), np.array([True, False, False, True])
-    times = None if repeats is None else np.array(repeats)
-    masks.enter_rows(rows, selected, np.linspace(0, 1, 4, dtype=np.float32), "all", times)
+    masks.enter_rows(rows, selected, np.linspace(0, 0.75, 4, dtype=np.float32), "all")
     masks.write([])
-    return {name: pq.read_table(newest(workspace, "masks", name)) for name in ("a", "b")}
+    for name, (first, second) in {"a": ((True, 0.0), (False, 0.25)), "b": ((False, 0.5), (True, 0.75))}.items():
+        table = pq.read_table(newest(workspace, "masks", name))
+        assert table.schema.equals(MASKS)
+        assert table["selected"].to_pylist() == [False, first[0], second[0]]
+        assert table["inclusion"].to_pylist() == [None, first[1], second[1]]
+        assert table["block"].to_pylist() == [None, "all", "all"]
 
 
-@pytest.mark.parametrize(
-    ("repeats", "expected"), [([7, 0, 0, 70_000], [[0, 7, 0], [0, 0, 70_000]]), (None, [[0, 1, 0], [0, 0, 1]])]
-)
-def test_repeats_are_written_where_a_document_may_have_some(tmp_path: Path, repeats: Any, expected: Any) -> None:
-    found = written(tmp_path, 100_000, repeats)
-    for table, times in zip(found.values(), expected, strict=True):
-        assert table.schema.equals(masks_schema(with_repeats=True))
-        assert table["repeats"].to_pylist() == times
-        assert table["selected"].to_pylist() == [time > 0 for time in times]
-
-
-def test_masks_without_repeats_have_no_column_of_them(tmp_path: Path) -> None:
-    assert all(table.schema.equals(MASKS) for table in written(tmp_path, 1, None).values())
-
-
-def test_groups_of_a_corpus_have_one_budget_and_the_counts_of_all_parts() -> None:
-    def part(*groups: dict[str, Any], by_rule: bool = True) -> dict[str, Any]:
-        counts = dict.fromkeys(("documents", "selected", "tokens", "tokens_selected"), 1)
-        return {"name": "part", "groups": list(groups), **counts} | ({"by_rule": True} if by_rule else {})
-
-    german = {"group": "de", "documents": 4, "budget": 20, "selected": 3, "repeated": 9}
-    english = {"group": "en", "documents": 30, "budget": 15, "selected": 7, "repeated": 7}
-    other = part(german, by_rule=False)
-    whole, rest = merged([part(german), part(english, german), part(), other])
-    assert whole["groups"] == [english, german | {"documents": 8, "selected": 6, "repeated": 18}]
+def test_the_parts_of_a_corpus_are_one_block_with_the_counts_of_all() -> None:
+    counts = dict.fromkeys(("documents", "selected", "tokens", "tokens_selected"), 1)
+    part = {"name": "part", "by_rule": True, **counts}
+    other = {"name": "part", **counts}
+    whole, rest = merged([part, part, other])
+    assert whole == {"name": "the whole corpus"} | dict.fromkeys(counts, 2)
     assert rest == other
-    assert "groups" not in merged([part(), part()])[0]
 
 
 SETTINGS = PipelineSelectionSettings(block_size=100)

@@ -11,6 +11,7 @@ from fineweb_mask.models.settings import IngestSettings, SourceSettings
 from fineweb_mask.tasks.ingest import ingest
 from fineweb_mask.tasks.source.columns import settle
 from fineweb_mask.tasks.source.discovery import discover
+from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.jobs import ingest_job
@@ -31,10 +32,13 @@ def test_there_are_many() -> None:
 
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: ascii(broken.name)[1:60])
-def test_a_file_is_read_or_set_aside(tmp_path: Path, broken: BrokenFile, connection: duckdb.DuckDBPyConnection) -> None:
+def test_a_file_is_read_or_set_aside(
+    tmp_path: Path, broken: BrokenFile, connection: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ShardReader, "largest", MOST_BYTES)
     (tmp_path / "source").mkdir()
     broken.write(tmp_path / "source" / broken.name)
-    source = SourceSettings(path=str(tmp_path / "source"), max_document_bytes=MOST_BYTES)
+    source = SourceSettings(path=str(tmp_path / "source"))
     [shard] = settle(discover(source), source)
     workspace = Workspace(tmp_path / "workspace")
     try:

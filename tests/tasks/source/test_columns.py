@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 
 from fineweb_mask.models.settings import PipelineSettings, SourceSettings
-from fineweb_mask.tasks.source import jsonl
-from fineweb_mask.tasks.source.columns import ColumnError, check_columns, differing, document_columns, settle
+from fineweb_mask.tasks.source.columns import ColumnError, check_columns, document_columns, settle
 from fineweb_mask.tasks.source.discovery import SourceShard, discover
 from tests.tasks.source_files import read, settings, write_lines, write_table
 
@@ -49,7 +48,7 @@ def recipe(
         {"materialize": {"layout": "language"}},
         {"materialize": {"layout": "site"}, "report": {"by": ["url", "site"]}},
         {"selection": {"groups": {"column": "site"}}},
-        {"ingest": {"copies": {"prefer": {"site": ["a"]}, "one_for_each": "site"}}},
+        {"ingest": {"copies": {"prefer": {"site": ["a"]}, "exempt": {"site": ["b"]}}}},
         {"materialize": {"layout": "site"}, "extra_columns": ["site"]},
     ],
 )
@@ -66,8 +65,8 @@ def test_columns_that_some_file_has_may_be_named(recipe: Any, named: dict[str, A
         ),
         ({"materialize": {"layout": "Site"}}, r"materialize\.layout: .* 'Site'"),
         ({"selection": {"groups": {"column": "Site"}}}, r"selection\.groups\.column: .* 'Site', it may be one of id, "),
-        ({"ingest": {"copies": {"one_for_each": "Site"}}}, r"ingest\.copies\.one_for_each: .* 'Site'"),
         ({"ingest": {"copies": {"prefer": {"Site": ["a"]}}}}, r"ingest\.copies\.prefer: .* 'Site'"),
+        ({"ingest": {"copies": {"exempt": {"Site": ["a"]}}}}, r"ingest\.copies\.exempt: .* 'Site'"),
         ({"report": {"by": ["site", "kind"]}}, r"report\.by\.1: .* 'kind', it may be one of id, .*site$"),
         ({"report": {"by": ["text"]}}, r"report\.by: the text itself cannot be a group"),
         ({"score": "grade"}, r"quality\.scorers\.0\.column: .* 'grade'"),
@@ -129,7 +128,7 @@ def test_lines_of_which_only_a_late_one_has_the_text_are_not_refused(
     source = SourceSettings(path=str(tmp_path / "lines"), text_column="content")
     settings, _ = recipe()
     check_columns(settings.model_copy(update={"source": source}), discover(source))
-    monkeypatch.setattr(jsonl, "FIRST_ROWS", 2)
+    monkeypatch.setattr(source_columns, "FIRST_ROWS", 2)
     check_columns(settings.model_copy(update={"source": source}), discover(source))
 
 
@@ -199,14 +198,3 @@ def test_files_that_cannot_be_read_have_no_say(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.parquet")
     shards = shards_of(tmp_path, [STRUCT, OTHER])
     assert [shard.relative for shard in shards if shard.as_text] == ["0.parquet", "1.parquet"]
-
-
-def test_the_types_are_told_with_the_first_file_of_each(tmp_path: Path) -> None:
-    shards = shards_of(tmp_path, [STRUCT, STRUCT, pa.array(["x"])])
-    assert differing(shards) == {"extra": "struct<a: int64> in 0.parquet, string in 2.parquet"}
-    assert differing(shards_of(tmp_path / "same", [STRUCT, STRUCT])) == {}
-
-
-def test_a_type_that_ingest_refuses_is_told_like_the_others(tmp_path: Path) -> None:
-    wide = pa.array([None], pa.decimal256(60, 2))
-    assert "decimal256(60, 2) in 2.parquet" in differing(shards_of(tmp_path, [STRUCT, OTHER, wide]))["extra"]

@@ -2,17 +2,20 @@
 
 import os
 import re
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-import hypothesis
-import hypothesis.strategies as st
 import pytest
 
 from fineweb_mask.tasks.source import discovery
-from fineweb_mask.tasks.source.discovery import MOST_NAME_BYTES, SourceError, SourceShard, discover
+from fineweb_mask.tasks.source.discovery import (
+    MOST_NAME_BYTES,
+    SourceError,
+    discover,
+    find_files,
+    find_source,
+)
 from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.workspace.job import BadShardError
 from tests.conftest import Bucket
@@ -47,6 +50,98 @@ def test_a_folder_is_searched_through_in_order_of_names(tmp_path: Path) -> None:
 def test_hidden_files_and_folders_are_left_out(tmp_path: Path) -> None:
     touch(tmp_path / ".cache", "a.parquet", "_SUCCESS", "_tmp.parquet", ".b.parquet", ".git/c.parquet", "_x/d.parquet")
     assert found(settings(tmp_path / ".cache")) == {"a.parquet": "a"}
+
+
+def left_out(source: Any) -> dict[str, list[str]]:
+    return {what: sorted(paths) for what, paths in find_source(source).left_out.items()}
+
+
+def test_what_is_left_out_is_told_by_what_it_is(tmp_path: Path) -> None:
+    source, others = tmp_path / "source", tmp_path / "others"
+    touch(source, "a.parquet", "b.CSV", "c.csv", "d/e.csv.gz", "f.tar.GZ", "g", "h.arrow", "i.jsonl.7z", "j.json.br")
+    touch(source, "_SUCCESS", ".d.crc", "_tmp/e.parquet", ".git/f/g.jsonl")
+    touch(others, "x.parquet")
+    (source / "linked").symlink_to(others)
+    (source / "loop").symlink_to(source)
+    (source / "file.parquet").symlink_to(others / "x.parquet")
+    expected = {
+        ".csv": ["b.CSV", "c.csv"],
+        ".csv.gz": ["d/e.csv.gz"],
+        ".tar.gz": ["f.tar.GZ"],
+        "without an ending": ["g"],
+        ".arrow": ["h.arrow"],
+        ".7z": ["i.jsonl.7z"],
+        ".br": ["j.json.br"],
+        "hidden": [".d.crc", ".git/f/g.jsonl", "_SUCCESS", "_tmp/e.parquet"],
+        "links to folders": ["linked", "loop"],
+    }
+    assert left_out(settings(source)) == expected
+    assert set(found(settings(source))) == {"a.parquet", "file.parquet"}
+    kept = {what: expected[what] for what in ("hidden", "links to folders")}
+    assert left_out(settings(source, format="jsonl")) == kept
+    assert len(found(settings(source, format="jsonl"))) == 10
+    assert left_out(settings(source / "*")).keys() >= {".csv", "hidden"}
+
+
+def test_a_folder_that_cannot_be_opened_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    touch(tmp_path, "a.parquet", "closed/b.parquet", "open/c.parquet")
+    access = os.access  # root may open all
+    monkeypatch.setattr(os, "access", lambda path, *mode: not str(path).endswith("closed") and access(path, *mode))
+    for source in (settings(tmp_path), settings(tmp_path / "**")):
+        assert left_out(source) == {"folders that cannot be opened": ["closed"]}
+        assert {"a.parquet", "open/c.parquet"} <= set(found(source))
+
+
+def test_hidden_files_that_a_pattern_asks_for_are_read(tmp_path: Path) -> None:
+    touch(tmp_path, "a.parquet", "_b.parquet", ".c.parquet", "_d/e.parquet", "_d/.f.parquet")
+    assert set(found(settings(tmp_path / "_*.parquet"))) == {"_b.parquet"}
+    assert set(found(settings(tmp_path / "_d" / "*.parquet"))) == {"e.parquet"}
+    assert set(found(settings(tmp_path / "_*" / "*"))) == {"_d/e.parquet"}
+    assert left_out(settings(tmp_path / "_*" / "*")) == {"hidden": ["_d/.f.parquet"]}
+    assert set(found(settings(tmp_path / ".c.parquet"))) == {".c.parquet"}
+
+
+def test_where_no_file_can_be_read_those_that_are_there_are_told(tmp_path: Path) -> None:
+    touch(tmp_path, "a.csv", "b.csv", "_SUCCESS")
+    for path in (tmp_path, tmp_path / "*.csv"):
+        with pytest.raises(SourceError, match=r"no .*\.jsonl/.* file below .*, it has 2 \.csv \(.\.csv\)"):
+            discover(settings(path))
+
+
+def test_what_is_left_out_of_other_files_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    touch(tmp_path, "a.parquet", "b.csv", "README.md")
+    for _ in range(2):
+        assert len(find_files(str(tmp_path), "ingest.against")) == 1
+    [message] = caplog.messages
+    assert message.startswith(f"ingest.against: of {tmp_path}, these are not read: 1 .csv (b.csv), 1 .md")
+
+
+def keys(source: Any) -> dict[str, dict[str, Any]]:
+    return {shard.relative: dict(shard.keys) for shard in discover(source)}
+
+
+def test_keys_in_the_folders_of_a_path_are_columns(tmp_path: Path) -> None:
+    touch(tmp_path, "language=en/year=2024/a.parquet", "Language=fr/year=__HIVE_DEFAULT_PARTITION__/b=c.jsonl.gz")
+    touch(tmp_path, "dump=CC%2DMAIN%3D1/n=07/s=0.5/c.parquet", "x=/=y/d.parquet", "year=1999/year=2023/e.parquet")
+    assert keys(settings(tmp_path)) == {
+        "language=en/year=2024/a.parquet": {"language": "en", "year": 2024},
+        "Language=fr/year=__HIVE_DEFAULT_PARTITION__/b=c.jsonl.gz": {"language": "fr", "year": None},
+        "dump=CC%2DMAIN%3D1/n=07/s=0.5/c.parquet": {"dump": "CC-MAIN=1", "n": "07", "s": 0.5},
+        "x=/=y/d.parquet": {"x": None},
+        "year=1999/year=2023/e.parquet": {"year": 2023},
+    }
+    touch(tmp_path, "year=2024b/f.parquet")  # then not all are numbers
+    assert keys(settings(tmp_path))["language=en/year=2024/a.parquet"] == {"language": "en", "year": "2024"}
+    below = {"a.parquet": {"language": "en", "year": 2024}}
+    for path in ("language=en/year=2024", "language=en/year=2024/*", "language=en/year=2024/a.parquet"):
+        assert keys(settings(tmp_path / path)) == below
+
+
+def test_keys_in_a_bucket(bucket: Bucket) -> None:
+    bucket.write("corpus/language=en/dump=a%20b/a.parquet", b"x")
+    assert keys(settings(f"{bucket.url}/corpus")) == {
+        "language=en/dump=a%20b/a.parquet": {"language": "en", "dump": "a b"}
+    }
 
 
 def test_a_glob_names_files_relative_to_its_fixed_part(tmp_path: Path) -> None:
@@ -85,24 +180,14 @@ def test_a_long_file_name_makes_a_short_shard_name(tmp_path: Path) -> None:
     assert max(len(name.encode()) for name in names) <= MOST_NAME_BYTES
 
 
-@hypothesis.given(
-    st.sets(st.binary(min_size=1, max_size=200).filter(lambda name: name[:1] not in b"._" and not {*name} & {*b"/\0"}))
-)
-@hypothesis.example({b"caf\xe9", b"caf%E9", b"caf-", b"a::b\n", b"file:____", b"100%25\xff"})
-@hypothesis.settings(max_examples=25)
-def test_a_file_whose_name_has_any_bytes_is_read(names: set[bytes]) -> None:
-    hypothesis.assume(names)
-    with tempfile.TemporaryDirectory() as folder:
-        source = settings(folder)
-        for name in names:
-            path = Path(folder, os.fsdecode(name))
-            write_lines(path.with_name(f"{path.name}.jsonl"), [f'{{"text": "{name.hex()}"}}'])
-            write_table(Path(folder, "table"), text=[name.hex()]).rename(path.with_name(f"{path.name}.parquet"))
-        shards = [SourceShard.model_validate_json(shard.model_dump_json()) for shard in discover(source)]  # as recorded
-        assert len({shard.name for shard in shards}) == len(shards)
-        batches = [batch for shard in shards for batch, _ in ShardReader(shard, source).batches()]
-        texts = [text for batch in batches for text in batch["text"].to_pylist()]
-        assert sorted(texts) == sorted([name.hex() for name in names] * 2)
+@pytest.mark.parametrize("name", [b"caf\xe9", b"a::b"])
+def test_a_name_that_no_url_may_have_is_told(tmp_path: Path, name: bytes) -> None:
+    touch(tmp_path, "caf%E9.parquet", os.fsdecode(name + b".jsonl"))
+    with pytest.raises(
+        SourceError, match=r"source\.path: the name of '.*\.jsonl' is not UTF-8, or has '::' in it"
+    ) as error:
+        discover(settings(tmp_path))
+    assert str(error.value).isprintable()
 
 
 def test_links_without_a_target_and_pipes_are_found_and_not_opened(tmp_path: Path) -> None:

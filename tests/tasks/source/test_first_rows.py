@@ -34,7 +34,7 @@ def test_a_file_of_parquet(tmp_path: Path) -> None:
             )
         )
     )
-    assert (found.files, found.rows, found.is_counted, found.looked_at) == (1, 10, True, 10)
+    assert (found.source.files, found.rows, found.is_counted, found.looked_at) == ({".parquet": 1}, 10, True, 10)
     assert (found.text_column, found.id_column, found.median_chars, found.dumps) == ("content", "uid", 4, 2)
     assert found.languages == [("de", 0.9), ("en", 0.1)]
     assert found.scores == [("edu_score", 0.5, 2.0, pytest.approx(0.1)), ("int_score", 1.0, 2.0, 0.0)]
@@ -45,7 +45,7 @@ def test_without_a_usual_name_the_longest_texts_are_the_texts(tmp_path: Path) ->
         str(write(tmp_path / "a.parquet", label=["a", "b"], prose=["long text", "longer text"], id=["1", "1"]))
     )
     assert found.text_column == "prose"
-    assert found.id_column is None  # they do not differ
+    assert (found.id_column, found.repeated_ids) == (None, 1)
 
 
 def test_rows_of_json_lines_are_estimated_and_bad_ones_left_out(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.source.jsonl import MOST_NESTED, jsonl_records, record_batches
+from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.workspace.job import BadShardError
 from tests.tasks.source_files import COMPRESSORS, Row, read, settings, write_lines
 
@@ -63,15 +64,15 @@ def test_problems_are_named_line_by_line(tmp_path: Path) -> None:
         "broken_row",
         "wrong_type",
         "wrong_type",
-        "wrong_type",
-        "wrong_type",
+        None,
+        None,
         None,
         "wrong_type",
         "invalid_utf8",
         "invalid_utf8",
         None,
         "broken_row",
-        "wrong_type",
+        None,
         None,
     ]
     assert table["text"].to_pylist()[-1] == "a pair 🎉 is fine"
@@ -114,12 +115,13 @@ def test_damaged_compressed_lines_are_a_bad_shard(tmp_path: Path, suffix: str, d
 
 
 @pytest.mark.parametrize("suffix", COMPRESSORS)
-def test_a_line_without_end_is_never_held_whole(tmp_path: Path, suffix: str) -> None:
+def test_a_line_without_end_is_never_held_whole(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ShardReader, "largest", 2**16)
     path = tmp_path / f"bomb.jsonl{suffix}"
     path.write_bytes(COMPRESSORS[suffix](b'{"text": "a"}\n{"text": "' + bytes(32 * 2**20) + b'"}\n{"text": "b"}\n'))
     tracemalloc.start()
     try:
-        table, problems = read(settings(path, max_document_bytes=2**16))
+        table, problems = read(settings(path))
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -137,7 +139,7 @@ def test_a_large_whole_number_among_fractions_is_the_nearest_fraction(tmp_path: 
     lines = ['{"text": "a", "x": 0.5}', f'{{"text": "b", "x": {2**53 + 1}}}', f'{{"text": "c", "x": {10**400}}}']
     table, problems = read(settings(write_lines(tmp_path / "a.jsonl", lines)))
     assert table["x"].to_pylist() == [0.5, float(2**53), None]
-    assert problems == [None, None, "wrong_type"]
+    assert problems == [None, None, None]
 
 
 def test_a_key_that_is_no_unicode_drops_its_row_only(tmp_path: Path) -> None:
@@ -159,3 +161,68 @@ def test_a_line_of_very_many_objects_is_too_large(tmp_path: Path) -> None:
     nested = "{}," * (MOST_NESTED + 1)
     path = write_lines(tmp_path / "a.jsonl", ['{"text": "a"}', f'{{"text": "b", "x": [{nested}0]}}'])
     assert read(settings(path))[1] == [None, "too_large"]
+
+
+OBJECTS = [
+    {"text": "née \ud83d\ude00"},
+    {"text": "a, [b] {c}", "x": [1, {"y": "]"}]},
+    {"text": "\ud800"},
+    7,
+]
+OF_OBJECTS = (["née 😀", "a, [b] {c}", None, None], [None, None, "invalid_utf8", "broken_row"])
+
+
+@pytest.mark.parametrize("suffix", COMPRESSORS)
+@pytest.mark.parametrize("start", ["", "\ufeff", "\n \n"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        json.dumps(OBJECTS),
+        json.dumps(OBJECTS, indent=2),
+        "[\n" + ",\n".join(map(json.dumps, OBJECTS)) + "\n]\n",
+        "\n".join(json.dumps(one, indent=1) for one in OBJECTS),
+        "\n".join(map(json.dumps, OBJECTS)),
+    ],
+    ids=["list", "pretty list", "list of lines", "pretty objects", "lines"],
+)
+def test_a_file_of_json_holds_a_list_or_objects(tmp_path: Path, content: str, start: str, suffix: str) -> None:
+    path = tmp_path / f"a.JSON{suffix}"
+    path.write_bytes(COMPRESSORS[suffix]((start + content).encode()))
+    table, problems = read(settings(path))
+    assert (table["text"].to_pylist(), problems) == OF_OBJECTS
+
+
+def test_one_object_and_an_empty_list(tmp_path: Path) -> None:
+    for content, expected in (('{\n"text": "a"\n}', ["a"]), ('{"text": "a"}', ["a"]), ("[]", []), (" \n", [])):
+        (tmp_path / "a.json").write_text(content)
+        assert read(settings(tmp_path))[0]["text"].to_pylist() == expected
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '[{"text": "a"}, {"text": "b"}',
+        '[{"text": "a"}, {"te',
+        '[{"text": "a"}, {broken}, {"a": 1}]',
+        '[{"a": 1}] x',
+    ],
+    ids=["no end", "cut", "broken", "more"],
+)
+def test_a_list_that_is_cut_off_or_broken_is_a_bad_shard(tmp_path: Path, content: str) -> None:
+    (tmp_path / "a.json").write_text(content)
+    with pytest.raises(BadShardError, match=r"^a\.json: its JSON is broken or cut off"):
+        read(settings(tmp_path))
+
+
+def test_an_object_of_a_list_that_is_too_large_is_counted_or_ends_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ShardReader, "largest", 2**20)
+    for size in (2**20 + 1, 2**22):
+        objects = [{"text": "a"}, {"text": "x" * size}, {"text": "b"}]
+        (tmp_path / "a.json").write_text(json.dumps(objects))
+        if size == 2**22:
+            with pytest.raises(BadShardError, match="or an object in it is too large"):
+                read(settings(tmp_path))
+        else:
+            assert read(settings(tmp_path))[1] == [None, "too_large", None]

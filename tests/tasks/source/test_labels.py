@@ -36,14 +36,15 @@ def test_scores_from_the_threshold_on_are_positive(read):
         ([True, False, False, True], None),
         ([1, 0, 0, 1], None),
         ([7, 2, 5, 7], "7"),
+        ([1.0, 0.0, float("nan"), 1.0], None),
         (["Good", "bad", "bad", "good"], "good"),
         (pa.array(["good", "bad", "bad", "good"]).dictionary_encode(), "good"),
     ],
-    ids=["booleans", "zeros and ones", "integers", "text", "dictionary"],
+    ids=["booleans", "zeros and ones", "integers", "with a gap", "text", "dictionary"],
 )
 def test_labels_of_every_kind(read, labels, positive):
-    found = read({"label_column": "label", "positive": positive}, text=TEXTS, label=labels)
-    assert found.positive.tolist() == [True, False, False, True]
+    found = read({"label_column": "label", "positive": positive}, text=TEXTS, Label=labels)
+    assert [text for text, is_good in zip(found.texts, found.positive, strict=True) if is_good] == [TEXTS[0], TEXTS[3]]
 
 
 def test_rows_without_text_or_score_are_left_out_and_counted(read):

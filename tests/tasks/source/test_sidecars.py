@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fineweb_mask.models.documents import stable_id
 from fineweb_mask.models.settings.quality import SidecarScorerSettings
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.sidecars import Sidecars, read_sidecar
@@ -21,9 +22,21 @@ def shard(relative="en/000.jsonl.gz"):
     return SourceShard(name="en-000", relative=relative, url="", format="jsonl", bytes=1, fingerprint="")
 
 
-def read(path, rows=3, **changes):
+def documents(ids, source_rows=None):
+    """Return what ingest kept of a source file; it makes the ids that are None."""
+    rows = range(len(ids)) if source_rows is None else source_rows
+    made = [stable_id("en/000", row) if name is None else name for row, name in zip(rows, ids, strict=True)]
+    return pa.table({"source_row": pa.array(rows, pa.uint32()), "id": pa.array(made, pa.string())})
+
+
+def annotations(path, ids, rows, source_rows=None, id_column="id", **changes):
     settings = SidecarScorerSettings(path=path, **changes)
-    return read_sidecar(Sidecars(settings, by_content=False).beside(shard()), settings, rows)
+    sidecar = Sidecars(settings, by_content=False, id_column=id_column).beside(shard())
+    return read_sidecar(sidecar, settings, documents(ids, source_rows), rows)
+
+
+def read(path, rows=3, **changes):
+    return annotations(path, [None] * rows, rows, **changes)[0]
 
 
 def write(folder, suffix, records):
@@ -43,7 +56,7 @@ def write(folder, suffix, records):
 @pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".json.gz", ".parquet"])
 @pytest.mark.parametrize("field", ["score", "attributes.quality"])
 def test_a_field_is_read_also_within_others(tmp_path, suffix, field):
-    records = [{"id": "x", "score": value, "attributes": {"quality": value}} for value in SCORES]
+    records = [{"score": value, "attributes": {"quality": value}} for value in SCORES]
     np.testing.assert_array_equal(read(write(tmp_path, suffix, records), field=field), [0.5, 2.0, np.nan])
 
 
@@ -125,4 +138,74 @@ def test_names_may_begin_before_the_shard_s(tmp_path):
     (tmp_path / "en" / "000.npy").rename(tmp_path / "topic-000.npy")
     settings = SidecarScorerSettings(path=f"{tmp_path}/topic-{{shard}}.npy")
     found = Sidecars(settings, by_content=False).beside(shard("000.parquet"))
-    assert read_sidecar(found, settings, 3).tolist() == [1.0, 1.0, 1.0]
+    assert read_sidecar(found, settings, documents([None] * 3), 3)[0].tolist() == [1.0, 1.0, 1.0]
+
+
+SUFFIXES = [".jsonl", ".parquet"]
+
+
+def of_ids(ids, key="id"):
+    return [{key: name, "score": place + 0.5} for place, name in enumerate(ids)]
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("key", ["id", "ID", "doc_id"])
+def test_rows_in_another_order_belong_to_the_documents_of_their_ids(tmp_path, suffix, key):
+    path = write(tmp_path, suffix, of_ids(["c", "a", "b"], key))
+    found = annotations(path, ["a", "b", "c"], 3, field="score", id_column="doc_id")
+    assert (found[0].tolist(), found[1]) == ([1.5, 2.5, 0.5], "id")
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_number_and_its_text_are_one_id(tmp_path, suffix):
+    path = write(tmp_path, suffix, of_ids([3.0, 1.0, 2.0]))
+    assert annotations(path, ["1", "2", "3"], 3, field="score")[0].tolist() == [1.5, 2.5, 0.5]
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_rows_of_dropped_documents_may_be_there_or_not(tmp_path, suffix):
+    for ids, expected in ((["c", "dropped", "a"], [2.5, 0.5]), (["c", "a"], [1.5, 0.5])):
+        path = write(tmp_path, suffix, of_ids(ids))
+        found, _ = annotations(path, ["a", "c"], 3, [0, 2], field="score")
+        assert found[[0, 2]].tolist() == expected
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize(
+    ("ids", "told"),
+    [
+        (["a", "b", "b"], "1 ids in more than one row: b: give one row for each id"),
+        (["a", "b"], "1 ids without a row, which its documents have: c"),
+        (["a", "b", "x"], "1 ids without a row, which its documents have: c"),
+        (["x", "y", "z"], "3 ids without a row, which its documents have: a, b, c"),
+        (["c", "b", "a", "x"], "1 ids of no document of its source file: x"),
+    ],
+)
+def test_ids_that_are_missing_double_or_of_no_document_are_named(tmp_path, suffix, ids, told):
+    path = write(tmp_path, suffix, of_ids(ids))
+    with pytest.raises(BadShardError, match=f"^000{suffix} has {told}"):
+        annotations(path, ["a", "b", "c"], 3, field="score")
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_missing_id_has_the_score_for_missing_unless_all_are(tmp_path, suffix, caplog):
+    path = write(tmp_path, suffix, of_ids(["c", "a"]))
+    scores, _ = annotations(path, ["a", "b", "c"], 3, field="score", missing=0.0)
+    np.testing.assert_array_equal(scores, [1.5, np.nan, 0.5])
+    assert "has 1 ids without a row, which its documents have: b" in caplog.text
+    with pytest.raises(BadShardError, match="2 ids without a row"):
+        annotations(path, ["x", "y"], 2, field="score", missing=0.0)
+
+
+def test_equal_ids_in_the_order_of_the_documents_are_told_apart_by_their_place(tmp_path):
+    path = write(tmp_path, ".jsonl", of_ids(["a", "a", None]))
+    scores, by = annotations(path, ["a", "a", None], 3, field="score")
+    assert (scores.tolist(), by) == ([0.5, 1.5, 2.5], "id")
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize(("ids", "own"), [(["x", "y"], [None, None]), ([None, None], ["a", "b"])])
+def test_without_ids_on_one_side_rows_belong_together_by_place(tmp_path, suffix, ids, own):
+    path = write(tmp_path, suffix, of_ids(ids))
+    scores, by = annotations(path, own, 2, field="score")
+    assert (scores.tolist(), by) == ([0.5, 1.5], "place")

@@ -16,7 +16,7 @@ from tests.tasks.jobs import ingest_job
 pytest.importorskip("warcio")
 pytest.importorskip("trafilatura")
 
-from tests.warc import Answer, page_of, warc_bytes
+from tests.warc import Answer, page_of, record_bytes, warc_bytes
 
 TEXT = "The tide is out, and the boats lie on the sand. Somebody has left a red bucket between them.\n" * 3
 
@@ -36,6 +36,7 @@ def test_a_page_has_its_url_id_date_and_file(tmp_path, name):
     [row] = rows(tmp_path / name, warc_bytes([Answer(page_of(TEXT), "https://a.org/b")], name.endswith(".gz")))
     assert row == {
         "page": page_of(TEXT),
+        "charset": "utf-8",
         "id": f"<urn:uuid:{0:032x}>",
         "url": "https://a.org/b",
         "date": "2026-01-02T03:04:05Z",
@@ -81,6 +82,128 @@ def test_extracted_texts_are_taken_as_they_are(tmp_path):
     found = rows(tmp_path / "a.warc.wet.gz", warc_bytes([], texts=["Grüße", "Two\nlines"]))
     assert [row["text"] for row in found] == ["Grüße", "Two\nlines"]
     assert found[1]["url"] == "https://example.org/1"
+
+
+def answer_of(head: str, body: bytes, *more: str, content_type: str | None = "application/http; msgtype=response"):
+    return record_bytes("response", head.replace("\n", "\r\n").encode() + b"\r\n\r\n" + body, content_type, *more)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "HTTP/1.1 200 OK\nContent-Type: text/html; charset=koi8-r",
+        "HTTP/1.1 200\ncontent-type: TEXT/HTML; Charset=KOI8-R",
+        "HTTP/1.0 200 \nCONTENT-TYPE : text/html;charset='koi8-r'",
+        "HTTP/2 200\nContent-Type: text/html;\n charset=koi8-r",
+        "HTTP/2.0 200 OK\nContent-Type: text/html; charset=koi8-r\nContent-Type: text/html",
+        "HTTP/1.1 200 OK\nContent-Type: text/html; charset=koi8-r\nContent-Length: 9",
+        "HTTP/1.1 200 OK\nContent-Type: text/html; charset=koi8-r\nContent-Length: 99999\nContent-Encoding: gzip",
+        "HTTP/1.1 200 OK\nContent-Type: text/html; charset=koi8-r\nTransfer-Encoding: Chunked\nContent-Encoding: br",
+    ],
+)
+@pytest.mark.parametrize("content_type", ["application/http; msgtype=response", "application/http", None, "text/html"])
+@pytest.mark.parametrize("more", [(), ("WARC-Truncated: length",), ("WARC-Identified-Payload-Type: text/html",)])
+def test_a_page_has_the_charset_that_its_server_named(tmp_path, head, content_type, more):
+    page = "<p>ещё этих мягких французских булок</p>".encode("koi8-r")
+    [row] = rows(tmp_path / "a.warc", answer_of(head, page, *more, content_type=content_type))
+    assert (row["page"], row["charset"]) == (page, "koi8-r")
+
+
+def test_an_address_in_capitals_is_one_of_http(tmp_path):
+    record = answer_of("HTTP/1.1 200 OK\nContent-Type: text/html; charset=koi8-r", b"<p>page</p>")
+    [row] = rows(tmp_path / "a.warc", record.replace(b"https://", b"HTTPS://"))
+    assert (row["page"], row["charset"]) == (b"<p>page</p>", "koi8-r")
+
+
+def test_pages_without_http_have_the_charset_of_their_record(tmp_path):
+    page = page_of(TEXT)
+    records = [
+        record_bytes("resource", page, "text/html; charset=koi8-r"),
+        record_bytes("conversion", page, "application/xhtml+xml; charset=KOI8-R"),
+        record_bytes("response", page, "text/html; charset=koi8-r"),
+        record_bytes("resource", b"\xff\xfe" + page.decode().encode("utf-16-le"), None),
+        record_bytes("resource", b"{}", "application/json"),
+        record_bytes("resource", b"a text", "text/plain"),
+        record_bytes("revisit", b"HTTP/1.1 200 OK\r\n\r\n", "application/http; msgtype=response"),
+        record_bytes("metadata", b"a: b", "application/warc-fields"),
+        record_bytes("response", b"", "application/http; msgtype=response"),
+        answer_of("HTTP/1.1 200 OK\nContent-Type: unknown/unknown", page),
+        answer_of("HTTP/1.1 204 No Content\nContent-Type: text/html", b""),
+    ]
+    shard = shard_of(tmp_path / "a.warc", b"".join(records))
+    found = list(warc_records(shard, 2**20))
+    assert count_rows(shard) == len(found)
+    assert [row if isinstance(row, str) else row["charset"] for row in found] == [
+        "koi8-r",
+        "koi8-r",
+        "koi8-r",
+        "",
+        "not_html",
+        "not_html",
+        "http_error",
+        "",
+        "http_error",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content_type", "content", "expected"),
+    [
+        ("text/plain", "Grüße".encode(), "Grüße"),
+        ("text/plain; charset=utf-8", b"\xef\xbb\xbf" + "Grüße".encode(), "Grüße"),
+        ("text/plain; charset=ISO-8859-1", "“Grüße”".encode("cp1252"), "“Grüße”"),
+        ("text/plain; charset=gb2312", "今天镕".encode("gb18030"), "今天镕"),
+        ("text/plain; charset=utf-16", "\ufeffGrüße".encode("utf-16-be"), "Grüße"),
+        ("text/plain; charset=none", "Grüße".encode(), "Grüße"),
+        (None, "Grüße".encode(), "Grüße"),
+        ("text/plain", "Grüße".encode("cp1252"), "invalid_utf8"),
+        ("text/plain; charset=utf-8", "Grüße".encode("cp1252"), "invalid_utf8"),
+        ("text/plain; charset=euc-kr", b"Gr\xfc\xff", "wrong_charset"),
+        ("text/plain; charset=iso-2022-cn", b"Text", "unknown_charset: iso-2022-cn"),
+    ],
+)
+def test_a_text_is_decoded_by_the_charset_of_its_record(tmp_path, content_type, content, expected):
+    [row] = rows(tmp_path / "a.warc", record_bytes("conversion", content, content_type))
+    assert (row if isinstance(row, str) else row["text"]) == expected
+
+
+def test_what_cannot_be_read_names_what_is_missing(tmp_path):
+    head = "HTTP/1.1 200 OK\nContent-Type: text/html; charset={}\nContent-Encoding: {}"
+    records = [
+        answer_of(head.format("utf-8", "compress"), b"\x1f\x9d\x90" + bytes(100)),
+        answer_of(head.format("iso-2022-cn", "identity"), b"<p>page</p>"),
+        answer_of(head.format("utf-8", "gzip"), gzip.compress(bytes(1000))[:10] + b"\xff" * 100),
+        answer_of(head.format("utf-8", "gzip"), gzip.compress(bytes(2**21))),
+        answer_of(head.format("utf-8", "identity"), bytes(2**22)),
+        answer_of("HTTP/1.1 200 OK\nContent-Type: video/mp4", bytes(2**22)),
+    ]
+    found = rows(tmp_path / "a.warc", b"".join(records))
+    reasons = ["unknown_coding: compress", "unknown_charset: iso-2022-cn", "broken_page", "too_large", "too_large"]
+    assert found == [*reasons, "not_html"]
+
+
+def test_the_documents_of_a_crawl_are_in_the_encodings_that_it_names(tmp_path):
+    texts = {
+        "windows-1252": "The price is €20 for a room; naïve visitors pay €35 at the door of the old museum.",
+        "windows-1257": "Šiandien oras gražus, todėl eisime pasivaikščioti į parką prie upės.",
+        "koi8-r": "Съешь ещё этих мягких французских булок, да выпей чаю; корабль идёт по широкой реке.",
+        "shift_jis": "今日は天気がいいので、公園へ散歩に行きました。そこで古い友達に会いました。",
+    }
+    answers = [
+        Answer(
+            f"<html><body><article><p>{text} {text}</p><p>{text}</p></article></body></html>".encode(charset),
+            headers=(("Content-Type", f"text/html; charset={charset}"),),
+            payload=None,
+        )
+        for charset, text in texts.items()
+    ]
+    shard = shard_of(tmp_path / "a.warc.gz", warc_bytes(answers))
+    source = SourceSettings(path=str(tmp_path / "a.warc.gz"))
+    workspace = Workspace(tmp_path / "workspace")
+    file = ingest(ingest_job(workspace, shard, source, IngestSettings(min_chars=10)))
+    with VerifiedFile(workspace.resolve(file)) as documents:
+        found = documents.read()["text"].to_pylist()
+    assert all(expected in text for text, expected in zip(found, texts.values(), strict=True))
 
 
 WHOLE = {packed: warc_bytes([Answer(page_of(TEXT))] * 3, packed) for packed in (True, False)}

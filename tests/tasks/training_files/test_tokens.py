@@ -3,13 +3,16 @@ import struct
 import sys
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tokenizers import Tokenizer as Loaded
+from tokenizers import decoders
 
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings.output import ExportSettings
 from fineweb_mask.tasks.inference.model_files import ModelNotFoundError
+from fineweb_mask.tasks.storage.parquet import write_table
 from fineweb_mask.tasks.training_files import (
     Tokenizer,
     TokenizerError,
@@ -123,6 +126,39 @@ def test_the_token_at_the_end_is_the_tokenizers_own(tmp_path, tokenizer_file):
         assert tokenizer.end_token == "</s>"
         assert tokenizer.encode(["a"])[0][-1] == 1
     assert Tokenizer(settings(tmp_path / "model", end_token="<|endoftext|>")).encode(["a"])[0][-1] == 0
+
+
+HOSTILE = ["<|endoftext|>", "", "a<|endoftext|></s>\n\n</s>", "</s>", "  two  spaces ", "<|endoftext|>" * 9]
+
+
+@pytest.mark.parametrize("kind", ["special", "added, but not special", "a word of the model"])
+@pytest.mark.parametrize("form", ["megatron", "nanotron"])
+def test_a_document_ends_once_whatever_its_text_spells(kind, form, tokenizer_file, tmp_path):
+    content = json.loads(tokenizer_file.read_text())
+    added = [one | {"special": kind == "special"} for one in content["added_tokens"]]
+    plain = Loaded.from_str(json.dumps(content | {"added_tokens": [] if kind == "a word of the model" else added}))
+    plain.add_tokens(["  "])
+    plain.save(str(tmp_path / "tokenizer.json"))
+    write_table(pa.table({"text": HOSTILE}), tmp_path / "00000.parquet")
+    loaded = Tokenizer(settings(tmp_path, format=form))
+    assert write_tokens(tmp_path / "00000.parquet", loaded, form, tmp_path / "files") > 100
+    [file] = (tmp_path / "files").glob("*.bin" if form == "megatron" else "*.ds")
+    tokens = np.fromfile(file, np.uint16).tolist()
+    end, spaces = plain.token_to_id("<|endoftext|>"), plain.token_to_id("  ")
+    assert (tokens.count(end), tokens.count(spaces)) == (len(HOSTILE), 2)
+    ends = [place + 1 for place, token in enumerate(tokens) if token == end]
+    documents = [tokens[start : stop - 1] for start, stop in zip([0, *ends], ends, strict=False)]
+    plain.decoder = decoders.ByteLevel()
+    assert [plain.decode(ids, skip_special_tokens=False) for ids in documents] == HOSTILE
+
+
+def test_a_token_that_texts_hold_cannot_end_them(tokenizer_file, tmp_path):
+    loaded = Loaded.from_file(str(tokenizer_file))
+    loaded.decoder = decoders.ByteLevel()
+    loaded.save(str(tmp_path / "tokenizer.json"))
+    newline = "\u010a"
+    with pytest.raises(TokenizerError, match=f"finds '{newline}' in texts, too: set end_token to one of its special"):
+        Tokenizer(settings(tmp_path, end_token=newline)).encode(["a"])
 
 
 def test_a_tokenizer_that_cannot_be_used_says_why(tmp_path, tokenizer_file):

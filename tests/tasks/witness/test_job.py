@@ -214,7 +214,7 @@ def test_the_sentence_names_the_control(random: Any, lengths: Any, expected: str
         "against_random": {"selection": effect(*random)},
         "against_lengths": {} if lengths is None else {"selection": effect(*lengths)},
     }
-    sentence = teaching_sentence({"sets": {POOL: measured}}, "selection")
+    sentence = teaching_sentence({"sets": {POOL: measured}})
     assert re.search(expected, sentence)
     assert sentence.endswith(".")
 

@@ -1,31 +1,26 @@
-"""The search over a workspace: trials judged on one half, shown on the other; what a recipe takes of it."""
+"""The search over a workspace: what it draws, that it repeats, trials judged on one half and shown on the other."""
 
 import json
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.source.discovery import find_files
-from fineweb_mask.tasks.witness.tune import OWN, TUNED, Trial, TuneJob, _page, _Search, changed, tune
+from fineweb_mask.tasks.witness.tune import OWN, Search, TuneJob, shown, tune
 
-TRIALS = 7
+TRIALS = 5
+SCORERS = {"quality.scorers.0.weight": ("space", 1.0), "quality.scorers.1.weight": ("quality", -0.5)}
 
 
 @pytest.fixture(scope="module")
 def job(selected: Any, shards: Any) -> TuneJob:
     settings = selected.recipe.selection.model_copy(update={"select_ratio": 0.25})
-    return TuneJob(
-        root=str(selected.workspace.root),
-        shards=shards,
-        settings=settings,
-        weights={},
-        targets={},
-        trials=TRIALS,
-        minutes=5,
-    )
+    root = str(selected.workspace.root)
+    return TuneJob(root=root, shards=shards, settings=settings, weights={}, targets={}, trials=TRIALS)
 
 
 @pytest.fixture(scope="module")
@@ -33,113 +28,144 @@ def found(job: TuneJob) -> Any:
     return tune(job)
 
 
-def search_of(job: TuneJob) -> _Search:
-    return _Search(job, *job.read(100_000))
+def changed(job: TuneJob, settings: dict[str, Any], **changes: Any) -> TuneJob:
+    content = job.settings.model_dump(exclude_unset=True) | settings
+    return job.model_copy(update={"settings": PipelineSelectionSettings.model_validate(content), **changes})
 
 
-def test_the_recipe_is_tried_first_and_the_best_is_named(job: TuneJob, found: Any) -> None:
+def middle(asked: dict[str, tuple[float, float]]) -> Any:
+    """Draw the middle of every range, and note the range."""
+
+    def draw(name: str, low: float, high: float) -> float:
+        asked[name] = (low, high)
+        return (low + high) / 2
+
+    return draw
+
+
+def test_the_recipe_and_all_trials_are_on_the_page_the_best_first(job: TuneJob, found: Any) -> None:
     trials = found.details["trials"]
     assert len(trials) == TRIALS
-    assert trials[0]["lamb"] == job.settings.lamb
-    assert trials[0]["metrics"] == job.settings.metric_weights
-    best = min(trials, key=lambda one: one["loss"])
-    assert {key: value for key, value in best.items() if key != "loss"} == found.details["best"]
-    assert len({one["lamb"] for one in trials}) == TRIALS
-
-
-def test_the_final_figures_are_of_documents_that_the_search_did_not_see(job: TuneJob, found: Any) -> None:
-    final = found.details["final"]["sets"]["pool"]
-    assert {TUNED, OWN, "top_quality"} <= set(final["against_random"])
-    search = search_of(job)
-    sizes = {
-        name: one["pool"].sample.sizes.tolist()
-        for name, one in (("deciding", search._halves.deciding), ("final", search._halves.final))
-    }
-    assert final["documents"] + final["left_out"] == len(sizes["final"])
-    assert abs(len(sizes["final"]) - len(sizes["deciding"])) <= 1
-
-
-def test_the_page_says_what_was_tried(job: TuneJob, found: Any) -> None:
+    assert OWN in {settings for settings, _, _ in trials}
+    assert [gain for _, gain, _ in trials] == sorted((gain for _, gain, _ in trials), reverse=True)
+    assert trials[0][0] == shown(found.details["best"])
     text = (job.folder / "index.html").read_text(encoding="utf-8")
-    assert f"Best of {TRIALS} trials: lamb" in text
+    assert f"best of {TRIALS} trials" in text
     assert "partly luck" in text
     assert json.loads((job.folder / "metrics.json").read_text())["best"] == found.details["best"]
+
+
+def test_the_same_trials_twice_and_others_with_another_seed(job: TuneJob, found: Any) -> None:
     assert tune(job).cached
+    again = tune(job.model_copy(update={"force": True}))
+    assert again.details == found.details
+    other = tune(changed(job, {"seed": 5}, force=True))
+    assert {row[0] for row in other.details["trials"]} & {row[0] for row in found.details["trials"]} == {OWN}
 
 
-def test_hostile_names_are_text_on_the_page(found: Any) -> None:
-    attack = "<img src=x onerror=alert(1)> | `a` </script><script>alert(1)</script> [l](javascript:alert(1))"
-    details = json.loads(json.dumps(found.details).replace('"pool"', json.dumps(attack)))
-    details["best"]["shares"] = details["trials"][1]["shares"] = {attack: 1.0}  # a group's name, of the corpus
-    page = _page(details)
-    text = page.html()
-    assert text.count("&lt;img src=x onerror=alert(1)&gt;") > 3
-    assert "<img src=x" not in text
-    assert "<script>alert" not in text
-    markup = re.sub(r"(?<!\\)`[^`]*`", "", page.markdown())  # without code, which is not obeyed
-    assert "<img" not in markup.replace(r"\<img", "")
-    assert "[l](" not in markup
-    assert all("/" not in figure.name for figure in page.figures)
+def test_the_gain_is_of_the_half_that_decided_nothing_with_every_reference(job: TuneJob, found: Any) -> None:
+    final, search = found.details["final"]["sets"]["pool"], Search(job)
+    deciding, shown_half = (half["pool"] for half in (search.halves.deciding, search.halves.final))
+    texts = [
+        {tuple(one.tokens.take(np.array([row])).ids.tolist()) for row in range(len(one.tokens.ends))}
+        for one in (deciding, shown_half)
+    ]
+    assert not texts[0] & texts[1]
+    assert final["documents"] + final["left_out"] == len(shown_half.tokens.ends)
+    assert abs(len(shown_half.tokens.ends) - len(deciding.tokens.ends)) <= 1
+    assert set(final["against_random"]) == {"tuned", OWN, "top_quality"}
+    assert set(final["against_best"]) == {OWN, "top_quality"}
+    said = "\n".join(found.details["said"])
+    for reference in ("random", OWN, "top_quality"):
+        assert re.search(rf"[+-][\d.]+% \(95% interval [+-][\d.]+% to [+-][\d.]+%\) {reference}", said)
 
 
-def test_no_trial_begins_after_the_time(job: TuneJob) -> None:
-    trials, losses = search_of(job).run(50, until=0.0)
-    assert len(trials) == len(losses) == 2  # the recipe's own and one other
+@pytest.mark.parametrize(("trials", "keeps"), [(1, True), (TRIALS, None)])
+def test_it_says_to_keep_the_recipe_unless_the_best_is_told_to_be_better(
+    job: TuneJob, trials: int, keeps: bool | None
+) -> None:
+    details = tune(job.model_copy(update={"trials": trials, "force": True})).details
+    verdict = details["final"]["sets"]["pool"]["against_best"][OWN]["verdict"]
+    assert any(line.startswith("keep ") for line in details["said"]) == (verdict != "worse")
+    assert keeps is None or (verdict == "no difference seen" and details["best"] == {})
 
 
 def test_weights_of_scores_and_shares_of_groups_are_searched_where_there_are_several(job: TuneJob) -> None:
     groups = {"groups": {"column": "topic"}, "metrics": "pairwise", "budget_by": "tokens"}
-    settings = PipelineSelectionSettings.model_validate(job.settings.model_dump(exclude_unset=True) | groups)
-    changes = {"settings": settings, "by": "topic", "weights": {"space": 1.0, "quality": 1.0}}
-    search = search_of(job.model_copy(update=changes))
-    assert search.dimensions == 1 + 3 + 2 + 3  # facility knows no budgets by group
-    trials, _ = search.run(4, until=1e12)
-    for one in trials[1:]:
-        assert sum(one.shares.values()) == pytest.approx(1)
-        assert set(one.shares) == {"sea", "kitchen", "space"}
-        assert sum(one.weights.values()) == pytest.approx(1, abs=0.01)
-        assert "facility" not in one.metrics
-    chosen = search._corpus.groups[search.select(trials[2])]
-    tokens = search._tokens[search.select(trials[2])]
-    shares = {name: tokens[chosen == name].sum() / tokens.sum() for name in trials[2].shares}
-    assert shares == pytest.approx(trials[2].shares, abs=0.05)
+    search = Search(changed(job, groups, weights=SCORERS))
+    asked: dict[str, tuple[float, float]] = {}
+    trial = search.suggested(middle(asked))
+    metrics = {"pairwise", "facility", "disf"}
+    assert {"lamb", *metrics, *SCORERS, "share sea", "share kitchen", "share space"} <= set(asked)
+    assert [asked[key] for key in SCORERS] == [(0, 2), (-1, 0)]
+    assert [trial[key] for key in SCORERS] == [1.0, -0.5]
+    shares = trial["selection.groups.shares"]
+    assert sum(shares.values()) == pytest.approx(1, abs=1e-9)
+
+    trial["selection.groups.shares"] = wanted = {"sea": 0.5, "kitchen": 0.3, "space": 0.2}
+    places = search.select(trial)
+    chosen, tokens = search.corpus.groups[places], search.corpus.pool.lengths[places]
+    assert {name: tokens[chosen == name].sum() / tokens.sum() for name in wanted} == pytest.approx(wanted, abs=0.03)
+    trial["quality.scorers.1.weight"], trial["selection.lamb"] = 0.0, 1.0
+    space = search.corpus.groups[search.select(trial | {"selection.groups.shares": {"sea": 0.5, "space": 0.5}})]
+    assert set(space) == {"sea", "space"}
 
 
-def test_a_target_decides_alone(job: TuneJob, make_parquet: Any, make_document: Any, tmp_path: Any) -> None:
-    path = make_parquet(tmp_path / "theirs.parquet", [make_document(9_000 + seed) for seed in range(80)])
-    search = search_of(job.model_copy(update={"targets": {"theirs": find_files(str(path), "target")}}))
-    assert search._halves.names == ["theirs"]
-    assert len(search._halves.deciding["theirs"].sample.sizes) == 20
+def test_without_groups_and_several_scores_only_lamb_and_metrics_are_searched(job: TuneJob) -> None:
+    asked: dict[str, tuple[float, float]] = {}
+    one_score = dict(list(SCORERS.items())[:1])
+    trial = Search(job.model_copy(update={"weights": one_score})).suggested(middle(asked))
+    assert {"lamb", "facility", "disf", "pairwise"} <= set(asked)
+    assert not {name for name in asked if name.startswith(("share", "quality"))}
+    assert set(trial) == {f"selection.{name}" for name in ("lamb", "metrics", "solver", "budget_by")}
 
 
-def test_a_trial_becomes_settings(job: TuneJob) -> None:
-    settings = changed(job.settings, Trial(lamb=0.25, metrics={"disf": 0.4, "pairwise": 0.6}))
-    assert (settings.lamb, settings.metric_weights, settings.budget_by) == (
-        0.25,
-        {"disf": 0.4, "pairwise": 0.6},
-        "tokens",
-    )
-    assert settings.select_ratio == 0.25
+def test_equal_shares_are_the_recipes_own_where_it_says_so(job: TuneJob) -> None:
+    search = Search(changed(job, {"groups": {"column": "topic", "shares": "equal"}, "metrics": "disf"}))
+    groups, tokens = search.corpus.groups[search.select({})], search.corpus.pool.lengths[search.select({})]
+    shares = [tokens[groups == name].sum() / tokens.sum() for name in ("sea", "kitchen", "space")]
+    assert shares == pytest.approx([1 / 3] * 3, abs=0.03)
 
 
-def test_a_budget_that_leaves_too_little_to_compare_with_is_refused_before_any_trial(job: TuneJob) -> None:
-    settings = job.settings.model_copy(update={"select_ratio": 0.9})
-    with pytest.raises(DataError, match="select a smaller share"):
-        search_of(job.model_copy(update={"settings": settings}))
-    tiny = job.settings.model_copy(update={"select_ratio": 0.01})
-    with pytest.raises(DataError, match=r"the recipe's selection has [0-9,]+ tokens, .* at least 10,000 are needed"):
-        search_of(job.model_copy(update={"settings": tiny}))
+def test_a_trial_that_fails_says_why_and_the_search_goes_on(job: TuneJob, monkeypatch: Any) -> None:
+    select = Search.select
+    monkeypatch.setattr(Search, "select", lambda self, trial: select(self, trial)[: None if not trial else 30])
+    details = tune(job.model_copy(update={"trials": 3, "force": True})).details
+    assert [gain is None for _, gain, _ in details["trials"]] == [False, True, True]
+    assert "failed: every selection must have" in details["trials"][1][2]
+    assert details["best"] == {}
 
 
-def test_too_small_a_corpus_is_named(built: Any) -> None:
-    job = TuneJob(
-        root=str(built.workspace.root),
-        shards=built.selection_shards,
-        settings=built.recipe.selection,
-        weights={},
-        targets={},
-        trials=3,
-        minutes=1,
-    )
-    with pytest.raises(DataError, match="use a larger corpus"):
-        tune(job)
+@pytest.fixture(scope="module")
+def theirs(make_parquet: Any, make_document: Any, tmp_path_factory: Any) -> Any:
+    path = tmp_path_factory.mktemp("theirs") / "theirs.parquet"
+    return find_files(str(make_parquet(path, [make_document(9_000 + seed) for seed in range(80)])), "target")
+
+
+def test_a_target_decides_alone(job: TuneJob, theirs: Any) -> None:
+    search = Search(job.model_copy(update={"targets": {"theirs": theirs}}))
+    assert search.halves.names == ["theirs"]
+    assert len(search.halves.deciding["theirs"].sample.sizes) == 20
+
+
+def test_hostile_names_are_text_on_the_page(job: TuneJob, theirs: Any) -> None:
+    attack = "<img src=x onerror=alert(1)> | `a` </script><script>alert(1)</script> [l](javascript:alert(1))"
+    tune(job.model_copy(update={"trials": 2, "targets": {attack: theirs}}))
+    text = (job.folder / "index.html").read_text(encoding="utf-8")
+    assert text.count("&lt;img src=x onerror=alert(1)&gt;") > 1
+    assert "<img src=x" not in text
+    assert "<script>alert" not in text
+    markup = re.sub(r"(?<!\\)`[^`]*`", "", (job.folder / "index.md").read_text(encoding="utf-8"))  # without code
+    assert "<img" not in markup.replace(r"\<img", "")
+    assert "[l](" not in markup
+
+
+@pytest.mark.parametrize(
+    ("select_ratio", "message"),
+    [(0.9, "select a smaller share"), (0.01, r"the recipe's selection has [0-9,]+ tokens, .* at least 10,000")],
+)
+def test_a_budget_that_cannot_be_compared_is_refused_before_any_trial(
+    job: TuneJob, select_ratio: float, message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        tune(changed(job, {"select_ratio": select_ratio}))

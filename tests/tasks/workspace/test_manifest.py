@@ -1,6 +1,5 @@
 """Manifests are checked against the files that they name."""
 
-import json
 import os
 from pathlib import Path
 
@@ -75,16 +74,6 @@ def test_a_flipped_bit_in_a_manifest_or_its_files_is_found_or_harmless(tmp_path:
                 assert target == path
                 assert found.model_dump(exclude={"checksum"}) == whole.model_dump(exclude={"checksum"})
         target.write_bytes(content)
-
-
-def test_a_manifest_of_an_earlier_version_has_no_checksum(tmp_path: Path) -> None:
-    path = write_product(tmp_path)
-    content = json.loads(path.read_text())
-    del content["checksum"]
-    path.write_text(json.dumps(content))
-    found = read_manifest(path)
-    assert found is not None
-    assert found.details == {"rows": 5}
 
 
 def test_a_manifest_survives_its_own_json() -> None:

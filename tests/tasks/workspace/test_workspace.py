@@ -32,7 +32,7 @@ def test_the_only_run_deletes_partial_files_of_runs(tmp_path: Path) -> None:
     (kept.parent / f".shard.parquet{PARTIAL}").write_bytes(b"half")
     (workspace.root / f".dataset{PARTIAL}" / "data").mkdir(parents=True)
     (workspace.root / f".dataset{PARTIAL}" / "data" / "x").write_bytes(b"half")
-    for name in (".dedup-0abc_123.partial", ".texts0abc_123.partial", PARTIAL):
+    for name in (".dedup-0abc_123.partial", PARTIAL):
         (workspace.root / name).mkdir()
     theirs = {".notes.partial", f".link{PARTIAL}"}
     (workspace.root / ".notes.partial").write_bytes(b"the user's")
@@ -75,7 +75,7 @@ def test_a_folder_without_anything_to_lose_becomes_a_workspace(tmp_path: Path, n
 
 
 @pytest.mark.parametrize("has", ["run.json", "documents"])
-def test_a_workspace_of_an_earlier_version_is_known(tmp_path: Path, has: str) -> None:
+def test_a_workspace_that_was_copied_without_hidden_files_is_known(tmp_path: Path, has: str) -> None:
     workspace = Workspace(tmp_path)
     if has == "run.json":
         (tmp_path / has).write_text('{"settings": {"workspace": "workspaces/old"}, "folder": "/"}')

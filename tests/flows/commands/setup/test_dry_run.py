@@ -81,8 +81,9 @@ def test_the_table_says_what_is_short(tmp_path: Path, corpus: Path, monkeypatch:
     usage = namedtuple("usage", "free")
     monkeypatch.setattr(dry_run.shutil, "disk_usage", lambda _: usage(free=1_000))
     lines = run(tmp_path / "workspace", corpus, "--dry-run").splitlines()
-    assert "1 source file, about" in lines[0]
-    assert lines[1].split() == ["stage", "done", "missing", "about", "rate"]
+    assert lines[0].startswith("reads      1 file, ")
+    [at] = [place for place, line in enumerate(lines) if "1 source file, about" in line]
+    assert lines[at + 1].split() == ["stage", "done", "missing", "about", "rate"]
     assert [line.split()[0] for line in lines[-3:]] == ["time", "memory", "disk"]
     assert lines[-1].endswith("0.0 MiB are free: too few")
 

@@ -39,7 +39,8 @@ def corpus(**more: list[object]) -> str:
 
 def test_the_recipe_is_one_that_passes_every_check(tmp_path: Path) -> None:
     said = init(corpus(edu_score=[float(row) for row in range(99)] + [None]))
-    assert "1 file, 0.0 MiB, 100 documents" in said
+    assert said.startswith("reads      1 file, 0.0 MiB: 1 .parquet\n")
+    assert "documents  100; looked at 100 rows" in said
     assert "quality    edu_score (0 to 98)" in said
     assert said.rstrip().endswith("next:\n  fineweb-mask run recipe.yaml")
     settings = load_recipe("recipe.yaml")
@@ -103,8 +104,8 @@ def test_the_recipe_of_documents_is_in_their_workspace_and_is_what_init_would_wr
     path, said = recipe_of_documents(source, None, None)
     assert path == Path("workspaces/my corpus/recipe.yaml")
     assert len(said) < 7
-    assert "1 file, 0.0 MiB, 100 documents" in said[0]
-    assert said[-1].startswith("recipe     workspaces/my corpus/recipe.yaml: 25% of the documents, lamb 0.5")
+    assert said[0] == "documents  100; looked at 100 rows"
+    assert said[-1].startswith("recipe     workspaces/my corpus/recipe.yaml: 25% of the documents, lamb 0.3")
     init(source, "--output", "own.yaml")
     own, made = load_recipe("own.yaml"), load_recipe(path)
     assert made == own.model_copy(update={"workspace": "workspaces/my corpus"})

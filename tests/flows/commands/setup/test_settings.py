@@ -24,8 +24,8 @@ def printed(*arguments: str) -> str:
 
 def test_a_section_is_listed_with_type_default_and_meaning() -> None:
     lines = printed("selection").splitlines()
-    assert "selection.lamb  number from 0 to 1, default 0.5" in lines
-    assert lines[lines.index("selection.lamb  number from 0 to 1, default 0.5") + 1].startswith("    Weight of quality")
+    assert "selection.lamb  number from 0 to 1, default 0.3" in lines
+    assert lines[lines.index("selection.lamb  number from 0 to 1, default 0.3") + 1].startswith("    Weight of quality")
     assert not any(line.startswith("source.") for line in lines)
     assert "source.path  text, required" in printed().splitlines()
 
@@ -33,7 +33,7 @@ def test_a_section_is_listed_with_type_default_and_meaning() -> None:
 @pytest.mark.parametrize("key", ["selection.lamb", "lamb"])
 def test_one_setting_can_be_looked_up(key: str) -> None:
     first, meaning = printed(key).splitlines()
-    assert first == "selection.lamb  number from 0 to 1, default 0.5"
+    assert first == "selection.lamb  number from 0 to 1, default 0.3"
     assert meaning.strip().startswith("Weight of quality")
 
 

@@ -1,6 +1,7 @@
 """fastText as a scorer, with real models trained on a few texts."""
 
 import re
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from fineweb_mask.models.errors import DataError, SettingsError
 from fineweb_mask.models.quality.fasttext.scorer import (
+    HEADER,
     FastTextFormatError,
     FastTextScorer,
     check_fasttext_file,
@@ -120,10 +122,12 @@ def test_line_breaks_are_read_as_spaces(scorer, space):
     assert scorer.score([plain.replace(" ", space)]) == scorer.score([plain])
 
 
-@pytest.mark.parametrize("mark", [" </s> ", "\n</s>\n", " </S> "])
-def test_nothing_hides_behind_fasttext_s_end_of_line(model, mark):
+@pytest.mark.parametrize(
+    "mark", [" </s> ", "\n</s>\n", " </S> ", " __label__", " __LABEL__", " __label__</s>\0", "\u2028"]
+)
+def test_nothing_hides_behind_fasttext_s_special_words(model, mark):
     spam = " ".join(BAD)
-    hidden, shown = score(model, [GOOD[0] + mark + spam, GOOD[0] + " " + spam], lowercase=True)
+    hidden, shown = score(model, [mark.join([GOOD[0], *spam.split()]), GOOD[0] + " " + spam], lowercase=True)
     assert hidden == shown
 
 
@@ -177,7 +181,9 @@ def test_a_quantised_model_is_a_classifier_and_word_vectors_are_none(model, tmp_
     quantised.quantize(str(examples))
     quantised.save_model(path)
     assert len(score(path, ["word1"])) == 1
-    fasttext.train_unsupervised(str(examples), dim=4, minCount=1, bucket=300, epoch=1, verbose=0).save_model(path)
+    content = bytearray(Path(path).read_bytes())
+    content[struct.calcsize(HEADER) - 4] = 2  # skipgram
+    Path(path).write_bytes(content)
     with pytest.raises(FastTextFormatError, match="holds word vectors, not a classifier: give a supervised"):
         score(path, [])
 
@@ -235,13 +241,14 @@ PYTHON_SPACE = [chr(code) for code in range(0x110000) if chr(code).isspace()]
 PIECES = st.one_of(
     st.text(max_size=8),
     st.sampled_from([*PYTHON_SPACE, "</s>", "</S>", "</s", "/s>", "<", "\u0130", "\u03a3", "\u200b", "\u3001", "\0"]),
+    st.sampled_from(["__label__", "__LABEL__", "__label", "label__", "_", "]", "~"]),
 )
 TEXTS = st.lists(st.lists(PIECES, max_size=8).map("".join), max_size=6)
 
 
 def one_line(text, lowercase):
     """Return a text as one line for fastText: the plain reference."""
-    return " ".join((text.lower() if lowercase else text).replace("</s>", " ").split())
+    return " ".join(re.sub("</s>|__label__(label__)*", " ", text.lower() if lowercase else text).split())
 
 
 def words(line):

@@ -81,7 +81,7 @@ def test_the_best_document_of_identical_ones_pays_nothing(copied):
     rule = learned.rule
     one = copied[0].take(np.zeros(5, dtype=int))
     same = one._replace(quality=np.array([1, 5, 3, 2, 4], dtype=np.float32), lots=np.linspace(0.1, 0.5, 5))
-    paid = near_duplicate_penalties(learned.rule, learned.search.levels, NearDuplicateSettings(weight=0.1), same, CPU)
+    paid = near_duplicate_penalties(learned.rule, NearDuplicateSettings(weight=0.1), same, CPU)
     assert paid[1] == 0
     assert paid.tolist() == pytest.approx((0.1 / rule.objective.size * np.array([4, 0, 2, 3, 1])).tolist(), rel=1e-4)
 
@@ -90,16 +90,16 @@ def test_of_equally_good_ones_the_lower_tie_pays_nothing(copied):
     learned = problem_of(copied, settings_of()).learn()
     one = copied[0].take(np.zeros(4, dtype=int))
     same = one._replace(lots=np.array([0.3, 0.1, 0.7, 0.9]) / 4096 + 0.5)
-    paid = near_duplicate_penalties(learned.rule, learned.search.levels, NearDuplicateSettings(), same, CPU)
+    paid = near_duplicate_penalties(learned.rule, NearDuplicateSettings(), same, CPU)
     assert (paid > 0).tolist() == [tie > same.ties.min() for tie in same.ties.tolist()]
 
 
 def test_all_documents_are_candidates_where_the_budget_needs_them(copied):
     problem = problem_of(copied, settings_of(select_ratio=0.9))
     learned = problem.learn()
-    assert learned.search.floors == {"": -np.inf}
+    assert learned.search.floor == -np.inf
     part = copied[0]._replace(worth=learned.rule.measure(copied[0], CPU).worth)
     found, cells = learned.search.candidates(part, CPU)
     assert len(found) == len(cells) == 900
-    found, cells = learned.search._replace(floors={"": 1e9}).candidates(part, CPU)
+    found, cells = learned.search._replace(floor=1e9).candidates(part, CPU)
     assert len(found) == len(cells) == 0

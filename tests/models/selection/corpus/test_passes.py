@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fineweb_mask.models.selection.corpus.documents import ALL, Documents, flat, made, nested, sampled, tree_of
+from fineweb_mask.models.selection.corpus.documents import Documents, flat, made, nested, sampled, tree_of
 from fineweb_mask.models.selection.corpus.passes import Margin, Tally, conclude, find_threshold, margin_at
 from fineweb_mask.models.selection.corpus.rule import FIRST, LAST, Place
 from fineweb_mask.models.selection.corpus.sample import CorpusStatistics, SampleProblem
@@ -29,7 +29,7 @@ def problem(parts):
 
 
 def tally_of(rule, margin, part):
-    return Tally.of(margin, part, rule.measure(part, CPU), np.ones(len(part.quality), dtype=bool))
+    return Tally.of(margin, part, rule.measure(part, CPU))
 
 
 def selected_by(rule, parts):
@@ -38,7 +38,7 @@ def selected_by(rule, parts):
 
 def test_the_threshold_selects_the_budget_and_the_sums_are_those_of_the_selected(problem, parts):
     learned = problem.learn()
-    outcome = apply(lambda: parts, learned.rule, learned.margins, problem.budgets, CPU)
+    outcome = apply(lambda: parts, learned.rule, learned.margin, problem.budget, CPU)
     masks = selected_by(outcome.rule, parts)
     assert sum(mask.sum() for mask in masks) == outcome.sums.documents == problem.budget == 340
     chosen = Documents.concatenate([part.take(mask) for part, mask in zip(parts, masks, strict=True)])
@@ -51,8 +51,8 @@ def test_the_threshold_selects_the_budget_and_the_sums_are_those_of_the_selected
 
 def test_the_margin_is_small_and_holds_the_threshold(problem, parts):
     learned = problem.learn()
-    tallies = [tally_of(learned.rule, learned.margins[ALL], part) for part in parts]
-    assert find_threshold(learned.margins[ALL], [tally.ranking for tally in tallies], problem.budget) is not None
+    tallies = [tally_of(learned.rule, learned.margin, part) for part in parts]
+    assert find_threshold(learned.margin, [tally.ranking for tally in tallies], problem.budget) is not None
     tally = Tally.total(tallies)
     assert len(tally.margin.quality) < 0.15 * 3400
     assert tally.counts.sum() == 3400
@@ -61,23 +61,23 @@ def test_the_margin_is_small_and_holds_the_threshold(problem, parts):
 @pytest.mark.parametrize("above", [True, False])
 def test_a_margin_in_the_wrong_place_is_moved(problem, parts, above):
     learned = problem.learn()
-    right = apply(lambda: parts, learned.rule, learned.margins, problem.budgets, CPU)
-    worth = learned.margins[ALL].levels
+    right = apply(lambda: parts, learned.rule, learned.margin, problem.budget, CPU)
+    worth = learned.margin.levels
     places = (FIRST, Place(float(worth[-2]), 0.0)) if above else (Place(float(worth[2]), 0.0), LAST)
     margin = Margin(*places, worth)
     rankings = [tally_of(learned.rule, margin, part).ranking for part in parts]
     assert find_threshold(margin, rankings, problem.budget) is None
     moved = margin_at(margin, rankings, problem.budget)
     assert len(moved.levels) == len(worth)
-    outcome = apply(lambda: parts, learned.rule, {ALL: margin}, problem.budgets, CPU)
-    assert outcome.rule.thresholds == right.rule.thresholds
+    outcome = apply(lambda: parts, learned.rule, margin, problem.budget, CPU)
+    assert outcome.rule.threshold == right.rule.threshold
     assert outcome.objective == pytest.approx(right.objective, rel=1e-6)
 
 
 def test_all_documents_can_be_selected(parts):
     problem = problem_of(parts, select_ratio=1.0)
     learned = problem.learn()
-    outcome = apply(lambda: parts, learned.rule, learned.margins, problem.budgets, CPU)
+    outcome = apply(lambda: parts, learned.rule, learned.margin, problem.budget, CPU)
     assert all(mask.all() for mask in selected_by(outcome.rule, parts))
 
 
@@ -85,7 +85,7 @@ def test_of_documents_that_are_worth_the_same_chance_decides(parts):
     parts = [part._replace(quality=np.repeat(np.float32([0, 1]), len(part.quality) // 2)) for part in parts]
     problem = problem_of(parts, lamb=1.0, select_ratio=0.2)
     learned = problem.learn()
-    outcome = apply(lambda: parts, learned.rule, learned.margins, problem.budgets, CPU)
+    outcome = apply(lambda: parts, learned.rule, learned.margin, problem.budget, CPU)
     masks = selected_by(outcome.rule, parts)
     assert sum(mask.sum() for mask in masks) == 680
     assert outcome.raw["mean_quality"] == 1.0
@@ -99,7 +99,7 @@ def test_a_budget_of_tokens_is_filled_to_less_than_one_document(parts_with_token
     parts = parts_with_tokens
     problem = problem_of(parts)
     learned = problem.learn()
-    outcome = apply(lambda: parts, learned.rule, learned.margins, problem.budgets, CPU)
+    outcome = apply(lambda: parts, learned.rule, learned.margin, problem.budget, CPU)
     masks = selected_by(outcome.rule, parts)
     used = sum(int(part.tokens[mask].sum()) for part, mask in zip(parts, masks, strict=True))
     assert used == outcome.sums.tokens
@@ -109,7 +109,7 @@ def test_a_budget_of_tokens_is_filled_to_less_than_one_document(parts_with_token
 def test_parts_without_documents_in_the_margin_count(problem, parts):
     learned = problem.learn()
     everything = [part.take(np.array([index])) for part in parts for index in range(len(part.quality))][:50]
-    tally = Tally.total([tally_of(learned.rule, learned.margins[ALL], part) for part in everything])
+    tally = Tally.total([tally_of(learned.rule, learned.margin, part) for part in everything])
     assert tally.counts.sum() == 50
 
 
@@ -118,15 +118,14 @@ def test_arrays_make_the_same_tally_and_margin(name, request):
     parts = request.getfixturevalue(name)
     problem = problem_of(parts)
     learned = problem.learn()
-    margin = made(Margin, nested(flat(tree_of(learned.margins[ALL]))))
+    margin = made(Margin, nested(flat(tree_of(learned.margin))))
     tallies = [tally_of(learned.rule, margin, part) for part in parts]
     again = [made(Tally, nested(flat(tree_of(tally)))) for tally in tallies]
     outcomes = []
     for some in (tallies, again, [Tally.total(tallies)]):
         threshold = find_threshold(margin, [tally.ranking for tally in some], problem.budget)
-        by_group = [{ALL: tally} for tally in some]
-        outcomes.append(conclude(learned.rule, {ALL: threshold}, by_group, problem.budgets, CPU))
+        outcomes.append(conclude(learned.rule, threshold, some, problem.budget, CPU))
     assert outcomes[2].objective == pytest.approx(outcomes[0].objective, rel=1e-6)
-    assert outcomes[2].rule.thresholds == outcomes[0].rule.thresholds
+    assert outcomes[2].rule.threshold == outcomes[0].rule.threshold
     assert outcomes[0].objective == outcomes[1].objective
-    assert outcomes[0].rule.thresholds == outcomes[1].rule.thresholds
+    assert outcomes[0].rule.threshold == outcomes[1].rule.threshold

@@ -10,7 +10,7 @@ from fineweb_mask.models.selection.corpus.rule import FIRST, LAST, Place, Rule
 from fineweb_mask.models.selection.corpus.whole import select_corpus
 
 CPU = torch.device("cpu")
-METRICS = {"pairwise": 1, "disf": 0.5, "cluster_coverage": 1}
+METRICS = {"pairwise": 1, "disf": 0.5}
 
 
 def test_a_place_comes_after_higher_worth_and_lower_ties():

@@ -6,9 +6,9 @@ import torch
 
 from fineweb_mask.models.selection import select
 from fineweb_mask.models.selection.corpus.documents import Documents, flat, made, nested, sampled, tree_of
-from fineweb_mask.models.selection.corpus.sample import CorpusStatistics, Learned, SampleProblem, group_budgets
+from fineweb_mask.models.selection.corpus.sample import CorpusStatistics, Learned, SampleProblem
 from fineweb_mask.models.selection.corpus.whole import apply
-from fineweb_mask.models.selection.inputs import SelectionInputError, checked_features
+from fineweb_mask.models.selection.inputs import checked_features
 from fineweb_mask.models.settings.selection import NearDuplicateSettings, SelectionSettings
 
 CPU = torch.device("cpu")
@@ -42,7 +42,7 @@ def test_what_an_earlier_problem_found_is_not_sought_again(parts):
     again = problem_of(parts, 0.5, settings, directions=5, ranges=first.ranges, frame=first.frame)
     assert again.objective == first.objective
     one, other = (problem.learn().rule for problem in (first, again))
-    assert one.thresholds == other.thresholds
+    assert one.threshold == other.threshold
     np.testing.assert_array_equal(*(rule.measure(parts[0], CPU).worth for rule in (one, other)))
 
 
@@ -51,7 +51,7 @@ def test_a_correction_brings_the_moments_of_the_rule_to_those_it_selects(parts):
     problem = problem_of(parts, 0.3, settings_of(metrics="disf"))
     learned, errors, reached = problem.learn(), [], []
     for _ in range(3):
-        outcome = apply(lambda: parts, learned.rule, learned.margins, problem.budgets, CPU)
+        outcome = apply(lambda: parts, learned.rule, learned.margin, problem.budget, CPU)
         selected = outcome.sums.moments["disf"]
         errors.append(float((selected - learned.rule.moments["disf"]).norm() / selected.norm()))
         reached.append(outcome.objective)
@@ -64,18 +64,9 @@ def test_arrays_make_the_same_learned_rule(parts):
     problem = problem_of(parts, 0.5, settings_of(metrics={"pairwise": 1, "disf": 1}))
     learned = problem.learn()
     again = made(Learned, nested(flat(tree_of(learned))), CPU)
-    assert again.margins.keys() == learned.margins.keys()
-    assert again.margins[""].upper == learned.margins[""].upper
+    assert (again.margin.upper, again.margin.lower) == (learned.margin.upper, learned.margin.lower)
     for name, moment in learned.moments.items():
         assert again.moments[name].equal(moment)
-
-
-def test_budgets_add_up_and_names_are_checked():
-    assert group_budgets("equal", 10, {"a": 5, "b": 5, "c": 5}) == {"a": 4, "b": 3, "c": 3}
-    assert group_budgets({"b": 0.7, "a": 0.3}, 9, {"a": 50, "b": 50, "c": 1}) == {"a": 3, "b": 6}
-    assert sum(group_budgets("proportional", 1001, {str(i): i for i in range(1, 30)}).values()) == 1001
-    with pytest.raises(SelectionInputError, match="no document is in 'x'; the groups are 'a'"):
-        group_budgets({"x": 1.0}, 10, {"a": 5})
 
 
 def test_surveys_of_parts_add_up(parts_with_tokens):

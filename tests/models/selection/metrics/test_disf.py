@@ -81,13 +81,13 @@ def test_over_a_corpus_its_principal_components_count_alike():
     random = np.random.default_rng(0)
     features = random.normal(size=(2000, 300)) / np.sqrt(1 + np.arange(300)) + 0.1
     rows = checked_features((features @ np.linalg.qr(random.normal(size=(300, 300)))[0]), torch.device("cpu"))
-    sample = {"selected": 200, "directions": 128, "generator": torch.Generator().manual_seed(0)}
-    metric = Disf(rows, fitted=Disf.fit(rows, None, None, **sample))
+    generator, standard = torch.Generator().manual_seed(0), rows.standard()
+    metric = Disf(rows, directions=Disf.fit(rows, standard, 128, generator))
     z = metric.rows.block(slice(None)).double()
     torch.testing.assert_close(z.square().sum(1), torch.full((2000,), 128.0).double(), rtol=1e-5, atol=0)
     moment = z.T @ z / len(z)
     assert float((moment - torch.eye(128)).abs().max()) < 0.3
-    assert Disf.fit(Rows(rows.block(slice(None))[:, :255]), None, None, **sample) is None
+    assert Disf.fit(Rows(rows.block(slice(None))[:, :255]), standard, 128, generator) is None
     chosen = random_masks(2000, 200, 1)
     norm = torch.linalg.matrix_norm(z[chosen[0]].T @ z[chosen[0]] / 199)
     assert float(metric.value(chosen)[0]) == pytest.approx(-float(norm))

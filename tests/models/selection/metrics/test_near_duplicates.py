@@ -37,10 +37,10 @@ def groups(n, seed, d=6, spread=0.25):
     return torch.nn.functional.normalize(torch.from_numpy(rows).float(), dim=1)
 
 
-def by_tokens(x, seed, weigh_by="tokens"):
+def by_tokens(x, seed):
     """The term for documents of unequal length, and its budget: 40% of all tokens."""
     tokens = torch.from_numpy(np.random.default_rng(seed).integers(1, 100, len(x)))
-    knapsack = Knapsack.of(tokens, max(int(tokens.min()), int(0.4 * tokens.sum())), weigh_by)
+    knapsack = Knapsack.of(tokens, max(int(tokens.min()), int(0.4 * tokens.sum())))
     return NearDuplicates.of(Rows(x), THRESHOLD, knapsack), knapsack
 
 
@@ -74,8 +74,6 @@ def test_near_duplicates_repeat_the_tokens_of_the_shorter_one(seed):
     expected = [naive(x, mask, THRESHOLD, knapsack.tokens) for mask in masks]
     assert metric.value(masks).tolist() == pytest.approx(expected, abs=1e-5)
     assert min(expected) < 0
-    alike, _ = by_tokens(x, seed, "documents")
-    assert alike.value(masks).tolist() == pytest.approx(NearDuplicates.of(Rows(x), THRESHOLD).value(masks).tolist())
 
 
 @pytest.mark.parametrize("lengths", [False, True])
@@ -92,7 +90,6 @@ def test_gradient_is_that_of_the_expectation(lengths):
 
     found = metric.gradient(pi) * metric.size(pi)
     torch.testing.assert_close(found.float(), central_differences(expected, pi).float(), rtol=1e-4, atol=1e-4)
-    assert -metric.total(pi) == pytest.approx(expected(pi), rel=1e-4)
 
 
 def test_random_value_is_the_mean_over_all_selections():
@@ -160,11 +157,10 @@ def test_charges_by_tokens_are_the_greedy_selection_per_token(seed):
         gains.add(document)
 
 
-@pytest.mark.parametrize("weigh_by", ["tokens", "documents"])
-def test_bound_holds_for_every_selection_full_by_tokens(weigh_by):
+def test_bound_holds_for_every_selection_full_by_tokens():
     for seed in range(60):
         x = groups(N, seed, spread=0.1 + 0.02 * (seed % 8))
-        metric, knapsack = by_tokens(x, seed, weigh_by)
+        metric, knapsack = by_tokens(x, seed)
         masks = any_masks(N)
         values = metric.value(masks[is_full(masks, knapsack)])
         objective = Objective(
@@ -252,14 +248,11 @@ def test_forbidden_near_duplicates_are_never_selected(solver, corpus):
     assert selection.terms["near_duplicate_cost"] == 0
 
 
-@pytest.mark.parametrize("weigh_by", ["tokens", "documents"])
 @pytest.mark.parametrize("solver", ["mean_field", "greedy", "top_quality"])
-def test_forbidden_near_duplicates_leave_no_room_for_another_document(solver, weigh_by, corpus):
+def test_forbidden_near_duplicates_leave_no_room_for_another_document(solver, corpus):
     features, quality = corpus
     tokens = np.random.default_rng(2).lognormal(5, 1, len(quality)).astype(int) + 1
-    settings = SelectionSettings(
-        solver=solver, budget_by="tokens", weigh_by=weigh_by, select_ratio=0.25, near_duplicates={"forbid": True}
-    )
+    settings = SelectionSettings(solver=solver, budget_by="tokens", select_ratio=0.25, near_duplicates={"forbid": True})
     selection = select(features, quality, settings, tokens=tokens)
     chosen = features[selection.indices]
     assert (chosen @ chosen.T - np.eye(len(chosen))).max() < 0.9

@@ -1,21 +1,15 @@
-"""SemDeDup, D4 and k-means-quality sampling against their definitions, and whom Quad's bandit scores, and how few."""
-
-from functools import partial
+"""SemDeDup, D4 and k-means-quality sampling against their definitions, and whom Quad's bandit looks at, and how few."""
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fineweb_mask.models.selection import SelectionSettings, SelectorInputs, select
 from fineweb_mask.models.selection.selectors.clusters import (
     fitted_budgets,
     look_at_clusters,
     priority_by_budget,
-    solve_semdedup,
 )
-from fineweb_mask.models.settings.selectors.registry import SELECTORS, SelectorEntry
 
 
 def arc(*degrees):
@@ -33,14 +27,6 @@ def test_semdedup_drops_near_duplicates_first(corpus, selected):
     found = selected("semdedup", copies, scores, select_ratio=0.5, constants={"n_clusters": 4})
     assert len(set((found.indices % 50).tolist())) == 50
     assert (found.indices >= 50).all()
-
-
-def test_semdedup_with_eps_keeps_one_of_identical_documents_however_large_the_budget(selected):
-    features = np.concatenate([arc(0, 0, 0), arc(60, 120)])
-    found = selected("semdedup", features, [3, 2, 1, 0, 0], budget=5, options={"eps": 0.05}, constants=ONE)
-    assert found.indices.tolist() == [0, 3, 4]
-    all_kept = selected("semdedup", features, [3, 2, 1, 0, 0], budget=5, options={"eps": 0.0}, constants=ONE)
-    assert len(all_kept.indices) == 5  # only a cosine above 1 would be dropped
 
 
 def test_d4_selects_the_farthest_from_the_centre(selected):
@@ -100,17 +86,6 @@ def test_the_first_by_priority_are_as_many_of_each_cluster_as_its_budget():
         assert sorted(values[first[labels[first] == label]].tolist(), reverse=True) == own.tolist()
 
 
-@pytest.mark.parametrize("budget", [{"budget": 5}, {"budget": 50, "budget_by": "tokens"}])
-def test_what_semdedup_drops_is_not_selected_where_near_duplicates_are_forbidden(budget, monkeypatch):
-    features = np.concatenate([arc(0, 0, 0), arc(60, 150)])
-    settings = SelectionSettings(
-        solver="semdedup", near_duplicates={"forbid": True, "threshold": 0.99}, semdedup={"eps": 0.6}, **budget
-    )
-    monkeypatch.setitem(SELECTORS, "semdedup", SelectorEntry(partial(solve_semdedup, n_clusters=1), ""))
-    found = select(features, [3, 2, 1, 0, 0], settings, tokens=np.full(5, 10))
-    assert found.indices.tolist() == [0, 4]  # 60 degrees are a cosine of 0.5: dropped, and never near anyone
-
-
 def corpus_of(means, size, seed=0):
     random = np.random.default_rng(seed)
     labels = torch.arange(len(means)).repeat_interleave(size)
@@ -119,22 +94,23 @@ def corpus_of(means, size, seed=0):
 
 
 def look(labels, values, limit, **options):
-    scored = []
+    """Return who is seen, (n,) bool, and the clusters in the order in which they were looked at."""
+    order = []
 
-    def score(documents):
-        scored.append(documents)
-        return values[documents]
+    class Noting:  # the quality, which notes whose is asked for
+        def __getitem__(self, documents):
+            if documents.dtype != torch.bool:
+                order.append(int(labels[documents[0]]))
+            return values[documents]
+
+        def __ge__(self, other):
+            return values >= other
 
     given = {"exploration": 0.0, "batch": 10} | options
-    looked = look_at_clusters(labels, torch.arange(len(labels)), score, limit, None, **given)
-    seen = looked.seen
-    assert torch.cat(scored).unique().tolist() == seen.nonzero()[:, 0].tolist()
-    assert len(torch.cat(scored)) == int(seen.sum())  # nobody is scored twice
-    assert torch.equal(looked.scores, torch.where(seen, values, 0.0))
-    return seen, [int(labels[documents[0]]) for documents in scored]
+    return look_at_clusters(labels, torch.arange(len(labels)), Noting(), limit, None, **given), order
 
 
-def test_without_exploration_the_best_cluster_is_scored_until_it_is_empty():
+def test_without_exploration_the_best_cluster_is_looked_at_until_it_is_empty():
     labels, values = corpus_of([0.0, 3.0, 1.0], 40)
     _, order = look(labels, values, 60)
     assert order[:3] == [0, 1, 2]
@@ -142,14 +118,14 @@ def test_without_exploration_the_best_cluster_is_scored_until_it_is_empty():
     assert order[6] == 2
 
 
-def test_with_much_exploration_the_clusters_are_scored_in_turn():
+def test_with_much_exploration_the_clusters_come_in_turn():
     labels, values = corpus_of([0.0, 3.0, 1.0], 40)
     _, order = look(labels, values, 1_000, exploration=1e6)
     assert sorted(order) == [0] * 4 + [1] * 4 + [2] * 4
     assert all(set(order[start : start + 3]) == {0, 1, 2} for start in range(0, 12, 3))
 
 
-def test_few_documents_are_scored_where_clusters_differ():
+def test_few_documents_are_looked_at_where_clusters_differ():
     means = np.random.default_rng(1).normal(size=30)
     labels, values = corpus_of(means, 100)
     seen, _ = look(labels, values, 300)
@@ -158,7 +134,7 @@ def test_few_documents_are_scored_where_clusters_differ():
     assert float(best) > 0.9 * float(values.topk(300).values.mean())
 
 
-def test_everything_is_scored_where_the_budget_needs_it():
+def test_everything_is_looked_at_where_the_budget_needs_it():
     labels, values = corpus_of([0.0, 1.0], 10)
     seen, _ = look(labels, values, 20)
     assert seen.all()
@@ -168,26 +144,10 @@ def test_of_two_clusters_the_one_of_the_larger_upper_confidence_bound_is_next():
     labels = torch.tensor([0, 0, 0, 0, 1, 1, 1])
     values = torch.tensor([2.0, 2.0, 2.0, 2.0, 1.0, 1.0, 1.0])
     # One each: deviation 0.5. After k of cluster 0: 2 + e sqrt(2 ln(k + 1) / k) / 2, and 1 + e sqrt(2 ln(k + 1)) / 2.
-    # k = 2: 2 + 0.524 e, 1 + 0.741 e; k = 3: 2 + 0.481 e, 1 + 0.833 e; k = 4: all of cluster 0 is scored.
+    # k = 2: 2 + 0.524 e, 1 + 0.741 e; k = 3: 2 + 0.481 e, 1 + 0.833 e; k = 4: all of cluster 0 is seen.
     assert look(labels, values, 6, exploration=2.0, batch=1)[1] == [0, 1, 0, 0, 0, 1, 1]
     assert look(labels, values, 6, exploration=4.0, batch=1)[1][:4] == [0, 1, 0, 0]
     assert look(labels, values, 6, exploration=5.0, batch=1)[1][:4] == [0, 1, 0, 1]
-
-
-def test_a_model_scores_only_the_documents_that_are_looked_at(corpus, selected):
-    features, quality = corpus
-    asked = []
-
-    def score(documents):
-        asked.append(documents)
-        return -quality[documents]
-
-    found = selected(
-        "quad", features, quality, also=SelectorInputs(score=score), constants={"n_clusters": 12, "batch": 4}
-    )
-    asked = np.concatenate(asked)
-    assert len(asked) == len(set(asked)) == found.scored < len(quality)
-    assert set(found.indices) == set(asked[np.argsort(quality[asked])[:40]])
 
 
 def test_the_selector_takes_the_best_of_those_it_looked_at(corpus, selected):

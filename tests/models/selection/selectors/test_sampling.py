@@ -35,25 +35,6 @@ def test_dsir_takes_short_documents_last(selected):
     assert len(selected("dsir", np.eye(4), np.zeros(4), budget=3, also=also).indices) == 3
 
 
-@pytest.mark.parametrize("by_tokens", [False, True])
-def test_dsir_by_task_gives_each_task_its_share_and_takes_no_document_twice(by_tokens, selected):
-    n = 40
-    weights = np.full((n, 2), -5_000.0)
-    weights[:25, 0] = 100 * np.arange(25)  # of the first task, so different that the draw takes the largest
-    weights[15:30, 1] = 100 * np.arange(15)  # of the second: ten of both
-    weights[39] = -np.inf
-    also = SelectorInputs(log_weights=weights, task_examples=np.array([30, 10]))
-    budget = {"budget": 120, "budget_by": "tokens"} if by_tokens else {"budget": 12}
-    options = {"by_task": True}
-    found = selected(
-        "dsir", np.eye(n), np.zeros(n), tokens=np.full(n, 10), also=also, options=options, **budget
-    ).indices.tolist()
-    assert found == sorted([*range(16, 25), *range(27, 30)])  # nine of 30 examples, then three of 10
-    for seed in range(5):  # what is too short comes last, however the draw ends
-        drawn = selected("dsir", np.eye(n), np.zeros(n), budget=39, also=also, options={"by_task": True}, seed=seed)
-        assert drawn.indices.tolist() == list(range(39))
-
-
 @pytest.mark.parametrize("also", [SelectorInputs(log_weights=[0.0, np.nan]), SelectorInputs(log_weights=[0.0])])
 def test_weights_that_are_missing_or_not_numbers_are_refused(also, selected):
     with pytest.raises(SelectionInputError, match="log_weights"):

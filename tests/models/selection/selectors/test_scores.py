@@ -7,10 +7,10 @@ import torch
 from fineweb_mask.models.selection import SelectionInputError, SelectorInputs
 from fineweb_mask.models.selection.selectors.scores import (
     components,
-    expected_copies,
     ranks_in_groups,
     scaled_to_budget,
     systematic_sample,
+    wanted_at,
 )
 from fineweb_mask.models.settings.selectors.options import QuadmixSettings
 
@@ -60,9 +60,9 @@ def test_quadmix_may_have_another_curve_and_other_weights_for_a_group(many, sele
     assert set(found.indices) == set(top)
 
 
-def test_expected_copies_fall_with_the_rank_and_are_the_paper_s_formula():
+def test_what_is_wanted_falls_with_the_rank_by_the_paper_s_formula():
     ranks = torch.linspace(0, 1, 50, dtype=torch.float64)
-    found = expected_copies(ranks, QuadmixSettings(omega=0.3, eta=0.7), steepness=40, floor=0.01)
+    found = wanted_at(ranks, QuadmixSettings(omega=0.3, eta=0.7), steepness=40, floor=0.01)
     assert (found.diff() <= 1e-12).all()
     formula = (2 / (1 + np.exp(-40 * (0.3 - ranks.numpy())))) ** 0.7 + 0.01
     np.testing.assert_allclose(found.numpy(), np.where(ranks.numpy() <= 0.3, formula, 0.01))
@@ -74,39 +74,25 @@ def test_ranks_are_shares_of_the_group_s_tokens_in_better_documents():
     np.testing.assert_allclose(ranks_in_groups(merged, groups, tokens), [0, 40 / 60, 10 / 60, 0, 1 / 4])
 
 
-@pytest.mark.parametrize("most", [1, 3])
-def test_expected_costs_are_the_budget_and_no_document_exceeds_its_repeats(most):
+def test_expected_costs_are_the_budget_and_no_document_is_expected_more_than_once():
     random = np.random.default_rng(1)
     wanted, costs = (
         torch.from_numpy(random.lognormal(0, 2, 300)),
         torch.from_numpy(random.integers(1, 50, 300)).double(),
     )
-    expected = scaled_to_budget(wanted, costs, 2_000.0, most)
+    expected = scaled_to_budget(wanted, costs, 2_000.0)
     assert float(costs @ expected) == pytest.approx(2_000)
-    assert float(expected.max()) <= most
-    below = expected < most
+    assert float(expected.max()) <= 1
+    below = expected < 1
     ratio = expected[below] / wanted[below]
     assert float(ratio.max() / ratio.min()) == pytest.approx(1)  # one factor for all
 
 
 def test_a_systematic_sample_has_the_expected_mean_and_an_exact_sum():
-    expected = torch.tensor([0.2, 1.7, 0.0, 0.6, 0.5], dtype=torch.float64)
+    expected = torch.tensor([0.2, 0.7, 0.0, 0.6, 0.5, 1.0], dtype=torch.float64)
     samples = torch.stack([systematic_sample(expected, (k + 0.5) / 1000) for k in range(1000)])
     assert (samples.sum(1) == 3).all()
     np.testing.assert_allclose(samples.double().mean(0), expected, atol=2e-3)
-    assert ((samples >= expected.floor()) & (samples <= expected.ceil())).all()
-
-
-def test_quadmix_repeats_the_best_up_to_its_limit(many, selected):
-    features, score = many
-    also = SelectorInputs(scores={"one": score})
-    found = selected("quadmix", features, np.zeros(200), budget=60, also=also, options={"max_repeats": 3, "omega": 0.1})
-    assert found.copies.sum() == 60
-    assert found.copies.max() == 3
-    assert len(found.indices) < 60
-    once = selected("quadmix", features, np.zeros(200), budget=60, also=also)
-    assert once.copies is None
-    assert len(once.indices) == 60
 
 
 def test_quadmix_weighs_scores_by_name(many, selected):
@@ -152,21 +138,16 @@ def test_tops_of_components_of_independent_scores_hardly_overlap():
     assert np.mean(overlap) < 0.02
 
 
-@pytest.mark.parametrize("most", [1, 4])
 @pytest.mark.parametrize("seed", range(4))
-def test_quadmix_fills_a_budget_of_tokens_though_the_best_documents_are_larger_than_it(many, selected, most, seed):
+def test_quadmix_fills_a_budget_of_tokens_though_the_best_documents_are_larger_than_it(many, selected, seed):
     features, score = many
     tokens = np.random.default_rng(seed).integers(3, 60, 200)
     tokens[np.argsort(-score)[:5]] = 10_000
-    also, options = SelectorInputs(scores={"one": score}), {"max_repeats": most, "omega": 0.2}
+    also, options = SelectorInputs(scores={"one": score}), {"omega": 0.2}
     budget = {"budget": 600, "budget_by": "tokens"}
     found = selected("quadmix", features, score, tokens=tokens, also=also, options=options, seed=seed, **budget)
-    copies = np.ones(len(found.indices)) if found.copies is None else found.copies
-    spent = int(tokens[found.indices] @ copies)
-    assert copies.max() <= most
-    times = np.zeros(200)
-    times[found.indices] = copies
-    assert 600 - tokens[times < most].min() < spent <= 600
+    left_out = np.setdiff1d(np.arange(200), found.indices)
+    assert 600 - tokens[left_out].min() < int(tokens[found.indices].sum()) <= 600
 
 
 @pytest.mark.parametrize("by_tokens", [False, True])

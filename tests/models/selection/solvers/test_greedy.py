@@ -43,7 +43,7 @@ def test_rounds_of_one_pick_are_greedys_and_longer_ones_nearly_as_good(metric, b
     objective.metrics["near"], objective.weights["near"] = NearDuplicates.of(rows, 0.9), 0.5
     if by_tokens:
         lengths = torch.randint(50, 150, (200,), generator=torch.Generator().manual_seed(0))
-        objective = replace(objective, knapsack=Knapsack.of(lengths, 2000, "documents"))
+        objective = replace(objective, knapsack=Knapsack.of(lengths, 2000))
     problem = Problem(rows, objective, SelectionSettings(), torch.Generator())
     greedy = solve_greedy(problem).mask
     assert torch.equal(pick_among_candidates(problem, 200, 1), greedy)

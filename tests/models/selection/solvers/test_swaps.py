@@ -24,7 +24,7 @@ def test_pool_swaps_gain_what_their_worth_says(metric, corpus):
     _, objective = objective_of(*corpus, metric, 40)
     mask = top(objective.quality, 40)
     before = objective.value_of(mask)
-    swapped, swaps = pool_round(objective, mask, 400, 1000)
+    swapped, swaps = pool_round(objective, mask, 400)
     assert swaps > 0
     assert int(swapped.sum()) == 40
     assert objective.value_of(swapped) > before
@@ -119,10 +119,9 @@ def test_an_exchange_is_full_without_what_it_drops_if_anything_else_fits():
                 assert bool(swapped[~mask].any())
 
 
-@pytest.mark.parametrize("weigh_by", ["tokens", "documents"])
-def test_polishing_ends_near_the_best_of_enumeration_and_never_below_its_start(weigh_by):
+def test_polishing_ends_near_the_best_of_enumeration_and_never_below_its_start():
     short = []
-    for seed in range(weigh_by == "documents", 60, 2):
+    for seed in range(60):
         _, objective = token_problem(seed)
         start = objective.knapsack.fill(torch.rand(objective.n, generator=torch.Generator().manual_seed(seed)))
         polished = polish(objective, start)

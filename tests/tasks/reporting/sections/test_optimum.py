@@ -45,25 +45,38 @@ def test_a_solver_without_a_bound_claims_nothing() -> None:
     assert weighted_mean(blocks, "gap") is None
 
 
-def of_group(name: str, documents: int, budget: int, selected: int, repeated: int, **more: int) -> dict[str, Any]:
-    counts = {"documents": documents, "budget": budget, "selected": selected, "repeated": repeated}
-    return {"group": name, **counts, **more}
+def of_group(name: str, documents: int, budget: float, selected: int, tokens_selected: int = 0) -> dict[str, Any]:
+    counts = {"documents": documents, "budget": budget, "selected": selected, "tokens_selected": tokens_selected}
+    return {"name": f"a language={name}", "group": name, **counts}
 
 
 def test_groups_of_all_blocks_are_added_up_and_say_how_much_of_their_budget_is_filled() -> None:
     blocks = [
-        {"groups": [of_group("de", 10, 20, 10, 20), of_group("", 5, 0, 0, 0)]},
-        {"groups": [of_group("en", 90, 20, 20, 20), of_group("de", 4, 20, 4, 10)]},
+        of_group("de", 10, 19.6, 10),
+        of_group("", 5, 0, 0),
+        of_group("en", 90, 20, 25),
+        of_group("de", 4, 8.4, 4),
     ]
     [table] = groups(blocks, "language", "documents").tables
-    assert [column.label for column in table.columns][::4] == ["language", "budget (documents)"]
-    assert table.rows == [["en", 90, 20, 20, 20, 1.0], ["de", 14, 14, 30, 40, 0.75], ["unknown", 5, 0, 0, 0, None]]
+    assert [column.label for column in table.columns][::3] == ["language", "budget (documents)"]
+    assert table.rows == [["en", 90, 25, 20, 1.25], ["de", 14, 14, 28, 0.5], ["unknown", 5, 0, 0, None]]
 
 
 def test_a_budget_of_tokens_is_filled_by_tokens() -> None:
-    blocks = [{"groups": [of_group("en", 9, 1000, 5, 6, spent=900), of_group("de", 8, 1000, 5, 6)]}]
+    blocks = [of_group("en", 9, 1000, 5, 900), of_group("de", 8, 1000, 5, 1000)]
     [table] = groups(blocks, "language", "tokens").tables
-    assert table.rows == [["en", 9, 5, 6, 1000, 0.9], ["de", 8, 5, 6, 1000, None]]
+    assert table.rows == [["en", 9, 5, 1000, 0.9], ["de", 8, 5, 1000, 1.0]]
+
+
+def test_blocks_of_which_nothing_is_selected_are_listed_and_in_no_mean() -> None:
+    figures = dict.fromkeys(("objective", "random_objective", "upper_bound", "gap"))
+    empty = {"name": "b", "documents": 50, "selected": 0, "history": [], **figures}
+    one = block("a", 100, 0.5, 0.6) | {"selected": 30, "random_objective": 0.1, "history": [(0, 0.1), (1, 0.5)]}
+    section = certificate([empty, one])
+    [table] = section.tables
+    assert table.rows[0] == ["all 2 blocks, mean", 150, 30, 0.2, 0.5, 0.1, 0.6, pytest.approx(0.1)]
+    assert table.rows[1] == ["b", 50, 0, 0.0, None, None, None, None]
+    assert section.figures
 
 
 def test_of_one_block_the_chart_says_all_and_no_table_repeats_it() -> None:

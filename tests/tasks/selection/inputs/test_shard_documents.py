@@ -49,8 +49,7 @@ def test_lots_differ_between_shards_and_seeds():
 
 
 @pytest.mark.parametrize("at_once", [2, 1000])
-@pytest.mark.parametrize("copy_text", [True, False])
-def test_groups_are_the_values_of_a_column_as_texts(tmp_path, monkeypatch, copy_text, at_once):
+def test_groups_are_the_values_of_a_column_as_texts(tmp_path, monkeypatch, at_once):
     monkeypatch.setattr(shard_documents, "PART_ROWS", at_once)
     columns = [
         {"dump": "x", "site": "one", "level": 3},
@@ -61,7 +60,7 @@ def test_groups_are_the_values_of_a_column_as_texts(tmp_path, monkeypatch, copy_
     write_rows(tmp_path / "source" / "a.parquet", [document(row, **own) for row, own in enumerate(columns)], extra)
     write_rows(tmp_path / "source" / "b.parquet", [document(9)])
     workspace, source = Workspace(tmp_path / "workspace"), SourceSettings(path=str(tmp_path / "source"))
-    settings = IngestSettings(min_chars=20, copy_text=copy_text)
+    settings = IngestSettings(min_chars=20)
     files = [ingest.ingest(ingest_job(workspace, shard, source, settings)) for shard in discover(source)]
     with_columns, without = (ShardFiles(documents=file) for file in files)
 

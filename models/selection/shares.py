@@ -1,0 +1,66 @@
+"""Divide a budget among the groups of a corpus, each of which is selected from by itself. It does not import torch."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from fineweb_mask.models.errors import SettingsError
+
+LISTED = 20
+"""Groups that an error names."""
+
+
+class GroupShare(NamedTuple):
+    """Which share of a group's documents, or tokens, is selected."""
+
+    asked: float  # as its share of the budget wants: above 1 if the group has too few
+    given: float  # with what other groups cannot fill: 1 at most
+
+
+def group_shares(shares: str | Mapping[str, float], ratio: float, sizes: Mapping[str, int]) -> dict[str, GroupShare]:
+    """Return the share of each group that is selected, so that all together are a share of the corpus.
+
+    What a group has too few for goes to the others, in proportion to their shares of the budget.
+
+    Parameters
+    ----------
+    shares
+        "equal", or the share of the budget of each group; others have none.
+    ratio
+        Share of the corpus that is selected.
+    sizes
+        Documents, or tokens, of each group.
+
+    Raises
+    ------
+    SettingsError
+        If a group that has a share has no documents.
+
+    Examples
+    --------
+    >>> group_shares("equal", 0.5, {"a": 80, "b": 20})
+    {'a': GroupShare(asked=0.3125, given=0.375), 'b': GroupShare(asked=1.25, given=1.0)}
+    """
+    held = {name: size for name, size in sizes.items() if size}
+    if isinstance(shares, Mapping):
+        if missing := sorted(set(shares) - set(held)):
+            raise SettingsError(
+                f"selection.groups.shares: no document is in {', '.join(map(repr, missing))}; the groups are "
+                f"{', '.join(map(repr, sorted(held)[:LISTED]))}: correct the names, or leave them out"
+            )
+    else:
+        shares = dict.fromkeys(held, 1 / max(len(held), 1))
+    budget = left = ratio * sum(held.values())
+    given, open_ = dict[str, float](), dict(sorted(shares.items()))
+    while open_:
+        scale = left / sum(open_.values())
+        full = {name: float(held[name]) for name, share in open_.items() if share * scale >= held[name]}
+        if not full:
+            given |= {name: share * scale for name, share in open_.items()}
+            break
+        given |= full
+        left -= sum(full.values())
+        open_ = {name: share for name, share in open_.items() if name not in full}
+    return {
+        name: GroupShare(shares.get(name, 0.0) * budget / size, given.get(name, 0.0) / size)
+        for name, size in sorted(held.items())
+    }

@@ -1,0 +1,143 @@
+"""Select from each group of documents, by the values of a column, by itself, with its own share of the budget.
+
+Where the shares are not those of the corpus, `CountJob` counts the documents, or tokens, of a shard's groups, and
+`SharesJob` adds them up and says which share of each group is selected (models/selection/shares.py).
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fineweb_mask.models.selection.shares import GroupShare, group_shares
+from fineweb_mask.models.settings import PipelineSelectionSettings
+from fineweb_mask.tasks.selection.blocks import Block, InterimJob, inputs_of, select_block
+from fineweb_mask.tasks.selection.inputs.shard_documents import read_columns, read_groups
+from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
+from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
+from fineweb_mask.tasks.workspace.stage_parquet import read_stage_footer, write_arrays
+from fineweb_mask.tasks.workspace.workspace import Workspace
+
+if TYPE_CHECKING:
+    from fineweb_mask.models.selection import Selection
+
+ROUNDING = 0.5
+"""Of a document or token: what a block's first budget has in advance, so that budgets are rounded and not cut."""
+
+
+class CountJob(InterimJob):
+    """Count the documents of each group of a shard that may be selected, or their tokens."""
+
+    stage: ClassVar[Stage] = Stage("count_groups", version=1, label="select", folders=("group_counts",), interim=True)
+    uses_gpu: ClassVar[bool] = False
+    shard: ShardFiles
+
+    @property
+    def name(self) -> str:
+        """The shard's name."""
+        return self.shard.name
+
+    def depends_on(self) -> Dependencies:
+        """Return the column and what is counted, and the shard's scores, vectors and duplicates."""
+        return Dependencies(settings=[_column(self.settings), self.settings.budget_by], inputs=inputs_of(self.shard))
+
+
+@stage_task
+def count_groups(job: CountJob) -> None:
+    """Write how much there is of each group."""
+    columns = read_columns(job.workspace, job.shard)
+    groups = read_groups(job.workspace, job.shard, _column(job.settings))[columns.candidate]
+    write_arrays(job.output, job.key, {}, {"sizes": sizes_of(job.settings, groups, columns.tokens[columns.candidate])})
+
+
+class SharesJob(InterimJob):
+    """Divide the budget of the corpus among its groups."""
+
+    stage: ClassVar[Stage] = Stage("group_shares", version=1, label="select", folders=("group_shares",), interim=True)
+    name: ClassVar[str] = "group-shares"
+    uses_gpu: ClassVar[bool] = False
+    counts: list[StageFile]
+
+    def depends_on(self) -> Dependencies:
+        """Return the shares of the budget, and the counts."""
+        settings = [self.settings.groups and self.settings.groups.shares, self.settings.select_ratio]
+        return Dependencies(settings=settings, inputs=[file.fingerprint for file in self.counts])
+
+
+@stage_task
+def divide_budget(job: SharesJob) -> None:
+    """Write which share of each group is selected."""
+    total = Counter[str]()
+    for file in job.counts:
+        total.update(_details(job.workspace, file)["sizes"])
+    write_arrays(job.output, job.key, {}, {"shares": shares_of(job.settings, total)})
+
+
+def sizes_of(
+    settings: PipelineSelectionSettings, groups: NDArray[np.object_], tokens: NDArray[np.int64]
+) -> dict[str, int]:
+    """Return how many documents, or tokens, each group has, for the group and the tokens of each document, (n,)."""
+    names, numbers = np.unique(groups, return_inverse=True)
+    weights = tokens if settings.budget_by == "tokens" else None
+    return dict(zip(names.tolist(), map(int, np.bincount(numbers, weights, len(names))), strict=True))
+
+
+def shares_of(settings: PipelineSelectionSettings, sizes: Mapping[str, int]) -> dict[str, GroupShare]:
+    """Return which share of each group is selected, for the sizes of all groups of a corpus."""
+    assert settings.groups is not None  # noqa: S101 - the caller looks
+    if settings.groups.shares == "proportional":
+        return dict.fromkeys(sizes, GroupShare(settings.select_ratio, settings.select_ratio))
+    return group_shares(settings.groups.shares, settings.select_ratio, sizes)
+
+
+def read_shares(workspace: Workspace, file: StageFile) -> dict[str, GroupShare]:
+    """Read what `divide_budget` wrote."""
+    return {name: GroupShare(*share) for name, share in _details(workspace, file)["shares"].items()}
+
+
+class GroupSelection(NamedTuple):
+    """What is selected from the documents of a group in a block."""
+
+    block: Block
+    selection: "Selection | None"  # None: nothing, for it has no share, or one that holds no document
+    budget: float  # documents or tokens, as asked
+    group: str
+
+
+def select_groups(
+    settings: PipelineSelectionSettings, block: Block, shares: Mapping[str, GroupShare] | None
+) -> Iterator[GroupSelection]:
+    """Select from every group of a block, one after the other; without `shares`, as if it were the whole corpus.
+
+    What is left of one budget, such as one that holds no document, goes to the next group that has a share, unless it
+    is left because near-duplicates are forbidden.
+    """
+    assert block.groups is not None  # noqa: S101 - read with the groups
+    names, numbers = np.unique(block.groups, return_inverse=True)
+    shares = shares_of(settings, sizes_of(settings, block.groups, block.tokens)) if shares is None else shares
+    places = np.split(np.argsort(numbers, kind="stable"), np.bincount(numbers).cumsum()[:-1])
+    left = ROUNDING
+    for name, index in zip(names.tolist(), places, strict=True):
+        own = block.take(index, f"{block.name} {_column(settings)}={name}")
+        costs = own.tokens if settings.budget_by == "tokens" else np.ones_like(own.tokens)
+        size = int(costs.sum())
+        left += shares[name].given * size
+        budget = min(int(left), size) if shares[name].given else 0
+        selection = None
+        if budget >= costs.min():
+            selection = select_block(settings.model_copy(update={"budget": budget}), own)
+            left -= budget if settings.near_duplicates.forbid else int(costs[selection.indices].sum())
+        yield GroupSelection(own, selection, shares[name].asked * size, name)
+
+
+def _column(settings: PipelineSelectionSettings) -> str:
+    assert settings.groups is not None  # noqa: S101 - the caller looks
+    return settings.groups.column
+
+
+def _details(workspace: Workspace, file: StageFile) -> dict[str, dict[str, list[float]]]:
+    found = read_stage_footer(workspace.resolve(file))
+    assert found is not None  # noqa: S101 - the file was built by a stage
+    return found.details

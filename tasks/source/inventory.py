@@ -1,0 +1,184 @@
+"""Say what a source holds: the files that are read and those that are left out, their columns, and keys in paths."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Self
+
+import pyarrow as pa
+from pydantic import BaseModel
+
+from fineweb_mask.models.names import alike
+from fineweb_mask.models.schemas import FINEWEB
+from fineweb_mask.models.settings import SourceSettings
+from fineweb_mask.tasks.source.columns import FIRST_FILES, known_columns
+from fineweb_mask.tasks.source.discovery import NO_DOCUMENTS, Source, SourceShard, ending_of
+from fineweb_mask.tasks.source.reader import INDEX, keys_read, with_keys
+from fineweb_mask.tasks.workspace.references import StageFile
+
+NAMED, TOLD = 3, 15
+"""Files that are named of those of a kind, and kinds, columns or keys that a line names."""
+
+
+class Some(BaseModel):
+    """A number of files, or of values, and the first of them."""
+
+    number: int
+    first: list[str]
+
+    @classmethod
+    def of(cls, names: Sequence[object]) -> Self:
+        """Count some."""
+        return cls(number=len(names), first=[str(name) for name in names[:NAMED]])
+
+    @property
+    def named(self) -> str:
+        """The first ones, and how many others there are."""
+        more = self.number - len(self.first)
+        return ", ".join(self.first) + (f" and {more:,} others" if more else "")
+
+
+class Inventory(BaseModel):
+    """What is read of a source, and what is not."""
+
+    files: dict[str, int]  # that are read, by the endings of their names
+    bytes: int
+    empty: Some
+    left_out: dict[str, Some]  # files, by what they are
+    keys: dict[str, Some]  # values, by the names of the keys in paths
+    without_key: dict[str, Some]  # files, by the names of keys that others have
+    not_kept: list[str]  # names of keys that are no columns
+    columns: dict[str, dict[str, Some]]  # files by the types of each column
+    looked_at: int  # files whose columns are known
+    spelled: dict[str, dict[str, Some]]  # files by other spellings of the names of columns
+    indexes: Some  # columns that pandas made of an index, and that are not kept
+    as_text: list[str]  # columns that are kept as text, for their types have nothing in common
+
+    def lines(self) -> Iterator[tuple[str, str]]:
+        """Yield what is read: what a line is about, and the line."""
+        number, size = sum(self.files.values()), f"{self.bytes / 2**20:,.1f} MiB"
+        of_kinds = ", ".join(f"{files:,} {ending}" for ending, files in self.files.items())
+        yield "reads", f"{number:,} file{'s' * (number != 1)}, {size}: {of_kinds}"
+        if self.columns:
+            yield "columns", _listed(f"{name} ({', '.join(types)})" for name, types in self.columns.items())
+        if self.keys:
+            yield "in paths", _listed(f"{name}={values.named}" for name, values in self.keys.items())
+        if self.left_out.keys() and self.left_out.keys() <= NO_DOCUMENTS:
+            yield "left out", self._left_out
+
+    def worries(self) -> Iterator[tuple[str, str]]:
+        """Yield what a person may not expect, in lines as those of what is read."""
+        if self.left_out.keys() - NO_DOCUMENTS:
+            yield "left out", f"{self._left_out}: convert or unpack them; with source.format set, any name is read"
+        if self.empty.number:
+            yield "empty", f"{self.empty.number:,} files, or links that lead nowhere ({self.empty.named})"
+        several = {name: types for name, types in self.columns.items() if len(types) > 1}
+        if several:
+            yield "types", _listed(f"{name} is {self._by_type(name, types)}" for name, types in several.items())
+        counts = {name: sum(some.number for some in types.values()) for name, types in self.columns.items()}
+        if few := [f"{name} in {files:,}" for name, files in counts.items() if files < self.looked_at]:
+            yield "not in all", f"of {self.looked_at:,} files: {_listed(few)}"
+        if self.spelled:
+            yield "spelling", _listed(f"{name} is {_in_files(others)}" for name, others in self.spelled.items())
+        if self.indexes.number:
+            yield "no column", f"{self.indexes.named} of pandas: name it in source.extra_columns to keep it"
+        without: dict[str, list[str]] = defaultdict(list)
+        for name, some in self.without_key.items():
+            without[some.named].append(name)
+        for files, names in list(without.items())[:NAMED]:
+            yield "no key", f"{_listed(names)} in the path of {files}"
+        if self.not_kept:
+            yield "key lost", f"{_listed(self.not_kept)}: the pipeline has columns of these names; rename the folders"
+
+    @property
+    def _left_out(self) -> str:
+        return _listed(f"{what}: {some.number:,} ({some.named})" for what, some in self.left_out.items())
+
+    def _by_type(self, name: str, types: dict[str, Some]) -> str:
+        found = _in_files(types)
+        return f"{found}, and kept as text" if name in self.as_text else found
+
+
+def _in_files(parts: Mapping[str, Some]) -> str:
+    return ", ".join(f"{part} in {some.number:,} ({some.first[0]})" for part, some in parts.items())
+
+
+def _listed(parts: Iterable[str]) -> str:
+    """Return the first of some parts of a line, and how many others there are."""
+    found = list(parts)
+    more = f" and {len(found) - TOLD:,} others" if len(found) > TOLD else ""
+    return ("; " if any("," in part for part in found) else ", ").join(found[:TOLD]) + more
+
+
+def take_inventory(source: Source, settings: SourceSettings) -> Inventory:
+    """Look at the files of a source: the footers of Parquet, and a few rows of some files of JSON."""
+    shards = source.shards
+    columns: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    spelled: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    same: dict[tuple[pa.Schema, Any], list[SourceShard]] = defaultdict(list)
+    for shard, schema in _looked_at(shards, settings):
+        same[schema.remove_metadata(), tuple((name, type(value)) for name, value in shard.keys)].append(shard)
+    known, names = dict[str, frozenset[str]](), {name: name for name in FINEWEB.names}  # by file; first spellings
+    for (schema, _), some in same.items():
+        both, files = with_keys(schema, some[0], settings), [shard.relative for shard in some]
+        known |= dict.fromkeys(files, frozenset(both.names))
+        for field in both:
+            name = names.setdefault(alike(field.name), field.name)
+            columns[name][str(field.type)] += files
+            if name != field.name:
+                spelled[name][field.name] += files
+    indexes = [name for name in columns if INDEX.fullmatch(name) and settings.extra_columns == "all"]
+    keys: dict[str, set[str]] = defaultdict(set)
+    for shard in shards:
+        for name, value in shard.keys:
+            keys[name].add("null" if value is None else str(value))
+    not_kept = sorted({name for shard in shards for name, _ in shard.keys if name not in keys_read(shard, settings)})
+    without = {
+        name: [one.relative for one in shards if name not in dict(one.keys) and name not in known.get(one.relative, ())]
+        for name in keys.keys() - set(not_kept)
+    }
+    return Inventory(
+        files=dict(Counter(ending_of(shard.relative).lower() or shard.format for shard in shards).most_common()),
+        bytes=sum(shard.bytes for shard in shards),
+        empty=Some.of([shard.relative for shard in shards if not shard.bytes]),
+        left_out={what: Some.of(paths) for what, paths in sorted(source.left_out.items())},
+        keys={name: Some.of(sorted(values)) for name, values in keys.items()},
+        without_key={name: Some.of(files) for name, files in sorted(without.items()) if files},
+        not_kept=not_kept,
+        columns={name: {kind: Some.of(files) for kind, files in types.items()} for name, types in columns.items()},
+        looked_at=len(known),
+        spelled={name: {other: Some.of(files) for other, files in of.items()} for name, of in spelled.items()},
+        indexes=Some.of(indexes),
+        as_text=sorted({name for shard in shards for name in shard.as_text}),
+    )
+
+
+def _looked_at(shards: Sequence[SourceShard], settings: SourceSettings) -> Iterator[tuple[SourceShard, pa.Schema]]:
+    """Yield files with their columns, those aside that cannot be read, or have no rows, and crawls."""
+    for shard in shards if settings.extra_columns else shards[:FIRST_FILES]:  # all were read, to settle columns
+        if shard.format != "warc" and (schema := known_columns(shard, settings)[0]).names:
+            yield shard, schema
+
+
+def notes_of(documents: Iterable[StageFile]) -> list[str]:
+    """Return what ingest found in the values of files, and how annotations beside them were joined by the scorers."""
+    differ: dict[str, Counter[str]] = defaultdict(Counter)
+    repeats, lost, placed = Counter[str](), Counter[str](), Counter[str]()
+    for file in documents:
+        lost.update(file.details.get("lost", {}))
+        placed.update(name for name, by in file.details.get("sidecars", {}).items() if by == "place")
+        repeats[file.name] += file.details.get("repeated_ids", 0)
+        for name, rows in file.details.get("keys_differ", {}).items():
+            differ[name][file.name] += rows
+    found = [
+        f"the column {name!r} has another value than the path in {rows.total():,} rows of {Some.of(list(rows)).named}: "
+        "the column's is taken"
+        for name, rows in differ.items()
+    ]
+    found += [
+        f"{n:,} values of {name!r} are left empty: they are no numbers, or do not fit" for name, n in lost.items()
+    ]
+    found += [f"annotations {name!r} are by place, not by id, row by row, in {n:,} files" for name, n in placed.items()]
+    if repeats := +repeats:
+        files = Some.of(list(repeats)).named
+        found.append(f"{repeats.total():,} rows have an id that an earlier row of their file has, in {files}")
+    return found

@@ -1,0 +1,165 @@
+# ruff: noqa: RUF001 - languages have letters that look alike
+import codecs
+
+import pytest
+
+pytest.importorskip("trafilatura")
+pytest.importorskip("webencodings")
+
+from fineweb_mask.models.pages import codec_of, extract_text
+
+WESTERN = "Die Käuferin grüßt den Bäcker und zählt die Brötchen, die sie über die Straße trägt."
+RUSSIAN = "Съешь ещё этих мягких французских булок, да выпей чаю; корабль идёт по широкой реке."
+LITHUANIAN = "Šiandien oras gražus, todėl eisime pasivaikščioti į parką prie upės."
+JAPANESE = "今日は天気がいいので、公園へ散歩に行きました。そこで古い友達に会いました。"
+CHINESE = "今天天气很好，我们去公园散步，遇见了一位老朋友，聊了很久才回家。"
+KOREAN = "오늘은 날씨가 좋아서 공원에 산책하러 갔습니다. 거기서 오랜 친구를 만났습니다."
+
+
+def page_of(text, head=""):
+    paragraphs = "".join(f"<p>{' '.join([text] * 3)}</p>" for _ in range(3))
+    return f"<html><head>{head}</head><body><article>{paragraphs}</article></body></html>"
+
+
+def is_right(text, page, charset=""):
+    return (extract_text(page, charset) or "").count(text) == 9
+
+
+@pytest.mark.parametrize(
+    ("label", "encoding", "text"),
+    [
+        ("windows-1252", "cp1252", "The price is €20 for a room; naïve visitors pay €35 at the door of the museum."),
+        ("iso-8859-1", "cp1252", "The “price” is €20 for a room – naïve visitors pay €35 at the door of the museum."),
+        ("ISO-8859-1", "iso-8859-1", WESTERN),
+        ("latin1", "iso-8859-1", WESTERN),
+        ("us-ascii", "cp1252", WESTERN),
+        ("windows-1250", "cp1250", "Příliš žluťoučký kůň úpěl ďábelské ódy a nikdo ho v celé zemi neslyšel."),
+        ("windows-1251", "cp1251", RUSSIAN),
+        ("CP1251", "cp1251", RUSSIAN),
+        ("koi8-r", "koi8-r", RUSSIAN),
+        ("koi8-u", "koi8-u", "Сьогодні гарна погода, тому ми підемо гуляти до парку біля річки."),
+        ("ibm866", "cp866", RUSSIAN),
+        ("iso-8859-2", "iso-8859-2", "Zażółć gęślą jaźń, powiedział ktoś bardzo cicho w zupełnie pustym pokoju."),
+        ("iso-8859-9", "cp1254", "Bugün hava çok güzel, bu yüzden parka gidip ırmağın kıyısında yürüdük."),
+        ("iso-8859-7", "iso-8859-7", "Σήμερα ο καιρός είναι ωραίος και γι' αυτό θα πάμε μια βόλτα στο πάρκο."),
+        ("windows-1255", "cp1255", "היום מזג האוויר יפה ולכן נלך לטייל בפארק שליד הנהר הגדול."),
+        ("windows-1256", "cp1256", "الطقس جميل اليوم ولذلك سنذهب في نزهة إلى الحديقة قرب النهر."),
+        ("windows-1257", "cp1257", LITHUANIAN),
+        ("tis-620", "cp874", "วันนี้อากาศดีมาก เราจึงไปเดินเล่นที่สวนสาธารณะริมแม่น้ำ"),
+        ("shift_jis", "cp932", JAPANESE + "㈱①髙"),
+        ("x-sjis", "cp932", JAPANESE),
+        ("euc-jp", "euc_jp", JAPANESE),
+        ("iso-2022-jp", "iso2022_jp", JAPANESE),
+        ("gb2312", "gb18030", CHINESE + "镕囍"),
+        ("gbk", "gb18030", CHINESE + "𠀀"),
+        ("gb18030", "gb18030", CHINESE),
+        ("hz-gb-2312", "hz", CHINESE),
+        ("big5", "big5hkscs", "今天天氣很好，我們去公園散步，遇見了一位老朋友，聊了很久才回家。"),
+        ("euc-kr", "cp949", KOREAN + "똠방각하"),
+        ("ks_c_5601-1987", "cp949", KOREAN),
+        ("utf-16", "utf-16-le", LITHUANIAN),
+        ("utf-16be", "utf-16-be", LITHUANIAN),
+        ("utf8", "utf-8", LITHUANIAN),
+    ],
+)
+def test_the_encoding_that_the_server_names_is_the_pages(label, encoding, text):
+    assert is_right(text, page_of(text).encode(encoding), label)
+
+
+def test_japanese_pages_have_the_characters_of_nec_and_ibm():
+    def as_euc(text):
+        if text.isascii():
+            return text.encode()
+        lead, trail = text.encode("cp932")  # as https://encoding.spec.whatwg.org/#index-jis0208 has them
+        row = (lead - (0x70 if lead < 0xE0 else 0xB0)) * 2 - (trail < 0x9F)
+        return bytes((row + 0x80, (trail - 0x7E if row % 2 == 0 else trail - 0x1F - (trail > 0x7F)) + 0x80))
+
+    text = "㈱①髙﨑"
+    page = page_of(f"{JAPANESE}\0").encode("euc_jp").replace(b"\0", b"".join(map(as_euc, text)))
+    assert is_right(JAPANESE + text, page, "euc-jp")
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "<meta charset=koi8-r>",
+        "<META CHARSET = 'KOI8-R' />",
+        '<meta http-equiv="Content-Type" content="text/html; charset=koi8-r">',
+        "<meta content='text/html;charset=koi8-r' http-equiv=content-type>",
+        "<!-- <meta charset=utf-8> --><meta charset=koi8-r>",
+        "<meta name=description content='charset=utf-8'><meta charset=koi8-r>",
+        "<meta charset=none><meta charset=koi8-r>",
+        "<script>'<meta charset=greek>'</script><meta charset=koi8-r>",
+        "<style>a {}</style>" * 100 + "<meta charset=koi8-r>",
+        "<![none[><meta charset=koi8-r>",
+    ],
+)
+def test_then_the_pages_own_tag_counts(head):
+    if head.startswith("<!["):  # what Python's parser gives up at
+        assert extract_text(page_of(RUSSIAN, head).encode("koi8-r")) is not None
+    else:
+        assert is_right(RUSSIAN, page_of(RUSSIAN, head).encode("koi8-r"))
+
+
+def test_then_the_declaration_of_xml_counts():
+    declared = '<?xml version="1.0" encoding="windows-1257"?>'
+    assert is_right(LITHUANIAN, (declared + page_of(LITHUANIAN)).encode("cp1257"))
+    tagged = declared + page_of(RUSSIAN, "<meta charset=windows-1251 />")
+    assert is_right(RUSSIAN, tagged.encode("cp1251"))
+    assert is_right(RUSSIAN, tagged.encode("koi8-r"), "koi8-r")
+
+
+def test_the_server_is_believed_before_the_page():
+    page = page_of(RUSSIAN, "<meta charset=windows-1251>")
+    assert is_right(RUSSIAN, page.encode("koi8-r"), "koi8-r")
+    assert is_right(RUSSIAN, page.encode("cp1251"), "none")
+    assert not is_right(RUSSIAN, page.encode("cp1251"), "koi8-r")  # as browsers do
+
+
+@pytest.mark.parametrize(
+    ("mark", "encoding"),
+    [
+        (codecs.BOM_UTF8, "utf-8"),
+        (codecs.BOM_UTF16_LE, "utf-16-le"),
+        (codecs.BOM_UTF16_BE, "utf-16-be"),
+        (codecs.BOM_UTF32_LE, "utf-32-le"),
+    ],
+)
+@pytest.mark.parametrize("charset", ["", "windows-1252", "utf-16be"])
+def test_a_byte_order_mark_is_believed_first(mark, encoding, charset):
+    page = mark + page_of(LITHUANIAN, "<meta charset=windows-1257>").encode(encoding)
+    assert is_right(LITHUANIAN, page, charset)
+    assert is_right(LITHUANIAN, page[:-1], charset)
+
+
+@pytest.mark.parametrize("text", [LITHUANIAN, "The tide is out, and the boats lie on the sand."])
+@pytest.mark.parametrize("charset", ["", "utf-8", "utf-16", "none"])
+def test_pages_in_utf_8_are_read_so_also_where_they_are_cut_off(text, charset):
+    page = page_of(text, "<meta charset=shift_jis>").encode()
+    assert is_right(text, page, charset)
+    assert is_right(text, page + "į".encode()[:1], charset)
+
+
+def test_a_page_that_is_utf_8_to_its_end_is_not_taken_for_what_else_is_named():
+    assert is_right(LITHUANIAN, page_of(LITHUANIAN).encode(), "iso-8859-1")
+
+
+def test_an_encoding_in_which_most_of_a_page_does_not_exist_is_not_the_pages():
+    assert is_right(WESTERN, page_of(WESTERN, "<meta charset=iso-8859-1>").encode("iso-8859-1"), "utf-8")
+    assert is_right(RUSSIAN, page_of(RUSSIAN, "<meta charset=windows-1251>").encode("cp1251"), "utf-8")
+    assert is_right(KOREAN, page_of(KOREAN, "<meta charset=euc-kr>").encode("cp949"), "utf-8")
+    assert is_right(WESTERN, page_of(WESTERN, "<meta charset=utf-8>").encode("iso-8859-1"), "utf-8")  # a guess
+
+
+def test_a_few_bytes_that_are_wrong_cost_only_themselves():
+    page = page_of(LITHUANIAN).encode().replace(b"<p>", b"<p>\xe4 ", 1)
+    assert "\ufffd Šiandien oras gražus" in extract_text(page, "utf-8")
+    page = page_of(WESTERN).encode("cp1252").replace(b"<p>", b"<p>\x81", 1)
+    assert is_right(WESTERN, page, "windows-1252")
+    assert "\ufffd" not in extract_text(page, "windows-1252")
+
+
+def test_an_encoding_that_nobody_can_decode_is_no_encoding_of_a_page():
+    assert codec_of("none") is None
+    with pytest.raises(LookupError):
+        codec_of("iso-2022-cn")

@@ -1,0 +1,113 @@
+"""What a source holds is told in a few lines: files, columns, keys in paths, and what is not read."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from fineweb_mask.tasks.source import columns
+from fineweb_mask.tasks.source.columns import settle
+from fineweb_mask.tasks.source.discovery import find_source
+from fineweb_mask.tasks.source.inventory import Inventory, notes_of, take_inventory
+from fineweb_mask.tasks.workspace.references import NO_FILE
+from tests.tasks.source_files import settings, write_lines, write_table
+
+
+def inventory(path: Path, **changes: Any) -> Inventory:
+    source = settings(path, **changes)
+    found = find_source(source)
+    return take_inventory(found._replace(shards=settle(found.shards, source)), source)
+
+
+def folder(path: Path) -> Path:
+    path.mkdir(parents=True)
+    return path
+
+
+def test_a_plain_source_takes_two_lines(tmp_path: Path) -> None:
+    for name in "ab":
+        write_table(tmp_path / f"{name}.parquet", text=["a"], id=["1"], score=[0.5])
+    (tmp_path / "_SUCCESS").touch()
+    found = inventory(tmp_path)
+    assert list(found.lines()) == [
+        ("reads", "2 files, 0.0 MiB: 2 .parquet"),
+        ("columns", "text (string), id (string), score (double)"),
+        ("left out", "hidden: 1 (_SUCCESS)"),
+    ]
+    assert list(found.worries()) == []
+
+
+def test_all_that_differs_between_files_is_told(tmp_path: Path) -> None:
+    en, fr = folder(tmp_path / "language=en" / "shard=7"), folder(tmp_path / "language=fr")
+    write_table(en / "a.parquet", text=["a"], meta=pa.array([{"a": 1}]), n=[1])
+    write_table(fr / "b.parquet", text=["a"], meta=["x"], n=[0.5], language=["de"])
+    write_lines(tmp_path / "c.JSONL.gz", ['{"text": "a", "n": true}', '{"text": "b", "url": "u"}'], ".gz")
+    for name in ("empty.json", "d.csv", "e.csv", "LICENSE", ".crc"):
+        (tmp_path / name).write_text("" if "empty" in name else "x")
+    (tmp_path / "away.jsonl").symlink_to(tmp_path / "nowhere")
+    found = inventory(tmp_path)
+    assert list(found.lines()) == [
+        ("reads", "5 files, 0.0 MiB: 2 .parquet, 1 .jsonl, 1 .jsonl.gz, 1 .json"),
+        (
+            "columns",
+            "text (string); meta (struct<a: int64>, string); n (int64, double, bool); language (string); url (string)",
+        ),
+        ("in paths", "language=en, fr; shard=7"),
+    ]
+    assert list(found.worries()) == [
+        (
+            "left out",
+            ".csv: 2 (d.csv, e.csv), hidden: 1 (.crc), without an ending: 1 (LICENSE): convert or unpack them; with "
+            "source.format set, any name is read".replace("), ", "); "),
+        ),
+        ("empty", "2 files, or links that lead nowhere (away.jsonl, empty.json)"),
+        (
+            "types",
+            "meta is struct<a: int64> in 1 (language=en/shard=7/a.parquet), string in 1 (language=fr/b.parquet), and "
+            "kept as text; n is int64 in 1 (language=en/shard=7/a.parquet), double in 1 (language=fr/b.parquet), bool "
+            "in 1 (c.JSONL.gz)",
+        ),
+        ("not in all", "of 3 files: meta in 2, language in 2, url in 1"),
+        ("no key", "language in the path of away.jsonl, c.JSONL.gz, empty.json"),
+        ("key lost", "shard: the pipeline has columns of these names; rename the folders"),
+    ]
+    again = Inventory.model_validate_json(found.model_dump_json())
+    assert list(again.worries()) == list(found.worries())
+
+
+def test_long_lists_are_cut(tmp_path: Path) -> None:
+    for number in range(30):
+        write_table(folder(tmp_path / f"k{number}={number}") / "a.parquet", **{"text": ["a"], f"c{number}": ["x"]})
+    found = inventory(tmp_path)
+    lines = [line for _, line in (*found.lines(), *found.worries())]
+    assert max(map(len, lines)) < 1_000
+    assert sum("others" in line for line in lines) >= 3
+
+
+def test_columns_that_are_not_kept_cost_no_footers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(5):
+        write_table(tmp_path / f"{number}.parquet", text=["a"])
+    monkeypatch.setattr("fineweb_mask.tasks.source.inventory.FIRST_FILES", 2)
+    columns.footer_schema.cache_clear()
+    assert inventory(tmp_path, extra_columns=[]).looked_at == 2
+    assert columns.footer_schema.cache_info().misses == 2
+
+
+def test_files_that_cannot_be_read_have_no_columns(tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").write_bytes(b"PAR1")
+    (tmp_path / "b.jsonl").write_bytes(b"{broken\n")
+    found = inventory(tmp_path)
+    assert (found.looked_at, found.columns, found.files) == (0, {}, {".parquet": 1, ".jsonl": 1})
+
+
+def test_what_ingest_found_is_summed_over_the_files() -> None:
+    details = [{}, {"keys_differ": {"language": 2}}, {"keys_differ": {"language": 3, "n": 1}, "repeated_ids": 4}]
+    files = [NO_FILE.model_copy(update={"name": f"f{at}", "details": one}) for at, one in enumerate(details)]
+    assert notes_of(files[:1]) == []
+    language, n, ids = notes_of(files)
+    assert language == (
+        "the column 'language' has another value than the path in 5 rows of f1, f2: the column's is taken"
+    )
+    assert "'n'" in n
+    assert ids == "4 rows have an id that an earlier row of their file has, in f2"

@@ -1,0 +1,125 @@
+"""Compressed files are read by what they are, whatever their names say, and one that is cut off is set aside."""
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import struct
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import zstandard
+
+from fineweb_mask.tasks.source.discovery import discover
+from fineweb_mask.tasks.source.warc import BrokenWarcError, count_rows
+from fineweb_mask.tasks.workspace.job import BadShardError
+from tests.tasks.source_files import read, settings
+from tests.warc import Answer, page_of, warc_bytes
+
+TEXTS = [f"text {number * number}" for number in range(3_000)]
+LINES = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS).encode()
+SKIPPED = struct.pack("<II", 0x184D2A53, 5) + b"notes"
+
+
+def zipped(*contents: bytes) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("__MACOSX/._0", b"of a desktop")
+        for number, content in enumerate(contents):
+            archive.writestr(f"folder/{number}.jsonl", content)
+    return stream.getvalue()
+
+
+def windowed(content: bytes, exponent: int) -> bytes:
+    """Return a frame of zstd whose window is 2 to this power: raw blocks, as `zstd --long` may write them."""
+    frame = b"\x28\xb5\x2f\xfd" + bytes([0, (exponent - 10) << 3])
+    blocks = [content[place : place + 100_000] for place in range(0, len(content), 100_000)]
+    for number, block in enumerate(blocks):
+        frame += (len(block) << 3 | (number == len(blocks) - 1)).to_bytes(3, "little") + block
+    return frame
+
+
+zstd = zstandard.ZstdCompressor().compress
+PACKED: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.compress,
+    ".GZIP": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".lzma": lambda content: lzma.compress(content, lzma.FORMAT_ALONE),
+    ".zst": zstd,
+    ".ZStd": zstd,
+    ".lz4": lambda content: pa.Codec("lz4").compress(content, asbytes=True),
+    ".zip": zipped,
+}
+
+
+@pytest.mark.parametrize("ending", PACKED)
+@pytest.mark.parametrize("name", ["a.jsonl", "A.JSON", "a.ndjson"])
+def test_files_of_any_compression_are_read(tmp_path: Path, name: str, ending: str) -> None:
+    (tmp_path / f"{name}{ending}").write_bytes(PACKED[ending](LINES))
+    assert read(settings(tmp_path))[0]["text"].to_pylist() == TEXTS
+
+
+@pytest.mark.parametrize("ending", [*PACKED, ""])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst", "a.jsonl.bz2"])
+def test_what_a_file_is_counts_and_not_its_name(tmp_path: Path, name: str, ending: str) -> None:
+    (tmp_path / name).write_bytes(PACKED.get(ending, bytes)(LINES))
+    assert read(settings(tmp_path))[0]["text"].to_pylist() == TEXTS
+
+
+@pytest.mark.parametrize("ending", [ending for ending in PACKED if ending != ".zip"])
+def test_several_compressed_parts_are_one_file(tmp_path: Path, ending: str) -> None:
+    (tmp_path / f"a.jsonl{ending}").write_bytes(PACKED[ending](LINES) + PACKED[ending](LINES))
+    assert read(settings(tmp_path))[0]["text"].to_pylist() == TEXTS * 2
+
+
+@pytest.mark.parametrize("ending", PACKED)
+@pytest.mark.parametrize("keep", [0.1, 0.5, 0.99])
+def test_a_file_that_is_cut_off_is_set_aside(tmp_path: Path, ending: str, keep: float) -> None:
+    whole = PACKED[ending](LINES)
+    (tmp_path / f"a.jsonl{ending}").write_bytes(whole[: int(len(whole) * keep)])
+    with pytest.raises(BadShardError, match=r"^a\.jsonl\.\w+: "):
+        read(settings(tmp_path))
+
+
+@pytest.mark.parametrize("content", [SKIPPED + zstd(LINES), zstd(LINES) + SKIPPED, SKIPPED * 2 + zstd(LINES) + SKIPPED])
+def test_frames_of_zstd_that_hold_no_data_are_skipped(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.jsonl").write_bytes(content)
+    assert read(settings(tmp_path))[0]["text"].to_pylist() == TEXTS
+
+
+@pytest.mark.parametrize("exponent", [27, 28, 31])
+def test_long_windows_of_zstd_are_read(tmp_path: Path, exponent: int) -> None:
+    (tmp_path / "a.jsonl.zst").write_bytes(windowed(LINES, exponent) + windowed(LINES, exponent))
+    assert read(settings(tmp_path))[0]["text"].to_pylist() == TEXTS * 2
+
+
+def test_what_cannot_be_unpacked_says_what_to_do(tmp_path: Path) -> None:
+    words = zstandard.train_dictionary(1_000, [text.encode() * 20 for text in TEXTS])
+    contents = {
+        "its window is above 2 GiB; compress it again with zstd --long=31": windowed(LINES, 32),
+        "it needs a dictionary; compress it again without": zstandard.ZstdCompressor(dict_data=words).compress(LINES),
+        "holds 2 files, it may hold one": zipped(LINES, LINES),
+        "holds 0 files, it may hold one": zipped(),
+    }
+    for reason, content in contents.items():
+        (tmp_path / "a.jsonl").write_bytes(content)
+        with pytest.raises(BadShardError, match=reason):
+            read(settings(tmp_path))
+
+
+@pytest.mark.parametrize("ending", [*PACKED, ""])
+def test_crawls_of_any_compression_are_read(tmp_path: Path, ending: str) -> None:
+    pytest.importorskip("warcio")
+    content = PACKED.get(ending, bytes)(warc_bytes([Answer(page_of("text"))] * 3, False))
+    (tmp_path / f"a.warc{ending}").write_bytes(content)
+    [shard] = discover(settings(tmp_path))
+    assert (shard.format, count_rows(shard)) == ("warc", 3)
+    if ending not in {"", ".zip"}:
+        (tmp_path / f"a.warc{ending}").write_bytes(content[:-20])
+        with pytest.raises((BrokenWarcError, OSError)):
+            count_rows(shard)
