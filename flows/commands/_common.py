@@ -104,7 +104,8 @@ def load_settings_or_exit(
 @contextmanager
 def flow_shown(*, as_json: bool) -> Iterator[None]:
     """Show the flow that runs in the block; if it fails, print the reason and exit."""
-    temporary_server.start_early()
+    with exit_on_failure(as_json):
+        temporary_server.start_early()
     shown: AbstractContextManager[None] = nullcontext()
     if shows_bars(as_json):
         shown = shown_as_bars(SafeConsole(stderr=True))  # at once: the import of Prefect, and its server, take seconds

@@ -60,12 +60,8 @@ def check_server() -> None:
         If it cannot be used.
     """
     _adapt_clients()
-    if not PREFECT_API_URL.value() and not PREFECT_SERVER_ALLOW_EPHEMERAL_MODE.value():
-        raise PrefectServerError(
-            "no Prefect server is configured, and a temporary one is not allowed: set PREFECT_API_URL, or "
-            "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE=true"
-        )
-    if not PREFECT_API_URL.value() or not get_current_settings().client.server_version_check_enabled:
+    asks = get_current_settings().client.server_version_check_enabled
+    if not (asks if PREFECT_API_URL.value() else not PREFECT_SERVER_ALLOW_EPHEMERAL_MODE.value()):
         return
     patience = {PREFECT_CLIENT_MAX_RETRIES: FIRST_RETRIES, PREFECT_API_REQUEST_TIMEOUT: FIRST_SECONDS}
     with temporary_settings(patience):
@@ -79,8 +75,8 @@ def check_server() -> None:
             with client:
                 client.raise_for_api_version_mismatch_once()
         except Exception as error:
-            no_api = NO_PREFECT_API if isinstance(error, TypeError | ValueError) else f"cannot be used: {error}"
-            raise PrefectServerError(server_problem(error) or f"{_server()} {no_api}") from error
+            why = NO_PREFECT_API if isinstance(error, TypeError | ValueError) else f"cannot be used: {error}"
+            raise PrefectServerError(server_problem(error) or f"{_server()} {why}") from error
 
 
 @cache

@@ -145,7 +145,7 @@ def test_a_server_on_this_machine_is_asked_through_no_proxy(
 def test_without_any_server_one_is_asked_for() -> None:
     with (
         temporary_settings({PREFECT_API_URL: None, PREFECT_SERVER_ALLOW_EPHEMERAL_MODE: False}),
-        pytest.raises(PrefectServerError, match="no Prefect server is configured, and a temporary one is not allowed"),
+        pytest.raises(PrefectServerError, match="the temporary Prefect server cannot be asked: No Prefect API URL"),
     ):
         check_server()
 
