@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from fineweb_mask.models.settings import PipelineSettings, SourceSettings
+from fineweb_mask.tasks.source import columns as source_columns
 from fineweb_mask.tasks.source.columns import ColumnError, check_columns, document_columns, settle
 from fineweb_mask.tasks.source.discovery import SourceShard, discover
 from tests.tasks.source_files import read, settings, write_lines, write_table
