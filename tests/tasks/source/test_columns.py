@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from fineweb_mask.models.settings import PipelineSettings, SourceSettings
+from fineweb_mask.tasks.source import columns as source_columns
 from fineweb_mask.tasks.source.columns import ColumnError, check_columns, document_columns, settle
 from fineweb_mask.tasks.source.discovery import SourceShard, discover
 from tests.tasks.source_files import read, settings, write_lines, write_table
@@ -63,10 +64,11 @@ def test_columns_that_some_file_has_may_be_named(recipe: Any, named: dict[str, A
             {"materialize": {"layout": "lang"}},
             r"materialize\.layout: .* 'lang', it may be one of flat, id, .*site$",
         ),
-        ({"materialize": {"layout": "Site"}}, r"materialize\.layout: .* 'Site'"),
-        ({"selection": {"groups": {"column": "Site"}}}, r"selection\.groups\.column: .* 'Site', it may be one of id, "),
-        ({"ingest": {"copies": {"prefer": {"Site": ["a"]}}}}, r"ingest\.copies\.prefer: .* 'Site'"),
-        ({"ingest": {"copies": {"exempt": {"Site": ["a"]}}}}, r"ingest\.copies\.exempt: .* 'Site'"),
+        ({"materialize": {"layout": "Sit"}}, r"materialize\.layout: .* 'Sit'"),
+        ({"selection": {"groups": {"column": "Sit"}}}, r"selection\.groups\.column: .* 'Sit', it may be one of id, "),
+        ({"ingest": {"copies": {"prefer": {"Sit": ["a"]}}}}, r"ingest\.copies\.prefer: .* 'Sit'"),
+        ({"ingest": {"copies": {"exempt": {"Sit": ["a"]}}}}, r"ingest\.copies\.exempt: .* 'Sit'"),
+        ({"quality": {"by": "sit", "scorers": []}}, r"quality\.by: .* 'sit'"),
         ({"report": {"by": ["site", "kind"]}}, r"report\.by\.1: .* 'kind', it may be one of id, .*site$"),
         ({"report": {"by": ["text"]}}, r"report\.by: the text itself cannot be a group"),
         ({"score": "grade"}, r"quality\.scorers\.0\.column: .* 'grade'"),
