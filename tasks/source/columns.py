@@ -245,10 +245,8 @@ def check_columns(settings: PipelineSettings, shards: Sequence[SourceShard]) -> 
                 f"{key}: no document will have a column {column!r}, it may be one of {', '.join(others)}{remedy}"
             )
         if own != column:
-            section = getattr(settings.ingest.copies, key.removeprefix("ingest.copies."), None)
-            spelled[key] = (
-                section and {find(name, columns) or name: values for name, values in section.items()}
-            ) or own
+            values = getattr(settings.ingest.copies, key.removeprefix("ingest.copies."), {})
+            spelled[key] = {find(name, columns) or name: these for name, these in values.items()} or own
         if key.startswith("ingest.groups") and not names_groups(columns[own]):
             raise ColumnError(
                 f"{key}: {column!r} must hold text, whole numbers or booleans, its type is {columns[own]}: name another"

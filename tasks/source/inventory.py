@@ -121,7 +121,7 @@ def take_inventory(source: Source, settings: SourceSettings) -> Inventory:
     for (schema, _), some in same.items():
         both, files = with_keys(schema, some[0], settings), [shard.relative for shard in some]
         known |= dict.fromkeys(files, frozenset(both.names))
-        for field in both:
+        for field in (field for field in both if field.name not in some[0].paths):
             name = names.setdefault(alike(field.name), field.name)
             columns[name][str(field.type)] += files
             if name != field.name:
@@ -174,10 +174,8 @@ def notes_of(documents: Iterable[StageFile]) -> list[str]:
         "the column's is taken"
         for name, rows in differ.items()
     ]
-    found += [
-        f"{n:,} values of {name!r} are left empty: they are no numbers, or do not fit" for name, n in lost.items()
-    ]
-    found += [f"annotations {name!r} are by place, not by id, row by row, in {n:,} files" for name, n in placed.items()]
+    found += [f"{n:,} values of {name!r} are left empty: no numbers, or none that fit" for name, n in lost.items()]
+    found += [f"the annotations {name!r} of {n:,} files are joined by place, not by id" for name, n in placed.items()]
     if repeats := +repeats:
         files = Some.of(list(repeats)).named
         found.append(f"{repeats.total():,} rows have an id that an earlier row of their file has, in {files}")

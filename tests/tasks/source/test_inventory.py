@@ -51,7 +51,7 @@ def test_all_that_differs_between_files_is_told(tmp_path: Path) -> None:
         ("reads", "5 files, 0.0 MiB: 2 .parquet, 1 .jsonl, 1 .jsonl.gz, 1 .json"),
         (
             "columns",
-            "text (string); meta (struct<a: int64>, string); n (int64, double, bool); language (string); url (string)",
+            "text (string); n (bool, int64, double); url (string); meta (struct<a: int64>, string); language (string)",
         ),
         ("in paths", "language=en, fr; shard=7"),
     ]
@@ -65,8 +65,8 @@ def test_all_that_differs_between_files_is_told(tmp_path: Path) -> None:
         (
             "types",
             "meta is struct<a: int64> in 1 (language=en/shard=7/a.parquet), string in 1 (language=fr/b.parquet), and "
-            "kept as text; n is int64 in 1 (language=en/shard=7/a.parquet), double in 1 (language=fr/b.parquet), bool "
-            "in 1 (c.JSONL.gz)",
+            "kept as text; n is bool in 1 (c.JSONL.gz), int64 in 1 (language=en/shard=7/a.parquet), double in 1 "
+            "(language=fr/b.parquet)",
         ),
         ("not in all", "of 3 files: meta in 2, language in 2, url in 1"),
         ("no key", "language in the path of away.jsonl, c.JSONL.gz, empty.json"),
