@@ -159,7 +159,7 @@ def _places(
         beside = ids.take(pa.array(source_rows))
         same = pc.fill_null(pc.equal(beside, wanted), False)
         if pc.all(pc.or_(same, pc.and_(pc.is_null(beside), is_made)), min_count=0).as_py():
-            return source_rows.astype(np.int64)
+            return np.asarray(source_rows, dtype=np.int64)
     found = pc.index_in(wanted, value_set=ids)
     if found.null_count == len(wanted) and pc.all(is_made, min_count=0).as_py():
         return None
@@ -178,7 +178,7 @@ def _places(
                 raise BadShardError(f"{told}: give one row for each id, or drop the ids to match rows by their place")
             if some is missing:
                 logger.warning("%s: their score is the one for `missing`", told)
-    return pc.fill_null(found, -1).to_numpy().astype(np.int64)
+    return np.asarray(pc.fill_null(found, -1).to_numpy(), dtype=np.int64)
 
 
 def _read(sidecar: Sidecar, settings: SidecarScorerSettings) -> tuple[NDArray[Any], pa.Array | None]:
