@@ -209,7 +209,7 @@ def or_warn(publish: Callable[..., object], *arguments: Any, **named: Any) -> No
     except (httpx.HTTPError, OSError, PrefectServerError) as error:
         problem = server_problem(error)
         get_run_logger().warning("cannot show this in the UI: %s", problem or f"{type(error).__name__}: {error}")
-        if problem and not server_lost.is_set():
+        if (problem or isinstance(error, httpx.TransportError)) and not server_lost.is_set():
             server_lost.set()
             get_run_logger().warning("the run goes on without Prefect's server")
 
