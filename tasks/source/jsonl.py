@@ -3,7 +3,7 @@
 import codecs
 import json
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import IO, Any
 
@@ -43,7 +43,7 @@ def jsonl_schema(records: Iterable[dict[str, Any] | str], whole: Iterable[str] =
     with a problem have no say in it. Numbers that are all whole are integers where one is written as such, or if the
     column is named in `whole`.
     """
-    kinds: dict[str, set[object]] = {}
+    kinds = defaultdict[str, set[object]](set)
     rows, integers = 0, set(map(alike, whole))
     for rows, record in enumerate(records, start=1):  # noqa: B007
         if isinstance(record, dict):
@@ -53,7 +53,7 @@ def jsonl_schema(records: Iterable[dict[str, Any] | str], whole: Iterable[str] =
                     kind = WHOLE
                 elif kind is int and not -(2**63) <= value < 2**63:
                     kind = LARGE
-                kinds.setdefault(name, set()).add(kind)
+                kinds[name].add(kind)
     types = {name: _column_type(found, alike(name) in integers) for name, found in kinds.items()}
     return pa.schema(types.items()), rows
 

@@ -64,11 +64,11 @@ def test_all_that_differs_between_files_is_told(tmp_path: Path) -> None:
         ("empty", "2 files, or links that lead nowhere (away.jsonl, empty.json)"),
         (
             "types",
-            "meta is struct<a: int64> in 1 (language=en/shard=7/a.parquet), string in 1 (language=fr/b.parquet), and "
-            "kept as text; n is bool in 1 (c.JSONL.gz), int64 in 1 (language=en/shard=7/a.parquet), double in 1 "
-            "(language=fr/b.parquet)",
+            "n is bool in 1 (c.JSONL.gz), int64 in 1 (language=en/shard=7/a.parquet), double in 1 "
+            "(language=fr/b.parquet); meta is struct<a: int64> in 1 (language=en/shard=7/a.parquet), string in 1 "
+            "(language=fr/b.parquet), and kept as text",
         ),
-        ("not in all", "of 3 files: meta in 2, language in 2, url in 1"),
+        ("not in all", "of 3 files: url in 1, meta in 2, language in 2"),
         ("no key", "language in the path of away.jsonl, c.JSONL.gz, empty.json"),
         ("key lost", "shard: the pipeline has columns of these names; rename the folders"),
     ]
