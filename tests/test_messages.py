@@ -22,7 +22,7 @@ REQUIRED = re.compile(
 REMEDY = re.compile(
     r"(^|[:;,.(] |\band |\bor |\bfirst )(add|allow|ask|budget|check|choose|close|convert|copy|correct|download|drop|"
     r"first|free|give|install|leave|log in|lower|move|name|pass|pip install|please report|put|raise|rename|run|save|"
-    r"score|set|train|try|unset|use|wait|write)\b",
+    r"score|set|train|try|unpack|unset|use|wait|write)\b",
     re.IGNORECASE,
 )
 PASSED_ON = re.compile(r"error|STOPPED|ENDED|answer|reason|remedy|TEXT_IS_NO_GROUP|LEAVE_OUT|problem|NO_[FL]")

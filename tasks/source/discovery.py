@@ -154,7 +154,7 @@ def find_source(settings: SourceSettings) -> Source:
     shards = [_shard(filesystem, path, info, base, settings) for path, info in found.items()]
     files_of = Counter(shard.name for shard in shards)
     shards = [_told_apart(shard) if files_of[shard.name] > 1 else shard for shard in shards]
-    return Source(sorted(_with_typed_keys(shards), key=lambda shard: shard.name), left_out)
+    return Source(_with_typed_keys(sorted(shards, key=lambda shard: shard.name)), left_out)
 
 
 @contextmanager
@@ -261,18 +261,19 @@ def keys_of(path: str) -> dict[str, str | None]:
 
 
 def _with_typed_keys(shards: list[SourceShard]) -> list[SourceShard]:
-    """Return the shards with those keys as numbers whose values are numbers in all of them."""
+    """Return the shards with keys of one spelling, as in SQL, and as numbers where the values are numbers in all."""
     values: dict[str, set[str]] = defaultdict(set)
-    for shard in shards:
-        for name, value in shard.keys:
-            values[name] |= set() if value is None else {str(value)}
+    names: dict[str, str] = {}
+    for name, value in (key for shard in shards for key in shard.keys):
+        names.setdefault(name.lower(), name)
+        values[name.lower()] |= set() if value is None else {str(value)}
     kinds = {name: _kind_of(found) for name, found in values.items()}
+
+    def typed(name: str, value: Key) -> tuple[str, Key]:
+        return names[name.lower()], None if value is None else kinds[name.lower()](value)
+
     return [
-        shard.model_copy(
-            update={"keys": tuple((name, None if value is None else kinds[name](value)) for name, value in shard.keys)}
-        )
-        if shard.keys
-        else shard
+        shard.model_copy(update={"keys": tuple(typed(*key) for key in shard.keys)}) if shard.keys else shard
         for shard in shards
     ]
 

@@ -27,8 +27,9 @@ class Some(BaseModel):
 
     @classmethod
     def of(cls, names: Sequence[object]) -> Self:
-        """Count some."""
-        return cls(number=len(names), first=[str(name) for name in names[:NAMED]])
+        """Count some; names that are not UTF-8 are escaped."""
+        first = [str(name).encode(errors="backslashreplace").decode() for name in names[:NAMED]]
+        return cls(number=len(names), first=first)
 
     @property
     def named(self) -> str:

@@ -44,11 +44,11 @@ def _zip(stream: IO[bytes]) -> IO[bytes]:
     archive = zipfile.ZipFile(stream)
     names = [name for name in archive.namelist() if not name.endswith("/") and not name.startswith("__MACOSX/")]
     if len(names) != 1:
-        raise UnpackingError(f"the archive holds {len(names):,} files, it may hold one: write them without it")
+        raise UnpackingError(f"the archive holds {len(names):,} files, it may hold one: unpack it")
     try:
         return archive.open(names[0])
     except (RuntimeError, NotImplementedError) as error:  # it is encrypted, or of another method
-        raise UnpackingError(f"the archive cannot be opened: {error}: write its file without it") from error
+        raise UnpackingError(f"the archive cannot be opened: {error}: unpack it") from error
 
 
 OPENERS: dict[str, Callable[[Any], Any]] = {

@@ -253,6 +253,32 @@ def test_the_key_follows_what_ingest_reads_and_nothing_else(tmp_path: Path, corp
     assert ingest_job(Workspace(tmp_path / "one"), other, source, IngestSettings()).key.fingerprint != key()
 
 
+def test_keys_in_the_path_are_in_the_documents_and_in_their_key(
+    tmp_path: Path, make_parquet: Callable[..., Path], make_document: Callable[..., Row]
+) -> None:
+    rows = [make_document(seed, language=None, dump="here") for seed in range(4)]
+    (tmp_path / "language=de" / "dump=there").mkdir(parents=True)
+    path = make_parquet(tmp_path / "language=de" / "dump=there" / "a.parquet", rows)
+    table, file = ingest_file(tmp_path / "workspace", path, LENIENT.model_copy(update={"languages": ["de"]}))
+    assert (table["language"].to_pylist(), table["dump"].to_pylist()) == (["de"] * 4, ["here"] * 4)
+    assert file.details["keys_differ"] == {"dump": 4}
+    dropped = ingest_file(tmp_path / "other", path, LENIENT.model_copy(update={"languages": ["en"]}))[1]
+    assert dropped.details["dropped"] == {"wrong_language": 4}
+    source = SourceSettings(path=str(path))
+    [shard] = discover(source)
+    shards = [shard, *(shard.model_copy(update={"keys": keys}) for keys in ((), (("language", "fr"),)))]
+    assert len({ingest_job(Workspace(tmp_path), one, source, LENIENT).key.fingerprint for one in shards}) == 3
+
+
+def test_ids_that_repeat_in_a_file_are_counted(
+    ingest_rows: Callable[..., Any], make_document: Callable[..., Row]
+) -> None:
+    ids = ["a", "b", "a", None, None, "a"]
+    _, file = ingest_rows([make_document(seed, id=one) for seed, one in enumerate(ids)])
+    assert file.details["repeated_ids"] == 2
+    assert "repeated_ids" not in ingest_rows([make_document(0)])[1].details
+
+
 def test_a_second_run_reuses_and_a_deleted_file_is_made_again(tmp_path: Path, corpus: Path) -> None:
     def once() -> StageFile:
         return ingest_file(tmp_path, corpus / "b.parquet")[1]

@@ -130,6 +130,10 @@ def test_an_empty_shard_has_empty_scores(copied: Any) -> None:
     pq.write_table(copied.read(copied.documents[0]).slice(0, 0), copied.workspace.resolve(empty))
     job = score_job(copied.workspace, empty, copied.models, copied.statistics, copied.recipe.quality)
     assert score.score(job).rows == 0
+    by_column = QualitySettings(scorers=[ColumnScorerSettings(name="own", column="marks")])  # as lines without any
+    models = [resolve_model(one) for one in by_column.scorers]
+    statistics = copied.statistics.model_copy(update={"details": {"statistics": {"own": (0.0, 1.0)}}})
+    assert score.score(score_job(copied.workspace, empty, models, statistics, by_column)).rows == 0
 
 
 def scored(
@@ -171,6 +175,7 @@ def test_a_column_that_is_no_score_is_an_error_that_names_it(
     job = scored(copied, tmp_path, make_parquet, rows, extra)
     with pytest.raises(BadShardError, match="own: no column 'marks' to take a score from: add it to the source"):
         score.score(job(column="marks"))
+    assert copied.read(score.score(job(column="marks", missing=2)))["own"].to_pylist() == [2.0] * 3
     with pytest.raises(BadShardError, match="own, row 0: the column 'grade' must hold numbers, its value is 'A'"):
         score.score(job(column="grade"))
     with pytest.raises(BadShardError, match="own, row 1: the column 'score' is null or not finite in 1 of 3 rows"):

@@ -32,6 +32,7 @@ from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.first_rows import number_of_rows
 from fineweb_mask.tasks.source.inventory import Inventory, take_inventory
 from fineweb_mask.tasks.source.reader import ShardReader
+from fineweb_mask.tasks.workspace.job import BadShardError
 
 MILLION = 1e6
 LEAST_SECONDS = 1.0  # that a model or a filter is timed on the first documents, if they suffice
@@ -118,6 +119,14 @@ class _Measured:
             self.embed = _seconds_each(encoder.encode, self.texts)
 
 
+def _measured(settings: PipelineSettings, shards: list[SourceShard], models: PretrainedModels) -> _Measured:
+    """Measure the first shard that can be read."""
+    for shard in shards[:-1]:
+        with suppress(BadShardError):
+            return _Measured(settings, shard, models)
+    return _Measured(settings, shards[-1], models)
+
+
 def _seconds_each(work: Callable[[list[str]], Any], texts: list[str]) -> float:
     """Return the seconds for each text, of as many as take a second."""
     count = 4
@@ -142,7 +151,7 @@ def estimate(settings: PipelineSettings) -> Estimate:
     shards = [shard for shard in sources if shard.bytes]
     if not shards:
         raise SettingsError(f"source.path: all files of {settings.source.path!r} are empty: give files with documents")
-    measured = _Measured(settings, shards[0], models)
+    measured = _measured(settings, shards, models)
     documents = number_of_rows(shards)
     kept = documents * measured.kept
     found = stage_statuses(inspect_recipe(workspace, settings))

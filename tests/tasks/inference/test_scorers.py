@@ -90,3 +90,6 @@ def test_statistics_of_a_missing_column_name_it(copied: Any) -> None:
     job = statistics_job(copied.workspace, copied.documents, [resolve_model(scorer)], settings)
     with pytest.raises(BadShardError, match="a-000: no column 'score' to take a score from"):
         fit.fit_statistics(job)
+    settings = QualitySettings(scorers=[ColumnScorerSettings(column="score", missing=1.0)])
+    job = statistics_job(copied.workspace, copied.documents, [resolve_model(settings.scorers[0])], settings)
+    assert fit.fit_statistics(job).details["statistics"]["column"][0] == 1.0
