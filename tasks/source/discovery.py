@@ -234,7 +234,8 @@ def _why_left_out(
     if info.get("islink") and os.path.isdir(path):  # noqa: PTH112
         return "links to folders"
     if settings.format != "auto" or ending_of(path):
-        return None
+        has_url = "created" not in info or not NO_URL.search(relative)  # else a file of this machine
+        return None if has_url else "names that are not UTF-8, or have '::'"
     last = PurePosixPath(path.lower()).suffixes
     return "".join(last[-2:] if last[-1] in PACKED else last[-1:]) if last else "without an ending"
 
