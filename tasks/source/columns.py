@@ -118,7 +118,7 @@ def settle(shards: Sequence[SourceShard], settings: SourceSettings, named: Itera
 
 def _extra_types(shard: SourceShard, settings: SourceSettings) -> dict[str, pa.DataType]:
     """Return the plain types of a file's extra columns, those aside that ingest refuses."""
-    found = {}
+    found = dict[str, pa.DataType]()
     for name, _, kind in columns_of(known_columns(shard, settings)[0], shard, settings)[len(FINEWEB) :]:
         with suppress(ColumnTypeError):
             found |= {} if kind is None else {name: plain_type(kind)}
@@ -175,7 +175,7 @@ def _columns_without_text(shard: SourceShard, source: SourceSettings) -> list[st
         schema, rows = known_columns(shard, source, most)
         if locate(source.text_column, schema)[1] is not None or rows == FIRST_ROWS:
             return None
-    return schema.names
+    return list(schema.names)
 
 
 def check_texts(files: Sequence[SourceShard], setting: str, text_column: str = "text") -> None:
