@@ -26,7 +26,7 @@ from typing import Annotated
 import httpx
 import typer
 
-from fineweb_mask.flows.processes.environment import ENVIRONMENT_DEFAULTS
+from fineweb_mask.flows.processes.environment import ENVIRONMENT_DEFAULTS, without_proxy
 from fineweb_mask.models.errors import FinewebMaskError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -148,6 +148,7 @@ def _environment(state: Path, api: str) -> dict[str, str]:
     own = {"PREFECT_HOME": str(state / "prefect"), "PREFECT_API_URL": api}
     if auth := os.environ.get(SERVER_AUTH):
         own |= {SERVER_AUTH: auth, CLIENT_AUTH: auth}
+    inherited |= without_proxy(inherited)
     return {**ENVIRONMENT_DEFAULTS, **inherited, **own, "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false"}
 
 
@@ -171,7 +172,7 @@ def _client(api: str) -> httpx.Client:
     """Return a client of the server's API, with its password if there is one."""
     auth = os.environ.get(SERVER_AUTH)
     headers = {"Authorization": f"Basic {base64.b64encode(auth.encode()).decode()}"} if auth else {}
-    return httpx.Client(base_url=api, headers=headers)
+    return httpx.Client(base_url=api, headers=headers, trust_env=False)  # through no proxy
 
 
 def _require_access(api: httpx.Client) -> None:

@@ -7,7 +7,6 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 3 shards quarantined or
 import atexit
 import logging
 import os
-import sys
 from importlib.metadata import version
 from typing import Annotated, Any
 
@@ -30,6 +29,7 @@ from fineweb_mask.flows.commands.tune import tune
 from fineweb_mask.flows.commands.why import why
 from fineweb_mask.flows.commands.workspace import gc, status
 from fineweb_mask.flows.processes.environment import server_lost, set_environment
+from fineweb_mask.flows.processes.output import flush_output, prepare_output
 from fineweb_mask.flows.processes.signals import handle_signals
 from fineweb_mask.models.runtime.arenas import limit_arenas
 
@@ -77,6 +77,7 @@ for group, commands in COMMANDS.items():
 def main() -> None:
     """Run the command; SIGTERM interrupts it like Ctrl-C."""
     handle_signals()
+    prepare_output()
     limit_arenas()
     logging.raiseExceptions = False  # a log line that Prefect's server does not take is no error to print
     codes = [1]
@@ -92,9 +93,7 @@ def main() -> None:
 
 def _exit(codes: list[int]) -> None:
     """End the process at once; DuckDB would report what lives until the interpreter ends as leaked."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(codes[0])
+    os._exit(flush_output(codes[0]))
 
 
 if __name__ == "__main__":

@@ -216,7 +216,7 @@ def to_numbers(column: pa.Array, kind: pa.DataType) -> tuple[pa.Array, int]:
     """
     column = to_plain(column)
     if is_nested(column.type) or pa.types.is_temporal(column.type):
-        raise ColumnTypeError(f"of type {column.type} cannot be read as {kind}")
+        raise ColumnTypeError(f"of type {column.type} cannot be read as {kind}: it must hold numbers")
     is_floating = pa.types.is_floating(column.type)
     column = finite(column) if is_floating else column
     gaps = column.null_count

@@ -25,7 +25,7 @@ REMEDY = re.compile(
     r"score|set|train|try|unset|use|wait|write)\b",
     re.IGNORECASE,
 )
-PASSED_ON = re.compile(r"error|STOPPED|ENDED|answer|reason|remedy|TEXT_IS_NO_GROUP|LEAVE_OUT|problem|NO_FOOTER")
+PASSED_ON = re.compile(r"error|STOPPED|ENDED|answer|reason|remedy|TEXT_IS_NO_GROUP|LEAVE_OUT|problem|NO_[FL]")
 """Expressions that are a message, or its last words: of another error or process, or chosen among several."""
 
 NOT_THE_MESSAGE = ("errno", "getattr(error, 'errno'", "path", "str(path)", "str(workspace")

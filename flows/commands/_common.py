@@ -4,7 +4,6 @@ import asyncio
 import concurrent.futures
 import json
 import os
-import re
 import sys
 import traceback
 import webbrowser
@@ -105,7 +104,8 @@ def load_settings_or_exit(
 @contextmanager
 def flow_shown(*, as_json: bool) -> Iterator[None]:
     """Show the flow that runs in the block; if it fails, print the reason and exit."""
-    temporary_server.start_early()
+    with exit_on_failure(as_json):
+        temporary_server.start_early()
     shown: AbstractContextManager[None] = nullcontext()
     if shows_bars(as_json):
         shown = shown_as_bars(SafeConsole(stderr=True))  # at once: the import of Prefect, and its server, take seconds
@@ -145,14 +145,12 @@ def exit_on_interruption(as_json: bool = False, said: str = RESUME) -> Iterator[
 def exit_on_failure(
     as_json: bool,
     interrupted: str = RESUME,
-    *,
-    reraise: type[Exception] = typer.Exit,
 ) -> Iterator[None]:
-    """Print why the work in the block failed or was interrupted, and exit; `reraise` passes through."""
+    """Print why the work in the block failed or was interrupted, and exit."""
     try:
         with exit_on_interruption(as_json, interrupted):
             yield
-    except (typer.Exit, reraise):
+    except typer.Exit:
         raise
     except Exception as error:  # noqa: BLE001 - the last place where the reason can be printed
         if is_verbose():
@@ -160,39 +158,20 @@ def exit_on_failure(
         fail(_words_of(error), as_json, FAILED)
 
 
-NO_SERVER = re.compile(r"Failed to reach API at (\S+)")
-"""What Prefect says of a server that does not answer."""
-SLOW_SERVER = "Timed out while attempting to connect to ephemeral Prefect API server"
-"""What Prefect says of a temporary server that does not start in time."""
-
-
 def _words_of(error: Exception) -> str:
     """Return what a person can use of an error; of a bug, what to report."""
     if (message := message_of(error)) is not None:
         return message
-    if isinstance(error, RuntimeError) and (unreachable := NO_SERVER.search(str(error))):
-        return (
-            f"the Prefect server at {unreachable[1]} does not answer: start it, or unset PREFECT_API_URL "
-            "(in a profile: `prefect config unset PREFECT_API_URL`) for a temporary one"
-        )
-    if type(error).__module__ == "httpx" and (lost := _server_of(error)):
-        server_lost.set()
-        return f"the Prefect server at {lost} does not answer any more: start it, and run again to resume"
-    if isinstance(error, RuntimeError) and str(error).startswith(SLOW_SERVER):
-        return (
-            "the temporary Prefect server does not answer in time: run again, with "
-            "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS=300 where the machine is busy, or with a server of "
-            "your own in PREFECT_API_URL"
-        )
-    return f"this should not happen, please report it with what --verbose prints: {type(error).__name__}: {error}"
+    if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
+        return f"an argument or a name has to be in UTF-8, received {error.object!a:.200}"
+    if "prefect.client.base" in sys.modules:  # else no server was asked
+        from fineweb_mask.flows.processes.prefect_api import server_problem
 
-
-def _server_of(error: Exception) -> str | None:
-    """Return the address of Prefect's server if it is the one that a request failed at."""
-    from prefect.settings import PREFECT_API_URL
-
-    url = PREFECT_API_URL.value()
-    return url if url and str(getattr(getattr(error, "_request", None), "url", "")).startswith(url) else None
+        if (problem := server_problem(error)) is not None:
+            server_lost.set()
+            return problem
+    said = " ".join(str(error).split())
+    return f"this should not happen, please report it with what --verbose prints: {type(error).__name__}: {said}"
 
 
 def fail(message: str, as_json: bool, code: int) -> NoReturn:

@@ -71,13 +71,13 @@ def sql(
         opened = Workspace(require_writable(reject_credentials(workspace)))
         opened.check_reachable()
     with (
-        exit_on_failure(as_json, "interrupted", reraise=BrokenPipeError),  # the reader of the output has seen enough
+        exit_on_failure(as_json, "interrupted"),
         local_copies(),  # the views read all files
     ):
         ensure_views_local(opened)
         _ensure_catalog(opened, workspace, as_json)
         with open_catalog(opened, memory_limit) as connection, stopped_after(connection, timeout):
-            found = answers(connection, sys.stdin.read() if query == "-" else query, opened, verify=verify)
+            found = answers(connection, _text_of(query), opened, verify=verify)
             if form == "table":
                 for number, answer in enumerate(found):
                     _print(console(), answer, limit, is_first=number == 0)
@@ -93,6 +93,17 @@ def _wrong_usage(form: str, output: Path | None) -> str | None:
     if form == "parquet" and output is None and sys.stdout.isatty():
         return "--format parquet needs --output FILE, or its output sent to a file or a program"
     return None
+
+
+def _text_of(query: str) -> str:
+    """Return the text of a query, in UTF-8 also where the system takes arguments and standard input for another."""
+    from fineweb_mask.tasks.catalog.query import QueryError
+
+    given = sys.stdin.buffer.read() if query == "-" else query.encode(errors="surrogateescape")
+    try:
+        return given.decode()
+    except UnicodeDecodeError as error:
+        raise QueryError(f"the query has to be in UTF-8, received {given[error.start :][:20]!r}") from error
 
 
 def _ensure_catalog(workspace: "Workspace", folder: str, as_json: bool) -> None:

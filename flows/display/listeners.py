@@ -337,8 +337,11 @@ def prefect_shown(*, verbose: bool = False) -> Iterator[None]:
     from prefect import flow  # noqa: F401 - its logs are then there to be narrowed
     from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
+    from fineweb_mask.flows.processes.prefect_api import check_server
+
     # Without heartbeats a flow run is a second shorter.
     with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+        check_server()
         temporary_server.install()
         logs_made_visible(verbose=verbose)
         yield

@@ -26,6 +26,7 @@ from prefect.settings import PREFECT_API_URL
 
 from fineweb_mask.flows.display.listeners import Listener, StageProgress, listener
 from fineweb_mask.flows.processes.environment import server_lost
+from fineweb_mask.flows.processes.prefect_api import PrefectServerError, server_problem
 from fineweb_mask.flows.summary import RunSummary
 from fineweb_mask.models.losses import Wiped
 from fineweb_mask.models.runtime.progress import Step
@@ -205,11 +206,12 @@ def or_warn(publish: Callable[..., object], *arguments: Any, **named: Any) -> No
         return
     try:
         publish(*arguments, **named)
-    except (httpx.HTTPError, OSError) as error:
-        get_run_logger().warning("cannot show this in the UI: %s: %s", type(error).__name__, error)
-        if isinstance(error, httpx.TransportError) and not server_lost.is_set():
+    except (httpx.HTTPError, OSError, PrefectServerError) as error:
+        problem = server_problem(error)
+        get_run_logger().warning("cannot show this in the UI: %s", problem or f"{type(error).__name__}: {error}")
+        if (problem or isinstance(error, httpx.TransportError)) and not server_lost.is_set():
             server_lost.set()
-            get_run_logger().warning("Prefect's server does not answer any more: the run goes on without it")
+            get_run_logger().warning("the run goes on without Prefect's server")
 
 
 def announce(what: str, name: str, payload: Mapping[str, Any]) -> None:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import (
     BarColumn,
@@ -61,7 +60,9 @@ class SafeConsole(Console):
 
 def echo(text: str, *, err: bool = False) -> None:
     """Print lines as they are, with control characters shown."""
-    typer.echo(visible(text, keep="\n"), err=err)
+    stream = sys.stderr if err else sys.stdout  # typer would write UTF-8 where that is not the encoding
+    stream.write(visible(text, keep="\n") + "\n")
+    stream.flush()
 
 
 def _make_visible(record: logging.LogRecord) -> bool:
@@ -72,19 +73,23 @@ def _make_visible(record: logging.LogRecord) -> bool:
     return True
 
 
-NO_NEWS = frozenset({"prefect.task_runs", "APILogWorker", "EventsWorker"})
-"""Loggers of Prefect's task runs, and of the threads that say how many lines and events its server has yet to take."""
+NO_NEWS = frozenset({"prefect.task_runs", "APILogWorker", "EventsWorker", "prefect.events.utilities"})
+"""Loggers of Prefect's task runs, and of what says how many lines and events its server has yet to take, or missed."""
+EVENTS = "prefect.events.clients"  # says why that is
+_said: set[str] = set()
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Leave out what `NO_NEWS` logs, that a flow failed, and a lost server's errors.
+    """Leave out what `NO_NEWS` logs, what `EVENTS` does again, that a flow failed, and a lost server's errors.
 
     The command says why a flow failed; of a server that does not answer any more, Prefect would say so again and again.
     """
     kind = record.exc_info[0] if record.exc_info else None
-    is_of_server = record.name == "prefect.events.clients" or (kind is not None and kind.__module__ == "httpx")
+    is_of_server = record.name == EVENTS or (kind is not None and kind.__module__ in ("httpx", "prefect.exceptions"))
     is_end = record.name == "prefect.flow_runs" and record.levelno >= logging.ERROR and kind is None
-    return not (is_end or record.name in NO_NEWS or (is_of_server and server_lost.is_set()))
+    is_again = record.name == EVENTS and EVENTS in _said
+    _said.add(record.name)
+    return not (is_end or is_again or record.name in NO_NEWS or (is_of_server and server_lost.is_set()))
 
 
 def logs_made_visible(*, verbose: bool = False) -> None:

@@ -1,6 +1,7 @@
-"""Set the environment variables that Prefect and the tokenizers read when they are imported."""
+"""Set the environment variables that Prefect, the tokenizers and web clients read when they are imported."""
 
 import os
+from collections.abc import Mapping
 from threading import Event
 
 ENVIRONMENT_DEFAULTS = {  # a value that the user has set is kept
@@ -15,6 +16,7 @@ ENVIRONMENT_DEFAULTS = {  # a value that the user has set is kept
     # A server that no longer answers would be reported once for each event that it was to be told.
     "PREFECT_LOGGING_INTERNAL_LEVEL": "CRITICAL",
 }
+THIS_MACHINE = ("127.0.0.1", "localhost", "::1", "0.0.0.0")  # noqa: S104 - asked for, not listened at
 
 server_lost = Event()
 """Set once Prefect's server does not answer any more: the run goes on, and does not wait for it in the end."""
@@ -26,3 +28,26 @@ def set_environment(*, show_bars: bool = False) -> None:
         os.environ.setdefault(name, value)
     if show_bars:
         os.environ.setdefault("PREFECT_LOGGING_LEVEL", "WARNING")
+    if not os.environ.get("PREFECT_API_URL", "-"):
+        del os.environ["PREFECT_API_URL"]  # for Prefect's events, an empty one would be an address
+    os.environ.update(without_proxy(os.environ))
+
+
+def without_proxy(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables by which nothing on this machine is asked for through a proxy; what they name is kept.
+
+    Programs read one of the two names or the other. None is set where no proxy is: it would hide that of the system.
+
+    >>> without_proxy({"HTTP_PROXY": "http://proxy:3128", "NO_PROXY": "example.org"})["no_proxy"]
+    'example.org,127.0.0.1,localhost,::1,0.0.0.0'
+    >>> without_proxy({"NO_PROXY": ""})
+    {}
+    """
+    if not any(value and name.lower().endswith("_proxy") for name, value in environment.items()):
+        return {}
+    found = {}
+    for name, other in (("NO_PROXY", "no_proxy"), ("no_proxy", "NO_PROXY")):
+        named = [one.strip() for one in environment.get(name, environment.get(other, "")).split(",") if one.strip()]
+        own = () if "*" in named else THIS_MACHINE
+        found[name] = ",".join([*named, *(one for one in own if one not in named)])
+    return found

@@ -3,96 +3,190 @@
 In its own session it gets no Ctrl-C of the run's terminal, and no signal to the run's process group: the run stops
 first, and then stops it. It reads a pipe from the run, which the system closes when the run ends for any reason.
 
+Its database is its own, in a folder that ends with it, and the user's settings of servers are not for it: a database in
+the home folder may be of another version of Prefect, and a server may ask for a password.
+
 Prefect's own temporary server outlives a run that is killed, for good, and ends before one that is interrupted;
 `prefect server start --background` never ends with a run, and there is one for all runs of a user.
 """
 
+import asyncio
+import atexit
 import os
+import re
+import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from contextlib import closing
+from contextlib import closing, suppress
+from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
 
-CANNOT_START = 3
-"""Exit status of a server that cannot start, after which Prefect tries another port."""
-OWN_ENVIRONMENT = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
+from fineweb_mask.flows.processes.environment import ENVIRONMENT_DEFAULTS
+from fineweb_mask.models.errors import FinewebMaskError
+
+OWN_ENVIRONMENT = {
+    "PREFECT_UI_ENABLED": "0",
+    "PREFECT__SERVER_EPHEMERAL": "1",
+    "PREFECT__SERVER_FINAL": "1",
+    "PREFECT_API_DATABASE_MIGRATE_ON_START": "0",  # its database is made before
+    "PREFECT_API_BLOCKS_REGISTER_ON_START": "0",  # no flow here uses any
+}
+DATABASE = "prefect.db"
 MOST_RESTARTS = 5
 ENDING_SECONDS = 5.0
 """Time that the server has to end by itself when its run is gone."""
+LAST_BYTES = 1 << 16
+"""Bytes of what the server printed that are searched for its last error."""
+ERROR_LINE = re.compile(r"[\w.]+(Error|Exception)\b")
+"""How the line of a traceback begins that says what is wrong; others may follow."""
 
 
-_early: "list[tuple[int, subprocess.Popen[bytes]]]" = []  # the server that `start_early` started, until it is used
+class TemporaryServerError(FinewebMaskError, RuntimeError):
+    """The temporary Prefect server does not start, or it has ended and no other takes its place."""
+
+
+class _Server:
+    """A server in a process of its own, which is replaced if it ends although the run goes on.
+
+    Without one, Prefect would try for seconds to send each event, and a run would take hours to end.
+    """
+
+    def __init__(self) -> None:
+        self.port = 0  # until it answers
+        self.failure: TemporaryServerError | None = None
+        self._folder = Path(tempfile.mkdtemp(prefix="fineweb-mask-prefect-"))
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - a process writes to it
+        self._answered = threading.Event()  # or it has ended before
+        self._restarts_left = MOST_RESTARTS
+        self._start()
+
+    def _start(self) -> None:
+        self.process = subprocess.Popen(  # noqa: S603 - this interpreter, this module
+            [sys.executable, "-m", __name__, str(self.port), str(self._folder)],
+            stdin=subprocess.PIPE,  # is closed when this process ends for any reason
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            start_new_session=True,
+        )
+        threading.Thread(target=self._watch, args=(self.process,), daemon=True).start()
+
+    def _watch(self, process: "subprocess.Popen[bytes]") -> None:
+        """Learn the port once a process answers, and start another one if it ends afterwards, unless it was stopped."""
+        has_answered = False
+        with process:
+            for line in process.stdout or ():
+                self.port, has_answered = int(line), True
+                self._answered.set()
+        if has_answered and self._restarts_left:
+            self._restarts_left -= 1
+            self._start()
+        self._answered.set()
+
+    def wait(self, seconds: float) -> int:
+        """Return the port once the server answers.
+
+        Raises
+        ------
+        TemporaryServerError
+            If it has ended before, or does not answer in time.
+        """
+        in_time = self._answered.wait(seconds)
+        if not self.port and self.failure is None:
+            why = "does not start" if in_time else f"does not answer within {seconds:g} s"
+            self.failure = TemporaryServerError(
+                f"the temporary Prefect server {why}: {self.last_error()}: mend that, set a longer "
+                "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS where the machine is busy, or run with a server of "
+                "your own in PREFECT_API_URL"
+            )
+            self.stop()
+        if self.failure is not None:
+            raise self.failure
+        return self.port
+
+    def last_error(self) -> str:
+        """Return the last line of an error that its processes printed, or the last line."""
+        end = os.fstat(self._errors.fileno()).st_size
+        said = os.pread(self._errors.fileno(), LAST_BYTES, max(0, end - LAST_BYTES)).decode(errors="replace")
+        lines = [line for line in said.splitlines() if line.strip()]
+        errors = [line for line in lines if ERROR_LINE.match(line)]
+        return (errors or lines or ["it says nothing"])[-1].strip()
+
+    def stop(self) -> None:
+        """Stop the server, which is not replaced, and delete what it has written."""
+        self._restarts_left = 0
+        self.process.terminate()
+        try:
+            self.process.wait(ENDING_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self._errors.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+_server: _Server | None = None  # of this process
 
 
 def start_early() -> None:
     """Start the server of a run that surely needs one: it takes seconds, as does what the run imports meanwhile."""
-    if not _early and is_surely_used():
-        with closing(socket.socket()) as found:
-            found.bind(("127.0.0.1", 0))
-            port = found.getsockname()[1]
-        _early.append((port, _start(port, {**os.environ, **OWN_ENVIRONMENT})))
-
-
-def _start(port: int, environment: dict[str, str]) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen(  # noqa: S603 - this interpreter, this module
-        [sys.executable, "-m", __name__, str(port)],
-        stdin=subprocess.PIPE,  # is closed when this process ends for any reason
-        start_new_session=True,
-        env=environment,
-    )
+    global _server  # noqa: PLW0603
+    if _server is None and is_surely_used():
+        _server = _Server()
 
 
 def install() -> None:
     """Have this process start its temporary Prefect server in this way, if it needs one."""
-    from prefect.settings import PREFECT_API_URL
+    global _server  # noqa: PLW0603
+    from prefect.settings import PREFECT_API_URL, PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS
 
     if PREFECT_API_URL.value():
         return
     from prefect.server.api.server import SubprocessASGIServer
 
     class TemporaryServer(SubprocessASGIServer):
-        """Prefect's own, in another process, which is replaced if it ends although the run goes on.
+        """Prefect's own, which is a `_Server`."""
 
-        Without one, Prefect would try for seconds to send each event, and a run would take hours to end.
-        """
+        _starting = threading.Lock()
 
-        _restarts_left = MOST_RESTARTS
-
-        def _run_uvicorn_command(self) -> "subprocess.Popen[bytes]":
-            from prefect.settings import get_current_settings
-
-            settings = get_current_settings().to_environment_variables(exclude_unset=True)
-            environment = {**os.environ, **settings, **OWN_ENVIRONMENT}
-            return self._watched(_early.pop()[1] if _early else self._started(environment), environment)
-
-        def _started(self, environment: dict[str, str]) -> "subprocess.Popen[bytes]":
-            return _start(int(self.port or 0), environment)
-
-        def _watched(
-            self, process: "subprocess.Popen[bytes]", environment: dict[str, str]
-        ) -> "subprocess.Popen[bytes]":
-            threading.Thread(target=self._replace, args=(process, environment), daemon=True).start()
-            return process
-
-        def _replace(self, process: "subprocess.Popen[bytes]", environment: dict[str, str]) -> None:
-            """Start another server once this one has ended, unless it could not start or was stopped."""
-            if process.wait() != CANNOT_START and self._restarts_left:
-                self._restarts_left -= 1
-                self.server_process = self._watched(self._started(environment), environment)
+        def start(self, timeout: int | None = None) -> None:
+            """Start the server, once, and return when it answers; whoever asks after a failure gets the same error."""
+            global _server  # noqa: PLW0603
+            with self._starting:
+                if not self.running:
+                    _server = _server or _Server()
+                    atexit.register(self.stop)
+                    self.port = _server.wait(timeout or PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS.value())
+                    self.server_process, self.running = _server.process, True
 
         def stop(self) -> None:
             """Stop the server, which is not replaced."""
-            self._restarts_left = 0
-            super().stop()
+            global _server
+            if _server is not None:
+                _server.stop()
+            _server, self.server_process, self.running = None, None, False
 
-    server = TemporaryServer()  # the one that Prefect finds; if there is one already, it is that
-    if _early and not server.running:
-        server.port = _early[0][0]
+    if _server is not None and _server.failure is not None:
+        _server = None
+    if not getattr(SubprocessASGIServer._instances.get(None), "running", False):
+        SubprocessASGIServer._instances.pop(None, None)
+        TemporaryServer()  # the one that Prefect finds
+
+
+def address() -> str:
+    """Return the address of the temporary server of this process."""
+    return f"http://127.0.0.1:{_server.port}/" if _server else ""
+
+
+def last_error() -> str:
+    """Return the last error that the temporary server of this process printed."""
+    return _server.last_error() if _server else "it has been stopped"
 
 
 def is_surely_used() -> bool:
@@ -116,34 +210,67 @@ def _lower_text(path: Path) -> str:
     return f"{text} prefect_api" if path.name == "prefect.toml" else text
 
 
-def serve(port: int) -> None:
+def serve(port: int, folder: Path) -> None:
     """Serve Prefect's API on a port of this machine until SIGTERM, or until standard input is closed.
 
-    The exit status is `CANNOT_START` if the server cannot start, as Prefect expects.
+    Parameters
+    ----------
+    port
+        0 takes one that is free. It is printed once the server answers.
+    folder
+        Holds what the server keeps; deleted when standard input is closed.
     """
+    threading.Thread(target=_end_with_standard_input, args=(folder,), daemon=True).start()
+    os.chdir(folder)  # where no file has settings of Prefect
+    for name in [name for name in os.environ if name.startswith("PREFECT_") and name not in ENVIRONMENT_DEFAULTS]:
+        del os.environ[name]
+    os.environ.update({**OWN_ENVIRONMENT, "PREFECT_HOME": str(folder)})
     import uvicorn
 
     class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            os.write(sys.stdout.fileno(), b"%d\n" % self.servers[0].sockets[0].getsockname()[1])
+
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-            # What it cancels on its way out would be printed as errors.
+            # What it cancels on its way out would be taken for errors.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
             super().handle_exit(sig, frame)
 
+    if not Path(DATABASE).exists():
+        _make_database()
     factory = "prefect.server.api.server:create_app"
-    server = Server(uvicorn.Config(factory, factory=True, port=port, log_level="error", lifespan="on"))
-    threading.Thread(target=_end_with_standard_input, daemon=True).start()
-    server.run()
-    if not server.started:
-        sys.exit(CANNOT_START)
+    Server(uvicorn.Config(factory, factory=True, port=port, log_level="error", lifespan="on")).run()
 
 
-def _end_with_standard_input() -> None:
+def _make_database() -> None:
+    """Make an empty database; a copy of one that this version of Prefect made before saves the seconds it takes."""
+    from fineweb_mask.tasks.storage.atomic import atomic_write
+    from fineweb_mask.tasks.storage.remote.copies import default_scratch
+
+    made = default_scratch() / f"prefect-{version('prefect')}.db"
+    with suppress(OSError, sqlite3.Error):
+        shutil.copyfile(made, DATABASE)
+        with closing(sqlite3.connect(DATABASE)) as copy:
+            copy.execute("SELECT version_num FROM alembic_version")
+            if copy.execute("PRAGMA integrity_check").fetchone() == ("ok",):
+                return
+    Path(DATABASE).unlink(missing_ok=True)
+    from prefect.server.database import provide_database_interface
+
+    asyncio.run(provide_database_interface().create_db())
+    with suppress(OSError), atomic_write(made) as partial, closing(sqlite3.connect(DATABASE)) as own:
+        own.execute("VACUUM INTO ?", (str(partial),))
+
+
+def _end_with_standard_input(folder: Path) -> None:
     while os.read(0, 1):
         pass
+    shutil.rmtree(folder, ignore_errors=True)
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(ENDING_SECONDS)
     os._exit(1)
 
 
 if __name__ == "__main__":
-    serve(int(sys.argv[1]))
+    serve(int(sys.argv[1]), Path(sys.argv[2]))

@@ -135,7 +135,7 @@ FOUND_LATER = [
         scorer("kind: fasttext, labels: {path: @known.parquet, score_column: grade, threshold: 9}"),
     ),
     Case("no_encoder", "cannot load the embedding model", ("embedding.model=@encoder",)),
-    Case("no_server", "the Prefect server at http://127.0.0.1:9/api/ does not answer", environment=NO_SERVER),
+    Case("no_server", "the Prefect server at http://127.0.0.1:9/api does not answer", environment=NO_SERVER),
 ]
 
 

@@ -282,7 +282,14 @@ def test_a_server_of_the_user_s_that_dies_costs_no_work(small_sample: tuple[str,
     port, workspace = free_port(), tmp_path / "workspace"
     own = {"PREFECT_HOME": str(tmp_path / "prefect"), "PREFECT_API_URL": f"http://127.0.0.1:{port}/api"}
     environment = os.environ | own | {"PREFECT_CLIENT_MAX_RETRIES": "1"}  # of five, which take a minute each time
-    server = [sys.executable, "-m", "fineweb_mask.flows.processes.temporary_server", str(port)]
+    (tmp_path / "prefect").mkdir()
+    server = [
+        sys.executable,
+        "-m",
+        "fineweb_mask.flows.processes.temporary_server",
+        str(port),
+        str(tmp_path / "prefect"),
+    ]
     command = [sys.executable, "-m", "fineweb_mask.flows.cli", "run", "deployments/recipes/sample.yaml"]
     command += ["--workspace", str(workspace), *(f"--set={one}" for one in small_sample)]
     with subprocess.Popen(server, env=environment, stdin=subprocess.PIPE) as serving:

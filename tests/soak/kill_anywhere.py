@@ -114,7 +114,9 @@ class Soak:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        with self.started("fineweb_mask.flows.processes.temporary_server", str(port), stdin=subprocess.PIPE):
+        (folder := self.folder / "server").mkdir()
+        module = "fineweb_mask.flows.processes.temporary_server"
+        with self.started(module, str(port), str(folder), stdin=subprocess.PIPE):
             url = f"http://127.0.0.1:{port}/api"
             for _ in range(600):
                 with suppress(httpx.TransportError):

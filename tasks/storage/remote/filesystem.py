@@ -127,7 +127,10 @@ def open_filesystem(url: str) -> tuple[Any, str]:
     if is_writable_url(url):
         return BucketFiles(url), "/".join(split_url(url)[1:]).rstrip("/")
     try:
-        filesystem, path = fsspec.url_to_fs(url, **({"use_listings_cache": False} if is_url(url) else {}))
+        options: dict[str, Any] = {"use_listings_cache": False} if is_url(url) else {}
+        if url.startswith(("http://", "https://")):
+            options["client_kwargs"] = {"trust_env": True}  # it asks through a proxy where there is one
+        filesystem, path = fsspec.url_to_fs(url, **options)
     except (ValueError, ImportError) as error:
         raise RemoteError(errno.EINVAL, f"{redacted(url)}: {redacted(str(error))}") from None
     return filesystem, str(path)

@@ -23,6 +23,8 @@ from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 REPORT_IT = "this should not happen, please report it with what --verbose prints: "
+BUG = f"{REPORT_IT}ValueError: "
+NOT_UTF_8 = "an argument or a name has to be in UTF-8, received 'a\\udcff'"
 
 
 @pytest.mark.parametrize("error", [SettingsError("mend\x1b this"), FileNotFoundError("mend\x1b this")])
@@ -50,11 +52,11 @@ def test_a_bug_is_not_reported_as_a_mistake_of_the_user(bug):
         (KeyboardInterrupt(), 130, "interrupted; run the same command again to resume"),
         (typer.Exit(WRONG_USAGE), WRONG_USAGE, ""),
         (
-            RuntimeError("Failed to reach API at http://127.0.0.1:1/api/"),
+            ValueError("broken\nFor more see:\nhttps://example.org"),
             FAILED,
-            "the Prefect server at http://127.0.0.1:1/api/ does not answer: start it, or unset PREFECT_API_URL "
-            "(in a profile: `prefect config unset PREFECT_API_URL`) for a temporary one",
+            BUG + "broken For more see: https://example.org",
         ),
+        (UnicodeEncodeError("utf-8", "a\udcff", 1, 2, "surrogates not allowed"), FAILED, NOT_UTF_8),
     ],
 )
 def test_a_failure_is_printed_once_and_of_a_bug_its_type(error, code, message, capsys):
@@ -62,11 +64,6 @@ def test_a_failure_is_printed_once_and_of_a_bug_its_type(error, code, message, c
         raise error
     assert ended.value.exit_code == code
     assert capsys.readouterr().err.removeprefix("fineweb-mask: ").strip() == message
-
-
-def test_a_chosen_exception_passes_through():
-    with pytest.raises(BrokenPipeError), exit_on_failure(as_json=False, reraise=BrokenPipeError):
-        raise BrokenPipeError
 
 
 @pytest.mark.parametrize("quarantined", [{}, {"a": "why"}])
