@@ -313,8 +313,8 @@ def common_schema(schemas: list[pa.Schema]) -> pa.Schema:
     for field in (field for schema in dict.fromkeys(schemas) for field in schema):
         if (other := spelled.setdefault(alike(field.name), field.name)) != field.name:
             raise WorkspaceError(
-                f"column {field.name!r} is {other!r} in other files, and came too late in its own to be told before: "
-                "list source.extra_columns, with one of them"
+                f"column {field.name!r} is {other!r} in other files, and came too late in its own to be seen before: "
+                "name one of them in source.extra_columns"
             )
         known = fields.setdefault(field.name, field)
         if known.type != field.type:
