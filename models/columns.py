@@ -218,7 +218,7 @@ def to_numbers(column: pa.Array, kind: pa.DataType) -> tuple[pa.Array, int]:
     if is_nested(column.type) or pa.types.is_temporal(column.type):
         raise ColumnTypeError(f"of type {column.type} cannot be read as {kind}: it must hold numbers")
     is_floating = pa.types.is_floating(column.type)
-    column = finite(column) if is_floating else column
+    column = finite(column).cast(pa.float64()) if is_floating else column
     gaps = column.null_count
     if is_floating and pa.types.is_integer(kind):
         fits = pc.and_(pc.equal(column, pc.floor(column)), pc.less(pc.abs(column), BEYOND))

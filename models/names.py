@@ -38,12 +38,12 @@ def splits(path: str) -> list[tuple[str, str]]:
     return [(".".join(parts[:place]), ".".join(parts[place:])) for place in range(len(parts) - 1, 0, -1)]
 
 
-def inside(record: Mapping[str, Any], path: str) -> Any:  # noqa: ANN401
-    """Return the value of a key of a JSON object, or of one within others; None without it."""
+def inside(record: Mapping[str, Any], path: str, missing: object = None) -> Any:  # noqa: ANN401
+    """Return the value of a key of a JSON object, or of one within others; `missing` without it."""
     if (key := find(path, record)) is not None:
         return record[key]
     for first, rest in splits(path):
         inner = record.get(find(first, record) or first)
-        if isinstance(inner, dict) and (value := inside(inner, rest)) is not None:
+        if isinstance(inner, dict) and (value := inside(inner, rest, missing)) is not missing:
             return value
-    return None
+    return missing

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from fineweb_mask.models.columns import wider_type
 from fineweb_mask.models.errors import WorkspaceError
+from fineweb_mask.models.names import alike
 from fineweb_mask.models.schemas import MASKS, MEASURED, ROW, SOURCE_ROW
 from fineweb_mask.models.settings import FLAT, MaterializeSettings
 from fineweb_mask.tasks.catalog.views import identifier, literal, pattern_of
@@ -308,7 +309,13 @@ class SelectedDocuments:
 def common_schema(schemas: list[pa.Schema]) -> pa.Schema:
     """Return one schema for all shards; a column whose types have no wider one, such as numbers and text, is text."""
     fields: dict[str, pa.Field] = {}
+    spelled: dict[str, str] = {}
     for field in (field for schema in dict.fromkeys(schemas) for field in schema):
+        if (other := spelled.setdefault(alike(field.name), field.name)) != field.name:
+            raise WorkspaceError(
+                f"column {field.name!r} is {other!r} in other files, and came too late in its own to be seen before: "
+                "name one of them in source.extra_columns"
+            )
         known = fields.setdefault(field.name, field)
         if known.type != field.type:
             fields[field.name] = pa.field(field.name, wider_type([known.type, field.type]) or pa.string())

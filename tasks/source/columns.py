@@ -118,7 +118,7 @@ def settle(shards: Sequence[SourceShard], settings: SourceSettings, named: Itera
 
 def _extra_types(shard: SourceShard, settings: SourceSettings) -> dict[str, pa.DataType]:
     """Return the plain types of a file's extra columns, those aside that ingest refuses."""
-    found: dict[str, pa.DataType] = {}
+    found = dict[str, pa.DataType]()
     for name, _, kind in columns_of(known_columns(shard, settings)[0], shard, settings)[len(FINEWEB) :]:
         with suppress(ColumnTypeError):
             found |= {} if kind is None else {name: plain_type(kind)}

@@ -146,8 +146,8 @@ def _values(first: bytes, stream: IO[bytes], most: int) -> Iterator[dict[str, An
 
 
 def _values_at(paths: Sequence[str], record: dict[str, Any]) -> dict[str, Any]:
-    found = {path: inside(record, path) for path in paths if find(path, record) is None}
-    return {path: value for path, value in found.items() if value is not None}
+    found = {path: inside(record, path, paths) for path in paths if find(path, record) is None}
+    return {path: value for path, value in found.items() if value is not paths}
 
 
 def _parse(line: bytes) -> dict[str, Any] | str:

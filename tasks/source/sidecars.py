@@ -130,8 +130,8 @@ def read_sidecar(
         raise BadShardError(f"{name}: {scorer} cannot read it: {error}") from error
     places = _places(name, ids, documents, rows, is_filled=settings.missing is not None)
     if places is not None:
-        scores, source_rows = np.full(rows, np.nan, dtype=np.float32), documents["source_row"].to_numpy()
-        scores[source_rows[places >= 0]] = values[places[places >= 0]]
+        scores, is_there = np.full(rows, np.nan, dtype=np.float32), places.is_valid().to_numpy(zero_copy_only=False)
+        scores[documents["source_row"].to_numpy()[is_there]] = values[places.drop_null()]
         return scores, "id"
     if len(values) != rows:
         raise BadShardError(
@@ -141,44 +141,40 @@ def read_sidecar(
     return values, "place"
 
 
-def _places(
-    name: str, ids: pa.Array | None, documents: pa.Table, rows: int, *, is_filled: bool
-) -> NDArray[np.int64] | None:
-    """Return the row of a sidecar that each document has, (n,), -1 for none; None if it or the documents have no ids.
+def _places(name: str, ids: pa.Array | None, documents: pa.Table, rows: int, *, is_filled: bool) -> pa.Array | None:
+    """Return the row of a sidecar that each document has, (n,), null for none; None if it or the documents have no ids.
 
     Raises
     ------
     BadShardError
         If an id is missing, and nothing is filled in for it, or one is there twice, or one is of no document.
     """
-    wanted, source_rows = documents["id"].combine_chunks(), documents["source_row"].to_numpy()
-    is_made = pc.starts_with(wanted, MADE_ID)
     if ids is None or ids.null_count == len(ids):
         return None
+    wanted, source_rows = documents["id"].combine_chunks(), documents["source_row"].combine_chunks()
+    is_made = pc.starts_with(wanted, MADE_ID)
     if len(ids) == rows:
-        beside = ids.take(pa.array(source_rows))
-        same = pc.fill_null(pc.equal(beside, wanted), False)
-        if pc.all(pc.or_(same, pc.and_(pc.is_null(beside), is_made)), min_count=0).as_py():
-            return np.asarray(source_rows, dtype=np.int64)
+        beside = ids.take(source_rows)
+        is_same = pc.if_else(pc.is_null(beside), is_made, pc.equal(beside, wanted))
+        if pc.all(is_same, min_count=0).as_py():
+            return source_rows
     found = pc.index_in(wanted, value_set=ids)
     if found.null_count == len(wanted) and pc.all(is_made, min_count=0).as_py():
         return None
-    counts = pc.value_counts(ids.drop_null())
-    twice = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
-    others = counts.field("values").filter(pc.invert(pc.is_in(counts.field("values"), value_set=wanted)))
-    missing = wanted.filter(found.is_null())
+    one, times = pc.value_counts(ids.drop_null()).flatten()
+    is_wanted, missing = pc.is_in(one, value_set=wanted), wanted.filter(found.is_null())
+    twice, others = one.filter(pc.and_(is_wanted, pc.greater(times, 1))), one.filter(pc.invert(is_wanted))
     for some, what, is_wrong in (
-        (twice.filter(pc.is_in(twice, value_set=wanted)), "in more than one row", True),
+        (twice, "in more than one row", True),
         (missing, "without a row, which its documents have", not is_filled or len(missing) == len(wanted)),
         (others, "of no document of its source file", len(others) > rows - len(wanted)),
     ):
-        if len(some):
-            told = f"{name} has {len(some):,} ids {what}: {', '.join(some.slice(0, NAMED_IDS).to_pylist())}"
-            if is_wrong:
-                raise BadShardError(f"{told}: give one row for each id, or drop the ids to match rows by their place")
-            if some is missing:
-                logger.warning("%s: their score is the one for `missing`", told)
-    return np.asarray(pc.fill_null(found, -1).to_numpy(), dtype=np.int64)
+        told = f"{name} has {len(some):,} ids {what}: {', '.join(some.slice(0, NAMED_IDS).to_pylist())}"
+        if len(some) and is_wrong:
+            raise BadShardError(f"{told}: give one row for each id, or drop the ids to match rows by their place")
+        if len(some) and some is missing:
+            logger.warning("%s: their score is the one for `missing`", told)
+    return found
 
 
 def _read(sidecar: Sidecar, settings: SidecarScorerSettings) -> tuple[NDArray[Any], pa.Array | None]:

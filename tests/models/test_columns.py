@@ -12,12 +12,18 @@ import pytest
 
 from fineweb_mask.models.columns import (
     ColumnTypeError,
+    as_number,
     holds_strings,
+    is_whole,
+    label,
+    locate,
     must_be_text,
     plain_type,
     read_as_text,
+    to_numbers,
     to_plain,
     to_text,
+    value_at,
     wider_type,
 )
 
@@ -127,3 +133,86 @@ def test_two_types_have_a_wider_one_or_become_text(one, other):
 def test_a_large_whole_number_is_kept_beside_a_larger_one():
     assert pa.array([2**64 - 1], pa.uint64()).cast(wider_type([pa.int64(), pa.uint64()])).to_pylist() == [2**64 - 1]
     assert pa.array([-(2**63)]).cast(wider_type([pa.int64(), pa.uint64()])).to_pylist() == [-(2**63)]
+
+
+NAN, INFINITE = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "found", "lost"),
+    [
+        (pa.array([123.0, None, NAN, INFINITE, -INFINITE]), pa.int64(), [123, None, None, None, None], 0),
+        (pa.array([1.5, 1e30, -(2.0**63), 2.0**53]), pa.int64(), [None, None, None, 2**53], 3),
+        (pa.array([5.0, NAN], pa.float32()), pa.int64(), [5, None], 0),
+        (pa.array([5.0, NAN], pa.float16()), pa.int64(), [5, None], 0),
+        (
+            pa.array(["123", " 5 ", "1e3", "7.0", "many", "", "1.5", None]),
+            pa.int64(),
+            [123, 5, 1000, 7, *[None] * 4],
+            3,
+        ),
+        (pa.array(["0.5", "NaN", "x"]), pa.float64(), [0.5, None, None], 2),
+        (pa.array(["7"]).dictionary_encode(), pa.int64(), [7], 0),
+        (pa.array([Decimal("3.00"), Decimal("3.50")]), pa.int64(), [3, None], 1),
+        (pa.array([2**64 - 1, 7], pa.uint64()), pa.int64(), [None, 7], 1),
+        (pa.array([True]), pa.int64(), [None], 1),
+        (pa.array([7, None], pa.int8()), pa.float64(), [7.0, None], 0),
+        (pa.array([0.5, INFINITE], pa.float32()), pa.float64(), [0.5, None], 0),
+        (pa.nulls(1), pa.int64(), [None], 0),
+    ],
+    ids=lambda value: str(getattr(value, "type", value))[:40],
+)
+def test_numbers_are_read_and_those_that_do_not_fit_counted(values, kind, found, lost):
+    numbers, gone = to_numbers(values, kind)
+    assert (numbers.to_pylist(), numbers.type, gone) == (found, kind, lost)
+
+
+@pytest.mark.parametrize("column", [pa.array([[1]]), pa.array([1], pa.timestamp("ns")), pa.array([{"a": 1}])])
+def test_lists_and_times_are_no_numbers(column):
+    with pytest.raises(ColumnTypeError, match="of type"):
+        to_numbers(column, pa.int64())
+
+
+@pytest.mark.parametrize("value", [[0, [1, 2], 0], {"a": 1}, (1,), None, b"1", "1e999999999", 10**400, "--1"])
+def test_what_is_no_number_is_none(value):
+    assert as_number(value, whole=True) is None
+
+
+def test_whole_numbers_are_told_from_fractions():
+    assert is_whole(pa.array([1.0, NAN, None, -3.0]))
+    assert is_whole(pa.array([], pa.float64()))
+    assert not is_whole(pa.array([1.0, 1.5]))
+    assert not is_whole(pa.array([1e30]))
+
+
+def test_a_number_has_one_text_whatever_its_type():
+    assert to_text(pa.array([7.0, 0.5, 1e18, NAN])).to_pylist() == ["7", "0.5", str(10**18), None]
+    assert [label(value) for value in (2020.0, 2020, 0.5, NAN, None, "a")] == ["2020", "2020", "0.5", "", "", "a"]
+
+
+@pytest.mark.parametrize(
+    ("nanoseconds", "unit", "zone", "expected"),
+    [
+        (0, "ns", None, "1970-01-01T00:00:00"),
+        (1_700_000_000_120_000_000, "ns", None, "2023-11-14T22:13:20.12"),
+        (1, "ns", "UTC", "1970-01-01T00:00:00.000000001Z"),
+        (10 * 10**9, "s", "Europe/Berlin", "1970-01-01T00:00:10Z"),
+        (600 * 10**9, "ms", None, "1970-01-01T00:10:00"),
+    ],
+)
+def test_times_are_written_as_fineweb_writes_them(nanoseconds, unit, zone, expected):
+    column = pa.array([nanoseconds, None], pa.timestamp("ns")).cast(pa.timestamp(unit, zone), safe=False)
+    assert to_text(column).to_pylist() == [expected, None]
+
+
+def test_a_column_within_structs_is_found_and_read():
+    rows = [{"Source": "a", "deep": {"n": 1}}, None, {"Source": None, "deep": None}]
+    table = pa.table({"Meta": pa.array(rows), "meta.own": pa.array([1, 2, 3]), "list": pa.array([[{"a": 1}]] * 3)})
+    assert locate("meta.source", table.schema) == (("Meta", "Source"), pa.string())
+    assert locate("Meta.deep.n", table.schema) == (("Meta", "deep", "n"), pa.int64())
+    assert locate("meta.own", table.schema) == (("meta.own",), pa.int64())
+    for missing in ("meta.other", "list.a", "other.a", "Meta.Source.a"):
+        assert locate(missing, table.schema) == ((missing,), None)
+    assert value_at(table, ["Meta", "Source"]).to_pylist() == ["a", None, None]
+    assert value_at(table, ["Meta", "deep", "n"]).to_pylist() == [1, None, None]
+    assert value_at(table, ["meta.own"]).to_pylist() == [1, 2, 3]

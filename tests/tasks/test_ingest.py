@@ -200,6 +200,15 @@ def test_problems_of_json_lines_are_counted(tmp_path: Path) -> None:
     assert file.details["rows_in"] == 6
 
 
+def test_numbers_that_do_not_fit_are_counted_and_cost_no_row(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    counts = ["123.0", "1e30", "1.5", '"7"', "NaN", "-1", "null"]
+    path.write_text("\n".join(f'{{"text": "number {at}", "token_count": {one}}}' for at, one in enumerate(counts)))
+    table, file = ingest_file(tmp_path / "workspace", path)
+    assert table["token_count"].to_pylist() == [123, None, None, 7, None, None, None]
+    assert (file.details["dropped"], file.details["lost"]) == ({}, {"token_count": 3})
+
+
 def test_extra_columns_are_carried(ingest_rows: Callable[..., Any], make_document: Callable[..., Row]) -> None:
     extra = (
         pa.field("tags", pa.list_(pa.string())),

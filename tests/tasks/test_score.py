@@ -1,5 +1,6 @@
 """Scores: row by row beside the documents, and what the scorer itself says."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -234,6 +235,24 @@ def test_annotations_of_rows_that_were_dropped_are_skipped(copied: Any, tmp_path
     assert job.current() is None
     with pytest.raises(BadShardError, match=f"b.npy has {documents.rows} rows, its source file {rows}"):
         score.score(job)
+
+
+def test_annotations_in_another_order_belong_to_documents_by_their_ids(copied: Any, tmp_path: Path) -> None:
+    scorer = SidecarScorerSettings(path=f"{tmp_path}/{{shard}}.jsonl", field="score")
+    documents = copied.documents[-1]
+    ids = copied.read(documents)["id"].to_pylist()
+    lines = [json.dumps({"id": name, "score": place}) for place, name in enumerate(ids)]
+    for order, message in ((reversed(lines), None), ([*lines, lines[0]], f"in more than one row: {ids[0]}")):
+        (tmp_path / "b.jsonl").write_text("\n".join(order))
+        files = Sidecars(scorer, by_content=True)
+        job = sidecar_job(copied, files, documents, copied.shards[-1], QualitySettings(scorers=[scorer]))
+        if message is None:
+            file = score.score(job)
+            assert copied.read(file)["sidecar"].to_pylist() == list(range(len(ids)))
+            assert file.details["sidecars"] == {"sidecar": "id"}
+        else:
+            with pytest.raises(BadShardError, match=message):
+                score.score(job)
 
 
 def test_scores_are_standardised_by_the_group_s_statistics(copied: Any) -> None:

@@ -260,3 +260,9 @@ def test_no_two_types_of_a_column_end_a_run(of_differing_types: Any, changes: di
             assert schema.field(name).type == pa.string()
     nested = {row["list map"] for row in rows}
     assert nested == {None, "[1, null]", '[["k", 1]]'}
+
+
+def test_a_column_that_two_shards_spell_differently_is_refused() -> None:
+    schemas = [pa.schema([pa.field(name, pa.string())]) for name in ("Source", "source")]
+    with pytest.raises(WorkspaceError, match="column 'source' is 'Source' in other files"):
+        common_schema(schemas)

@@ -8,10 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from fineweb_mask.flows.recipe import with_overrides
 from fineweb_mask.models.settings import PipelineSettings, SourceSettings
 from fineweb_mask.tasks.source import columns as source_columns
 from fineweb_mask.tasks.source.columns import ColumnError, check_columns, document_columns, settle
 from fineweb_mask.tasks.source.discovery import SourceShard, discover
+from fineweb_mask.tasks.source.reader import ShardReader
 from tests.tasks.source_files import read, settings, write_lines, write_table
 
 STRUCT = pa.array([{"a": 1}])
@@ -200,3 +202,91 @@ def test_files_that_cannot_be_read_have_no_say(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.parquet")
     shards = shards_of(tmp_path, [STRUCT, OTHER])
     assert [shard.relative for shard in shards if shard.as_text] == ["0.parquet", "1.parquet"]
+
+
+def settled_source(folder: Path, named: tuple[str, ...] = (), **changes: Any) -> dict[str, SourceShard]:
+    source = settings(folder, **changes)
+    return {shard.relative: shard for shard in settle(discover(source), source, named)}
+
+
+def test_a_column_has_the_spelling_of_the_first_file_in_all(tmp_path: Path) -> None:
+    write_table(tmp_path / "a.parquet", text=["a"], Source=["x"])
+    write_table(tmp_path / "b.parquet", Text=["a"], source=["x"], other=["x"])
+    write_lines(tmp_path / "c.jsonl", ['{"TEXT": "a", "SOURCE": "x"}'])
+    write_lines(tmp_path / "d.jsonl", ['{"text": "a"}'] * 200 + ['{"text": "a", "source": "late"}'])
+    shards = settled_source(tmp_path)
+    assert {name: shard.spelled for name, shard in shards.items()} == {
+        "a.parquet": (),
+        "b.parquet": ("Source",),
+        "c.jsonl": ("Source",),
+        "d.jsonl": ("Source",),
+    }
+    names = {tuple(field.name for field in ShardReader(shard, settings(tmp_path)).extra) for shard in shards.values()}
+    assert names == {("Source",), ("Source", "other")}
+
+
+def test_a_listed_column_has_the_spelling_of_the_list(tmp_path: Path) -> None:
+    write_table(tmp_path / "a.parquet", text=["a"], Source=["x"])
+    write_table(tmp_path / "b.parquet", text=["a"], source=["x"])
+    source = settings(tmp_path, extra_columns=["SOURCE"])
+    for shard in settle(discover(source), source):
+        assert [field.name for field in ShardReader(shard, source).extra] == ["SOURCE"]
+        assert shard.spelled == ()
+
+
+def test_whole_numbers_elsewhere_are_looked_for_in_fractions_alone(tmp_path: Path) -> None:
+    write_table(tmp_path / "a.parquet", text=["a"], year=[2020], share=[0.5])
+    write_table(tmp_path / "b.parquet", text=["a"], Year=[2020.0], share=[0.5])
+    write_lines(tmp_path / "c.jsonl", ['{"text": "a", "year": 2020.0, "share": 1.0}'])
+    write_lines(tmp_path / "d.jsonl", ['{"text": "a", "year": 2020, "share": 1.0}'])
+    shards = settled_source(tmp_path)
+    assert {name: shard.whole for name, shard in shards.items()} == {
+        "a.parquet": (),
+        "b.parquet": ("year",),
+        "c.jsonl": ("year",),
+        "d.jsonl": (),
+    }
+    kinds = [
+        dict(zip(["year", "share"], ShardReader(shard, settings(tmp_path)).extra, strict=True))
+        for shard in shards.values()
+    ]
+    assert {kind["year"].type for kind in kinds} == {pa.int64()}
+    assert {kind["share"].type for kind in kinds} == {pa.float64()}
+
+
+def test_a_path_that_a_setting_names_is_a_column(tmp_path: Path) -> None:
+    write_table(tmp_path / "a.parquet", text=["a"], meta=pa.array([{"Source": "x", "n": 1}]))
+    write_lines(tmp_path / "b.jsonl", ['{"text": "a", "meta": {"source": "y"}}', '{"text": "b", "meta": null}'])
+    shards = settled_source(tmp_path, ("meta.source", "META.source", "dump"))
+    assert {shard.paths for shard in shards.values()} == {("META.source",)}
+    for shard in shards.values():
+        reader = ShardReader(shard, settings(tmp_path))
+        assert [field.name for field in reader.extra] == ["meta", "META.source"]
+        [(batch, _)] = reader.batches()
+        assert batch["META.source"].to_pylist() in (["x"], ["y", None])
+
+
+@pytest.mark.parametrize(
+    ("sections", "spelled"),
+    [
+        ({"materialize": {"layout": "SITE"}}, {"materialize.layout": "site"}),
+        ({"report": {"by": ["url", "Language", "Site"]}}, {"report.by.1": "language", "report.by.2": "site"}),
+        ({"selection": {"groups": {"column": "Site"}}}, {"selection.groups.column": "site"}),
+        ({"selection": {"group_column": "Site"}}, {"selection.group_column": "site"}),
+        ({"ingest": {"groups": ["Site"]}}, {"ingest.groups.0": "site"}),
+        ({"ingest": {"copies": {"prefer": {"Site": ["a"]}}}}, {"ingest.copies.prefer": {"site": ["a"]}}),
+        ({"score": "Language_Score"}, {"quality.scorers.0.column": "language_score"}),
+        ({"materialize": {"layout": "site"}}, {}),
+    ],
+)
+def test_settings_find_a_column_in_any_spelling(recipe: Any, sections: dict[str, Any], spelled: dict[str, Any]) -> None:
+    given, shards = recipe(**sections)
+    assert check_columns(given, shards) == spelled
+    assert check_columns(with_overrides(given, spelled), shards) == {}
+
+
+def test_a_listed_column_may_be_named_in_another_spelling(recipe: Any) -> None:
+    given, shards = recipe(
+        extra_columns=["Site"], quality={"scorers": [{"kind": "column", "column": "N_CHARS"}], "by": "SITE"}
+    )
+    assert check_columns(given, shards) == {"quality.scorers.0.column": "n_chars", "quality.by": "Site"}

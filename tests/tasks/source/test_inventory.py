@@ -118,3 +118,27 @@ def test_what_ingest_found_is_summed_over_the_files() -> None:
     )
     assert "'n'" in n
     assert ids == "4 rows have an id that an earlier row of their file has, in f2"
+
+
+def test_other_spellings_and_indexes_of_pandas_are_told(tmp_path: Path) -> None:
+    write_table(tmp_path / "a.parquet", text=["a"], Source=["x"], __index_level_0__=[0])
+    write_table(tmp_path / "b.parquet", Text=["a"], source=["x"])
+    found = inventory(tmp_path)
+    assert list(found.columns) == ["text", "Source", "__index_level_0__"]
+    assert list(found.worries()) == [
+        ("not in all", "of 2 files: __index_level_0__ in 1"),
+        ("spelling", "text is Text in 1 (b.parquet); Source is source in 1 (b.parquet)".replace("; ", ", ")),
+        ("no column", "__index_level_0__ of pandas: name it in source.extra_columns to keep it"),
+    ]
+    assert not inventory(tmp_path, extra_columns=["Source", "__index_level_0__"]).indexes.number
+
+
+def test_numbers_that_were_lost_and_annotations_by_place_are_noted() -> None:
+    details = [
+        {"lost": {"token_count": 1_000}},
+        {"lost": {"token_count": 1}, "sidecars": {"dclm": "place", "edu": "id"}},
+    ]
+    assert notes_of([NO_FILE.model_copy(update={"details": one}) for one in details]) == [
+        "1,001 values of 'token_count' are left empty: no numbers, or none that fit",
+        "the annotations 'dclm' of 1 files are joined by place, not by id",
+    ]

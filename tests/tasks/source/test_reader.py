@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
-from fineweb_mask.models.documents import ColumnTypeError
+from fineweb_mask.models.documents import ColumnTypeError, DocumentFilter
 from fineweb_mask.models.schemas import FINEWEB
-from fineweb_mask.models.settings import SourceSettings
+from fineweb_mask.models.settings import IngestSettings, SourceSettings
 from fineweb_mask.tasks.source.discovery import SourceShard, discover
 from fineweb_mask.tasks.source.reader import BATCH_ROWS, ShardReader
 from fineweb_mask.tasks.storage.remote import retries
@@ -397,3 +397,130 @@ def test_a_key_that_does_not_fit_its_column_is_counted_and_leaves_it_as_it_is(tm
     [(batch, _)] = reader.batches()
     assert (batch["tags"].to_pylist(), batch["token_count"].to_pylist()) == ([["y"], None], [None, None])
     assert dict(reader.keys_differ) == {"tags": 2, "token_count": 2}
+
+
+def both(folder: Path, rows: list[Row], **columns: Any) -> list[Path]:
+    """Write rows as Parquet, with columns of given types, and as lines of JSON."""
+    table = pa.table({name: columns.get(name, [row.get(name) for row in rows]) for name in rows[0]})
+    pq.write_table(table, folder / "a.parquet")
+    return [folder / "a.parquet", write_lines(folder / "a.jsonl", [json.dumps(row) for row in rows])]
+
+
+def test_numbers_that_went_through_pandas_are_whole_and_its_gaps_are_null(tmp_path: Path) -> None:
+    nan, infinite = float("nan"), float("inf")
+    tokens, scores = [123.0, nan, infinite, 0.0], [0.5, nan, -infinite, 1.0]
+    rows = [
+        {"text": f"text {at}", "token_count": count, "language_score": score, "score": score, "language": nan}
+        for at, (count, score) in enumerate(zip(tokens, scores, strict=True))
+    ]
+    for path in both(tmp_path, rows):
+        source = settings(path)
+        reader = ShardReader(discover(source)[0], source)
+        chosen = DocumentFilter(IngestSettings(min_chars=1), "a")
+        [found] = [chosen.apply(*batch).to_pydict() for batch in reader.batches()]
+        assert found["token_count"] == [123, None, None, 0]
+        assert found["language_score"] == found["score"] == [0.5, None, None, 1.0]
+        assert found["language"] == [None] * 4
+        assert not reader.lost + chosen.lost
+
+
+def test_a_number_that_does_not_fit_costs_its_value_alone(tmp_path: Path) -> None:
+    for number, (column, lost) in enumerate(
+        [
+            ([1e30, 1.5, -3.0, 2.0**40, 7.0], 4),
+            (["many", "1.5", "", "-1", "7"], 4),
+            ([True, True, False, True, None], 4),
+        ]
+    ):
+        (tmp_path / str(number)).mkdir()
+        rows = [{"text": f"text {at}", "token_count": value} for at, value in enumerate(column)]
+        for path in both(tmp_path / str(number), rows):
+            source = settings(path)
+            reader = ShardReader(discover(source)[0], source)
+            chosen = DocumentFilter(IngestSettings(min_chars=1), "a")
+            [found] = [chosen.apply(*batch).to_pydict() for batch in reader.batches()]
+            assert found["token_count"][:4] == [None] * 4
+            assert len(found["text"]) == 5
+            assert reader.lost + chosen.lost == {"token_count": lost}
+
+
+def test_whole_numbers_of_more_than_64_bits_are_kept_as_text(tmp_path: Path) -> None:
+    lines = [f'{{"text": "a", "hash": {2**64 - 1}}}', '{"text": "b", "hash": 5}']
+    table, problems = read(settings(write_lines(tmp_path / "a.jsonl", lines)))
+    assert (table["hash"].to_pylist(), problems) == ([str(2**64 - 1), "5"], [None, None])
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"), [([3.0, None, float("nan")], [3, None, None]), ([3.0, 0.5, 1.0], None)]
+)
+def test_a_column_that_is_whole_elsewhere_is_whole_here_if_all_its_values_are(
+    tmp_path: Path, values: list[float | None], expected: list[int | None] | None
+) -> None:
+    for path in both(tmp_path, [{"text": f"text {at}", "year": value} for at, value in enumerate(values)]):
+        source = settings(path)
+        shard = discover(source)[0].model_copy(update={"whole": ("Year",), "spelled": ("Year",)})
+        reader = ShardReader(shard, source)
+        assert reader.extra == [pa.field("Year", pa.float64() if expected is None else pa.int64())]
+        [(batch, _)] = reader.batches()
+        assert batch["Year"].to_pylist() == (values if expected is None else expected)
+
+
+@pytest.mark.parametrize("name", ["Text", "TEXT", " text"])
+def test_the_columns_of_fineweb_are_found_in_any_spelling(tmp_path: Path, name: str) -> None:
+    row = {name: "a", "ID": "x", "URL": "http://a.org", "Language": "en", "Token_Count": 7, "Language_Score": 0.5}
+    for path in both(tmp_path, [row]):
+        [found] = read(settings(path))[0].to_pylist()
+        assert found == dict.fromkeys(FINEWEB.names) | {key.strip().lower(): value for key, value in row.items()}
+
+
+def test_named_columns_are_found_in_any_spelling_and_by_their_path(tmp_path: Path) -> None:
+    row = {"Body": {"Content": "a"}, "meta": {"Key": 7, "score": 0.5, "deep": {"kind": None}}, "Plain": "p"}
+    for path in both(tmp_path, [row]):
+        source = settings(
+            path,
+            text_column="body.content",
+            id_column="meta.key",
+            extra_columns=["meta.score", "meta.deep.kind", "PLAIN"],
+        )
+        [found] = read(source)[0].to_pylist()
+        expected = {"text": "a", "id": "7", "meta.score": 0.5, "PLAIN": "p"}
+        assert {key: value for key, value in found.items() if value is not None} == expected
+        assert list(found)[9:] == ["meta.score", "meta.deep.kind", "PLAIN"]
+        with pytest.raises(BadShardError, match=r"no column 'meta\.none', source\.extra_columns may name"):
+            read(source.model_copy(update={"extra_columns": ["meta.none"]}))
+
+
+def test_a_column_whose_name_has_a_point_wins_over_a_path(tmp_path: Path) -> None:
+    for path in both(tmp_path, [{"text": "a", "meta.source": "own", "meta": {"source": "within"}}]):
+        table, _ = read(settings(path, extra_columns=["meta.source"]))
+        assert table["meta.source"].to_pylist() == ["own"]
+
+
+def test_what_is_within_null_is_null(tmp_path: Path) -> None:
+    rows = [{"text": f"text {at}", "a": value} for at, value in enumerate([{"b": {"c": 1}}, {"b": None}, None])]
+    for path in both(tmp_path, rows):
+        assert read(settings(path, extra_columns=["a.b.c"]))[0]["a.b.c"].to_pylist() == [1, None, None]
+
+
+def test_an_index_of_pandas_is_kept_only_if_it_is_named(tmp_path: Path) -> None:
+    path = write_table(tmp_path / "a.parquet", text=["a"], n=[1], __index_level_0__=[7])
+    assert read(settings(path))[0].column_names == [*FINEWEB.names, "n"]
+    assert read(settings(path, extra_columns=["__index_level_0__"]))[0].column_names[9:] == ["__index_level_0__"]
+
+
+@pytest.mark.parametrize("others", [("A", "a"), ("a ", "a"), ("é", "e\u0301")])
+def test_two_spellings_in_one_file_are_refused_with_the_remedy(tmp_path: Path, others: tuple[str, str]) -> None:
+    for path in both(tmp_path, [{"text": "t", others[0]: 1, others[1]: 2}]):
+        with pytest.raises(BadShardError, match=r"differ in case only, or in spaces: .* with one of them"):
+            read(settings(path))
+        assert read(settings(path, extra_columns=[others[1]]))[0].column_names[9:] == [others[1]]
+
+
+def test_dates_of_pandas_are_text_as_fineweb_has_it(tmp_path: Path) -> None:
+    dates = pa.array([1_700_000_000_000_000_000, None], pa.timestamp("ns", "UTC"))
+    path = write_table(tmp_path / "a.parquet", text=["a", "b"], date=dates)
+    assert read(settings(path))[0]["date"].to_pylist() == ["2023-11-14T22:13:20Z", None]
+    lines = ['{"text": "a", "date": 1700000000000}', '{"text": "b", "id": 7.0}']
+    table, problems = read(settings(write_lines(tmp_path / "a.jsonl", lines)))
+    assert (table["date"].to_pylist(), table["id"].to_pylist()) == (["1700000000000", None], [None, "7"])
+    assert problems == [None, None]
