@@ -92,7 +92,7 @@ def test_set_changes_nothing_else(path):
 
 def test_the_last_set_wins_and_whole_sections_may_be_set(path):
     settings = load_recipe(path, ["selection.lamb=0.1", "selection={seed: 3}", "selection.seed=4"])
-    assert (settings.selection.lamb, settings.selection.seed) == (0.5, 4)
+    assert (settings.selection.lamb, settings.selection.seed) == (0.3, 4)
 
 
 def test_set_fills_a_section_that_the_recipe_leaves_empty(tmp_path):

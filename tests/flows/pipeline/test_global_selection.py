@@ -275,23 +275,3 @@ def test_a_new_shard_is_selected_from_by_the_rule_that_is_kept(tmp_path, corpus,
     again, _ = selected(tmp_path, corpus, weight=1)
     assert not [name for name in again.built if name.startswith(("sample", "learn"))]
     assert [name for name in again.built if name.startswith("measure ")] == ["measure new"]
-
-
-def test_groups_have_their_budgets_in_a_whole_plan(tmp_path, corpus):
-    for name in ("a", "b"):
-        table = pq.read_table(corpus / f"{name}.parquet")
-        topics = ["odd" if row % 3 else "even" for row in range(len(table))]
-        place = table.column_names.index("dump")
-        pq.write_table(table.set_column(place, table.schema.field(place), [topics]), corpus / f"{name}.parquet")
-    groups = {"column": "dump", "shares": {"odd": 0.25, "even": 0.75}}
-    _, selection = selected(tmp_path / "w", corpus, weight=1, groups=groups)
-    workspace, found = Workspace(tmp_path / "w"), {"odd": 0, "even": 0, "all": 0}
-    for shard in selection.shards:
-        mask = pq.read_table(workspace.resolve(shard.masks))
-        topics = pq.read_table(workspace.resolve(shard.documents), columns=["dump"])["dump"].to_pylist()
-        found["all"] += mask["inclusion"].is_valid().to_numpy().sum()
-        for topic, is_selected in zip(topics, mask["selected"].to_pylist(), strict=True):
-            found[topic] += is_selected
-    budget = round(0.2 * found["all"])
-    assert found["odd"] + found["even"] == budget
-    assert abs(found["even"] - 0.75 * budget) <= 1
