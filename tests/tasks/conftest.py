@@ -343,7 +343,9 @@ def recipe(corpus: Path, scorer: FastTextScorerSettings) -> PipelineSettings:
         ingest=IngestSettings(min_chars=20),
         quality=QualitySettings(scorers=[scorer]),
         embedding=EmbeddingSettings(static_dimensions=16),
-        selection=PipelineSelectionSettings(select_ratio=0.25, block_size=50, device="cpu"),
+        selection=PipelineSelectionSettings(
+            metrics={"facility": 1, "disf": 1}, lamb=0.5, select_ratio=0.25, block_size=50, device="cpu"
+        ),
         materialize=MaterializeSettings(license="odc-by"),
     )
 
