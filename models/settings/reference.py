@@ -1,7 +1,7 @@
 """Describe every setting: its key, type, default and meaning, from the JSON schema of a recipe.
 
 >>> next(setting for setting in settings_of("selection") if setting.key == "selection.lamb")
-Setting(key='selection.lamb', type='number from 0 to 1', default='0.5', meaning='Weight of quality; 1 - lamb is \
+Setting(key='selection.lamb', type='number from 0 to 1', default='0.3', meaning='Weight of quality; 1 - lamb is \
 the weight of diversity.')
 """
 
