@@ -251,7 +251,7 @@ def ours(size: Size, batch_tokens: int) -> dict[str, Any]:
     encoder = load_encoder(model, recipe, size.device, compute=compute, batch_tokens=batch_tokens)
     texts = texts_of(size)
     tokens, tokenising = timed(lambda: encoder.tokenise(texts), "cpu")
-    found = rate(size, tokens.tokens.lengths, lambda: encoder.encode(texts))
+    found = rate(size, tokens.lengths, lambda: encoder.encode(texts))
     return found | {"of it the tokenizer, s": tokenising["s"]}
 
 
@@ -263,7 +263,7 @@ def theirs(size: Size, batch: int) -> dict[str, Any]:
 
     model, texts = str(model_folder(size, "encoder")), texts_of(size)
     recipe = EmbeddingSettings.model_validate({"model": model, "precision": "float16"})
-    lengths = load_encoder(model, recipe, "cpu").tokenise(texts).tokens.lengths
+    lengths = load_encoder(model, recipe, "cpu").tokenise(texts).lengths
     peer = SentenceTransformer(model, device=size.device, model_kwargs={"dtype": torch.bfloat16})
     return rate(size, lengths, lambda: peer.encode(texts, batch_size=batch, convert_to_tensor=True))
 

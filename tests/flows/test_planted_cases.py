@@ -12,11 +12,11 @@ import pytest
 from fineweb_mask.flows.curate import prepare
 from fineweb_mask.models.settings import EmbeddingSettings, IngestSettings, PipelineSettings, SourceSettings
 from fineweb_mask.models.settings.quality import QualitySettings
-from fineweb_mask.models.settings.source import MINHASH_THRESHOLD
 from tests.corpora import KINDS, draw, mixed, prose, shingles
 from tests.flows.pipeline.run_here import RunHere
 
 ITEMS = {"long": 20, "short": 3}
+THRESHOLD = IngestSettings().near_threshold
 """Words of planted benchmark items, besides three rare ones: a short item of common words is not looked for."""
 
 
@@ -103,7 +103,7 @@ def test_near_duplicates_are_those_pairs_that_are_as_alike_as_asked(planted: Pla
     alike = {
         (one, other): share
         for one, other in combinations(range(len(texts)), 2)
-        if (share := len(runs[one] & runs[other]) / max(1, len(runs[one] | runs[other]))) >= MINHASH_THRESHOLD
+        if (share := len(runs[one] & runs[other]) / max(1, len(runs[one] | runs[other]))) >= THRESHOLD
     }
     reasons = [[fate.reason for fate in planted.fates[plain(text)]] for text in texts]
     found = {pair: any("near" in reasons[place] for place in pair) for pair in alike}

@@ -201,7 +201,7 @@ def test_the_key_follows_what_the_selection_reads(tmp_path: Path) -> None:
         shard.model_copy(update={name: getattr(shard, name).model_copy(update={"fingerprint": "other"})})
         for name in ("scores", "embeddings", "duplicates")
     ]
-    assert len({key(), key(lamb=0.2), key(seed=3), key(block_size=10), key(metrics="facility"), *map(key, others)}) == 8
+    assert len({key(), key(lamb=0.2), key(seed=3), key(block_size=10), key(metrics="disf"), *map(key, others)}) == 8
 
 
 def test_a_group_without_any_candidate(tmp_path: Path) -> None:

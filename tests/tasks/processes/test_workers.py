@@ -65,7 +65,7 @@ def test_several_threads_share_the_processes(workers):
 def test_what_is_asked_when_they_are_closed_is_a_transient_error_and_no_answer(workers):
     list(workers.map(workers.ask, [b""]))
     [process] = workers._started
-    slow = b"<html><body>" + b"<p>word <b>word</b></p>" * 1_000_000 + b"</body></html>"
+    slow = b"\n<html><body>" + b"<p>word <b>word</b></p>" * 1_000_000 + b"</body></html>"
     timer = threading.Timer(0.5, workers.close)
     timer.start()
     with pytest.raises(WorkerProcessError, match="closed: run again"):
