@@ -201,12 +201,6 @@ def finite(column: pa.Array) -> pa.Array:
     return pc.if_else(is_finite, column, pa.scalar(None, column.type))
 
 
-def is_whole(column: pa.Array) -> bool:
-    """Return whether the numbers of a column of fractions are whole ones of 64 bits, gaps aside."""
-    known = finite(column).drop_null().cast(pa.float64())
-    return bool(pc.all(pc.and_(pc.equal(known, pc.floor(known)), pc.less(pc.abs(known), BEYOND)), min_count=0).as_py())
-
-
 def to_numbers(column: pa.Array, kind: pa.DataType) -> tuple[pa.Array, int]:
     """Return a column of numbers, or of their texts, in a plain type, and how many do not fit and are null now.
 

@@ -163,7 +163,7 @@ class ColumnScorerSettings(NumberSettings):
 
 
 class SidecarScorerSettings(NumberSettings):
-    """A score from a file that others made of each source file, row by row, as WebOrganizer and Dolma ship theirs."""
+    """A score from a file beside each source file, as Dolma and WebOrganizer ship theirs: by id, else row by row."""
 
     name: ScorerName = "sidecar"
     kind: Literal["sidecar"] = Field("sidecar", description=KIND)

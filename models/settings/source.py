@@ -26,12 +26,14 @@ class SourceSettings(Settings):
         "compressed as .gz, .bz2, .xz, .zst, .lz4 or .zip, too). `warc` is a crawl, of whose pages the main text is "
         "extracted.",
     )
-    text_column: Text = Field("text", description="Column with the document's text.")
+    text_column: Text = Field("text", description="Column with the document's text; `a.b` is b within a.")
     id_column: Text = Field(
         "id", description="Column with the document's id; a missing or null id is replaced by a stable one."
     )
     extra_columns: Literal["all"] | list[str] = Field(
-        "all", description="Columns other than FineWeb's nine to keep in the dataset: `all`, or a list of names."
+        "all",
+        description="Columns other than FineWeb's nine to keep in the dataset: `all`, or a list of names; `a.b` is b "
+        "within a.",
     )
     fingerprint: Literal["mtime", "content"] = Field(
         "mtime",

@@ -12,7 +12,7 @@ from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.tasks.source.columns import FIRST_FILES, known_columns
 from fineweb_mask.tasks.source.discovery import NO_DOCUMENTS, Source, SourceShard, ending_of
-from fineweb_mask.tasks.source.reader import INDEX, keys_read, with_keys
+from fineweb_mask.tasks.source.reader import INDEX, keys_read, paths_of, with_keys
 from fineweb_mask.tasks.workspace.references import StageFile
 
 NAMED, TOLD = 3, 15
@@ -122,7 +122,7 @@ def take_inventory(source: Source, settings: SourceSettings) -> Inventory:
     for (schema, _), some in same.items():
         both, files = with_keys(schema, some[0], settings), [shard.relative for shard in some]
         known |= dict.fromkeys(files, frozenset(both.names))
-        for field in (field for field in both if field.name not in some[0].paths):
+        for field in (field for field in both if field.name not in paths_of(some[0], settings)):
             name = names.setdefault(alike(field.name), field.name)
             columns[name][str(field.type)] += files
             if name != field.name:

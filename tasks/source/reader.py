@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from fineweb_mask.models.columns import ColumnTypeError, is_text, is_whole, locate, plain_type, value_at
+from fineweb_mask.models.columns import ColumnTypeError, is_text, locate, plain_type, to_numbers, value_at
 from fineweb_mask.models.documents import conform
 from fineweb_mask.models.names import alike, find
 from fineweb_mask.models.schemas import FINEWEB, RESERVED_COLUMNS
@@ -157,7 +157,8 @@ class ShardReader:
             return pa.string()
         if name in self.shard.whole and pa.types.is_floating(kind) and self.shard.format == "parquet":
             with open_parquet_source(self.shard.url) as file:
-                if all(is_whole(value_at(batch, place)) for batch in file.iter_batches(columns=[place[0]])):
+                batches = file.iter_batches(columns=[place[0]])
+                if not any(to_numbers(value_at(batch, place), pa.int64())[1] for batch in batches):
                     return pa.int64()
         try:
             return plain_type(kind)

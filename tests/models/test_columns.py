@@ -14,7 +14,6 @@ from fineweb_mask.models.columns import (
     ColumnTypeError,
     as_number,
     holds_strings,
-    is_whole,
     label,
     locate,
     must_be_text,
@@ -176,13 +175,6 @@ def test_lists_and_times_are_no_numbers(column):
 @pytest.mark.parametrize("value", [[0, [1, 2], 0], {"a": 1}, (1,), None, b"1", "1e999999999", 10**400, "--1"])
 def test_what_is_no_number_is_none(value):
     assert as_number(value, whole=True) is None
-
-
-def test_whole_numbers_are_told_from_fractions():
-    assert is_whole(pa.array([1.0, NAN, None, -3.0]))
-    assert is_whole(pa.array([], pa.float64()))
-    assert not is_whole(pa.array([1.0, 1.5]))
-    assert not is_whole(pa.array([1e30]))
 
 
 def test_a_number_has_one_text_whatever_its_type():
