@@ -62,7 +62,7 @@ def test_every_solver_gives_a_whole_answer_twice_the_same(solver, metric, corpus
     assert (first.objective, first.upper_bound) == (second.objective, second.upper_bound)
     terms = first.terms
     assert terms["mean_quality"] == pytest.approx(float(quality[first.indices].mean()), rel=1e-5)
-    mixed = 0.5 * terms["quality"] + 0.5 * terms["diversity"] - terms["near_duplicate_cost"]
+    mixed = chosen.lamb * terms["quality"] + (1 - chosen.lamb) * terms["diversity"] - terms["near_duplicate_cost"]
     assert first.objective == pytest.approx(mixed, abs=1e-6)
     objectives = [objective for _, _, objective in first.history]
     assert objectives == sorted(objectives)
