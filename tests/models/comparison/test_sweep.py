@@ -74,7 +74,7 @@ def test_ranges_found_before_make_the_same_selections():
 
 def test_ranges_of_other_metrics_are_refused():
     features, quality = corpus("random", n=60)
-    ranges = term_ranges(features, quality, SelectionSettings())
+    ranges = term_ranges(features, quality, SelectionSettings(metrics={"facility": 1, "disf": 1}))
     with pytest.raises(SelectionInputError, match=r"they are of \['disf', 'facility'\]"):
         select(features, quality, SelectionSettings(metrics="facility"), ranges=ranges)
 

@@ -217,7 +217,7 @@ def test_token_budget_against_enumeration(metrics):
         random = np.random.default_rng(seed)
         features, quality = random.normal(size=(10, 4)) + 0.3, random.normal(size=10)
         tokens = random.integers(10, 100, 10)
-        chosen = SelectionSettings(metrics=metrics, budget_by="tokens", select_ratio=0.4)
+        chosen = SelectionSettings(metrics=metrics, lamb=0.5, budget_by="tokens", select_ratio=0.4)
         block = checked_block(features, quality, chosen, device="cpu", tokens=tokens)
         selection = select(features, quality, chosen, tokens=tokens, ranges=block.ranges)
         masks = any_masks(10)

@@ -71,7 +71,8 @@ def test_what_is_paid_is_what_the_objective_says(copied):
     over = (cosine - 0.9) / 0.1
     cost = np.where(cosine >= 0.9, np.minimum(0.05 + over, 1), 0).sum() / mask.sum()
     terms = found.ranges.terms(found.raw, settings.metric_weights)
-    assert found.objective == pytest.approx(0.5 * terms["quality"] + 0.5 * terms["diversity"] - cost, abs=1e-5)
+    mixed = settings.lamb * terms["quality"] + (1 - settings.lamb) * terms["diversity"]
+    assert found.objective == pytest.approx(mixed - cost, abs=1e-5)
     assert found.objective < found.upper_bound
 
 

@@ -21,7 +21,9 @@ SUMS = {"pairwise": 1.0, "disf": 0.5}
 
 
 def settings_of(**changes):
-    return SelectionSettings(**{"metrics": "pairwise", "near_duplicates": NearDuplicateSettings(weight=0)} | changes)
+    return SelectionSettings(
+        **{"metrics": "pairwise", "lamb": 0.5, "near_duplicates": NearDuplicateSettings(weight=0)} | changes
+    )
 
 
 def optimum(parts, found, settings):
