@@ -57,7 +57,7 @@ def ran(request, installed_wheel: Installed, real_data: Path, tmp_path_factory) 
     assert done.returncode == 0, done.stderr
     assert not asked.exists(), asked.read_text()
     said = done.stderr.splitlines()
-    assert "documents; looked at 1,000 rows" in said[0]
+    assert said[0] == f"documents  {table.num_rows:,}; looked at 1,000 rows"
     assert [line for line in said if line.startswith("recipe     workspaces/mine/recipe.yaml: 10% of the documents")]
     assert RULES in said
     summary = json.loads(done.stdout.splitlines()[-1])

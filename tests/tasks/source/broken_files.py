@@ -281,7 +281,6 @@ NAMES = {
     "ROW": REFUSED,
     "quality": REFUSED,
     "_shard": REFUSED,
-    " ": READ,
     "a\nb": READ,
     "Text ": REFUSED,
     'it\'s "x"; --': READ,
