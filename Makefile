@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Two of them take the tests that need a server, which wait much, the others the rest.
 TEST_PROCESSES ?= 3
-# Which tests, by their marks: `make test TESTS=` takes the long ones, too, in the same session.
+# Which tests, by their marks: long, integration.
 TESTS ?= not long
 # A machine with an NVIDIA GPU takes the registry's CUDA build ("===" rules out a local "+cpu" build);
 # any other takes a CPU build where pip is configured with one.
@@ -14,21 +14,26 @@ MAP := embedding-atlas==0.22.0
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
 export DO_NOT_TRACK := 1
 
-.PHONY: demo test test-long soak fuzz audit serve stop lock clean docs wheel
+.PHONY: demo test lint pytest test-long soak fuzz audit serve stop lock clean docs wheel
 
 demo: $(VENV)/.installed
 	$(BIN)/fineweb-mask run deployments/recipes/sample.yaml
 	@$(BIN)/python -m data_samples.outcome
 
-test: $(VENV)/.installed
+test: lint pytest
+
+lint: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -m "$(TESTS)" --numprocesses $(TEST_PROCESSES) --no-loadscope-reorder
+
+# Those of TESTS, without lint and types.
+pytest: $(VENV)/.installed
+	$(BIN)/python -m pytest -m "$(TESTS)" --numprocesses $(TEST_PROCESSES) --no-loadscope-reorder --durations=20 --durations-min=1
 
 # Kill and cancel whole runs, clusters and workers, read hundreds of broken files, compare with large references.
-test-long: $(VENV)/.installed
-	$(BIN)/python -m pytest -m long --numprocesses $(TEST_PROCESSES) --no-loadscope-reorder
+test-long:
+	@$(MAKE) --no-print-directory pytest TESTS=long
 
 # Kill runs anywhere, flip bits, read hostile files, run and read at once, fill the disk, and compare with a run that
 # nothing disturbed; then measure what grows over many runs. It takes hours; to fill a disk takes root.

@@ -19,14 +19,22 @@ os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
 os.environ.setdefault("DO_NOT_TRACK", "1")
 # Started in the background, the tests would ignore it, and so would all that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-hypothesis.settings.register_profile("untimed", deadline=None)  # a machine that does other things fails no test
-hypothesis.settings.load_profile("untimed")
+for profile, examples in (("default", 25), ("thorough", 100)):  # CI takes the thorough one
+    hypothesis.settings.register_profile(profile, deadline=None, max_examples=examples)  # a busy machine fails no test
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 KEPT_BY_TOOLS = {".git", ".venv", ".hypothesis", ".screenshots", "__pycache__", "build"}
 OWN_SERVERS = {"test_worker.py"}  # they are killed
 # Half of the time of all tests that need a server; they share a finished workspace with the others, no more.
 SECOND_SERVER = {f"test_{name}.py" for name in ("hub", "interrupted", "ray", "real_pages", "remote")}
 SECOND_SERVER |= {f"test_{name}.py" for name in ("scorers", "selectors", "stages", "training", "tune")}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that need real servers."""
+    for item in items:
+        if item.nodeid.startswith("tests/integration/"):
+            item.add_marker(pytest.mark.integration)
 
 
 @pytest.hookimpl(optionalhook=True)
