@@ -146,6 +146,7 @@ def ingest(job: IngestJob) -> None:
             **({"as_text": reader.as_text} if reader.as_text else {}),
             **({"lost": dict(lost)} if (lost := reader.lost + documents.lost) else {}),
             **({"keys_differ": found} if (found := dict(+reader.keys_differ)) else {}),
+            **({"charsets": dict(reader.charsets)} if reader.charsets else {}),
             **({"repeated_ids": repeats} if (repeats := len(ids) - len(np.unique(ids))) else {}),
             "rows_in": documents.rows_in,
             "dropped": {reason: count for reason, count in sorted(documents.dropped.items()) if count},

@@ -163,8 +163,9 @@ def _looked_at(shards: Sequence[SourceShard], settings: SourceSettings) -> Itera
 def notes_of(documents: Iterable[StageFile]) -> list[str]:
     """Return what ingest found in the values of files, and how annotations beside them were joined by the scorers."""
     differ: dict[str, Counter[str]] = defaultdict(Counter)
-    repeats, lost, placed = Counter[str](), Counter[str](), Counter[str]()
+    repeats, lost, placed, charsets = (Counter[str]() for _ in range(4))
     for file in documents:
+        charsets.update(file.details.get("charsets", {}))
         lost.update(file.details.get("lost", {}))
         placed.update(name for name, by in file.details.get("sidecars", {}).items() if by == "place")
         repeats[file.name] += file.details.get("repeated_ids", 0)
@@ -177,6 +178,10 @@ def notes_of(documents: Iterable[StageFile]) -> list[str]:
     ]
     found += [f"{n:,} values of {name!r} are left empty: no numbers, or none that fit" for name, n in lost.items()]
     found += [f"the annotations {name!r} of {n:,} files are joined by place, not by id" for name, n in placed.items()]
+    if charsets:
+        found.append(
+            f"{charsets.total():,} pages by charset: {_listed(f'{c} {n:,}' for c, n in charsets.most_common())}"
+        )
     if repeats := +repeats:
         files = Some.of(list(repeats)).named
         found.append(f"{repeats.total():,} rows have an id that an earlier row of their file has, in {files}")

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -85,6 +85,8 @@ class ShardReader:
         Numbers that did not fit, so far, by column.
     keys_differ
         Rows read in which a column of the file holds another value than the key of that name in its path, by name.
+    charsets
+        Pages of a crawl read, by the charset that their server named, or `none`.
 
     Raises
     ------
@@ -100,6 +102,7 @@ class ShardReader:
         self.as_text: dict[str, str] = {}
         self.lost: Counter[str] = Counter()
         self.keys_differ: Counter[str] = Counter()
+        self.charsets: Counter[str] = Counter()
         self._rows_read = 0
         self._filesystem, self._path = open_filesystem(shard.url)
         self._fingerprint = self._current_fingerprint()
@@ -232,12 +235,19 @@ class ShardReader:
         as_text = {one.own for one in self._columns[1:] if one.name in ("id", "date") or one.name not in FINEWEB.names}
         paths = paths_of(self.shard, self.settings)
         if self.shard.format == "warc":
-            records = with_texts(warc_records(self.shard, self.largest))
+            records = with_texts(self._pages())
         else:
             records = jsonl_records(self.shard.url, self.shard.relative, self.largest, paths)
         for batch, problems in record_batches(records, fields, BATCH_ROWS, BATCH_BYTES, as_text, lost):
             yield self._conform(batch), problems
         self.lost += Counter({one.name: lost[one.own] for one in self._columns})
+
+    def _pages(self) -> Iterator[dict[str, Any] | str]:
+        """Yield the records of a crawl, and count the charsets that servers named."""
+        for record in warc_records(self.shard, self.largest):
+            if isinstance(record, dict) and "page" in record:
+                self.charsets[record["charset"] or "none"] += 1
+            yield record
 
 
 class Column(NamedTuple):
