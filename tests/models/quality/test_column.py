@@ -5,24 +5,21 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
-from fineweb_mask.models.quality.column import ColumnScorer, ColumnValueError, SidecarScorer
+from fineweb_mask.models.quality.column import ColumnValueError, SidecarScorer
 from fineweb_mask.models.quality.registry import columns_of, load_scorer
 from fineweb_mask.models.settings.quality import ColumnScorerSettings, SidecarScorerSettings
 
 
 def scorer(**settings):
-    return ColumnScorer(ColumnScorerSettings(name="edu", column="score", **settings))
+    return load_scorer(ColumnScorerSettings(name="edu", column="score", **settings), "")
 
 
 def test_a_score_is_the_column_s_number():
+    assert columns_of(scorer()) == ("score",)
     scores = scorer().score([1, 2.5, -3, Decimal("0.25"), 0])
     assert scores.dtype == np.float32
     assert scores.tolist() == [1.0, 2.5, -3.0, 0.25, 0.0]
     assert scorer().score([]).shape == (0,)
-
-
-def test_it_reads_the_column_that_the_settings_name():
-    assert load_scorer(ColumnScorerSettings(column="language_score"), "").column == "language_score"
 
 
 @pytest.mark.parametrize("value", ["3", True, b"1", [1.0], {"score": 1}])
@@ -42,44 +39,29 @@ def test_a_missing_value_is_an_error_or_the_score_that_was_set(value):
     assert scorer(missing=-1.5).score([1.0, value, 2.0]).tolist() == [1.0, -1.5, 2.0]
 
 
-def difference(**settings):
-    return load_scorer(ColumnScorerSettings(column="prior", minus="conditional", **settings), "")
-
-
-def test_a_difference_is_of_two_columns():
-    scorer = difference()
-    assert columns_of(scorer) == ("prior", "conditional")
-    assert scorer.score([3.0, 2], [2.5, Decimal("2.25")]).tolist() == [0.5, -0.25]
+def test_a_difference_is_of_two_columns_of_numbers():
+    difference = scorer(minus="conditional")
+    assert columns_of(difference) == ("score", "conditional")
+    assert difference.score([3.0, 2], [2.5, Decimal("2.25")]).tolist() == [0.5, -0.25]
+    with pytest.raises(ColumnValueError, match="column 'conditional' must hold numbers"):
+        difference.score([1.0], ["2"])
 
 
 @pytest.mark.parametrize("pair", [(None, 1.0), (1.0, None), (float("nan"), 1.0), (1.0, float("inf"))])
 def test_a_difference_with_a_value_missing_is_an_error_or_the_score_that_was_set(pair):
+    values = [2.0, pair[0]], [1.0, pair[1]]
     with pytest.raises(ColumnValueError, match="null or not finite in 1 of 2 rows"):
-        difference().score([2.0, pair[0]], [1.0, pair[1]])
-    assert difference(missing=-9).score([2.0, pair[0]], [1.0, pair[1]]).tolist() == [1.0, -9.0]
+        scorer(minus="conditional").score(*values)
+    assert scorer(minus="conditional", missing=-9).score(*values).tolist() == [1.0, -9.0]
 
 
-def test_a_difference_of_texts_is_an_error_that_names_the_column():
-    with pytest.raises(ColumnValueError, match="column 'conditional' must hold numbers"):
-        difference().score([1.0], ["2"])
-
-
-ANNOTATIONS = np.array([3.0, np.nan, 5.0, np.inf], dtype=np.float32)
-
-
-def test_a_document_has_the_annotation_of_its_row():
-    scorer = SidecarScorer(SidecarScorerSettings(path="{shard}.npy"), ANNOTATIONS)
-    assert scorer.score([2, 0]).tolist() == [5.0, 3.0]
-
-
-def test_a_row_without_an_annotation_is_named():
-    scorer = SidecarScorer(SidecarScorerSettings(path="{shard}.npy"), ANNOTATIONS)
+def test_a_document_has_the_annotation_of_its_row_or_the_missing_score():
+    annotations = np.array([3.0, np.nan, 5.0, np.inf], dtype=np.float32)
+    strict = SidecarScorer(SidecarScorerSettings(path="{shard}.npy"), annotations)
+    assert strict.score([2, 0]).tolist() == [5.0, 3.0]
     with pytest.raises(ColumnValueError, match="row 1 of the source file is null or not finite") as caught:
-        scorer.score([0, 1])
+        strict.score([0, 1])
     assert caught.value.position == 1
-
-
-def test_rows_without_an_annotation_have_the_missing_score_and_annotations_stay_as_they_are():
-    scorer = SidecarScorer(SidecarScorerSettings(path="{shard}.npy", missing=-1), ANNOTATIONS)
-    assert scorer.score([3, 1, 0]).tolist() == [-1.0, -1.0, 3.0]
-    assert np.isinf(ANNOTATIONS[3])
+    lenient = SidecarScorer(SidecarScorerSettings(path="{shard}.npy", missing=-1), annotations)
+    assert lenient.score([3, 1, 0]).tolist() == [-1.0, -1.0, 3.0]
+    assert np.isinf(annotations[3])

@@ -22,12 +22,6 @@ def test_counts_are_of_unigrams_and_bigrams(text):
     assert NgramBuckets().counts([text]).sum() == len(found)
 
 
-def test_weights_are_zero_where_the_target_is_the_corpus():
-    texts = ["some words of a corpus", "and other words"]
-    counts = NgramBuckets().counts(texts)
-    assert not NgramBuckets().log_weights(texts, log_ratios(counts, counts)).any()
-
-
 def test_a_weight_is_the_sum_of_log_ratios():
     target, corpus = ["a b", "a c"], ["a b", "d e f"]
     buckets = NgramBuckets()

@@ -58,26 +58,16 @@ def load(folder, *, batch_tokens=None, **settings):
     return PerplexityScorer(settings, str(folder), device="cpu", batch_tokens=batch_tokens)
 
 
-def test_a_score_is_minus_the_mean_loss(folder, reference):
-    scorer = load(folder)
-    assert isinstance(scorer, PerplexityScorer)
+def test_a_score_is_minus_the_mean_loss_of_a_text_by_itself(folder, reference):
+    scorer = load(folder, batch_tokens=64)
     scores = scorer.score(TEXTS)
     assert scores.dtype == np.float32
     for text, score in zip(TEXTS, scores, strict=True):
         own = reference(text) if text else np.empty(0)
         assert score == pytest.approx(-own.mean() if len(own) else -np.log(scorer._model.config.vocab_size), rel=1e-4)
-
-
-def test_a_document_s_score_does_not_depend_on_the_others(folder):
-    scorer = load(folder, batch_tokens=64)
-    together = scorer.score(TEXTS)
-    alone = np.concatenate([scorer.score([text]) for text in TEXTS])
-    np.testing.assert_allclose(together, alone, rtol=1e-5)
-
-
-def test_only_the_first_tokens_are_read(folder, reference):
-    [score] = load(folder, max_tokens=8).score(TEXTS[-1:])
-    assert score == pytest.approx(-reference(TEXTS[-1], 8).mean(), rel=1e-4)
+    np.testing.assert_allclose(scores, load(folder).score(TEXTS), rtol=1e-5)
+    [first_tokens] = load(folder, max_tokens=8).score(TEXTS[-1:])
+    assert first_tokens == pytest.approx(-reference(TEXTS[-1], 8).mean(), rel=1e-4)
 
 
 def test_a_folder_without_a_language_model_is_refused(tmp_path, folder):

@@ -15,7 +15,6 @@ from fineweb_mask.models.quality.fasttext.scorer import (
     HEADER,
     FastTextFormatError,
     FastTextScorer,
-    check_fasttext_file,
     fasttext_lines,
     load_fasttext,
     train_fasttext,
@@ -61,34 +60,22 @@ def score(model, texts, **settings):
     return FastTextScorer(FastTextScorerSettings(model=model, **settings), model).score(texts)
 
 
-def test_the_two_models_list_their_labels_in_either_order(models):
-    import fasttext
-
-    assert fasttext.load_model(models["negative_first"]).get_labels() == ["__label__0", "__label__1"]
-    assert fasttext.load_model(models["positive_first"]).get_labels() == ["__label__1", "__label__0"]
-
-
-def test_score_is_the_probability_of_the_positive_label(scorer):
-    scores = scorer.score([*GOOD, *BAD])
-    assert scores.dtype == np.float32
-    assert scores.shape == (40,)
-    assert scores[:20].min() > 0.8
-    assert scores[20:].max() < 0.2
+def test_a_score_is_the_probability_of_the_positive_label_wherever_the_model_lists_it(models):
+    found = {name: load_fasttext(path).get_labels() for name, path in models.items()}
+    assert found["negative_first"] == found["positive_first"][::-1] == ["__label__0", "__label__1"]
+    for model in models.values():
+        scores = score(model, [*GOOD, *BAD])
+        assert scores.dtype == np.float32
+        assert scores[:20].min() > 0.8
+        assert scores[20:].max() < 0.2
+        np.testing.assert_allclose(scores + score(model, [*GOOD, *BAD], positive_label="__label__0"), 1.0, atol=1e-4)
 
 
-def test_the_probabilities_of_both_labels_add_up_to_one(model):
-    texts = [*GOOD[:3], *BAD[:3], "neither nor"]
-    positive, negative = score(model, texts), score(model, texts, positive_label="__label__0")
-    np.testing.assert_allclose(positive + negative, 1.0, atol=1e-4)
-
-
-def test_a_batch_scores_as_its_texts_one_by_one(scorer):
+def test_a_batch_scores_as_its_texts_one_by_one(model, scorer):
     texts = [GOOD[0], "", BAD[0], "unknown words only", GOOD[1]]
     assert scorer.score(texts).tolist() == [float(scorer.score([text])[0]) for text in texts]
-
-
-def test_no_texts_no_scores(scorer):
     assert scorer.score([]).shape == (0,)
+    assert load_scorer(FastTextScorerSettings(model=model), model).score(texts).tolist() == scorer.score(texts).tolist()
 
 
 @pytest.mark.parametrize("text", ["", "  ", "\n", "\x00", "zzz qqq", "🙂", "\ud800", "\U00013000 \ue000", "\x00\x01"])
@@ -96,11 +83,6 @@ def test_a_text_without_a_known_word_has_a_score(scorer, text):
     first, value, last = scorer.score([GOOD[0], text, BAD[0]])
     assert 0.0 <= value <= 1.0
     assert [first, last] == scorer.score([GOOD[0], BAD[0]]).tolist()
-
-
-def test_nul_and_lone_surrogates_leave_the_words_around_them(scorer):
-    assert scorer.score(["theorem\x00proof"]) == scorer.score(["theorem proof"])
-    assert scorer.score(["theorem \udfff proof"]) == scorer.score(["theorem ? proof"])
 
 
 def test_fifty_megabytes_have_a_score(scorer):
@@ -116,10 +98,16 @@ def test_a_text_for_which_the_model_returns_no_label_gets_0(tmp_path):
     assert score(path, ["w1"]) > 0.4
 
 
-@pytest.mark.parametrize("space", ["\n", "\r\n", "\t", "\u2028", "\n\n  \n", "\u00a0"])
-def test_line_breaks_are_read_as_spaces(scorer, space):
-    plain = "theorem proof casino reasoning"
-    assert scorer.score([plain.replace(" ", space)]) == scorer.score([plain])
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        *((space, " ") for space in ("\n", "\r\n", "\t", "\u2028", "\n\n  \n", "\u00a0", "\x00")),
+        (" \udfff ", " ? "),
+    ],
+)
+def test_line_breaks_and_nul_are_read_as_spaces_and_a_lone_surrogate_as_a_question_mark(scorer, given, read):
+    words = "theorem proof casino reasoning".split()
+    assert scorer.score([given.join(words)]) == scorer.score([read.join(words)])
 
 
 @pytest.mark.parametrize(
@@ -144,33 +132,31 @@ def test_an_unknown_positive_label_is_an_error_that_names_the_labels(model):
         score(model, [], positive_label="__label__hq")
 
 
-def test_a_missing_model_is_an_error(tmp_path):
-    with pytest.raises(FastTextFormatError, match=r"none\.bin cannot be opened"):
-        score(str(tmp_path / "none.bin"), [])
-    with pytest.raises(FastTextFormatError, match=r"cannot be opened, Is a directory: give a \.bin or \.ftz file"):
-        check_fasttext_file(str(tmp_path))
-
-
 @pytest.mark.parametrize(
-    "content",
+    ("content", "says"),
     [
-        b"",
-        b"\0" * 1000,
-        b"300 100\nthe 0.1 0.2\n" * 50,
-        b"\x80\x04N." * 100,
-        b"PK\x03\x04" * 99,
-        b"version https://git-lfs",
+        (b"", "is not a fastText model: give a .bin or .ftz file"),
+        (b"\0" * 1000, "is not a fastText model"),
+        (b"300 100\nthe 0.1 0.2\n" * 50, "is not a fastText model"),
+        (b"\x80\x04N." * 100, "is not a fastText model"),
+        (b"PK\x03\x04" * 99, "is not a fastText model"),
+        (b"version https://git-lfs", "is not a fastText model"),
+        (None, "cannot be opened"),
+        ("folder", "cannot be opened, Is a directory: give a .bin or .ftz file"),
     ],
-    ids=["empty", "zeros", "vectors as text", "pickle", "zip", "pointer"],
+    ids=["empty", "zeros", "vectors as text", "pickle", "zip", "pointer", "missing", "folder"],
 )
-def test_another_kind_of_file_is_refused_by_name(content, tmp_path):
+def test_what_is_no_model_is_refused_by_name(content, says, tmp_path):
     foreign = tmp_path / "foreign.bin"
-    foreign.write_bytes(content)
-    with pytest.raises(FastTextFormatError, match=r"foreign\.bin is not a fastText model: give a \.bin or \.ftz file"):
+    if content == "folder":
+        foreign.mkdir()
+    elif content is not None:
+        foreign.write_bytes(content)
+    with pytest.raises(FastTextFormatError, match=re.escape(f"foreign.bin {says}")):
         score(str(foreign), [])
 
 
-def test_a_quantised_model_is_a_classifier_and_word_vectors_are_none(model, tmp_path):
+def test_a_quantised_model_is_a_classifier_and_word_vectors_are_none(tmp_path):
     import fasttext
 
     examples = tmp_path / "examples.txt"
@@ -188,17 +174,12 @@ def test_a_quantised_model_is_a_classifier_and_word_vectors_are_none(model, tmp_
         score(path, [])
 
 
-def test_a_model_that_fasttext_cannot_read_is_damaged(model, tmp_path):
-    content = bytearray(Path(model).read_bytes())
+def test_a_model_that_fasttext_cannot_read_is_damaged(models, tmp_path):
+    content = bytearray(Path(models["negative_first"]).read_bytes())
     content[4] = 99  # a version of the future
     (tmp_path / "new.bin").write_bytes(content)
     with pytest.raises(FastTextFormatError, match=r"new\.bin is damaged, .*: copy or download it again"):
         load_fasttext(str(tmp_path / "new.bin"))
-
-
-def test_the_registry_loads_the_scorer(model):
-    loaded = load_scorer(FastTextScorerSettings(model=model), model)
-    assert loaded.score(GOOD[:1]) == score(model, GOOD[:1])
 
 
 def test_a_text_cannot_inject_labels():
@@ -269,30 +250,22 @@ def test_lines_hold_the_words_of_the_reference(texts, lowercase):
     check(texts, lowercase)
 
 
-def test_every_space_of_python_separates_words():
-    check([f"a{space}b</s>c" for space in PYTHON_SPACE], False)
-    assert all(words(line) == [b"a", b"b"] for line in fasttext_lines(pa.array(f"a{s}b" for s in PYTHON_SPACE), 0))
-
-
-def test_nothing_joins_across_texts():
-    check(["a<", "/s>b", "\u00e2", "", "c"], False)
-
-
-def test_the_column_itself_is_left_as_it_is():
-    texts = pa.array(["a\nb", "c\u00a0d</s>"])
-    fasttext_lines(texts, lowercase=False)
-    assert texts.to_pylist() == ["a\nb", "c\u00a0d</s>"]
+@pytest.mark.parametrize(
+    "texts",
+    [
+        [f"a{space}b</s>c" for space in PYTHON_SPACE],
+        ["a<", "/s>b", "\u00e2", "", "c"],
+        ["word\n" * 60_000, "\u2028" * 90_000 + "end</s>"],
+        [],
+    ],
+    ids=["every space of Python", "pieces that texts beside them would complete", "long texts", "no texts"],
+)
+def test_lines_of_special_texts_hold_the_words_of_the_reference(texts):
+    check(texts, False)
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()], ids=str)
-def test_slices_of_every_kind_of_string(kind):
+def test_slices_of_every_kind_of_string_are_read_and_left_as_they_are(kind):
     texts = pa.array(["x", "a\nb", "\u00e9\u2003f", "y"], kind)
     assert fasttext_lines(texts.slice(1, 2), lowercase=False) == [b"a b\n", "\u00e9   f\n".encode()]
-
-
-def test_long_texts():
-    check(["word\n" * 60_000, "\u2028" * 90_000 + "end</s>"], False)
-
-
-def test_no_texts():
-    assert fasttext_lines(pa.array([], pa.string()), lowercase=True) == []
+    assert texts.to_pylist() == ["x", "a\nb", "\u00e9\u2003f", "y"]
