@@ -10,57 +10,37 @@ import pytest
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
 
-from fineweb_mask.models.embedding.load import TokenVectorEncoder, load_encoder
+from fineweb_mask.models.embedding.load import TokenVectorEncoder
 from fineweb_mask.models.embedding.static import load_static
 from fineweb_mask.models.embedding.static_fit import fit_static_encoder
-from fineweb_mask.models.settings import EmbeddingSettings
-
-WORDS = "piano sonata melody violin concert harmony football goal match striker league stadium passage".split()
-TEXTS = [
-    *(" ".join(WORDS[(start + 3 * jump) % 13] for jump in range(9)) for start in range(13)),
-    "Piano, GOAL; harmony!",
-    "[PAD] pad [UNK]",
-    "日本語 café ﬁ 👩‍👩‍👧 \u202e piano \x00",
-    "piano " * 17_000,  # 102,000 characters
-    "a" * 3_000,
-]
+from tests.models.embedding.saved import TEXTS, WORDS, load, reference
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def fitted():
+    return fit_static_encoder(lambda: [*TEXTS, *WORDS], vocabulary=300, dimensions=16)
+
+
+@pytest.fixture(scope="module")
+def folder(fitted, tmp_path_factory):
+    """The model as sentence-transformers saves it."""
     folder = tmp_path_factory.mktemp("encoder")
-    fit_static_encoder(lambda: TEXTS, vocabulary=300, dimensions=16).as_sentence_transformer().save(str(folder))
+    fitted.as_sentence_transformer().save_pretrained(str(folder), create_model_card=False)
     return folder
 
 
-def load(folder, **settings):
-    encoder = load_encoder(str(folder), EmbeddingSettings(**{"precision": "float32"} | settings), "cpu")
+@pytest.mark.parametrize("prompt", [None, "passage: "])
+@pytest.mark.parametrize(("precision", "error"), [("float32", 1e-5), ("float16", 1e-3)])
+def test_equal_to_sentence_transformers(folder, prompt, precision, error):
+    encoder = load(folder, prompt=prompt, precision=precision)
     assert isinstance(encoder, TokenVectorEncoder)
-    return encoder
-
-
-def reference(folder, texts):
-    model = SentenceTransformer(str(folder), device="cpu")
-    model.tokenizer.encode_special_tokens = True
-    return model.encode(texts, normalize_embeddings=True)
-
-
-def test_equal_to_sentence_transformers(folder):
-    encoded = load(folder).encode(TEXTS)
-    np.testing.assert_allclose(encoded.vectors, reference(folder, TEXTS), atol=1e-5)
-    assert not encoded.bad.any()
-
-
-def test_equal_with_a_prompt(folder):
-    prompted = [f"passage: {text}" for text in TEXTS]
-    np.testing.assert_allclose(
-        load(folder, prompt="passage: ").encode(TEXTS).vectors, reference(folder, prompted), atol=1e-5
-    )
-
-
-def test_a_text_without_tokens_is_bad_and_no_texts_are_none(folder):
-    assert load(folder).encode(["piano", "", " \n"]).bad.tolist() == [False, True, True]
-    assert load(folder).encode([]).vectors.shape == (0, 16)
+    encoded = encoder.encode(TEXTS)
+    assert encoded.vectors.dtype == precision
+    expected = reference(folder, [f"{prompt or ''}{text}" for text in TEXTS])
+    np.testing.assert_allclose(encoded.vectors, expected, atol=error)
+    has_tokens = [bool(prompt or text.strip()) for text in TEXTS]
+    assert (~encoded.bad).tolist() == has_tokens
+    assert encoder.encode([]).vectors.shape == (0, 16)
 
 
 def test_a_limit_of_tokens_cuts(folder):
@@ -69,19 +49,9 @@ def test_a_limit_of_tokens_cuts(folder):
     np.testing.assert_allclose(cut, load(folder).encode(["piano sonata"]).vectors, atol=1e-5)
 
 
-def test_float16_vectors_are_those_of_float32_rounded(folder):
-    encoded = load(folder, precision="float16").encode(TEXTS)
-    assert encoded.vectors.dtype == np.float16
-    np.testing.assert_allclose(encoded.vectors, reference(folder, TEXTS), atol=1e-3)
-
-
-def test_the_files_are_those_that_sentence_transformers_writes(tmp_path):
-    fitted = fit_static_encoder(lambda: TEXTS, vocabulary=300, dimensions=16)
-    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
-    ours.mkdir()
-    fitted.save(ours)
-    fitted.as_sentence_transformer().save_pretrained(str(theirs), create_model_card=False)
-    found, expected = ({file.name: file.read_bytes() for file in one.iterdir()} for one in (ours, theirs))
+def test_the_files_are_those_that_sentence_transformers_writes(fitted, folder, tmp_path):
+    fitted.save(tmp_path)
+    found, expected = ({file.name: file.read_bytes() for file in one.iterdir()} for one in (tmp_path, folder))
     assert found == expected
 
 
@@ -89,7 +59,7 @@ def test_it_is_run_without_what_takes_seconds_to_import(folder):
     code = f"""
 import sys
 from fineweb_mask.models.embedding.load import load_encoder
-from fineweb_mask.models.settings import EmbeddingSettings
+from tests.models.embedding.saved import TEXTS, WORDS, load, reference
 print(load_encoder({str(folder)!r}, EmbeddingSettings(), "cpu").encode(["piano"]).vectors.shape)
 assert not {{"sentence_transformers", "transformers", "sklearn"}} & sys.modules.keys()
 """
@@ -106,8 +76,7 @@ def test_a_prompt_in_its_files_goes_before_every_text(folder, tmp_path):
     np.testing.assert_array_equal(other, load(folder).encode(["piano"]).vectors)
 
 
-def test_a_model_with_more_than_one_module_is_left_to_sentence_transformers(tmp_path):
-    static = fit_static_encoder(lambda: TEXTS, vocabulary=300, dimensions=16).as_sentence_transformer()
-    SentenceTransformer(modules=[static[0], Normalize()]).save(str(tmp_path))
+def test_a_model_with_more_than_one_module_is_left_to_sentence_transformers(fitted, tmp_path):
+    SentenceTransformer(modules=[fitted.as_sentence_transformer()[0], Normalize()]).save(str(tmp_path))
     assert load_static(str(tmp_path)) is None
     np.testing.assert_allclose(load(tmp_path).encode(TEXTS).vectors, reference(tmp_path, TEXTS), atol=1e-5)

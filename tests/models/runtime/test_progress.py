@@ -43,17 +43,16 @@ def reports_of(work):
     return reports, result
 
 
-def test_no_callback_is_needed():
-    assert list(track("steps", "abc")) == ["a", "b", "c"]
-    assert list(track("steps", range(0))) == []
-
-
 @pytest.mark.parametrize("has_callback", [False, True])
-def test_a_stop_request_ends_the_loop_before_the_next_step(has_callback):
+@pytest.mark.parametrize(
+    "tracked", [lambda: track("steps", range(5)), lambda: track_by_size("documents", range(5), 5, lambda _: 1)]
+)
+def test_a_stop_request_ends_the_loop_before_the_next_step(has_callback, tracked):
+    assert list(tracked()) == [0, 1, 2, 3, 4]
     done = []
 
     def work():
-        for step in track("steps", range(5)):
+        for step in tracked():
             done.append(step)
             if step == 1:
                 request_stop()
@@ -104,16 +103,6 @@ def test_retried_items_never_count_more_than_the_total(at_once):
     reports, _ = reports_of(lambda: list(track_by_size("tokens", [3, 3, 3], 6, int, part=(0, 1))))
     assert [steps[0].done for _, steps in reports] == [0, 3, 6, 6]
     assert reports[-1][0] == 1
-
-
-def test_track_by_size_needs_no_callback_and_stops_on_request():
-    assert list(track_by_size("documents", "ab", 2, len)) == ["a", "b"]
-    request_stop()
-    try:
-        with pytest.raises(StoppedError):
-            next(track_by_size("documents", "ab", 2, len))
-    finally:
-        clear_stop_request()
 
 
 def test_brief_loops_and_loops_of_one_step_are_not_reported(clock):

@@ -1,11 +1,14 @@
-"""The same selection whatever the number of cores."""
+"""The same selection whatever the number of cores; and less memory for threads that have ended."""
 
 import os
+import platform
 import subprocess
 import sys
 
+import pytest
 import torch
 
+from fineweb_mask.models.runtime.arenas import limit_arenas
 from fineweb_mask.models.runtime.threads import THREADS, same_threads
 
 SELECT = """
@@ -21,7 +24,7 @@ print(hashlib.sha256(selection.inclusion.tobytes() + selection.indices.tobytes()
 def test_a_selection_is_the_same_whatever_the_environment_says_of_threads() -> None:
     found = {
         threads: subprocess.check_output([sys.executable, "-c", SELECT], env=os.environ | {"OMP_NUM_THREADS": threads})
-        for threads in ("1", "2", "4")
+        for threads in ("1", "3")
     }
     assert len(set(found.values())) == 1
 
@@ -35,3 +38,9 @@ def test_the_number_is_put_back() -> None:
 
     assert inside() == inside() == THREADS
     assert torch.get_num_threads() == before
+
+
+def test_glibc_takes_the_limit_of_arenas_and_elsewhere_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert limit_arenas() == (platform.libc_ver()[0] == "glibc")
+    monkeypatch.setattr("platform.libc_ver", lambda: ("", ""))
+    assert not limit_arenas()

@@ -1,0 +1,114 @@
+"""Small models of random weights as sentence-transformers saves them, and what it makes of texts."""
+
+import shutil
+
+import numpy as np
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+from tokenizers import Tokenizer
+from tokenizers.models import BPE, WordPiece
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer, ByteLevel
+from tokenizers.processors import TemplateProcessing
+from tokenizers.trainers import BpeTrainer, WordPieceTrainer
+from transformers import (
+    BertConfig,
+    BertModel,
+    ModernBertConfig,
+    ModernBertModel,
+    PreTrainedTokenizerFast,
+    RobertaConfig,
+    RobertaModel,
+)
+
+from fineweb_mask.models.embedding.load import load_encoder
+from fineweb_mask.models.settings import EmbeddingSettings
+
+WORDS = "piano sonata melody violin concert harmony football goal match striker league stadium the of and".split()
+TEXTS = [
+    "piano",
+    "football goal match",
+    "",
+    " \n\t\u2028 ",
+    "The harmony of Violin & piano, the league of strikers; goal 1987.",
+    "日本語のテキスト и немного русского, café naïve ﬁ ½ 👩‍👩‍👧 \u202e abc",
+    "nul \x00 and control \x01\x7f",
+    "[CLS] [SEP] [PAD] <s> </s> piano",
+    "a" * 3_000,
+    " ".join(WORDS * 12),
+    " ".join(reversed(WORDS * 3)),
+    "\n".join(WORDS),
+    "piano sonata " * 7_700,  # 100,100 characters
+]
+SPECIAL = {
+    "bert": ["[PAD]", "[UNK]", "[CLS]", "[SEP]"],
+    "modernbert": ["[PAD]", "[UNK]", "[CLS]", "[SEP]"],
+    "roberta": ["<s>", "<pad>", "</s>", "<unk>"],
+}
+NAMES = {
+    "bert": {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"},
+    "modernbert": {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"},
+    "roberta": {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"},
+}
+SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+
+
+def make_tokenizer(kind, positions):
+    special = SPECIAL[kind]
+    if kind == "bert":
+        tokenizer = Tokenizer(WordPiece(unk_token="[UNK]"))
+        tokenizer.normalizer, tokenizer.pre_tokenizer = BertNormalizer(), BertPreTokenizer()
+        trainer = WordPieceTrainer(vocab_size=200, special_tokens=special, show_progress=False)
+    else:
+        tokenizer = Tokenizer(BPE())
+        tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
+        alphabet = ByteLevel.alphabet()
+        trainer = BpeTrainer(vocab_size=400, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(TEXTS, trainer)
+    first, last = ("<s>", "</s>") if kind == "roberta" else ("[CLS]", "[SEP]")
+    ends = [(token, tokenizer.token_to_id(token)) for token in (first, last)]
+    tokenizer.post_processor = TemplateProcessing(single=f"{first} $A {last}", special_tokens=ends)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=positions, **NAMES[kind])
+
+
+def save_model(folder, kind="bert", pooling="mean", positions=64, normalize=True, prompts=None, more=(), **options):
+    """Save an encoder of 32 dimensions; `more` modules come before the last one, `options` are those of the pooling."""
+    tokenizer = make_tokenizer(kind, positions)
+    torch.manual_seed(0)
+    spread = {"vocab_size": len(tokenizer), "initializer_range": 0.5}
+    if kind == "bert":
+        model = BertModel(BertConfig(**SIZES, **spread, max_position_embeddings=positions))
+    elif kind == "roberta":  # positions begin after the padding token's id
+        pad = tokenizer.pad_token_id
+        config = RobertaConfig(**SIZES, **spread, max_position_embeddings=positions + pad + 1, pad_token_id=pad)
+        model = RobertaModel(config)
+    else:
+        ends = {"pad_token_id": 0, "cls_token_id": 2, "sep_token_id": 3, "bos_token_id": 2, "eos_token_id": 3}
+        config = ModernBertConfig(**SIZES, **spread, **ends, max_position_embeddings=positions, local_attention=16)
+        model = ModernBertModel(config)
+    parts = folder.with_name(f"{folder.name}-parts")
+    model.save_pretrained(parts)
+    tokenizer.save_pretrained(parts)
+    modules = [Transformer(str(parts)), Pooling(32, pooling, **options), *more]
+    if normalize:
+        modules.append(Normalize())
+    SentenceTransformer(modules=modules, prompts=prompts, device="cpu").save(str(folder), create_model_card=False)
+    shutil.rmtree(parts)
+    return folder
+
+
+def load(folder, *, compute="float32", batch_tokens=None, **settings):
+    """Load an encoder that computes and stores in single precision, if nothing else is said."""
+    settings = EmbeddingSettings(**{"precision": "float32"} | settings)
+    return load_encoder(str(folder), settings, "cpu", compute=compute, batch_tokens=batch_tokens)
+
+
+def reference(folder, texts, **options):
+    """Return the vectors of sentence-transformers itself, for which a text that spells a special token is text, too."""
+    model = SentenceTransformer(str(folder), device="cpu")
+    is_plain = isinstance(model.tokenizer, Tokenizer)
+    setattr(model.tokenizer, "encode_special_tokens" if is_plain else "split_special_tokens", True)
+    vectors = model.encode(texts, normalize_embeddings=True, **options)
+    assert isinstance(vectors, np.ndarray)
+    return vectors
