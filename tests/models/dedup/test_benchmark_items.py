@@ -1,7 +1,6 @@
 """Items of benchmarks in documents: found whatever the case, the marks and the lines, and look-alikes are not."""
 
 import random
-import time
 from itertools import pairwise
 
 import numpy as np
@@ -67,14 +66,14 @@ def joined(words, dice, pages):
 
 @pytest.mark.parametrize("planted", [verbatim, wrapped, in_lines, other_marks])
 @pytest.mark.parametrize("length", [8, 9, 12, 13, 20, 30, 200])
-@pytest.mark.parametrize("part", ["question", "passage", "text"])
-def test_every_kind_of_copy_is_found_from_eight_words_on(pages, planted, length, part):
+def test_every_kind_of_copy_is_found_from_eight_words_on(pages, planted, length):
     dice = random.Random(length)
-    items = [sentence(dice, length) for _ in range(40)]
-    rows = [{part: " ".join(words)} for words in items]
+    items = [sentence(dice, length) for _ in range(60)]
+    parts = [("text", ""), ("question", ", question"), ("passage", ", passage")] * 20
+    rows = [{part: " ".join(words)} for words, (part, _) in zip(items, parts, strict=True)]
     texts = [planted(words, dice, pages) for words in items]
-    names = [f"row {number}" + ("" if part == "text" else f", {part}") + ", score 1.00" for number in range(40)]
-    assert sum(one == name for one, name in zip(found(rows, texts, pages), names, strict=True)) >= 38
+    names = [f"row {number}{part}, score 1.00" for number, (_, part) in enumerate(parts)]
+    assert sum(one == name for one, name in zip(found(rows, texts, pages), names, strict=True)) >= 57
     assert found(rows, pages, pages) == [None] * len(pages)
 
 
@@ -124,20 +123,21 @@ def test_a_question_of_common_words_counts_only_with_its_answer():
 
 
 def test_short_items_are_found_on_word_boundaries_only_if_their_words_are_rare(pages):
-    rows = [{"question": "Capital of upper Zalvora"}, {"question": "which was it for", "answer": "a"}]
-    texts = [
-        "the capital of upper Zalvora",
-        "capitals of upper Zalvora",
-        "the capital of upper Zalvoran",
+    rows = [
+        {"question": "Capital of upper Zalvora"},
+        {"question": "which was it for", "answer": "a"},
+        {"question": "Who wrote Zalvora?", "answer": "Imre Hamrecht"},  # found next to its answer
     ]
-    assert found(rows, texts, pages) == ["row 0, question, score 1.00", None, None]
-    assert found(rows, ["which was it for a"], pages * 10) == [None]
-
-
-def test_a_very_short_question_is_found_next_to_its_answer(pages):
-    row = {"question": "Who wrote Zalvora?", "answer": "Imre Hamrecht"}
-    texts = ["Who wrote Zalvora? Imre Hamrecht.", "Who wrote Zalvora?", "Imre Hamrecht wrote."]
-    assert found([row], texts, pages) == ["row 0, question, score 1.00", None, None]
+    names = {
+        "the capital of upper Zalvora": "row 0, question, score 1.00",
+        "capitals of upper Zalvora": None,
+        "the capital of upper Zalvoran": None,
+        "which was it for a": None,
+        "Who wrote Zalvora? Imre Hamrecht.": "row 2, question, score 1.00",
+        "Who wrote Zalvora?": None,
+        "Imre Hamrecht wrote.": None,
+    }
+    assert found(rows, [*names], pages) == [*names.values()]
 
 
 LICENCE = (
@@ -171,18 +171,14 @@ def test_a_phrase_of_many_documents_is_none_of_a_benchmark(pages):
     assert found(asked, [LICENCE], pages) == [None]
 
 
-def test_edits_lower_the_score_and_the_threshold_decides(pages):
+def test_edits_lower_the_score_the_threshold_decides_and_scattered_phrases_are_no_copy(pages):
     words = EXAM["passage"].split()
     edited = " ".join([*words[:15], "smoothed", *words[16:]])
     [name] = found([EXAM], [edited], pages, 0.7)
     score = float(name.split()[-1])
     assert 0.7 < score < 1
-    assert found([EXAM], [edited], pages, min(1.0, score + 0.02)) == [None]
-    assert found([EXAM], [edited], pages, 1.0) == [None]
-
-
-def test_scattered_phrases_are_no_copy(pages):
-    words = EXAM["passage"].split()
+    for above in (min(1.0, score + 0.02), 1.0):
+        assert found([EXAM], [edited], pages, above) == [None]
     apart = [" ".join(words[place : place + 8]) for place in range(0, len(words), 6)]
     assert found([EXAM], [" ".join(apart)], pages, 0.5)[0] is not None
     assert found([EXAM], [pages[0].join(apart)], pages, 0.5) == [None]
@@ -200,15 +196,17 @@ def test_decisions_are_the_same_in_any_order_and_company(pages, monkeypatch):
     assert found(rows, texts, pages) == together
 
 
-def test_a_page_of_parts_of_thousands_of_items_takes_no_longer_for_each(pages):
+def test_a_page_of_parts_of_thousands_of_items_is_compared_with_few_of_them(pages, monkeypatch):
     dice = random.Random(3)
-    items = [sentence(dice, 30) for _ in range(3_000)]
+    items = [sentence(dice, 30) for _ in range(600)]
     parts = " ".join(" ".join([*item[:12], *"five words that are other".split(), *item[17:]]) for item in items[1:])
     rows = [{"text": " ".join(item)} for item in items]
-    started = time.perf_counter()
+    compared = []
+    score = BenchmarkItems._score
+    monkeypatch.setattr(BenchmarkItems, "_score", lambda *given: compared.append(given) or score(*given))
     assert found(rows, [parts], pages, 1.0) == [None]
+    assert len(compared) == benchmark_items.MOST_COMPARED
     assert found(rows, [f"{parts} {' '.join(items[0])}"], pages, 1.0) == ["row 0, score 1.00"]
-    assert time.perf_counter() - started < 20
 
 
 def test_the_best_item_is_named_of_equal_ones_the_first(pages):

@@ -19,12 +19,6 @@ def test_similarities_are_those_of_python_sets(seed, monkeypatch):
     np.testing.assert_allclose(found, np.divide(common, either), rtol=1e-6)
 
 
-def test_nothing_is_compared_without_pairs():
-    none = np.empty(0, dtype=np.int64)
-    assert jaccard(np.empty(0, dtype=np.uint64), none, none, none).shape == (0,)
-    assert choose(none.astype(np.uint64), none.astype(np.uint64)).documents.shape == (0,)
-
-
 def plain(pairs, order):
     """Go through the documents from the best on; drop one that has a kept neighbour."""
     kept = set()
@@ -55,6 +49,8 @@ def test_a_document_is_dropped_for_a_kept_neighbour_and_no_other(seed):
     assert found.documents.tolist() == sorted(want)
 
 
-def test_a_long_chain_keeps_every_second_document():
+def test_a_long_chain_keeps_every_second_document_and_without_pairs_nothing_is_dropped():
     chain = np.arange(5_000, dtype=np.uint64)
     assert choose(chain[1:], chain[:-1]).documents.tolist() == list(range(1, 5_000, 2))
+    none = np.empty(0, dtype=np.uint64)
+    assert choose(none, none).documents.shape == jaccard(none, none, none, none).shape == (0,)

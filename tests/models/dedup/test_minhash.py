@@ -38,31 +38,19 @@ def test_words_are_compared_without_case_accents_punctuation_and_numbers():
     assert with_numbers == ["creme", "brulee", "12", "000", "50", "twelve", "end"]
 
 
-def test_sets_of_runs_of_words_tell_numbers_apart():
+def test_hashes_are_of_the_runs_of_words_of_each_text_and_in_sets_numbers_count():
     texts = [*texts_of([3, 20]), "Row 17: 3 of 4 parts", "Row 18: 3 of 5 parts", "too few words", ""]
-    found = shingle_sets(pa.array(texts), 5)
-    assert [len(one) for one in found] == [len(shingles(text)) for text in texts]
-    assert all((np.diff(one.astype(np.int64)) > 0).all() for one in found)  # below 2**63
-    assert len(np.intersect1d(found[0], found[1])) == len(shingles(texts[0]) & shingles(texts[1]))
-    assert not len(np.intersect1d(found[3], found[4]))
-
-
-def test_hashes_are_of_the_runs_of_words_of_each_text():
-    texts = [*texts_of([3]), "too few words", "", "one two three four five"]
     hashes, ends = shingle_hashes(pa.array(texts), 5)
-    parts = np.split(hashes, ends[:-1])
-    assert [len(part) for part in parts] == [296, 296, 0, 0, 1]
-    for text, part in zip(texts, parts, strict=True):
-        assert len(set(part.tolist())) == len(shingles(text))
-    both = set(parts[0].tolist()) & set(parts[1].tolist())
-    assert len(both) == len(shingles(texts[0]) & shingles(texts[1]))
-
-
-def test_hashes_do_not_depend_on_what_else_is_in_the_batch():
-    texts = texts_of([1, 2, 3])
-    together, ends = shingle_hashes(pa.array(texts), 5)
-    for text, part in zip(texts, np.split(together, ends[:-1]), strict=True):
-        np.testing.assert_array_equal(shingle_hashes(pa.array([text]), 5)[0], part)
+    parts, sets = np.split(hashes, ends[:-1]), shingle_sets(pa.array(texts), 5)
+    assert [len(part) for part in parts] == [296, 296, 296, 2, 2, 0, 0]
+    for text, part, found in zip(texts, parts, sets, strict=True):
+        np.testing.assert_array_equal(shingle_hashes(pa.array([text]), 5)[0], part)  # whatever is beside it
+        assert len(np.unique(part)) == len(found) == len(shingles(text))
+        assert (np.diff(found.astype(np.int64)) > 0).all()  # below 2**63
+    common = len(shingles(texts[0]) & shingles(texts[1]))
+    assert len(np.intersect1d(parts[0], parts[1])) == len(np.intersect1d(sets[0], sets[1])) == common
+    np.testing.assert_array_equal(parts[3], parts[4])
+    assert not len(np.intersect1d(sets[3], sets[4]))
 
 
 def test_the_share_of_equal_bands_follows_the_similarity():
@@ -107,17 +95,14 @@ def test_texts_of_few_words_have_no_bands():
     np.testing.assert_array_equal(found.keys[0], band_keys(pa.array(["a b c d e"]), Sketch()).keys[0])
 
 
-def test_without_rensa_the_command_that_installs_it_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "rensa", None)
-    with pytest.raises(SettingsError, match=r"needs the package rensa: install .* the extra 'near-dedup'"):
-        band_keys(pa.array(["a b c d e"]), Sketch())
-
-
-def test_signatures_of_another_version_are_refused(monkeypatch):
+def test_rensa_that_is_missing_or_makes_other_signatures_is_an_error_with_a_remedy(monkeypatch):
     pytest.importorskip("rensa")
     monkeypatch.setattr(minhash, "RENSA_ALGORITHM", 1)
     with pytest.raises(SettingsError, match="makes signatures of version 2"):
-        minhash.load_rensa()
+        band_keys(pa.array(["a b c d e"]), Sketch())
+    monkeypatch.setitem(sys.modules, "rensa", None)
+    with pytest.raises(SettingsError, match=r"needs the package rensa: install .* the extra 'near-dedup'"):
+        band_keys(pa.array(["a b c d e"]), Sketch())
 
 
 @pytest.mark.parametrize("similarity", [0.01, 0.3, 0.5, 0.6, 0.7, 0.8, 0.95, 1.0])

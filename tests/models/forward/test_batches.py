@@ -5,7 +5,7 @@ import logging
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fineweb_mask.models.forward.batches import PaddedTokens, TokenBudget, for_each_batch
@@ -18,18 +18,9 @@ def batches(lengths, budget):
     return found
 
 
-def test_batches_hold_the_budget_once_padded():
-    lengths = [3, 512, 7, 7, 100, 2, 512, 1]
-    found = batches(lengths, TokenBudget(1024))
-    assert sorted(row for rows in found for row in rows) == list(range(8))
-    for rows in found:
-        assert len(rows) * max(lengths[row] for row in rows) <= 1024
-    assert found[0] == [1, 6]
-    assert [len(rows) for rows in batches([9, 9, 9], TokenBudget(5))] == [1, 1, 1]
-    assert batches([], TokenBudget(5)) == []
-
-
 @given(st.lists(st.integers(0, 600), max_size=60), st.integers(1, 2_000))
+@example([3, 512, 7, 7, 100, 2, 512, 1], 1024)
+@example([9, 9, 9], 5)
 def test_never_more_than_the_budget_and_no_batch_that_the_next_row_would_fit_in(lengths, budget):
     found = batches(lengths, TokenBudget(budget))
     assert sorted(row for rows in found for row in rows) == list(range(len(lengths)))
@@ -70,31 +61,27 @@ def test_out_of_memory_halves_the_budget_and_is_remembered(caplog):
     assert (sorted(again.done), again.refused) == (list(range(8)), 0)
 
 
-def test_a_row_that_does_not_fit_by_itself_is_an_error():
-    lengths = np.array([100, 5])
-    with pytest.raises(torch.OutOfMemoryError, match="simulated"):
-        for_each_batch(lengths, TokenBudget(500), SmallDevice(lengths, 50))
-
-
-def test_any_other_error_is_not_swallowed():
+def test_a_row_that_does_not_fit_by_itself_and_any_other_error_is_an_error():
     def broken(rows):
         raise RuntimeError("broken")
 
-    with pytest.raises(RuntimeError, match="broken"):
-        for_each_batch(np.array([3]), TokenBudget(5), broken)
+    lengths = np.array([100, 5])
+    for work, says in ((SmallDevice(lengths, 50), "simulated"), (broken, "broken")):
+        with pytest.raises(RuntimeError, match=says):
+            for_each_batch(lengths, TokenBudget(500), work)
 
 
-def test_rows_are_padded_to_their_longest():
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([1, 0], {"input_ids": [[8, 99, 99], [5, 6, 7]], "attention_mask": [[1, 0, 0], [1, 1, 1]]}),
+        ([2], {"input_ids": [[99]], "attention_mask": [[0]]}),
+        ([3, 0], {"input_ids": [[9, 10, 11], [5, 6, 7]]}),
+    ],
+    ids=["of several lengths", "empty", "of one length, without a mask"],
+)
+def test_rows_are_padded_to_their_longest(rows, expected):
     padded = PaddedTokens(TokenIds.of([[5, 6, 7], [8], [], [9, 10, 11]]), padding=99, device="cpu")
-    batch = padded.batch(np.array([1, 0, 2]))
-    assert batch["input_ids"].tolist() == [[8, 99, 99], [5, 6, 7], [99, 99, 99]]
-    assert batch["attention_mask"].tolist() == [[1, 0, 0], [1, 1, 1], [0, 0, 0]]
-    assert batch["input_ids"].dtype == torch.int64
-
-
-def test_rows_of_one_length_have_no_mask():
-    padded = PaddedTokens(TokenIds.of([[5, 6, 7], [8], [], [9, 10, 11]]), padding=99, device="cpu")
-    assert {name: value.tolist() for name, value in padded.batch(np.array([3, 0])).items()} == {
-        "input_ids": [[9, 10, 11], [5, 6, 7]]
-    }
-    assert padded.batch(np.array([2]))["attention_mask"].tolist() == [[0]]
+    batch = padded.batch(np.array(rows))
+    assert {name: values.tolist() for name, values in batch.items()} == expected
+    assert {values.dtype for values in batch.values()} == {torch.int64}
