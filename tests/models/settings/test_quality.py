@@ -26,9 +26,10 @@ def test_a_scorer_needs_a_model_or_labels():
 
 
 @pytest.mark.parametrize("name", ["quality", "row", "text", "token_count", "content_hash", "inclusion", "shard"])
-def test_a_scorer_cannot_take_the_name_of_a_column_of_the_dataset(name):
+@pytest.mark.parametrize("kind", [{"kind": "edu"}, {"kind": "column", "column": "c"}, {"model": "m.bin"}])
+def test_no_scorer_of_any_kind_may_take_the_name_of_a_column_of_the_dataset(kind, name):
     with pytest.raises(ValidationError, match=f"the name '{name}' is taken"):
-        FastTextScorerSettings(name=name, model="m.bin")
+        QualitySettings.model_validate({"scorers": [{**kind, "name": name}]})
 
 
 @pytest.mark.parametrize("name", ["Edu", "", "1st", "a b", 'x"; DROP TABLE y', "a-b", "é", "a\n"])
@@ -37,24 +38,21 @@ def test_a_scorer_s_name_is_a_plain_column_name(name):
         FastTextScorerSettings(name=name, model="m.bin")
 
 
-def test_scorer_names_must_differ():
-    same = FastTextScorerSettings(name="edu", model="m.bin")
-    with pytest.raises(ValidationError, match=r"scorer names must differ, received \['edu', 'edu'\]"):
-        QualitySettings(scorers=[same, same])
-    assert len(QualitySettings(scorers=[same, same.model_copy(update={"name": "other"})]).scorers) == 2
-
-
-def test_one_scorer_at_least_counts():
-    with pytest.raises(ValidationError, match="every scorer has weight 0"):
-        QualitySettings(scorers=[FastTextScorerSettings(model="m.bin", weight=0)])
-
-
-def test_the_scorer_by_rules_has_its_kind_as_name_and_a_weight():
-    [rules] = QualitySettings.model_validate({"scorers": [{"kind": "rules", "weight": 0.5}]}).scorers
-    assert rules == RulesScorerSettings(weight=0.5)
-    assert (rules.name, rules.weight, rules.source_columns) == ("rules", 0.5, {})
-    with pytest.raises(ValidationError, match="scorer names must differ"):
-        QualitySettings.model_validate({"scorers": [{"kind": "rules"}, {"kind": "rules"}]})
+@pytest.mark.parametrize(
+    ("scorers", "says"),
+    [
+        ([{"model": "a.bin", "name": "edu"}, {"kind": "edu"}], r"scorer names must differ, received \['edu', 'edu'\]"),
+        ([{"kind": "rules"}, {"kind": "rules"}], r"scorer names must differ, received \['rules', 'rules'\]"),
+        ([{"kind": "rules", "weight": 0}], "every scorer has weight 0"),
+        ([{"kind": "magic"}], "type=union_tag_invalid"),
+        ([{"kind": None}], "type=union_tag"),
+        ([3], "type=union_tag_not_found"),
+        ([{"kind": "edu", "positive_label": "x"}], "type=extra_forbidden"),
+    ],
+)
+def test_scorers_of_one_name_of_no_kind_or_of_no_weight_are_refused(scorers, says):
+    with pytest.raises(ValidationError, match=says):
+        QualitySettings.model_validate({"scorers": scorers})
 
 
 @pytest.mark.parametrize(
@@ -121,32 +119,22 @@ def test_a_sidecar_names_its_files_and_where_the_score_is_in_them(values, says):
         SidecarScorerSettings.model_validate(values)
 
 
-def test_every_kind_of_scorer_has_its_class():
-    kinds = {
-        FastTextScorerSettings(model="m.bin").kind,
-        EduScorerSettings().kind,
-        ColumnScorerSettings(column="c").kind,
-        PerplexityScorerSettings(model="m").kind,
-        RulesScorerSettings().kind,
-    }
-    assert kinds == set(SCORERS)
-
-
-def test_kinds_are_distinguished_and_fasttext_is_the_default():
-    given = [{"model": "m.bin"}, {"kind": "edu"}, {"kind": "column", "column": "score"}]
+def test_kinds_are_distinguished_each_has_its_class_and_fasttext_is_the_default():
+    given = [
+        {"model": "m.bin"},
+        {"kind": "edu"},
+        {"kind": "column", "column": "score"},
+        {"kind": "perplexity", "model": "m"},
+        {"kind": "rules", "weight": 0.5},
+    ]
     scorers = QualitySettings.model_validate({"scorers": given}).scorers
-    assert [type(one) for one in scorers] == [FastTextScorerSettings, EduScorerSettings, ColumnScorerSettings]
+    assert scorers == [
+        FastTextScorerSettings(model="m.bin"),
+        EduScorerSettings(),
+        ColumnScorerSettings(column="score"),
+        PerplexityScorerSettings(model="m"),
+        RulesScorerSettings(weight=0.5),
+    ]
+    assert {one.kind for one in scorers} == set(SCORERS)
     again = QualitySettings.model_validate_json(QualitySettings(scorers=scorers).model_dump_json())
     assert again.scorers == scorers
-
-
-@pytest.mark.parametrize("scorer", [{"kind": "magic"}, {"kind": None}, 3, {"kind": "edu", "positive_label": "x"}])
-def test_a_wrong_kind_or_another_kind_s_setting_is_refused(scorer):
-    with pytest.raises(ValidationError):
-        QualitySettings.model_validate({"scorers": [scorer]})
-
-
-@pytest.mark.parametrize("kind", [{"kind": "edu"}, {"kind": "column", "column": "c"}, {"model": "m.bin"}])
-def test_no_kind_may_take_the_name_of_a_column(kind):
-    with pytest.raises(ValidationError, match="the name 'token_count' is taken"):
-        QualitySettings.model_validate({"scorers": [{**kind, "name": "token_count"}]})

@@ -16,13 +16,14 @@ PAGE = (Path(__file__).resolve().parents[4] / "docs" / "selectors.md").read_text
 
 
 @pytest.mark.parametrize("name", SELECTORS)
-def test_an_entry_says_what_it_is_and_names_a_function(name):
+def test_an_entry_names_a_function_and_what_it_reads_is_missing_only_without_its_setting(name):
     entry = SELECTORS[name]
     assert solver_of(name).__name__ == f"solve_{name}"
-    assert entry.maximises
-    assert entry.cost
-    assert entry.source
     assert SelectionSettings(solver=name).solver == name
+    assert all((entry.maximises, entry.cost, entry.source))
+    assert missing_inputs(name, has_targets=True, scorers=1) is None
+    missing = missing_inputs(name, has_targets=False, scorers=0)
+    assert (missing is None) == (not entry.reads & {"targets", "text", "scores"})
 
 
 @pytest.mark.parametrize("name", SELECTORS)
@@ -33,13 +34,6 @@ def test_an_entry_has_a_line_with_its_source_in_the_documentation(name):
     number = re.search(r"\d{4}\.\d{5}", SELECTORS[name].source)
     assert number is None or any(number[0] in line for line in described)
     assert any(("yes" if SELECTORS[name].is_sampled else "no") in line for line in described)
-
-
-@pytest.mark.parametrize("name", SELECTORS)
-def test_what_a_selector_reads_is_missing_only_without_its_setting(name):
-    assert missing_inputs(name, has_targets=True, scorers=1) is None
-    missing = missing_inputs(name, has_targets=False, scorers=0)
-    assert (missing is None) == (not SELECTORS[name].reads & {"targets", "text", "scores"})
 
 
 @pytest.mark.parametrize("name", [name for name in SELECTORS if name != "mean_field"])
