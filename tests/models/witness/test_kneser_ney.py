@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fineweb_mask.models.witness.kneser_ney import KneserNey
@@ -54,7 +54,6 @@ class Reference:
         return p
 
 
-@settings(max_examples=60, deadline=None)
 @given(train=DOCUMENTS, test=DOCUMENTS, order=st.integers(1, 5))
 def test_equal_to_the_reference(train, test, order):
     model, reference = KneserNey(*packed(train), vocabulary=5, order=order), Reference(train, 5, order)
@@ -62,7 +61,6 @@ def test_equal_to_the_reference(train, test, order):
     np.testing.assert_allclose(model.log2_probabilities(*packed(test)), np.log2(expected), rtol=1e-12, atol=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
 @given(train=DOCUMENTS, context=st.lists(st.integers(0, 4), max_size=6))
 def test_probabilities_add_up_to_one(train, context):
     model = KneserNey(*packed(train), vocabulary=5, order=4)
@@ -82,7 +80,6 @@ def test_probabilities_of_a_large_vocabulary_add_up_to_one():
 
 
 @given(documents=DOCUMENTS, seed=st.integers(0, 99))
-@settings(max_examples=30, deadline=None)
 def test_the_order_of_the_documents_does_not_matter(documents, seed):
     test = packed([[0, 1, 2, 3, 4, 0, 1]])
     shuffled = [documents[at] for at in np.random.default_rng(seed).permutation(len(documents))]
@@ -90,17 +87,8 @@ def test_the_order_of_the_documents_does_not_matter(documents, seed):
     assert first.tobytes() == second.tobytes()
 
 
-def test_what_was_read_is_likelier_than_what_was_not():
-    model = KneserNey(*packed([[1, 2, 3, 4, 0]] * 5), vocabulary=10)
-    read, unread = (model.log2_probabilities(*packed([one])).sum() for one in ([1, 2, 3, 4, 0], [4, 3, 2, 1, 0]))
-    assert read > unread + 5
-
-
-def test_an_unknown_token_has_the_same_share_as_every_other():
-    model = KneserNey(*packed([[0, 1]]), vocabulary=8, order=2)  # both seen once: their whole mass is discounted
+@pytest.mark.parametrize("read", [[[0, 1]], [[]]], ids=["whose tokens were seen once", "that is empty"])
+def test_a_text_that_says_nothing_leaves_every_token_alike(read):
+    """Of tokens seen once, the whole mass is discounted."""
+    model = KneserNey(*packed(read), vocabulary=8, order=2)
     assert model.log2_probabilities(*packed([[6], [0]])).tolist() == [-3, -3]
-
-
-def test_a_model_that_read_nothing_expects_every_token_alike():
-    nothing = KneserNey(np.empty(0, dtype=np.uint16), np.empty(0, dtype=np.int64), vocabulary=8)
-    assert nothing.log2_probabilities(np.array([1, 2, 3]), np.array([3])).tolist() == [-3, -3, -3]

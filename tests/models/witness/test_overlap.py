@@ -21,9 +21,10 @@ def test_a_shared_run_is_found_wherever_it_is_and_no_shorter_one():
     assert np.flatnonzero(found).tolist() == [3, 8]
 
 
-def test_a_run_over_the_end_of_a_document_does_not_count():
+def test_a_run_over_the_end_of_a_document_and_short_texts_do_not_count():
     run = np.arange(30)
     assert not sharing_documents(packed([run[:15], run[15:]]), packed([run])).any()
+    assert not sharing_documents(packed([[1, 2]]), packed([[1, 2]])).any()
 
 
 def test_a_common_phrase_does_not_count():
@@ -32,7 +33,3 @@ def test_a_common_phrase_does_not_count():
     documents = [np.append(random.integers(0, 5_000, 30), phrase) for _ in range(12)]
     assert not sharing_documents(packed(documents), packed([phrase])).any()
     assert sharing_documents(packed(documents[:10]), packed([phrase])).all()
-
-
-def test_short_texts_share_nothing():
-    assert not sharing_documents(packed([[1, 2]]), packed([[1, 2]])).any()

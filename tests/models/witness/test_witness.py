@@ -66,6 +66,9 @@ def test_what_is_like_the_held_out_documents_teaches_more(found):
     assert topic.against_random["of the topic"].verdict == "better"
     assert topic.against_random["other topics"].verdict == "worse"
     assert found.sets["pool"].against_random["of the topic"].verdict == "worse"
+    kind, share = topic.as_dose(topic.against_random["of the topic"].difference)
+    assert kind == "topic documents"
+    assert share > 0.2
 
 
 def test_doses_grow_with_their_share(found):
@@ -73,9 +76,6 @@ def test_doses_grow_with_their_share(found):
     assert 0 < effects["shuffled"][0.1] < effects["shuffled"][0.2] < effects["shuffled"][0.4]
     assert 0 > effects["topic documents"][0.1] > effects["topic documents"][0.2] > effects["topic documents"][0.4]
     assert "topic documents" not in found.sets["pool"].doses
-    kind, share = found.sets["topic"].as_dose(found.sets["topic"].against_random["of the topic"].difference)
-    assert kind == "topic documents"
-    assert share > 0.2
 
 
 def test_all_arms_have_the_same_tokens_and_top_quality_is_added(corpus, found):
@@ -92,45 +92,46 @@ def test_an_arm_of_short_documents_is_compared_with_random_ones_of_its_lengths(f
     assert "short" in found.sets["pool"].against_lengths
 
 
-def test_equal_seeds_give_equal_losses(corpus):
+def judged(pool, selections, topics=(0,), **options):
+    """Judge selections on one held-out set, of these topics."""
+    return witness(pool, selections, {"set": held_out(topics)}, vocabulary=WORDS + 1, **options)
+
+
+def test_equal_seeds_give_equal_losses_of_at_most_so_many_tokens(corpus):
     pool, topics, _ = corpus
-    again = [
-        witness(pool, {"one": np.flatnonzero(topics == 1)}, {"pool": held_out([0, 1, 2])}, vocabulary=WORDS + 1)
-        for _ in range(2)
-    ]
-    assert again[0] == again[1]
+    one = {"one": np.flatnonzero(topics == 1)}
+    first, again = (judged(pool, one, most_tokens=12_000, doses=False) for _ in range(2))
+    assert first == again
+    assert first.tokens == 12_000 > module.FEWEST_TOKENS
+    assert first.documents["random"] < 150
+    assert first.sets["set"].doses == {}
 
 
 def test_documents_from_elsewhere_are_an_arm(corpus):
     pool, _, _ = corpus
     random = np.random.default_rng(5)
     theirs = packed([document(1, random, 30) for _ in range(150)])
-    found = witness(pool, {"theirs": theirs}, {"topic": held_out([1])}, vocabulary=WORDS + 1, doses=False)
-    assert found.sets["topic"].against_random["theirs"].verdict == "better"
-    assert found.sets["topic"].doses == {}
+    found = judged(pool, {"theirs": theirs}, [1], doses=False)
+    assert found.sets["set"].against_random["theirs"].verdict == "better"
 
 
-def test_a_selection_of_too_few_tokens_is_named(corpus):
+@pytest.mark.parametrize(
+    ("documents", "says"), [(1, r"arm has [\d,]+ tokens"), (590, "select a smaller share")], ids=["too few", "too many"]
+)
+def test_a_selection_of_too_few_tokens_or_nearly_all_of_the_pool_is_refused(corpus, documents, says):
     pool, _, _ = corpus
-    with pytest.raises(DataError, match=r"tiny has [\d,]+ tokens"):
-        witness(pool, {"tiny": np.array([0])}, {"pool": held_out([0])}, vocabulary=WORDS + 1)
-
-
-def test_a_pool_hardly_larger_than_the_selection_is_refused(corpus):
-    pool, _, _ = corpus
-    with pytest.raises(DataError, match="select a smaller share"):
-        witness(pool, {"most": np.arange(590)}, {"pool": held_out([0])}, vocabulary=WORDS + 1)
+    with pytest.raises(DataError, match=says):
+        judged(pool, {"arm": np.arange(documents)})
 
 
 def test_an_arm_of_one_document_longer_than_the_budget_has_finite_figures(corpus):
     pool, _, _ = corpus
-    long = packed([document(1, np.random.default_rng(9), 5_000)])
-    with_long = pool.followed_by(long)
+    with_long = pool.followed_by(packed([document(1, np.random.default_rng(9), 5_000)]))
     selections = {"one": np.array([len(pool.ends)]), "many": np.arange(300)}
-    found = witness(with_long, selections, {"pool": held_out([0, 1, 2])}, vocabulary=WORDS + 1, most_tokens=12_000)
+    found = judged(with_long, selections, [0, 1, 2], most_tokens=12_000)
     assert found.documents["one"] == 1
-    assert np.isfinite([loss for losses in found.sets["pool"].losses.values() for loss in losses]).all()
-    assert all(np.isfinite(effect[:5]).all() for effect in found.sets["pool"].against_random.values())
+    assert np.isfinite([loss for losses in found.sets["set"].losses.values() for loss in losses]).all()
+    assert all(np.isfinite(effect[:5]).all() for effect in found.sets["set"].against_random.values())
 
 
 def test_half_of_a_set_has_no_document_that_is_alone_of_its_group():
@@ -141,20 +142,8 @@ def test_half_of_a_set_has_no_document_that_is_alone_of_its_group():
     assert len(grouped.take(np.arange(31)).sample.sizes) == 30
 
 
-def test_at_most_so_many_tokens_of_an_arm_are_read(corpus):
-    pool, topics, _ = corpus
-    one = {"one": np.flatnonzero(topics == 1)}
-    found = witness(pool, one, {"pool": held_out([0])}, vocabulary=WORDS + 1, most_tokens=12_000, doses=False)
-    assert found.tokens == 12_000
-    assert found.documents["random"] < 150
-    assert module.FEWEST_TOKENS < 12_000
-
-
-def test_results_of_several_are_in_their_order():
+def test_results_of_several_are_in_their_order_and_a_stop_begins_no_further_work(monkeypatch):
     assert in_threads("numbers", lambda number: number**2, range(5)) == [0, 1, 4, 9, 16]
-
-
-def test_a_stop_begins_no_further_work(monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 1)
     begun = []
 
