@@ -125,7 +125,8 @@ def test_a_held_out_set_of_which_nothing_counts_is_refused(sizes, groups):
         judge(bits, held_out, random="random", lengths={}, doses={})
 
 
-def test_a_mean_over_groups_counts_each_group_as_much():
+def test_a_mean_weighs_documents_by_their_size_and_counts_each_group_as_much():
+    assert HeldOut(np.array([5, 15]), np.arange(2)).losses(np.array([[10.0, 10.0]])).tolist() == [1.0]
     sizes = np.array([100, 100, 100, 1_000])
     held_out = HeldOut(sizes, np.arange(4), np.array([0, 0, 0, 1]))
     assert held_out.losses(np.array([[200, 200, 200, 3_000.0]])) == pytest.approx([2.5])

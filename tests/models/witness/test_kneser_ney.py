@@ -87,8 +87,10 @@ def test_the_order_of_the_documents_does_not_matter(documents, seed):
     assert first.tobytes() == second.tobytes()
 
 
-@pytest.mark.parametrize("read", [[[0, 1]], [[]]], ids=["whose tokens were seen once", "that is empty"])
+NOTHING = (np.empty(0, dtype=np.uint16), np.empty(0, dtype=np.int64))
+
+
+@pytest.mark.parametrize("read", [packed([[0, 1]]), NOTHING], ids=["both seen once: their mass is discounted", "none"])
 def test_a_text_that_says_nothing_leaves_every_token_alike(read):
-    """Of tokens seen once, the whole mass is discounted."""
-    model = KneserNey(*packed(read), vocabulary=8, order=2)
+    model = KneserNey(*read, vocabulary=8, order=2)
     assert model.log2_probabilities(*packed([[6], [0]])).tolist() == [-3, -3]

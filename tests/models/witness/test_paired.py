@@ -55,6 +55,13 @@ def test_two_arms_on_one_document_are_a_t_test():
     assert found.p == pytest.approx(expected.pvalue)
 
 
+def test_equal_draws_leave_the_error_of_the_documents():
+    losses = np.random.default_rng(5).normal(2, 0.3, (2, 1, 400)).repeat(3, axis=1)
+    found = first_two(500 * losses, np.full(400, 500))
+    error = (losses[0, 0] - losses[1, 0]).std() / np.sqrt(400)
+    assert (found.high - found.low) / 2 == pytest.approx(1.96 * error, rel=0.05)
+
+
 def test_swapped_arms_give_the_opposite():
     bits, sizes = experiment(np.random.default_rng(2), [0.05, 0])
     found, swapped = first_two(bits, sizes), first_two(bits[::-1], sizes)
