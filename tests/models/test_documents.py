@@ -37,20 +37,16 @@ def counts(chosen):
     return {reason: count for reason, count in chosen.dropped.items() if count}
 
 
-@pytest.mark.parametrize("same", ["the cat sat", "THE Cat sat", "  the\tcat\n\nsat ", "the\u00a0cat\u2003sat"])
-def test_content_hash_ignores_case_and_white_space(same):
-    assert content_hash(same) == content_hash("The cat sat")
-    assert len(content_hash(same)) == 16
-
-
-@pytest.mark.parametrize("other", ["thecat sat", "the cat sat.", "the cat", "sat cat the", ""])
-def test_content_hash_tells_texts_apart(other):
-    assert content_hash(other) != content_hash("the cat sat")
-
-
-@given(st.lists(st.text(alphabet="abcXYZ", min_size=1), min_size=1), st.sampled_from([" ", "\n", " \t ", "\r\n"]))
-def test_content_hash_depends_on_the_words_only(words, space):
-    assert content_hash(space.join(words).swapcase()) == content_hash(" ".join(words))
+@pytest.mark.parametrize(
+    ("other", "is_equal"),
+    [
+        *((same, True) for same in ("the cat sat", "THE Cat sat", "  the\tcat\n\nsat ", "the\u00a0cat\u2003sat")),
+        *((other, False) for other in ("thecat sat", "the cat sat.", "the cat", "sat cat the", "")),
+    ],
+)
+def test_content_hash_ignores_case_and_white_space_and_nothing_else(other, is_equal):
+    assert (content_hash(other) == content_hash("The cat sat")) == is_equal
+    assert len(content_hash(other)) == 16
 
 
 def test_stable_id_is_fixed_and_depends_on_file_and_row():
@@ -91,38 +87,25 @@ def test_conform_fills_missing_columns_renames_and_carries_extra():
     assert row == expected
 
 
-def test_conform_keeps_invalid_utf8_for_the_filter():
-    chosen, kept = filtered(ANY, text=[b"fine", b"\xff\xfe"])
-    assert counts(chosen) == {"invalid_utf8": 1}
-    assert kept["text"].to_pylist() == ["fine"]
-
-
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"text": [1, 2]}, r"column 'text' must hold text, its type is int64"),
-        ({"text": [["x"]]}, r"column 'text' must hold text, its type is list<"),
-        ({"text": ["x"], "url": [1.5]}, r"column 'url' must hold text, its type is double"),
+        ([("text", [1, 2])], r"column 'text' must hold text, its type is int64"),
+        ([("text", [["x"]])], r"column 'text' must hold text, its type is list<"),
+        ([("text", ["x"]), ("url", [1.5])], r"column 'url' must hold text, its type is double"),
         (
-            {"text": ["x"], "language_score": [[1.0]]},
+            [("text", ["x"]), ("language_score", [[1.0]])],
             r"column 'language_score' of type list<.* cannot be read as double",
         ),
+        ([("text", ["x"]), ("text", ["y"])], "column 'text' exists 2 times"),
+        ([("body", [1])], "column 'body' must hold text"),  # the source's name, not ours
     ],
 )
-def test_conform_says_which_column_has_which_wrong_type(columns, message):
+def test_conform_says_which_column_has_which_wrong_type_or_a_name_that_another_has(columns, message):
+    names, values = zip(*columns, strict=True)
+    batch = pa.record_batch([pa.array(one) for one in values], names=list(names))
     with pytest.raises(ColumnTypeError, match=message):
-        documents(**columns)
-
-
-def test_conform_names_the_source_column_not_ours():
-    with pytest.raises(ColumnTypeError, match="column 'body' must hold text"):
-        conform(pa.record_batch({"body": [1]}), {"text": ("body",)}, [])
-
-
-def test_conform_refuses_two_columns_of_one_name():
-    twice = pa.record_batch([pa.array(["x"]), pa.array(["y"])], names=["text", "text"])
-    with pytest.raises(ColumnTypeError, match="column 'text' exists 2 times"):
-        conform(twice, {}, [])
+        conform(batch, {"text": ("body",)} if "body" in names else {}, [])
 
 
 def test_every_drop_is_counted_by_its_first_reason():
@@ -156,12 +139,6 @@ def test_rows_that_could_not_be_read_keep_their_own_reason():
     assert kept["id"].to_pylist() == [stable_id("shard.parquet", 1)]
 
 
-@pytest.mark.parametrize(("length", "dropped"), [(9, {"too_short": 1}), (10, {})])
-def test_min_chars_is_the_shortest_text_kept_in_characters_not_bytes(length, dropped):
-    chosen, _ = filtered(IngestSettings(min_chars=10), text=["é" * length])
-    assert counts(chosen) == dropped
-
-
 @pytest.mark.parametrize(("dedup", "kept_rows"), [("off", 4), ("shard", 2), ("corpus", 2)])
 def test_the_first_of_equal_texts_stays_across_batches(dedup, kept_rows):
     chosen = DocumentFilter(IngestSettings(min_chars=1, exact_dedup=dedup), "s")
@@ -173,21 +150,18 @@ def test_the_first_of_equal_texts_stays_across_batches(dedup, kept_rows):
 
 
 def test_rows_ids_and_measures_are_filled_in_over_batches():
+    """The shortest text that is kept has `min_chars` characters, of whatever number of bytes."""
     chosen = DocumentFilter(IngestSettings(min_chars=3), "s")
-    chosen.apply(documents(text=["abc", "x"], id=["given", "lost"]))
+    chosen.apply(documents(text=["abc", "xé"], id=["given", "lost"]))
     kept = chosen.apply(documents(text=["y", "dęf g", "hij"], id=["lost", None, ""]))
     assert kept.schema == documents_schema()
     assert kept["row"].to_pylist() == [1, 2]
     assert kept["id"].to_pylist() == [stable_id("s", 3), stable_id("s", 4)]
     assert kept["n_chars"].to_pylist() == [5, 3]
     assert kept["content_hash"].to_pylist() == [content_hash("dęf g"), content_hash("hij")]
-
-
-def test_an_empty_batch_and_one_that_is_dropped_whole_keep_the_schema():
     for text in ([], ["x"]):
-        _, kept = filtered(IngestSettings(min_chars=5), text=pa.array(text, pa.string()))
-        assert kept.num_rows == 0
-        assert kept.schema == documents_schema()
+        nothing = chosen.apply(documents(text=pa.array(text, pa.string())))
+        assert (nothing.num_rows, nothing.schema) == (0, documents_schema())
 
 
 def test_token_counts_prefer_the_given_count_and_estimate_the_rest():
@@ -195,13 +169,14 @@ def test_token_counts_prefer_the_given_count_and_estimate_the_rest():
     assert estimated.tolist() == [7, 10, math.ceil(47 / CHARS_PER_TOKEN), 0, 0]
 
 
-def test_tokens_are_added_up_before_and_after_the_filter():
-    chosen, _ = filtered(
-        IngestSettings(min_chars=10), text=["too short", "long enough", "x" * 46, None], token_count=[5, 6, None, None]
-    )
-    assert chosen.tokens_in == 5 + 6 + 10
-    assert chosen.tokens_kept == 6 + 10
-    assert chosen.tokens_estimated == 1
+def test_tokens_are_added_up_before_and_after_the_filter_and_impossible_counts_are_lost():
+    texts = ["too short", "long enough", "x" * 46, None, f"{LONG} 1", f"{LONG} 2", f"{LONG} 3"]
+    given = [5, 6, None, None, 2**63 - 1, -1, 2**31 - 1]
+    chosen, batch = filtered(IngestSettings(min_chars=10), text=texts, token_count=pa.array(given))
+    assert chosen.lost == {"token_count": 2}
+    assert batch["token_count"].to_pylist() == [6, None, None, None, 2**31 - 1]
+    kept = 6 + 10 + 2 * math.ceil(len(texts[-1]) / CHARS_PER_TOKEN) + 2**31 - 1
+    assert (chosen.tokens_in, chosen.tokens_kept, chosen.tokens_estimated) == (5 + kept, kept, 3)
 
 
 @given(st.lists(st.one_of(st.none(), st.text(max_size=12)), max_size=20), st.integers(1, 6))
@@ -213,24 +188,14 @@ def test_rows_in_are_rows_kept_plus_rows_dropped(texts, min_chars):
     assert len(set(kept["content_hash"].to_pylist())) == kept.num_rows
 
 
-@pytest.mark.parametrize("space", [" ", "\u2003", " \n\t"])
-def test_a_long_text_is_hashed_in_parts_like_a_short_one(space, monkeypatch):
-    words = [f"Wor\u03a3d{number}" for number in range(300)]
-    text = f"  {space.join(words)}\u00a0"
-    whole = content_hash(text)
-    for length in (1, 7, 100, len(text) - 1):
-        monkeypatch.setattr(models_documents, "LONG_TEXT", length)
-        assert content_hash(text) == whole
-    assert content_hash(" " * 500) == content_hash("")
-
-
-def test_impossible_token_counts_are_lost_and_do_not_enter_sums():
-    texts = [f"{LONG} {number}" for number in range(4)]
-    chosen, batch = filtered(ANY, text=texts, token_count=pa.array([2**63 - 1, -1, 2**31 - 1, None]))
-    assert (counts(chosen), chosen.lost) == ({}, {"token_count": 2})
-    estimate = math.ceil(len(texts[0]) / CHARS_PER_TOKEN)
-    assert chosen.tokens_in == 2**31 - 1 + 3 * estimate
-    assert batch["token_count"].to_pylist() == [None, None, 2**31 - 1, None]
+@given(st.lists(st.text(alphabet="abcXYZ\u03a3", min_size=1), min_size=1), st.sampled_from(" \n\t\u2003"))
+def test_a_hash_depends_on_the_words_only_also_of_a_long_text_hashed_in_parts(words, space):
+    whole, text = content_hash(" ".join(words)), f"  {space.join(words).swapcase()}\u00a0"
+    with pytest.MonkeyPatch.context() as patch:
+        for length in (1, 7, 100):
+            patch.setattr(models_documents, "LONG_TEXT", length)
+            assert content_hash(text) == whole
+            assert content_hash(" " * 500) == content_hash("")
 
 
 def test_invalid_utf8_within_nested_columns_drops_its_row_only():

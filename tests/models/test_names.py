@@ -5,12 +5,8 @@ import pytest
 from fineweb_mask.models.names import alike, find, inside
 
 
-@pytest.mark.parametrize("other", ["SOURCE", " source", "Source \n"])
-def test_case_and_spaces_around_a_name_count_for_nothing(other):
-    assert alike(other) == alike("source")
-
-
-def test_forms_of_unicode_are_one_name_and_other_letters_are_not():
+def test_case_spaces_around_a_name_and_forms_of_unicode_count_for_nothing():
+    assert {alike(name) for name in ("SOURCE", " source", "Source \n")} == {alike("source")}
     assert alike("cafe\u0301") == alike("CAF\u00c9")
     assert len({alike(name) for name in ("a b", "a_b", "ab", "å", "a")}) == 5
 

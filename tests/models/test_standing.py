@@ -25,14 +25,6 @@ def test_ranks_and_shares_are_those_of_a_stable_sort():
         assert found.share == pytest.approx(share[rank])
 
 
-def test_a_budget_of_the_share_takes_the_document_and_no_smaller_one_does():
-    inclusion, tokens = drawn(values=10_000)
-    order = np.argsort(-inclusion, kind="stable")
-    for place in (int(order[0]), int(order[99]), int(order[-1])):
-        taken = np.cumsum(tokens[order]) <= standing(inclusion, tokens, place).share * tokens.sum() + 1e-6
-        assert order[taken][-1] == place
-
-
 def test_documents_that_no_solver_looked_at_come_last():
     inclusion = np.array([np.nan, -5.0, np.nan])
     assert [standing(inclusion, np.ones(3, dtype=int), place).rank for place in range(3)] == [2, 1, 3]

@@ -6,27 +6,22 @@ from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.urls import is_url, names_a_commit, redacted, reject_credentials, require_writable
 
 
-@pytest.mark.parametrize("path", ["folder", "/a/b", "C:\\data", "s3:bucket", "a@b?token=1"])
-def test_a_local_path_is_no_url_and_may_hold_anything(path):
-    assert not is_url(path)
-    assert reject_credentials(path) == path
-
-
 @pytest.mark.parametrize(
-    "url",
+    ("path", "has_scheme"),
     [
-        "s3://bucket/folder",
-        "hf://datasets/name/folder",
-        "hf://datasets/owner/name@revision/file",
-        "https://example.org:8080/a@b/file.parquet",
-        "https://example.org/file.parquet?download=true&page=2",
-        "https://example.org/?monkey=1",
-        "simplecache::https://example.org/file.parquet",
+        *((path, False) for path in ("folder", "/a/b", "C:\\data", "s3:bucket", "a@b?token=1")),
+        ("s3://bucket/folder", True),
+        ("hf://datasets/name/folder", True),
+        ("hf://datasets/owner/name@revision/file", True),
+        ("https://example.org:8080/a@b/file.parquet", True),
+        ("https://example.org/file.parquet?download=true&page=2", True),
+        ("https://example.org/?monkey=1", True),
+        ("simplecache::https://example.org/file.parquet", True),
     ],
 )
-def test_a_url_without_credentials_is_taken(url):
-    assert is_url(url)
-    assert reject_credentials(url) == url
+def test_a_local_path_may_hold_anything_and_a_url_without_credentials_is_taken(path, has_scheme):
+    assert is_url(path) == has_scheme
+    assert reject_credentials(path) == path
 
 
 @pytest.mark.parametrize(
@@ -64,18 +59,21 @@ def test_redaction_leaves_the_rest():
     assert redacted("https://example.org:80/a@b") == "https://example.org:80/a@b"
 
 
-@pytest.mark.parametrize("url", ["https://example.org/x", "http://example.org/x"])
-def test_https_can_only_be_read(url):
-    with pytest.raises(SettingsError, match="can only be read"):
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("https://example.org/x", "can only be read"),
+        ("http://example.org/x", "can only be read"),
+        ("hf://datasets/x/y", r"give a folder or s3://bucket/folder, .* with `fineweb-mask push`"),
+        ("hf://buckets/x/y", "with `fineweb-mask push`"),
+        ("simplecache::hf://datasets/x/y@main/z", "with `fineweb-mask push`"),
+    ],
+)
+def test_https_and_the_hub_can_only_be_read_and_the_message_names_the_remedy(url, says):
+    with pytest.raises(SettingsError, match=says):
         require_writable(url)
     for writable in ("s3://bucket/x", "gs://bucket/x", "az://container/x", "folder", "file:///folder"):
         assert require_writable(writable) == writable
-
-
-@pytest.mark.parametrize("url", ["hf://datasets/x/y", "hf://buckets/x/y", "simplecache::hf://datasets/x/y@main/z"])
-def test_the_hub_can_only_be_read_and_the_message_names_the_remedy(url):
-    with pytest.raises(SettingsError, match=r"give a folder or s3://bucket/folder, .* with `fineweb-mask push`"):
-        require_writable(url)
 
 
 def test_a_commit_is_distinguished_from_a_branch():

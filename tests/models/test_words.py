@@ -68,12 +68,6 @@ def test_words_that_end_in_a_mark_are_split_alike(tokenizer: Any, remembered: ow
         assert remembered.span_tokenize(text) == tokenizer.span_tokenize(text)
 
 
-def test_what_spacy_cannot_hold_is_left_to_datatrove(remembered: own.RememberedWords) -> None:
-    """It finds other words the first time than later, so there is nothing to be equal to."""
-    assert remembered.word_tokenize("IS_ALPHA. And more")[-2:] == ["And", "more"]
-    assert len(remembered.span_tokenize("IS_ALPHA. And more")) == 2
-
-
 def test_what_is_remembered_has_an_end(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own, "MOST_REMEMBERED", 3)
     words = own.RememberedWords(tokenizer)
@@ -94,6 +88,12 @@ def test_words_are_numbered_and_known_by_their_kind(remembered: own.RememberedWo
     assert [word for word, is_one in zip(words, no_symbols, strict=True) if not is_one] == [",", "..."]
     assert [word for word, has_one in zip(words, letters, strict=True) if not has_one] == [",", "...", "42"]
     assert remembered.count_among(numbers, {"the", "CAT", "dog", "THE"}) == 2
+
+
+def test_what_spacy_cannot_hold_is_left_to_datatrove(remembered: own.RememberedWords) -> None:
+    """It finds other words the first time than later, so there is nothing to be equal to."""
+    assert remembered.word_tokenize("IS_ALPHA. And more")[-2:] == ["And", "more"]
+    assert len(remembered.span_tokenize("IS_ALPHA. And more")) == 2
     assert remembered.numbers_of("the cat IS_ALPHA") is None
 
 
