@@ -30,14 +30,10 @@ def packed(documents):
 
 @pytest.fixture(scope="module")
 def corpus():
-    """600 documents of three topics; a fourth of the first topic are copies of few."""
+    """600 documents of three topics."""
     random = np.random.default_rng(0)
     topics = random.integers(0, 3, 600)
-    documents = [document(topic, random, int(random.integers(10, 60))) for topic in topics]
-    copies = np.flatnonzero(topics == 0)[:60]
-    for place in copies:
-        documents[place] = documents[copies[place % 2]]
-    return packed(documents), topics, copies
+    return packed([document(topic, random, int(random.integers(10, 60))) for topic in topics]), topics
 
 
 def held_out(topics, seed=1, count=60):
@@ -48,7 +44,7 @@ def held_out(topics, seed=1, count=60):
 
 @pytest.fixture(scope="module")
 def found(corpus):
-    pool, topics, _ = corpus
+    pool, topics = corpus
     random = np.random.default_rng(2)
     selections = {
         "random": random.permutation(600)[:200],
@@ -79,7 +75,7 @@ def test_doses_grow_with_their_share(found):
 
 
 def test_all_arms_have_the_same_tokens_and_top_quality_is_added(corpus, found):
-    pool, topics, _ = corpus
+    pool, topics = corpus
     assert found.tokens <= int(pool.lengths[topics == 1].sum())
     assert found.documents["top_quality"] < 300
     assert set(found.sets["pool"].against_random) == {"of the topic", "other topics", "short", "top_quality"}
@@ -98,7 +94,7 @@ def judged(pool, selections, topics=(0,), **options):
 
 
 def test_equal_seeds_give_equal_losses_of_at_most_so_many_tokens(corpus):
-    pool, topics, _ = corpus
+    pool, topics = corpus
     one = {"one": np.flatnonzero(topics == 1)}
     first, again = (judged(pool, one, most_tokens=12_000, doses=False) for _ in range(2))
     assert first == again
@@ -108,7 +104,7 @@ def test_equal_seeds_give_equal_losses_of_at_most_so_many_tokens(corpus):
 
 
 def test_documents_from_elsewhere_are_an_arm(corpus):
-    pool, _, _ = corpus
+    pool, _ = corpus
     random = np.random.default_rng(5)
     theirs = packed([document(1, random, 30) for _ in range(150)])
     found = judged(pool, {"theirs": theirs}, [1], doses=False)
@@ -119,13 +115,13 @@ def test_documents_from_elsewhere_are_an_arm(corpus):
     ("documents", "says"), [(1, r"arm has [\d,]+ tokens"), (590, "select a smaller share")], ids=["too few", "too many"]
 )
 def test_a_selection_of_too_few_tokens_or_nearly_all_of_the_pool_is_refused(corpus, documents, says):
-    pool, _, _ = corpus
+    pool, _ = corpus
     with pytest.raises(DataError, match=says):
         judged(pool, {"arm": np.arange(documents)})
 
 
 def test_an_arm_of_one_document_longer_than_the_budget_has_finite_figures(corpus):
-    pool, _, _ = corpus
+    pool, _ = corpus
     with_long = pool.followed_by(packed([document(1, np.random.default_rng(9), 5_000)]))
     selections = {"one": np.array([len(pool.ends)]), "many": np.arange(300)}
     found = judged(with_long, selections, [0, 1, 2], most_tokens=12_000)
