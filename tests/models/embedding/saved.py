@@ -41,21 +41,14 @@ TEXTS = [
     "\n".join(WORDS),
     "piano sonata " * 7_700,  # 100,100 characters
 ]
-SPECIAL = {
-    "bert": ["[PAD]", "[UNK]", "[CLS]", "[SEP]"],
-    "modernbert": ["[PAD]", "[UNK]", "[CLS]", "[SEP]"],
-    "roberta": ["<s>", "<pad>", "</s>", "<unk>"],
-}
-NAMES = {
-    "bert": {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"},
-    "modernbert": {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"},
-    "roberta": {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"},
-}
+OF_BERT = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+OF_ROBERTA = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+SPECIAL = {"bert": OF_BERT, "modernbert": OF_BERT, "roberta": OF_ROBERTA}
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 
 
 def make_tokenizer(kind, positions):
-    special = SPECIAL[kind]
+    special = list(SPECIAL[kind].values())
     if kind == "bert":
         tokenizer = Tokenizer(WordPiece(unk_token="[UNK]"))
         tokenizer.normalizer, tokenizer.pre_tokenizer = BertNormalizer(), BertPreTokenizer()
@@ -69,7 +62,7 @@ def make_tokenizer(kind, positions):
     first, last = ("<s>", "</s>") if kind == "roberta" else ("[CLS]", "[SEP]")
     ends = [(token, tokenizer.token_to_id(token)) for token in (first, last)]
     tokenizer.post_processor = TemplateProcessing(single=f"{first} $A {last}", special_tokens=ends)
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=positions, **NAMES[kind])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=positions, **SPECIAL[kind])
 
 
 def save_model(folder, kind="bert", pooling="mean", positions=64, normalize=True, prompts=None, more=(), **options):

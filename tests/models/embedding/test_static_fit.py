@@ -95,6 +95,14 @@ def test_a_token_of_every_document_says_nothing():
     assert np.linalg.norm(somewhere) > 0.01
 
 
+def test_the_tokenizer_learns_from_a_bounded_text(monkeypatch):
+    monkeypatch.setattr(static_fit, "TRAINER_CHARACTERS", 1_000)
+    monkeypatch.setattr(static_fit, "TRAINER_CHARACTERS_PER_DOCUMENT", 30)
+    fed = list(static_fit._beginnings(("many words here " * 10 for _ in range(10**9)), 100))
+    assert sum(map(len, fed)) == 1_000
+    assert max(map(len, fed)) == 30
+
+
 @pytest.mark.parametrize(("texts", "received"), [([], 0), (["only one document"], 1), (["", " "], 2)])
 def test_fewer_than_two_documents_with_words_are_an_error(texts, received):
     with pytest.raises(DataError, match=f"at least two documents with words, received {received}"):
@@ -224,14 +232,6 @@ def test_memory_does_not_grow_with_the_documents(monkeypatch):
     few, many = peak(200), peak(2_000)
     counts = (2_000 - 200) * 35 * 8  # at least 35 distinct words in 60: an index and a count for each
     assert many < few + counts / 4
-
-
-def test_the_tokenizer_learns_from_a_bounded_text(monkeypatch):
-    monkeypatch.setattr(static_fit, "TRAINER_CHARACTERS", 1_000)
-    monkeypatch.setattr(static_fit, "TRAINER_CHARACTERS_PER_DOCUMENT", 30)
-    fed = list(static_fit._beginnings(("many words here " * 10 for _ in range(10**9)), 100))
-    assert sum(map(len, fed)) == 1_000
-    assert max(map(len, fed)) == 30
 
 
 @pytest.mark.long

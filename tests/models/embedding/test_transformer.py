@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from functools import partial
 
 import numpy as np
 import pytest
@@ -17,30 +16,23 @@ from tests.models.embedding.saved import TEXTS, WORDS, load, reference, save_mod
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-# As the models on the hub are laid out: architecture, pooling, tokens, prompts.
-RECIPES = {
-    "intfloat/e5-base-v2": partial(save_model, kind="bert", pooling="mean"),
-    "Snowflake/snowflake-arctic-embed-m": partial(
-        save_model, kind="bert", pooling="cls", prompts={"query": "Represent this sentence: "}
-    ),
-    "BAAI/bge-base-en-v1.5": partial(save_model, kind="bert", pooling="cls"),
-    "Alibaba-NLP/gte-modernbert-base": partial(
-        save_model, kind="modernbert", pooling="cls", positions=256, normalize=False
-    ),
-}
-OTHERS = {
-    "roberta": partial(save_model, kind="roberta"),
-    "max pooling": partial(save_model, pooling="max", normalize=False),
-    "weighted mean": partial(save_model, pooling="weightedmean", normalize=False),
-    "last token": partial(save_model, pooling="lasttoken"),
-    "mean and cls": partial(save_model, pooling=("mean", "cls")),
-    "dense": lambda folder: save_model(folder, more=[Dense(32, 24)]),
+MODERNBERT = {"kind": "modernbert", "pooling": "cls", "positions": 256, "normalize": False}
+MODELS = {
+    "intfloat/e5-base-v2": {},  # as the models on the hub are laid out
+    "Snowflake/snowflake-arctic-embed-m": {"pooling": "cls", "prompts": {"query": "Represent this sentence: "}},
+    "Alibaba-NLP/gte-modernbert-base": MODERNBERT,
+    "roberta": {"kind": "roberta"},
+    "max pooling": {"pooling": "max", "normalize": False},
+    "weighted mean": {"pooling": "weightedmean", "normalize": False},
+    "last token": {"pooling": "lasttoken"},
+    "mean and cls": {"pooling": ("mean", "cls")},
+    "dense": {"more": [Dense(32, 24)]},
 }
 
 
-@pytest.fixture(scope="module", params=[*RECIPES, *OTHERS])
+@pytest.fixture(scope="module", params=MODELS)
 def folder(request, tmp_path_factory):
-    return (RECIPES | OTHERS)[request.param](tmp_path_factory.mktemp("model") / "model")
+    return save_model(tmp_path_factory.mktemp("model") / "model", **MODELS[request.param])
 
 
 @pytest.fixture(scope="module")

@@ -80,29 +80,17 @@ def test_a_loop_is_reported_twice_a_second_after_half_a_second(clock):
     ] + ["outer 2 of 2"]
 
 
-def test_steps_of_unequal_size_are_counted_by_what_they_hold(at_once):
+def test_steps_of_unequal_size_are_counted_by_what_they_hold_and_never_more_than_the_total(at_once):
     def work():
         for batch in track_by_size("documents", iter(["aaa", "b"]), 4, len, part=(0, 1)):
             list(track("tokens", range(len(batch)), part=(0, 1)))
 
     reports, _ = reports_of(work)
-    assert [(share, [step.done for step in steps]) for share, steps in reports] == [
-        (0, [0]),
-        (0, [0, 0]),
-        (0.25, [0, 1]),
-        (0.5, [0, 2]),
-        (0.75, [0, 3]),
-        (0.75, [3]),
-        (0.75, [3]),  # a loop of one step
-        (1, [3]),
-        (1, [4]),
-    ]
-
-
-def test_retried_items_never_count_more_than_the_total(at_once):
-    reports, _ = reports_of(lambda: list(track_by_size("tokens", [3, 3, 3], 6, int, part=(0, 1))))
-    assert [steps[0].done for _, steps in reports] == [0, 3, 6, 6]
-    assert reports[-1][0] == 1
+    of_documents = [(0, [0]), (0, [0, 0]), (0.25, [0, 1]), (0.5, [0, 2]), (0.75, [0, 3]), (0.75, [3])]
+    of_the_last = [(0.75, [3]), (1, [3]), (1, [4])]  # its own loop has one step
+    assert [(share, [step.done for step in steps]) for share, steps in reports] == of_documents + of_the_last
+    retried, _ = reports_of(lambda: list(track_by_size("tokens", [3, 3, 3], 6, int, part=(0, 1))))
+    assert [(share, steps[0].done) for share, steps in retried] == [(0, 0), (0.5, 3), (1, 6), (1, 6)]
 
 
 def test_brief_loops_and_loops_of_one_step_are_not_reported(clock):
@@ -124,12 +112,7 @@ def test_a_loop_left_by_break_is_no_longer_reported(at_once):
         list(track("second", range(2)))
 
     reports, _ = reports_of(work)
-    assert [steps for _, steps in reports] == [
-        (Step("first", 0, 9),),
-        (Step("second", 0, 2),),
-        (Step("second", 1, 2),),
-        (Step("second", 2, 2),),
-    ]
+    assert [steps for _, steps in reports] == [(Step("first", 0, 9),), *((Step("second", n, 2),) for n in range(3))]
 
 
 def test_the_fraction_follows_nested_parts_and_never_falls(at_once):
@@ -140,9 +123,6 @@ def test_the_fraction_follows_nested_parts_and_never_falls(at_once):
 
     reports, _ = reports_of(work)
     assert [share for share, _ in reports] == [0, 0, 0.125, 0.25, *[0.25] * 4, 0.5, 0.5, 0.625, 0.75, *[0.75] * 4, 1]
-
-
-def test_a_part_inside_a_loop_of_unknown_length_does_not_count(at_once):
     reports, _ = reports_of(lambda: [list(track("inner", range(2), part=(0, 1))) for _ in track("outer", range(2))])
     assert {share for share, _ in reports} == {0.0}
 
