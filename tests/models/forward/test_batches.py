@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from fineweb_mask.models.forward.batches import PaddedTokens, TokenBudget, for_each_batch
 from fineweb_mask.models.forward.tokens import TokenIds
+from fineweb_mask.models.runtime.stopping import StoppedError, clear_stop_request, request_stop
 
 
 def batches(lengths, budget):
@@ -45,15 +46,28 @@ class SmallDevice:
         self.done += rows.tolist()
 
 
+def test_no_batch_starts_after_a_stop_request():
+    done = []
+
+    def work(rows):
+        done.append(len(rows))
+        request_stop()
+
+    try:
+        with pytest.raises(StoppedError):
+            for_each_batch(np.array([5, 5, 5]), TokenBudget(5), work)
+    finally:
+        clear_stop_request()
+    assert done == [1]
+
+
 def test_out_of_memory_halves_the_budget_and_is_remembered(caplog):
     lengths = np.array([100, 90, 80, 70, 10, 10, 5, 1])
     device, budget = SmallDevice(lengths, 130), TokenBudget(1_000)
-    with caplog.at_level(logging.WARNING):
-        for_each_batch(lengths, budget, device)
+    for_each_batch(lengths, budget, device)
     assert sorted(device.done) == list(range(8))
-    assert device.refused == 3  # 8 rows of 100, then 400 // 100, then 200 // 100
-    assert budget.tokens == 100
-    assert [record.getMessage() for record in caplog.records][-1] == (
+    assert (device.refused, budget.tokens) == (3, 100)  # 8 rows of 100, then 400 // 100, then 200 // 100
+    assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING][-1] == (
         "no device memory for 2 texts of 100 tokens: continuing with at most 100 tokens per forward pass"
     )
     again = SmallDevice(lengths, 130)

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from fineweb_mask.models.forward.batches import TokenBudget, for_each_batch
 from fineweb_mask.models.runtime import stopping
 from fineweb_mask.models.runtime.stopping import (
     StoppedError,
@@ -30,18 +29,6 @@ def test_only_a_stop_request_raises_but_where_it_is_said_how_a_run_ended():
         raise_if_stopped()
     clear_stop_request()
     raise_if_stopped()
-
-
-def test_no_batch_starts_after_a_stop_request():
-    done = []
-
-    def work(rows):
-        done.append(len(rows))
-        request_stop()
-
-    with pytest.raises(StoppedError):
-        for_each_batch(np.array([5, 5, 5]), TokenBudget(5), work)
-    assert done == [1]
 
 
 @pytest.mark.parametrize("solver", ["mean_field", "greedy", "policy_gradient", "random", "top_quality"])

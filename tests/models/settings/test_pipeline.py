@@ -1,5 +1,7 @@
 """A recipe: closed and strict, with valid defaults."""
 
+from copy import deepcopy
+
 import pytest
 from pydantic import ValidationError
 
@@ -16,23 +18,31 @@ MINIMAL = {
 }
 
 
-def parsed(**sections):
-    """Return a recipe whose sections are those of the smallest one with these settings."""
-    both = dict(MINIMAL)
-    for name, own in sections.items():
-        both[name] = MINIMAL.get(name, {}) | own if isinstance(own, dict) else own
-    return PipelineSettings.model_validate(both)
+def recipe(settings):
+    """Return the smallest recipe with these settings, by keys such as `selection.lamb`."""
+    content = deepcopy(MINIMAL)
+    for key, value in settings.items():
+        *sections, name = key.split(".")
+        inner = content
+        for section in sections:
+            inner = inner.setdefault(section, {})
+        inner[name] = value
+    return content
 
 
-def refused(says, **sections):
-    with pytest.raises(ValidationError, match=says) as caught:
-        parsed(**sections)
+def parsed(settings):
+    return PipelineSettings.model_validate(recipe(settings))
+
+
+def problem_of(content):
+    with pytest.raises(ValidationError, match="1 validation error") as caught:
+        PipelineSettings.model_validate(content)
     [problem] = caught.value.errors()
     return ".".join(str(part) for part in problem["loc"]), problem["type"]
 
 
 def test_the_smallest_recipe_is_the_defaults_of_every_section_and_cannot_be_changed():
-    settings = parsed()
+    settings = parsed({})
     assert settings.selection == PipelineSelectionSettings()
     assert PipelineSettings.model_validate_json(settings.model_dump_json()) == settings
     with pytest.raises(ValidationError, match="frozen"):
@@ -41,13 +51,12 @@ def test_the_smallest_recipe_is_the_defaults_of_every_section_and_cannot_be_chan
 
 @pytest.mark.parametrize("section", ["source", "ingest", "quality", "embedding", "selection", "materialize", "engine"])
 def test_an_unknown_key_of_any_section_is_refused(section):
-    assert refused("bogus", **{section: {"bogus": 1}}) == (f"{section}.bogus", "extra_forbidden")
+    assert problem_of(recipe({f"{section}.bogus": 1})) == (f"{section}.bogus", "extra_forbidden")
 
 
 @pytest.mark.parametrize("missing", MINIMAL)
 def test_a_setting_without_a_default_is_required(missing):
-    with pytest.raises(ValidationError, match=f"1 validation error .*\n{missing}\n +Field required"):
-        PipelineSettings.model_validate({key: value for key, value in MINIMAL.items() if key != missing})
+    assert problem_of({key: value for key, value in MINIMAL.items() if key != missing}) == (missing, "missing")
 
 
 NAN = float("nan")
@@ -88,100 +97,67 @@ IMPOSSIBLE = {
 
 @pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in IMPOSSIBLE.items() for value in values])
 def test_a_wrong_type_and_an_impossible_value_are_refused_by_key(key, value):
-    content = value
-    for name in reversed(key.split(".")):
-        content = {name: content}
-    found, _ = refused("1 validation error", **content)
-    assert found == key
+    assert problem_of(recipe({key: value}))[0] == key
 
 
 @pytest.mark.parametrize("workspace", ["folder", "s3://bucket/x", "file:///tmp/x"])
 def test_a_workspace_is_a_folder_or_a_url(workspace):
-    assert parsed(workspace=workspace).workspace == workspace
+    assert parsed({"workspace": workspace}).workspace == workspace
 
 
 @pytest.mark.parametrize("key", ["source.path", "workspace", "materialize.output"])
 def test_a_url_with_credentials_is_refused_without_repeating_them(key):
     secret = "hunter2secret"
-    section, _, name = key.partition(".")
-    url = f"s3://user:{secret}@bucket/x"
     with pytest.raises(ValidationError, match="put credentials in the environment") as caught:
-        parsed(**{section: {name: url} if name else url})
+        parsed({key: f"s3://user:{secret}@bucket/x"})
     assert secret not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"metrics": {"pairwise": 1, "facility": 1}}, "facility reads documents together with their neighbours"),
-        ({"metrics": {"facility": 1, "disf": 1}}, r"facility reads .* name pairwise or disf, or use scope: block"),
-        ({"metrics": "disf", "solver": "greedy"}, "greedy needs all documents at once"),
-    ],
-)
-def test_what_needs_neighbours_or_all_documents_is_refused_for_the_whole_corpus(changes, says):
-    parsed(selection={"scope": "block"} | changes)
-    refused(says, selection={"scope": "global"} | changes)
-    assert parsed(selection={"scope": "global"}).selection.metrics == "disf"  # another than the default of blocks
+GLOBAL, NO_SCORERS = {"selection.scope": "global"}, {"quality.scorers": []}
+NEIGHBOURS, BY_GROUP = {"facility": 1, "disf": 1}, {"selection.groups.column": "dump"}
+CONTRADICTIONS = [  # what is allowed, what contradicts it, and the message
+    ({"selection.metrics": NEIGHBOURS}, GLOBAL, "facility reads documents together with their neighbours"),
+    ({"selection.metrics": NEIGHBOURS}, GLOBAL, "name pairwise or disf, or use scope: block"),
+    ({"selection.metrics": "disf", "selection.solver": "greedy"}, GLOBAL, "greedy needs all documents at once"),
+    (
+        {"selection.solver": "top_quality"},
+        NO_SCORERS,
+        "selection.solver: top_quality: .* alone: set quality.scorers",
+    ),
+    ({"selection.solver": "quality_sampling"}, NO_SCORERS, "it selects by quality alone"),
+    ({"selection.solver": "odis"}, NO_SCORERS, "it reads the columns of scorers"),
+    ({"selection.lamb": 1}, NO_SCORERS, "selection.lamb: 1 is for quality alone, .* is empty: lower it"),
+    ({"selection.groups.column": "a"}, {"source.extra_columns": ["b"]}, "'a' is not read: add it to .* or name one of"),
+    ({"selection.groups.column": "content_hash"}, {"source.extra_columns": []}, "'content_hash' is not read"),
+    ({}, {"selection.groups.column": "text"}, "selection.groups.column: .* 'text': the text itself cannot be a group"),
+    ({"selection.groups.column": "body"}, {"source.text_column": "body"}, "received 'body': the text itself cannot be"),
+    ({"selection.metrics": "disf"} | BY_GROUP, GLOBAL, "scope: global has none"),
+    (BY_GROUP, {"selection.budget": 500}, "budget, 500, is what every block gives: use select_ratio"),
+    ({"ingest.copies.prefer": {"a": ["x"]}}, {"source.extra_columns": []}, r"ingest\.copies\.prefer: 'a' is not read"),
+    ({"ingest.copies.exempt": {"a": ["x"]}}, {"source.extra_columns": []}, r"ingest\.copies\.exempt: 'a' is not read"),
+]
 
 
-@pytest.mark.parametrize(
-    ("selection", "says"),
-    [
-        ({"solver": "top_quality"}, "selection.solver: top_quality: it selects by quality alone: set quality.scorers"),
-        ({"solver": "quality_sampling"}, "it selects by quality alone"),
-        ({"solver": "odis"}, "it reads the columns of scorers"),
-        ({"lamb": 1}, "selection.lamb: 1 is for quality alone, and quality.scorers is empty: lower it"),
-    ],
-)
-def test_what_takes_nothing_but_quality_is_refused_without_any(selection, says):
-    parsed(selection=selection)
-    parsed(quality={"scorers": []})
-    refused(says, quality={"scorers": []}, selection=selection)
-
-
-@pytest.mark.parametrize(
-    ("column", "source", "says"),
-    [
-        ("topic", {"extra_columns": ["site"]}, "'topic' is not read: add it to source.extra_columns, or name one of d"),
-        ("content_hash", {"extra_columns": []}, "'content_hash' is not read"),
-        ("text", {}, "selection.groups.column: received 'text': the text itself cannot be a group"),
-        ("body", {"text_column": "body"}, "received 'body': the text itself cannot be a group"),
-    ],
-)
-def test_groups_of_a_column_that_is_not_read_are_refused(column, source, says):
-    refused(says, source=source, selection={"metrics": "disf", "groups": {"column": column}})
-
-
-@pytest.mark.parametrize("key", ["prefer", "exempt"])
-def test_copies_are_not_preferred_by_a_column_that_is_not_read(key):
-    copies = {key: {"topic": ["news"]}}
-    says = rf"ingest\.copies\.{key}: 'topic' is not read"
-    refused(says, source={"extra_columns": []}, ingest={"copies": copies})
+@pytest.mark.parametrize(("allowed", "added", "says"), CONTRADICTIONS, ids=lambda value: str(value)[:40])
+def test_settings_that_contradict_each_other_are_refused_in_one_line(allowed, added, says):
+    parsed(allowed)
+    with pytest.raises(SettingsError, match=says) as error:
+        validated(PipelineSettings, recipe(allowed | added))
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
     ("column", "kept"), [*((column, []) for column in sorted(LABEL_COLUMNS)), ("site", ["site"]), ("site", "all")]
 )
 def test_groups_may_be_those_of_any_column_that_is_read(column, kept):
-    settings = parsed(source={"extra_columns": kept}, selection={"metrics": "disf", "groups": {"column": column}})
+    settings = parsed({"source.extra_columns": kept, "selection.groups.column": column})
     assert settings.selection.groups.column == column
     assert {*FINEWEB.names, "n_chars"} - {"text"} == LABEL_COLUMNS
 
 
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"scope": "global", "metrics": "disf"}, "scope: global has none"),
-        ({"budget": 500}, "budget, 500, is what every block gives: use select_ratio"),
-    ],
-)
-def test_groups_need_blocks_and_a_share(changes, says):
-    groups = {"groups": {"column": "dump"}}
-    parsed(selection=changes)
-    parsed(selection=groups | {"solver": "semdedup"})
-    with pytest.raises(SettingsError, match=says) as error:
-        validated(PipelineSettings, MINIMAL | {"selection": groups | changes})
-    assert "\n" not in str(error.value)
+def test_where_the_default_metrics_cannot_be_used_the_default_is_another_and_any_solver_may_have_groups():
+    assert parsed(GLOBAL).selection.metrics == "disf"
+    assert parsed(BY_GROUP | {"selection.solver": "semdedup"}).selection.solver == "semdedup"
 
 
 @pytest.mark.parametrize(

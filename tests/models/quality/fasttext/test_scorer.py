@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fineweb_mask.models.errors import DataError, SettingsError
@@ -108,11 +108,14 @@ def test_nothing_hides_behind_fasttext_s_special_words(model, mark):
     assert hidden == shown
 
 
-def test_lowercase_is_the_scorer_s_choice(model):
+def test_lowercase_is_the_scorer_s_choice_and_training_s(model):
     shouted = [text.upper() for text in (GOOD[0], BAD[0])]
     as_given, lowered = score(model, shouted), score(model, shouted, lowercase=True)
     assert lowered.tolist() == score(model, [GOOD[0].lower(), BAD[0].lower()]).tolist()
     assert abs(as_given - lowered).min() > 0.1
+    words = train([text.upper() for text in (*GOOD, *BAD)], [True] * 20 + [False] * 20, lowercase=True).get_words()
+    assert "theorem" in words
+    assert "THEOREM" not in words
 
 
 def test_an_unknown_positive_label_is_an_error_that_names_the_labels(model):
@@ -185,13 +188,6 @@ def test_labels_on_one_side_are_an_error(positive):
         train([*GOOD, *BAD][: len(positive)], positive)
 
 
-def test_training_lower_cases_as_the_scorer_will():
-    shouted = [text.upper() for text in (*GOOD, *BAD)]
-    words = train(shouted, [True] * 20 + [False] * 20, lowercase=True).get_words()
-    assert "theorem" in words
-    assert "THEOREM" not in words
-
-
 @pytest.mark.parametrize("settings", [TRAINING, SMALLEST], ids=["n-grams", "smallest"])
 def test_equal_labels_and_seed_give_equal_bytes(settings, tmp_path):
     def trained(seed):
@@ -225,32 +221,17 @@ def words(line):
     return [word for word in FASTTEXT_SPACE.split(line) if word]
 
 
-def check(texts, lowercase):
+@given(texts=TEXTS, lowercase=st.booleans())
+@example([f"a{space}b</s>c" for space in PYTHON_SPACE], False)
+@example(["a<", "/s>b", "\u00e2", "", "c"], False)  # pieces that the texts beside them would complete
+@example(["word\n" * 60_000, "\u2028" * 90_000 + "end</s>"], False)
+def test_lines_hold_the_words_of_the_reference(texts, lowercase):
     lines = fasttext_lines(pa.array(texts, pa.string()), lowercase)
     assert len(lines) == len(texts)
     for text, line in zip(texts, lines, strict=True):
         assert line.endswith(b"\n")
         assert line.count(b"\n") == 1
         assert words(line) == words(one_line(text, lowercase).encode())
-
-
-@given(texts=TEXTS, lowercase=st.booleans())
-def test_lines_hold_the_words_of_the_reference(texts, lowercase):
-    check(texts, lowercase)
-
-
-@pytest.mark.parametrize(
-    "texts",
-    [
-        [f"a{space}b</s>c" for space in PYTHON_SPACE],
-        ["a<", "/s>b", "\u00e2", "", "c"],
-        ["word\n" * 60_000, "\u2028" * 90_000 + "end</s>"],
-        [],
-    ],
-    ids=["every space of Python", "pieces that texts beside them would complete", "long texts", "no texts"],
-)
-def test_lines_of_special_texts_hold_the_words_of_the_reference(texts):
-    check(texts, False)
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()], ids=str)
