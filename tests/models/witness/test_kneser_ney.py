@@ -61,14 +61,6 @@ def test_equal_to_the_reference(train, test, order):
     np.testing.assert_allclose(model.log2_probabilities(*packed(test)), np.log2(expected), rtol=1e-12, atol=1e-12)
 
 
-@given(train=DOCUMENTS, context=st.lists(st.integers(0, 4), max_size=6))
-def test_probabilities_add_up_to_one(train, context):
-    model = KneserNey(*packed(train), vocabulary=5, order=4)
-    found = model.log2_probabilities(*packed([[*context, token] for token in range(5)]))
-    last = 2.0 ** found[len(context) :: len(context) + 1]
-    assert last.sum() == pytest.approx(1, abs=1e-9)
-
-
 def test_probabilities_of_a_large_vocabulary_add_up_to_one():
     random = np.random.default_rng(0)
     ids, vocabulary = random.zipf(1.3, 20_000) % 3_000, 3_000

@@ -57,31 +57,25 @@ def found(corpus):
     return witness(pool, selections, sets, vocabulary=WORDS + 1, quality=-topics.astype(float))
 
 
-def test_what_is_like_the_held_out_documents_teaches_more(found):
+def test_what_is_like_the_held_out_documents_teaches_more_which_doses_express(found):
     topic = found.sets["topic"]
     assert topic.against_random["of the topic"].verdict == "better"
     assert topic.against_random["other topics"].verdict == "worse"
     assert found.sets["pool"].against_random["of the topic"].verdict == "worse"
+    damage, added = topic.doses["shuffled"], topic.doses["topic documents"]
+    assert 0 < damage[0.1] < damage[0.2] < damage[0.4]
+    assert 0 > added[0.1] > added[0.2] > added[0.4]
+    assert "topic documents" not in found.sets["pool"].doses
     kind, share = topic.as_dose(topic.against_random["of the topic"].difference)
     assert kind == "topic documents"
     assert share > 0.2
 
 
-def test_doses_grow_with_their_share(found):
-    effects = found.sets["topic"].doses
-    assert 0 < effects["shuffled"][0.1] < effects["shuffled"][0.2] < effects["shuffled"][0.4]
-    assert 0 > effects["topic documents"][0.1] > effects["topic documents"][0.2] > effects["topic documents"][0.4]
-    assert "topic documents" not in found.sets["pool"].doses
-
-
-def test_all_arms_have_the_same_tokens_and_top_quality_is_added(corpus, found):
+def test_all_arms_have_the_same_tokens_top_quality_is_added_and_short_documents_have_a_control(corpus, found):
     pool, topics = corpus
     assert found.tokens <= int(pool.lengths[topics == 1].sum())
     assert found.documents["top_quality"] < 300
     assert set(found.sets["pool"].against_random) == {"of the topic", "other topics", "short", "top_quality"}
-
-
-def test_an_arm_of_short_documents_is_compared_with_random_ones_of_its_lengths(found):
     control = found.lengths["short"]
     assert found.documents[control] == pytest.approx(found.documents["short"], rel=0.02)
     assert found.documents["short"] > 1.2 * found.documents["random"]
