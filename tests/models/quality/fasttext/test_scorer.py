@@ -222,9 +222,9 @@ def words(line):
 
 
 @given(texts=TEXTS, lowercase=st.booleans())
-@example([f"a{space}b</s>c" for space in PYTHON_SPACE], False)
-@example(["a<", "/s>b", "\u00e2", "", "c"], False)  # pieces that the texts beside them would complete
-@example(["word\n" * 60_000, "\u2028" * 90_000 + "end</s>"], False)
+@example(texts=[f"a{space}b</s>c" for space in PYTHON_SPACE], lowercase=False)
+@example(texts=["a<", "/s>b", "\u00e2", "", "c"], lowercase=False)  # pieces that texts beside them would complete
+@example(texts=["word\n" * 60_000, "\u2028" * 90_000 + "end</s>"], lowercase=False)
 def test_lines_hold_the_words_of_the_reference(texts, lowercase):
     lines = fasttext_lines(pa.array(texts, pa.string()), lowercase)
     assert len(lines) == len(texts)
