@@ -59,7 +59,7 @@ def test_it_is_run_without_what_takes_seconds_to_import(folder):
     code = f"""
 import sys
 from fineweb_mask.models.embedding.load import load_encoder
-from tests.models.embedding.saved import TEXTS, WORDS, load, reference
+from fineweb_mask.models.settings import EmbeddingSettings
 print(load_encoder({str(folder)!r}, EmbeddingSettings(), "cpu").encode(["piano"]).vectors.shape)
 assert not {{"sentence_transformers", "transformers", "sklearn"}} & sys.modules.keys()
 """

@@ -12,9 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import scipy.sparse
-from sentence_transformers import SentenceTransformer
 
-from benchmarks.static_encoder import neighbour_accuracy
 from fineweb_mask.models.embedding import static_fit
 from fineweb_mask.models.embedding.static_fit import BATCH, fit_static_encoder
 from fineweb_mask.models.errors import DataError
@@ -133,6 +131,8 @@ def test_more_documents_than_one_batch_all_count():
 
 
 def test_saved_and_loaded_it_is_the_same_encoder(encoder, tmp_path):
+    from sentence_transformers import SentenceTransformer
+
     encoder.save(tmp_path)
     loaded = SentenceTransformer(str(tmp_path), device="cpu")
     texts = corpus(seed=3)
@@ -237,6 +237,10 @@ def test_memory_does_not_grow_with_the_documents(monkeypatch):
 @pytest.mark.long
 def test_neighbours_of_real_posts_share_the_topic_nearly_as_often_as_those_of_a_transformer(real_data, minilm):
     """A transformer trained on a billion pairs; it takes most of the time, so that both read 600 characters."""
+    from sentence_transformers import SentenceTransformer
+
+    from benchmarks.static_encoder import neighbour_accuracy
+
     train, test, characters = 450, 200, 600
     rows = pq.read_table(real_data / "newsgroups20.parquet", columns=["text", "topic", "split"]).to_pylist()
     fitted = [row["text"] for row in rows if row["split"] == "train" and row["text"]]

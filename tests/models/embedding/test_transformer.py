@@ -75,8 +75,8 @@ def test_a_real_model_in_every_precision(minilm):
     assert (exact.dtype, stored.dtype) == (np.float32, np.float16)
     np.testing.assert_array_equal(stored, exact.astype(np.float16))
     for compute in ("bfloat16", "float16"):
-        vectors = load(minilm, compute=compute).encode(texts).vectors
-        assert (vectors * expected).sum(axis=1).min() >= 0.999
+        vectors = load(minilm, compute=compute).encode(texts[:6]).vectors
+        assert (vectors * expected[:6]).sum(axis=1).min() >= 0.999
         assert np.linalg.norm(vectors, axis=1) == pytest.approx(1, abs=1e-5)
     nothing = load(minilm).encode([])
     assert (nothing.vectors.shape, nothing.bad.shape) == ((0, 384), (0,))
