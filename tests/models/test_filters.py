@@ -31,7 +31,7 @@ KINDS = sorted(set(CLASSES) - {"regex", "language"})
 @pytest.fixture(scope="module")
 def pages(real_data: Path) -> list[dict[str, Any]]:
     table = pq.read_table(real_data / "web_mix.parquet", columns=["text", "url"])
-    return table.take(list(range(0, table.num_rows, table.num_rows // 300))).to_pylist()
+    return table.take(list(range(0, table.num_rows, table.num_rows // 80))).to_pylist()
 
 
 def settings(kind: str, **options: Any) -> list[FilterSettings]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fineweb_mask.models import words as own
 
 pytest.importorskip("datatrove")
-PAGES = 200
+PAGES = 60
 WORDS = st.lists(st.sampled_from(["a", "b", "ab", "the", ".", "!", "it's"]), max_size=60)
 
 

@@ -147,7 +147,7 @@ def block():
     ("solver", "what", "total", "share"),
     [
         ("greedy", "greedy picks", 60, 0.9),
-        ("policy_gradient", "policy gradient steps", 40, 1.0),
+        ("policy_gradient", "policy gradient steps", 10, 1.0),
         ("mean_field", "annealing steps", None, 0.0),
         ("semdedup", "clusters", 17, 0.0),
     ],
@@ -155,7 +155,7 @@ def block():
 @pytest.mark.parametrize("metric", ["pairwise", "disf", "facility"])
 def test_every_solver_reports_its_steps_selects_the_same_and_ends(solver, what, total, share, metric, block, at_once):
     settings = SelectionSettings.model_validate(
-        {"solver": solver, "metrics": metric, "select_ratio": 0.2, "policy_gradient": {"n_epochs": 40}}
+        {"solver": solver, "metrics": metric, "select_ratio": 0.2, "policy_gradient": {"n_epochs": 10}}
     )
     alone = select(*block, settings)
     reports, selection = reports_of(lambda: select(*block, settings))

@@ -15,8 +15,8 @@ SELECT = """
 import hashlib, numpy as np
 from fineweb_mask.models.selection.selector import select
 random = np.random.default_rng(0)
-features = random.normal(size=(2_500, 768)).astype(np.float32)
-selection = select(features, random.random(2_500), {"lamb": 0.5, "metrics": {"facility": 1.0, "disf": 1.0}})
+features = random.normal(size=(1_200, 256)).astype(np.float32)
+selection = select(features, random.random(1_200), {"lamb": 0.5, "metrics": {"facility": 1.0, "disf": 1.0}})
 print(hashlib.sha256(selection.inclusion.tobytes() + selection.indices.tobytes()).hexdigest())
 """
 

@@ -41,7 +41,7 @@ def experiment(random, effects, *, of_draws=0.005, of_documents=0.08, documents=
 
 @pytest.mark.parametrize(("of_draws", "of_documents"), [(0.005, 0.08), (0.001, 0.15), (0.01, 0.02)])
 def test_ten_equal_arms_are_told_apart_in_at_most_five_percent(of_draws, of_documents):
-    random, false, trials = np.random.default_rng(5), 0, 300
+    random, false, trials = np.random.default_rng(5), 0, 150
     for _ in range(trials):
         bits, held_out, how = experiment(random, [0] * 10, of_draws=of_draws, of_documents=of_documents)
         judged = judge(bits, held_out, **how)
