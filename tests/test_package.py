@@ -58,6 +58,7 @@ def test_make_wheel_builds_the_same_wheel_and_leaves_nothing_else(installed_whee
     assert not (installed_wheel.source / "build").exists()
 
 
+@pytest.mark.long
 def test_the_command_prints_its_version_and_runs_a_corpus(installed_wheel: Installed, folder, tmp_path):
     done = installed_wheel.call(folder, "fineweb-mask", "--version")
     assert done.stdout.strip() == version("fineweb-mask"), done.stderr

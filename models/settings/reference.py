@@ -8,6 +8,7 @@ the weight of diversity.')
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping
+from functools import cache
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -45,7 +46,8 @@ class Setting(NamedTuple):
     meaning: str
 
 
-def recipe_schema() -> dict[str, Any]:
+@cache
+def recipe_schema() -> JsonSchema:
     """Return the JSON schema of a recipe, for editors."""
     schema = PipelineSettings.model_json_schema()
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "A fineweb-mask recipe", **schema}
@@ -69,10 +71,9 @@ def settings_of(key: str | None = None) -> list[Setting]:
     SettingsError
         If there is no such section or setting.
     """
-    schema = recipe_schema()
-    every = list(_walk(schema, schema["$defs"]))
+    every = _every_setting()
     if key is None:
-        return every
+        return list(every)
     names, plain, kinds = {one.key: KINDS.sub("", one.key) for one in every}, KINDS.sub("", key), KINDS.findall(key)
     own = [name for name in names.values() if name.endswith(f".{plain}") and plain not in sections()]
     wanted = tuple(f"{name}." for name in (plain, *own))
@@ -82,6 +83,11 @@ def settings_of(key: str | None = None) -> list[Setting]:
         hint = f" ({close})" if (close := meant(key, known, "")) else ""
         raise SettingsError(f"there is no setting {key!r}{hint}: name one, or a section: {', '.join(sections())}")
     return found
+
+
+@cache
+def _every_setting() -> tuple[Setting, ...]:
+    return tuple(_walk(recipe_schema(), recipe_schema()["$defs"]))
 
 
 def _has_kinds(setting: Setting, kinds: Collection[str]) -> bool:

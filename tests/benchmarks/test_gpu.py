@@ -20,6 +20,7 @@ def call(*arguments):
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.long
 def test_all_is_measured_without_what_only_the_pipeline_needs_and_none_twice(tmp_path):
     done = call("--output", tmp_path, "--small")
     assert done.returncode == 0, done.stderr

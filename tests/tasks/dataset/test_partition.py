@@ -271,7 +271,7 @@ def test_what_killed_partitions_spilled_is_removed(
     assert not left.parent.parent.exists()
 
 
-@pytest.mark.parametrize("removed", range(3))
+@pytest.mark.parametrize("removed", [1, *(pytest.param(n, marks=pytest.mark.long) for n in (0, 2))])
 def test_parts_that_a_killed_run_did_not_remove_are_removed_by_the_next(
     make_corpus: Callable[..., Any],
     six_shards: list[Rows],
