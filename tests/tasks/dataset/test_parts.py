@@ -41,7 +41,7 @@ def is_as_recorded(url: str) -> bool:
     return verify(dataset, read_provenance(dataset)).status == "ok"
 
 
-@pytest.fixture(params=["output", "workspace"])
+@pytest.fixture(params=["output", pytest.param("workspace", marks=pytest.mark.long)])
 def at_url(
     request: pytest.FixtureRequest,
     make_corpus: Callable[..., Any],

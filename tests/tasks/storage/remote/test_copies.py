@@ -388,6 +388,7 @@ def test_a_local_workspace_has_no_copies(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.long
 def test_the_whole_pipeline_through_refusals(
     bucket: Bucket,
     proxy: Proxy,
