@@ -114,7 +114,8 @@ def fit_static_encoder(
     counts = _TokenCounts(tokenizer, documents)
     n_documents, document_frequency = _document_frequencies(counts)
     if n_documents < 2 or not document_frequency.any():
-        raise DataError(f"the built-in encoder needs at least two documents with words, received {n_documents}")
+        received = f"{n_documents}{'' if document_frequency.any() else ' without any'}"
+        raise DataError(f"the built-in encoder needs at least two documents with words, received {received}")
     idf_squared = (np.log((1.0 + n_documents) / (1.0 + document_frequency)) ** 2).astype(np.float32)
     size = len(idf_squared)
     rank = min(dimensions, n_documents - 1, size - 1)
