@@ -108,16 +108,22 @@ def test_files_that_cannot_be_read_have_no_columns(tmp_path: Path) -> None:
     assert (found.looked_at, found.columns, found.files) == (0, {}, {".parquet": 1, ".jsonl": 1})
 
 
-def test_what_ingest_found_is_summed_over_the_files() -> None:
-    details = [{}, {"keys_differ": {"language": 2}}, {"keys_differ": {"language": 3, "n": 1}, "repeated_ids": 4}]
+def test_what_ingest_and_scorers_found_is_summed_over_the_files() -> None:
+    details = [
+        {},
+        {"keys_differ": {"language": 2}, "lost": {"token_count": 1_000}, "charsets": {"utf-8": 2, "none": 1}},
+        {"keys_differ": {"language": 3}, "repeated_ids": 4, "charsets": {"utf-8": 1_000}},
+        {"lost": {"token_count": 1}, "sidecars": {"dclm": "place", "edu": "id"}},
+    ]
     files = [NO_FILE.model_copy(update={"name": f"f{at}", "details": one}) for at, one in enumerate(details)]
     assert notes_of(files[:1]) == []
-    language, n, ids = notes_of(files)
-    assert language == (
-        "the column 'language' has another value than the path in 5 rows of f1, f2: the column's is taken"
-    )
-    assert "'n'" in n
-    assert ids == "4 rows have an id that an earlier row of their file has, in f2"
+    assert notes_of(files) == [
+        "the column 'language' has another value than the path in 5 rows of f1, f2: the column's is taken",
+        "1,001 values of 'token_count' are left empty: no numbers, or none that fit",
+        "the annotations 'dclm' of 1 files are joined by place, not by id",
+        "1,003 pages by charset: utf-8 1,002; none 1",
+        "4 rows have an id that an earlier row of their file has, in f2",
+    ]
 
 
 def test_other_spellings_and_indexes_of_pandas_are_told(tmp_path: Path) -> None:
@@ -131,14 +137,3 @@ def test_other_spellings_and_indexes_of_pandas_are_told(tmp_path: Path) -> None:
         ("no column", "__index_level_0__ of pandas: name it in source.extra_columns to keep it"),
     ]
     assert not inventory(tmp_path, extra_columns=["Source", "__index_level_0__"]).indexes.number
-
-
-def test_numbers_that_were_lost_and_annotations_by_place_are_noted() -> None:
-    details = [
-        {"lost": {"token_count": 1_000}},
-        {"lost": {"token_count": 1}, "sidecars": {"dclm": "place", "edu": "id"}},
-    ]
-    assert notes_of([NO_FILE.model_copy(update={"details": one}) for one in details]) == [
-        "1,001 values of 'token_count' are left empty: no numbers, or none that fit",
-        "the annotations 'dclm' of 1 files are joined by place, not by id",
-    ]

@@ -204,6 +204,7 @@ def test_the_documents_of_a_crawl_are_in_the_encodings_that_it_names(tmp_path):
     with VerifiedFile(workspace.resolve(file)) as documents:
         found = documents.read()["text"].to_pylist()
     assert all(expected in text for text, expected in zip(found, texts.values(), strict=True))
+    assert file.details["charsets"] == dict.fromkeys(texts, 1)
 
 
 WHOLE = {packed: warc_bytes([Answer(page_of(TEXT))] * 3, packed) for packed in (True, False)}
