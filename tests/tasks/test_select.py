@@ -9,14 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fineweb_mask.models.embedding.arrow import vector_batch
-from fineweb_mask.models.forward.batches import unit_vectors
-from fineweb_mask.models.schemas import MASKS, embeddings_schema
+from fineweb_mask.models.schemas import MASKS
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks import select
 from fineweb_mask.tasks.selection.blocks import Group
-from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile, StageKey
-from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
+from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.jobs import select_jobs
 from tests.tasks.number_shards import DIMENSIONS, numbers
@@ -117,15 +114,6 @@ def test_what_is_excluded_is_in_no_block(tmp_path: Path) -> None:
                 assert np.isfinite(mask["inclusion"])
 
 
-def test_the_best_are_selected_where_only_quality_counts(tmp_path: Path) -> None:
-    workspace = Workspace(tmp_path)
-    shards = [numbers(workspace, "a", 30), numbers(workspace, "b", 30, seed=1)]
-    run(workspace, shards, settings(lamb=1.0))
-    quality = np.concatenate([pq.read_table(workspace.resolve(shard.scores))["quality"].to_numpy() for shard in shards])
-    selected = np.concatenate([masks(workspace, name)["selected"].to_numpy() for name in "ab"])
-    assert set(np.flatnonzero(selected)) == set(np.argsort(-quality)[:15])
-
-
 def test_masks_are_the_same_bytes_in_another_workspace(built: Any, copied: Any, tmp_path: Path) -> None:
     for job, original in zip(copied.select_jobs, built.select_jobs, strict=True):
         assert job.key == original.key
@@ -134,16 +122,6 @@ def test_masks_are_the_same_bytes_in_another_workspace(built: Any, copied: Any, 
         assert not select.select(job).cached
     for file in built.masks:
         assert copied.workspace.resolve(file).read_bytes() == built.workspace.resolve(file).read_bytes()
-
-
-def test_the_pipeline_leaves_duplicates_out(built: Any) -> None:
-    """Rows 3 and 5 of b repeat a/000; ingest dropped rows 7 and 8 after them."""
-    [name] = [file.name for file in built.masks if file.name == "b"]
-    table = pq.read_table(newest(built.workspace, "masks", name))
-    repeats = pq.read_table(newest(built.workspace, "duplicates", name))["row"].to_pylist()
-    assert repeats == [3, 5]
-    assert table["block"].is_null().to_pylist() == [row in repeats for row in range(table.num_rows)]
-    assert len(built.groups) == 2
 
 
 @pytest.mark.parametrize("solver", ["random", "mean_field"])
@@ -209,25 +187,3 @@ def test_a_moved_workspace_is_current_as_it_is(
     again = pipeline(copied.recipe.model_copy(update={"selection": narrower}))
     assert all(file.cached for file in [*again.documents, *again.scores, *again.embeddings])
     assert not any(file.cached for file in [*again.groups, again.dataset])
-
-
-def test_stored_precision_hardly_changes_the_objective(tmp_path: Path) -> None:
-    dice = np.random.default_rng(3)
-    topics = dice.normal(size=(12, 96))
-    vectors = topics[dice.integers(0, 12, 200)] + 0.7 * dice.normal(size=(200, 96))
-    encoded = unit_vectors(vectors.astype(np.float32))
-    found = {}
-    for stored in ("float32", "float16"):
-        workspace = Workspace(tmp_path / stored)
-        shard = numbers(workspace, "a", 200)
-        schema = embeddings_schema(96, stored)
-        key = StageKey(stage="embeddings", version=1, settings=stored, inputs="")
-        with stage_file_writer(workspace.resolve(shard.embeddings), schema, key) as writer:
-            writer.write(vector_batch(pa.array(range(200), pa.uint32()), encoded, schema))
-        best = settings(metrics="facility", lamb=0.5)
-        same = settings(metrics="facility", lamb=0.5, normalize="none", solver="top_quality")
-        found[stored] = [run(workspace, [shard], one)[0].details["blocks"][0]["objective"] for one in (best, same)]
-    (best, same), (best_of_float32, same_of_float32) = found["float16"], found["float32"]
-    assert same == pytest.approx(same_of_float32, rel=0.0005)  # the same documents, whatever the vectors
-    assert best == pytest.approx(best_of_float32, rel=0.0005)
-    assert best != best_of_float32

@@ -276,13 +276,6 @@ def test_a_group_of_equal_pairs_is_one_clique():
     pairs, _ = random_pairs(9, 1.0, 0)
     cliques = cover_with_cliques(9, pairs, torch.full((len(pairs),), 0.7))
     assert cliques.weights.tolist() == [pytest.approx(0.7)]
-    assert cliques.sums(torch.ones(9)).tolist() == [9]
-
-
-def test_values_of_cliques_are_spread_to_their_members():
-    pairs = Pairs(torch.tensor([0, 2]), torch.tensor([1, 4]), torch.ones(2))
-    cliques = cover_with_cliques(6, pairs, torch.tensor([1.0, 0.5]))
-    assert cliques.spread(torch.tensor([3.0, 5.0], dtype=torch.float64)).tolist() == [3, 3, 5, 0, 5, 0]
 
 
 def test_where_very_many_are_alike_all_that_rank_above_penalise(monkeypatch):

@@ -5,11 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fineweb_mask.models.selection.selectors.clusters import (
-    fitted_budgets,
-    look_at_clusters,
-    priority_by_budget,
-)
+from fineweb_mask.models.selection.k_means import k_means
+from fineweb_mask.models.selection.rows import Rows
+from fineweb_mask.models.selection.selectors.clusters import fitted_budgets, look_at_clusters, priority_by_budget
 
 
 def arc(*degrees):
@@ -84,6 +82,15 @@ def test_the_first_by_priority_are_as_many_of_each_cluster_as_its_budget():
     for label in (0, 2, 3):
         own = values[labels == label].sort(descending=True).values[: budgets[label]]
         assert sorted(values[first[labels[first] == label]].tolist(), reverse=True) == own.tolist()
+
+
+def test_k_means_finds_separate_clusters():
+    random, label = np.random.default_rng(0), np.arange(90) % 3
+    points = torch.from_numpy(np.eye(3, 8)[label] + 0.05 * random.normal(size=(90, 8))).float()
+    rows = Rows(torch.nn.functional.normalize(points, dim=1))
+    found, closeness, _ = k_means(rows, 3, 10, torch.Generator().manual_seed(1))
+    assert all(len(set(found[label == cluster].tolist())) == 1 for cluster in range(3))
+    assert float(closeness.min()) > 0.9
 
 
 def corpus_of(means, size):

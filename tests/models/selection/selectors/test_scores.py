@@ -28,9 +28,9 @@ def quadmix_of(selected, many, score_names, budget, options, *, groups=None, con
     features, score = many
     scores = {"one": score, "two": -score}
     also = SelectorInputs(scores={name: scores[name] for name in score_names}, groups=groups)
-    zeros = np.zeros(len(score))
+    zeros, common = np.zeros(len(score)), {"budget": budget, "normalize": "none"}
     return selected(
-        "quadmix", features, zeros, budget=budget, also=also, options=options, constants=constants, seed=seed
+        "quadmix", features, zeros, also=also, options=options, constants=constants, seed=seed, **common
     ).indices
 
 
