@@ -99,16 +99,23 @@ def test_a_cluster_is_named_by_its_distinctive_words():
     assert names == telling_words(texts, np.array(labels), 4)
 
 
-def test_a_page_that_repeats_a_word_does_not_name_its_cluster():
-    texts = ["casino " * 500 + "whale", "whale reef", "whale tide", "oven", "oven flour"]
-    assert telling_words(texts, np.array([0, 0, 0, 1, 1]), 2, n_words=1) == ["whale", "oven"]
-
-
-def test_words_of_any_script_and_texts_without_words():
-    assert telling_words(["кит море", "кит риф", "печь мука"], np.array([0, 0, 1]), 2, 1) == ["кит", "мука"]
-    assert telling_words(["1 2 3", "<>"], np.array([0, 1]), 2) == ["", ""]
-    assert telling_words([], np.array([], dtype=int), 2) == ["", ""]
-    assert telling_words(["x" * 500 + " whale"], np.array([0]), 1) == ["whale"]
+@pytest.mark.parametrize(
+    ("texts", "labels", "names"),
+    [
+        (
+            ["casino " * 500 + "whale", "whale reef", "whale tide", "oven", "oven flour"],
+            [0, 0, 0, 1, 1],
+            ["whale", "oven"],
+        ),
+        (["кит море", "кит риф", "печь мука"], [0, 0, 1], ["кит", "мука"]),
+        (["x" * 500 + " whale"], [0], ["whale"]),
+        (["1 2 3", "<>"], [0, 1], ["", ""]),
+        ([], [], ["", ""]),
+    ],
+    ids=["one page repeats a word", "another script", "a very long word", "no words", "no texts"],
+)
+def test_a_name_of_one_word(texts, labels, names):
+    assert telling_words(texts, np.array(labels, dtype=int), len(names), n_words=1) == names
 
 
 def share_between(groups):

@@ -7,7 +7,7 @@ from fineweb_mask.models.analysis import layout
 from fineweb_mask.models.analysis.layout import lay_out
 from fineweb_mask.models.analysis.vectors import unit_rows
 
-TOPICS, EACH, DIMENSIONS = 6, 60, 32
+TOPICS, EACH, DIMENSIONS = 6, 40, 32
 
 
 def topics(seed: int = 0):
@@ -43,12 +43,10 @@ def test_equal_rows_outside_of_the_sample_are_not_on_top_of_each_other(monkeypat
     assert len(np.unique(places[-200:], axis=0)) > 150
 
 
-@pytest.mark.parametrize("n", [1, 2, 9, 10, 11])
-@pytest.mark.parametrize("d", [1, 2, 8])
-def test_few_rows_and_few_dimensions(n, d):
-    rows = np.random.default_rng(1).normal(size=(n, d)).astype(np.float32) + 2
-    assert np.isfinite(lay_out(unit_rows(rows))).all()
+ALIKE = np.eye(1, 8, dtype=np.float32).repeat(50, axis=0)
+FEW = [np.random.default_rng(1).normal(size=(n, d)) + 2 for n, d in ((1, 1), (1, 8), (2, 2), (9, 1), (10, 2), (11, 8))]
 
 
-def test_rows_that_are_all_alike():
-    assert np.isfinite(lay_out(np.eye(1, 8, dtype=np.float32).repeat(50, axis=0))).all()
+@pytest.mark.parametrize("rows", [ALIKE, *FEW], ids=lambda rows: f"{rows.shape}")
+def test_few_rows_few_dimensions_and_rows_that_are_all_alike_have_places(rows):
+    assert np.isfinite(lay_out(unit_rows(rows.astype(np.float32)))).all()

@@ -100,12 +100,9 @@ def test_nearest_cosines_are_the_largest_of_the_others(unit, block, monkeypatch)
         assert found[row] == pytest.approx(others.max(), abs=1e-5)
 
 
-def test_without_other_rows_the_nearest_cosine_is_minus_one(unit):
+def test_nearest_cosines_of_no_other_row_of_itself_and_of_a_threshold(unit):
     assert nearest_cosines(unit[:3], unit[:0]).tolist() == [-1, -1, -1]
     assert nearest_cosines(unit[:1], unit[:1], np.array([0])).tolist() == [-1]
-
-
-def test_rows_of_a_large_cosine_are_told_by_it():
     vectors = np.eye(4, dtype=np.float32)[[0, 1, 2]]
     tilted = np.array([[0.95, np.sqrt(1 - 0.95**2), 0, 0]], dtype=np.float32)
     assert (nearest_cosines(vectors, tilted) >= 0.9).tolist() == [True, False, False]

@@ -6,14 +6,11 @@ import pytest
 from fineweb_mask.models.comparison.knee import knee
 
 
-def test_the_knee_of_a_corner_is_the_corner():
-    assert knee([0, 0.9, 1], [1, 0.95, 0]) == 1
-
-
 def test_units_and_offsets_do_not_matter():
     angle = np.linspace(0, np.pi / 2, 21)
     quality, diversity = np.sin(angle), np.cos(angle)
     assert knee(quality, diversity) == knee(1000 * quality - 7, 0.001 * diversity - 3) == 10
+    assert knee([0, 0.9, 1], [1, 0.95, 0]) == 1  # a corner
 
 
 def test_it_is_the_point_farthest_from_the_chord():

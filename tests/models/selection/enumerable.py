@@ -92,7 +92,7 @@ def token_problem(seed, *, lengths=token_lengths):
     metrics, weights = random_metrics(random, rows, knapsack.size, knapsack)
     quality = random.normal(size=n) * random.choice([0.1, 1, 3])
     linear_weight = float(random.choice([0, 0.3, 0.9]))
-    return rows, Objective(
+    return Objective(
         torch.from_numpy(quality).float(),
         max(1, round(knapsack.size)),
         metrics,

@@ -1,20 +1,23 @@
-"""`select` from end to end: types of inputs, settings, metrics of one's own, devices."""
+"""`select` from end to end: inputs, refused with row and remedy where they are bad, settings, own metrics, devices."""
 
 import subprocess
 import sys
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 from pydantic import ValidationError
 
 from fineweb_mask.models.errors import SettingsError
-from fineweb_mask.models.selection import (
-    SelectionInputError,
-    SelectionSettings,
-    select,
-)
+from fineweb_mask.models.selection import SelectionInputError, SelectionSettings, select
 from tests.models.selection.enumerable import METRICS
+
+
+@pytest.fixture(scope="module")
+def few(corpus):
+    return tuple(values[:150] for values in corpus)
 
 
 @pytest.mark.parametrize(
@@ -22,28 +25,47 @@ from tests.models.selection.enumerable import METRICS
 )
 def test_budget_is_pythons_rounding_and_at_least_one(ratio, n, expected):
     random = np.random.default_rng(0)
-    selection = select(random.normal(size=(n, 4)), random.random(n), SelectionSettings(select_ratio=ratio))
+    selection = select(random.normal(size=(n, 4)), random.random(n), select_ratio=ratio)
     assert len(selection.indices) == expected
 
 
-def test_settings_are_given_as_an_object_a_dictionary_or_by_keyword(corpus):
+def test_settings_are_given_as_an_object_a_dictionary_or_by_keyword(few):
     settings = SelectionSettings(select_ratio=0.2, lamb=0.7, metrics="facility")
-    expected = select(*corpus, settings)
+    expected = select(*few, settings)
     for selection in (
-        select(*corpus, select_ratio=0.2, lamb=0.7, metrics="facility"),
-        select(*corpus, {"metrics": "facility", "lamb": 0.1}, select_ratio=0.2, lamb=0.7),
-        select(*corpus, settings.model_copy(update={"lamb": 0.1}), lamb=0.7),
+        select(*few, select_ratio=0.2, lamb=0.7, metrics="facility"),
+        select(*few, {"metrics": "facility", "lamb": 0.1}, select_ratio=0.2, lamb=0.7),
+        select(*few, settings.model_copy(update={"lamb": 0.1}), lamb=0.7),
     ):
         assert (selection.indices == expected.indices).all()
     with pytest.raises(SettingsError, match=r"^select_ration: unknown setting; did you mean 'select_ratio'\?"):
-        select(*corpus, select_ration=0.2)
+        select(*few, select_ration=0.2)
     with pytest.raises(SettingsError, match=r"^lamb: .*received 3"):
-        select(*corpus, lamb=3)
+        select(*few, lamb=3)
 
 
-def test_progress_receives_the_history(corpus):
+@pytest.mark.parametrize(
+    "unfit",
+    [
+        {"select_ratio": 0.0},
+        {"select_ratio": 1.1},
+        {"budget": 0},
+        {"lamb": 1.5},
+        {"solver": "best"},
+        {"metrics": {"pairwise": -1.0}},
+        {"metrics": {"pairwse": 1.0}},
+        {"budget": 10, "unknown": 1},
+    ],
+    ids=str,
+)
+def test_unfit_settings_are_refused(unfit):
+    with pytest.raises(ValidationError):
+        SelectionSettings(**unfit)
+
+
+def test_progress_receives_the_history(few):
     seen = []
-    selection = select(*corpus, SelectionSettings(), progress=lambda *entry: seen.append(entry))
+    selection = select(*few, SelectionSettings(), progress=lambda *entry: seen.append(entry))
     assert seen == selection.history
     assert selection.history[-1][2] == pytest.approx(selection.objective, abs=1e-6)
 
@@ -68,8 +90,8 @@ def test_rows_are_normalised_and_inputs_left_alone(corpus):
     assert (scaled == before).all()
 
 
-def test_lamb_trades_quality_for_diversity(corpus):
-    terms = [select(*corpus, SelectionSettings(lamb=lamb)).terms for lamb in (0.05, 0.5, 0.95)]
+def test_lamb_trades_quality_for_diversity(few):
+    terms = [select(*few, lamb=lamb).terms for lamb in (0.05, 0.5, 0.95)]
     assert terms[0]["quality"] < terms[1]["quality"] < terms[2]["quality"]
     assert terms[0]["diversity"] > terms[1]["diversity"] > terms[2]["diversity"]
 
@@ -91,55 +113,119 @@ class DifferentiableSpread(Spread):
         return (self.values.square() - 2 * self.values * (pi @ self.values) / k) / k
 
 
-@pytest.mark.parametrize("normalize", ["none", "range"])
-def test_own_metric_works_with_policy_gradient_at_once(normalize, corpus):
-    features, quality = corpus
-    chosen = SelectionSettings(
-        solver="policy_gradient",
-        metrics={},
-        lamb=0.0,
-        normalize=normalize,
-        policy_gradient={"n_epochs": 100, "n_rollout": 32, "partial": 0.5},
-    )
-    selection = select(features, quality, chosen, own_metrics={"spread": (Spread(features), 1.0)})
-    assert selection.terms["spread"] > 1.5 * features[:, 0].var()
-    assert selection.upper_bound is None
-
-
-def test_own_metric_with_a_gradient_works_with_mean_field(corpus):
-    features, quality = corpus
-    chosen = SelectionSettings(lamb=0.2)
-    selection = select(features, quality, chosen, own_metrics={"spread": (DifferentiableSpread(features), 1.0)})
-    assert selection.terms["spread"] > features[:, 0].var()
-    assert selection.upper_bound is None
-    assert selection.gap is None
-
-
-def test_own_metric_without_gradient_is_refused_by_mean_field(corpus):
-    with pytest.raises(SelectionInputError, match=r"gradient\(inclusion\).*policy_gradient"):
-        select(*corpus, SelectionSettings(metrics={}), own_metrics={"spread": (Spread(corpus[0]), 1.0)})
+LEARNED = {
+    "solver": "policy_gradient",
+    "metrics": {},
+    "lamb": 0.0,
+    "policy_gradient": {"n_epochs": 100, "n_rollout": 32, "partial": 0.5},
+}
 
 
 @pytest.mark.parametrize(
-    "unfit",
+    ("kind", "chosen", "rise"),
     [
-        {"select_ratio": 0.0},
-        {"select_ratio": 1.1},
-        {"budget": 0},
-        {"lamb": 1.5},
-        {"solver": "best"},
-        {"metrics": {"pairwise": -1.0}},
-        {"metrics": {"pairwse": 1.0}},
-        {"budget": 10, "unknown": 1},
+        pytest.param(Spread, LEARNED | {"normalize": "none"}, 1.5, id="learned from its value"),
+        pytest.param(Spread, LEARNED | {"normalize": "range"}, 1.5, id="learned from its value, scaled"),
+        pytest.param(DifferentiableSpread, {"lamb": 0.2}, 1.0, id="a gradient for mean field"),
     ],
 )
-def test_unfit_settings_are_refused(unfit):
-    with pytest.raises(ValidationError):
-        SelectionSettings(**unfit)
+def test_own_metric_is_maximised_without_a_bound(kind, chosen, rise, corpus):
+    features, quality = corpus
+    selection = select(features, quality, own_metrics={"spread": (kind(features), 1.0)}, **chosen)
+    assert selection.terms["spread"] > rise * features[:, 0].var()
+    assert (selection.upper_bound, selection.gap) == (None, None)
 
 
-def test_settings_alone_import_no_torch():
-    code = "import sys, fineweb_mask.models.settings.selection; sys.exit('torch' in sys.modules)"
+def test_own_metric_without_gradient_is_refused_by_mean_field(few):
+    with pytest.raises(SelectionInputError, match=r"gradient\(inclusion\).*policy_gradient"):
+        select(*few, SelectionSettings(metrics={}), own_metrics={"spread": (Spread(few[0]), 1.0)})
+
+
+def test_quality_columns_are_standardised_and_weighted(few):
+    features, quality = few
+    other = np.random.default_rng(1).random(len(quality)).astype(np.float32)
+    columns = np.stack([quality * 1000, other, np.ones_like(quality)], axis=1)
+    found = select(features, columns, solver="top_quality", quality_weights=[1.0, 0.0, 5.0])
+    assert (found.indices == select(features, quality, solver="top_quality").indices).all()
+    with pytest.raises(SelectionInputError, match="quality has 1 columns"):
+        select(features, quality, quality_weights=[1.0, 2.0])
+
+
+def spoiled(array, row, value):
+    array = array.copy()
+    array[row] = value
+    return array
+
+
+def same(array):
+    return array
+
+
+@pytest.mark.parametrize(
+    ("features", "quality", "message"),
+    [
+        (lambda f: spoiled(f, 7, np.nan), same, r"features row 7 .*embed"),
+        (lambda f: spoiled(f, (9, 2), np.inf), same, r"features row 9 .*embed"),
+        (lambda f: spoiled(f.astype(np.float64), (9, 2), 1e300), same, r"features row 9 .*infinite"),
+        (lambda f: spoiled(f, 3, 0.0), same, r"features row 3 is a zero vector"),
+        (lambda f: f[:, 0], same, r"features must have shape"),
+        (lambda f: f[:0], lambda q: q[:0], r"features must have shape"),
+        (lambda f: f.astype(str), same, r"features must hold numbers, received dtype <U"),
+        (lambda f: f[:-1], same, r"quality must have one row per row of features \(149\)"),
+        (lambda f: pd.Series([*f[:-1], f[0, :3]]), same, r"features row 149 has shape \(3,\), row 0 has \(16,\)"),
+        (lambda f: pd.Series([*f[:-1], None]), same, r"features row 149 is missing \(None\): compute it again"),
+        (lambda _: None, same, r"features is None: give an array with a row for every document$"),
+        (same, lambda q: spoiled(q, 11, np.nan), r"quality row 11 .*score"),
+        (same, lambda q: spoiled(q, 12, -np.inf), r"quality row 12 .*score"),
+        (same, lambda q: q[:, None, None], r"quality must have one row"),
+        (same, lambda q: [*q[:-1], None], r"quality row 149 is missing \(None\)"),
+        (same, lambda _: None, r"quality is None: give an array with a row for every document; np\.zeros"),
+    ],
+)
+def test_bad_input_is_named_with_row_and_remedy(features, quality, message, few):
+    with pytest.raises(SelectionInputError, match=message):
+        select(features(few[0]), quality(few[1]))
+
+
+@pytest.mark.parametrize(
+    ("chosen", "tokens", "message"),
+    [
+        ({"budget": 151}, None, r"budget is 151 documents, but there are only 150"),
+        ({"metrics": {}}, None, r"metrics is empty"),
+        ({"budget_by": "tokens"}, None, r"pass tokens"),
+        ({"budget_by": "tokens"}, np.ones(3), r"tokens must have one value"),
+        ({"budget_by": "tokens"}, np.zeros(150), r"tokens row 0"),
+        ({"budget_by": "tokens", "budget": 3}, np.full(150, 9), r"below the shortest document's 9"),
+    ],
+)
+def test_settings_that_do_not_fit_the_data_are_refused(chosen, tokens, message, few):
+    with pytest.raises(SelectionInputError, match=message):
+        select(*few, SelectionSettings(**chosen), tokens=tokens)
+
+
+@pytest.mark.parametrize("column", [lambda rows: pd.Series(list(rows)), lambda rows: pa.array(list(rows)), list])
+def test_a_column_of_vectors_is_taken_as_a_matrix(column, few):
+    features, quality = few
+    found = select(column(features), pd.Series(quality), solver="d4")
+    assert (found.indices == select(features, quality, solver="d4").indices).all()
+
+
+def test_zeros_for_quality_select_by_diversity_alone(few):
+    selection = select(few[0], np.zeros(150), select_ratio=0.1)
+    assert selection.terms["mean_quality"] == 0
+    assert selection.objective > selection.random_objective
+
+
+def test_float16_sums_do_not_overflow():
+    random = np.random.default_rng(0)
+    features = np.full((300, 8), 60_000, dtype=np.float16)
+    features[:, 0] = random.integers(-60_000, 60_000, 300)
+    assert np.isfinite(select(features, random.random(300).astype(np.float32)).objective)
+
+
+@pytest.mark.parametrize("module", ["settings.selection", "selection.problem.measures"])
+def test_what_programs_start_with_imports_no_torch(module):
+    code = f"import sys, fineweb_mask.models.{module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

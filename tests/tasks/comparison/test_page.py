@@ -10,6 +10,8 @@ import pyarrow as pa
 import pytest
 
 from fineweb_mask.models.settings import SourceSettings
+from fineweb_mask.models.settings.selection import METRICS
+from fineweb_mask.tasks.comparison.figures import over_blocks
 from fineweb_mask.tasks.comparison.page import (
     ComparisonJob,
     LabelColumnError,
@@ -34,13 +36,8 @@ def labelled(built: Any, pipeline: Any, tmp_path_factory: Any, make_parquet: Any
     rows = [make_document(row, topic=topics[row % 4]) for row in range(40)]
     source = tmp_path / "source" / "a.parquet"
     make_parquet(source, rows, (pa.field("topic", pa.string()),))
-    recipe = built.recipe.model_copy(
-        update={
-            "workspace": str(tmp_path / "workspace"),
-            "source": SourceSettings(path=str(source.parent)),
-        }
-    )
-    return pipeline(recipe)
+    changes = {"workspace": str(tmp_path / "workspace"), "source": SourceSettings(path=str(source.parent))}
+    return pipeline(built.recipe.model_copy(update=changes))
 
 
 def page_job(built: Any, selectors: list[str], lambs: tuple[float, ...] = (), **fields: Any) -> ComparisonJob:
@@ -72,7 +69,7 @@ def page_job(built: Any, selectors: list[str], lambs: tuple[float, ...] = (), **
     )
 
 
-def test_the_numbers_of_a_comparison(labelled: Any) -> None:
+def test_the_numbers_of_a_comparison_and_hostile_topics_as_text(labelled: Any) -> None:
     job = page_job(labelled, SELECTORS, label_column="topic", seconds={"random": 0.25})
     write_comparison_page(job)
     assert write_comparison_page(job).cached
@@ -97,20 +94,11 @@ def test_the_numbers_of_a_comparison(labelled: Any) -> None:
     assert metrics["selectors"]["random"]["seconds"] == 0.25
     assert metrics["selectors"]["mean_field"]["seconds"] is None
     assert metrics["selectors"]["random"]["gap"] > metrics["selectors"]["mean_field"]["gap"]
-
-
-def test_hostile_topics_are_text_on_the_page(labelled: Any) -> None:
-    job = page_job(labelled, SELECTORS, label_column="topic", seconds={"random": 0.25})
-    write_comparison_page(job)
     page = (job.folder / "index.html").read_text()
     assert "&lt;img src=x onerror=alert(1)&gt; | `a`" in page
     assert "<img src=x" not in page
-    assert sorted(path.name for path in (job.folder / "plots").iterdir()) == [
-        "near-duplicates.png",
-        "overlap.png",
-        "topics.png",
-        "trade-off.png",
-    ]
+    plots = {"near-duplicates.png", "overlap.png", "topics.png", "trade-off.png"}
+    assert {path.name for path in (job.folder / "plots").iterdir()} == plots
 
 
 def test_without_a_label_column_there_are_no_topics(copied: Any) -> None:
@@ -126,6 +114,18 @@ def test_without_a_label_column_there_are_no_topics(copied: Any) -> None:
     assert metrics["selectors"]["mean_field"]["selected"] == copied.counts.selected
 
 
+def test_figures_over_blocks_are_weighted() -> None:
+    measures = {"mean_quality": 1.0, **dict.fromkeys(METRICS, -2.0), "facility": 0.5, "near_duplicates": 0.5}
+    block = {"documents": 10, "selected": 5, "tokens_selected": 7, "objective": 0.5, "random_objective": 0.0,
+             "upper_bound": 0.6, "terms": {"diversity": 0.2}, "measures": measures}  # fmt: skip
+    other = block | {"documents": 30, "selected": 10, "objective": 0.9, "upper_bound": 1.0,
+                     "measures": measures | {"mean_quality": 4.0, "facility": 0.1}}  # fmt: skip
+    found = over_blocks([block, other])
+    expected = {"mean_quality": 3.0, "facility": 0.2, "objective": 0.8, "gap": 0.1 / 0.9, "selected": 15, "tokens": 14}
+    assert {name: found[name] for name in expected} == pytest.approx(expected)
+    assert over_blocks([block, other | {"upper_bound": None}])["gap"] is None
+
+
 def test_the_label_column_must_hold_labels(tmp_path: Any, make_parquet: Any, make_document: Any) -> None:
     extra = (pa.field("topic", pa.int64()), pa.field("vector", pa.list_(pa.float32())))
     make_parquet(tmp_path / "a.parquet", [make_document(1, topic=3, vector=[0.5])], extra)
@@ -134,9 +134,7 @@ def test_the_label_column_must_hold_labels(tmp_path: Any, make_parquet: Any, mak
     shards = discover(source)
     check_label_column("topic", shards, source)
     check_label_column("dump", shards, source)
-    with pytest.raises(
-        LabelColumnError, match=r"'subject' must be among the documents' columns: .*, topic, url, vector"
-    ):
+    with pytest.raises(LabelColumnError, match=r"'subject' must be among the documents' columns: .*, topic, url, vec"):
         check_label_column("subject", shards, source)
     with pytest.raises(LabelColumnError, match="must hold text, integers or booleans"):
         check_label_column("vector", shards, source)
@@ -147,9 +145,7 @@ def test_the_label_column_must_hold_labels(tmp_path: Any, make_parquet: Any, mak
 
 def test_a_sweep_recommends_its_knee(copied: Any) -> None:
     lambs = (0.0, 0.25, 0.5, 0.75, 1.0)
-    job = page_job(
-        copied, ["random", "greedy"], lambs, seconds={"0.5": 0.1}, advised=" --set selection.budget_by=tokens"
-    )
+    job = page_job(copied, ["random"], lambs, seconds={"0.5": 0.1}, advised=" --set selection.budget_by=tokens")
     written = write_comparison_page(job)
     assert write_comparison_page(job).cached
     assert job.folder.name == "sweep"
@@ -160,7 +156,7 @@ def test_a_sweep_recommends_its_knee(copied: Any) -> None:
     x, y = (np.array([value[name] for value in values]) for name in ("mean_quality", "pairwise"))
     above = (x - x[0]) / (x[-1] - x[0]) + (y - y[-1]) / (y[0] - y[-1])
     assert metrics["recommended_lamb"] == lambs[int(above.argmax())] == written.details["recommended_lamb"]
-    assert metrics["baselines"].keys() == {"random", "greedy"}
+    assert metrics["baselines"].keys() == {"random"}
     plots = {"trade-off.png", "shares.png", "near-duplicates.png", "overlap.png"}
     assert {path.name for path in (job.folder / "plots").iterdir()} == plots
     page = (job.folder / "index.html").read_text()

@@ -75,26 +75,22 @@ def test_several_quality_columns_and_a_budget_of_tokens(tmp_path, vectors):
     assert 0.9 * 0.25 * tokens.sum() <= tokens[chosen].sum() <= 0.25 * tokens.sum()
 
 
-@pytest.mark.parametrize("bad", [None, [0.1, 0.2]], ids=["null", "short"])
-def test_a_bad_vector_is_named_by_its_row(tmp_path, vectors, bad):
-    source = written(tmp_path / "in.parquet", [*vectors[:41], bad, *vectors[42:]])
-    with pytest.raises(VectorFileError, match=r"'feature_arr', row 41"):
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        pytest.param({"vector": None}, VectorFileError, r"'feature_arr', row 41", id="null"),
+        pytest.param({"vector": [0.1, 0.2]}, VectorFileError, r"'feature_arr', row 41", id="short"),
+        pytest.param({"vector": [np.nan] * D}, SelectionInputError, r"'feature_arr'.*41", id="no number"),
+        pytest.param({"quality": None}, SelectionInputError, r"quality.*41", id="no quality"),
+    ],
+)
+def test_a_bad_row_is_named_and_nothing_is_written(tmp_path, vectors, changes, error, message):
+    bad = changes.get("vector", vectors[41])
+    quality = pa.array([changes.get("quality", 0.5) if index == 41 else 0.5 for index in range(N)])
+    source = written(tmp_path / "in.parquet", [*vectors[:41], bad, *vectors[42:]], quality_score=quality)
+    with pytest.raises(error, match=message):
         select_file(source, tmp_path / "out.parquet", VectorColumns(), SETTINGS, device="cpu")
     assert not (tmp_path / "out.parquet").exists()
-
-
-def test_a_bad_number_is_named_by_its_row(tmp_path, vectors):
-    vectors[33, 2] = np.nan
-    source = written(tmp_path / "in.parquet", vectors)
-    with pytest.raises(SelectionInputError, match=r"'feature_arr'.*33"):
-        select_file(source, tmp_path / "out.parquet", VectorColumns(), SETTINGS, device="cpu")
-
-
-def test_a_null_quality_is_named_by_its_row(tmp_path, vectors):
-    quality = pa.array([None if index == 7 else 0.5 for index in range(N)])
-    source = written(tmp_path / "in.parquet", vectors, quality_score=quality)
-    with pytest.raises(SelectionInputError, match=r"quality.*7"):
-        select_file(source, tmp_path / "out.parquet", VectorColumns(), SETTINGS, device="cpu")
 
 
 @pytest.mark.parametrize(

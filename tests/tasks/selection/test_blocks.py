@@ -46,35 +46,20 @@ def test_the_parts_of_a_corpus_are_one_block_with_the_counts_of_all() -> None:
 SETTINGS = PipelineSelectionSettings(block_size=100)
 
 
-def shard(name, rows):
-    file = StageFile(stage="ingest", name=name, path=f"documents/{name}.parquet", rows=rows, bytes=1, fingerprint=name)
-    return ShardFiles(documents=file)
+def shards(sizes: list[int]) -> list[ShardFiles]:
+    names = [f"{index:03}" for index in range(len(sizes))]
+    return [
+        ShardFiles(documents=StageFile(stage="ingest", name=name, path=name, rows=rows, bytes=1, fingerprint=name))
+        for name, rows in zip(names, sizes, strict=True)
+    ]
 
 
-def shards(sizes):
-    return [shard(f"{index:03}", rows) for index, rows in enumerate(sizes)]
-
-
-def names(groups):
-    return [[shard.name for shard in group] for group in groups]
-
-
-def rows(group):
-    return sum(shard.rows for shard in group)
-
-
-SIZES = st.lists(st.integers(0, 300), min_size=1, max_size=60)
-
-
-@given(SIZES)
-def test_every_shard_is_in_one_group_whatever_the_order(sizes):
+@given(st.lists(st.integers(0, 300), min_size=1, max_size=60))
+def test_every_shard_is_in_one_group_of_neighbours_no_larger_than_a_block_whatever_the_order(sizes: list[int]) -> None:
     groups = grouped(shards(sizes), SETTINGS)
-    assert list(chain.from_iterable(names(groups))) == [shard.name for shard in shards(sizes)]  # neighbours
-    assert names(groups) == names(grouped(shards(sizes)[::-1], SETTINGS))
+    assert list(chain.from_iterable(groups)) == shards(sizes)
+    assert groups == grouped(shards(sizes)[::-1], SETTINGS)
     assert len({group_name(group) for group in groups}) == len(groups)
-
-
-@given(SIZES)
-def test_a_group_is_no_larger_than_a_block_or_one_shard(sizes):
-    groups = grouped(shards(sizes), SETTINGS)
-    assert all(rows(group) <= 100 or len([shard for shard in group if shard.rows]) == 1 for group in groups)
+    for group in groups:
+        rows = [shard.rows for shard in group]
+        assert sum(rows) <= 100 or np.count_nonzero(rows) == 1  # a larger shard is alone

@@ -2,8 +2,13 @@
 
 import numpy as np
 import pytest
+import torch
 
-from fineweb_mask.models.selection.corpus.documents import Documents
+from fineweb_mask.models.selection.corpus.documents import Documents, sampled
+from fineweb_mask.models.selection.corpus.sample import CorpusStatistics, SampleProblem
+from fineweb_mask.models.settings.selection import NearDuplicateSettings, SelectionSettings
+
+CPU = torch.device("cpu")
 
 
 def part(number, n, d=8, tokens=False):
@@ -24,3 +29,15 @@ def parts():
 @pytest.fixture(scope="session")
 def parts_with_tokens():
     return [part(number, n, tokens=True) for number, n in enumerate((900, 300, 1500, 700))]
+
+
+def settings_of(**changes):
+    """Settings without a charge for near-duplicates, unless it is among the changes."""
+    return SelectionSettings(**{"metrics": "pairwise", "near_duplicates": NearDuplicateSettings(weight=0)} | changes)
+
+
+def problem_of(parts, settings, *, rate=1.0, directions=128, **options):
+    """The problem of a sample of all parts' documents."""
+    survey = CorpusStatistics.total([CorpusStatistics.of(one, CPU) for one in parts])
+    sample = Documents.concatenate([sampled(one, rate) for one in parts])
+    return SampleProblem(sample, survey, settings, directions, CPU, **options)

@@ -3,7 +3,11 @@
 import numpy as np
 import pytest
 
-from fineweb_mask.models.selection.corpus.documents import Documents, flat, made, nested, sampled
+from fineweb_mask.models.selection.corpus.documents import Documents, flat, made, nested, sampled, tree_of
+from fineweb_mask.models.selection.corpus.passes import Tally
+from fineweb_mask.models.selection.corpus.rule import Rule
+from fineweb_mask.models.selection.corpus.sample import CorpusStatistics
+from tests.models.selection.corpus.conftest import CPU, problem_of, settings_of
 
 
 @pytest.mark.parametrize("name", ["parts", "parts_with_tokens"])
@@ -16,10 +20,28 @@ def test_parts_are_cut_and_put_together_again(name, request):
 
 
 @pytest.mark.parametrize("name", ["parts", "parts_with_tokens"])
-def test_arrays_make_the_same_documents(name, request):
-    [first, *_] = request.getfixturevalue(name)
-    again = made(Documents, nested(flat({"a": first, "b": {"vectors": 0}}))["a"])
-    for before, after in zip(first, again, strict=True):
+def test_what_is_kept_as_arrays_is_made_again_from_them(name, request):
+    parts = request.getfixturevalue(name)
+    by = "tokens" if name == "parts_with_tokens" else "documents"
+    learned = problem_of(parts, settings_of(metrics={"pairwise": 1, "disf": 1}, budget_by=by), rate=0.5).learn()
+    tally = Tally.of(learned.margin, parts[0], learned.rule.measure(parts[0], CPU))
+    kept = {
+        "documents": (parts[0], ()),
+        "survey": (CorpusStatistics.of(parts[0], CPU), ()),
+        "margin": (learned.margin, ()),
+        "tally": (tally, ()),
+        "rule": (learned.rule, (CPU,)),
+        "learned": (learned, (CPU,)),
+    }
+    for one, device in kept.values():
+        arrays = flat(tree_of(one))
+        again = flat(tree_of(made(type(one), nested(arrays), *device)))
+        assert again.keys() == arrays.keys()
+        for key, array in arrays.items():
+            np.testing.assert_array_equal(again[key], array)
+    again = made(Rule, nested(flat(tree_of(learned.rule))), CPU)
+    assert again.objective == learned.rule.objective
+    for before, after in zip(learned.rule.select(parts[0], CPU), again.select(parts[0], CPU), strict=True):
         np.testing.assert_array_equal(before, after)
 
 

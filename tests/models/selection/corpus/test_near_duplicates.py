@@ -2,18 +2,14 @@
 
 import numpy as np
 import pytest
-import torch
 
 from fineweb_mask.models.selection.corpus import near_duplicates
 from fineweb_mask.models.selection.corpus.documents import Documents
 from fineweb_mask.models.selection.corpus.near_duplicates import near_duplicate_penalties
-from fineweb_mask.models.selection.corpus.sample import CorpusStatistics, SampleProblem
 from fineweb_mask.models.selection.corpus.whole import select_corpus
 from fineweb_mask.models.selection.problem.measures import Measures
-from fineweb_mask.models.settings.selection import NearDuplicateSettings, SelectionSettings
-from tests.models.selection.corpus.conftest import part
-
-CPU = torch.device("cpu")
+from fineweb_mask.models.settings.selection import NearDuplicateSettings
+from tests.models.selection.corpus.conftest import CPU, part, problem_of, settings_of
 
 
 def with_copies(number, n, d=16):
@@ -32,17 +28,10 @@ def copied():
     return [with_copies(number, n) for number, n in enumerate((900, 300, 1500, 700))]
 
 
-def settings_of(**changes):
-    return SelectionSettings(**{"metrics": "pairwise"} | changes)
+CHARGED = settings_of(near_duplicates=NearDuplicateSettings())
 
 
-def problem_of(parts, settings, **options):
-    survey = CorpusStatistics.total([CorpusStatistics.of(one, CPU) for one in parts])
-    return SampleProblem(Documents.concatenate(parts), survey, settings, 128, CPU, **options)
-
-
-@pytest.mark.parametrize("cell", [32_768, 400, 100])
-@pytest.mark.parametrize("by", ["documents", "tokens"])
+@pytest.mark.parametrize(("cell", "by"), [(32_768, "documents"), (400, "tokens"), (100, "documents")])
 def test_a_selection_has_hardly_any_left(copied, cell, by, monkeypatch):
     monkeypatch.setattr(near_duplicates, "CLUSTER_DOCUMENTS", cell)
     parts = copied
@@ -62,22 +51,21 @@ def test_a_selection_has_hardly_any_left(copied, cell, by, monkeypatch):
 
 
 def test_what_is_paid_is_what_the_objective_says(copied):
-    settings = settings_of()
-    found = select_corpus(lambda: copied, settings, rate=0.6)
+    found = select_corpus(lambda: copied, CHARGED, rate=0.6)
     everyone, mask = Documents.concatenate(copied), np.concatenate(found.masks)
     unit = everyone.vectors[mask].astype(np.float64)
     unit /= np.linalg.norm(unit, axis=1, keepdims=True)
     cosine = np.triu(unit @ unit.T, 1)
     over = (cosine - 0.9) / 0.1
     cost = np.where(cosine >= 0.9, np.minimum(0.05 + over, 1), 0).sum() / mask.sum()
-    terms = found.ranges.terms(found.raw, settings.metric_weights)
-    mixed = settings.lamb * terms["quality"] + (1 - settings.lamb) * terms["diversity"]
+    terms = found.ranges.terms(found.raw, CHARGED.metric_weights)
+    mixed = CHARGED.lamb * terms["quality"] + (1 - CHARGED.lamb) * terms["diversity"]
     assert found.objective == pytest.approx(mixed - cost, abs=1e-5)
     assert found.objective < found.upper_bound
 
 
-def test_the_best_document_of_identical_ones_pays_nothing(copied):
-    problem = problem_of(copied, settings_of())
+def test_of_identical_documents_the_best_and_of_equally_good_ones_the_lowest_tie_pays_nothing(copied):
+    problem = problem_of(copied, CHARGED)
     learned = problem.learn()
     rule = learned.rule
     one = copied[0].take(np.zeros(5, dtype=int))
@@ -85,18 +73,14 @@ def test_the_best_document_of_identical_ones_pays_nothing(copied):
     paid = near_duplicate_penalties(learned.rule, NearDuplicateSettings(weight=0.1), same, CPU)
     assert paid[1] == 0
     assert paid.tolist() == pytest.approx((0.1 / rule.objective.size * np.array([4, 0, 2, 3, 1])).tolist(), rel=1e-4)
-
-
-def test_of_equally_good_ones_the_lower_tie_pays_nothing(copied):
-    learned = problem_of(copied, settings_of()).learn()
-    one = copied[0].take(np.zeros(4, dtype=int))
-    same = one._replace(lots=np.array([0.3, 0.1, 0.7, 0.9]) / 4096 + 0.5)
-    paid = near_duplicate_penalties(learned.rule, NearDuplicateSettings(), same, CPU)
-    assert (paid > 0).tolist() == [tie > same.ties.min() for tie in same.ties.tolist()]
+    lots = np.array([0.3, 0.1, 0.7, 0.9]) / 4096 + 0.5
+    equal = copied[0].take(np.zeros(4, dtype=int))._replace(lots=lots)
+    paid = near_duplicate_penalties(learned.rule, NearDuplicateSettings(), equal, CPU)
+    assert (paid > 0).tolist() == [tie > equal.ties.min() for tie in equal.ties.tolist()]
 
 
 def test_all_documents_are_candidates_where_the_budget_needs_them(copied):
-    problem = problem_of(copied, settings_of(select_ratio=0.9))
+    problem = problem_of(copied, settings_of(select_ratio=0.9, near_duplicates=NearDuplicateSettings()))
     learned = problem.learn()
     assert learned.search.floor == -np.inf
     part = copied[0]._replace(worth=learned.rule.measure(copied[0], CPU).worth)

@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from fineweb_mask.models.selection import SelectionSettings
-from fineweb_mask.models.selection.corpus.documents import Documents, flat, made, nested, tree_of
-from fineweb_mask.models.selection.corpus.rule import FIRST, LAST, Place, Rule
+from fineweb_mask.models.selection.corpus.documents import Documents
+from fineweb_mask.models.selection.corpus.rule import FIRST, LAST, Place
 from fineweb_mask.models.selection.corpus.whole import select_corpus
+from tests.models.selection.corpus.conftest import CPU
 
-CPU = torch.device("cpu")
 METRICS = {"pairwise": 1, "disf": 0.5}
 
 
@@ -65,11 +65,3 @@ def test_inclusion_is_one_half_at_the_threshold_and_higher_above(learned):
     assert inclusion[selected].min() >= 0.5 >= inclusion[~selected].max()
     order = np.argsort(selection.rule.measure(parts[2], CPU).worth)
     assert (np.diff(inclusion[order]) >= 0).all()
-
-
-def test_arrays_make_the_same_rule(learned):
-    parts, selection = learned
-    again = made(Rule, nested(flat(tree_of(selection.rule))), CPU)
-    assert again.objective == selection.rule.objective
-    for before, after in zip(selection.rule.select(parts[0], CPU), again.select(parts[0], CPU), strict=True):
-        np.testing.assert_array_equal(before, after)

@@ -5,30 +5,18 @@ import pytest
 import torch
 
 from fineweb_mask.models.selection import select
-from fineweb_mask.models.selection.corpus.documents import Documents, flat, made, nested, sampled, tree_of
-from fineweb_mask.models.selection.corpus.sample import CorpusStatistics, Learned, SampleProblem
+from fineweb_mask.models.selection.corpus.documents import Documents
+from fineweb_mask.models.selection.corpus.sample import CorpusStatistics
 from fineweb_mask.models.selection.corpus.whole import apply
 from fineweb_mask.models.selection.inputs import checked_features
-from fineweb_mask.models.settings.selection import NearDuplicateSettings, SelectionSettings
-
-CPU = torch.device("cpu")
-
-
-def settings_of(**changes):
-    return SelectionSettings(**{"metrics": "pairwise", "near_duplicates": NearDuplicateSettings(weight=0)} | changes)
-
-
-def problem_of(parts, rate, settings, **options):
-    survey = CorpusStatistics.total([CorpusStatistics.of(part, CPU) for part in parts])
-    sample = Documents.concatenate([sampled(part, rate) for part in parts])
-    return SampleProblem(sample, survey, settings, options.pop("directions", 128), CPU, **options)
+from tests.models.selection.corpus.conftest import CPU, problem_of, settings_of
 
 
 @pytest.mark.parametrize("metric", ["pairwise", "disf"])
 def test_a_sample_of_all_documents_has_the_ranges_of_the_block(parts, metric):
     whole = Documents.concatenate(parts)
     settings = settings_of(metrics=metric)
-    problem = problem_of(parts, 1.0, settings)
+    problem = problem_of(parts, settings)
     found = select(whole.vectors, whole.quality, settings)
     ours = problem.ranges.metrics[metric]
     assert problem.random_objective == pytest.approx(found.random_objective, abs=0.02)
@@ -38,8 +26,8 @@ def test_a_sample_of_all_documents_has_the_ranges_of_the_block(parts, metric):
 
 def test_what_an_earlier_problem_found_is_not_sought_again(parts):
     settings = settings_of(metrics={"pairwise": 1, "disf": 1})
-    first = problem_of(parts, 0.5, settings, directions=5)
-    again = problem_of(parts, 0.5, settings, directions=5, ranges=first.ranges, frame=first.frame)
+    first = problem_of(parts, settings, rate=0.5, directions=5)
+    again = problem_of(parts, settings, rate=0.5, directions=5, ranges=first.ranges, frame=first.frame)
     assert again.objective == first.objective
     one, other = (problem.learn().rule for problem in (first, again))
     assert one.threshold == other.threshold
@@ -48,7 +36,7 @@ def test_what_an_earlier_problem_found_is_not_sought_again(parts):
 
 def test_a_correction_brings_the_moments_of_the_rule_to_those_it_selects(parts):
     """The sample alone errs in the moments; the next rule knows by how much."""
-    problem = problem_of(parts, 0.3, settings_of(metrics="disf"))
+    problem = problem_of(parts, settings_of(metrics="disf"), rate=0.3)
     learned, errors, reached = problem.learn(), [], []
     for _ in range(3):
         outcome = apply(lambda: parts, learned.rule, learned.margin, problem.budget, CPU)
@@ -60,15 +48,6 @@ def test_a_correction_brings_the_moments_of_the_rule_to_those_it_selects(parts):
     assert reached[1] > reached[0]
 
 
-def test_arrays_make_the_same_learned_rule(parts):
-    problem = problem_of(parts, 0.5, settings_of(metrics={"pairwise": 1, "disf": 1}))
-    learned = problem.learn()
-    again = made(Learned, nested(flat(tree_of(learned))), CPU)
-    assert (again.margin.upper, again.margin.lower) == (learned.margin.upper, learned.margin.lower)
-    for name, moment in learned.moments.items():
-        assert again.moments[name].equal(moment)
-
-
 def test_surveys_of_parts_add_up(parts_with_tokens):
     whole = Documents.concatenate(parts_with_tokens)
     total = CorpusStatistics.total([CorpusStatistics.of(part, CPU) for part in parts_with_tokens])
@@ -76,14 +55,6 @@ def test_surveys_of_parts_add_up(parts_with_tokens):
     rows = checked_features(whole.vectors, CPU)
     for one, other in zip(total.standard, rows.standard(), strict=True):
         torch.testing.assert_close(one, other)
-
-
-def test_arrays_make_the_same_survey(parts):
-    survey = CorpusStatistics.of(parts[0], CPU)
-    again = made(CorpusStatistics, nested(flat(tree_of(survey))))
-    assert (again.documents, again.tokens) == (survey.documents, survey.tokens)
-    assert again.sums.equal(survey.sums)
-    assert again.squares.equal(survey.squares)
 
 
 def test_a_dimension_that_does_not_vary_counts_nothing():

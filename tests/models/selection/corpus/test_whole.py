@@ -2,28 +2,20 @@
 
 import itertools
 
-import hypothesis
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fineweb_mask.models.selection.block import BlockSolver
 from fineweb_mask.models.selection.corpus.documents import Documents
-from fineweb_mask.models.selection.corpus.sample import CorpusStatistics, SampleProblem
 from fineweb_mask.models.selection.corpus.whole import select_corpus
 from fineweb_mask.models.selection.inputs import checked_features
 from fineweb_mask.models.selection.solvers.problem import History
-from fineweb_mask.models.settings.selection import NearDuplicateSettings, SelectionSettings
+from tests.models.selection.corpus.conftest import CPU, problem_of, settings_of
 
-CPU = torch.device("cpu")
 SUMS = {"pairwise": 1.0, "disf": 0.5}
-
-
-def settings_of(**changes):
-    return SelectionSettings(
-        **{"metrics": "pairwise", "lamb": 0.5, "near_duplicates": NearDuplicateSettings(weight=0)} | changes
-    )
 
 
 def optimum(parts, found, settings):
@@ -41,7 +33,7 @@ def optimum(parts, found, settings):
 
 @pytest.mark.parametrize("metrics", ["pairwise", "disf", SUMS])
 def test_it_is_near_the_optimum_and_bounded(parts, metrics):
-    settings = settings_of(metrics=metrics)
+    settings = settings_of(metrics=metrics, lamb=0.5)
     found = select_corpus(lambda: parts, settings, rate=0.5, passes=3)
     best = optimum(parts, found, settings)
     span = best.objective - found.random_objective
@@ -52,24 +44,12 @@ def test_it_is_near_the_optimum_and_bounded(parts, metrics):
     assert sum(int(mask.sum()) for mask in found.masks) == 340
 
 
-def test_the_objective_is_that_of_the_selected_documents(parts):
-    settings = settings_of(metrics=SUMS)
+def test_the_objective_is_that_of_the_selected_and_better_than_a_block_for_each_part(parts):
+    settings = settings_of(metrics=SUMS, lamb=0.5)
     found = select_corpus(lambda: parts, settings, rate=0.5)
-    survey = CorpusStatistics.total([CorpusStatistics.of(part, CPU) for part in parts])
-    problem = SampleProblem(
-        Documents.concatenate(parts), survey, settings, 128, CPU, ranges=found.ranges, frame=found.rule.frame
-    )
+    whole = problem_of(parts, settings, ranges=found.ranges, frame=found.rule.frame)
     mask = torch.from_numpy(np.concatenate(found.masks))
-    assert problem.scaled.objective.value_of(mask) == pytest.approx(found.objective, rel=1e-5)
-
-
-def test_it_is_better_than_a_block_for_each_part(parts):
-    settings = settings_of(metrics="disf")
-    found = select_corpus(lambda: parts, settings, rate=0.5)
-    survey = CorpusStatistics.total([CorpusStatistics.of(part, CPU) for part in parts])
-    whole = SampleProblem(
-        Documents.concatenate(parts), survey, settings, 128, CPU, ranges=found.ranges, frame=found.rule.frame
-    )
+    assert whole.scaled.objective.value_of(mask) == pytest.approx(found.objective, rel=1e-5)
     masks = [torch.zeros(len(part.quality), dtype=torch.bool) for part in parts]
     for part, mask in zip(parts, masks, strict=True):
         mask[optimum([part], found, settings).indices] = True
@@ -77,7 +57,7 @@ def test_it_is_better_than_a_block_for_each_part(parts):
 
 
 def test_the_order_of_the_parts_does_not_matter(parts):
-    settings = settings_of(metrics="pairwise")
+    settings = settings_of(metrics="pairwise", lamb=0.5)
     one = select_corpus(lambda: parts, settings, rate=1.0)
     other = select_corpus(lambda: parts[::-1], settings, rate=1.0)
     same = np.mean(np.concatenate(one.masks) == np.concatenate(other.masks[::-1]))
@@ -86,7 +66,7 @@ def test_the_order_of_the_parts_does_not_matter(parts):
 
 
 def test_equal_inputs_give_equal_selections(parts):
-    settings = settings_of(metrics=SUMS)
+    settings = settings_of(metrics=SUMS, lamb=0.5)
     one, other = (select_corpus(lambda: parts, settings, rate=0.3) for _ in range(2))
     np.testing.assert_array_equal(np.concatenate(one.masks), np.concatenate(other.masks))
     assert one.upper_bound == other.upper_bound
@@ -94,8 +74,7 @@ def test_equal_inputs_give_equal_selections(parts):
 
 @pytest.mark.long
 @pytest.mark.parametrize("weigh", [True, False])
-@hypothesis.settings(max_examples=60)
-@hypothesis.given(data=st.data())
+@given(data=st.data())
 def test_no_selection_is_above_the_bound(weigh, data):
     """All selections of small corpora are evaluated."""
     seed, n = data.draw(st.integers(0, 10**6)), data.draw(st.integers(4, 12))
@@ -117,7 +96,7 @@ def test_no_selection_is_above_the_bound(weigh, data):
     cut = data.draw(st.integers(1, n - 1))
     pieces = [documents.take(np.arange(n) < cut), documents.take(np.arange(n) >= cut)]
     found = select_corpus(lambda: pieces, settings)
-    problem = SampleProblem(documents, CorpusStatistics.of(documents, CPU), settings, 128, CPU, ranges=found.ranges)
+    problem = problem_of([documents], settings, ranges=found.ranges)
     budget, costs = problem.budget, documents.costs
     masks = [np.array(mask, dtype=bool) for mask in itertools.product([False, True], repeat=n)]
     used = sum(piece.costs[mask].sum() for piece, mask in zip(pieces, found.masks, strict=True))

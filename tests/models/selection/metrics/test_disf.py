@@ -108,17 +108,15 @@ class Posts(NamedTuple):
 
 @pytest.fixture(scope="module")
 def posts(real_data):
-    texts = [
-        text for text in pq.read_table(real_data / "newsgroups20.parquet", columns=["text"])["text"].to_pylist() if text
-    ]
+    texts = pq.read_table(real_data / "newsgroups20.parquet", columns=["text"])["text"].to_pylist()
+    texts = list(filter(None, texts))
     texts = texts[:: len(texts) // POSTS][:POSTS]
     words = TfidfVectorizer(min_df=3, max_features=8000, sublinear_tf=True).fit_transform(texts)
     vectors = TruncatedSVD(DIMENSIONS, random_state=0).fit_transform(words)
     known = np.linalg.norm(vectors, axis=1) > 0
-    kept = [text for text, has_vector in zip(texts, known, strict=True) if has_vector]
-    letters = [sum(one.isalpha() or one.isspace() for one in text) / len(text) for text in kept]
     unit = torch.nn.functional.normalize(torch.from_numpy(vectors[known]).float(), dim=1)
-    return Posts(Rows(unit), np.array([len(text) for text in kept]), np.array(letters))
+    letters = [sum(one.isalpha() or one.isspace() for one in text) / len(text) for text in texts]
+    return Posts(Rows(unit), np.array([*map(len, texts)])[known], np.array(letters)[known])
 
 
 def standardised(x):

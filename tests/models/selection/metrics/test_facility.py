@@ -1,7 +1,5 @@
 """`facility` with short lists, against the expectation over all masks, at certain inclusion, and with missing edges."""
 
-from itertools import combinations
-
 import numpy as np
 import pytest
 import torch
@@ -16,19 +14,19 @@ from fineweb_mask.models.selection.rows import Rows
 from tests.models.selection.enumerable import (
     bernoulli_expectation,
     central_differences,
+    every_mask,
     probabilities,
     random_masks,
     unit_rows,
 )
 
 
-def test_facility_is_exact_with_short_lists():
-    rows = unit_rows(40, 6)
-    short, direct = Facility(rows, 3), Facility(rows)
-    masks = random_masks(40, 2, 8)
-    expected = direct.value(masks)
+def test_facility_is_exact_with_short_lists_of_eight_bytes_a_place():
+    rows, masks = unit_rows(40, 6), random_masks(40, 2, 8)
+    short = Facility(rows, 3)
     assert short.graph.k == 3
-    torch.testing.assert_close(short.value(masks), expected)
+    assert short.graph.index.element_size() + short.graph.similarity.element_size() == 8
+    torch.testing.assert_close(short.value(masks), Facility(rows).value(masks))
 
 
 @pytest.mark.parametrize("n_neighbours", [None, 3])
@@ -62,14 +60,9 @@ def test_facility_gradient_is_that_of_the_expectation_over_all_masks():
     assert metric.expected(pi.float()) == pytest.approx(bernoulli_expectation(value, pi), abs=1e-6)
     expected = central_differences(lambda p: bernoulli_expectation(value, p), pi)
     torch.testing.assert_close(metric.gradient(pi.float()).double(), expected.double(), rtol=1e-4, atol=1e-6)
-
-
-def test_facility_gradient_survives_certain_inclusion():
-    metric = Facility(unit_rows(20, 4), 20)
-    pi = torch.zeros(20)
-    pi[:5] = 1.0  # products of (1 - pi) are zero here
-    assert torch.isfinite(metric.gradient(pi)).all()
-    assert metric.expected(pi) == pytest.approx(float(metric.value((pi > 0)[None])[0]), abs=1e-6)
+    certain = (torch.arange(10) < 5).float()  # products of (1 - pi) are zero here
+    assert torch.isfinite(metric.gradient(certain)).all()
+    assert metric.expected(certain) == pytest.approx(float(metric.value(certain.bool()[None])[0]), abs=1e-6)
 
 
 def test_the_bound_holds_where_lists_miss_the_nearest_selected_document():
@@ -81,9 +74,7 @@ def test_the_bound_holds_where_lists_miss_the_nearest_selected_document():
     exact, metric, naive = Facility(rows), Facility(rows), Facility(rows)
     metric._graph = Neighbours(cut.index, cut.similarity, missed_by(rows, cut, torch.arange(12)))
     naive._graph = cut
-    masks = torch.zeros((220, 12), dtype=torch.bool)
-    for mask, chosen in zip(masks, combinations(range(12), n_selected), strict=True):
-        mask[list(chosen)] = True
+    masks = every_mask(12, n_selected)
     best = float(exact.value(masks).max())
     bounds = []
     for one in (naive, metric):
@@ -113,9 +104,9 @@ def test_a_sample_estimates_from_above_what_lists_miss():
         return metric.tangent(inclusion, 40, 1.0).missing()
 
     whole = missing(torch.arange(400))
-    samples = [missing(torch.randperm(400, generator=torch.Generator().manual_seed(i))[:60]) for i in range(40)]
+    samples = [missing(torch.randperm(400, generator=torch.Generator().manual_seed(i))[:60]) for i in range(20)]
     assert whole > 0.01
-    assert sum(sample >= whole for sample in samples) >= 39
+    assert sum(sample >= whole for sample in samples) >= 19
     assert np.mean(samples) < 2 * whole
 
 
@@ -189,8 +180,3 @@ def test_lists_read_in_parts_give_the_same_and_hold_little(weighed, monkeypatch)
     for one, other in zip(whole, in_parts, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
     assert max(sizes) == 20 * k  # nothing is as large as the lists
-
-
-def test_lists_take_eight_bytes_a_place():
-    graph = Facility(unit_rows(200, 8), 10).graph
-    assert graph.index.element_size() + graph.similarity.element_size() == 8

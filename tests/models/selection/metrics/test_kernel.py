@@ -1,26 +1,44 @@
 """The code that kernel metrics share, against an enumeration of all subsets."""
 
-import itertools
-
 import pytest
 import torch
 
-from tests.models.selection.enumerable import METRICS, central_differences, probabilities, random_masks, unit_rows
-
-
-@pytest.mark.parametrize("name", ["pairwise", "disf"])
-def test_random_value_is_the_mean_over_all_subsets(name):
-    rows, budget = unit_rows(9, 3), 4
-    metric = METRICS[name](rows)
-    masks = torch.zeros((126, 9), dtype=torch.bool)
-    for mask, chosen in zip(masks, itertools.combinations(range(9), budget), strict=True):
-        mask[list(chosen)] = True
-    values = metric.value(masks)
-    mean = values.mean() if name == "pairwise" else -values.square().mean().sqrt()
-    assert metric.random_value(budget) == pytest.approx(float(mean), rel=1e-5)
-
+from fineweb_mask.models.selection.metrics.pairwise import Pairwise
+from tests.models.selection.enumerable import (
+    METRICS,
+    bernoulli_expectation,
+    central_differences,
+    every_mask,
+    probabilities,
+    random_masks,
+    unit_rows,
+)
 
 NAMES = ["pairwise", "disf"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_random_value_is_the_mean_over_all_subsets(name):
+    metric = METRICS[name](unit_rows(9, 3))
+    values = metric.value(every_mask(9, 4))
+    mean = values.mean() if name == "pairwise" else -values.square().mean().sqrt()
+    assert metric.random_value(4) == pytest.approx(float(mean), rel=1e-5)
+
+
+def test_pairwise_gradient_is_that_of_the_expectation_over_all_masks_but_for_a_documents_own_product():
+    rows, budget = unit_rows(10, 4), 4
+    x = rows.block(slice(None)).double()
+
+    def at_budget(mask):  # the definition with the budget's denominator
+        s = x[mask].sum(0)
+        return -float(s @ s - mask.sum()) / (budget * (budget - 1))
+
+    pi = probabilities(10, budget)
+    # |x_i|^2 is 1 only to float32
+    expected = central_differences(lambda p: bernoulli_expectation(at_budget, p), pi)
+    own = 2 * pi / (budget * (budget - 1))
+    found = Pairwise(rows).gradient(pi.float()).double() + own
+    torch.testing.assert_close(found, expected.double(), rtol=1e-4, atol=1e-5)
 
 
 def relaxed(metric, moment, budget):

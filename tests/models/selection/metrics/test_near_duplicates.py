@@ -12,8 +12,8 @@ from fineweb_mask.models.selection.graphs.pairs import Pairs
 from fineweb_mask.models.selection.metrics import near_duplicates
 from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates, cover_with_cliques
 from fineweb_mask.models.selection.problem.objective import Objective
-from fineweb_mask.models.selection.problem.token_budget import Knapsack, top
-from fineweb_mask.models.selection.problem.upper_bound import Bound, tightened_bound
+from fineweb_mask.models.selection.problem.token_budget import Knapsack
+from fineweb_mask.models.selection.problem.upper_bound import Bound
 from fineweb_mask.models.selection.rows import Rows
 from tests.models.selection.enumerable import (
     METRICS,
@@ -37,49 +37,43 @@ def groups(n, seed, d=6, spread=0.25):
     return torch.nn.functional.normalize(torch.from_numpy(rows).float(), dim=1)
 
 
-def by_tokens(x, seed):
-    """The term for documents of unequal length, and its budget: 40% of all tokens."""
+def term_of(x, by, seed=0):
+    """The term for these documents and, for those of unequal length, its budget: 40% of all tokens."""
+    if by == "documents":
+        return NearDuplicates.of(Rows(x), THRESHOLD), None
     tokens = torch.from_numpy(np.random.default_rng(seed).integers(1, 100, len(x)))
     knapsack = Knapsack.of(tokens, max(int(tokens.min()), int(0.4 * tokens.sum())))
     return NearDuplicates.of(Rows(x), THRESHOLD, knapsack), knapsack
 
 
-def naive(x, mask, threshold, lengths=None):
+def naive(x, mask, lengths):
+    """Near-duplicates repeat the tokens of the shorter one."""
     chosen = mask.nonzero()[:, 0].tolist()
-    lengths = [1] * len(x) if lengths is None else lengths.tolist()
     total = 0.0
-    for i in chosen:
-        for j in chosen:
-            cosine = float(x[i].double() @ x[j].double())
-            if i < j and cosine >= threshold:
-                total += min(1.0, 0.05 + (cosine - threshold) / (1 - threshold)) * min(lengths[i], lengths[j])
+    for i, j in itertools.combinations(chosen, 2):
+        cosine = float(x[i].double() @ x[j].double())
+        if cosine >= THRESHOLD:
+            total += min(1.0, 0.05 + (cosine - THRESHOLD) / (1 - THRESHOLD)) * min(lengths[i], lengths[j])
     return -total / sum(lengths[i] for i in chosen)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_value_is_the_weight_of_the_selected_pairs(seed):
-    x = groups(N, seed)
-    metric = NearDuplicates.of(Rows(x), THRESHOLD)
-    masks = every_mask(N, BUDGET)[::7]
-    expected = [naive(x, mask, THRESHOLD) for mask in masks]
-    assert metric.value(masks).tolist() == pytest.approx(expected, abs=1e-5)
-    assert min(expected) < 0
+BUDGETS = pytest.mark.parametrize("by", ["documents", "tokens"])
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_near_duplicates_repeat_the_tokens_of_the_shorter_one(seed):
+@BUDGETS
+@pytest.mark.parametrize("seed", range(3))
+def test_value_is_the_weight_of_the_selected_pairs(seed, by):
     x = groups(N, seed)
-    metric, knapsack = by_tokens(x, seed)
+    metric, knapsack = term_of(x, by, seed)
     masks = any_masks(N)[::37]
-    expected = [naive(x, mask, THRESHOLD, knapsack.tokens) for mask in masks]
+    expected = [naive(x, mask, [1] * N if knapsack is None else knapsack.tokens.tolist()) for mask in masks]
     assert metric.value(masks).tolist() == pytest.approx(expected, abs=1e-5)
     assert min(expected) < 0
 
 
-@pytest.mark.parametrize("lengths", [False, True])
-def test_gradient_is_that_of_the_expectation(lengths):
-    x = groups(8, 1)
-    metric = by_tokens(x, 1)[0] if lengths else NearDuplicates.of(Rows(x), THRESHOLD)
+@BUDGETS
+def test_gradient_is_that_of_the_expectation(by):
+    metric, _ = term_of(groups(8, 1), by, 1)
     pi = random_probabilities(8, 3)
 
     def mass_times_value(mask):  # the mass counts as a constant
@@ -127,27 +121,15 @@ def test_a_batch_holds_its_own_pairs():
     assert float(model.cross(index).sum()) == pytest.approx(4 * float(metric.restrict(index).weights.sum()))
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_charges_in_order_of_worth_are_the_greedy_selection(seed):
-    metric = NearDuplicates.of(Rows(groups(30, seed)), THRESHOLD)
+@BUDGETS
+@pytest.mark.parametrize("seed", range(5))
+def test_charges_in_order_of_worth_are_the_greedy_selection(seed, by):
+    metric, knapsack = term_of(groups(30, seed), by, seed)
     worth = torch.rand(30, generator=torch.Generator().manual_seed(seed))
-    objective = Objective(worth, 8, {"near": metric}, linear_weight=1.0, weights={"near": 3.0})
-    mask, gains = torch.zeros(30, dtype=torch.bool), metric.gains(8, 3.0)
-    for _ in range(8):
-        chosen = int((objective.linear + gains.gains()).masked_fill(mask, -torch.inf).argmax())
-        mask[chosen] = True
-        gains.add(chosen)
-    charged = metric.penalised(objective.linear, 3.0 / 8)
-    assert top(charged, 8).tolist() == mask.tolist()
-    assert (charged <= objective.linear).all()
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_charges_by_tokens_are_the_greedy_selection_per_token(seed):
-    metric, knapsack = by_tokens(groups(30, seed), seed)
-    worth = torch.rand(30, generator=torch.Generator().manual_seed(seed))
-    costs = knapsack.costs.float()
-    charged, gains = metric.penalised(worth, 0.2, knapsack.costs) / costs, metric.gains(5.0, 1.0)
+    costs = torch.ones(30) if knapsack is None else knapsack.costs.float()
+    charged = metric.penalised(worth, 0.2, None if knapsack is None else knapsack.costs)
+    assert (charged <= worth).all()
+    charged, gains = charged / costs, metric.gains(5.0, 1.0)
     taken = torch.zeros(30, dtype=torch.bool)
     for document in charged.sort(descending=True, stable=True).indices.tolist():
         priority = ((worth + gains.gains()) / costs).masked_fill(taken, -torch.inf)
@@ -157,167 +139,113 @@ def test_charges_by_tokens_are_the_greedy_selection_per_token(seed):
         gains.add(document)
 
 
-def test_bound_holds_for_every_selection_full_by_tokens():
-    for seed in range(60):
-        x = groups(N, seed, spread=0.1 + 0.02 * (seed % 8))
-        metric, knapsack = by_tokens(x, seed)
-        masks = any_masks(N)
-        values = metric.value(masks[is_full(masks, knapsack)])
-        objective = Objective(
-            torch.zeros(N), 4, {"near": metric}, linear_weight=0.0, weights={"near": 2.0}, knapsack=knapsack
-        )
-        bound = Bound(objective, random_probabilities(N, 4, seed))
+@BUDGETS
+def test_bound_holds_for_every_full_selection(by):
+    for seed in range(30):
+        metric, knapsack = term_of(groups(N, seed, spread=0.1 + 0.02 * (seed % 8)), by, seed)
+        masks = every_mask(N, BUDGET) if knapsack is None else any_masks(N)[is_full(any_masks(N), knapsack)]
+        values = 2 * metric.value(masks)
+        objective = Objective(torch.zeros(N), BUDGET, {"near": metric}, weights={"near": 2.0}, knapsack=knapsack)
+        bound = Bound(objective, random_probabilities(N, BUDGET, seed))
         for fall in (0.01, 0.1, 1.0):
             value, taken = bound.evaluate()
-            assert value >= 2 * float(values.max()) - 1e-6
+            assert value >= float(values.max()) - 1e-6
             height, slopes = bound.tangents["near"].evaluate()
-            every = height + masks[is_full(masks, knapsack)].double() @ slopes
-            assert bool((every >= 2 * values - 1e-6).all())
+            assert bool((height + masks.double() @ slopes >= values - 1e-6).all())
             bound.descend(fall, taken)
 
 
-@pytest.mark.parametrize("name", [None, *METRICS])
-@pytest.mark.parametrize("seed", range(40))
-def test_bound_holds_against_enumeration(name, seed):
-    x = groups(N, seed, spread=0.1 + 0.02 * (seed % 8))
-    quality = torch.rand(N, generator=torch.Generator().manual_seed(seed))
-    metrics = {"near": NearDuplicates.of(Rows(x), THRESHOLD)}
-    weights = {"near": [0.1, 1.0, 4.0][seed % 3]}
-    if name is not None:
-        metrics[name], weights[name] = METRICS[name](Rows(x)), 0.5
-    objective = Objective(quality, BUDGET, metrics, linear_weight=0.5, weights=weights)
-    values = objective.value(every_mask(N, BUDGET))
-    best = every_mask(N, BUDGET)[int(values.argmax())]
-    pi = random_probabilities(N, BUDGET, seed)
-    assert Bound(objective, pi).evaluate()[0] >= float(values.max()) - 1e-6
-    assert tightened_bound(objective, pi.float(), best, float(values.mean())) >= float(values.max()) - 1e-6
-
-
-@pytest.mark.parametrize("solver", ["mean_field", "greedy", "policy_gradient", "top_quality"])
-@pytest.mark.parametrize("metrics", ["pairwise", "facility", {"pairwise": 1, "disf": 1}])
+@pytest.mark.parametrize(
+    ("solver", "metrics"),
+    [
+        ("mean_field", {"pairwise": 1, "disf": 1}),
+        ("greedy", "facility"),
+        ("policy_gradient", "pairwise"),
+        ("top_quality", "pairwise"),
+    ],
+)
 def test_weight_zero_changes_nothing(solver, metrics, corpus):
-    features, quality = corpus
-    settings = SelectionSettings(metrics=metrics, solver=solver, policy_gradient={"n_epochs": 50})
-    off = settings.model_copy(update={"near_duplicates": settings.near_duplicates.model_copy(update={"weight": 0.0})})
-    apart = off.model_copy(
-        update={"near_duplicates": settings.near_duplicates.model_copy(update={"weight": 1.0, "threshold": 1.0})}
-    )
-    plain, without_pairs = select(features, quality, off), select(features, quality, apart)
-    assert plain.terms.keys().isdisjoint({"near_duplicate_cost"})
+    features, quality = (values[:150] for values in corpus)
+    settings = {"metrics": metrics, "solver": solver, "policy_gradient": {"n_epochs": 20}}
+    plain = select(features, quality, SelectionSettings(near_duplicates={"weight": 0}, **settings))
+    without_pairs = select(features, quality, SelectionSettings(near_duplicates={"threshold": 1.0}, **settings))
+    assert "near_duplicate_cost" not in plain.terms
     assert plain.objective == pytest.approx(without_pairs.objective, abs=2e-3)
 
 
-@pytest.mark.parametrize("n_copies", [2, 3])
+@BUDGETS
 @pytest.mark.parametrize("metrics", ["pairwise", "disf", "facility"])
-def test_copies_of_every_document_are_not_selected_together(n_copies, metrics, corpus):
-    features, quality = corpus
-    distinct = np.arange(60, len(features))  # the first sixty are near-duplicates of others
-    many = np.tile(features[distinct], (n_copies, 1)), np.tile(quality[distinct], n_copies)
-    settings = SelectionSettings(metrics=metrics, budget=40)
-    selection = select(*many, settings)
-    originals = selection.indices % len(distinct)
-    assert len(set(originals)) >= 40 * 0.99
-    alone = select(features[distinct], quality[distinct], settings)
+def test_copies_are_not_selected_together(metrics, by, corpus):
+    n = 200
+    features, quality = (values[60 : 60 + n] for values in corpus)  # the first sixty are near-duplicates of others
+    tokens = np.tile(np.random.default_rng(2).integers(50, 500, n), 2)
+
+    def originals(**settings):
+        settings = SelectionSettings(metrics=metrics, budget_by=by, select_ratio=0.1, **settings)
+        return select(np.tile(features, (2, 1)), np.tile(quality, 2), settings, tokens=tokens).indices % n
+
+    found = originals()
+    assert len(set(found)) >= 0.97 * len(found)
     if metrics == "pairwise":
-        without = settings.model_copy(
-            update={"near_duplicates": settings.near_duplicates.model_copy(update={"weight": 0.0})}
-        )
-        assert len(set(select(*many, without).indices % len(distinct))) < 0.8 * 40  # copies come in pairs without it
-        mine, best = (np.asarray(features[distinct][i]) for i in (originals, alone.indices))
-        assert -_mean_cosine(mine) >= -_mean_cosine(best) - 0.05
+        without = originals(near_duplicates={"weight": 0})
+        assert len(set(without)) < 0.9 * len(without)  # copies come in pairs without it
 
 
-def _mean_cosine(x):
-    k = len(x)
-    return (np.square(x.sum(0)).sum() - k) / (k * (k - 1))
+def largest_cosine(chosen):
+    return (chosen @ chosen.T - np.eye(len(chosen))).max()
 
 
+@BUDGETS
 @pytest.mark.parametrize("solver", ["mean_field", "greedy", "policy_gradient", "random", "top_quality", "semdedup"])
-def test_forbidden_near_duplicates_are_never_selected(solver, corpus):
-    features, quality = corpus
-    settings = SelectionSettings(
-        solver=solver,
-        select_ratio=0.25,
-        policy_gradient={"n_epochs": 50},
-        near_duplicates={"threshold": 0.9, "forbid": True},
-    )
-    selection = select(features, quality, settings)
+def test_forbidden_near_duplicates_are_never_selected_and_leave_no_room_for_another(solver, by, corpus):
+    features, quality = (values[:200] for values in corpus)
+    costs = np.random.default_rng(2).lognormal(5, 1, 200).astype(int) + 1 if by == "tokens" else np.ones(200, dtype=int)
+    options = {"policy_gradient": {"n_epochs": 20}, "near_duplicates": {"forbid": True}}
+    settings = SelectionSettings(solver=solver, budget_by=by, select_ratio=0.25, **options)
+    selection = select(features, quality, settings, tokens=costs)
     chosen = features[selection.indices]
-    assert (chosen @ chosen.T - np.eye(len(chosen))).max() < 0.9
-    assert len(selection.indices) == 100
+    assert largest_cosine(chosen) < 0.9
     assert selection.terms["near_duplicate_cost"] == 0
-
-
-@pytest.mark.parametrize("solver", ["mean_field", "greedy", "top_quality"])
-def test_forbidden_near_duplicates_leave_no_room_for_another_document(solver, corpus):
-    features, quality = corpus
-    tokens = np.random.default_rng(2).lognormal(5, 1, len(quality)).astype(int) + 1
-    settings = SelectionSettings(solver=solver, budget_by="tokens", select_ratio=0.25, near_duplicates={"forbid": True})
-    selection = select(features, quality, settings, tokens=tokens)
-    chosen = features[selection.indices]
-    assert (chosen @ chosen.T - np.eye(len(chosen))).max() < 0.9
-    room = round(0.25 * int(tokens.sum())) - int(tokens[selection.indices].sum())
+    room = round(0.25 * int(costs.sum())) - int(costs[selection.indices].sum())
     allowed = (features @ chosen.T).max(1) < 0.9  # none of the selected is
-    assert 0 <= room < tokens[allowed].min()
-
-
-@pytest.mark.parametrize("metrics", ["pairwise", "facility"])
-def test_copies_are_not_selected_together_by_tokens(metrics, corpus):
-    features, quality = (np.tile(values[60:], (2, 1) if values.ndim == 2 else 2) for values in corpus)
-    tokens = np.tile(np.random.default_rng(2).integers(50, 500, len(quality) // 2), 2)
-    settings = SelectionSettings(metrics=metrics, budget_by="tokens", select_ratio=0.1)
-    selection = select(features, quality, settings, tokens=tokens)
-    originals = selection.indices % (len(quality) // 2)
-    assert len(set(originals)) >= 0.97 * len(originals)
-    assert selection.objective <= selection.upper_bound
-    if metrics == "pairwise":
-        off = settings.model_copy(update={"near_duplicates": settings.near_duplicates.model_copy(update={"weight": 0})})
-        without = select(features, quality, off, tokens=tokens).indices % (len(quality) // 2)
-        assert len(set(without)) < 0.9 * len(without)
+    assert 0 <= room < costs[allowed].min(initial=10**6)
 
 
 def test_where_too_few_documents_are_unlike_fewer_are_selected():
     x = groups(40, 0, spread=0.02).numpy()
-    settings = SelectionSettings(budget=35, near_duplicates={"threshold": 0.9, "forbid": True})
-    selection = select(x, np.arange(40.0), settings)
+    selection = select(x, np.arange(40.0), SelectionSettings(budget=35, near_duplicates={"forbid": True}))
     assert 0 < len(selection.indices) < 35
     assert selection.upper_bound is None
-    chosen = x[selection.indices]
-    assert (chosen @ chosen.T - np.eye(len(chosen))).max() < 0.9
+    assert largest_cosine(x[selection.indices]) < 0.9
 
 
 def test_forbidding_bound_holds_against_enumeration():
-    for seed in range(20):
+    masks, checked = every_mask(N, 3), 0
+    for seed in range(8):
         x, quality = groups(N, seed), torch.rand(N, generator=torch.Generator().manual_seed(seed))
         near = {"threshold": THRESHOLD, "forbid": True}
         settings = SelectionSettings(metrics="pairwise", budget=3, lamb=0.3, normalize="none", near_duplicates=near)
         selection = select(x, quality, settings)
-        metric = NearDuplicates.of(Rows(x), THRESHOLD)
-        masks = every_mask(N, 3)
-        allowed = masks[metric.value(masks) == 0]
-        objective = Objective(
-            quality, 3, {"pairwise": METRICS["pairwise"](Rows(x))}, linear_weight=0.3, weights={"pairwise": 0.7}
-        )
-        best = float(objective.value(allowed).max()) if len(allowed) else None
-        if best is not None and len(selection.indices) == 3:
+        allowed = masks[NearDuplicates.of(Rows(x), THRESHOLD).value(masks) == 0]
+        metrics = {"pairwise": METRICS["pairwise"](Rows(x))}
+        objective = Objective(quality, 3, metrics, linear_weight=0.3, weights={"pairwise": 0.7})
+        if len(allowed) and len(selection.indices) == 3:
+            best = float(objective.value(allowed).max())
             assert selection.objective <= best + 1e-6 <= selection.upper_bound + 2e-6
+            checked += 1
+    assert checked >= 4
 
 
 def test_a_sweep_charges_every_value_alike(corpus):
-    features, quality = corpus
-    swept = sweep(features, quality, SelectionSettings(select_ratio=0.2), [0, 0.3, 0.7, 1])
-    for before, after in itertools.pairwise(swept):
-        net = [
-            (one.selection.terms["quality"] - one.selection.terms["near_duplicate_cost"],
-             one.selection.terms["diversity"] - one.selection.terms["near_duplicate_cost"])
-            for one in (before, after)
-        ]  # fmt: skip
-        assert net[1][0] >= net[0][0] - 1e-6
-        assert net[1][1] <= net[0][1] + 1e-6
-    for one in swept:
-        terms = one.selection.terms
-        mixed = one.lamb * terms["quality"] + (1 - one.lamb) * terms["diversity"] - terms["near_duplicate_cost"]
-        assert one.selection.objective == pytest.approx(mixed, abs=1e-6)
+    features, quality = (values[:200] for values in corpus)
+    nets = []
+    for lamb, selection, _ in sweep(features, quality, SelectionSettings(select_ratio=0.2), [0, 0.3, 0.7, 1]):
+        terms = selection.terms
+        nets.append([terms[name] - terms["near_duplicate_cost"] for name in ("quality", "diversity")])
+        assert selection.objective == pytest.approx(lamb * nets[-1][0] + (1 - lamb) * nets[-1][1], abs=1e-6)
+    rises = np.diff(nets, axis=0)
+    assert (rises[:, 0] >= -1e-6).all()
+    assert (rises[:, 1] <= 1e-6).all()
 
 
 def random_pairs(n, share, seed):
@@ -330,7 +258,7 @@ def random_pairs(n, share, seed):
 
 @pytest.mark.parametrize("limits", [(), ("MOST_PAIRS",), ("LEAST_WORK", "WORK_PER_DOCUMENT")])
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.6, 1.0])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_cliques_sum_to_the_weights_of_the_pairs(share, seed, limits, monkeypatch):
     for limit in limits:
         monkeypatch.setattr(near_duplicates, limit, 2)
@@ -348,17 +276,10 @@ def test_a_group_of_equal_pairs_is_one_clique():
     pairs, _ = random_pairs(9, 1.0, 0)
     cliques = cover_with_cliques(9, pairs, torch.full((len(pairs),), 0.7))
     assert cliques.weights.tolist() == [pytest.approx(0.7)]
-    assert cliques.sums(torch.ones(9)).tolist() == [9]
-
-
-def test_values_of_cliques_are_spread_to_their_members():
-    pairs = Pairs(torch.tensor([0, 2]), torch.tensor([1, 4]), torch.ones(2))
-    cliques = cover_with_cliques(6, pairs, torch.tensor([1.0, 0.5]))
-    assert cliques.spread(torch.tensor([3.0, 5.0], dtype=torch.float64)).tolist() == [3, 3, 5, 0, 5, 0]
 
 
 def test_where_very_many_are_alike_all_that_rank_above_penalise(monkeypatch):
-    monkeypatch.setattr("fineweb_mask.models.selection.metrics.near_duplicates.MOST_LOOKS", 0)
+    monkeypatch.setattr(near_duplicates, "MOST_LOOKS", 0)
     metric = NearDuplicates.of(Rows(groups(60, 0)), THRESHOLD)
     gains = torch.rand(60, generator=torch.Generator().manual_seed(0))
     weights = torch.zeros(60, 60)

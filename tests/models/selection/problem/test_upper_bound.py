@@ -10,9 +10,7 @@ import torch
 from fineweb_mask.models.selection import SelectionSettings, select
 from fineweb_mask.models.selection.metrics.base import EFFORT
 from fineweb_mask.models.selection.metrics.facility import Facility
-from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates
 from fineweb_mask.models.selection.problem.measures import FalseBoundError
-from fineweb_mask.models.selection.problem.normalisation import BlockEnds, find_ranges, weigh
 from fineweb_mask.models.selection.problem.objective import Objective
 from fineweb_mask.models.selection.problem.token_budget import Knapsack
 from fineweb_mask.models.selection.problem.upper_bound import Bound, tightened_bound
@@ -34,6 +32,7 @@ from tests.models.selection.enumerable import (
 
 N, BUDGET = 12, 4
 TRIALS = int(os.environ.get("FINEWEB_MASK_TRIALS", "400"))  # blocks of which every selection is evaluated
+SEEDS = [range(12), *(pytest.param(range(k, k + 50), marks=pytest.mark.long) for k in range(12, TRIALS, 50))]
 
 
 class Delegating:
@@ -80,14 +79,6 @@ def looking(request, monkeypatch):
         monkeypatch.setattr("fineweb_mask.models.selection.problem.objective.FOCUS_FROM", 1)
 
 
-def third(rows):
-    return Delegating(rows)
-
-
-def without_tangent(rows):
-    return Delegating(rows, {"gradient", "worth", "gains", "neighbours", "restrict", "random_value"})
-
-
 def problem():
     random = np.random.default_rng(4)
     return random.normal(size=(N, 4)).astype(np.float32) + 0.4, random.random(N).astype(np.float32)
@@ -97,54 +88,33 @@ def unit(features):
     return Rows(torch.nn.functional.normalize(torch.from_numpy(features), dim=1))
 
 
-@pytest.mark.parametrize("make", [*(pytest.param(kind, id=name) for name, kind in METRICS.items()), third])
-@pytest.mark.parametrize("lamb", [0.0, 0.1, 0.5, 0.9, 1.0])
+@pytest.mark.parametrize("budget_by", ["documents", "tokens"])
+@pytest.mark.parametrize("seeds", SEEDS, ids=str)
 @pytest.mark.usefixtures("looking")
-def test_bound_holds_against_enumeration_from_any_start(make, lamb):
-    rows = unit_rows(N, 4, seed=5)
-    quality = torch.rand(N, generator=torch.Generator().manual_seed(6))
-    metric = make(rows) if make is not Facility else Facility(rows, 5)
-    objective = Objective(quality, BUDGET, {"metric": metric}, linear_weight=lamb, weights={"metric": 1 - lamb})
-    values = objective.value(every_mask(N, BUDGET))
-    for seed in range(5):
-        pi = probabilities(N, BUDGET, seed)
-        assert Bound(objective, pi).evaluate()[0] >= float(values.max()) - 1e-6
-        mask = every_mask(N, BUDGET)[int(values.argmax())]
-        bound = tightened_bound(objective, pi.float(), mask, float(values.mean()))
-        assert float(values.max()) - 1e-6 <= bound <= Bound(objective, pi.float()).evaluate()[0] + 1e-6
-
-
-@pytest.mark.parametrize("seeds", [range(start, start + 50) for start in range(0, TRIALS, 50)], ids=str)
-@pytest.mark.usefixtures("looking")
-def test_bound_holds_for_every_selection_under_every_mix(seeds):
+def test_bound_holds_for_every_selection_under_every_mix(seeds, budget_by):
+    """By tokens even for those that are not full but use as much as some full selection may."""
     for seed in seeds:
-        objective = document_problem(seed)
-        masks = every_mask(objective.n, objective.budget)
-        values = objective.value(masks)
-        best = masks[int(values.argmax())]
-        rounding = 2e-6 * max(1, objective.size_of(best))
-        for pi in (torch.full((objective.n,), objective.share), probabilities(objective.n, objective.budget).float()):
-            assert Bound(objective, pi).evaluate()[0] >= float(values.max()) - rounding
-        bound = tightened_bound(objective, pi, best, float(values.mean()), effort_share=0.3)
-        assert bound >= float(values.max()) - rounding
-
-
-@pytest.mark.parametrize("seeds", [range(start, start + 50) for start in range(0, TRIALS, 50)], ids=str)
-@pytest.mark.usefixtures("looking")
-def test_bound_holds_for_every_selection_full_by_tokens(seeds):
-    """Even for those that are not full but use as much as some full selection may."""
-    for seed in seeds:
-        _, objective = token_problem(seed)
-        masks, knapsack = any_masks(objective.n), objective.knapsack
-        used = masks.long() @ knapsack.tokens
-        values = objective.value(masks[(used >= knapsack.least) & (used <= knapsack.limit)])
-        full = masks[is_full(masks, knapsack)]
+        objective = document_problem(seed) if budget_by == "documents" else token_problem(seed)
+        bounded, full = selections(objective)
+        highest = float(objective.value(bounded).max())
         best = full[int(objective.value(full).argmax())]
         rounding = 2e-6 * max(1, objective.size_of(best))
-        for pi in (torch.full((objective.n,), knapsack.share), torch.rand(objective.n)):
-            assert Bound(objective, pi).evaluate()[0] >= float(values.max()) - rounding
-        bound = tightened_bound(objective, pi, best, float(values.mean()), effort_share=0.2)
-        assert bound >= float(values.max()) - rounding
+        pi = probabilities(objective.n, objective.share * objective.n, seed).float()
+        for start in (torch.full((objective.n,), objective.share), pi):
+            at_start = Bound(objective, start).evaluate()[0]
+            assert at_start >= highest - rounding
+        tightened = tightened_bound(objective, pi, best, float(objective.value(full).mean()), effort_share=0.2)
+        assert highest - rounding <= tightened <= at_start + rounding
+
+
+def selections(objective):
+    """The masks that a bound must hold for, (G, n) bool, and those of them that are full."""
+    if objective.knapsack is None:
+        masks = every_mask(objective.n, objective.budget)
+        return masks, masks
+    masks, knapsack = any_masks(objective.n), objective.knapsack
+    used = masks.long() @ knapsack.tokens
+    return masks[(used >= knapsack.least) & (used <= knapsack.limit)], masks[is_full(masks, knapsack)]
 
 
 def test_a_proof_that_looks_at_few_documents_is_nearly_as_tight(corpus, monkeypatch):
@@ -173,86 +143,63 @@ def test_bound_over_equal_lengths_is_that_over_as_many_documents():
         assert Bound(filled, pi).evaluate()[0] <= Bound(plain, pi).evaluate()[0] + 0.25 * weights["facility"] + 1e-6
 
 
-@pytest.mark.parametrize("solver", ["mean_field", "greedy"])
-@pytest.mark.parametrize("normalize", ["none", "range"])
-@pytest.mark.parametrize("others", [{}, {"pairwise": 0.5}])
-@pytest.mark.parametrize("lamb", [0.0, 0.1, 0.5, 0.9])
-def test_a_third_metric_is_bounded_like_any_other(solver, normalize, others, lamb):
+def best_of_all(features, quality, settings, own):
+    """The highest J of all selections, where nothing is normalised and near-duplicates are not charged."""
+    metrics = {name: METRICS[name](unit(features)) for name in settings.metric_weights}
+    metrics |= {name: metric for name, (metric, _) in own.items()}
+    weights = settings.metric_weights | {name: weight for name, (_, weight) in own.items()}
+    weights = {name: (1 - settings.lamb) * weight for name, weight in weights.items()}
+    objective = Objective(torch.from_numpy(quality), BUDGET, metrics, linear_weight=settings.lamb, weights=weights)
+    return float(objective.value(every_mask(N, BUDGET)).max())
+
+
+AS_IT_IS = {"budget": BUDGET, "normalize": "none", "near_duplicates": {"weight": 0}}
+
+
+@pytest.mark.parametrize(("others", "solver"), [({}, "greedy"), ({"pairwise": 0.5}, "mean_field")])
+@pytest.mark.parametrize("lamb", [0.0, 0.5, 0.9])
+def test_a_third_metric_is_bounded_like_any_other(solver, others, lamb):
     features, quality = problem()
-    own = {"third": (third(unit(features)), 1.0)}
-    settings = SelectionSettings(metrics=others, budget=BUDGET, lamb=lamb, normalize=normalize, solver=solver)
+    own = {"third": (Delegating(unit(features)), 1.0)}
+    settings = SelectionSettings(metrics=others, lamb=lamb, solver=solver, **AS_IT_IS)
     selection = select(features, quality, settings, own_metrics=own)
-    best = max(enumerated(selection, features, quality, settings, own))
-    assert selection.objective <= best + 1e-5
-    assert selection.upper_bound >= best - 1e-5
+    best = best_of_all(features, quality, settings, own)
+    assert selection.objective <= best + 1e-5 <= selection.upper_bound + 2e-5
     assert 0 <= selection.gap <= 1
 
 
-@pytest.mark.parametrize("solver", ["mean_field", "greedy"])
-@pytest.mark.parametrize("others", [{}, {"pairwise": 0.5}])
-@pytest.mark.parametrize("lamb", [0.0, 0.1, 0.5, 0.9])
-def test_a_third_metric_without_a_tangent_gives_no_bound(solver, others, lamb):
+WITHOUT_TANGENT = {"gradient", "worth", "gains", "neighbours", "restrict", "random_value"}
+LEARNED = {"solver": "policy_gradient", "policy_gradient": {"n_epochs": 20, "n_rollout": 8, "partial": 1.0}}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "methods", "weight"),
+    [
+        pytest.param({"metrics": {}, "solver": "greedy"}, WITHOUT_TANGENT, 1.0, id="no tangent, greedy"),
+        pytest.param({"metrics": {"pairwise": 0.5}}, WITHOUT_TANGENT, 1.0, id="no tangent, mean field"),
+        pytest.param({"metrics": {}} | LEARNED, set(), 1.0, id="only a value, learned"),
+        pytest.param({"metrics": {"facility": 1.0}}, None, -0.5, id="negative weight"),
+    ],
+)
+def test_a_third_metric_gives_no_bound_where_none_can_be_proved(chosen, methods, weight):
     features, quality = problem()
-    own = {"third": (without_tangent(unit(features)), 1.0)}
-    settings = SelectionSettings(metrics=others, budget=BUDGET, lamb=lamb, solver=solver)
+    own = {"third": (Delegating(unit(features), methods), weight)}
+    settings = SelectionSettings(lamb=0.1, **AS_IT_IS, **chosen)
     selection = select(features, quality, settings, own_metrics=own)
-    assert selection.upper_bound is None
-    assert selection.gap is None
-    with pytest.raises(ValueError, match="no tangent"):
-        Bound(
-            Objective(torch.ones(N), BUDGET, {"third": own["third"][0]}, linear_weight=0.5, weights={"third": 1.0}),
-            torch.full((N,), BUDGET / N),
-        )
-    assert selection.objective <= max(enumerated(selection, features, quality, settings, own)) + 1e-5
+    assert (selection.upper_bound, selection.gap) == (None, None)
+    assert selection.objective <= best_of_all(features, quality, settings, own) + 1e-5
+    objective = Objective(torch.ones(N), BUDGET, {"third": own["third"][0]}, weights={"third": weight})
+    with pytest.raises(ValueError, match="no tangent or a negative weight"):
+        Bound(objective, torch.full((N,), BUDGET / N))
 
 
-def enumerated(selection, features, quality, settings, own):
-    """J of every selection, under the ranges that `select` finds."""
-    rows, masks = unit(features), every_mask(N, BUDGET)
-    metrics = {name: METRICS[name](rows) for name in settings.metric_weights} | {
-        k: metric for k, (metric, _) in own.items()
-    }
-    weights = settings.metric_weights | {name: weight for name, (_, weight) in own.items()}
-    generator = torch.Generator().manual_seed(settings.seed)
-    none = Objective(torch.from_numpy(quality), BUDGET)
-    ranges = find_ranges(none, metrics, BlockEnds(settings, rows, generator))
-    term = (NearDuplicates.of(rows, settings.near_duplicates.threshold), settings.near_duplicates.weight)
-    scaled = weigh(none, metrics, ranges, lamb=settings.lamb, weights=weights, near_duplicates=term)
-    assert scaled.random_objective(settings.lamb) == pytest.approx(selection.random_objective, abs=1e-6)
-    return scaled.objective.value(masks).tolist()
-
-
-def rows_of(kind, n, d, seed):
-    """Rows as corpora have them: any, around a common direction, each twice, each with its opposite."""
-    half = torch.randn((n - n // 2, d), generator=torch.Generator().manual_seed(seed))
-    other = torch.randn((n // 2, d), generator=torch.Generator().manual_seed(seed + 100))
-    paired = {"duplicated": half[: n // 2], "opposed": -half[: n // 2]}
-    rows = torch.cat([half, paired.get(kind, other)]) + (2.0 if kind == "shifted" else 0.0)
-    return Rows(torch.nn.functional.normalize(rows, dim=1))
-
-
-def test_a_metric_with_only_a_value_is_learned_and_not_bounded():
-    features, quality = problem()
-    own = {"third": (Delegating(unit(features), set()), 1.0)}
-    learning = {"n_epochs": 20, "n_rollout": 8, "partial": 1.0}
-    settings = SelectionSettings(metrics={}, budget=BUDGET, solver="policy_gradient", policy_gradient=learning)
-    assert select(features, quality, settings, own_metrics=own).upper_bound is None
-
-
-@pytest.mark.parametrize("lamb", [0.0, 0.1, 0.5, 0.9])
+@pytest.mark.parametrize("lamb", [0.0, 0.9])
 def test_a_wrong_tangent_is_an_error(lamb):
     features, quality = problem()
     own = {"wrong": (WrongTangent(unit(features)), 1.0)}
     settings = SelectionSettings(metrics={}, budget=BUDGET, lamb=lamb, normalize="none")
     with pytest.raises(FalseBoundError, match="'wrong'"):
         select(features, quality, settings, own_metrics=own)
-
-
-def test_a_metric_of_negative_weight_has_no_bound():
-    features, quality = problem()
-    settings = SelectionSettings(metrics={"facility": 1.0}, budget=BUDGET)
-    own = {"third": (third(unit(features)), -0.5)}
-    assert select(features, quality, settings, own_metrics=own).upper_bound is None
 
 
 def test_quality_alone_is_bounded_by_the_best_whatever_is_selected():

@@ -5,11 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fineweb_mask.models.selection.selectors.clusters import (
-    fitted_budgets,
-    look_at_clusters,
-    priority_by_budget,
-)
+from fineweb_mask.models.selection.k_means import k_means
+from fineweb_mask.models.selection.rows import Rows
+from fineweb_mask.models.selection.selectors.clusters import fitted_budgets, look_at_clusters, priority_by_budget
 
 
 def arc(*degrees):
@@ -43,9 +41,7 @@ def test_d4_deduplicates_before_it_clusters_again(selected):
 
 
 def test_kmq_gives_clusters_by_size(selected):
-    features = np.concatenate(
-        [np.tile([[1.0, 0]], (2, 1)), np.tile([[0, 1.0]], (10, 1)), np.tile([[-1.0, 0]], (10, 1))]
-    )
+    features = np.repeat([[1.0, 0], [0, 1.0], [-1.0, 0]], [2, 10, 10], axis=0)
     features += 1e-3 * np.random.default_rng(0).normal(size=features.shape)
     found = selected("kmq", features, np.zeros(22), budget=11, seed=5, constants={"n_clusters": 3})
     assert np.histogram(found.indices, [0, 2, 12, 22])[0].tolist() == [1, 5, 5]
@@ -53,7 +49,9 @@ def test_kmq_gives_clusters_by_size(selected):
 
 def test_kmq_samples_by_quality_inside_a_cluster(corpus, selected):
     features, quality = corpus
-    found = [selected("kmq", features, quality, constants=ONE, seed=seed).indices for seed in range(20)]
+    found = [
+        selected("kmq", features, quality, constants=ONE, seed=seed, normalize="none").indices for seed in range(20)
+    ]
     weights = np.exp((quality - quality.mean()) / quality.std())
     mean = np.mean([quality[indices].mean() for indices in found])
     assert quality.mean() + 0.1 < mean < (weights @ quality) / weights.sum() + 0.05
@@ -86,11 +84,19 @@ def test_the_first_by_priority_are_as_many_of_each_cluster_as_its_budget():
         assert sorted(values[first[labels[first] == label]].tolist(), reverse=True) == own.tolist()
 
 
-def corpus_of(means, size, seed=0):
-    random = np.random.default_rng(seed)
+def test_k_means_finds_separate_clusters():
+    random, label = np.random.default_rng(0), np.arange(90) % 3
+    points = torch.from_numpy(np.eye(3, 8)[label] + 0.05 * random.normal(size=(90, 8))).float()
+    rows = Rows(torch.nn.functional.normalize(points, dim=1))
+    found, closeness, _ = k_means(rows, 3, 10, torch.Generator().manual_seed(1))
+    assert all(len(set(found[label == cluster].tolist())) == 1 for cluster in range(3))
+    assert float(closeness.min()) > 0.9
+
+
+def corpus_of(means, size):
     labels = torch.arange(len(means)).repeat_interleave(size)
-    values = torch.from_numpy(np.repeat(means, size) + 0.1 * random.normal(size=len(labels))).float()
-    return labels, values
+    noise = np.random.default_rng(0).normal(size=len(labels))
+    return labels, torch.from_numpy(np.repeat(means, size) + 0.1 * noise).float()
 
 
 def look(labels, values, limit, **options):
@@ -110,16 +116,9 @@ def look(labels, values, limit, **options):
     return look_at_clusters(labels, torch.arange(len(labels)), Noting(), limit, None, **given), order
 
 
-def test_without_exploration_the_best_cluster_is_looked_at_until_it_is_empty():
+def test_without_exploration_the_best_cluster_is_emptied_and_with_much_they_come_in_turn():
     labels, values = corpus_of([0.0, 3.0, 1.0], 40)
-    _, order = look(labels, values, 60)
-    assert order[:3] == [0, 1, 2]
-    assert order[3:6] == [1, 1, 1]
-    assert order[6] == 2
-
-
-def test_with_much_exploration_the_clusters_come_in_turn():
-    labels, values = corpus_of([0.0, 3.0, 1.0], 40)
+    assert look(labels, values, 60)[1][:7] == [0, 1, 2, 1, 1, 1, 2]
     _, order = look(labels, values, 1_000, exploration=1e6)
     assert sorted(order) == [0] * 4 + [1] * 4 + [2] * 4
     assert all(set(order[start : start + 3]) == {0, 1, 2} for start in range(0, 12, 3))
@@ -132,12 +131,7 @@ def test_few_documents_are_looked_at_where_clusters_differ():
     assert int(seen.sum()) < 1_500  # of 3,000
     best = torch.where(seen, values, -torch.inf).topk(300).values.mean()
     assert float(best) > 0.9 * float(values.topk(300).values.mean())
-
-
-def test_everything_is_looked_at_where_the_budget_needs_it():
-    labels, values = corpus_of([0.0, 1.0], 10)
-    seen, _ = look(labels, values, 20)
-    assert seen.all()
+    assert look(*corpus_of([0.0, 1.0], 10), 20)[0].all()  # where the budget needs all
 
 
 def test_of_two_clusters_the_one_of_the_larger_upper_confidence_bound_is_next():

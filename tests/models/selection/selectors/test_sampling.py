@@ -24,9 +24,10 @@ def test_dsir_draws_in_proportion_to_the_weights(selected):
     n = 4
     weights = np.log([0.1, 0.2, 0.3, 0.4])
     also = SelectorInputs(log_weights=weights)
-    draws = [selected("dsir", np.eye(n), np.zeros(n), budget=1, also=also, seed=seed).indices[0] for seed in range(600)]
+    one = {"budget": 1, "normalize": "none"}
+    draws = [selected("dsir", np.eye(n), np.zeros(n), also=also, seed=seed, **one).indices[0] for seed in range(300)]
     shares = np.bincount(draws, minlength=n) / len(draws)
-    np.testing.assert_allclose(shares, np.exp(weights), atol=0.06)  # three deviations
+    np.testing.assert_allclose(shares, np.exp(weights), atol=0.085)  # three deviations
 
 
 def test_dsir_takes_short_documents_last(selected):

@@ -23,41 +23,46 @@ def many():
     return random.normal(size=(200, 4)), random.normal(size=200)
 
 
-def test_quadmix_with_a_step_takes_the_top_share_of_every_group(many, selected):
+def quadmix_of(selected, many, score_names, budget, options, *, groups=None, constants=STEP, seed=0):
+    """Select by scores of which 'two' is minus 'one'."""
     features, score = many
-    groups = np.repeat(["a", "b"], 100)
-    also = SelectorInputs(scores={"one": score}, groups=groups)
-    found = selected(
-        "quadmix", features, np.zeros(200), budget=20, also=also, constants=STEP, options={"eta": 0.0, "omega": 0.0999}
-    )
-    top = [*np.argsort(-score[:100])[:10], *(100 + np.argsort(-score[100:])[:10])]
-    assert set(found.indices) == set(top)
+    scores = {"one": score, "two": -score}
+    also = SelectorInputs(scores={name: scores[name] for name in score_names}, groups=groups)
+    zeros, common = np.zeros(len(score)), {"budget": budget, "normalize": "none"}
+    return selected(
+        "quadmix", features, zeros, also=also, options=options, constants=constants, seed=seed, **common
+    ).indices
+
+
+def best(score, n):
+    return np.argsort(-score)[:n]
+
+
+def test_quadmix_with_a_step_takes_the_top_share_of_every_group_by_its_curve_and_weights(many, selected):
+    groups, [first, second] = np.repeat(["a", "b"], 100), np.split(many[1], 2)
+    found = quadmix_of(selected, many, ["one"], 20, {"eta": 0.0, "omega": 0.0999}, groups=groups)
+    assert set(found) == {*best(first, 10), *(100 + best(second, 10))}
+    by_group = {"b": {"weights": {"two": 1.0}, "omega": 0.0999}, "nowhere": {"omega": 0.5}}
+    options = {"eta": 0.0, "weights": {"one": 1.0}, "omega": 0.1999, "by_group": by_group}
+    found = quadmix_of(selected, many, ["one", "two"], 30, options, groups=groups)
+    assert set(found) == {*best(first, 20), *(100 + best(-second, 10))}
+
+
+def test_quadmix_weighs_scores_by_name(many, selected):
+    options = {"eta": 0.0, "omega": 0.0499, "weights": {"two": 1.0}}
+    assert set(quadmix_of(selected, many, ["one", "two"], 10, options)) == set(best(-many[1], 10))
+    with pytest.raises(SelectionInputError, match=r"quadmix\.weights: there is no score 'three': name one of one, two"):
+        quadmix_of(selected, many, ["one", "two"], 10, {"weights": {"three": 1.0}})
 
 
 def test_quadmix_without_steepness_is_uniform(many, selected):
-    features, score = many
-    also = SelectorInputs(scores={"one": score})
-    flat = {"steepness": 0.0, "floor": 0.0}
-    counts = np.zeros(200)
-    for seed in range(200):
-        options = {"omega": 1.0}
-        found = selected(
-            "quadmix", features, np.zeros(200), budget=50, also=also, options=options, constants=flat, seed=seed
-        )
-        counts[found.indices] += 1
-    assert counts.sum() == 200 * 50
-    assert abs(np.corrcoef(counts, score)[0, 1]) < 0.25
-    assert (np.abs(counts - 50) < 6 * np.sqrt(200 * 0.25 * 0.75)).all()
-
-
-def test_quadmix_may_have_another_curve_and_other_weights_for_a_group(many, selected):
-    features, score = many
-    also = SelectorInputs(scores={"one": score, "two": -score}, groups=np.repeat(["a", "b"], 100))
-    by_group = {"b": {"weights": {"two": 1.0}, "omega": 0.0999}, "nowhere": {"omega": 0.5}}
-    options = {"eta": 0.0, "weights": {"one": 1.0}, "omega": 0.1999, "by_group": by_group}
-    found = selected("quadmix", features, np.zeros(200), budget=30, also=also, options=options, constants=STEP)
-    top = [*np.argsort(-score[:100])[:20], *(100 + np.argsort(score[100:])[:10])]
-    assert set(found.indices) == set(top)
+    few, flat, counts = (many[0][:50], many[1][:50]), {"steepness": 0.0, "floor": 0.0}, np.zeros(50)
+    for seed in range(80):
+        found = quadmix_of(selected, few, ["one"], 12, {"omega": 1.0}, constants=flat, seed=seed)
+        counts[found] += 1
+    assert counts.sum() == 80 * 12
+    assert abs(np.corrcoef(counts, few[1])[0, 1]) < 0.4
+    assert (np.abs(counts - 80 * 0.24) < 5 * np.sqrt(80 * 0.24 * 0.76)).all()
 
 
 def test_what_is_wanted_falls_with_the_rank_by_the_paper_s_formula():
@@ -76,10 +81,8 @@ def test_ranks_are_shares_of_the_group_s_tokens_in_better_documents():
 
 def test_expected_costs_are_the_budget_and_no_document_is_expected_more_than_once():
     random = np.random.default_rng(1)
-    wanted, costs = (
-        torch.from_numpy(random.lognormal(0, 2, 300)),
-        torch.from_numpy(random.integers(1, 50, 300)).double(),
-    )
+    wanted = torch.from_numpy(random.lognormal(0, 2, 300))
+    costs = torch.from_numpy(random.integers(1, 50, 300)).double()
     expected = scaled_to_budget(wanted, costs, 2_000.0)
     assert float(costs @ expected) == pytest.approx(2_000)
     assert float(expected.max()) <= 1
@@ -95,23 +98,6 @@ def test_a_systematic_sample_has_the_expected_mean_and_an_exact_sum():
     np.testing.assert_allclose(samples.double().mean(0), expected, atol=2e-3)
 
 
-def test_quadmix_weighs_scores_by_name(many, selected):
-    features, score = many
-    also = SelectorInputs(scores={"one": score, "two": -score})
-    found = selected(
-        "quadmix",
-        features,
-        np.zeros(200),
-        budget=10,
-        also=also,
-        options={"eta": 0.0, "omega": 0.0499, "weights": {"two": 1.0}},
-        constants=STEP,
-    )
-    assert set(found.indices) == set(np.argsort(score)[:10])
-    with pytest.raises(SelectionInputError, match=r"quadmix\.weights: there is no score 'three': name one of one, two"):
-        selected("quadmix", features, np.zeros(200), also=also, options={"weights": {"three": 1.0}})
-
-
 def test_odis_with_one_score_is_top_quality(many, selected):
     features, score = many
     found = selected("odis", features, np.zeros(200), budget=15, also=SelectorInputs(scores={"one": score}))
@@ -121,12 +107,10 @@ def test_odis_with_one_score_is_top_quality(many, selected):
 def test_components_are_uncorrelated_and_point_to_better_scores():
     random = np.random.default_rng(2)
     base = random.normal(size=500)
-    columns = torch.from_numpy(
-        np.stack([base + 0.3 * random.normal(size=500) for _ in range(3)] + [random.normal(size=500)])
-    )
+    scores = [base + 0.3 * random.normal(size=500) for _ in range(3)]
+    columns = torch.from_numpy(np.stack([*scores, random.normal(size=500)]))
     columns = (columns - columns.mean(1, keepdim=True)) / columns.std(1, correction=0, keepdim=True)
     found = components(columns, 0.95)
-    assert len(found) < 4 or float(np.abs(np.corrcoef(found) - np.eye(len(found))).max()) < 1e-5
     np.testing.assert_allclose(np.corrcoef(found), np.eye(len(found)), atol=1e-5)
     assert np.corrcoef(found[0], base)[0, 1] > 0.9
 
@@ -138,7 +122,7 @@ def test_tops_of_components_of_independent_scores_hardly_overlap():
     assert np.mean(overlap) < 0.02
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_quadmix_fills_a_budget_of_tokens_though_the_best_documents_are_larger_than_it(many, selected, seed):
     features, score = many
     tokens = np.random.default_rng(seed).integers(3, 60, 200)

@@ -14,7 +14,7 @@ from tests.models.selection.enumerable import METRICS
 
 
 @pytest.mark.parametrize("metric", METRICS)
-@pytest.mark.parametrize("lamb", [0.02, 0.3, 0.9])
+@pytest.mark.parametrize("lamb", [0.02, 0.5])
 def test_mean_field_reaches_greedy(metric, lamb, corpus):
     chosen = SelectionSettings(metrics=metric, lamb=lamb, select_ratio=0.1)
     closed = select(*corpus, chosen)
@@ -43,10 +43,10 @@ def test_disf_annealed_in_fewer_directions_is_nearly_as_good(monkeypatch):
     quality = random.random(300)
     chosen = SelectionSettings(metrics="disf", lamb=0.2, select_ratio=0.2, normalize="none")
     for number in ("WHOLE_KERNEL", "CANDIDATES"):  # no greedy picks that would hide it
-        monkeypatch.setattr(f"fineweb_mask.models.selection.solvers.mean_field.{number}", 0)
+        monkeypatch.setattr(mean_field, number, 0)
     whole = select(features, quality, chosen)
-    monkeypatch.setattr("fineweb_mask.models.selection.solvers.mean_field.LARGE", 1)
-    monkeypatch.setattr("fineweb_mask.models.selection.solvers.mean_field.DIRECTIONS", 16)
+    monkeypatch.setattr(mean_field, "LARGE", 1)
+    monkeypatch.setattr(mean_field, "DIRECTIONS", 16)
     reduced = select(features, quality, chosen)
     assert reduced.objective > whole.random_objective + 0.98 * (whole.objective - whole.random_objective)
     assert reduced.upper_bound >= max(whole.objective, reduced.objective) - 1e-5

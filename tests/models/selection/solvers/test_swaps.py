@@ -98,7 +98,7 @@ def test_swaps_in_a_pool_gain_fit_and_end_where_no_swap_helps():
 
 def test_at_the_price_the_budget_is_full():
     for seed in SEEDS:
-        _, objective = token_problem(seed)
+        objective = token_problem(seed)
         knapsack, worth = objective.knapsack, torch.from_numpy(np.random.default_rng(seed).normal(size=objective.n))
         above = worth / knapsack.costs > dual_price(knapsack, worth)
         assert int(knapsack.tokens[above].sum()) <= knapsack.limit
@@ -108,7 +108,7 @@ def test_at_the_price_the_budget_is_full():
 
 def test_an_exchange_is_full_without_what_it_drops_if_anything_else_fits():
     for seed in SEEDS:
-        _, objective = token_problem(seed)
+        objective = token_problem(seed)
         knapsack, priority = objective.knapsack, torch.rand(objective.n)
         mask = knapsack.fill(priority)
         for out in mask.nonzero():
@@ -122,7 +122,7 @@ def test_an_exchange_is_full_without_what_it_drops_if_anything_else_fits():
 def test_polishing_ends_near_the_best_of_enumeration_and_never_below_its_start():
     short = []
     for seed in range(60):
-        _, objective = token_problem(seed)
+        objective = token_problem(seed)
         start = objective.knapsack.fill(torch.rand(objective.n, generator=torch.Generator().manual_seed(seed)))
         polished = polish(objective, start)
         assert bool(is_full(polished[None], objective.knapsack))
