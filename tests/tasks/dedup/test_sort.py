@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fineweb_mask.models.schemas import HASHES, REPEATS
+from fineweb_mask.models.settings.source import CopiesSettings
 from fineweb_mask.tasks.dedup import sort
 from fineweb_mask.tasks.dedup.buckets import bucket_jobs, find_in_bucket
 from fineweb_mask.tasks.dedup.copies import Shard
@@ -147,12 +148,15 @@ def test_urls_are_compared_without_what_does_not_tell_pages_apart(tmp_path: Path
         "https://a.org/x?y=1",
     ]
     path = workspace.root / "urls.parquet"
-    pq.write_table(pa.table({"row": pa.array(range(len(urls)), pa.uint32()), "url": urls}), path)
+    lengths = pa.array([5, 9, 7, 4, 1, 1, 2], pa.uint32())
+    pq.write_table(pa.table({"row": pa.array(range(len(urls)), pa.uint32()), "url": urls, "n_chars": lengths}), path)
     file = StageFile(stage="ingest", name="a", path=path.name, rows=len(urls), bytes=1, fingerprint="a")
     sorted_rows = sort_rows(SortJob(root=str(workspace.root), by="urls", file=file))
     table = pq.read_table(workspace.resolve(sorted_rows))
     assert sorted(table["row"].to_pylist()) == [0, 1, 2, 3, 6]
     shards = (Shard(documents=file, exact=no_duplicates("a")),)
-    [job] = bucket_jobs(str(workspace.root), "urls", [sorted_rows], "1GB", shards=shards)
-    found = pq.read_table(workspace.resolve(find_in_bucket(job))).to_pylist()
-    assert found == [{"document": row, "better": 0, "similarity": None} for row in (1, 2)]
+    for keep, best, others in (("earliest", 0, (1, 2)), ("longest", 1, (0, 2))):
+        copies = CopiesSettings(keep=keep)
+        [job] = bucket_jobs(str(workspace.root), "urls", [sorted_rows], "1GB", shards=shards, copies=copies)
+        found = pq.read_table(workspace.resolve(find_in_bucket(job))).to_pylist()
+        assert found == [{"document": row, "better": best, "similarity": None} for row in others]

@@ -40,7 +40,7 @@ def test_every_pair_above_the_threshold_is_found(d, side, threshold, monkeypatch
 
 def test_a_document_with_very_many_partners_keeps_the_nearest(monkeypatch):
     rows = near_copies(120, 16, spread=0.1)
-    alike = Rows(rows.block(slice(0, 1)) + 1e-3 * rows.block(slice(None)))
+    alike = Rows(rows.block(slice(0, 1)) + 0.1 * rows.block(slice(None)))
     alike = Rows(torch.nn.functional.normalize(alike.block(slice(None)), dim=1))
     found = similar_pairs(alike, 0.9, most_neighbours=5)
     assert not found.complete

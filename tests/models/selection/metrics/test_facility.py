@@ -65,6 +65,15 @@ def test_facility_gradient_is_that_of_the_expectation_over_all_masks():
     assert metric.expected(certain) == pytest.approx(float(metric.value(certain.bool()[None])[0]), abs=1e-6)
 
 
+def test_marginal_gains_are_what_adding_or_dropping_each_document_changes():
+    rows = unit_rows(40, 5)
+    metric, mask = Facility(rows, 40), random_masks(40, 6, 1)[0]
+    others = mask.repeat(40, 1)
+    others[range(40), range(40)] ^= True
+    changes = (metric.value(others) - metric.value(mask[None])).abs()
+    torch.testing.assert_close(metric.marginal_gains(mask).double(), changes, rtol=0, atol=1e-6)
+
+
 def test_the_bound_holds_where_lists_miss_the_nearest_selected_document():
     """Without what the sample adds, the tangent of lists with edges removed is below the best selection."""
     rows, n_selected = unit_rows(12, 3), 3

@@ -69,6 +69,13 @@ def test_learning_beats_random_on_every_metric(metric, corpus):
     assert len(selection.indices) == 80
 
 
+def test_the_learning_rate_falls_from_the_first_step_to_the_last(corpus):
+    rates = {"partial": 1.0, "max_lr": 5.0, "min_lr": 0.0}
+    one, two = (learned(corpus, rates | {"n_epochs": steps}, select_ratio=0.2).inclusion for steps in (1, 2))
+    assert one.std() > 0
+    assert (one == two).all()
+
+
 def test_prune_leaves_the_lowest_quality_out_down_to_the_budget_and_quality_init_starts_from_it(corpus):
     learning = {"n_epochs": 5, "prune": 0.5, "init": "quality", "partial": 1.0}
     selection = learned(corpus, learning, select_ratio=0.1, lamb=0.0, normalize="none")
