@@ -157,6 +157,13 @@ def test_a_batch_is_full_when_its_texts_are_large(tmp_path: Path) -> None:
         assert [batch.num_rows for batch, _ in batches] == expected
 
 
+def test_a_last_line_without_an_end_may_be_as_long_as_any_other(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(line := b'{"text": "abc"}')
+    for most, expected in ((len(line), {"text": "abc"}), (len(line) - 1, "too_large")):
+        assert list(jsonl_records(str(path), path.name, most)) == [expected]
+
+
 def test_a_line_of_very_many_objects_is_too_large(tmp_path: Path) -> None:
     nested = "{}," * (MOST_NESTED + 1)
     path = write_lines(tmp_path / "a.jsonl", ['{"text": "a"}', f'{{"text": "b", "x": [{nested}0]}}'])
