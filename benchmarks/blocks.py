@@ -1,143 +1,139 @@
-"""Measure what selecting block by block loses against one selection from all documents, on shards that differ.
+"""Measure what selecting block by block loses against one selection from all documents.
 
-    python -m benchmarks.blocks web_mix.parquet --shards-by origin --output OUT
-    python -m benchmarks.blocks newsgroups20.parquet --shards-by topic --output OUT --metrics pairwise
+    python -m benchmarks.vectors newsgroups20.parquet newsgroups.npz
+    python -m benchmarks.blocks newsgroups.npz --blocks 6 24 96
+    python -m benchmarks.blocks newsgroups.npz --shards newsgroups20.parquet --shards-by topic
+    python -m benchmarks.blocks --made 200000 --blocks 1000 --metrics "facility, 0.3"
 
-Each origin or topic is one shard, and a block is a sixth of the corpus. 100% is the objective of one selection from all
-documents, 0% that of a random one. The objective is that of the whole corpus, also for near-duplicates in two blocks.
-Near-duplicates: the share of the selected that have another one from a cosine of 0.95. Effective shards: the
-exponential of the entropy of the shards' shares in the selection.
+100% is the objective of one selection from all documents, 0% that of a random one: the objective of the whole, with
+every document covered by any selected one. `random`: blocks of documents drawn at random, as the paper has them, each
+giving the same share. `order`: blocks of documents that follow each other, here sorted by a column (`--shards-by`).
+`likeness`: blocks of documents that are alike, planned on a sample of a quarter of them. `second pass`: every cell once
+more, beside what the others really selected.
 """
 
 import argparse
-import shutil
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 
+from benchmarks.synthetic import clustered
 from benchmarks.tables import show
-from fineweb_mask.flows.curate import curate
-from fineweb_mask.flows.pipeline.records import shard_files
-from fineweb_mask.flows.recipe import load_recipe
-from fineweb_mask.flows.status.inspection import inspect_workspace
-from fineweb_mask.models.selection.block import BlockSolver, checked_block
-from fineweb_mask.models.selection.graphs.neighbours import nearest
-from fineweb_mask.models.selection.problem.measures import coverage, near_duplicate_rate
-from fineweb_mask.models.selection.problem.normalisation import weigh
-from fineweb_mask.models.selection.problem.objective import Objective
-from fineweb_mask.models.selection.rows import Rows
-from fineweb_mask.models.settings import PipelineSelectionSettings, PipelineSettings
-from fineweb_mask.tasks.select import SelectJob, select
-from fineweb_mask.tasks.selection.blocks import Group, grouped
-from fineweb_mask.tasks.workspace.references import ShardFiles
+from fineweb_mask.models.selection.cells import Plan, cells_of, fit_cells, plan_cells, select_from_cell
+from fineweb_mask.models.selection.selector import select, term_ranges
+from fineweb_mask.models.settings.selection import SelectionSettings
 
-ROOT = Path(__file__).resolve().parents[1]
-BLOCKS = 6
-METRICS = {"pairwise + facility": {"pairwise": 1, "facility": 1}, "pairwise": "pairwise", "disf": "disf"} | {
-    "facility": "facility"
+CPU = torch.device("cpu")
+OBJECTIVES: dict[str, dict[str, object]] = {
+    "facility, 0.3": {"metrics": "facility", "lamb": 0.3},
+    "pairwise + facility, 0.3": {"metrics": {"pairwise": 1, "facility": 1}, "lamb": 0.3},
+    "pairwise, 0.3": {"metrics": "pairwise", "lamb": 0.3},
+    "disf, 0.3": {"metrics": "disf", "lamb": 0.3},
+    "facility + disf, 0.5": {"metrics": {"facility": 1, "disf": 1}, "lamb": 0.5},
 }
-LAMBS = (0.8, 0.5)
+SAMPLED = 1 / 4
+RANDOM = 3  # random selections
 
 
 def main() -> None:
+    """Print a table for each number of blocks."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("documents", type=Path)
-    parser.add_argument("--shards-by", required=True, metavar="COLUMN")
-    parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--metrics", nargs="+", choices=METRICS, default=list(METRICS))
-    parser.add_argument("--lamb", nargs="+", type=float, default=LAMBS)
+    parser.add_argument("vectors", type=Path, nargs="?", help="what benchmarks.vectors wrote")
+    parser.add_argument("--made", type=int, help="as many made-up documents instead")
+    parser.add_argument("--blocks", type=int, nargs="+", default=[6])
+    parser.add_argument("--shards", type=Path, help="the source, for --shards-by")
+    parser.add_argument("--shards-by", metavar="COLUMN")
+    parser.add_argument("--metrics", nargs="+", choices=OBJECTIVES, default=list(OBJECTIVES))
     arguments = parser.parse_args()
-    recipe, shards = prepared(arguments.documents, arguments.shards_by, arguments.output)
-    lines: list[list[str]] = []
-    rows = sum(shard.rows for shard in shards)
-    title = f"{arguments.documents.stem}: {rows:,} documents in {len(shards)} shards, blocks of {-(-rows // BLOCKS):,}"
-    for name in arguments.metrics:
-        for lamb in arguments.lamb:
-            changes = {"metrics": METRICS[name], "lamb": lamb}
-            settings = PipelineSelectionSettings.model_validate(
-                recipe.selection.model_dump(exclude_unset=True) | changes
-            )
-            lines += [[name, str(lamb), *line] for line in compare(recipe.workspace, shards, settings)]
-            columns = ["metrics", "lamb", "selected from", "objective", "near-duplicates", "effective shards"]
-            show(title, columns, lines)
+    if arguments.made:
+        features, quality = (np.asarray(one) for one in clustered(arguments.made, 768))
+    else:
+        stored = np.load(arguments.vectors)
+        features, quality = stored["features"], stored["quality"]
+    if arguments.shards_by:
+        texts = pq.read_table(arguments.shards, columns=["text", arguments.shards_by])
+        texts, values = (column.to_pylist() for column in texts.columns)
+        values = [value for value, text in zip(values, texts, strict=True) if text]
+        order = np.argsort(values, kind="stable")
+        features, quality = features[order], quality[order]
+    for count in arguments.blocks:
+        lines = []
+        for name in arguments.metrics:
+            lines += compare(name, features, quality, count)
+            title = f"{len(features):,} documents, {count} blocks"
+            show(title, ["metrics, lamb", "blocks", "objective", "documents as of one block", "seconds"], lines)
 
 
-def prepared(documents: Path, column: str, output: Path) -> tuple[PipelineSettings, list[ShardFiles]]:
-    """Write one source file for each value of a column, and run the pipeline up to its embeddings."""
-    folder = output / documents.stem
-    shutil.rmtree(folder, ignore_errors=True)
-    (folder / "source").mkdir(parents=True)
-    table = pq.read_table(documents, columns=["text", column])
-    for value in sorted(pc.unique(table[column]).to_pylist()):
-        part = table.filter(pc.equal(table[column], value)).select(["text"])
-        pq.write_table(part, folder / "source" / f"{value.replace('/', '-')}.parquet")
-    overrides = [
-        f"source.path={folder / 'source'}",
-        f"quality.scorers.0.labels.path={ROOT}/data_samples/labels.parquet",
-    ]
-    overrides += ["selection.solver=random", "source.text_column=text"]
-    settings = load_recipe(ROOT / "deployments/recipes/newsgroups.yaml", overrides, str(folder / "workspace"))
-    curate(settings)
-    plain = load_recipe(ROOT / "deployments/recipes/newsgroups.yaml", overrides[:2], settings.workspace)
-    return plain, shard_files(inspect_workspace(settings.workspace))
+def compare(name: str, features: np.ndarray, quality: np.ndarray, count: int) -> list[list[str]]:
+    """Return a line for every way to cut blocks."""
+    settings = SelectionSettings.model_validate(OBJECTIVES[name] | {"near_duplicates": {"weight": 0}})
+    n, dice = len(quality), np.random.default_rng(0)
+    started = time.perf_counter()
+    whole = select(features, quality, settings)
+    measured = Whole(features, quality, settings)
+    best, seconds = measured.value(whole.indices), time.perf_counter() - started
+    random = float(np.mean([measured.value(dice.permutation(n)[: len(whole.indices)]) for _ in range(RANDOM)]))
+    lines = [[name, "one", "100%", "100%", f"{seconds:.0f}"]]
+    started = time.perf_counter()
+    for blocks, chosen in ways(features, quality, settings, count):
+        share = (measured.value(chosen) - random) / (best - random)
+        same = np.isin(chosen, whole.indices).mean()
+        lines.append([name, blocks, f"{share:.2%}", f"{same:.0%}", f"{time.perf_counter() - started:.0f}"])
+        started = time.perf_counter()
+    return lines
 
 
-def compare(workspace: str, shards: list[ShardFiles], settings: PipelineSelectionSettings) -> Iterator[list[str]]:
-    """Yield a line for the same share of every block, and for one selection from all documents."""
-    ordered = sorted(shards, key=lambda shard: shard.name)
-    whole = SelectJob(root=workspace, shards=ordered, settings=settings)
-    [block] = Group.read(whole).blocks()
-    solver = checked_block(block.vectors, block.quality, settings, device="cpu")
-    of_shard = np.repeat(np.arange(len(ordered)), [shard.rows for shard in ordered])[block.rows]
-    best = value(solver, torch.from_numpy(selected([whole])[block.rows]), settings.lamb)
-    size = -(-sum(shard.rows for shard in shards) // BLOCKS)
-    random = solver.scaled(settings.lamb).random_objective(settings.lamb)
-    cut = settings.model_copy(update={"block_size": size})
-    jobs = [SelectJob(root=workspace, shards=group, settings=cut) for group in grouped(shards, cut)]
-    for name, own in {"blocks": jobs, "one block": [whole]}.items():
-        yield [name, *measured(solver, selected(own)[block.rows], of_shard, settings.lamb, (random, best))]
+class Whole:
+    """The objective of selections from all documents, on one scale."""
+
+    def __init__(self, features: np.ndarray, quality: np.ndarray, settings: SelectionSettings) -> None:
+        from fineweb_mask.models.selection.problem.measures import Measures
+
+        self._measures, self._settings = Measures(features, quality), settings
+        self._ranges = term_ranges(features, quality, settings)
+
+    def value(self, chosen: np.ndarray) -> float:
+        """Return J of documents (K,)."""
+        terms = self._ranges.terms(self._measures.of(chosen), self._settings.metric_weights)
+        return self._settings.lamb * terms["quality"] + (1 - self._settings.lamb) * terms["diversity"]
 
 
-def measured(
-    solver: BlockSolver, chosen: np.ndarray, of_shard: np.ndarray, lamb: float, ends: tuple[float, float]
-) -> list[str]:
-    """Measure a mask (n,): its objective between two ends, its near-duplicates, how evenly it covers shards."""
-    random, best = ends
-    reached = value(solver, torch.from_numpy(chosen), lamb)
-    rows = Rows(solver.rows.take(torch.from_numpy(chosen).nonzero()[:, 0]))
-    rate = near_duplicate_rate(nearest(rows, 2).similarity[1].cpu().numpy())
-    spread = coverage(np.bincount(of_shard[chosen], minlength=int(of_shard.max()) + 1))
-    return [
-        f"{100 * (reached - random) / (best - random):.2f}%",
-        f"{rate:.1%}",
-        f"{spread.effective:.1f} ({spread.topics} selected from)",
-    ]
+def ways(
+    features: np.ndarray, quality: np.ndarray, settings: SelectionSettings, count: int
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield what is selected, (K,), by every way to cut blocks."""
+    n, dice = len(quality), np.random.default_rng(0)
+    for name, order in (("random", dice.permutation(n)), ("order", np.arange(n))):
+        parts = np.array_split(order, count)
+        yield name, np.concatenate([part[select(features[part], quality[part], settings).indices] for part in parts])
+    sample, ones = np.sort(dice.permutation(n)[: round(SAMPLED * n)]), np.ones(n, dtype=np.int64)
+    cells = cells_of(features, fit_cells(features[sample], n, 2 * n // count, 0, CPU), CPU)
+    sizes = np.bincount(cells)
+    options = {"device": CPU, "tokens": ones[sample]}
+    plan = plan_cells(features[sample], quality[sample], cells[sample], settings, sizes, **options)
+    first = of_cells(features, quality, settings, plan, cells)
+    yield f"likeness ({len(sizes)})", first
+    again = replace(plan, vectors=features[first], costs=ones[first], cells=cells[first])
+    yield "second pass", of_cells(features, quality, settings, again, cells)
 
 
-def selected(jobs: list[SelectJob]) -> np.ndarray:
-    """Run selections, and return which documents they select, in the order of the shards' names: (n,) bool."""
-    masks = {}
-    for job in jobs:
-        select(job)
-        masks |= {file.name: job.workspace.resolve(file) for file in job.shard_files() or []}
-    return np.concatenate([pq.read_table(masks[name])["selected"].to_numpy() for name in sorted(masks)])
-
-
-def value(solver: BlockSolver, mask: torch.Tensor, lamb: float) -> float:
-    """Return the objective of a mask (n,) of about as many documents as the budget, on the scale of the budget."""
-    scaled = weigh(
-        Objective(solver.quality, int(mask.sum())),
-        solver.metrics,
-        solver.ranges,
-        lamb=lamb,
-        weights=solver.weights,
-        near_duplicates=solver.near_duplicates,
-    )
-    return scaled.objective.value_of(mask)
+def of_cells(
+    features: np.ndarray, quality: np.ndarray, settings: SelectionSettings, plan: Plan, cells: np.ndarray
+) -> np.ndarray:
+    """Select from every cell, and return the documents (K,)."""
+    chosen = []
+    for cell, rate in enumerate(plan.rates):
+        rows = np.flatnonzero(cells == cell)
+        if budget := round(rate * len(rows)):
+            own, ones = settings.model_copy(update={"budget": budget}), np.ones(len(rows), dtype=np.int64)
+            found = select_from_cell(features[rows], quality[rows], own, plan, cell, device=CPU, tokens=ones)
+            chosen.append(rows[found.indices])
+    return np.concatenate(chosen)
 
 
 if __name__ == "__main__":

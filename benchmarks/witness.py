@@ -3,7 +3,6 @@
     python -m benchmarks.witness prepare --documents FOLDER --output OUT
     python -m benchmarks.witness study --output OUT --half tuned --budgets 0.05 0.15 0.3
     python -m benchmarks.witness tables --output OUT
-    python -m benchmarks.witness corpus --output OUT --halves kept
     python -m benchmarks.witness speed --tokens 2e6
 
 Corpora and halves are those of benchmarks/objective.py, and `spam`, which is web_mix with the sample's spam: settings
@@ -32,8 +31,6 @@ from benchmarks.vectors import embed_and_score
 from fineweb_mask.models.analysis.vectors import nearest_cosines
 from fineweb_mask.models.selection import SelectionSettings
 from fineweb_mask.models.selection.block import checked_block
-from fineweb_mask.models.selection.corpus.documents import Documents
-from fineweb_mask.models.selection.corpus.whole import select_corpus
 from fineweb_mask.models.selection.inputs import SelectorInputs
 from fineweb_mask.models.selection.selector import select
 from fineweb_mask.models.selection.solvers.problem import History
@@ -229,49 +226,6 @@ def study(output: Path, corpora: list[str], halves: list[str], budgets: list[flo
                 print(f"{path.stem}: {found.tokens:,} tokens an arm, {seconds}", flush=True)
 
 
-def over_a_corpus(half: Half, budget: float) -> dict[str, np.ndarray]:
-    """Select by `disf`: in one block, over a whole corpus, and learned on half."""
-    tokens, found = half.pool.lengths, {}
-    part = Documents(half.features, half.quality, np.random.default_rng(0).random(len(tokens)), tokens.astype(np.int64))
-    for lamb in (0.3, 0.5):
-        settings = SelectionSettings(metrics="disf", lamb=lamb, budget_by="tokens", select_ratio=budget)
-        found[f"one block: {lamb:g}"] = select(half.features, half.quality, settings, tokens=tokens).indices
-        for title, rate in (("whole corpus", 1.0), ("learned on half", 0.5)):
-            selection = select_corpus(lambda: [part], settings, rate=rate)
-            found[f"{title}: {lamb:g}"] = selection.masks[0].nonzero()[0]
-    return found
-
-
-def corpus(output: Path, corpora: list[str], halves: list[str], budget: float) -> None:
-    """Print what metrics of sums teach as they are measured in one block and over a whole corpus."""
-    for half_name in halves:
-        for name in corpora:
-            half = read(output / f"{name}-{half_name}.npz")
-            chosen = over_a_corpus(half, budget)
-            judged = witness(
-                half.pool,
-                chosen,
-                half.held_out,
-                vocabulary=VOCABULARY,
-                quality=half.quality,
-                most_tokens=10**8,
-                doses=False,
-            )
-            lines = []
-            for arm in chosen:
-                line = [arm]
-                for of in judged.sets.values():
-                    base, one, beside = (
-                        float(np.mean(of.losses["random"])),
-                        of.against_random[arm],
-                        of.against_lengths.get(arm),
-                    )
-                    told = f"{-100 * one.difference / base:+.1f}{MARKS[one.verdict]}"
-                    line.append(told if beside is None else f"{told} ({-100 * beside.difference / base:+.1f})")
-                lines.append(line)
-            show(f"{name}, {half_name}, {budget:.0%} of the tokens", ["selection, lamb", *judged.sets], lines)
-
-
 def tables(output: Path) -> None:
     """Print what was measured, in percent of random documents' loss; larger is better."""
     cells = {path.stem: json.loads(path.read_text()) for path in sorted(output.glob("*.json"))}
@@ -373,7 +327,7 @@ def speed(tokens: int) -> None:
 def main() -> None:
     """Run one part of the study."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=["prepare", "study", "tables", "corpus", "speed"])
+    parser.add_argument("part", choices=["prepare", "study", "tables", "speed"])
     parser.add_argument("--documents", type=Path, help="prepare: folder of the corpora")
     parser.add_argument("--output", type=Path, help="folder of what is prepared and measured")
     parser.add_argument("--corpora", nargs="+", choices=[*CORPORA, SPAM], default=[*CORPORA, SPAM])
@@ -387,8 +341,6 @@ def main() -> None:
         study(arguments.output, arguments.corpora, arguments.halves, arguments.budgets)
     elif arguments.part == "tables":
         tables(arguments.output)
-    elif arguments.part == "corpus":
-        corpus(arguments.output, arguments.corpora, arguments.halves, arguments.budgets[0])
     elif arguments.part == "speed":
         speed(int(arguments.tokens))
 

@@ -155,14 +155,8 @@ LOSSES = pa.schema(
 )
 """What every step drops of the documents with each value of a column, over all shards."""
 
-CHARGES = pa.schema(
-    [
-        pa.field("shard", pa.string(), nullable=False),
-        pa.field("row", pa.int64(), nullable=False),
-        pa.field("charge", pa.float32(), nullable=False),  # part of the objective
-    ]
-)
-"""Penalties of the candidates in one k-means cluster for near-duplicates before them, by shard and row."""
+ROUTES = pa.schema([ROW, pa.field("cell", pa.int32())])
+"""The block of alike documents that each one is in; null for those that are not selected from."""
 
 ARRAYS = pa.schema(
     [

@@ -9,8 +9,6 @@ READABLE = 0.25
 """Standard deviations of the marginal gains by which the logit of an inclusion rises by 1: that of `mean_field`."""
 LEAST = 2.0**-24
 """Distance from 0 and 1 below which an inclusion, a float32, tells no gains apart."""
-HALF = 0.5
-"""Inclusion at a threshold policy's threshold."""
 
 
 class Standing(NamedTuple):
@@ -54,19 +52,19 @@ def edge(inclusion: NDArray[np.floating], selected: NDArray[np.bool_]) -> float:
     return float(ordered[max(k - 1, 0)] + ordered[min(k, len(ordered) - 1)]) / 2
 
 
-def margin(inclusion: float, threshold: float = HALF) -> float:
+def margin(inclusion: float, threshold: float) -> float:
     """Return how far a marginal gain is above the threshold (the dual price), in deviations of all marginal gains.
 
     Parameters
     ----------
     inclusion
-        As `mean_field` and threshold policies report it: the logistic function of this distance over `READABLE`.
+        As `mean_field` reports it: the logistic function of this distance over `READABLE`.
     threshold
         The inclusion at the threshold.
 
     Examples
     --------
-    >>> margin(0.5), round(margin(0.1), 2)
+    >>> margin(0.5, 0.5), round(margin(0.1, 0.5), 2)
     (0.0, -0.55)
     """
     one, other = (np.clip(value, LEAST, 1 - LEAST) for value in (inclusion, threshold))

@@ -22,8 +22,14 @@ from fineweb_mask.tasks.report import report
 from fineweb_mask.tasks.score import score
 from fineweb_mask.tasks.score_embed import score_embed
 from fineweb_mask.tasks.select import select
-from fineweb_mask.tasks.selection.corpus.learning import draw_sample, keep_policy, learn_policy
-from fineweb_mask.tasks.selection.corpus.passes import find_penalties, measure
+from fineweb_mask.tasks.selection.cells import (
+    divide_shard,
+    draw_sample,
+    fit_centres,
+    plan_selection,
+    route,
+    select_cell,
+)
 from fineweb_mask.tasks.selection.groups import count_groups, divide_budget
 from fineweb_mask.tasks.witness.job import measure_teaching
 from fineweb_mask.tasks.workspace.job import Stage, StageTask
@@ -47,10 +53,11 @@ PIPELINE: tuple[StageTask, ...] = (
     score_embed,
     count_losses,
     draw_sample,
-    learn_policy,
-    measure,
-    find_penalties,
-    keep_policy,
+    fit_centres,
+    route,
+    plan_selection,
+    divide_shard,
+    select_cell,
     fit_targets,
     count_groups,
     divide_budget,

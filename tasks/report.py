@@ -70,7 +70,7 @@ def _facts(recipe: dict[str, Any], version: str) -> list[tuple[str, str]]:
     weights = {metrics: 1} if isinstance(metrics, str) else metrics
     return [
         ("source", recipe["source"]["path"]),
-        ("scope", selection["scope"]),
+        ("blocks", selection["blocks"]),
         ("solver", selection["solver"]),
         ("metrics", ", ".join(f"{name} {weight:g}" for name, weight in weights.items())),
         ("lamb", f"{selection['lamb']:g}"),

@@ -93,7 +93,7 @@ NO_VERBS = frozenset(
     "What When Where Whether Which Who Whole Why".split()
 )
 OTHER_TESTS = {  # test files that are not named after one module, and what they are named after
-    "tests/flows/pipeline/test_global_selection.py": "selection.py over the whole corpus",
+    "tests/flows/pipeline/test_cells.py": "selection.py and tasks/selection/cells.py in blocks of alike documents",
     "tests/flows/test_any_recipe.py": "recipe.py, whatever stands in a recipe",
     "tests/flows/test_planted_cases.py": "what curate.py drops of planted cases",
     "tests/flows/test_keys.py": "cache keys of all stages",

@@ -16,7 +16,7 @@ from fineweb_mask.tasks.fit.models import FitClassifierJob, FitEncoderJob, FitSt
 from fineweb_mask.tasks.inference.model_files import ModelFolder, model_folder
 from fineweb_mask.tasks.inference.scorers import QualityModel, resolve_model, useful_processes
 from fineweb_mask.tasks.score import ScoreJob
-from fineweb_mask.tasks.selection.corpus.learning import KeepPolicyJob
+from fineweb_mask.tasks.selection.cells import FitCentresJob, PlanJob
 from fineweb_mask.tasks.source.discovery import find_files
 from fineweb_mask.tasks.source.sidecars import Sidecar, Sidecars
 from fineweb_mask.tasks.workspace.job import Stage
@@ -30,7 +30,7 @@ Refit = Literal["encoder", "quality", "selection"]
 REFITTED: dict[Refit, list[Stage]] = {
     "encoder": [FitEncoderJob.stage],
     "quality": [FitClassifierJob.stage, FitStatisticsJob.stage],
-    "selection": [KeepPolicyJob.stage, FitTargetsJob.stage],
+    "selection": [FitCentresJob.stage, PlanJob.stage, FitTargetsJob.stage],
 }
 
 

@@ -1,16 +1,22 @@
-"""Select from the prepared shards: from each block of documents, or from the whole corpus by one threshold policy."""
+"""Select from the prepared shards: from blocks of documents that are alike, or that follow each other."""
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from fineweb_mask.flows.pipeline.fit import Models, fit_targets
 from fineweb_mask.flows.pipeline.run import Files, PerShard, Run
-from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.tasks.comparison.variants import reads_targets
 from fineweb_mask.tasks.select import SelectJob
-from fineweb_mask.tasks.selection.blocks import grouped, merged
-from fineweb_mask.tasks.selection.corpus.learning import KeepPolicyJob, LearnJob, SampleJob
-from fineweb_mask.tasks.selection.corpus.passes import MeasureJob, penalties_jobs
+from fineweb_mask.tasks.selection.blocks import grouped
+from fineweb_mask.tasks.selection.cells import (
+    DivideJob,
+    FitCentresJob,
+    PlanJob,
+    RouteJob,
+    SampleJob,
+    cell_jobs,
+    groups_of_shards,
+    sample_size,
+)
 from fineweb_mask.tasks.selection.groups import CountJob, SharesJob
 from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.records.counts import Counts, account, why_none_is_left
@@ -36,8 +42,8 @@ class Selection(NamedTuple):
 
     @property
     def blocks(self) -> list[dict[str, Any]]:
-        """What was recorded of every block, or of the whole corpus."""
-        return merged([block for group in self.groups for block in group.details["blocks"]])
+        """What was recorded of every block."""
+        return [block for group in self.groups for block in group.details["blocks"]]
 
     @property
     def counts(self) -> Counts:
@@ -86,10 +92,10 @@ def check_any_document(run: Run, documents: Files) -> None:
 
 
 def select(run: Run, prepared: Prepared) -> Selection:
-    """Select documents from every block, or from all shards by one rule."""
+    """Select documents from every block."""
     settings = run.settings.selection
-    if settings.scope == "global":
-        jobs = jobs_of_whole_corpus(run, prepared.shards, prepared.models.identities)
+    if settings.by_likeness and sum(shard.rows for shard in prepared.shards) > settings.block_size:
+        jobs = _jobs_by_likeness(run, prepared.shards, prepared.models.identities)
     else:
         targets = None
         if reads_targets([settings.solver]):
@@ -121,83 +127,36 @@ def _reasons(run: Run) -> str:
     return "; ".join(bad[:LISTED]) + (f"; and {len(bad) - LISTED:,} more" if len(bad) > LISTED else "")
 
 
-def jobs_of_whole_corpus(run: Run, shards: list[ShardFiles], models: list[str]) -> list[SelectJob]:
-    """Return the jobs that select from all shards by one policy, which is learned first unless an earlier run kept one.
+def _jobs_by_likeness(run: Run, shards: list[ShardFiles], models: list[str]) -> list[SelectJob]:
+    """Return the jobs that gather the selections from cells of documents that are alike, which are made first.
 
-    A corpus that is no larger than the sample is selected from as one block.
-
-    Parameters
-    ----------
-    run
-        The run.
-    shards
-        All shards of the corpus.
-    models
-        What identifies the models of all documents.
-
-    Raises
-    ------
-    SettingsError
-        If no policy can do what the settings ask.
+    What was learned of the corpus in an earlier run stays as it is; shards that have come since are divided by it.
     """
-    settings = run.settings.selection
-    keep = KeepPolicyJob(root=run.root, settings=settings, models=models, force=KeepPolicyJob.stage.name in run.refit)
-    if run.done(keep) is None:
-        rows = sum(shard.rows for shard in shards)
-        dimensions = max(int(shard.embeddings.details["dimensions"]) for shard in shards)
-        sample = settings.sample or settings.sample_for(rows, dimensions)
-        if sample >= rows:
-            one_block = settings.model_copy(update={"block_size": rows})
-            return [SelectJob(root=run.root, shards=shards, settings=one_block)]
-        if settings.near_duplicates.forbid:
-            raise SettingsError(
-                f"selection.near_duplicates.forbid: not with scope: global and more than {sample:,} documents, because "
-                "near-duplicates are in different shards: leave it out, or use scope: block"
-            )
-        keep = keep.model_copy(update={"learned": learn_policy(run, shards, keep, sample / rows)})
-    return jobs_by_policy(run, shards, keep, run.one(keep))
-
-
-def learn_policy(run: Run, shards: Sequence[ShardFiles], keep: KeepPolicyJob, rate: float) -> StageFile:
-    """Learn a policy on a sample of this share of the documents, and return it after the passes over all shards."""
-    common: dict[str, Any] = {"root": run.root, "settings": keep.settings}
-    samples = run.all([SampleJob(shard=shard, rate=rate, **common) for shard in shards])
-    job = LearnJob(number=0, samples=samples, **common)
-    learned = run.one(job)
-    measured, penalties, penalised = list[StageFile](), list[StageFile](), list[StageFile]()
-    while learned.details["passes"] < keep.settings.passes:
-        is_measured = bool(measured) and learned.details["again"]
-        if not is_measured:
-            passes = [MeasureJob(shard=shard, policy=learned, **common) for shard in shards]
-            measured = run.all(passes)
-            penalties = run.all(penalties_jobs(run.root, keep.settings, passes))
-        if penalties or is_measured:
-            again = {"policy": learned, "penalties": tuple(penalties), **common}
-            pairs = zip(shards, measured, strict=True)
-            penalised = run.all([MeasureJob(shard=shard, measured=file, **again) for shard, file in pairs])
-        update = {"before": learned, "tallies": tuple(measured), "penalised": tuple(penalised)}
-        job = job.model_copy(update={"number": job.number + 1, **update})
-        learned = run.one(job)
-    return learned
-
-
-def jobs_by_policy(run: Run, shards: Sequence[ShardFiles], keep: KeepPolicyJob, kept: StageFile) -> list[SelectJob]:
-    """Return the jobs that select by a policy that is kept; the penalties of near-duplicates are found first.
-
-    What a pass with this policy measured is not measured again.
-    """
-    common: dict[str, Any] = {"root": run.root, "settings": keep.settings, "policy": kept}
-    measured_with = kept.details["best_measured_with"]
-    passes = [MeasureJob(shard=shard, part="best", measured_with=measured_with, **common) for shard in shards]
-    penalties = penalties_jobs(run.root, keep.settings, passes)
-    common["penalties"] = tuple(job.reference() for job in penalties)
-    selecting = [SelectJob(shards=[shard], **common) for shard in shards]
-    is_done = [run.done(job) is not None for job in selecting]
-    if penalties and not all(is_done):  # else what is read to find the penalties may have been removed
-        run.all(passes)
-        run.all(penalties)
-    for place, measuring in enumerate(passes):
-        if not is_done[place] and measuring.current() is not None:
-            measured = shards[place].model_copy(update={"worth": measuring.reference()})
-            selecting[place] = SelectJob(shards=[measured], **common)
+    settings, rows = run.settings.selection, sum(shard.rows for shard in shards)
+    common: dict[str, Any] = {"root": run.root, "settings": settings}
+    rate = sample_size(rows, settings.block_size) / rows
+    samples = [SampleJob(shard=shard, rate=rate, **common) for shard in shards]
+    fitting = FitCentresJob(models=models, force=FitCentresJob.stage.name in run.refit, **common)
+    if run.done(fitting) is None:
+        fitting = fitting.model_copy(update={"samples": tuple(run.all(samples)), "documents": rows})
+    centres = run.one(fitting)
+    routes = run.all([RouteJob(shard=shard, centres=centres, **common) for shard in shards])
+    refit = PlanJob.stage.name in run.refit
+    planning = PlanJob(models=models, centres=centres, routes=tuple(routes), force=refit, **common)
+    if run.done(planning) is None:
+        planning = planning.model_copy(update={"samples": tuple(run.all(samples))})
+    plan = run.one(planning)
+    by_name = {
+        shard.name: DivideJob(shard=shard, route=file, **common) for shard, file in zip(shards, routes, strict=True)
+    }
+    selecting = []
+    for number, group in enumerate(groups_of_shards(shards)):
+        divided = [by_name[shard.name] for shard in group]
+        cells = cell_jobs(run.root, settings, number, divided, plan)
+        job = SelectJob(shards=group, cells=tuple(cell.reference() for cell in cells), **common)
+        if run.done(job) is None:
+            missing = {file.name for cell in cells if run.done(cell) is None for file in cell.divided}
+            run.all([one for one in divided if one.name in missing])
+            run.all(cells)
+        selecting.append(job)
     return selecting

@@ -22,8 +22,7 @@ from fineweb_mask.tasks.dedup.duplicates import DedupJob, NearDedupJob
 from fineweb_mask.tasks.dedup.sort import ShinglesJob
 from fineweb_mask.tasks.losses import LossesJob
 from fineweb_mask.tasks.select import SelectJob
-from fineweb_mask.tasks.selection.corpus.learning import LearnJob, SampleJob
-from fineweb_mask.tasks.selection.corpus.passes import MeasureJob, PenaltiesJob
+from fineweb_mask.tasks.selection.cells import CellJob, DivideJob, SampleJob
 from fineweb_mask.tasks.selection.groups import CountJob, SharesJob
 from fineweb_mask.tasks.storage.atomic import remove_file
 from fineweb_mask.tasks.workspace.listing import FOLDERS, update_index
@@ -42,15 +41,13 @@ READ_UNTIL = {
     **dict.fromkeys(ShinglesJob.stage.folders, NearDedupJob.stage.folders),
     **{
         folder: SelectJob.stage.folders
-        for job in (SampleJob, MeasureJob, LearnJob, PenaltiesJob, CountJob, SharesJob)
+        for job in (SampleJob, DivideJob, CellJob, CountJob, SharesJob)
         for folder in job.stage.folders
     },
 }
 """Folders of files that are read only until those of later folders are there, which are named with each."""
 
-OF_MANY = frozenset(
-    folder for job in (BucketJob, LossesJob, LearnJob, PenaltiesJob, SharesJob) for folder in job.stage.folders
-)
+OF_MANY = frozenset(folder for job in (BucketJob, LossesJob, CellJob, SharesJob) for folder in job.stage.folders)
 """Folders of files that are of no single shard."""
 
 
@@ -144,8 +141,10 @@ def _planned(run: Run, folder: str) -> set[str]:
 
 
 def _is_decided(run: Run) -> bool:
-    """Return whether all fits of a recipe are planned, and the rule of its selection if it has one."""
-    is_selecting = run.settings.selection.scope == "block" or any(file is not None for _, file in run.found["select"])
+    """Return whether all fits of a recipe are planned, also those of its selection if it has any."""
+    is_selecting = not run.settings.selection.by_likeness or any(
+        isinstance(job, SelectJob) for job, _ in run.found["select"]
+    )
     return is_selecting and len(run.found["fit"]) >= number_of_fits(run.settings)
 
 

@@ -210,14 +210,6 @@ class Rows:
             kept[rows, r] = (squares[rows] - parts.square_().sum(1)).clamp_(min=0).sqrt_() * factors[rows]
         return Rows(kept)
 
-    def scaled_in(self, directions: Tensor) -> "Rows":
-        """Keep the parts in directions (d, r), and scale every row to length sqrt(r): (n, r) rows."""
-        parts, length = self.dot(directions), directions.shape[1] ** 0.5
-        for rows in torch.split(parts, self.block_rows):
-            norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-            rows.mul_(torch.where(norms > AT_THE_MEAN * length, length / norms, 0.0))
-        return Rows(parts)
-
     def quadratic(self, matrix: Tensor) -> Tensor:
         """Compute z_i^T A z_i of every row, for a matrix A (d, d): (n,) float32."""
         matrix = matrix.float()
@@ -241,18 +233,6 @@ class Rows:
         """Compute the main eigenvectors of the second moment of a sample of the rows: (d, count) float32."""
         sample = torch.randperm(self.n, generator=generator).to(self.device)[:PCA_ROWS]
         return self.eigenvectors(sample)[:, -count:].contiguous()
-
-    def whitening(self, count: int, generator: torch.Generator) -> Tensor:
-        """Compute the main eigenvectors of the second moment of a sample of the rows, scaled: (d, count) float32.
-
-        The parts of the sample in them have a mean square of 1.
-        """
-        sample = torch.randperm(self.n, generator=generator).to(self.device)[:PCA_ROWS]
-        values, vectors = torch.linalg.eigh(self.second_moment(sample) / len(sample))
-        values = values[-count:]
-        scale = torch.where(values > AT_THE_MEAN * values[-1], values.clamp(min=1e-300).rsqrt(), 0.0)
-        found: Tensor = (vectors[:, -count:] * scale).float().contiguous()
-        return found
 
     def eigenvectors(self, index: Tensor) -> Tensor:
         """Compute the eigenvectors of the second moment of some rows (b,), the main ones last: (d, d) float32."""

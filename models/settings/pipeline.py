@@ -13,8 +13,7 @@ An unknown key or a wrong type is an error before any work starts.
 (0.1, 'static')
 """
 
-import math
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -24,12 +23,7 @@ from fineweb_mask.models.settings.embedding import FROM_QUALITY, EmbeddingSettin
 from fineweb_mask.models.settings.engine import EngineSettings
 from fineweb_mask.models.settings.output import TEXT_IS_NO_GROUP, MaterializeSettings, ReportSettings
 from fineweb_mask.models.settings.quality import EduScorerSettings, QualitySettings
-from fineweb_mask.models.settings.selection import (
-    DIRECTIONS,
-    METRICS,
-    GroupSettings,
-    SelectionSettings,
-)
+from fineweb_mask.models.settings.selection import BY_GAINS, METRICS, GroupSettings, SelectionSettings
 from fineweb_mask.models.settings.selectors.registry import SELECTORS, missing_inputs
 from fineweb_mask.models.settings.source import LABEL_COLUMNS, NUMERIC_COLUMNS, IngestSettings, SourceSettings
 
@@ -37,31 +31,22 @@ from fineweb_mask.models.settings.source import LABEL_COLUMNS, NUMERIC_COLUMNS, 
 class PipelineSelectionSettings(SelectionSettings):
     """How the subset is selected, and from which blocks of documents."""
 
-    scope: Literal["block", "global"] = Field(
-        "block",
-        description="`block`: select from each block of documents separately. `global`: from all documents at once, "
-        "which are read in parts.",
-    )
-    passes: int = Field(
-        2,
-        ge=1,
-        description="global: times that all vectors are read to improve the selection (count).",
-    )
-    sample: int | None = Field(
-        None,
-        ge=100,
-        description="global: documents, drawn at random, that a selection is learned on, which is kept in memory "
-        "(count). None: what the metrics take. A corpus that has no more is selected from as one block.",
+    blocks: Literal["likeness", "order"] = Field(
+        "likeness",
+        description="How a corpus of more than block_size documents is cut into blocks. `likeness`: documents that are "
+        "alike are in one block, and a sample says what each block gives. `order`: documents that follow each other, "
+        "each block giving the same share (the paper). Budgets by group, and solvers that do not maximise the "
+        "objective by its gains, take blocks by order.",
     )
     groups: GroupSettings | None = Field(
         None,
-        description="block: budgets by group. The documents of each group in a block are a block of their own. None: "
+        description="Budgets by group. The documents of each group in a block are a block of their own. None: "
         "one budget. `sweep` and `compare` ignore them.",
     )
     block_size: int = Field(
-        1_000_000,
+        100_000,
         ge=1,
-        description="Maximum documents per block: one shard, several small ones, or a slice of a large one.",
+        description="Maximum documents per block. A corpus of no more is one block.",
     )
     device: DeviceName = "auto"
 
@@ -76,8 +61,6 @@ class PipelineSelectionSettings(SelectionSettings):
     def _groups_divide_a_share_among_blocks(self) -> Self:
         if self.groups is None:
             return self
-        if self.scope == "global":
-            raise ValueError("groups: each is a block of its own, and scope: global has none: use scope: block")
         if self.budget is not None:
             raise ValueError(
                 f"groups: they divide select_ratio of the corpus, but budget, {self.budget}, is what every block "
@@ -85,41 +68,10 @@ class PipelineSelectionSettings(SelectionSettings):
             )
         return self
 
-    @model_validator(mode="before")
-    @classmethod
-    def _of_parts_by_default_what_adds_up(cls, given: Any) -> Any:  # noqa: ANN401 - not validated yet
-        """Leave `facility` out of the default where documents are read in parts: it needs all of them."""
-        if not isinstance(given, dict) or "metrics" in given:
-            return given
-        return given | {"metrics": "disf"} if given.get("scope") == "global" else given
-
-    @model_validator(mode="after")
-    def _global_has_sums_of_parts(self) -> Self:
-        if self.scope == "block":
-            return self
-        if self.solver != "mean_field":
-            raise ValueError(f"solver: {self.solver} needs all documents at once: use scope: block, or mean_field")
-        of_sums = [name for name, entry in METRICS.items() if entry.moment is not None]
-        for name in self.metric_weights:
-            if METRICS[name].moment is None:
-                raise ValueError(
-                    f"metrics: {name} reads documents together with their neighbours, which are not in one part of a "
-                    f"corpus: with scope: global name {' or '.join(of_sums)}, or use scope: block"
-                )
-        return self
-
-    def sample_for(self, documents: int, dimensions: int) -> int:
-        """Return how many documents a selection is learned on: enough to select 20 for every number of a first moment.
-
-        For every number of a second moment it is 5 (measured: benchmarks/notebook/corpus.md).
-        """
-        if self.sample is not None:
-            return self.sample
-        kept = min(dimensions, DIRECTIONS)
-        numbers = {"first": 20 * dimensions, "second": 5 * kept * (kept + 1) // 2}
-        selected = max(numbers[METRICS[name].moment or "second"] for name in self.metric_weights)
-        share = self.select_ratio if self.budget is None or self.budget_by == "tokens" else self.budget / documents
-        return math.ceil(selected / share)
+    @property
+    def by_likeness(self) -> bool:
+        """Whether a corpus of more than one block is cut into blocks of documents that are alike."""
+        return self.blocks == "likeness" and self.groups is None and self.solver in BY_GAINS
 
 
 class PipelineSettings(Settings):

@@ -26,8 +26,12 @@ REMOVED: dict[str, str] = {
     "selection.given": "is gone: leave it out, and select from the new documents and the old ones together",
     "selection.groups.max_repeats": "is gone: leave it out, and repeat a group's documents in training",
     "selection.metrics: cluster_coverage": "is gone: write facility",
+    "selection.passes": "is gone: leave it out, as selection.scope",
     "selection.quad": "is gone: leave it out, it reads quality: the model belongs to quality.scorers",
     "selection.quadmix.max_repeats": "is gone: leave it out, and repeat documents in training",
+    "selection.sample": "is gone: leave it out, as many documents are sampled as the cells take",
+    "selection.scope": "is gone: leave it out, a corpus of more than block_size documents is cut into blocks of "
+    "documents that are alike; selection.blocks: order cuts it as scope: block did",
     "selection.semdedup": "is gone: leave it out, and set near_duplicates.forbid and near_duplicates.threshold",
     "selection.weigh_by": "is gone: leave it out, quality and diversity are means over what budget_by counts",
     "source.max_document_bytes": "is gone: a document of more than 32 MiB is dropped; split it beforehand",

@@ -24,20 +24,20 @@ class MetricEntry:
     label: str  # axis label of its raw value in charts; larger is more diverse
     paper_name: str | None = None  # its name in the paper's script, if it has it
     decimals: int = 4  # of its raw value in tables
-    moment: Literal["first", "second"] | None = "second"  # what it is a function of; None: of no small sum
+    is_local: bool = False  # whether it compares a document with those near it alone; else it is a mean over all
 
 
 METRICS = {
-    "pairwise": MetricEntry("pairwise:Pairwise", "pairwise: minus the mean cosine", "Pair_simi", moment="first"),
+    "pairwise": MetricEntry("pairwise:Pairwise", "pairwise: minus the mean cosine", "Pair_simi"),
     "facility": MetricEntry(
-        "facility:Facility", "facility: mean cosine to the nearest selected", "Facility", moment=None
+        "facility:Facility", "facility: mean cosine to the nearest selected", "Facility", is_local=True
     ),
     "disf": MetricEntry("disf:Disf", "disf: minus the norm of the second moment", "DiSF", decimals=2),
 }
 """The built-in diversity metrics: a new one is a module in models/selection/metrics/ and a line here."""
 
-DIRECTIONS = 128
-"""Principal components in which `disf` is measured over a whole corpus, where vectors have twice as many numbers."""
+BY_GAINS = ("mean_field", "greedy")
+"""Solvers that maximise the objective by the gains of documents: those that take blocks by likeness."""
 
 if TYPE_CHECKING:
     MetricName = str

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from fineweb_mask.models.analysis.vectors import unit_rows
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.settings import PipelineSettings
-from fineweb_mask.models.standing import HALF, edge, margin, standing
+from fineweb_mask.models.standing import edge, margin, standing
 from fineweb_mask.tasks.ledger.lookup import Gone, find_texts
 from fineweb_mask.tasks.reporting.samples import DocumentRef
 from fineweb_mask.tasks.selection.inputs.shard_documents import read_vectors
@@ -227,7 +227,6 @@ def _embedded(corpus: Corpus, ref: DocumentRef) -> Decision:
 class Competitors(NamedTuple):
     """The documents that one is selected among."""
 
-    shards: list[int]  # in which they are
     inclusion: NDArray[np.float32]  # (n,)
     selected: NDArray[np.bool_]  # (n,)
     masses: NDArray[np.int64]  # (n,) what each takes of the budget
@@ -243,8 +242,7 @@ def judged(corpus: Corpus, ref: DocumentRef) -> Decision:
     numbers: dict[str, Any] = {"inclusion": own, "rank": where.rank, "of": where.of, "selected_of_them": taken}
     parts = [f"rank {where.rank:,} of {where.of:,}, {taken:,} of which fill the budget"]
     if settings.solver == BY_GAIN:
-        policy = corpus.shards[ref.shard].masks.details["blocks"][0].get("by_rule")
-        above = margin(own, HALF if policy else edge(found.inclusion, found.selected))
+        above = margin(own, edge(found.inclusion, found.selected))
         numbers["marginal_gain_above_threshold"] = round(above, 4)
         parts.append(
             f"its marginal gain is {abs(above):.2f} deviations {'above' if above >= 0 else 'below'} the threshold"
@@ -264,24 +262,22 @@ def judged(corpus: Corpus, ref: DocumentRef) -> Decision:
 
 
 def _competitors(corpus: Corpus, ref: DocumentRef) -> Competitors:
-    """Return the documents of a document's block, or of the whole corpus if a policy selects."""
+    """Return the documents of a document's block."""
     shard = corpus.shards[ref.shard]
-    is_policy = bool(shard.masks.details["blocks"][0].get("by_rule"))
     [own] = take(corpus.workspace, shard.masks, ref.row, ["block"])
     parts = []
     for index, other in enumerate(corpus.shards):
         raise_if_stopped()
-        if not other.masks.path or not (is_policy or other.masks.fingerprint == shard.masks.fingerprint):
+        if not other.masks.path or other.masks.fingerprint != shard.masks.fingerprint:
             continue
         with open_parquet(corpus.workspace.root / other.masks.path) as file:
             masks = file.read(columns=["selected", "inclusion", "block"])
-        inside = masks["block"].is_valid() if is_policy else pc.equal(masks["block"], own["block"])
+        inside = pc.equal(masks["block"], own["block"])
         rows = np.flatnonzero(np.asarray(inside.to_numpy(), dtype=bool))
         inclusion, selected = (masks[name].to_numpy()[rows] for name in ("inclusion", "selected"))
         masses = _masses(corpus, other)[rows]
-        parts.append((index, inclusion, selected, masses, np.column_stack([np.full(len(rows), index), rows])))
-    indices, *columns = zip(*parts, strict=True)
-    return Competitors(list(indices), *(np.concatenate(column) for column in columns))
+        parts.append((inclusion, selected, masses, np.column_stack([np.full(len(rows), index), rows])))
+    return Competitors(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
 def _masses(corpus: Corpus, shard: ShardFiles) -> NDArray[np.int64]:
@@ -296,11 +292,10 @@ def _masses(corpus: Corpus, shard: ShardFiles) -> NDArray[np.int64]:
 
 
 def _nearest_selected(corpus: Corpus, ref: DocumentRef, among: Competitors) -> tuple[DocumentRef, float] | None:
-    """Return the selected document of the same block, and of a corpus of the same shard, that is most like another."""
+    """Return the selected document of the same block that is most like another."""
     [row] = take(corpus.workspace, corpus.shards[ref.shard].embeddings, ref.row, ["embedding"])
     own = unit_rows(np.array([row["embedding"]], dtype=np.float32))[0]
-    shards = [ref.shard] if corpus.shards[ref.shard].masks.details["blocks"][0].get("by_rule") else among.shards
-    chosen = among.refs[among.selected & np.isin(among.refs[:, 0], shards)]
+    chosen = among.refs[among.selected]
     others = np.flatnonzero((chosen != np.array(ref)).any(axis=1))
     if not len(others) or len(chosen) * len(own) > MOST_NUMBERS:
         return None

@@ -2,7 +2,8 @@
 
 A group is what shards are selected from together: neighbours in the order of the names, no larger than a block, or one
 larger shard. A block is what is selected from at one time. A group of one block is that block; a larger one, which is
-one shard, is cut into even slices of documents one after the other.
+one shard, is cut into even slices of documents one after the other. Blocks of documents that are alike are cut from
+larger groups (cells.py).
 """
 
 import math
@@ -45,7 +46,7 @@ Solved = TypeVar("Solved")
 
 CPU_SLOTS = threading.Semaphore(max(1, 2 * cores() // THREADS))
 """For blocks that the CPU selects from: two on two cores took 1.2 times as long as one after the other."""
-NOT_READ = {"device", "block_size", "passes", "sample", "groups"}
+NOT_READ = {"device", "block_size", "blocks", "groups"}
 """Settings on which the selection from a block does not depend."""
 
 
@@ -56,10 +57,16 @@ def block_key(settings: PipelineSelectionSettings, *left_out: str) -> dict[str, 
 
 def grouped(shards: Sequence[ShardFiles], settings: PipelineSelectionSettings) -> Groups:
     """Return the groups of shards that are selected from together, in the order of their first shards' names."""
+    return grouped_within(shards, settings.block_size, len(shards))
+
+
+def grouped_within(shards: Sequence[ShardFiles], documents: int, count: int) -> Groups:
+    """Put shards that follow each other in the order of their names into groups of at most so much, or of one shard."""
     groups: Groups = []
     for shard in sorted(shards, key=lambda shard: shard.name):
-        if groups and sum(one.rows for one in groups[-1]) + shard.rows <= settings.block_size:
-            groups[-1].append(shard)
+        last = groups[-1] if groups else []
+        if last and len(last) < count and sum(one.rows for one in last) + shard.rows <= documents:
+            last.append(shard)
         else:
             groups.append([shard])
     return groups
@@ -315,22 +322,3 @@ def describe(block: Block, selection: "Selection | None") -> dict[str, Any]:
         "terms": selection.terms,
         "history": [[step, objective] for step, _seconds, objective in selection.history],
     }
-
-
-def merged(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Make one block of those that one policy selected from; objective and bound are the corpus's.
-
-    >>> part = {"name": "a", "by_rule": True, "documents": 3, "selected": 1, "tokens": 9, "tokens_selected": 2}
-    >>> [merged_block] = merged([part, part])
-    >>> merged_block["name"], merged_block["documents"]
-    ('the whole corpus', 6)
-    """
-    parts = [block for block in blocks if block.get("by_rule")]
-    if not parts:
-        return blocks
-    totals = {
-        name: sum(part[name] for part in parts) for name in ("documents", "selected", "tokens", "tokens_selected")
-    }
-    whole = {name: value for name, value in parts[0].items() if name != "by_rule"}
-    whole |= {"name": "the whole corpus"} | totals
-    return [whole, *(block for block in blocks if not block.get("by_rule"))]

@@ -120,9 +120,7 @@ class Search:
 
     def suggested(self, draw: Callable[[str, float, float], float]) -> dict[str, Any]:
         """Return the settings to try next, by their keys in a recipe, of numbers drawn between two others."""
-        in_parts = self._own.scope == "global"  # which takes metrics of sums
-        metrics = [name for name, entry in METRICS.items() if entry.moment is not None or not in_parts]
-        drawn = {name: round(draw(name, 0.01, 1), 3) for name in metrics}
+        drawn = {name: round(draw(name, 0.01, 1), 3) for name in METRICS}
         kept = {name: weight for name, weight in drawn.items() if weight > 0.05 * max(drawn.values())}
         found = {"selection.lamb": round(draw("lamb", 0, 0.95), 3), "selection.metrics": kept}
         found |= {key: round(draw(key, *sorted((0.0, 2 * own))), 3) for key, (_, own) in self._weights.items()}

@@ -97,7 +97,6 @@ class ShardFiles(BaseModel):
     embeddings: StageFile = NO_FILE
     duplicates: StageFile = NO_FILE
     masks: StageFile = NO_FILE
-    worth: StageFile = NO_FILE  # by the rule that selects, if a pass measured it
 
     @property
     def name(self) -> str:

@@ -8,7 +8,7 @@ Named arrays are written as such a file, too: one row for each array, exactly as
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -117,14 +117,19 @@ def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
         yield opened.enter_context(file)
 
 
-def write_arrays(path: Path, key: StageKey, arrays: Mapping[str, NDArray[Any]], details: Mapping[str, Any]) -> None:
-    """Write arrays and details; equal ones give equal bytes.
+def write_arrays(
+    path: Path,
+    key: StageKey,
+    arrays: Mapping[str, NDArray[Any]] | Iterable[tuple[str, NDArray[Any]]],
+    details: Mapping[str, Any],
+) -> None:
+    """Write arrays by name, one after the other, and details; equal ones give equal bytes.
 
-    Those with the same prefix, up to the first `/`, can be read without the others if they are together.
+    Those with the same prefix, up to the first `/`, can be read without the others.
     """
     with stage_file_writer(path, ARRAYS, key, use_dictionary=False) as writer:
         before = None
-        for name, array in arrays.items():
+        for name, array in arrays.items() if isinstance(arrays, Mapping) else arrays:
             prefix = name.partition("/")[0]
             if prefix != before:
                 writer.flush()

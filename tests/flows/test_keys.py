@@ -124,7 +124,7 @@ def changed(before, after):
         ("selection.lamb=0.9", SELECT),
         ("selection.seed=9", SELECT),
         ("selection.groups={column: dump}", SELECT),
-        ("selection.passes=9", set()),  # of a rule
+        ("selection.blocks=order", set()),  # all documents are one block
         ("selection.metrics=disf", SELECT),
         ("selection.block_size=999999", set()),
         ("selection.device=cuda:1", set()),

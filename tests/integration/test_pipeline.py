@@ -227,7 +227,7 @@ def test_blocks_are_small_and_each_has_its_share(workspace, run_sample):
 def test_a_new_shard_changes_nothing_that_was_selected(workspace, run_sample, sample_corpus, tmp_path):
     """Even if its name comes first, and others hold copies of its documents."""
     corpus = Path(shutil.copytree(sample_corpus / "corpus", tmp_path / "corpus"))
-    overrides = (f"source.path={corpus}", "selection.block_size=300")
+    overrides = (f"source.path={corpus}", "selection.block_size=300", "selection.blocks=order")
     run_sample(workspace, *overrides)
     stale = [stage.stale for stage in workspace_status(workspace).stages]  # what was made with the earlier blocks
     before = masks(workspace)
@@ -246,34 +246,29 @@ def test_a_new_shard_changes_nothing_that_was_selected(workspace, run_sample, sa
 
 
 @pytest.mark.long
-def test_one_rule_selects_from_the_whole_corpus(workspace, run_sample, sample_corpus, tmp_path, monkeypatch):
-    # the threshold is in every margin: whether one pass more is needed would depend on the processor's rounding
-    monkeypatch.setattr("fineweb_mask.models.selection.corpus.sample.DEVIATIONS", 50.0)
+def test_a_corpus_of_several_blocks_is_cut_into_documents_that_are_alike(
+    workspace, run_sample, sample_corpus, tmp_path
+):
     corpus = Path(shutil.copytree(sample_corpus / "corpus", tmp_path / "corpus"))
-    overrides = (
-        f"source.path={corpus}",
-        "selection.scope=global",
-        "selection.metrics=pairwise",
-        "selection.sample=600",
-    )
+    overrides = (f"source.path={corpus}", "selection.block_size=500")
     summary = run_sample(workspace, *overrides)
-    one_pass = 4 + 1 + 4 + 1  # shards, the only cell of near-duplicates, what is left of the candidates, rule
-    assert built(summary)["select"] == 4 + 1 + 2 * one_pass + 1 + 4  # sample, rule, two passes, the best rule, masks
     assert summary.documents_kept == round(0.25 * summary.counts.documents_eligible)
-    [block] = json.loads((workspace / "dataset" / "provenance.json").read_text())["details"]["blocks"]
-    assert (block["name"], block["documents"]) == ("the whole corpus", summary.counts.documents_eligible)
-    assert block["random_objective"] < block["objective"] <= block["upper_bound"] + 1e-6
+    blocks = json.loads((workspace / "dataset" / "provenance.json").read_text())["details"]["blocks"]
+    assert sum(block["documents"] for block in blocks) == summary.counts.documents_eligible
+    assert max(block["documents"] for block in blocks) <= 500
+    assert all(block["random_objective"] < block["objective"] <= block["upper_bound"] + 1e-6 for block in blocks)
+    # sample, centres, where documents are, the plan, shards by cell, cells, masks
+    assert built(summary)["select"] == 4 + 1 + 4 + 1 + 4 + len(blocks) + 1
     before = masks(workspace)
     removed = {found.folder for found in collect_garbage(str(workspace), [])}
-    assert {"samples", "passes", "rules", "charges"} <= removed
+    assert {"samples", "divided", "chosen"} <= removed
     assert built(run_sample(workspace, *overrides)) == {}
     add_shard(corpus / "CC-MAIN-2000-01_00000.parquet")
-    grown = run_sample(workspace, *overrides)
-    assert built(grown)["select"] == 5 + 1 + 5  # candidates, which were removed, what they pay, masks
+    run_sample(workspace, *overrides)
     assert before.keys() < masks(workspace).keys()
     assert all(stage.missing == 0 for stage in workspace_status(workspace).stages)
     refitted = run_sample(workspace, *overrides, refit=["selection"])
-    assert refitted.documents_kept == round(0.25 * refitted.counts.documents_eligible) != grown.documents_kept
+    assert refitted.documents_kept == round(0.25 * refitted.counts.documents_eligible)
 
 
 @pytest.mark.long

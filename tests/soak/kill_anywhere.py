@@ -1,7 +1,7 @@
 """Kill runs anywhere, go on, and compare with a run that nothing disturbed: `make soak`, not part of the tests.
 
 `python -m tests.soak.kill_anywhere --kills 200`: runs over 8 small shards are killed (SIGKILL) at random moments,
-in one process, on Ray, with `scope: global` and with near-duplicates; and so are exports. Runs and the commands that
+in one process, on Ray, in several blocks and with near-duplicates; and so are exports. Runs and the commands that
 make pages and models are also killed right before and after every rename, and the temporary Prefect server is killed
 under a run. In the end
 
@@ -57,7 +57,7 @@ SETTINGS = (
 VARIANTS = {
     "one process": (),
     "near-duplicates": ("--set=ingest.near_dedup=minhash",),
-    "scope: global": ("--set=selection.scope=global", "--set=selection.metrics={disf: 1}"),
+    "several blocks": ("--set=selection.block_size=500",),
     "Ray": ("--set=engine.kind=ray",),
 }
 """What runs are killed at random moments with; each has an equal share of the kills, and so have exports."""

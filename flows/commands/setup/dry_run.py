@@ -201,7 +201,7 @@ def _work_of(stage: str, settings: PipelineSettings) -> object:
         return [(one.kind, getattr(one, "model", None)) for one in settings.quality.scorers]
     if stage == "embed":
         return settings.embedding.model
-    return (chosen.solver, chosen.scope, sorted(chosen.metric_weights)) if stage == "select" else None
+    return (chosen.solver, chosen.by_likeness, sorted(chosen.metric_weights)) if stage == "select" else None
 
 
 def _stage(

@@ -20,9 +20,6 @@ class Disf(KernelMetric):
     mean. For K = 1 the divisor is 1.
 
     With masses a (a budget of tokens; ours), C = sum_i m_i a_i z_i z_i^T / sum_i m_i a_i.
-
-    With directions (d, r), z are the parts of the standardised rows in them, each scaled to length sqrt(r). Over a
-    whole corpus these are its principal components, scaled to equal variance (ours).
     """
 
     effort = Effort(32, 0.008, 0.45, 0.97)  # a step costs O(n d^2): fewer and longer ones
@@ -32,11 +29,8 @@ class Disf(KernelMetric):
         rows: Rows,
         masses: Tensor | None = None,
         standard: Standard | None = None,
-        directions: Tensor | None = None,
     ) -> None:
         rows = rows.standardised(standard)
-        if directions is not None:
-            rows = rows.scaled_in(directions)
         self.rows, self.masses = rows if masses is None else rows.times(masses.sqrt()), masses
         self.diagonal = self.rows.square_norms().square_()
 
@@ -45,16 +39,13 @@ class Disf(KernelMetric):
         """Half as many documents as there are dimensions."""
         return self.rows.d // 2
 
-    @classmethod
-    def fit(cls, rows: Rows, standard: Standard, count: int, generator: torch.Generator) -> Tensor | None:
-        """Compute the principal components of standardised rows, scaled to equal variance; None for all dimensions."""
-        return None if rows.d < 2 * count else rows.standardised(standard).whitening(count, generator)
-
     def value(self, masks: Tensor) -> Tensor:
         """Evaluate masks (G, n) by the smaller of Z^T Z (d x d) and Z Z^T (K x K) of each: (G,) float64."""
         squares = []
         for chosen in _selected(masks):
-            if len(chosen) < self.rows.d:
+            if self.rest is not None:
+                gram = self.total(self.rows.second_moment(chosen))
+            elif len(chosen) < self.rows.d:
                 z = self.rows.take(chosen)
                 gram = z @ z.T
             else:
@@ -65,8 +56,9 @@ class Disf(KernelMetric):
     def moment(self, weights: Tensor) -> Tensor:
         """Sum the outer products under weights (n,): (d, d) float64."""
         if weights.dtype == torch.bool:
-            return self.rows.second_moment(weights.nonzero()[:, 0])
-        return self.rows.second_moment((weights.abs() > NEGLIGIBLE * weights.abs().max()).nonzero()[:, 0], weights)
+            return self.total(self.rows.second_moment(weights.nonzero()[:, 0]))
+        counted = (weights.abs() > NEGLIGIBLE * weights.abs().max()).nonzero()[:, 0]
+        return self.total(self.rows.second_moment(counted, weights))
 
     def scores(self, moment: Tensor) -> Tensor:
         """Compute z_i^T M z_i for a moment M (d, d): (n,) float32."""
@@ -76,21 +68,21 @@ class Disf(KernelMetric):
         """Square the inner products."""
         return products.square_()
 
-    def outer(self, v: Tensor, budget: float | Tensor) -> Tensor:
+    def outer_of(self, v: Tensor, size: float | Tensor) -> Tensor:
         """Compute -||C||_F from v = ||(K - 1) C||_F^2."""
         if self.masses is not None:
-            return -v.sqrt() / torch.as_tensor(budget, dtype=torch.float64, device=v.device)
-        divisor = torch.as_tensor(budget - 1, dtype=torch.float64, device=v.device).clamp(min=1)
+            return -v.sqrt() / torch.as_tensor(size, dtype=torch.float64, device=v.device)
+        divisor = torch.as_tensor(size - 1, dtype=torch.float64, device=v.device).clamp(min=1)
         return -v.sqrt() / divisor
 
-    def slope(self, v: float, budget: float) -> float:
+    def slope_of(self, v: float, size: float) -> float:
         """Compute 1 / (2 (K - 1) sqrt(v)); 0 for v = 0."""
-        divisor = max(budget - 1, 1) if self.masses is None else budget
+        divisor = max(size - 1, 1) if self.masses is None else size
         return float(1 / (2 * divisor * v**0.5)) if v > 0 else 0.0
 
-    def height(self, moment: Tensor, budget: float) -> float:  # noqa: ARG002 - none at all
-        """Return 0: a norm's tangents all go through the origin."""
-        return 0.0
+    def height(self, moment: Tensor, budget: float) -> float:
+        """Return 0 where nothing else is selected: a norm's tangents all go through the origin."""
+        return 0.0 if self.rest is None else super().height(moment, budget)
 
     def reduced(self, count: int, generator: torch.Generator) -> "Disf":
         """Approximate D in the principal directions, where there are much more than `count`: O(count^2) per row.
@@ -99,7 +91,7 @@ class Disf(KernelMetric):
         moment is isotropic there. A random sign of every row makes it uncorrelated with the rest. The rows are not
         scaled to one length again: what is outside the directions would then count too much.
         """
-        if self.rows.d < 2 * count:
+        if self.rows.d < 2 * count or self.rest is not None:
             return self
         directions = self.rows.principal_directions(count - 1, generator)
         signs = torch.randint(0, 2, (self.rows.n,), generator=generator).to(self.rows.device) * 2 - 1
@@ -126,9 +118,10 @@ class _Focused(Disf):
 
     def __init__(self, whole: Disf, index: Tensor) -> None:
         self.rows, self.masses, self.diagonal = whole.rows, whole.masses, whole.diagonal
+        self.rest, self.rest_size = whole.rest, whole.rest_size
         self._whole, self._index, self._few = whole, index, whole.restrict(index)
         self._mask = torch.zeros(len(index), dtype=torch.bool, device=index.device)
-        self._moment = torch.zeros((self.rows.d, self.rows.d), dtype=torch.float64, device=index.device)
+        self._moment = self.total(torch.zeros((self.rows.d, self.rows.d), dtype=torch.float64, device=index.device))
 
     def value(self, masks: Tensor) -> Tensor:
         """Evaluate masks (G, n): (G,) float64."""
@@ -141,10 +134,10 @@ class _Focused(Disf):
         if int((few != 0).sum()) != int((weights != 0).sum()):
             return self._whole.moment(weights)
         if weights.dtype != torch.bool:
-            return self._few.moment(few)
+            return self.total(self._few.moment(few))
         changed, total = few ^ self._mask, self._moment
         if 2 * int(changed.sum()) > int(few.sum()):
-            total = self._few.moment(few)
+            total = self.total(self._few.moment(few))
         elif bool(changed.any()):
             total = total + self._few.moment(changed & few) - self._few.moment(changed & ~few)
         self._mask, self._moment = few, total

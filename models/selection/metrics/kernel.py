@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from copy import copy
 from typing import ClassVar, Self, TypeVar
 
 import torch
@@ -45,6 +46,8 @@ class KernelMetric(Weighed, BuiltInMetric, SupportsKernel):
     credit: Tensor | None = None  # (n,) float32, with masses: D = F(M) + sum of credits / mass^2
     diagonal: Tensor  # (n,) float32, kernel(i, i)
     matrix: Tensor | None = None
+    rest: Tensor | None = None  # moment of what is selected besides these rows, see `beside`
+    rest_size: float = 0.0  # its documents, or mass
 
     @abstractmethod
     def __init__(
@@ -52,12 +55,8 @@ class KernelMetric(Weighed, BuiltInMetric, SupportsKernel):
         rows: Rows,
         masses: Tensor | None = None,
         standard: Standard | None = None,
-        directions: Tensor | None = None,
     ) -> None:
-        """Measure rows with masses (n,), for a budget of tokens, by the mean and deviation of a whole corpus.
-
-        `directions` are what `fit` returned for a sample of it.
-        """
+        """Measure rows with masses (n,), for a budget of tokens, by the mean and deviation of a whole corpus."""
 
     @classmethod
     def for_block(
@@ -70,20 +69,23 @@ class KernelMetric(Weighed, BuiltInMetric, SupportsKernel):
         """Make the metric with masses (n,) for a budget of tokens."""
         return cls(rows, masses)
 
+    def beside(self, rest: Tensor, size: float) -> Self:
+        """Return the metric of these rows together with other documents, whose selection is known.
+
+        D is then that of both: of the moment `rest` and of the rows'. `size` is how many documents, or how much mass,
+        the others have. Their own credit is left out.
+        """
+        other = copy(self)
+        other.rest, other.rest_size, other.credit = rest, size, None
+        return other
+
+    def total(self, moment: Tensor) -> Tensor:
+        """Add the moment of what else is selected."""
+        return moment if self.rest is None else moment + self.rest
+
     def gradient(self, inclusion: Tensor) -> Tensor:
         """Differentiate F at the moment of the inclusion probabilities, (n,): (n,) float32."""
         return self.gradient_at(self.moment(inclusion), float(self.size(inclusion)))
-
-    @classmethod
-    def fit(
-        cls,
-        rows: Rows,  # noqa: ARG003 - for subclasses
-        standard: Standard,  # noqa: ARG003
-        count: int,  # noqa: ARG003
-        generator: torch.Generator,  # noqa: ARG003
-    ) -> Tensor | None:
-        """Learn from a sample of a corpus in which directions its rows are measured: (d, count); None: in all."""
-        return None
 
     @property
     def few(self) -> int:
@@ -94,9 +96,21 @@ class KernelMetric(Weighed, BuiltInMetric, SupportsKernel):
     def kernel_of(self, products: Tensor) -> Tensor:
         """Compute the kernel between documents from the inner products of their rows, of the same shape, in place."""
 
-    @abstractmethod
     def outer(self, v: Tensor, budget: float | Tensor) -> Tensor:
         """Compute D from v, for a selection of `budget` documents."""
+        return self.outer_of(v, budget + self.rest_size)
+
+    def slope(self, v: float, budget: float) -> float:
+        """Compute -dD/dv, at least 0."""
+        return self.slope_of(v, budget + self.rest_size)
+
+    @abstractmethod
+    def outer_of(self, v: Tensor, size: float | Tensor) -> Tensor:
+        """Compute D from v, for a selection of `size` documents in all."""
+
+    @abstractmethod
+    def slope_of(self, v: float, size: float) -> float:
+        """Compute -dD/dv, at least 0, for a selection of `size` documents in all."""
 
     @abstractmethod
     def tangent_gradient(self, moment: Tensor, reached: Tensor, budget: float) -> Tensor:
@@ -123,8 +137,8 @@ class KernelMetric(Weighed, BuiltInMetric, SupportsKernel):
 
     def height(self, moment: Tensor, budget: float) -> float:
         """Compute the constant h of the tangent at a moment: D(m) <= h - 2 slope (scores . m)."""
-        v = moment.square().sum()
-        return float(self.outer(v, budget) + 2 * self.slope(float(v), budget) * v)
+        v, own = moment.square().sum(), moment if self.rest is None else moment - self.rest
+        return float(self.outer(v, budget) + 2 * self.slope(float(v), budget) * (moment * own).sum())
 
     def tangent(self, inclusion: Tensor, budget: float, weight: float) -> "KernelTangent":
         """Return the tangent of weight * D at the moment of the inclusion probabilities (n,)."""
@@ -155,8 +169,12 @@ class KernelMetric(Weighed, BuiltInMetric, SupportsKernel):
         n = self.rows.n
         own = float(self.diagonal.sum(dtype=torch.float64))
         everyone = self.moment(torch.ones(n, device=self.rows.device))
+        rest = 0.0
+        if self.rest is not None:
+            everyone = everyone - self.rest
+            rest = float(self.rest.square().sum() + 2 * budget / n * (self.rest * everyone).sum())
         pairs = (float(everyone.square().sum()) - own) / max(n * (n - 1), 1)
-        v = budget * own / n + budget * (budget - 1) * pairs
+        v = rest + budget * own / n + budget * (budget - 1) * pairs
         credit = 0.0 if self.credit is None else float(self.credit.sum(dtype=torch.float64)) / (n * budget)
         return float(self.outer(torch.tensor(max(v, 0.0), dtype=torch.float64), budget)) + credit
 
@@ -166,10 +184,14 @@ class KernelMetric(Weighed, BuiltInMetric, SupportsKernel):
         return self.kernel_of(everyone @ everyone.T)
 
     def restrict(self, index: Tensor) -> Self:
-        """Return the metric over a batch (b,), with the rows as they are: `disf` keeps the block's standardisation."""
+        """Return the metric over a batch (b,), with the rows as they are: `disf` keeps the block's standardisation.
+
+        Its moments are those of the batch alone.
+        """
         batch = object.__new__(type(self))
         batch.rows = self.rows.only(index)
         batch.diagonal = self.diagonal[index]
+        batch.rest_size = self.rest_size
         batch.masses, batch.credit = (None if of is None else of[index] for of in (self.masses, self.credit))
         return batch
 
@@ -206,8 +228,10 @@ class KernelGains:
 
     def __init__(self, metric: KernelMetric, budget: float, weight: float) -> None:
         self.metric, self.weight, self.budget = metric, weight, budget
-        self.scores = torch.zeros_like(metric.diagonal)
+        self.scores = torch.zeros_like(metric.diagonal) if metric.rest is None else metric.scores(metric.rest)
         self.v = torch.zeros((), dtype=torch.float64, device=metric.diagonal.device)
+        if metric.rest is not None:
+            self.v = metric.rest.square().sum()
         self._mask = torch.zeros(metric.rows.n, dtype=torch.bool, device=metric.diagonal.device)
         self._matrix = metric.matrix
         if self._matrix is None and metric.rows.n <= WHOLE_KERNEL and budget > PICKS_WORTH_IT * metric.rows.n:

@@ -24,7 +24,6 @@ class Pairwise(KernelMetric):
         rows: Rows,
         masses: Tensor | None = None,
         standard: Standard | None = None,  # noqa: ARG002 - for others
-        directions: Tensor | None = None,  # noqa: ARG002
     ) -> None:
         self.rows, self.masses = rows, masses
         self.diagonal = torch.ones(rows.n, device=rows.device)
@@ -34,14 +33,14 @@ class Pairwise(KernelMetric):
 
     def value(self, masks: Tensor) -> Tensor:
         """Evaluate masks (G, n) by one matrix product: (G,) float64."""
-        sums = self.rows.weighted_sum(masks) if len(masks) > 1 else self.rows.weighted_sum(masks[0])[None]
+        sums = self.total(self.rows.weighted_sum(masks) if len(masks) > 1 else self.rows.weighted_sum(masks[0])[None])
         sizes = self.size(masks)
         value = self.outer(sums.square().sum(1), sizes)
         return value if self.credit is None else value + masks.double() @ self.credit.double() / sizes.square()
 
     def moment(self, weights: Tensor) -> Tensor:
         """Sum the rows under weights (n,): (d,) float64."""
-        return self.rows.weighted_sum(weights)
+        return self.total(self.rows.weighted_sum(weights))
 
     def scores(self, moment: Tensor) -> Tensor:
         """Compute <x_i, s>: (n,) float32."""
@@ -51,19 +50,19 @@ class Pairwise(KernelMetric):
         """Return the inner products themselves, the cosines."""
         return products
 
-    def outer(self, v: Tensor, budget: float | Tensor) -> Tensor:
+    def outer_of(self, v: Tensor, size: float | Tensor) -> Tensor:
         """Subtract the K diagonal terms from v and average over the pairs."""
-        size = torch.as_tensor(budget, dtype=torch.float64, device=v.device)
+        size = torch.as_tensor(size, dtype=torch.float64, device=v.device)
         if self.masses is not None:
             return -v / size.square()
         pairs = size * (size - 1)
         return torch.where(size > 1, (size - v) / pairs.clamp(min=1), 0.0)
 
-    def slope(self, v: float, budget: float) -> float:  # noqa: ARG002 - linear in v
+    def slope_of(self, v: float, size: float) -> float:  # noqa: ARG002 - linear in v
         """Compute 1 / (K (K - 1)); with masses 1 / mass^2."""
         if self.masses is not None:
-            return 1 / budget**2
-        return 1 / (budget * (budget - 1)) if budget > 1 else 0.0
+            return 1 / size**2
+        return 1 / (size * (size - 1)) if size > 1 else 0.0
 
     def tangent_gradient(self, moment: Tensor, reached: Tensor, budget: float) -> Tensor:
         """Differentiate the tangent with respect to its moment: (d,)."""

@@ -10,12 +10,9 @@ from numpy.typing import NDArray
 
 from fineweb_mask.models.columns import label
 from fineweb_mask.models.names import find
-from fineweb_mask.models.runtime.progress import track_by_size
-from fineweb_mask.models.selection.corpus.documents import Documents
-from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_schema, read_table
 from fineweb_mask.tasks.workspace.references import COUNTED, ShardFiles, digest
-from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows, read_arrays
+from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 VECTORS_AT_ONCE = 4_096
@@ -70,19 +67,12 @@ def read_groups(workspace: Workspace, shard: ShardFiles, column: str) -> NDArray
 
 def has_vector(workspace: Workspace, shard: ShardFiles) -> NDArray[np.bool_]:
     """Return which documents of a shard have a vector, (rows,)."""
-    if shard.worth.path:
-        return ~np.isnan(read_gains(workspace, shard))
     if shard.embeddings.details.get("bad_vectors") == 0:
         return np.ones(shard.rows, dtype=bool)
     with VerifiedFile(workspace.resolve(shard.embeddings), **STREAMED) as file:
         batches = file.iter_batches(VECTORS_AT_ONCE, columns=["embedding"])
         valid = [batch["embedding"].is_valid().to_numpy(zero_copy_only=False) for batch in batches]
     return np.concatenate([np.empty(0, dtype=bool), *valid])
-
-
-def read_gains(workspace: Workspace, shard: ShardFiles) -> NDArray[np.float32]:
-    """Read the marginal gains of a shard's rows by the policy of a pass, (rows,); NaN if they are no candidates."""
-    return read_arrays(workspace.root / shard.worth.path, "worth")["worth/"]
 
 
 def random_keys(seed: int, shard: str, rows: int) -> NDArray[np.float64]:
@@ -108,25 +98,3 @@ def read_vectors(
             if len(chosen):
                 vectors, _ = vectors_of(pa.Table.from_batches([batch]).take(chosen))
                 yield slice(int(first), int(last)), vectors
-
-
-def read_parts(
-    workspace: Workspace, shard: ShardFiles, columns: ShardColumns, settings: PipelineSelectionSettings
-) -> Iterator[tuple[NDArray[np.int64], Documents]]:
-    """Yield the candidates of a shard in parts, with their rows, for a selection over the whole corpus."""
-    everyone = read_without_vectors(shard, columns, settings)
-    rows = columns.candidate.nonzero()[0]
-    parts = read_vectors(workspace, shard, rows, PART_ROWS)
-    for places, vectors in track_by_size("documents", parts, len(rows), lambda part: len(part[1])):
-        yield rows[places], everyone.take(np.arange(places.start, places.stop))._replace(vectors=vectors)
-
-
-def read_without_vectors(shard: ShardFiles, columns: ShardColumns, settings: PipelineSelectionSettings) -> Documents:
-    """Return the candidates of a shard, with vectors of no dimension."""
-    rows, drawn = columns.candidate.nonzero()[0], random_keys(settings.seed, shard.name, shard.rows)
-    return Documents(
-        np.empty((len(rows), 0), dtype=np.float16),
-        columns.quality[rows],
-        drawn[rows],
-        columns.tokens[rows] if settings.budget_by == "tokens" else None,
-    )

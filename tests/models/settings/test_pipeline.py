@@ -80,9 +80,7 @@ IMPOSSIBLE = {
     "selection.mean_field": [3],
     "selection.lamb": [-0.1, NAN],
     "selection.solver": ["magic"],
-    "selection.scope": ["corpus"],
-    "selection.sample": [99],
-    "selection.passes": [0],
+    "selection.blocks": ["corpus"],
     "selection.block_size": [0],
     "selection.budget": [0],
     "materialize.title": [["a", "b"]],
@@ -113,12 +111,8 @@ def test_a_url_with_credentials_is_refused_without_repeating_them(key):
     assert secret not in str(caught.value)
 
 
-GLOBAL, NO_SCORERS = {"selection.scope": "global"}, {"quality.scorers": []}
-NEIGHBOURS, BY_GROUP = {"facility": 1, "disf": 1}, {"selection.groups.column": "dump"}
+NO_SCORERS, BY_GROUP = {"quality.scorers": []}, {"selection.groups.column": "dump"}
 CONTRADICTIONS = [  # what is allowed, what contradicts it, and the message
-    ({"selection.metrics": NEIGHBOURS}, GLOBAL, "facility reads documents together with their neighbours"),
-    ({"selection.metrics": NEIGHBOURS}, GLOBAL, "name pairwise or disf, or use scope: block"),
-    ({"selection.metrics": "disf", "selection.solver": "greedy"}, GLOBAL, "greedy needs all documents at once"),
     (
         {"selection.solver": "top_quality"},
         NO_SCORERS,
@@ -131,7 +125,6 @@ CONTRADICTIONS = [  # what is allowed, what contradicts it, and the message
     ({"selection.groups.column": "content_hash"}, {"source.extra_columns": []}, "'content_hash' is not read"),
     ({}, {"selection.groups.column": "text"}, "selection.groups.column: .* 'text': the text itself cannot be a group"),
     ({"selection.groups.column": "body"}, {"source.text_column": "body"}, "received 'body': the text itself cannot be"),
-    ({"selection.metrics": "disf"} | BY_GROUP, GLOBAL, "scope: global has none"),
     (BY_GROUP, {"selection.budget": 500}, "budget, 500, is what every block gives: use select_ratio"),
     ({"ingest.copies.prefer": {"a": ["x"]}}, {"source.extra_columns": []}, r"ingest\.copies\.prefer: 'a' is not read"),
     ({"ingest.copies.exempt": {"a": ["x"]}}, {"source.extra_columns": []}, r"ingest\.copies\.exempt: 'a' is not read"),
@@ -155,21 +148,15 @@ def test_groups_may_be_those_of_any_column_that_is_read(column, kept):
     assert {*FINEWEB.names, "n_chars"} - {"text"} == LABEL_COLUMNS
 
 
-def test_where_the_default_metrics_cannot_be_used_the_default_is_another_and_any_solver_may_have_groups():
-    assert parsed(GLOBAL).selection.metrics == "disf"
-    assert parsed(BY_GROUP | {"selection.solver": "semdedup"}).selection.solver == "semdedup"
-
-
 @pytest.mark.parametrize(
-    ("changes", "documents"),
+    ("changes", "expected"),
     [
-        ({"metrics": "pairwise"}, 20 * 768 * 10),
-        ({"metrics": "disf"}, 5 * 128 * 129 // 2 * 10),
-        ({"metrics": {"pairwise": 1, "disf": 1}}, 5 * 128 * 129 // 2 * 10),
-        ({"metrics": "pairwise", "budget": 2_000}, 20 * 768 * 50),
-        ({"metrics": "pairwise", "sample": 700}, 700),
+        ({}, True),
+        ({"selection.solver": "greedy"}, True),
+        ({"selection.solver": "semdedup"}, False),
+        (BY_GROUP, False),
+        ({"selection.blocks": "order"}, False),
     ],
 )
-def test_the_sample_is_as_large_as_the_metrics_take(changes, documents):
-    settings = PipelineSelectionSettings(scope="global", **changes)
-    assert settings.sample_for(100_000, 768) == documents
+def test_blocks_are_of_alike_documents_where_gains_are_compared_and_groups_have_no_budgets(changes, expected):
+    assert parsed(changes).selection.by_likeness == expected

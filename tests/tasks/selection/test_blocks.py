@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fineweb_mask.models.schemas import MASKS
 from fineweb_mask.models.settings import PipelineSelectionSettings
-from fineweb_mask.tasks.selection.blocks import Group, Masks, group_name, grouped, merged
+from fineweb_mask.tasks.selection.blocks import Group, Masks, group_name, grouped, grouped_within
 from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.jobs import select_jobs
@@ -34,15 +34,6 @@ def test_what_is_entered_is_written_row_by_row_and_the_rest_is_in_no_block(tmp_p
         assert table["block"].to_pylist() == [None, "all", "all"]
 
 
-def test_the_parts_of_a_corpus_are_one_block_with_the_counts_of_all() -> None:
-    counts = dict.fromkeys(("documents", "selected", "tokens", "tokens_selected"), 1)
-    part = {"name": "part", "by_rule": True, **counts}
-    other = {"name": "part", **counts}
-    whole, rest = merged([part, part, other])
-    assert whole == {"name": "the whole corpus"} | dict.fromkeys(counts, 2)
-    assert rest == other
-
-
 SETTINGS = PipelineSelectionSettings(block_size=100)
 
 
@@ -63,3 +54,6 @@ def test_every_shard_is_in_one_group_of_neighbours_no_larger_than_a_block_whatev
     for group in groups:
         rows = [shard.rows for shard in group]
         assert sum(rows) <= 100 or np.count_nonzero(rows) == 1  # a larger shard is alone
+    few = grouped_within(shards(sizes), 100, 3)
+    assert list(chain.from_iterable(few)) == shards(sizes)
+    assert max(map(len, few)) <= 3

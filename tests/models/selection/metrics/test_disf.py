@@ -11,7 +11,6 @@ from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from fineweb_mask.models.selection import SelectionSettings, select
-from fineweb_mask.models.selection.inputs import checked_features
 from fineweb_mask.models.selection.metrics.disf import Disf
 from fineweb_mask.models.selection.rows import Rows
 from tests.models.selection.enumerable import central_differences, probabilities, random_masks, unit_rows
@@ -75,22 +74,6 @@ def test_gains_go_on_from_a_selection_that_grows_and_start_over_at_another(grows
     moment = metric.moment(mask)
     torch.testing.assert_close(gains.scores, metric.scores(moment), rtol=1e-5, atol=1e-4)
     assert float(gains.v) == pytest.approx(float(moment.square().sum()), rel=1e-5)
-
-
-def test_over_a_corpus_its_principal_components_count_alike():
-    random = np.random.default_rng(0)
-    features = random.normal(size=(2000, 300)) / np.sqrt(1 + np.arange(300)) + 0.1
-    rows = checked_features((features @ np.linalg.qr(random.normal(size=(300, 300)))[0]), torch.device("cpu"))
-    generator, standard = torch.Generator().manual_seed(0), rows.standard()
-    metric = Disf(rows, directions=Disf.fit(rows, standard, 128, generator))
-    z = metric.rows.block(slice(None)).double()
-    torch.testing.assert_close(z.square().sum(1), torch.full((2000,), 128.0).double(), rtol=1e-5, atol=0)
-    moment = z.T @ z / len(z)
-    assert float((moment - torch.eye(128)).abs().max()) < 0.3
-    assert Disf.fit(Rows(rows.block(slice(None))[:, :255]), standard, 128, generator) is None
-    chosen = random_masks(2000, 200, 1)
-    norm = torch.linalg.matrix_norm(z[chosen[0]].T @ z[chosen[0]] / 199)
-    assert float(metric.value(chosen)[0]) == pytest.approx(-float(norm))
 
 
 def test_a_row_at_the_mean_has_no_direction():

@@ -5,12 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.selection.block import solver_of
-from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.selection import SelectionSettings
 from fineweb_mask.models.settings.selectors.registry import SELECTORS, missing_inputs
-from fineweb_mask.models.settings.validation import validated
 
 PAGE = (Path(__file__).resolve().parents[4] / "docs" / "selectors.md").read_text()
 
@@ -34,10 +31,3 @@ def test_an_entry_has_a_line_with_its_source_in_the_documentation(name):
     number = re.search(r"\d{4}\.\d{5}", SELECTORS[name].source)
     assert number is None or any(number[0] in line for line in described)
     assert any(("yes" if SELECTORS[name].is_sampled else "no") in line for line in described)
-
-
-@pytest.mark.parametrize("name", [name for name in SELECTORS if name != "mean_field"])
-def test_a_whole_corpus_is_refused_with_other_selectors_by_name(name):
-    settings = {"solver": name, "metrics": {"pairwise": 1, "facility": 1}, "scope": "global"}
-    with pytest.raises(SettingsError, match=f"{name} needs all documents at once"):
-        validated(PipelineSelectionSettings, settings)

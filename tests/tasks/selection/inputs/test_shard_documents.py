@@ -5,10 +5,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fineweb_mask.models.settings import IngestSettings, PipelineSelectionSettings, SourceSettings
+from fineweb_mask.models.settings import IngestSettings, SourceSettings
 from fineweb_mask.tasks import ingest
 from fineweb_mask.tasks.selection.inputs import shard_documents
-from fineweb_mask.tasks.selection.inputs.shard_documents import random_keys, read_columns, read_groups, read_parts
+from fineweb_mask.tasks.selection.inputs.shard_documents import random_keys, read_columns, read_groups, read_vectors
 from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.workspace.references import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -18,28 +18,18 @@ from tests.tasks.number_shards import numbers
 
 
 @pytest.mark.parametrize("at_once", [1, 7, 1000])
-def test_parts_hold_the_candidates_in_their_order(tmp_path, monkeypatch, at_once):
-    monkeypatch.setattr(shard_documents, "PART_ROWS", at_once)
+def test_vectors_are_read_of_the_rows_that_are_asked_for(tmp_path, at_once):
     workspace = Workspace(tmp_path)
     shard = numbers(workspace, "a", 30, duplicates=(0, 7), bad=(3, 29))
     columns = read_columns(workspace, shard)
     assert columns.excluded == {"duplicate": 2, "bad_vector": 2}
-    found = list(read_parts(workspace, shard, columns, PipelineSelectionSettings(seed=5, budget_by="tokens")))
-    rows = np.concatenate([rows for rows, _ in found])
+    rows = columns.candidate.nonzero()[0]
     assert rows.tolist() == [row for row in range(30) if row not in (0, 3, 7, 29)]
-    vectors = np.array(pq.read_table(workspace.resolve(shard.embeddings))["embedding"].to_pylist(), dtype=object)
-    for part_rows, part in found:
-        np.testing.assert_array_equal(part.vectors, np.array(list(vectors[part_rows]), dtype=np.float16))
-        np.testing.assert_array_equal(part.quality, columns.quality[part_rows])
-        np.testing.assert_array_equal(part.tokens, part_rows + 10)
-        np.testing.assert_array_equal(part.lots, random_keys(5, "a", 30)[part_rows])
-
-
-def test_a_shard_without_candidates_has_no_parts(tmp_path):
-    workspace = Workspace(tmp_path)
-    for rows, duplicates in ((0, ()), (2, (0, 1))):
-        shard = numbers(workspace, "a", rows, duplicates=duplicates)
-        assert list(read_parts(workspace, shard, read_columns(workspace, shard), PipelineSelectionSettings())) == []
+    every = np.array(pq.read_table(workspace.resolve(shard.embeddings))["embedding"].to_pylist(), dtype=object)
+    found = list(read_vectors(workspace, shard, rows, at_once))
+    assert np.concatenate([rows[places] for places, _ in found]).tolist() == rows.tolist()
+    for places, vectors in found:
+        np.testing.assert_array_equal(vectors, np.array(list(every[rows[places]]), dtype=np.float16))
 
 
 def test_lots_differ_between_shards_and_seeds():

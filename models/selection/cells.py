@@ -1,0 +1,271 @@
+"""Select from a corpus that is larger than a block in blocks of documents that are alike, its cells (ours).
+
+`facility` is local: a document is covered by selected ones that are like it. The other metrics are functions of a mean
+over all that is selected, the moment. So the corpus is cut into cells of k-means, and a random sample, solved as one
+block, says what ties the cells together: how much of the budget each gives, and the moment of what the others select.
+A cell is then a block of its own, that is selected as if the sample's answer were that of all other cells.
+docs/blocks.md has the derivation and what it costs.
+
+With n documents in all, n_c in a cell that gives a share s of all that is selected, and r the cell's rate of selection
+over that of the corpus, a cell maximises
+
+    J_c = r lamb Q_c + (1 - lamb) (w_facility D_facility(cell) + sum over others of w (D* + (D - D*) r / s)),
+
+with the mean quality Q_c of what it selects, D of its selection and the others' together, and D* that of the sample.
+The mean of J_c over the cells, by their documents, is J, up to what cells do to each other: documents that are covered
+from another cell, and moments that change in two cells at once.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fineweb_mask.models.runtime.threads import same_threads
+from fineweb_mask.models.selection.block import BlockSolver, Selection, checked_block
+from fineweb_mask.models.selection.inputs import checked_features
+from fineweb_mask.models.selection.k_means import fit_centres, nearest_centres
+from fineweb_mask.models.selection.metrics.base import Metric, SupportsRandomValue
+from fineweb_mask.models.selection.metrics.kernel import KernelMetric, kernel_metric_class
+from fineweb_mask.models.selection.problem.normalisation import Ranges, Scaled, weigh
+from fineweb_mask.models.selection.rows import Standard
+from fineweb_mask.models.selection.shares import group_shares
+from fineweb_mask.models.selection.solvers.problem import History
+from fineweb_mask.models.settings.selection import METRICS, SelectionSettings
+
+MOVES = 10  # of the centres
+SPLITS = 4  # times that cells which are too large are divided
+PRIOR = 10.0  # documents of the corpus's rate that are added to each cell's of the sample
+
+
+@same_threads()
+def fit_cells(
+    vectors: NDArray[np.floating[Any]], documents: int, block_size: int, seed: int, device: torch.device
+) -> NDArray[np.float32]:
+    """Return the centres of cells of half a block on average, and at most one, for a corpus of so many documents.
+
+    `vectors` (s, d) are those of a random sample. Where documents are too much alike to be divided, a cell is larger.
+    The centres are (cells, d) float32, of unit length.
+    """
+    rows = checked_features(vectors, device)
+    generator = torch.Generator().manual_seed(seed)
+    most = max(1.0, block_size * rows.n / documents)  # documents of the sample
+    centres = fit_centres(rows, _parts(rows.n, most / 2), MOVES, generator)
+    for _ in range(SPLITS):
+        labels = nearest_centres(rows, centres)
+        sizes = torch.bincount(labels, minlength=len(centres))
+        large = sizes > most
+        if not bool(large.any()):
+            break
+        parts = [centres[~large]]
+        for cell in large.nonzero()[:, 0].tolist():
+            members = rows.only((labels == cell).nonzero()[:, 0])
+            parts.append(fit_centres(members, _parts(members.n, most / 2), MOVES, generator))
+        centres = torch.cat(parts)
+    held = torch.bincount(nearest_centres(rows, centres), minlength=len(centres)) > 0
+    return centres[held].cpu().numpy()
+
+
+def _parts(documents: int, size: float) -> int:
+    return max(1, min(documents, math.ceil(documents / size)))
+
+
+@same_threads()
+def cells_of(
+    vectors: NDArray[np.floating[Any]], centres: NDArray[np.float32], device: torch.device
+) -> NDArray[np.int32]:
+    """Return the cell of each document, (n,): that of the nearest of the centres (cells, d)."""
+    rows = checked_features(vectors, device)
+    found: NDArray[np.int32] = nearest_centres(rows, torch.as_tensor(centres, device=device)).int().cpu().numpy()
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What a sample of a corpus says of the selection from each cell.
+
+    Attributes
+    ----------
+    rate
+        Share of the corpus's documents (or tokens) that is selected.
+    total
+        Documents (or tokens) that are selected from the corpus.
+    ranges
+        The scales of the terms.
+    rates
+        Share of each cell's, (cells,) float64.
+    vectors, costs, cells
+        Of what is selected from the sample, (k, d), and (k,) each: 1, or the tokens, and the cell.
+    standard
+        What `disf` standardises by: mean and inverse deviation, (2, d) float32.
+    """
+
+    rate: float
+    total: float
+    ranges: Ranges
+    rates: NDArray[np.float64]
+    vectors: NDArray[np.floating[Any]]
+    costs: NDArray[np.int64]
+    cells: NDArray[np.int32]
+    standard: NDArray[np.float32]
+
+    def beside(self, name: str, block: BlockSolver, cell: int, share: float) -> tuple[KernelMetric, float]:
+        """Return a metric of a cell's documents beside the others' selection, and the metric's value for the sample.
+
+        `share` is what the cell gives of all that is selected.
+        """
+        objective, device = block.without_terms, block.rows.device
+        masses = None if objective.knapsack is None else objective.knapsack.masses
+        standard = Standard(*torch.as_tensor(self.standard, device=device))
+        metric = kernel_metric_class(name)(block.rows, masses, standard)
+        weights = self.costs / self.costs.mean()
+        of_sample = checked_features(self.vectors, device)
+        everyone = kernel_metric_class(name)(of_sample, None, standard)
+
+        def mean(chosen: NDArray[np.bool_]) -> Tensor:
+            mass = torch.as_tensor(weights * chosen, dtype=torch.float32, device=device)
+            return everyone.moment(mass) / mass.sum(dtype=torch.float64)
+
+        size = objective.size / share
+        typical = float(metric.outer(mean(np.ones_like(self.cells, dtype=bool)).square().sum() * size**2, size))
+        others = self.cells != cell
+        if share >= 1 or not others.any():
+            return metric, typical
+        return metric.beside(mean(others) * (size - objective.size), size - objective.size), typical
+
+
+@same_threads()
+def plan_cells(
+    vectors: NDArray[np.floating[Any]],
+    quality: NDArray[np.float32],
+    cells: NDArray[np.int32],
+    settings: SelectionSettings,
+    sizes: NDArray[np.int64],
+    *,
+    device: torch.device,
+    tokens: NDArray[np.int64],
+) -> Plan:
+    """Solve a random sample of a corpus as one block, and return what it says of every cell.
+
+    Parameters
+    ----------
+    vectors, quality, cells, tokens
+        Of the sample: (s, d), and (s,) each.
+    settings
+        What is selected from the corpus.
+    sizes
+        Documents of each cell of the corpus, (cells,), or their tokens with a budget of tokens.
+    device
+        Where the sample is solved.
+    """
+    total = int(sizes.sum())
+    rate = settings.select_ratio if settings.budget is None else min(1.0, settings.budget / max(1, total))
+    solved = settings.model_copy(update={"select_ratio": rate, "budget": None})
+    block = checked_block(vectors, quality, solved, device=device, tokens=tokens)
+    _, solution = block.solve(History(), settings.lamb)
+    chosen = solution.mask.cpu().numpy()
+    costs = tokens.astype(np.float64) if settings.budget_by == "tokens" else np.ones(len(cells))
+    inside, kept = (np.bincount(cells, weights=part, minlength=len(sizes)) for part in (costs, costs * chosen))
+    prior = PRIOR * costs.mean()
+    wanted = {
+        str(cell): float(sizes[cell] * (kept[cell] + prior * rate) / (inside[cell] + prior))
+        for cell in sizes.nonzero()[0]
+    }
+    shares = group_shares(wanted, rate, dict(zip(map(str, range(len(sizes))), sizes.tolist(), strict=True)))
+    rates = np.array([shares[str(cell)].given if sizes[cell] else rate for cell in range(len(sizes))])
+    rates = _whole_documents(rates, sizes)
+    return Plan(
+        rate,
+        float(rates @ sizes),
+        block.ranges,
+        rates,
+        vectors[chosen],
+        costs[chosen].astype(np.int64),
+        cells[chosen],
+        torch.stack([*block.rows.standard()]).cpu().numpy(),
+    )
+
+
+def _whole_documents(rates: NDArray[np.float64], sizes: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return about these rates, so that every cell gives a whole number and all together the rounded sum."""
+    wanted = rates * sizes
+    counts = np.floor(wanted).astype(np.int64)
+    left = round(float(wanted.sum())) - int(counts.sum())
+    counts[np.argsort(counts - wanted, kind="stable")[:left]] += 1
+    return np.divide(counts, sizes, out=rates.copy(), where=sizes > 0)
+
+
+@dataclass(frozen=True)
+class _InCell(Scaled):
+    """The objective of a cell: `lamb` and the cell's rate over that of the corpus are in it."""
+
+    lamb: float = 0.0
+    relative: float = 1.0
+
+    def random_objective(self, lamb: float) -> float:  # noqa: ARG002 - the objective's own
+        """J expected of a uniform random subset."""
+        objective = self.objective
+        everyone = torch.ones_like(objective.quality, dtype=torch.bool)
+        value = objective.linear_weight * objective.mean_quality(everyone) + objective.constant
+        return value + sum(
+            objective.weights[name] * metric.random_value(objective.size)
+            for name, metric in objective.active.items()
+            if isinstance(metric, SupportsRandomValue)
+        )
+
+    def terms(self, mask: Tensor) -> dict[str, float]:
+        """Evaluate every term on a selection, (n,) bool; diversity is what is left of J."""
+        terms = super().terms(mask)
+        terms["quality"] *= self.relative
+        rest = self.objective.value_of(mask) - self.lamb * terms["quality"] + terms.get("near_duplicate_cost", 0.0)
+        if self.lamb < 1:
+            terms["diversity"] = rest / (1 - self.lamb)
+        return terms
+
+
+@same_threads()
+def select_from_cell(
+    vectors: NDArray[np.floating[Any]],
+    quality: NDArray[np.float32],
+    settings: SelectionSettings,
+    plan: Plan,
+    cell: int,
+    *,
+    device: torch.device,
+    tokens: NDArray[np.int64],
+) -> Selection:
+    """Select `settings.budget` documents (or tokens) of a cell, or of a part of it, as a plan says.
+
+    `vectors` are (n, d), `quality` and `tokens` (n,).
+    """
+    block = checked_block(vectors, quality, settings, device=device, tokens=tokens)
+    block.take_ranges(plan.ranges)
+    assert settings.budget is not None  # noqa: S101 - see above
+    held = int(tokens.sum()) if settings.budget_by == "tokens" else len(quality)
+    relative, share = settings.budget / held / plan.rate, min(1.0, settings.budget / plan.total)
+    near = block.near_duplicates
+    if near is not None:
+        near = near[0], near[1] * relative
+    metrics, weights, constant = dict[str, Metric](), dict(settings.metric_weights), 0.0
+    for name, weight in settings.metric_weights.items():
+        term, changed = plan.ranges.metrics[name], 1.0
+        if METRICS[name].is_local:
+            metrics[name] = block.metrics[name]
+        else:
+            changed = relative / share
+            metrics[name], typical = plan.beside(name, block, cell, share)
+            weights[name] = weight * changed
+            constant += (1 - settings.lamb) * weight * term.factor * typical * (1 - changed)
+        constant -= (1 - settings.lamb) * weight * term.factor * term.base
+    objective = weigh(
+        block.without_terms, metrics, plan.ranges, lamb=settings.lamb, weights=weights, near_duplicates=near
+    ).objective
+    linear = relative * objective.linear_weight
+    objective = replace(objective, linear_weight=linear, constant=constant - linear * plan.ranges.quality.base)
+    in_cell = _InCell(objective, plan.ranges, settings.metric_weights, near, settings.lamb, relative)
+    history = History()
+    return block.selection(in_cell, block.solution(in_cell, history), history, settings.lamb)
