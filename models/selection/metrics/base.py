@@ -232,8 +232,8 @@ class Gains(Protocol):
 class LazyGains(Gains, Protocol):
     """Gains that only fall, so that stale ones are upper bounds: `gains` returns these."""
 
-    def refresh(self, document: int) -> float:
-        """Evaluate the gain of one document exactly, and store it."""
+    def refresh(self, documents: Tensor) -> Tensor:
+        """Evaluate the gains of some documents (b,) exactly, and store them: (b,) float32."""
 
 
 @runtime_checkable

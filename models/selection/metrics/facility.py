@@ -292,18 +292,17 @@ class FacilityGains:
         """Return an upper bound on every document's gain, (n,) float32."""
         return self._upper
 
-    def refresh(self, document: int) -> float:
-        """Evaluate a document's gain exactly, and store it."""
-        gain = self.metric.weighed((self._similarity(document) - self.best).clamp_(min=0)).mean() * self.weight
-        self._upper[document] = gain
-        return float(gain)
+    def refresh(self, documents: Tensor) -> Tensor:
+        """Evaluate the gains of some documents (b,) exactly, and store them: (b,) float32."""
+        gains = self.metric.weighed((self._similarity(documents) - self.best).clamp_(min=0)).mean(1) * self.weight
+        self._upper[documents] = gains
+        return gains
 
     def add(self, document: int) -> None:
         """Add a document."""
-        self.best = torch.maximum(self.best, self._similarity(document))
+        self.best = torch.maximum(self.best, self._similarity(torch.tensor([document], device=self.best.device))[0])
 
-    def _similarity(self, document: int) -> Tensor:
+    def _similarity(self, documents: Tensor) -> Tensor:
         if self._dense is not None:
-            return self._dense[document]
-        row = self.rows.take(torch.tensor([document], device=self.best.device))
-        return self.rows.dot(row[0]).clamp_(min=0, max=1)
+            return self._dense[documents]
+        return self.rows.dot(self.rows.take(documents).T).T.clamp_(min=0, max=1)

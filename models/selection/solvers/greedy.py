@@ -17,6 +17,8 @@ from fineweb_mask.models.selection.metrics.base import Gains, LazyGains, Restric
 from fineweb_mask.models.selection.problem.objective import Objective
 from fineweb_mask.models.selection.solvers.problem import Problem, Solution
 
+MOST_REFRESHED, REFRESHED_GAINS = 32, 1 << 16  # stale gains evaluated at once: in small blocks, a call costs most
+
 
 def solve_greedy(problem: Problem) -> Solution:
     """Add documents one by one; the inclusion falls from 1 in the order in which they are added.
@@ -121,8 +123,10 @@ def _best(gains: Tensor, lazy: list[LazyGains], objective: Objective) -> int:
         upper = upper + one.gains()
     if not lazy:
         return int(objective.priority(upper).argmax())
-    fresh: set[int] = set()
-    while (candidate := int(objective.priority(upper).argmax())) not in fresh:
-        upper[candidate] = gains[candidate] + sum(one.refresh(candidate) for one in lazy)
-        fresh.add(candidate)
+    at_once = max(1, min(MOST_REFRESHED, REFRESHED_GAINS // objective.n))
+    fresh = torch.zeros_like(gains, dtype=torch.bool)
+    while not fresh[candidate := int((priority := objective.priority(upper)).argmax())]:
+        stale = priority.masked_fill(fresh, -torch.inf).topk(min(at_once, objective.n)).indices
+        upper[stale] = gains[stale] + torch.stack([one.refresh(stale) for one in lazy]).sum(0)
+        fresh[stale] = True
     return candidate
