@@ -116,11 +116,16 @@ def why_none_is_left(ingested: list[StageFile]) -> str:
 
 
 def mean_terms(masks: list[StageFile]) -> tuple[float | None, dict[str, float]]:
-    """Return the objective and its terms, averaged over the blocks by their documents; where none is selected aside."""
+    """Return the objective and its terms, averaged over the blocks by their documents; where none is selected aside.
+
+    The mean quality is that of all selected documents.
+    """
     blocks = [block for file in masks for block in file.details["blocks"] if block["terms"]]
     if not any(block["documents"] for block in blocks):
         return None, {}
     terms = {name: mean_of([block["terms"][name] for block in blocks], blocks) for name in blocks[0]["terms"]}
+    if "mean_quality" in terms:
+        terms["mean_quality"] = mean_of([block["terms"]["mean_quality"] for block in blocks], blocks, "selected")
     return mean_of([block["objective"] for block in blocks], blocks), terms
 
 
