@@ -36,6 +36,7 @@ def ask(workspace, sql):
     return json.loads(result.stdout)
 
 
+@pytest.mark.long
 def test_every_run_leaves_a_record_and_the_catalog_shows_what_is_there(workspace, run_sample):
     provenance = json.loads((workspace / "dataset" / "provenance.json").read_text())
     counts = provenance["details"]["counts"]

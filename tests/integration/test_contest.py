@@ -17,6 +17,8 @@ from fineweb_mask.models.settings.selectors.registry import SELECTORS
 from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
+pytestmark = pytest.mark.long  # a server, a worker or a browser, or whole runs, some of which are killed
+
 ROOT = Path(__file__).resolve().parents[2]
 OF_THE_RUN = ("masks", "dataset", "reports", "run.json")
 

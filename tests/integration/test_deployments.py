@@ -18,6 +18,8 @@ from fineweb_mask.flows.processes.environment import server_lost
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.models.settings import PipelineSettings
 
+pytestmark = pytest.mark.long  # a server, a worker or a browser, or whole runs, some of which are killed
+
 ROOT = Path(__file__).resolve().parents[2]
 STAGES = ["ingest", "dedup", "fit", "score", "embed", "select", "materialize", "report"]
 PAGES = ["sweep/sweep", "compare/compare", "tune/tune"]

@@ -29,6 +29,8 @@ from fineweb_mask.tasks.explore import KEPT, ExploreJob, OtherSelection, explore
 from fineweb_mask.tasks.reporting.samples import DocumentRef, vectors_at
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
+pytestmark = pytest.mark.long  # a server, a worker or a browser, or whole runs, some of which are killed
+
 ROOT = Path(__file__).resolve().parents[2]
 SCREENSHOTS = ROOT / ".screenshots"
 

@@ -226,6 +226,7 @@ def test_it_is_found_before_the_work_begins(case: Case, ended: Ended, files: Pat
     assert not (files / "workspaces" / case.name).exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", FOUND_LATER, ids=lambda case: case.name)
 def test_what_only_a_run_can_find_ends_it_in_one_line(case: Case, ended: Ended) -> None:
     done = ended(case)

@@ -23,6 +23,8 @@ from prefect.settings import PREFECT_API_URL
 from fineweb_mask.flows.summary import RunSummary
 from tests.s3 import free_port
 
+pytestmark = pytest.mark.long  # a server, a worker or a browser, or whole runs, some of which are killed
+
 ROOT = Path(__file__).resolve().parents[2]
 RunSample = Callable[..., RunSummary]
 Outcome = Callable[[Path], dict[str, bytes]]

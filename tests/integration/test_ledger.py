@@ -59,6 +59,7 @@ def test_every_fate_is_told_and_unknown_ids_are_listed(finished, wanted):
         assert str(opened.why(wanted["left"])) == told.stdout.rstrip("\n")
 
 
+@pytest.mark.long
 def test_a_bucket_answers_as_the_folder_does_and_differs_in_nothing(finished, wanted, bucket, tmp_path):
     for path in tree_files(finished):
         bucket.write(f"ws/{path.relative_to(finished).as_posix()}", path.read_bytes())
@@ -76,6 +77,7 @@ def test_a_bucket_answers_as_the_folder_does_and_differs_in_nothing(finished, wa
     assert bucket.names() == before
 
 
+@pytest.mark.long
 def test_an_earlier_run_is_compared_with_the_last(server, workspace, tmp_path):
     first = sorted((workspace / "runs").glob("*.json"))[0].name.partition(".")[0]
     with fm.open(workspace) as opened:

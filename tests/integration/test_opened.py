@@ -64,6 +64,7 @@ def test_two_datasets_are_compared_without_a_workspace(finished, tmp_path):
         fm.diff(tmp_path / "a", tmp_path / "page", output=tmp_path / "other")
 
 
+@pytest.mark.long
 def test_a_workspace_is_opened_again_after_a_run_and_in_one_line(workspace):
     before = fm.open(workspace)
     selected = before.selected.count("*").fetchall()

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import pytest
 from playwright.sync_api import Page
 
+pytestmark = pytest.mark.long  # a server, a worker or a browser, or whole runs, some of which are killed
+
 SCREENSHOTS = Path(__file__).resolve().parents[2] / ".screenshots"
 
 

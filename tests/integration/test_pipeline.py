@@ -119,6 +119,7 @@ def test_a_new_shard_leaves_the_others_alone(workspace, run_sample, sample_corpu
     assert "score" not in built(refitted)
 
 
+@pytest.mark.long
 def test_another_corpus_in_a_used_workspace_is_named_and_fitted_anew(workspace, run_sample, small_sample, caplog):
     for number in range(2):
         path = workspace.parent / "other" / f"other{number}.parquet"
@@ -161,6 +162,7 @@ LOST = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("target", "rebuilt"), LOST.items())
 def test_a_truncated_file_is_all_that_is_rebuilt(workspace, run_sample, target, rebuilt):
     before_rows, before_masks = rows(workspace), masks(workspace)
@@ -171,6 +173,7 @@ def test_a_truncated_file_is_all_that_is_rebuilt(workspace, run_sample, target, 
     assert masks(workspace) == before_masks
 
 
+@pytest.mark.long
 def test_deleted_files_are_all_that_is_rebuilt(workspace, run_sample, sample_corpus):
     """One of each kind; those of shards are of different shards, so that one rebuilt for another would be counted."""
     before_rows, before_masks = rows(workspace), masks(workspace)
@@ -290,6 +293,7 @@ def test_groups_have_their_shares_of_the_corpus(workspace, run_sample):
     assert all(stage.missing == 0 for stage in workspace_status(workspace).stages)
 
 
+@pytest.mark.long
 def test_bad_shard_is_set_aside_or_ends_the_run(run_sample, sample_corpus, tmp_path):
     corpus = Path(shutil.copytree(sample_corpus / "corpus", tmp_path / "corpus"))
     broken = corpus / "CC-MAIN-2024-30_00000.parquet"
@@ -355,6 +359,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.parquet")}
 
 
+@pytest.mark.long
 def test_a_column_of_numbers_here_and_of_text_there_is_kept_as_text(run_sample, sample_corpus, tmp_path):
     corpus = tmp_path / "corpus"
     corpus.mkdir()

@@ -99,6 +99,7 @@ def test_a_column_that_no_file_has_is_named_before_any_work(run, tmp_path):
         run(tmp_path / "workspace", "quality.scorers.2.column=grade", "source.extra_columns=[]")
 
 
+@pytest.mark.long
 def test_when_no_file_can_be_scored_the_run_says_why(run, tmp_path, corpus):
     """The statistics were fitted on a sample that held scores; the files have since lost theirs."""
     own = tmp_path / "corpus"

@@ -200,6 +200,7 @@ def test_what_a_bucket_found_is_kept_until_the_duplicates_are_listed(workspace, 
     assert in_folder("duplicates") == duplicates
 
 
+@pytest.mark.long
 def test_without_a_comparison_no_shard_waits_and_nothing_is_left_out(workspace, run_sample):
     compared = run_sample(workspace)
     summary = run_sample(workspace, "ingest.exact_dedup=shard")

@@ -12,6 +12,8 @@ import pytest
 from fineweb_mask.flows.train_quality import train
 from fineweb_mask.models.settings.quality import FastTextTrainingSettings, LabelSettings, TrainQualitySettings
 
+pytestmark = pytest.mark.long  # a server, a worker or a browser, or whole runs, some of which are killed
+
 ROOT = Path(__file__).resolve().parents[2]
 LABELS = ROOT / "data_samples" / "labels.parquet"
 SMALL = FastTextTrainingSettings(dimensions=8, buckets=1_000, epochs=5)

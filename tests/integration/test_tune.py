@@ -13,6 +13,8 @@ from fineweb_mask.flows.cli import app
 from fineweb_mask.flows.curate import curate
 from fineweb_mask.flows.recipe import load_recipe
 
+pytestmark = pytest.mark.long  # a server, a worker or a browser, or whole runs, some of which are killed
+
 
 @pytest.fixture
 def tune(workspace, small_sample):

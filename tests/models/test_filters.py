@@ -74,6 +74,7 @@ def decided(pages: list[dict[str, Any]]) -> dict[str, list[list[str | None]]]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_real_pages_are_decided_on_as_the_class_decides(
     kind: str, pages: list[dict[str, Any]], decided: dict[str, list[list[str | None]]]

@@ -128,6 +128,7 @@ def test_an_output_that_holds_something_else_is_not_replaced(invoke, recipe, tmp
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "mine"
 
 
+@pytest.mark.long
 def test_run_ends_with_one_json_object_and_repeats_from_its_files(call, tmp_path):
     corpus = tmp_path / "corpus"
     corpus.mkdir()

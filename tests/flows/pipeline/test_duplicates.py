@@ -193,6 +193,7 @@ def test_a_run_that_is_killed_while_it_compares_goes_on(tmp_path, sample_corpus)
     assert run.built == ["materialize dataset"]
 
 
+@pytest.mark.long
 def test_one_page_of_each_url_is_kept_with_and_without_near_duplicates(tmp_path, sample_corpus):
     pytest.importorskip("rensa")
     corpus = tmp_path / "corpus"

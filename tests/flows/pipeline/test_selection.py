@@ -58,6 +58,7 @@ def test_what_is_counted_is_not_needed_once_all_is_selected(tmp_path):
     assert selected(Workspace(tmp_path), {})[0].built == []
 
 
+@pytest.mark.long
 def test_the_order_of_work_does_not_matter_and_a_killed_run_goes_on(tmp_path):
     one, other = Workspace(tmp_path / "one"), Workspace(tmp_path / "other")
     run, found = selected(one, {})

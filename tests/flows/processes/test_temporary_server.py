@@ -130,6 +130,7 @@ def test_one_that_ends_is_replaced_at_its_port_with_its_folder_a_few_times(
     assert list(Path().iterdir()) == []
 
 
+@pytest.mark.long
 def test_it_keeps_to_its_own_folder_whatever_the_user_has_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = tmp_path / "cache" / "fineweb-mask" / f"prefect-{version('prefect')}.db"
     kept.parent.mkdir(parents=True)

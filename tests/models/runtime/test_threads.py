@@ -21,6 +21,7 @@ print(hashlib.sha256(selection.inclusion.tobytes() + selection.indices.tobytes()
 """
 
 
+@pytest.mark.long
 def test_a_selection_is_the_same_whatever_the_environment_says_of_threads() -> None:
     found = {
         threads: subprocess.check_output([sys.executable, "-c", SELECT], env=os.environ | {"OMP_NUM_THREADS": threads})

@@ -35,6 +35,7 @@ def test_too_little_memory_is_told_with_what_was_done(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 def test_memory_that_the_system_refuses_is_not_the_setting_s_fault() -> None:
     """DuckDB's own limit is reached in one case, that of the address space in the other.
 

@@ -61,6 +61,7 @@ def at_url(
     return of
 
 
+@pytest.mark.long
 def test_at_a_url_each_part_is_uploaded_once_and_before_the_card(
     at_url: Callable[..., Any],
     make_corpus: Callable[..., Any],
@@ -92,6 +93,7 @@ def test_at_a_url_each_part_is_uploaded_once_and_before_the_card(
     assert is_as_recorded(f"{bucket.url}/{folder}")
 
 
+@pytest.mark.long
 def test_at_a_url_a_killed_run_uploads_only_what_is_not_there(
     at_url: Callable[..., Any], six_shards: list[Rows], bucket: Bucket, sent: list[str]
 ) -> None:
@@ -107,6 +109,7 @@ def test_at_a_url_a_killed_run_uploads_only_what_is_not_there(
     assert {name.rsplit("/", 1)[1] for name in names} == {"part-00004-00000.parquet", "part-00005-00000.parquet"}
 
 
+@pytest.mark.long
 def test_at_a_url_a_new_version_replaces_the_old_files(
     at_url: Callable[..., Any], six_shards: list[Rows], bucket: Bucket
 ) -> None:

@@ -55,6 +55,7 @@ def test_the_recipe_and_all_trials_are_on_the_page_the_best_first(job: TuneJob, 
     assert json.loads((job.folder / "metrics.json").read_text())["best"] == found.details["best"]
 
 
+@pytest.mark.long
 def test_the_same_trials_twice_and_others_with_another_seed(job: TuneJob, found: Any) -> None:
     assert tune(job).cached
     again = tune(job.model_copy(update={"force": True}))

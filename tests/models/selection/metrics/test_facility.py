@@ -119,6 +119,7 @@ def test_a_sample_estimates_from_above_what_lists_miss():
     assert np.mean(samples) < 2 * whole
 
 
+@pytest.mark.long
 def test_a_selection_from_approximate_lists_says_what_its_bound_assumes(monkeypatch):
     monkeypatch.setitem(Facility.__init__.__kwdefaults__, "recall", 0.95)
     random = np.random.default_rng(0)

@@ -60,6 +60,7 @@ def test_a_range_of_another_version_is_an_error(any_bucket: Bucket) -> None:
     assert files.cat_file(path) == b"9876543210"
 
 
+@pytest.mark.long
 def test_reading_survives_a_restart_of_the_server(reach: Callable[[str], None]) -> None:
     content = os.urandom(6 * MIB)
     server = S3Server()
