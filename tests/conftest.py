@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Where several processes share the tests, two take those that need a server, which each then starts once.
 
-    All others are shared out file by file; so are the tests that start servers of their own, for they take as long as
+    Without the long ones, so few are left that one takes them. All others are shared out file by file; so are the tests that start servers of their own, for they take as long as
     many others.
     """
     from xdist.scheduler import LoadScopeScheduling
@@ -52,7 +52,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             folder, _, name = file.rpartition("/")
             if folder != "tests/integration" or name in OWN_SERVERS:
                 return file
-            return "runs that are killed" if name in SECOND_SERVER else "server"
+            of_second = name in SECOND_SERVER and config.option.markexpr != "not long"
+            return "runs that are killed" if of_second else "server"
 
     return TwoServers(config, log)
 

@@ -240,6 +240,7 @@ def test_what_only_a_run_can_find_ends_it_in_one_line(case: Case, ended: Ended) 
     assert not any(words in done.stderr for words in OF_A_BUG)
 
 
+@pytest.mark.long
 def test_prefect_s_ui_shows_the_reason_and_no_traceback(ended: Ended, service: Service) -> None:
     [case] = [case for case in FOUND_LATER if case.name == UI_CASE]
     assert ended(case).returncode == 1

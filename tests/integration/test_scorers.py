@@ -91,6 +91,7 @@ def test_three_kinds_of_scorers_and_vectors_from_one_of_them(run, tmp_path):
     assert built(run(workspace, "quality.combine=minimum"))["score_embed"] == len(shards)
 
 
+@pytest.mark.long
 def test_a_column_that_no_file_has_is_named_before_any_work(run, tmp_path):
     with pytest.raises(ColumnError, match=r"quality\.scorers\.2\.column: no document will have a column 'grade'"):
         run(tmp_path / "workspace", "quality.scorers.2.column=grade")

@@ -239,6 +239,7 @@ def test_status_says_when_the_source_is_gone(workspace, tmp_path):
         workspace_status(Path(workspace))
 
 
+@pytest.mark.long
 def test_the_report_is_a_command(workspace, server):
     page = workspace / "reports" / "index.html"
     before = page.read_text(encoding="utf-8")
@@ -270,6 +271,7 @@ def test_the_report_is_a_command(workspace, server):
         assert message in result.output
 
 
+@pytest.mark.long
 def test_the_report_leaves_out_shards_that_were_set_aside(hostile_run):
     page = hostile_run.workspace / "reports" / "index.html"
     before = page.stat().st_mtime_ns
