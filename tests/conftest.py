@@ -41,8 +41,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Where several processes share the tests, two take those that need a server, which each then starts once.
 
-    Without the long ones, so few are left that one takes them. All others are shared out file by file; so are the tests that start servers of their own, for they take as long as
-    many others.
+    Without the long ones, so few are left that one takes them. All others are shared out file by file; so are the tests
+    that start servers of their own, for they take as long as many others.
     """
     from xdist.scheduler import LoadScopeScheduling
 
