@@ -214,7 +214,7 @@ def test_policy_gradient_runs_for_every_metric(workspace, run_sample):
 
 @pytest.mark.long
 def test_blocks_are_small_and_each_has_its_share(workspace, run_sample):
-    summary = run_sample(workspace, "selection.block_size=300")
+    summary = run_sample(workspace, "selection.block_size=300", "selection.blocks=order")
     provenance = json.loads((workspace / "dataset" / "provenance.json").read_text())
     blocks = provenance["details"]["blocks"]
     assert summary.blocks == len(blocks)
