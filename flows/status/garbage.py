@@ -22,7 +22,7 @@ from fineweb_mask.tasks.dedup.duplicates import DedupJob, NearDedupJob
 from fineweb_mask.tasks.dedup.sort import ShinglesJob
 from fineweb_mask.tasks.losses import LossesJob
 from fineweb_mask.tasks.select import SelectJob
-from fineweb_mask.tasks.selection.cells import CellJob, DivideJob, SampleJob
+from fineweb_mask.tasks.selection.cells import CellJob, DivideJob, RouteJob, SampleJob
 from fineweb_mask.tasks.selection.groups import CountJob, SharesJob
 from fineweb_mask.tasks.storage.atomic import remove_file
 from fineweb_mask.tasks.workspace.listing import FOLDERS, update_index
@@ -41,11 +41,11 @@ READ_UNTIL = {
     **dict.fromkeys(ShinglesJob.stage.folders, NearDedupJob.stage.folders),
     **{
         folder: SelectJob.stage.folders
-        for job in (SampleJob, DivideJob, CellJob, CountJob, SharesJob)
+        for job in (SampleJob, RouteJob, DivideJob, CellJob, CountJob, SharesJob)
         for folder in job.stage.folders
     },
 }
-"""Folders of files that are read only until those of later folders are there, which are named with each."""
+"""Folders of files of which those of later folders, named with each, tell what is read: mostly nothing any more."""
 
 OF_MANY = frozenset(folder for job in (BucketJob, LossesJob, CellJob, SharesJob) for folder in job.stage.folders)
 """Folders of files that are of no single shard."""

@@ -243,7 +243,7 @@ def _stage(run: Run, stage: str) -> StageStatus:
         reached = {workspace.relative(path) for job, _ in run.found[stage] for path in job.paths()}
         folders = {folder for one in stages_shown_as(stage) if not one.interim for folder in one.folders}
         stale = sum(path not in reached for folder in folders for path in workspace.sizes(folder))
-    rows = sum(file.rows for _, file in files)
+    rows = sum(file.rows for job, file in files if job.shard_names or stage in of_corpus)  # of each document once
     return StageStatus(
         stage=stage,
         done=done,

@@ -194,7 +194,7 @@ def sizes_of_cells(settings: PipelineSelectionSettings, routes: Sequence[StageFi
 
 
 class PlanJob(FittedJob):
-    """Find what each cell gives of the budget, and the tangents of the metrics that are means over the corpus."""
+    """Find what each cell gives of the budget, and what is selected beside it."""
 
     stage: ClassVar[Stage] = Stage("plan_selection", version=1, label="select")
     name: ClassVar[str] = "selection-plan"
