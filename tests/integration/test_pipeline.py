@@ -272,6 +272,10 @@ def test_a_corpus_of_several_blocks_is_cut_into_documents_that_are_alike(
     assert all(stage.missing == 0 for stage in workspace_status(workspace).stages)
     refitted = run_sample(workspace, *overrides, refit=["selection"])
     assert refitted.documents_kept == round(0.25 * refitted.counts.documents_eligible)
+    of_stage = {stage.stage: stage.rows for stage in workspace_status(workspace).stages}
+    assert of_stage["select"] == of_stage["ingest"]  # where documents are is no second selection of them
+    [cells] = [found for found in collect_garbage(str(workspace), []) if found.folder == "cells"]
+    assert (cells.files, cells.undecided) == (5, 0)  # those of the cells before
 
 
 @pytest.mark.long
