@@ -71,7 +71,7 @@ def main() -> None:
 
 def compare(name: str, features: np.ndarray, quality: np.ndarray, count: int) -> list[list[str]]:
     """Return a line for every way to cut blocks."""
-    settings = SelectionSettings.model_validate(OBJECTIVES[name] | {"near_duplicates": {"weight": 0}})
+    settings = SelectionSettings.model_validate(OBJECTIVES[name] | {"near_duplicates": None})
     n, dice = len(quality), np.random.default_rng(0)
     started = time.perf_counter()
     whole = select(features, quality, settings)
@@ -92,7 +92,7 @@ class Whole:
     """The objective of selections from all documents, on one scale."""
 
     def __init__(self, features: np.ndarray, quality: np.ndarray, settings: SelectionSettings) -> None:
-        from fineweb_mask.models.selection.problem.measures import Measures
+        from fineweb_mask.models.selection.measures import Measures
 
         self._measures, self._settings = Measures(features, quality), settings
         self._ranges = term_ranges(features, quality, settings)

@@ -18,7 +18,6 @@ import torch
 from benchmarks.selection import measure, percent, prepare, vectors
 from benchmarks.tables import show
 from fineweb_mask.models.selection import SelectionSettings
-from fineweb_mask.models.settings.selection import NearDuplicateSettings
 
 PEERS = {
     "apricot-select": """
@@ -50,8 +49,7 @@ print(json.dumps({"seconds": seconds, "chosen": [int(i) for i in chosen], "peak"
 def peers(arguments: argparse.Namespace) -> None:
     """Compare facility location alone (lamb = 0), which the peers maximise."""
     features, scores = vectors(arguments)
-    alone = NearDuplicateSettings(weight=0)
-    settings = SelectionSettings(metrics="facility", lamb=0.0, select_ratio=0.1, near_duplicates=alone)
+    settings = SelectionSettings(metrics="facility", lamb=0.0, select_ratio=0.1, near_duplicates=None)
     block = prepare(features, scores, settings, arguments.device)
     objective = block.problem.objective
     table = []

@@ -39,9 +39,7 @@ from transformers.utils import logging as transformers_logging
 
 from benchmarks.bert import save_classifier, save_encoder
 from benchmarks.measuring import in_turns
-from fineweb_mask.models.selection import SelectionSettings, select
-from fineweb_mask.models.selection.graphs import neighbours
-from fineweb_mask.models.selection.graphs.pairs import similar_pairs
+from fineweb_mask.models.selection import SelectionSettings, neighbours, select
 from fineweb_mask.models.selection.inputs import checked_features
 from fineweb_mask.models.settings import EmbeddingSettings
 from fineweb_mask.models.settings.selection import METRICS
@@ -122,7 +120,7 @@ def block(n: int, d: int, device: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 def mix(metrics: str, **changes: object) -> SelectionSettings:
     """Return settings of metrics joined by `+`, a tenth of the documents, without near-duplicates."""
-    fixed = {"select_ratio": 0.1, "lamb": 0.5, "near_duplicates": {"weight": 0.0}}
+    fixed = {"select_ratio": 0.1, "lamb": 0.5, "near_duplicates": None}
     return SelectionSettings.model_validate(fixed | {"metrics": dict.fromkeys(metrics.split("+"), 1.0)} | changes)
 
 
@@ -145,7 +143,7 @@ def agree(size: Size, metrics: str, solver: str, kind: str) -> dict[str, Any]:
     """Select on the GPU twice, on the CPU, and there from vectors that differ by a little."""
     features, quality = block(*size.agree, "cpu")
     given = features if kind == "float16" else features.float()
-    chosen = mix(metrics, solver=solver, policy_gradient={"n_epochs": 50}, near_duplicates={"weight": 1.0})
+    chosen = mix(metrics, solver=solver, policy_gradient={"n_epochs": 50}, near_duplicates=0.9)
     there, again = (select(given, quality, chosen, device=size.device) for _ in range(2))
     here = select(given, quality, chosen)
     noise = torch.randn(given.shape, generator=torch.Generator().manual_seed(1))
@@ -180,14 +178,6 @@ def lists(size: Size, n: int, graph: str, elements: int) -> dict[str, Any]:
     finally:
         neighbours.PRODUCT_ELEMENTS.update(kept)
     return took | {"recall": "1" if found.missed is None else f"{found.missed.recall:.3f}"}
-
-
-def pairs(size: Size, n: int, threshold: float) -> dict[str, Any]:
-    """Find all pairs from a cosine on."""
-    features, _ = block(*size.block, size.device)
-    rows = checked_features(features[:n], torch.device(size.device))
-    found, took = timed(lambda: similar_pairs(rows, threshold), size.device)
-    return took | {"pairs": len(found)}
 
 
 @cache
@@ -293,7 +283,7 @@ def of_selection(size: Size) -> Iterator[Measurement]:
         yield Measurement("agree", name, 5, partial(agree, size, "pairwise", solver, "float32"))
     for metrics in (*METRICS, RECIPES):
         yield Measurement("block", metrics, 60, partial(whole_block, size, metrics, "mean_field"))
-    near = partial(whole_block, size, RECIPES, "mean_field", near_duplicates={"weight": 1.0})
+    near = partial(whole_block, size, RECIPES, "mean_field", near_duplicates=0.9)
     yield Measurement("block", f"{RECIPES} and near-duplicates", 90, near)
     usual = neighbours.PRODUCT_ELEMENTS[size.device]
     ways = (("exact", usual), ("exact", usual // 4), ("approximate", usual))
@@ -301,7 +291,6 @@ def of_selection(size: Size) -> Iterator[Measurement]:
         for graph, elements in ways:
             name = f"{n:,} documents, {graph}, products of 2^{elements.bit_length() - 1}"
             yield Measurement("lists", name, 40, partial(lists, size, n, graph, elements))
-        yield Measurement("lists", f"{n:,} documents, pairs from 0.95 on", 40, partial(pairs, size, n, 0.95))
 
 
 def of_models(size: Size) -> Iterator[Measurement]:

@@ -4,12 +4,10 @@
     python -m benchmarks.graph compare --vectors newsgroups.npz --ways exact groups faiss-hnsw
     python -m benchmarks.graph same --n 10000
     python -m benchmarks.graph growth --sizes 20000 50000 100000
-    python -m benchmarks.graph cost --n 50000 --recalls 0.9 0.95 0.97
 
 `compare` builds lists of 64 in a process each: CPU seconds on one thread, without imports and compilation, the highest
 memory of the process, and the share of the nearest 64 and 16 of 256 random documents that the lists hold. Libraries
-that are not installed are left out. `same` repeats each with two threads and compares the lists bit for bit. `cost`
-selects with exact and with approximate lists and evaluates both selections exactly.
+that are not installed are left out. `same` repeats each with two threads and compares the lists bit for bit.
 """
 
 import argparse
@@ -32,14 +30,8 @@ from numpy.typing import NDArray
 
 from benchmarks.synthetic import clustered
 from benchmarks.tables import show
-from fineweb_mask.models.selection import SelectionSettings
-from fineweb_mask.models.selection.graphs.neighbours import RECALL, find_neighbours, nearest, nearest_in_groups
-from fineweb_mask.models.selection.metrics.facility import Facility
-from fineweb_mask.models.selection.problem.normalisation import BlockEnds, find_ranges, weigh
-from fineweb_mask.models.selection.problem.objective import Objective
+from fineweb_mask.models.selection.neighbours import RECALL, nearest, nearest_in_groups
 from fineweb_mask.models.selection.rows import Rows
-from fineweb_mask.models.selection.solvers.mean_field import solve_mean_field
-from fineweb_mask.models.selection.solvers.problem import Problem
 
 K = 64
 Vectors = NDArray[np.float32]
@@ -241,45 +233,9 @@ def growth(arguments: argparse.Namespace) -> None:
     show("growth", ["n", "groups, CPU s", "recall", "exact, CPU s", "exact / groups"], table)
 
 
-def cost(arguments: argparse.Namespace) -> None:
-    torch.set_num_threads(arguments.threads)
-    features, quality = vectors(arguments)
-    rows, q = Rows(torch.from_numpy(features)), torch.from_numpy(quality)
-    settings = SelectionSettings(metrics="facility", lamb=arguments.lamb, select_ratio=0.1)
-    truth, none = Facility(rows, K, graph="exact"), Objective(q, round(0.1 * rows.n))
-    ranges = find_ranges(none, {"facility": truth}, BlockEnds(settings, rows, torch.Generator()))
-    table, first = [], None
-    for recall in [None, *arguments.recalls]:
-        metric = truth if recall is None else Facility(rows, K)
-        started = time.process_time()
-        metric._graph = find_neighbours(rows, K, "exact" if recall is None else "approximate", recall or 0)
-        seconds = time.process_time() - started
-        options: dict[str, Any] = {"lamb": arguments.lamb, "weights": {"facility": 1.0}}
-        objective = weigh(none, {"facility": metric}, ranges, **options).objective
-        mask = solve_mean_field(Problem(rows, objective, settings, torch.Generator())).mask
-        true = weigh(none, {"facility": truth}, ranges, **options).objective.value_of(mask)
-        value, on_lists = (float(one_of.value(mask[None])[0]) for one_of in (truth, metric))
-        first = first or true
-        missed = metric.graph.missed
-        table.append(
-            [
-                "exact" if missed is None else f"{recall:g}",
-                "1" if missed is None else f"{missed.recall:.3f}",
-                f"{seconds:.1f}",
-                f"{true:.6f}",
-                f"{100 * (1 - true / first):.3f}%",
-                f"{value:.6f}",
-                f"{on_lists:.6f}",
-            ]
-        )
-        print(table[-1], flush=True)
-    header = ["recall asked", "measured", "lists, CPU s", "J", "lost", "facility", "facility on the lists"]
-    show(f"selections from approximate lists, n = {rows.n:,}, lamb {arguments.lamb:g}", header, table)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = {"compare": compare, "same": same, "growth": growth, "cost": cost, "one": one}
+    commands = {"compare": compare, "same": same, "growth": growth, "one": one}
     parser.add_argument("command", choices=commands)
     parser.add_argument("--n", type=int, default=50_000)
     parser.add_argument("--vectors", help=".npz file with features (n, d) and quality (n,)")
@@ -288,8 +244,6 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=600.0, help="seconds for one way")
     parser.add_argument("--sizes", nargs="+", type=int, default=[20_000, 50_000, 100_000])
     parser.add_argument("--largest-exact", type=int, default=50_000)
-    parser.add_argument("--recalls", nargs="+", type=float, default=[0.9, 0.95, 0.97, 0.99])
-    parser.add_argument("--lamb", type=float, default=0.1)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         if arguments.vectors is None and arguments.command in {"compare", "same"}:

@@ -25,10 +25,11 @@ from benchmarks.vectors import embed_and_score
 from fineweb_mask.models.analysis.vectors import effective_rank, spectrum
 from fineweb_mask.models.comparison.sweep import sweep
 from fineweb_mask.models.selection import SelectionSettings
-from fineweb_mask.models.selection.graphs.neighbours import nearest
+from fineweb_mask.models.selection.budget import Budget
 from fineweb_mask.models.selection.inputs import checked_features
+from fineweb_mask.models.selection.measures import coverage
 from fineweb_mask.models.selection.metrics.facility import Facility
-from fineweb_mask.models.selection.problem.measures import coverage
+from fineweb_mask.models.selection.neighbours import nearest
 from fineweb_mask.models.selection.rows import Rows
 
 CORPORA = {"newsgroups20": "topic", "web_mix": "origin", "fineweb_legal_annotated": None}  # file and column of topics
@@ -84,7 +85,8 @@ class Judge:
     def __init__(self, corpus: Corpus, budget: int) -> None:
         self.corpus, self.budget = corpus, budget
         self.rows = checked_features(corpus.features, torch.device("cpu"))
-        self.facility = Facility(self.rows)
+        whole = Budget.of(torch.ones(self.rows.n, dtype=torch.int64), self.rows.n)
+        self.facility = Facility(self.rows, whole)
         generator = np.random.default_rng(0)
         everyone = len(corpus.quality)
         samples = [self.measures(generator.choice(everyone, budget, replace=False)) for _ in range(RANDOM_SUBSETS)]
@@ -120,21 +122,19 @@ class Judge:
         return low + high
 
 
-def study(corpora: dict[str, Corpus], mixes: list[str], lambs: list[float], terms: list[tuple[float, float]]) -> None:
+def study(corpora: dict[str, Corpus], mixes: list[str], lambs: list[float], thresholds: list[float | None]) -> None:
     """Print every objective on every corpus."""
     for name, corpus in corpora.items():
         n = len(corpus.quality)
         judge = Judge(corpus, round(0.1 * n))
         table = [_line("random", judge.random, judge, 0.0), _line("top quality", judge.top, judge, 0.0)]
         for mix in mixes:
-            for threshold, weight in terms:
-                settings = SelectionSettings(
-                    metrics=_weights(mix), near_duplicates={"threshold": threshold, "weight": weight}
-                )
+            for threshold in thresholds:
+                settings = SelectionSettings(metrics=_weights(mix), near_duplicates=threshold)
                 started = time.perf_counter()
                 for swept in sweep(corpus.features, corpus.quality, settings, lambs):
                     found = judge.measures(swept.selection.indices)
-                    label = f"{mix}, lamb {swept.lamb:g}" + (f", {threshold:g} x {weight:g}" if weight else "")
+                    label = f"{mix}, lamb {swept.lamb:g}" + (f", from {threshold:g} on the best" if threshold else "")
                     table.append(_line(label, found, judge, time.perf_counter() - started))
                     started = time.perf_counter()
         show(f"{name}: {n:,} documents, {judge.budget:,} selected", HEADER, table)
@@ -179,7 +179,9 @@ def main() -> None:
     parser.add_argument("--corpora", nargs="+", choices=CORPORA, default=list(CORPORA))
     parser.add_argument("--metrics", nargs="+", default=MIXES)
     parser.add_argument("--lambs", nargs="+", type=float, default=[0.3, 0.5, 0.7, 0.8])
-    parser.add_argument("--terms", nargs="+", default=["0.9:0", "0.9:1", "0.8:1"], help="threshold:weight")
+    parser.add_argument(
+        "--thresholds", nargs="+", type=float, default=[0, 0.9, 0.8], help="of near-duplicates; 0: none"
+    )
     arguments = parser.parse_args()
     if arguments.part == "prepare":
         prepare(arguments.documents, arguments.vectors)
@@ -188,8 +190,8 @@ def main() -> None:
     for name in arguments.corpora:
         with np.load(arguments.vectors / f"{name}-{arguments.half}.npz") as held:
             corpora[name] = Corpus(**{key: held[key] for key in Corpus._fields})
-    terms = [(float(term.split(":")[0]), float(term.split(":")[1])) for term in arguments.terms]
-    study(corpora, arguments.metrics, arguments.lambs, terms)
+    thresholds = [threshold or None for threshold in arguments.thresholds]
+    study(corpora, arguments.metrics, arguments.lambs, thresholds)
 
 
 if __name__ == "__main__":

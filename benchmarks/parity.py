@@ -44,9 +44,9 @@ class Cell(NamedTuple):
 
     @property
     def settings(self) -> SelectionSettings:
-        """The objective, for a tenth of the documents, without a term for near-duplicates."""
+        """The objective, for a tenth of the documents, near-duplicates among them."""
         metrics = dict.fromkeys(self.mix.split("+"), 1.0)
-        return SelectionSettings(metrics=metrics, lamb=self.lamb, near_duplicates={"weight": 0})
+        return SelectionSettings(metrics=metrics, lamb=self.lamb, near_duplicates=None)
 
 
 def main() -> None:
@@ -103,16 +103,17 @@ def compare(cells: list[Cell], old: Path, new: Path, vectors: Path) -> None:
     lines, shares = [], []
     both = [cell for cell in cells if (old / cell.file).exists() and (new / cell.file).exists()]
     for cell, features, quality in corpora_of(both, vectors):
-        scaled = checked_block(features, quality, cell.settings, device="cpu").scaled(cell.lamb)
+        block = checked_block(features, quality, cell.settings, device="cpu")
+        objective = block.objective(cell.lamb)
         found, seconds, gaps = [], [], []
         for folder in (old, new):
             with np.load(folder / cell.file) as held:
                 mask = torch.zeros(len(quality), dtype=torch.bool)
                 mask[torch.from_numpy(held["indices"])] = True
-                found.append(scaled.objective.value_of(mask))
+                found.append(objective.value_of(mask))
                 seconds.append(float(held["seconds"]))
                 gaps.append((held["bound"] - held["objective"]) / (held["bound"] - held["random"]))
-        random = scaled.random_objective(cell.lamb)
+        random = block.ranges.random_objective(cell.lamb, block.weights)
         shares.append((found[1] - random) / (found[0] - random))
         times = [f"{one:.1f}" for one in seconds]
         lines.append([*map(str, cell), f"{shares[-1]:.2%}", *(f"{gap:.2%}" for gap in gaps), *times])

@@ -9,7 +9,6 @@ Every table comes from one run on one machine, so only the ratios in it mean som
     python -m benchmarks.selection growth --sizes 10000 50000 200000
     python -m benchmarks.selection whole --n 50000 --metrics pairwise+facility --lamb 0.8
     python -m benchmarks.selection memory --n 200000 --metrics facility
-    python -m benchmarks.selection step --n 100000
 
 To measure other vectors than the synthetic ones: `--vectors file.npz` with `features` (n, d) and
 `quality` (n,).
@@ -31,26 +30,25 @@ import torch
 from benchmarks.synthetic import clustered
 from benchmarks.tables import show
 from fineweb_mask.models.selection import SelectionSettings, select
-from fineweb_mask.models.selection.block import checked_block, solver_of
-from fineweb_mask.models.selection.metrics.base import SupportsNeighbours, metric_class
-from fineweb_mask.models.selection.problem.measures import relative_gap
-from fineweb_mask.models.selection.problem.upper_bound import tightened_bound
-from fineweb_mask.models.selection.solvers.policy_gradient import gumbel_top_k, solve_policy_gradient
+from fineweb_mask.models.selection.block import BlockSolver, checked_block, solver_of
+from fineweb_mask.models.selection.measures import relative_gap
+from fineweb_mask.models.selection.solvers.policy_gradient import solve_policy_gradient
 from fineweb_mask.models.selection.solvers.problem import Problem
-from fineweb_mask.models.settings.selection import METRICS, NearDuplicateSettings
+from fineweb_mask.models.selection.solvers.prove import prove
+from fineweb_mask.models.settings.selection import METRICS
 
 if TYPE_CHECKING:
-    from fineweb_mask.models.selection.problem.normalisation import Scaled
+    from fineweb_mask.models.selection.objective import Objective
 
 
 @dataclass
 class Block:
     """A block of documents with its objective, which any solver can solve."""
 
-    problem: Problem
-    scaled: Scaled
-    graph_seconds: float  # time to build the lists of neighbours, which greedy does not need
-    pairs_seconds: float  # time to find the near-duplicates
+    solver: BlockSolver
+    objective: Objective
+    low: float  # J expected of a random selection
+    list_seconds: float  # time to build the lists of neighbours
 
 
 @dataclass
@@ -91,23 +89,22 @@ def vectors(arguments: argparse.Namespace, n: int | None = None) -> tuple[np.nda
 def prepare(features: np.ndarray, quality: np.ndarray, settings: SelectionSettings, device: str) -> Block:
     block = checked_block(features, quality, settings, device=device)
     started = time.perf_counter()
-    for metric in block.metrics.values():
-        if isinstance(metric, SupportsNeighbours):
-            metric.neighbours(1)
+    _ = block.lists
     synchronise(device)
-    graph_seconds, started = time.perf_counter() - started, time.perf_counter()
-    _ = block.near_duplicates
-    synchronise(device)
-    pairs_seconds = time.perf_counter() - started
-    scaled = block.scaled(settings.lamb)
-    generator = torch.Generator(block.rows.device).manual_seed(settings.seed)
-    return Block(Problem(block.rows, scaled.objective, settings, generator), scaled, graph_seconds, pairs_seconds)
+    seconds = time.perf_counter() - started
+    objective = block.objective(settings.lamb)
+    return Block(block, objective, block.ranges.random_objective(settings.lamb, block.weights), seconds)
+
+
+def problem_of(block: Block, settings: SelectionSettings) -> Problem:
+    generator = torch.Generator().manual_seed(settings.seed)
+    return Problem(block.solver.rows, block.objective, settings, generator, lists=block.solver.lists)
 
 
 def settings_of(arguments: argparse.Namespace, metrics: str, **options: Any) -> SelectionSettings:  # noqa: ANN401
     return SelectionSettings(
         metrics=dict.fromkeys(metrics.split("+"), 1.0),
-        near_duplicates=NearDuplicateSettings(weight=arguments.near_duplicates),
+        near_duplicates=arguments.near_duplicates,
         **options,
     )
 
@@ -117,27 +114,20 @@ def synchronise(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def measure(block: Block, solver: str, *, prove: bool = True) -> Measured:
-    settings = block.problem.settings.model_copy(update={"solver": solver})
-    objective = block.problem.objective
-    device = objective.quality.device
-    generator = torch.Generator(device).manual_seed(settings.seed)
-    problem = Problem(block.problem.rows, objective, settings, generator)
+def measure(block: Block, solver: str, *, certify: bool = True) -> Measured:
+    settings, objective = block.solver.settings.model_copy(update={"solver": solver}), block.objective
+    device = str(objective.quality.device)
     started = time.perf_counter()
-    solution = solver_of(solver)(problem)
-    synchronise(str(device))
-    seconds = time.perf_counter() - started + block.pairs_seconds
-    if solver == "mean_field":
-        seconds += block.graph_seconds
-    reached, gap = objective.value_of(solution.mask), None
-    random_objective = block.scaled.random_objective(settings.lamb)
+    mask = solver_of(solver)(problem_of(block, settings)).mask
+    synchronise(device)
+    seconds = time.perf_counter() - started + block.list_seconds
+    reached, gap = objective.value_of(mask), None
     started = time.perf_counter()
-    if prove and solution.relaxed is not None:
-        bound = tightened_bound(objective, solution.relaxed, solution.mask, random_objective)
-        gap = relative_gap(reached, bound, random_objective)
+    if certify and solver == "mean_field":
+        gap = relative_gap(reached, prove(objective, mask, block.low), block.low)
     proof_seconds = time.perf_counter() - started
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    return Measured(seconds, reached, gap, proof_seconds, peak, solution.mask)
+    return Measured(seconds, reached, gap, proof_seconds, peak, mask)
 
 
 def percent(share: float | None) -> str:
@@ -153,7 +143,7 @@ def quality(arguments: argparse.Namespace) -> None:
                 settings = settings_of(arguments, metrics=metric, lamb=lamb, select_ratio=ratio)
                 block = prepare(features, scores, settings, arguments.device)
                 ours, greedy = (measure(block, solver) for solver in ("mean_field", "greedy"))
-                low = block.scaled.random_objective(lamb)
+                low = block.low
                 best = max(ours.objective, greedy.objective) - low
                 share = (ours.objective - low) / best
                 of_greedy.append((ours.objective - low) / (greedy.objective - low))
@@ -222,11 +212,10 @@ def learner(arguments: argparse.Namespace) -> None:
             arguments, metrics=metric, lamb=arguments.lamb, select_ratio=0.1, policy_gradient=learning
         )
         block = prepare(features, scores, settings, arguments.device)
-        ours = measure(block, "mean_field", prove=False)
-        low = block.scaled.random_objective(arguments.lamb)
+        ours = measure(block, "mean_field", certify=False)
+        low = block.low
         goal = low + 0.99 * (ours.objective - low)
-        generator = torch.Generator(arguments.device).manual_seed(settings.seed)
-        problem = Problem(block.problem.rows, block.problem.objective, settings, generator)
+        problem = problem_of(block, settings)
         problem.history.progress = Goal(goal)
         with contextlib.suppress(GoalReachedError):
             solve_policy_gradient(problem, log_every=10**9)
@@ -255,8 +244,8 @@ def rates(arguments: argparse.Namespace) -> None:
     for metric in arguments.metrics:
         settings = settings_of(arguments, metrics=metric, lamb=arguments.lamb, select_ratio=0.1)
         block = prepare(features, scores, settings, arguments.device)
-        ours = measure(block, "mean_field", prove=False).objective
-        low = block.scaled.random_objective(arguments.lamb)
+        ours = measure(block, "mean_field", certify=False).objective
+        low = block.low
         shares = []
         for factor in arguments.factors:
             learning = settings.policy_gradient.model_copy(
@@ -267,11 +256,9 @@ def rates(arguments: argparse.Namespace) -> None:
                     "min_lr": factor * settings.policy_gradient.min_lr,
                 }
             )
-            generator = torch.Generator(arguments.device).manual_seed(settings.seed)
-            changed = settings.model_copy(update={"policy_gradient": learning})
-            problem = Problem(block.problem.rows, block.problem.objective, changed, generator)
+            problem = problem_of(block, settings.model_copy(update={"policy_gradient": learning}))
             mask = solve_policy_gradient(problem, log_every=10**9).mask
-            shares.append((block.problem.objective.value_of(mask) - low) / (ours - low))
+            shares.append((block.objective.value_of(mask) - low) / (ours - low))
         table.append([metric, *map(percent, shares)])
     title = f"what the learner reaches of mean_field, n = {len(scores):,}, {arguments.epochs:,} steps, rates times"
     show(title, ["metric", *(f"{factor:g}" for factor in arguments.factors)], table)
@@ -322,7 +309,7 @@ def memory(arguments: argparse.Namespace) -> None:
     line = [
         arguments.metrics[-1],
         f"{ours.seconds:.1f}",
-        f"{block.graph_seconds:.1f}",
+        f"{block.list_seconds:.1f}",
         percent(ours.gap),
         f"{ours.peak_mib}",
         f"{before}",
@@ -340,71 +327,6 @@ def memory(arguments: argparse.Namespace) -> None:
     show(f"memory at n = {arguments.n:,}", header, [line])
 
 
-def step(arguments: argparse.Namespace) -> None:
-    features, scores = vectors(arguments)
-    table = []
-    for metric in arguments.metrics:
-        learning = {"partial": 0.1}
-        settings = SelectionSettings(
-            metrics=metric,
-            select_ratio=0.1,
-            normalize="none",
-            policy_gradient=learning,
-            near_duplicates=NearDuplicateSettings(weight=0),
-        )
-        block = prepare(features, scores, settings.model_copy(update={"metrics": "pairwise"}), arguments.device)
-        rows, generator = block.problem.rows, block.problem.generator
-        objective = block.problem.objective
-        metrics = {name: metric_class(name).for_block(rows, settings, objective.budget) for name in [metric]}
-        objective.metrics, objective.weights = metrics, {metric: 0.5}
-        # The first and the last step evaluate a whole selection for the history: the time of two steps is subtracted.
-        problem = Problem(rows, objective, settings, generator)
-        few = _learning_seconds(problem, 2)
-        per_step = (_learning_seconds(problem, 2 + arguments.epochs) - few) / arguments.epochs
-        floor = _floor(metric, rows.take(torch.arange(rows.n // 10, device=rows.device)), generator, arguments)
-        table.append([metric, f"{1e3 * per_step:.1f}", f"{1e3 * floor:.1f}", f"{per_step / floor:.2f}"])
-    header = ["metric", "step ms", "product + sampling ms", "ratio"]
-    show(f"one policy-gradient step, n = {len(scores):,}, partial 0.1, 128 rollouts", header, table)
-
-
-def _learning_seconds(problem: Problem, n_epochs: int) -> float:
-    settings, device = problem.settings, problem.rows.device
-    learning = settings.policy_gradient.model_copy(update={"n_epochs": n_epochs})
-    settings = settings.model_copy(update={"policy_gradient": learning})
-    generator = torch.Generator(device).manual_seed(settings.seed)
-    problem = Problem(problem.rows, problem.objective, settings, generator)
-    started = time.perf_counter()
-    solve_policy_gradient(problem, log_every=10**9)
-    synchronise(str(device))
-    return time.perf_counter() - started
-
-
-def _floor(metric: str, batch: torch.Tensor, generator: torch.Generator, arguments: argparse.Namespace) -> float:
-    """Time the least work of a step: drawing the masks, and the metric's matrix products."""
-    logits = torch.zeros(len(batch), device=batch.device)
-    repeats = max(2, arguments.epochs // 4)
-    started = time.perf_counter()
-    for _ in range(repeats):
-        masks = gumbel_top_k(logits, len(batch) // 10, 128, generator)
-        if metric == "pairwise":
-            masks.float() @ batch
-        elif metric == "disf":
-            for mask in masks[:16]:
-                z = batch[mask]
-                z.T @ z
-        else:
-            batch @ batch.T
-    synchronise(arguments.device)
-    seconds = (time.perf_counter() - started) / repeats
-    if metric != "disf":
-        return seconds
-    started = time.perf_counter()
-    for _ in range(repeats):
-        gumbel_top_k(logits, len(batch) // 10, 128, generator)
-    sampling = (time.perf_counter() - started) / repeats
-    return sampling + (seconds - sampling) * 8  # 16 of the 128 products were timed
-
-
 TABLES = {
     "quality": quality,
     "speed": speed,
@@ -413,7 +335,6 @@ TABLES = {
     "growth": growth,
     "whole": whole,
     "memory": memory,
-    "step": step,
 }
 
 
@@ -430,7 +351,7 @@ def main() -> None:
         "--factors", nargs="+", type=float, default=[0.01, 0.1, 0.3, 1, 3, 10, 100], help="of the rates"
     )
     parser.add_argument("--sizes", nargs="+", type=int, default=[10_000, 50_000, 200_000])
-    parser.add_argument("--near-duplicates", type=float, default=1.0, help="weight of that term")
+    parser.add_argument("--near-duplicates", type=float, default=0.9, help="cosine from which only the best stays")
     parser.add_argument("--epochs", type=int, default=10_000, help="policy-gradient steps at most")
     parser.add_argument("--partial", type=float, default=0.05, help="learner: share of the documents in a batch")
     parser.add_argument("--device", default="cpu")

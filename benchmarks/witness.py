@@ -22,7 +22,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow.parquet as pq
-import torch
 
 from benchmarks.command import ROOT
 from benchmarks.objective import CORPORA, ELSEWHERE, LEAST_CHARACTERS, _weights
@@ -34,7 +33,6 @@ from fineweb_mask.models.selection.block import checked_block
 from fineweb_mask.models.selection.inputs import SelectorInputs
 from fineweb_mask.models.selection.selector import select
 from fineweb_mask.models.selection.solvers.problem import History
-from fineweb_mask.models.settings.selection import METRICS
 from fineweb_mask.models.witness.kneser_ney import KneserNey
 from fineweb_mask.models.witness.overlap import sharing_documents
 from fineweb_mask.models.witness.paired import HeldOut
@@ -191,13 +189,15 @@ def _set(starts: PackedTokens, arrays: dict[str, np.ndarray], rows: np.ndarray) 
 def selections(half: Half, budget: float) -> dict[str, np.ndarray]:
     """Select by every mix at every weight of quality, and by every other selector."""
     common = {"budget_by": "tokens", "select_ratio": budget}
-    tokens, quality = half.pool.lengths, torch.from_numpy(half.quality)
-    every = SelectionSettings.model_validate(common | {"metrics": dict.fromkeys(METRICS, 1)})
-    block, found = checked_block(half.features, half.quality, every, device="cpu", tokens=tokens), {}
+    tokens, found, lists = half.pool.lengths, {}, None
     for mix in MIXES:
         for lamb in LAMBS:
             settings = SelectionSettings.model_validate(common | {"metrics": _weights(mix), "lamb": lamb})
-            _, solution = block.with_weights(quality, settings).solve(History(), lamb)
+            block = checked_block(half.features, half.quality, settings, device="cpu", tokens=tokens)
+            if lists is None:
+                lists = block.lists
+            block.lists = lists
+            solution = block.solve(block.objective(lamb), History())
             found[f"{mix} {lamb:g}"] = solution.mask.nonzero()[:, 0].numpy()
     for name in SELECTORS:
         settings = SelectionSettings.model_validate(common | {"solver": name})

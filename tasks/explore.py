@@ -161,15 +161,13 @@ def _neighbours(unit: Unit) -> dict[str, pa.Array]:
     """Return `near_duplicates`, `nearest_cosine` and `neighbours` of unit rows (n, d)."""
     import torch
 
-    from fineweb_mask.models.selection.graphs.neighbours import find_neighbours
-    from fineweb_mask.models.selection.graphs.pairs import similar_pairs
+    from fineweb_mask.models.selection.neighbours import find_neighbours
     from fineweb_mask.models.selection.rows import Rows
 
     rows = Rows(torch.from_numpy(unit))
     found = find_neighbours(rows, NEIGHBOURS + 1, seed=SEED)
     index, cosine = found.index[1:].T.numpy().astype(np.int64), found.similarity[1:].T.numpy()  # itself is the first
-    pairs = similar_pairs(rows, NEAR_DUPLICATE)
-    counts = torch.bincount(torch.cat([pairs.first, pairs.second]), minlength=len(unit))
+    counts = (found.similarity[1:] >= NEAR_DUPLICATE).sum(0)
     lists = [pa.array(list(index), pa.list_(pa.int64())), pa.array(list(1 - cosine), pa.list_(pa.float32()))]
     return {
         "near_duplicates": pa.array(counts.numpy()),

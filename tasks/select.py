@@ -24,7 +24,7 @@ class SelectJob(BlocksJob):
 
     stage: ClassVar[Stage] = Stage(
         "select",
-        version=7,
+        version=8,
         folders=("masks",),
         documents=lambda file: (
             sum(block["documents"] for block in file.details["blocks"]),

@@ -8,7 +8,6 @@ from functools import cache
 from graphlib import TopologicalSorter
 from importlib.metadata import packages_distributions
 from pathlib import Path
-from pkgutil import resolve_name
 
 import pytest
 import yaml
@@ -30,12 +29,12 @@ LAYERS = {
         {"settings"},
         {"documents", "forward"},
         {"selection.rows"},
-        {"selection.k_means", "selection.inputs", "selection.problem.token_budget"},
-        {"selection.graphs"},
+        {"selection.k_means", "selection.inputs", "selection.budget"},
+        {"selection.neighbours"},
         {"selection.metrics"},
-        {"selection.problem.objective"},
+        {"selection.measures", "selection.objective"},
         {"selection.solvers"},
-        {"selection.problem", "selection.selectors"},
+        {"selection.selectors"},
         {"analysis", "dedup", "embedding", "pages", "quality", "selection"},
         {"witness"},
         {"comparison", "filters"},
@@ -104,6 +103,7 @@ OTHER_TESTS = {  # test files that are not named after one module, and what they
     "tests/models/embedding/test_static_fit_on_posts.py": "static_fit.py on real posts",
     "tests/models/quality/test_edu.py": "the kind edu in transformer.py",
     "tests/models/quality/test_perplexity.py": "the kind perplexity in transformer.py",
+    "tests/models/selection/metrics/test_metrics.py": "all metrics, against each one's definition",
     "tests/models/settings/test_settings.py": "all sections of a recipe",
     "tests/tasks/dataset/test_card.py": "the card in materialize.py",
     "tests/tasks/dedup/test_near_duplicates.py": "near-duplicates in duplicates.py",
@@ -244,7 +244,7 @@ def classes_asked_for(file):
 @pytest.mark.parametrize("file", sorted((ROOT / "models" / "selection").rglob("*.py")), ids=lambda file: file.stem)
 def test_solvers_ask_a_metric_for_a_method_and_never_for_its_class(file):
     for name in classes_asked_for(file):
-        assert getattr(resolve_name(f"fineweb_mask.{name}"), "_is_protocol", False), f"{module_name(file)}: {name}"
+        assert name == "models.selection.metrics.base.Metric", f"{module_name(file)}: {name}"
 
 
 @pytest.mark.parametrize(("floor", "file"), SOURCES)

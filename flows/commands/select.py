@@ -33,12 +33,14 @@ def select(
     normalize: Annotated[
         str, typer.Option(help="none: raw terms, as the paper; range: each term from 0 to 1.")
     ] = "none",
-    near_duplicate_weight: Annotated[
-        float,
+    near_duplicates: Annotated[
+        float | None,
         typer.Option(
-            "--near_duplicate_weight", help="Penalty for selected near-duplicates; the paper has none. A recipe's is 1."
+            "--near_duplicates",
+            help="Cosine from which only the best of near-duplicates may be selected.",
+            show_default="the paper's: all may be",
         ),
-    ] = 0.0,
+    ] = None,
     n_epochs: Annotated[int, typer.Option("--n_epochs", help="policy_gradient: learning steps.")] = 10_000,
     n_rollout: Annotated[int, typer.Option("--n_rollout", help="policy_gradient: masks sampled in a step.")] = 128,
     partial: Annotated[float, typer.Option(help="policy_gradient: share of the documents in a step.")] = 0.05,
@@ -83,7 +85,7 @@ def select(
             SelectionSettings,
             given
             | budget
-            | {"near_duplicates": {"weight": near_duplicate_weight}}
+            | {"near_duplicates": near_duplicates}
             | {"policy_gradient": policy_gradient | {"max_lr": max_lr, "min_lr": min_lr}},
         )
         check_vector_file(source, columns)

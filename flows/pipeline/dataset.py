@@ -51,7 +51,7 @@ def report(run: Run, selection: Selection, dataset: StageFile) -> StageFile:
         root=run.root,
         shards=selection.shards,
         selections={SELECTION: [shard.masks for shard in selection.shards]},
-        threshold=run.settings.selection.near_duplicates.threshold,
+        threshold=run.settings.selection.alike,
         doses=False,
     )
     job = ReportJob(

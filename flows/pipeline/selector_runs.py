@@ -91,7 +91,7 @@ class SelectorRuns:
             selections=self._masks | dict.fromkeys(swept, self._swept),
             columns=swept,
             by=by,
-            threshold=self._settings.near_duplicates.threshold,
+            threshold=self._settings.alike,
             root=self._run.root,
         )
         return ComparisonJob(

@@ -11,9 +11,10 @@ from fineweb_mask.models.settings.selection import SelectionSettings
 if TYPE_CHECKING:
     from fineweb_mask.models.selection.block import Selection
     from fineweb_mask.models.selection.inputs import SelectionInputError, SelectorInputs, Targets
+    from fineweb_mask.models.selection.metrics.base import Metric
     from fineweb_mask.models.selection.selector import select
 
-__all__ = ["Selection", "SelectionInputError", "SelectionSettings", "SelectorInputs", "Targets", "select"]
+__all__ = ["Metric", "Selection", "SelectionInputError", "SelectionSettings", "SelectorInputs", "Targets", "select"]
 
 
 def __getattr__(name: str) -> object:

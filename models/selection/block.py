@@ -1,7 +1,7 @@
-"""Solve one block: its objective, scales and near-duplicates, a solver's answer to them, and the proof of it."""
+"""Solve one block: its objective and scales, a solver's answer to them, and the proof of it."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from typing import Any
@@ -11,8 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fineweb_mask.models.selection.graphs.neighbours import LARGE, nearest_in_groups
-from fineweb_mask.models.selection.graphs.pairs import Pairs, listed_pairs, similar_pairs
+from fineweb_mask.models.selection.budget import Budget
 from fineweb_mask.models.selection.inputs import (
     SelectionInputError,
     SelectorInputs,
@@ -21,29 +20,23 @@ from fineweb_mask.models.selection.inputs import (
     checked_quality,
     checked_tokens,
 )
-from fineweb_mask.models.selection.metrics.base import Metric, SupportsLists, metric_class
-from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates
-from fineweb_mask.models.selection.problem.measures import relative_gap
-from fineweb_mask.models.selection.problem.normalisation import (
-    NEAR_DUPLICATES,
-    BlockEnds,
-    Ranges,
-    Scaled,
-    find_ranges,
-    weigh,
-)
-from fineweb_mask.models.selection.problem.objective import Objective
-from fineweb_mask.models.selection.problem.token_budget import Knapsack
-from fineweb_mask.models.selection.problem.upper_bound import assumption, tightened_bound
+from fineweb_mask.models.selection.measures import relative_gap
+from fineweb_mask.models.selection.metrics.base import Metric, metric_class
+from fineweb_mask.models.selection.metrics.facility import list_length
+from fineweb_mask.models.selection.near_duplicates import without_near_duplicates
+from fineweb_mask.models.selection.neighbours import Neighbours, find_neighbours
+from fineweb_mask.models.selection.objective import Objective
+from fineweb_mask.models.selection.ranges import Ranges, find_ranges, weigh
 from fineweb_mask.models.selection.rows import Rows
-from fineweb_mask.models.selection.solvers.mean_field import check_gradients
+from fineweb_mask.models.selection.solvers.mean_field import check_gradients, solve_mean_field
+from fineweb_mask.models.selection.solvers.policy_gradient import solve_policy_gradient
 from fineweb_mask.models.selection.solvers.problem import History, Problem, Solution
-from fineweb_mask.models.settings.selection import SelectionSettings
+from fineweb_mask.models.selection.solvers.prove import assumption, prove
+from fineweb_mask.models.settings.selection import BY_GAINS, SelectionSettings
 from fineweb_mask.models.settings.selectors.registry import SELECTORS
 
-FORBIDDING = 3.0  # least weight of near-duplicates that are forbidden, while the objective is maximised
-SHORT_LIST = 16  # neighbours of each document among which near-duplicates are looked for, without `facility`
-BOUNDED = {"mean_field", "greedy"}  # solvers close enough to the optimum for a useful bound
+SHORT_LIST = 16  # neighbours of each document, without `facility`
+RANGE_ROUNDS = 24  # of swaps, for the best end of a metric's range
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,19 +48,17 @@ class Selection:
     Attributes
     ----------
     indices
-        Selected documents, (K,) int64, ascending; fewer than K where near-duplicates are forbidden and too few
-        documents are unlike each other.
+        Selected documents, (K,) int64, ascending; fewer than K where too few documents are not near-duplicates of
+        better ones.
     inclusion
         (n,) float32: the solver's logit, probability or score. For ranking only; larger ranks higher.
     objective
         J of the selection.
     terms
-        "quality", "diversity" and "near_duplicate_cost" (left out without that term) as they enter J
-        (J = lamb * quality + (1 - lamb) * diversity - near_duplicate_cost), "mean_quality" and each metric's raw
-        value under its name; means are over documents or tokens, as the budget counts.
+        "quality" and "diversity" as they enter J = lamb * quality + (1 - lamb) * diversity, "mean_quality" and each
+        metric's raw value under its name; means are over the budget, of documents or tokens.
     upper_bound
-        No selection of K documents has a higher J, given `bound_assumes`; by tokens, no full selection of however many
-        documents has one. None if the solver or a metric provides no bound.
+        No full selection has a higher J, given `bound_assumes`. None if the solver or a metric provides no bound.
     gap
         `relative_gap` of objective, upper_bound and random_objective.
     random_objective
@@ -100,48 +91,83 @@ class BlockSolver:
     """Solve one block, unit rows (n, d) and quality (n,) float32, several times, sharing metrics and ranges."""
 
     def __init__(
-        self, rows: Rows, quality: Tensor, settings: SelectionSettings, own_metrics: Mapping[str, tuple[Metric, float]]
+        self,
+        rows: Rows,
+        quality: Tensor,
+        settings: SelectionSettings,
+        budget: tuple[Tensor, int],  # costs (n,) int64 and the limit
+        own_metrics: Mapping[str, tuple[Metric, float]] | None = None,
     ) -> None:
-        if taken := {*settings.metric_weights, NEAR_DUPLICATES} & own_metrics.keys():
+        own_metrics = own_metrics or {}
+        if taken := settings.metric_weights.keys() & own_metrics.keys():
             raise SelectionInputError(
                 f"own_metrics {sorted(taken)} have the names of built-in metrics in use: rename them"
             )
         self.own_metrics = {name: metric for name, (metric, _) in own_metrics.items()}
-        if settings.solver == "mean_field":
-            check_gradients(self.own_metrics)  # before the ranges are found, which takes minutes
+        for name, metric in self.own_metrics.items():
+            if not isinstance(metric, Metric):
+                raise SelectionInputError(
+                    f"own_metrics {name!r} must be of a subclass of fineweb_mask.Metric, received a "
+                    f"{type(metric).__name__}"
+                )
         self.rows, self.quality, self.settings = rows, quality, settings
         self.weights = settings.metric_weights | {name: weight for name, (_, weight) in own_metrics.items()}
-        self.knapsack: Knapsack | None = None
+        self._costs, self._limit = budget
         self.tokens: Tensor | None = None
         self.also = SelectorInputs()
 
-    @property
-    def budget(self) -> int:
-        """Documents to select; for a budget of tokens, about as many as fill it."""
-        if self.knapsack is not None:
-            return max(1, round(self.knapsack.size))
-        return checked_budget(self.settings.budget, self.settings.select_ratio, self.rows.n, "documents")
+    @cached_property
+    def budget(self) -> Budget:
+        """What may be selected: no near-duplicate of a better document."""
+        threshold = self.settings.near_duplicates
+        allowed = None
+        if threshold is not None:
+            assert self.lists is not None  # noqa: S101 - they are read
+            allowed = without_near_duplicates(self.rows, self.quality, threshold, self.lists, self._find_lists)
+        return Budget.of(self._costs, self._limit, allowed)
 
-    @property
-    def without_terms(self) -> Objective:
-        """The objective of selections of the budget, before it has terms."""
-        return Objective(self.quality, self.budget, knapsack=self.knapsack)
+    @cached_property
+    def lists(self) -> Neighbours | None:
+        """The nearest of every document; None if nothing reads them."""
+        settings = self.settings
+        budget = Budget.of(self._costs, self._limit)
+        if "facility" in settings.metric_weights and settings.solver in BY_GAINS:
+            return self._find_lists(self.rows, list_length(budget))
+        if "facility" in settings.metric_weights or "disf" in settings.metric_weights or settings.near_duplicates:
+            return self._find_lists(self.rows, SHORT_LIST)
+        return None
+
+    def _find_lists(self, rows: Rows, length: int) -> Neighbours:
+        settings = self.settings
+        return find_neighbours(rows, length, settings.mean_field.graph, seed=settings.seed)
+
+    @cached_property
+    def none(self) -> Objective:
+        """The objective, before it has terms."""
+        return Objective(self.budget, self.quality)
 
     @cached_property
     def metrics(self) -> Mapping[str, Metric]:
         """The metrics that the settings name, and one's own."""
-        masses = None if self.knapsack is None else self.knapsack.masses
-        made: dict[str, Metric] = {
-            name: metric_class(name).for_block(self.rows, self.settings, self.budget, masses)
-            for name in self.settings.metric_weights
-        }
-        return made | self.own_metrics
+        return {name: self.metric(name) for name in self.settings.metric_weights} | self.own_metrics
+
+    def metric(self, name: str) -> Metric:
+        """Make one of the metrics in `METRICS`."""
+        made: Metric = metric_class(name)(self.rows, self.budget, self.lists)
+        return made
 
     @cached_property
     def ranges(self) -> Ranges:
         """The scales of the terms."""
-        _ = self.near_duplicates  # before the metrics hold anything: to find them takes more memory than to keep them
-        return find_ranges(self.without_terms, self.metrics, BlockEnds(self.settings, self.rows, self.generator()))
+        return find_ranges(self.none, self.metrics, self.settings.normalize, self.generator(), self._highest)
+
+    def _highest(self, objective: Objective) -> float:
+        """Return the highest value that a short search finds."""
+        problem = self._problem(objective, History())
+        has_gradients = all(metric.offers("gradient") for metric in objective.metrics.values())
+        if has_gradients:
+            return objective.value_of(solve_mean_field(problem, rounds=RANGE_ROUNDS).mask)
+        return objective.value_of(solve_policy_gradient(problem).mask)
 
     def take_ranges(self, ranges: Ranges) -> None:
         """Use ranges found before."""
@@ -151,94 +177,25 @@ class BlockSolver:
             )
         self.ranges = ranges
 
-    def with_weights(self, quality: Tensor, settings: SelectionSettings) -> "BlockSolver":
-        """Return the solver of the same documents and budget with another quality (n,) and other weights of metrics.
-
-        It shares what depends on neither: the metrics, their ranges and near-duplicates.
-        """
-        other, names = BlockSolver(self.rows, quality, settings, {}), settings.metric_weights
-        other.knapsack, other.tokens, other.near_duplicates = self.knapsack, self.tokens, self.near_duplicates
-        other.metrics = {name: self.metrics[name] for name in names}
-        of_quality = find_ranges(other.without_terms, {}, BlockEnds(settings, self.rows, self.generator()))
-        other.ranges = Ranges(of_quality.quality, {name: self.ranges.metrics[name] for name in names})
-        return other
-
-    def scaled(self, lamb: float) -> Scaled:
+    def objective(self, lamb: float) -> Objective:
         """Return the objective of selections of the budget."""
-        near = self.near_duplicates
-        return weigh(
-            self.without_terms, self.metrics, self.ranges, lamb=lamb, weights=self.weights, near_duplicates=near
-        )
+        return weigh(self.none, self.metrics, self.ranges, lamb=lamb, weights=self.weights)
 
-    @cached_property
-    def near_duplicates(self) -> tuple[NearDuplicates, float] | None:
-        """The term against near-duplicates and its weight; None if the settings leave it out."""
-        settings = self.settings.near_duplicates
-        if not settings.counted:
-            return None
-        pairs = NearDuplicates.of(self.rows, settings.threshold, self.knapsack, self._pairs())
-        return pairs, max(settings.weight, FORBIDDING) if settings.forbid else settings.weight
-
-    def _pairs(self) -> Pairs:
-        """Find near-duplicates: all, if they are forbidden or documents few; else those that lists of neighbours hold.
-
-        The lists are those of `facility`, where it takes part.
-        """
-        settings = self.settings.near_duplicates
-        facility = self.metrics.get("facility")
-        if settings.forbid:
-            return similar_pairs(self.rows, settings.threshold)
-        if isinstance(facility, SupportsLists):
-            return listed_pairs(facility.graph, settings.threshold)
-        if self.rows.n <= LARGE[self.rows.device.type]:
-            return similar_pairs(self.rows, settings.threshold)
-        lists = nearest_in_groups(self.rows, SHORT_LIST, seed=self.settings.seed)
-        return listed_pairs(lists, settings.threshold)
-
-    def solve(self, history: History, lamb: float, start: Tensor | None = None) -> tuple[Scaled, Solution]:
-        """Maximise the objective of selections of the budget."""
-        scaled = self.scaled(lamb)
-        return scaled, self.solution(scaled, history, start)
-
-    def solution(self, scaled: Scaled, history: History, start: Tensor | None = None) -> Solution:
+    def solve(self, objective: Objective, history: History) -> Solution:
         """Maximise an objective, or what the solver maximises instead."""
-        problem = Problem(
+        return solver_of(self.settings.solver)(self._problem(objective, history))
+
+    def _problem(self, objective: Objective, history: History) -> Problem:
+        return Problem(
             self.rows,
-            scaled.objective,
+            objective,
             self.settings,
             self.generator(),
             history,
-            start,
             also=self.also,
             tokens=self.tokens,
+            lists=self.lists,
         )
-        solution = solver_of(self.settings.solver)(problem)
-        if self.settings.near_duplicates.forbid:
-            solution = replace(solution, mask=self._kept_apart(solution))
-        return solution
-
-    def _kept_apart(self, solution: Solution) -> Tensor:
-        """Drop the worse of every two near-duplicates and fill up with the next best that have none: (n,) bool."""
-        term = self.near_duplicates
-        assert term is not None  # noqa: S101 - they are forbidden
-        pairs, threshold = term[0], self.settings.near_duplicates.threshold
-        most, lengths = int(solution.mask.sum()), None
-        if self.knapsack is not None:
-            most, lengths = self.knapsack.limit, self.knapsack.tokens
-        order = in_order(solution)
-        while True:
-            mask = pairs.independent(order, most, lengths)
-            if pairs.pairs.complete:
-                return mask
-            chosen = mask.nonzero()[:, 0]  # there are pairs that are not listed: look for them among these
-            missed = similar_pairs(Rows(self.rows.take(chosen)), threshold)
-            if not len(missed):
-                return mask
-            rank = torch.empty_like(order)
-            rank[order] = torch.arange(len(order), device=order.device)
-            first, second = chosen[missed.first], chosen[missed.second]
-            worse = torch.where(rank[first] > rank[second], first, second)
-            order = order[~torch.isin(order, worse)]
 
     def generator(self) -> torch.Generator:
         """Return a newly seeded generator, so that a solver's draws do not depend on those that found the ranges.
@@ -247,26 +204,36 @@ class BlockSolver:
         """
         return torch.Generator().manual_seed(self.settings.seed)
 
+    def terms(self, mask: Tensor) -> dict[str, float]:
+        """Evaluate every term on a selection, (n,) bool."""
+        raw = {name: float(self.metrics[name].value(mask[None])[0]) for name in self.ranges.metrics}
+        raw = {"mean_quality": float(self.none.mean_quality(mask[None])[0]), **raw}
+        return self.ranges.terms(raw, self.weights)
+
     def selection(
-        self, scaled: Scaled, solution: Solution, history: History, lamb: float, effort_share: float = 1.0
+        self,
+        objective: Objective,
+        solution: Solution,
+        history: History,
+        *,
+        random_objective: float,
+        terms: dict[str, float],
+        effort: float = 1.0,
     ) -> Selection:
-        """Evaluate and prove a solution."""
-        objective = scaled.objective
+        """Evaluate and prove a solution, with a share of the usual effort."""
         if not solution.mask.any():
             raise SelectionInputError(
                 f"solver {self.settings.solver} selected nothing: no document it may take fits the budget: raise it"
             )
         reached = objective.value_of(solution.mask)
-        random_objective = scaled.random_objective(lamb)
         bound = None
-        if self.settings.solver in BOUNDED and objective.is_filled_by(solution.mask):
-            pi = solution.mask.float() if solution.relaxed is None else solution.relaxed
-            bound = tightened_bound(objective, pi, solution.mask, random_objective, effort_share=effort_share)
+        if self.settings.solver in BY_GAINS:  # close enough to the optimum for a useful bound
+            bound = prove(objective, solution.mask, random_objective, effort)
         return Selection(
             indices=solution.mask.nonzero()[:, 0].cpu().numpy(),
             inclusion=solution.inclusion.float().cpu().numpy(),
             objective=reached,
-            terms=scaled.terms(solution.mask),
+            terms=terms,
             upper_bound=bound,
             gap=relative_gap(reached, bound, random_objective),
             random_objective=random_objective,
@@ -274,12 +241,13 @@ class BlockSolver:
             bound_assumes=None if bound is None else assumption(objective),
         )
 
-
-def in_order(solution: Solution) -> Tensor:
-    """Return the selected documents, then the others, each by inclusion: (n,) int64."""
-    wanted = solution.inclusion.double()
-    span = wanted.max() - wanted.min() + 1
-    return (wanted + span * solution.mask).sort(descending=True, stable=True).indices
+    def answer(self, lamb: float, history: History) -> Selection:
+        """Select, evaluate and prove."""
+        objective = self.objective(lamb)
+        solution = self.solve(objective, history)
+        expected = self.ranges.random_objective(lamb, self.weights)
+        terms = self.terms(solution.mask)
+        return self.selection(objective, solution, history, random_objective=expected, terms=terms)
 
 
 def checked_block(
@@ -296,17 +264,22 @@ def checked_block(
     device = torch.device(device)
     rows = checked_features(features, device)
     combined = checked_quality(quality, rows.n, device, quality_weights)
-    block = BlockSolver(rows, combined, settings, own_metrics or {})
     if settings.budget_by == "tokens":
-        block.tokens = counts = checked_tokens(tokens, rows.n, device)
-        limit = checked_budget(settings.budget, settings.select_ratio, int(counts.sum()), "tokens")
-        if limit < int(counts.min()):
-            raise SelectionInputError(
-                f"tokens: the budget of {limit} is below the shortest document's {int(counts.min())}: raise it"
-            )
-        block.knapsack = Knapsack.of(counts, limit)
-    elif tokens is not None:
-        block.tokens = checked_tokens(torch.as_tensor(tokens).clamp(min=1), rows.n, device)
+        counts: Tensor | None = checked_tokens(tokens, rows.n, device)
+    else:
+        counts = None if tokens is None else checked_tokens(torch.as_tensor(tokens).clamp(min=1), rows.n, device)
+    costs = torch.ones(rows.n, dtype=torch.int64, device=device)
+    if settings.budget_by == "tokens" and counts is not None:
+        costs = counts
+    limit = checked_budget(settings.budget, settings.select_ratio, int(costs.sum()), settings.budget_by)
+    if limit < int(costs.min()):
+        raise SelectionInputError(
+            f"tokens: the budget of {limit} is below the shortest document's {int(costs.min())}: raise it"
+        )
+    block = BlockSolver(rows, combined, settings, (costs, limit), own_metrics)
+    block.tokens = counts
+    if settings.solver == "mean_field":
+        check_gradients(block.own_metrics)  # before the ranges are found, which takes minutes
     return block
 
 

@@ -23,15 +23,15 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from fineweb_mask.models.runtime.threads import same_threads
 from fineweb_mask.models.selection.block import BlockSolver, Selection, checked_block
+from fineweb_mask.models.selection.budget import Budget
 from fineweb_mask.models.selection.inputs import checked_features
 from fineweb_mask.models.selection.k_means import fit_centres, nearest_centres
-from fineweb_mask.models.selection.metrics.base import Metric, SupportsRandomValue
-from fineweb_mask.models.selection.metrics.kernel import KernelMetric, kernel_metric_class
-from fineweb_mask.models.selection.problem.normalisation import Ranges, Scaled, weigh
+from fineweb_mask.models.selection.metrics.base import Metric, metric_class
+from fineweb_mask.models.selection.metrics.moment import MomentMetric
+from fineweb_mask.models.selection.ranges import Ranges, weigh
 from fineweb_mask.models.selection.rows import Standard
 from fineweb_mask.models.selection.shares import group_shares
 from fineweb_mask.models.selection.solvers.problem import History
@@ -113,29 +113,23 @@ class Plan:
     cells: NDArray[np.int32]
     standard: NDArray[np.float32]
 
-    def beside(self, name: str, block: BlockSolver, cell: int, share: float) -> tuple[KernelMetric, float]:
+    def beside(self, name: str, block: BlockSolver, cell: int, share: float) -> tuple[MomentMetric, float]:
         """Return a metric of a cell's documents beside the others' selection, and the metric's value for the sample.
 
         `share` is what the cell gives of all that is selected.
         """
-        objective, device = block.without_terms, block.rows.device
-        masses = None if objective.knapsack is None else objective.knapsack.masses
-        standard = Standard(*torch.as_tensor(self.standard, device=device))
-        metric = kernel_metric_class(name)(block.rows, masses, standard)
-        weights = self.costs / self.costs.mean()
-        of_sample = checked_features(self.vectors, device)
-        everyone = kernel_metric_class(name)(of_sample, None, standard)
-
-        def mean(chosen: NDArray[np.bool_]) -> Tensor:
-            mass = torch.as_tensor(weights * chosen, dtype=torch.float32, device=device)
-            return everyone.moment(mass) / mass.sum(dtype=torch.float64)
-
-        size = objective.size / share
-        typical = float(metric.outer(mean(np.ones_like(self.cells, dtype=bool)).square().sum() * size**2, size))
-        others = self.cells != cell
-        if share >= 1 or not others.any():
-            return metric, typical
-        return metric.beside(mean(others) * (size - objective.size), size - objective.size), typical
+        device = block.rows.device
+        kind, standard = metric_class(name), Standard(*torch.as_tensor(self.standard, device=device))
+        metric: MomentMetric = kind(block.rows, block.budget, standard=standard)
+        costs = torch.as_tensor(self.costs, device=device)
+        whole = Budget.of(costs, int(costs.sum()))
+        of_sample: MomentMetric = kind(checked_features(self.vectors, device), whole, standard=standard)
+        others = torch.as_tensor(self.cells != cell, device=device)
+        if share < 1 and bool(others.any()):
+            outside = of_sample.moment(others) * ((1 - share) / float(whole.shares[others].sum()))
+            metric = metric.beside(outside, 1 / share)
+        typical = metric.outer(of_sample.moment(torch.ones_like(others)).square().sum())
+        return metric, float(typical) + metric.credit_of(1.0, 1 / share)
 
 
 @same_threads()
@@ -166,7 +160,7 @@ def plan_cells(
     rate = settings.select_ratio if settings.budget is None else min(1.0, settings.budget / max(1, total))
     solved = settings.model_copy(update={"select_ratio": rate, "budget": None})
     block = checked_block(vectors, quality, solved, device=device, tokens=tokens)
-    _, solution = block.solve(History(), settings.lamb)
+    solution = block.solve(block.objective(settings.lamb), History())
     chosen = solution.mask.cpu().numpy()
     costs = tokens.astype(np.float64) if settings.budget_by == "tokens" else np.ones(len(cells))
     inside, kept = (np.bincount(cells, weights=part, minlength=len(sizes)) for part in (costs, costs * chosen))
@@ -199,34 +193,6 @@ def _whole_documents(rates: NDArray[np.float64], sizes: NDArray[np.int64]) -> ND
     return np.divide(counts, sizes, out=rates.copy(), where=sizes > 0)
 
 
-@dataclass(frozen=True)
-class _InCell(Scaled):
-    """The objective of a cell: `lamb` and the cell's rate over that of the corpus are in it."""
-
-    lamb: float = 0.0
-    relative: float = 1.0
-
-    def random_objective(self, lamb: float) -> float:  # noqa: ARG002 - the objective's own
-        """J expected of a uniform random subset."""
-        objective = self.objective
-        everyone = torch.ones_like(objective.quality, dtype=torch.bool)
-        value = objective.linear_weight * objective.mean_quality(everyone) + objective.constant
-        return value + sum(
-            objective.weights[name] * metric.random_value(objective.size)
-            for name, metric in objective.active.items()
-            if isinstance(metric, SupportsRandomValue)
-        )
-
-    def terms(self, mask: Tensor) -> dict[str, float]:
-        """Evaluate every term on a selection, (n,) bool; diversity is what is left of J."""
-        terms = super().terms(mask)
-        terms["quality"] *= self.relative
-        rest = self.objective.value_of(mask) - self.lamb * terms["quality"] + terms.get("near_duplicate_cost", 0.0)
-        if self.lamb < 1:
-            terms["diversity"] = rest / (1 - self.lamb)
-        return terms
-
-
 @same_threads()
 def select_from_cell(
     vectors: NDArray[np.floating[Any]],
@@ -247,9 +213,6 @@ def select_from_cell(
     assert settings.budget is not None  # noqa: S101 - see above
     held = int(tokens.sum()) if settings.budget_by == "tokens" else len(quality)
     relative, share = settings.budget / held / plan.rate, min(1.0, settings.budget / plan.total)
-    near = block.near_duplicates
-    if near is not None:
-        near = near[0], near[1] * relative
     metrics, weights, constant = dict[str, Metric](), dict(settings.metric_weights), 0.0
     for name, weight in settings.metric_weights.items():
         term, changed = plan.ranges.metrics[name], 1.0
@@ -261,11 +224,19 @@ def select_from_cell(
             weights[name] = weight * changed
             constant += (1 - settings.lamb) * weight * term.factor * typical * (1 - changed)
         constant -= (1 - settings.lamb) * weight * term.factor * term.base
-    objective = weigh(
-        block.without_terms, metrics, plan.ranges, lamb=settings.lamb, weights=weights, near_duplicates=near
-    ).objective
+    objective = weigh(block.none, metrics, plan.ranges, lamb=settings.lamb, weights=weights)
     linear = relative * objective.linear_weight
     objective = replace(objective, linear_weight=linear, constant=constant - linear * plan.ranges.quality.base)
-    in_cell = _InCell(objective, plan.ranges, settings.metric_weights, near, settings.lamb, relative)
     history = History()
-    return block.selection(in_cell, block.solution(in_cell, history), history, settings.lamb)
+    solution = block.solve(objective, history)
+    terms = block.terms(solution.mask)
+    terms["quality"] *= relative
+    if settings.lamb < 1:  # diversity is what is left of J
+        rest = objective.value_of(solution.mask) - settings.lamb * terms["quality"]
+        terms["diversity"] = rest / (1 - settings.lamb)
+    everyone = torch.ones_like(objective.budget.allowed)
+    expected = objective.constant + linear * float(objective.mean_quality(everyone[None])[0]) * objective.budget.rate
+    expected += sum(
+        objective.weights[name] * metric.random_value(objective.budget) for name, metric in objective.active.items()
+    )
+    return block.selection(objective, solution, history, random_objective=expected, terms=terms)

@@ -153,11 +153,6 @@ class Rows:
         final_scale = torch.where(norms > AT_THE_MEAN * length, length / norms, 0.0)
         return Rows(self._stored, self._transform[0], centre, inverse, final_scale)
 
-    def times(self, factor: Tensor) -> "Rows":
-        """Multiply every row with its factor, (n,) float32."""
-        scale, centre, inverse_deviation, before = self._transform
-        return Rows(self._stored, scale, centre, inverse_deviation, factor if before is None else before * factor)
-
     def dot(self, vectors: Tensor) -> Tensor:
         """Multiply every row with (d,) or (d, m): (n,) or (n, m) float32."""
         if self._is_final:
@@ -171,9 +166,9 @@ class Rows:
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Sum the rows under weights or over masks, (n,) or (G, n): (d,) or (G, d) float64."""
         total = torch.zeros((*weights.shape[:-1], self.d), dtype=torch.float64, device=self.device)
-        if weights.dtype == torch.bool and weights.dim() == 1:  # reads the selected rows only
+        if weights.dim() == 1 and 2 * int(torch.count_nonzero(weights)) < self.n:  # reads the rows that count only
             for part in torch.split(weights.nonzero()[:, 0], self._narrow_rows):
-                total += self.take(part).sum(0, dtype=torch.float64)
+                total += weights[part].float() @ self.take(part)
             return total
         scale = self._row_scale
         for rows in self.slices(None if self._is_final or weights.dim() > 1 else self._narrow_rows):

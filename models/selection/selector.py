@@ -9,13 +9,14 @@ from fineweb_mask.models.runtime.threads import same_threads
 from fineweb_mask.models.selection.block import Selection, checked_block
 from fineweb_mask.models.selection.inputs import SelectionInputError, SelectorInputs, Targets
 from fineweb_mask.models.selection.metrics.base import Metric
-from fineweb_mask.models.selection.problem.normalisation import Ranges
+from fineweb_mask.models.selection.ranges import Ranges
 from fineweb_mask.models.selection.solvers.problem import History
 from fineweb_mask.models.settings.selection import SelectionSettings
 from fineweb_mask.models.settings.selectors.registry import SELECTORS, missing_inputs
 from fineweb_mask.models.settings.validation import validated
 
 __all__ = [
+    "Metric",
     "Selection",
     "SelectionInputError",
     "SelectionSettings",
@@ -41,7 +42,7 @@ def select(
     progress: Callable[[int, float, float], None] | None = None,
     **changes: Any,  # noqa: ANN401 - a setting's value
 ) -> Selection:
-    """Select the documents that together maximise lamb * quality + (1 - lamb) * diversity - near_duplicate_cost.
+    """Select the documents that together maximise lamb * quality + (1 - lamb) * diversity.
 
     Parameters
     ----------
@@ -64,8 +65,8 @@ def select(
         Weight of each column of `quality` after standardising it; None: equal weights.
     own_metrics
         Your own metrics in addition to those of `settings.metrics` (which may be `{}`): name -> (metric, weight).
-        A metric has `value(masks)`; further methods enable more solvers and the upper bound, see
-        `models/selection/metrics/base.py`.
+        A metric is of a subclass of `fineweb_mask.Metric`, with `value(masks)`; further methods enable more solvers
+        and the upper bound.
     ranges
         Result of `term_ranges` for the same documents, budget and metrics, which several selections of one block
         can share.
@@ -118,9 +119,7 @@ def select(
     check_reads(settings, block.also)
     if ranges is not None:
         block.take_ranges(ranges)
-    history = History(progress)
-    scaled, solution = block.solve(history, settings.lamb)
-    return block.selection(scaled, solution, history, settings.lamb)
+    return block.answer(settings.lamb, History(progress))
 
 
 @same_threads()

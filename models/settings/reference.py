@@ -20,7 +20,7 @@ REQUIRED = "required"
 FIRST = (
     "workspace source.path source.text_column ingest.min_chars ingest.filters ingest.near_dedup ingest.decontaminate "
     "quality.scorers embedding.model selection.select_ratio selection.budget_by selection.lamb selection.metrics "
-    "selection.near_duplicates.threshold selection.solver selection.groups.column materialize.license "
+    "selection.near_duplicates selection.solver selection.groups.column materialize.license "
     "materialize.export report.by engine.workers"
 ).split()
 """The settings that matter to most recipes."""

@@ -32,7 +32,7 @@ REMOVED: dict[str, str] = {
     "selection.sample": "is gone: leave it out, as many documents are sampled as the cells take",
     "selection.scope": "is gone: leave it out, a corpus of more than block_size documents is cut into blocks of "
     "documents that are alike; selection.blocks: order cuts it as scope: block did",
-    "selection.semdedup": "is gone: leave it out, and set near_duplicates.forbid and near_duplicates.threshold",
+    "selection.semdedup": "is gone: leave it out, and set selection.near_duplicates",
     "selection.weigh_by": "is gone: leave it out, quality and diversity are means over what budget_by counts",
     "source.max_document_bytes": "is gone: a document of more than 32 MiB is dropped; split it beforehand",
     "teacher": "is gone: score the texts with the other model first, and give its scores as labels.score_column",

@@ -13,7 +13,7 @@ Unit = Literal["documents", "tokens"]
 Graph = Literal["auto", "exact", "approximate"]
 
 NEAR_DUPLICATE = 0.9
-"""Cosine from which two documents are near-duplicates: in the objective by default, and on every page."""
+"""Cosine from which two documents are near-duplicates: in a selection by default, and on every page."""
 
 
 @dataclass(frozen=True)
@@ -83,29 +83,6 @@ class PolicyGradientSettings(Settings):
     )
 
 
-class NearDuplicateSettings(Settings):
-    """Options of the term that penalises a selection for its near-duplicates."""
-
-    threshold: float = Field(
-        NEAR_DUPLICATE, gt=0, le=1, description="Cosine from which two documents are near-duplicates."
-    )
-    weight: float = Field(
-        1.0,
-        ge=0,
-        description="What two selected identical documents cost, in units of the objective per selected document "
-        "(by tokens: per selected token, times the tokens repeated); less similar ones cost less. 0: nothing.",
-    )
-    forbid: bool = Field(
-        False,
-        description="Whether to select no two documents above the threshold, even if fewer documents then remain.",
-    )
-
-    @property
-    def counted(self) -> bool:
-        """Whether near-duplicates take part in the selection at all."""
-        return self.forbid or self.weight > 0
-
-
 class GroupSettings(Settings):
     """How a budget is divided among groups of documents, each of which is selected from by itself."""
 
@@ -157,8 +134,12 @@ class SelectionSettings(Settings):
         description="none: raw terms (the paper). range: each term runs from 0 (a random subset) "
         "to 1 (the best that the term alone can reach).",
     )
-    near_duplicates: NearDuplicateSettings = Field(
-        default_factory=NearDuplicateSettings, description="Options of the term against near-duplicates."
+    near_duplicates: float | None = Field(
+        NEAR_DUPLICATE,
+        gt=0,
+        le=1,
+        description="Cosine from which two documents are near-duplicates: the one of lower quality is not selected, "
+        "even if fewer documents are left than the budget takes. null: all may be selected.",
     )
     seed: int = Field(0, ge=0, description="Seed of every random draw.")
     mean_field: MeanFieldSettings = Field(
@@ -191,12 +172,27 @@ class SelectionSettings(Settings):
                     raise ValueError(f"weight of metric {name!r} must be positive and finite, received {weight}")
         return metrics
 
+    @field_validator("near_duplicates", mode="before")
+    @classmethod
+    def _is_a_cosine(cls, given: object) -> object:
+        if isinstance(given, dict):
+            raise ValueError(  # noqa: TRY004 - pydantic's
+                "near-duplicates are left out, not penalised: write their cosine, near_duplicates: 0.9, or null to "
+                f"leave them in, instead of {given}"
+            )
+        return given
+
     @property
     def not_used(self) -> set[str]:
         """Names of the settings that the selection does not depend on: others' options, and where files are."""
         others = SELECTORS.keys() - {self.solver}
         groups = set() if "groups" in SELECTORS[self.solver].reads else {"group_column"}
         return others | groups | {"targets"}
+
+    @property
+    def alike(self) -> float:
+        """Cosine from which documents are told to be near-duplicates, also where these may be selected."""
+        return self.near_duplicates or NEAR_DUPLICATE
 
     @property
     def metric_weights(self) -> dict[str, float]:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         StorageError,
         WorkspaceError,
     )
-    from fineweb_mask.models.selection import Selection, SelectionSettings, SelectorInputs, Targets, select
+    from fineweb_mask.models.selection import Metric, Selection, SelectionSettings, SelectorInputs, Targets, select
     from fineweb_mask.models.settings import PipelineSettings
 
     __version__: str
@@ -45,6 +45,7 @@ __all__ = [
     "DataError",
     "DiffSummary",
     "FinewebMaskError",
+    "Metric",
     "ModelError",
     "OpenedWorkspace",
     "PipelineSettings",
@@ -75,7 +76,7 @@ _MODULES = {
     "flows.recipe": ("load_recipe",),
     "flows.summary": ("RunSummary",),
     "flows.sweep": ("SweepSummary",),
-    "models.selection": ("Selection", "SelectionSettings", "SelectorInputs", "Targets", "select"),
+    "models.selection": ("Metric", "Selection", "SelectionSettings", "SelectorInputs", "Targets", "select"),
     "models.settings": ("PipelineSettings",),
 }
 _NAMED = {"open": "open_workspace", "diff": "compared"}

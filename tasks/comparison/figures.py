@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fineweb_mask.models.selection.problem.measures import relative_gap
+from fineweb_mask.models.selection.measures import relative_gap
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.selection import METRICS
 from fineweb_mask.tasks.reporting.page import Column, Table
@@ -86,9 +86,9 @@ def described_settings(settings: PipelineSelectionSettings) -> str:
     """Return what all selections have in common, in a line."""
     weights = settings.metric_weights
     metrics = next(iter(weights)) if len(weights) == 1 else " + ".join(f"{w:g} {name}" for name, w in weights.items())
-    term = settings.near_duplicates
-    penalty = f"have a penalty of weight {term.weight:g}" if term.weight else "have no penalty"
-    near = f"Near-duplicates from cosine {term.threshold:g} {'are forbidden' if term.forbid else penalty}."
+    near = "Near-duplicates may be selected."
+    if settings.near_duplicates is not None:
+        near = f"Of near-duplicates, from cosine {settings.near_duplicates:g}, only the best may be selected."
     budget = f"{settings.budget:,}" if settings.budget is not None else f"{settings.select_ratio:.4g}"
     return (
         f"Budget: {budget} of the {settings.budget_by} in each block, which means are over. "

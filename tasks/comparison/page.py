@@ -18,7 +18,7 @@ from pydantic import Field
 from fineweb_mask.models.comparison.knee import knee
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.names import find
-from fineweb_mask.models.selection.problem.measures import coverage, intersections, jaccard, relative_gap
+from fineweb_mask.models.selection.measures import coverage, intersections, jaccard, relative_gap
 from fineweb_mask.models.settings import PipelineSelectionSettings, SourceSettings
 from fineweb_mask.models.settings.selection import NEAR_DUPLICATE
 from fineweb_mask.models.settings.selectors.registry import SELECTORS

@@ -40,8 +40,8 @@ from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.references import StageFile, digest
 
 if TYPE_CHECKING:
-    from fineweb_mask.models.selection.problem.measures import Measures
-    from fineweb_mask.models.selection.problem.normalisation import Ranges
+    from fineweb_mask.models.selection.measures import Measures
+    from fineweb_mask.models.selection.ranges import Ranges
 
 USUAL_SELECTORS = ["mean_field", "top_quality", "random", "quality_sampling", "semdedup", "greedy"]
 """Those compared unless others are named: all that read nothing but vectors and quality are `all`'s."""
@@ -120,7 +120,7 @@ def shared_settings(settings: PipelineSelectionSettings, budget_by: Unit | None)
 class RangesJob(ProductJob, BlocksJob):
     """Find the ranges of the terms over the blocks of a group of shards."""
 
-    stage: ClassVar[Stage] = Stage("scale", version=3, folders=("compare/ranges",))
+    stage: ClassVar[Stage] = Stage("scale", version=4, folders=("compare/ranges",))
 
     @property
     def manifest_path(self) -> Path:
@@ -134,7 +134,7 @@ class RangesJob(ProductJob, BlocksJob):
 
     def settings_read(self) -> object:
         """Return the settings that the ranges depend on."""
-        return block_key(self.solved, "lamb", "near_duplicates", "solver")
+        return block_key(self.solved, "lamb", "solver")
 
 
 @stage_task
@@ -149,7 +149,7 @@ def find_ranges(job: RangesJob) -> None:
 
 def ranges_of(ranges: StageFile, block: Block) -> "Ranges":
     """Return the ranges of a block."""
-    from fineweb_mask.models.selection.problem.normalisation import Ranges
+    from fineweb_mask.models.selection.ranges import Ranges
 
     return Ranges.of_details(ranges.details["ranges"][block.name])
 
@@ -157,7 +157,7 @@ def ranges_of(ranges: StageFile, block: Block) -> "Ranges":
 class VariantJob(BlocksJob):
     """Select from one group of shards by one variant, with the ranges that all variants share."""
 
-    stage: ClassVar[Stage] = Stage("contend", version=3, folders=("compare/masks", "sweep/masks"))
+    stage: ClassVar[Stage] = Stage("contend", version=4, folders=("compare/masks", "sweep/masks"))
     selector: str
     lambs: tuple[float, ...] = ()  # the weights of quality of a sweep; without any, that of the settings
     ranges: StageFile  # of the group
@@ -247,7 +247,7 @@ def _sweep(job: VariantJob, group: Group) -> None:
 def measures_of(job: BlocksJob, block: Block) -> "Measures":
     """Return what measures selections from a block, in means over what J is a mean over."""
     from fineweb_mask.models.forward.device import choose_device
-    from fineweb_mask.models.selection.problem.measures import Measures
+    from fineweb_mask.models.selection.measures import Measures
 
     device = choose_device(job.settings.device)
     tokens = block.tokens if job.settings.budget_by == "tokens" else None

@@ -108,7 +108,7 @@ def _near_duplicates(measured: Diversity | None) -> Iterator[Finding]:
     if selected < random:
         yield Finding(f"Near-duplicates: {selected:.1%} of the selection; {said}", DIVERSITY, heading=GAINED)
     elif selected > random and selected >= DUPLICATES:
-        remedy = "Raise selection.near_duplicates.weight, or set selection.near_duplicates.forbid."
+        remedy = "Set selection.near_duplicates: of documents that are alike only the best is then selected."
         text = f"{selected:.1%} of the selection are near-duplicates; {said} {remedy}"
         yield Finding(text, DIVERSITY, is_worry=True, heading=DOUBT)
 

@@ -13,7 +13,7 @@ from fineweb_mask.models.analysis.groups import telling_words
 from fineweb_mask.models.analysis.layout import lay_out
 from fineweb_mask.models.analysis.vectors import Unit, nearest_cosines, unit_rows
 from fineweb_mask.models.errors import SettingsError
-from fineweb_mask.models.selection.problem.measures import near_duplicate_rate
+from fineweb_mask.models.selection.measures import near_duplicate_rate
 from fineweb_mask.models.settings import ReportSettings
 from fineweb_mask.tasks.reporting.samples import DocumentRef, Sample, draw, kept_at, quality_at, texts_at, vectors_at
 from fineweb_mask.tasks.workspace.references import ShardFiles

@@ -39,7 +39,7 @@ from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 
 if TYPE_CHECKING:
     from fineweb_mask.models.selection import Selection, SelectorInputs
-    from fineweb_mask.models.selection.problem.normalisation import Ranges
+    from fineweb_mask.models.selection.ranges import Ranges
 
 Groups = list[list[ShardFiles]]
 Solved = TypeVar("Solved")

@@ -196,7 +196,7 @@ def sizes_of_cells(settings: PipelineSelectionSettings, routes: Sequence[StageFi
 class PlanJob(FittedJob):
     """Find what each cell gives of the budget, and what is selected beside it."""
 
-    stage: ClassVar[Stage] = Stage("plan_selection", version=1, label="select")
+    stage: ClassVar[Stage] = Stage("plan_selection", version=2, label="select")
     name: ClassVar[str] = "selection-plan"
     shard_names: ClassVar[list[str]] = []  # later jobs select from them
     settings: PipelineSelectionSettings
@@ -232,7 +232,7 @@ def plan_selection(job: PlanJob) -> None:
 def read_plan(workspace: Workspace, file: StageFile) -> "Plan":
     """Read what `plan_selection` wrote."""
     from fineweb_mask.models.selection.cells import Plan
-    from fineweb_mask.models.selection.problem.normalisation import Ranges
+    from fineweb_mask.models.selection.ranges import Ranges
 
     arrays, details = read_arrays(workspace.resolve(file)), file.details
     return Plan(details["rate"], details["total"], Ranges.of_details(details["ranges"]), **arrays)
@@ -285,7 +285,7 @@ def divide_shard(job: DivideJob) -> None:
 class CellJob(InterimJob):
     """Select from a cell of a group of shards, in parts no larger than a block."""
 
-    stage: ClassVar[Stage] = Stage("select_cell", version=1, label="select", folders=("chosen",), interim=True)
+    stage: ClassVar[Stage] = Stage("select_cell", version=2, label="select", folders=("chosen",), interim=True)
     cell: int
     group: int  # the number of the group, which is in the names of its blocks
     divided: list[StageFile]  # of the shards that have documents in the cell, in their order

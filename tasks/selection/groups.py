@@ -128,7 +128,7 @@ def select_groups(
         selection = None
         if budget >= costs.min():
             selection = select_block(settings.model_copy(update={"budget": budget}), own)
-            left -= budget if settings.near_duplicates.forbid else int(costs[selection.indices].sum())
+            left -= int(costs[selection.indices].sum())
         yield GroupSelection(own, selection, shares[name].asked * size, name)
 
 

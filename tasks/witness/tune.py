@@ -37,7 +37,7 @@ MOST_GROUPS = 12  # whose shares are searched: a quarter of their own to 4 times
 class TuneJob(PageJob):
     """Search the settings of a selection; half of the held-out documents decides, the other half shows the gain."""
 
-    stage: ClassVar[Stage] = Stage("tune", version=4, folders=("tune",))
+    stage: ClassVar[Stage] = Stage("tune", version=5, folders=("tune",))
     shards: list[ShardFiles]
     settings: PipelineSelectionSettings  # of the recipe
     weights: dict[str, tuple[str, float]]  # by key of the recipe, a score and its weight, of those that are summed
@@ -95,7 +95,7 @@ class Search:
 
     def __init__(self, job: TuneJob) -> None:
         own = job.settings.model_copy(update={"solver": "mean_field", "budget_by": "tokens"})
-        options: dict[str, Any] = {"by": own.groups and own.groups.column, "threshold": own.near_duplicates.threshold}
+        options: dict[str, Any] = {"by": own.groups and own.groups.column, "threshold": own.alike}
         options |= {"most_tokens": MOST_TOKENS, "select_ratio": own.select_ratio}
         self.corpus = corpus = read_corpus(job.workspace, job.shards, {}, job.targets, **options)
         self._weights, at = job.weights if len(job.weights) > 1 else {}, (job.workspace, job.shards, corpus.places)

@@ -70,7 +70,7 @@ def start(
 
 def wait_for_stage(process: subprocess.Popen[bytes], workspace: Path, stage: str) -> None:
     """Return as soon as a stage has begun to write."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300  # where all cores are busy
     while not any((workspace / FOLDERS[stage]).glob(".*.partial")):
         assert process.poll() is None, f"the run ended before {stage} was seen to write"
         assert time.monotonic() < deadline
@@ -87,53 +87,32 @@ def leftovers(workspace: Path) -> list[Path]:
 
 
 @pytest.mark.long
-def test_killed_in_every_stage_it_ends_as_if_nothing_had_happened(
+def test_killed_or_interrupted_in_every_stage_it_ends_as_if_nothing_had_happened(
     start: Start, run_sample: RunSample, outcome: Outcome, finished: Path, tmp_path: Path
 ) -> None:
-    workspace = tmp_path / "workspace"
+    workspace, asked = tmp_path / "workspace", {"embed": (signal.SIGINT, 130), "dedup": (signal.SIGTERM, 143)}
     for stage in FOLDERS:
         again = () if stage in {"ingest", "fit"} else ("--refresh", stage)  # the run killed before may have got further
-        process = start(*again)
+        process = start(*again, deaf_to_ctrl_c=stage == "dedup")  # as in the background of a script
         wait_for_stage(process, workspace, stage)
-        process.kill()
-        process.wait()
+        if stage not in asked:
+            process.kill()
+            process.wait()
+            continue
+        name, code = asked[stage]
+        process.send_signal(name)
+        assert process.wait(timeout=20) == code
+        assert "run the same command again to resume" in (tmp_path / "output").read_text()
+        assert not leftovers(workspace)
+        assert not (workspace / "dataset").exists()
+        for path in workspace.rglob("*.parquet"):
+            pq.read_table(path)
     summary = run_sample(workspace)
     spent = {stage.stage: (stage.files, stage.cached) for stage in summary.stages}
     assert spent["ingest"] == spent["score"] == spent["embed"] == (4, 4)
     assert spent["select"] == spent["materialize"] == (1, 1)
     assert outcome(workspace) == outcome(finished)
     assert not leftovers(workspace)
-
-
-@pytest.mark.long
-def test_killed_while_it_writes_the_dataset_it_repeats_unfinished_partitions_only(
-    start: Start, run_sample: RunSample, tmp_path: Path
-) -> None:
-    """A partition for each of the four shards; the run is killed when two of them are there."""
-    workspace, each = tmp_path / "workspace", "materialize.partition_size=1"
-    process = start(f"--set={each}", "--set=engine.workers=1")
-    deadline = time.monotonic() + 120
-    while len(written := parts_of(workspace)) < 2:
-        assert process.poll() is None, "the run ended before two partitions were seen"
-        assert time.monotonic() < deadline
-        time.sleep(0.0005)
-    process.kill()
-    process.wait()
-    assert not (workspace / "dataset").exists()
-    written = parts_of(workspace)  # it may have finished another
-    inodes = {path.stat().st_ino for path in written}
-    summary = run_sample(workspace, each)
-    [stage] = [stage for stage in summary.stages if stage.stage == "materialize"]
-    assert (stage.files, stage.cached) == (5, len(partitions_of(written)))  # with the job that puts them in place
-    found = sorted((workspace / "dataset" / "data").rglob("*.parquet"))
-    assert inodes <= {path.stat().st_ino for path in found}  # what the killed run wrote
-    assert sum(pq.read_metadata(path).num_rows for path in found) == summary.documents_kept
-    whole = run_sample(tmp_path / "whole", each)
-    assert whole.documents_kept == summary.documents_kept
-    others = sorted((tmp_path / "whole" / "dataset" / "data").rglob("*.parquet"))
-    assert [path.read_bytes() for path in found] == [path.read_bytes() for path in others]
-    assert not leftovers(workspace)
-    assert not (workspace / "dataset-parts").exists()
 
 
 def test_damaged_files_are_built_again_by_the_run_that_reads_them(
@@ -153,35 +132,6 @@ def test_damaged_files_are_built_again_by_the_run_that_reads_them(
     assert sorted(path.name for path in damaged for end in ends if path.name in end) == sorted(
         path.name for path in damaged
     )
-
-
-def parts_of(workspace: Path) -> list[Path]:
-    """Return the files of the partitions that are finished."""
-    return sorted((workspace / "dataset-parts").glob("[0-9a-f]*/data/*/*.parquet"))
-
-
-def partitions_of(files: list[Path]) -> set[str]:
-    return {path.name for path in files}
-
-
-@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
-@pytest.mark.long
-def test_interrupted_it_stops_in_seconds_leaves_no_half_file_and_goes_on(
-    start: Start, run_sample: RunSample, outcome: Outcome, finished: Path, tmp_path: Path, name: str, code: int
-) -> None:
-    workspace = tmp_path / "workspace"
-    process = start(deaf_to_ctrl_c=name == "SIGTERM")  # as in the background of a script
-    wait_for_stage(process, workspace, "embed")
-    process.send_signal(getattr(signal, name))
-    assert process.wait(timeout=20) == code
-    assert "run the same command again to resume" in (tmp_path / "output").read_text()
-    assert not [path for path in workspace.rglob("*") if path.name.endswith(".partial")]
-    assert not (workspace / "dataset").exists()
-    for path in workspace.rglob("*.parquet"):
-        pq.read_table(path)
-    summary = run_sample(workspace)
-    assert {stage.stage: stage.cached for stage in summary.stages}["ingest"] == 4
-    assert outcome(workspace) == outcome(finished)
 
 
 class OnTerminal:

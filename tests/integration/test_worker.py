@@ -1,4 +1,4 @@
-"""Cancel a run on a worker, or kill the worker or the server: the run stops in seconds, and the next one resumes."""
+"""Cancel a run on a worker, or kill the worker: the run stops in seconds, and the next one resumes."""
 
 import fcntl
 import json
@@ -14,7 +14,7 @@ from fineweb_mask.flows.recipe import parse_overrides
 from fineweb_mask.flows.summary import RunSummary
 
 ROOT = Path(__file__).resolve().parents[2]
-SECONDS = 60
+SECONDS = 240  # where all cores are busy
 
 
 def until(condition: Callable[[], object], what: str) -> None:
@@ -84,11 +84,10 @@ def test_a_run_that_is_cancelled_stops_in_seconds(service, start, ended_as_if_un
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["worker", "server"])
-def test_when_the_worker_or_the_server_is_killed_nothing_is_lost(service, start, ended_as_if_undisturbed, name):
-    _, workspace = start(f"without-{name}")
+def test_when_the_worker_is_killed_nothing_is_lost(service, start, ended_as_if_undisturbed):
+    _, workspace = start("without-worker")
     wait_for_embeddings(workspace)
-    os.killpg(int((service.state / f"{name}.pid").read_text()), signal.SIGKILL)
+    os.killpg(int((service.state / "worker.pid").read_text()), signal.SIGKILL)
     again = service.serve("start")
     assert again.returncode == 0, again.stderr
     until(lambda: not is_held(workspace), "for the run to end, or to be ended")

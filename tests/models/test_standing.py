@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fineweb_mask.models import standing as module
-from fineweb_mask.models.selection.solvers import mean_field
+from fineweb_mask.models.selection import objective
 from fineweb_mask.models.standing import edge, margin, standing
 
 
@@ -35,9 +35,9 @@ def test_the_edge_is_between_the_last_selected_and_the_next():
 
 
 def test_a_margin_is_the_distance_of_the_gain_that_the_inclusion_was_made_of():
-    assert module.READABLE == mean_field.READABLE
+    assert module.READABLE == objective.READABLE
     distance = np.linspace(-3, 3, 13)  # in deviations, as the solver computes its inclusion
-    inclusion = (1 / (1 + np.exp(-distance / mean_field.READABLE))).astype(np.float32)
+    inclusion = (1 / (1 + np.exp(-distance / objective.READABLE))).astype(np.float32)
     np.testing.assert_allclose([margin(float(one), 0.5) for one in inclusion], distance, atol=2e-2)
     assert margin(1.0, 0.5) == -margin(0.0, 0.5) > 4  # a float32 tells no larger ones apart
     assert margin(0.7, 0.7) == 0

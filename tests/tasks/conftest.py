@@ -378,7 +378,7 @@ def make_workspace(tmp_path_factory: pytest.TempPathFactory, recipe: PipelineSet
         changes = {
             "workspace": str(folder / "workspace"),
             "source": SourceSettings(path=str(folder / "source")),
-            "selection": recipe.selection.model_copy(update={"select_ratio": 1.0}),
+            "selection": recipe.selection.model_copy(update={"select_ratio": 1.0, "near_duplicates": None}),
         }
         return run_pipeline(recipe.model_copy(update=changes))
 

@@ -66,7 +66,7 @@ def solve_kmq(problem: Problem, *, n_clusters: int | None = None) -> Solution:
     """
     found = cluster(problem.rows, problem.generator, n_clusters)
     keys = gumbel_keys(deviations(problem.objective.quality), 1, problem.generator)[0]
-    budget, sizes = problem.objective.budget, found.sizes
+    budget, sizes = max(1, round(problem.objective.budget.size)), found.sizes
     wanted = sizes.double() / len(keys) * budget
     return finished(problem, priority_by_budget(found.labels, keys, fitted_budgets(wanted, sizes, budget)))
 
@@ -141,9 +141,9 @@ def solve_quad(problem: Problem, *, n_clusters: int | None = None, batch: int = 
     found = cluster(problem.rows, problem.generator, n_clusters)
     order = torch.randperm(problem.rows.n, generator=problem.generator).to(problem.rows.device)
 
-    costs = None if objective.knapsack is None else objective.knapsack.tokens
-    limit = objective.budget if objective.knapsack is None else objective.knapsack.limit
-    seen = look_at_clusters(found.labels, order, objective.quality, limit, costs, batch=batch)
+    seen = look_at_clusters(
+        found.labels, order, objective.quality, objective.budget.limit, objective.budget.costs, batch=batch
+    )
     lowest = float(objective.quality[seen].min()) - 1
     return finished(problem, torch.where(seen, objective.quality, lowest))
 
@@ -153,7 +153,7 @@ def look_at_clusters(
     order: Tensor,
     quality: Tensor,
     limit: float,
-    costs: Tensor | None,
+    costs: Tensor,
     *,
     exploration: float = EXPLORATION,
     batch: int = BATCH,
@@ -175,7 +175,7 @@ def look_at_clusters(
     limit
         Documents, or their `costs` together, that are to be good.
     costs
-        Tokens of each document, (n,); None: documents count.
+        Of each document, (n,).
     exploration
         Weight of clusters that were looked at less; 0 is greedy.
     batch
@@ -196,7 +196,7 @@ def look_at_clusters(
 
     def is_enough() -> bool:
         good = seen & (quality >= quality[seen].double().mean())
-        return float(good.sum() if costs is None else costs[good].sum()) >= limit
+        return float(costs[good].sum()) >= limit
 
     def rounds() -> Iterator[int]:
         """Look at one batch after the other, and yield how many documents each has."""

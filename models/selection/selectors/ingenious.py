@@ -30,7 +30,7 @@ def solve_ingenious(problem: Problem, *, size: int = PART) -> Solution:
         gains[part] = greedy_gains((vectors @ vectors.T).clamp_(min=0))
     keys = gumbel_keys(torch.log1p(gains + gains**2 / 2), 1, problem.generator)[0]
     sizes = torch.bincount(labels, minlength=parts).double()
-    budgets = (sizes.cumsum(0) / rows.n * objective.budget).round().long()
+    budgets = (sizes.cumsum(0) / rows.n * objective.budget.size).round().long()
     budgets = torch.diff(budgets, prepend=torch.zeros(1, dtype=torch.int64, device=budgets.device))
     return finished(problem, priority_by_budget(labels, keys, budgets))
 

@@ -24,7 +24,7 @@ def solve_quality_sampling(problem: Problem) -> Solution:
     Quality is in standard deviations. Source: QuRating, arXiv 2402.09739. The inclusion is the logit.
     """
     logits = deviations(problem.objective.quality) / problem.settings.quality_sampling.temperature
-    mask = problem.objective.top(gumbel_keys(logits, 1, problem.generator)[0])
+    mask = problem.objective.budget.fill(gumbel_keys(logits, 1, problem.generator)[0])
     return finished(problem, logits, mask)
 
 
@@ -40,7 +40,7 @@ def solve_dsir(problem: Problem) -> Solution:
     weights = torch.where(is_short, lowest - 1, weights)
     keys = gumbel_keys(weights, 1, problem.generator)[0]
     lots = torch.rand(len(keys), generator=problem.generator).to(keys.device)
-    return finished(problem, weights, problem.objective.top(torch.where(is_short, keys.min() - 1 - lots, keys)))
+    return finished(problem, weights, problem.objective.budget.fill(torch.where(is_short, keys.min() - 1 - lots, keys)))
 
 
 def deviations(values: Tensor) -> Tensor:

@@ -33,13 +33,13 @@ def in_turn(rankings: Sequence[NDArray[np.integer]], others: Tensor, problem: Pr
     problem
         Says what the budget is.
     """
-    n, knapsack = len(others), problem.objective.knapsack
+    n, budget = len(others), problem.objective.budget
     priority = torch.empty(n, dtype=torch.float64, device=others.device)
     steps = torch.arange(n, dtype=torch.float64, device=others.device)
     priority[others.sort(descending=True, stable=True).indices] = -n - steps
-    lengths = None if knapsack is None else knapsack.tokens.tolist()
-    left = problem.objective.budget if knapsack is None else knapsack.limit
-    taken, order, turns = bytearray(n), list[int](), deque(map(iter, rankings))
+    costs, allowed = budget.costs.tolist(), budget.allowed.tolist()
+    left, order, turns = budget.limit, list[int](), deque(map(iter, rankings))
+    taken = bytearray(not one for one in allowed)
     while left > 0 and turns:
         ranking = turns.popleft()
         document = next((one for one in map(int, ranking) if not taken[one]), None)
@@ -48,7 +48,7 @@ def in_turn(rankings: Sequence[NDArray[np.integer]], others: Tensor, problem: Pr
         turns.append(ranking)
         taken[document] = 1
         order.append(document)
-        left -= 1 if lengths is None else lengths[document]
+        left -= costs[document]
     priority[torch.tensor(order, dtype=torch.int64, device=others.device)] = -steps[: len(order)]
     return priority
 
@@ -77,19 +77,19 @@ def solve_quadmix(problem: Problem, *, steepness: float = STEEPNESS, floor: floa
     wanted = wanted_at(ranks, settings, steepness, floor)
     for number, curve in curves.items():
         wanted = torch.where(groups == number, wanted_at(ranks, curve, steepness, floor), wanted)
-    costs = torch.ones_like(wanted) if objective.knapsack is None else objective.knapsack.tokens.double()
-    limit = objective.budget if objective.knapsack is None else objective.knapsack.limit
-    fits = costs <= limit
+    budget = objective.budget
+    costs, limit = budget.costs.double(), budget.limit
+    fits = budget.allowed & (costs <= limit)
     expected = torch.zeros_like(wanted)
     expected[fits] = scaled_to_budget(wanted[fits], costs[fits], limit)
     order = torch.randperm(len(merged), generator=problem.generator).to(merged.device)
     start = float(torch.rand(1, generator=problem.generator))
     mask = torch.empty(len(merged), dtype=torch.bool, device=merged.device)
     mask[order] = systematic_sample(expected[order], start)
-    if objective.knapsack is not None:  # by tokens, a sample may exceed the budget
+    if not budget.counts_documents:  # by tokens, a sample may exceed the budget
         spent = torch.empty_like(costs)
         spent[order] = (costs * mask)[order].cumsum(0)
-        mask = objective.knapsack.fill(expected, mask & (spent <= limit))
+        mask = budget.fill(expected, mask & (spent <= limit))
     return finished(problem, expected, mask)
 
 

@@ -59,8 +59,8 @@ def nearest(problem: Problem, vectors: Tensor) -> list[NDArray[np.int32]]:
 
     As many for each as are selected together; fewer where these were more than `CANDIDATES`.
     """
-    rows, knapsack = problem.rows, problem.objective.knapsack
-    wanted = problem.objective.budget if knapsack is None else rows.n
+    rows, budget = problem.rows, problem.objective.budget
+    wanted = budget.limit if budget.counts_documents and bool(budget.allowed.all()) else rows.n
     count = max(1, min(rows.n, wanted, CANDIDATES // len(vectors)))
     found = list[NDArray[np.int32]]()
     for part in track("target examples", torch.split(vectors, AT_ONCE)):

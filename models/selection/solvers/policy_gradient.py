@@ -10,12 +10,14 @@ Source: DATAMASK, arXiv 2512.24265. The batches are consecutive parts of a rando
 redrawn when it is used up (ours: every document is then visited equally often).
 """
 
+import math
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from fineweb_mask.models.runtime.progress import track
+from fineweb_mask.models.selection.budget import Budget
 from fineweb_mask.models.selection.solvers.problem import Problem, Solution
 
 LOG_EVERY = 50  # steps between two entries of the history
@@ -44,19 +46,28 @@ def advantages(rewards: Tensor) -> Tensor:
     return (rewards - rewards.mean()) / (rewards.std(correction=0) + EPSILON)
 
 
-def solve_policy_gradient(problem: Problem, *, log_every: int = LOG_EVERY) -> Solution:
-    """Learn the logits and select the top K of them; every `log_every` steps enter the history.
+def draw(logits: Tensor, budget: Budget, n_masks: int, generator: torch.Generator) -> Tensor:
+    """Draw masks within a budget, document after document without replacement: (n_masks, b) bool.
 
-    With a budget of tokens, the masks of a step hold as many documents as fill it on average, and the documents of the
-    highest logits fill it in the end.
+    Of a budget of tokens, each draw ends with the first document that does not fit.
     """
+    if budget.counts_documents:
+        return gumbel_top_k(logits, budget.limit, n_masks, generator)
+    order = gumbel_keys(logits, n_masks, generator).argsort(dim=1, descending=True)
+    within = budget.costs[order].cumsum(1) <= budget.limit
+    return torch.zeros_like(within).scatter_(1, order, within)
+
+
+def solve_policy_gradient(problem: Problem, *, log_every: int = LOG_EVERY) -> Solution:
+    """Learn the logits and select the documents of the highest ones; every `log_every` steps enter the history."""
     objective, settings = problem.objective, problem.settings.policy_gradient
     n, budget = objective.n, objective.budget
-    kept = n - min(int(settings.prune * n), n - budget)
-    pool = objective.quality.sort(descending=True, stable=True).indices[:kept].sort().values
+    allowed = budget.allowed.nonzero()[:, 0]
+    kept = len(allowed) - min(int(settings.prune * len(allowed)), max(0, len(allowed) - math.ceil(budget.size)))
+    pool = allowed[objective.quality[allowed].sort(descending=True, stable=True).indices[:kept]].sort().values
     logits = _initial_logits(objective.quality[pool], settings.init)
     batch_size = min(kept, max(settings.min_batch, round(settings.partial * n)))
-    batch_budget = min(batch_size, max(1, round(budget / kept * batch_size)))
+    whole = int(budget.costs[pool].sum())
     batch, local = logits[:0], objective
     batches = _batches(kept, batch_size, problem.generator, pool.device)
     noise = problem.generator  # drawn on the device: on a GPU it is other noise than on a CPU
@@ -65,16 +76,18 @@ def solve_policy_gradient(problem: Problem, *, log_every: int = LOG_EVERY) -> So
     for step in track("policy gradient steps", range(settings.n_epochs), part=(0, 1)):
         previous, batch = batch, next(batches)
         if batch is not previous:  # the same tensor is repeated where every batch is all documents
-            local = objective.restrict(pool[batch], batch_budget)
-        masks = gumbel_top_k(logits[batch], batch_budget, settings.n_rollout, noise)
+            costs = budget.costs[pool[batch]]
+            limit = max(int(costs.min()), round(budget.limit / whole * int(costs.sum())))
+            local = objective.among(pool[batch], limit)
+        masks = draw(logits[batch], local.budget, settings.n_rollout, noise)
         advantage = advantages(local.value(masks)).float()
         share = step / max(settings.n_epochs - 1, 1)
         rate = settings.max_lr + (settings.min_lr - settings.max_lr) * share
         logits[batch] += (rate / settings.n_rollout) * (advantage @ masks.float())
         if step % log_every == 0 or step == settings.n_epochs - 1:
-            problem.history.record(step + 1, objective.value_of(objective.top(_inclusion(logits, pool, n))))
+            problem.history.record(step + 1, objective.value_of(budget.fill(_inclusion(logits, pool, n))))
     inclusion = _inclusion(logits, pool, n)
-    return Solution(objective.top(inclusion), inclusion)
+    return Solution(budget.fill(inclusion), inclusion)
 
 
 def _initial_logits(quality: Tensor, init: str) -> Tensor:

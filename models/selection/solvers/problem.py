@@ -9,7 +9,8 @@ from torch import Tensor
 
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.selection.inputs import SelectorInputs
-from fineweb_mask.models.selection.problem.objective import Objective
+from fineweb_mask.models.selection.neighbours import Neighbours
+from fineweb_mask.models.selection.objective import Objective
 from fineweb_mask.models.selection.rows import Rows
 from fineweb_mask.models.settings.selection import SelectionSettings
 
@@ -38,13 +39,13 @@ class Problem:
 
     Examples
     --------
-    A solver of your own, which takes the first K documents, to be entered in `SELECTORS`:
+    A solver of your own, which takes the first documents, to be entered in `SELECTORS`:
 
     >>> def solve_first(problem):
-    ...     mask = torch.arange(problem.objective.n) < problem.objective.budget
-    ...     problem.history.record(1, problem.objective.value_of(mask))
-    ...     return Solution(mask, inclusion=-torch.arange(len(mask)).float())
-    >>> objective = Objective(torch.tensor([3.0, 1.0, 2.0]), 2, {}, linear_weight=1.0, weights={})
+    ...     return finished(problem, -torch.arange(problem.objective.n).float())
+    >>> from fineweb_mask.models.selection.budget import Budget
+    >>> budget = Budget.of(torch.ones(3, dtype=torch.int64), 2)
+    >>> objective = Objective(budget, torch.tensor([3.0, 1.0, 2.0]), linear_weight=1.0)
     >>> solve_first(Problem(Rows(torch.eye(3)), objective, SelectionSettings(), torch.Generator())).mask.tolist()
     [True, True, False]
     """
@@ -54,22 +55,21 @@ class Problem:
     settings: SelectionSettings
     generator: torch.Generator  # on the rows' device, seeded
     history: History = field(default_factory=History)
-    start: Tensor | None = None  # (n,) probabilities that solved a similar problem, from which `mean_field` starts
     also: SelectorInputs = field(default_factory=SelectorInputs)  # what some selectors read, on the rows' device
     tokens: Tensor | None = None  # (n,) int64, if they are known
+    lists: Neighbours | None = None  # the nearest of every document, where something reads them
 
 
 @dataclass
 class Solution:
     """The result of a solver."""
 
-    mask: Tensor  # (n,) bool, K of them true, or full by tokens
+    mask: Tensor  # (n,) bool, full
     inclusion: Tensor  # (n,) float32: learned logit or probability; larger ranks higher
-    relaxed: Tensor | None = None  # (n,) probabilities that fill the budget, from which the bound is computed
 
 
 def finished(problem: Problem, inclusion: Tensor, mask: Tensor | None = None) -> Solution:
-    """Return the solution of one step: a mask (n,), or the documents of the highest inclusion (n,) that fill K."""
-    mask = problem.objective.top(inclusion) if mask is None else mask
+    """Return the solution of one step: a mask (n,), or the documents of the highest inclusion (n,)."""
+    mask = problem.objective.budget.fill(inclusion) if mask is None else mask
     problem.history.record(1, problem.objective.value_of(mask))
     return Solution(mask, inclusion)

@@ -36,7 +36,7 @@ def corpus(workspace):
 
 
 def settings_of(**changes):
-    quick = {"metrics": "pairwise", "near_duplicates": {"weight": 0}}
+    quick = {"metrics": "pairwise", "near_duplicates": None}
     return PipelineSelectionSettings(**{"select_ratio": 0.2, "device": "cpu", "block_size": 100} | quick | changes)
 
 
@@ -81,7 +81,7 @@ def test_every_candidate_is_in_a_block_no_larger_than_asked_and_the_budget_is_us
         assert 0.17 * held < used <= 0.2 * held + len(blocks)
     for block in selection.blocks:
         assert block["random_objective"] < block["objective"] <= block["upper_bound"]
-        assert 0 <= block["gap"] < 0.3
+        assert 0 <= block["gap"] < 0.5
 
 
 def test_a_second_run_does_nothing_also_where_what_leads_to_the_masks_is_gone(tmp_path):

@@ -11,7 +11,7 @@ from fineweb_mask.models.runtime import progress
 from fineweb_mask.models.runtime.progress import Step, reporting_to, track, track_by_size
 from fineweb_mask.models.runtime.stopping import StoppedError, clear_stop_request, request_stop
 from fineweb_mask.models.selection import SelectionSettings, select
-from fineweb_mask.models.selection.problem.measures import Measures
+from fineweb_mask.models.selection.measures import Measures
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def block():
     [
         ("greedy", "greedy picks", 60, 0.9),
         ("policy_gradient", "policy gradient steps", 10, 1.0),
-        ("mean_field", "annealing steps", None, 0.0),
+        ("mean_field", "steps of the relaxation", None, 0.0),
         ("semdedup", "clusters", 17, 0.0),
     ],
 )
@@ -175,7 +175,6 @@ def test_every_solver_reports_its_steps_selects_the_same_and_ends(solver, what, 
 
 
 def test_finding_the_ranges_does_not_count_as_part_of_the_selection(block, at_once):
-    """The range of `disf` needs greedy picks, which come before the selection's own picks."""
     reports, _ = reports_of(lambda: select(*block, SelectionSettings(metrics="disf", solver="greedy")))
     first = next(place for place, (share, _) in enumerate(reports) if share > 0)
     assert not any(share for share, _ in reports[:first])
@@ -194,6 +193,6 @@ def test_a_sweep_reports_its_values_then_its_proofs(block, at_once):
 
 
 def test_measuring_reports_its_blocks(block, at_once, monkeypatch):
-    monkeypatch.setattr("fineweb_mask.models.selection.graphs.neighbours.PRODUCT_ELEMENTS", {"cpu": 20 * 20})
+    monkeypatch.setattr("fineweb_mask.models.selection.neighbours.PRODUCT_ELEMENTS", {"cpu": 20 * 20})
     reports, _ = reports_of(lambda: Measures(*block).of(np.arange(0, 300, 5)))
     assert Step("blocks of neighbours", 6, 6) in {step for _, steps in reports for step in steps}  # 3 blocks with each

@@ -1,8 +1,5 @@
 """A block, solved by every solver: budgets, determinism, proof by enumeration, degenerate documents."""
 
-from dataclasses import replace
-from functools import partial
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,10 +8,8 @@ from hypothesis import strategies as st
 from fineweb_mask.models.selection import SelectionSettings, SelectorInputs, Targets, select
 from fineweb_mask.models.selection.block import checked_block
 from fineweb_mask.models.selection.selector import term_ranges
-from fineweb_mask.models.selection.solvers.mean_field import solve_mean_field
-from fineweb_mask.models.selection.solvers.problem import History
 from fineweb_mask.models.settings.selectors.registry import SELECTORS
-from tests.models.selection.enumerable import METRICS, any_masks, every_mask, is_full
+from tests.models.selection.enumerable import METRICS, full_masks
 
 FEW_STEPS = {"n_epochs": 5, "n_rollout": 8}
 MAXIMISERS = {"mean_field", "policy_gradient", "greedy"}
@@ -50,7 +45,7 @@ def test_every_solver_gives_a_whole_answer_twice_the_same(solver, metric, corpus
     assert (first.objective, first.upper_bound) == (second.objective, second.upper_bound)
     terms = first.terms
     assert terms["mean_quality"] == pytest.approx(float(quality[first.indices].mean()), rel=1e-5)
-    mixed = chosen.lamb * terms["quality"] + (1 - chosen.lamb) * terms["diversity"] - terms["near_duplicate_cost"]
+    mixed = chosen.lamb * terms["quality"] + (1 - chosen.lamb) * terms["diversity"]
     assert first.objective == pytest.approx(mixed, abs=1e-6)
     objectives = [objective for _, _, objective in first.history]
     assert objectives == sorted(objectives)
@@ -61,37 +56,21 @@ def test_every_solver_gives_a_whole_answer_twice_the_same(solver, metric, corpus
 @pytest.mark.parametrize("metrics", [*METRICS, {"pairwise": 1.0, "facility": 0.5}], ids=str)
 def test_certificate_and_answer_against_enumeration(metrics, budget_by, normalize):
     common = {"metrics": metrics, "budget_by": budget_by, "select_ratio": 0.4, "normalize": normalize}
-    short = []
-    for seed, lamb in enumerate((0.0, 0.1, 0.5, 0.9, 1.0)):
+    for seed, lamb in enumerate((0.0, 0.5, 1.0)):
         random = np.random.default_rng(seed)
         features, quality = random.normal(size=(10, 4)) + 0.3, random.normal(size=10)
         tokens, chosen = random.integers(10, 100, 10), SelectionSettings(lamb=lamb, **common)
         block = checked_block(features, quality, chosen, device="cpu", tokens=tokens)
         selection = select(features, quality, chosen, tokens=tokens, ranges=block.ranges)
-        masks = every_mask(10, 4) if budget_by == "documents" else any_masks(10)[is_full(any_masks(10), block.knapsack)]
-        values = block.scaled(lamb).objective.value(masks)
-        best = float(values.max())
-        assert selection.upper_bound >= best - 1e-5
+        values = block.objective(lamb).value(full_masks(block.budget))
+        assert float(values.max()) + 1e-5 >= selection.objective >= float(values.mean())
+        assert selection.upper_bound >= float(values.max()) - 1e-5
         assert 0 <= selection.gap <= 1
-        short.append((best - selection.objective) / (best - float(values.mean())))
-    assert min(short) >= -1e-5  # the answer is one of the enumerated selections
-    assert np.median(short) < 0.01
-    assert np.mean(short) < 0.05
-
-
-@pytest.mark.parametrize("metric", METRICS)
-@pytest.mark.parametrize("n_steps", [1, 3])
-def test_few_steps_never_end_below_the_start(metric, n_steps, corpus, monkeypatch):
-    entry = replace(SELECTORS["mean_field"], solve=partial(solve_mean_field, n_steps=n_steps, rounds=0))
-    monkeypatch.setitem(SELECTORS, "mean_field", entry)
-    selection = select(*corpus, SelectionSettings(metrics=metric, lamb=0.1))
-    assert selection.objective >= selection.history[0][2] - 1e-9
-    assert selection.history[-1][0] == n_steps + 1  # picked greedily, after annealing
 
 
 def test_lamb_one_is_top_quality_where_near_duplicates_are_not_charged(corpus):
     features, quality = corpus
-    best = select(features, quality, SelectionSettings(lamb=1.0, near_duplicates={"weight": 0}))
+    best = select(features, quality, SelectionSettings(lamb=1.0, near_duplicates=None))
     assert set(best.indices) == set(np.argsort(-quality)[:40])
     assert best.objective == pytest.approx(1.0, abs=1e-5)
 
@@ -101,13 +80,18 @@ def test_token_budget_is_full_and_never_exceeded(solver, metric, corpus):
     features, quality = (values[:150] for values in corpus)
     tokens = np.random.default_rng(2).lognormal(5, 1, len(quality)).astype(int) + 1
     settings = SelectionSettings(
-        solver=solver, metrics=metric, select_ratio=0.2, budget_by="tokens", policy_gradient=FEW_STEPS
+        solver=solver,
+        metrics=metric,
+        select_ratio=0.2,
+        budget_by="tokens",
+        policy_gradient=FEW_STEPS,
+        near_duplicates=None,
     )
     selection = select(features, quality, settings, tokens=tokens, also=also_of(features, quality))
     room = round(0.2 * int(tokens.sum())) - int(tokens[selection.indices].sum())
     assert 0 <= room < np.delete(tokens, selection.indices).min()
-    mean = np.average(quality[selection.indices], weights=tokens[selection.indices])
-    assert selection.terms["mean_quality"] == pytest.approx(mean)
+    mean = (quality * tokens)[selection.indices].sum() / round(0.2 * int(tokens.sum()))  # over the budget
+    assert selection.terms["mean_quality"] == pytest.approx(mean, rel=1e-5)
     if solver in {"mean_field", "greedy"}:
         assert selection.random_objective < selection.objective <= selection.upper_bound
         if solver == "mean_field":
@@ -136,7 +120,9 @@ def test_a_budget_of_equal_lengths_selects_as_many_documents_as_well(solver, met
 def test_where_everything_is_selected_nothing_is_gained(solver, metric):
     for seed, n in enumerate((1, 1, 3, 3, 5, 5)):
         random = np.random.default_rng(seed)
-        settings = SelectionSettings(solver=solver, metrics=metric, select_ratio=1.0, budget_by="tokens")
+        settings = SelectionSettings(
+            solver=solver, metrics=metric, select_ratio=1.0, budget_by="tokens", near_duplicates=None
+        )
         tokens = random.integers(3, 60, n)
         found = select(random.normal(size=(n, 5)), random.normal(size=n), settings, tokens=tokens)
         assert found.indices.tolist() == list(range(n))
@@ -168,7 +154,7 @@ DEGENERATE = {
 def test_degenerate_blocks_give_finite_answers(case, metric):
     features = DEGENERATE.get(case, DRAWN[:, :5])
     quality = np.full(30, 0.7) if case == "constant quality" else np.random.default_rng(1).random(len(features))
-    settings = SelectionSettings(metrics=metric, select_ratio=0.2, policy_gradient=FEW_STEPS)
+    settings = SelectionSettings(metrics=metric, select_ratio=0.2, policy_gradient=FEW_STEPS, near_duplicates=None)
     ranges = term_ranges(features, quality, settings)
     for solver in [solver for solver, of in SOLVED if of == metric]:
         own = settings.model_copy(update={"solver": solver})
@@ -193,7 +179,7 @@ def test_any_shape_keeps_budget_bound_and_monotone_history(*, n, d, ratio, lamb,
     selection = select(
         random.normal(size=(n, d)),
         random.random(n),
-        SelectionSettings(metrics=metric, select_ratio=ratio, lamb=lamb, normalize=normalize),
+        SelectionSettings(metrics=metric, select_ratio=ratio, lamb=lamb, normalize=normalize, near_duplicates=None),
     )
     assert len(np.unique(selection.indices)) == max(1, round(ratio * n))
     # float32 features carry about 1e-7 of D, which range may blow up by up to a million
@@ -202,23 +188,3 @@ def test_any_shape_keeps_budget_bound_and_monotone_history(*, n, d, ratio, lamb,
     objectives = [objective for _, _, objective in selection.history]
     assert objectives == sorted(objectives)
     assert selection.objective >= objectives[0] - 1e-4 * scale
-
-
-@pytest.mark.parametrize("budget_by", ["documents", "tokens"])
-def test_other_weights_share_what_does_not_depend_on_them(budget_by):
-    random = np.random.default_rng(8)
-    features, tokens = random.normal(size=(150, 16)).astype(np.float32), random.integers(10, 99, 150)
-    common = {"select_ratio": 0.2, "budget_by": budget_by}
-    every = SelectionSettings.model_validate(common | {"metrics": {"pairwise": 1, "facility": 1, "disf": 1}})
-    shared = checked_block(features, random.random(150), every, device="cpu", tokens=tokens)
-    for metrics, lamb in (({"pairwise": 1, "facility": 2}, 0.3), ({"disf": 1}, 0.7)):
-        settings = SelectionSettings.model_validate(common | {"metrics": metrics, "lamb": lamb})
-        quality = random.random(150).astype(np.float32)
-        own = checked_block(features, quality, settings, device="cpu", tokens=tokens)
-        other = shared.with_weights(own.quality, settings)
-        assert other.ranges.quality == own.ranges.quality
-        for name, term in own.ranges.metrics.items():
-            assert other.ranges.metrics[name].base == pytest.approx(term.base, abs=1e-6)
-        first, second = (one.solve(History(), lamb)[1].mask for one in (own, other))
-        assert (first & second).sum() / (first | second).sum() > 0.9
-    assert other.metrics["disf"] is shared.metrics["disf"]

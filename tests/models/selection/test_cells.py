@@ -124,9 +124,7 @@ def in_cell(vectors, quality, settings, plan, cell_rate, cell=0):
 @pytest.mark.parametrize("metrics", ["facility", "pairwise", {"pairwise": 1, "facility": 0.5}])
 @pytest.mark.parametrize("solver", ["mean_field", "greedy"])
 def test_the_objective_of_a_cell_is_its_definition_and_no_selection_of_it_exceeds_the_bound(metrics, solver):
-    settings = SelectionSettings(
-        metrics=metrics, lamb=0.4, select_ratio=0.2, solver=solver, near_duplicates={"weight": 0}
-    )
+    settings = SelectionSettings(metrics=metrics, lamb=0.4, select_ratio=0.2, solver=solver, near_duplicates=None)
     corpus = clustered(240)
     _, plan = planned(corpus, settings)
     for seed in range(5):
@@ -148,7 +146,7 @@ def test_the_objective_of_a_cell_is_its_definition_and_no_selection_of_it_exceed
 
 def test_the_cells_add_up_to_the_objective_of_the_whole_with_documents_covered_inside_of_them():
     corpus = clustered(500)
-    settings = SelectionSettings(lamb=0.3, near_duplicates={"weight": 0})
+    settings = SelectionSettings(lamb=0.3, near_duplicates=None)
     cells, plan = planned(corpus, settings)
     mask, found = chosen_by_cell(corpus, settings, cells, plan)
     vectors, quality = corpus[0].astype(float), corpus[1]
@@ -162,7 +160,7 @@ def test_the_cells_add_up_to_the_objective_of_the_whole_with_documents_covered_i
 @pytest.mark.parametrize("metrics", ["facility", "pairwise", {"pairwise": 1, "facility": 1}, "disf"])
 def test_blocks_of_alike_documents_lose_little_of_one_block(metrics):
     corpus = clustered(800)
-    settings = SelectionSettings(metrics=metrics, near_duplicates={"weight": 0})
+    settings = SelectionSettings(metrics=metrics, near_duplicates=None)
     cells, plan = planned(corpus, settings, block_size=250)
     mask, _ = chosen_by_cell(corpus, settings, cells, plan)
     one = select(corpus[0], corpus[1], settings)
@@ -176,7 +174,7 @@ def test_blocks_of_alike_documents_lose_little_of_one_block(metrics):
 
 
 def measured(corpus, chosen, settings):
-    from fineweb_mask.models.selection.problem.measures import Measures
+    from fineweb_mask.models.selection.measures import Measures
 
     found = Measures(corpus[0], corpus[1]).of(chosen)
     return {name: found[name] for name in settings.metric_weights}

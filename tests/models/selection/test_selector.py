@@ -11,7 +11,7 @@ import torch
 from pydantic import ValidationError
 
 from fineweb_mask.models.errors import SettingsError
-from fineweb_mask.models.selection import SelectionInputError, SelectionSettings, select
+from fineweb_mask.models.selection import Metric, SelectionInputError, SelectionSettings, select
 from tests.models.selection.enumerable import METRICS
 
 
@@ -96,7 +96,7 @@ def test_lamb_trades_quality_for_diversity(few):
     assert terms[0]["diversity"] > terms[1]["diversity"] > terms[2]["diversity"]
 
 
-class Spread:
+class Spread(Metric):
     """A user's metric: the spread of the first feature."""
 
     def __init__(self, features):
@@ -134,6 +134,11 @@ def test_own_metric_is_maximised_without_a_bound(kind, chosen, rise, corpus):
     selection = select(features, quality, own_metrics={"spread": (kind(features), 1.0)}, **chosen)
     assert selection.terms["spread"] > rise * features[:, 0].var()
     assert (selection.upper_bound, selection.gap) == (None, None)
+
+
+def test_own_metric_of_no_subclass_is_refused(few):
+    with pytest.raises(SelectionInputError, match=r"'spread' must be of a subclass of fineweb_mask\.Metric"):
+        select(*few, own_metrics={"spread": (object(), 1.0)})
 
 
 def test_own_metric_without_gradient_is_refused_by_mean_field(few):
@@ -223,7 +228,7 @@ def test_float16_sums_do_not_overflow():
     assert np.isfinite(select(features, random.random(300).astype(np.float32)).objective)
 
 
-@pytest.mark.parametrize("module", ["settings.selection", "selection.problem.measures"])
+@pytest.mark.parametrize("module", ["settings.selection", "selection.measures"])
 def test_what_programs_start_with_imports_no_torch(module):
     code = f"import sys, fineweb_mask.models.{module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

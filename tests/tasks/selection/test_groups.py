@@ -29,7 +29,9 @@ READS_MORE = {name for name, entry in SELECTORS.items() if entry.reads & {"score
 
 def settings_of(shares: Any = "equal", **changes: Any) -> PipelineSelectionSettings:
     groups = {"column": "dump", "shares": shares}
-    return PipelineSelectionSettings.model_validate({"select_ratio": 0.2, "device": "cpu", "groups": groups} | changes)
+    return PipelineSelectionSettings.model_validate(
+        {"select_ratio": 0.2, "device": "cpu", "near_duplicates": None, "groups": groups} | changes
+    )
 
 
 def divided(workspace: Workspace, shards: list[ShardFiles], settings: PipelineSelectionSettings) -> StageFile:
@@ -112,15 +114,14 @@ def test_small_groups_share_what_rounding_leaves(by: str) -> None:
         assert 0.2 * block.tokens.sum() - 60 < spent <= 0.2 * block.tokens.sum() + 1
 
 
-def test_what_forbidden_near_duplicates_leave_is_nobody_s() -> None:
+def test_what_a_group_of_near_duplicates_cannot_fill_goes_to_the_next() -> None:
     block = drawn(60, groups=("x", "y"))
     alike = block._replace(vectors=np.where(np.arange(60)[:, None] % 2 == 0, block.vectors[:1], block.vectors))
-    settings = settings_of("proportional", select_ratio=0.5, near_duplicates={"forbid": True})
-    x, y = select_groups(settings, alike, None)
+    x, y = select_groups(settings_of("proportional", select_ratio=0.3, near_duplicates=0.9), alike, None)
     assert x.selection is not None
     assert y.selection is not None
     assert len(x.selection.indices) == 1
-    assert len(y.selection.indices) <= 15
+    assert len(y.selection.indices) == 17
 
 
 def test_a_group_is_selected_from_as_a_block_of_its_documents_alone() -> None:

@@ -168,4 +168,4 @@ def test_a_budget_that_cannot_be_compared_is_refused_before_any_trial(
     job: TuneJob, select_ratio: float, message: str
 ) -> None:
     with pytest.raises(DataError, match=message):
-        tune(changed(job, {"select_ratio": select_ratio}))
+        tune(changed(job, {"select_ratio": select_ratio, "near_duplicates": None}))

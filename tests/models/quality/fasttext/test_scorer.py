@@ -214,7 +214,7 @@ TEXTS = st.lists(st.lists(PIECES, max_size=8).map("".join), max_size=6)
 
 def one_line(text, lowercase):
     """Return a text as one line for fastText: the plain reference."""
-    return " ".join(re.sub("</s>|__label__(label__)*", " ", text.lower() if lowercase else text).split())
+    return " ".join(re.sub("</s>|__label__(_?label__)*", " ", text.lower() if lowercase else text).split())
 
 
 def words(line):
@@ -223,6 +223,7 @@ def words(line):
 
 @given(texts=TEXTS, lowercase=st.booleans())
 @example(texts=[f"a{space}b</s>c" for space in PYTHON_SPACE], lowercase=False)
+@example(texts=["__label___label__"], lowercase=False)
 @example(texts=["a<", "/s>b", "\u00e2", "", "c"], lowercase=False)  # pieces that texts beside them would complete
 @example(texts=["word\n" * 60_000, "\u2028" * 90_000 + "end</s>"], lowercase=False)
 def test_lines_hold_the_words_of_the_reference(texts, lowercase):

@@ -21,7 +21,7 @@ def selected(monkeypatch):
         chosen = SelectionSettings(
             solver=solver,
             seed=seed,
-            near_duplicates={"weight": 0},
+            near_duplicates=None,
             **settings,
             **({solver: options} if options else {}),
         )

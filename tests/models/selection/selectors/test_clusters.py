@@ -113,7 +113,7 @@ def look(labels, values, limit, **options):
             return values >= other
 
     given = {"exploration": 0.0, "batch": 10} | options
-    return look_at_clusters(labels, torch.arange(len(labels)), Noting(), limit, None, **given), order
+    return look_at_clusters(labels, torch.arange(len(labels)), Noting(), limit, torch.ones(len(labels)), **given), order
 
 
 def test_without_exploration_the_best_cluster_is_emptied_and_with_much_they_come_in_turn():

@@ -1,13 +1,13 @@
 """The paper's solver: its sampling is exact and its estimator points where the closed form does."""
 
+import numpy as np
 import pytest
 import torch
 
 from fineweb_mask.models.selection import SelectionSettings, select
-from fineweb_mask.models.selection.metrics.facility import Facility
-from fineweb_mask.models.selection.metrics.pairwise import Pairwise
 from fineweb_mask.models.selection.rows import Rows
-from fineweb_mask.models.selection.solvers.policy_gradient import advantages, gumbel_top_k
+from fineweb_mask.models.selection.solvers.policy_gradient import advantages, draw, gumbel_top_k
+from tests.models.selection.enumerable import made, of_documents, random_budget
 
 
 def test_gumbel_top_k_draws_without_replacement_from_the_softmax():
@@ -19,6 +19,14 @@ def test_gumbel_top_k_draws_without_replacement_from_the_softmax():
     second = torch.stack([sum(p[j] * p[i] / (1 - p[j]) for j in range(4) if j != i) for i in range(4)])
     # four standard errors of a frequency over 40,000 draws
     torch.testing.assert_close(masks.double().mean(0), (first + second).double(), rtol=0, atol=0.01)
+
+
+def test_draws_within_a_budget_of_tokens_end_with_the_first_document_that_does_not_fit():
+    budget = random_budget(np.random.default_rng(1), 30, by_tokens=True)
+    masks = draw(torch.zeros(30), budget, 200, torch.Generator().manual_seed(0))
+    used = masks.long() @ budget.costs
+    assert int(used.max()) <= budget.limit
+    assert float(used.double().mean()) > budget.limit - 2 * float(budget.costs.double().mean())
 
 
 def test_advantages_are_standardised_and_survive_equal_rewards():
@@ -40,10 +48,10 @@ def test_estimators_mean_is_the_closed_form_gradient(name):
     if name == "quality":
         rewards, gradient = masks.double() @ quality / budget, quality / budget
     elif name == "pairwise":
-        metric = Pairwise(rows)
+        metric = made("pairwise", rows, of_documents(n, budget))
         rewards, gradient = metric.value(masks), metric.gradient(pi).double()
     else:
-        facility = Facility(rows, n)
+        facility = made("facility", rows, of_documents(n, budget))
         similarity = (rows.block(slice(None)) @ rows.block(slice(None)).T).clamp(min=0)
         rewards = torch.stack([similarity[:, mask].amax(1).mean() for mask in masks]).double()
         gradient = facility.gradient(pi).double()
@@ -58,7 +66,9 @@ def test_estimators_mean_is_the_closed_form_gradient(name):
 
 
 def learned(corpus, learning, **settings):
-    return select(*corpus, SelectionSettings(solver="policy_gradient", policy_gradient=learning, **settings))
+    return select(
+        *corpus, SelectionSettings(solver="policy_gradient", policy_gradient=learning, near_duplicates=None, **settings)
+    )
 
 
 @pytest.mark.parametrize("metric", ["pairwise", "facility", "disf"])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fineweb_mask.models.errors import FinewebMaskError
-from fineweb_mask.models.settings.selection import METRICS, NEAR_DUPLICATE, SelectionSettings
+from fineweb_mask.models.settings.selection import METRICS, NEAR_DUPLICATE
 
 if TYPE_CHECKING:
     import torch
@@ -37,19 +37,18 @@ class Measures:
     ) -> None:
         import torch
 
+        from fineweb_mask.models.selection.budget import Budget
         from fineweb_mask.models.selection.inputs import checked_features, checked_quality
         from fineweb_mask.models.selection.metrics.base import metric_class
-        from fineweb_mask.models.selection.metrics.kernel import kernels_first
 
         place = torch.device(device)
         self._rows = checked_features(features, place)
         self._quality = checked_quality(quality, self._rows.n, place, None)
-        self._masses = torch.ones(self._rows.n, device=place)
+        self._costs = torch.ones(self._rows.n, dtype=torch.int64, device=place)
         if tokens is not None:
-            self._masses = torch.as_tensor(tokens / tokens.mean(), dtype=torch.float32, device=place)
-        masses, settings = None if tokens is None else self._masses, SelectionSettings()
-        made = {name: metric_class(name).for_block(self._rows, settings, self._rows.n, masses) for name in METRICS}
-        self._metrics = kernels_first(made)
+            self._costs = torch.as_tensor(tokens, dtype=torch.int64, device=place)
+        whole = Budget.of(self._costs, int(self._costs.sum()))
+        self._metrics = {name: metric_class(name)(self._rows, whole) for name in METRICS}
 
     def of(self, indices: NDArray[np.integer[Any]]) -> dict[str, float]:
         """Measure the selection of documents (K,).
@@ -58,17 +57,19 @@ class Measures:
         """
         import torch
 
-        from fineweb_mask.models.selection.graphs.neighbours import nearest
+        from fineweb_mask.models.selection.budget import Budget
+        from fineweb_mask.models.selection.neighbours import nearest
         from fineweb_mask.models.selection.rows import Rows
 
         chosen = torch.as_tensor(np.asarray(indices, dtype=np.int64), device=self._rows.device)
         mask = torch.zeros(self._rows.n, dtype=torch.bool, device=self._rows.device)
         mask[chosen] = True
-        weights = self._masses[chosen].double()
+        budget = Budget.of(self._costs, int(self._costs[chosen].sum()))
+        quality = self._quality[chosen].double() @ budget.shares[chosen].double()
         neighbours = nearest(Rows(self._rows.take(chosen)), 2).similarity[1:]  # without the documents themselves
         return {
-            "mean_quality": float(weights @ self._quality[chosen].double() / weights.sum()),
-            **{name: float(metric.value(mask[None])[0]) for name, metric in self._metrics.items()},
+            "mean_quality": float(quality),
+            **{name: float(metric.within(budget).value(mask[None])[0]) for name, metric in self._metrics.items()},
             "near_duplicates": near_duplicate_rate(neighbours.flatten().cpu().numpy()) or 0.0,
         }
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fineweb_mask.models.selection import SelectionSettings, select
-from fineweb_mask.models.selection.problem.measures import (
+from fineweb_mask.models.selection.measures import (
     FalseBoundError,
     Measures,
     coverage,
@@ -80,7 +80,7 @@ def test_coverage_counts_topics_and_their_evenness():
 def test_measures_are_written_in_one_order(corpus):
     """The manifests of masks hold them in this order, and equal inputs give equal bytes."""
     measured = Measures(*corpus).of(np.arange(3))
-    assert list(measured) == ["mean_quality", "pairwise", "disf", "facility", "near_duplicates"]
+    assert list(measured) == ["mean_quality", "pairwise", "facility", "disf", "near_duplicates"]
 
 
 @pytest.mark.parametrize("metric", METRICS)

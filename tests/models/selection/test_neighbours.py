@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from fineweb_mask.models.selection.graphs import neighbours
-from fineweb_mask.models.selection.graphs.neighbours import (
+from fineweb_mask.models.selection import neighbours
+from fineweb_mask.models.selection.neighbours import (
     LARGE,
     Neighbours,
     _largest,
@@ -29,7 +29,7 @@ def grouped_rows():
 
 @pytest.mark.parametrize("side", [7, 20, 64, 1000])
 def test_neighbours_are_the_exact_nearest(side, corpus, monkeypatch):
-    monkeypatch.setattr("fineweb_mask.models.selection.graphs.neighbours.PRODUCT_ELEMENTS", {"cpu": side * side})
+    monkeypatch.setattr("fineweb_mask.models.selection.neighbours.PRODUCT_ELEMENTS", {"cpu": side * side})
     x = torch.from_numpy(corpus[0][:150])
     found = nearest(Rows(x), 12)
     similarity = (x @ x.T).clamp(min=0)

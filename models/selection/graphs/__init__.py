@@ -1,1 +1,0 @@
-"""Find the documents that are most similar to each other, exactly."""

@@ -1,0 +1,102 @@
+"""Define the objective J(m), a weighted sum of mean quality and diversity metrics."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from fineweb_mask.models.selection.budget import Budget
+from fineweb_mask.models.selection.metrics.base import Metric, Widened
+
+READABLE = 0.25  # temperature of the inclusion, in standard deviations of the marginal gains
+
+
+@dataclass(frozen=True, eq=False)
+class Objective:
+    """J = linear . m + sum of weights * metrics + constant, for the selections within a budget."""
+
+    budget: Budget
+    quality: Tensor  # (n,) float32
+    linear_weight: float = 0.0  # by which the mean quality Q enters
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    weights: Mapping[str, float] = field(default_factory=dict)  # by which each metric's raw value enters
+    constant: float = 0.0  # added to J, so that 0 and 1 are where `normalize` puts them
+
+    @property
+    def n(self) -> int:
+        """Documents in the block."""
+        return len(self.quality)
+
+    @property
+    def active(self) -> dict[str, Metric]:
+        """The metrics of nonzero weight."""
+        return {name: metric for name, metric in self.metrics.items() if self.weights[name]}
+
+    @cached_property
+    def linear(self) -> Tensor:
+        """Each document's contribution to J through its quality, (n,) float32."""
+        return self.quality * self.budget.shares * self.linear_weight
+
+    def mean_quality(self, masks: Tensor) -> Tensor:
+        """Compute the mean quality over the budget, Q, of masks (G, n) bool: (G,) float64."""
+        return masks.double() @ (self.quality.double() * self.budget.shares)
+
+    def value(self, masks: Tensor) -> Tensor:
+        """Evaluate a group of masks, (G, n) bool: (G,) float64."""
+        total = self.mean_quality(masks) * self.linear_weight + self.constant
+        for name, metric in self.active.items():
+            total = total + metric.value(masks).to(total) * self.weights[name]
+        return total
+
+    def value_of(self, mask: Tensor) -> float:
+        """Evaluate one mask, (n,) bool."""
+        return float(self.value(mask[None])[0])
+
+    def size_of(self, mask: Tensor) -> float:
+        """Sum the absolute values of the terms of one mask, (n,) bool: what rounding errors of J are relative to."""
+        quality = float((self.quality.abs() * self.budget.shares)[mask].sum(dtype=torch.float64))
+        sizes = [self.constant, self.linear_weight * quality]
+        sizes += [self.weights[name] * float(metric.value(mask[None])[0]) for name, metric in self.active.items()]
+        return sum(map(abs, sizes))
+
+    def gradient(self, inclusion: Tensor) -> Tensor:
+        """Return what documents are searched by at inclusion probabilities (n,): (n,) float32."""
+        total = self.linear.clone()
+        for name, metric in self.active.items():
+            total += metric.gradient(inclusion) * self.weights[name]
+        return total
+
+    def gains(self, mask: Tensor) -> Tensor:
+        """Return what adding each document brings, or dropping it costs, for a mask (n,) bool: (n,) float32.
+
+        A metric that offers neither gains nor a gradient counts as constant.
+        """
+        total = self.linear.clone()
+        for name, metric in self.active.items():
+            if metric.offers("gains") or metric.offers("gradient"):
+                total += metric.gains(mask).float() * self.weights[name]
+        return total
+
+    def inclusion(self, mask: Tensor) -> Tensor:
+        """Return probabilities that tell each document's marginal gain to a selection, (n,) bool: (n,) float32.
+
+        Where all gain the same, they are the selection.
+        """
+        worth = self.budget.worth(self.gains(mask))
+        spread = self.budget.deviation(worth)
+        return self.budget.probabilities(worth, READABLE * spread) if spread > 0 else mask.float()
+
+    def coarse(self, generator: torch.Generator) -> "Objective":
+        """Replace metrics by approximations that cost less."""
+        return replace(self, metrics={name: metric.coarse(generator) for name, metric in self.metrics.items()})
+
+    def among(self, index: Tensor, limit: int) -> "Objective":
+        """Return the objective for selections of some documents, index (b,), within another limit."""
+        budget = self.budget.among(index, limit)
+        metrics = {
+            name: metric.among(index, budget) if metric.offers("among") else Widened(metric, index, self.n)
+            for name, metric in self.active.items()
+        }
+        return replace(self, budget=budget, quality=self.quality[index], metrics=metrics)

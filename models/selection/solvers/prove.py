@@ -1,0 +1,104 @@
+"""Bound the objective of every selection from above (ours).
+
+Every metric has tangents: h + g . m is never below D(m) for a mask m within the budget. With those of all metrics,
+
+    UB = sum of h + max over masks of <linear + sum of g, m>,
+
+and the maximum is a sort (`Budget.best`). The tangents need not touch at probabilities: UB is convex in the places
+where they touch, so a few subgradient steps of Polyak's length tighten it. Sums are accumulated in float64.
+"""
+
+from torch import Tensor
+
+from fineweb_mask.models.runtime.progress import track
+from fineweb_mask.models.selection.measures import FalseBoundError
+from fineweb_mask.models.selection.objective import Objective
+
+FACTOR, SLOWER = 1.0, 0.985  # share of the step that would close the gap if the bound were linear and tight; its decay
+CLOSED = 5e-5  # share of the range from random to the bound: a smaller gap needs no tightening
+LOOK_BACK, WORTH_IT = 15, 0.02  # the proof ends where so many steps close less than this share of the gap
+ROUNDING = 1e-5  # share of the terms' sizes: a bound this far below an objective may be due to float32 products
+CANCELLED = 1e-6  # share of the weights: float32 rounding of parts of a metric that add up to 0
+
+
+class Bound:
+    """An upper bound on the objective of every full selection, from one tangent of each metric."""
+
+    def __init__(self, objective: Objective, inclusion: Tensor) -> None:
+        """Let the tangents touch at inclusion probabilities (n,): better ones give a tighter bound."""
+        self.objective = objective
+        self.places = {name: metric.place(inclusion) for name, metric in objective.active.items()}
+        self.value, self.taken = self._evaluate()
+
+    def _evaluate(self) -> tuple[float, Tensor]:
+        objective = self.objective
+        height, slopes = objective.constant, objective.linear.double()
+        for name, metric in objective.active.items():
+            h, g = metric.tangent(self.places[name])
+            height, slopes = height + objective.weights[name] * h, slopes + objective.weights[name] * g
+        best, taken = objective.budget.best(slopes)
+        return height + best, taken
+
+    def lower(self, fall: float) -> None:
+        """Move every place down its subgradient, so far that a linear bound would fall by `fall`."""
+        objective = self.objective
+        for name, metric in objective.active.items():
+            pull = metric.pull(self.places[name], self.taken) * objective.weights[name]
+            if (square := float(pull.double().square().sum())) > 0:
+                step = pull * (fall / len(self.places) / square)
+                self.places[name] = metric.moved(self.places[name], step, self.taken)
+        self.value, self.taken = self._evaluate()
+
+
+def is_bounded(objective: Objective) -> bool:
+    """Return whether every metric of nonzero weight has tangents and a positive weight."""
+    return all(objective.weights[name] > 0 and metric.offers("place") for name, metric in objective.active.items())
+
+
+def assumption(objective: Objective) -> str | None:
+    """Return what a bound takes for granted, as its metrics say; None if it is proven."""
+    return "; ".join(metric.bound_assumes for metric in objective.active.values() if metric.bound_assumes) or None
+
+
+def prove(objective: Objective, mask: Tensor, random_objective: float, effort: float = 1.0) -> float | None:
+    """Bound the objective of every full selection from above; None unless `is_bounded`.
+
+    Parameters
+    ----------
+    objective
+        What was maximised.
+    mask
+        The selection to prove, (n,) bool.
+    random_objective
+        J expected of a random selection, from which gaps are measured.
+    effort
+        Share of the metrics' `proof_steps`. Fewer make a looser bound, not a wrong one.
+
+    Raises
+    ------
+    FalseBoundError
+        If the selection exceeds the bound by more than rounding. A bound that rests on an `assumption` is raised.
+    """
+    if not is_bounded(objective):
+        return None
+    reached, bound = objective.value_of(mask), Bound(objective, objective.inclusion(mask))
+    steps = round(effort * min((metric.proof_steps for metric in objective.active.values()), default=0))
+    lowest, factor = [bound.value], FACTOR
+    for _ in track("steps of the proof", range(steps)):
+        gap = lowest[-1] - reached
+        if gap <= CLOSED * (lowest[-1] - random_objective):
+            break
+        if len(lowest) > LOOK_BACK and lowest[-LOOK_BACK] - lowest[-1] < WORTH_IT * gap:
+            break
+        bound.lower(factor * (bound.value - reached))
+        lowest.append(min(bound.value, lowest[-1]))
+        factor *= SLOWER
+    best = lowest[-1]
+    if assumption(objective):
+        return max(best, reached)
+    if reached - best > ROUNDING * objective.size_of(mask) + CANCELLED * sum(objective.weights.values()):
+        raise FalseBoundError(
+            f"the objective {reached:.9g} exceeds its upper bound {best:.9g}: the tangent of a metric among "
+            f"{sorted(objective.active)} must lie above that metric"
+        )
+    return best

@@ -1,0 +1,115 @@
+"""Refine a selection by swapping selected for unselected documents, many at once (ours).
+
+The documents that gain most and those that lose least change places, where the ones gain more than the others lose. Of
+documents that are alike only the best takes part: they share their gains. Where all swaps together do not raise the
+objective, the better half of them is tried, and so on down to one. With a budget of tokens a document's gain is that
+for its cost, and what room is left is filled.
+"""
+
+import torch
+from torch import Tensor
+
+from fineweb_mask.models.runtime.progress import track
+from fineweb_mask.models.selection.objective import Objective
+from fineweb_mask.models.selection.solvers.problem import History
+
+ROUNDS = 40  # at most
+LEAST_RISE = 1e-6  # share of what was gained: a round that gains less is the last
+LARGEST_BATCH = 1 / 4  # share of the selected documents that are swapped at once
+SMALL = 16  # most documents for which every exchange is evaluated exactly
+LEAST_EXCHANGE = 1e-6  # share of the sizes of the objective's terms: less is rounding, and could go round in circles
+
+
+def refine(
+    objective: Objective, mask: Tensor, history: History, near: Tensor | None = None, rounds: int = ROUNDS
+) -> Tensor:
+    """Swap while the objective rises: (n,) bool, never worse than `mask`.
+
+    Parameters
+    ----------
+    objective
+        What is maximised.
+    mask
+        The selection to begin with, (n,) bool, full.
+    history
+        Where the objective of each round is recorded.
+    near
+        Documents that are like each document, itself included, (k, n) int: of these one is swapped in a round.
+    rounds
+        Most rounds.
+    """
+    reached = first = objective.value_of(mask)
+    most = max(1, round(LARGEST_BATCH * int(mask.sum())))
+    for _ in track("rounds of swaps", range(rounds)):
+        swapped, value, swaps = _swap(objective, mask, reached, most, near)
+        if not swaps:
+            break
+        mask, rise, reached, most = swapped, value - reached, value, 2 * swaps
+        history.record(history.entries[-1][0] + 1, reached)
+        if rise < LEAST_RISE * (reached - first):
+            break
+    return exchange(objective, mask) if objective.n <= SMALL else mask
+
+
+def _swap(
+    objective: Objective, mask: Tensor, reached: float, most: int, near: Tensor | None
+) -> tuple[Tensor, float, int]:
+    """Swap as many pairs at once as raise the objective: (n,) bool, its objective, the swaps made."""
+    budget, worth = objective.budget, objective.budget.worth(objective.gains(mask))
+    gain = torch.where(mask | ~budget.allowed, -torch.inf, worth)
+    loss = torch.where(mask, worth, torch.inf)
+    add, drop = ~mask & budget.allowed, mask
+    if near is not None:
+        add, drop = add & (gain >= _of_near(gain, near).amax(0)), drop & (loss <= _of_near(loss, near).amin(0))
+    into, out = add.nonzero()[:, 0], drop.nonzero()[:, 0]
+    into = into[gain[into].sort(descending=True, stable=True).indices]
+    out = out[loss[out].sort(stable=True).indices]
+    pairs = min(len(into), len(out), most)
+    pairs = int((gain[into[:pairs]] > loss[out[:pairs]]).sum())
+    while pairs:
+        swapped = exchanged(objective, mask, out[:pairs], into if not budget.counts_documents else into[:pairs], worth)
+        value = objective.value_of(swapped)
+        if value > reached:
+            return swapped, value, pairs
+        pairs //= 2
+    return mask, reached, 0
+
+
+def _of_near(values: Tensor, near: Tensor) -> Tensor:
+    return values.index_select(0, near.reshape(-1)).view(near.shape)
+
+
+def exchanged(objective: Objective, mask: Tensor, out: Tensor, into: Tensor, worth: Tensor) -> Tensor:
+    """Drop documents `out`, add those of `into` that fit, then others, each in the order of their worth: (n,) bool."""
+    kept = mask.clone()
+    kept[out] = False
+    order = worth.double() - worth.double().max() - 1
+    order[into] -= order.min() - 1
+    order[out] = 2 * order.min() - 1
+    return objective.budget.fill(order, kept)
+
+
+def exchange(objective: Objective, mask: Tensor) -> Tensor:
+    """Make the best of all exchanges until none helps: (n,) bool.
+
+    An exchange is a swap of one document for another, a drop, or an addition for which the selected documents of the
+    least worth make room. The room left is filled.
+    """
+    budget = objective.budget
+    while True:
+        worth, others = budget.worth(objective.gains(mask)), [mask]
+        nobody = mask.new_zeros(0, dtype=torch.int64)
+        for out in mask.nonzero():
+            room = budget.limit - int(budget.costs[mask].sum()) + int(budget.costs[out])
+            fits = (~mask & budget.allowed & (budget.costs <= room)).nonzero()
+            others += [exchanged(objective, mask, out, into, worth) for into in [nobody, *fits]]
+        if not budget.counts_documents:
+            kept_first = worth + mask * (worth.max() - worth.min() + 1)
+            for into in (~mask & budget.allowed & (budget.costs <= budget.limit)).nonzero():
+                alone = torch.zeros_like(mask).index_fill(0, into, value=True)
+                others += [budget.fill(kept_first, alone), budget.fill(worth, alone)]
+        values = objective.value(torch.stack(others))
+        best = int(values.argmax())
+        if values[best] - values[0] <= LEAST_EXCHANGE * objective.size_of(mask):
+            return mask
+        mask = others[best]

@@ -1,0 +1,266 @@
+"""Every built-in metric: its value against a naive definition, its gradient, gains, tangent, picks and batches."""
+
+import numpy as np
+import pytest
+import torch
+
+from fineweb_mask.models.selection.metrics import facility
+from fineweb_mask.models.selection.metrics.disf import Disf
+from fineweb_mask.models.selection.neighbours import PART, Neighbours, missed_by, nearest
+from fineweb_mask.models.selection.objective import Objective
+from fineweb_mask.models.selection.rows import Rows
+from fineweb_mask.models.selection.solvers.prove import Bound
+from tests.models.selection.enumerable import (
+    METRICS,
+    any_masks,
+    central_differences,
+    full_masks,
+    made,
+    of_documents,
+    random_budget,
+    random_masks,
+    random_rows,
+    unit_rows,
+)
+
+SEEDS = range(12)
+
+
+def naive_pairwise(x, chosen, costs):
+    if costs is None:
+        pairs = [float(x[i] @ x[j]) for i in chosen for j in chosen if i != j]
+        return -sum(pairs) / len(pairs)
+    return -sum(float(x[i] @ x[j]) * costs[i] * costs[j] for i in chosen for j in chosen if i != j)
+
+
+def naive_facility(x, chosen, costs):
+    weights = np.full(len(x), 1 / len(x)) if costs is None else costs / costs.sum()
+    return sum(weights[v] * max(0.0, *(float(x[v] @ x[i]) for i in chosen)) for v in range(len(x)))
+
+
+def naive_disf(x, chosen, costs):
+    z = (x - x.mean(0)) / x.std(0, correction=0)
+    z = torch.nn.functional.normalize(z, dim=1) * x.shape[1] ** 0.5
+    weights = np.full(len(x), 1 / (len(chosen) - 1)) if costs is None else costs
+    return -float(sum(weights[i] * torch.outer(z[i], z[i]) for i in chosen).norm())
+
+
+NAIVE = {"pairwise": naive_pairwise, "facility": naive_facility, "disf": naive_disf}
+
+
+def metrics(name):
+    """The metric of some random documents: with both budgets, and, of moments, beside other documents."""
+    for seed in SEEDS:
+        random = np.random.default_rng(seed)
+        n = int(random.integers(4, 10))
+        budget = random_budget(random, n, by_tokens=bool(seed % 2))
+        metric = made(name, random_rows(random, n, 4), budget)
+        yield budget, metric
+        if name != "facility":
+            rest = metric.moment(torch.from_numpy(random.random(n)).float())
+            yield budget, metric.beside(rest, 1 + random.random())
+
+
+@pytest.mark.parametrize("name", NAIVE)
+def test_value_is_the_definition(name):
+    for k in (2, 5, 9):
+        rows, masks = unit_rows(12, 6), random_masks(12, k, 4)
+        x = rows.block(slice(None)).double()
+        expected = [NAIVE[name](x, mask.nonzero()[:, 0].tolist(), None) for mask in masks]
+        found = made(name, rows, of_documents(12, k)).value(masks)
+        assert found.tolist() == pytest.approx(expected, rel=1e-5, abs=1e-6)
+        budget = random_budget(np.random.default_rng(k), 12, by_tokens=True)
+        shares = budget.costs.numpy() / (budget.limit if name != "facility" else 1)
+        expected = [NAIVE[name](x, mask.nonzero()[:, 0].tolist(), shares) for mask in masks]
+        assert made(name, rows, budget).value(masks).tolist() == pytest.approx(expected, rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_gains_are_what_adding_or_dropping_each_document_changes(name):
+    for budget, metric in metrics(name):
+        mask = random_masks(budget.n, budget.n // 2, 1)[0]
+        others = mask.repeat(budget.n, 1)
+        others[range(budget.n), range(budget.n)] ^= True
+        sign = torch.where(mask, -1.0, 1.0)
+        changes = (metric.value(others) - metric.value(mask[None])) * sign
+        torch.testing.assert_close(metric.gains(mask).double(), changes, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["pairwise", "disf"])
+def test_gradient_is_that_of_the_value_at_the_moment_of_the_probabilities(name):
+    for budget, metric in metrics(name):
+        pi = torch.rand(budget.n, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+        def value(at, metric=metric):
+            linear = 0.0 if metric.credit is None else float(at @ metric.credit.double())
+            return float(metric.outer(metric.moment(at).square().sum())) + linear
+
+        expected = central_differences(value, pi, 1e-3)
+        torch.testing.assert_close(metric.gradient(pi).double(), expected, rtol=1e-2, atol=2e-3)
+
+
+def test_facilitys_gradient_is_that_of_the_expectation_over_all_masks():
+    for seed in range(4):
+        random = np.random.default_rng(seed)
+        n, budget = 8, random_budget(random, 8, by_tokens=bool(seed % 2))
+        rows = random_rows(random, n, 4)
+        metric, masks = made("facility", rows, budget), any_masks(n)
+        values = torch.cat([metric.value(masks), metric.demand.double()[None] @ metric.lists.similarity[-1].double()])
+        masks = torch.cat([masks, torch.zeros((1, n), dtype=torch.bool)])  # with nothing, the last of each list counts
+
+        def expected(pi, masks=masks, values=values):
+            return float(torch.where(masks, pi, 1 - pi).prod(1) @ values)
+
+        pi = torch.from_numpy(random.random(n))
+        torch.testing.assert_close(
+            metric.gradient(pi).double(), central_differences(expected, pi), rtol=1e-4, atol=1e-6
+        )
+        even = torch.full_like(pi, min(budget.rate, 1.0))
+        assert metric.random_value(budget) == pytest.approx(expected(even), abs=1e-6)
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_tangents_touch_the_metric_bound_it_elsewhere_and_are_differentiated_by_pull(name):
+    for budget, metric in metrics(name):
+        masks = any_masks(budget.n)
+        values = metric.value(masks)
+        for mask in masks[:: max(1, len(masks) // 5)]:
+            height, slopes = metric.tangent(metric.place(mask.float()))
+            own = float(metric.value(mask[None])[0])
+            assert height + float(slopes[mask].sum()) == pytest.approx(own, abs=1e-5)
+            taken = torch.rand(budget.n, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+            place = (
+                metric.place(taken)
+                if name != "facility"
+                else metric.moved(torch.rand(budget.n), torch.tensor(0.2), taken)
+            )
+            height, slopes = metric.tangent(place)
+            assert float((height + masks.double() @ slopes - values).min()) >= -1e-5
+
+            def at(place, taken=taken, metric=metric):
+                height, slopes = metric.tangent(place)
+                return height + float(slopes @ taken)
+
+            if name == "facility":
+                continue  # not smooth: its pull is checked where it lowers bounds
+            expected = central_differences(at, place, 1e-3)
+            torch.testing.assert_close(metric.pull(place, taken).double(), expected, rtol=2e-2, atol=5e-3)
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_picks_gain_what_they_change(name):
+    for budget, metric in metrics(name):
+        picks, mask = metric.picks(), torch.zeros(budget.n, dtype=torch.bool)
+        for document in torch.randperm(budget.n, generator=torch.Generator().manual_seed(0))[:3].tolist():
+            gains = metric.gains(mask)
+            torch.testing.assert_close(picks.gains()[~mask], gains[~mask], rtol=1e-3, atol=1e-5)
+            picks.add(document)
+            mask[document] = True
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_a_batch_is_the_metric_of_the_batch(name):
+    rows, index = unit_rows(30, 5), torch.arange(3, 25)
+    metric, batch = made(name, rows, of_documents(30, 8)), of_documents(22, 6)
+    masks = random_masks(22, 6, 3)
+    whole = torch.zeros((3, 30), dtype=torch.bool)
+    whole[:, index] = masks
+    expected = metric.within(of_documents(30, 6)).value(whole)
+    if name == "facility":
+        expected = made(name, Rows(rows.take(index)), batch).value(masks)
+    torch.testing.assert_close(metric.among(index, batch).value(masks), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["pairwise", "disf"])
+def test_random_value_is_the_value_at_the_mean_square_over_all_selections(name):
+    for _, other in metrics(name):
+        budget = of_documents(other.budget.n, 3)
+        metric = other.within(budget)
+        if other.rest is not None:
+            metric = metric.beside(other.rest, 2.0)
+        masks = full_masks(budget)
+        squares = torch.stack([metric.moment(mask).square().sum() for mask in masks])
+        credit = 0.0 if metric.credit is None else float((masks.double() @ metric.credit.double()).mean())
+        expected = float(metric.outer(squares.mean())) + credit + metric.constant
+        assert metric.random_value(budget) == pytest.approx(expected, rel=1e-4, abs=1e-6)
+
+
+def test_disf_in_fewer_directions_is_nearly_the_same(monkeypatch):
+    monkeypatch.setattr("fineweb_mask.models.selection.metrics.disf.DIRECTIONS", 16)
+    random = np.random.default_rng(0)
+    features = random.normal(size=(300, 48)) * (1 / np.sqrt(1 + np.arange(48)))
+    features = features @ np.linalg.qr(random.normal(size=(48, 48)))[0]  # standardising leaves principal directions
+    rows = Rows(torch.nn.functional.normalize(torch.from_numpy(features).float(), dim=1))
+    metric = Disf(rows, of_documents(300, 60))
+    coarse, masks = metric.coarse(torch.Generator().manual_seed(0)), random_masks(300, 60, 50)
+    assert coarse.rows.d == 16
+    assert float(torch.corrcoef(torch.stack([metric.value(masks), coarse.value(masks)]))[0, 1]) > 0.9
+
+
+def test_the_bound_holds_where_lists_miss_the_nearest_selected_document():
+    """Without what the sample adds, the tangent of lists with edges removed is below the best selection."""
+    rows, budget = unit_rows(12, 3), of_documents(12, 3)
+    lists = nearest(rows, 4)
+    keep = torch.tensor([0, 2, 3])  # every document's nearest other document is missing
+    cut = Neighbours(lists.index[keep], lists.similarity[keep])
+    whole = Neighbours(cut.index, cut.similarity, missed_by(rows, cut, torch.arange(12)))
+    masks = full_masks(budget)
+    exact = facility.Facility(rows, budget).value(masks)
+    bounds = {}
+    for name, own in (("naive", cut), ("told", whole)):
+        metric = facility.Facility(rows, budget, own)
+        assert (metric.value(masks) <= exact + 1e-6).all()
+        assert metric.bound_assumes is None  # the sample is all documents
+        bound = Bound(Objective(budget, torch.zeros(12), 0.0, {"f": metric}, {"f": 1.0}), torch.full((12,), 0.25))
+        bounds[name] = []
+        for _ in range(30):
+            bounds[name].append(bound.value)
+            bound.lower(0.3 * (bound.value - float(exact.max())))
+    assert min(bounds["told"]) >= float(exact.max()) - 1e-6
+    assert min(bounds["naive"]) < float(exact.max()) - 1e-3
+
+
+def test_a_sample_estimates_from_above_what_lists_miss():
+    rows, budget = unit_rows(400, 6), of_documents(400, 40)
+    lists = nearest(rows, 8)
+    keep = torch.tensor([0, *range(2, 8)])
+    cut = Neighbours(lists.index[keep], lists.similarity[keep])
+
+    def missing(documents):
+        own = Neighbours(cut.index, cut.similarity, missed_by(rows, cut, documents))
+        metric = facility.Facility(rows, budget, own)
+        return metric.missing(metric.place(torch.full((400,), 0.1)))
+
+    whole = missing(torch.arange(400))
+    samples = [missing(torch.randperm(400, generator=torch.Generator().manual_seed(i))[:60]) for i in range(20)]
+    assert whole > 0.01
+    assert sum(sample >= whole for sample in samples) >= 19
+    assert np.mean(samples) < 2 * whole
+
+
+@pytest.mark.parametrize("by_tokens", [False, True])
+def test_lists_read_in_parts_give_the_same_and_hold_little(by_tokens, monkeypatch):
+    n, k = 600, 20
+    budget = random_budget(np.random.default_rng(1), n, by_tokens=by_tokens)
+    metric = made("facility", unit_rows(n, 8), budget, k)
+    pi, mask = torch.rand(n, generator=torch.Generator().manual_seed(0)), torch.arange(n) % 7 == 0
+
+    def everything():
+        place = metric.place(pi)
+        height, slopes = metric.tangent(place)
+        values = metric.value(mask[None]), metric.gradient(pi), metric.gains(mask), metric.pull(place, pi)
+        return *values, slopes, torch.tensor(height)
+
+    whole = everything()
+    monkeypatch.setitem(PART, "cpu", 20 * k)
+    take, sizes = Neighbours.take, []
+
+    def noted(graph, values, part):
+        taken = take(graph, values, part)
+        sizes.append(taken.numel())
+        return taken
+
+    monkeypatch.setattr(Neighbours, "take", noted)
+    for one, other in zip(whole, everything(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
+    assert max(sizes) == 20 * k  # nothing is as large as the lists
