@@ -19,6 +19,7 @@ CLOSED = 5e-5  # share of the range from random to the bound: a smaller gap need
 LOOK_BACK, WORTH_IT = 15, 0.02  # the proof ends where so many steps close less than this share of the gap
 ROUNDING = 1e-5  # share of the terms' sizes: a bound this far below an objective may be due to float32 products
 CANCELLED = 1e-6  # share of the weights: float32 rounding of parts of a metric that add up to 0
+LEAST = 1e-30  # smaller numbers have few digits left
 
 
 class Bound:
@@ -96,7 +97,8 @@ def prove(objective: Objective, mask: Tensor, random_objective: float, effort: f
     best = lowest[-1]
     if assumption(objective):
         return max(best, reached)
-    if reached - best > ROUNDING * objective.size_of(mask) + CANCELLED * sum(objective.weights.values()):
+    rounding = ROUNDING * objective.size_of(mask) + CANCELLED * sum(objective.weights.values())
+    if reached - best > max(rounding, LEAST):
         raise FalseBoundError(
             f"the objective {reached:.9g} exceeds its upper bound {best:.9g}: the tangent of a metric among "
             f"{sorted(objective.active)} must lie above that metric"
