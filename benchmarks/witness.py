@@ -189,14 +189,14 @@ def _set(starts: PackedTokens, arrays: dict[str, np.ndarray], rows: np.ndarray) 
 def selections(half: Half, budget: float) -> dict[str, np.ndarray]:
     """Select by every mix at every weight of quality, and by every other selector."""
     common = {"budget_by": "tokens", "select_ratio": budget}
-    tokens, found, lists = half.pool.lengths, {}, None
+    tokens, found = half.pool.lengths, {}
+    longest = SelectionSettings.model_validate(common | {"metrics": "facility"})
+    lists = checked_block(half.features, half.quality, longest, device="cpu", tokens=tokens).lists
     for mix in MIXES:
         for lamb in LAMBS:
             settings = SelectionSettings.model_validate(common | {"metrics": _weights(mix), "lamb": lamb})
             block = checked_block(half.features, half.quality, settings, device="cpu", tokens=tokens)
-            if lists is None:
-                lists = block.lists
-            block.lists = lists
+            block.lists = lists  # the same for every mix
             solution = block.solve(block.objective(lamb), History())
             found[f"{mix} {lamb:g}"] = solution.mask.nonzero()[:, 0].numpy()
     for name in SELECTORS:

@@ -129,11 +129,9 @@ class BlockSolver:
     @cached_property
     def lists(self) -> Neighbours | None:
         """The nearest of every document; None if nothing reads them."""
-        settings = self.settings
-        budget = Budget.of(self._costs, self._limit)
-        if "facility" in settings.metric_weights and settings.solver in BY_GAINS:
-            return self._find_lists(self.rows, list_length(budget))
-        if "facility" in settings.metric_weights or "disf" in settings.metric_weights or settings.near_duplicates:
+        if "facility" in self.settings.metric_weights:
+            return self._find_lists(self.rows, list_length(Budget.of(self._costs, self._limit)))
+        if "disf" in self.settings.metric_weights or self.settings.near_duplicates is not None:
             return self._find_lists(self.rows, SHORT_LIST)
         return None
 

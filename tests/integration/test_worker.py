@@ -14,11 +14,12 @@ from fineweb_mask.flows.recipe import parse_overrides
 from fineweb_mask.flows.summary import RunSummary
 
 ROOT = Path(__file__).resolve().parents[2]
-SECONDS = 240  # where all cores are busy
+SECONDS = 60
+BUSY = 240  # until a run writes, where all cores are busy
 
 
-def until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + SECONDS
+def until(condition: Callable[[], object], what: str, seconds: float = SECONDS) -> None:
+    deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"still waiting: {what}"
         time.sleep(0.02)
@@ -42,7 +43,7 @@ def start(service, small_encoder) -> Callable[[str], tuple[str, Path]]:
 
 
 def wait_for_embeddings(workspace: Path) -> None:
-    until(lambda: any((workspace / "embeddings").glob(".*.partial")), "for the first embeddings")
+    until(lambda: any((workspace / "embeddings").glob(".*.partial")), "for the first embeddings", BUSY)
 
 
 def state_of(service, flow_run: str) -> str:
@@ -74,7 +75,7 @@ def ended_as_if_undisturbed(run_sample: Callable[..., RunSummary], outcome, fini
 @pytest.mark.long
 def test_a_run_that_is_cancelled_stops_in_seconds(service, start, ended_as_if_undisturbed):
     flow_run, workspace = start("cancelled")
-    until(lambda: len(list((workspace / "documents").glob("*.parquet"))) == 4, "for the documents")
+    until(lambda: len(list((workspace / "documents").glob("*.parquet"))) == 4, "for the documents", BUSY)
     service.read(f"flow_runs/{flow_run}/set_state", state={"type": "CANCELLING"})  # as the UI does
     until(lambda: state_of(service, flow_run) == "CANCELLED", "for the state")
     until(lambda: not is_held(workspace), "for the process to end")

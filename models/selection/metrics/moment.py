@@ -22,7 +22,7 @@ class MomentMetric(Metric):
     factor f is K / (K - 1) for a budget of K documents, which makes D the paper's mean over pairs; for tokens it is 1.
 
     D can be that of some documents *beside* others whose selection is known: `rest` is then the others' part of the
-    mean moment, and `size` is how many documents are selected in all, for each of the budget's.
+    mean moment.
     """
 
     power: ClassVar[float]

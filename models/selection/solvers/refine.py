@@ -67,7 +67,7 @@ def _swap(
     pairs = min(len(into), len(out), most)
     pairs = int((gain[into[:pairs]] > loss[out[:pairs]]).sum())
     while pairs:
-        swapped = exchanged(objective, mask, out[:pairs], into if not budget.counts_documents else into[:pairs], worth)
+        swapped = exchanged(objective, mask, out[:pairs], into, worth)
         value = objective.value_of(swapped)
         if value > reached:
             return swapped, value, pairs

@@ -68,6 +68,12 @@ def test_certificate_and_answer_against_enumeration(metrics, budget_by, normaliz
         assert 0 <= selection.gap <= 1
 
 
+@pytest.mark.parametrize("metric", METRICS)
+def test_ranges_are_the_same_for_every_solver(metric, corpus):
+    ranges = [term_ranges(*corpus, SelectionSettings(metrics=metric, solver=solver)) for solver in SELECTORS]
+    assert all(one == ranges[0] for one in ranges)
+
+
 def test_lamb_one_is_top_quality_where_near_duplicates_are_not_charged(corpus):
     features, quality = corpus
     best = select(features, quality, SelectionSettings(lamb=1.0, near_duplicates=None))

@@ -55,7 +55,7 @@ def test_disf_reaches_greedy(d, ratio, lamb):
     corpus = clustered(1000, d)
     closed = select(*corpus, chosen)
     greedy = select(*corpus, chosen.model_copy(update={"solver": "greedy"}))
-    assert closed.objective >= greedy.objective - 0.002 * (greedy.objective - greedy.random_objective)
+    assert closed.objective >= greedy.objective - 1e-6
 
 
 def test_few_steps_never_end_below_the_start():
