@@ -17,8 +17,7 @@ from fineweb_mask.models.selection.objective import Objective
 FACTOR, SLOWER = 1.0, 0.985  # share of the step that would close the gap if the bound were linear and tight; its decay
 CLOSED = 5e-5  # share of the range from random to the bound: a smaller gap needs no tightening
 LOOK_BACK, WORTH_IT = 15, 0.02  # the proof ends where so many steps close less than this share of the gap
-ROUNDING = 1e-5  # share of the terms' sizes: a bound this far below an objective may be due to float32 products
-CANCELLED = 1e-6  # share of the weights: float32 rounding of parts of a metric that add up to 0
+ROUNDING = 1e-5  # share of what a bound adds up: one this far below an objective may be due to float32 products
 LEAST = 1e-30  # smaller numbers have few digits left
 
 
@@ -34,10 +33,13 @@ class Bound:
     def _evaluate(self) -> tuple[float, Tensor]:
         objective = self.objective
         height, slopes = objective.constant, objective.linear.double()
+        size, sizes = abs(height), slopes.abs()
         for name, metric in objective.active.items():
-            h, g = metric.tangent(self.places[name])
-            height, slopes = height + objective.weights[name] * h, slopes + objective.weights[name] * g
+            weight, (h, g) = objective.weights[name], metric.tangent(self.places[name])
+            height, slopes = height + weight * h, slopes + weight * g
+            size, sizes = size + abs(weight * h), sizes + (weight * g).abs()
         best, taken = objective.budget.best(slopes)
+        self.size = size + float(sizes @ taken)  # of what is added up, which rounding is relative to
         return height + best, taken
 
     def lower(self, fall: float) -> None:
@@ -84,7 +86,7 @@ def prove(objective: Objective, mask: Tensor, random_objective: float, effort: f
         return None
     reached, bound = objective.value_of(mask), Bound(objective, objective.inclusion(mask))
     steps = round(effort * min((metric.proof_steps for metric in objective.active.values()), default=0))
-    lowest, factor = [bound.value], FACTOR
+    lowest, size, factor = [bound.value], bound.size, FACTOR
     for _ in track("steps of the proof", range(steps)):
         gap = lowest[-1] - reached
         if gap <= CLOSED * (lowest[-1] - random_objective):
@@ -92,13 +94,13 @@ def prove(objective: Objective, mask: Tensor, random_objective: float, effort: f
         if len(lowest) > LOOK_BACK and lowest[-LOOK_BACK] - lowest[-1] < WORTH_IT * gap:
             break
         bound.lower(factor * (bound.value - reached))
+        size = bound.size if bound.value < lowest[-1] else size
         lowest.append(min(bound.value, lowest[-1]))
         factor *= SLOWER
     best = lowest[-1]
     if assumption(objective):
         return max(best, reached)
-    rounding = ROUNDING * objective.size_of(mask) + CANCELLED * sum(objective.weights.values())
-    if reached - best > max(rounding, LEAST):
+    if reached - best > max(ROUNDING * size, LEAST):
         raise FalseBoundError(
             f"the objective {reached:.9g} exceeds its upper bound {best:.9g}: the tangent of a metric among "
             f"{sorted(objective.active)} must lie above that metric"
