@@ -31,7 +31,7 @@ True
 
 from abc import ABC, abstractmethod
 from pkgutil import resolve_name
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -50,11 +50,19 @@ class Picks(Protocol):
         """Add a document to the selection."""
 
 
+class Effort(NamedTuple):
+    """How many steps tighten a bound, and how long they are."""
+
+    steps: int
+    factor: float  # share of the step that would close the gap if the bound were linear and tight
+    slower: float  # a step's factor divided by that of the step before
+
+
 class Metric(ABC):
     """A diversity metric D of selections of n documents; larger is more diverse."""
 
-    proof_steps: ClassVar[int] = 120
-    """Steps in which its tangents tighten the bound, at most; of several metrics the fewest count."""
+    effort: ClassVar[Effort] = Effort(120, 1.0, 0.985)
+    """How its tangents tighten the bound; of several metrics that of the fewest steps counts."""
 
     @property
     def bound_assumes(self) -> str | None:

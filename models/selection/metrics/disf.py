@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from fineweb_mask.models.selection.budget import Budget
+from fineweb_mask.models.selection.metrics.base import Effort
 from fineweb_mask.models.selection.metrics.moment import MomentMetric
 from fineweb_mask.models.selection.neighbours import Neighbours
 from fineweb_mask.models.selection.rows import Rows, Standard
@@ -23,7 +24,7 @@ class Disf(MomentMetric):
     """
 
     power = 0.5
-    proof_steps = 32  # each costs O(n d^2)
+    effort = Effort(32, 0.5, 0.97)  # a step costs O(n d^2): fewer of them
 
     def __init__(
         self,

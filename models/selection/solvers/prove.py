@@ -14,7 +14,6 @@ from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.measures import FalseBoundError
 from fineweb_mask.models.selection.objective import Objective
 
-FACTOR, SLOWER = 1.0, 0.985  # share of the step that would close the gap if the bound were linear and tight; its decay
 CLOSED = 5e-5  # share of the range from random to the bound: a smaller gap needs no tightening
 LOOK_BACK, WORTH_IT = 15, 0.02  # the proof ends where so many steps close less than this share of the gap
 ROUNDING = 1e-5  # share of what a bound adds up: one this far below an objective may be due to float32 products
@@ -75,7 +74,7 @@ def prove(objective: Objective, mask: Tensor, random_objective: float, effort: f
     random_objective
         J expected of a random selection, from which gaps are measured.
     effort
-        Share of the metrics' `proof_steps`. Fewer make a looser bound, not a wrong one.
+        Share of the steps that suit the metrics. Fewer make a looser bound, not a wrong one.
 
     Raises
     ------
@@ -85,9 +84,9 @@ def prove(objective: Objective, mask: Tensor, random_objective: float, effort: f
     if not is_bounded(objective):
         return None
     reached, bound = objective.value_of(mask), Bound(objective, objective.inclusion(mask))
-    steps = round(effort * min((metric.proof_steps for metric in objective.active.values()), default=0))
-    lowest, size, factor = [bound.value], bound.size, FACTOR
-    for _ in track("steps of the proof", range(steps)):
+    steps, factor, slower = min((metric.effort for metric in objective.active.values()), default=(0, 0.0, 0.0))
+    lowest, size = [bound.value], bound.size
+    for _ in track("steps of the proof", range(round(effort * steps))):
         gap = lowest[-1] - reached
         if gap <= CLOSED * (lowest[-1] - random_objective):
             break
@@ -96,7 +95,7 @@ def prove(objective: Objective, mask: Tensor, random_objective: float, effort: f
         bound.lower(factor * (bound.value - reached))
         size = bound.size if bound.value < lowest[-1] else size
         lowest.append(min(bound.value, lowest[-1]))
-        factor *= SLOWER
+        factor *= slower
     best = lowest[-1]
     if assumption(objective):
         return max(best, reached)
