@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from fineweb_mask.models.analysis.vectors import unit_rows
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.settings import PipelineSettings
+from fineweb_mask.models.settings.selection import SelectionSettings
 from fineweb_mask.models.standing import edge, margin, standing
 from fineweb_mask.tasks.ledger.lookup import Gone, find_texts
 from fineweb_mask.tasks.reporting.samples import DocumentRef
@@ -241,16 +242,23 @@ def judged(corpus: Corpus, ref: DocumentRef) -> Decision:
     where, taken = standing(found.inclusion, found.masses, place), int(found.selected.sum())
     numbers: dict[str, Any] = {"inclusion": own, "rank": where.rank, "of": where.of, "selected_of_them": taken}
     parts = [f"rank {where.rank:,} of {where.of:,}, {taken:,} of which fill the budget"]
-    if settings.solver == BY_GAIN:
-        above = margin(own, edge(found.inclusion, found.selected))
-        numbers["marginal_gain_above_threshold"] = round(above, 4)
+    near = _nearest_selected(corpus, ref, found)
+    if _is_left_out(settings, own, is_selected, near):
         parts.append(
-            f"its marginal gain is {abs(above):.2f} deviations {'above' if above >= 0 else 'below'} the threshold"
+            f"a better document has a cosine of {settings.near_duplicates:g} or more with it, so that it may not be "
+            "selected (selection.near_duplicates)"
         )
-    numbers["selected_from_ratio"] = round(where.share, 4)
-    setting = "select_ratio" if settings.budget is None else "a budget of this share"
-    parts.append(f"{'is' if is_selected else 'would be'} selected from {setting} {where.share:.2g}")
-    if (near := _nearest_selected(corpus, ref, found)) is not None:
+    else:
+        if settings.solver == BY_GAIN:
+            above = margin(own, edge(found.inclusion, found.selected))
+            numbers["marginal_gain_above_threshold"] = round(above, 4)
+            parts.append(
+                f"its marginal gain is {abs(above):.2f} deviations {'above' if above >= 0 else 'below'} the threshold"
+            )
+        numbers["selected_from_ratio"] = round(where.share, 4)
+        setting = "select_ratio" if settings.budget is None else "a budget of this share"
+        parts.append(f"{'is' if is_selected else 'would be'} selected from {setting} {where.share:.2g}")
+    if near is not None:
         numbers |= {
             "nearest_selected_cosine": round(near[1], 4),
             "nearest_selected_shard": corpus.shards[near[0].shard].name,
@@ -259,6 +267,16 @@ def judged(corpus: Corpus, ref: DocumentRef) -> Decision:
         parts.append(f"the nearest selected document has a cosine of {near[1]:.2f} with it: {corpus.name(near[0])}")
     decision = SELECTED if is_selected else NOT_SELECTED
     return Decision(stage="select", decision=decision, reason="; ".join(parts), numbers=numbers)
+
+
+def _is_left_out(
+    settings: SelectionSettings, inclusion: float, is_selected: bool, near: tuple[DocumentRef, float] | None
+) -> bool:
+    """Return whether a document is known to be a near-duplicate of a better one, which may not be selected."""
+    if is_selected or settings.near_duplicates is None:
+        return False
+    is_like_a_selected_one = near is not None and near[1] >= settings.near_duplicates
+    return is_like_a_selected_one or (settings.solver == BY_GAIN and inclusion == 0)
 
 
 def _competitors(corpus: Corpus, ref: DocumentRef) -> Competitors:

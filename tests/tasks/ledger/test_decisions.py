@@ -56,8 +56,33 @@ def test_ranks_gains_and_ratios_are_those_of_the_block(ledger, everyone):
         for one, own in zip(numbers, inclusion, strict=True):
             assert one["of"] == len(refs)
             assert one["selected_of_them"] == sum(selected)
+            if own == 0:  # a near-duplicate of a better document, which no ratio selects
+                assert not one.keys() & {"selected_from_ratio", "marginal_gain_above_threshold"}
+                continue
             assert one["selected_from_ratio"] == pytest.approx(one["rank"] / len(refs), abs=1e-4)
             assert one["marginal_gain_above_threshold"] == pytest.approx(margin(own, threshold), abs=1e-3)
+
+
+def test_a_near_duplicate_of_a_better_document_is_said_to_be_one(ledger, everyone):
+    vectors, quality = [], []
+    for shard in ledger.shards:
+        vectors += read(ledger, shard.embeddings, "embedding")
+        quality += read(ledger, shard.scores, "quality")
+    starts = np.cumsum([0, *(shard.rows for shard in ledger.shards)])
+    units = np.array([np.zeros(len(vectors[0])) if one is None else one for one in vectors], dtype=float)
+    units /= np.linalg.norm(units, axis=1, keepdims=True).clip(min=1e-9)
+    left_out = 0
+    for ref, one in everyone.items():
+        said, own = stage(one, "select"), starts[ref.shard] + ref.row
+        if said is None or said.numbers["inclusion"] > 0:
+            continue
+        left_out += 1
+        assert one.outcome == NOT_SELECTED
+        assert "a better document has a cosine of 0.9 or more with it, so that it may not be selected" in said.reason
+        assert "would be selected" not in said.reason
+        alike = (units @ units[own] >= 0.9 - 1e-3) & (np.arange(len(units)) != own)
+        assert (np.array(quality, dtype=float)[alike] >= quality[own]).any()
+    assert left_out > 0
 
 
 def test_a_duplicate_is_named_with_the_document_that_is_kept(ledger, everyone):

@@ -37,6 +37,9 @@ def test_they_are_the_best_and_the_worst_and_say_why(built: Any) -> None:
     assert [quality[True][card.title] for card in kept.cards] == worst
     for side, words in ((left_out, ("below", "would be")), (kept, ("above", "is"))):
         for card in side.cards:
+            if "so that it may not be selected" in card.note:  # a near-duplicate of a better document
+                assert side is left_out
+                continue
             found = REASON.fullmatch(card.note)
             assert found is not None, card.note
             assert found.groups()[1:] == words
