@@ -31,6 +31,9 @@ SEED = 0
 TEXT_CHARACTERS = 2_000
 """Shown of each document."""
 NEIGHBOURS = 10
+"""Shown of each document."""
+COUNTED = 63
+"""Nearest documents among which near-duplicates are counted."""
 TOPICS = 24
 NAMING_DOCUMENTS = 10_000
 """Documents whose words name the topics."""
@@ -92,9 +95,9 @@ class ExploreJob(ProductJob):
 def explore(job: ExploreJob) -> None:
     """Write a row for each document of the map.
 
-    `x` and `y` are its place, `near_duplicates` counts the documents of the map that are near-duplicates of it,
-    `neighbours` are the numbers of the nearest, with their distances, 1 - cosine; `reason` says what decided, and `why`
-    is a link to all decisions.
+    `x` and `y` are its place, `near_duplicates` counts the documents of the map that are near-duplicates of it, up to
+    63, `neighbours` are the numbers of the nearest, with their distances, 1 - cosine; `reason` says what decided, and
+    `why` is a link to all decisions.
 
     Raises
     ------
@@ -165,8 +168,9 @@ def _neighbours(unit: Unit) -> dict[str, pa.Array]:
     from fineweb_mask.models.selection.rows import Rows
 
     rows = Rows(torch.from_numpy(unit))
-    found = find_neighbours(rows, NEIGHBOURS + 1, seed=SEED)
-    index, cosine = found.index[1:].T.numpy().astype(np.int64), found.similarity[1:].T.numpy()  # itself is the first
+    found = find_neighbours(rows, COUNTED + 1, seed=SEED)
+    shown = slice(1, NEIGHBOURS + 1)  # itself is the first
+    index, cosine = found.index[shown].T.numpy().astype(np.int64), found.similarity[shown].T.numpy()
     counts = (found.similarity[1:] >= NEAR_DUPLICATE).sum(0)
     lists = [pa.array(list(index), pa.list_(pa.int64())), pa.array(list(1 - cosine), pa.list_(pa.float32()))]
     return {
