@@ -15,6 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 import typer
 import yaml
+from prefect.settings import PREFECT_API_URL
+from typer.testing import CliRunner
 
 from fineweb_mask.flows.cli import app
 from fineweb_mask.flows.recipe import load_recipe, validate
@@ -115,47 +117,44 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def at_home(home: Path, server: None, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Be in that folder, with the server of the tests."""
+    monkeypatch.chdir(home)
+    monkeypatch.setenv("PREFECT_API_URL", str(PREFECT_API_URL.value()))  # else each command starts one of its own
+    return home
+
+
 @pytest.mark.long
-def test_the_python_that_is_shown_runs(home: Path) -> None:
+def test_the_python_that_is_shown_runs(at_home: Path) -> None:
     shown = blocks("python")
     assert {block.page for block in shown} >= {"README.md", "python.md"}
     for block in shown:
-        done = subprocess.run([sys.executable, "-c", block.text], cwd=home, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"{block.page}: {done.stderr[-2_000:]}"
+        exec(compile(block.text, block.page, "exec"), {"__name__": "shown"})
 
 
 @pytest.mark.long
-def test_the_tutorial_runs_as_it_is_written(home: Path) -> None:
+def test_the_tutorial_runs_as_it_is_written(at_home: Path) -> None:
     tutorial = [arguments for page, arguments in COMMANDS if page == "tutorial.md"]
     assert len(tutorial) > 12
     for shown in tutorial:
         arguments = [argument for argument in shown if argument != "--open"]
         if arguments[0] == "explore":
             arguments += ["--export", "map"]  # it would serve until it is interrupted
-        done = subprocess.run(
-            [sys.executable, "-m", "fineweb_mask.flows.cli", *arguments],
-            cwd=home,
-            env=os.environ | {"PREFECT_API_URL": ""},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, f"{arguments}: {done.stdout[-1_000:]}{done.stderr[-2_000:]}"
-    assert (home / "map" / "index.html").is_file()
-    assert (home / "workspaces" / "mine" / "sweep" / "index.html").is_file()
+        done = CliRunner().invoke(app, arguments)
+        assert done.exit_code == 0, f"{arguments}: {done.output[-3_000:]}"
+    assert (at_home / "map" / "index.html").is_file()
+    assert (at_home / "workspaces" / "mine" / "sweep" / "index.html").is_file()
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("folder", ["home", "tmp_path"])  # the checkout's, and another, such as the notebook's own
-def test_the_notebook_runs(folder: str, request: pytest.FixtureRequest) -> None:
+def test_the_notebook_runs(tmp_path: Path) -> None:
     import nbformat
     from nbclient import NotebookClient
 
     notebook = nbformat.read(ROOT / "docs" / "notebook.ipynb", as_version=4)
     shown = [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
-    NotebookClient(
-        notebook, timeout=300, resources={"metadata": {"path": str(request.getfixturevalue(folder))}}
-    ).execute()
+    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
     found = [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
     results = [
         [one["data"]["text/plain"] for one in outputs if one.output_type == "execute_result"] for outputs in found

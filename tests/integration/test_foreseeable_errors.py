@@ -1,7 +1,7 @@
 """Errors that could be foreseen: each ends the command in one line, before any work begins where that is possible.
 
-Every case is a new process, as a person starts it. What it prints on stderr is counted, but for the lines of level INFO
-that say how far a run is: on a terminal there are bars in their place.
+What needs an environment of its own, or work, is a new process, as a person starts it. What it prints on stderr is
+counted, but for the lines of level INFO that say how far a run is: on a terminal there are bars in their place.
 """
 
 import os
@@ -18,7 +18,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
+from fineweb_mask.flows.cli import app
 from tests.integration.conftest import Service
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,10 +71,6 @@ FOUND_BEFORE = [
     Case("no_recipe", "cannot read the recipe", recipe="none.yaml"),
     # models
     Case("no_model_folder", "embedding.model: there is no folder", ("embedding.model=./no/folder",)),
-    Case("no_network_embedding", "embedding.model: 'you/none'", ("embedding.model=you/none",), NO_NETWORK),
-    Case("no_network_edu", "scorer 'edu'", scorer("kind: edu"), NO_NETWORK),
-    Case("no_network_fasttext", "hf://you/none", scorer("kind: fasttext, model: 'hf://you/none/m.bin'"), NO_NETWORK),
-    Case("no_hub", "cannot be downloaded from the hub", ("embedding.model=you/none",), NO_HUB),
     Case("no_fasttext", "is not a fastText model", scorer("kind: fasttext, model: @text.parquet")),
     Case("no_file", "quality.scorers.0.model: ", scorer("kind: fasttext, model: @none.bin")),
     Case("no_labels", "quality.scorers.0.labels: ", scorer("kind: fasttext, labels: {path: none.parquet}")),
@@ -121,16 +119,18 @@ FOUND_BEFORE = [
         "materialize.export.0: tokenizer: ",
         ("materialize.export=[{format: megatron, tokenizer: ./none.json}]",),
     ),
+]
+FOUND_BEFORE_ELSEWHERE = [
+    Case("no_network_embedding", "embedding.model: 'you/none'", ("embedding.model=you/none",), NO_NETWORK),
+    Case("no_network_edu", "scorer 'edu'", scorer("kind: edu"), NO_NETWORK),
+    Case("no_hub", "cannot be downloaded from the hub", ("embedding.model=you/none",), NO_HUB),
     Case("no_cluster", "no Ray cluster answers at 127.0.0.1:9", ("engine.kind=ray",), {"RAY_ADDRESS": "127.0.0.1:9"}),
 ]
 FOUND_LATER = [
     Case("budget", "budget is 1000 documents, but there are only 120", ("selection.budget=1000",)),
     Case("sidecar_of_nan", "is null or not finite", scorer("kind: sidecar, path: '@nan/{shard}.npy'")),
-    Case("sidecar_cut_off", "cannot read it", scorer("kind: sidecar, path: '@cut/{shard}.npy'")),
-    Case("no_sidecar", "does not exist", scorer("kind: sidecar, path: '@none/{shard}.npy'")),
     Case("against_damaged", "damaged.parquet", ("ingest.against=[@damaged.parquet]",)),
     Case("all_too_short", "120 too short (ingest.min_chars)", ("ingest.min_chars=100000",)),
-    Case("all_known", "120 known (ingest.against)", ("ingest.against=[@known.parquet]",)),
     Case(
         "labels_of_one_class",
         "every label falls on the same side of the threshold",
@@ -164,12 +164,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "damaged.parquet").write_bytes(whole[:500] + bytes(2_000) + whole[2_500:])
     (folder / "text.parquet").write_text("not Parquet, and no model of fastText either")
     (folder / "crawl.warc").write_text("WARC/1.0\r\n")
-    for name in ("nan", "cut"):
-        (folder / name).mkdir()
-        for shard in "ab":
-            np.save(folder / name / f"{shard}.npy", np.full(60, np.nan))
-    for path in (folder / "cut").iterdir():
-        path.write_bytes(path.read_bytes()[:200])
+    (folder / "nan").mkdir()
+    for shard in "ab":
+        np.save(folder / "nan" / f"{shard}.npy", np.full(60, np.nan))
     (folder / "encoder").mkdir()
     for name in ("config.json", "modules.json", "tokenizer.json", "model.safetensors"):
         (folder / "encoder" / name).write_text("{")
@@ -178,21 +175,21 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def command(*arguments: str, without: str = "") -> list[str]:
-    """Return the command, as if a package were not installed."""
-    hidden = f"sys.modules[{without!r}] = None; " if without else ""
-    code = f"import sys; {hidden}from fineweb_mask.flows.cli import main; main()"
-    return [sys.executable, "-c", code, *arguments]
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "fineweb_mask.flows.cli", *arguments]
+
+
+def arguments_of(case: Case, files: Path) -> list[str]:
+    workspace = files / (case.workspace or f"workspaces/{case.name}")
+    changes = [part for change in case.changes for part in ("--set", change.replace("@", f"{files}/"))]
+    return ["run", str(files / case.recipe), "--workspace", str(workspace), *changes]
 
 
 def run(case: Case, files: Path, server: str) -> subprocess.CompletedProcess[str]:
-    workspace = files / (case.workspace or f"workspaces/{case.name}")
-    changes = [part for change in case.changes for part in ("--set", change.replace("@", f"{files}/"))]
-    arguments = ["run", str(files / case.recipe), "--workspace", str(workspace), *changes]
     mine = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
     terminal = {"PREFECT_LOGGING_LEVEL": "WARNING", "PREFECT_HOME": str(files / "prefect"), "PREFECT_API_URL": server}
     return subprocess.run(
-        command(*arguments, without=case.without),
+        command(*arguments_of(case, files)),
         cwd=files,
         env={**mine, **terminal, **case.environment},
         capture_output=True,
@@ -210,20 +207,36 @@ def ended(request: pytest.FixtureRequest, files: Path) -> Iterator[Ended]:
     """How the command of a case ended; those of all cases that are tested run beside each other."""
     tested = [item for item in request.session.items if isinstance(item, pytest.Function) and item.path == request.path]
     cases: list[Case] = [item.callspec.params["case"] for item in tested if hasattr(item, "callspec")]
+    cases = [case for case in cases if case not in FOUND_BEFORE]
     server = f"{request.getfixturevalue('service').url}/api" if any(case in FOUND_LATER for case in cases) else ""
     with ThreadPoolExecutor(AT_ONCE) as at_once:
         running = {case.name: at_once.submit(run, case, files, server) for case in cases}
         yield lambda case: running[case.name].result()
 
 
-@pytest.mark.parametrize("case", FOUND_BEFORE, ids=lambda case: case.name)
-def test_it_is_found_before_the_work_begins(case: Case, ended: Ended, files: Path) -> None:
-    done = ended(case)
-    assert done.returncode == 2, done.stderr
-    [line] = done.stderr.splitlines()
+def check_that_it_was_found_before(case: Case, code: int, said: str, files: Path) -> None:
+    assert code == 2, said
+    [line] = said.splitlines()
     assert line.startswith("fineweb-mask: ")
     assert case.says in line
     assert not (files / "workspaces" / case.name).exists()
+
+
+@pytest.mark.parametrize("case", FOUND_BEFORE, ids=lambda case: case.name)
+def test_it_is_found_before_the_work_begins(case: Case, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if case.without:
+        hidden = {name for name in sys.modules if name.partition(".")[0] == case.without}
+        for name in {case.without, *hidden}:
+            monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.chdir(files)
+    done = CliRunner().invoke(app, arguments_of(case, files))
+    check_that_it_was_found_before(case, done.exit_code, done.stderr, files)
+
+
+@pytest.mark.parametrize("case", FOUND_BEFORE_ELSEWHERE, ids=lambda case: case.name)
+def test_what_is_out_of_reach_is_found_before_the_work_begins(case: Case, ended: Ended, files: Path) -> None:
+    done = ended(case)
+    check_that_it_was_found_before(case, done.returncode, done.stderr, files)
 
 
 @pytest.mark.long

@@ -29,15 +29,12 @@ ROOT = Path(__file__).resolve().parents[2]
 RunSample = Callable[..., RunSummary]
 Outcome = Callable[[Path], dict[str, bytes]]
 Start = Callable[..., subprocess.Popen[bytes]]
-FOLDERS = {  # where each stage writes what it has not finished
+FOLDERS = {  # where a stage writes what it has not finished
     "ingest": "documents",
-    "fit": "fitted",
-    "score": "scores",
     "embed": "embeddings",
     "dedup": "repeats",
     "select": "masks",
     "materialize": "dataset-parts",
-    "report": "reports",
 }
 
 
@@ -87,12 +84,12 @@ def leftovers(workspace: Path) -> list[Path]:
 
 
 @pytest.mark.long
-def test_killed_or_interrupted_in_every_stage_it_ends_as_if_nothing_had_happened(
+def test_killed_or_interrupted_in_any_stage_it_ends_as_if_nothing_had_happened(
     start: Start, run_sample: RunSample, outcome: Outcome, finished: Path, tmp_path: Path
 ) -> None:
     workspace, asked = tmp_path / "workspace", {"embed": (signal.SIGINT, 130), "dedup": (signal.SIGTERM, 143)}
     for stage in FOLDERS:
-        again = () if stage in {"ingest", "fit"} else ("--refresh", stage)  # the run killed before may have got further
+        again = () if stage == "ingest" else ("--refresh", stage)  # the run killed before may have got further
         process = start(*again, deaf_to_ctrl_c=stage == "dedup")  # as in the background of a script
         wait_for_stage(process, workspace, stage)
         if stage not in asked:
@@ -139,7 +136,7 @@ class OnTerminal:
 
     def __init__(self, small_sample: tuple[str, ...], folder: Path) -> None:
         self.workspace = folder / "workspace"
-        options = ["--workspace", str(self.workspace), *(f"--set={one}" for one in small_sample)]
+        options = ["--workspace", str(self.workspace), *(f"--set={one}" for one in small_sample), "--until", "score"]
         command = [sys.executable, "-m", "fineweb_mask.flows.cli", "run", "deployments/recipes/sample.yaml", *options]
         environment = os.environ | {"PREFECT_HOME": str(folder / "prefect")}
         environment.pop("PREFECT_API_URL", None)
@@ -225,7 +222,7 @@ def test_its_server_killed_another_takes_its_place(on_terminal: OnTerminal) -> N
     codes: list[int] = []
     run.wait_until(lambda: codes.extend(code for code in [run.code()] if code is not None) or codes)
     assert codes == [0], run.shown()
-    assert (run.workspace / "reports" / "index.html").is_file()
+    assert len(list((run.workspace / "scores").glob("*.parquet"))) == 4
     assert "Traceback" not in run.shown()
 
 

@@ -47,7 +47,7 @@ def ran(request, installed_wheel: Installed, real_data: Path, tmp_path_factory) 
     folder = tmp_path_factory.mktemp(request.param)
     (folder / "offline").mkdir()
     (folder / "offline" / "sitecustomize.py").write_text(NO_NETWORK)
-    table = pq.read_table(real_data / f"{request.param}.parquet")
+    table = pq.read_table(real_data / f"{request.param}.parquet").slice(0, 3_000)
     scores = [name for name in table.schema.names if name.startswith("quality")]  # a stranger's file has none
     pq.write_table(table.drop_columns(scores), folder / "mine.parquet")
     asked = folder / "asked"

@@ -19,7 +19,6 @@ from fineweb_mask.flows.commands.setup.dry_run import estimate
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.flows.status.garbage import collect_garbage
 from fineweb_mask.flows.status.inspection import finished_run, workspace_status
-from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.manifest import read_manifest
 from fineweb_mask.tasks.workspace.records.counts import add_groups
 from fineweb_mask.tasks.workspace.records.runs import RunRecord
@@ -55,12 +54,6 @@ def test_every_document_is_accounted_for(workspace, run_sample, sample_corpus):
     assert Path(summary.report).is_file()
 
 
-def test_second_run_builds_nothing(workspace, run_sample):
-    before = rows(workspace)
-    assert built(run_sample(workspace)) == {}
-    assert rows(workspace).equals(before)
-
-
 def test_a_run_with_nothing_to_do_needs_no_prefect(workspace, run_sample, small_sample):
     """It leaves and returns what one does that Prefect runs."""
     settings = load_recipe(ROOT / "deployments" / "recipes" / "sample.yaml", small_sample, str(workspace))
@@ -82,9 +75,11 @@ def test_a_run_with_nothing_to_do_needs_no_prefect(workspace, run_sample, small_
     assert len(list((workspace / "runs").iterdir())) == len(records) + 1
 
 
-def test_files_alone_are_enough_to_go_on_from(workspace, run_sample):
+def test_a_second_run_builds_nothing_and_needs_files_alone(workspace, run_sample):
+    before = rows(workspace)
     shutil.rmtree(workspace / "cache")
     assert built(run_sample(workspace)) == {}
+    assert rows(workspace).equals(before)
 
 
 def test_lamb_reruns_selection_and_what_follows(workspace, run_sample):
@@ -113,7 +108,7 @@ def test_a_new_shard_leaves_the_others_alone(workspace, run_sample, sample_corpu
     }  # the new shard's hashes, the bucket, the list, and the losses by group
     assert manifest.read_bytes() == encoder
 
-    refitted = run_sample(workspace, f"source.path={corpus}", refit=["encoder"])
+    refitted = run_sample(workspace, f"source.path={corpus}", refit=["encoder"], until="embed")
     assert built(refitted)["fit"] == 1
     assert built(refitted)["embed"] == SHARDS + 1
     assert "score" not in built(refitted)
@@ -128,11 +123,12 @@ def test_another_corpus_in_a_used_workspace_is_named_and_fitted_anew(workspace, 
     source = f"source.path={path.parent}"
     settings = load_recipe(ROOT / "deployments/recipes/sample.yaml", [*small_sample, source], str(workspace))
     assert "is fitted again on this one" in estimate(settings).another_corpus
-    assert built(run_sample(workspace, source))["fit"] == 2  # all but the classifier, which is trained on labels
+    fitted = built(run_sample(workspace, source, until="embed"))["fit"]
+    assert fitted == 2  # all but the classifier, which is trained on labels
     assert "another corpus than before: what was fitted on CC-MAIN-2023-50_00000, " in caplog.text
     fitted = [read_manifest(file) for file in (workspace / "fitted").glob("*.json")]
     assert {name for one in fitted if one is not None for name in one.fitted_on} == {"other0", "other1"}
-    assert built(run_sample(workspace, source)) == {}
+    assert built(run_sample(workspace, source, until="embed")) == {}
     assert estimate(settings).another_corpus == ""
 
 
@@ -142,45 +138,38 @@ def add_shard(path: Path) -> None:
     pq.write_table(documents.slice(250, 500), path)
 
 
-LOST = {
-    "documents/CC-MAIN-2024-10_00000.*.parquet": {"ingest": 1},
-    "outcomes/CC-MAIN-2024-10_00000.*.parquet": {"ingest": 1},
-    "duplicates/CC-MAIN-2024-10_00000.*.parquet": {"dedup": 1},
-    "losses/corpus.*.parquet": {"dedup": 1},
-    "scores/CC-MAIN-2024-10_00000.*.parquet": {"score": 1},
-    "embeddings/CC-MAIN-2024-10_00000.*.parquet": {"embed": 1},
-    "masks/CC-MAIN-2024-10_00000.*.parquet": {"select": 1},
-    "fitted/encoder.*/model.safetensors": {"fit": 1},
-    "fitted/encoder.*.json": {"fit": 1},
-    "fitted/quality-fasttext.*.bin": {"fit": 1},
-    "fitted/quality-statistics.*.json": {"fit": 1},
-    "dataset/data/CC-MAIN-2024-10/part-00000.parquet": {"materialize": 2},
-    "dataset/README.md": {"materialize": 2},
-    "dataset/provenance.json": {"materialize": 2},
-    "fitted/witness.*/manifest.json": {"report": 1},
-    "reports/index.html": {"report": 1},
-}
+LOST = (
+    "documents/{shard}.*.parquet",
+    "outcomes/{shard}.*.parquet",
+    "duplicates/{shard}.*.parquet",
+    "losses/corpus.*.parquet",
+    "scores/{shard}.*.parquet",
+    "embeddings/{shard}.*.parquet",
+    "masks/{shard}.*.parquet",
+    "fitted/encoder.*/model.safetensors",
+    "fitted/encoder.*.json",
+    "fitted/quality-fasttext.*.bin",
+    "fitted/quality-statistics.*.json",
+    "dataset/data/CC-MAIN-2024-10/part-00000.parquet",
+    "dataset/README.md",
+    "dataset/provenance.json",
+    "fitted/witness.*/manifest.json",
+    "reports/index.html",
+)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("target", "rebuilt"), LOST.items())
-def test_a_truncated_file_is_all_that_is_rebuilt(workspace, run_sample, target, rebuilt):
-    before_rows, before_masks = rows(workspace), masks(workspace)
-    [path] = workspace.glob(target)
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    assert built(run_sample(workspace)) == rebuilt
-    assert rows(workspace).equals(before_rows)
-    assert masks(workspace) == before_masks
-
-
-@pytest.mark.long
-def test_deleted_files_are_all_that_is_rebuilt(workspace, run_sample, sample_corpus):
+@pytest.mark.parametrize("deleted", [True, False], ids=["deleted", "cut off"])
+def test_what_is_lost_is_all_that_is_rebuilt(workspace, run_sample, sample_corpus, deleted):
     """One of each kind; those of shards are of different shards, so that one rebuilt for another would be counted."""
     before_rows, before_masks = rows(workspace), masks(workspace)
     shards = sorted(path.stem for path in (sample_corpus / "corpus").glob("*.parquet"))
     for index, target in enumerate(LOST):
-        [path] = workspace.glob(target.replace("CC-MAIN-2024-10_00000", shards[index % SHARDS]))
-        path.unlink()
+        [path] = workspace.glob(target.format(shard=shards[index % SHARDS]))
+        if deleted:
+            path.unlink()
+        else:
+            path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     stages = dict.fromkeys(["ingest", "dedup", "materialize", "report"], 2)
     stages |= dict.fromkeys(["score", "embed", "select"], 1)
     assert built(run_sample(workspace)) == stages | {"fit": 3}  # the encoder's two files are made by one fit
@@ -213,25 +202,17 @@ def test_policy_gradient_runs_for_every_metric(workspace, run_sample):
 
 
 @pytest.mark.long
-def test_blocks_are_small_and_each_has_its_share(workspace, run_sample):
-    summary = run_sample(workspace, "selection.block_size=300", "selection.blocks=order")
-    provenance = json.loads((workspace / "dataset" / "provenance.json").read_text())
-    blocks = provenance["details"]["blocks"]
-    assert summary.blocks == len(blocks)
-    assert len(blocks) > SHARDS
-    for block in blocks:
-        assert block["selected"] == round(0.25 * block["documents"])
-        assert block["documents"] <= 300
-    in_dataset = Counter(rows(workspace)["block"].to_pylist())
-    assert in_dataset == {block["name"]: block["selected"] for block in blocks}
-
-
-@pytest.mark.long
 def test_a_new_shard_changes_nothing_that_was_selected(workspace, run_sample, sample_corpus, tmp_path):
-    """Even if its name comes first, and others hold copies of its documents."""
+    """Even if its name comes first, and others hold copies of its documents: blocks by order have their share each."""
     corpus = Path(shutil.copytree(sample_corpus / "corpus", tmp_path / "corpus"))
     overrides = (f"source.path={corpus}", "selection.block_size=300", "selection.blocks=order")
-    run_sample(workspace, *overrides)
+    summary = run_sample(workspace, *overrides)
+    blocks = json.loads((workspace / "dataset" / "provenance.json").read_text())["details"]["blocks"]
+    assert summary.blocks == len(blocks) > SHARDS
+    assert all(block["selected"] == round(0.25 * block["documents"]) for block in blocks)
+    assert max(block["documents"] for block in blocks) <= 300
+    in_dataset = Counter(rows(workspace)["block"].to_pylist())
+    assert in_dataset == {block["name"]: block["selected"] for block in blocks}
     stale = [stage.stale for stage in workspace_status(workspace).stages]  # what was made with the earlier blocks
     before = masks(workspace)
     duplicates = {path: path.stat().st_mtime_ns for path in (workspace / "duplicates").iterdir()}
@@ -298,26 +279,14 @@ def test_groups_have_their_shares_of_the_corpus(workspace, run_sample):
 
 
 @pytest.mark.long
-def test_bad_shard_is_set_aside_or_ends_the_run(run_sample, sample_corpus, tmp_path):
-    corpus = Path(shutil.copytree(sample_corpus / "corpus", tmp_path / "corpus"))
-    broken = corpus / "CC-MAIN-2024-30_00000.parquet"
-    broken.write_bytes(broken.read_bytes()[:1000])
-    summary = run_sample(tmp_path / "w", f"source.path={corpus}")
-    assert summary.status == "quarantined"
-    assert [entry.shard for entry in summary.quarantined] == ["CC-MAIN-2024-30_00000"]
-    assert summary.documents_in == summary.documents_kept + sum(summary.dropped.values()) + summary.not_selected
-    with pytest.raises(BadShardError, match=r"CC-MAIN-2024-30_00000\.parquet"):
-        run_sample(tmp_path / "w", f"source.path={corpus}", "ingest.on_bad_shard=fail")
-
-
-@pytest.mark.long
 def test_two_recipes_run_in_one_workspace_at_once(run_sample, small_sample, server, finished, tmp_path):
     """Each as if it were alone: the stages that they share are the same files, whoever writes them."""
     together = tmp_path / "together"
     command = [sys.executable, "-m", "fineweb_mask.flows.cli", "run", "deployments/recipes/sample.yaml", "--json"]
     command += [argument for setting in small_sample for argument in ("--set", setting)]
-    recipes = {
-        name: ("--set", f"selection.lamb={name}", "--set", f"materialize.output={tmp_path / name}") for name in "01"
+    recipes = {  # the second is that of the finished workspace
+        "other": ("--set", "selection.lamb=0.9", "--set", f"materialize.output={tmp_path / 'other'}"),
+        "same": ("--set", f"materialize.output={tmp_path / 'same'}"),
     }
     environment = os.environ | {"PREFECT_API_URL": str(PREFECT_API_URL.value())}
     runs = [
@@ -329,11 +298,10 @@ def test_two_recipes_run_in_one_workspace_at_once(run_sample, small_sample, serv
     for run in runs:
         output, _ = run.communicate(timeout=240)
         assert run.returncode == 0, output
-    for name in recipes:
-        alone = tmp_path / f"alone-{name}"
-        shutil.copytree(finished, alone)
-        run_sample(alone, f"selection.lamb={name}")
-        assert contents(tmp_path / name / "data") == contents(alone / "dataset" / "data")
+    alone = Path(shutil.copytree(finished, tmp_path / "alone"))
+    run_sample(alone, "selection.lamb=0.9", until="materialize")
+    for name, workspace in (("other", alone), ("same", finished)):
+        assert contents(tmp_path / name / "data") == contents(workspace / "dataset" / "data")
     for folder in ("documents", "scores", "embeddings"):
         assert contents(together / folder) == contents(finished / folder)
 
@@ -371,5 +339,5 @@ def test_a_column_of_numbers_here_and_of_text_there_is_kept_as_text(run_sample, 
     for name, part, mark in (("a", documents[:200], 7), ("b", documents[200:], "seven")):
         lines = [json.dumps({**document, "mark": mark}) for document in part]
         (corpus / f"{name}.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    run_sample(tmp_path / "w", f"source.path={corpus}", "embedding.static_dimensions=64")
+    run_sample(tmp_path / "w", f"source.path={corpus}", "embedding.static_dimensions=64", until="materialize")
     assert set(rows(tmp_path / "w")["mark"].to_pylist()) == {"7", "seven"}

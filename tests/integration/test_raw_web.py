@@ -135,13 +135,3 @@ def test_a_crawl_becomes_tokens_and_every_record_is_accounted_for(run_raw_web, s
     assert {stage.stage: stage.files - stage.cached for stage in again.stages if stage.files != stage.cached} == {
         "ingest": 1  # the file that is cut off is tried again
     }
-
-
-@pytest.mark.long
-def test_real_pages_go_from_parquet_to_tokens(run_raw_web, real_data, tokenizer, tmp_path):
-    pages = pq.read_table(real_data / "web_mix.parquet")
-    pq.write_table(pages.take(list(range(0, pages.num_rows, 8))), tmp_path / "pages.parquet")  # filters take 10 ms each
-    summary = run_raw_web(tmp_path / "pages.parquet")
-    assert summary.documents_in == -(-pages.num_rows // 8)
-    assert summary.documents_in == summary.documents_kept + sum(summary.dropped.values()) + summary.not_selected
-    check_exports(tmp_path / "workspace", tokenizer, summary.documents_kept)

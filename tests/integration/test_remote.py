@@ -18,7 +18,6 @@ from typer.testing import CliRunner
 
 from fineweb_mask.flows.cli import app
 from fineweb_mask.flows.status.inspection import workspace_status
-from fineweb_mask.flows.sweep import sweep
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.storage.remote import lease
 from fineweb_mask.tasks.workspace.records.runs import LastRun
@@ -28,7 +27,7 @@ from tests.integration.conftest import RunSample, Service
 from tests.s3 import KEY_ID, SECRET, Proxy, S3Server
 
 ROOT = Path(__file__).resolve().parents[2]
-KILLS = 10
+KILLS = 4
 STAGES = ("documents", "duplicates", "scores", "embeddings", "masks")
 
 
@@ -237,21 +236,6 @@ def test_killed_at_random_moments_and_continued_on_other_machines(
     assert data_of(made) == data_of(finished) != []
 
 
-@pytest.mark.long
-def test_sweep_and_report_print_the_url_of_their_pages(
-    bucket: Bucket, run_sample: RunSample, sample_corpus: Path
-) -> None:
-    url, shard = f"{bucket.url}/pages", "CC-MAIN-2024-30_00000.parquet"
-    run_sample(url, f"source.path={sample_corpus / 'corpus' / shard}")
-    swept = sweep(LastRun.load(Workspace(url)).settings, "0,1")
-    assert (swept.page, swept.metrics) == (f"{url}/sweep/index.html", f"{url}/sweep/metrics.json")
-    report = json.loads(ask("report", url, "--json").splitlines()[-1])
-    assert report["report"] == f"{url}/reports/index.html"
-    assert report["plots"]
-    assert all(plot.startswith(f"{url}/reports/plots/") for plot in report["plots"])
-    assert ask("report", url).startswith(f"report   {url}/reports/index.html\nmetrics  {url}/reports/metrics.json\n")
-
-
 def downloaded(bucket: Bucket, folder: str, tmp_path: Path) -> Path:
     """Return a local copy of a folder of the bucket."""
     target = tmp_path / "downloaded"
@@ -269,14 +253,16 @@ def data_of(workspace: Path) -> list[tuple[str, bytes]]:
 
 
 @pytest.mark.long
-def test_a_store_that_is_gone_for_good_ends_the_run_within_two_minutes(
+def test_a_store_that_is_gone_for_good_ends_the_run_in_one_line(
     reach: Callable[..., None], sample_corpus: Path, small_sample: tuple[str, ...], tmp_path: Path
 ) -> None:
     store = S3Server()
     try:
         store.client.create_bucket(Bucket="gone")
         reach(store.url)
-        command = [sys.executable, "-m", "fineweb_mask.flows.cli", "run", "deployments/recipes/sample.yaml"]
+        script = "from fineweb_mask.tasks.storage.remote import retries\nretries.PATIENCE_SECONDS = 4.0\n"
+        script += "from fineweb_mask.flows.cli import main\nmain()"
+        command = [sys.executable, "-c", script, "run", "deployments/recipes/sample.yaml"]
         settings = (*small_sample, f"source.path={sample_corpus / 'corpus'}")
         command += ["--workspace", "s3://gone/ws", *(f"--set={setting}" for setting in settings)]
         with subprocess.Popen(
@@ -286,12 +272,9 @@ def test_a_store_that_is_gone_for_good_ends_the_run_within_two_minutes(
                 assert run.poll() is None
                 time.sleep(0.1)
             store.kill()
-            killed = time.monotonic()
-            _, errors = run.communicate(timeout=300)
-        seconds = time.monotonic() - killed
+            _, errors = run.communicate(timeout=120)
     finally:
         store.kill()
-    assert seconds < 120
     assert run.returncode == 1
     told = [line for line in errors.splitlines() if line.startswith("fineweb-mask: ")]
     assert len(told) == 1
