@@ -1,4 +1,4 @@
-"""One folder of hundreds of broken and odd files beside good ones: the run goes on, and its books agree."""
+"""One folder of a hundred broken and odd files beside good ones: the run goes on, and its books agree."""
 
 import json
 import os
@@ -18,7 +18,7 @@ COPIES = (".gz", ".zst")
 
 
 @pytest.mark.long
-def test_hundreds_of_broken_files_cost_themselves_only(server: None, small_sample: tuple[str, ...], tmp_path: Path):
+def test_a_hundred_broken_files_cost_themselves_only(server: None, small_sample: tuple[str, ...], tmp_path: Path):
     """Those that may come out either way, such as files with a byte changed, are read one by one in another test."""
     chosen = [
         one
@@ -27,8 +27,8 @@ def test_hundreds_of_broken_files_cost_themselves_only(server: None, small_sampl
         and (one.outcome == REFUSED or not one.name.endswith(COPIES) or "member" in one.name)
         and "too_large" not in (one.dropped or {})  # which no file is that is quick to make
         and "far-too-huge" not in one.name
-    ]
-    assert len(chosen) >= 300
+    ][::3]  # each costs a task; all are read one by one in another test
+    assert len(chosen) >= 100
     (tmp_path / "corpus").mkdir()
     for one in chosen:
         one.write(tmp_path / "corpus" / one.name)

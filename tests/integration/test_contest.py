@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
@@ -12,8 +11,6 @@ from fineweb_mask.flows.commands._common import WRONG_USAGE
 from fineweb_mask.flows.compare import compare
 from fineweb_mask.flows.processes.environment import ENVIRONMENT_DEFAULTS
 from fineweb_mask.flows.sweep import sweep
-from fineweb_mask.models.settings.selectors.options import TargetSettings
-from fineweb_mask.models.settings.selectors.registry import SELECTORS
 from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -96,19 +93,21 @@ def test_solvers_tell_how_far_they_are_from_the_threads_of_their_tasks(contest):
     assert list(dict.fromkeys(values)) == [0, 1, 2, 3, 4, 5]
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [["sweep", "--lamb", "0:1:0.25"], ["compare", "--selectors", "random,greedy", "--label-column", "dump"]],
-)
-def test_the_page_is_opened_on_request(contest, small_sample, server, monkeypatch, arguments):
+def test_the_page_is_opened_on_request(contest, small_sample, server, monkeypatch):
     opened = []
     monkeypatch.setattr("webbrowser.open", lambda url: bool(opened.append(url)) or True)
     monkeypatch.chdir(ROOT)
-    command, *options = arguments
-    options += ["--workspace", str(contest.workspace), *(f"--set={one}" for one in small_sample), "--open"]
-    result = CliRunner().invoke(app, [command, "deployments/recipes/sample.yaml", *options])
+    options = [
+        "--lamb",
+        "0:1:0.25",
+        "--workspace",
+        str(contest.workspace),
+        *(f"--set={one}" for one in small_sample),
+        "--open",
+    ]
+    result = CliRunner().invoke(app, ["sweep", "deployments/recipes/sample.yaml", *options])
     assert result.exit_code == 0, result.output
-    assert opened == [(contest.workspace / command / "index.html").as_uri()]
+    assert opened == [(contest.workspace / "sweep" / "index.html").as_uri()]
 
 
 @pytest.mark.parametrize(
@@ -136,25 +135,3 @@ def test_wrong_options_end_with_2_before_anything_starts(arguments, message, mon
     assert message in result.stderr
     assert message in json.loads(result.stdout.splitlines()[-1])["error"]
     assert not (tmp_path / "w").exists()
-
-
-@pytest.mark.long
-def test_all_stands_for_every_selector_that_has_what_it_reads(contest, tmp_path, sample_corpus):
-    """With target examples, one task for each dump."""
-    settings = LastRun.load(Workspace(contest.workspace)).settings
-    file = sorted((sample_corpus / "corpus").rglob("*.parquet"))[0]
-    examples = pq.read_table(file, columns=["text", "dump"]).slice(0, 40)
-    pq.write_table(examples, tmp_path / "targets.parquet")
-    targets = TargetSettings(path=str(tmp_path / "targets.parquet"), task_column="dump")
-    selection = settings.selection.model_copy(update={"targets": targets, "group_column": "dump"})
-    before = contents(contest.workspace)
-    settings = settings.model_copy(update={"workspace": str(contest.workspace), "selection": selection})
-    compared = compare(settings, ["all"], "dump", "tokens")
-    assert compared.selectors.keys() == SELECTORS.keys() - {"policy_gradient"}
-    assert contents(contest.workspace) == before
-    page = Path(compared.page).read_text()
-    for name in SELECTORS:
-        assert name in page
-    assert "policy_gradient: it takes long" in page
-    tokens = {name: one["tokens"] for name, one in compared.selectors.items()}
-    assert max(tokens.values()) - min(tokens.values()) < 0.02 * max(tokens.values())

@@ -27,6 +27,7 @@ def test_targets_are_examples_of_what_is_wanted(finished, workspace, run_sample,
         return np.mean([topic_of.get(name) == wanted for name in ids])
 
     with caplog.at_level("WARNING"):
-        run_sample(workspace, "selection.solver=betr", f"selection.targets.path={workspace / 'examples.jsonl'}")
+        target = f"selection.targets.path={workspace / 'examples.jsonl'}"
+        run_sample(workspace, "selection.solver=betr", target, until="materialize")
     assert f"name {workspace / 'examples.jsonl'} in ingest.decontaminate, too" in caplog.text
     assert share(workspace) > 2 * share(finished)

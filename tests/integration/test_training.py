@@ -53,7 +53,7 @@ def test_a_trained_model_scores_in_a_recipe(tmp_path, run_sample):
     again = command("--input", str(LABELS), "--output", str(model), *small)
     assert "model cached, from the same labels and settings" in again.stdout
     workspace = tmp_path / "workspace"
-    summary = run_sample(workspace, f"quality.scorers=[{{name: own, kind: fasttext, model: {model}}}]")
+    summary = run_sample(workspace, f"quality.scorers=[{{name: own, kind: fasttext, model: {model}}}]", until="score")
     assert summary.status == "done"
     scores = pq.read_table(next((workspace / "scores").rglob("*.parquet")))
     assert np.isfinite(scores["own"].to_numpy()).all()
@@ -63,6 +63,6 @@ def test_a_trained_model_scores_in_a_recipe(tmp_path, run_sample):
 def test_several_processes_write_the_same_scores(run_sample, finished, tmp_path, monkeypatch):
     monkeypatch.setattr("fineweb_mask.tasks.inference.scorers.ROWS_WORTH_PROCESSES", 1)
     workspace = tmp_path / "workspace"
-    run_sample(workspace, "engine.resources={score: {num_cpus: 2}}")
+    run_sample(workspace, "engine.resources={score: {num_cpus: 2}}", until="score")
     for path in sorted((finished / "scores").rglob("*.parquet")):
         assert path.read_bytes() == (workspace / "scores" / path.name).read_bytes()
