@@ -156,12 +156,11 @@ def test_the_dataset_is_found_again_after_files_were_added(workspace, finished, 
     assert UNKNOWN in result.stderr
 
 
-@pytest.mark.parametrize("place", [5_000, 20_000, 300_000])
-def test_a_damaged_catalog_is_written_again(workspace, finished, place):
+def test_a_damaged_catalog_is_written_again(workspace, finished):
     expected = ask(finished, RECONCILED)
     catalog = workspace / "catalog.duckdb"
     content = bytearray(catalog.read_bytes())
-    content[place] ^= 4
+    content[20_000] ^= 4
     catalog.write_bytes(content)
     os.utime(catalog)
     assert not is_current(Workspace(workspace))
