@@ -10,7 +10,6 @@ import pytest
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.tasks.dataset import parts as parts_module
 from fineweb_mask.tasks.dataset.partition import write_partition
-from fineweb_mask.tasks.dataset.parts import Parts
 from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance, verify
 from fineweb_mask.tasks.materialize import materialize
 from fineweb_mask.tasks.storage.remote import copies
@@ -157,7 +156,7 @@ def test_for_a_folder_elsewhere_the_parts_lie_beside_it(
 def test_without_hard_links_the_files_are_copied(
     make_corpus: Callable[..., Any], six_shards: list[Rows], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    making = make_corpus(tmp_path, six_shards, **MANY)
+    making = make_corpus(tmp_path, six_shards)
 
     def no_links(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
@@ -166,18 +165,3 @@ def test_without_hard_links_the_files_are_copied(
     making.write()
     rows = [pq.read_metadata(path).num_rows for path in (making.workspace.dataset / "data").rglob("*.parquet")]
     assert sum(rows) == making.counts.selected
-
-
-def test_a_dump_called_like_the_manifest_does_no_harm(make_corpus: Callable[..., Any], tmp_path: Path) -> None:
-    making = make_corpus(tmp_path, [[("manifest.json", True), ("data", True), ("..", True)]])
-    making.write()
-    assert {path.name for path in (making.workspace.dataset / "data").iterdir()} == {"manifest.json", "data", "%2E%2E"}
-
-
-def test_parts_are_named_by_their_keys(make_corpus: Callable[..., Any], six_shards: list[Rows], tmp_path: Path) -> None:
-    making = make_corpus(tmp_path, six_shards)
-    [job] = making.partitioning.jobs()
-    parts = Parts.of(making.workspace, making.recipe.materialize, "01234567")
-    assert parts.data == "data"
-    assert parts.manifest_path(job.key) == tmp_path / "dataset-parts" / job.key.fingerprint[:16] / "manifest.json"
-    assert parts.found(job.key) is None

@@ -58,14 +58,6 @@ def update_record(folder: Path, **details: Any) -> None:
     write_record(folder, manifest.key, files, manifest.details | details)
 
 
-def test_tokens_that_were_estimated_are_told_as_such(built: Any, dataset: Path) -> None:
-    assert check(dataset).tokens_estimated is None
-    counts = built.counts.model_dump() | {"tokens_estimated": 3, "tokens_selected": 1_234}
-    update_record(dataset, counts=counts)
-    found = check(dataset)
-    assert (found.status, found.tokens_estimated) == ("ok", 1_234)
-
-
 @pytest.fixture
 def dataset(built: Any, tmp_path: Path) -> Path:
     return Path(shutil.copytree(built.workspace.dataset, tmp_path / "dataset"))
@@ -85,6 +77,13 @@ def test_an_intact_dataset_has_no_problems(built: Any, dataset: Path) -> None:
     assert check(dataset.parent) == found
 
 
+def test_tokens_that_were_estimated_are_told_as_such(built: Any, dataset: Path) -> None:
+    assert check(dataset).tokens_estimated is None
+    update_record(dataset, counts=built.counts.model_dump() | {"tokens_estimated": 3, "tokens_selected": 1_234})
+    found = check(dataset)
+    assert (found.status, found.tokens_estimated) == ("ok", 1_234)
+
+
 @pytest.fixture
 def workspace(built: Any, dataset: Path) -> Callable[[str | None], Path]:
     """A workspace with a dataset, and a last run that was to write another one elsewhere."""
@@ -100,7 +99,7 @@ def workspace(built: Any, dataset: Path) -> Callable[[str | None], Path]:
     return put
 
 
-@pytest.mark.parametrize("form", ["{root}/else/where", "else/where", "file://{root}/else/where"])
+@pytest.mark.parametrize("form", ["else/where", "file://{root}/else/where"])
 def test_a_workspace_s_dataset_is_where_its_last_run_put_it(
     workspace: Callable[..., Path], dataset: Path, tmp_path: Path, form: str
 ) -> None:
@@ -113,30 +112,14 @@ def test_a_workspace_s_dataset_is_where_its_last_run_put_it(
     assert find_dataset(str(dataset)).url == str(dataset)
     workspace(None)
     assert find_dataset(str(place)).url == str(dataset)
-
-
-def test_a_broken_recipe_of_the_last_run_hides_no_dataset(workspace: Callable[..., Path], dataset: Path) -> None:
-    place = workspace("elsewhere")
-    (place / "run.json").write_text("{}")
+    (place / "run.json").write_text("{}")  # a broken recipe hides no dataset
     assert find_dataset(str(place)).url == str(dataset)
-
-
-def truncate(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-9])
-
-
-def flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[200] ^= 1
-    path.write_bytes(content)
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (truncate, "bytes, "),
-        (flip, "is recorded"),
-        (Path.unlink, "is missing"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-9]), "bytes, "),
         (lambda path: path.rename(path.with_name("other.parquet")), "is missing"),
         (lambda path: path.write_bytes(b""), "has 0 bytes"),
     ],
@@ -154,7 +137,7 @@ def test_a_flipped_bit_is_found_wherever_it_is(dataset: Path) -> None:
     numbers = random.Random(0)
     target = part(dataset)
     content = target.read_bytes()
-    for bit in [0, 8 * len(content) - 1, *(numbers.randrange(8 * len(content)) for _ in range(8))]:
+    for bit in [0, 8 * len(content) - 1, *(numbers.randrange(8 * len(content)) for _ in range(4))]:
         damaged = bytearray(content)
         damaged[bit // 8] ^= 1 << bit % 8
         target.write_bytes(damaged)
@@ -164,7 +147,7 @@ def test_a_flipped_bit_is_found_wherever_it_is(dataset: Path) -> None:
 def test_several_problems_are_reported_at_once(dataset: Path) -> None:
     first, *_, last = sorted((dataset / "data").rglob("*.parquet"))
     first.unlink()
-    flip(last)
+    last.write_bytes(last.read_bytes()[:200] + b"?" + last.read_bytes()[201:])
     (dataset / "data" / "more.parquet").write_bytes(b"x")
     found = problems(dataset)
     assert found[name(dataset, first)] == "is missing"
@@ -219,9 +202,6 @@ def edited(record: dict[str, Any], key: str, value: Any) -> None:
     ("key", "value"),
     [
         ("details.recipe.selection.lamb", 0.123),
-        ("details.recipe.materialize.license", "mit"),
-        ("details.sources", []),
-        ("details.seed", 7),
         ("key.settings", "0" * 32),
         ("fitted_on", {"a": "b"}),
     ],
@@ -250,18 +230,16 @@ def test_a_record_s_new_keys_and_an_edited_card_are_reported(dataset: Path) -> N
     "details",
     [
         {"rows": "many"},
-        {"rows": []},
-        {"tokens": {}},
-        {"counts": 3, "tokens": None},
         {"counts": {"tokens_selected": "x"}, "tokens": None},
-        {"recipe": []},
-        {"recipe": {"ingest": "x"}},
         {"recipe": {"ingest": {"exact_dedup": 1}}},
     ],
 )
 def test_wrong_types_in_a_record_are_named(dataset: Path, details: dict[str, Any]) -> None:
     update_record(dataset, **details)
     with pytest.raises(VerifyError, match=rf"not a valid provenance record(.|\n)*{min(details)}"):
+        check(dataset)
+    (dataset / PROVENANCE).write_text('{"files": 3}')
+    with pytest.raises(VerifyError, match="is not a valid provenance record"):
         check(dataset)
 
 
@@ -277,7 +255,8 @@ def test_rows_and_tokens_are_counted(built: Any, dataset: Path) -> None:
     pq.write_table(table.slice(1), target)
     update_record(dataset)
     assert built.counts.selected > 1
-    assert problems(dataset)[PROVENANCE].endswith("are recorded, the files hold " + problems_tail(built, table))
+    tokens = built.counts.tokens_selected - table["token_count"][0].as_py()
+    assert problems(dataset)[PROVENANCE].endswith(f"are recorded, the files hold {tokens:,}")
     pq.write_table(table, target)
     update_record(dataset, tokens=1)
     assert problems(dataset) == {
@@ -285,18 +264,19 @@ def test_rows_and_tokens_are_counted(built: Any, dataset: Path) -> None:
     }
 
 
-def problems_tail(built: Any, table: pa.Table) -> str:
-    tokens = built.counts.tokens_selected - table["token_count"][0].as_py()
-    return f"{tokens:,}"
-
-
-def test_a_repeated_document_is_reported(dataset: Path) -> None:
+def test_a_repeated_document_is_reported_unless_the_recipe_left_duplicates_in(dataset: Path) -> None:
     target = part(dataset)
     table = pq.read_table(target)
     pq.write_table(pa.concat_tables([table, table.slice(1, 1)]), target)
     update_record(dataset)
     [twice] = [problem for file, problem in problems(dataset).items() if file == name(dataset, target)]
     assert twice == f"holds the document {table['id'][1].as_py()!r} 2 times"
+    manifest = read_manifest(dataset / PROVENANCE)
+    assert manifest is not None
+    recipe, tokens = manifest.details["recipe"], manifest.details["tokens"] + table["token_count"][1].as_py()
+    kept = recipe | {"ingest": recipe["ingest"] | {"exact_dedup": "off"}}
+    update_record(dataset, recipe=kept, rows=manifest.details["rows"] + 1, tokens=tokens)
+    assert problems(dataset) == {}
 
 
 def test_one_id_with_two_texts_is_counted_and_no_fault(built: Any, dataset: Path) -> None:
@@ -308,21 +288,6 @@ def test_one_id_with_two_texts_is_counted_and_no_fault(built: Any, dataset: Path
     update_record(dataset)
     found = check(dataset)
     assert (found.problems, found.repeated_ids) == ([], 1)
-
-
-def test_duplicates_that_the_recipe_left_in_are_no_fault(dataset: Path) -> None:
-    target = part(dataset)
-    table = pq.read_table(target)
-    doubled = table.set_column(1, "id", pa.array([table["id"][0].as_py()] * table.num_rows))
-    doubled = doubled.set_column(0, "text", pa.array([table["text"][0].as_py()] * table.num_rows))
-    pq.write_table(doubled, target)
-    manifest = read_manifest(dataset / PROVENANCE)
-    assert manifest is not None
-    recipe = manifest.details["recipe"]
-    update_record(dataset)
-    assert "times" in problems(dataset)[name(dataset, target)]
-    update_record(dataset, recipe=recipe | {"ingest": recipe["ingest"] | {"exact_dedup": "off"}})
-    assert problems(dataset) == {}
 
 
 def test_readers_find_every_row_of_dumps_with_odd_names(hostile_dumps: Any) -> None:
@@ -339,7 +304,6 @@ def test_readers_find_every_row_of_dumps_with_odd_names(hostile_dumps: Any) -> N
     ("names", "message"),
     [
         (["_hidden"], "skip its rows"),
-        (["__HIVE_DEFAULT_PARTITION__"], "skip its rows"),
         ([".hidden"], "skip its rows"),
         (["dot."], "Windows cannot store it"),
         (["Case", "case"], "takes it for data/Case/a.parquet"),
@@ -404,9 +368,3 @@ def test_a_server_that_fails_is_not_one_without_the_dataset(
     monkeypatch.setattr(retries, "PATIENCE_SECONDS", 0.5)
     with pytest.raises(VerifyError, match="check that the server is up"):
         find_dataset(f"{bucket.url}/set")
-
-
-def test_a_broken_record_is_an_error(dataset: Path) -> None:
-    (dataset / PROVENANCE).write_text('{"files": 3}')
-    with pytest.raises(VerifyError, match="is not a valid provenance record"):
-        read_provenance(find_dataset(str(dataset)))

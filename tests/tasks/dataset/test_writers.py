@@ -30,23 +30,19 @@ def write(folder: Path, table: pa.Table, batch: int, **settings: object) -> list
     return sorted(folder.iterdir())
 
 
-def test_bytes_do_not_depend_on_the_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writers, "ROW_GROUP_ROWS", 300)
-    table = rows(4_000, 2_000)
-    found = [write(tmp_path / str(batch), table, batch, file_size=MIB) for batch in (1, 77, 300, 4_000)]
-    assert [path.name for path in found[0]] == [f"part-{index:05d}.parquet" for index in range(len(found[0]))]
-    assert len(found[0]) > 2
-    for paths in found[1:]:
-        assert [path.read_bytes() for path in paths] == [path.read_bytes() for path in found[0]]
-
-
-def test_row_groups_and_files_have_their_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writers, "ROW_GROUP_ROWS", 300)
-    table = rows(4_000, 2_000)
-    paths = write(tmp_path, table, 500, file_size=MIB)
+def test_bytes_do_not_depend_on_the_batches_and_row_groups_and_files_have_their_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writers, "ROW_GROUP_ROWS", 200)
+    table = rows(1_300, 4_000)
+    paths, *others = (write(tmp_path / str(batch), table, batch, file_size=MIB) for batch in (500, 7, 1_300))
+    assert [path.name for path in paths] == [f"part-{index:05d}.parquet" for index in range(len(paths))]
+    for other in others:
+        assert [path.read_bytes() for path in other] == [path.read_bytes() for path in paths]
     groups = [pq.ParquetFile(path).metadata.row_group(i).num_rows for path in paths for i in range(_groups(path))]
-    assert groups == [300] * 13 + [100]
+    assert groups == [200] * 6 + [100]
     sizes = [path.stat().st_size for path in paths]
+    assert len(sizes) > 2
     assert all(MIB <= size < 1.5 * MIB for size in sizes[:-1])
     assert pa.concat_tables([pq.read_table(path) for path in paths]).slice(1).equals(table.slice(1))
 
