@@ -49,58 +49,54 @@ def rows(workspace: Path, sql: str) -> Any:
     return json.loads(ask(workspace, sql))
 
 
-@pytest.mark.parametrize(
-    "sql",
-    [
-        "COPY (SELECT 1) TO '{workspace}/documents/new.csv'",
-        "WITH written AS (COPY (SELECT 1) TO '{workspace}/new.csv') SELECT * FROM written",
-        "SELECT * FROM (WITH written AS (COPY (SELECT 1) TO '{workspace}/new.csv') FROM written)",
-        "FROM query('WITH written AS (COPY (SELECT 1) TO ''{workspace}/new.csv'') FROM written')",
-        "EXPLAIN ANALYZE COPY (SELECT 1) TO '{workspace}/new.csv'",
-        "EXPORT DATABASE '{workspace}/new'",
-        "COPY (SELECT 1) TO '{outside}/new.csv'",
-        "SELECT 1) AS a; COPY (SELECT 1) TO '{workspace}/new.csv'; SELECT * FROM (SELECT 1",
-        "FROM read_text('/etc/passwd')",
-        "FROM '/etc/passwd'",
-        "FROM read_csv('{workspace}/../secret.csv')",
-        "FROM read_text('{outside}/secret.csv')",
-        "FROM glob('{outside}/*')",
-        "FROM read_parquet('https://example.org/x.parquet')",
-        "FROM read_parquet('s3://bucket/x.parquet')",
-        "FROM enable_logging(storage_path = '{workspace}/log')",
-        "ATTACH '{outside}/other.duckdb'",
-        "ATTACH ':memory:' AS other",
-        "INSTALL httpfs",
-        "LOAD httpfs",
-        "SET enable_external_access = true",
-        "SET lock_configuration = false",
-        "RESET allowed_directories",
-        "PRAGMA temp_directory = '/tmp'",
-        "CALL enable_logging()",
-        "CREATE TABLE t (a INTEGER)",
-        "CREATE TEMP TABLE t AS SELECT 1",
-        "DROP VIEW documents",
-        "DELETE FROM stored.drops",
-        "INSERT INTO stored.drops VALUES ('a', 'b', 'c', 1)",
-        "WITH gone AS (DELETE FROM stored.drops RETURNING *) FROM gone",
-        "CREATE SECRET (TYPE s3)",
-        "CHECKPOINT",
-        "SELECT 1; DROP VIEW documents",
-        "PIVOT documents ON dump USING count(*)",
-        "SELEC 1",
-        "",
-        "-- nothing",
-    ],
-)
-def test_only_reading_the_workspace_is_allowed(workspace: Path, sql: str) -> None:
+REFUSED = [
+    "COPY (SELECT 1) TO '{workspace}/documents/new.csv'",
+    "WITH written AS (COPY (SELECT 1) TO '{workspace}/new.csv') SELECT * FROM written",
+    "FROM query('WITH written AS (COPY (SELECT 1) TO ''{workspace}/new.csv'') FROM written')",
+    "EXPLAIN ANALYZE COPY (SELECT 1) TO '{workspace}/new.csv'",
+    "EXPORT DATABASE '{workspace}/new'",
+    "SELECT 1) AS a; COPY (SELECT 1) TO '{workspace}/new.csv'; SELECT * FROM (SELECT 1",
+    "FROM '/etc/passwd'",
+    "FROM read_csv('{workspace}/../secret.csv')",
+    "FROM glob('{outside}/*')",
+    "FROM read_parquet('s3://bucket/x.parquet')",
+    "FROM enable_logging(storage_path = '{workspace}/log')",
+    "ATTACH ':memory:' AS other",
+    "INSTALL httpfs",
+    "SET lock_configuration = false",
+    "PRAGMA temp_directory = '/tmp'",
+    "CALL enable_logging()",
+    "CREATE TEMP TABLE t AS SELECT 1",
+    "WITH gone AS (DELETE FROM stored.drops RETURNING *) FROM gone",
+    "CREATE SECRET (TYPE s3)",
+    "SELECT 1; DROP VIEW documents",
+    "PIVOT documents ON dump USING count(*)",
+    "SELEC 1",
+    "-- nothing",
+]
+ALLOWED = [
+    "select 1 as a;",
+    "/* ; */ SELECT 1 AS a; -- 'é;雪'",
+    "WITH t AS (SELECT 1 AS a) FROM t",
+    "VALUES (1)",
+    "DESCRIBE masks",
+    "SUMMARIZE scores",
+    "SHOW TABLES",
+    "FROM (SELECT 1 AS x) PIVOT (count(*) FOR x IN (1, 2))",
+]
+
+
+def test_only_reading_the_workspace_is_allowed(workspace: Path) -> None:
     (workspace.parent / "secret.csv").write_text("secret\n1\n")
     before = {path: path.read_bytes() for path in tree_files(workspace.parent)}
-    inside = str(workspace).replace("'", "''")
-    outside = str(workspace.parent).replace("'", "''")
-    with pytest.raises(QueryError) as refused:
-        ask(workspace, sql.format(workspace=inside, outside=outside))
-    assert "secret\n" not in str(refused.value)
-    assert {path: path.read_bytes() for path in tree_files(workspace.parent)} == before
+    inside, outside = (str(folder).replace("'", "''") for folder in (workspace, workspace.parent))
+    for sql in REFUSED:
+        with pytest.raises(QueryError) as refused:
+            ask(workspace, sql.format(workspace=inside, outside=outside))
+        assert "secret\n" not in str(refused.value), sql
+        assert {path: path.read_bytes() for path in tree_files(workspace.parent)} == before, sql
+    for sql in ALLOWED:
+        assert rows(workspace, sql), sql
 
 
 def test_settings_are_locked_while_it_is_open(workspace: Path) -> None:
@@ -110,25 +106,6 @@ def test_settings_are_locked_while_it_is_open(workspace: Path) -> None:
         assert connection.execute("SELECT current_setting('memory_limit')").fetchall() == [("953.6 MiB",)]
         with pytest.raises(Exception, match="configuration has been locked"):
             connection.execute("SET memory_limit = '4GB'")
-
-
-@pytest.mark.parametrize(
-    "sql",
-    [
-        "SELECT 1 AS a",
-        "select 1 as a;",
-        "SELECT 1 AS a; -- 'é;雪'",
-        "/* ; */ SELECT 1 AS a -- ;",
-        "WITH t AS (SELECT 1 AS a) FROM t",
-        "VALUES (1)",
-        "DESCRIBE masks",
-        "SUMMARIZE scores",
-        "SHOW TABLES",
-        "FROM (SELECT 1 AS x) PIVOT (count(*) FOR x IN (1, 2))",
-    ],
-)
-def test_every_kind_of_query_is_allowed(workspace: Path, sql: str) -> None:
-    assert rows(workspace, sql)
 
 
 def test_an_unknown_view_lists_the_existing_ones(workspace: Path) -> None:
@@ -155,9 +132,9 @@ def test_json_is_one_array_of_objects(workspace: Path) -> None:
         }
     ]
     assert rows(workspace, "SELECT 1 WHERE false") == []
-    many = ask(workspace, "SELECT range AS n FROM range(5000)")
-    assert [row["n"] for row in json.loads(many)] == list(range(5000))
-    assert many.count(b"\n") == 5002
+    many = ask(workspace, "SELECT range AS n FROM range(2500)")
+    assert [row["n"] for row in json.loads(many)] == list(range(2500))
+    assert many.count(b"\n") == 2502
 
 
 def test_csv_distinguishes_null_from_an_empty_text(workspace: Path) -> None:
@@ -188,8 +165,6 @@ def test_float16_vectors_are_read_by_arrow(built: Any, workspace: Path) -> None:
     assert [(row["shard"], row["row"]) for row in found] == [(shard, row["row"]) for shard, row in expected]
     vectors = np.array([row["embedding"] for row in found], dtype=np.float32)
     assert np.array_equal(vectors, np.array([row["embedding"] for _, row in expected], dtype=np.float32))
-    near = "SELECT d.id FROM embeddings JOIN documents AS d USING (shard, row) WHERE embedding[1] IS NOT NULL"
-    assert len(rows(workspace, near)) == len(expected)
 
 
 def test_a_preview_cuts_rows_and_values_and_says_how_many_more(workspace: Path) -> None:
@@ -219,19 +194,14 @@ def test_a_query_that_takes_too_long_is_stopped(workspace: Path) -> None:
     endless = "SELECT count(*) FROM range(1000000) a, range(1000000) b WHERE hash(a.range, b.range) = 1"
     with open_catalog(Workspace(workspace), "1GB") as connection:
 
-        def late() -> None:
-            with stopped_after(connection, 0.2):
-                [answer] = answers(connection, endless, Workspace(workspace))
-                answer.preview(1, characters=9)
+        def preview(sql: str, seconds: float) -> Any:
+            with stopped_after(connection, seconds):
+                [answer] = answers(connection, sql, Workspace(workspace))
+                return answer.preview(1, characters=9).rows
 
-        with pytest.raises(QueryError, match=r"--timeout: the query was stopped after 0\.2 s"):
-            late()
-
-
-def test_a_query_in_time_is_not_stopped(workspace: Path) -> None:
-    with open_catalog(Workspace(workspace), "1GB") as connection, stopped_after(connection, 60):
-        [answer] = answers(connection, "SELECT 1", Workspace(workspace))
-        assert answer.preview(1, characters=9).rows == [("1",)]
+        assert preview("SELECT 1", 60) == [("1",)]
+        with pytest.raises(QueryError, match=r"--timeout: the query was stopped after 0\.1 s"):
+            preview(endless, 0.1)
 
 
 def test_a_flipped_bit_in_a_column_that_is_read_is_named_and_in_another_is_not(workspace: Path, tmp_path: Path) -> None:
@@ -243,12 +213,7 @@ def test_a_flipped_bit_in_a_column_that_is_read_is_named_and_in_another_is_not(w
     first = column.dictionary_page_offset if column.has_dictionary_page else column.data_page_offset
     content[first + column.total_compressed_size - 1] ^= 1
     path.write_bytes(content)
-    for sql in (
-        "SELECT avg(quality) AS q FROM scores",
-        "SELECT count(*) AS n FROM selected WHERE quality > 0",
-        "WITH a AS (FROM scores) SELECT row FROM a ORDER BY quality LIMIT 1",
-        "SUMMARIZE scores",
-    ):
+    for sql in ("SELECT count(*) AS n FROM selected WHERE quality > 0", "SUMMARIZE scores"):
         with pytest.raises(QueryError, match=rf"/scores/{path.name} is damaged: .*quality.*: delete the file"):
             ask(copy, sql)
     assert rows(copy, "SELECT sum(row) AS n FROM scores") == rows(workspace, "SELECT sum(row) AS n FROM scores")
@@ -266,7 +231,7 @@ def test_a_flipped_bit_in_what_lists_drops_and_runs_is_named(workspace: Path, tm
     assert rows(copy, "SELECT row_number() OVER () AS n, * FROM dropped")
     column = pq.read_metadata(duplicates).row_group(0).column(0)
     assert column.path_in_schema == "row"
-    for place in range(4, 4 + column.total_compressed_size, 7):
+    for place in range(4, 4 + column.total_compressed_size, 21):
         duplicates.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
         with pytest.raises(QueryError, match=f"{duplicates.name} is damaged"):
             ask(copy, "FROM dropped")

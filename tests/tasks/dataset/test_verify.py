@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import fsspec
 import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.parquet as pq
@@ -116,21 +115,42 @@ def test_a_workspace_s_dataset_is_where_its_last_run_put_it(
     assert find_dataset(str(place)).url == str(dataset)
 
 
+def cut(target: Path) -> None:
+    target.write_bytes(target.read_bytes()[:-9])
+
+
+def rename(target: Path) -> None:
+    target.rename(target.with_name("other.parquet"))
+
+
+def link(target: Path) -> None:
+    elsewhere = shutil.move(target, target.parents[3] / "elsewhere")
+    target.symlink_to(elsewhere)
+
+
+def link_folder(target: Path) -> None:
+    data = target.parents[1]
+    elsewhere = shutil.move(data, data.parents[1] / "elsewhere")
+    data.symlink_to(elsewhere)
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
-    [
-        (lambda path: path.write_bytes(path.read_bytes()[:-9]), "bytes, "),
-        (lambda path: path.rename(path.with_name("other.parquet")), "is missing"),
-        (lambda path: path.write_bytes(b""), "has 0 bytes"),
-    ],
+    [(cut, "bytes, "), (rename, "is missing"), (link, "is a symbolic link"), (link_folder, "is missing")],
 )
-def test_a_damaged_file_is_reported(dataset: Path, damage: Callable[[Path], object], message: str) -> None:
-    target = part(dataset)
-    damage(target)
-    found = check(dataset)
-    wrong = [problem for problem in found.problems if problem.file == name(dataset, target)]
-    assert any(message in problem.problem for problem in wrong)
-    assert not any("are recorded, the files hold" in problem.problem for problem in found.problems)
+def test_a_damaged_file_is_reported_with_all_others(
+    dataset: Path, damage: Callable[[Path], object], message: str
+) -> None:
+    first, *_, last = sorted((dataset / "data").rglob("*.parquet"))
+    last.write_bytes(last.read_bytes()[:200] + b"?" + last.read_bytes()[201:])
+    (dataset / "data" / "more.parquet").write_bytes(b"x")
+    damage(first)
+    found = check(dataset).problems
+    assert any(message in one.problem for one in found if one.file == name(dataset, first))
+    assert {name(dataset, first), name(dataset, last)} <= {one.file for one in found}
+    if damage is not link_folder:
+        assert any("does not belong" in one.problem for one in found if one.file == "data/more.parquet")
+    assert not any("are recorded, the files hold" in one.problem for one in found)
 
 
 def test_a_flipped_bit_is_found_wherever_it_is(dataset: Path) -> None:
@@ -144,17 +164,6 @@ def test_a_flipped_bit_is_found_wherever_it_is(dataset: Path) -> None:
         assert "SHA-256" in " ".join(problem.problem for problem in check(dataset).problems)
 
 
-def test_several_problems_are_reported_at_once(dataset: Path) -> None:
-    first, *_, last = sorted((dataset / "data").rglob("*.parquet"))
-    first.unlink()
-    last.write_bytes(last.read_bytes()[:200] + b"?" + last.read_bytes()[201:])
-    (dataset / "data" / "more.parquet").write_bytes(b"x")
-    found = problems(dataset)
-    assert found[name(dataset, first)] == "is missing"
-    assert "does not belong" in found["data/more.parquet"]
-    assert "SHA-256" in found[name(dataset, last)] or "cannot be read" in found[name(dataset, last)]
-
-
 def test_what_the_hub_s_client_keeps_is_no_fault(dataset: Path) -> None:
     state = dataset / ".cache" / "huggingface" / "upload"
     state.mkdir(parents=True)
@@ -164,18 +173,6 @@ def test_what_the_hub_s_client_keeps_is_no_fault(dataset: Path) -> None:
     for name in (".cache/other", ".gitattributes_evil.py", ".gitattributes2"):
         (dataset / name).write_text("x")
     assert set(problems(dataset)) == {".cache/other", ".gitattributes_evil.py", ".gitattributes2"}
-
-
-def test_links_are_no_files(dataset: Path, tmp_path: Path) -> None:
-    target = part(dataset)
-    shutil.move(target, tmp_path / "elsewhere")
-    target.symlink_to(tmp_path / "elsewhere")
-    assert "is a symbolic link" in problems(dataset)[name(dataset, target)]
-    target.unlink()
-    shutil.move(tmp_path / "elsewhere", target)
-    shutil.move(dataset / "data", tmp_path / "data")
-    (dataset / "data").symlink_to(tmp_path / "data")
-    assert name(dataset, target) in problems(dataset)
 
 
 def test_files_in_a_cache_of_the_hub_are_links(dataset: Path, tmp_path: Path) -> None:
@@ -189,41 +186,17 @@ def test_files_in_a_cache_of_the_hub_are_links(dataset: Path, tmp_path: Path) ->
     assert problems(snapshot) == {}
 
 
-def edited(record: dict[str, Any], key: str, value: Any) -> None:
-    *sections, last = key.split(".")
-    for section in sections:
-        record = record[section]
-    assert last in record
-    assert record[last] != value
-    record[last] = value
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("details.recipe.selection.lamb", 0.123),
-        ("key.settings", "0" * 32),
-        ("fitted_on", {"a": "b"}),
-    ],
-)
-def test_an_edited_record_is_reported(dataset: Path, key: str, value: Any) -> None:
-    record = json.loads((dataset / PROVENANCE).read_text())
-    edited(record, key, value)
-    (dataset / PROVENANCE).write_text(json.dumps(record))
-    assert "is on the card: it was edited" in problems(dataset)[PROVENANCE]
-
-
-def test_a_record_s_new_keys_and_an_edited_card_are_reported(dataset: Path) -> None:
-    record, card = (dataset / PROVENANCE).read_text(), (dataset / CARD).read_text()
-    (dataset / PROVENANCE).write_text(json.dumps(json.loads(record) | {"new": 1}))
-    assert "it was edited" in problems(dataset)[PROVENANCE]
-    (dataset / PROVENANCE).write_text(record)
+def test_an_edited_record_and_an_edited_card_are_reported(dataset: Path) -> None:
+    text, card = (dataset / PROVENANCE).read_text(), (dataset / CARD).read_text()
+    record = json.loads(text)
+    for section, edit in {"details": {"seed": 7}, "key": {"settings": "0" * 32}, "fitted_on": {"a": "b"}}.items():
+        (dataset / PROVENANCE).write_text(json.dumps(record | {section: record[section] | edit}))
+        assert "is on the card: it was edited" in problems(dataset)[PROVENANCE]
+    (dataset / PROVENANCE).write_text(text)
     (dataset / CARD).write_text(card.rpartition("\nSHA-256 of")[0])
     assert set(problems(dataset)) == {CARD}
     (dataset / CARD).unlink()
     assert "is missing" in problems(dataset)[CARD]
-    (dataset / CARD).write_text(card)
-    assert problems(dataset) == {}
 
 
 @pytest.mark.parametrize(
@@ -241,12 +214,6 @@ def test_wrong_types_in_a_record_are_named(dataset: Path, details: dict[str, Any
     (dataset / PROVENANCE).write_text('{"files": 3}')
     with pytest.raises(VerifyError, match="is not a valid provenance record"):
         check(dataset)
-
-
-def test_a_secret_in_a_url_is_not_repeated() -> None:
-    with pytest.raises(VerifyError, match="a URL must contain no user, password") as caught:
-        check("https://me:sesame@127.0.0.1:9/set")
-    assert "sesame" not in str(caught.value)
 
 
 def test_rows_and_tokens_are_counted(built: Any, dataset: Path) -> None:
@@ -304,10 +271,8 @@ def test_readers_find_every_row_of_dumps_with_odd_names(hostile_dumps: Any) -> N
     ("names", "message"),
     [
         (["_hidden"], "skip its rows"),
-        ([".hidden"], "skip its rows"),
         (["dot."], "Windows cannot store it"),
         (["Case", "case"], "takes it for data/Case/a.parquet"),
-        (["\u00e9", "e\u0301"], "takes it for data/"),
     ],
 )
 def test_names_that_readers_or_disks_do_not_take_are_reported(dataset: Path, names: list[str], message: str) -> None:
@@ -324,18 +289,6 @@ def test_names_that_readers_or_disks_do_not_take_are_reported(dataset: Path, nam
         assert pyarrow.dataset.dataset(dataset / "data").count_rows() == left
 
 
-def test_a_dataset_elsewhere_is_read_through_fsspec(dataset: Path) -> None:
-    memory = fsspec.filesystem("memory")
-    memory.put(f"{dataset}/", "/verify/dataset/", recursive=True)
-    try:
-        assert problems("memory://verify/dataset") == {}
-        assert problems("memory://verify") == {}
-        memory.pipe("/verify/dataset/data/more", b"x")
-        assert set(problems("memory://verify")) == {"data/more"}
-    finally:
-        memory.rm("/verify", recursive=True)
-
-
 def test_a_record_that_names_files_elsewhere_reads_none_of_them(dataset: Path) -> None:
     content = json.loads((dataset / PROVENANCE).read_text())
     outside = {"bytes": 1, "sha256": "0" * 64}
@@ -348,11 +301,17 @@ def test_a_record_that_names_files_elsewhere_reads_none_of_them(dataset: Path) -
 
 @pytest.mark.parametrize(
     ("place", "message"),
-    [("none", "must be a folder"), (".", "neither a dataset nor a workspace"), ("nosuch://x", "nosuch")],
+    [
+        ("none", "must be a folder"),
+        (".", "neither a dataset nor a workspace"),
+        ("nosuch://x", "nosuch"),
+        ("https://me:sesame@127.0.0.1:9/set", "a URL must contain no user, password"),
+    ],
 )
 def test_a_place_without_a_dataset_is_an_error(tmp_path: Path, place: str, message: str) -> None:
-    with pytest.raises(VerifyError, match=message):
+    with pytest.raises(VerifyError, match=message) as caught:
         find_dataset(place if "://" in place else str(tmp_path / place))
+    assert "sesame" not in str(caught.value)
 
 
 def test_a_server_that_fails_is_not_one_without_the_dataset(
@@ -363,6 +322,8 @@ def test_a_server_that_fails_is_not_one_without_the_dataset(
     reach(proxy.url)
     proxy.failing = 0.5
     assert problems(f"{bucket.url}/set") == {}
+    bucket.write("set/data/more", b"x")
+    assert set(problems(f"{bucket.url}/set")) == {"data/more"}
     assert proxy.failed
     proxy.kill()
     monkeypatch.setattr(retries, "PATIENCE_SECONDS", 0.5)

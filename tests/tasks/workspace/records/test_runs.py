@@ -82,32 +82,29 @@ def test_packages_and_python_are_those_that_run() -> None:
     assert found["code"] == {"version": version("fineweb-mask"), **code_commit()}
 
 
-def test_a_checkout_has_its_commit_and_whether_it_is_dirty(checkout: Path) -> None:
-    git(checkout, "init")
-    git(checkout, "add", ".")
-    git(checkout, "commit", "--message", "first")
-    commit = git(checkout, "rev-parse", "HEAD")
+def commit_all(folder: Path) -> str:
+    for arguments in (["init"], ["add", "."], ["commit", "--message", "first"]):
+        git(folder, *arguments)
+    return git(folder, "rev-parse", "HEAD")
+
+
+def test_a_checkout_has_its_commit_and_whether_it_is_dirty(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = commit_all(checkout)
     assert len(commit) == 40
     assert code_commit() == {"commit": commit, "dirty": False}
     (checkout / "tasks" / "workspace" / "records" / "runs.py").write_text("changed")
     assert code_commit() == {"commit": commit, "dirty": True}
+    monkeypatch.setenv("PATH", "")  # without git
+    assert code_commit() == UNKNOWN
 
 
 def test_code_outside_a_checkout_has_no_commit(checkout: Path) -> None:
     assert code_commit() == UNKNOWN
-    git(checkout.parent, "init")  # of something else, below which the code was installed
-    git(checkout.parent, "add", ".")
-    git(checkout.parent, "commit", "--message", "first")
+    commit_all(checkout.parent)  # of something else, below which the code was installed
     assert code_commit() == UNKNOWN
 
 
-def test_without_git_the_commit_is_unknown(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    git(checkout, "init")
-    monkeypatch.setenv("PATH", "")
-    assert code_commit() == UNKNOWN
-
-
-@pytest.mark.parametrize(("before", "after"), [('"lamb"', '"lama"'), ('"w"', '"v"'), ("{", "["), ('"f"', '"\0"')])
+@pytest.mark.parametrize(("before", "after"), [('"w"', '"v"'), ("{", "[")])
 def test_a_changed_recipe_of_the_last_run_is_damaged(tmp_path: Path, before: str, after: str) -> None:
     workspace = Workspace(tmp_path)
     expected = LastRun(settings=PipelineSettings.model_validate(RECIPE), folder="f")
