@@ -105,24 +105,24 @@ def test_a_selection_without_trouble_says_what_was_gained_and_that_nothing_was_l
     assert anchor_of(found[GAINED][-1].section) == "distance-from-the-optimum"
 
 
-@pytest.mark.parametrize(("estimated", "said"), [(0, "."), (9, ", in part estimated."), (1000, ", estimated.")])
-def test_it_is_said_whether_all_tokens_are_estimated(estimated: int, said: str) -> None:
-    counts = counted(tokens_eligible=1000, tokens_selected=120, tokens_estimated=estimated)
-    assert texts(told(counts=counts)[""])[0].endswith(f"with 12.0% of their tokens{said}")
+def test_it_is_said_whether_all_tokens_are_estimated() -> None:
+    for estimated, said in ((0, "."), (9, ", in part estimated."), (1000, ", estimated.")):
+        counts = counted(tokens_eligible=1000, tokens_selected=120, tokens_estimated=estimated)
+        assert texts(told(counts=counts)[""])[0].endswith(f"with 12.0% of their tokens{said}")
 
 
 SHORTEST = [Share("1: 9 to 99", 300, 6), *NEUTRAL[1:9], Share("10", 100, 34)]
 TOPICS = [Share("a", 400, 50), Share("b", 600, 1), Share("tiny", 5, 0)]
 
 
+SEA = [Cluster("sea, whale", (0, 0), 50, 1), Cluster("oven", (0, 0), 50, 99)]
+SAMPLE = {"labels": {"path": "x/data_samples/labels.parquet"}}
+
+
 @pytest.mark.parametrize(
     ("heading", "changes", "said"),
     [
-        (
-            DOUBT,
-            {"measured": measured(0.02, 0.05)},
-            "5.0% of the selection are near-duplicates; 2.0% of a random",
-        ),
+        (DOUBT, {"measured": measured(0.02, 0.05)}, "5.0% of the selection are near-duplicates; 2.0% of a random"),
         (LOST, {"measured": measured(0.0, 0.0, rank=45)}, "Diversity: it is less diverse than a random subset"),
         (LOST, {"breakdown": broken_down(better=-2)}, "Quality: the median selected document is better than 30% of"),
         (
@@ -137,18 +137,10 @@ TOPICS = [Share("a", 400, 50), Share("b", 600, 1), Share("tiny", 5, 0)]
         ),
         (
             LOST,
-            {
-                "measured": measured(
-                    0.02, 0.01, clusters=[Cluster("sea, whale", (0, 0), 50, 1), Cluster("oven", (0, 0), 50, 99)]
-                )
-            },
+            {"measured": measured(0.02, 0.01, clusters=SEA)},
             "By the words of a cluster: 'sea, whale' has 2% of what it would have at random (1.0% of the",
         ),
-        (
-            DOUBT,
-            {"blocks": [{"gap": 0.158}]},
-            "Of the way from a random selection to the best possible, at most 15.8%",
-        ),
+        (DOUBT, {"blocks": [{"gap": 0.158}]}, "Of the way from a random selection to the best possible, at most 15.8%"),
         (DOUBT, {"blocks": [{"gap": None}]}, "This solver gives no bound on the best possible selection."),
         (
             DOUBT,
@@ -168,18 +160,30 @@ TOPICS = [Share("a", 400, 50), Share("b", 600, 1), Share("tiny", 5, 0)]
         ),
         (
             "",
-            {
-                "recipe": {
-                    "source": {"path": "mine"},
-                    "quality": {"scorers": [{"labels": {"path": "x/data_samples/labels.parquet"}}]},
-                }
-            },
+            {"recipe": {"source": {"path": "mine"}, "quality": {"scorers": [SAMPLE]}}},
             "The quality is that of the sample's labels, which are synthetic",
+        ),
+        (
+            "",
+            {"recipe": RECIPE | {"quality": {"scorers": [{"kind": "rules"}]}}},
+            "The quality is by rules of thumb: it says whether a text is prose, not whether it is good",
+        ),
+        (
+            "",
+            {"recipe": RECIPE | {"quality": {"scorers": []}}},
+            "No quality is scored: diversity and near-duplicates alone decide what is selected.",
         ),
     ],
 )
 def test_each_trouble_is_told_where_it_belongs(heading: str, changes: dict[str, Any], said: str) -> None:
-    assert [text for text in texts(told(**changes)[heading]) if text.startswith(said)]
+    found = told(**changes)
+    assert [text for text in texts(found[heading]) if text.startswith(said)]
+    if heading == "":  # what the quality is not comes first
+        assert found[""][0].is_worry
+        assert found[""][0].text.startswith(said)
+        everything = [text for part in found.values() for text in texts(part)]
+        assert any(text.startswith("Quality:") for text in everything) == bool(changes["recipe"]["quality"]["scorers"])
+        assert not any("Nothing stands out" in text for text in everything)
 
 
 def advised(between: dict[str, float], **quality: Any) -> list[str]:
@@ -217,23 +221,19 @@ def test_without_selected_documents_nothing_is_made_up() -> None:
     assert found.text == "0 of 1,000 eligible documents are selected (0.0%)."
 
 
-@pytest.mark.parametrize(("better", "heading"), [(4, GAINED), (1, LOST)])
-def test_of_a_score_of_few_values_whose_median_stays_it_is_told_how_many_are_better(better: int, heading: str) -> None:
+def test_of_a_score_of_few_values_whose_median_stays_it_is_told_how_many_are_better() -> None:
     usual = broken_down()
+    two = np.array([-0.5, 2.0], dtype=np.float32)
     few = usual._replace(
         histograms=usual.histograms | {"quality": usual.histograms["quality"]._replace(medians=(-0.5, -0.5))},
-        quality=np.repeat(np.array([-0.5, 2.0], dtype=np.float32), [8, 2]),
-        kept=np.repeat(np.array([-0.5, 2.0], dtype=np.float32), [10 - better, better]),
+        quality=np.repeat(two, [8, 2]),
     )
-    said = (
-        f"Quality: {better}0% of the selection and 20% of all eligible are better than -0.50 standard deviations, the"
-    )
-    assert [text for text in texts(told(breakdown=few)[heading]) if text.startswith(said)]
-
-
-def test_of_one_quality_none_is_told() -> None:
-    alike = broken_down()._replace(quality=np.zeros(5, dtype=np.float32))
-    assert not [text for text in texts(told(breakdown=alike)[GAINED]) if text.startswith("Quality")]
+    for better, heading in ((4, GAINED), (1, LOST)):
+        said = f"Quality: {better}0% of the selection and 20% of all eligible are better than -0.50 standard deviations"
+        found = told(breakdown=few._replace(kept=np.repeat(two, [10 - better, better])))
+        assert [text for text in texts(found[heading]) if text.startswith(said)]
+    alike = told(breakdown=usual._replace(quality=np.zeros(5, dtype=np.float32)))[GAINED]
+    assert not [text for text in texts(alike) if text.startswith("Quality")]
 
 
 def test_of_many_groups_that_are_wiped_out_those_that_lose_most_are_named() -> None:
@@ -244,22 +244,3 @@ def test_of_many_groups_that_are_wiped_out_those_that_lose_most_are_named() -> N
         "2 more groups are wiped out by one step before the selection.",
     ]
     assert {finding.section for finding in found} == {"What each group loses"}
-
-
-@pytest.mark.parametrize(
-    ("scorers", "first"),
-    [
-        (
-            [{"kind": "rules"}],
-            "The quality is by rules of thumb: it says whether a text is prose, not whether it is good",
-        ),
-        ([], "No quality is scored: diversity and near-duplicates alone decide what is selected."),
-    ],
-)
-def test_what_the_quality_is_not_comes_first(scorers: list[dict[str, str]], first: str) -> None:
-    recipe = RECIPE | {"quality": {"scorers": scorers}}
-    found = findings(recipe, counted(), BLOCKS, broken_down(), measured(0.02, 0.01))
-    assert found[0].is_worry
-    assert found[0].text.startswith(first)
-    assert any(finding.text.startswith("Quality:") for finding in found) == bool(scorers)
-    assert not any("Nothing stands out" in finding.text for finding in found)

@@ -31,22 +31,13 @@ def workspace(built: Any) -> tuple[Workspace, list[ShardFiles]]:
 def test_the_rows_of_a_shard_s_files_are_joined(built: Any, workspace: Any) -> None:
     workspace, shards = workspace
     for shard in shards:
-        table = eligible_table(workspace, shard, ["id", "n_chars", "nowhere"])
-        masks = built.read(shard.masks).to_pylist()
-        documents = built.read(shard.documents).to_pylist()
-        scores = built.read(shard.scores).to_pylist()
+        files = (built.read(file).to_pylist() for file in (shard.documents, shard.scores, shard.masks))
         expected = [
-            {
-                "id": document["id"],
-                "n_chars": document["n_chars"],
-                "nowhere": None,
-                "quality": score["quality"],
-                "selected": mask["selected"],
-            }
-            for document, score, mask in zip(documents, scores, masks, strict=True)
+            {"id": document["id"], "nowhere": None, "quality": score["quality"], "selected": mask["selected"]}
+            for document, score, mask in zip(*files, strict=True)
             if mask["block"] is not None
         ]
-        assert table.to_pylist() == expected
+        assert eligible_table(workspace, shard, ["id", "nowhere"]).to_pylist() == expected
     assert len(eligible_table(workspace, shards[2], [])) < shards[2].documents.rows  # b has duplicates
 
 
@@ -67,10 +58,10 @@ def test_a_draw_is_of_eligible_and_of_selected_documents(built: Any, workspace: 
 
 def test_every_document_is_drawn_as_often(workspace: Any) -> None:
     generator = np.random.default_rng(0)
-    drawn = [document for _ in range(300) for document in draw(*workspace, 10, generator)[0].documents]
+    drawn = [document for _ in range(100) for document in draw(*workspace, 10, generator)[0].documents]
     by_shard = np.bincount([document.shard for document in drawn])
     rows = np.bincount([document.shard for document in draw(*workspace, 1_000, generator)[0].documents])
-    np.testing.assert_allclose(by_shard / by_shard.sum(), rows / rows.sum(), atol=0.03)
+    np.testing.assert_allclose(by_shard / by_shard.sum(), rows / rows.sum(), atol=0.05)
 
 
 def test_vectors_texts_and_documents_are_those_referred_to(built: Any, workspace: Any) -> None:
@@ -131,12 +122,11 @@ def test_documents_near_the_threshold_are_the_nearest(built: Any, workspace: Any
         assert len(nearer) < 2  # two of one block and one of the other are shown
 
 
-@pytest.mark.parametrize(("n", "at_most", "expected"), [(5, 9, 5), (5, 2, 2), (64, 16, 16), (65, 16, 13)])
-def test_indices_are_evenly_spaced(n: int, at_most: int, expected: int) -> None:
-    found = list(evenly_spaced(n, at_most))
-    assert len(found) == expected
-    assert found[0] == 0
-    assert len(set(np.diff(found))) <= 1
+def test_indices_are_evenly_spaced() -> None:
+    for n, at_most, expected in ((5, 9, 5), (5, 2, 2), (64, 16, 16), (65, 16, 13)):
+        found = list(evenly_spaced(n, at_most))
+        assert (len(found), found[0]) == (expected, 0)
+        assert len(set(np.diff(found))) <= 1
 
 
 def test_a_document_that_was_never_considered_is_the_farthest_of_all() -> None:
