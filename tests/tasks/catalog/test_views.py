@@ -3,7 +3,6 @@
 import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -18,7 +17,7 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.dataset.conftest import make
 
 
-def shards_of(built: Any) -> list[ShardFiles]:
+def shards_of(built):
     return [
         ShardFiles(documents=documents, duplicates=duplicates, scores=scores, embeddings=embeddings, masks=masks)
         for documents, duplicates, scores, embeddings, masks in zip(
@@ -27,13 +26,13 @@ def shards_of(built: Any) -> list[ShardFiles]:
     ]
 
 
-def ask(folder: Path, query: str) -> list[Any]:
+def ask(folder, query):
     with duckdb.connect(str(folder / NAME), read_only=True) as connection:
         return connection.execute(query).fetchall()
 
 
 @pytest.fixture
-def folder(built: Any, tmp_path: Path) -> Path:
+def folder(built, tmp_path):
     """A copy of the tiny workspace, with its catalog, in a folder with a hard name."""
     folder = tmp_path / "it's [a], *b"
     shutil.copytree(built.workspace.root, folder)
@@ -41,7 +40,7 @@ def folder(built: Any, tmp_path: Path) -> Path:
     return folder
 
 
-def test_the_views_hold_the_stages_rows_with_their_shard(built: Any, folder: Path) -> None:
+def test_the_views_hold_the_stages_rows_with_their_shard(built, folder):
     for stage, files in (("documents", built.documents), ("scores", built.scores), ("masks", built.masks)):
         expected = [(file.name, *row.values()) for file in files for row in built.read(file).to_pylist()]
         assert ask(folder, f"FROM {stage} ORDER BY shard, row") == expected
@@ -50,7 +49,7 @@ def test_the_views_hold_the_stages_rows_with_their_shard(built: Any, folder: Pat
     assert ask(folder, "SELECT count(*) FROM embeddings") == [(built.counts.documents_ingested,)]
 
 
-def test_selected_is_the_dataset_with_shard_row_and_source_row(built: Any, folder: Path) -> None:
+def test_selected_is_the_dataset_with_shard_row_and_source_row(built, folder):
     files = sorted((built.workspace.dataset / "data").rglob("*.parquet"))
     dataset = pa.concat_tables([pq.read_table(file) for file in files])
     with duckdb.connect(str(folder / NAME), read_only=True) as connection:
@@ -61,7 +60,7 @@ def test_selected_is_the_dataset_with_shard_row_and_source_row(built: Any, folde
     assert own.sort_by(by_id).to_pylist() == dataset.sort_by(by_id).to_pylist()
 
 
-def test_source_row_leads_to_the_row_of_the_source(built: Any, folder: Path) -> None:
+def test_source_row_leads_to_the_row_of_the_source(built, folder):
     moved = 0
     for shard in built.shards:
         joined = f"""
@@ -76,7 +75,7 @@ def test_source_row_leads_to_the_row_of_the_source(built: Any, folder: Path) -> 
     assert moved  # rows were dropped before them
 
 
-def test_drops_and_masks_account_for_every_document(built: Any, folder: Path) -> None:
+def test_drops_and_masks_account_for_every_document(built, folder):
     assert ask(folder, "FROM drops ORDER BY ALL") == [
         ("b", "dedup", "duplicate", 2),
         ("b", "ingest", "duplicate", 1),
@@ -87,7 +86,7 @@ def test_drops_and_masks_account_for_every_document(built: Any, folder: Path) ->
     assert dropped + eligible == built.counts.documents_in
 
 
-def test_bad_vectors_are_counted_by_shard(built: Any, folder: Path) -> None:
+def test_bad_vectors_are_counted_by_shard(built, folder):
     shards = shards_of(built)
     mask = folder / shards[0].masks.path
     table = pq.read_table(mask)
@@ -100,7 +99,7 @@ def test_bad_vectors_are_counted_by_shard(built: Any, folder: Path) -> None:
     assert bad == [(shards[0].documents.name, "select", 2)]
 
 
-def test_a_catalog_can_be_read_from_anywhere_and_moved(folder: Path, tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_catalog_can_be_read_from_anywhere_and_moved(folder, tmp_path, monkeypatch):
     [count] = ask(folder, "SELECT count(*) FROM selected")
     assert os.fsencode(tmp_path) not in (folder / NAME).read_bytes()
     moved = tmp_path / "moved"
@@ -114,7 +113,7 @@ def test_a_catalog_can_be_read_from_anywhere_and_moved(folder: Path, tmp_path: P
         assert connection.execute("SELECT count(*) FROM other.selected").fetchall() == [count]
 
 
-def test_a_shard_that_left_is_not_shown_and_a_query_of_one_shard_reads_one_file(built: Any, folder: Path) -> None:
+def test_a_shard_that_left_is_not_shown_and_a_query_of_one_shard_reads_one_file(built, folder):
     first = built.documents[0]
     for shard in built.documents[1:]:
         (folder / shard.path).write_bytes(b"not read")
@@ -124,7 +123,7 @@ def test_a_shard_that_left_is_not_shown_and_a_query_of_one_shard_reads_one_file(
     assert ask(folder, "SELECT DISTINCT shard FROM selected") == [(first.name,)]
 
 
-def test_stages_without_files_are_empty_views(built: Any, folder: Path) -> None:
+def test_stages_without_files_are_empty_views(built, folder):
     write_catalog(Workspace(folder), [ShardFiles(documents=file) for file in built.documents])
     for view in ("scores", "masks", "embeddings", "selected", "runs"):
         assert ask(folder, f"SELECT count(*) FROM {view}") == [(0,)]
@@ -133,7 +132,7 @@ def test_stages_without_files_are_empty_views(built: Any, folder: Path) -> None:
     assert {row[0] for row in ask(folder, "SHOW TABLES")} == set(VIEWS)
 
 
-def test_columns_of_one_shard_only_are_null_elsewhere(built: Any, folder: Path) -> None:
+def test_columns_of_one_shard_only_are_null_elsewhere(built, folder):
     path = folder / built.documents[2].path
     table = pq.read_table(path)
     pq.write_table(table.append_column("tags", pa.array([["x"]] * table.num_rows)), path)
@@ -144,7 +143,7 @@ def test_columns_of_one_shard_only_are_null_elsewhere(built: Any, folder: Path) 
     ]
 
 
-def test_runs_are_seen_as_they_end_oldest_first(built: Any, folder: Path) -> None:
+def test_runs_are_seen_as_they_end_oldest_first(built, folder):
     workspace = Workspace(folder)
     facts = {"select_ratio": 0.25, "lamb": 0.5, "solver": "mean_field", "recipe": {"a": {"b": 1}}, "version": "1"}
     first = RunRecord(flow="curate", stages_run=["ingest"], **facts)
@@ -163,7 +162,7 @@ def test_runs_are_seen_as_they_end_oldest_first(built: Any, folder: Path) -> Non
     assert seconds < 60
 
 
-def test_a_catalog_is_current_until_a_run_begins(folder: Path) -> None:
+def test_a_catalog_is_current_until_a_run_begins(folder):
     workspace = Workspace(folder)
     assert not is_current(workspace)
     (folder / "run.json").write_text("{}")
@@ -173,7 +172,7 @@ def test_a_catalog_is_current_until_a_run_begins(folder: Path) -> None:
     assert not is_current(workspace)
 
 
-def test_the_log_of_an_interrupted_session_does_not_change_the_new_catalog(built: Any, folder: Path) -> None:
+def test_the_log_of_an_interrupted_session_does_not_change_the_new_catalog(built, folder):
     for name in (f"{NAME}.wal", f".{NAME}.x.partial.wal"):
         (folder / name).write_bytes(b"left behind")
     write_catalog(Workspace(folder), shards_of(built))
@@ -182,7 +181,7 @@ def test_the_log_of_an_interrupted_session_does_not_change_the_new_catalog(built
 
 
 @pytest.mark.parametrize("text", ["it's", 'the "best"', "'; DROP TABLE x; --", "a\\b\n\u2028é", ""])
-def test_a_quoted_text_is_read_back(text: str) -> None:
+def test_a_quoted_text_is_read_back(text):
     name = text or "empty"  # SQL has no empty name
     result = duckdb.sql(f"SELECT {literal(text)} AS {identifier(name)}")
     assert result.columns == [name]
@@ -196,7 +195,7 @@ LIKE = {"br[1]": "br1", "star*": "stars", "{a,b}": "a"}
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_catalog_and_dataset_are_of_this_folder(tmp_path: Path, name: str) -> None:
+def test_catalog_and_dataset_are_of_this_folder(tmp_path, name):
     root = tmp_path / name / "ws"
     making = make(root, ROWS)
     if name in LIKE:

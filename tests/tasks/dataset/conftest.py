@@ -1,7 +1,5 @@
 """Fixtures of the tests of datasets."""
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,7 +27,7 @@ Row = tuple[str | None, bool]
 WAYS = (("documents", "ingest"), ("scores", "score"), ("masks", "select"))
 
 
-def write_shard(workspace: Workspace, name: str, rows: Sequence[Row], first: int) -> ShardFiles:
+def write_shard(workspace, name, rows, first):
     n = len(rows)
     keys = {folder: StageKey(stage=stage, version=1, settings="", inputs=f"{name}{rows}") for folder, stage in WAYS}
     made = [
@@ -57,7 +55,7 @@ def write_shard(workspace: Workspace, name: str, rows: Sequence[Row], first: int
     return ShardFiles(**files)
 
 
-def make(root: str | Path, shards: Sequence[Sequence[Row]], **settings: Any) -> Making:
+def make(root, shards, **settings):
     """Write the stage files of shards `000`, `001`, ..., whose documents are numbered throughout."""
     workspace = Workspace(root)
     files, first = [], 0
@@ -99,12 +97,12 @@ def make(root: str | Path, shards: Sequence[Sequence[Row]], **settings: Any) -> 
 
 
 @pytest.fixture(scope="session")
-def make_corpus() -> Callable[..., Making]:
+def make_corpus():
     """Return the function that writes the stage files of shards, given by the dump and the mask of every document."""
     return make
 
 
 @pytest.fixture
-def six_shards() -> list[list[Row]]:
+def six_shards():
     """Six shards of documents of three dumps, of which two thirds are selected."""
     return [[(f"D{(shard + row) % 3}", row % 3 > 0) for row in range(20 + shard)] for shard in range(6)]

@@ -1,9 +1,6 @@
 """Card: the hub can read its header, and no text from the web breaks its Markdown."""
 
 import re
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -12,7 +9,7 @@ from fineweb_mask.tasks.materialize import size_category
 from tests.tasks.conftest import HOSTILE_DUMPS, parts, read_card
 
 
-def test_the_card_s_header_is_what_the_hub_reads(built: Any) -> None:
+def test_the_card_s_header_is_what_the_hub_reads(built):
     header, body = read_card(built.workspace)
     assert header["size_categories"] == ["n<1K"]
     assert (header["license"], header["language"]) == ("odc-by", ["en"])
@@ -26,9 +23,7 @@ def test_the_card_s_header_is_what_the_hub_reads(built: Any) -> None:
     assert "| `space` |" in body
 
 
-def test_a_title_and_a_licence_are_told_if_they_are_given_and_cannot_break_the_header(
-    make_corpus: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_a_title_and_a_licence_are_told_if_they_are_given_and_cannot_break_the_header(make_corpus, tmp_path):
     title = 'x: "y"\n---\n# [z]'
     making = make_corpus(tmp_path, [[("A", True)]], title=title, license="no: [t")
     making.write()
@@ -42,7 +37,7 @@ def test_a_title_and_a_licence_are_told_if_they_are_given_and_cannot_break_the_h
     assert "# Selected documents" in body
 
 
-def test_hostile_dumps_do_not_break_the_card_s_table(hostile_dumps: Any) -> None:
+def test_hostile_dumps_do_not_break_the_card_s_table(hostile_dumps):
     _, body = read_card(hostile_dumps.workspace)
     lines = body.split("| dump | documents | selected | share |\n")[1].split("\n\n")[0].splitlines()[1:]
     assert len(lines) == len(HOSTILE_DUMPS) - 2
@@ -51,7 +46,7 @@ def test_hostile_dumps_do_not_break_the_card_s_table(hostile_dumps: Any) -> None
     assert r"| `a\|b'c' \| d` | 1 | 1 | 100.0% |" in lines
 
 
-def test_the_recipe_in_the_card_makes_the_dataset_again(hostile_dumps: Any) -> None:
+def test_the_recipe_in_the_card_makes_the_dataset_again(hostile_dumps):
     _, body = read_card(hostile_dumps.workspace)
     recipe = yaml.safe_load(body.split("```yaml\n")[1].split("```")[0])
     assert recipe["source"]["path"] == "source"
@@ -63,14 +58,14 @@ def test_the_recipe_in_the_card_makes_the_dataset_again(hostile_dumps: Any) -> N
     assert again.model_copy(update={"engine": made.engine}) == made
 
 
-def test_no_folder_of_this_machine_is_published(built: Any) -> None:
+def test_no_folder_of_this_machine_is_published(built):
     folder = built.workspace.dataset
     for text in ((folder / "README.md").read_text(), (folder / "provenance.json").read_text()):
         assert built.recipe.source.path not in text
         assert str(built.workspace.root.parent.parent) not in text
 
 
-def test_languages_are_those_of_the_selected_documents(hostile_dumps: Any) -> None:
+def test_languages_are_those_of_the_selected_documents(hostile_dumps):
     header, _ = read_card(hostile_dumps.workspace)
     assert header["language"] == ["de", "fr"]
     assert hostile_dumps.dataset.details["languages"] == [
@@ -81,5 +76,5 @@ def test_languages_are_those_of_the_selected_documents(hostile_dumps: Any) -> No
 
 
 @pytest.mark.parametrize(("rows", "category"), [(999, "n<1K"), (1_000, "1K<n<10K"), (10**13, "100B<n<1T")])
-def test_size_categories(rows: int, category: str) -> None:
+def test_size_categories(rows, category):
     assert size_category(rows) == category

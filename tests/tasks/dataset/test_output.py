@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -14,12 +13,11 @@ from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.storage.remote.object_store import Store
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.references import StageKey, digest
-from tests.conftest import Bucket
 
 KEY = StageKey(stage="materialize", version=1, settings="s", inputs="i")
 
 
-def make_dataset(folder: Path, content: str) -> Path:
+def make_dataset(folder, content):
     """Write a dataset whose card and data identify it."""
     data = folder / "data"
     data.mkdir(parents=True)
@@ -34,11 +32,11 @@ def make_dataset(folder: Path, content: str) -> Path:
     return folder
 
 
-def publish(folder: Path, url: str) -> None:
+def publish(folder, url):
     publish_version(folder, url, f"data-{digest(folder.name)[:8]}")
 
 
-def read_from_card(bucket: Bucket, folder: str) -> str:
+def read_from_card(bucket, folder):
     """Return what a dataset holds, read as its users do: the card, then the files it names."""
     card = bucket.read(f"{folder}/README.md").decode()
     found = re.search(r"path: (data-[0-9a-f]{8})/", card)
@@ -49,7 +47,7 @@ def read_from_card(bucket: Bucket, folder: str) -> str:
     return content
 
 
-def read_from_provenance(bucket: Bucket, folder: str) -> str:
+def read_from_provenance(bucket, folder):
     """Return the content that the provenance record describes, after checking that its data files exist."""
     record = json.loads(bucket.read(f"{folder}/provenance.json"))
     for name, file in record["files"].items():
@@ -58,7 +56,7 @@ def read_from_provenance(bucket: Bucket, folder: str) -> str:
     return str(record["details"]["content"])
 
 
-def test_a_dataset_is_published_and_replaced(bucket: Bucket, tmp_path: Path) -> None:
+def test_a_dataset_is_published_and_replaced(bucket, tmp_path):
     url = f"{bucket.url}/out"
     assert published(url) is None
     one, two = (make_dataset(tmp_path / name, name) for name in ("one", "two"))
@@ -85,9 +83,7 @@ class KilledError(BaseException):
     """Ends a publication as a kill does: nothing of it runs on."""
 
 
-def test_killed_at_any_moment_it_leaves_the_old_dataset_or_the_new_one(
-    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_at_any_moment_it_leaves_the_old_dataset_or_the_new_one(bucket, tmp_path, monkeypatch):
     one, two = (make_dataset(tmp_path / name, name) for name in ("one", "two"))
     steps = ("_upload", "_delete")
     done = {name: getattr(Store, name) for name in steps}
@@ -96,7 +92,7 @@ def test_killed_at_any_moment_it_leaves_the_old_dataset_or_the_new_one(
         folder, left = f"out{kill_at}", [kill_at]
         publish(one, f"{bucket.url}/{folder}")
 
-        def step(self: Store, *arguments: object, name: str, left: list[int] = left) -> object:
+        def step(self, *arguments, name, left=left):
             if arguments[0] == [".run.json"]:
                 return done[name](self, *arguments)
             if not left[0]:
@@ -122,7 +118,7 @@ def test_killed_at_any_moment_it_leaves_the_old_dataset_or_the_new_one(
     assert seen == [("one", "one")] * 4 + [("one", "two")] + [("two", "two")]
 
 
-def test_only_a_whole_dataset_is_published(bucket: Bucket, tmp_path: Path) -> None:
+def test_only_a_whole_dataset_is_published(bucket, tmp_path):
     for lost in ("README.md", "provenance.json", "data"):
         folder = make_dataset(tmp_path / lost, "one")
         [data] = folder.glob("data-*")
@@ -132,9 +128,7 @@ def test_only_a_whole_dataset_is_published(bucket: Bucket, tmp_path: Path) -> No
     assert bucket.names() == {}
 
 
-def test_data_that_is_there_already_is_not_uploaded_again(
-    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_data_that_is_there_already_is_not_uploaded_again(bucket, tmp_path, monkeypatch):
     folder = make_dataset(tmp_path / "one", "one")
     [data] = folder.glob("data-*")
     for file in tree_files(data):

@@ -30,7 +30,7 @@ MANY: dict[str, Any] = {"partition_size": 1}  # a partition for every shard
 Rows = list[tuple[str | None, bool]]
 
 
-def rows_of(making: Any) -> dict[str, list[str]]:
+def rows_of(making):
     """Return the ids of each dump of a dataset, in the order of the files."""
     data = making.workspace.dataset / "data"
     paths = tree_files(data)
@@ -41,9 +41,7 @@ def rows_of(making: Any) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("options", [{"layout": "flat"}, {"layout": "url"}], ids=str)
-def test_bytes_do_not_depend_on_how_many_partitions_are_at_work(
-    make_corpus: Callable[..., Any], six_shards: list[Rows], tmp_path: Path, options: dict[str, Any]
-) -> None:
+def test_bytes_do_not_depend_on_how_many_partitions_are_at_work(make_corpus, six_shards, tmp_path, options):
     making = make_corpus(tmp_path, six_shards, **MANY, **options)
     making.written()
     one = snapshot(making.workspace.root / "dataset-parts")
@@ -52,13 +50,11 @@ def test_bytes_do_not_depend_on_how_many_partitions_are_at_work(
     assert snapshot(making.workspace.root / "dataset-parts") == one
 
 
-def record(making: Any) -> Any:
+def record(making):
     return Manifest.model_validate_json((making.workspace.dataset / "provenance.json").read_text()).details
 
 
-def test_rows_come_in_the_same_order_in_one_partition_and_in_several(
-    make_corpus: Callable[..., Any], six_shards: list[Rows], tmp_path: Path
-) -> None:
+def test_rows_come_in_the_same_order_in_one_partition_and_in_several(make_corpus, six_shards, tmp_path):
     making = make_corpus(tmp_path, six_shards)
     making.write()
     whole, details = rows_of(making), record(making)
@@ -79,12 +75,8 @@ SHARDS = st.lists(st.lists(st.tuples(DUMPS, st.booleans()), max_size=12), min_si
 
 
 @settings(max_examples=8)
-@given(
-    shards=SHARDS,
-    size=st.sampled_from([1, 12_000, 2**30]),
-    layout=st.sampled_from(["dump", "flat", "id"]),
-)
-def test_every_selected_row_is_in_one_file_of_its_folder(shards: list[Rows], size: int, layout: str) -> None:
+@given(shards=SHARDS, size=st.sampled_from([1, 12_000, 2**30]), layout=st.sampled_from(["dump", "flat", "id"]))
+def test_every_selected_row_is_in_one_file_of_its_folder(shards, size, layout):
     expected = sorted(
         (
             {"dump": folder_name(dump or "unknown"), "flat": ".", "id": folder_name(f"<urn:uuid:{number}>")}[layout],
@@ -106,12 +98,12 @@ def test_every_selected_row_is_in_one_file_of_its_folder(shards: list[Rows], siz
         assert sum(file.rows for file in job.partitions) == len(expected)
 
 
-def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def built(monkeypatch):
     """Return the list into which the name of every partition that is written is entered."""
     seen: list[str] = []
     build = partition.write_partition._build
 
-    def counted(job: Any) -> None:
+    def counted(job):
         seen.append(job.name)
         build(job)
 
@@ -123,14 +115,12 @@ class KilledError(BaseException):
     """Ends a run as a kill does."""
 
 
-def test_killed_after_some_partitions_only_the_others_are_written(
-    make_corpus: Callable[..., Any], six_shards: list[Rows], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_after_some_partitions_only_the_others_are_written(make_corpus, six_shards, tmp_path, monkeypatch):
     making = make_corpus(tmp_path / "killed", six_shards, **MANY)
     written = partition.read_back
     calls: list[Any] = []
 
-    def kill_at_fourth(*arguments: Any) -> Any:
+    def kill_at_fourth(*arguments):
         calls.append(arguments)
         if len(calls) == 4:
             raise KilledError
@@ -150,9 +140,7 @@ def test_killed_after_some_partitions_only_the_others_are_written(
     assert made == expected
 
 
-def test_damaged_parts_are_written_again(
-    make_corpus: Callable[..., Any], six_shards: list[Rows], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_damaged_parts_are_written_again(make_corpus, six_shards, tmp_path, monkeypatch):
     making = make_corpus(tmp_path, six_shards, **MANY)
     made = making.written()
     lost, cut = (min((making.workspace.root / file.path).parent.rglob("*.parquet")) for file in made.partitions[2:4])
@@ -181,31 +169,14 @@ def test_parts_of_another_corpus_are_neither_taken_nor_removed(  # another run m
     assert rows_of(making)["D9"] == [f"<urn:uuid:{sum(map(len, changed[:-1])) + row}>" for row in range(3)]
 
 
-def test_a_file_that_changed_since_the_plan_is_told(
-    make_corpus: Callable[..., Any], six_shards: list[Rows], tmp_path: Path
-) -> None:
-    making = make_corpus(tmp_path, six_shards, **MANY)
-    path = making.workspace.resolve(making.shards[4].masks)
-    table = pq.read_table(path)
-    key = making.job.key.model_copy(update={"inputs": "other"})
-    with stage_file_writer(path, table.schema, key) as writer:
-        writer.write(table.combine_chunks().to_batches()[0])
-    with pytest.raises(WorkspaceError, match=r"^masks/004\.\w+\.parquet was written by another run since"):
-        making.write()
-
-
-def test_parts_of_other_shards_are_not_put_in_place(
-    make_corpus: Callable[..., Any], six_shards: list[Rows], tmp_path: Path
-) -> None:
+def test_parts_of_other_shards_are_not_put_in_place(make_corpus, six_shards, tmp_path):
     job = make_corpus(tmp_path, six_shards, **MANY).written()
     for partitions in (job.partitions[:-1], job.partitions[::-1], ()):
         with pytest.raises(WorkspaceError, match="the parts of the dataset are not those of the selected shards"):
             materialize(job.model_copy(update={"partitions": partitions}))
 
 
-def test_a_column_that_only_some_partitions_have_is_in_all_files(
-    make_corpus: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_a_column_that_only_some_partitions_have_is_in_all_files(make_corpus, tmp_path):
     """A number that is whole in one shard, has a fraction in another, and is missing in the third."""
     making = make_corpus(tmp_path, [[("A", True)] * 4, [("A", True)] * 4, [("B", True)] * 4], **MANY, layout="n")
     shards = list(making.shards)
@@ -229,9 +200,7 @@ def test_a_column_that_only_some_partitions_have_is_in_all_files(
     }
 
 
-def test_nothing_selected_is_a_dataset_without_files_and_what_killed_partitions_spilled_is_removed(
-    make_corpus: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_nothing_selected_is_a_dataset_without_files_and_what_was_spilled_is_removed(make_corpus, tmp_path):
     making = make_corpus(tmp_path, [[("A", False)] * 3, [("B", False)]], **MANY)
     left = making.workspace.cache / "materialize-spill" / "0123456789abcdef" / "chosen.duckdb"
     left.parent.mkdir(parents=True)
@@ -242,13 +211,11 @@ def test_nothing_selected_is_a_dataset_without_files_and_what_killed_partitions_
     assert making.job.current() is not None
 
 
-def test_parts_that_a_killed_run_did_not_remove_are_removed_by_the_next(
-    make_corpus: Callable[..., Any], six_shards: list[Rows], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parts_that_a_killed_run_did_not_remove_are_removed_by_the_next(make_corpus, six_shards, tmp_path, monkeypatch):
     making = make_corpus(tmp_path, six_shards, **MANY)
     removed, real = [], Parts._remove
 
-    def stop_before_the_second(self: Parts, path: Path) -> None:
+    def stop_before_the_second(self, path):
         if removed:
             raise KilledError
         removed.append(path)
@@ -270,7 +237,7 @@ def test_parts_that_a_killed_run_did_not_remove_are_removed_by_the_next(
 
 
 @given(st.lists(st.integers(0, 1000), max_size=300), st.integers(1, 500))
-def test_every_shard_is_in_one_partition_and_all_but_the_last_are_full(sizes: list[int], target: int) -> None:
+def test_every_shard_is_in_one_partition_and_all_but_the_last_are_full(sizes, target):
     found = divide(sizes, target)
     assert [shard for one in found for shard in one] == list(range(len(sizes)))
     assert all(one.stop == other.start for one, other in pairwise(found))
@@ -278,15 +245,13 @@ def test_every_shard_is_in_one_partition_and_all_but_the_last_are_full(sizes: li
     assert len(found) <= MOST_PARTITIONS + 1
 
 
-def test_a_large_corpus_has_hundreds_of_partitions_and_a_shard_at_the_end_moves_no_boundary() -> None:
+def test_a_large_corpus_has_hundreds_of_partitions_and_a_shard_at_the_end_moves_no_boundary():
     assert 256 <= len(divide([2 * 2**30] * 25_000, 4 * 2**30)) <= MOST_PARTITIONS
     sizes = [7, 11, 13, 5, 9, 20, 1, 6]
     assert divide(sizes, 20)[:-1] == divide([*sizes, 8], 20)[: len(divide(sizes, 20)) - 1]
 
 
-def test_jobs_hold_their_own_shards_and_those_without_are_left_out(
-    make_corpus: Callable[..., Any], six_shards: Any, tmp_path: Any
-) -> None:
+def test_jobs_hold_their_own_shards_and_those_without_are_left_out(make_corpus, six_shards, tmp_path):
     making = make_corpus(tmp_path, six_shards, **MANY)
     found = making.partitioning.jobs()
     assert [[shard.name for shard in job.shards] for job in found] == [[f"{number:03d}"] for number in range(6)]
@@ -295,19 +260,17 @@ def test_jobs_hold_their_own_shards_and_those_without_are_left_out(
     assert [(job.number, job.partitions) for job in found] == [(number, 6) for number in range(1, 6)]
 
 
-def test_documents_that_are_gone_are_named(make_corpus: Callable[..., Any], six_shards: Any, tmp_path: Any) -> None:
+def test_documents_that_are_gone_are_named(make_corpus, six_shards, tmp_path):
     making = make_corpus(tmp_path, six_shards)
     making.workspace.resolve(making.shards[2].documents).unlink()
     with pytest.raises(DamagedFileError, match=r"/documents/002\.\w+\.parquet is damaged: it is missing, or"):
         making.partitioning.jobs()
 
 
-def test_the_version_follows_what_is_in_the_files_and_not_where_or_how_fast(
-    make_corpus: Callable[..., Any], six_shards: Any, tmp_path: Any
-) -> None:
+def test_the_version_follows_what_is_in_the_files_and_not_where_or_how_fast(make_corpus, six_shards, tmp_path):
     making = make_corpus(tmp_path, six_shards)
 
-    def version(**changes: Any) -> str:
+    def version(**changes):
         return str(making.with_settings(**changes).partitioning.version)
 
     same = {version(), version(title="x"), version(memory_limit="1GB"), version(output="/x")}

@@ -1,7 +1,5 @@
 """Parts: kept where putting them in place costs nothing, uploaded once, and found again after a kill."""
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -15,19 +13,18 @@ from fineweb_mask.tasks.materialize import materialize
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.storage.remote import copies
 from fineweb_mask.tasks.storage.remote.object_store import Store
-from tests.conftest import Bucket
 
 Rows = list[tuple[str | None, bool]]
 MANY: dict[str, Any] = {"partition_size": 1}
 
 
 @pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def sent(monkeypatch):
     """The URLs of all files that are uploaded."""
     seen: list[str] = []
     upload = Store.upload
 
-    def counted(self: Store, source: Path, name: str) -> Any:
+    def counted(self, source, name):
         seen.append(self.url_of(name))
         return upload(self, source, name)
 
@@ -36,13 +33,11 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture
-def at_url(
-    make_corpus: Callable[..., Any], bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., tuple[Any, str]]:
+def at_url(make_corpus, bucket, tmp_path, monkeypatch):
     """Return the function that describes a dataset at a URL, alone or with its workspace, and its folder there."""
     monkeypatch.setenv(copies.SCRATCH, str(tmp_path / "scratch"))
 
-    def of(shards: list[Rows], what: str = "output") -> tuple[Any, str]:
+    def of(shards, what="output"):
         if what == "workspace":
             return make_corpus(f"{bucket.url}/ws", shards, **MANY), "ws/dataset"
         making = make_corpus(tmp_path / "workspace", shards, **MANY)
@@ -53,15 +48,9 @@ def at_url(
 
 @pytest.mark.long
 @pytest.mark.parametrize("what", ["output", "workspace"])
-def test_at_a_url_each_part_is_uploaded_once_and_before_the_card_and_a_new_version_replaces_the_old_files(
-    at_url: Callable[..., Any],
-    make_corpus: Callable[..., Any],
-    six_shards: list[Rows],
-    bucket: Bucket,
-    sent: list[str],
-    tmp_path: Path,
-    what: str,
-) -> None:
+def test_at_a_url_each_part_is_uploaded_once_before_the_card(
+    at_url, make_corpus, six_shards, bucket, sent, tmp_path, what
+):
     making, folder = at_url(six_shards, what)
     data = f"{folder}/data-{making.partitioning.version}"
     jobs = making.partitioning.jobs()
@@ -96,9 +85,7 @@ def test_at_a_url_each_part_is_uploaded_once_and_before_the_card_and_a_new_versi
     assert verify(dataset, read_provenance(dataset)).status == "ok"
 
 
-def test_at_a_url_a_part_that_was_lost_stops_the_commit(
-    at_url: Callable[..., Any], six_shards: list[Rows], bucket: Bucket
-) -> None:
+def test_at_a_url_a_part_that_was_lost_stops_the_commit(at_url, six_shards, bucket):
     making, folder = at_url(six_shards)
     job = making.written()
     bucket.write(min(bucket.names(f"{folder}/data-")), b"cut")
@@ -107,9 +94,7 @@ def test_at_a_url_a_part_that_was_lost_stops_the_commit(
     assert f"{folder}/README.md" not in bucket.names()
 
 
-def test_for_a_folder_elsewhere_the_parts_lie_beside_it(
-    make_corpus: Callable[..., Any], six_shards: list[Rows], tmp_path: Path
-) -> None:
+def test_for_a_folder_elsewhere_the_parts_lie_beside_it(make_corpus, six_shards, tmp_path):
     output = tmp_path / "out" / "mine"
     making = make_corpus(tmp_path / "ws", six_shards, **MANY).with_settings(output=str(output))
     job = making.written()
@@ -120,12 +105,10 @@ def test_for_a_folder_elsewhere_the_parts_lie_beside_it(
     assert {path.stat().st_ino for path in output.rglob("*.parquet")} == inodes  # linked, not copied
 
 
-def test_without_hard_links_the_files_are_copied(
-    make_corpus: Callable[..., Any], six_shards: list[Rows], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_hard_links_the_files_are_copied(make_corpus, six_shards, tmp_path, monkeypatch):
     making = make_corpus(tmp_path, six_shards)
 
-    def no_links(*_: object) -> None:
+    def no_links(*_):
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(parts_module.os, "link", no_links)

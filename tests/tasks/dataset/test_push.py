@@ -4,9 +4,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 from click.testing import Result
@@ -23,13 +21,13 @@ Push = Callable[..., Result]
 
 
 @pytest.fixture(scope="module")
-def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubServer]:
+def hub(tmp_path_factory):
     with HubServer(tmp_path_factory.mktemp("hub")) as server:
         yield server
 
 
 @pytest.fixture
-def push(hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Push:
+def push(hub, tmp_path, monkeypatch):
     """Push with the client of this process, which read its environment when it was imported."""
     from huggingface_hub import constants
 
@@ -42,7 +40,7 @@ def push(hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pus
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
     template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, "{}")
 
-    def call(*arguments: object, token: str | None = "hf_good", endpoint: str = hub.url, offline: bool = False) -> Any:
+    def call(*arguments, token="hf_good", endpoint=hub.url, offline=False):
         monkeypatch.setattr(constants, "ENDPOINT", endpoint)
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template.replace("{}", endpoint, 1))
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
@@ -56,16 +54,16 @@ def push(hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pus
 
 
 @pytest.fixture
-def workspace(built: Any, tmp_path: Path) -> Path:
+def workspace(built, tmp_path):
     shutil.copytree(built.workspace.dataset, tmp_path / "workspace" / "dataset")
     return tmp_path / "workspace"
 
 
-def content(folder: Path) -> dict[str, bytes]:
+def content(folder):
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in tree_files(folder)}
 
 
-def test_a_dataset_is_uploaded_as_it_is_and_again_when_it_changed(hub: HubServer, push: Push, workspace: Path) -> None:
+def test_a_dataset_is_uploaded_as_it_is_and_again_when_it_changed(hub, push, workspace):
     dataset = workspace / "dataset"
     first = push(workspace, "me/first", "--private", "--json")
     assert first.exit_code == 0, first.stderr
@@ -96,7 +94,7 @@ def test_a_dataset_is_uploaded_as_it_is_and_again_when_it_changed(hub: HubServer
     assert received == content(dataset)
 
 
-def test_a_dataset_at_a_url_is_copied_here_first(hub: HubServer, push: Push, workspace: Path, bucket: Any) -> None:
+def test_a_dataset_at_a_url_is_copied_here_first(hub, push, workspace, bucket):
     dataset = workspace / "dataset"
     for name, file in content(dataset).items():
         bucket.write(f"sets/mine/{name}", file)
@@ -107,7 +105,7 @@ def test_a_dataset_at_a_url_is_copied_here_first(hub: HubServer, push: Push, wor
     assert received == content(dataset)
 
 
-def test_a_branch_of_its_own_is_made(hub: HubServer, push: Push, workspace: Path) -> None:
+def test_a_branch_of_its_own_is_made(hub, push, workspace):
     state = workspace / "dataset" / ".cache" / "huggingface"
     state.mkdir(parents=True)
     (state / "token").write_text("the client's own")
@@ -118,7 +116,7 @@ def test_a_branch_of_its_own_is_made(hub: HubServer, push: Push, workspace: Path
     assert set(hub.files("me/branches/main")) == {".gitattributes"}
 
 
-def test_a_dry_run_lists_the_files_and_touches_no_network(hub: HubServer, push: Push, workspace: Path) -> None:
+def test_a_dry_run_lists_the_files_and_touches_no_network(hub, push, workspace):
     before = hub.requests
     done = push(workspace, "me/never", "--dry-run", token=None)
     assert done.exit_code == 0, done.stderr
@@ -130,7 +128,7 @@ def test_a_dry_run_lists_the_files_and_touches_no_network(hub: HubServer, push: 
     assert f"{len(files)} files, {sum(map(len, files.values())):,} bytes would be uploaded to me/never" in done.stdout
 
 
-def record_again(dataset: Path, **details: Any) -> None:
+def record_again(dataset, **details):
     """Write the record that fits the files as they are now."""
     manifest = read_manifest(dataset / PROVENANCE)
     assert manifest is not None
@@ -138,7 +136,7 @@ def record_again(dataset: Path, **details: Any) -> None:
     write_record(dataset, manifest.key, files, manifest.details | details)
 
 
-def test_a_broken_dataset_is_not_pushed(hub: HubServer, push: Push, workspace: Path) -> None:
+def test_a_broken_dataset_is_not_pushed(hub, push, workspace):
     before = hub.requests
     target = min((workspace / "dataset" / "data").rglob("*.parquet"))
     target.write_bytes(target.read_bytes()[:-1])
@@ -159,22 +157,20 @@ def test_a_broken_dataset_is_not_pushed(hub: HubServer, push: Push, workspace: P
         ("me/data", {"endpoint": "http://127.0.0.1:9"}, "the upload to http://127.0.0.1:9 failed"),
     ],
 )
-def test_what_stands_in_the_way_is_said(
-    push: Push, workspace: Path, repository: str, options: dict[str, Any], message: str
-) -> None:
+def test_what_stands_in_the_way_is_said(push, workspace, repository, options, message):
     done = push(workspace, repository, **options)
     assert done.exit_code == 1
     assert message in done.stderr
 
 
 @pytest.mark.parametrize("repository", ["data", "me/data/x", "me/da ta"])
-def test_a_wrong_name_of_a_repository_is_wrong_usage(push: Push, workspace: Path, repository: str) -> None:
+def test_a_wrong_name_of_a_repository_is_wrong_usage(push, workspace, repository):
     result = push(workspace, repository, "--json")
     assert result.exit_code == 2
     assert "is not the name of a repository on the hub" in json.loads(result.stdout)["error"]
 
 
-def test_a_dataset_without_a_licence_is_not_pushed(push: Push, workspace: Path) -> None:
+def test_a_dataset_without_a_licence_is_not_pushed(push, workspace):
     record_again(workspace / "dataset", recipe={"materialize": {"license": None}})
     result = push(workspace, "me/data", "--dry-run", "--json")
     assert result.exit_code != 0

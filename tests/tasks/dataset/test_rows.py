@@ -3,11 +3,9 @@
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -24,14 +22,14 @@ from fineweb_mask.tasks.storage.atomic import tree_files
 from tests.tasks.conftest import HOSTILE_DUMPS, materialize_again, parts, selected_rows, snapshot
 
 
-def written_rows(built: Any, **settings: Any) -> list[tuple[Path, pa.Table]]:
+def written_rows(built, **settings):
     """Write the files of a dataset with other settings, without its card; return them and what they hold."""
     made = built.making.with_settings(**settings).written(force=True)
     folders = [(built.workspace.root / file.path).parent / "data" for file in made.partitions]
     return [(path, pq.read_table(path)) for folder in folders for path in sorted(folder.rglob("*.parquet"))]
 
 
-def test_the_dataset_is_the_selected_rows_in_order_with_their_columns_and_types(built: Any) -> None:
+def test_the_dataset_is_the_selected_rows_in_order_with_their_columns_and_types(built):
     expected = selected_rows(built)
     assert len(expected) == built.counts.selected == built.dataset.rows > 10
     by_dump = {path.parent.name: pq.read_table(path) for path in parts(built.workspace)}
@@ -43,7 +41,7 @@ def test_the_dataset_is_the_selected_rows_in_order_with_their_columns_and_types(
         assert table.schema.types == FINEWEB.types + [pa.float32()] * 3 + [pa.string()]
 
 
-def test_the_layout_may_be_flat_or_any_column(copied: Any) -> None:
+def test_the_layout_may_be_flat_or_any_column(copied):
     copied.making.with_settings(layout="flat").write()
     [path] = parts(copied.workspace)
     assert path.relative_to(copied.workspace.dataset).as_posix() == "data/part-00000.parquet"
@@ -56,9 +54,7 @@ def test_the_layout_may_be_flat_or_any_column(copied: Any) -> None:
     }
 
 
-def test_a_layout_without_a_column_or_of_too_many_folders_is_refused(
-    copied: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_layout_without_a_column_or_of_too_many_folders_is_refused(copied, monkeypatch):
     before = snapshot(copied.workspace.dataset)
     with pytest.raises(WorkspaceError, match=r"layout: no column 'lang', it may be 'flat' or one of text, id, d"):
         materialize_again(copied, layout="lang")
@@ -69,11 +65,11 @@ def test_a_layout_without_a_column_or_of_too_many_folders_is_refused(
 
 
 @pytest.mark.parametrize("layout", ["dump", "url"])
-def test_bytes_do_not_depend_on_threads_or_memory(copied: Any, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_do_not_depend_on_threads_or_memory(copied, layout, monkeypatch):
     found, connect = [], duckdb.connect
     for threads, memory_limit in ((1, "2GB"), (4, "2GB"), (4, "100MB")):
 
-        def with_threads(*given: Any, config: dict[str, Any] | None = None, threads: int = threads) -> Any:
+        def with_threads(*given, config=None, threads=threads):
             return connect(*given, config={**(config or {}), "threads": threads})
 
         monkeypatch.setattr(duckdb, "connect", with_threads)
@@ -110,7 +106,7 @@ PAIRS = list(combinations(UNLIKE, 2))
 
 
 @pytest.fixture(scope="module")
-def of_all_columns(make_workspace: Callable[..., Any], make_document: Callable[..., Any]) -> Any:
+def of_all_columns(make_workspace, make_document):
     """A workspace of two shards with columns of every type, of taken names and, for every two types, one of both."""
     files: dict[str, Any] = {}
     for side, (file, dump) in enumerate((("a.parquet", "A"), ("b.parquet", "B"))):
@@ -128,7 +124,7 @@ def of_all_columns(make_workspace: Callable[..., Any], make_document: Callable[.
 
 
 @pytest.mark.parametrize("layout", ["dump", "s0"])
-def test_columns_of_any_name_and_type_come_out_as_they_went_in(of_all_columns: Any, layout: str) -> None:
+def test_columns_of_any_name_and_type_come_out_as_they_went_in(of_all_columns, layout):
     tables = [table for _, table in written_rows(of_all_columns, layout=layout)]
     assert all(table.schema.equals(tables[0].schema) for table in tables)
     found = {row["id"]: row for table in tables for row in table.to_pylist()}
@@ -151,7 +147,7 @@ def test_columns_of_any_name_and_type_come_out_as_they_went_in(of_all_columns: A
     assert {row["list map"] for row in found.values()} == {None, "[1, null]", '[["k", 1]]'}
 
 
-def test_hostile_dumps_stay_inside_the_data_folder(hostile_dumps: Any) -> None:
+def test_hostile_dumps_stay_inside_the_data_folder(hostile_dumps):
     data = hostile_dumps.workspace.dataset / "data"
     paths = parts(hostile_dumps.workspace)
     assert all(path.parent.parent == data and path.resolve() == path for path in paths)
@@ -169,7 +165,7 @@ def test_hostile_dumps_stay_inside_the_data_folder(hostile_dumps: Any) -> None:
     assert Counter(row["dump"] for row in rows) == Counter(HOSTILE_DUMPS)
 
 
-def test_a_folder_s_name_is_one_plain_part_and_an_ordinary_value_as_it_is() -> None:
+def test_a_folder_s_name_is_one_plain_part_and_an_ordinary_value_as_it_is():
     for dump in filter(None, HOSTILE_DUMPS):
         name = folder_name(dump)
         assert re.fullmatch(r"[a-z0-9%~-][a-z0-9_.%~A-F-]*(?<!\.)|CC-MAIN-2024-10", name, re.ASCII)
@@ -179,7 +175,7 @@ def test_a_folder_s_name_is_one_plain_part_and_an_ordinary_value_as_it_is() -> N
         assert folder_name(value) == value
 
 
-def test_folder_names_differ_where_dumps_do_also_where_a_disk_ignores_case() -> None:
+def test_folder_names_differ_where_dumps_do_also_where_a_disk_ignores_case():
     dumps = {*filter(None, HOSTILE_DUMPS), "%2E", "%2E.", "..%2Fx", "é" * 50, "é" * 51, "CASE", "%43ase", "%43ON"}
     dumps |= {"Cc-main-2024-10", "CC-MAIN-2024-1O", "_", "__", ".", "..", "X" * 300, "COM1", "com1", "lpt9.a.b", "%"}
     names = {folder_name(dump): dump for dump in dumps}
@@ -187,15 +183,7 @@ def test_folder_names_differ_where_dumps_do_also_where_a_disk_ignores_case() -> 
     assert all(unquote(name) == dump for name, dump in names.items() if len(name) <= 200)
 
 
-def test_types_that_nothing_unites_become_text() -> None:
-    numbers = pa.schema([pa.field("a", pa.int64()), pa.field("b", pa.int64())])
-    texts = pa.schema([pa.field("a", pa.string()), pa.field("b", pa.float64()), pa.field("c", pa.bool_())])
-    expected = pa.schema([pa.field("a", pa.string()), pa.field("b", pa.float64()), pa.field("c", pa.bool_())])
-    assert common_schema([numbers, texts]).equals(expected)
-    assert common_schema([texts, numbers, texts]).equals(expected)
-
-
-def test_a_column_that_two_shards_spell_differently_is_refused() -> None:
+def test_a_column_that_two_shards_spell_differently_is_refused():
     schemas = [pa.schema([pa.field(name, pa.string())]) for name in ("Source", "source")]
     with pytest.raises(WorkspaceError, match="column 'source' is 'Source' in other files"):
         common_schema(schemas)

@@ -28,9 +28,9 @@ def rows(ledger):
         ]
         for row, parts in enumerate(zip(*tables, strict=True)):
             found[DocumentRef(index, row)] = {name: value for part in parts for name, value in part.items()}
-        repeated = pq.read_table(ledger.workspace.resolve(shard.duplicates))["row"].to_pylist()
-        for row in repeated if shard.duplicates.rows else []:
-            found[DocumentRef(index, row)]["is_repeated"] = True
+        if shard.duplicates.rows:
+            for row in pq.read_table(ledger.workspace.resolve(shard.duplicates))["row"].to_pylist():
+                found[DocumentRef(index, row)]["is_repeated"] = True
     return found
 
 

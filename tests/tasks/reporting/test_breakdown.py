@@ -1,8 +1,5 @@
 """Breakdown: documents are counted exactly by group, for any number of groups and shards."""
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,7 +15,7 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 DICE = np.random.default_rng(0)
 
 
-def shard(folder: Path, name: str, documents: dict[str, Any], selected: np.ndarray, eligible: np.ndarray) -> Any:
+def shard(folder, name, documents, selected, eligible):
     n = len(selected)
     block = pa.array(np.where(eligible, "block", None), pa.string())
     tables = {
@@ -38,7 +35,7 @@ def shard(folder: Path, name: str, documents: dict[str, Any], selected: np.ndarr
 
 
 @pytest.fixture
-def shards(tmp_path: Path) -> list[Any]:
+def shards(tmp_path):
     """Two shards; the second lacks the column `kind` and the url of a third of its documents."""
     made = []
     for name, n in (("a", 400), ("b", 300)):
@@ -55,7 +52,7 @@ def shards(tmp_path: Path) -> list[Any]:
     return made
 
 
-def eligible_rows(tmp_path: Path, shards: list[Any]) -> list[dict[str, Any]]:
+def eligible_rows(tmp_path, shards):
     rows = []
     for one in shards:
         parts = [pq.read_table(tmp_path / file.path) for file in (one.documents, one.scores, one.masks)]
@@ -65,11 +62,11 @@ def eligible_rows(tmp_path: Path, shards: list[Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def test_every_group_is_counted(tmp_path: Path, shards: list[Any]) -> None:
+def test_every_group_is_counted(tmp_path, shards):
     found = break_down(Workspace(tmp_path), shards, ["kind"])
     rows = eligible_rows(tmp_path, shards)
 
-    def share(label: str, of: Any) -> Share:
+    def share(label, of):
         members = [row for row in rows if of(row)]
         return Share(label, len(members), sum(row["selected"] for row in members))
 
@@ -90,7 +87,7 @@ def test_every_group_is_counted(tmp_path: Path, shards: list[Any]) -> None:
     ]
 
 
-def test_deciles_and_histograms_hold_every_number(tmp_path: Path, shards: list[Any]) -> None:
+def test_deciles_and_histograms_hold_every_number(tmp_path, shards):
     found = break_down(Workspace(tmp_path), shards)
     rows = eligible_rows(tmp_path, shards)
     lengths, kept, quality = (np.array([row[name] for row in rows]) for name in ("n_chars", "selected", "quality"))
@@ -112,9 +109,7 @@ def test_deciles_and_histograms_hold_every_number(tmp_path: Path, shards: list[A
     assert (found.histograms["quality"].before[1:-1] == inside[1:-1]).all()
 
 
-def test_the_quality_is_compared_between_the_values_of_columns(
-    tmp_path: Path, shards: list[Any], monkeypatch: Any
-) -> None:
+def test_the_quality_is_compared_between_the_values_of_columns(tmp_path, shards, monkeypatch):
     """Over all shards, in which a document without a value is of one of its own; of many small groups nothing."""
     for one in shards:
         path = tmp_path / one.scores.path
@@ -137,7 +132,7 @@ def test_the_quality_is_compared_between_the_values_of_columns(
     assert break_down(Workspace(tmp_path), shards).between == {"dump": 0}
 
 
-def test_edges_from_a_sample_group_everything(tmp_path: Path, shards: list[Any], monkeypatch: Any) -> None:
+def test_edges_from_a_sample_group_everything(tmp_path, shards, monkeypatch):
     exact = break_down(Workspace(tmp_path), shards)
     monkeypatch.setattr(breakdown, "EDGE_VALUES", 140)
     found = break_down(Workspace(tmp_path), shards)
@@ -147,7 +142,7 @@ def test_edges_from_a_sample_group_everything(tmp_path: Path, shards: list[Any],
     assert [one.documents for one in found.deciles["quality"]] == pytest.approx([total / 10] * 10, rel=0.6)
 
 
-def test_a_list_cannot_be_broken_down_by(tmp_path: Path, shards: list[Any]) -> None:
+def test_a_list_cannot_be_broken_down_by(tmp_path, shards):
     path = tmp_path / shards[0].documents.path
     pq.write_table(pq.read_table(path).append_column("tags", pa.array([["a"]] * 400)), path)
     for column, message in (
@@ -160,7 +155,7 @@ def test_a_list_cannot_be_broken_down_by(tmp_path: Path, shards: list[Any]) -> N
     assert set(break_down(Workspace(tmp_path), shards, ["n_chars", "dump"]).groups) == {"dump", "domain"}
 
 
-def test_a_tally_forgets_the_smallest_groups_and_keeps_the_sums(monkeypatch: Any) -> None:
+def test_a_tally_forgets_the_smallest_groups_and_keeps_the_sums(monkeypatch):
     monkeypatch.setattr(breakdown, "TALLIED", 40)
     monkeypatch.setattr(breakdown, "KEPT", 20)
     tally = Tally()

@@ -51,7 +51,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_is_drawn_with_hostile_names(kind: str) -> None:
+def test_every_kind_is_drawn_with_hostile_names(kind):
     picture: Any = imread(io.BytesIO(KINDS[kind](HOSTILE)))
     height, width = picture.shape[:2]
     assert width == 990
@@ -60,7 +60,7 @@ def test_every_kind_is_drawn_with_hostile_names(kind: str) -> None:
     assert picture[..., :3].min() < 0.5
 
 
-def test_a_reliability_diagram_is_drawn() -> None:
+def test_a_reliability_diagram_is_drawn():
     generator = np.random.default_rng(0)
     positive = generator.random(200) < 0.4
     found = evaluate(np.clip(positive * 0.5 + generator.random(200) * 0.5, 0, 1).astype(np.float32), positive)
@@ -69,7 +69,7 @@ def test_a_reliability_diagram_is_drawn() -> None:
     assert charts.reliability(found) == drawn
 
 
-def test_a_label_is_one_drawable_line() -> None:
+def test_a_label_is_one_drawable_line():
     labels = {
         "müller.de пример.рф": "müller.de пример.рф",
         "$x$": r"\$x\$",
@@ -82,11 +82,11 @@ def test_a_label_is_one_drawable_line() -> None:
     assert {text: safe(text) for text in labels} == labels
 
 
-def test_threads_that_draw_leave_no_files_open() -> None:
-    def opened(threads: int) -> int:
+def test_threads_that_draw_leave_no_files_open():
+    def opened(threads):
         together = Barrier(threads)
 
-        def draw() -> None:
+        def draw():
             together.wait()
             charts.bars("a title", "x", [Bar("a", 1.0)], form=str)
 
@@ -99,7 +99,7 @@ def test_threads_that_draw_leave_no_files_open() -> None:
     assert opened(4) == before
 
 
-def test_without_a_background_colours_stay_and_text_can_be_read_in_light_and_dark_mode() -> None:
+def test_without_a_background_colours_stay_and_text_can_be_read_in_light_and_dark_mode():
     png = KINDS["bars"](["a", "b", "c"])
     original = np.asarray(Image.open(io.BytesIO(png)).convert("RGB"), dtype=np.float64)
     clear = np.asarray(Image.open(io.BytesIO(charts.on_any_background(png))).convert("RGBA"), dtype=np.float64)
@@ -115,7 +115,7 @@ def test_without_a_background_colours_stay_and_text_can_be_read_in_light_and_dar
     assert (opacity[(original == 255).all(axis=2)] == 0).all()
 
 
-def contrast(one: np.ndarray, other: np.ndarray) -> float:
+def contrast(one, other):
     """Return the contrast ratio of two sRGB colours, as WCAG 2 defines it."""
     low, high = sorted(
         float(np.where(c <= 0.03928, c / 12.92, ((c + 0.055) / 1.055) ** 2.4) @ [0.2126, 0.7152, 0.0722])

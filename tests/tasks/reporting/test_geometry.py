@@ -1,7 +1,6 @@
 """Geometry: the report's measures are those of the vectors of the sample, its clusters have names."""
 
 from importlib.util import find_spec
-from typing import Any
 
 import numpy as np
 import pytest
@@ -9,19 +8,19 @@ import pytest
 from fineweb_mask.models.analysis.vectors import effective_rank, mean_cosine, spectrum, unit_rows
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings import ReportSettings
-from fineweb_mask.tasks.reporting.geometry import Diversity, check_map, measure
+from fineweb_mask.tasks.reporting.geometry import check_map, measure
 from fineweb_mask.tasks.reporting.samples import DocumentRef, vectors_at
 from fineweb_mask.tasks.reporting.sections.diversity import diversity
 
 
 @pytest.fixture(scope="module")
-def measured(built: Any) -> Diversity:
+def measured(built):
     found = measure(built.workspace, built.report_job.shards, ReportSettings())
     assert found is not None
     return found
 
 
-def test_the_geometry_is_that_of_the_vectors(built: Any, measured: Diversity) -> None:
+def test_the_geometry_is_that_of_the_vectors(built, measured):
     workspace, shards = built.workspace, built.report_job.shards
     masks = [built.read(shard.masks).to_pylist() for shard in shards]
     documents = [
@@ -42,7 +41,7 @@ def test_the_geometry_is_that_of_the_vectors(built: Any, measured: Diversity) ->
     assert measured.map.after.shape == (len(kept), 2)
 
 
-def test_the_nearest_selected_document_is_another_one(built: Any, measured: Diversity) -> None:
+def test_the_nearest_selected_document_is_another_one(built, measured):
     workspace, shards = built.workspace, built.report_job.shards
     selected = measured.selected.documents
     cosines = measured.unit @ measured.unit.T - 2 * np.eye(len(selected), dtype=np.float32)
@@ -52,7 +51,7 @@ def test_the_nearest_selected_document_is_another_one(built: Any, measured: Dive
     np.testing.assert_allclose(measured.nearest_selected(unit, other), (unit @ measured.unit.T).max(axis=1), atol=1e-5)
 
 
-def test_the_same_workspace_gives_the_same_numbers(built: Any) -> None:
+def test_the_same_workspace_gives_the_same_numbers(built):
     settings = ReportSettings(sample=9)
     first, second = (measure(built.workspace, built.report_job.shards, settings) for _ in range(2))
     assert first is not None
@@ -63,14 +62,14 @@ def test_the_same_workspace_gives_the_same_numbers(built: Any) -> None:
     assert first.geometry["random"].effective_rank == second.geometry["random"].effective_rank
 
 
-def test_clusters_are_named_and_hold_everybody(built: Any, measured: Diversity) -> None:
+def test_clusters_are_named_and_hold_everybody(built, measured):
     assert sum(cluster.before for cluster in measured.clusters) == built.counts.documents_eligible
     assert sum(cluster.after for cluster in measured.clusters) == built.counts.selected
     assert len({cluster.words for cluster in measured.clusters}) == len(measured.clusters) > 1
     assert all(len(cluster.words.split(", ")) == 3 for cluster in measured.clusters)
 
 
-def test_a_map_by_t_sne_keeps_a_document_near_itself(built: Any) -> None:
+def test_a_map_by_t_sne_keeps_a_document_near_itself(built):
     measured = measure(built.workspace, built.report_job.shards, ReportSettings(map="tsne"))
     assert measured is not None
     assert measured.map.labels[0] == "t-SNE, first axis"
@@ -80,7 +79,7 @@ def test_a_map_by_t_sne_keeps_a_document_near_itself(built: Any) -> None:
 
 
 @pytest.mark.skipif(find_spec("umap") is not None, reason="umap-learn is installed")
-def test_without_umap_a_map_by_it_is_refused_with_what_to_do(built: Any) -> None:
+def test_without_umap_a_map_by_it_is_refused_with_what_to_do(built):
     settings = ReportSettings(map="umap")
     said = r"report\.map: umap needs umap-learn: run `pip install umap-learn`, or"
     with pytest.raises(SettingsError, match=said):
@@ -90,7 +89,7 @@ def test_without_umap_a_map_by_it_is_refused_with_what_to_do(built: Any) -> None
     check_map(ReportSettings(map="tsne"))
 
 
-def test_principal_components_tell_how_much_they_show(measured: Diversity) -> None:
+def test_principal_components_tell_how_much_they_show(measured):
     assert 0 < measured.map.explained < 1
     told = diversity(measured._replace(map=measured.map._replace(explained=0.056)))
     assert [figure.name for figure in told.figures] == ["nearest-neighbour"]

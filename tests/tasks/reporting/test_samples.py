@@ -1,7 +1,5 @@
 """Samples: rows of a shard's files belong together, draws are uniform, documents near the threshold are found."""
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,11 +22,11 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 
 
 @pytest.fixture
-def workspace(built: Any) -> tuple[Workspace, list[ShardFiles]]:
+def workspace(built):
     return built.workspace, built.report_job.shards
 
 
-def test_the_rows_of_a_shard_s_files_are_joined(built: Any, workspace: Any) -> None:
+def test_the_rows_of_a_shard_s_files_are_joined(built, workspace):
     workspace, shards = workspace
     for shard in shards:
         files = (built.read(file).to_pylist() for file in (shard.documents, shard.scores, shard.masks))
@@ -41,7 +39,7 @@ def test_the_rows_of_a_shard_s_files_are_joined(built: Any, workspace: Any) -> N
     assert len(eligible_table(workspace, shards[2], [])) < shards[2].documents.rows  # b has duplicates
 
 
-def test_a_draw_is_of_eligible_and_of_selected_documents(built: Any, workspace: Any) -> None:
+def test_a_draw_is_of_eligible_and_of_selected_documents(built, workspace):
     eligible, selected = draw(*workspace, 1_000, np.random.default_rng(0))
     assert (len(eligible.documents), eligible.population, eligible.shards) == (built.counts.documents_eligible,) * 2 + (
         3,
@@ -56,7 +54,7 @@ def test_a_draw_is_of_eligible_and_of_selected_documents(built: Any, workspace: 
     assert some == draw(*workspace, 7, np.random.default_rng(1))[0]
 
 
-def test_every_document_is_drawn_as_often(workspace: Any) -> None:
+def test_every_document_is_drawn_as_often(workspace):
     generator = np.random.default_rng(0)
     drawn = [document for _ in range(100) for document in draw(*workspace, 10, generator)[0].documents]
     by_shard = np.bincount([document.shard for document in drawn])
@@ -64,7 +62,7 @@ def test_every_document_is_drawn_as_often(workspace: Any) -> None:
     np.testing.assert_allclose(by_shard / by_shard.sum(), rows / rows.sum(), atol=0.05)
 
 
-def test_vectors_texts_and_documents_are_those_referred_to(built: Any, workspace: Any) -> None:
+def test_vectors_texts_and_documents_are_those_referred_to(built, workspace):
     refs = [DocumentRef(0, 1), DocumentRef(0, 9), DocumentRef(2, 0), DocumentRef(2, 5)]
     vectors = vectors_at(*workspace, refs)
     rows = documents_at(*workspace, refs, ["id", "text"])
@@ -79,13 +77,13 @@ def test_vectors_texts_and_documents_are_those_referred_to(built: Any, workspace
         assert text == document["text"][:10]
 
 
-def test_only_the_row_groups_that_are_wanted_are_read(tmp_path: Any, monkeypatch: Any) -> None:
+def test_only_the_row_groups_that_are_wanted_are_read(tmp_path, monkeypatch):
     table = pa.table({"row": range(1_000), "text": [f"text {row}" for row in range(1_000)]})
     pq.write_table(table, tmp_path / "x.parquet", row_group_size=100)
     read: list[int] = []
     original = pq.ParquetFile.read_row_group
 
-    def spy(file: Any, group: int, **options: Any) -> Any:
+    def spy(file, group, **options):
         read.append(group)
         return original(file, group, **options)
 
@@ -100,7 +98,7 @@ def test_only_the_row_groups_that_are_wanted_are_read(tmp_path: Any, monkeypatch
     assert (which, texts, read) == ([1, 2], ["text 350", "text 399"], [3])
 
 
-def test_documents_near_the_threshold_are_the_nearest(built: Any, workspace: Any) -> None:
+def test_documents_near_the_threshold_are_the_nearest(built, workspace):
     workspace, shards = workspace
     kept, rejected = near_threshold(workspace, shards, each=3)
     assert len(kept) == len(rejected) == 3
@@ -122,14 +120,14 @@ def test_documents_near_the_threshold_are_the_nearest(built: Any, workspace: Any
         assert len(nearer) < 2  # two of one block and one of the other are shown
 
 
-def test_indices_are_evenly_spaced() -> None:
+def test_indices_are_evenly_spaced():
     for n, at_most, expected in ((5, 9, 5), (5, 2, 2), (64, 16, 16), (65, 16, 13)):
         found = list(evenly_spaced(n, at_most))
         assert (len(found), found[0]) == (expected, 0)
         assert len(set(np.diff(found))) <= 1
 
 
-def test_a_document_that_was_never_considered_is_the_farthest_of_all() -> None:
+def test_a_document_that_was_never_considered_is_the_farthest_of_all():
     rows = pa.table(
         {
             "row": pa.array(range(4), pa.uint32()),

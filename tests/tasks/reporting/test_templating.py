@@ -6,7 +6,7 @@ from jinja2 import UndefinedError
 from fineweb_mask.tasks.reporting.templating import markdown, markdown_cell, render, shown, visible_text
 
 
-def test_a_markdown_cell_holds_no_markup() -> None:
+def test_a_markdown_cell_holds_no_markup():
     cells = {
         "CC-MAIN-2024-10": "`CC-MAIN-2024-10`",
         "`x` | <b>": r"`'x' \| <b>`",
@@ -18,12 +18,12 @@ def test_a_markdown_cell_holds_no_markup() -> None:
     assert {text: markdown_cell(text) for text in cells} == cells
 
 
-def test_a_template_that_lacks_a_value_is_an_error() -> None:
+def test_a_template_that_lacks_a_value_is_an_error():
     with pytest.raises(UndefinedError):
         render("card.md", title="x")
 
 
-def test_every_mark_is_escaped_in_markdown_and_no_line_end_breaks_out_of_a_table() -> None:
+def test_every_mark_is_escaped_in_markdown_and_no_line_end_breaks_out_of_a_table():
     for text in ("<img src=x>", "[a](javascript:b)", "**a**", "a | b", "`a`", "# a", "www.a.b"):
         plain = markdown(text)
         assert plain.replace("\\", "") == text
@@ -31,12 +31,12 @@ def test_every_mark_is_escaped_in_markdown_and_no_line_end_breaks_out_of_a_table
     assert markdown("a\n\n# b\r\nc") == "a \\# b c"
 
 
-def test_invisible_characters_are_made_visible() -> None:
+def test_invisible_characters_are_made_visible():
     assert visible_text("\x1b[31m\x00\u202egnp.exe\ud800\u200b") == "␛[31m␀\ufffdgnp.exe\ufffd\ufffd"
     assert visible_text("née\n\t🎉👩\u200d🚀 雪 مثال") == "née\n\t🎉👩\u200d🚀 雪 مثال"
 
 
-def test_values_are_shown_as_their_column_says() -> None:
+def test_values_are_shown_as_their_column_says():
     values = {"count": 1234567, "number": 0.123456, "precise": 1 / 3, "rate": 1234.5, "seconds": 1234.56}
     assert [shown(value, form) for form, value in values.items()] == [  # type: ignore[arg-type]
         "1,234,567", "0.1235", "0.333333", "1,234", "1,234.6",

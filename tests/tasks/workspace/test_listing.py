@@ -1,7 +1,5 @@
 """A listing finds what is current without opening files, and never what is damaged or of another key."""
 
-from pathlib import Path
-
 import pyarrow.parquet as pq
 import pytest
 
@@ -15,7 +13,7 @@ OTHER = KEY.model_copy(update={"inputs": "j"})
 
 
 @pytest.fixture
-def workspace(tmp_path: Path) -> Workspace:
+def workspace(tmp_path):
     workspace = Workspace(tmp_path)
     for name in ("a", "b/c"):
         write(workspace.shard_path("scores", name, KEY))
@@ -23,16 +21,16 @@ def workspace(tmp_path: Path) -> Workspace:
 
 
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+def opened(monkeypatch):
     """The files whose footers are read."""
-    found: list[Path] = []
+    found = []
     read = listings.read_stage_footer
     monkeypatch.setattr(listings, "read_stage_footer", lambda path: (found.append(path), read(path))[1])
     return found
 
 
 @pytest.mark.parametrize("indexed", [False, True])
-def test_a_listing_finds_what_the_footer_says(workspace: Workspace, opened: list[Path], indexed: bool) -> None:
+def test_a_listing_finds_what_the_footer_says(workspace, opened, indexed):
     if indexed:
         update_index(workspace)
         opened.clear()
@@ -45,7 +43,7 @@ def test_a_listing_finds_what_the_footer_says(workspace: Workspace, opened: list
     assert len(opened) == (0 if indexed else 2)
 
 
-def test_a_file_that_lost_bytes_or_has_the_name_of_another_key_is_not_found(workspace: Workspace) -> None:
+def test_a_file_that_lost_bytes_or_has_the_name_of_another_key_is_not_found(workspace):
     update_index(workspace)
     path = workspace.shard_path("scores", "a", KEY)
     whole = path.read_bytes()
@@ -57,7 +55,7 @@ def test_a_file_that_lost_bytes_or_has_the_name_of_another_key_is_not_found(work
     assert Listing(workspace).find("scores", "a", OTHER) is None
 
 
-def test_the_index_is_as_the_files_are(workspace: Workspace) -> None:
+def test_the_index_is_as_the_files_are(workspace):
     update_index(workspace)
     path = workspace.index_path("scores")
     written = path.stat().st_mtime_ns
@@ -71,7 +69,7 @@ def test_the_index_is_as_the_files_are(workspace: Workspace) -> None:
     assert not workspace.index_path("masks").exists()
 
 
-def test_a_damaged_index_costs_reading_footers(workspace: Workspace, opened: list[Path]) -> None:
+def test_a_damaged_index_costs_reading_footers(workspace, opened):
     update_index(workspace)
     for content in (b"", b"PAR1 not at all PAR1"):
         workspace.index_path("scores").write_bytes(content)
@@ -80,7 +78,7 @@ def test_a_damaged_index_costs_reading_footers(workspace: Workspace, opened: lis
         assert len(opened) == 2
 
 
-def test_other_files_are_no_stage_files(workspace: Workspace, opened: list[Path], tmp_path: Path) -> None:
+def test_other_files_are_no_stage_files(workspace, opened, tmp_path):
     (tmp_path / "scores" / ".partial.parquet").write_bytes(b"half")
     (tmp_path / "scores" / "notes.txt").write_text("mine")
     mine = write(tmp_path / "scores" / "mine.parquet")  # its name tells no key

@@ -1,7 +1,6 @@
 """Manifests are checked against the files that they name."""
 
 import os
-from pathlib import Path
 
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.workspace.manifest import Manifest, is_whole, manifest_reference, read_manifest, write_manifest
@@ -9,7 +8,7 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.stage_files import KEY
 
 
-def write_product(folder: Path) -> Path:
+def write_product(folder):
     path = folder / "manifest.json"
     for name in ("one.txt", "below/two.txt"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -19,7 +18,7 @@ def write_product(folder: Path) -> Path:
     return path
 
 
-def test_a_manifest_is_checked_against_its_files(tmp_path: Path) -> None:
+def test_a_manifest_is_checked_against_its_files(tmp_path):
     path = write_product(tmp_path)
     manifest = read_manifest(path)
     assert manifest is not None
@@ -36,7 +35,7 @@ def test_a_manifest_is_checked_against_its_files(tmp_path: Path) -> None:
     assert not is_whole(path, manifest)
 
 
-def test_a_manifest_s_content_is_that_of_its_files(tmp_path: Path) -> None:
+def test_a_manifest_s_content_is_that_of_its_files(tmp_path):
     one, other = (read_manifest(write_product(tmp_path / name)) for name in "ab")
     assert one is not None
     assert one == other
@@ -47,7 +46,7 @@ def test_a_manifest_s_content_is_that_of_its_files(tmp_path: Path) -> None:
     assert Manifest.model_validate_json(nested.model_dump_json()).content == nested.content
 
 
-def test_an_unreadable_manifest_is_none(tmp_path: Path) -> None:
+def test_an_unreadable_manifest_is_none(tmp_path):
     path = tmp_path / "manifest.json"
     assert read_manifest(path) is None
     for content in (b"", b"{", b"[]", b'{"key": 1, "files": {}}', b"\xff\xfe"):
@@ -55,7 +54,7 @@ def test_an_unreadable_manifest_is_none(tmp_path: Path) -> None:
         assert read_manifest(path) is None
 
 
-def test_a_flipped_bit_in_a_manifest_or_its_files_is_found_or_harmless(tmp_path: Path) -> None:
+def test_a_flipped_bit_in_a_manifest_or_its_files_is_found_or_harmless(tmp_path):
     path = write_product(tmp_path)
     whole = read_manifest(path)
     assert whole is not None

@@ -1,7 +1,6 @@
 """Stage files have their key in the footer, and are current only if it matches; named arrays come back as written."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +21,7 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.stage_files import KEY, SCHEMA, batch, fail_after, write
 
 
-def test_a_stage_file_round_trips_its_footer(tmp_path: Path) -> None:
+def test_a_stage_file_round_trips_its_footer(tmp_path):
     workspace = Workspace(tmp_path)
     path = write(workspace.shard_path("numbers", "shard", KEY))
     file = current_parquet(workspace, path, "shard", KEY)
@@ -41,13 +40,13 @@ def test_a_stage_file_round_trips_its_footer(tmp_path: Path) -> None:
     assert footer == {**KEY.model_dump(), "details": {"a": [1, None], "b": 2}}
 
 
-def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_nothing(tmp_path):
     with pytest.raises(ValueError, match="stop"), stage_file_writer(tmp_path / "x.parquet", SCHEMA, KEY) as writer:
         fail_after(writer.write(batch()))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_equal_content_gives_equal_bytes(tmp_path: Path) -> None:
+def test_equal_content_gives_equal_bytes(tmp_path):
     assert write(tmp_path / "a" / "x.parquet").read_bytes() == write(tmp_path / "b" / "y.parquet").read_bytes()
     for path in (paths := [tmp_path / "a.parquet", tmp_path / "b.parquet"]):
         write_arrays(path, KEY, {"x": np.arange(5)}, {"passes": 2})
@@ -56,7 +55,7 @@ def test_equal_content_gives_equal_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("batches", "row_groups"), [(0, 0), (8, 2)])
-def test_batches_are_joined_into_row_groups(tmp_path: Path, batches: int, row_groups: int) -> None:
+def test_batches_are_joined_into_row_groups(tmp_path, batches, row_groups):
     path = tmp_path / "x.parquet"
     with stage_file_writer(path, SCHEMA, KEY) as writer:
         for _ in range(batches):
@@ -66,14 +65,14 @@ def test_batches_are_joined_into_row_groups(tmp_path: Path, batches: int, row_gr
     assert (metadata.num_rows, metadata.num_row_groups) == (row_groups * ROW_GROUP_ROWS, row_groups)
 
 
-def test_a_file_of_another_key_is_not_current(tmp_path: Path) -> None:
+def test_a_file_of_another_key_is_not_current(tmp_path):
     path = write(tmp_path / "x.parquet")
     assert current_parquet(Workspace(tmp_path), path, "x", KEY) is not None
     for change in ({"stage": "other"}, {"version": 2}, {"settings": "other"}, {"inputs": "other"}):
         assert current_parquet(Workspace(tmp_path), path, "x", KEY.model_copy(update=change)) is None
 
 
-def test_missing_truncated_and_foreign_files_are_not_current(tmp_path: Path) -> None:
+def test_missing_truncated_and_foreign_files_are_not_current(tmp_path):
     workspace, path = Workspace(tmp_path), tmp_path / "x.parquet"
     assert current_parquet(workspace, path, "x", KEY) is None
     whole = write(path).read_bytes()

@@ -1,18 +1,16 @@
 """How near to the optimum: the certificate claims only what is proved, means are weighted, budgets add up."""
 
-from typing import Any
-
 import pytest
 
 from fineweb_mask.tasks.reporting.sections.optimum import certificate, claim, groups, weighted_mean
 
 
-def block(name: str, documents: int, objective: float, bound: float | None) -> dict[str, Any]:
+def block(name, documents, objective, bound):
     gap = None if bound is None else bound - objective
     return {"name": name, "documents": documents, "objective": objective, "upper_bound": bound, "gap": gap}
 
 
-def test_the_certificate_names_the_widest_gap_and_claims_only_what_is_proved() -> None:
+def test_the_certificate_names_the_widest_gap_and_claims_only_what_is_proved():
     blocks = [block("a", 100, 0.5, 0.5), block("b", 300, 0.7, 0.72)]
     expected = "Of the way from a random selection to the best possible, at most 2% is missing, in any block."
     assert claim(blocks) == expected
@@ -25,12 +23,12 @@ def test_the_certificate_names_the_widest_gap_and_claims_only_what_is_proved() -
     assert weighted_mean(blocks, "gap") is None
 
 
-def of_group(name: str, documents: int, budget: float, selected: int, tokens_selected: int = 0) -> dict[str, Any]:
+def of_group(name, documents, budget, selected, tokens_selected=0):
     counts = {"documents": documents, "budget": budget, "selected": selected, "tokens_selected": tokens_selected}
     return {"name": f"a language={name}", "group": name, **counts}
 
 
-def test_groups_of_all_blocks_are_added_up_and_say_how_much_of_their_budget_is_filled() -> None:
+def test_groups_of_all_blocks_are_added_up_and_say_how_much_of_their_budget_is_filled():
     blocks = [
         of_group("de", 10, 19.6, 10),
         of_group("", 5, 0, 0),
@@ -45,7 +43,7 @@ def test_groups_of_all_blocks_are_added_up_and_say_how_much_of_their_budget_is_f
     assert table.rows == [["en", 9, 5, 1000, 0.9], ["de", 8, 5, 1000, 1.0]]
 
 
-def test_blocks_of_which_nothing_is_selected_are_listed_and_in_no_mean() -> None:
+def test_blocks_of_which_nothing_is_selected_are_listed_and_in_no_mean():
     figures = dict.fromkeys(("objective", "random_objective", "upper_bound", "gap"))
     empty = {"name": "b", "documents": 50, "selected": 0, "history": [], **figures}
     one = block("a", 100, 0.5, 0.6) | {"selected": 30, "random_objective": 0.1, "history": [(0, 0.1), (1, 0.5)]}
@@ -56,7 +54,7 @@ def test_blocks_of_which_nothing_is_selected_are_listed_and_in_no_mean() -> None
     assert section.figures
 
 
-def test_of_one_block_the_chart_says_all_and_no_table_repeats_it() -> None:
+def test_of_one_block_the_chart_says_all_and_no_table_repeats_it():
     one = block("a", 100, 0.5, 0.6) | {"selected": 30, "random_objective": 0.1, "history": [(0, 0.1), (1, 0.5)]}
     section = certificate([one])
     assert section.tables == []

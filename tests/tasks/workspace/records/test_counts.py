@@ -1,7 +1,5 @@
 """The books balance to the row."""
 
-from typing import Any
-
 import pyarrow.parquet as pq
 import pytest
 
@@ -9,11 +7,11 @@ from fineweb_mask.tasks.workspace.records.counts import account, mean_terms
 from fineweb_mask.tasks.workspace.references import StageFile
 
 
-def reference(rows: int, **details: Any) -> StageFile:
+def reference(rows, **details):
     return StageFile(stage="s", name="n", path="p", rows=rows, bytes=1, fingerprint="f", details=details)
 
 
-def block(documents: int, selected: int, objective: float, **terms: float) -> dict[str, Any]:
+def block(documents, selected, objective, **terms):
     return {
         "documents": documents,
         "selected": selected,
@@ -24,14 +22,12 @@ def block(documents: int, selected: int, objective: float, **terms: float) -> di
     }
 
 
-def test_shards_and_blocks_are_added_up() -> None:
+def test_shards_and_blocks_are_added_up():
     ingested = [
         reference(7, rows_in=10, dropped={"too_short": 2, "duplicate": 1}, tokens_in=90, tokens=70, tokens_estimated=1),
         reference(4, rows_in=5, dropped={"too_short": 1}, tokens_in=60, tokens=40, tokens_estimated=0),
     ]
-    masks = [
-        reference(11, excluded={"duplicate": 2, "bad_vector": 0}, blocks=[block(5, 2, 0.5), block(4, 1, 0.5)]),
-    ]
+    masks = [reference(11, excluded={"duplicate": 2, "bad_vector": 0}, blocks=[block(5, 2, 0.5), block(4, 1, 0.5)])]
     counts = account(ingested, masks)
     assert counts.dropped == {"duplicate": 3, "too_short": 3}
     assert (counts.documents_in, counts.documents_ingested, counts.documents_eligible) == (15, 11, 9)
@@ -45,7 +41,7 @@ def test_shards_and_blocks_are_added_up() -> None:
     assert counts.tokens_estimated == 1
 
 
-def test_every_document_of_the_corpus_is_accounted_for(built: Any) -> None:
+def test_every_document_of_the_corpus_is_accounted_for(built):
     counts = built.counts
     assert counts.documents_in == 66 == counts.selected + counts.not_selected + sum(counts.dropped.values())
     assert counts.dropped == {"duplicate": 3, "too_short": 1}
@@ -62,7 +58,7 @@ def test_every_document_of_the_corpus_is_accounted_for(built: Any) -> None:
     assert counts.tokens_estimated == 0
 
 
-def test_terms_are_averaged_by_documents() -> None:
+def test_terms_are_averaged_by_documents():
     masks = [
         reference(1, blocks=[block(30, 3, 1.0, quality=2.0, pairwise=0.0)]),
         reference(1, blocks=[block(10, 1, 0.0, quality=0.0, pairwise=1.0)]),
