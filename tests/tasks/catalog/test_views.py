@@ -17,15 +17,6 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.dataset.conftest import make
 
 
-def shards_of(built):
-    return [
-        ShardFiles(documents=documents, duplicates=duplicates, scores=scores, embeddings=embeddings, masks=masks)
-        for documents, duplicates, scores, embeddings, masks in zip(
-            built.documents, built.dedup_job.shard_files(), built.scores, built.embeddings, built.masks, strict=True
-        )
-    ]
-
-
 def ask(folder, query):
     with duckdb.connect(str(folder / NAME), read_only=True) as connection:
         return connection.execute(query).fetchall()
@@ -36,7 +27,7 @@ def folder(built, tmp_path):
     """A copy of the tiny workspace, with its catalog, in a folder with a hard name."""
     folder = tmp_path / "it's [a], *b"
     shutil.copytree(built.workspace.root, folder)
-    write_catalog(Workspace(folder), shards_of(built))
+    write_catalog(Workspace(folder), built.report_job.shards)
     return folder
 
 
@@ -84,10 +75,7 @@ def test_drops_and_masks_account_for_every_document(built, folder):
     [(dropped,)] = ask(folder, "SELECT sum(documents) FROM drops")
     [(eligible,)] = ask(folder, "SELECT count(block) FROM masks")
     assert dropped + eligible == built.counts.documents_in
-
-
-def test_bad_vectors_are_counted_by_shard(built, folder):
-    shards = shards_of(built)
+    shards = built.report_job.shards
     mask = folder / shards[0].masks.path
     table = pq.read_table(mask)
     blocks = [None, None, *table["block"].to_pylist()[2:]]
@@ -118,7 +106,7 @@ def test_a_shard_that_left_is_not_shown_and_a_query_of_one_shard_reads_one_file(
     for shard in built.documents[1:]:
         (folder / shard.path).write_bytes(b"not read")
     assert ask(folder, f"SELECT count(*) FROM documents WHERE shard = '{first.name}'") == [(first.rows,)]
-    write_catalog(Workspace(folder), shards_of(built)[:1])
+    write_catalog(Workspace(folder), built.report_job.shards[:1])
     assert ask(folder, "SELECT shard, count(*) FROM documents GROUP BY ALL") == [(first.name, first.rows)]
     assert ask(folder, "SELECT DISTINCT shard FROM selected") == [(first.name,)]
 
@@ -136,7 +124,7 @@ def test_columns_of_one_shard_only_are_null_elsewhere(built, folder):
     path = folder / built.documents[2].path
     table = pq.read_table(path)
     pq.write_table(table.append_column("tags", pa.array([["x"]] * table.num_rows)), path)
-    write_catalog(Workspace(folder), shards_of(built))
+    write_catalog(Workspace(folder), built.report_job.shards)
     found = ask(folder, "SELECT shard, count(*), count(tags) FROM documents GROUP BY shard ORDER BY shard")
     assert found == [(file.name, file.rows, 0) for file in built.documents[:2]] + [
         ("b", table.num_rows, table.num_rows)
@@ -148,7 +136,7 @@ def test_runs_are_seen_as_they_end_oldest_first(built, folder):
     facts = {"select_ratio": 0.25, "lamb": 0.5, "solver": "mean_field", "recipe": {"a": {"b": 1}}, "version": "1"}
     first = RunRecord(flow="curate", stages_run=["ingest"], **facts)
     first.end(workspace)
-    write_catalog(workspace, shards_of(built))
+    write_catalog(workspace, built.report_job.shards)
     later = RunRecord(flow="select", status="failed", error="ValueError: it's\n\x1b[31m", flow_run="ab-cd", **facts)
     later.started = later.started.replace(year=later.started.year + 1)
     path = later.end(workspace)
@@ -175,7 +163,7 @@ def test_a_catalog_is_current_until_a_run_begins(folder):
 def test_the_log_of_an_interrupted_session_does_not_change_the_new_catalog(built, folder):
     for name in (f"{NAME}.wal", f".{NAME}.x.partial.wal"):
         (folder / name).write_bytes(b"left behind")
-    write_catalog(Workspace(folder), shards_of(built))
+    write_catalog(Workspace(folder), built.report_job.shards)
     assert not [path.name for path in folder.iterdir() if ".wal" in path.name or "partial" in path.name]
     assert ask(folder, "SELECT count(*) FROM masks")
 

@@ -1,10 +1,8 @@
 """Partitions: each selected row once, the same bytes in any order of work, and only unfinished ones made again."""
 
-from collections.abc import Callable
 from itertools import groupby, pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -26,8 +24,7 @@ from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 from tests.tasks.conftest import snapshot
 from tests.tasks.dataset.conftest import make
 
-MANY: dict[str, Any] = {"partition_size": 1}  # a partition for every shard
-Rows = list[tuple[str | None, bool]]
+MANY = {"partition_size": 1}  # a partition for every shard
 
 
 def rows_of(making):
@@ -100,7 +97,7 @@ def test_every_selected_row_is_in_one_file_of_its_folder(shards, size, layout):
 
 def built(monkeypatch):
     """Return the list into which the name of every partition that is written is entered."""
-    seen: list[str] = []
+    seen = []
     build = partition.write_partition._build
 
     def counted(job):
@@ -118,7 +115,7 @@ class KilledError(BaseException):
 def test_killed_after_some_partitions_only_the_others_are_written(make_corpus, six_shards, tmp_path, monkeypatch):
     making = make_corpus(tmp_path / "killed", six_shards, **MANY)
     written = partition.read_back
-    calls: list[Any] = []
+    calls = []
 
     def kill_at_fourth(*arguments):
         calls.append(arguments)
@@ -155,9 +152,8 @@ def test_damaged_parts_are_written_again(make_corpus, six_shards, tmp_path, monk
     assert seen == ["00003", "00002"]
 
 
-def test_parts_of_another_corpus_are_neither_taken_nor_removed(  # another run may be making its dataset of them
-    make_corpus: Callable[..., Any], six_shards: list[Rows], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parts_of_another_corpus_are_neither_taken_nor_removed(make_corpus, six_shards, tmp_path, monkeypatch):
+    """Another run may be making its dataset of them."""
     make_corpus(tmp_path, six_shards, **MANY).written()
     before = set((tmp_path / "dataset-parts").iterdir())
     changed = [*six_shards[:-1], [("D9", True)] * 3]
@@ -258,10 +254,6 @@ def test_jobs_hold_their_own_shards_and_those_without_are_left_out(make_corpus, 
     assert len({job.key.fingerprint for job in found}) == 6
     found = making._replace(shards=making.shards[1:]).partitioning.jobs()
     assert [(job.number, job.partitions) for job in found] == [(number, 6) for number in range(1, 6)]
-
-
-def test_documents_that_are_gone_are_named(make_corpus, six_shards, tmp_path):
-    making = make_corpus(tmp_path, six_shards)
     making.workspace.resolve(making.shards[2].documents).unlink()
     with pytest.raises(DamagedFileError, match=r"/documents/002\.\w+\.parquet is damaged: it is missing, or"):
         making.partitioning.jobs()
