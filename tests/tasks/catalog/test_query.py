@@ -137,9 +137,8 @@ def test_csv_distinguishes_null_from_an_empty_text(workspace):
 
 def test_parquet_keeps_the_types(workspace):
     table = pq.read_table(io.BytesIO(ask(workspace, "FROM documents ORDER BY shard, row", "parquet")))
-    assert table.schema.field("row").type == pa.uint32()
-    assert table.schema.field("content_hash").type == pa.binary()
-    assert table.schema.field("token_count").type == pa.int64()
+    types = [table.schema.field(name).type for name in ("row", "content_hash", "token_count")]
+    assert types == [pa.uint32(), pa.binary(), pa.int64()]
     assert table.num_rows == rows(workspace, "SELECT count(*) AS n FROM documents")[0]["n"]
     empty = pq.read_table(io.BytesIO(ask(workspace, "FROM masks WHERE false", "parquet")))
     assert (empty.num_rows, empty.column_names) == (0, ["shard", "row", "selected", "inclusion", "block"])
@@ -155,11 +154,8 @@ def test_float16_vectors_are_read_by_arrow(built, workspace):
 
 def test_a_preview_cuts_rows_and_values_and_says_how_many_more(workspace):
     with open_catalog(Workspace(workspace), "1GB") as connection:
-        [answer] = answers(
-            connection,
-            "SELECT range AS n, repeat('é', 500) AS t, [1, 2] AS l, NULL AS x FROM range(9)",
-            Workspace(workspace),
-        )
+        sql = "SELECT range AS n, repeat('é', 500) AS t, [1, 2] AS l, NULL AS x FROM range(9)"
+        [answer] = answers(connection, sql, Workspace(workspace))
         preview = answer.preview(4, characters=10)
         assert preview.columns == ["n", "t", "l", "x"]
         assert preview.numeric == [True, False, False, False]
@@ -204,9 +200,8 @@ def test_a_flipped_bit_in_a_column_that_is_read_is_named_and_in_another_is_not(w
             ask(copy, sql)
     assert rows(copy, "SELECT sum(row) AS n FROM scores") == rows(workspace, "SELECT sum(row) AS n FROM scores")
     with open_catalog(Workspace(copy), "1GB") as connection:  # asked not to look
-        [answer] = answers(
-            connection, "SELECT max(row) AS n FROM scores WHERE quality > -1e30", Workspace(copy), verify=False
-        )
+        sql = "SELECT max(row) AS n FROM scores WHERE quality > -1e30"
+        [answer] = answers(connection, sql, Workspace(copy), verify=False)
         assert answer.columns == ["n"]
 
 

@@ -1,7 +1,5 @@
 """Fixtures of the tests of datasets."""
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -43,15 +41,14 @@ def write_shard(workspace, name, rows, first):
         "scores": pa.table([numbers, quality, quality], schema=scores_schema(["edu"])),
         "masks": pa.table(masks, schema=MASKS),
     }
+    files = {}
     for folder, table in tables.items():
-        with stage_file_writer(workspace.shard_path(folder, name, keys[folder]), table.schema, keys[folder]) as writer:
+        path = workspace.shard_path(folder, name, keys[folder])
+        with stage_file_writer(path, table.schema, keys[folder]) as writer:
             for batch in table.to_batches():
                 writer.write(batch)
             writer.details = {"rows_in": n, "dropped": {}, "excluded": {}}
-    files: dict[str, Any] = {
-        folder: current_parquet(workspace, workspace.shard_path(folder, name, keys[folder]), name, keys[folder])
-        for folder in tables
-    }
+        files[folder] = current_parquet(workspace, path, name, keys[folder])
     return ShardFiles(**files)
 
 
@@ -63,18 +60,10 @@ def make(root, shards, **settings):
         files.append(write_shard(workspace, f"{number:03d}", rows, first))
         first += len(rows)
     selected = sum(chosen for rows in shards for _, chosen in rows)
-    tokens = dict.fromkeys(
-        ("tokens_in", "tokens_ingested", "tokens_eligible", "tokens_selected", "tokens_estimated"), 0
-    )
-    counts = Counts(
-        documents_in=first,
-        documents_ingested=first,
-        documents_eligible=first,
-        selected=selected,
-        not_selected=first - selected,
-        dropped={},
-        **tokens,
-    )
+    tokens = ("tokens_in", "tokens_ingested", "tokens_eligible", "tokens_selected", "tokens_estimated")
+    documents = dict.fromkeys(("documents_in", "documents_ingested", "documents_eligible"), first)
+    outcome = {"selected": selected, "not_selected": first - selected, "dropped": {}}
+    counts = Counts(**documents, **outcome, **dict.fromkeys(tokens, 0))
     recipe = PipelineSettings(
         workspace=str(root),
         source=SourceSettings(path="unused"),
@@ -84,12 +73,9 @@ def make(root, shards, **settings):
     )
     sources = [
         SourceShard(
-            name=file.name,
-            relative=file.name,
-            url=file.name,
+            **dict.fromkeys(("name", "relative", "url"), file.name),
+            **file.documents.model_dump(include={"bytes", "fingerprint"}),
             format="parquet",
-            bytes=file.documents.bytes,
-            fingerprint=file.documents.fingerprint,
         )
         for file in files
     ]

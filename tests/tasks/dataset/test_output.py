@@ -60,9 +60,9 @@ def test_a_dataset_is_published_and_replaced(bucket, tmp_path):
     url = f"{bucket.url}/out"
     assert published(url) is None
     one, two = (make_dataset(tmp_path / name, name) for name in ("one", "two"))
-    bucket.write("out/notes.txt", b"mine")
-    bucket.write("out/data-mine/x", b"mine")
-    bucket.write("out/data/x", b"mine")
+    mine = {"out/notes.txt", "out/data-mine/x", "out/data/x"}
+    for name in mine:
+        bucket.write(name, b"mine")
     publish(one, url)
     assert read_from_card(bucket, "out") == "one"
     found = published(url)
@@ -70,7 +70,6 @@ def test_a_dataset_is_published_and_replaced(bucket, tmp_path):
     assert found.details["content"] == "one"
     publish(two, url)
     assert read_from_card(bucket, "out") == read_from_provenance(bucket, "out") == "two"
-    mine = {"out/notes.txt", "out/data-mine/x", "out/data/x"}
     assert set(bucket.names()) - mine == {f"out/{file.relative_to(two).as_posix()}" for file in tree_files(two)}
     assert bucket.unfinished() == []
     bucket.write("out/README.md", (one / "README.md").read_bytes())  # with an old card it is incomplete
@@ -134,8 +133,7 @@ def test_data_that_is_there_already_is_not_uploaded_again(bucket, tmp_path, monk
     for file in tree_files(data):
         bucket.write(f"out/{data.name}/{file.name}", file.read_bytes())
     shutil.rmtree(data)
-    sent = []
-    upload = Store.upload
+    sent, upload = [], Store.upload
     monkeypatch.setattr(Store, "upload", lambda self, file, name: sent.append(name) or upload(self, file, name))
     publish(folder, f"{bucket.url}/out")
     assert sent == ["plots/a.png", "provenance.json", "README.md"]

@@ -59,9 +59,8 @@ def test_rows_come_in_the_same_order_in_one_partition_and_in_several(make_corpus
     several = making.with_settings(**MANY)
     several.write()
     assert rows_of(several) == whole
-    ours = record(several)
     for name in ("retention", "retention_by_decile", "sources", "rows", "tokens"):
-        assert ours[name] == details[name]
+        assert record(several)[name] == details[name]
     names = {path.name for path in tree_files(several.workspace.dataset / "data")}
     assert len(names) > 3
     assert names <= {f"part-{number:05d}-00000.parquet" for number in range(6)}
@@ -190,10 +189,8 @@ def test_a_column_that_only_some_partitions_have_is_in_all_files(make_corpus, tm
     assert {path.parent.name for path in paths} == {"1.0", "2.0", "2.5", "3.0", "4.0", "4.5", "unknown"}
     assert len({str(pq.read_schema(path)) for path in paths}) == 1
     rows = [row for path in paths for row in pq.read_table(path).to_pylist()]
-    assert {row["id"]: row["n"] for row in rows} == {
-        f"<urn:uuid:{number}>": value
-        for number, value in enumerate([1.0, 2.0, 3.0, 4.0, 1.0, 2.5, 3.0, 4.5, None, None, None, None])
-    }
+    values = [1.0, 2.0, 3.0, 4.0, 1.0, 2.5, 3.0, 4.5, None, None, None, None]
+    assert {row["id"]: row["n"] for row in rows} == {f"<urn:uuid:{n}>": value for n, value in enumerate(values)}
 
 
 def test_nothing_selected_is_a_dataset_without_files_and_what_was_spilled_is_removed(make_corpus, tmp_path):

@@ -22,8 +22,7 @@ class Parsed(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.words = ""
+        self.tags, self.words = [], ""
         self.feed(text)
         self.close()
 

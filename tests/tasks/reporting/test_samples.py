@@ -41,9 +41,8 @@ def test_the_rows_of_a_shard_s_files_are_joined(built, workspace):
 
 def test_a_draw_is_of_eligible_and_of_selected_documents(built, workspace):
     eligible, selected = draw(*workspace, 1_000, np.random.default_rng(0))
-    assert (len(eligible.documents), eligible.population, eligible.shards) == (built.counts.documents_eligible,) * 2 + (
-        3,
-    )
+    assert len(eligible.documents) == eligible.population == built.counts.documents_eligible
+    assert eligible.shards == 3
     assert (len(selected.documents), selected.population) == (built.counts.selected,) * 2
     masks = [built.read(shard.masks).to_pylist() for shard in workspace[1]]
     assert all(masks[document.shard][document.row]["selected"] for document in selected.documents)
@@ -52,13 +51,9 @@ def test_a_draw_is_of_eligible_and_of_selected_documents(built, workspace):
     assert some.documents == sorted(some.documents)
     assert set(some.documents) <= set(eligible.documents)
     assert some == draw(*workspace, 7, np.random.default_rng(1))[0]
-
-
-def test_every_document_is_drawn_as_often(workspace):
-    generator = np.random.default_rng(0)
+    generator = np.random.default_rng(0)  # every document is drawn as often
     drawn = [document for _ in range(100) for document in draw(*workspace, 10, generator)[0].documents]
-    by_shard = np.bincount([document.shard for document in drawn])
-    rows = np.bincount([document.shard for document in draw(*workspace, 1_000, generator)[0].documents])
+    by_shard, rows = (np.bincount([document.shard for document in some]) for some in (drawn, eligible.documents))
     np.testing.assert_allclose(by_shard / by_shard.sum(), rows / rows.sum(), atol=0.05)
 
 
@@ -80,8 +75,7 @@ def test_vectors_texts_and_documents_are_those_referred_to(built, workspace):
 def test_only_the_row_groups_that_are_wanted_are_read(tmp_path, monkeypatch):
     table = pa.table({"row": range(1_000), "text": [f"text {row}" for row in range(1_000)]})
     pq.write_table(table, tmp_path / "x.parquet", row_group_size=100)
-    read: list[int] = []
-    original = pq.ParquetFile.read_row_group
+    read, original = [], pq.ParquetFile.read_row_group
 
     def spy(file, group, **options):
         read.append(group)
@@ -111,12 +105,8 @@ def test_documents_near_the_threshold_are_the_nearest(built, workspace):
         k = sum(row["selected"] for row in rows)
         ordered = sorted((row["inclusion"] for row in rows), reverse=True)
         assert near.threshold == pytest.approx((ordered[k - 1] + ordered[k]) / 2)
-        nearer = [
-            row
-            for row in rows
-            if row["selected"] == mask["selected"]
-            and abs(row["inclusion"] - near.threshold) < abs(near.inclusion - near.threshold)
-        ]
+        alike = [row["inclusion"] for row in rows if row["selected"] == mask["selected"]]
+        nearer = [one for one in alike if abs(one - near.threshold) < abs(near.inclusion - near.threshold)]
         assert len(nearer) < 2  # two of one block and one of the other are shown
 
 
@@ -128,14 +118,8 @@ def test_indices_are_evenly_spaced():
 
 
 def test_a_document_that_was_never_considered_is_the_farthest_of_all():
-    rows = pa.table(
-        {
-            "row": pa.array(range(4), pa.uint32()),
-            "shard": pa.array([0] * 4, pa.int32()),
-            "inclusion": pa.array([3.0, 1.0, 0.5, -np.inf], pa.float32()),
-            "selected": [True, True, False, False],
-        }
-    )
+    columns = {"row": range(4), "shard": [0] * 4, "inclusion": [3.0, 1.0, 0.5, -np.inf]}
+    rows = pa.table(columns | {"selected": [True, True, False, False]})
     kept, rejected = _nearest("block", rows, 2)
     assert [near.document.row for near in kept + rejected] == [1, 0, 2, 3]
     assert {near.threshold for near in kept + rejected} == {0.75}

@@ -11,6 +11,7 @@ from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.runtime.stopping import StoppedError, clear_stop_request, request_stop
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.workspace.workspace import Workspace
+from tests.tasks.conftest import snapshot
 from tests.tasks.stage_files import KEY, write
 
 PARTIAL = f".{'0a' * 16}.partial"
@@ -44,19 +45,15 @@ def test_several_runs_use_a_workspace_and_none_deletes_the_partial_files_of_anot
             assert partial.exists()
 
 
-def everything_in(folder):
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in tree_files(folder)}
-
-
 @pytest.mark.parametrize("name", ["dataset/f", "run.json", "data/x.parquet"])
 def test_a_folder_that_holds_something_else_is_refused_as_it_is(tmp_path, name):
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / name).write_bytes(b'{"settings": []}')
-    before = everything_in(tmp_path)
+    before = snapshot(tmp_path)
     for opened in (Workspace(tmp_path).in_use, Workspace(tmp_path).idle):
         with pytest.raises(WorkspaceError, match=f"holds '{name.partition('/')[0]}', and is not a workspace"), opened():
             pass
-    assert everything_in(tmp_path) == before
+    assert snapshot(tmp_path) == before
 
 
 @pytest.mark.parametrize("name", ["lost+found/", ".gitignore", ".lock"])
