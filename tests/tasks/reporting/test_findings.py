@@ -1,7 +1,6 @@
 """What the report says first: what was gained and lost, why to doubt it, and that each number says of what."""
 
 from itertools import groupby
-from typing import Any
 
 import numpy as np
 import pytest
@@ -57,13 +56,8 @@ def measured(random, selected, rank=55, clusters=None):
     return Diversity(of, plane, clusters or [], sample, sample, none, none[0], np.zeros(1, dtype=bool))
 
 
-USUAL: dict[str, Any] = {
-    "recipe": RECIPE,
-    "counts": counted(),
-    "blocks": BLOCKS,
-    "breakdown": broken_down(),
-    "measured": measured(0.02, 0.01),
-}
+USUAL = {"recipe": RECIPE, "counts": counted(), "blocks": BLOCKS, "breakdown": broken_down()}
+USUAL["measured"] = measured(0.02, 0.01)
 
 
 def told(**changes):
@@ -172,13 +166,9 @@ def test_what_chance_explains_is_no_loss_nor_is_a_small_group():
 
 
 def test_without_selected_documents_nothing_is_made_up():
-    nothing = broken_down()._replace(
-        histograms={
-            name: Distribution(np.arange(3.0), np.zeros(2), np.zeros(2), None) for name in ("n_chars", "quality")
-        },
-        quality=np.empty(0, dtype=np.float32),
-        kept=np.empty(0, dtype=np.float32),
-    )
+    empty = Distribution(np.arange(3.0), np.zeros(2), np.zeros(2), None)
+    none = np.empty(0, dtype=np.float32)
+    nothing = broken_down()._replace(histograms={"n_chars": empty, "quality": empty}, quality=none, kept=none)
     [found] = findings(RECIPE, counted(selected=0, not_selected=1000), [], nothing, None)
     assert found.text == "0 of 1,000 eligible documents are selected (0.0%)."
 

@@ -25,16 +25,9 @@ def test_a_stage_file_round_trips_its_footer(tmp_path):
     workspace = Workspace(tmp_path)
     path = write(workspace.shard_path("numbers", "shard", KEY))
     file = current_parquet(workspace, path, "shard", KEY)
-    assert file == StageFile(
-        stage="numbers",
-        name="shard",
-        path=f"numbers/shard.{KEY.tag}.parquet",
-        rows=3,
-        bytes=path.stat().st_size,
-        fingerprint=KEY.fingerprint,
-        details={"a": [1, None], "b": 2},
-        cached=True,
-    )
+    facts = {"rows": 3, "bytes": path.stat().st_size, "details": {"a": [1, None], "b": 2}, "cached": True}
+    names = {"stage": "numbers", "name": "shard", "path": f"numbers/shard.{KEY.tag}.parquet"}
+    assert file == StageFile(**names, fingerprint=KEY.fingerprint, **facts)
     assert workspace.resolve(file) == path
     footer = json.loads(pq.read_metadata(path).metadata[FOOTER_KEY])
     assert footer == {**KEY.model_dump(), "details": {"a": [1, None], "b": 2}}

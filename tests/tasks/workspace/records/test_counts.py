@@ -1,6 +1,5 @@
 """The books balance to the row."""
 
-import pyarrow.parquet as pq
 import pytest
 
 from fineweb_mask.tasks.workspace.records.counts import account, mean_terms
@@ -12,14 +11,8 @@ def reference(rows, **details):
 
 
 def block(documents, selected, objective, **terms):
-    return {
-        "documents": documents,
-        "selected": selected,
-        "tokens": 10 * documents,
-        "tokens_selected": 10 * selected,
-        "objective": objective,
-        "terms": terms,
-    }
+    tokens = {"tokens": 10 * documents, "tokens_selected": 10 * selected}
+    return {"documents": documents, "selected": selected, "objective": objective, "terms": terms} | tokens
 
 
 def test_shards_and_blocks_are_added_up():
@@ -32,12 +25,8 @@ def test_shards_and_blocks_are_added_up():
     assert counts.dropped == {"duplicate": 3, "too_short": 3}
     assert (counts.documents_in, counts.documents_ingested, counts.documents_eligible) == (15, 11, 9)
     assert (counts.selected, counts.not_selected) == (3, 6)
-    assert (counts.tokens_in, counts.tokens_ingested, counts.tokens_eligible, counts.tokens_selected) == (
-        150,
-        110,
-        90,
-        30,
-    )
+    tokens = (counts.tokens_in, counts.tokens_ingested, counts.tokens_eligible, counts.tokens_selected)
+    assert tokens == (150, 110, 90, 30)
     assert counts.tokens_estimated == 1
 
 
@@ -48,11 +37,7 @@ def test_every_document_of_the_corpus_is_accounted_for(built):
     tables = [built.read(file) for file in built.masks]
     assert counts.selected == sum(sum(table["selected"].to_pylist()) for table in tables)
     assert counts.documents_eligible == sum(table["block"].is_valid().to_pylist().count(True) for table in tables)
-    tokens = [
-        value
-        for file in built.documents
-        for value in pq.read_table(built.workspace.resolve(file))["token_count"].to_pylist()
-    ]
+    tokens = [value for file in built.documents for value in built.read(file)["token_count"].to_pylist()]
     assert counts.tokens_ingested == sum(tokens)
     assert counts.tokens_selected < counts.tokens_eligible < counts.tokens_ingested < counts.tokens_in
     assert counts.tokens_estimated == 0
