@@ -89,6 +89,6 @@ def make_corpus():
 
 
 @pytest.fixture
-def six_shards():
-    """Six shards of documents of three dumps, of which two thirds are selected."""
-    return [[(f"D{(shard + row) % 3}", row % 3 > 0) for row in range(20 + shard)] for shard in range(6)]
+def four_shards():
+    """Four shards of documents of three dumps, of which two thirds are selected."""
+    return [[(f"D{(shard + row) % 3}", row % 3 > 0) for row in range(12 + shard)] for shard in range(4)]

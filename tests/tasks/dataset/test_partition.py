@@ -38,11 +38,11 @@ def rows_of(making):
 
 
 @pytest.mark.parametrize("options", [{"layout": "flat"}, {"layout": "url"}], ids=str)
-def test_bytes_do_not_depend_on_how_many_partitions_are_at_work(make_corpus, six_shards, tmp_path, options):
-    making = make_corpus(tmp_path, six_shards, **MANY, **options)
+def test_bytes_do_not_depend_on_how_many_partitions_are_at_work(make_corpus, four_shards, tmp_path, options):
+    making = make_corpus(tmp_path, four_shards, **MANY, **options)
     making.written()
     one = snapshot(making.workspace.root / "dataset-parts")
-    assert len([name for name in one if "/data/" in name]) >= 6
+    assert len([name for name in one if "/data/" in name]) >= 4
     making.written(force=True, threads=3)
     assert snapshot(making.workspace.root / "dataset-parts") == one
 
@@ -51,8 +51,8 @@ def record(making):
     return Manifest.model_validate_json((making.workspace.dataset / "provenance.json").read_text()).details
 
 
-def test_rows_come_in_the_same_order_in_one_partition_and_in_several(make_corpus, six_shards, tmp_path):
-    making = make_corpus(tmp_path, six_shards)
+def test_rows_come_in_the_same_order_in_one_partition_and_in_several(make_corpus, four_shards, tmp_path):
+    making = make_corpus(tmp_path, four_shards)
     making.write()
     whole, details = rows_of(making), record(making)
     assert {path.name for path in tree_files(making.workspace.dataset / "data")} == {"part-00000.parquet"}
@@ -63,7 +63,7 @@ def test_rows_come_in_the_same_order_in_one_partition_and_in_several(make_corpus
         assert record(several)[name] == details[name]
     names = {path.name for path in tree_files(several.workspace.dataset / "data")}
     assert len(names) > 3
-    assert names <= {f"part-{number:05d}-00000.parquet" for number in range(6)}
+    assert names <= {f"part-{number:05d}-00000.parquet" for number in range(4)}
 
 
 DUMPS = st.sampled_from(["a", "b/..", "", None])
@@ -111,33 +111,33 @@ class KilledError(BaseException):
     """Ends a run as a kill does."""
 
 
-def test_killed_after_some_partitions_only_the_others_are_written(make_corpus, six_shards, tmp_path, monkeypatch):
-    making = make_corpus(tmp_path / "killed", six_shards, **MANY)
+def test_killed_after_some_partitions_only_the_others_are_written(make_corpus, four_shards, tmp_path, monkeypatch):
+    making = make_corpus(tmp_path / "killed", four_shards, **MANY)
     written = partition.read_back
     calls = []
 
-    def kill_at_fourth(*arguments):
+    def kill_at_second(*arguments):
         calls.append(arguments)
-        if len(calls) == 4:
+        if len(calls) == 2:
             raise KilledError
         return written(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(partition, "read_back", kill_at_fourth)
+        patch.setattr(partition, "read_back", kill_at_second)
         with pytest.raises(KilledError):
             making.written()
     assert not making.workspace.dataset.exists()
     seen = built(monkeypatch)
     making.written()
     assert seen == ["00002", "00001", "00000"]  # the helper takes the last ones first
-    whole = make_corpus(tmp_path / "whole", six_shards, **MANY)
+    whole = make_corpus(tmp_path / "whole", four_shards, **MANY)
     whole.written()
     made, expected = (snapshot(one.workspace.root / "dataset-parts") for one in (making, whole))
     assert made == expected
 
 
-def test_damaged_parts_are_written_again(make_corpus, six_shards, tmp_path, monkeypatch):
-    making = make_corpus(tmp_path, six_shards, **MANY)
+def test_damaged_parts_are_written_again(make_corpus, four_shards, tmp_path, monkeypatch):
+    making = make_corpus(tmp_path, four_shards, **MANY)
     made = making.written()
     lost, cut = (min((making.workspace.root / file.path).parent.rglob("*.parquet")) for file in made.partitions[2:4])
     cut.write_bytes(cut.read_bytes()[:-9])
@@ -151,21 +151,21 @@ def test_damaged_parts_are_written_again(make_corpus, six_shards, tmp_path, monk
     assert seen == ["00003", "00002"]
 
 
-def test_parts_of_another_corpus_are_neither_taken_nor_removed(make_corpus, six_shards, tmp_path, monkeypatch):
+def test_parts_of_another_corpus_are_neither_taken_nor_removed(make_corpus, four_shards, tmp_path, monkeypatch):
     """Another run may be making its dataset of them."""
-    make_corpus(tmp_path, six_shards, **MANY).written()
+    make_corpus(tmp_path, four_shards, **MANY).written()
     before = set((tmp_path / "dataset-parts").iterdir())
-    changed = [*six_shards[:-1], [("D9", True)] * 3]
+    changed = [*four_shards[:-1], [("D9", True)] * 3]
     making = make_corpus(tmp_path, changed, **MANY)
     seen = built(monkeypatch)
     making.write()
-    assert seen == [f"{number:05d}" for number in range(5, -1, -1)]
+    assert seen == [f"{number:05d}" for number in range(3, -1, -1)]
     assert set((tmp_path / "dataset-parts").iterdir()) == before  # the others are removed
     assert rows_of(making)["D9"] == [f"<urn:uuid:{sum(map(len, changed[:-1])) + row}>" for row in range(3)]
 
 
-def test_parts_of_other_shards_are_not_put_in_place(make_corpus, six_shards, tmp_path):
-    job = make_corpus(tmp_path, six_shards, **MANY).written()
+def test_parts_of_other_shards_are_not_put_in_place(make_corpus, four_shards, tmp_path):
+    job = make_corpus(tmp_path, four_shards, **MANY).written()
     for partitions in (job.partitions[:-1], job.partitions[::-1], ()):
         with pytest.raises(WorkspaceError, match="the parts of the dataset are not those of the selected shards"):
             materialize(job.model_copy(update={"partitions": partitions}))
@@ -204,8 +204,10 @@ def test_nothing_selected_is_a_dataset_without_files_and_what_was_spilled_is_rem
     assert making.job.current() is not None
 
 
-def test_parts_that_a_killed_run_did_not_remove_are_removed_by_the_next(make_corpus, six_shards, tmp_path, monkeypatch):
-    making = make_corpus(tmp_path, six_shards, **MANY)
+def test_parts_that_a_killed_run_did_not_remove_are_removed_by_the_next(
+    make_corpus, four_shards, tmp_path, monkeypatch
+):
+    making = make_corpus(tmp_path, four_shards, **MANY)
     removed, real = [], Parts._remove
 
     def stop_before_the_second(self, path):
@@ -218,7 +220,7 @@ def test_parts_that_a_killed_run_did_not_remove_are_removed_by_the_next(make_cor
         patch.setattr(Parts, "_remove", stop_before_the_second)
         with pytest.raises(KilledError):
             making.write()
-    assert len(list((tmp_path / "dataset-parts").iterdir())) == 5
+    assert len(list((tmp_path / "dataset-parts").iterdir())) == 3
     before = snapshot(making.workspace.dataset)
     making.partitioning.remove_left()
     assert not (tmp_path / "dataset-parts").exists()
@@ -240,24 +242,25 @@ def test_every_shard_is_in_one_partition_and_all_but_the_last_are_full(sizes, ta
 
 def test_a_large_corpus_has_hundreds_of_partitions_and_a_shard_at_the_end_moves_no_boundary():
     assert 256 <= len(divide([2 * 2**30] * 25_000, 4 * 2**30)) <= MOST_PARTITIONS
+    assert divide([3] * 5, 6) == [range(2), range(2, 4), range(4, 5)]  # full as soon as it has the size
     sizes = [7, 11, 13, 5, 9, 20, 1, 6]
     assert divide(sizes, 20)[:-1] == divide([*sizes, 8], 20)[: len(divide(sizes, 20)) - 1]
 
 
-def test_jobs_hold_their_own_shards_and_those_without_are_left_out(make_corpus, six_shards, tmp_path):
-    making = make_corpus(tmp_path, six_shards, **MANY)
+def test_jobs_hold_their_own_shards_and_those_without_are_left_out(make_corpus, four_shards, tmp_path):
+    making = make_corpus(tmp_path, four_shards, **MANY)
     found = making.partitioning.jobs()
-    assert [[shard.name for shard in job.shards] for job in found] == [[f"{number:03d}"] for number in range(6)]
-    assert len({job.key.fingerprint for job in found}) == 6
+    assert [[shard.name for shard in job.shards] for job in found] == [[f"{number:03d}"] for number in range(4)]
+    assert len({job.key.fingerprint for job in found}) == 4
     found = making._replace(shards=making.shards[1:]).partitioning.jobs()
-    assert [(job.number, job.partitions) for job in found] == [(number, 6) for number in range(1, 6)]
+    assert [(job.number, job.partitions) for job in found] == [(number, 4) for number in range(1, 4)]
     making.workspace.resolve(making.shards[2].documents).unlink()
     with pytest.raises(DamagedFileError, match=r"/documents/002\.\w+\.parquet is damaged: it is missing, or"):
         making.partitioning.jobs()
 
 
-def test_the_version_follows_what_is_in_the_files_and_not_where_or_how_fast(make_corpus, six_shards, tmp_path):
-    making = make_corpus(tmp_path, six_shards)
+def test_the_version_follows_what_is_in_the_files_and_not_where_or_how_fast(make_corpus, four_shards, tmp_path):
+    making = make_corpus(tmp_path, four_shards)
 
     def version(**changes):
         return str(making.with_settings(**changes).partitioning.version)

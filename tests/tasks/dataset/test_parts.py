@@ -49,25 +49,25 @@ def at_url(make_corpus, bucket, tmp_path, monkeypatch):
 @pytest.mark.long
 @pytest.mark.parametrize("what", ["output", "workspace"])
 def test_at_a_url_each_part_is_uploaded_once_before_the_card(
-    at_url, make_corpus, six_shards, bucket, sent, tmp_path, what
+    at_url, make_corpus, four_shards, bucket, sent, tmp_path, what
 ):
-    making, folder = at_url(six_shards, what)
+    making, folder = at_url(four_shards, what)
     data = f"{folder}/data-{making.partitioning.version}"
     jobs = making.partitioning.jobs()
-    for job in jobs[:4]:
+    for job in jobs[:2]:
         write_partition(job)
     sent.clear()
     # Killed between the last upload of a part and its manifest: only what is not there is uploaded.
     parts_module.remove_file(jobs[0].parts.manifest_path(jobs[0].key))
     job = making.written()
     uploaded = [url.rsplit("/", 1)[1] for url in sent if f"/{data}/" in url]
-    assert set(uploaded) == {"part-00004-00000.parquet", "part-00005-00000.parquet"}
+    assert set(uploaded) == {"part-00002-00000.parquet", "part-00003-00000.parquet"}
     assert f"{folder}/README.md" not in bucket.names()
     sent.clear()
     materialize(job)
     assert not [url for url in sent if f"/{data}/" in url]
     assert [url.rsplit("/", 1)[1] for url in sent][-2:] == ["provenance.json", "README.md"]
-    here = make_corpus(tmp_path / "local", six_shards, **MANY)
+    here = make_corpus(tmp_path / "local", four_shards, **MANY)
     here.write()
     local = {
         path.relative_to(here.workspace.dataset / "data").as_posix(): path.read_bytes()
@@ -85,8 +85,8 @@ def test_at_a_url_each_part_is_uploaded_once_before_the_card(
     assert verify(dataset, read_provenance(dataset)).status == "ok"
 
 
-def test_at_a_url_a_part_that_was_lost_stops_the_commit(at_url, six_shards, bucket):
-    making, folder = at_url(six_shards)
+def test_at_a_url_a_part_that_was_lost_stops_the_commit(at_url, four_shards, bucket):
+    making, folder = at_url(four_shards)
     job = making.written()
     bucket.write(min(bucket.names(f"{folder}/data-")), b"cut")
     with pytest.raises(WorkspaceError, match="is missing or damaged: run again"):
@@ -94,9 +94,9 @@ def test_at_a_url_a_part_that_was_lost_stops_the_commit(at_url, six_shards, buck
     assert f"{folder}/README.md" not in bucket.names()
 
 
-def test_for_a_folder_elsewhere_the_parts_lie_beside_it(make_corpus, six_shards, tmp_path):
+def test_for_a_folder_elsewhere_the_parts_lie_beside_it(make_corpus, four_shards, tmp_path):
     output = tmp_path / "out" / "mine"
-    making = make_corpus(tmp_path / "ws", six_shards, **MANY).with_settings(output=str(output))
+    making = make_corpus(tmp_path / "ws", four_shards, **MANY).with_settings(output=str(output))
     job = making.written()
     assert [path.name for path in output.parent.iterdir()] == [".mine.parts"]
     inodes = {path.stat().st_ino for path in (output.parent / ".mine.parts").rglob("*.parquet")}
@@ -105,8 +105,8 @@ def test_for_a_folder_elsewhere_the_parts_lie_beside_it(make_corpus, six_shards,
     assert {path.stat().st_ino for path in output.rglob("*.parquet")} == inodes  # linked, not copied
 
 
-def test_without_hard_links_the_files_are_copied(make_corpus, six_shards, tmp_path, monkeypatch):
-    making = make_corpus(tmp_path, six_shards)
+def test_without_hard_links_the_files_are_copied(make_corpus, four_shards, tmp_path, monkeypatch):
+    making = make_corpus(tmp_path, four_shards)
 
     def no_links(*_):
         raise PermissionError(1, "Operation not permitted")
