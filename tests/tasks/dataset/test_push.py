@@ -87,6 +87,7 @@ def test_a_dataset_is_uploaded_as_it_is_and_again_when_it_changed(hub, push, wor
     again = push(workspace, "me/first")
     assert again.exit_code == 0, again.stderr
     assert f"deleted from an earlier push: {old.relative_to(dataset)}" in again.stdout
+    assert again.stdout.count("deleted from an earlier push") == 1
     assert "in the repository, but not of this dataset: notes.md" in again.stdout
     received = hub.files("me/first/main")
     assert received.pop("notes.md") == b"somebody else's"
