@@ -75,6 +75,7 @@ HOSTILE_DUMPS = [
     "cc-main-2024-10",
     "CON",
     "con",
+    "manifest.json",
     "nul.txt",
     "dot.",
     "space ",
@@ -82,6 +83,7 @@ HOSTILE_DUMPS = [
     "e\u0301",
     "dump=1",
 ]
+LANGUAGES = ["de", "fr", None, "unknown"]
 
 
 def sentence(seed: int, words: int = 14) -> str:
@@ -387,9 +389,10 @@ def make_workspace(tmp_path_factory: pytest.TempPathFactory, recipe: PipelineSet
 
 @pytest.fixture(scope="session")
 def hostile_dumps(make_workspace: Callable[..., Built]) -> Built:
-    """A workspace of which everything is selected and whose dumps have bad names, with columns of its own."""
+    """A workspace of which everything is selected; its dumps have bad names, its documents languages, and columns."""
     extra = [pa.field("tags", pa.list_(pa.string())), pa.field('say "hi"', pa.int64())]
-    rows = [document(i, dump=dump, tags=[str(i)]) | {'say "hi"': i} for i, dump in enumerate(HOSTILE_DUMPS)]
-    built = make_workspace("it's [hostile]", {"a.parquet": (rows[::2], extra), "b.parquet": (rows[1::2], extra)})
-    assert not built.report.cached
-    return built
+    rows = [
+        document(i, dump=dump, language=LANGUAGES[i // 2 % 4], tags=[str(i)]) | {'say "hi"': i}
+        for i, dump in enumerate(HOSTILE_DUMPS)
+    ]
+    return make_workspace("it's [hostile]", {"a.parquet": (rows[::2], extra), "b.parquet": (rows[1::2], extra)})

@@ -5,7 +5,6 @@ import io
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +15,6 @@ from fineweb_mask.tasks.catalog.query import QueryError, answers, open_catalog, 
 from fineweb_mask.tasks.catalog.views import write_catalog
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.workspace.records.runs import RunRecord
-from fineweb_mask.tasks.workspace.references import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 VALUES = """
@@ -26,18 +24,14 @@ VALUES = """
 
 
 @pytest.fixture(scope="module")
-def workspace(built: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def workspace(built, tmp_path_factory):
     folder = tmp_path_factory.mktemp("query") / "it's"
     shutil.copytree(built.workspace.root, folder)
-    files = (built.documents, built.dedup_job.shard_files(), built.scores, built.embeddings, built.masks)
-    names = ("documents", "duplicates", "scores", "embeddings", "masks")
-    write_catalog(
-        Workspace(folder), [ShardFiles(**dict(zip(names, of, strict=True))) for of in zip(*files, strict=True)]
-    )
+    write_catalog(Workspace(folder), built.report_job.shards)
     return folder
 
 
-def ask(workspace: Path, sql: str, form: str = "json") -> bytes:
+def ask(workspace, sql, form="json"):
     stream = io.BytesIO()
     with open_catalog(Workspace(workspace), "1GB") as connection:
         for answer in answers(connection, sql, Workspace(workspace)):
@@ -45,65 +39,54 @@ def ask(workspace: Path, sql: str, form: str = "json") -> bytes:
     return stream.getvalue()
 
 
-def rows(workspace: Path, sql: str) -> Any:
+def rows(workspace, sql):
     return json.loads(ask(workspace, sql))
 
 
-@pytest.mark.parametrize(
-    "sql",
-    [
-        "COPY (SELECT 1) TO '{workspace}/documents/new.csv'",
-        "WITH written AS (COPY (SELECT 1) TO '{workspace}/new.csv') SELECT * FROM written",
-        "SELECT * FROM (WITH written AS (COPY (SELECT 1) TO '{workspace}/new.csv') FROM written)",
-        "FROM query('WITH written AS (COPY (SELECT 1) TO ''{workspace}/new.csv'') FROM written')",
-        "EXPLAIN ANALYZE COPY (SELECT 1) TO '{workspace}/new.csv'",
-        "EXPORT DATABASE '{workspace}/new'",
-        "COPY (SELECT 1) TO '{outside}/new.csv'",
-        "SELECT 1) AS a; COPY (SELECT 1) TO '{workspace}/new.csv'; SELECT * FROM (SELECT 1",
-        "FROM read_text('/etc/passwd')",
-        "FROM '/etc/passwd'",
-        "FROM read_csv('{workspace}/../secret.csv')",
-        "FROM read_text('{outside}/secret.csv')",
-        "FROM glob('{outside}/*')",
-        "FROM read_parquet('https://example.org/x.parquet')",
-        "FROM read_parquet('s3://bucket/x.parquet')",
-        "FROM enable_logging(storage_path = '{workspace}/log')",
-        "ATTACH '{outside}/other.duckdb'",
-        "ATTACH ':memory:' AS other",
-        "INSTALL httpfs",
-        "LOAD httpfs",
-        "SET enable_external_access = true",
-        "SET lock_configuration = false",
-        "RESET allowed_directories",
-        "PRAGMA temp_directory = '/tmp'",
-        "CALL enable_logging()",
-        "CREATE TABLE t (a INTEGER)",
-        "CREATE TEMP TABLE t AS SELECT 1",
-        "DROP VIEW documents",
-        "DELETE FROM stored.drops",
-        "INSERT INTO stored.drops VALUES ('a', 'b', 'c', 1)",
-        "WITH gone AS (DELETE FROM stored.drops RETURNING *) FROM gone",
-        "CREATE SECRET (TYPE s3)",
-        "CHECKPOINT",
-        "SELECT 1; DROP VIEW documents",
-        "PIVOT documents ON dump USING count(*)",
-        "SELEC 1",
-        "",
-        "-- nothing",
-    ],
-)
-def test_only_reading_the_workspace_is_allowed(workspace: Path, sql: str) -> None:
+REFUSED = [
+    "COPY (SELECT 1) TO '{workspace}/documents/new.csv'",
+    "WITH written AS (COPY (SELECT 1) TO '{workspace}/new.csv') SELECT * FROM written",
+    "FROM query('WITH written AS (COPY (SELECT 1) TO ''{workspace}/new.csv'') FROM written')",
+    "EXPORT DATABASE '{workspace}/new'",
+    "SELECT 1) AS a; COPY (SELECT 1) TO '{workspace}/new.csv'; SELECT * FROM (SELECT 1",
+    "FROM '/etc/passwd'",
+    "FROM read_csv('{workspace}/../secret.csv')",
+    "FROM read_parquet('s3://bucket/x.parquet')",
+    "FROM enable_logging(storage_path = '{workspace}/log')",
+    "ATTACH ':memory:' AS other",
+    "INSTALL httpfs",
+    "SET lock_configuration = false",
+    "CREATE TEMP TABLE t AS SELECT 1",
+    "WITH gone AS (DELETE FROM stored.drops RETURNING *) FROM gone",
+    "SELECT 1; DROP VIEW documents",
+    "PIVOT documents ON dump USING count(*)",
+    "SELEC 1",
+    "-- nothing",
+]
+ALLOWED = [
+    "/* ; */ SELECT 1 AS a; -- 'é;雪'",
+    "WITH t AS (SELECT 1 AS a) FROM t",
+    "DESCRIBE masks",
+    "SUMMARIZE scores",
+    "SHOW TABLES",
+    "FROM (SELECT 1 AS x) PIVOT (count(*) FOR x IN (1, 2))",
+]
+
+
+def test_only_reading_the_workspace_is_allowed(workspace):
     (workspace.parent / "secret.csv").write_text("secret\n1\n")
     before = {path: path.read_bytes() for path in tree_files(workspace.parent)}
-    inside = str(workspace).replace("'", "''")
-    outside = str(workspace.parent).replace("'", "''")
-    with pytest.raises(QueryError) as refused:
-        ask(workspace, sql.format(workspace=inside, outside=outside))
-    assert "secret\n" not in str(refused.value)
-    assert {path: path.read_bytes() for path in tree_files(workspace.parent)} == before
+    inside, outside = (str(folder).replace("'", "''") for folder in (workspace, workspace.parent))
+    for sql in REFUSED:
+        with pytest.raises(QueryError) as refused:
+            ask(workspace, sql.format(workspace=inside, outside=outside))
+        assert "secret\n" not in str(refused.value), sql
+        assert {path: path.read_bytes() for path in tree_files(workspace.parent)} == before, sql
+    for sql in ALLOWED:
+        assert rows(workspace, sql), sql
 
 
-def test_settings_are_locked_while_it_is_open(workspace: Path) -> None:
+def test_settings_are_locked_while_it_is_open(workspace):
     with open_catalog(Workspace(workspace), "1GB") as connection:
         for name in ("enable_external_access", "autoload_known_extensions", "allow_persistent_secrets"):
             assert connection.execute(f"SELECT current_setting('{name}')").fetchall() == [(False,)]
@@ -112,55 +95,35 @@ def test_settings_are_locked_while_it_is_open(workspace: Path) -> None:
             connection.execute("SET memory_limit = '4GB'")
 
 
-@pytest.mark.parametrize(
-    "sql",
-    [
-        "SELECT 1 AS a",
-        "select 1 as a;",
-        "SELECT 1 AS a; -- 'é;雪'",
-        "/* ; */ SELECT 1 AS a -- ;",
-        "WITH t AS (SELECT 1 AS a) FROM t",
-        "VALUES (1)",
-        "DESCRIBE masks",
-        "SUMMARIZE scores",
-        "SHOW TABLES",
-        "FROM (SELECT 1 AS x) PIVOT (count(*) FOR x IN (1, 2))",
-    ],
-)
-def test_every_kind_of_query_is_allowed(workspace: Path, sql: str) -> None:
-    assert rows(workspace, sql)
-
-
-def test_an_unknown_view_lists_the_existing_ones(workspace: Path) -> None:
+def test_an_unknown_view_lists_the_existing_ones(workspace):
     with pytest.raises(QueryError, match="the catalog has: documents, scores, masks, selected, embeddings, runs"):
         ask(workspace, "FROM document")
     with pytest.raises(QueryError, match='"nosuch" not found'):
         ask(workspace, "SELECT nosuch FROM documents")
 
 
-def test_json_is_one_array_of_objects(workspace: Path) -> None:
-    assert rows(workspace, VALUES) == [
-        {
-            "a": 1,
-            "b": 'x,"y"',
-            "c": None,
-            "d": [1.5, None],
-            "e": {"k": "v"},
-            "f": "\\xAA",
-            "g": "",
-            "h": None,
-            "i": 12345678901234567890123,
-            "j": "2024-01-02 03:04:05",
-            "a_1": 2,
-        }
+def test_json_is_one_array_of_objects(workspace):
+    row = [
+        1,
+        'x,"y"',
+        None,
+        [1.5, None],
+        {"k": "v"},
+        "\\xAA",
+        "",
+        None,
+        12345678901234567890123,
+        "2024-01-02 03:04:05",
+        2,
     ]
+    assert rows(workspace, VALUES) == [dict(zip([*"abcdefghij", "a_1"], row, strict=True))]
     assert rows(workspace, "SELECT 1 WHERE false") == []
-    many = ask(workspace, "SELECT range AS n FROM range(5000)")
-    assert [row["n"] for row in json.loads(many)] == list(range(5000))
-    assert many.count(b"\n") == 5002
+    many = ask(workspace, "SELECT range AS n FROM range(2500)")
+    assert [row["n"] for row in json.loads(many)] == list(range(2500))
+    assert many.count(b"\n") == 2502
 
 
-def test_csv_distinguishes_null_from_an_empty_text(workspace: Path) -> None:
+def test_csv_distinguishes_null_from_an_empty_text(workspace):
     text = ask(workspace, VALUES, "csv").decode()
     [header, row] = csv.reader(io.StringIO(text))
     assert header == [*"abcdefghij", "a_1"]
@@ -172,33 +135,27 @@ def test_csv_distinguishes_null_from_an_empty_text(workspace: Path) -> None:
     assert ask(workspace, "SELECT 1 AS a WHERE false", "csv") == b'"a"\n'
 
 
-def test_parquet_keeps_the_types(workspace: Path) -> None:
+def test_parquet_keeps_the_types(workspace):
     table = pq.read_table(io.BytesIO(ask(workspace, "FROM documents ORDER BY shard, row", "parquet")))
-    assert table.schema.field("row").type == pa.uint32()
-    assert table.schema.field("content_hash").type == pa.binary()
-    assert table.schema.field("token_count").type == pa.int64()
+    types = [table.schema.field(name).type for name in ("row", "content_hash", "token_count")]
+    assert types == [pa.uint32(), pa.binary(), pa.int64()]
     assert table.num_rows == rows(workspace, "SELECT count(*) AS n FROM documents")[0]["n"]
     empty = pq.read_table(io.BytesIO(ask(workspace, "FROM masks WHERE false", "parquet")))
     assert (empty.num_rows, empty.column_names) == (0, ["shard", "row", "selected", "inclusion", "block"])
 
 
-def test_float16_vectors_are_read_by_arrow(built: Any, workspace: Path) -> None:
+def test_float16_vectors_are_read_by_arrow(built, workspace):
     found = rows(workspace, "SELECT shard, row, embedding FROM embeddings ORDER BY shard, row")
     expected = [(file.name, row) for file in built.embeddings for row in built.read(file).to_pylist()]
     assert [(row["shard"], row["row"]) for row in found] == [(shard, row["row"]) for shard, row in expected]
     vectors = np.array([row["embedding"] for row in found], dtype=np.float32)
     assert np.array_equal(vectors, np.array([row["embedding"] for _, row in expected], dtype=np.float32))
-    near = "SELECT d.id FROM embeddings JOIN documents AS d USING (shard, row) WHERE embedding[1] IS NOT NULL"
-    assert len(rows(workspace, near)) == len(expected)
 
 
-def test_a_preview_cuts_rows_and_values_and_says_how_many_more(workspace: Path) -> None:
+def test_a_preview_cuts_rows_and_values_and_says_how_many_more(workspace):
     with open_catalog(Workspace(workspace), "1GB") as connection:
-        [answer] = answers(
-            connection,
-            "SELECT range AS n, repeat('é', 500) AS t, [1, 2] AS l, NULL AS x FROM range(9)",
-            Workspace(workspace),
-        )
+        sql = "SELECT range AS n, repeat('é', 500) AS t, [1, 2] AS l, NULL AS x FROM range(9)"
+        [answer] = answers(connection, sql, Workspace(workspace))
         preview = answer.preview(4, characters=10)
         assert preview.columns == ["n", "t", "l", "x"]
         assert preview.numeric == [True, False, False, False]
@@ -209,32 +166,27 @@ def test_a_preview_cuts_rows_and_values_and_says_how_many_more(workspace: Path) 
         assert (first.columns, second.columns) == (["a"], ["b"])
 
 
-def test_a_file_that_is_not_a_catalog_is_an_error(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_catalog_is_an_error(tmp_path):
     (tmp_path / "catalog.duckdb").write_bytes(b"not a database" * 1000)
     with pytest.raises(QueryError, match="cannot be opened"), open_catalog(Workspace(tmp_path), "1GB"):
         pass
 
 
-def test_a_query_that_takes_too_long_is_stopped(workspace: Path) -> None:
+def test_a_query_that_takes_too_long_is_stopped(workspace):
     endless = "SELECT count(*) FROM range(1000000) a, range(1000000) b WHERE hash(a.range, b.range) = 1"
     with open_catalog(Workspace(workspace), "1GB") as connection:
 
-        def late() -> None:
-            with stopped_after(connection, 0.2):
-                [answer] = answers(connection, endless, Workspace(workspace))
-                answer.preview(1, characters=9)
+        def preview(sql, seconds):
+            with stopped_after(connection, seconds):
+                [answer] = answers(connection, sql, Workspace(workspace))
+                return answer.preview(1, characters=9).rows
 
-        with pytest.raises(QueryError, match=r"--timeout: the query was stopped after 0\.2 s"):
-            late()
-
-
-def test_a_query_in_time_is_not_stopped(workspace: Path) -> None:
-    with open_catalog(Workspace(workspace), "1GB") as connection, stopped_after(connection, 60):
-        [answer] = answers(connection, "SELECT 1", Workspace(workspace))
-        assert answer.preview(1, characters=9).rows == [("1",)]
+        assert preview("SELECT 1", 60) == [("1",)]
+        with pytest.raises(QueryError, match=r"--timeout: the query was stopped after 0\.1 s"):
+            preview(endless, 0.1)
 
 
-def test_a_flipped_bit_in_a_column_that_is_read_is_named_and_in_another_is_not(workspace: Path, tmp_path: Path) -> None:
+def test_a_flipped_bit_in_a_column_that_is_read_is_named_and_in_another_is_not(workspace, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(workspace, copy)
     path = min((copy / "scores").glob("*.parquet"))
@@ -243,30 +195,24 @@ def test_a_flipped_bit_in_a_column_that_is_read_is_named_and_in_another_is_not(w
     first = column.dictionary_page_offset if column.has_dictionary_page else column.data_page_offset
     content[first + column.total_compressed_size - 1] ^= 1
     path.write_bytes(content)
-    for sql in (
-        "SELECT avg(quality) AS q FROM scores",
-        "SELECT count(*) AS n FROM selected WHERE quality > 0",
-        "WITH a AS (FROM scores) SELECT row FROM a ORDER BY quality LIMIT 1",
-        "SUMMARIZE scores",
-    ):
+    for sql in ("SELECT count(*) AS n FROM selected WHERE quality > 0", "SUMMARIZE scores"):
         with pytest.raises(QueryError, match=rf"/scores/{path.name} is damaged: .*quality.*: delete the file"):
             ask(copy, sql)
     assert rows(copy, "SELECT sum(row) AS n FROM scores") == rows(workspace, "SELECT sum(row) AS n FROM scores")
     with open_catalog(Workspace(copy), "1GB") as connection:  # asked not to look
-        [answer] = answers(
-            connection, "SELECT max(row) AS n FROM scores WHERE quality > -1e30", Workspace(copy), verify=False
-        )
+        sql = "SELECT max(row) AS n FROM scores WHERE quality > -1e30"
+        [answer] = answers(connection, sql, Workspace(copy), verify=False)
         assert answer.columns == ["n"]
 
 
-def test_a_flipped_bit_in_what_lists_drops_and_runs_is_named(workspace: Path, tmp_path: Path) -> None:
+def test_a_flipped_bit_in_what_lists_drops_and_runs_is_named(workspace, tmp_path):
     copy = Path(shutil.copytree(workspace, tmp_path / "copy"))
     duplicates = next(path for path in (copy / "duplicates").rglob("*.parquet") if pq.read_metadata(path).num_rows)
     whole = duplicates.read_bytes()
     assert rows(copy, "SELECT row_number() OVER () AS n, * FROM dropped")
     column = pq.read_metadata(duplicates).row_group(0).column(0)
     assert column.path_in_schema == "row"
-    for place in range(4, 4 + column.total_compressed_size, 7):
+    for place in range(4, 4 + column.total_compressed_size, 21):
         duplicates.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
         with pytest.raises(QueryError, match=f"{duplicates.name} is damaged"):
             ask(copy, "FROM dropped")

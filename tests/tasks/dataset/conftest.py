@@ -1,9 +1,5 @@
 """Fixtures of the tests of datasets."""
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -29,7 +25,7 @@ Row = tuple[str | None, bool]
 WAYS = (("documents", "ingest"), ("scores", "score"), ("masks", "select"))
 
 
-def write_shard(workspace: Workspace, name: str, rows: Sequence[Row], first: int) -> ShardFiles:
+def write_shard(workspace, name, rows, first):
     n = len(rows)
     keys = {folder: StageKey(stage=stage, version=1, settings="", inputs=f"{name}{rows}") for folder, stage in WAYS}
     made = [
@@ -45,19 +41,18 @@ def write_shard(workspace: Workspace, name: str, rows: Sequence[Row], first: int
         "scores": pa.table([numbers, quality, quality], schema=scores_schema(["edu"])),
         "masks": pa.table(masks, schema=MASKS),
     }
+    files = {}
     for folder, table in tables.items():
-        with stage_file_writer(workspace.shard_path(folder, name, keys[folder]), table.schema, keys[folder]) as writer:
+        path = workspace.shard_path(folder, name, keys[folder])
+        with stage_file_writer(path, table.schema, keys[folder]) as writer:
             for batch in table.to_batches():
                 writer.write(batch)
             writer.details = {"rows_in": n, "dropped": {}, "excluded": {}}
-    files: dict[str, Any] = {
-        folder: current_parquet(workspace, workspace.shard_path(folder, name, keys[folder]), name, keys[folder])
-        for folder in tables
-    }
+        files[folder] = current_parquet(workspace, path, name, keys[folder])
     return ShardFiles(**files)
 
 
-def make(root: str | Path, shards: Sequence[Sequence[Row]], **settings: Any) -> Making:
+def make(root, shards, **settings):
     """Write the stage files of shards `000`, `001`, ..., whose documents are numbered throughout."""
     workspace = Workspace(root)
     files, first = [], 0
@@ -65,18 +60,10 @@ def make(root: str | Path, shards: Sequence[Sequence[Row]], **settings: Any) -> 
         files.append(write_shard(workspace, f"{number:03d}", rows, first))
         first += len(rows)
     selected = sum(chosen for rows in shards for _, chosen in rows)
-    tokens = dict.fromkeys(
-        ("tokens_in", "tokens_ingested", "tokens_eligible", "tokens_selected", "tokens_estimated"), 0
-    )
-    counts = Counts(
-        documents_in=first,
-        documents_ingested=first,
-        documents_eligible=first,
-        selected=selected,
-        not_selected=first - selected,
-        dropped={},
-        **tokens,
-    )
+    tokens = ("tokens_in", "tokens_ingested", "tokens_eligible", "tokens_selected", "tokens_estimated")
+    documents = dict.fromkeys(("documents_in", "documents_ingested", "documents_eligible"), first)
+    outcome = {"selected": selected, "not_selected": first - selected, "dropped": {}}
+    counts = Counts(**documents, **outcome, **dict.fromkeys(tokens, 0))
     recipe = PipelineSettings(
         workspace=str(root),
         source=SourceSettings(path="unused"),
@@ -86,12 +73,9 @@ def make(root: str | Path, shards: Sequence[Sequence[Row]], **settings: Any) -> 
     )
     sources = [
         SourceShard(
-            name=file.name,
-            relative=file.name,
-            url=file.name,
+            **dict.fromkeys(("name", "relative", "url"), file.name),
+            **file.documents.model_dump(include={"bytes", "fingerprint"}),
             format="parquet",
-            bytes=file.documents.bytes,
-            fingerprint=file.documents.fingerprint,
         )
         for file in files
     ]
@@ -99,12 +83,12 @@ def make(root: str | Path, shards: Sequence[Sequence[Row]], **settings: Any) -> 
 
 
 @pytest.fixture(scope="session")
-def make_corpus() -> Callable[..., Making]:
+def make_corpus():
     """Return the function that writes the stage files of shards, given by the dump and the mask of every document."""
     return make
 
 
 @pytest.fixture
-def six_shards() -> list[list[Row]]:
-    """Six shards of documents of three dumps, of which two thirds are selected."""
-    return [[(f"D{(shard + row) % 3}", row % 3 > 0) for row in range(20 + shard)] for shard in range(6)]
+def four_shards():
+    """Four shards of documents of three dumps, of which two thirds are selected."""
+    return [[(f"D{(shard + row) % 3}", row % 3 > 0) for row in range(12 + shard)] for shard in range(4)]

@@ -1,11 +1,8 @@
 """Partitions: each selected row once, the same bytes in any order of work, and only unfinished ones made again."""
 
-import os
-from collections.abc import Callable
 from itertools import groupby, pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -19,6 +16,7 @@ from fineweb_mask.tasks.dataset import partition
 from fineweb_mask.tasks.dataset.partition import MOST_PARTITIONS, divide
 from fineweb_mask.tasks.dataset.parts import Parts
 from fineweb_mask.tasks.dataset.rows import folder_name
+from fineweb_mask.tasks.materialize import materialize
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.storage.parquet import DamagedFileError
 from fineweb_mask.tasks.workspace.manifest import Manifest
@@ -26,17 +24,10 @@ from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 from tests.tasks.conftest import snapshot
 from tests.tasks.dataset.conftest import make
 
-MANY: dict[str, Any] = {"partition_size": 1}  # a partition for every shard
-OPTIONS = [
-    {},
-    {"layout": "flat"},
-    {"layout": "url"},
-    {"file_size": 2**20},
-]
-Rows = list[tuple[str | None, bool]]
+MANY = {"partition_size": 1}  # a partition for every shard
 
 
-def rows_of(making: Any) -> dict[str, list[str]]:
+def rows_of(making):
     """Return the ids of each dump of a dataset, in the order of the files."""
     data = making.workspace.dataset / "data"
     paths = tree_files(data)
@@ -46,55 +37,42 @@ def rows_of(making: Any) -> dict[str, list[str]]:
     }
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_bytes_do_not_depend_on_how_many_partitions_are_at_work(
-    make_corpus: Callable[..., Any], six_shards: list[Rows], tmp_path: Path, options: dict[str, Any]
-) -> None:
-    making = make_corpus(tmp_path, six_shards, **MANY, **options)
+@pytest.mark.parametrize("options", [{"layout": "flat"}, {"layout": "url"}], ids=str)
+def test_bytes_do_not_depend_on_how_many_partitions_are_at_work(make_corpus, four_shards, tmp_path, options):
+    making = make_corpus(tmp_path, four_shards, **MANY, **options)
     making.written()
     one = snapshot(making.workspace.root / "dataset-parts")
-    assert len([name for name in one if "/data/" in name]) >= 6
+    assert len([name for name in one if "/data/" in name]) >= 4
     making.written(force=True, threads=3)
     assert snapshot(making.workspace.root / "dataset-parts") == one
 
 
-@pytest.mark.parametrize("options", [{}, {"layout": "flat"}], ids=str)
-def test_rows_come_in_the_same_order_in_one_partition_and_in_several(
-    make_corpus: Callable[..., Any], six_shards: list[Rows], tmp_path: Path, options: dict[str, Any]
-) -> None:
-    making = make_corpus(tmp_path, six_shards, **options)
-    assert making.partitioning.version == make_corpus(tmp_path, six_shards, **options).partitioning.version
+def record(making):
+    return Manifest.model_validate_json((making.workspace.dataset / "provenance.json").read_text()).details
+
+
+def test_rows_come_in_the_same_order_in_one_partition_and_in_several(make_corpus, four_shards, tmp_path):
+    making = make_corpus(tmp_path, four_shards)
     making.write()
-    whole = rows_of(making)
+    whole, details = rows_of(making), record(making)
     assert {path.name for path in tree_files(making.workspace.dataset / "data")} == {"part-00000.parquet"}
-    details = record(making)
     several = making.with_settings(**MANY)
     several.write()
     assert rows_of(several) == whole
-    ours = record(several)
     for name in ("retention", "retention_by_decile", "sources", "rows", "tokens"):
-        assert ours[name] == details[name]
+        assert record(several)[name] == details[name]
     names = {path.name for path in tree_files(several.workspace.dataset / "data")}
     assert len(names) > 3
-    assert names <= {f"part-{number:05d}-00000.parquet" for number in range(6)}
-
-
-def record(making: Any) -> Any:
-    manifest = Manifest.model_validate_json((making.workspace.dataset / "provenance.json").read_text())
-    return manifest.details
+    assert names <= {f"part-{number:05d}-00000.parquet" for number in range(4)}
 
 
 DUMPS = st.sampled_from(["a", "b/..", "", None])
 SHARDS = st.lists(st.lists(st.tuples(DUMPS, st.booleans()), max_size=12), min_size=1, max_size=5)
 
 
-@settings(max_examples=25)
-@given(
-    shards=SHARDS,
-    size=st.sampled_from([1, 12_000, 2**30]),
-    layout=st.sampled_from(["dump", "flat", "id"]),
-)
-def test_every_selected_row_is_in_one_file_of_its_folder(shards: list[Rows], size: int, layout: str) -> None:
+@settings(max_examples=8)
+@given(shards=SHARDS, size=st.sampled_from([1, 12_000, 2**30]), layout=st.sampled_from(["dump", "flat", "id"]))
+def test_every_selected_row_is_in_one_file_of_its_folder(shards, size, layout):
     expected = sorted(
         (
             {"dump": folder_name(dump or "unknown"), "flat": ".", "id": folder_name(f"<urn:uuid:{number}>")}[layout],
@@ -116,12 +94,12 @@ def test_every_selected_row_is_in_one_file_of_its_folder(shards: list[Rows], siz
         assert sum(file.rows for file in job.partitions) == len(expected)
 
 
-def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def built(monkeypatch):
     """Return the list into which the name of every partition that is written is entered."""
-    seen: list[str] = []
+    seen = []
     build = partition.write_partition._build
 
-    def counted(job: Any) -> None:
+    def counted(job):
         seen.append(job.name)
         build(job)
 
@@ -133,103 +111,67 @@ class KilledError(BaseException):
     """Ends a run as a kill does."""
 
 
-def test_killed_after_some_partitions_only_the_others_are_written(
-    make_corpus: Callable[..., Any], six_shards: list[Rows], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    making = make_corpus(tmp_path / "killed", six_shards, **MANY)
+def test_killed_after_some_partitions_only_the_others_are_written(make_corpus, four_shards, tmp_path, monkeypatch):
+    making = make_corpus(tmp_path / "killed", four_shards, **MANY)
     written = partition.read_back
-    calls: list[Any] = []
+    calls = []
 
-    def kill_at_fourth(*arguments: Any) -> Any:
+    def kill_at_second(*arguments):
         calls.append(arguments)
-        if len(calls) == 4:
+        if len(calls) == 2:
             raise KilledError
         return written(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(partition, "read_back", kill_at_fourth)
+        patch.setattr(partition, "read_back", kill_at_second)
         with pytest.raises(KilledError):
-            making.write()
+            making.written()
     assert not making.workspace.dataset.exists()
     seen = built(monkeypatch)
-    making.write()
+    making.written()
     assert seen == ["00002", "00001", "00000"]  # the helper takes the last ones first
-    assert not (making.workspace.root / "dataset-parts").exists()
-    whole = make_corpus(tmp_path / "whole", six_shards, **MANY)
-    whole.write()
-    assert snapshot(making.workspace.dataset) == snapshot(whole.workspace.dataset)
+    whole = make_corpus(tmp_path / "whole", four_shards, **MANY)
+    whole.written()
+    made, expected = (snapshot(one.workspace.root / "dataset-parts") for one in (making, whole))
+    assert made == expected
 
 
-def part_files(making: Any) -> list[Path]:
-    return [path for path in tree_files(making.workspace.root / "dataset-parts") if path.suffix == ".parquet"]
-
-
-@pytest.mark.parametrize("damage", ["lost", "cut"])
-def test_a_damaged_part_is_written_again(
-    make_corpus: Callable[..., Any],
-    six_shards: list[Rows],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    damage: str,
-) -> None:
-    making = make_corpus(tmp_path, six_shards, **MANY)
+def test_damaged_parts_are_written_again(make_corpus, four_shards, tmp_path, monkeypatch):
+    making = make_corpus(tmp_path, four_shards, **MANY)
     made = making.written()
-    path = part_files(making)[0]
-    whole = path.read_bytes()
-    path.unlink() if damage == "lost" else path.write_bytes(whole[:-9])
-    with pytest.raises(WorkspaceError, match=r"^part 0000\d of the dataset is missing or damaged: run again"):
-        partition_to_dataset(made)
+    lost, cut = (min((making.workspace.root / file.path).parent.rglob("*.parquet")) for file in made.partitions[2:4])
+    cut.write_bytes(cut.read_bytes()[:-9])
+    with pytest.raises(WorkspaceError, match=r"^part 00003 of the dataset is missing or damaged: run again"):
+        materialize(made)
+    lost.unlink()
+    with pytest.raises(WorkspaceError, match=r"^part 00002 of the dataset is missing or damaged: run again"):
+        materialize(made)
     seen = built(monkeypatch)
-    making.write()
-    assert len(seen) == 1
-    assert rows_of(making).keys() == {"D0", "D1", "D2"}
+    making.written()
+    assert seen == ["00003", "00002"]
 
 
-def partition_to_dataset(job: Any) -> None:
-    from fineweb_mask.tasks.materialize import materialize
-
-    materialize(job)
-
-
-def test_parts_of_another_corpus_are_neither_taken_nor_removed(  # another run may be making its dataset of them
-    make_corpus: Callable[..., Any], six_shards: list[Rows], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_corpus(tmp_path, six_shards, **MANY).written()
+def test_parts_of_another_corpus_are_neither_taken_nor_removed(make_corpus, four_shards, tmp_path, monkeypatch):
+    """Another run may be making its dataset of them."""
+    make_corpus(tmp_path, four_shards, **MANY).written()
     before = set((tmp_path / "dataset-parts").iterdir())
-    changed = [*six_shards[:-1], [("D9", True)] * 3]
+    changed = [*four_shards[:-1], [("D9", True)] * 3]
     making = make_corpus(tmp_path, changed, **MANY)
     seen = built(monkeypatch)
     making.write()
-    assert seen == [f"{number:05d}" for number in range(5, -1, -1)]
-    assert set((tmp_path / "dataset-parts").iterdir()) == before
+    assert seen == [f"{number:05d}" for number in range(3, -1, -1)]
+    assert set((tmp_path / "dataset-parts").iterdir()) == before  # the others are removed
     assert rows_of(making)["D9"] == [f"<urn:uuid:{sum(map(len, changed[:-1])) + row}>" for row in range(3)]
 
 
-def test_a_file_that_changed_since_the_plan_is_told(
-    make_corpus: Callable[..., Any], six_shards: list[Rows], tmp_path: Path
-) -> None:
-    making = make_corpus(tmp_path, six_shards, **MANY)
-    path = making.workspace.resolve(making.shards[4].masks)
-    table = pq.read_table(path)
-    key = making.job.key.model_copy(update={"inputs": "other"})
-    with stage_file_writer(path, table.schema, key) as writer:
-        writer.write(table.combine_chunks().to_batches()[0])
-    with pytest.raises(WorkspaceError, match=r"^masks/004\.\w+\.parquet was written by another run since"):
-        making.write()
-
-
-def test_parts_of_other_shards_are_not_put_in_place(
-    make_corpus: Callable[..., Any], six_shards: list[Rows], tmp_path: Path
-) -> None:
-    job = make_corpus(tmp_path, six_shards, **MANY).written()
+def test_parts_of_other_shards_are_not_put_in_place(make_corpus, four_shards, tmp_path):
+    job = make_corpus(tmp_path, four_shards, **MANY).written()
     for partitions in (job.partitions[:-1], job.partitions[::-1], ()):
         with pytest.raises(WorkspaceError, match="the parts of the dataset are not those of the selected shards"):
-            partition_to_dataset(job.model_copy(update={"partitions": partitions}))
+            materialize(job.model_copy(update={"partitions": partitions}))
 
 
-def test_a_column_that_only_some_partitions_have_is_in_all_files(
-    make_corpus: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_a_column_that_only_some_partitions_have_is_in_all_files(make_corpus, tmp_path):
     """A number that is whole in one shard, has a fraction in another, and is missing in the third."""
     making = make_corpus(tmp_path, [[("A", True)] * 4, [("A", True)] * 4, [("B", True)] * 4], **MANY, layout="n")
     shards = list(making.shards)
@@ -242,59 +184,44 @@ def test_a_column_that_only_some_partitions_have_is_in_all_files(
             writer.details = {"rows_in": 4, "dropped": {}}
         documents = shards[index].documents.model_copy(update={"fingerprint": key.fingerprint})
         shards[index] = shards[index].model_copy(update={"documents": documents})
-    making._replace(shards=shards).write()
-    paths = tree_files(making.workspace.dataset / "data")
+    made = making._replace(shards=shards).written()
+    paths = sorted(path for file in made.partitions for path in (tmp_path / file.path).parent.rglob("*.parquet"))
     assert {path.parent.name for path in paths} == {"1.0", "2.0", "2.5", "3.0", "4.0", "4.5", "unknown"}
     assert len({str(pq.read_schema(path)) for path in paths}) == 1
     rows = [row for path in paths for row in pq.read_table(path).to_pylist()]
-    assert {row["id"]: row["n"] for row in rows} == {
-        f"<urn:uuid:{number}>": value
-        for number, value in enumerate([1.0, 2.0, 3.0, 4.0, 1.0, 2.5, 3.0, 4.5, None, None, None, None])
-    }
+    values = [1.0, 2.0, 3.0, 4.0, 1.0, 2.5, 3.0, 4.5, None, None, None, None]
+    assert {row["id"]: row["n"] for row in rows} == {f"<urn:uuid:{n}>": value for n, value in enumerate(values)}
 
 
-def test_nothing_selected_is_a_dataset_without_files(make_corpus: Callable[..., Any], tmp_path: Path) -> None:
+def test_nothing_selected_is_a_dataset_without_files_and_what_was_spilled_is_removed(make_corpus, tmp_path):
     making = make_corpus(tmp_path, [[("A", False)] * 3, [("B", False)]], **MANY)
+    left = making.workspace.cache / "materialize-spill" / "0123456789abcdef" / "chosen.duckdb"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"left")
     assert making.write().rows == 0
     assert not (making.workspace.dataset / "data").exists()
+    assert not left.parent.parent.exists()
     assert making.job.current() is not None
 
 
-def test_what_killed_partitions_spilled_is_removed(
-    make_corpus: Callable[..., Any], six_shards: list[Rows], tmp_path: Path
-) -> None:
-    making = make_corpus(tmp_path, six_shards)
-    left = making.workspace.cache / "materialize-spill" / "0123456789abcdef" / "chosen.duckdb"
-    left.parent.mkdir(parents=True)
-    left.write_bytes(os.urandom(9))
-    making.write()
-    assert not left.parent.parent.exists()
-
-
-@pytest.mark.parametrize("removed", [1, *(pytest.param(n, marks=pytest.mark.long) for n in (0, 2))])
 def test_parts_that_a_killed_run_did_not_remove_are_removed_by_the_next(
-    make_corpus: Callable[..., Any],
-    six_shards: list[Rows],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    removed: int,
-) -> None:
-    making = make_corpus(tmp_path, six_shards, **MANY)
-    left, real = [removed], Parts._remove
+    make_corpus, four_shards, tmp_path, monkeypatch
+):
+    making = make_corpus(tmp_path, four_shards, **MANY)
+    removed, real = [], Parts._remove
 
-    def stop_before_the_next(self: Parts, path: Path) -> None:
-        if not left[0]:
+    def stop_before_the_second(self, path):
+        if removed:
             raise KilledError
-        left[0] -= 1
+        removed.append(path)
         real(self, path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Parts, "_remove", stop_before_the_next)
+        patch.setattr(Parts, "_remove", stop_before_the_second)
         with pytest.raises(KilledError):
             making.write()
-    assert len(list((tmp_path / "dataset-parts").iterdir())) == 6 - removed
+    assert len(list((tmp_path / "dataset-parts").iterdir())) == 3
     before = snapshot(making.workspace.dataset)
-    assert making.job.current() is not None
     making.partitioning.remove_left()
     assert not (tmp_path / "dataset-parts").exists()
     assert snapshot(making.workspace.dataset) == before
@@ -305,7 +232,7 @@ def test_parts_that_a_killed_run_did_not_remove_are_removed_by_the_next(
 
 
 @given(st.lists(st.integers(0, 1000), max_size=300), st.integers(1, 500))
-def test_every_shard_is_in_one_partition_and_all_but_the_last_are_full(sizes: list[int], target: int) -> None:
+def test_every_shard_is_in_one_partition_and_all_but_the_last_are_full(sizes, target):
     found = divide(sizes, target)
     assert [shard for one in found for shard in one] == list(range(len(sizes)))
     assert all(one.stop == other.start for one, other in pairwise(found))
@@ -313,44 +240,29 @@ def test_every_shard_is_in_one_partition_and_all_but_the_last_are_full(sizes: li
     assert len(found) <= MOST_PARTITIONS + 1
 
 
-def test_a_large_corpus_has_hundreds_of_partitions() -> None:
-    found = divide([2 * 2**30] * 25_000, 4 * 2**30)
-    assert 256 <= len(found) <= 512
-    assert len({len(one) for one in found[:-1]}) == 1
-
-
-def test_a_shard_at_the_end_moves_no_boundary() -> None:
+def test_a_large_corpus_has_hundreds_of_partitions_and_a_shard_at_the_end_moves_no_boundary():
+    assert 256 <= len(divide([2 * 2**30] * 25_000, 4 * 2**30)) <= MOST_PARTITIONS
+    assert divide([3] * 5, 6) == [range(2), range(2, 4), range(4, 5)]  # full as soon as it has the size
     sizes = [7, 11, 13, 5, 9, 20, 1, 6]
     assert divide(sizes, 20)[:-1] == divide([*sizes, 8], 20)[: len(divide(sizes, 20)) - 1]
 
 
-def test_jobs_hold_only_their_own_shards(make_corpus: Callable[..., Any], six_shards: Any, tmp_path: Any) -> None:
-    found = make_corpus(tmp_path, six_shards, partition_size=1).partitioning.jobs()
-    assert [[shard.name for shard in job.shards] for job in found] == [[f"{number:03d}"] for number in range(6)]
-    assert len({job.key.fingerprint for job in found}) == 6
-
-
-def test_a_partition_without_a_selected_shard_is_left_out(
-    make_corpus: Callable[..., Any], six_shards: Any, tmp_path: Any
-) -> None:
-    making = make_corpus(tmp_path, six_shards, partition_size=1)
+def test_jobs_hold_their_own_shards_and_those_without_are_left_out(make_corpus, four_shards, tmp_path):
+    making = make_corpus(tmp_path, four_shards, **MANY)
+    found = making.partitioning.jobs()
+    assert [[shard.name for shard in job.shards] for job in found] == [[f"{number:03d}"] for number in range(4)]
+    assert len({job.key.fingerprint for job in found}) == 4
     found = making._replace(shards=making.shards[1:]).partitioning.jobs()
-    assert [(job.number, job.partitions) for job in found] == [(number, 6) for number in range(1, 6)]
-
-
-def test_documents_that_are_gone_are_named(make_corpus: Callable[..., Any], six_shards: Any, tmp_path: Any) -> None:
-    making = make_corpus(tmp_path, six_shards)
+    assert [(job.number, job.partitions) for job in found] == [(number, 4) for number in range(1, 4)]
     making.workspace.resolve(making.shards[2].documents).unlink()
     with pytest.raises(DamagedFileError, match=r"/documents/002\.\w+\.parquet is damaged: it is missing, or"):
         making.partitioning.jobs()
 
 
-def test_the_version_follows_what_is_in_the_files_and_not_where_or_how_fast(
-    make_corpus: Callable[..., Any], six_shards: Any, tmp_path: Any
-) -> None:
-    making = make_corpus(tmp_path, six_shards)
+def test_the_version_follows_what_is_in_the_files_and_not_where_or_how_fast(make_corpus, four_shards, tmp_path):
+    making = make_corpus(tmp_path, four_shards)
 
-    def version(**changes: Any) -> str:
+    def version(**changes):
         return str(making.with_settings(**changes).partitioning.version)
 
     same = {version(), version(title="x"), version(memory_limit="1GB"), version(output="/x")}

@@ -4,25 +4,16 @@ import glob
 import json
 import random
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import duckdb
-import fsspec
 import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
 
 from fineweb_mask.tasks.dataset.output import CARD, write_record
-from fineweb_mask.tasks.dataset.verify import (
-    Verification,
-    VerifyError,
-    find_dataset,
-    read_provenance,
-    verify,
-)
+from fineweb_mask.tasks.dataset.verify import VerifyError, find_dataset, read_provenance, verify
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.storage.remote import retries
 from fineweb_mask.tasks.workspace.manifest import PROVENANCE, read_manifest
@@ -31,26 +22,26 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.conftest import HOSTILE_DUMPS
 
 
-def check(place: object) -> Verification:
+def check(place):
     dataset = find_dataset(str(place))
     return verify(dataset, read_provenance(dataset))
 
 
-def problems(place: object) -> dict[str, str]:
+def problems(place):
     found = check(place)
     assert found.status == ("broken" if found.problems else "ok")
     return {problem.file: problem.problem for problem in found.problems}
 
 
-def part(folder: Path) -> Path:
+def part(folder):
     return min((folder / "data").rglob("*.parquet"))
 
 
-def name(folder: Path, path: Path) -> str:
+def name(folder, path):
     return path.relative_to(folder).as_posix()
 
 
-def update_record(folder: Path, **details: Any) -> None:
+def update_record(folder, **details):
     """Write the record that fits the files as they are now."""
     manifest = read_manifest(folder / PROVENANCE)
     assert manifest is not None
@@ -58,20 +49,12 @@ def update_record(folder: Path, **details: Any) -> None:
     write_record(folder, manifest.key, files, manifest.details | details)
 
 
-def test_tokens_that_were_estimated_are_told_as_such(built: Any, dataset: Path) -> None:
-    assert check(dataset).tokens_estimated is None
-    counts = built.counts.model_dump() | {"tokens_estimated": 3, "tokens_selected": 1_234}
-    update_record(dataset, counts=counts)
-    found = check(dataset)
-    assert (found.status, found.tokens_estimated) == ("ok", 1_234)
-
-
 @pytest.fixture
-def dataset(built: Any, tmp_path: Path) -> Path:
+def dataset(built, tmp_path):
     return Path(shutil.copytree(built.workspace.dataset, tmp_path / "dataset"))
 
 
-def test_an_intact_dataset_has_no_problems(built: Any, dataset: Path) -> None:
+def test_an_intact_dataset_has_no_problems(built, dataset):
     found = check(dataset)
     assert found.problems == []
     assert (found.status, found.rows, found.repeated_ids) == ("ok", built.counts.selected, 0)
@@ -83,119 +66,71 @@ def test_an_intact_dataset_has_no_problems(built: Any, dataset: Path) -> None:
     with pytest.raises(VerifyError, match="must be a folder"):
         find_dataset(str(dataset / PROVENANCE))
     assert check(dataset.parent) == found
+    assert found.tokens_estimated is None
+    update_record(dataset, counts=built.counts.model_dump() | {"tokens_estimated": 3, "tokens_selected": 1_234})
+    found = check(dataset)
+    assert (found.status, found.tokens_estimated) == ("ok", 1_234)  # told as such
 
 
-@pytest.fixture
-def workspace(built: Any, dataset: Path) -> Callable[[str | None], Path]:
-    """A workspace with a dataset, and a last run that was to write another one elsewhere."""
+@pytest.mark.parametrize("form", ["else/where", "file://{root}/else/where"])
+def test_a_workspace_s_dataset_is_where_its_last_run_put_it(built, dataset, tmp_path, form):
+    def put(output):
+        written = built.recipe.materialize.model_copy(update={"output": output})
+        settings = built.recipe.model_copy(update={"materialize": written})
+        LastRun(settings=settings, folder=str(tmp_path)).save(Workspace(tmp_path))
 
-    def put(output: str | None) -> Path:
-        settings = built.recipe.model_copy(
-            update={"materialize": built.recipe.materialize.model_copy(update={"output": output})}
-        )
-        workspace = Workspace(dataset.parent)
-        LastRun(settings=settings, folder=str(workspace.root)).save(workspace)
-        return workspace.root
-
-    return put
-
-
-@pytest.mark.parametrize("form", ["{root}/else/where", "else/where", "file://{root}/else/where"])
-def test_a_workspace_s_dataset_is_where_its_last_run_put_it(
-    workspace: Callable[..., Path], dataset: Path, tmp_path: Path, form: str
-) -> None:
-    place = workspace(form.format(root=tmp_path))
+    place = dataset.parent
+    put(form.format(root=tmp_path))
     with pytest.raises(VerifyError, match=r"its last run was to write the dataset to .*else/where, which has no"):
         find_dataset(str(place))
     moved = Path(shutil.copytree(dataset, tmp_path / "else" / "where"))
     found = find_dataset(f"{place}/")
     assert (found.root, found.url.removeprefix("file://")) == (str(moved), str(moved))
     assert find_dataset(str(dataset)).url == str(dataset)
-    workspace(None)
+    put(None)
     assert find_dataset(str(place)).url == str(dataset)
-
-
-def test_a_broken_recipe_of_the_last_run_hides_no_dataset(workspace: Callable[..., Path], dataset: Path) -> None:
-    place = workspace("elsewhere")
-    (place / "run.json").write_text("{}")
+    (place / "run.json").write_text("{}")  # a broken recipe hides no dataset
     assert find_dataset(str(place)).url == str(dataset)
-
-
-def truncate(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-9])
-
-
-def flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[200] ^= 1
-    path.write_bytes(content)
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (truncate, "bytes, "),
-        (flip, "is recorded"),
-        (Path.unlink, "is missing"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-9]), "bytes, "),
         (lambda path: path.rename(path.with_name("other.parquet")), "is missing"),
-        (lambda path: path.write_bytes(b""), "has 0 bytes"),
+        (lambda path: path.symlink_to(shutil.move(path, path.parents[3] / "elsewhere")), "is a symbolic link"),
     ],
 )
-def test_a_damaged_file_is_reported(dataset: Path, damage: Callable[[Path], object], message: str) -> None:
-    target = part(dataset)
-    damage(target)
-    found = check(dataset)
-    wrong = [problem for problem in found.problems if problem.file == name(dataset, target)]
-    assert any(message in problem.problem for problem in wrong)
-    assert not any("are recorded, the files hold" in problem.problem for problem in found.problems)
+def test_a_damaged_file_is_reported_with_all_others(dataset, damage, message):
+    first, *_, last = sorted((dataset / "data").rglob("*.parquet"))
+    last.write_bytes(last.read_bytes()[:200] + b"?" + last.read_bytes()[201:])
+    (dataset / "data" / "more.parquet").write_bytes(b"x")
+    damage(first)
+    found = check(dataset).problems
+    assert any(message in one.problem for one in found if one.file == name(dataset, first))
+    assert {name(dataset, first), name(dataset, last)} <= {one.file for one in found}
+    assert any("does not belong" in one.problem for one in found if one.file == "data/more.parquet")
+    assert not any("are recorded, the files hold" in one.problem for one in found)
+    (dataset / "data").symlink_to(shutil.move(dataset / "data", dataset.parent / "data"))
+    assert name(dataset, first) in problems(dataset)
 
 
-def test_a_flipped_bit_is_found_wherever_it_is(dataset: Path) -> None:
+def test_a_flipped_bit_is_found_wherever_it_is(dataset):
     numbers = random.Random(0)
     target = part(dataset)
     content = target.read_bytes()
-    for bit in [0, 8 * len(content) - 1, *(numbers.randrange(8 * len(content)) for _ in range(8))]:
+    for bit in [0, 8 * len(content) - 1, *(numbers.randrange(8 * len(content)) for _ in range(4))]:
         damaged = bytearray(content)
         damaged[bit // 8] ^= 1 << bit % 8
         target.write_bytes(damaged)
         assert "SHA-256" in " ".join(problem.problem for problem in check(dataset).problems)
 
 
-def test_several_problems_are_reported_at_once(dataset: Path) -> None:
-    first, *_, last = sorted((dataset / "data").rglob("*.parquet"))
-    first.unlink()
-    flip(last)
-    (dataset / "data" / "more.parquet").write_bytes(b"x")
-    found = problems(dataset)
-    assert found[name(dataset, first)] == "is missing"
-    assert "does not belong" in found["data/more.parquet"]
-    assert "SHA-256" in found[name(dataset, last)] or "cannot be read" in found[name(dataset, last)]
-
-
-def test_what_the_hub_s_client_keeps_is_no_fault(dataset: Path) -> None:
+def test_what_the_hub_s_client_keeps_is_no_fault_nor_is_a_link_of_its_cache(dataset, tmp_path):
     state = dataset / ".cache" / "huggingface" / "upload"
     state.mkdir(parents=True)
     (state / "x.metadata").write_text("1\n")
     (dataset / ".gitattributes").write_text("*.parquet filter=lfs\n")
-    assert problems(dataset) == {}
-    for name in (".cache/other", ".gitattributes_evil.py", ".gitattributes2"):
-        (dataset / name).write_text("x")
-    assert set(problems(dataset)) == {".cache/other", ".gitattributes_evil.py", ".gitattributes2"}
-
-
-def test_links_are_no_files(dataset: Path, tmp_path: Path) -> None:
-    target = part(dataset)
-    shutil.move(target, tmp_path / "elsewhere")
-    target.symlink_to(tmp_path / "elsewhere")
-    assert "is a symbolic link" in problems(dataset)[name(dataset, target)]
-    target.unlink()
-    shutil.move(tmp_path / "elsewhere", target)
-    shutil.move(dataset / "data", tmp_path / "data")
-    (dataset / "data").symlink_to(tmp_path / "data")
-    assert name(dataset, target) in problems(dataset)
-
-
-def test_files_in_a_cache_of_the_hub_are_links(dataset: Path, tmp_path: Path) -> None:
     snapshot, blobs = tmp_path / "snapshots" / "main", tmp_path / "blobs"
     blobs.mkdir()
     for number, path in enumerate(tree_files(dataset)):
@@ -203,103 +138,65 @@ def test_files_in_a_cache_of_the_hub_are_links(dataset: Path, tmp_path: Path) ->
         link.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, blobs / str(number))
         link.symlink_to(blobs / str(number))
-    assert problems(snapshot) == {}
+    assert problems(dataset) == problems(snapshot) == {}
+    for added in (".cache/other", ".gitattributes2"):
+        (dataset / added).write_text("x")
+    assert set(problems(dataset)) == {".cache/other", ".gitattributes2"}
 
 
-def edited(record: dict[str, Any], key: str, value: Any) -> None:
-    *sections, last = key.split(".")
-    for section in sections:
-        record = record[section]
-    assert last in record
-    assert record[last] != value
-    record[last] = value
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("details.recipe.selection.lamb", 0.123),
-        ("details.recipe.materialize.license", "mit"),
-        ("details.sources", []),
-        ("details.seed", 7),
-        ("key.settings", "0" * 32),
-        ("fitted_on", {"a": "b"}),
-    ],
-)
-def test_an_edited_record_is_reported(dataset: Path, key: str, value: Any) -> None:
-    record = json.loads((dataset / PROVENANCE).read_text())
-    edited(record, key, value)
-    (dataset / PROVENANCE).write_text(json.dumps(record))
-    assert "is on the card: it was edited" in problems(dataset)[PROVENANCE]
-
-
-def test_a_record_s_new_keys_and_an_edited_card_are_reported(dataset: Path) -> None:
-    record, card = (dataset / PROVENANCE).read_text(), (dataset / CARD).read_text()
-    (dataset / PROVENANCE).write_text(json.dumps(json.loads(record) | {"new": 1}))
-    assert "it was edited" in problems(dataset)[PROVENANCE]
-    (dataset / PROVENANCE).write_text(record)
+def test_an_edited_record_is_reported(dataset):
+    text, card = (dataset / PROVENANCE).read_text(), (dataset / CARD).read_text()
+    record = json.loads(text)
+    for section, edit in {"details": {"seed": 7}, "key": {"settings": "0" * 32}, "fitted_on": {"a": "b"}}.items():
+        (dataset / PROVENANCE).write_text(json.dumps(record | {section: record[section] | edit}))
+        assert "is on the card: it was edited" in problems(dataset)[PROVENANCE]
+    (dataset / PROVENANCE).write_text(text)
     (dataset / CARD).write_text(card.rpartition("\nSHA-256 of")[0])
     assert set(problems(dataset)) == {CARD}
     (dataset / CARD).unlink()
     assert "is missing" in problems(dataset)[CARD]
-    (dataset / CARD).write_text(card)
-    assert problems(dataset) == {}
 
 
-@pytest.mark.parametrize(
-    "details",
-    [
-        {"rows": "many"},
-        {"rows": []},
-        {"tokens": {}},
-        {"counts": 3, "tokens": None},
-        {"counts": {"tokens_selected": "x"}, "tokens": None},
-        {"recipe": []},
-        {"recipe": {"ingest": "x"}},
-        {"recipe": {"ingest": {"exact_dedup": 1}}},
-    ],
-)
-def test_wrong_types_in_a_record_are_named(dataset: Path, details: dict[str, Any]) -> None:
-    update_record(dataset, **details)
-    with pytest.raises(VerifyError, match=rf"not a valid provenance record(.|\n)*{min(details)}"):
+def test_wrong_types_in_a_record_are_named(dataset):
+    counts, recipe = {"tokens_selected": "x"}, {"ingest": {"exact_dedup": 1}}
+    for details in ({"rows": "many"}, {"counts": counts, "tokens": None}, {"recipe": recipe}):
+        update_record(dataset, **({"rows": 1, "counts": {}, "recipe": {}} | details))
+        with pytest.raises(VerifyError, match=rf"not a valid provenance record(.|\n)*{min(details)}"):
+            check(dataset)
+    (dataset / PROVENANCE).write_text('{"files": 3}')
+    with pytest.raises(VerifyError, match="is not a valid provenance record"):
         check(dataset)
 
 
-def test_a_secret_in_a_url_is_not_repeated() -> None:
-    with pytest.raises(VerifyError, match="a URL must contain no user, password") as caught:
-        check("https://me:sesame@127.0.0.1:9/set")
-    assert "sesame" not in str(caught.value)
-
-
-def test_rows_and_tokens_are_counted(built: Any, dataset: Path) -> None:
+def test_rows_and_tokens_are_counted(built, dataset):
     target = part(dataset)
     table = pq.read_table(target)
     pq.write_table(table.slice(1), target)
     update_record(dataset)
     assert built.counts.selected > 1
-    assert problems(dataset)[PROVENANCE].endswith("are recorded, the files hold " + problems_tail(built, table))
+    tokens = built.counts.tokens_selected - table["token_count"][0].as_py()
+    assert problems(dataset)[PROVENANCE].endswith(f"are recorded, the files hold {tokens:,}")
     pq.write_table(table, target)
     update_record(dataset, tokens=1)
-    assert problems(dataset) == {
-        PROVENANCE: f"1 tokens are recorded, the files hold {built.counts.tokens_selected:,}",
-    }
+    assert problems(dataset) == {PROVENANCE: f"1 tokens are recorded, the files hold {built.counts.tokens_selected:,}"}
 
 
-def problems_tail(built: Any, table: pa.Table) -> str:
-    tokens = built.counts.tokens_selected - table["token_count"][0].as_py()
-    return f"{tokens:,}"
-
-
-def test_a_repeated_document_is_reported(dataset: Path) -> None:
+def test_a_repeated_document_is_reported_unless_the_recipe_left_duplicates_in(dataset):
     target = part(dataset)
     table = pq.read_table(target)
     pq.write_table(pa.concat_tables([table, table.slice(1, 1)]), target)
     update_record(dataset)
     [twice] = [problem for file, problem in problems(dataset).items() if file == name(dataset, target)]
     assert twice == f"holds the document {table['id'][1].as_py()!r} 2 times"
+    manifest = read_manifest(dataset / PROVENANCE)
+    assert manifest is not None
+    recipe, tokens = manifest.details["recipe"], manifest.details["tokens"] + table["token_count"][1].as_py()
+    kept = recipe | {"ingest": recipe["ingest"] | {"exact_dedup": "off"}}
+    update_record(dataset, recipe=kept, rows=manifest.details["rows"] + 1, tokens=tokens)
+    assert problems(dataset) == {}
 
 
-def test_one_id_with_two_texts_is_counted_and_no_fault(built: Any, dataset: Path) -> None:
+def test_one_id_with_two_texts_is_counted_and_no_fault(built, dataset):
     target = part(dataset)
     table = pq.read_table(target)
     ids = table["id"].to_pylist()
@@ -310,22 +207,7 @@ def test_one_id_with_two_texts_is_counted_and_no_fault(built: Any, dataset: Path
     assert (found.problems, found.repeated_ids) == ([], 1)
 
 
-def test_duplicates_that_the_recipe_left_in_are_no_fault(dataset: Path) -> None:
-    target = part(dataset)
-    table = pq.read_table(target)
-    doubled = table.set_column(1, "id", pa.array([table["id"][0].as_py()] * table.num_rows))
-    doubled = doubled.set_column(0, "text", pa.array([table["text"][0].as_py()] * table.num_rows))
-    pq.write_table(doubled, target)
-    manifest = read_manifest(dataset / PROVENANCE)
-    assert manifest is not None
-    recipe = manifest.details["recipe"]
-    update_record(dataset)
-    assert "times" in problems(dataset)[name(dataset, target)]
-    update_record(dataset, recipe=recipe | {"ingest": recipe["ingest"] | {"exact_dedup": "off"}})
-    assert problems(dataset) == {}
-
-
-def test_readers_find_every_row_of_dumps_with_odd_names(hostile_dumps: Any) -> None:
+def test_readers_find_every_row_of_dumps_with_odd_names(hostile_dumps):
     folder = hostile_dumps.workspace.dataset
     found = check(folder)
     assert (found.problems, found.rows) == ([], len(HOSTILE_DUMPS))
@@ -339,14 +221,11 @@ def test_readers_find_every_row_of_dumps_with_odd_names(hostile_dumps: Any) -> N
     ("names", "message"),
     [
         (["_hidden"], "skip its rows"),
-        (["__HIVE_DEFAULT_PARTITION__"], "skip its rows"),
-        ([".hidden"], "skip its rows"),
         (["dot."], "Windows cannot store it"),
         (["Case", "case"], "takes it for data/Case/a.parquet"),
-        (["\u00e9", "e\u0301"], "takes it for data/"),
     ],
 )
-def test_names_that_readers_or_disks_do_not_take_are_reported(dataset: Path, names: list[str], message: str) -> None:
+def test_names_that_readers_or_disks_do_not_take_are_reported(dataset, names, message):
     paths = tree_files(dataset / "data")
     for old, new in zip(paths, names, strict=False):
         (dataset / "data" / new).mkdir()
@@ -360,19 +239,7 @@ def test_names_that_readers_or_disks_do_not_take_are_reported(dataset: Path, nam
         assert pyarrow.dataset.dataset(dataset / "data").count_rows() == left
 
 
-def test_a_dataset_elsewhere_is_read_through_fsspec(dataset: Path) -> None:
-    memory = fsspec.filesystem("memory")
-    memory.put(f"{dataset}/", "/verify/dataset/", recursive=True)
-    try:
-        assert problems("memory://verify/dataset") == {}
-        assert problems("memory://verify") == {}
-        memory.pipe("/verify/dataset/data/more", b"x")
-        assert set(problems("memory://verify")) == {"data/more"}
-    finally:
-        memory.rm("/verify", recursive=True)
-
-
-def test_a_record_that_names_files_elsewhere_reads_none_of_them(dataset: Path) -> None:
+def test_a_record_that_names_files_elsewhere_reads_none_of_them(dataset):
     content = json.loads((dataset / PROVENANCE).read_text())
     outside = {"bytes": 1, "sha256": "0" * 64}
     content["files"] |= {"../secret": outside, "/etc/passwd": outside}
@@ -384,29 +251,29 @@ def test_a_record_that_names_files_elsewhere_reads_none_of_them(dataset: Path) -
 
 @pytest.mark.parametrize(
     ("place", "message"),
-    [("none", "must be a folder"), (".", "neither a dataset nor a workspace"), ("nosuch://x", "nosuch")],
+    [
+        ("none", "must be a folder"),
+        (".", "neither a dataset nor a workspace"),
+        ("nosuch://x", "nosuch"),
+        ("https://me:sesame@127.0.0.1:9/set", "a URL must contain no user, password"),
+    ],
 )
-def test_a_place_without_a_dataset_is_an_error(tmp_path: Path, place: str, message: str) -> None:
-    with pytest.raises(VerifyError, match=message):
+def test_a_place_without_a_dataset_is_an_error(tmp_path, place, message):
+    with pytest.raises(VerifyError, match=message) as caught:
         find_dataset(place if "://" in place else str(tmp_path / place))
+    assert "sesame" not in str(caught.value)
 
 
-def test_a_server_that_fails_is_not_one_without_the_dataset(
-    bucket: Any, proxy: Any, reach: Callable[[str], None], dataset: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_fails_is_not_one_without_the_dataset(bucket, proxy, reach, dataset, monkeypatch):
     for path in tree_files(dataset):
         bucket.write(f"set/{name(dataset, path)}", path.read_bytes())
     reach(proxy.url)
     proxy.failing = 0.5
     assert problems(f"{bucket.url}/set") == {}
+    bucket.write("set/data/more", b"x")
+    assert set(problems(f"{bucket.url}/set")) == {"data/more"}
     assert proxy.failed
     proxy.kill()
     monkeypatch.setattr(retries, "PATIENCE_SECONDS", 0.5)
     with pytest.raises(VerifyError, match="check that the server is up"):
         find_dataset(f"{bucket.url}/set")
-
-
-def test_a_broken_record_is_an_error(dataset: Path) -> None:
-    (dataset / PROVENANCE).write_text('{"files": 3}')
-    with pytest.raises(VerifyError, match="is not a valid provenance record"):
-        read_provenance(find_dataset(str(dataset)))

@@ -9,124 +9,125 @@ from fineweb_mask.tasks.ledger.decisions import DROPPED, NOT_SELECTED, SELECTED,
 from fineweb_mask.tasks.ledger.lookup import Gone
 from fineweb_mask.tasks.reporting.samples import DocumentRef
 
-
-def read(ledger, file, column):
-    return pq.read_table(ledger.workspace.resolve(file))[column].to_pylist()
-
-
-def explained(ledger):
-    refs = [DocumentRef(index, row) for index, shard in enumerate(ledger.shards) for row in range(shard.rows)]
-    return {ref: explain(ledger, ref, "asked") for ref in refs}
+COLUMNS = {
+    "documents": ["content_hash"],
+    "scores": ["quality"],
+    "embeddings": ["embedding"],
+    "masks": ["block", "inclusion", "selected"],
+}
 
 
 @pytest.fixture(scope="module")
-def everyone(ledger):
-    return explained(ledger)
+def rows(ledger):
+    """What the stages' files hold of every document."""
+    found = {}
+    for index, shard in enumerate(ledger.shards):
+        tables = [
+            pq.read_table(ledger.workspace.resolve(getattr(shard, file)), columns=columns).to_pylist()
+            for file, columns in COLUMNS.items()
+        ]
+        for row, parts in enumerate(zip(*tables, strict=True)):
+            found[DocumentRef(index, row)] = {name: value for part in parts for name, value in part.items()}
+        if shard.duplicates.rows:
+            for row in pq.read_table(ledger.workspace.resolve(shard.duplicates))["row"].to_pylist():
+                found[DocumentRef(index, row)]["is_repeated"] = True
+    return found
+
+
+@pytest.fixture(scope="module")
+def everyone(ledger, rows):
+    return {ref: explain(ledger, ref, "asked") for ref in rows}
 
 
 def stage(one, name):
     return next((step for step in one.decisions if step.stage == name), None)
 
 
-def test_outcomes_are_those_of_the_masks_and_the_duplicates(ledger, everyone):
-    for index, shard in enumerate(ledger.shards):
-        selected = read(ledger, shard.masks, "selected")
-        repeated = set(read(ledger, shard.duplicates, "row")) if shard.duplicates.rows else set()
-        for row in range(shard.rows):
-            expected = DROPPED if row in repeated else SELECTED if selected[row] else NOT_SELECTED
-            assert everyone[DocumentRef(index, row)].outcome == expected
+def test_outcomes_are_those_of_the_masks_and_the_duplicates(rows, everyone):
+    for ref, row in rows.items():
+        expected = DROPPED if "is_repeated" in row else SELECTED if row["selected"] else NOT_SELECTED
+        assert everyone[ref].outcome == expected
     assert {one.outcome for one in everyone.values()} == {DROPPED, SELECTED, NOT_SELECTED}
 
 
-def test_ranks_gains_and_ratios_are_those_of_the_block(ledger, everyone):
-    blocks = {}
-    for index, shard in enumerate(ledger.shards):
-        columns = (read(ledger, shard.masks, name) for name in ("block", "inclusion", "selected"))
-        for row, (block, inclusion, selected) in enumerate(zip(*columns, strict=True)):
-            if block is not None:
-                blocks.setdefault(block, []).append((DocumentRef(index, row), inclusion, selected))
+def test_ranks_gains_and_ratios_are_those_of_the_block(rows, everyone):
+    blocks = {row["block"] for row in rows.values()} - {None}
     assert len(blocks) > 1
-    for members in blocks.values():
-        refs, inclusion, selected = (list(column) for column in zip(*members, strict=True))
-        numbers = [stage(everyone[ref], "select").numbers for ref in refs]
-        assert sorted(one["rank"] for one in numbers) == list(range(1, len(refs) + 1))
+    for block in blocks:
+        members = {ref: row for ref, row in rows.items() if row["block"] == block}
+        inclusion, selected = ([row[name] for row in members.values()] for name in ("inclusion", "selected"))
+        numbers = [stage(everyone[ref], "select").numbers for ref in members]
+        assert sorted(one["rank"] for one in numbers) == list(range(1, len(members) + 1))
         by_rank = [inclusion[place] for place in np.argsort([one["rank"] for one in numbers])]
         assert by_rank == sorted(inclusion, reverse=True)
         threshold = edge(np.array(inclusion), np.array(selected))
         for one, own in zip(numbers, inclusion, strict=True):
-            assert one["of"] == len(refs)
+            assert one["of"] == len(members)
             assert one["selected_of_them"] == sum(selected)
             if own == 0:  # a near-duplicate of a better document, which no ratio selects
                 assert not one.keys() & {"selected_from_ratio", "marginal_gain_above_threshold"}
                 continue
-            assert one["selected_from_ratio"] == pytest.approx(one["rank"] / len(refs), abs=1e-4)
+            assert one["selected_from_ratio"] == pytest.approx(one["rank"] / len(members), abs=1e-4)
             assert one["marginal_gain_above_threshold"] == pytest.approx(margin(own, threshold), abs=1e-3)
 
 
-def test_a_near_duplicate_of_a_better_document_is_said_to_be_one(ledger, everyone):
-    vectors, quality = [], []
-    for shard in ledger.shards:
-        vectors += read(ledger, shard.embeddings, "embedding")
-        quality += read(ledger, shard.scores, "quality")
-    starts = np.cumsum([0, *(shard.rows for shard in ledger.shards)])
-    units = np.array([np.zeros(len(vectors[0])) if one is None else one for one in vectors], dtype=float)
-    units /= np.linalg.norm(units, axis=1, keepdims=True).clip(min=1e-9)
-    left_out = 0
-    for ref, one in everyone.items():
-        said, own = stage(one, "select"), starts[ref.shard] + ref.row
+@pytest.fixture(scope="module")
+def cosines(rows):
+    """Of every document with every other; a document has none with itself."""
+    width = max(len(row["embedding"] or []) for row in rows.values())
+    vectors = np.array([row["embedding"] or [0] * width for row in rows.values()], dtype=float)
+    return vectors @ vectors.T - 3 * np.eye(len(vectors))
+
+
+def test_a_near_duplicate_of_a_better_document_is_said_to_be_one(rows, everyone, cosines):
+    quality, left_out = np.array([row["quality"] for row in rows.values()]), 0
+    for own, (ref, row) in enumerate(rows.items()):
+        said = stage(everyone[ref], "select")
         if said is None or said.numbers["inclusion"] > 0:
             continue
         left_out += 1
-        assert one.outcome == NOT_SELECTED
+        assert everyone[ref].outcome == NOT_SELECTED
         assert "a better document has a cosine of 0.9 or more with it, so that it may not be selected" in said.reason
         assert "would be selected" not in said.reason
-        alike = (units @ units[own] >= 0.9 - 1e-3) & (np.arange(len(units)) != own)
-        assert (np.array(quality, dtype=float)[alike] >= quality[own]).any()
+        assert (quality[cosines[own] >= 0.9 - 1e-2] >= row["quality"]).any()
     assert left_out > 0
 
 
-def test_a_duplicate_is_named_with_the_document_that_is_kept(ledger, everyone):
+def test_a_duplicate_is_named_with_the_document_that_is_kept(ledger, rows, everyone):
     dropped = [one for one in everyone.values() if one.outcome == DROPPED]
     assert len(dropped) == 2
-    names = {shard.name: shard for shard in ledger.shards}
+    places = {shard.name: place for place, shard in enumerate(ledger.shards)}
     for one in dropped:
         numbers = stage(one, "dedup").numbers
-        kept = names[numbers["kept_shard"]]
-        hashes = [read(ledger, shard.documents, "content_hash") for shard in (names[one.shard], kept)]
-        assert hashes[0][one.row] == hashes[1][numbers["kept_row"]]
-        assert (numbers["kept_shard"], numbers["kept_row"]) != (one.shard, one.row)
+        own, kept = DocumentRef(places[one.shard], one.row), (places[numbers["kept_shard"]], numbers["kept_row"])
+        assert rows[own]["content_hash"] == rows[DocumentRef(*kept)]["content_hash"]
+        assert own != kept
         assert "the same text as https://example.org/" in stage(one, "dedup").reason
         assert stage(one, "select") is None
 
 
-def test_scores_are_told_with_the_share_of_all_documents_below(ledger, everyone):
-    quality = np.concatenate([read(ledger, shard.scores, "quality") for shard in ledger.shards])
-    for ref, one in everyone.items():
-        own = read(ledger, ledger.shards[ref.shard].scores, "quality")[ref.row]
-        told = stage(one, "score").numbers["quality"]
-        assert told["score"] == own
-        assert told["better_than"] == pytest.approx(np.mean(quality < own))
+def test_scores_are_told_with_the_share_of_all_documents_below(rows, everyone):
+    quality = np.array([row["quality"] for row in rows.values()])
+    for ref, row in rows.items():
+        told = stage(everyone[ref], "score").numbers["quality"]
+        assert told["score"] == row["quality"]
+        assert told["better_than"] == pytest.approx(np.mean(quality < row["quality"]))
 
 
-def test_the_nearest_selected_document_is_that_of_all_cosines(ledger, everyone):
-    for ref, one in everyone.items():
-        if one.outcome == DROPPED:
-            continue
-        numbers, shard = stage(one, "select").numbers, ledger.shards[ref.shard]
-        block = read(ledger, shard.masks, "block")[ref.row]
-        own, best = np.array(read(ledger, shard.embeddings, "embedding")[ref.row], dtype=float), (-2.0, None)
-        for index, other in enumerate(ledger.shards):
-            blocks, selected = read(ledger, other.masks, "block"), read(ledger, other.masks, "selected")
-            for row, vector in enumerate(read(ledger, other.embeddings, "embedding")):
-                if blocks[row] == block and selected[row] and (index, row) != tuple(ref):
-                    best = max(best, (float(own @ np.array(vector, dtype=float)), (other.name, row)))
-        assert numbers["nearest_selected_cosine"] == pytest.approx(best[0], abs=2e-3)
+def test_the_nearest_selected_document_is_that_of_all_cosines(ledger, rows, everyone, cosines):
+    for own, (ref, row) in enumerate(rows.items()):
+        if row["block"] is not None:
+            best = max(
+                cosines[own][other]
+                for other, one in enumerate(rows.values())
+                if one["block"] == row["block"] and one["selected"]
+            )
+            assert stage(everyone[ref], "select").numbers["nearest_selected_cosine"] == pytest.approx(best, abs=2e-3)
     kept = list((ledger.workspace.cache / "ledger").glob("selected-*.npy"))
     assert 0 < len(kept) == len({path.name for path in kept}) <= len(ledger.shards)
     for path in kept:
         path.rename(path.with_name(f"selected-0123456789abcdef-{path.name[-20:]}"))  # of an earlier selection
-    again = explained(ledger)
-    assert again == everyone
+    assert {ref: explain(ledger, ref, "asked") for ref in rows} == everyone
     assert sorted((ledger.workspace.cache / "ledger").glob("selected-*.npy")) == sorted(kept)
 
 

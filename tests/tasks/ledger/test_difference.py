@@ -47,7 +47,7 @@ def draw(name, seed, ids=300):
     return Drawn(name, rows)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_changes_are_those_of_plain_python(tmp_path, seed):
     a, b = draw("a", 2 * seed), draw("b", 2 * seed + 1)
     found = compare([a, b], "dump", tmp_path / "spill", 0.5)
@@ -92,7 +92,7 @@ def test_changes_are_those_of_plain_python(tmp_path, seed):
     json.dumps(found, allow_nan=False)
 
 
-def test_a_side_does_not_differ_from_itself_and_repeated_ids_are_paired(tmp_path):
+def test_a_side_does_not_differ_from_itself_nor_do_empty_ones_and_repeated_ids_are_paired(tmp_path):
     side = draw("a", 5)
     again = {**side.rows[0], "content_hash": b"x" * 16, "row": 10_000}
     side.rows.append(again)
@@ -100,13 +100,9 @@ def test_a_side_does_not_differ_from_itself_and_repeated_ids_are_paired(tmp_path
     assert (found["entered"], found["left"], found["changed"], found["other_text"]) == (0, 0, 0.0, 0)
     assert not found["is_above"]
     assert found["examples"] == []
-
-
-def test_nothing_selected_on_either_side_is_no_change(tmp_path):
-    found = compare([Drawn("a", []), Drawn("b", [])], "dump", tmp_path / "spill")
-    assert found["changed"] == 0
-    assert found["scores"][0]["documents"] == 0
-    assert "not in both" in difference_page(found).html()
+    nothing = compare([Drawn("a", []), Drawn("b", [])], "dump", tmp_path / "spill")
+    assert (nothing["changed"], nothing["scores"][0]["documents"]) == (0, 0)
+    assert "not in both" in difference_page(nothing).html()
 
 
 def test_only_scores_that_both_have_are_compared_whatever_their_names(tmp_path):

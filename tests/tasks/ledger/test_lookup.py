@@ -1,7 +1,6 @@
 """Documents are found by URL, id and text, among those that are kept and those written aside."""
 
 import pyarrow.parquet as pq
-import pytest
 
 from fineweb_mask.models.documents import content_hash
 from fineweb_mask.models.settings import SourceSettings
@@ -33,20 +32,19 @@ def test_every_id_url_and_text_is_found_where_it_is(ledger):
     hashes = [name for name in expected if isinstance(name, bytes)]
     assert find_texts(ledger.workspace, ledger.shards, [*hashes, bytes(16)]) == {one: expected[one] for one in hashes}
 
+    row = rows_of(ledger, 0)[0]
+    alike = find_texts(ledger.workspace, ledger.shards, [content_hash(row["text"].upper() + "  ")])
+    assert alike[row["content_hash"]][0] == DocumentRef(0, 0)  # as deduplication compares texts
 
-@pytest.fixture
-def mixed(tmp_path):
-    """A source with a row that has no id, one that is too short and one that is repeated."""
+
+def test_what_ingest_wrote_aside_is_found_with_its_reason(tmp_path, recipe):
+    """Of a source with a row that has no id, one that is too short and one that is repeated."""
     rows = [document(n) for n in range(5)]
     rows[1]["id"] = None
     rows[2]["text"] = "short"
     rows[4]["text"] = rows[3]["text"]
     write_rows(tmp_path / "source" / "a.parquet", rows)
-    return SourceSettings(path=str(tmp_path / "source")), rows
-
-
-def test_what_ingest_wrote_aside_is_found_with_its_reason(mixed, tmp_path, recipe):
-    source, rows = mixed
+    source = SourceSettings(path=str(tmp_path / "source"))
     [shard] = discover(source)
     workspace, settings = Workspace(tmp_path / "ws"), recipe.ingest.model_copy(update={"keep_dropped": True})
     shards = [ShardFiles(documents=ingest(jobs.ingest_job(workspace, shard, source, settings)))]
@@ -57,10 +55,3 @@ def test_what_ingest_wrote_aside_is_found_with_its_reason(mixed, tmp_path, recip
         (rows[4]["id"], 4, "duplicate", rows[3]["text"]),
         (rows[4]["url"], 4, "duplicate", rows[3]["text"]),
     ]
-
-
-def test_texts_are_compared_as_deduplication_compares_them(ledger):
-    row = rows_of(ledger, 0)[0]
-    assert find_texts(ledger.workspace, ledger.shards, [content_hash(row["text"].upper() + "  ")])[row["content_hash"]][
-        0
-    ] == DocumentRef(0, 0)

@@ -1,7 +1,6 @@
 """The best left out and the worst kept: they are these, and each says what decided."""
 
 import re
-from typing import Any
 
 import numpy as np
 
@@ -18,7 +17,7 @@ REASON = re.compile(
 )
 
 
-def test_they_are_the_best_and_the_worst_and_say_why(built: Any) -> None:
+def test_they_are_the_best_and_the_worst_and_say_why(built):
     shards = built.report_job.shards
     measured = measure(built.workspace, shards, ReportSettings())
     assert measured is not None
@@ -44,18 +43,13 @@ def test_they_are_the_best_and_the_worst_and_say_why(built: Any) -> None:
             assert found is not None, card.note
             assert found.groups()[1:] == words
 
+    alike = measured._replace(quality=measured.quality * 0)
+    assert notable(Corpus(built.workspace, built.recipe, shards), alike) == []  # of one quality none is best
 
-def test_of_equal_ones_none_is_better_or_worse(built: Any) -> None:
+
+def test_of_equal_ones_none_is_better_or_worse(built):
     shards, ref = built.report_job.shards, DocumentRef(0, 0)
     [own] = take(built.workspace, shards[0].scores, 0, ["quality"])
     for places, said in (([-1, 0, 0, 0], "better than 25%"), ([0, 0, 0, 1], "worse than 25%")):
         [card] = cards(Corpus(built.workspace, built.recipe, shards), [ref], np.array(places) + own["quality"])
         assert f", {said}; " in card.note
-
-
-def test_of_one_quality_none_is_best(built: Any) -> None:
-    shards = built.report_job.shards
-    measured = measure(built.workspace, shards, ReportSettings())
-    assert measured is not None
-    alike = measured._replace(quality=measured.quality * 0)
-    assert notable(Corpus(built.workspace, built.recipe, shards), alike) == []

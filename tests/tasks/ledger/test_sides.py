@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance
 from fineweb_mask.tasks.ledger.decisions import NOT_SELECTED, SELECTED, SHOWN_CHARACTERS
 from fineweb_mask.tasks.ledger.difference import compare
-from fineweb_mask.tasks.ledger.sides import FATES, DatasetSide, WorkspaceSide
+from fineweb_mask.tasks.ledger.sides import DatasetSide, WorkspaceSide
 
 
 def workspace_side(ledger):
@@ -20,8 +20,8 @@ def dataset_side(built):
     return DatasetSide("dataset", dataset, read_provenance(dataset))
 
 
-def rows_of(side):
-    return pa.concat_tables(side.fates("dump")).to_pylist()
+def rows_of(side, by="dump"):
+    return pa.concat_tables(side.fates(by)).to_pylist()
 
 
 def test_every_document_of_a_workspace_has_the_fate_that_its_files_say(built, ledger):
@@ -54,8 +54,4 @@ def test_a_dataset_differs_from_its_workspace_in_nothing(built, ledger, tmp_path
 
 
 def test_a_column_that_a_dataset_lacks_is_one_empty_group(built):
-    assert {row["by_group"] for row in rows_of_by(dataset_side(built), "nothing")} == {""}
-
-
-def rows_of_by(side, by):
-    return pa.concat_tables(side.fates(by)).select(FATES.names).to_pylist()
+    assert {row["by_group"] for row in rows_of(dataset_side(built), "nothing")} == {""}

@@ -15,8 +15,8 @@ from fineweb_mask.models.quality.evaluation import evaluate
 from fineweb_mask.tasks.reporting import charts
 from fineweb_mask.tasks.reporting.charts import Bar, MapLabel, Series, Share, safe
 
-HOSTILE = ["<script>$\\frac{1}{0}$", "\x1b[31mred\x00", "\u202egnp.exe", "雪🎉", "x" * 500, "", "a_b^{", "$"]
-NORMAL = np.random.default_rng(0).normal(size=(300, 2))
+HOSTILE = ["<script>$\\frac{1}{0}$", "\x1b[31mred\x00", "雪🎉\u202egnp", "x" * 500, ""]
+NORMAL = np.random.default_rng(0).normal(size=(100, 2))
 EDGES = np.linspace(-3, 3, 21)
 
 KINDS = {
@@ -29,7 +29,6 @@ KINDS = {
     "retention": lambda names: charts.retention(names[0], [Share(name, 10, 3) for name in names]),
     "retention of nothing": lambda names: charts.retention(names[0], []),
     "bars": lambda names: charts.bars(names[0], "s", [Bar(name, 2.0, 0.5) for name in names], form=str, note=names[1]),
-    "one bar": lambda names: charts.bars(names[0], "s", [Bar("a", 12345.6)], form="{:,.0f}".format),
     "lines": lambda names: charts.lines(
         names[0],
         "step",
@@ -39,9 +38,12 @@ KINDS = {
         note=names[0],
     ),
     "map": lambda names: charts.scatter_map(
-        names[0], "x", "y", dict.fromkeys(names, NORMAL), labels=[MapLabel(0, 0, name) for name in names]
+        names[0],
+        "x",
+        "y",
+        {**dict.fromkeys(names, NORMAL), "none": np.zeros((0, 2))},
+        labels=[MapLabel(0, 0, name) for name in names],
     ),
-    "map of nothing": lambda names: charts.scatter_map(names[0], "x", "y", {"none": np.zeros((0, 2))}),
     "heat map": lambda names: charts.heat_map(
         names[0], "share", names, names, np.where(np.eye(len(names)) > 0, np.nan, 0.5), limits=(0, 1)
     ),
@@ -49,7 +51,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_is_drawn_with_hostile_names(kind: str) -> None:
+def test_every_kind_is_drawn_with_hostile_names(kind):
     picture: Any = imread(io.BytesIO(KINDS[kind](HOSTILE)))
     height, width = picture.shape[:2]
     assert width == 990
@@ -58,7 +60,7 @@ def test_every_kind_is_drawn_with_hostile_names(kind: str) -> None:
     assert picture[..., :3].min() < 0.5
 
 
-def test_a_reliability_diagram_is_drawn() -> None:
+def test_a_reliability_diagram_is_drawn():
     generator = np.random.default_rng(0)
     positive = generator.random(200) < 0.4
     found = evaluate(np.clip(positive * 0.5 + generator.random(200) * 0.5, 0, 1).astype(np.float32), positive)
@@ -67,47 +69,24 @@ def test_a_reliability_diagram_is_drawn() -> None:
     assert charts.reliability(found) == drawn
 
 
-def test_the_same_numbers_give_the_same_bytes() -> None:
-    assert KINDS["lines"](["a", "b", "c"]) == KINDS["lines"](["a", "b", "c"])
-
-
-@pytest.mark.parametrize(
-    ("text", "drawn"),
-    [
-        ("example.org", "example.org"),
-        ("müller.de пример.рф", "müller.de пример.рф"),
-        ("$x$", r"\$x\$"),
-        ("a\nb\x00\x1b[1m", "a b[1m"),
-        ("\u202eevil", "evil"),
-        ("雪.jp", "□.jp"),
-        ("مثال", "□□□□"),
-        ("x" * 500, "x" * 33 + "…"),
-    ],
-)
-def test_a_label_is_one_drawable_line(text: str, drawn: str) -> None:
-    assert safe(text) == drawn
-
-
-def test_colour_blind_readers_can_distinguish_the_colours() -> None:
-    """Simulated protanopia and deuteranopia (Viénot, Brettel and Mollon 1999) keep every pair apart."""
-    to_lms = np.array([[17.8824, 43.5161, 4.11935], [3.45565, 27.1554, 3.86714], [0.0299566, 0.184309, 1.46709]])
-    blind = {
-        "protan": np.array([[0, 2.02344, -2.52581], [0, 1, 0], [0, 0, 1]]),
-        "deutan": np.array([[1, 0, 0], [0.494207, 0, 1.24827], [0, 0, 1]]),
+def test_a_label_is_one_drawable_line():
+    labels = {
+        "müller.de пример.рф": "müller.de пример.рф",
+        "$x$": r"\$x\$",
+        "a\nb\x00\x1b[1m": "a b[1m",
+        "\u202eevil": "evil",
+        "雪.jp": "□.jp",
+        "مثال": "□□□□",
+        "x" * 500: "x" * 33 + "…",
     }
-    drawn = [charts.BEFORE, *charts.COLOURS[:3]]  # what is on one chart
-    colours = np.array([[int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)] for colour in drawn]) ** 2.2
-    for matrix in blind.values():
-        seen = (colours @ (np.linalg.inv(to_lms) @ matrix @ to_lms).T).clip(0, 1) ** (1 / 2.2)
-        apart = [np.linalg.norm(one - other) for i, one in enumerate(seen) for other in seen[:i]]
-        assert min(apart) > 0.15
+    assert {text: safe(text) for text in labels} == labels
 
 
-def test_threads_that_draw_leave_no_files_open() -> None:
-    def opened(threads: int) -> int:
+def test_threads_that_draw_leave_no_files_open():
+    def opened(threads):
         together = Barrier(threads)
 
-        def draw() -> None:
+        def draw():
             together.wait()
             charts.bars("a title", "x", [Bar("a", 1.0)], form=str)
 
@@ -120,7 +99,7 @@ def test_threads_that_draw_leave_no_files_open() -> None:
     assert opened(4) == before
 
 
-def test_without_a_background_colours_stay_and_text_can_be_read_in_light_and_dark_mode() -> None:
+def test_without_a_background_colours_stay_and_text_can_be_read_in_light_and_dark_mode():
     png = KINDS["bars"](["a", "b", "c"])
     original = np.asarray(Image.open(io.BytesIO(png)).convert("RGB"), dtype=np.float64)
     clear = np.asarray(Image.open(io.BytesIO(charts.on_any_background(png))).convert("RGBA"), dtype=np.float64)
@@ -136,7 +115,7 @@ def test_without_a_background_colours_stay_and_text_can_be_read_in_light_and_dar
     assert (opacity[(original == 255).all(axis=2)] == 0).all()
 
 
-def contrast(one: np.ndarray, other: np.ndarray) -> float:
+def contrast(one, other):
     """Return the contrast ratio of two sRGB colours, as WCAG 2 defines it."""
     low, high = sorted(
         float(np.where(c <= 0.03928, c / 12.92, ((c + 0.055) / 1.055) ** 2.4) @ [0.2126, 0.7152, 0.0722])

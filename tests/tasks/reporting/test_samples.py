@@ -1,7 +1,5 @@
 """Samples: rows of a shard's files belong together, draws are uniform, documents near the threshold are found."""
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,37 +22,27 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 
 
 @pytest.fixture
-def workspace(built: Any) -> tuple[Workspace, list[ShardFiles]]:
+def workspace(built):
     return built.workspace, built.report_job.shards
 
 
-def test_the_rows_of_a_shard_s_files_are_joined(built: Any, workspace: Any) -> None:
+def test_the_rows_of_a_shard_s_files_are_joined(built, workspace):
     workspace, shards = workspace
     for shard in shards:
-        table = eligible_table(workspace, shard, ["id", "n_chars", "nowhere"])
-        masks = built.read(shard.masks).to_pylist()
-        documents = built.read(shard.documents).to_pylist()
-        scores = built.read(shard.scores).to_pylist()
+        files = (built.read(file).to_pylist() for file in (shard.documents, shard.scores, shard.masks))
         expected = [
-            {
-                "id": document["id"],
-                "n_chars": document["n_chars"],
-                "nowhere": None,
-                "quality": score["quality"],
-                "selected": mask["selected"],
-            }
-            for document, score, mask in zip(documents, scores, masks, strict=True)
+            {"id": document["id"], "nowhere": None, "quality": score["quality"], "selected": mask["selected"]}
+            for document, score, mask in zip(*files, strict=True)
             if mask["block"] is not None
         ]
-        assert table.to_pylist() == expected
+        assert eligible_table(workspace, shard, ["id", "nowhere"]).to_pylist() == expected
     assert len(eligible_table(workspace, shards[2], [])) < shards[2].documents.rows  # b has duplicates
 
 
-def test_a_draw_is_of_eligible_and_of_selected_documents(built: Any, workspace: Any) -> None:
+def test_a_draw_is_of_eligible_and_of_selected_documents(built, workspace):
     eligible, selected = draw(*workspace, 1_000, np.random.default_rng(0))
-    assert (len(eligible.documents), eligible.population, eligible.shards) == (built.counts.documents_eligible,) * 2 + (
-        3,
-    )
+    assert len(eligible.documents) == eligible.population == built.counts.documents_eligible
+    assert eligible.shards == 3
     assert (len(selected.documents), selected.population) == (built.counts.selected,) * 2
     masks = [built.read(shard.masks).to_pylist() for shard in workspace[1]]
     assert all(masks[document.shard][document.row]["selected"] for document in selected.documents)
@@ -63,17 +51,13 @@ def test_a_draw_is_of_eligible_and_of_selected_documents(built: Any, workspace: 
     assert some.documents == sorted(some.documents)
     assert set(some.documents) <= set(eligible.documents)
     assert some == draw(*workspace, 7, np.random.default_rng(1))[0]
+    generator = np.random.default_rng(0)  # every document is drawn as often
+    drawn = [document for _ in range(100) for document in draw(*workspace, 10, generator)[0].documents]
+    by_shard, rows = (np.bincount([document.shard for document in some]) for some in (drawn, eligible.documents))
+    np.testing.assert_allclose(by_shard / by_shard.sum(), rows / rows.sum(), atol=0.05)
 
 
-def test_every_document_is_drawn_as_often(workspace: Any) -> None:
-    generator = np.random.default_rng(0)
-    drawn = [document for _ in range(300) for document in draw(*workspace, 10, generator)[0].documents]
-    by_shard = np.bincount([document.shard for document in drawn])
-    rows = np.bincount([document.shard for document in draw(*workspace, 1_000, generator)[0].documents])
-    np.testing.assert_allclose(by_shard / by_shard.sum(), rows / rows.sum(), atol=0.03)
-
-
-def test_vectors_texts_and_documents_are_those_referred_to(built: Any, workspace: Any) -> None:
+def test_vectors_texts_and_documents_are_those_referred_to(built, workspace):
     refs = [DocumentRef(0, 1), DocumentRef(0, 9), DocumentRef(2, 0), DocumentRef(2, 5)]
     vectors = vectors_at(*workspace, refs)
     rows = documents_at(*workspace, refs, ["id", "text"])
@@ -88,13 +72,12 @@ def test_vectors_texts_and_documents_are_those_referred_to(built: Any, workspace
         assert text == document["text"][:10]
 
 
-def test_only_the_row_groups_that_are_wanted_are_read(tmp_path: Any, monkeypatch: Any) -> None:
+def test_only_the_row_groups_that_are_wanted_are_read(tmp_path, monkeypatch):
     table = pa.table({"row": range(1_000), "text": [f"text {row}" for row in range(1_000)]})
     pq.write_table(table, tmp_path / "x.parquet", row_group_size=100)
-    read: list[int] = []
-    original = pq.ParquetFile.read_row_group
+    read, original = [], pq.ParquetFile.read_row_group
 
-    def spy(file: Any, group: int, **options: Any) -> Any:
+    def spy(file, group, **options):
         read.append(group)
         return original(file, group, **options)
 
@@ -109,7 +92,7 @@ def test_only_the_row_groups_that_are_wanted_are_read(tmp_path: Any, monkeypatch
     assert (which, texts, read) == ([1, 2], ["text 350", "text 399"], [3])
 
 
-def test_documents_near_the_threshold_are_the_nearest(built: Any, workspace: Any) -> None:
+def test_documents_near_the_threshold_are_the_nearest(built, workspace):
     workspace, shards = workspace
     kept, rejected = near_threshold(workspace, shards, each=3)
     assert len(kept) == len(rejected) == 3
@@ -122,32 +105,21 @@ def test_documents_near_the_threshold_are_the_nearest(built: Any, workspace: Any
         k = sum(row["selected"] for row in rows)
         ordered = sorted((row["inclusion"] for row in rows), reverse=True)
         assert near.threshold == pytest.approx((ordered[k - 1] + ordered[k]) / 2)
-        nearer = [
-            row
-            for row in rows
-            if row["selected"] == mask["selected"]
-            and abs(row["inclusion"] - near.threshold) < abs(near.inclusion - near.threshold)
-        ]
+        alike = [row["inclusion"] for row in rows if row["selected"] == mask["selected"]]
+        nearer = [one for one in alike if abs(one - near.threshold) < abs(near.inclusion - near.threshold)]
         assert len(nearer) < 2  # two of one block and one of the other are shown
 
 
-@pytest.mark.parametrize(("n", "at_most", "expected"), [(5, 9, 5), (5, 2, 2), (64, 16, 16), (65, 16, 13)])
-def test_indices_are_evenly_spaced(n: int, at_most: int, expected: int) -> None:
-    found = list(evenly_spaced(n, at_most))
-    assert len(found) == expected
-    assert found[0] == 0
-    assert len(set(np.diff(found))) <= 1
+def test_indices_are_evenly_spaced():
+    for n, at_most, expected in ((5, 9, 5), (5, 2, 2), (64, 16, 16), (65, 16, 13)):
+        found = list(evenly_spaced(n, at_most))
+        assert (len(found), found[0]) == (expected, 0)
+        assert len(set(np.diff(found))) <= 1
 
 
-def test_a_document_that_was_never_considered_is_the_farthest_of_all() -> None:
-    rows = pa.table(
-        {
-            "row": pa.array(range(4), pa.uint32()),
-            "shard": pa.array([0] * 4, pa.int32()),
-            "inclusion": pa.array([3.0, 1.0, 0.5, -np.inf], pa.float32()),
-            "selected": [True, True, False, False],
-        }
-    )
+def test_a_document_that_was_never_considered_is_the_farthest_of_all():
+    columns = {"row": range(4), "shard": [0] * 4, "inclusion": [3.0, 1.0, 0.5, -np.inf]}
+    rows = pa.table(columns | {"selected": [True, True, False, False]})
     kept, rejected = _nearest("block", rows, 2)
     assert [near.document.row for near in kept + rejected] == [1, 0, 2, 3]
     assert {near.threshold for near in kept + rejected} == {0.75}

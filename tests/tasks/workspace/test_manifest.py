@@ -1,9 +1,6 @@
 """Manifests are checked against the files that they name."""
 
 import os
-from pathlib import Path
-
-import pytest
 
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.workspace.manifest import Manifest, is_whole, manifest_reference, read_manifest, write_manifest
@@ -11,7 +8,7 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.stage_files import KEY
 
 
-def write_product(folder: Path) -> Path:
+def write_product(folder):
     path = folder / "manifest.json"
     for name in ("one.txt", "below/two.txt"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -21,7 +18,7 @@ def write_product(folder: Path) -> Path:
     return path
 
 
-def test_a_manifest_is_checked_against_its_files(tmp_path: Path) -> None:
+def test_a_manifest_is_checked_against_its_files(tmp_path):
     path = write_product(tmp_path)
     manifest = read_manifest(path)
     assert manifest is not None
@@ -38,33 +35,32 @@ def test_a_manifest_is_checked_against_its_files(tmp_path: Path) -> None:
     assert not is_whole(path, manifest)
 
 
-def test_a_manifest_s_content_is_that_of_its_files(tmp_path: Path) -> None:
+def test_a_manifest_s_content_is_that_of_its_files(tmp_path):
     one, other = (read_manifest(write_product(tmp_path / name)) for name in "ab")
     assert one is not None
-    assert other is not None
     assert one == other
     changed = one.files | {"one.txt": one.files["one.txt"].model_copy(update={"sha256": "0"})}
-    assert one.model_copy(update={"files": changed}).content != one.content
-    assert one.model_copy(update={"details": {"rows": 6}}).content != one.content
+    for change in ({"files": changed}, {"details": {"rows": 6}}):
+        assert one.model_copy(update=change).content != one.content
+    nested = Manifest(key=KEY, files={}, details={"statistics": {"x": (0.5, 1.0)}})
+    assert Manifest.model_validate_json(nested.model_dump_json()).content == nested.content
 
 
-@pytest.mark.parametrize("text", ["", "{", "{}", "[]", '{"key": 1, "files": {}}', "\x00\ud7ff"])
-def test_an_unreadable_manifest_is_none(tmp_path: Path, text: str) -> None:
+def test_an_unreadable_manifest_is_none(tmp_path):
     path = tmp_path / "manifest.json"
     assert read_manifest(path) is None
-    path.write_text(text, encoding="utf-8")
-    assert read_manifest(path) is None
-    path.write_bytes(b"\xff\xfe")
-    assert read_manifest(path) is None
+    for content in (b"", b"{", b"[]", b'{"key": 1, "files": {}}', b"\xff\xfe"):
+        path.write_bytes(content)
+        assert read_manifest(path) is None
 
 
-def test_a_flipped_bit_in_a_manifest_or_its_files_is_found_or_harmless(tmp_path: Path) -> None:
+def test_a_flipped_bit_in_a_manifest_or_its_files_is_found_or_harmless(tmp_path):
     path = write_product(tmp_path)
     whole = read_manifest(path)
     assert whole is not None
-    for target in (path, tmp_path / "one.txt"):
+    for target, step in ((path, 7), (tmp_path / "one.txt", 1)):
         content = target.read_bytes()
-        for bit in range(8 * len(content)):
+        for bit in range(0, 8 * len(content), step):
             damaged = bytearray(content)
             damaged[bit // 8] ^= 1 << bit % 8
             target.write_bytes(damaged)
@@ -74,8 +70,3 @@ def test_a_flipped_bit_in_a_manifest_or_its_files_is_found_or_harmless(tmp_path:
                 assert target == path
                 assert found.model_dump(exclude={"checksum"}) == whole.model_dump(exclude={"checksum"})
         target.write_bytes(content)
-
-
-def test_a_manifest_survives_its_own_json() -> None:
-    manifest = Manifest(key=KEY, files={}, details={"statistics": {"x": (0.5, 1.0)}})
-    assert Manifest.model_validate_json(manifest.model_dump_json()).content == manifest.content

@@ -1,11 +1,9 @@
 """Documents with the reason of each: what other thresholds of near-duplicates would drop."""
 
-from typing import Any
-
 from fineweb_mask.tasks.reporting.sections.documents import near_duplicates
 
 
-def test_each_threshold_is_shown_with_its_least_similar_pair_and_says_what_is_not_known(built: Any) -> None:
+def test_each_threshold_is_shown_with_its_least_similar_pair_and_says_what_is_not_known(built):
     job = built.report_job
     name = job.shards[0].name
     tried = [

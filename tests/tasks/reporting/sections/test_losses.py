@@ -4,7 +4,7 @@ from fineweb_mask.models.losses import GroupLosses, wiped_out
 from fineweb_mask.tasks.reporting.sections.losses import group_losses
 
 
-def test_groups_that_keep_least_come_first_and_columns_of_which_one_is_wiped_out() -> None:
+def test_groups_that_keep_least_come_first_and_columns_of_which_one_is_wiped_out():
     lost = [
         GroupLosses("dump", "x", 100, {"ingest": {"too_short": 5, "known": 5}}),
         GroupLosses("language", "en", 100, {}),  # nothing to say
@@ -16,18 +16,14 @@ def test_groups_that_keep_least_come_first_and_columns_of_which_one_is_wiped_out
     assert [table.title for table in section.tables] == ["Losses by source", "Losses by dump"]
     source, dump = section.tables
     assert [column.label for column in source.columns][2:4] == ["dropped by ingest", "near-duplicates"]
-    assert source.rows == [
-        ["unknown", 10, 10, 0, 0, 0.0],
-        ["gone", 100, 0, 99, 1, 0.01],
-        ["big", 900, 0, 0, 900, 1.0],
-    ]
+    assert source.rows == [["unknown", 10, 10, 0, 0, 0.0], ["gone", 100, 0, 99, 1, 0.01], ["big", 900, 0, 0, 900, 1.0]]
     assert dump.rows == [["x", 100, 10, 90, 0.9]]
     assert "2 of 3 groups" in section.figures[0].caption
     assert section.figures[0].caption.endswith("Least: 1.0% (gone).")
     assert group_losses(lost[1:3], []) == []
 
 
-def test_of_very_many_groups_and_columns_the_rest_is_in_sql() -> None:
+def test_of_very_many_groups_and_columns_the_rest_is_in_sql():
     lost = [
         GroupLosses(f"column {place}", str(number), 30, {"duplicate": {"duplicate": 3}})
         for place in range(7)

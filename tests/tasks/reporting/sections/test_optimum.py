@@ -1,56 +1,34 @@
 """How near to the optimum: the certificate claims only what is proved, means are weighted, budgets add up."""
 
-from typing import Any
-
 import pytest
 
 from fineweb_mask.tasks.reporting.sections.optimum import certificate, claim, groups, weighted_mean
 
 
-def block(name: str, documents: int, objective: float, bound: float | None) -> dict[str, Any]:
+def block(name, documents, objective, bound):
     gap = None if bound is None else bound - objective
     return {"name": name, "documents": documents, "objective": objective, "upper_bound": bound, "gap": gap}
 
 
-def test_the_certificate_names_the_widest_gap_and_weighs_the_mean() -> None:
+def test_the_certificate_names_the_widest_gap_and_claims_only_what_is_proved():
     blocks = [block("a", 100, 0.5, 0.5), block("b", 300, 0.7, 0.72)]
     expected = "Of the way from a random selection to the best possible, at most 2% is missing, in any block."
     assert claim(blocks) == expected
     assert weighted_mean(blocks, "objective") == pytest.approx(0.65)
     assert weighted_mean(blocks, "gap") == pytest.approx(0.015)
-
-
-def test_the_table_of_blocks_says_what_share_each_gave() -> None:
-    blocks = [
-        block(name, documents, 0.5, 0.5) | {"selected": selected, "random_objective": 0.0, "history": []}
-        for name, documents, selected in (("a", 100, 30), ("b", 300, 10))
-    ]
-    [table] = certificate(blocks).tables
-    assert [row[:4] for row in table.rows] == [
-        ["all 2 blocks, mean", 400, 40, 0.1],
-        ["a", 100, 30, 0.3],
-        ["b", 300, 10, 10 / 300],
-    ]
-
-
-def test_a_bound_that_is_estimated_says_so() -> None:
-    blocks = [{"gap": 0.01, "bound_assumes": None}, {"gap": 0.005, "bound_assumes": "lists hold 98%"}]
-    expected = "Of the way from a random selection to the best possible, at most 1% is missing, in any block. "
-    assert claim(blocks) == expected + "This is estimated, not proven (lists hold 98%)."
-
-
-def test_a_solver_without_a_bound_claims_nothing() -> None:
+    blocks = [{"gap": 0.02, "bound_assumes": None}, {"gap": 0.005, "bound_assumes": "lists hold 98%"}]
+    assert claim(blocks) == f"{expected} This is estimated, not proven (lists hold 98%)."
     blocks = [block("a", 100, 0.5, None)]
     assert claim(blocks) == "This solver gives no bound on the best possible selection."
     assert weighted_mean(blocks, "gap") is None
 
 
-def of_group(name: str, documents: int, budget: float, selected: int, tokens_selected: int = 0) -> dict[str, Any]:
+def of_group(name, documents, budget, selected, tokens_selected=0):
     counts = {"documents": documents, "budget": budget, "selected": selected, "tokens_selected": tokens_selected}
     return {"name": f"a language={name}", "group": name, **counts}
 
 
-def test_groups_of_all_blocks_are_added_up_and_say_how_much_of_their_budget_is_filled() -> None:
+def test_groups_of_all_blocks_are_added_up_and_say_how_much_of_their_budget_is_filled():
     blocks = [
         of_group("de", 10, 19.6, 10),
         of_group("", 5, 0, 0),
@@ -60,15 +38,12 @@ def test_groups_of_all_blocks_are_added_up_and_say_how_much_of_their_budget_is_f
     [table] = groups(blocks, "language", "documents").tables
     assert [column.label for column in table.columns][::3] == ["language", "budget (documents)"]
     assert table.rows == [["en", 90, 25, 20, 1.25], ["de", 14, 14, 28, 0.5], ["unknown", 5, 0, 0, None]]
-
-
-def test_a_budget_of_tokens_is_filled_by_tokens() -> None:
     blocks = [of_group("en", 9, 1000, 5, 900), of_group("de", 8, 1000, 5, 1000)]
     [table] = groups(blocks, "language", "tokens").tables
     assert table.rows == [["en", 9, 5, 1000, 0.9], ["de", 8, 5, 1000, 1.0]]
 
 
-def test_blocks_of_which_nothing_is_selected_are_listed_and_in_no_mean() -> None:
+def test_blocks_of_which_nothing_is_selected_are_listed_and_in_no_mean():
     figures = dict.fromkeys(("objective", "random_objective", "upper_bound", "gap"))
     empty = {"name": "b", "documents": 50, "selected": 0, "history": [], **figures}
     one = block("a", 100, 0.5, 0.6) | {"selected": 30, "random_objective": 0.1, "history": [(0, 0.1), (1, 0.5)]}
@@ -79,7 +54,7 @@ def test_blocks_of_which_nothing_is_selected_are_listed_and_in_no_mean() -> None
     assert section.figures
 
 
-def test_of_one_block_the_chart_says_all_and_no_table_repeats_it() -> None:
+def test_of_one_block_the_chart_says_all_and_no_table_repeats_it():
     one = block("a", 100, 0.5, 0.6) | {"selected": 30, "random_objective": 0.1, "history": [(0, 0.1), (1, 0.5)]}
     section = certificate([one])
     assert section.tables == []

@@ -1,7 +1,6 @@
 """Shares of groups: what a chart cannot say is not drawn, and a decile that beats the best one is explained."""
 
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 
@@ -12,13 +11,13 @@ from fineweb_mask.tasks.reporting.sections.shares import distributions, retentio
 NOTHING = Distribution(np.arange(3.0), np.array([7, 0]), np.array([2, 0]), (0.5, 0.5))
 
 
-def broken_down(**changes: Any) -> Breakdown:
+def broken_down(**changes):
     empty = {"deciles": {}, "missing": {}, "histograms": {"n_chars": NOTHING, "quality": NOTHING}}
     numbers = np.arange(100, dtype=np.float32)
     return Breakdown(**(empty | {"groups": {}, "between": {}, "quality": numbers, "kept": numbers} | changes))
 
 
-def test_a_column_of_one_value_and_a_histogram_of_one_bar_are_not_drawn() -> None:
+def test_a_column_of_one_value_and_a_histogram_of_one_bar_are_not_drawn():
     groups = {"dump": [Share("unknown", 90, 9)], "topic": [Share("a", 60, 3), Share("b", 30, 6)]}
     missing = {"language_score": Share("unknown", 90, 9)}
     section = retention(broken_down(groups=groups, deciles={"language_score": []}, missing=missing))
@@ -28,7 +27,7 @@ def test_a_column_of_one_value_and_a_histogram_of_one_bar_are_not_drawn() -> Non
     assert distributions(broken_down()).figures == []
 
 
-def test_domains_are_drawn_from_a_hundredth_of_the_documents_on() -> None:
+def test_domains_are_drawn_from_a_hundredth_of_the_documents_on():
     tiny = [Share(f"{number}.example", 5, 1) for number in range(30)]
     assert not retention(broken_down(groups={"domain": [*tiny, Share("792 others", 850, 100)]})).figures
     large = [Share("a.example", 200, 50), *tiny, Share("no url", 40, 4), Share("792 others", 610, 46)]
@@ -36,15 +35,15 @@ def test_domains_are_drawn_from_a_hundredth_of_the_documents_on() -> None:
     assert table.rows == [["a.example", 200, 50, 0.25], ["all others", 800, 80, 0.1]]
 
 
-def measured(nearest: list[float]) -> Any:
+def measured(nearest):
     of = SimpleNamespace(queries=np.arange(100), nearest=np.repeat(np.array(nearest), 10))
     return SimpleNamespace(geometry={"eligible": of}, quality=np.arange(100, dtype=np.float32))
 
 
-def test_a_decile_that_keeps_more_than_the_best_is_explained_by_what_was_measured_only() -> None:
+def test_a_decile_that_keeps_more_than_the_best_is_explained_by_what_was_measured_only():
     rows = [Share(str(number), 10, 1 + 7 * (number == 5)) for number in range(10)]
 
-    def caption(shares: list[Share], near: Any = None) -> str:
+    def caption(shares, near=None):
         return retention(broken_down(deciles={"quality": shares}), near).figures[0].caption
 
     plain = " Decile 6 keeps more than the best one: quality is not all that decides."

@@ -1,8 +1,5 @@
 """What was read: the lines of the inventory, what ingest found, and columns that are kept as text."""
 
-from pathlib import Path
-from typing import Any
-
 from fineweb_mask.tasks.reporting.sections.source import what_was_read
 from fineweb_mask.tasks.source.discovery import find_source
 from fineweb_mask.tasks.source.inventory import take_inventory
@@ -10,11 +7,11 @@ from fineweb_mask.tasks.workspace.references import NO_FILE, ShardFiles
 from tests.tasks.source_files import settings, write_table
 
 
-def shard(name: str, **details: Any) -> ShardFiles:
+def shard(name, **details):
     return ShardFiles(documents=NO_FILE.model_copy(update={"name": name, "details": details}))
 
 
-def test_columns_whose_types_differ_are_named_with_their_types() -> None:
+def test_columns_whose_types_differ_are_named_with_their_types():
     types = [{"meta": "struct<a: int64>"}, {}, {"meta": "list<item: string>", "n": "binary"}]
     meta, n = what_was_read(None, [shard(str(one), as_text=one) for one in types]).text
     assert meta.startswith("The column 'meta' is kept as text")
@@ -23,7 +20,7 @@ def test_columns_whose_types_differ_are_named_with_their_types() -> None:
     assert not what_was_read(None, [shard("b")]).text
 
 
-def test_files_and_what_is_left_out_stand_in_a_table(tmp_path: Path) -> None:
+def test_files_and_what_is_left_out_stand_in_a_table(tmp_path):
     write_table(tmp_path / "a.parquet", text=["a"])
     (tmp_path / "b.csv").touch()
     source = settings(tmp_path)
