@@ -3,7 +3,6 @@
 import uuid
 from datetime import datetime, time, timedelta
 from decimal import Decimal
-from itertools import combinations_with_replacement
 
 import duckdb
 import pyarrow as pa
@@ -28,22 +27,18 @@ from fineweb_mask.models.columns import (
 ID = uuid.UUID(int=5)
 VALUES = [
     (pa.string(), ["é", None], ["é", None]),
-    (pa.large_string(), ["a"], ["a"]),
     (pa.string_view(), ["a", None], ["a", None]),
     (pa.binary_view(), [b"\xff"], [b"\xff"]),
-    (pa.large_binary(), [b"\xff"], [b"\xff"]),
     (pa.binary(3), [b"abc"], [b"abc"]),
     (pa.uuid(), [ID.bytes, None], [str(ID), None]),
     (pa.json_(), ['{"a": 1}'], ['{"a": 1}']),
     (pa.dictionary(pa.int8(), pa.large_string()), ["a", None, "a"], ["a", None, "a"]),
     (pa.list_(pa.string_view()), [["a", None], None], [["a", None], None]),
     (pa.list_view(pa.int8()), [[1], []], [[1], []]),
-    (pa.large_list(pa.int8()), [[1]], [[1]]),
     (pa.list_(pa.float32(), 2), [[1, 2]], [[1, 2]]),
     (pa.map_(pa.string(), pa.int8()), [[("a", 1)]], [[("a", 1)]]),
     (pa.struct([pa.field("a", pa.large_string(), nullable=False)]), [{"a": "x"}], [{"a": "x"}]),
     (pa.decimal32(5, 2), [Decimal("1.50")], [Decimal("1.50")]),
-    (pa.decimal128(38, 2), [Decimal("1.50")], [Decimal("1.50")]),
     (pa.bool_(), [True, None], [True, None]),
     (pa.uint64(), [2**64 - 1], [2**64 - 1]),
     (pa.float16(), [1.5], [1.5]),
@@ -87,15 +82,10 @@ NAN, INFINITE = float("nan"), float("inf")
 TEXTS = [
     (pa.array([{"a": [1, None], "b": "é"}, None]), ['{"a": [1, null], "b": "é"}', None]),
     (pa.array([[b"\xff"]]), ['["/w=="]']),
-    (pa.array([b"\xff", None]), ["/w==", None]),
-    (pa.array(["x"]).dictionary_encode(), ["x"]),
-    (pa.array([1, None]), ["1", None]),
     (pa.array([7.0, 0.5, 1e18, NAN]), ["7", "0.5", str(10**18), None]),  # a number has one text, whatever its type
     (pa.array([0, None], pa.timestamp("ns")), ["1970-01-01T00:00:00", None]),  # times as FineWeb writes them
     (pa.array([1_700_000_000_120_000_000], pa.timestamp("ns")), ["2023-11-14T22:13:20.12"]),
-    (pa.array([1], pa.timestamp("ns", "UTC")), ["1970-01-01T00:00:00.000000001Z"]),
-    (pa.array([10], pa.timestamp("s", "Europe/Berlin")), ["1970-01-01T00:00:10Z"]),
-    (pa.array([600_000], pa.timestamp("ms")), ["1970-01-01T00:10:00"]),
+    (pa.array([1], pa.timestamp("ns", "Europe/Berlin")), ["1970-01-01T00:00:00.000000001Z"]),
 ]
 
 
@@ -122,22 +112,18 @@ PLAIN = [*dict.fromkeys(plain_type(kind) for kind, _, _ in VALUES), pa.int8(), p
 EXTREMES = {pa.int8(): -(2**7), pa.int64(): -(2**63) + 1, pa.uint64(): 2**64 - 1, pa.float16(): 2.5}
 
 
-@pytest.mark.parametrize(("one", "other"), list(combinations_with_replacement(PLAIN, 2)), ids=str)
-def test_two_types_have_a_wider_one_or_become_text(one, other):
+@pytest.mark.parametrize("one", PLAIN, ids=str)
+def test_two_types_have_a_wider_one_or_become_text(one):
     values = {plain_type(kind): (kind, some) for kind, some, _ in VALUES}
-    if must_be_text([one, other]):
-        wider = pa.string()
-    else:
-        wider = wider_type([one, other])
-        assert wider == wider_type([other, one])
-        assert wider is not None
-    for kind in (one, other):
-        given, some = values.get(kind, (kind, [EXTREMES.get(kind)]))
-        column = to_plain(pa.array([*some, EXTREMES[kind]] if kind in EXTREMES else some, given))
-        moved = to_text(column) if must_be_text([one, other]) else column.cast(wider, safe=False)
+    for other in PLAIN:
+        as_text = must_be_text([one, other])
+        wider = pa.string() if as_text else wider_type([one, other])
+        assert as_text or wider == wider_type([other, one]) is not None
+        given, some = values.get(one, (one, []))
+        column = to_plain(pa.array([*some, EXTREMES[one]] if one in EXTREMES else some, given))
+        moved = to_text(column) if as_text else column.cast(wider, safe=False)
         assert moved.null_count == column.null_count
-        if column.type == wider:
-            assert moved.equals(column)
+        assert column.type != wider or moved.equals(column)
 
 
 def test_a_large_whole_number_is_kept_beside_a_larger_one():
@@ -150,20 +136,12 @@ def test_a_large_whole_number_is_kept_beside_a_larger_one():
     [
         (pa.array([123.0, None, NAN, INFINITE, -INFINITE]), pa.int64(), [123, None, None, None, None], 0),
         (pa.array([1.5, 1e30, -(2.0**63), 2.0**53]), pa.int64(), [None, None, None, 2**53], 3),
-        (pa.array([5.0, NAN], pa.float32()), pa.int64(), [5, None], 0),
         (pa.array([5.0, NAN], pa.float16()), pa.int64(), [5, None], 0),
-        (
-            pa.array(["123", " 5 ", "1e3", "7.0", "many", "", "1.5", None]),
-            pa.int64(),
-            [123, 5, 1000, 7, *[None] * 4],
-            3,
-        ),
-        (pa.array(["0.5", "NaN", "x"]), pa.float64(), [0.5, None, None], 2),
-        (pa.array(["7"]).dictionary_encode(), pa.int64(), [7], 0),
+        (pa.array(["123", " 5 ", "1e3", "7.0", "many", "", "1.5"]), pa.int64(), [123, 5, 1000, 7, *[None] * 3], 3),
+        (pa.array(["0.5", "NaN", "x"]).dictionary_encode(), pa.float64(), [0.5, None, None], 2),
         (pa.array([Decimal("3.00"), Decimal("3.50")]), pa.int64(), [3, None], 1),
         (pa.array([2**64 - 1, 7], pa.uint64()), pa.int64(), [None, 7], 1),
         (pa.array([True]), pa.int64(), [None], 1),
-        (pa.array([7, None], pa.int8()), pa.float64(), [7.0, None], 0),
         (pa.array([0.5, INFINITE], pa.float32()), pa.float64(), [0.5, None], 0),
         (pa.nulls(1), pa.int64(), [None], 0),
     ],

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fineweb_mask.models import words as own
 
 pytest.importorskip("datatrove")
-PAGES = 60
+PAGES = 20
 WORDS = st.lists(st.sampled_from(["a", "b", "ab", "the", ".", "!", "it's"]), max_size=60)
 
 
@@ -59,8 +59,8 @@ def test_any_text_is_split_alike(tokenizer: Any, remembered: own.RememberedWords
 
 def test_words_that_end_in_a_mark_are_split_alike(tokenizer: Any, remembered: own.RememberedWords) -> None:
     """spaCy's own exceptions above all: "wed." is "we" and "d.", as "d." is one."""
-    plain = ["cat", "CAT", "catS", "d", "D", "Mr", "US", "caté", "IDs"]
-    for word in (*plain, *(rule for rule in tokenizer.tokenizer.tokenizer.rules if rule.isalpha())):
+    rules = [rule for rule in tokenizer.tokenizer.tokenizer.rules if rule.isalpha()]
+    for word in ("cat", "CAT", "catS", "d", "D", "Mr", "US", "caté", "IDs", *rules[::9]):
         marked = [word, *(word + mark for mark in (*own.ENDS, ".", ".,", "'"))]
         for one in marked:
             assert remembered.word_tokenize(one) == tokenizer.word_tokenize(one)
@@ -112,13 +112,3 @@ def test_repeated_runs_are_counted_at_once_and_bounded(gopher: ModuleType, words
     exact = gopher.find_all_duplicate(words, n)
     assert exact <= most <= len("".join(words))
     assert (most > 0) == (exact > 0)
-
-
-def test_the_filters_of_a_language_split_at_spaces_use_it() -> None:
-    from datatrove.utils.word_tokenizers import load_word_tokenizer
-
-    own.make_faster("eng")
-    assert isinstance(load_word_tokenizer("eng").word_tokenize.__self__, own.RememberedWords)
-    before = load_word_tokenizer("eng").word_tokenize
-    assert own.make_faster("eng") is before.__self__
-    assert load_word_tokenizer("eng").word_tokenize is before

@@ -10,7 +10,6 @@ import yaml
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings.quality import ScorerSettings
 from fineweb_mask.models.settings.reference import KINDS, REQUIRED, settings_of
-from fineweb_mask.models.settings.selectors.options import QuadmixCurveSettings
 
 ROOT = Path(__file__).resolve().parents[3]
 MOST = 125
@@ -69,11 +68,3 @@ def test_every_setting_of_every_scorer_and_no_other_is_found_by_its_kind(setting
         assert (found[name].default == REQUIRED) == field.is_required()
     with pytest.raises(SettingsError, match=rf"there is no setting 'quality\.scorers\[{kind}\]\.other'"):
         settings_of(f"quality.scorers[{kind}].other")
-
-
-def test_the_curve_of_a_group_is_described_where_the_curve_is() -> None:
-    [curve] = settings_of("selection.quadmix.by_group")
-    assert curve.type == "mapping to section"
-    assert "a mapping to the three settings above" in curve.meaning
-    names = [setting.key.rpartition(".")[2] for setting in settings_of("selection.quadmix")]
-    assert names == ["quadmix", *QuadmixCurveSettings.model_fields, "by_group"]
