@@ -217,9 +217,7 @@ def languages(tmp_path_factory: pytest.TempPathFactory) -> str:
     return model
 
 
-@pytest.mark.parametrize(
-    "begin", ["{}", "<s>[INST]\n</s>{}", "__label__de {}", "\0 {}", "\u2028</s>\u0085{}", "\ud800 {}"]
-)
+@pytest.mark.parametrize("begin", ["{}", "<s>[INST]\n</s>{}", "__label__de {}", "\u2028</s>\u0085{}", "\ud800 {}"])
 def test_languages_are_those_of_a_model_of_one_s_own_whatever_stands_in_a_page(languages: str, begin: str) -> None:
     apply = load_filters(settings("language", model=languages, languages=["en"]))
     en, de = "the cat and the dog are in the house " * 3, "die Katze und der Hund sind in dem Haus " * 3

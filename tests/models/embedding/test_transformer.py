@@ -16,17 +16,11 @@ from tests.models.embedding.saved import TEXTS, WORDS, load, reference, save_mod
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-MODERNBERT = {"kind": "modernbert", "pooling": "cls", "positions": 256, "normalize": False}
 MODELS = {
     "intfloat/e5-base-v2": {},  # as the models on the hub are laid out
-    "Snowflake/snowflake-arctic-embed-m": {"pooling": "cls", "prompts": {"query": "Represent this sentence: "}},
-    "Alibaba-NLP/gte-modernbert-base": MODERNBERT,
-    "roberta": {"kind": "roberta"},
-    "max pooling": {"pooling": "max", "normalize": False},
-    "weighted mean": {"pooling": "weightedmean", "normalize": False},
-    "last token": {"pooling": "lasttoken"},
-    "mean and cls": {"pooling": ("mean", "cls")},
-    "dense": {"more": [Dense(32, 24)]},
+    "gte-modernbert-base": {"kind": "modernbert", "pooling": "cls", "positions": 256, "normalize": False},
+    "roberta": {"kind": "roberta", "pooling": ("weightedmean", "cls"), "normalize": False},
+    "dense": {"pooling": "lasttoken", "more": [Dense(32, 24)]},
 }
 
 
@@ -66,29 +60,18 @@ def test_equal_with_a_prompt_and_special_tokens_are_only_those_that_the_tokenize
 
 
 def test_a_real_model_in_every_precision(minilm):
-    texts = [text[:2_000] for text in TEXTS] + [TEXTS[-1]]
-    expected = reference(minilm, texts)
+    texts = [text[:2_000] for text in TEXTS]
     exact = load(minilm).encode(texts).vectors
     assert exact.shape == (len(texts), 384)
-    np.testing.assert_allclose(exact, expected, atol=1e-5)
-    stored = load(minilm, precision="float16").encode(texts).vectors
+    np.testing.assert_allclose(exact, reference(minilm, texts), atol=1e-5)
+    stored = load(minilm, precision="float16").encode(texts[:3]).vectors
     assert (exact.dtype, stored.dtype) == (np.float32, np.float16)
-    np.testing.assert_array_equal(stored, exact.astype(np.float16))
-    for compute in ("bfloat16", "float16"):
-        vectors = load(minilm, compute=compute).encode(texts[:6]).vectors
-        assert (vectors * expected[:6]).sum(axis=1).min() >= 0.999
-        assert np.linalg.norm(vectors, axis=1) == pytest.approx(1, abs=1e-5)
+    np.testing.assert_allclose(stored, exact[:3], atol=1e-3)
+    vectors = load(minilm, compute="bfloat16").encode(texts[:3]).vectors
+    assert (vectors * exact[:3]).sum(axis=1).min() >= 0.999
+    assert np.linalg.norm(vectors, axis=1) == pytest.approx(1, abs=1e-5)
     nothing = load(minilm).encode([])
     assert (nothing.vectors.shape, nothing.bad.shape) == ((0, 384), (0,))
-
-
-def test_weights_saved_in_half_precision_can_compute_in_single(plain, tmp_path):
-    model = SentenceTransformer(str(plain), device="cpu").half()
-    model.save(str(tmp_path / "half"), create_model_card=False)
-    model.float().save(str(tmp_path / "rounded"), create_model_card=False)
-    for settings in ({}, {"compute": "bfloat16"}):
-        half, rounded = (load(tmp_path / name, **settings).encode(TEXTS) for name in ("half", "rounded"))
-        np.testing.assert_array_equal(half.vectors, rounded.vectors)
 
 
 def test_the_prompt_that_a_model_leaves_out_of_its_mean(tmp_path):
@@ -98,37 +81,25 @@ def test_the_prompt_that_a_model_leaves_out_of_its_mean(tmp_path):
     np.testing.assert_allclose(load(folder, prompt="passage: ").encode(texts).vectors, expected, atol=2e-5)
 
 
-def configured(folder, target, **settings):
-    """Return a copy of a model whose own settings are changed."""
-    path = shutil.copytree(folder, target) / "config_sentence_transformers.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
-    return target
-
-
 @pytest.mark.parametrize(
     ("settings", "used"),
     [
-        ({"prompts": {"query": "find: ", "document": "passage: "}}, "passage: "),
         ({"prompts": {"query": "find: ", "passage": "passage: "}}, "passage: "),
         ({"prompts": {"own": "league "}, "default_prompt_name": "own"}, "league "),
-        ({"prompts": {"query": "find: "}}, ""),
-        ({"prompts": {}}, ""),
+        ({"prompts": {"query": "find: "}, "truncate_dim": 8}, ""),
     ],
 )
-def test_without_a_prompt_the_model_s_own_for_documents_or_its_default_is_used(plain, tmp_path, settings, used):
-    folder = configured(plain, tmp_path / "model", **settings)
-    np.testing.assert_allclose(load(folder).encode(TEXTS).vectors, reference(plain, TEXTS, prompt=used), atol=2e-5)
-    unprompted = load(folder, prompt="").encode(TEXTS).vectors
-    np.testing.assert_allclose(unprompted, reference(plain, TEXTS, prompt=""), atol=2e-5)
-
-
-def test_vectors_truncated_by_the_model_s_own_setting(tmp_path):
-    folder = save_model(tmp_path / "whole", normalize=False)
-    folder = configured(folder, tmp_path / "matryoshka", truncate_dim=8)
-    encoder = load(folder)
-    vectors = reference(folder, TEXTS)
-    assert (encoder.dimensions, vectors.shape[1]) == (8, 8)
-    np.testing.assert_allclose(encoder.encode(TEXTS).vectors, vectors, atol=2e-5)
+def test_the_model_s_own_prompt_for_documents_or_its_default_and_its_own_dimensions_are_used(
+    plain, tmp_path, settings, used
+):
+    path = shutil.copytree(plain, tmp_path / "model") / "config_sentence_transformers.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+    encoder = load(path.parent)
+    expected = reference(path.parent, TEXTS, prompt=used)
+    assert encoder.dimensions == expected.shape[1] == settings.get("truncate_dim", 32)
+    np.testing.assert_allclose(encoder.encode(TEXTS).vectors, expected, atol=2e-5)
+    unprompted = load(path.parent, prompt="").encode(TEXTS).vectors
+    np.testing.assert_allclose(unprompted, reference(path.parent, TEXTS, prompt=""), atol=2e-5)
 
 
 def test_tokens_read_are_those_of_the_settings_and_no_more_than_the_model_has_positions_for(tmp_path, minilm):
