@@ -19,19 +19,14 @@ from fineweb_mask.models.analysis.groups import between_share, decile_edges, dom
     [
         ("https://www.Example.org/a?b=http://c.com", "example.org"),
         ("http://www2.example.org:8080", "www2.example.org"),
-        ("https://user:secret@example.org/", "example.org"),
-        ("http://[::1]:80/", "[::1]"),
+        ("https://user:secret@[::1]:80/", "[::1]"),
         ("https://example.org./", "example.org"),
         ("http://www.", "www"),
         ("https://пример.рф/путь", "пример.рф"),
         ("http://x<script>alert(1)</script>.org/", "x<script>alert(1)<"),
         ("http:///nothing", None),
-        ("example.org", None),
         ("javascript:alert(1)", None),
-        ("mailto:a@b.org", None),
-        ("", None),
         (None, None),
-        ("http://a b.org", "a"),
         ("http://" + "x" * 500, "x" * 253),
     ],
 )
@@ -53,14 +48,9 @@ def test_a_domain_equals_that_of_the_url_parser(scheme, host, port, path):
     assert domains(pa.chunked_array([[url]])).to_pylist() == [urlsplit(url).hostname.removeprefix("www.")]
 
 
-def test_deciles_are_of_equal_size():
+def test_deciles_are_of_equal_size_and_values_that_repeat_make_fewer():
     values = np.random.default_rng(0).permutation(1000).astype(float)
-    edges = decile_edges(values)
-    assert (edges[0], edges[-1], len(edges)) == (0, 999, 11)
-    assert np.bincount(group_of(values, edges)).tolist() == [100] * 10
-
-
-def test_values_that_repeat_make_fewer_groups():
+    assert np.bincount(group_of(values, decile_edges(values))).tolist() == [100] * 10
     assert decile_edges(np.array([0.9] * 90 + [1.0] * 10)).tolist() == pytest.approx([0.9, 0.91, 1.0], abs=0.011)
     edges = decile_edges(np.full(7, 3.0))
     assert edges.tolist() == [3, 3]
@@ -75,7 +65,6 @@ def test_every_number_is_in_one_group(values):
     groups = group_of(values, edges)
     assert ((groups == -1) == np.isnan(values)).all()
     assert groups.max(initial=-1) < max(1, len(edges) - 1)
-    assert (groups >= 0).sum() == np.isfinite(values).sum()
     order = np.argsort(values, kind="stable")
     present = groups[order][groups[order] >= 0]
     assert (np.diff(present) >= 0).all()  # a larger value is in no lower group
@@ -108,11 +97,10 @@ def test_a_cluster_is_named_by_its_distinctive_words():
             ["whale", "oven"],
         ),
         (["кит море", "кит риф", "печь мука"], [0, 0, 1], ["кит", "мука"]),
-        (["x" * 500 + " whale"], [0], ["whale"]),
         (["1 2 3", "<>"], [0, 1], ["", ""]),
         ([], [], ["", ""]),
     ],
-    ids=["one page repeats a word", "another script", "a very long word", "no words", "no texts"],
+    ids=["one page repeats a word", "another script", "no words", "no texts"],
 )
 def test_a_name_of_one_word(texts, labels, names):
     assert telling_words(texts, np.array(labels, dtype=int), len(names), n_words=1) == names
@@ -133,9 +121,7 @@ def test_the_share_between_groups_is_that_of_an_analysis_of_variance():
 
 def test_random_groups_have_no_share_however_small_they_are():
     """Without a correction, half of the variance would be between groups of two."""
-    values = np.random.default_rng(5).normal(size=4000)
-    assert share_between(np.split(values, 20)) < 0.02
-    assert share_between(np.split(values, 2000)) < 0.08
+    assert share_between(np.split(np.random.default_rng(5).normal(size=4000), 2000)) < 0.08
 
 
 @pytest.mark.parametrize("groups", [[[0.3] * 7, [0.3] * 9], [[1.0], [2.0]], [[1.0, 2.0]], [[]], []])

@@ -96,19 +96,9 @@ def test_batches_do_not_matter_and_the_order_is_that_of_the_texts(folder, scorer
     assert (found.scores.shape, found.encoded.vectors.shape) == ((0,), (0, 32))
 
 
-HOSTILE = [
-    "",
-    " \n\t\u2028 ",
-    "\x00goal\x01",
-    "piano \ud800 goal",
-    "\U00013000 \ue000",
-    "[CLS] [PAD] piano",
-    "a" * 5_000,
-]
-
-
 def test_any_text_has_a_score_and_a_vector_and_leaves_the_others_alone(scorer):
-    found = scorer.score_and_embed([TEXTS[0], *HOSTILE, TEXTS[1]])
+    hostile = ("", " \n\u2028 ", "\x00goal\x01", "piano \ud800 goal", "\U00013000 \ue000", "[CLS] piano", "a" * 5_000)
+    found = scorer.score_and_embed([TEXTS[0], *hostile, TEXTS[1]])
     assert np.isfinite(found.scores).all()
     assert not found.encoded.bad.any()
     np.testing.assert_allclose(found.scores[[0, -1]], scorer.score(TEXTS[:2]), atol=2e-5)
@@ -127,17 +117,6 @@ def test_max_tokens_is_how_much_is_read(folder, scorer):
     assert short.score([text]) == pytest.approx(scorer.score(["piano goal match"]), abs=2e-5)
     with pytest.raises(SettingsError, match="its model reads 64 tokens, max_tokens is 65: set it to at most 64"):
         load(folder, max_tokens=65)
-
-
-def test_half_precision_is_near(save_regression_bert, tmp_path):
-    # Weights as wide as the other tests' saturate the attention, where rounding says little of a trained model's.
-    folder = save_regression_bert(tmp_path / "model", TEXTS, spread=0.2)
-    whole, halved = load(folder).score_and_embed(TEXTS), load(folder)
-    halved._model.bfloat16()
-    half = halved.score_and_embed(TEXTS)
-    assert half.scores.dtype == np.float32
-    assert np.corrcoef(half.scores, whole.scores)[0, 1] > 0.999
-    assert (half.encoded.vectors * whole.encoded.vectors).sum(axis=1).min() > 0.999
 
 
 def test_pickled_weights_are_refused_and_beside_safetensors_never_read(folder, tmp_path):
