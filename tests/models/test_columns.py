@@ -16,7 +16,6 @@ from fineweb_mask.models.columns import (
     locate,
     must_be_text,
     plain_type,
-    read_as_text,
     to_numbers,
     to_plain,
     to_text,
@@ -62,20 +61,16 @@ def test_plain_columns_pass_through_parquet_and_duckdb(tmp_path, kind, values, e
     assert found.cast(pa.schema([("column", column.type)]))["column"].to_pylist() == expected
 
 
-@pytest.mark.parametrize(
-    ("kind", "message"),
-    [
-        (pa.decimal256(60, 2), "more than 38 digits"),
-        (pa.struct([("", pa.int8())]), "without a name"),
-        (pa.list_(pa.struct([("a", pa.int8()), ("A", pa.int8())])), "differ in case"),
-        (pa.month_day_nano_interval(), "DuckDB does not support"),
-        (pa.dense_union([pa.field("a", pa.int8())]), "DuckDB does not support"),
-    ],
-    ids=str,
-)
-def test_types_that_documents_cannot_hold(kind, message):
-    with pytest.raises(ColumnTypeError, match=message):
-        plain_type(kind)
+def test_types_that_documents_cannot_hold():
+    for kind, message in {
+        pa.decimal256(60, 2): "more than 38 digits",
+        pa.struct([("", pa.int8())]): "without a name",
+        pa.list_(pa.struct([("a", pa.int8()), ("A", pa.int8())])): "differ in case",
+        pa.month_day_nano_interval(): "DuckDB does not support",
+        pa.dense_union([pa.field("a", pa.int8())]): "DuckDB does not support",
+    }.items():
+        with pytest.raises(ColumnTypeError, match=message):
+            plain_type(kind)
 
 
 NAN, INFINITE = float("nan"), float("inf")
@@ -84,7 +79,6 @@ TEXTS = [
     (pa.array([[b"\xff"]]), ['["/w=="]']),
     (pa.array([7.0, 0.5, 1e18, NAN]), ["7", "0.5", str(10**18), None]),  # a number has one text, whatever its type
     (pa.array([0, None], pa.timestamp("ns")), ["1970-01-01T00:00:00", None]),  # times as FineWeb writes them
-    (pa.array([1_700_000_000_120_000_000], pa.timestamp("ns")), ["2023-11-14T22:13:20.12"]),
     (pa.array([1], pa.timestamp("ns", "Europe/Berlin")), ["1970-01-01T00:00:00.000000001Z"]),
 ]
 
@@ -92,16 +86,12 @@ TEXTS = [
 @pytest.mark.parametrize(("column", "expected"), TEXTS, ids=lambda value: str(getattr(value, "type", "")))
 def test_values_become_text(column, expected):
     assert to_text(column).to_pylist() == expected
-
-
-def test_a_label_is_the_text_of_a_value_and_bytes_are_read_as_text():
     assert [label(value) for value in (2020.0, 2020, 0.5, NAN, None, "a")] == ["2020", "2020", "0.5", "", "", "a"]
-    assert read_as_text(pa.array([b"x", None])).to_pylist() == ["x", None]
 
 
 def test_text_that_is_no_utf8_stays_invalid_for_the_filter_to_find():
     bad = pa.array([b"\xff", b"ok"]).cast(pa.string(), safe=False)
-    for column in (bad, bad.dictionary_encode(), pa.ListArray.from_arrays([0, 1, 2], bad)):
+    for column in (bad, pa.ListArray.from_arrays([0, 1, 2], bad)):
         text = to_text(column)
         with pytest.raises(pa.ArrowInvalid, match="UTF8"):
             text.validate(full=True)
@@ -124,11 +114,6 @@ def test_two_types_have_a_wider_one_or_become_text(one):
         moved = to_text(column) if as_text else column.cast(wider, safe=False)
         assert moved.null_count == column.null_count
         assert column.type != wider or moved.equals(column)
-
-
-def test_a_large_whole_number_is_kept_beside_a_larger_one():
-    assert pa.array([2**64 - 1], pa.uint64()).cast(wider_type([pa.int64(), pa.uint64()])).to_pylist() == [2**64 - 1]
-    assert pa.array([-(2**63)]).cast(wider_type([pa.int64(), pa.uint64()])).to_pylist() == [-(2**63)]
 
 
 @pytest.mark.parametrize(

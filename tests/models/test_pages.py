@@ -30,19 +30,15 @@ def is_right(text, page, charset=""):
     [
         ("iso-8859-1", "cp1252", "The “price” is €20 for a room – naïve visitors pay €35 at the door of the museum."),
         ("us-ascii", "cp1252", WESTERN),
-        ("windows-1250", "cp1250", "Příliš žluťoučký kůň úpěl ďábelské ódy a nikdo ho v celé zemi neslyšel."),
         ("CP1251", "cp1251", RUSSIAN),
-        ("iso-8859-9", "cp1254", "Bugün hava çok güzel, bu yüzden parka gidip ırmağın kıyısında yürüdük."),
         ("windows-1256", "cp1256", "الطقس جميل اليوم ولذلك سنذهب في نزهة إلى الحديقة قرب النهر."),
         ("tis-620", "cp874", "วันนี้อากาศดีมาก เราจึงไปเดินเล่นที่สวนสาธารณะริมแม่น้ำ"),
         ("shift_jis", "cp932", JAPANESE + "㈱①髙"),
         ("iso-2022-jp", "iso2022_jp", JAPANESE),
         ("gb2312", "gb18030", CHINESE + "镕囍𠀀"),
-        ("hz-gb-2312", "hz", CHINESE),
         ("big5", "big5hkscs", "今天天氣很好，我們去公園散步，遇見了一位老朋友，聊了很久才回家。"),
         ("ks_c_5601-1987", "cp949", KOREAN + "똠방각하"),
         ("utf-16", "utf-16-le", LITHUANIAN),
-        ("utf-16be", "utf-16-be", LITHUANIAN),
     ],
 )
 def test_the_encoding_that_the_server_names_is_the_pages(label, encoding, text):
@@ -108,7 +104,6 @@ def test_pages_in_utf_8_are_read_so_also_where_they_are_cut_off(charset):
     ("text", "tag", "encoding", "charset"),
     [
         (LITHUANIAN, "none", "utf-8", "iso-8859-1"),  # utf-8 to its end
-        (WESTERN, "iso-8859-1", "iso-8859-1", "utf-8"),
         (RUSSIAN, "windows-1251", "cp1251", "utf-8"),
         (KOREAN, "euc-kr", "cp949", "utf-8"),
         (WESTERN, "utf-8", "iso-8859-1", "utf-8"),  # a guess
@@ -124,9 +119,6 @@ def test_a_few_bytes_that_are_wrong_cost_only_themselves():
     page = page_of(WESTERN).encode("cp1252").replace(b"<p>", b"<p>\x81", 1)
     assert is_right(WESTERN, page, "windows-1252")
     assert "\ufffd" not in extract_text(page, "windows-1252")
-
-
-def test_an_encoding_that_nobody_can_decode_is_no_encoding_of_a_page():
     assert codec_of("none") is None
     with pytest.raises(LookupError):
         codec_of("iso-2022-cn")

@@ -1,8 +1,6 @@
 """Words and sentences are those that datatrove itself finds."""
 
-import importlib
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,7 +12,7 @@ from hypothesis import strategies as st
 from fineweb_mask.models import words as own
 
 pytest.importorskip("datatrove")
-PAGES = 20
+PAGES = 8
 WORDS = st.lists(st.sampled_from(["a", "b", "ab", "the", ".", "!", "it's"]), max_size=60)
 
 
@@ -31,19 +29,13 @@ def remembered(tokenizer: Any) -> own.RememberedWords:
     return own.RememberedWords(tokenizer)
 
 
-@pytest.fixture(scope="module")
-def gopher() -> ModuleType:
-    """Datatrove's module of the rules on repetition."""
-    return importlib.import_module("datatrove.pipeline.filters.gopher_repetition_filter")
-
-
 def test_real_pages_have_the_words_and_sentences_that_spacy_finds(
     tokenizer: Any, remembered: own.RememberedWords, real_data: Path
 ) -> None:
     texts = pq.read_table(real_data / "web_mix.parquet", columns=["text"])["text"].to_pylist()
     for text in texts[:: len(texts) // PAGES]:
         assert remembered.word_tokenize(text) == tokenizer.word_tokenize(text)
-        for part in (text, *text.splitlines()[:20]):
+        for part in (text, *text.splitlines()[:5]):
             assert remembered.span_tokenize(part) == tokenizer.span_tokenize(part)
 
 
@@ -88,20 +80,16 @@ def test_words_are_numbered_and_known_by_their_kind(remembered: own.RememberedWo
     assert [word for word, is_one in zip(words, no_symbols, strict=True) if not is_one] == [",", "..."]
     assert [word for word, has_one in zip(words, letters, strict=True) if not has_one] == [",", "...", "42"]
     assert remembered.count_among(numbers, {"the", "CAT", "dog", "THE"}) == 2
-
-
-def test_what_spacy_cannot_hold_is_left_to_datatrove(remembered: own.RememberedWords) -> None:
-    """It finds other words the first time than later, so there is nothing to be equal to."""
-    assert remembered.word_tokenize("IS_ALPHA. And more")[-2:] == ["And", "more"]
-    assert len(remembered.span_tokenize("IS_ALPHA. And more")) == 2
-    assert remembered.numbers_of("the cat IS_ALPHA") is None
+    assert remembered.numbers_of("the cat IS_ALPHA") is None  # spaCy cannot hold it: left to datatrove
 
 
 @given(WORDS, st.integers(1, 10))
 @example(["ab", "c", "a", "bc"], 2)
 @example(["\ud800"] * 3, 1)
 @example([], 2)
-def test_repeated_runs_are_counted_at_once_and_bounded(gopher: ModuleType, words: list[str], n: int) -> None:
+def test_repeated_runs_are_counted_at_once_and_bounded(words: list[str], n: int) -> None:
+    from datatrove.pipeline.filters import gopher_repetition_filter as gopher
+
     numbers = np.array([words.index(word) for word in words], np.int64)
     ends = np.concatenate([[0], np.cumsum([len(word) for word in words], dtype=np.int64)])
     top = dict(own._top_duplicates(numbers, ends, n))

@@ -52,12 +52,6 @@ def other_marks(words, dice, pages):
     return dice.choice(pages) + " -- " + " ".join(changed) + "?! " + dice.choice(pages)
 
 
-def joined(words, dice, pages):
-    """Return the words, of which two have no space between them any more, as where a hyphen was taken out."""
-    place = dice.randrange(len(words) - 1)
-    return " ".join([*words[:place], words[place] + words[place + 1], *words[place + 2 :]])
-
-
 @pytest.mark.parametrize("planted", [wrapped, in_lines, other_marks])
 @pytest.mark.parametrize("length", [8, 13, 60])
 def test_every_kind_of_copy_is_found_from_eight_words_on(pages, planted, length):
@@ -69,14 +63,6 @@ def test_every_kind_of_copy_is_found_from_eight_words_on(pages, planted, length)
     names = [f"row {number}{part}, score 1.00" for number, (_, part) in enumerate(parts)]
     assert sum(one == name for one, name in zip(found(rows, texts, pages), names, strict=True)) >= 28
     assert found(rows, pages, pages) == [None] * len(pages)
-
-
-def test_joined_words_are_found_and_apostrophes_and_forms_of_characters_do_not_matter(pages):
-    dice = random.Random(2)
-    items = [sentence(dice, 12) for _ in range(40)]
-    texts = [joined(words, dice, pages) for words in items]
-    assert sum(name is not None for name in found([{"question": " ".join(one)} for one in items], texts, pages)) >= 36
-    assert words_of("It\u2019s \ufb01ne, isn't it?") == words_of("ITS FINE: ISNT IT") == ["its", "fine", "isnt", "it"]
 
 
 EXAM = {
@@ -95,6 +81,14 @@ def test_parts_are_judged_apart(pages):
     }
     assert found([EXAM], [*texts], pages) == [*texts.values()]
     assert found([{"answer": EXAM["answer"]}], [*texts], pages) == [None] * 3
+    rows = [{"passage": EXAM["passage"].replace("nine", "ten")}, EXAM, {"text": EXAM["passage"]}]
+    both = EXAM["passage"] + " " + EXAM["question"]  # of equal ones the first, and of all the best
+    assert found(rows, [EXAM["passage"], both], pages) == [
+        f"row 1, {part}, score 1.00" for part in ("passage", "question")
+    ]
+    for nothing in ([], [{"question": None, "text": ""}], [{"text": "three short words"}]):
+        assert found(nothing, ["three short words", ""]) == [None, None]
+    assert words_of("It\u2019s \ufb01ne, isn't it?") == words_of("ITS FINE: ISNT IT") == ["its", "fine", "isnt", "it"]
 
 
 def test_a_question_of_common_words_counts_only_with_its_answer():
@@ -133,7 +127,6 @@ LICENCE = (
     "permission is hereby granted free of charge to any person who obtains a copy of this software to deal in it "
     "without restriction and without limitation of the rights to use copy modify merge publish and sell copies of it"
 )
-CODE = "if __name__ == '__main__': import sys; main(sys.argv[1:]) # parse the arguments and exit with the status"
 INHABITANTS = "How many inhabitants did the city of {} have at the end of the year {}?"
 
 
@@ -141,10 +134,9 @@ INHABITANTS = "How many inhabitants did the city of {} have at the end of the ye
     ("item", "page"),
     [
         (f"Under which licence, which begins '{LICENCE[:70]}', did the Hamrecht archive of Zalvora appear?", LICENCE),
-        (f"{CODE} def zalvora(values): return sorted(set(values)) [::-1] + quintamere(values)", CODE),
         (INHABITANTS.format("Zalvora", 1871), INHABITANTS.format("Ostrevane", 1902)),
     ],
-    ids=["clause", "idiom", "two names"],
+    ids=["clause", "two names"],
 )
 def test_look_alikes_are_no_copies(item, page, pages):
     assert found([{"question": item}], [page, item], pages) == [None, "row 0, question, score 1.00"]
@@ -181,17 +173,6 @@ def test_decisions_are_the_same_in_any_order_and_company(pages, monkeypatch):
     assert found(rows, [texts[place] for place in order], pages) == [together[place] for place in order]
     monkeypatch.setattr(benchmark_items, "CHARS_AT_ONCE", 5_000)
     assert found(rows, texts, pages) == together
-
-
-def test_the_best_item_is_named_of_equal_ones_the_first_and_without_items_none(pages):
-    other = EXAM["passage"].replace("nine", "ten")
-    rows = [{"passage": other}, {"passage": EXAM["passage"]}, {"text": EXAM["passage"]}]
-    assert found(rows, [EXAM["passage"]], pages) == ["row 1, passage, score 1.00"]
-    both = EXAM["passage"] + " " + EXAM["question"]
-    assert found([EXAM], [both], pages) == ["row 0, question, score 1.00"]
-    for nothing in ([], [{"question": None, "text": ""}], [{"text": "three short words"}]):
-        assert found(nothing, ["three short words", ""]) == [None, None]
-        assert found(nothing, []) == []
 
 
 WORDS = st.lists(st.sampled_from("abcdef"), min_size=20, max_size=30)

@@ -5,7 +5,6 @@ import shutil
 
 import numpy as np
 import pytest
-import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense
 
@@ -70,15 +69,7 @@ def test_a_real_model_in_every_precision(minilm):
     vectors = load(minilm, compute="bfloat16").encode(texts[:3]).vectors
     assert (vectors * exact[:3]).sum(axis=1).min() >= 0.999
     assert np.linalg.norm(vectors, axis=1) == pytest.approx(1, abs=1e-5)
-    nothing = load(minilm).encode([])
-    assert (nothing.vectors.shape, nothing.bad.shape) == ((0, 384), (0,))
-
-
-def test_the_prompt_that_a_model_leaves_out_of_its_mean(tmp_path):
-    folder = save_model(tmp_path / "instructor", include_prompt=False)
-    texts = [text for text in TEXTS if text.strip()]
-    expected = reference(folder, texts, prompt="passage: ")
-    np.testing.assert_allclose(load(folder, prompt="passage: ").encode(texts).vectors, expected, atol=2e-5)
+    assert load(minilm).encode([]).vectors.shape == (0, 384)
 
 
 @pytest.mark.parametrize(
@@ -111,36 +102,11 @@ def test_tokens_read_are_those_of_the_settings_and_no_more_than_the_model_has_po
         np.testing.assert_allclose(load(minilm, max_tokens=limit).encode([text]).vectors, expected, atol=1e-5)
     with pytest.raises(EncoderError, match=r"embedding\.max_tokens: the model reads 512 tokens"):
         load(minilm, max_tokens=513)
-    roberta = save_model(tmp_path / "roberta", kind="roberta")
-    load(roberta, max_tokens=64).encode([text])
+    roberta = save_model(tmp_path / "roberta", kind="roberta", include_prompt=False)  # the mean is without it
+    prompted = load(roberta, max_tokens=64, prompt="passage: ").encode([text]).vectors
+    np.testing.assert_allclose(prompted, reference(roberta, [text], prompt="passage: "), atol=2e-5)
     with pytest.raises(EncoderError, match="the model reads 64 tokens"):
         load(roberta, max_tokens=65)
-
-
-class SmallDevice(torch.nn.Module):
-    """Raise OutOfMemoryError, as a GPU does, for more than `tokens` tokens at a time."""
-
-    def __init__(self, tokens):
-        super().__init__()
-        self.tokens = tokens
-        self.passes = []
-
-    def forward(self, features):
-        self.passes.append(features["input_ids"].numel())
-        if features["input_ids"].numel() > self.tokens:
-            raise torch.OutOfMemoryError("simulated")
-        return features
-
-
-def test_out_of_memory_shrinks_the_batches_and_the_vectors_are_the_same(plain):
-    encoder = load(plain, batch_tokens=600)
-    device = SmallDevice(200)
-    encoder._model.insert(0, device)
-    np.testing.assert_allclose(encoder.encode(TEXTS).vectors, reference(plain, TEXTS), atol=2e-5)
-    assert encoder.budget.tokens <= 200 < device.passes[0]
-    device.passes.clear()
-    encoder.encode(TEXTS)
-    assert max(device.passes) <= 200
 
 
 def test_a_model_with_a_router_encodes_by_itself(plain, tmp_path):
@@ -154,5 +120,4 @@ def test_a_model_with_a_router_encodes_by_itself(plain, tmp_path):
     assert isinstance(encoder, WholeModelEncoder)
     np.testing.assert_allclose(encoder.encode(TEXTS).vectors, reference(plain, TEXTS), atol=2e-5)
     assert encoder.encode([]).vectors.shape == (0, 32)
-    special = encoder.encode(["a [SEP] b", "a </s> b"]).vectors
-    assert np.abs(special - encoder.encode(["a b", "a b"]).vectors).max(axis=1).min() > 0.01
+    assert np.abs(np.diff(encoder.encode(["a [SEP] b", "a b"]).vectors, axis=0)).max() > 0.01

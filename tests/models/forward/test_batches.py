@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from fineweb_mask.models.forward.batches import PaddedTokens, TokenBudget, for_each_batch
 from fineweb_mask.models.forward.tokens import TokenIds
-from fineweb_mask.models.runtime.stopping import StoppedError, clear_stop_request, request_stop
 
 
 def batches(lengths, budget):
@@ -21,7 +20,6 @@ def batches(lengths, budget):
 
 @given(st.lists(st.integers(0, 600), max_size=60), st.integers(1, 2_000))
 @example([3, 512, 7, 7, 100, 2, 512, 1], 1024)
-@example([9, 9, 9], 5)
 def test_never_more_than_the_budget_and_no_batch_that_the_next_row_would_fit_in(lengths, budget):
     found = batches(lengths, TokenBudget(budget))
     assert sorted(row for rows in found for row in rows) == list(range(len(lengths)))
@@ -44,21 +42,6 @@ class SmallDevice:
             self.refused += 1
             raise torch.OutOfMemoryError("simulated")
         self.done += rows.tolist()
-
-
-def test_no_batch_starts_after_a_stop_request():
-    done = []
-
-    def work(rows):
-        done.append(len(rows))
-        request_stop()
-
-    try:
-        with pytest.raises(StoppedError):
-            for_each_batch(np.array([5, 5, 5]), TokenBudget(5), work)
-    finally:
-        clear_stop_request()
-    assert done == [1]
 
 
 def test_out_of_memory_halves_the_budget_and_is_remembered(caplog):

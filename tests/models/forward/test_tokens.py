@@ -103,7 +103,6 @@ def of_words(model, pre_tokenizer):
 CHARACTERS = [(character, -9.0) for character in sorted({*"".join(CORPUS), *"".join(SPECIAL), "\u2581"})]
 WORDS = {word: number for number, word in enumerate([*SPECIAL, *" ".join(CORPUS).split()])}
 TOKENIZERS = {
-    "merged": bpe(ByteLevel(add_prefix_space=False)),
     "merged to the special token itself": bpe(WhitespaceSplit(), [*CORPUS, *[" ".join(SPECIAL)] * 9]),
     "whole words": bpe(WhitespaceSplit(), ignore_merges=True),
     "likeliest pieces": of_words(Unigram([*((name, 0.0) for name in SPECIAL), *CHARACTERS], 0), Metaspace()),
@@ -126,18 +125,16 @@ def test_what_looks_like_a_special_token_is_text_and_other_texts_have_the_tokens
     read_as_text(read, [] if flagged else SPECIAL)
     assert [one.ids for one in read.encode_batch(texts)] == [one.ids for one in before.encode_batch(texts)]
     for name in SPECIAL[1:]:
-        for text in (name, f"goal{name}goal", f" {name} {name} player   ", f"the player{name}", name * 2):
+        for text in (name, f"goal{name}goal", f" {name} {name} player   "):
             assert control & {*before.encode(text).ids}
             assert not control & {*read.encode(text).ids}
     assert read.encode("</s>player   </s>").tokens.count("player") == 1
-    assert [read.token_to_id(name) for name in SPECIAL] == [before.token_to_id(name) for name in SPECIAL]
     assert kind not in {"words", "beginnings of words"} or read.encode("</s>").ids == [unknown]
 
 
 def test_without_its_cache_a_tokenizer_is_the_same_and_leaves_no_memory_behind(tokenizer):
     generator = random.Random(0)
-    words = ["".join(generator.choices("abcdefgh", k=8)) for _ in range(12_000)]
-    texts = [" ".join(words[start : start + 1000]) for start in range(0, len(words), 1000)]
+    texts = [" ".join("".join(generator.choices("abcdefgh", k=8)) for _ in range(1_000)) for _ in range(12)]
     trained = bpe(Whitespace(), texts[:1], ignore_merges=True)
     ids = [encoding.ids for encoding in trained.encode_batch_fast(texts)]
 

@@ -3,12 +3,10 @@
 import numpy as np
 import pytest
 
-from fineweb_mask.models.comparison.sweep import sweep
 from fineweb_mask.models.runtime import progress
-from fineweb_mask.models.runtime.progress import Step, reporting_to, track, track_by_size
+from fineweb_mask.models.runtime.progress import reporting_to, track, track_by_size
 from fineweb_mask.models.runtime.stopping import StoppedError, clear_stop_request, request_stop
 from fineweb_mask.models.selection import SelectionSettings, select
-from fineweb_mask.models.selection.measures import Measures
 
 
 @pytest.fixture
@@ -41,14 +39,9 @@ def reports_of(work):
 
 
 @pytest.mark.parametrize(
-    ("has_callback", "tracked"),
-    [
-        (False, lambda: track("steps", range(5))),
-        (True, lambda: track_by_size("documents", range(5), 5, lambda _: 1)),
-    ],
+    "tracked", [lambda: track("steps", range(5)), lambda: track_by_size("documents", range(5), 5, lambda _: 1)]
 )
-def test_a_stop_request_ends_the_loop_before_the_next_step(has_callback, tracked):
-    assert list(tracked()) == [0, 1, 2, 3, 4]
+def test_a_stop_request_ends_the_loop_before_the_next_step(tracked):
     done = []
 
     def work():
@@ -57,12 +50,11 @@ def test_a_stop_request_ends_the_loop_before_the_next_step(has_callback, tracked
             if step == 1:
                 request_stop()
 
-    try:
+    for run in (work, lambda: reports_of(work)):
         with pytest.raises(StoppedError):
-            reports_of(work) if has_callback else work()
-    finally:
+            run()
         clear_stop_request()
-    assert done == [0, 1]
+    assert done == [0, 1, 0, 1]
 
 
 def test_a_loop_is_reported_twice_a_second_after_half_a_second(clock):
@@ -78,6 +70,8 @@ def test_a_loop_is_reported_twice_a_second_after_half_a_second(clock):
         for outer in range(2)
         for line in [f"outer {outer} of 2", *(f"outer {outer} of 2, inner {inner} of 8" for inner in (3, 5, 7, 8))]
     ] + ["outer 2 of 2"]
+    for brief in (lambda: list(track("only", range(1))), lambda: [list(track("brief", range(1000))) for _ in range(9)]):
+        assert not any(steps for _, steps in reports_of(brief)[0])
 
 
 def test_steps_of_unequal_size_are_counted_by_what_they_hold_and_never_more_than_the_total(at_once):
@@ -91,18 +85,6 @@ def test_steps_of_unequal_size_are_counted_by_what_they_hold_and_never_more_than
     assert [(share, [step.done for step in steps]) for share, steps in reports] == of_documents + of_the_last
     retried, _ = reports_of(lambda: list(track_by_size("tokens", [3, 3, 3], 6, int, part=(0, 1))))
     assert [(share, steps[0].done) for share, steps in retried] == [(0, 0), (0.5, 3), (1, 6), (1, 6)]
-
-
-def test_brief_loops_and_loops_of_one_step_are_not_reported(clock):
-    def work():
-        for _ in track("only", range(1)):
-            for _ in range(50):
-                list(track("brief", range(1000)))
-                clock.now += 0.1
-
-    reports, _ = reports_of(work)
-    assert reports
-    assert not any(steps for _, steps in reports)
 
 
 def test_the_fraction_follows_nested_parts_and_never_falls(at_once):
@@ -150,18 +132,3 @@ def test_every_solver_reports_its_steps_selects_the_same_and_ends(solver, what, 
     with pytest.raises(StoppedError), reporting_to(lambda *_: request_stop()):
         select(*block, settings)
     clear_stop_request()
-
-
-def test_a_sweep_reports_its_values_then_its_proofs(block, at_once):
-    reports, _ = reports_of(lambda: sweep(*block, SelectionSettings(), [0, 0.5, 1]))
-    outer = [steps[0] for _, steps in reports if steps and steps[0].what in {"values of lamb", "proofs"}]
-    assert list(dict.fromkeys(outer)) == [
-        Step(what, done, 3) for what in ("values of lamb", "proofs") for done in range(4)
-    ]
-    assert reports[-1][0] == 1.0
-
-
-def test_measuring_reports_its_blocks(block, at_once, monkeypatch):
-    monkeypatch.setattr("fineweb_mask.models.selection.neighbours.PRODUCT_ELEMENTS", {"cpu": 20 * 20})
-    reports, _ = reports_of(lambda: Measures(*block).of(np.arange(0, 100, 2)))
-    assert Step("blocks of neighbours", 6, 6) in {step for _, steps in reports for step in steps}  # 3 blocks with each

@@ -29,7 +29,6 @@ def test_the_form_begins_with_ten_settings_in_their_order_without_values() -> No
         ({"selection.lamb": 0.3, "ingest.languages": ["en"], "selection.metrics": {"disf": 1}}, True),
         ({"selection": {"lamb": 0.3}, "report.sample": 300}, True),
         ({"selection.lamb": 3}, False),
-        ({"selection.select_ratio": 0}, False),
         ({"source": {"path": "https://host/file?token=abc"}}, False),
         ({"ingest.against": ["https://host/file?X-Amz-Signature=abc"]}, False),
     ],

@@ -57,20 +57,15 @@ def test_an_unknown_key_is_refused_and_one_without_a_default_required():
 IMPOSSIBLE = {
     "workspace": ["https://example.org/x", "hf://datasets/x/y", "", "a\0b"],
     "ingest.min_chars": ["many", 1.5, 0],
-    "ingest.languages": ["en"],
     "ingest.near_threshold": [0, 1.01, float("nan")],
-    "ingest.on_bad_shard": ["ignore"],
     "ingest.copies.prefer": [{"a": ["x"], "b": ["y"]}],
     "ingest.copies.prefer.a": ["x"],
     "embedding.model": [3, ""],
     "embedding.max_tokens": [[1], 0],
-    "embedding.static_dimensions": [1],
     "selection.select_ratio": ["a quarter", 0, 1.5],
     "selection.lamb": [-0.1, float("nan")],
     "selection.solver": ["magic"],
-    "selection.blocks": ["corpus"],
     "selection.block_size": [0],
-    "materialize.title": [["a", "b"]],
     "materialize.file_size": [1000],
     "materialize.memory_limit": ["lots", "2GB'; DROP TABLE x; --"],
     "materialize.output": ["https://example.org/x"],
@@ -113,22 +108,14 @@ def test_settings_that_contradict_each_other_are_refused_in_one_line(allowed, ad
     assert "\n" not in str(error.value)
 
 
+def test_blocks_are_of_alike_documents_where_gains_are_compared_and_groups_have_no_budgets():
+    others = ({"selection.solver": "semdedup"}, BY_GROUP, {"selection.blocks": "order"})
+    by_likeness = [parsed(changes).selection.by_likeness for changes in ({}, {"selection.solver": "greedy"}, *others)]
+    assert by_likeness == [True, True, False, False, False]
+
+
 def test_groups_may_be_those_of_any_column_that_is_read():
     assert {*FINEWEB.names, "n_chars"} - {"text"} == LABEL_COLUMNS
     for column, kept in (*((column, []) for column in LABEL_COLUMNS), ("site", ["site"]), ("site", "all")):
         settings = parsed({"source.extra_columns": kept, "selection.groups.column": column})
         assert settings.selection.groups.column == column
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({}, True),
-        ({"selection.solver": "greedy"}, True),
-        ({"selection.solver": "semdedup"}, False),
-        (BY_GROUP, False),
-        ({"selection.blocks": "order"}, False),
-    ],
-)
-def test_blocks_are_of_alike_documents_where_gains_are_compared_and_groups_have_no_budgets(changes, expected):
-    assert parsed(changes).selection.by_likeness == expected

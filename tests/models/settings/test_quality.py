@@ -10,9 +10,7 @@ from fineweb_mask.models.settings.quality import (
     FastTextScorerSettings,
     FastTextTrainingSettings,
     LabelSettings,
-    PerplexityScorerSettings,
     QualitySettings,
-    RulesScorerSettings,
     SidecarScorerSettings,
     quality_note,
 )
@@ -73,21 +71,16 @@ def test_what_is_to_be_known_of_the_quality_is_said(scorers, says):
     [
         (FastTextScorerSettings, {"model": "m.bin", "weight": float("nan")}),
         (FastTextScorerSettings, {"model": "", "labels": {"path": "l"}}),
-        (FastTextScorerSettings, {"model": "m.bin", "positive_label": ""}),
         (EduScorerSettings, {"max_tokens": 2}),
-        (ColumnScorerSettings, {"column": ""}),
         (ColumnScorerSettings, {"column": "c", "missing": float("nan")}),
         (LabelSettings, {"path": "l", "threshold": float("nan")}),
         (FastTextTrainingSettings, {"learning_rate": float("inf")}),
-        (FastTextTrainingSettings, {"buckets": 0}),
-        (QualitySettings, {"scorers": [{"model": "m.bin"}], "combine": "mean"}),
     ],
 )
 def test_an_impossible_value_is_refused(model, values):
     with pytest.raises(ValidationError) as caught:
         model.model_validate(values)
-    [problem] = caught.value.errors()
-    assert problem["loc"][-1] in values
+    assert caught.value.errors()[0]["loc"][-1] in values
 
 
 @pytest.mark.parametrize(
@@ -106,21 +99,11 @@ def test_a_sidecar_names_its_files_and_where_the_score_is_in_them(values, says):
 
 
 def test_kinds_are_distinguished_each_has_its_class_and_fasttext_is_the_default():
-    given = [
-        {"model": "m.bin"},
-        {"kind": "edu"},
-        {"kind": "column", "column": "score"},
-        {"kind": "perplexity", "model": "m"},
-        {"kind": "rules", "weight": 0.5},
-    ]
-    scorers = QualitySettings.model_validate({"scorers": given}).scorers
-    assert scorers == [
-        FastTextScorerSettings(model="m.bin"),
-        EduScorerSettings(),
-        ColumnScorerSettings(column="score"),
-        PerplexityScorerSettings(model="m"),
-        RulesScorerSettings(weight=0.5),
-    ]
-    assert {one.kind for one in scorers} == set(SCORERS)
-    again = QualitySettings.model_validate_json(QualitySettings(scorers=scorers).model_dump_json())
-    assert again.scorers == scorers
+    given = [{"model": "m"}, *({"kind": kind, "column": "c", "model": "m"} for kind in SCORERS)]
+    for one, expected in zip(given, ["fasttext", *SCORERS], strict=True):
+        needed = {"column": ["column"], "fasttext": ["model"], "perplexity": ["model"]}.get(expected, [])
+        own = {key: value for key, value in one.items() if key in ("kind", *needed)}
+        [scorer] = QualitySettings.model_validate({"scorers": [own]}).scorers
+        assert scorer.kind == expected
+        again = QualitySettings.model_validate_json(QualitySettings(scorers=[scorer]).model_dump_json())
+        assert again.scorers == [scorer]

@@ -57,22 +57,16 @@ def test_a_dose_of_ten_percent_is_found():
     assert found >= 38
 
 
-def test_the_best_arm_is_compared_with_every_other_and_no_control():
+def test_the_best_arm_is_compared_with_every_other_and_no_control_and_effects_have_doses():
     bits, held_out, how = experiment(np.random.default_rng(7), [-0.1, 0.0])
     judged = judge(bits, held_out, **how, best="arm 0")
     [(name, effect)] = judged.against_best.items()
     assert (name, effect.verdict) == ("arm 1", "worse")
     assert effect.difference == pytest.approx(float(judged.losses["arm 1"][0] - judged.losses["arm 0"][0]))
-    assert judge(bits, held_out, **how).against_best == {}
-
-
-def test_an_effect_is_expressed_as_a_dose():
-    bits, held_out, how = experiment(np.random.default_rng(0), [0])
-    judged = judge(bits, held_out, **how)
-    assert judged.as_dose(0.085) == ("shuffled", pytest.approx(0.2))
-    assert judged.as_dose(-0.0225) == ("more tokens", pytest.approx(0.15))
+    doses = {0.085: ("shuffled", 0.2), -0.0225: ("more tokens", 0.15), 0.02: ("shuffled", 0.05)}
+    for difference, (kind, share) in doses.items():
+        assert judged.as_dose(difference) == (kind, pytest.approx(share))
     assert judged.as_dose(0.5) == ("shuffled", float("inf"))
-    assert judged.as_dose(0.02) == ("shuffled", pytest.approx(0.05))
 
 
 def test_what_would_have_been_seen_shrinks_with_the_noise():
@@ -100,15 +94,9 @@ def test_what_is_empty_unpredictable_or_alone_in_its_group_does_not_count():
     judged = judge(bits, HeldOut(sizes, held_out.clusters, groups), **how)
     assert (judged.left_out, judged.documents) == (3, 477)
     assert np.isfinite([value for effect in judged.against_random.values() for value in effect[:5]]).all()
-
-
-@pytest.mark.parametrize(("sizes", "groups"), [([], None), ([0, 0], None), ([90, 80], [0, 1])])
-def test_a_held_out_set_of_which_nothing_counts_is_refused(sizes, groups):
-    n = len(sizes)
-    held_out = HeldOut(np.array(sizes, dtype=int), np.arange(n), None if groups is None else np.array(groups))
-    bits = {"random": np.full((DRAWS, n), 100.0), "one": np.full((1, n), 90.0)}
-    with pytest.raises(DataError, match=f"none of the {n} held-out documents counts"):
-        judge(bits, held_out, random="random", lengths={}, doses={})
+    for nothing in (HeldOut(sizes * 0, held_out.clusters), HeldOut(sizes, held_out.clusters, np.arange(480))):
+        with pytest.raises(DataError, match="none of the 480 held-out documents counts"):
+            judge(bits, nothing, **how)
 
 
 @pytest.mark.parametrize("groups", [None, "two"])
