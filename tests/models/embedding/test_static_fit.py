@@ -75,6 +75,13 @@ def test_a_token_of_every_document_says_nothing():
     assert np.linalg.norm(somewhere) > 0.01
 
 
+def test_the_tokenizer_learns_from_a_bounded_text(monkeypatch):
+    monkeypatch.setattr(static_fit, "TRAINER_CHARACTERS", 1_000)
+    monkeypatch.setattr(static_fit, "TRAINER_CHARACTERS_PER_DOCUMENT", 30)
+    fed = list(static_fit._beginnings(("many words here " * 10 for _ in range(10**9)), 100))
+    assert (sum(map(len, fed)), max(map(len, fed))) == (1_000, 30)
+
+
 @pytest.mark.parametrize(("texts", "received"), [([], 0), (["only one document"], 1), (["", " "], 2)])
 def test_fewer_than_two_documents_with_words_are_an_error(texts, received):
     with pytest.raises(DataError, match=f"at least two documents with words, received {received}"):
@@ -145,15 +152,13 @@ def test_memory_does_not_grow_with_the_documents(monkeypatch):
 
     def peak(n):
         def documents():
-            chosen = random.Random(0)
-            return (" ".join(chosen.choices(words, k=60)) for _ in range(n))
+            return (" ".join(random.Random(place).choices(words, k=60)) for place in range(n))
 
         tracemalloc.start()
         fit_static_encoder(documents, vocabulary=300, dimensions=16)
-        try:
-            return tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return found
 
     peak(100)
     few, many = peak(100), peak(1_000)

@@ -30,7 +30,6 @@ def folder(request, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
-    """A model of one architecture, which no test changes."""
     return save_model(tmp_path_factory.mktemp("plain") / "model")
 
 

@@ -119,31 +119,6 @@ def test_pickled_weights_are_refused_and_beside_safetensors_never_read(folder, t
     assert not (tmp_path / "ran").exists()
 
 
-def take_the_head_off(folder):
-    from transformers import BertForSequenceClassification
-
-    config = (folder / "config.json").read_text()
-    BertForSequenceClassification.from_pretrained(folder).bert.save_pretrained(folder)
-    (folder / "config.json").write_text(config)
-
-
-DAMAGES = {
-    "truncated weights": (lambda folder: os.truncate(folder / "model.safetensors", 1000), "cannot load"),
-    "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "tokenizer"),
-    "no head": (take_the_head_off, r"no weights for 'classifier\.bias': it must be a trained classifier"),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_folder_is_an_error_that_names_it(folder, tmp_path, damage):
-    damaged = shutil.copytree(folder, tmp_path / "copy")
-    change, says = DAMAGES[damage]
-    change(damaged)
-    with pytest.raises(ModelError, match=says) as caught:
-        load(damaged)
-    assert str(damaged) in str(caught.value)
-
-
 def test_code_that_comes_with_a_model_is_never_run(folder, tmp_path):
     hostile, ran = shutil.copytree(folder, tmp_path / "copy"), tmp_path / "ran"
     (hostile / "payload.py").write_text(f"open({str(ran)!r}, 'w')\nclass Model: ...\n")
@@ -153,3 +128,20 @@ def test_code_that_comes_with_a_model_is_never_run(folder, tmp_path):
     with pytest.raises(ModelError, match="cannot load"):
         load(hostile)
     assert not ran.exists()
+
+
+def test_a_damaged_folder_is_an_error_that_names_it(folder, tmp_path):
+    from transformers import BertForSequenceClassification
+
+    damaged = shutil.copytree(folder, tmp_path / "copy")
+    (damaged / "tokenizer.json").rename(tmp_path / "away")
+    with pytest.raises(ModelError, match=f"{damaged}.*tokenizer"):
+        load(damaged)
+    (tmp_path / "away").rename(damaged / "tokenizer.json")
+    BertForSequenceClassification.from_pretrained(folder).bert.save_pretrained(damaged)
+    shutil.copy(folder / "config.json", damaged)
+    with pytest.raises(ModelError, match=r"no weights for 'classifier\.bias': it must be a trained classifier"):
+        load(damaged)
+    os.truncate(damaged / "model.safetensors", 1000)
+    with pytest.raises(ModelError, match=f"cannot load '{damaged}'"):
+        load(damaged)

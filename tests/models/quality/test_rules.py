@@ -91,7 +91,7 @@ def test_a_score_is_the_mean_of_the_marks_whatever_batch_a_text_is_in() -> None:
     assert scorer.score([]).shape == scorer.score(array.slice(0, 0)).shape == (0,)
 
 
-@pytest.mark.parametrize("text", ["a " * 30_000, "é" * 20_000, "\x00\x01 \x7f"])
+@pytest.mark.parametrize("text", ["a " * 30_000, "é" * 20_000])
 def test_any_text_has_a_score_and_only_its_beginning_is_read(text) -> None:
     [score] = RulesScorer().score([text])
     assert 0 <= score <= 1

@@ -16,13 +16,6 @@ from fineweb_mask.models.settings.quality import (
 )
 
 
-def test_a_scorer_needs_a_model_or_labels():
-    with pytest.raises(ValidationError, match="needs either `model` or `labels`"):
-        FastTextScorerSettings()
-    assert FastTextScorerSettings(model="m.bin").labels is None
-    assert FastTextScorerSettings(labels={"path": "l.parquet"}).labels == LabelSettings(path="l.parquet", threshold=3)
-
-
 @pytest.mark.parametrize("kind", [{"kind": "edu"}, {"model": "m.bin"}])
 @pytest.mark.parametrize(
     ("name", "says"),
@@ -39,9 +32,9 @@ def test_a_scorer_s_name_is_a_plain_one_and_that_of_no_column_of_the_dataset(kin
 @pytest.mark.parametrize(
     ("scorers", "says"),
     [
+        ([{}], "needs either `model` or `labels`"),
         ([{"model": "a.bin", "name": "edu"}, {"kind": "edu"}], r"scorer names must differ, received \['edu', 'edu'\]"),
         ([{"kind": "rules", "weight": 0}], "every scorer has weight 0"),
-        ([{"kind": "magic"}], "type=union_tag_invalid"),
         ([3], "type=union_tag_not_found"),
         ([{"kind": "edu", "positive_label": "x"}], "type=extra_forbidden"),
     ],
@@ -78,9 +71,8 @@ def test_what_is_to_be_known_of_the_quality_is_said(scorers, says):
     ],
 )
 def test_an_impossible_value_is_refused(model, values):
-    with pytest.raises(ValidationError) as caught:
+    with pytest.raises(ValidationError, match=f"\n({'|'.join(values)})\n"):
         model.model_validate(values)
-    assert caught.value.errors()[0]["loc"][-1] in values
 
 
 @pytest.mark.parametrize(
@@ -89,7 +81,6 @@ def test_an_impossible_value_is_refused(model, values):
         ({"path": "{shard}/{shard}.npy"}, "must name the source file once"),
         ({"path": "{shard}.csv"}, "must end in one of .npy"),
         ({"path": "{shard}.npy", "field": "score"}, "name the one with the score in .parquet"),
-        ({"path": "{shard}.jsonl.gz", "field": 1}, "name the one with the score in .parquet"),
         ({"path": "s3://key:secret@host/{shard}.npy"}, "password"),
     ],
 )
@@ -99,11 +90,8 @@ def test_a_sidecar_names_its_files_and_where_the_score_is_in_them(values, says):
 
 
 def test_kinds_are_distinguished_each_has_its_class_and_fasttext_is_the_default():
-    given = [{"model": "m"}, *({"kind": kind, "column": "c", "model": "m"} for kind in SCORERS)]
-    for one, expected in zip(given, ["fasttext", *SCORERS], strict=True):
-        needed = {"column": ["column"], "fasttext": ["model"], "perplexity": ["model"]}.get(expected, [])
-        own = {key: value for key, value in one.items() if key in ("kind", *needed)}
-        [scorer] = QualitySettings.model_validate({"scorers": [own]}).scorers
-        assert scorer.kind == expected
-        again = QualitySettings.model_validate_json(QualitySettings(scorers=[scorer]).model_dump_json())
-        assert again.scorers == [scorer]
+    needed = {"column": {"column": "score"}, "fasttext": {"model": "m.bin"}, "perplexity": {"model": "m"}}
+    given = [{"model": "m.bin"}, *({"kind": kind, **needed.get(kind, {})} for kind in SCORERS)]
+    settings = QualitySettings.model_validate({"scorers": [{"name": f"s{n}", **one} for n, one in enumerate(given)]})
+    assert [one.kind for one in settings.scorers] == ["fasttext", *SCORERS]
+    assert QualitySettings.model_validate_json(settings.model_dump_json()) == settings

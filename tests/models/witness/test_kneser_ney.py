@@ -65,8 +65,7 @@ def test_equal_to_the_reference(train, test, order):
 
 
 def test_probabilities_of_a_large_vocabulary_add_up_to_one():
-    random = np.random.default_rng(0)
-    ids, vocabulary = random.zipf(1.3, 20_000) % 3_000, 3_000
+    ids, vocabulary = np.random.default_rng(0).zipf(1.3, 20_000) % 3_000, 3_000
     model = KneserNey(ids, np.arange(100, 20_001, 100), vocabulary=vocabulary)
     found = model.log2_probabilities(*packed([[*ids[37:41], token] for token in range(vocabulary)]))
     assert (2.0 ** found[4::5]).sum() == pytest.approx(1, abs=1e-9)

@@ -39,6 +39,12 @@ def test_intervals_cover_the_truth_at_least_as_often_as_they_say(arms, draws, of
     assert covered >= 200 * 0.93 - 2.5 * np.sqrt(200 * 0.93 * 0.07)  # 100 documents are 2% short
 
 
+def test_the_visible_difference_is_seen_in_most_experiments():
+    random = np.random.default_rng(1)
+    visible = np.median([first_two(*experiment(random, [0] * 4)).visible for _ in range(40)])
+    assert np.mean([first_two(*experiment(random, [visible, 0, 0, 0])).p < 0.05 for _ in range(100)]) > 0.7
+
+
 def test_two_arms_on_one_document_are_a_t_test():
     bits = np.random.default_rng(2).normal(800, 5, (2, 4, 1))
     found = first_two(bits, np.array([400]))
