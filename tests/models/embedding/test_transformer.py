@@ -74,7 +74,7 @@ def test_a_real_model_in_every_precision(minilm):
 @pytest.mark.parametrize(
     ("settings", "used"),
     [
-        ({"prompts": {"query": "find: ", "passage": "passage: "}}, "passage: "),
+        ({"prompts": {"query": "find: ", "passage": "passage: "}, "default_prompt_name": "query"}, "passage: "),
         ({"prompts": {"own": "league "}, "default_prompt_name": "own"}, "league "),
         ({"prompts": {"query": "find: "}, "truncate_dim": 8}, ""),
     ],
