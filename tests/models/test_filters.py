@@ -1,10 +1,9 @@
 """datatrove's filters: every decision and every changed text is that of the class itself."""
 
-import json
 import re
-import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fineweb_mask.models import filters
 from fineweb_mask.models.documents import DocumentFilter, conform
 from fineweb_mask.models.errors import ModelError, SettingsError
 from fineweb_mask.models.filters import CLASSES, FilterError, load_filters
@@ -28,80 +26,33 @@ datatrove = pytest.importorskip("datatrove.pipeline.filters")
 KINDS = sorted(set(CLASSES) - {"regex", "language"})
 
 
-@pytest.fixture(scope="module")
-def pages(real_data: Path) -> list[dict[str, Any]]:
-    table = pq.read_table(real_data / "web_mix.parquet", columns=["text", "url"])
-    return table.take(list(range(0, table.num_rows, table.num_rows // 80))).to_pylist()
-
-
 def settings(kind: str, **options: Any) -> list[FilterSettings]:
     return [FilterSettings(kind=kind, options=options)]
 
 
-REFERENCE = """
-import json, sys
-from datatrove.data import Document
-from datatrove.pipeline import filters, formatters
-from tldextract import TLDExtract
-
-classes, decided = json.loads(sys.argv[1]), {}
-pages = [json.loads(line) for line in sys.stdin]
-for kind, (place, name) in classes.items():
-    step, found = getattr({"filters": filters, "formatters": formatters}[place], name)(), []
-    if kind == "url":
-        step.tldextractor = TLDExtract(suffix_list_urls=())
-    for page in pages:
-        if place == "formatters":
-            step = getattr(formatters, name)()  # the replacements of one take turns from text to text
-            found.append([step.format(page["text"]), None])
-            continue
-        document = Document(text=page["text"], id="", metadata={"url": page["url"]})
-        result = kind == "url" and not page["url"] or step.filter(document)
-        found.append([document.text, None if result is True else f"{kind}: {result[1]}"])
-    decided[kind] = found
-print(json.dumps(decided))
-"""
-
-
-@pytest.fixture(scope="module")
-def decided(pages: list[dict[str, Any]]) -> dict[str, list[list[str | None]]]:
-    """What the classes of datatrove decide on the pages, in a process that knows nothing of this package."""
-    classes = json.dumps({kind: CLASSES[kind] for kind in KINDS})
-    lines = "\n".join(map(json.dumps, pages))
-    command = [sys.executable, "-W", "ignore", "-c", REFERENCE, classes]
-    done = subprocess.run(command, input=lines, capture_output=True, text=True, check=True)
-    found: dict[str, list[list[str | None]]] = json.loads(done.stdout)
-    return found
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
-def test_real_pages_are_decided_on_as_the_class_decides(
-    kind: str, pages: list[dict[str, Any]], decided: dict[str, list[list[str | None]]]
-) -> None:
-    ours = load_filters(settings(kind))
-    dropped = 0
-    for page, (text, reason) in zip(pages, decided[kind], strict=True):
+def test_real_pages_are_decided_on_as_the_class_decides(kind: str, real_data: Path) -> None:
+    from datatrove.data import Document
+    from datatrove.pipeline import formatters
+    from tldextract import TLDExtract
+
+    (place, name), reasons = CLASSES[kind], []
+    step = getattr(datatrove, name)() if place == "filters" else SimpleNamespace()
+    step.tldextractor = TLDExtract(suffix_list_urls=())
+    table, ours = pq.read_table(real_data / "web_mix.parquet", columns=["text", "url"]), load_filters(settings(kind))
+    for page in table.take(list(range(0, table.num_rows, table.num_rows // 20))).to_pylist():
+        document, result = Document(text=page["text"], id="", metadata={"url": page["url"]}), True
+        if place == "formatters":
+            document.text = getattr(formatters, name)().format(page["text"])  # replacements take turns
+        elif kind != "url" or page["url"]:
+            result = step.filter(document)
         found = ours(page["text"], page["url"])
-        assert found.dropped == reason
-        assert reason is not None or found.text == text
-        dropped += reason is not None
+        reasons.append(found.dropped)
+        assert found.dropped == (None if result is True else f"{kind}: {result[1]}")
+        assert found.dropped or found.text == document.text
     if kind in {"c4_quality", "fineweb_quality", "gopher_quality"}:
-        assert 0 < dropped < len(pages)
-
-
-@pytest.mark.parametrize("name", ["certainly_repeats_little", "is_certainly_good"])
-def test_of_most_real_pages_that_are_kept_it_is_known_at_once(
-    name: str, pages: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kind = "gopher_quality" if name == "is_certainly_good" else "gopher_repetition"
-    at_once = list[bool]()
-    decide = getattr(filters, name)
-    monkeypatch.setattr(filters, name, lambda *given: at_once.append(decide(*given)) or at_once[-1])
-    apply = load_filters(settings(kind))
-    at_once.clear()
-    kept = sum(apply(page["text"], None).dropped is None for page in pages)
-    assert 0.9 * kept < sum(at_once) <= kept
+        assert 0 < reasons.count(None) < len(reasons)
 
 
 FRAGMENTS = "the |and that |cat. |# |... |…\n|\n|\n\n|- |•|Ünï |漢字|12 |a| |[1]|IS_ALPHA |It is so! Is it? ".split("|")
@@ -118,9 +69,7 @@ def choices(**options: list[Any]) -> st.SearchStrategy[dict[str, Any]]:
 OPTIONS = {
     "gopher_repetition": choices(
         dup_line_frac=[0.3, None],
-        dup_para_frac=[None],
-        dup_line_char_frac=[None],
-        dup_para_char_frac=[None],
+        **{f"dup_{of}": [None] for of in ("para_frac", "line_char_frac", "para_char_frac")},
         top_n_grams=[((2, 0.2), (3, 0.18)), ((4, 0.5), (1, 0.3)), ()],
         dup_n_grams=[((5, 0.15), (10, 0.1)), ((2, 0.6), (1, 0.9)), ()],
     ),
@@ -130,18 +79,15 @@ OPTIONS = {
         min_avg_word_length=[2, None],
         max_avg_word_length=[4, None],
         max_symbol_word_ratio=[0.1, 0.5, None],
-        max_bullet_lines_ratio=[0.5, None],
-        max_ellipsis_lines_ratio=[0.3, None],
+        **{f"max_{of}_lines_ratio": [0.4, None] for of in ("bullet", "ellipsis")},
         max_non_alpha_words_ratio=[0.8, 0.2, None],
         min_stop_words=[1, 2, None],
     ),
     "c4_quality": choices(
         split_paragraph=[False, True],
-        filter_no_terminal_punct=[False, True],
         min_num_sentences=[-1, 0, 1, 3, 5],
         min_words_per_line=[-1, 3],
-        filter_curly_bracket=[False, True],
-        filter_lorem_ipsum=[False, True],
+        **{f"filter_{of}": [False, True] for of in ("no_terminal_punct", "curly_bracket", "lorem_ipsum")},
     ),
     "fineweb_quality": choices(),
 }
@@ -167,13 +113,8 @@ def test_any_text_is_decided_on_as_the_class_decides(kind: str, data: st.DataObj
 
 
 def test_filters_follow_each_other_and_the_first_that_drops_ends_it() -> None:
-    apply = load_filters(
-        [
-            FilterSettings(kind="pii"),
-            FilterSettings(kind="regex", options={"regex_exp": "lorem"}),
-            FilterSettings(kind="gopher_quality", options={"min_doc_words": 3}),
-        ]
-    )
+    steps = ("pii", {}), ("regex", {"regex_exp": "lorem"}), ("gopher_quality", {"min_doc_words": 3})
+    apply = load_filters([FilterSettings(kind=kind, options=options) for kind, options in steps])
     text, reason = apply("Write to me@mail.example.org if the cat is with you and that dog.", None)
     assert reason is None
     assert "me@mail.example.org" not in text
@@ -189,9 +130,7 @@ def test_a_text_that_a_regular_expression_never_ends_with_is_dropped(monkeypatch
     assert apply("a" * 60, None).dropped == "regex"
 
 
-@pytest.mark.parametrize(
-    "pattern", ["user/{id}", "a{3}", "a{}", "a{2,}$", "a{,1}$", r"\{", r"\\{", "[{]", r"r/{i?d*", "^a{2"]
-)
+@pytest.mark.parametrize("pattern", ["user/{id}", "a{3}", "a{}", "a{,1}$", r"\\{", "[{]", "^a{2"])
 def test_a_regular_expression_means_what_it_means_in_python(pattern: str) -> None:
     apply = load_filters(settings("regex", regex_exp=pattern))
     for text in ("user/", "user/{id}", "user/{e}", "aaa", "aa", "a{}", "a{2", "\\{", "[{", "uuser/{id"):
@@ -217,18 +156,15 @@ def test_a_changed_text_is_what_is_hashed_counted_and_kept_and_its_token_count_i
     ("kind", "options", "message"),
     [
         ("gopher_quality", {"min_words": 3}, "gopher_quality has no option 'min_words': use one of min_doc_words"),
-        ("gopher_quality", {"exclusion_writer": None}, "has no option 'exclusion_writer'"),
         ("regex", {"regex_exp": "[[:x:]]"}, "regex refuses .*: mend the options"),
-        ("regex", {}, "regex refuses {}: .*regex_exp.*: mend the options"),
         ("language", {"languages": ["en"]}, "language needs the option `model`, a fastText model of languages"),
     ],
 )
-def test_wrong_options_are_named(kind: str, options: dict[str, Any], message: str) -> None:
+def test_wrong_options_and_what_is_not_installed_are_named(
+    kind: str, options: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(SettingsError, match=message):
         load_filters(settings(kind, **options))
-
-
-def test_without_datatrove_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datatrove.pipeline.filters", None)
     with pytest.raises(FilterError, match=r"ingest.filters needs datatrove, .*: pip install '\.\[filters\]'"):
         load_filters(settings("gopher_quality"))
@@ -245,10 +181,7 @@ def languages(tmp_path_factory: pytest.TempPathFactory) -> str:
     return model
 
 
-SPECIAL = ("{}", "</s> {}", "<s>[INST]\n</s>{}", "__label__de {}", "\0 {}", "\u2028</s>\u0085{}", "\ud800 </s> {}")
-
-
-@pytest.mark.parametrize("begin", SPECIAL)
+@pytest.mark.parametrize("begin", ["{}", "<s>[INST]\n</s>{}", "__label__de {}", "\u2028</s>\u0085{}", "\ud800 {}"])
 def test_languages_are_those_of_a_model_of_one_s_own_whatever_stands_in_a_page(languages: str, begin: str) -> None:
     apply = load_filters(settings("language", model=languages, languages=["en"]))
     en, de = "the cat and the dog are in the house " * 3, "die Katze und der Hund sind in dem Haus " * 3
@@ -258,16 +191,8 @@ def test_languages_are_those_of_a_model_of_one_s_own_whatever_stands_in_a_page(l
     assert apply(f"the cat {labelled}", None).dropped == "language"  # what the labels hide is read, too
 
 
-def test_a_text_of_which_a_model_knows_no_word_is_of_no_language(tmp_path: Path) -> None:
-    (tmp_path / "texts.txt").write_text("".join(f"__label__{name} {'the ' * 9}\n" for name in ("en", "de") * 30))
-    train_in_new_process(str(tmp_path / "texts.txt"), str(tmp_path / "model.bin"), {"dim": 2, "minCount": 100})
-    assert load_filters(settings("language", model=str(tmp_path / "model.bin")))("", None).dropped == "language"
-
-
 def test_a_damaged_model_of_languages_is_named(languages: str, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged.bin"
-    content = bytearray(Path(languages).read_bytes())
-    content[-64:] = np.full(16, np.nan, np.float32).tobytes()
-    damaged.write_bytes(content)
+    damaged.write_bytes(Path(languages).read_bytes()[:-64] + np.full(16, np.nan, np.float32).tobytes())
     with pytest.raises(ModelError, match=r"damaged\.bin is damaged: its numbers give no scores"):
         load_filters(settings("language", model=str(damaged)))

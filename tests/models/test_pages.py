@@ -1,8 +1,6 @@
 # ruff: noqa: RUF001 - languages have letters that look alike
 """The encoding of a page: that of its mark, its server, its tag, or the one in which its bytes are letters."""
 
-import codecs
-
 import pytest
 
 pytest.importorskip("trafilatura")
@@ -30,38 +28,15 @@ def is_right(text, page, charset=""):
 @pytest.mark.parametrize(
     ("label", "encoding", "text"),
     [
-        ("windows-1252", "cp1252", "The price is €20 for a room; naïve visitors pay €35 at the door of the museum."),
         ("iso-8859-1", "cp1252", "The “price” is €20 for a room – naïve visitors pay €35 at the door of the museum."),
-        ("ISO-8859-1", "iso-8859-1", WESTERN),
-        ("latin1", "iso-8859-1", WESTERN),
-        ("us-ascii", "cp1252", WESTERN),
-        ("windows-1250", "cp1250", "Příliš žluťoučký kůň úpěl ďábelské ódy a nikdo ho v celé zemi neslyšel."),
-        ("windows-1251", "cp1251", RUSSIAN),
         ("CP1251", "cp1251", RUSSIAN),
-        ("koi8-r", "koi8-r", RUSSIAN),
-        ("koi8-u", "koi8-u", "Сьогодні гарна погода, тому ми підемо гуляти до парку біля річки."),
-        ("ibm866", "cp866", RUSSIAN),
-        ("iso-8859-2", "iso-8859-2", "Zażółć gęślą jaźń, powiedział ktoś bardzo cicho w zupełnie pustym pokoju."),
-        ("iso-8859-9", "cp1254", "Bugün hava çok güzel, bu yüzden parka gidip ırmağın kıyısında yürüdük."),
-        ("iso-8859-7", "iso-8859-7", "Σήμερα ο καιρός είναι ωραίος και γι' αυτό θα πάμε μια βόλτα στο πάρκο."),
-        ("windows-1255", "cp1255", "היום מזג האוויר יפה ולכן נלך לטייל בפארק שליד הנהר הגדול."),
-        ("windows-1256", "cp1256", "الطقس جميل اليوم ولذلك سنذهب في نزهة إلى الحديقة قرب النهر."),
-        ("windows-1257", "cp1257", LITHUANIAN),
         ("tis-620", "cp874", "วันนี้อากาศดีมาก เราจึงไปเดินเล่นที่สวนสาธารณะริมแม่น้ำ"),
         ("shift_jis", "cp932", JAPANESE + "㈱①髙"),
-        ("x-sjis", "cp932", JAPANESE),
-        ("euc-jp", "euc_jp", JAPANESE),
         ("iso-2022-jp", "iso2022_jp", JAPANESE),
-        ("gb2312", "gb18030", CHINESE + "镕囍"),
-        ("gbk", "gb18030", CHINESE + "𠀀"),
-        ("gb18030", "gb18030", CHINESE),
-        ("hz-gb-2312", "hz", CHINESE),
+        ("gb2312", "gb18030", CHINESE + "镕囍𠀀"),
         ("big5", "big5hkscs", "今天天氣很好，我們去公園散步，遇見了一位老朋友，聊了很久才回家。"),
-        ("euc-kr", "cp949", KOREAN + "똠방각하"),
-        ("ks_c_5601-1987", "cp949", KOREAN),
+        ("ks_c_5601-1987", "cp949", KOREAN + "똠방각하"),
         ("utf-16", "utf-16-le", LITHUANIAN),
-        ("utf-16be", "utf-16-be", LITHUANIAN),
-        ("utf8", "utf-8", LITHUANIAN),
     ],
 )
 def test_the_encoding_that_the_server_names_is_the_pages(label, encoding, text):
@@ -84,69 +59,49 @@ def test_japanese_pages_have_the_characters_of_nec_and_ibm():
 @pytest.mark.parametrize(
     "head",
     [
-        "<meta charset=koi8-r>",
         "<META CHARSET = 'KOI8-R' />",
-        '<meta http-equiv="Content-Type" content="text/html; charset=koi8-r">',
         "<meta content='text/html;charset=koi8-r' http-equiv=content-type>",
         "<!-- <meta charset=utf-8> --><meta charset=koi8-r>",
-        "<meta name=description content='charset=utf-8'><meta charset=koi8-r>",
-        "<meta charset=none><meta charset=koi8-r>",
-        "<script>'<meta charset=greek>'</script><meta charset=koi8-r>",
-        "<style>a {}</style>" * 100 + "<meta charset=koi8-r>",
+        "<meta name=description content='charset=utf-8'><meta charset=none><meta charset=koi8-r>",
+        "<script>'<meta charset=greek>'</script><style>a {}</style>" + " " * 1_500 + "<meta charset=koi8-r>",
     ],
 )
 def test_then_the_pages_own_tag_counts(head):
     assert is_right(RUSSIAN, page_of(RUSSIAN, head).encode("koi8-r"))
+    given_up = page_of(RUSSIAN, f"<![none[>{head}")  # by Python's parser
+    assert extract_text(given_up.encode("koi8-r")) is not None
 
 
-def test_a_page_at_which_python_s_parser_gives_up_has_a_text():
-    assert extract_text(page_of(RUSSIAN, "<![none[><meta charset=koi8-r>").encode("koi8-r")) is not None
-
-
-def test_then_the_declaration_of_xml_counts():
+def test_then_the_declaration_of_xml_counts_and_the_server_is_believed_before_the_page():
     declared = '<?xml version="1.0" encoding="windows-1257"?>'
     assert is_right(LITHUANIAN, (declared + page_of(LITHUANIAN)).encode("cp1257"))
-    tagged = declared + page_of(RUSSIAN, "<meta charset=windows-1251 />")
-    assert is_right(RUSSIAN, tagged.encode("cp1251"))
-    assert is_right(RUSSIAN, tagged.encode("koi8-r"), "koi8-r")
-
-
-def test_the_server_is_believed_before_the_page():
-    page = page_of(RUSSIAN, "<meta charset=windows-1251>")
+    page = declared + page_of(RUSSIAN, "<meta charset=windows-1251 />")
+    assert is_right(RUSSIAN, page.encode("cp1251"))
     assert is_right(RUSSIAN, page.encode("koi8-r"), "koi8-r")
     assert is_right(RUSSIAN, page.encode("cp1251"), "none")
     assert not is_right(RUSSIAN, page.encode("cp1251"), "koi8-r")  # as browsers do
 
 
-@pytest.mark.parametrize(
-    ("mark", "encoding"),
-    [
-        (codecs.BOM_UTF8, "utf-8"),
-        (codecs.BOM_UTF16_LE, "utf-16-le"),
-        (codecs.BOM_UTF16_BE, "utf-16-be"),
-        (codecs.BOM_UTF32_LE, "utf-32-le"),
-    ],
-)
-@pytest.mark.parametrize("charset", ["", "windows-1252", "utf-16be"])
-def test_a_byte_order_mark_is_believed_first(mark, encoding, charset):
-    page = mark + page_of(LITHUANIAN, "<meta charset=windows-1257>").encode(encoding)
-    assert is_right(LITHUANIAN, page, charset)
-    assert is_right(LITHUANIAN, page[:-1], charset)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16-le", "utf-16-be", "utf-32-le"])
+def test_a_byte_order_mark_is_believed_first(encoding):
+    page = f"\ufeff{page_of(LITHUANIAN, '<meta charset=windows-1257>')}".encode(encoding)
+    for charset in ("", "windows-1252", "utf-16be"):
+        assert is_right(LITHUANIAN, page, charset)
+        assert is_right(LITHUANIAN, page[:-1], charset)
 
 
-@pytest.mark.parametrize("text", [LITHUANIAN, "The tide is out, and the boats lie on the sand."])
 @pytest.mark.parametrize("charset", ["", "utf-8", "utf-16", "none"])
-def test_pages_in_utf_8_are_read_so_also_where_they_are_cut_off(text, charset):
-    page = page_of(text, "<meta charset=shift_jis>").encode()
-    assert is_right(text, page, charset)
-    assert is_right(text, page + "į".encode()[:1], charset)
+def test_pages_in_utf_8_are_read_so_also_where_they_are_cut_off(charset):
+    for text in (LITHUANIAN, "The tide is out, and the boats lie on the sand."):
+        page = page_of(text, "<meta charset=shift_jis>").encode()
+        assert is_right(text, page, charset)
+        assert is_right(text, page + "į".encode()[:1], charset)
 
 
 @pytest.mark.parametrize(
     ("text", "tag", "encoding", "charset"),
     [
         (LITHUANIAN, "none", "utf-8", "iso-8859-1"),  # utf-8 to its end
-        (WESTERN, "iso-8859-1", "iso-8859-1", "utf-8"),
         (RUSSIAN, "windows-1251", "cp1251", "utf-8"),
         (KOREAN, "euc-kr", "cp949", "utf-8"),
         (WESTERN, "utf-8", "iso-8859-1", "utf-8"),  # a guess
@@ -162,9 +117,6 @@ def test_a_few_bytes_that_are_wrong_cost_only_themselves():
     page = page_of(WESTERN).encode("cp1252").replace(b"<p>", b"<p>\x81", 1)
     assert is_right(WESTERN, page, "windows-1252")
     assert "\ufffd" not in extract_text(page, "windows-1252")
-
-
-def test_an_encoding_that_nobody_can_decode_is_no_encoding_of_a_page():
     assert codec_of("none") is None
     with pytest.raises(LookupError):
         codec_of("iso-2022-cn")

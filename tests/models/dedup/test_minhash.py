@@ -57,40 +57,25 @@ def test_the_share_of_equal_bands_follows_the_similarity():
     """A band of 4 hashes is equal with a probability of s^4."""
     pytest.importorskip("rensa")
     settings = Sketch(bands=200, rows=4)
-    for changed in (2, 8, 20):
-        equal, expected = [], []
-        for _ in range(20):
-            pair = texts_of([changed])
-            keys = band_keys(pa.array(pair), settings).keys
-            equal.append((keys[0] == keys[1]).mean())
-            one, other = map(shingles, pair)
-            expected.append((len(one & other) / len(one | other)) ** 4)
-        assert np.mean(equal) == pytest.approx(np.mean(expected), abs=0.03)
+    for changed in (2, 20):
+        difference = 0
+        for _ in range(15):
+            one, other = texts_of([changed])
+            keys = band_keys(pa.array([one, other]), settings).keys
+            common, every = (len(of(shingles(one), shingles(other))) for of in (set.intersection, set.union))
+            difference += (keys[0] == keys[1]).mean() - (common / every) ** 4
+        assert difference / 15 == pytest.approx(0, abs=0.03)
 
 
-def test_keys_of_different_bands_and_texts_differ_and_seeds_matter():
-    pytest.importorskip("rensa")
-    texts = pa.array([" ".join(RANDOM.choice(WORDS, 80)) for _ in range(200)])
-    found = band_keys(texts, Sketch())
-    assert found.keys.shape == (200, 14)
-    assert len(np.unique(found.keys)) == 200 * 14
-    again = band_keys(texts, Sketch(), seed=2)
-    assert not np.isin(found.keys, again.keys).any()
-
-
-def test_what_follows_a_band_tells_the_next_ones_apart_the_first_the_most():
-    pytest.importorskip("rensa")
-    found = band_keys(pa.array(texts_of([0, 2])), Sketch())
-    assert (found.following[0] == found.following[1]).all()
-    bits = found.keys >> np.uint64(48)
-    expected = sum(np.roll(bits, -step, axis=1).astype(object) << (64 - 16 * step) for step in range(1, 5))
-    assert (found.following.astype(object) == expected).all()
-
-
-def test_texts_of_few_words_have_no_bands():
+def test_bands_differ_know_the_next_ones_and_texts_of_few_words_have_none():
     pytest.importorskip("rensa")
     found = band_keys(pa.array(["a b c d", "a b c d e", "", "a b c d e f"]), Sketch())
     assert found.rows.tolist() == [1, 3]
+    assert len(np.unique(found.keys)) == 2 * 14
+    assert not np.isin(found.keys, band_keys(pa.array(["a b c d e"]), Sketch(), seed=2).keys).any()
+    bits = found.keys >> np.uint64(48)  # of the next bands
+    expected = sum(np.roll(bits, -step, axis=1).astype(object) << (64 - 16 * step) for step in range(1, 5))
+    assert (found.following.astype(object) == expected).all()
     assert band_keys(pa.array(["", "a"]), Sketch()).keys.shape == (0, 14)
     np.testing.assert_array_equal(found.keys[0], band_keys(pa.array(["a b c d e"]), Sketch()).keys[0])
 
@@ -105,7 +90,7 @@ def test_rensa_that_is_missing_or_makes_other_signatures_is_an_error_with_a_reme
         band_keys(pa.array(["a b c d e"]), Sketch())
 
 
-@pytest.mark.parametrize("similarity", [0.01, 0.3, 0.5, 0.6, 0.7, 0.8, 0.95, 1.0])
+@pytest.mark.parametrize("similarity", [0.01, 0.5, 0.8, 1.0])
 def test_half_of_the_pairs_at_the_threshold_are_found_with_no_more_hashes(similarity):
     sketch = Sketch.for_threshold(similarity)
     assert sketch.bands * sketch.rows <= 112

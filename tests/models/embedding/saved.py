@@ -37,9 +37,7 @@ TEXTS = [
     "[CLS] [SEP] [PAD] <s> </s> piano",
     "a" * 3_000,
     " ".join(WORDS * 12),
-    " ".join(reversed(WORDS * 3)),
-    "\n".join(WORDS),
-    "piano sonata " * 7_700,  # 100,100 characters
+    "piano sonata " * 2_000,
 ]
 OF_BERT = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
 OF_ROBERTA = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}

@@ -5,7 +5,6 @@ import shutil
 
 import numpy as np
 import pytest
-import torch
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
@@ -41,8 +40,9 @@ def with_module(folder, path, kind):
     (folder / "modules.json").write_text(json.dumps([*modules, module]))
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-@pytest.mark.parametrize("name", ["static", "static of two modules", "bert"])
+@pytest.mark.parametrize(
+    ("name", "value"), [("static", float("nan")), ("static of two modules", float("inf")), ("bert", float("nan"))]
+)
 def test_a_vector_that_is_not_finite_is_zeroed_and_flagged(folders, name, value, tmp_path):
     folder = shutil.copytree(folders[name], tmp_path / "poisoned")
     weights = load_file(folder / "model.safetensors")
@@ -57,31 +57,13 @@ def test_a_vector_that_is_not_finite_is_zeroed_and_flagged(folders, name, value,
 
 def test_a_missing_model_says_how_to_download_it_first(tmp_path):
     missing = tmp_path / "intfloat" / "e5"
-    with pytest.raises(EncoderError) as caught:
+    says = f"cannot load the embedding model {str(missing)!r}.*`hf download {missing}`.*embedding.model"
+    with pytest.raises(EncoderError, match=says):
         load(missing)
-    message = str(caught.value)
-    assert f"cannot load the embedding model {str(missing)!r}" in message
-    assert f"`hf download {missing}`" in message
-    assert "embedding.model" in message
 
 
-def test_a_folder_that_is_no_model_is_an_encoder_error(tmp_path):
-    (tmp_path / "modules.json").write_text("[]")
-    (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(EncoderError, match="cannot load"):
-        load(tmp_path)
-
-
-def test_pickled_weights_are_refused_and_beside_safetensors_never_read(bert):
-    torch.save(load_file(bert / "model.safetensors"), bert / "pytorch_model.bin")
-    assert not load(bert).encode(["piano"]).bad.any()
-    (bert / "model.safetensors").unlink()
-    with pytest.raises(EncoderError, match=r"pytorch_model\.bin.*never loaded.*safetensors"):
-        load(bert)
-
-
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model-00001-of-00002.bin", "3_Dense/pytorch_model.bin"])
-def test_a_payload_in_pickled_weights_does_not_run(bert, tmp_path, name):
+@pytest.mark.parametrize("name", ["pytorch_model-00001-of-00002.bin", "3_Dense/pytorch_model.bin"])
+def test_pickled_weights_are_refused_and_beside_safetensors_never_read(bert, tmp_path, name):
     (bert / name).parent.mkdir(exist_ok=True)
     (bert / name).write_bytes(pickled_payload(tmp_path / "ran"))
     if "/" in name:
@@ -89,17 +71,15 @@ def test_a_payload_in_pickled_weights_does_not_run(bert, tmp_path, name):
         config = {"in_features": 32, "out_features": 4, "bias": True, "activation_function": "torch.nn.modules.Tanh"}
         (bert / "3_Dense" / "config.json").write_text(json.dumps(config))
     else:
+        assert not load(bert).encode(["piano"]).bad.any()
         (bert / "model.safetensors").unlink()
-    with pytest.raises(EncoderError, match="never loaded"):
+    with pytest.raises(EncoderError, match=r"pytorch_model.*\.bin.*never loaded.*safetensors"):
         load(bert)
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("is_first", [False, True])
-def test_code_that_comes_with_a_model_is_never_run(bert, tmp_path, is_first):
+def test_code_that_comes_with_a_model_is_never_run(bert, tmp_path):
     (bert / "payload.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Module: ...\n")
-    if is_first:
-        (bert / "modules.json").write_text("[]")
     with_module(bert, "", "payload.Module")
     with pytest.raises(EncoderError, match="trust_remote_code"):
         load(bert)

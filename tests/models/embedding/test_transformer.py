@@ -5,7 +5,6 @@ import shutil
 
 import numpy as np
 import pytest
-import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense
 
@@ -16,17 +15,11 @@ from tests.models.embedding.saved import TEXTS, WORDS, load, reference, save_mod
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-MODERNBERT = {"kind": "modernbert", "pooling": "cls", "positions": 256, "normalize": False}
 MODELS = {
     "intfloat/e5-base-v2": {},  # as the models on the hub are laid out
-    "Snowflake/snowflake-arctic-embed-m": {"pooling": "cls", "prompts": {"query": "Represent this sentence: "}},
-    "Alibaba-NLP/gte-modernbert-base": MODERNBERT,
-    "roberta": {"kind": "roberta"},
-    "max pooling": {"pooling": "max", "normalize": False},
-    "weighted mean": {"pooling": "weightedmean", "normalize": False},
-    "last token": {"pooling": "lasttoken"},
-    "mean and cls": {"pooling": ("mean", "cls")},
-    "dense": {"more": [Dense(32, 24)]},
+    "gte-modernbert-base": {"kind": "modernbert", "pooling": "cls", "positions": 256, "normalize": False},
+    "roberta": {"kind": "roberta", "pooling": ("weightedmean", "cls"), "normalize": False},
+    "dense": {"pooling": "lasttoken", "more": [Dense(32, 24)]},
 }
 
 
@@ -37,7 +30,6 @@ def folder(request, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
-    """A model of one architecture, which no test changes."""
     return save_model(tmp_path_factory.mktemp("plain") / "model")
 
 
@@ -66,69 +58,38 @@ def test_equal_with_a_prompt_and_special_tokens_are_only_those_that_the_tokenize
 
 
 def test_a_real_model_in_every_precision(minilm):
-    texts = [text[:2_000] for text in TEXTS] + [TEXTS[-1]]
-    expected = reference(minilm, texts)
+    texts = [text[:2_000] for text in TEXTS]
     exact = load(minilm).encode(texts).vectors
     assert exact.shape == (len(texts), 384)
-    np.testing.assert_allclose(exact, expected, atol=1e-5)
-    stored = load(minilm, precision="float16").encode(texts).vectors
+    np.testing.assert_allclose(exact, reference(minilm, texts), atol=1e-5)
+    stored = load(minilm, precision="float16").encode(texts[:3]).vectors
     assert (exact.dtype, stored.dtype) == (np.float32, np.float16)
-    np.testing.assert_array_equal(stored, exact.astype(np.float16))
-    for compute in ("bfloat16", "float16"):
-        vectors = load(minilm, compute=compute).encode(texts[:6]).vectors
-        assert (vectors * expected[:6]).sum(axis=1).min() >= 0.999
-        assert np.linalg.norm(vectors, axis=1) == pytest.approx(1, abs=1e-5)
-    nothing = load(minilm).encode([])
-    assert (nothing.vectors.shape, nothing.bad.shape) == ((0, 384), (0,))
-
-
-def test_weights_saved_in_half_precision_can_compute_in_single(plain, tmp_path):
-    model = SentenceTransformer(str(plain), device="cpu").half()
-    model.save(str(tmp_path / "half"), create_model_card=False)
-    model.float().save(str(tmp_path / "rounded"), create_model_card=False)
-    for settings in ({}, {"compute": "bfloat16"}):
-        half, rounded = (load(tmp_path / name, **settings).encode(TEXTS) for name in ("half", "rounded"))
-        np.testing.assert_array_equal(half.vectors, rounded.vectors)
-
-
-def test_the_prompt_that_a_model_leaves_out_of_its_mean(tmp_path):
-    folder = save_model(tmp_path / "instructor", include_prompt=False)
-    texts = [text for text in TEXTS if text.strip()]
-    expected = reference(folder, texts, prompt="passage: ")
-    np.testing.assert_allclose(load(folder, prompt="passage: ").encode(texts).vectors, expected, atol=2e-5)
-
-
-def configured(folder, target, **settings):
-    """Return a copy of a model whose own settings are changed."""
-    path = shutil.copytree(folder, target) / "config_sentence_transformers.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
-    return target
+    np.testing.assert_allclose(stored, exact[:3], atol=1e-3)
+    vectors = load(minilm, compute="bfloat16").encode(texts[:3]).vectors
+    assert (vectors * exact[:3]).sum(axis=1).min() >= 0.999
+    assert np.linalg.norm(vectors, axis=1) == pytest.approx(1, abs=1e-5)
+    assert load(minilm).encode([]).vectors.shape == (0, 384)
 
 
 @pytest.mark.parametrize(
     ("settings", "used"),
     [
-        ({"prompts": {"query": "find: ", "document": "passage: "}}, "passage: "),
-        ({"prompts": {"query": "find: ", "passage": "passage: "}}, "passage: "),
+        ({"prompts": {"query": "find: ", "passage": "passage: "}, "default_prompt_name": "query"}, "passage: "),
         ({"prompts": {"own": "league "}, "default_prompt_name": "own"}, "league "),
-        ({"prompts": {"query": "find: "}}, ""),
-        ({"prompts": {}}, ""),
+        ({"prompts": {"query": "find: "}, "truncate_dim": 8}, ""),
     ],
 )
-def test_without_a_prompt_the_model_s_own_for_documents_or_its_default_is_used(plain, tmp_path, settings, used):
-    folder = configured(plain, tmp_path / "model", **settings)
-    np.testing.assert_allclose(load(folder).encode(TEXTS).vectors, reference(plain, TEXTS, prompt=used), atol=2e-5)
-    unprompted = load(folder, prompt="").encode(TEXTS).vectors
-    np.testing.assert_allclose(unprompted, reference(plain, TEXTS, prompt=""), atol=2e-5)
-
-
-def test_vectors_truncated_by_the_model_s_own_setting(tmp_path):
-    folder = save_model(tmp_path / "whole", normalize=False)
-    folder = configured(folder, tmp_path / "matryoshka", truncate_dim=8)
-    encoder = load(folder)
-    vectors = reference(folder, TEXTS)
-    assert (encoder.dimensions, vectors.shape[1]) == (8, 8)
-    np.testing.assert_allclose(encoder.encode(TEXTS).vectors, vectors, atol=2e-5)
+def test_the_model_s_own_prompt_for_documents_or_its_default_and_its_own_dimensions_are_used(
+    plain, tmp_path, settings, used
+):
+    path = shutil.copytree(plain, tmp_path / "model") / "config_sentence_transformers.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+    encoder = load(path.parent)
+    expected = reference(path.parent, TEXTS, prompt=used)
+    assert encoder.dimensions == expected.shape[1] == settings.get("truncate_dim", 32)
+    np.testing.assert_allclose(encoder.encode(TEXTS).vectors, expected, atol=2e-5)
+    unprompted = load(path.parent, prompt="").encode(TEXTS).vectors
+    np.testing.assert_allclose(unprompted, reference(path.parent, TEXTS, prompt=""), atol=2e-5)
 
 
 def test_tokens_read_are_those_of_the_settings_and_no_more_than_the_model_has_positions_for(tmp_path, minilm):
@@ -140,36 +101,11 @@ def test_tokens_read_are_those_of_the_settings_and_no_more_than_the_model_has_po
         np.testing.assert_allclose(load(minilm, max_tokens=limit).encode([text]).vectors, expected, atol=1e-5)
     with pytest.raises(EncoderError, match=r"embedding\.max_tokens: the model reads 512 tokens"):
         load(minilm, max_tokens=513)
-    roberta = save_model(tmp_path / "roberta", kind="roberta")
-    load(roberta, max_tokens=64).encode([text])
+    roberta = save_model(tmp_path / "roberta", kind="roberta", include_prompt=False)  # the mean is without it
+    prompted = load(roberta, max_tokens=64, prompt="passage: ").encode([text]).vectors
+    np.testing.assert_allclose(prompted, reference(roberta, [text], prompt="passage: "), atol=2e-5)
     with pytest.raises(EncoderError, match="the model reads 64 tokens"):
         load(roberta, max_tokens=65)
-
-
-class SmallDevice(torch.nn.Module):
-    """Raise OutOfMemoryError, as a GPU does, for more than `tokens` tokens at a time."""
-
-    def __init__(self, tokens):
-        super().__init__()
-        self.tokens = tokens
-        self.passes = []
-
-    def forward(self, features):
-        self.passes.append(features["input_ids"].numel())
-        if features["input_ids"].numel() > self.tokens:
-            raise torch.OutOfMemoryError("simulated")
-        return features
-
-
-def test_out_of_memory_shrinks_the_batches_and_the_vectors_are_the_same(plain):
-    encoder = load(plain, batch_tokens=600)
-    device = SmallDevice(200)
-    encoder._model.insert(0, device)
-    np.testing.assert_allclose(encoder.encode(TEXTS).vectors, reference(plain, TEXTS), atol=2e-5)
-    assert encoder.budget.tokens <= 200 < device.passes[0]
-    device.passes.clear()
-    encoder.encode(TEXTS)
-    assert max(device.passes) <= 200
 
 
 def test_a_model_with_a_router_encodes_by_itself(plain, tmp_path):
@@ -183,5 +119,4 @@ def test_a_model_with_a_router_encodes_by_itself(plain, tmp_path):
     assert isinstance(encoder, WholeModelEncoder)
     np.testing.assert_allclose(encoder.encode(TEXTS).vectors, reference(plain, TEXTS), atol=2e-5)
     assert encoder.encode([]).vectors.shape == (0, 32)
-    special = encoder.encode(["a [SEP] b", "a </s> b"]).vectors
-    assert np.abs(special - encoder.encode(["a b", "a b"]).vectors).max(axis=1).min() > 0.01
+    assert np.abs(np.diff(encoder.encode(["a [SEP] b", "a b"]).vectors, axis=0)).max() > 0.01

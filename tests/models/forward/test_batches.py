@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from fineweb_mask.models.forward.batches import PaddedTokens, TokenBudget, for_each_batch
 from fineweb_mask.models.forward.tokens import TokenIds
-from fineweb_mask.models.runtime.stopping import StoppedError, clear_stop_request, request_stop
 
 
 def batches(lengths, budget):
@@ -21,7 +20,6 @@ def batches(lengths, budget):
 
 @given(st.lists(st.integers(0, 600), max_size=60), st.integers(1, 2_000))
 @example([3, 512, 7, 7, 100, 2, 512, 1], 1024)
-@example([9, 9, 9], 5)
 def test_never_more_than_the_budget_and_no_batch_that_the_next_row_would_fit_in(lengths, budget):
     found = batches(lengths, TokenBudget(budget))
     assert sorted(row for rows in found for row in rows) == list(range(len(lengths)))
@@ -46,21 +44,6 @@ class SmallDevice:
         self.done += rows.tolist()
 
 
-def test_no_batch_starts_after_a_stop_request():
-    done = []
-
-    def work(rows):
-        done.append(len(rows))
-        request_stop()
-
-    try:
-        with pytest.raises(StoppedError):
-            for_each_batch(np.array([5, 5, 5]), TokenBudget(5), work)
-    finally:
-        clear_stop_request()
-    assert done == [1]
-
-
 def test_out_of_memory_halves_the_budget_and_is_remembered(caplog):
     lengths = np.array([100, 90, 80, 70, 10, 10, 5, 1])
     device, budget = SmallDevice(lengths, 130), TokenBudget(1_000)
@@ -73,16 +56,8 @@ def test_out_of_memory_halves_the_budget_and_is_remembered(caplog):
     again = SmallDevice(lengths, 130)
     for_each_batch(lengths, budget, again)
     assert (sorted(again.done), again.refused) == (list(range(8)), 0)
-
-
-def test_a_row_that_does_not_fit_by_itself_and_any_other_error_is_an_error():
-    def broken(rows):
-        raise RuntimeError("broken")
-
-    lengths = np.array([100, 5])
-    for work, says in ((SmallDevice(lengths, 50), "simulated"), (broken, "broken")):
-        with pytest.raises(RuntimeError, match=says):
-            for_each_batch(lengths, TokenBudget(500), work)
+    with pytest.raises(RuntimeError, match="simulated"):  # a row that does not fit by itself
+        for_each_batch(lengths, TokenBudget(500), SmallDevice(lengths, 50))
 
 
 @pytest.mark.parametrize(
@@ -92,10 +67,8 @@ def test_a_row_that_does_not_fit_by_itself_and_any_other_error_is_an_error():
         ([2], {"input_ids": [[99]], "attention_mask": [[0]]}),
         ([3, 0], {"input_ids": [[9, 10, 11], [5, 6, 7]]}),
     ],
-    ids=["of several lengths", "empty", "of one length, without a mask"],
 )
 def test_rows_are_padded_to_their_longest(rows, expected):
     padded = PaddedTokens(TokenIds.of([[5, 6, 7], [8], [], [9, 10, 11]]), padding=99, device="cpu")
     batch = padded.batch(np.array(rows))
     assert {name: values.tolist() for name, values in batch.items()} == expected
-    assert {values.dtype for values in batch.values()} == {torch.int64}

@@ -32,7 +32,6 @@ def test_a_gpu_that_is_not_there_is_named_with_its_setting(monkeypatch, name, gp
     [
         ({"avx512_f": True, "avx512_bf16": False}, torch.float32),
         ({"avx512_bf16": True}, torch.bfloat16),
-        ({"amx_bf16": True}, torch.bfloat16),
         ({"architecture": "aarch64", "bf16": True}, torch.bfloat16),
         ({}, torch.float32),
     ],

@@ -2,7 +2,6 @@
 
 import json
 import random
-from itertools import islice
 
 import psutil
 import pytest
@@ -58,47 +57,16 @@ def test_as_if_the_whole_text_had_been_read(tokenizer, text, max_tokens):
     assert found.tolist() == [whole(tokenizer, one, max_tokens) for one in (text, "goal")]
 
 
-@pytest.mark.parametrize(
-    ("template", "before", "after"),
-    [("[CLS] $A [SEP]", [2], [3]), ("$A [SEP]", [], [3]), ("[CLS] $A", [2], []), ("[CLS] [CLS] $A", [2, 2], [])],
-)
-def test_special_tokens_are_split_as_the_tokenizer_adds_them(tokenizer, template, before, after):
-    other = Tokenizer.from_str(tokenizer.to_str())
-    other.post_processor = TemplateProcessing(single=template, special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
-    assert special_ids(other) == (before, after)
-
-
-def test_of_a_long_text_only_the_start_is_tokenised(tokenizer, monkeypatch):
-    read = []
-
-    class Spy:
-        def __getattr__(self, name):
-            return getattr(tokenizer, name)
-
-        def encode_batch(self, texts, **options):
-            read.extend(len(text) for text in texts)
-            return tokenizer.encode_batch(texts, **options)
-
-    dice = random.Random(0)
-    text = " ".join(dice.choice("piano goal harmony the of".split()) for _ in range(100_000))
-    first_tokens(Spy(), [text], 32)
-    assert read == [32 * tokens.CHARS_PER_TOKEN]
-
-
 @pytest.mark.parametrize("filler", [" ", "x"])
 def test_no_more_is_read_than_the_most_characters_per_token(tokenizer, filler):
     text = filler * (6 * tokens.MOST_CHARS_PER_TOKEN) + " piano"
     assert first_tokens(tokenizer, [text], 6).tolist() == [whole(tokenizer, filler * 1_000, 6)]
+    without_start = Tokenizer.from_str(tokenizer.to_str())
+    without_start.post_processor = TemplateProcessing(single="$A [SEP]", special_tokens=[("[SEP]", 3)])
+    assert (special_ids(tokenizer), special_ids(without_start)) == (([2], [3]), ([], [3]))
 
 
-@given(st.lists(st.lists(st.sampled_from(PIECES), max_size=40).map("".join), max_size=6))
-@example(["goal \ud800"])
-def test_all_tokens_are_those_of_the_whole_texts(tokenizer, texts):
-    expected = [tokenizer.encode(text.replace("\ud800", "?"), add_special_tokens=False).ids for text in texts]
-    assert all_tokens(tokenizer, texts).tolist() == expected
-
-
-@pytest.mark.parametrize("call_chars", [1, 60, 10_000])
+@pytest.mark.parametrize("call_chars", [1, 60])
 def test_a_long_text_is_tokenised_in_pieces_cut_before_white_space_and_a_long_word_is_cut(
     tokenizer, monkeypatch, call_chars
 ):
@@ -107,8 +75,9 @@ def test_a_long_text_is_tokenised_in_pieces_cut_before_white_space_and_a_long_wo
     monkeypatch.setattr(tokens, "CALL_CHARS", call_chars)
     dice = random.Random(1)
     words = [dice.choice(["piano", "goal,", "unharmonious", "x", "striker\n", "  "]) for _ in range(400)]
-    texts = [" ".join(words[start : start + 97]) for start in range(0, 400, 97)] + ["", " " * 300, "goal"]
-    expected = [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+    texts = [" ".join(words[start : start + 97]) for start in range(0, 400, 97)] + ["", " " * 300, "goal \ud800"]
+    whole_texts = [text.replace("\ud800", "?") for text in texts]
+    expected = [tokenizer.encode(text, add_special_tokens=False).ids for text in whole_texts]
     assert all_tokens(tokenizer, texts).tolist() == expected
     [cut] = all_tokens(tokenizer, ["x" * 1_000]).tolist()
     assert len(cut) == 20
@@ -134,12 +103,10 @@ def of_words(model, pre_tokenizer):
 CHARACTERS = [(character, -9.0) for character in sorted({*"".join(CORPUS), *"".join(SPECIAL), "\u2581"})]
 WORDS = {word: number for number, word in enumerate([*SPECIAL, *" ".join(CORPUS).split()])}
 TOKENIZERS = {
-    "merged": bpe(ByteLevel(add_prefix_space=False)),
     "merged to the special token itself": bpe(WhitespaceSplit(), [*CORPUS, *[" ".join(SPECIAL)] * 9]),
     "whole words": bpe(WhitespaceSplit(), ignore_merges=True),
     "likeliest pieces": of_words(Unigram([*((name, 0.0) for name in SPECIAL), *CHARACTERS], 0), Metaspace()),
     "words": of_words(WordLevel(dict(WORDS), unk_token="[UNK]"), WhitespaceSplit()),
-    "beginnings of words": of_words(WordPiece(dict(WORDS), unk_token="[UNK]"), WhitespaceSplit()),
     "added later": of_words(BPE(), ByteLevel()),
 }
 
@@ -157,39 +124,31 @@ def test_what_looks_like_a_special_token_is_text_and_other_texts_have_the_tokens
     read_as_text(read, [] if flagged else SPECIAL)
     assert [one.ids for one in read.encode_batch(texts)] == [one.ids for one in before.encode_batch(texts)]
     for name in SPECIAL[1:]:
-        for text in (name, f"goal{name}goal", f" {name} {name} player   ", f"the player{name}", name * 2):
+        for text in (name, f"goal{name}goal", f" {name} {name} player   "):
             assert control & {*before.encode(text).ids}
             assert not control & {*read.encode(text).ids}
     assert read.encode("</s>player   </s>").tokens.count("player") == 1
-    assert [read.token_to_id(name) for name in SPECIAL] == [before.token_to_id(name) for name in SPECIAL]
-    assert kind not in {"words", "beginnings of words"} or read.encode("</s>").ids == [unknown]
+    assert kind != "words" or read.encode("</s>").ids == [unknown]
 
 
 def test_without_its_cache_a_tokenizer_is_the_same_and_leaves_no_memory_behind(tokenizer):
     generator = random.Random(0)
-    words = ["".join(generator.choices("abcdefgh", k=8)) for _ in range(12_000)]
-    texts = [" ".join(words[start : start + 1000]) for start in range(0, len(words), 1000)]
-    trained = Tokenizer(BPE(unk_token="[UNK]", ignore_merges=True))
-    trained.pre_tokenizer = Whitespace()
-    trained.train_from_iterator(texts, BpeTrainer(vocab_size=300, special_tokens=["[UNK]"], show_progress=False))
+    texts = [" ".join("".join(generator.choices("abcdefgh", k=8)) for _ in range(1_000)) for _ in range(12)]
+    trained = bpe(Whitespace(), texts[:1], ignore_merges=True)
     ids = [encoding.ids for encoding in trained.encode_batch_fast(texts)]
 
-    def copy_without_cache(saved):
-        copy = Tokenizer.from_str(saved)
+    def encode_without_cache():
+        copy = Tokenizer.from_str(trained.to_str())
         without_cache(copy)
-        assert copy.to_str() == saved
-        return copy
-
-    def encode_once():
-        copy = copy_without_cache(trained.to_str())
+        assert copy.to_str() == trained.to_str()
         assert [encoding.ids for encoding in copy.encode_batch_fast(texts)] == ids
 
-    encode_once()
+    encode_without_cache()
     before = psutil.Process().memory_info().rss
-    for _ in range(40):
-        encode_once()
-    assert psutil.Process().memory_info().rss - before < 20 * 2**20  # with their caches, more than twice that
-    copy_without_cache(tokenizer.to_str())  # not BPE: left alone
+    for _ in range(20):
+        encode_without_cache()
+    assert psutil.Process().memory_info().rss - before < 10 * 2**20  # with their caches, more than twice that
+    without_cache(tokenizer)  # not BPE: left alone
 
 
 def test_a_batch_is_bounded_in_documents_and_characters():
@@ -197,4 +156,3 @@ def test_a_batch_is_bounded_in_documents_and_characters():
     batches = list(in_batches(iter(texts), 100, 512))
     assert [text for batch in batches for text in batch] == texts
     assert [len(batch) for batch in batches] == [2, 2, 1, 1, 100, *[100] * 4, 13]
-    assert [len(batch) for batch in islice(in_batches(iter(["c"] * 513), 10_000, 512), 3)] == [512, 1]

@@ -39,33 +39,24 @@ def scorer(folder):
     return load(folder)
 
 
-@pytest.fixture(scope="module")
-def reference(folder):
-    """Scores by transformers itself: one text at a time, no padding."""
+def test_the_score_is_the_model_s_output_on_any_scale(folder):
+    """That of transformers itself: one text at a time, no padding."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
-
-    def of(texts):
+    expected = []
+    for text in TEXTS:
+        ids = tokenizer(text, return_tensors="pt", truncation=True, split_special_tokens=True).input_ids
         with torch.inference_mode():
-            options = {"return_tensors": "pt", "truncation": True, "split_special_tokens": True}
-            inputs = [tokenizer(text, **options) for text in texts]
-            for one in inputs:
-                one.pop("token_type_ids", None)
-            return np.array([model(**one).logits.squeeze().item() for one in inputs], dtype=np.float32)
-
-    return of
-
-
-@pytest.mark.parametrize("shift", [0.0, -10.0, 10.0])
-def test_the_score_is_the_model_s_output_on_any_scale(folder, reference, shift):
+            expected.append(model(input_ids=ids).logits.item())
     moved = load(folder)
-    moved._model.classifier.bias.data += shift
+    moved._model.classifier.bias.data -= 10
     scores = moved.score(TEXTS)
-    assert scores.dtype == np.float32
-    np.testing.assert_allclose(scores, reference(TEXTS) + shift, atol=1e-4)
+    np.testing.assert_allclose(scores, np.array(expected) - 10, atol=1e-4)
     assert len(np.unique(scores.round(4))) > 30
+    assert moved.score(TEXTS).tobytes() == scores.tobytes()
+    assert load_scorer(EduScorerSettings(model=str(folder)), str(folder)).column == "text"
 
 
 def test_the_vector_is_that_of_the_encoder_with_cls_pooling(folder, scorer, tmp_path):
@@ -82,82 +73,44 @@ def test_the_vector_is_that_of_the_encoder_with_cls_pooling(folder, scorer, tmp_
     encoded = scorer.score_and_embed(TEXTS).encoded
     assert encoded.vectors.shape == (40, scorer.dimensions) == expected.shape
     np.testing.assert_allclose(encoded.vectors, expected, atol=2e-5)
-    np.testing.assert_allclose(np.linalg.norm(encoded.vectors, axis=1), 1.0, atol=1e-6)
     assert not encoded.bad.any()
 
 
-@pytest.mark.parametrize("batch_tokens", [1, 70, 500, 10**6])
-def test_batches_do_not_matter_and_the_order_is_that_of_the_texts(folder, scorer, batch_tokens):
-    other = load(folder, batch_tokens=batch_tokens).score_and_embed(TEXTS)
-    np.testing.assert_allclose(other.scores, scorer.score(TEXTS), atol=2e-5)
-    np.testing.assert_allclose(other.encoded.vectors, scorer.score_and_embed(TEXTS).encoded.vectors, atol=2e-5)
-    np.testing.assert_allclose(scorer.score(TEXTS[::-1]), scorer.score(TEXTS)[::-1], atol=2e-5)
+def test_batches_do_not_matter_and_the_order_is_that_of_the_texts(folder, scorer):
+    other, expected = load(folder, batch_tokens=90).score_and_embed(TEXTS[::-1]), scorer.score_and_embed(TEXTS)
+    np.testing.assert_allclose(other.scores[::-1], expected.scores, atol=2e-5)
+    np.testing.assert_allclose(other.encoded.vectors[::-1], expected.encoded.vectors, atol=2e-5)
     found = scorer.score_and_embed([])
     assert (found.scores.shape, found.encoded.vectors.shape) == ((0,), (0, 32))
 
 
-HOSTILE = {
-    "empty": "",
-    "spaces": " \n\t\u2028 ",
-    "nul": "piano\x00goal\x00",
-    "control": "\x01\x02\x7f",
-    "surrogate": "piano \ud800 goal",
-    "no known script": "\U00013000\U00013001 \U00010a00 \ue000\ue001",
-    "special tokens": "[CLS] [SEP] [PAD] piano",
-    "one word": "a" * 5_000,
-}
-
-
-@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
-def test_any_text_has_a_score_and_a_vector_and_leaves_the_others_alone(scorer, text):
-    found = scorer.score_and_embed([TEXTS[0], text, TEXTS[1]])
+def test_any_text_has_a_score_and_a_vector_and_leaves_the_others_alone(scorer):
+    hostile = ("", " \n\u2028 ", "\x00goal\x01", "piano \ud800 goal", "\U00013000 \ue000", "[CLS] piano", "a" * 5_000)
+    found = scorer.score_and_embed([TEXTS[0], *hostile, TEXTS[1]])
     assert np.isfinite(found.scores).all()
     assert not found.encoded.bad.any()
-    np.testing.assert_allclose(found.scores[[0, 2]], scorer.score(TEXTS[:2]), atol=2e-5)
+    np.testing.assert_allclose(found.scores[[0, -1]], scorer.score(TEXTS[:2]), atol=2e-5)
+    for unit in ("piano goal ", "x", " "):
+        [whole, beginning] = scorer.score([unit * 10**6, (unit * 10**4)[:20_000]])
+        assert whole == pytest.approx(beginning, abs=1e-6)
 
 
-@pytest.mark.parametrize("unit", ["piano goal ", "x", " "], ids=["words", "one word", "spaces"])
-def test_fifty_megabytes_score_as_what_the_model_reads_of_them(scorer, unit):
-    whole = unit * (50 * 2**20 // len(unit))
-    [score] = scorer.score([whole])
-    assert score == pytest.approx(scorer.score([whole[:20_000]])[0], abs=1e-6)
-
-
-def test_max_tokens_is_how_much_is_read(folder, scorer):
+def test_max_tokens_is_how_much_is_read_and_a_model_of_several_outputs_is_refused(
+    folder, scorer, save_regression_bert, tmp_path
+):
     short = load(folder, max_tokens=5)
     text = "piano goal match and violin harmony"
     assert short.score([text]) == pytest.approx(scorer.score(["piano goal match"]), abs=2e-5)
     with pytest.raises(SettingsError, match="its model reads 64 tokens, max_tokens is 65: set it to at most 64"):
         load(folder, max_tokens=65)
-
-
-def test_half_precision_is_near(save_regression_bert, tmp_path):
-    # Weights as wide as the other tests' saturate the attention, where rounding says little of a trained model's.
-    folder = save_regression_bert(tmp_path / "model", TEXTS, spread=0.2)
-    scorer = load(folder)
-    halved = load(folder)
-    halved._model.bfloat16()
-    half = halved.score_and_embed(TEXTS)
-    assert half.scores.dtype == np.float32
-    assert np.corrcoef(half.scores, scorer.score(TEXTS))[0, 1] > 0.999
-    cosine = (half.encoded.vectors * scorer.score_and_embed(TEXTS).encoded.vectors).sum(axis=1)
-    assert cosine.min() > 0.999
-
-
-def test_equal_input_gives_equal_bytes(folder, scorer):
-    loaded = load_scorer(EduScorerSettings(model=str(folder)), str(folder))
-    assert loaded.column == "text"
-    assert loaded.score(TEXTS).tobytes() == scorer.score(TEXTS).tobytes()
-
-
-def copy(folder, target):
-    return shutil.copytree(folder, target / "copy")
+    with pytest.raises(ModelError, match="has 3 outputs, the kind `edu` needs exactly one"):
+        load(save_regression_bert(tmp_path / "three", TEXTS, labels=3))
 
 
 def test_pickled_weights_are_refused_and_beside_safetensors_never_read(folder, tmp_path):
-    pickled = copy(folder, tmp_path)
+    pickled = shutil.copytree(folder, tmp_path / "copy")
     (pickled / "model.safetensors").rename(tmp_path / "away")
-    for name in ("pytorch_model.bin", "pytorch_model-00001-of-00001.bin", "training_args.bin"):
+    for name in ("pytorch_model.bin", "training_args.bin"):
         (pickled / name).write_bytes(pickled_payload(tmp_path / "ran"))
     with pytest.raises(ModelError, match="no safetensors"):
         load(pickled)
@@ -166,39 +119,8 @@ def test_pickled_weights_are_refused_and_beside_safetensors_never_read(folder, t
     assert not (tmp_path / "ran").exists()
 
 
-def take_the_head_off(folder):
-    from transformers import BertForSequenceClassification
-
-    config = (folder / "config.json").read_text()
-    BertForSequenceClassification.from_pretrained(folder).bert.save_pretrained(folder)
-    (folder / "config.json").write_text(config)
-
-
-DAMAGES = {
-    "truncated weights": (lambda folder: os.truncate(folder / "model.safetensors", 1000), "cannot load"),
-    "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "tokenizer"),
-    "broken config": (lambda folder: (folder / "config.json").write_text("{"), "cannot load"),
-    "no head": (take_the_head_off, r"no weights for 'classifier\.bias': it must be a trained classifier"),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_folder_is_an_error_that_names_it(folder, tmp_path, damage):
-    damaged = copy(folder, tmp_path)
-    change, says = DAMAGES[damage]
-    change(damaged)
-    with pytest.raises(ModelError, match=says) as caught:
-        load(damaged)
-    assert str(damaged) in str(caught.value)
-
-
-def test_a_model_of_several_outputs_is_refused(save_regression_bert, tmp_path):
-    with pytest.raises(ModelError, match="has 3 outputs, the kind `edu` needs exactly one"):
-        load(save_regression_bert(tmp_path / "three", TEXTS, labels=3))
-
-
 def test_code_that_comes_with_a_model_is_never_run(folder, tmp_path):
-    hostile, ran = copy(folder, tmp_path), tmp_path / "ran"
+    hostile, ran = shutil.copytree(folder, tmp_path / "copy"), tmp_path / "ran"
     (hostile / "payload.py").write_text(f"open({str(ran)!r}, 'w')\nclass Model: ...\n")
     config = json.loads((hostile / "config.json").read_text())
     config |= {"model_type": "hostile", "auto_map": {"AutoModelForSequenceClassification": "payload.Model"}}
@@ -206,3 +128,20 @@ def test_code_that_comes_with_a_model_is_never_run(folder, tmp_path):
     with pytest.raises(ModelError, match="cannot load"):
         load(hostile)
     assert not ran.exists()
+
+
+def test_a_damaged_folder_is_an_error_that_names_it(folder, tmp_path):
+    from transformers import BertForSequenceClassification
+
+    damaged = shutil.copytree(folder, tmp_path / "copy")
+    (damaged / "tokenizer.json").rename(tmp_path / "away")
+    with pytest.raises(ModelError, match=f"{damaged}.*tokenizer"):
+        load(damaged)
+    (tmp_path / "away").rename(damaged / "tokenizer.json")
+    BertForSequenceClassification.from_pretrained(folder).bert.save_pretrained(damaged)
+    shutil.copy(folder / "config.json", damaged)
+    with pytest.raises(ModelError, match=r"no weights for 'classifier\.bias': it must be a trained classifier"):
+        load(damaged)
+    os.truncate(damaged / "model.safetensors", 1000)
+    with pytest.raises(ModelError, match=f"cannot load '{damaged}'"):
+        load(damaged)

@@ -14,7 +14,6 @@ SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "i
 TEXTS = [
     "a piano sonata in three movements",
     "the striker scored a goal",
-    "word",
     f"{END}the goal {END}",  # text, as all else
     "",
     "the goal of the match was scored by the piano in a stadium of three movements " * 4,

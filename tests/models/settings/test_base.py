@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -31,42 +30,28 @@ SECTIONS = sorted(models_in(PipelineSettings, set()) | models_in(TrainQualitySet
 @pytest.mark.parametrize("model", SECTIONS, ids=lambda model: model.__name__)
 def test_every_section_is_closed_and_immutable_its_settings_described_and_its_defaults_valid(model):
     assert issubclass(model, Settings)
-    assert model.model_config["extra"] == "forbid"
-    assert model.model_config["frozen"]
+    assert (model.model_config["extra"], model.model_config["frozen"]) == ("forbid", True)
     for name, field in model.model_fields.items():
         is_section = isinstance(field.annotation, type) and issubclass(field.annotation, Settings)
         assert is_section or field.description, f"{model.__name__}.{name}"
     if model is not FastTextScorerSettings and not any(one.is_required() for one in model.model_fields.values()):
-        defaults = model()
-        assert model.model_validate(defaults.model_dump()) == defaults
-        assert model.model_validate_json(defaults.model_dump_json()) == defaults
+        assert model.model_validate_json(model().model_dump_json()) == model()
 
 
 def test_the_settings_are_loaded_without_torch_arrow_or_prefect():
-    code = "import sys, fineweb_mask.models.settings; print(sorted({'torch', 'pyarrow', 'prefect'} & set(sys.modules)))"
-    root = Path(__file__).resolve().parents[3]
-    loaded = subprocess.run([sys.executable, "-c", code], cwd=root, check=True, capture_output=True, text=True)
-    assert loaded.stdout.strip() == "[]"
+    code = "import sys, fineweb_mask.models.settings; assert not {'torch', 'pyarrow', 'prefect'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def definitions():
-    """Return the schema of every section by name."""
-    schemas = [PipelineSettings.model_json_schema(), TrainQualitySettings.model_json_schema()]
-    return {name: section for schema in schemas for name, section in schema["$defs"].items()} | {
-        schema["title"]: schema for schema in schemas
-    }
-
-
-SCHEMAS = definitions()
+SCHEMAS = [PipelineSettings.model_json_schema(), TrainQualitySettings.model_json_schema()]
+SCHEMAS = {name: section for one in SCHEMAS for name, section in (*one["$defs"].items(), (one["title"], one))}
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_a_form_shows_every_field_in_order_with_help_and_bounds(name):
+def test_a_form_shows_every_field_in_order_with_bounds(name):
     fields = SCHEMAS[name]["properties"]
     assert [field["position"] for field in fields.values()] == list(range(len(fields)))
     for key, field in fields.items():
-        of_section = [SCHEMAS[field["$ref"].rpartition("/")[2]]["description"]] if "$ref" in field else []
-        assert field.get("description") or of_section, f"{name}.{key} has no help"
         for branch in field.get("anyOf", [field]):
             if branch.get("type") == "integer":
                 assert {"minimum", "exclusiveMinimum"} & branch.keys(), f"{name}.{key} has no bound"

@@ -10,42 +10,31 @@ from fineweb_mask.models.settings.quality import (
     FastTextScorerSettings,
     FastTextTrainingSettings,
     LabelSettings,
-    PerplexityScorerSettings,
     QualitySettings,
-    RulesScorerSettings,
     SidecarScorerSettings,
     quality_note,
 )
 
 
-def test_a_scorer_needs_a_model_or_labels():
-    with pytest.raises(ValidationError, match="needs either `model` or `labels`"):
-        FastTextScorerSettings()
-    assert FastTextScorerSettings(model="m.bin").labels is None
-    assert FastTextScorerSettings(labels={"path": "l.parquet"}).labels == LabelSettings(path="l.parquet", threshold=3)
-
-
-@pytest.mark.parametrize("name", ["quality", "row", "text", "token_count", "content_hash", "inclusion", "shard"])
-@pytest.mark.parametrize("kind", [{"kind": "edu"}, {"kind": "column", "column": "c"}, {"model": "m.bin"}])
-def test_no_scorer_of_any_kind_may_take_the_name_of_a_column_of_the_dataset(kind, name):
-    with pytest.raises(ValidationError, match=f"the name '{name}' is taken"):
+@pytest.mark.parametrize("kind", [{"kind": "edu"}, {"model": "m.bin"}])
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        *((name, f"the name '{name}' is taken") for name in ("quality", "row", "text", "shard")),
+        *((name, "pattern") for name in ("Edu", "", "1st", 'x"; DROP TABLE y', "é", "a\n")),
+    ],
+)
+def test_a_scorer_s_name_is_a_plain_one_and_that_of_no_column_of_the_dataset(kind, name, says):
+    with pytest.raises(ValidationError, match=says):
         QualitySettings.model_validate({"scorers": [{**kind, "name": name}]})
-
-
-@pytest.mark.parametrize("name", ["Edu", "", "1st", "a b", 'x"; DROP TABLE y', "a-b", "é", "a\n"])
-def test_a_scorer_s_name_is_a_plain_column_name(name):
-    with pytest.raises(ValidationError, match="pattern"):
-        FastTextScorerSettings(name=name, model="m.bin")
 
 
 @pytest.mark.parametrize(
     ("scorers", "says"),
     [
+        ([{}], "needs either `model` or `labels`"),
         ([{"model": "a.bin", "name": "edu"}, {"kind": "edu"}], r"scorer names must differ, received \['edu', 'edu'\]"),
-        ([{"kind": "rules"}, {"kind": "rules"}], r"scorer names must differ, received \['rules', 'rules'\]"),
         ([{"kind": "rules", "weight": 0}], "every scorer has weight 0"),
-        ([{"kind": "magic"}], "type=union_tag_invalid"),
-        ([{"kind": None}], "type=union_tag"),
         ([3], "type=union_tag_not_found"),
         ([{"kind": "edu", "positive_label": "x"}], "type=extra_forbidden"),
     ],
@@ -61,7 +50,6 @@ def test_scorers_of_one_name_of_no_kind_or_of_no_weight_are_refused(scorers, say
         ([], "No quality is scored"),
         ([{"kind": "rules"}], "whether a text is prose, not whether it is good"),
         ([{"kind": "rules"}, {"kind": "edu", "weight": 0}], "whether a text is prose, not whether it is good"),
-        ([{"kind": "rules"}, {"kind": "edu"}], None),
         ([{"kind": "column", "column": "score"}], None),
     ],
 )
@@ -75,42 +63,24 @@ def test_what_is_to_be_known_of_the_quality_is_said(scorers, says):
     ("model", "values"),
     [
         (FastTextScorerSettings, {"model": "m.bin", "weight": float("nan")}),
-        (FastTextScorerSettings, {"model": "m.bin", "weight": float("inf")}),
         (FastTextScorerSettings, {"model": "", "labels": {"path": "l"}}),
-        (FastTextScorerSettings, {"model": "m.bin", "kind": "magic"}),
-        (FastTextScorerSettings, {"model": "m.bin", "positive_label": ""}),
         (EduScorerSettings, {"max_tokens": 2}),
-        (EduScorerSettings, {"model": ""}),
-        (ColumnScorerSettings, {"column": ""}),
         (ColumnScorerSettings, {"column": "c", "missing": float("nan")}),
         (LabelSettings, {"path": "l", "threshold": float("nan")}),
-        (LabelSettings, {"path": ""}),
-        (FastTextTrainingSettings, {"epochs": 0}),
-        (FastTextTrainingSettings, {"learning_rate": 0}),
         (FastTextTrainingSettings, {"learning_rate": float("inf")}),
-        (FastTextTrainingSettings, {"dimensions": 0}),
-        (FastTextTrainingSettings, {"word_ngrams": 0}),
-        (FastTextTrainingSettings, {"buckets": 0}),
-        (FastTextTrainingSettings, {"seed": -1}),
-        (QualitySettings, {"scorers": [{"model": "m.bin"}], "combine": "mean"}),
     ],
 )
 def test_an_impossible_value_is_refused(model, values):
-    with pytest.raises(ValidationError) as caught:
+    with pytest.raises(ValidationError, match=f"\n({'|'.join(values)})\n"):
         model.model_validate(values)
-    [problem] = caught.value.errors()
-    assert problem["loc"][-1] in values
 
 
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        ({"path": "a.npy"}, "must name the source file once"),
         ({"path": "{shard}/{shard}.npy"}, "must name the source file once"),
         ({"path": "{shard}.csv"}, "must end in one of .npy"),
         ({"path": "{shard}.npy", "field": "score"}, "name the one with the score in .parquet"),
-        ({"path": "{shard}.parquet"}, "name the one with the score in .parquet"),
-        ({"path": "{shard}.jsonl.gz", "field": 1}, "name the one with the score in .parquet"),
         ({"path": "s3://key:secret@host/{shard}.npy"}, "password"),
     ],
 )
@@ -120,21 +90,8 @@ def test_a_sidecar_names_its_files_and_where_the_score_is_in_them(values, says):
 
 
 def test_kinds_are_distinguished_each_has_its_class_and_fasttext_is_the_default():
-    given = [
-        {"model": "m.bin"},
-        {"kind": "edu"},
-        {"kind": "column", "column": "score"},
-        {"kind": "perplexity", "model": "m"},
-        {"kind": "rules", "weight": 0.5},
-    ]
-    scorers = QualitySettings.model_validate({"scorers": given}).scorers
-    assert scorers == [
-        FastTextScorerSettings(model="m.bin"),
-        EduScorerSettings(),
-        ColumnScorerSettings(column="score"),
-        PerplexityScorerSettings(model="m"),
-        RulesScorerSettings(weight=0.5),
-    ]
-    assert {one.kind for one in scorers} == set(SCORERS)
-    again = QualitySettings.model_validate_json(QualitySettings(scorers=scorers).model_dump_json())
-    assert again.scorers == scorers
+    needed = {"column": {"column": "score"}, "fasttext": {"model": "m.bin"}, "perplexity": {"model": "m"}}
+    given = [{"model": "m.bin"}, *({"kind": kind, **needed.get(kind, {})} for kind in SCORERS)]
+    settings = QualitySettings.model_validate({"scorers": [{"name": f"s{n}", **one} for n, one in enumerate(given)]})
+    assert [one.kind for one in settings.scorers] == ["fasttext", *SCORERS]
+    assert QualitySettings.model_validate_json(settings.model_dump_json()) == settings

@@ -10,7 +10,6 @@ import yaml
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings.quality import ScorerSettings
 from fineweb_mask.models.settings.reference import KINDS, REQUIRED, settings_of
-from fineweb_mask.models.settings.selectors.options import QuadmixCurveSettings
 
 ROOT = Path(__file__).resolve().parents[3]
 MOST = 125
@@ -48,15 +47,6 @@ def test_the_settings_are_few_and_each_is_in_a_recipe_or_advised_on_a_page() -> 
         assert KINDS.sub("", key) in SET or key.rpartition(".")[2] in ADVISED_ON, key
 
 
-def test_what_scorers_have_in_common_is_described_once() -> None:
-    keys = [setting.key for setting in settings_of("quality.scorers")]
-    assert keys[1:4] == ["quality.scorers[*].name", "quality.scorers[*].weight", "quality.scorers[*].kind"]
-    assert "quality.scorers[column, sidecar].missing" in keys
-    assert {"quality.scorers[edu].model", "quality.scorers[perplexity].model"} <= set(keys)
-    [kind] = settings_of("quality.scorers.kind")
-    assert (kind.type, kind.default) == ("fasttext | edu | column | sidecar | perplexity | rules", "")
-
-
 @pytest.mark.parametrize("settings", get_args(get_args(ScorerSettings)[0]), ids=str)
 def test_every_setting_of_every_scorer_and_no_other_is_found_by_its_kind(settings: Any) -> None:
     fields = get_args(settings)[0].model_fields
@@ -69,11 +59,3 @@ def test_every_setting_of_every_scorer_and_no_other_is_found_by_its_kind(setting
         assert (found[name].default == REQUIRED) == field.is_required()
     with pytest.raises(SettingsError, match=rf"there is no setting 'quality\.scorers\[{kind}\]\.other'"):
         settings_of(f"quality.scorers[{kind}].other")
-
-
-def test_the_curve_of_a_group_is_described_where_the_curve_is() -> None:
-    [curve] = settings_of("selection.quadmix.by_group")
-    assert curve.type == "mapping to section"
-    assert "a mapping to the three settings above" in curve.meaning
-    names = [setting.key.rpartition(".")[2] for setting in settings_of("selection.quadmix")]
-    assert names == ["quadmix", *QuadmixCurveSettings.model_fields, "by_group"]

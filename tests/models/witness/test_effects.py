@@ -39,9 +39,9 @@ def experiment(random, effects, *, of_draws=0.005, of_documents=0.08, documents=
     return bits, HeldOut(sizes, clusters), {"random": "random", "lengths": lengths, "doses": doses}
 
 
-@pytest.mark.parametrize(("of_draws", "of_documents"), [(0.005, 0.08), (0.001, 0.15), (0.01, 0.02)])
+@pytest.mark.parametrize(("of_draws", "of_documents"), [(0.001, 0.15), (0.01, 0.02)])
 def test_ten_equal_arms_are_told_apart_in_at_most_five_percent(of_draws, of_documents):
-    random, false, trials = np.random.default_rng(5), 0, 150
+    random, false, trials = np.random.default_rng(5), 0, 60
     for _ in range(trials):
         bits, held_out, how = experiment(random, [0] * 10, of_draws=of_draws, of_documents=of_documents)
         judged = judge(bits, held_out, **how)
@@ -51,28 +51,22 @@ def test_ten_equal_arms_are_told_apart_in_at_most_five_percent(of_draws, of_docu
 
 def test_a_dose_of_ten_percent_is_found():
     random, found = np.random.default_rng(6), 0
-    for _ in range(100):
+    for _ in range(40):
         bits, held_out, how = experiment(random, [DOSES["shuffled"][0.1]] + [0] * 9)
         found += judge(bits, held_out, **how).against_random["arm 0"].verdict == "worse"
-    assert found >= 95
+    assert found >= 38
 
 
-def test_the_best_arm_is_compared_with_every_other_and_no_control():
+def test_the_best_arm_is_compared_with_every_other_and_no_control_and_effects_have_doses():
     bits, held_out, how = experiment(np.random.default_rng(7), [-0.1, 0.0])
     judged = judge(bits, held_out, **how, best="arm 0")
     [(name, effect)] = judged.against_best.items()
     assert (name, effect.verdict) == ("arm 1", "worse")
     assert effect.difference == pytest.approx(float(judged.losses["arm 1"][0] - judged.losses["arm 0"][0]))
-    assert judge(bits, held_out, **how).against_best == {}
-
-
-def test_an_effect_is_expressed_as_a_dose():
-    bits, held_out, how = experiment(np.random.default_rng(0), [0])
-    judged = judge(bits, held_out, **how)
-    assert judged.as_dose(0.085) == ("shuffled", pytest.approx(0.2))
-    assert judged.as_dose(-0.0225) == ("more tokens", pytest.approx(0.15))
+    doses = {0.085: ("shuffled", 0.2), -0.0225: ("more tokens", 0.15), 0.02: ("shuffled", 0.05)}
+    for difference, (kind, share) in doses.items():
+        assert judged.as_dose(difference) == (kind, pytest.approx(share))
     assert judged.as_dose(0.5) == ("shuffled", float("inf"))
-    assert judged.as_dose(0.02) == ("shuffled", pytest.approx(0.05))
 
 
 def test_what_would_have_been_seen_shrinks_with_the_noise():
@@ -85,7 +79,7 @@ def test_what_would_have_been_seen_shrinks_with_the_noise():
     assert seen[2] is None
 
 
-def test_documents_that_nothing_predicts_do_not_count():
+def test_what_is_empty_unpredictable_or_alone_in_its_group_does_not_count():
     bits, held_out, how = experiment(np.random.default_rng(0), [0])
     noise = bits["arm 0"].copy()
     for of_arm in bits.values():
@@ -95,43 +89,27 @@ def test_documents_that_nothing_predicts_do_not_count():
     assert (judged.left_out, judged.documents) == (1, 479)
     expected = np.delete(noise, 7, axis=1).sum() / np.delete(held_out.sizes, 7).sum()
     assert judged.losses["arm 0"] == [pytest.approx(expected)]
-
-
-def test_empty_documents_and_groups_of_one_do_not_count():
-    bits, held_out, how = experiment(np.random.default_rng(0), [0])
     sizes, groups = held_out.sizes.copy(), held_out.clusters // 80
     sizes[5], groups[9] = 0, 7
     judged = judge(bits, HeldOut(sizes, held_out.clusters, groups), **how)
-    assert (judged.left_out, judged.documents) == (2, 478)
-    numbers = [value for effect in judged.against_random.values() for value in effect[:5]]
-    assert np.isfinite([*numbers, *(loss for losses in judged.losses.values() for loss in losses)]).all()
-
-
-@pytest.mark.parametrize(("sizes", "groups"), [([], None), ([0, 0], None), ([90, 80], [0, 1])])
-def test_a_held_out_set_of_which_nothing_counts_is_refused(sizes, groups):
-    n = len(sizes)
-    held_out = HeldOut(np.array(sizes, dtype=int), np.arange(n), None if groups is None else np.array(groups))
-    bits = {"random": np.full((DRAWS, n), 100.0), "one": np.full((1, n), 90.0)}
-    with pytest.raises(DataError, match=f"none of the {n} held-out documents counts"):
-        judge(bits, held_out, random="random", lengths={}, doses={})
-
-
-def test_a_mean_weighs_documents_by_their_size_and_counts_each_group_as_much():
-    assert HeldOut(np.array([5, 15]), np.arange(2)).losses(np.array([[10.0, 10.0]])).tolist() == [1.0]
-    sizes = np.array([100, 100, 100, 1_000])
-    held_out = HeldOut(sizes, np.arange(4), np.array([0, 0, 0, 1]))
-    assert held_out.losses(np.array([[200, 200, 200, 3_000.0]])) == pytest.approx([2.5])
+    assert (judged.left_out, judged.documents) == (3, 477)
+    assert np.isfinite([value for effect in judged.against_random.values() for value in effect[:5]]).all()
+    for nothing in (HeldOut(sizes * 0, held_out.clusters), HeldOut(sizes, held_out.clusters, np.arange(480))):
+        with pytest.raises(DataError, match="none of the 480 held-out documents counts"):
+            judge(bits, nothing, **how)
 
 
 @pytest.mark.parametrize("groups", [None, "two"])
-def test_the_standard_error_is_that_of_a_bootstrap_of_clusters(groups):
+def test_the_standard_error_is_that_of_a_bootstrap_of_clusters_and_each_group_counts_as_much(groups):
+    two = HeldOut(np.array([100, 100, 100, 1_000]), np.arange(4), np.array([0, 0, 0, 1]))
+    assert two.losses(np.array([[200, 200, 200, 3_000.0]])) == pytest.approx([2.5])
     random = np.random.default_rng(3)
     sizes, clusters = random.integers(200, 2_000, 600), np.arange(600) // 4
     of = None if groups is None else (clusters % 3 == 0).astype(int)
     difference = sizes * (0.02 + random.normal(0, 0.05, 150)[clusters] + random.normal(0, 0.1, 600))
     held_out = HeldOut(sizes, clusters, of)
     drawn = []
-    for _ in range(1_500):
+    for _ in range(800):
         rows = (4 * random.integers(0, 150, 150)[:, None] + np.arange(4)).ravel()
         drawn.append(HeldOut(sizes[rows], clusters[rows], None if of is None else of[rows]).losses(difference[rows]))
     assert held_out.error(difference) == pytest.approx(np.std(drawn), rel=0.1)

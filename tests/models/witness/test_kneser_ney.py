@@ -58,25 +58,17 @@ class Reference:
 def test_equal_to_the_reference(train, test, order):
     model, reference = KneserNey(*packed(train), vocabulary=5, order=order), Reference(train, 5, order)
     expected = [reference.probability(tuple(one[:at]), one[at]) for one in test for at in range(len(one))]
-    np.testing.assert_allclose(model.log2_probabilities(*packed(test)), np.log2(expected), rtol=1e-12, atol=1e-12)
+    found = model.log2_probabilities(*packed(test))
+    np.testing.assert_allclose(found, np.log2(expected), rtol=1e-12, atol=1e-12)
+    backwards = KneserNey(*packed(train[::-1]), vocabulary=5, order=order)  # no order of the documents matters
+    assert backwards.log2_probabilities(*packed(test)).tobytes() == found.tobytes()
 
 
 def test_probabilities_of_a_large_vocabulary_add_up_to_one():
-    random = np.random.default_rng(0)
-    ids, vocabulary = random.zipf(1.3, 20_000) % 3_000, 3_000
+    ids, vocabulary = np.random.default_rng(0).zipf(1.3, 20_000) % 3_000, 3_000
     model = KneserNey(ids, np.arange(100, 20_001, 100), vocabulary=vocabulary)
-    for start in (0, 37, 150):
-        context = ids[start : start + 4]
-        found = model.log2_probabilities(*packed([[*context, token] for token in range(vocabulary)]))
-        assert (2.0 ** found[4::5]).sum() == pytest.approx(1, abs=1e-9)
-
-
-@given(documents=DOCUMENTS, seed=st.integers(0, 99))
-def test_the_order_of_the_documents_does_not_matter(documents, seed):
-    test = packed([[0, 1, 2, 3, 4, 0, 1]])
-    shuffled = [documents[at] for at in np.random.default_rng(seed).permutation(len(documents))]
-    first, second = (KneserNey(*packed(one), vocabulary=5).log2_probabilities(*test) for one in (documents, shuffled))
-    assert first.tobytes() == second.tobytes()
+    found = model.log2_probabilities(*packed([[*ids[37:41], token] for token in range(vocabulary)]))
+    assert (2.0 ** found[4::5]).sum() == pytest.approx(1, abs=1e-9)
 
 
 NOTHING = (np.empty(0, dtype=np.uint16), np.empty(0, dtype=np.int64))

@@ -27,7 +27,7 @@ def first_two(bits, sizes):
     return compared(float(losses[0].mean() - losses[1].mean()), float(error), freedom, of_documents)
 
 
-@pytest.mark.parametrize(("arms", "draws"), [(2, 2), (2, 3), (2, 5), (6, 3)])
+@pytest.mark.parametrize(("arms", "draws"), [(2, 2), (6, 3)])
 @pytest.mark.parametrize(("of_draws", "of_documents"), [(0.02, 0.01), (0.01, 0.07), (0.0, 0.1)])
 def test_intervals_cover_the_truth_at_least_as_often_as_they_say(arms, draws, of_draws, of_documents):
     random = np.random.default_rng(7)
@@ -42,8 +42,7 @@ def test_intervals_cover_the_truth_at_least_as_often_as_they_say(arms, draws, of
 def test_the_visible_difference_is_seen_in_most_experiments():
     random = np.random.default_rng(1)
     visible = np.median([first_two(*experiment(random, [0] * 4)).visible for _ in range(40)])
-    seen = [first_two(*experiment(random, [visible, 0, 0, 0])).p < 0.05 for _ in range(100)]
-    assert np.mean(seen) > 0.7
+    assert np.mean([first_two(*experiment(random, [visible, 0, 0, 0])).p < 0.05 for _ in range(100)]) > 0.7
 
 
 def test_two_arms_on_one_document_are_a_t_test():
@@ -55,34 +54,13 @@ def test_two_arms_on_one_document_are_a_t_test():
     assert found.p == pytest.approx(expected.pvalue)
 
 
-def test_equal_draws_leave_the_error_of_the_documents():
-    losses = np.random.default_rng(5).normal(2, 0.3, (2, 1, 400)).repeat(3, axis=1)
-    found = first_two(500 * losses, np.full(400, 500))
-    error = (losses[0, 0] - losses[1, 0]).std() / np.sqrt(400)
-    assert (found.high - found.low) / 2 == pytest.approx(1.96 * error, rel=0.05)
-
-
-def test_swapped_arms_give_the_opposite():
-    bits, sizes = experiment(np.random.default_rng(2), [0.05, 0])
-    found, swapped = first_two(bits, sizes), first_two(bits[::-1], sizes)
-    assert found.difference == pytest.approx(-swapped.difference)
-    assert (found.low, found.high) == pytest.approx((-swapped.high, -swapped.low))
-    assert found.p == pytest.approx(swapped.p)
-    assert found == first_two(bits, sizes)  # and a second time the same
-
-
 @pytest.mark.parametrize(("effect", "said"), [(-1.0, "better"), (1.0, "worse")])
 def test_verdicts(effect, said):
     found = first_two(*experiment(np.random.default_rng(6), [effect, 0]))
     assert found.verdict(found.p) == said
+    bits = experiment(np.random.default_rng(6), [effect, 0])
+    assert first_two(bits[0][::-1], bits[1]).difference == pytest.approx(-found.difference)
     assert found.verdict(0.06) == "no difference seen"  # what many comparisons may show by chance
-
-
-def test_equal_arms_have_no_difference():
-    bits, sizes = experiment(np.random.default_rng(8), [0])
-    found = first_two(bits.repeat(2, axis=0), sizes)
-    assert (found.difference, found.p) == pytest.approx((0, 1))
-    assert found.low == pytest.approx(-found.high)
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12))

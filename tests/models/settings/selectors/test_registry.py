@@ -13,7 +13,7 @@ PAGE = (Path(__file__).resolve().parents[4] / "docs" / "selectors.md").read_text
 
 
 @pytest.mark.parametrize("name", SELECTORS)
-def test_an_entry_names_a_function_and_what_it_reads_is_missing_only_without_its_setting(name):
+def test_an_entry_is_whole_and_has_a_line_with_its_source_in_the_documentation(name):
     entry = SELECTORS[name]
     assert solver_of(name).__name__ == f"solve_{name}"
     assert SelectionSettings(solver=name).solver == name
@@ -21,10 +21,6 @@ def test_an_entry_names_a_function_and_what_it_reads_is_missing_only_without_its
     assert missing_inputs(name, has_targets=True, scorers=1) is None
     missing = missing_inputs(name, has_targets=False, scorers=0)
     assert (missing is None) == (not entry.reads & {"targets", "text", "scores"})
-
-
-@pytest.mark.parametrize("name", SELECTORS)
-def test_an_entry_has_a_line_with_its_source_in_the_documentation(name):
     lines = re.findall(rf"^\| `{name}` \|.*", PAGE, re.MULTILINE)
     described = [line for line in lines if line.count("|") == 7]
     assert described, f"docs/selectors.md has no line about {name}"
