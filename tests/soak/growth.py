@@ -30,9 +30,11 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.soak.workspaces import RECIPE, ROOT
+
 MIB = 2**20
-MORE_MEMORY, MORE_BYTES, MORE_THINGS = 0.05, 30 * MIB, 5
+MORE = {"MiB": 30, "files": 5, "threads": 5}
+MORE_MEMORY = 0.05  # share
 DOCUMENTS = 60
 SMALL = (
     "embedding.static_dimensions=16",
@@ -40,19 +42,7 @@ SMALL = (
     "quality.scorers=[{kind: column, column: token_count}]",
     "report.sample=50",
 )
-
-
-class Held(NamedTuple):
-    """What a process holds, or the median of several."""
-
-    memory: float  # bytes
-    files: float
-    threads: float
-
-    @classmethod
-    def by(cls, process: psutil.Process) -> "Held":
-        """Return what a process holds now."""
-        return cls(process.memory_info().rss, process.num_fds(), process.num_threads())
+ENDED = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
 
 
 class Table:
@@ -61,17 +51,15 @@ class Table:
     def __init__(self, processes: dict[str, psutil.Process], database: Path) -> None:
         self._processes = processes
         self._database = database
-        self._rows: dict[str, list[Held]] = {name: [] for name in processes}
-        heads = " | ".join(f"{name}: MiB, files, threads" for name in processes)
+        self._rows: dict[str, list[tuple[float, ...]]] = {name: [] for name in processes}
+        heads = " | ".join(f"{name}: {', '.join(MORE)}" for name in processes)
         print(f"| done | {heads} | database, MiB |\n|---|{'---|' * (len(processes) + 1)}", flush=True)
 
     def add(self, done: int) -> None:
         """Measure, and print a row."""
-        cells = []
         for name, process in self._processes.items():
-            held = Held.by(process)
-            self._rows[name].append(held)
-            cells.append(f"{held.memory / MIB:,.0f}, {held.files}, {held.threads}")
+            self._rows[name].append((process.memory_info().rss / MIB, process.num_fds(), process.num_threads()))
+        cells = [", ".join(f"{number:,.0f}" for number in rows[-1]) for rows in self._rows.values()]
         size = sum(path.stat().st_size for path in self._database.rglob("*.db*"))
         print(f"| {done:,} | {' | '.join(cells)} | {size / MIB:,.1f} |", flush=True)
 
@@ -80,13 +68,10 @@ class Table:
         found = []
         for name, rows in self._rows.items():
             half = (len(rows) + 1) // 2
-            before, after = (Held(*map(median, zip(*part, strict=True))) for part in (rows[:half], rows[-half:]))
-            if after.memory - before.memory > max(MORE_BYTES, MORE_MEMORY * before.memory):
-                found.append(f"{name}: memory from {before.memory / MIB:,.0f} to {after.memory / MIB:,.0f} MiB")
-            if after.files - before.files > MORE_THINGS:
-                found.append(f"{name}: files from {before.files:g} to {after.files:g}")
-            if after.threads - before.threads > MORE_THINGS:
-                found.append(f"{name}: threads from {before.threads:g} to {after.threads:g}")
+            for (what, more), numbers in zip(MORE.items(), zip(*rows, strict=True), strict=True):
+                before, after = median(numbers[:half]), median(numbers[-half:])
+                if after - before > max(more, MORE_MEMORY * before if what == "MiB" else 0):
+                    found.append(f"{name}: {what} from {before:,.0f} to {after:,.0f}")
         return found
 
 
@@ -110,15 +95,17 @@ def service(folder: Path) -> Iterator[Service]:
     state, home = folder / "serve", folder / "home"
     home.mkdir()
     (home / "data_samples").symlink_to(ROOT / "data_samples")
-    command = [sys.executable, "-m", "deployments.serve"]
-    environment = os.environ | {"FINEWEB_MASK_HOME": str(home)}
-    start = [*command, "start", "--port", str(port), "--state", str(state)]
-    subprocess.run(start, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
+
+    def serve(*arguments: str) -> None:
+        command = [sys.executable, "-m", "deployments.serve", *arguments, f"--state={state}"]
+        environment = os.environ | {"FINEWEB_MASK_HOME": str(home)}
+        subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
+
+    serve("start", f"--port={port}")
     try:
         yield Service(f"http://127.0.0.1:{port}", state)
     finally:
-        stop = [*command, "stop", "--state", str(state)]
-        subprocess.run(stop, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
+        serve("stop")
 
 
 def write_shards(folder: Path, count: int) -> None:
@@ -134,7 +121,7 @@ def run_once(corpus: Path, workspace: Path) -> None:
     from fineweb_mask.flows.recipe import load_recipe
 
     overrides = (*SMALL, f"source.path={corpus}", f"workspace={workspace}")
-    summary = curate(load_recipe(ROOT / "deployments/recipes/sample.yaml", overrides))
+    summary = curate(load_recipe(ROOT / RECIPE, overrides))
     assert summary.documents_kept > 0
 
 
@@ -180,12 +167,7 @@ def many_deployment_runs(_folder: Path, served: Service, count: int) -> list[str
     table = Table({name: served.process(name) for name in ("server", "worker")}, served.state)
     for number in range(1, count + 1):
         run = answer_of(served, "POST", f"deployments/{found['id']}/create_flow_run", json={})["id"]
-        while (state := answer_of(served, "GET", f"flow_runs/{run}")["state_type"]) not in {
-            "COMPLETED",
-            "FAILED",
-            "CRASHED",
-            "CANCELLED",
-        }:
+        while (state := answer_of(served, "GET", f"flow_runs/{run}")["state_type"]) not in ENDED:
             time.sleep(0.5)
         assert state == "COMPLETED", f"run {number} ended as {state}"
         if number % max(1, count // 10) == 0:

@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.soak.kill_anywhere import ROOT
+from tests.soak.workspaces import CLI, LABELS, ROOT
 from tests.tasks.source.broken_files import BROKEN, lines
 
 HOSTILE = (
@@ -37,7 +37,6 @@ HOSTILE = (
     "a&b|c",
     "\\",
 )
-LABELS = ROOT / "data_samples" / "labels.parquet"
 MOST_NAME_BYTES = 255  # of Linux's file systems
 GOOD = 4
 RECIPE = """\
@@ -74,7 +73,7 @@ def outside(folder: Path) -> dict[str, str]:
 
 def in_folder(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
     """Run a command there to its end."""
-    command = [sys.executable, "-m", "fineweb_mask.flows.cli", *arguments]
+    command = [sys.executable, "-m", CLI, *arguments]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=False)
 
