@@ -50,7 +50,7 @@ def attempt(soak: Soak, workspace: Path, arguments: tuple[str, ...] = RUN, optio
 
     remount(option)
     done = soak.call("-m", CLI, *soak.command(workspace, arguments))
-    remount(after or option and f"size={ROOMY}")
+    remount(after or (option and f"size={ROOMY}"))
     with soak.log.open("a") as log:
         log.write(done.stderr)
     lines = [line for line in done.stderr.splitlines() if line.startswith("fineweb-mask: ")]

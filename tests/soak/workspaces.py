@@ -156,7 +156,7 @@ def soaking(seed: int = 0) -> Iterator[Soak]:
 
 
 def failures(soak: Soak, scenarios: dict[str, Callable[[], str]], only: str) -> int:
-    """Run the scenarios that have a word in their name and print how each went; 1 if one failed, and the log is kept."""
+    """Run the scenarios that have a word in their name and print how each went; 1 if one failed."""
     failed = 0
     for name, scenario in scenarios.items():
         if only not in name:
