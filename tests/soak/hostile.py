@@ -38,7 +38,6 @@ HOSTILE = (
     "\\",
 )
 MOST_NAME_BYTES = 255  # of Linux's file systems
-GOOD = 4
 RECIPE = """\
 workspace: {folder}/workspace
 source: {{path: {folder}/source}}
@@ -56,7 +55,7 @@ def write_source(source: Path) -> int:
         name = HOSTILE[number // 2 % len(HOSTILE)] if number % 2 else ""
         longer = f"{name}{number:03d}{broken.name}"
         broken.write(source / (longer if len(os.fsencode(longer)) <= MOST_NAME_BYTES else broken.name))
-    for number in range(GOOD):
+    for number in range(4):
         source.joinpath(f"good{number}.jsonl").write_bytes(lines())
     return len(list(source.iterdir()))
 

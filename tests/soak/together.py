@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 from tests.soak.workspaces import CLI, RUN, FoundError, Soak, bytes_of
@@ -28,56 +28,68 @@ QUESTIONS = {
     "status": ("-m", CLI, "status", "{}"),
     "verify": ("-m", CLI, "verify", "{}"),
 }
-CHANGE_NOTHING = ("status", "verify")
-"""Questions whose answers are also right where they are neither run's: they hold times."""
+SELECTING = ("sql", "sql again", "Python")
+"""Questions whose answers are those of one of the runs; the others hold times."""
+
+
+class Shared:
+    """A workspace that several processes run and read."""
+
+    def __init__(self, soak: Soak) -> None:
+        self.soak, self.folder = soak, soak.folder / "shared"
+        self.allowed: dict[str, set[str]] = {name: set() for name in QUESTIONS}
+        self.counted, self.wrong, self.ended = Counter[str](), list[str](), threading.Event()
+
+    def ask(self, name: str, workspace: Path) -> tuple[int, str]:
+        """Return the exit status and what was said: on standard output if it is 0."""
+        done = self.soak.call(*(part.replace("{}", str(workspace)) for part in QUESTIONS[name]))
+        return done.returncode, done.stdout if done.returncode == 0 else done.stderr
+
+    def read(self, name: str) -> None:
+        """Ask a question until the writers have ended."""
+        while not self.ended.is_set():
+            code, answer = self.ask(name, self.folder)
+            self.counted[name] += 1
+            if code != 0 or (name in SELECTING and answer not in self.allowed[name]):
+                self.wrong.append(f"{name} ended with {code}: {answer[-500:]}")
+
+    def write(self, lamb: str, count: int) -> None:
+        """Run again and again."""
+        for _ in range(count):
+            try:
+                self.soak.finish(self.folder, RUNS[lamb], alone=False)
+            except FoundError as error:
+                self.wrong.append(str(error))
+
+    def use(self, count: int) -> None:
+        """Let all that read and write do so at the same time."""
+        with ThreadPoolExecutor(len(QUESTIONS) + len(RUNS)) as pool:
+            reading = [pool.submit(self.read, name) for name in QUESTIONS]
+            wait([pool.submit(self.write, lamb, count) for lamb in RUNS])
+            self.ended.set()
+            for one in reading:
+                one.result()
 
 
 def main() -> int:
     """Write and read at the same time."""
     parser = argparse.ArgumentParser(description="Run and read one workspace at the same time.")
     parser.add_argument("--runs", type=int, default=20, help="Of both that write.")
-    options = parser.parse_args()
-    counted, wrong, ended, begun = Counter[str](), list[str](), threading.Event(), time.monotonic()
+    options, begun, first = parser.parse_args(), time.monotonic(), min(RUNS)
     with tempfile.TemporaryDirectory() as temporary:
-        soak, shared = Soak(Path(temporary)), Path(temporary, "shared")
-        allowed: dict[str, set[str]] = {name: set() for name in QUESTIONS}
-
-        def ask(name: str, workspace: Path) -> tuple[int, str]:
-            done = soak.call(*(part.replace("{}", str(workspace)) for part in QUESTIONS[name]))
-            return done.returncode, done.stdout if done.returncode == 0 else done.stderr
-
-        def read(name: str) -> None:
-            while not ended.is_set():
-                code, answer = ask(name, shared)
-                counted[name] += 1
-                if code != 0 or (name not in CHANGE_NOTHING and answer not in allowed[name]):
-                    wrong.append(f"{name} ended with {code}: {answer[-500:]}")
-
-        def write(lamb: str) -> None:
-            try:
-                for _ in range(options.runs // len(RUNS)):
-                    soak.finish(shared, RUNS[lamb], alone=False)
-            except FoundError as error:
-                wrong.append(str(error))
-
+        soak = Soak(Path(temporary))
+        shared = Shared(soak)
         with soak.server():
             for lamb, run in RUNS.items():
                 soak.finish(soak.folder / lamb, run)
-                for name in QUESTIONS:
-                    allowed[name].add(ask(name, soak.folder / lamb)[1])
-            first = min(RUNS)
-            soak.finish(shared, RUNS[first])
-            with ThreadPoolExecutor(len(QUESTIONS) + len(RUNS)) as pool:
-                reading = [pool.submit(read, name) for name in QUESTIONS]
-                for writing in [pool.submit(write, lamb) for lamb in RUNS]:
-                    writing.result()
-                ended.set()
-                for one in reading:
-                    one.result()
-            soak.finish(shared, RUNS[first])
-            found, alone = bytes_of(shared), bytes_of(soak.folder / first)
-            wrong += [f"{name} has other bytes" for name in alone if found.get(name) != alone[name]]
-    answered = ", ".join(f"{count} of {name}" for name, count in counted.items())
+                for name in SELECTING:
+                    shared.allowed[name].add(shared.ask(name, soak.folder / lamb)[1])
+            soak.finish(shared.folder, RUNS[first])
+            shared.use(options.runs // len(RUNS))
+            soak.finish(shared.folder, RUNS[first])
+        found, alone = bytes_of(shared.folder), bytes_of(soak.folder / first)
+    wrong = shared.wrong + [f"{name} has other bytes" for name in alone if found.get(name) != alone[name]]
+    answered = ", ".join(f"{count} of {name}" for name, count in shared.counted.items())
     print(f"{options.runs} runs, {answered}: {len(wrong)} wrong ({time.monotonic() - begun:.0f} s)")
     print(*wrong[:10], sep="\n")
     return int(bool(wrong))

@@ -126,7 +126,7 @@ class Soak:
 
     def ended(self, process: subprocess.Popen[bytes], arguments: Sequence[str], *also: int) -> int:
         """Wait for a command and return its exit status, which is 0 or one of `also`."""
-        code = process.wait(600)
+        code = process.wait()
         if code not in {0, *also}:
             raise FoundError(f"{' '.join(arguments)} ended with {code}; see soak.log")
         return code
