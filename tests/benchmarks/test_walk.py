@@ -58,15 +58,3 @@ def test_calls_are_recorded_in_order_and_stacks_go_through_a_pool(tmp_path: Path
     assert (Model.predict, ThreadPoolExecutor.submit) == (predict, submit)
     print_walk(walk, functions=True)
     assert capsys.readouterr().out.splitlines()[-1] == "2 modules, 5 functions, 4 frames"
-
-
-def test_nothing_is_recorded_afterwards_nor_of_other_packages(tmp_path: Path) -> None:
-    inner, walk = load(tmp_path / "elsewhere", "inner", INNER), Walk(tmp_path / "package")
-    with walk.traced():
-        inner.work(Model())
-    again = Walk(tmp_path)
-    with again.traced():
-        pass
-    inner.work(Model())
-    assert not walk.functions
-    assert not again.functions

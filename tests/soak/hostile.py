@@ -6,7 +6,6 @@ read or is named with a reason; the dataset verifies; no name stands in a page a
 workspace has changed. Exit status 1 with what was found instead, else 0.
 """
 
-import argparse
 import hashlib
 import json
 import os
@@ -70,16 +69,8 @@ def outside(folder: Path) -> dict[str, str]:
     return found
 
 
-def in_folder(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-    """Run a command there to its end."""
-    command = [sys.executable, "-m", CLI, *arguments]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=False)
-
-
 def main() -> int:
     """Run, and look at what came out."""
-    argparse.ArgumentParser(description="Run over hundreds of broken and hostile files.").parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         folder.joinpath("source").mkdir()
@@ -87,9 +78,11 @@ def main() -> int:
         recipe = folder / "recipe.yaml"
         recipe.write_text(RECIPE.format(folder=folder, labels=LABELS))
         before, begun = outside(folder), time.monotonic()
-        run = in_folder(folder, "run", str(recipe), "--json")
+        here = {"cwd": folder, "env": os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}}
+        command = [sys.executable, "-m", CLI]
+        run = subprocess.run([*command, "run", recipe, "--json"], capture_output=True, check=False, **here)
         seconds = time.monotonic() - begun
-        verified = in_folder(folder, "verify", str(folder / "workspace"))
+        verified = subprocess.run([*command, "verify", folder / "workspace"], capture_output=True, check=False, **here)
         set_aside = len(json.loads(run.stdout or "{}").get("quarantined", []))
         read = len(list((folder / "workspace" / "documents").glob("*.parquet")))
         pages = "".join(path.read_text() for path in (folder / "workspace").rglob("*.html"))

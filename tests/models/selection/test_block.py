@@ -124,16 +124,6 @@ def test_where_everything_is_selected_nothing_is_gained(solver, metric):
         assert found.gap == 0
 
 
-def test_shifting_quality_does_not_change_what_fills_the_tokens(corpus):
-    features, quality = corpus
-    tokens = np.random.default_rng(2).integers(5, 500, len(quality))
-    chosen = SelectionSettings(metrics="pairwise", budget_by="tokens")
-    first = select(features, quality, chosen, tokens=tokens)
-    other = select(features, quality + 3, chosen, tokens=tokens)
-    assert len(np.intersect1d(first.indices, other.indices)) >= 0.7 * len(first.indices)
-    assert other.objective == pytest.approx(first.objective, abs=0.01)
-
-
 DRAWN = np.random.default_rng(0).normal(size=(30, 64))
 DEGENERATE = {
     "one": DRAWN[:1],

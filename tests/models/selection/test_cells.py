@@ -87,12 +87,6 @@ def test_cells_give_the_budget_of_the_corpus_and_most_where_the_sample_selects_m
         assert mask.sum() == 20
 
 
-def test_a_number_of_documents_is_divided_too():
-    corpus = clustered(100)
-    cells, plan = planned(corpus, SelectionSettings(budget=37), block_size=40)
-    assert (plan.rates * np.bincount(cells)).sum() == pytest.approx(37)
-
-
 def in_cell(vectors, quality, settings, plan, cell_rate, cell=0):
     """Return the function that computes a cell's objective by its definition, for documents of a cell."""
     x, q = vectors.astype(float), quality.astype(float)

@@ -7,7 +7,6 @@ from fineweb_mask.models.selection import neighbours
 from fineweb_mask.models.selection.neighbours import (
     LARGE,
     Neighbours,
-    _largest,
     find_neighbours,
     missed_by,
     nearest,
@@ -39,17 +38,6 @@ def test_neighbours_are_the_exact_nearest(side, corpus, monkeypatch):
     torch.testing.assert_close(gathered, expected, rtol=0, atol=1e-5)
     assert (found.index[0] == torch.arange(150)).all()
     assert found.missed is None
-
-
-@pytest.mark.parametrize("transposed", [False, True])
-def test_largest_of_wide_blocks_are_those_of_one_sort(transposed):
-    products = torch.randn((30, 40 * neighbours.BUNDLE), generator=torch.Generator().manual_seed(0))
-    products[:, 5] = products[:, 13] = 3.0  # equal values
-    products = products.T.contiguous().T if transposed else products
-    values, columns = _largest(products, 9)
-    assert torch.equal(values, products.topk(9, dim=1).values)
-    assert torch.equal(products.gather(1, columns), values)
-    assert all(len(set(row)) == 9 for row in columns.tolist())
 
 
 def test_lists_found_in_groups_hold_most_of_the_nearest(grouped_rows):
