@@ -5,9 +5,7 @@ from statistics import mean
 
 import pytest
 
-from fineweb_mask.models.filters import load_filters
-from fineweb_mask.models.settings.source import FilterSettings
-from tests.corpora import EDITS, KINDS, copied, jaccard, mixed, of_kind, prose, templates
+from tests.corpora import EDITS, KINDS, copied, jaccard, mixed, of_kind, templates
 
 
 @pytest.mark.parametrize(("share", "similarity"), [*zip(EDITS, (0.86, 0.63, 0.20), strict=True)])
@@ -31,12 +29,6 @@ def test_pages_of_a_template_share_most_words_and_are_no_copies():
 def test_texts_of_a_kind_differ():
     for family, make in KINDS.items():
         assert max(jaccard(*pair) for pair in combinations(of_kind(make, family, 15).texts, 2)) < 0.7, family
-
-
-def test_no_usual_filter_drops_prose():
-    kinds = ("gopher_quality", "gopher_repetition", "c4_quality", "fineweb_quality")
-    passes = load_filters([FilterSettings(kind=kind) for kind in kinds])
-    assert {passes(text, None).dropped for text in of_kind(prose, "prose", 15).texts} == {None}
 
 
 def test_a_mixed_corpus_has_copies_of_every_family_and_is_the_same_for_its_seed():
