@@ -6,6 +6,7 @@ The messages are read from the source: each place that makes an error of a class
 import ast
 import inspect
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,17 +41,6 @@ class Message(NamedTuple):
     filled: tuple[str, ...]  # expressions
 
 
-def classes() -> set[str]:
-    """Return the names of our error classes."""
-    known = {name for name, found in vars(errors).items() if inspect.isclass(found)}
-    trees = [ast.parse(path.read_text()) for path in sources()]
-    for _ in range(5):  # derived from those that derive
-        for node in (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
-            if known & {base.id for base in node.bases if isinstance(base, ast.Name)}:
-                known.add(node.name)
-    return known
-
-
 def sources() -> list[Path]:
     return sorted(path for floor in FLOORS for path in (ROOT / floor).rglob("*.py"))
 
@@ -72,61 +62,43 @@ def text_of(node: ast.expr) -> tuple[str, tuple[str, ...]]:
     return "{...}", (ast.unparse(value),)
 
 
-def messages() -> list[Message]:
-    ours, found = classes(), []
-    for path in sources():
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ours and node.args:
-                argument = node.args[-1] if ast.unparse(node.args[0]).startswith(NOT_THE_MESSAGE) else node.args[0]
-                found.append(Message(f"{path.relative_to(ROOT)}:{node.lineno}", *text_of(argument)))
-    return found
-
-
 @pytest.fixture(scope="module")
 def found() -> list[Message]:
-    return messages()
+    nodes = [(path.relative_to(ROOT), node) for path in sources() for node in ast.walk(ast.parse(path.read_text()))]
+    ours = {name for name, one in vars(errors).items() if inspect.isclass(one)}
+    for _ in range(5):  # derived from those that derive
+        for node in (node for _, node in nodes if isinstance(node, ast.ClassDef)):
+            if ours & {base.id for base in node.bases if isinstance(base, ast.Name)}:
+                ours.add(node.name)
+    made = []
+    for path, node in nodes:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ours and node.args:
+            argument = node.args[-1] if ast.unparse(node.args[0]).startswith(NOT_THE_MESSAGE) else node.args[0]
+            made.append(Message(f"{path}:{node.lineno}", *text_of(argument)))
+    assert len(made) > 200
+    assert len(ours) > 35
+    return made
 
 
-def test_there_are_messages(found: list[Message]) -> None:
-    assert len(found) > 200
-    assert len(classes()) > 35
+def places(messages: Iterable[Message]) -> list[str]:
+    return [f"{message.place}: {message.text}" for message in messages]
 
 
 def test_each_says_what_is_required_or_what_to_do(found: list[Message]) -> None:
-    wrong = [
-        f"{message.place}: {message.text}"
-        for message in found
-        if not REQUIRED.search(message.text)
-        and not REMEDY.search(message.text)
-        and not any(PASSED_ON.search(expression) for expression in message.filled)
-    ]
-    assert wrong == []
+    silent = [message for message in found if not REQUIRED.search(message.text) and not REMEDY.search(message.text)]
+    assert places(one for one in silent if not any(PASSED_ON.search(expression) for expression in one.filled)) == []
 
 
 def test_each_says_what_was_received_or_only_one_thing_can_be_wrong(found: list[Message]) -> None:
-    wrong = [
-        f"{message.place}: {message.text}"
-        for message in found
-        if not message.filled and not REMEDY.search(message.text)
-    ]
-    assert wrong == []
+    assert places(one for one in found if not one.filled and not REMEDY.search(one.text)) == []
 
 
 def test_none_is_another_s_name_alone(found: list[Message]) -> None:
     """An error whose text is a key or a number says nothing by itself."""
-    wrong = [
-        f"{message.place}: {message.text}"
-        for message in found
-        if message.text == "{...}" and not PASSED_ON.search(message.filled[0])
-    ]
-    assert wrong == []
+    assert places(one for one in found if one.text == "{...}" and not PASSED_ON.search(one.filled[0])) == []
 
 
 def test_none_ends_like_a_sentence_or_begins_like_one(found: list[Message]) -> None:
     """A message follows 'fineweb-mask: ' and may be followed by more."""
-    wrong = [
-        f"{message.place}: {message.text}"
-        for message in found
-        if message.text.endswith((".", "!", ":", ",")) or re.match(r"(The|A|An|It|There|This) ", message.text)
-    ]
-    assert wrong == []
+    like_one = re.compile(r"(The|A|An|It|There|This) ")
+    assert places(one for one in found if one.text.endswith((".", "!", ":", ",")) or like_one.match(one.text)) == []

@@ -63,11 +63,6 @@ def test_a_failure_is_kept_with_its_reason_and_the_others_are_measured(tmp_path,
     assert "ValueError: cannot" in gpu.page(gpu.SMALL, results)
 
 
-def test_what_does_not_fit_into_the_minutes_is_left(tmp_path, measured):
-    assert gpu.run(gpu.Size(), gpu.Results(tmp_path), [], 0.5) == ["block: good", "block: bad", "block: last"]
-    assert measured == []
-
-
 def test_what_never_ended_twice_is_not_tried_again(tmp_path, measured):
     results = gpu.Results(tmp_path)
     with results.path.open("a") as file:

@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from fineweb_mask.flows.status.catalog import ensure_catalog
@@ -27,7 +28,7 @@ from fineweb_mask.tasks.storage import parquet
 from fineweb_mask.tasks.workspace import manifest
 from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
-from tests.soak.kill_anywhere import RUN, Soak, files
+from tests.soak.workspaces import RUN, Soak, files
 
 SETTINGS = ("--set=ingest.near_dedup=minhash", "--set=ingest.keep_dropped=true")
 NOT_READ = ("cache/", "reports/", ".")
@@ -59,7 +60,7 @@ def state_of(workspace: Path) -> str:
 
 
 QUESTIONS: dict[str, Callable[[Path], str]] = {
-    **{view: lambda workspace, view=view: rows_of(view, workspace) for view in VIEWS},  # type: ignore[misc]
+    **{view: partial(rows_of, view) for view in VIEWS},
     "dataset": dataset_of,
     "recipe": lambda workspace: LastRun.load(Workspace(workspace)).model_dump_json(),
     "state": state_of,
@@ -75,8 +76,7 @@ def asked(workspace: Path) -> dict[str, str]:
         try:
             found[name] = ask(workspace)
         except Exception as error:  # noqa: BLE001 - what a command would say
-            is_told = message_of(error) is not None
-            found[name] = NOTICED if is_told else f"{type(error).__name__}: {error}"
+            found[name] = NOTICED if message_of(error) is not None else f"{type(error).__name__}: {error}"
     return found
 
 
@@ -85,40 +85,31 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Flip bits of a workspace's files, and compare the answers.")
     parser.add_argument("--flips", type=int, default=1_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--workspace", type=Path, help="A finished one, which is copied; by default one is made.")
     options = parser.parse_args()
-    numbers = random.Random(options.seed)
+    numbers, kinds, failed = random.Random(options.seed), Counter[str](), 0
     with tempfile.TemporaryDirectory() as temporary:
         whole, copy = Path(temporary, "whole"), Path(temporary, "copy")
-        if options.workspace is None:
-            soak = Soak(Path(temporary), options.seed)
-            soak.finish(whole, (*RUN, *SETTINGS))
-        else:
-            shutil.copytree(options.workspace, whole)
+        Soak(Path(temporary)).finish(whole, (*RUN, *SETTINGS))
         shutil.copytree(whole, copy)
         expected = asked(copy)
         assert NOTICED not in expected.values(), expected
-        names = sorted(name for name in files(whole) if not name.startswith(NOT_READ))
-        kinds, failed = Counter[str](), list[str]()
-        for _ in range(options.flips):
-            name = numbers.choice(names)
+        names = sorted(name for name, path in files(whole).items() if path.stat().st_size)
+        names = [name for name in names if not name.startswith(NOT_READ)]
+        for name in numbers.choices(names, k=options.flips):
             content = bytearray((whole / name).read_bytes())
-            if not content:
-                continue
             bit = numbers.randrange(8 * len(content))
             content[bit // 8] ^= 1 << bit % 8
             (copy / name).write_bytes(content)
             shutil.copystat(whole / name, copy / name)
             differ = {one: found for one, found in asked(copy).items() if found != expected[one]}
             kinds["noticed" if NOTICED in differ.values() else "harmless, or not read"] += 1
-            bad = {question: found for question, found in differ.items() if found != NOTICED}
-            if bad:
-                failed.append(f"{name}, bit {bit}: {bad}")
-                print(failed[-1], flush=True)
+            if bad := {question: found for question, found in differ.items() if found != NOTICED}:
+                failed += 1
+                print(f"{name}, bit {bit}: {bad}", flush=True)
             for again in {name, "catalog.duckdb"}:
                 shutil.copy2(whole / again, copy / again)
-    print(f"{options.flips} flips over {len(names)} files: {dict(kinds)}, {len(failed)} wrong")
-    return 1 if failed else 0
+    print(f"{options.flips} flips over {len(names)} files: {dict(kinds)}, {failed} wrong")
+    return int(failed > 0)
 
 
 if __name__ == "__main__":

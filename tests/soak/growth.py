@@ -17,22 +17,22 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
 
-import httpx
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.soak.workspaces import RECIPE, ROOT
+
 MIB = 2**20
-MORE_MEMORY, MORE_BYTES, MORE_THINGS = 0.05, 30 * MIB, 5
+MORE = {"MiB": 30, "files": 5, "threads": 5}
+MORE_MEMORY = 0.05  # share
 DOCUMENTS = 60
 SMALL = (
     "embedding.static_dimensions=16",
@@ -42,36 +42,21 @@ SMALL = (
 )
 
 
-class Held(NamedTuple):
-    """What a process holds, or the median of several."""
-
-    memory: float  # bytes
-    files: float
-    threads: float
-
-    @classmethod
-    def by(cls, process: psutil.Process) -> "Held":
-        """Return what a process holds now."""
-        return cls(process.memory_info().rss, process.num_fds(), process.num_threads())
-
-
 class Table:
     """Rows of what processes hold, printed as they are added."""
 
     def __init__(self, processes: dict[str, psutil.Process], database: Path) -> None:
         self._processes = processes
         self._database = database
-        self._rows: dict[str, list[Held]] = {name: [] for name in processes}
-        heads = " | ".join(f"{name}: MiB, files, threads" for name in processes)
+        self._rows: dict[str, list[tuple[float, ...]]] = {name: [] for name in processes}
+        heads = " | ".join(f"{name}: {', '.join(MORE)}" for name in processes)
         print(f"| done | {heads} | database, MiB |\n|---|{'---|' * (len(processes) + 1)}", flush=True)
 
     def add(self, done: int) -> None:
         """Measure, and print a row."""
-        cells = []
         for name, process in self._processes.items():
-            held = Held.by(process)
-            self._rows[name].append(held)
-            cells.append(f"{held.memory / MIB:,.0f}, {held.files}, {held.threads}")
+            self._rows[name].append((process.memory_info().rss / MIB, process.num_fds(), process.num_threads()))
+        cells = [", ".join(f"{number:,.0f}" for number in rows[-1]) for rows in self._rows.values()]
         size = sum(path.stat().st_size for path in self._database.rglob("*.db*"))
         print(f"| {done:,} | {' | '.join(cells)} | {size / MIB:,.1f} |", flush=True)
 
@@ -80,45 +65,32 @@ class Table:
         found = []
         for name, rows in self._rows.items():
             half = (len(rows) + 1) // 2
-            before, after = (Held(*map(median, zip(*part, strict=True))) for part in (rows[:half], rows[-half:]))
-            if after.memory - before.memory > max(MORE_BYTES, MORE_MEMORY * before.memory):
-                found.append(f"{name}: memory from {before.memory / MIB:,.0f} to {after.memory / MIB:,.0f} MiB")
-            if after.files - before.files > MORE_THINGS:
-                found.append(f"{name}: files from {before.files:g} to {after.files:g}")
-            if after.threads - before.threads > MORE_THINGS:
-                found.append(f"{name}: threads from {before.threads:g} to {after.threads:g}")
+            for (what, more), numbers in zip(MORE.items(), zip(*rows, strict=True), strict=True):
+                before, after = median(numbers[:half]), median(numbers[-half:])
+                if after - before > max(more, MORE_MEMORY * before if what == "MiB" else 0):
+                    found.append(f"{name}: {what} from {before:,.0f} to {after:,.0f}")
         return found
 
 
-class Service(NamedTuple):
-    """A running server and worker."""
-
-    url: str
-    state: Path
-
-    def process(self, name: str) -> psutil.Process:
-        """Return the server's or the worker's process."""
-        return psutil.Process(int((self.state / f"{name}.pid").read_text()))
-
-
 @contextmanager
-def service(folder: Path) -> Iterator[Service]:
-    """Start a server and a worker, and stop them."""
+def service(folder: Path) -> Iterator[str]:
+    """Start a server and a worker, yield the server's address, and stop them."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
-    state, home = folder / "serve", folder / "home"
-    home.mkdir()
+    (home := folder / "home").mkdir()
     (home / "data_samples").symlink_to(ROOT / "data_samples")
-    command = [sys.executable, "-m", "deployments.serve"]
-    environment = os.environ | {"FINEWEB_MASK_HOME": str(home)}
-    start = [*command, "start", "--port", str(port), "--state", str(state)]
-    subprocess.run(start, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
+
+    def serve(*arguments: str) -> None:
+        command = [sys.executable, "-m", "deployments.serve", *arguments, f"--state={folder / 'serve'}"]
+        environment = os.environ | {"FINEWEB_MASK_HOME": str(home)}
+        subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
+
+    serve("start", f"--port={port}")
     try:
-        yield Service(f"http://127.0.0.1:{port}", state)
+        yield f"http://127.0.0.1:{port}/api"
     finally:
-        stop = [*command, "stop", "--state", str(state)]
-        subprocess.run(stop, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
+        serve("stop")
 
 
 def write_shards(folder: Path, count: int) -> None:
@@ -134,91 +106,66 @@ def run_once(corpus: Path, workspace: Path) -> None:
     from fineweb_mask.flows.recipe import load_recipe
 
     overrides = (*SMALL, f"source.path={corpus}", f"workspace={workspace}")
-    summary = curate(load_recipe(ROOT / "deployments/recipes/sample.yaml", overrides))
+    summary = curate(load_recipe(ROOT / RECIPE, overrides))
     assert summary.documents_kept > 0
 
 
-def many_runs(folder: Path, served: Service, count: int) -> list[str]:
+def many_runs(folder: Path, count: int) -> Iterator[int]:
     """Run `count` times in this process."""
     write_shards(folder / "corpus", 2)
-    table = Table({"runs": psutil.Process(), "server": served.process("server")}, served.state)
     for number in range(1, count + 1):
         run_once(folder / "corpus", folder / "workspace")
         shutil.rmtree(folder / "workspace")
-        if number % max(1, count // 10) == 0:
-            table.add(number)
-    return table.grown()
+        yield number
 
 
-def many_shards(folder: Path, served: Service, count: int) -> list[str]:
-    """Run over `count` shards, and measure while they are embedded."""
+def many_shards(folder: Path, count: int) -> Iterator[int]:
+    """Run over `count` shards, of which so many are embedded."""
     write_shards(folder / "corpus", count)
-    table = Table({"run": psutil.Process(), "server": served.process("server")}, served.state)
-    ended = threading.Event()
-
-    def watch() -> None:
-        done = 0
-        while not ended.wait(0.2):
+    with ThreadPoolExecutor(1) as pool:
+        running, done = pool.submit(run_once, folder / "corpus", folder / "workspace"), 0
+        while not running.done():
             found = len(list((folder / "workspace" / "embeddings").glob("*.parquet")))
-            if found >= done + max(1, count // 10):
-                done = found
-                table.add(done)
-
-    watching = threading.Thread(target=watch)
-    watching.start()
-    try:
-        run_once(folder / "corpus", folder / "workspace")
-    finally:
-        ended.set()
-        watching.join()
-    return table.grown()
+            yield from range(done + 1, found + 1)
+            done = found
+            time.sleep(0.2)
+        running.result()
 
 
-def many_deployment_runs(_folder: Path, served: Service, count: int) -> list[str]:
+def many_deployment_runs(_folder: Path, count: int) -> Iterator[int]:
     """Run a deployment `count` times; the worker starts a process for each."""
-    found = answer_of(served, "GET", "deployments/name/curate/sample")
-    table = Table({name: served.process(name) for name in ("server", "worker")}, served.state)
+    from prefect.deployments import run_deployment
+
     for number in range(1, count + 1):
-        run = answer_of(served, "POST", f"deployments/{found['id']}/create_flow_run", json={})["id"]
-        while (state := answer_of(served, "GET", f"flow_runs/{run}")["state_type"]) not in {
-            "COMPLETED",
-            "FAILED",
-            "CRASHED",
-            "CANCELLED",
-        }:
-            time.sleep(0.5)
-        assert state == "COMPLETED", f"run {number} ended as {state}"
-        if number % max(1, count // 10) == 0:
-            table.add(number)
-    return table.grown()
+        run = run_deployment("curate/sample", poll_interval=0.5, as_subflow=False)
+        assert run.state.is_completed(), f"run {number} ended as {run.state}"
+        yield number
 
 
-def answer_of(served: Service, method: str, path: str, **options: Any) -> dict[str, Any]:
-    """Return the server's answer; where its database is locked, it says so, and is asked again, as by every client."""
-    for _ in range(60):
-        answer = httpx.request(method, f"{served.url}/api/{path}", timeout=60, **options)
-        if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE:
-            break
-        time.sleep(1)
-    found: dict[str, Any] = answer.raise_for_status().json()
-    return found
-
-
-KINDS = {"runs": many_runs, "shards": many_shards, "deployments": many_deployment_runs}
+KINDS = {
+    "runs": (many_runs, ("server",)),
+    "shards": (many_shards, ("server",)),
+    "deployments": (many_deployment_runs, ("server", "worker")),
+}
+"""What is done many times, and which processes are measured beside this one."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--count", type=int, required=True)
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name, service(Path(name)) as served:
-        os.environ["PREFECT_API_URL"] = f"{served.url}/api"
-        os.environ["PREFECT_LOGGING_LEVEL"] = "ERROR"
-        started = time.monotonic()
-        grown = KINDS[arguments.kind](Path(name), served, arguments.count)
-        print(f"{arguments.count:,} {arguments.kind} in {(time.monotonic() - started) / 60:.1f} min")
-    if grown:
+    options = parser.parse_args()
+    act, names = KINDS[options.kind]
+    with tempfile.TemporaryDirectory() as name, service(Path(name)) as url:
+        os.environ |= {"PREFECT_API_URL": url, "PREFECT_LOGGING_LEVEL": "ERROR"}
+        begun, state = time.monotonic(), Path(name, "serve")
+        processes = {one: psutil.Process(int((state / f"{one}.pid").read_text())) for one in names}
+        table = Table({"this": psutil.Process()} | processes, state)
+        for done in act(Path(name), options.count):
+            if done % max(1, options.count // 10) == 0:
+                table.add(done)
+    print(f"{options.count:,} {options.kind} in {(time.monotonic() - begun) / 60:.1f} min")
+    if grown := table.grown():
         sys.exit("\n".join(["grew from the first half to the second:", *grown]))
 
 

@@ -6,7 +6,6 @@ read or is named with a reason; the dataset verifies; no name stands in a page a
 workspace has changed. Exit status 1 with what was found instead, else 0.
 """
 
-import argparse
 import hashlib
 import json
 import os
@@ -16,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.soak.kill_anywhere import ROOT
+from tests.soak.workspaces import CLI, LABELS, ROOT
 from tests.tasks.source.broken_files import BROKEN, lines
 
 HOSTILE = (
@@ -37,9 +36,7 @@ HOSTILE = (
     "a&b|c",
     "\\",
 )
-LABELS = ROOT / "data_samples" / "labels.parquet"
 MOST_NAME_BYTES = 255  # of Linux's file systems
-GOOD = 4
 RECIPE = """\
 workspace: {folder}/workspace
 source: {{path: {folder}/source}}
@@ -57,7 +54,7 @@ def write_source(source: Path) -> int:
         name = HOSTILE[number // 2 % len(HOSTILE)] if number % 2 else ""
         longer = f"{name}{number:03d}{broken.name}"
         broken.write(source / (longer if len(os.fsencode(longer)) <= MOST_NAME_BYTES else broken.name))
-    for number in range(GOOD):
+    for number in range(4):
         source.joinpath(f"good{number}.jsonl").write_bytes(lines())
     return len(list(source.iterdir()))
 
@@ -72,16 +69,8 @@ def outside(folder: Path) -> dict[str, str]:
     return found
 
 
-def in_folder(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-    """Run a command there to its end."""
-    command = [sys.executable, "-m", "fineweb_mask.flows.cli", *arguments]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=False)
-
-
 def main() -> int:
     """Run, and look at what came out."""
-    argparse.ArgumentParser(description="Run over hundreds of broken and hostile files.").parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         folder.joinpath("source").mkdir()
@@ -89,9 +78,11 @@ def main() -> int:
         recipe = folder / "recipe.yaml"
         recipe.write_text(RECIPE.format(folder=folder, labels=LABELS))
         before, begun = outside(folder), time.monotonic()
-        run = in_folder(folder, "run", str(recipe), "--json")
+        here = {"cwd": folder, "env": os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}}
+        command = [sys.executable, "-m", CLI]
+        run = subprocess.run([*command, "run", recipe, "--json"], capture_output=True, check=False, **here)
         seconds = time.monotonic() - begun
-        verified = in_folder(folder, "verify", str(folder / "workspace"))
+        verified = subprocess.run([*command, "verify", folder / "workspace"], capture_output=True, check=False, **here)
         set_aside = len(json.loads(run.stdout or "{}").get("quarantined", []))
         read = len(list((folder / "workspace" / "documents").glob("*.parquet")))
         pages = "".join(path.read_text() for path in (folder / "workspace").rglob("*.html"))

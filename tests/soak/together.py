@@ -8,100 +8,91 @@ found instead, else 0.
 """
 
 import argparse
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
-from tests.soak.kill_anywhere import RUN, FoundError, Soak, bytes_of
+from tests.soak.workspaces import CLI, RUN, FoundError, Soak, bytes_of
 
-LAMBS = ("0.2", "0.8")
+RUNS = {lamb: (*RUN, f"--set=selection.lamb={lamb}") for lamb in ("0.2", "0.8")}
 SELECTED = "SELECT count(*), md5(string_agg(id, ',' ORDER BY id)) FROM selected"
 IN_PYTHON = f"import sys, fineweb_mask as fm; print(fm.open(sys.argv[1]).sql({SELECTED!r}).fetchall())"
-
-
 QUESTIONS = {
-    "sql": ("-m", "fineweb_mask.flows.cli", "sql", "{}", SELECTED, "--json"),
-    "sql again": ("-m", "fineweb_mask.flows.cli", "sql", "{}", SELECTED, "--json"),
+    "sql": ("-m", CLI, "sql", "{}", SELECTED, "--json"),
+    "sql again": ("-m", CLI, "sql", "{}", SELECTED, "--json"),
     "Python": ("-c", IN_PYTHON, "{}"),
-    "status": ("-m", "fineweb_mask.flows.cli", "status", "{}"),
-    "verify": ("-m", "fineweb_mask.flows.cli", "verify", "{}"),
+    "status": ("-m", CLI, "status", "{}"),
+    "verify": ("-m", CLI, "verify", "{}"),
 }
-
-
-def ask(soak: Soak, question: Sequence[str], workspace: Path) -> tuple[int, str]:
-    """Return the exit status and what was said: on standard output if it is 0."""
-    command = [sys.executable, *(part.replace("{}", str(workspace)) for part in question)]
-    done = subprocess.run(command, env=soak.environment, capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout if done.returncode == 0 else done.stderr
+SELECTING = ("sql", "sql again", "Python")
+"""Questions whose answers are those of one of the runs; the others hold times."""
 
 
 class Shared:
     """A workspace that several processes run and read."""
 
-    def __init__(self, soak: Soak, folder: Path, allowed: dict[str, set[str]]) -> None:
-        self.folder = folder
-        self.answers = Counter[str]()
-        self.wrong: list[str] = []
-        self._soak, self._allowed, self._ended = soak, allowed, threading.Event()
+    def __init__(self, soak: Soak) -> None:
+        self.soak, self.folder = soak, soak.folder / "shared"
+        self.allowed: dict[str, set[str]] = {name: set() for name in QUESTIONS}
+        self.counted, self.wrong, self.ended = Counter[str](), list[str](), threading.Event()
+
+    def ask(self, name: str, workspace: Path) -> tuple[int, str]:
+        """Return the exit status and what was said: on standard output if it is 0."""
+        done = self.soak.call(*(part.replace("{}", str(workspace)) for part in QUESTIONS[name]))
+        return done.returncode, done.stdout if done.returncode == 0 else done.stderr
 
     def read(self, name: str) -> None:
         """Ask a question until the writers have ended."""
-        while not self._ended.is_set():
-            code, answer = ask(self._soak, QUESTIONS[name], self.folder)
-            self.answers[name] += 1
-            if code != 0 or (self._allowed[name] and answer not in self._allowed[name]):
+        while not self.ended.is_set():
+            code, answer = self.ask(name, self.folder)
+            self.counted[name] += 1
+            if code != 0 or (name in SELECTING and answer not in self.allowed[name]):
                 self.wrong.append(f"{name} ended with {code}: {answer[-500:]}")
 
-    def write(self, run: Sequence[str], count: int) -> None:
+    def write(self, lamb: str, count: int) -> None:
         """Run again and again."""
         for _ in range(count):
             try:
-                self._soak.finish(self.folder, run, alone=False)
+                self.soak.finish(self.folder, RUNS[lamb], alone=False)
             except FoundError as error:
                 self.wrong.append(str(error))
 
-    def use(self, runs: Sequence[Sequence[str]], count: int) -> None:
+    def use(self, count: int) -> None:
         """Let all that read and write do so at the same time."""
-        reading = [threading.Thread(target=self.read, args=(name,)) for name in QUESTIONS]
-        writing = [threading.Thread(target=self.write, args=(run, count)) for run in runs]
-        for thread in reading + writing:
-            thread.start()
-        for thread in writing:
-            thread.join()
-        self._ended.set()
-        for thread in reading:
-            thread.join()
+        with ThreadPoolExecutor(len(QUESTIONS) + len(RUNS)) as pool:
+            reading = [pool.submit(self.read, name) for name in QUESTIONS]
+            wait([pool.submit(self.write, lamb, count) for lamb in RUNS])
+            self.ended.set()
+            for one in reading:
+                one.result()
 
 
 def main() -> int:
     """Write and read at the same time."""
     parser = argparse.ArgumentParser(description="Run and read one workspace at the same time.")
     parser.add_argument("--runs", type=int, default=20, help="Of both that write.")
-    options = parser.parse_args()
+    options, begun, first = parser.parse_args(), time.monotonic(), min(RUNS)
     with tempfile.TemporaryDirectory() as temporary:
-        soak, begun = Soak(Path(temporary), 0), time.monotonic()
-        runs = {lamb: (*RUN, f"--set=selection.lamb={lamb}") for lamb in LAMBS}
-        allowed: dict[str, set[str]] = {name: set() for name in QUESTIONS}
+        soak = Soak(Path(temporary))
+        shared = Shared(soak)
         with soak.server():
-            for lamb, run in runs.items():
-                soak.finish(Path(temporary, lamb), run)
-                for name in ("sql", "sql again", "Python"):
-                    allowed[name].add(ask(soak, QUESTIONS[name], Path(temporary, lamb))[1])
-            shared = Shared(soak, Path(temporary, "shared"), allowed)
-            soak.finish(shared.folder, runs[LAMBS[0]])
-            shared.use(list(runs.values()), options.runs // len(runs))
-            soak.finish(shared.folder, runs[LAMBS[0]])
-            found, alone = bytes_of(shared.folder), bytes_of(Path(temporary, LAMBS[0]))
-            shared.wrong += [f"{name} has other bytes" for name in alone if found.get(name) != alone[name]]
-        counted = ", ".join(f"{count} of {name}" for name, count in shared.answers.items())
-        print(f"{options.runs} runs, {counted}: {len(shared.wrong)} wrong ({time.monotonic() - begun:.0f} s)")
-        print(*shared.wrong[:10], sep="\n")
-    return int(bool(shared.wrong))
+            for lamb, run in RUNS.items():
+                soak.finish(soak.folder / lamb, run)
+                for name in SELECTING:
+                    shared.allowed[name].add(shared.ask(name, soak.folder / lamb)[1])
+            soak.finish(shared.folder, RUNS[first])
+            shared.use(options.runs // len(RUNS))
+            soak.finish(shared.folder, RUNS[first])
+        found, alone = bytes_of(shared.folder), bytes_of(soak.folder / first)
+    wrong = shared.wrong + [f"{name} has other bytes" for name in alone if found.get(name) != alone[name]]
+    answered = ", ".join(f"{count} of {name}" for name, count in shared.counted.items())
+    print(f"{options.runs} runs, {answered}: {len(wrong)} wrong ({time.monotonic() - begun:.0f} s)")
+    print(*wrong[:10], sep="\n")
+    return int(bool(wrong))
 
 
 if __name__ == "__main__":

@@ -18,31 +18,26 @@ from fineweb_mask.tasks.storage import atomic
 
 CHANGING = re.compile(r"[0-9a-f]{32}|\d{8}T\d{6}\.\d+Z-\w+")
 """What differs from run to run in the name of a file: a partial file's number, and when a run began."""
+LOCK = threading.Lock()
 
 
-def die_once(ledger: Path, workspace: Path, rename: Callable[..., Any], source: int) -> Callable[..., Any]:
+def die_once(ledger: Path, workspace: Path, rename: Callable[..., Any]) -> Callable[..., Any]:
     """Return a rename that ends the process, without any farewell, where the ledger has no line yet."""
-    lock = threading.Lock()
 
-    def at(place: str) -> None:
-        with lock:
-            if place in ledger.read_text().splitlines():
-                return
-            with ledger.open("a") as file:
-                file.write(f"{place}\n")
-                file.flush()
-                os.fsync(file.fileno())
-            os.kill(os.getpid(), signal.SIGKILL)
+    def at(moment: str, target: Path) -> None:
+        if not target.is_relative_to(workspace):
+            return
+        place = f"{moment} {CHANGING.sub('N', target.relative_to(workspace).as_posix())}"
+        with LOCK:
+            if place not in ledger.read_text().splitlines():
+                with ledger.open("a") as file:
+                    file.write(f"{place}\n")
+                os.kill(os.getpid(), signal.SIGKILL)
 
-    def renamed(*paths: Any, **options: Any) -> Any:
-        target = Path(paths[source])
-        inside = target.is_relative_to(workspace)
-        name = CHANGING.sub("N", target.relative_to(workspace).as_posix()) if inside else ""
-        if inside:
-            at(f"before {name}")
-        done = rename(*paths, **options)
-        if inside:
-            at(f"after {name}")
+    def renamed(source: Any, target: Any, **options: Any) -> Any:
+        at("before", Path(target))
+        done = rename(source, target, **options)
+        at("after", Path(target))
         return done
 
     return renamed
@@ -52,9 +47,8 @@ def main() -> None:
     """Run the command with renames that kill it."""
     ledger, workspace = (Path(argument).resolve() for argument in sys.argv[1:3])
     sys.argv = ["fineweb-mask", *sys.argv[3:]]
-    for name in ("replace", "rename"):
-        setattr(os, name, die_once(ledger, workspace, getattr(os, name), 1))
-    atomic.swap = die_once(ledger, workspace, atomic.swap, 1)
+    for module, name in ((os, "replace"), (os, "rename"), (atomic, "swap")):
+        setattr(module, name, die_once(ledger, workspace, getattr(module, name)))
     cli.main()
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from fineweb_mask.models.selection import SelectionSettings, SelectorInputs, Targets, select
@@ -12,10 +13,8 @@ from fineweb_mask.models.settings.selectors.registry import SELECTORS
 from tests.models.selection.enumerable import METRICS, full_masks
 
 FEW_STEPS = {"n_epochs": 5, "n_rollout": 8}
-MAXIMISERS = {"mean_field", "policy_gradient", "greedy"}
-SOLVED = [
-    (solver, metric) for solver in SELECTORS for metric in METRICS if solver in MAXIMISERS or metric == "pairwise"
-]
+BOUNDED = [(solver, metric) for solver in ("mean_field", "greedy") for metric in METRICS]
+SOLVED = [*BOUNDED, *((solver, "pairwise") for solver in SELECTORS if (solver, "pairwise") not in BOUNDED)]
 """Selectors that do not maximise the objective read no metric: one is enough."""
 
 
@@ -33,12 +32,12 @@ def also_of(features, quality):
 
 @pytest.mark.parametrize(("solver", "metric"), SOLVED)
 def test_every_solver_gives_a_whole_answer_twice_the_same(solver, metric, corpus):
-    features, quality = (values[:200] for values in corpus)
+    features, quality = (values[:100] for values in corpus)
     chosen = SelectionSettings(solver=solver, metrics=metric, select_ratio=0.3, seed=3, policy_gradient=FEW_STEPS)
     first, second = (select(features, quality, chosen, also=also_of(features, quality)) for _ in range(2))
-    assert (first.indices.dtype, first.indices.shape) == (np.int64, (60,))
+    assert (first.indices.dtype, first.indices.shape) == (np.int64, (30,))
     assert (np.diff(first.indices) > 0).all()
-    assert (first.inclusion.dtype, first.inclusion.shape) == (np.float32, (200,))
+    assert (first.inclusion.dtype, first.inclusion.shape) == (np.float32, (100,))
     assert np.isfinite(first.inclusion).all()
     assert first.indices.tobytes() == second.indices.tobytes()
     assert first.inclusion.tobytes() == second.inclusion.tobytes()
@@ -53,13 +52,13 @@ def test_every_solver_gives_a_whole_answer_twice_the_same(solver, metric, corpus
 
 @pytest.mark.parametrize("normalize", ["none", "range"])
 @pytest.mark.parametrize("budget_by", ["documents", "tokens"])
-@pytest.mark.parametrize("metrics", [*METRICS, {"pairwise": 1.0, "facility": 0.5}], ids=str)
+@pytest.mark.parametrize("metrics", ["disf", {"pairwise": 1.0, "facility": 0.5}], ids=str)
 def test_certificate_and_answer_against_enumeration(metrics, budget_by, normalize):
     common = {"metrics": metrics, "budget_by": budget_by, "select_ratio": 0.4, "normalize": normalize}
     for seed, lamb in enumerate((0.0, 0.5, 1.0)):
         random = np.random.default_rng(seed)
-        features, quality = random.normal(size=(10, 4)) + 0.3, random.normal(size=10)
-        tokens, chosen = random.integers(10, 100, 10), SelectionSettings(lamb=lamb, **common)
+        features, quality = random.normal(size=(9, 4)) + 0.3, random.normal(size=9)
+        tokens, chosen = random.integers(10, 100, 9), SelectionSettings(lamb=lamb, **common)
         block = checked_block(features, quality, chosen, device="cpu", tokens=tokens)
         selection = select(features, quality, chosen, tokens=tokens, ranges=block.ranges)
         values = block.objective(lamb).value(full_masks(block.budget))
@@ -70,79 +69,59 @@ def test_certificate_and_answer_against_enumeration(metrics, budget_by, normaliz
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_ranges_are_the_same_for_every_solver(metric, corpus):
-    ranges = [term_ranges(*corpus, SelectionSettings(metrics=metric, solver=solver)) for solver in SELECTORS]
+    few = [values[:60] for values in corpus]
+    solvers = ("mean_field", "greedy", "policy_gradient", "random")
+    ranges = [term_ranges(*few, SelectionSettings(metrics=metric, solver=solver)) for solver in solvers]
     assert all(one == ranges[0] for one in ranges)
 
 
 def test_lamb_one_is_top_quality_where_near_duplicates_are_not_charged(corpus):
     features, quality = corpus
     best = select(features, quality, SelectionSettings(lamb=1.0, near_duplicates=None))
-    assert set(best.indices) == set(np.argsort(-quality)[:40])
+    assert set(best.indices) == set(np.argsort(-quality)[:20])
     assert best.objective == pytest.approx(1.0, abs=1e-5)
 
 
 @pytest.mark.parametrize(("solver", "metric"), SOLVED)
 def test_token_budget_is_full_and_never_exceeded(solver, metric, corpus):
-    features, quality = (values[:150] for values in corpus)
+    features, quality = (values[:80] for values in corpus)
     tokens = np.random.default_rng(2).lognormal(5, 1, len(quality)).astype(int) + 1
-    settings = SelectionSettings(
-        solver=solver,
-        metrics=metric,
-        select_ratio=0.2,
-        budget_by="tokens",
-        policy_gradient=FEW_STEPS,
-        near_duplicates=None,
-    )
-    selection = select(features, quality, settings, tokens=tokens, also=also_of(features, quality))
+    common = {"solver": solver, "metrics": metric, "policy_gradient": FEW_STEPS, "near_duplicates": None}
+    settings, also = SelectionSettings(select_ratio=0.2, budget_by="tokens", **common), also_of(features, quality)
+    selection = select(features, quality, settings, tokens=tokens, also=also)
     room = round(0.2 * int(tokens.sum())) - int(tokens[selection.indices].sum())
     assert 0 <= room < np.delete(tokens, selection.indices).min()
     mean = (quality * tokens)[selection.indices].sum() / round(0.2 * int(tokens.sum()))  # over the budget
     assert selection.terms["mean_quality"] == pytest.approx(mean, rel=1e-5)
-    if solver in {"mean_field", "greedy"}:
+    if (solver, metric) in BOUNDED:
         assert selection.random_objective < selection.objective <= selection.upper_bound
-        if solver == "mean_field":
-            again = select(features, quality, settings, tokens=tokens)
-            assert again.indices.tobytes() == selection.indices.tobytes()
 
 
 @pytest.mark.parametrize(("solver", "metric"), SOLVED)
 def test_a_budget_of_equal_lengths_selects_as_many_documents_as_well(solver, metric, corpus):
-    features, quality = (values[:150] for values in corpus)
-    settings = SelectionSettings(solver=solver, metrics=metric, budget=30, policy_gradient=FEW_STEPS)
-    by_tokens = settings.model_copy(update={"budget_by": "tokens", "budget": 30 * 7})
+    features, quality = (values[:80] for values in corpus)
+    settings = SelectionSettings(solver=solver, metrics=metric, budget=16, policy_gradient=FEW_STEPS)
+    by_tokens = settings.model_copy(update={"budget_by": "tokens", "budget": 16 * 7})
     also = also_of(features, quality)
     plain = select(features, quality, settings, also=also)
-    filled = select(features, quality, by_tokens, tokens=np.full(150, 7), also=also)
-    assert len(filled.indices) == 30
-    if solver in {"mean_field", "greedy"}:
+    filled = select(features, quality, by_tokens, tokens=np.full(80, 7), also=also)
+    assert len(filled.indices) == 16
+    if (solver, metric) in BOUNDED:
         # D has K in place of K - 1, which `range` cancels
         assert filled.objective == pytest.approx(plain.objective, abs=0.02)
     elif solver != "policy_gradient":  # learns from rewards that differ by rounding
         np.testing.assert_array_equal(filled.indices, plain.indices)
 
 
-@pytest.mark.parametrize("metric", METRICS)
-@pytest.mark.parametrize("solver", ["mean_field", "greedy"])
+@pytest.mark.parametrize(("solver", "metric"), BOUNDED)
 def test_where_everything_is_selected_nothing_is_gained(solver, metric):
-    for seed, n in enumerate((1, 1, 3, 3, 5, 5)):
+    common = {"select_ratio": 1.0, "budget_by": "tokens", "near_duplicates": None}
+    for seed, n in enumerate((1, 1, 3, 5)):
         random = np.random.default_rng(seed)
-        settings = SelectionSettings(
-            solver=solver, metrics=metric, select_ratio=1.0, budget_by="tokens", near_duplicates=None
-        )
-        tokens = random.integers(3, 60, n)
+        settings, tokens = SelectionSettings(solver=solver, metrics=metric, **common), random.integers(3, 60, n)
         found = select(random.normal(size=(n, 5)), random.normal(size=n), settings, tokens=tokens)
         assert found.indices.tolist() == list(range(n))
         assert found.gap == 0
-
-
-def test_shifting_quality_does_not_change_what_fills_the_tokens(corpus):
-    features, quality = corpus
-    tokens = np.random.default_rng(2).integers(5, 500, len(quality))
-    chosen = SelectionSettings(metrics="pairwise", budget_by="tokens")
-    first = select(features, quality, chosen, tokens=tokens)
-    other = select(features, quality + 3, chosen, tokens=tokens)
-    assert len(np.intersect1d(first.indices, other.indices)) >= 0.9 * len(first.indices)
-    assert other.objective == pytest.approx(first.objective, abs=1e-3)
 
 
 DRAWN = np.random.default_rng(0).normal(size=(30, 64))
@@ -171,8 +150,9 @@ def test_degenerate_blocks_give_finite_answers(case, metric):
             assert selection.upper_bound >= selection.objective - 1e-5
 
 
+@hypothesis_settings(max_examples=12)
 @given(
-    n=st.integers(1, 60),
+    n=st.integers(1, 40),
     d=st.integers(1, 12),
     ratio=st.floats(0.01, 1),
     lamb=st.floats(0, 1),

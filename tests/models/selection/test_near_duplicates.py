@@ -8,15 +8,14 @@ from fineweb_mask.models.selection import select
 from fineweb_mask.models.selection.near_duplicates import without_near_duplicates
 from fineweb_mask.models.selection.neighbours import nearest
 from fineweb_mask.models.selection.rows import Rows
-from fineweb_mask.models.settings.selectors.registry import SELECTORS
 
 
-def groups_of_alike(seed, n=120, d=12):
-    """Unit rows of which many have others that are alike, in groups of up to 30, and a quality with ties."""
+def groups_of_alike(seed, n=60, d=12):
+    """Unit rows of which many have others that are alike, in groups, and a quality with ties."""
     random = np.random.default_rng(seed)
     centres = random.normal(size=(8, d))
     rows = random.normal(size=(n, d))
-    rows[:80] = centres[random.integers(0, 8, 80)] + random.choice([0.05, 0.2, 0.4]) * rows[:80]
+    rows[:40] = centres[random.integers(0, 8, 40)] + random.choice([0.05, 0.2, 0.4]) * rows[:40]
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     return rows.astype(np.float32), random.integers(0, 20, n).astype(np.float32)
 
@@ -29,9 +28,9 @@ def one_by_one(rows, quality, threshold):
     return sorted(kept)
 
 
-@pytest.mark.parametrize("length", [3, 16, 120])
+@pytest.mark.parametrize("length", [3, 60])
 def test_of_documents_that_are_alike_the_best_one_remains(length):
-    for seed in range(10):
+    for seed in range(5):
         rows, quality = groups_of_alike(seed)
         own = Rows(torch.from_numpy(rows))
         found = without_near_duplicates(own, torch.from_numpy(quality), 0.9, nearest(own, length), nearest)
@@ -41,21 +40,20 @@ def test_of_documents_that_are_alike_the_best_one_remains(length):
             assert kept.tolist() == one_by_one(rows, quality, 0.9)
 
 
-@pytest.mark.parametrize("solver", ["mean_field", "greedy", "top_quality", "random", "d4", "policy_gradient"])
-@pytest.mark.parametrize("by", ["documents", "tokens"])
+@pytest.mark.parametrize(
+    ("solver", "by"), [("mean_field", "tokens"), ("random", "documents"), ("d4", "tokens"), ("greedy", "documents")]
+)
 def test_no_selector_takes_two_documents_that_are_alike(solver, by):
-    assert solver in SELECTORS
     rows, quality = groups_of_alike(3)
-    learning = {"n_epochs": 5, "n_rollout": 8}
-    common = {"solver": solver, "budget_by": by, "tokens": np.full(120, 3), "policy_gradient": learning}
+    common = {"solver": solver, "budget_by": by, "tokens": np.full(60, 3)}
     found = select(rows, quality, select_ratio=0.3, **common).indices
     cosines = rows[found] @ rows[found].T
     assert (cosines - np.eye(len(found)) < 0.9).all()
-    assert len(found) == 36
+    assert len(found) == 18
     most = select(rows, quality, select_ratio=0.9, **common)
     assert most.indices.tolist() == one_by_one(rows, quality, 0.9)  # fewer than asked for: no more are unlike
     everything = select(rows, quality, select_ratio=1.0, near_duplicates=None, **common)
-    assert len(everything.indices) == 120
+    assert len(everything.indices) == 60
 
 
 def test_equal_documents_are_one():

@@ -7,7 +7,6 @@ from fineweb_mask.models.selection import neighbours
 from fineweb_mask.models.selection.neighbours import (
     LARGE,
     Neighbours,
-    _largest,
     find_neighbours,
     missed_by,
     nearest,
@@ -18,16 +17,16 @@ from fineweb_mask.models.selection.rows import Rows
 
 @pytest.fixture(scope="module")
 def grouped_rows():
-    """2,000 documents in 40 groups, with a large common mean and some exact duplicates."""
+    """1,000 documents in 40 groups, with a large common mean and some exact duplicates."""
     generator = torch.Generator().manual_seed(0)
     centres = torch.randn((40, 32), generator=generator)
-    noise = torch.randn((2000, 32), generator=generator)
-    x = 2.0 + centres[torch.randint(0, 40, (2000,), generator=generator)] + 0.5 * noise
+    noise = torch.randn((1000, 32), generator=generator)
+    x = 2.0 + centres[torch.randint(0, 40, (1000,), generator=generator)] + 0.5 * noise
     x[100:110] = x[0]
     return Rows(torch.nn.functional.normalize(x, dim=1))
 
 
-@pytest.mark.parametrize("side", [7, 20, 64, 1000])
+@pytest.mark.parametrize("side", [7, 20, 1000])
 def test_neighbours_are_the_exact_nearest(side, corpus, monkeypatch):
     monkeypatch.setattr("fineweb_mask.models.selection.neighbours.PRODUCT_ELEMENTS", {"cpu": side * side})
     x = torch.from_numpy(corpus[0][:150])
@@ -41,29 +40,18 @@ def test_neighbours_are_the_exact_nearest(side, corpus, monkeypatch):
     assert found.missed is None
 
 
-@pytest.mark.parametrize("transposed", [False, True])
-def test_largest_of_wide_blocks_are_those_of_one_sort(transposed):
-    products = torch.randn((30, 40 * neighbours.BUNDLE), generator=torch.Generator().manual_seed(0))
-    products[:, 5] = products[:, 13] = 3.0  # equal values
-    products = products.T.contiguous().T if transposed else products
-    values, columns = _largest(products, 9)
-    assert torch.equal(values, products.topk(9, dim=1).values)
-    assert torch.equal(products.gather(1, columns), values)
-    assert all(len(set(row)) == 9 for row in columns.tolist())
-
-
 def test_lists_found_in_groups_hold_most_of_the_nearest(grouped_rows):
     exact, found = nearest(grouped_rows, 20), nearest_in_groups(grouped_rows, 20)
     x = grouped_rows.block(slice(None))
     assert found.missed is not None
     assert found.index.dtype == torch.int32
-    assert (found.index[0] == torch.arange(2000)).all()
+    assert (found.index[0] == torch.arange(1000)).all()
     assert all(len(set(row)) == 20 for row in found.index.T.tolist())
     assert (found.similarity.diff(dim=0) <= 0).all()
     torch.testing.assert_close(found.similarity, (x @ x.T).gather(1, found.index.T).T, rtol=0, atol=1e-5)
     recall = float((found.similarity >= exact.similarity[-1] - 1e-6).float().mean())
     assert recall > 0.97
-    assert found.missed.recall == pytest.approx(recall, abs=0.01)  # from 256 documents of 2,000
+    assert found.missed.recall == pytest.approx(recall, abs=0.01)  # from 256 documents of 1,000
 
 
 def test_approximate_lists_are_the_same_on_every_run_and_of_the_recall_asked_for(grouped_rows):
@@ -93,7 +81,7 @@ def test_vectors_without_groups_get_exact_lists():
     assert torch.equal(found.similarity, expected.similarity)
 
 
-@pytest.mark.parametrize("n", [1, 2, 70])
+@pytest.mark.parametrize("n", [1, 70])
 def test_identical_and_few_documents_get_full_lists(n):
     found = nearest_in_groups(Rows(torch.nn.functional.normalize(torch.ones((n, 4)), dim=1)), 5)
     assert found.index.shape == (min(n, 5), n)
@@ -117,7 +105,7 @@ def test_missed_is_the_nearest_document_outside_the_list():
 def test_the_size_decides_between_exact_and_approximate(grouped_rows, monkeypatch):
     assert find_neighbours(grouped_rows, 5).missed is None
     assert find_neighbours(grouped_rows, 5, "approximate").missed is not None
-    monkeypatch.setitem(LARGE, "cpu", 1999)
+    monkeypatch.setitem(LARGE, "cpu", 999)
     assert find_neighbours(grouped_rows, 5).missed is not None
     assert find_neighbours(grouped_rows, 5, "exact").missed is None
 

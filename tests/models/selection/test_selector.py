@@ -8,7 +8,6 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
-from pydantic import ValidationError
 
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.selection import Metric, SelectionInputError, SelectionSettings, select
@@ -17,12 +16,10 @@ from tests.models.selection.enumerable import METRICS
 
 @pytest.fixture(scope="module")
 def few(corpus):
-    return tuple(values[:150] for values in corpus)
+    return tuple(values[:100] for values in corpus)
 
 
-@pytest.mark.parametrize(
-    ("ratio", "n", "expected"), [(0.1, 25, 2), (0.1, 35, 4), (0.5, 5, 2), (0.001, 7, 1), (1.0, 9, 9)]
-)
+@pytest.mark.parametrize(("ratio", "n", "expected"), [(0.1, 25, 2), (0.1, 35, 4), (0.001, 7, 1)])
 def test_budget_is_pythons_rounding_and_at_least_one(ratio, n, expected):
     random = np.random.default_rng(0)
     selection = select(random.normal(size=(n, 4)), random.random(n), select_ratio=ratio)
@@ -44,25 +41,6 @@ def test_settings_are_given_as_an_object_a_dictionary_or_by_keyword(few):
         select(*few, lamb=3)
 
 
-@pytest.mark.parametrize(
-    "unfit",
-    [
-        {"select_ratio": 0.0},
-        {"select_ratio": 1.1},
-        {"budget": 0},
-        {"lamb": 1.5},
-        {"solver": "best"},
-        {"metrics": {"pairwise": -1.0}},
-        {"metrics": {"pairwse": 1.0}},
-        {"budget": 10, "unknown": 1},
-    ],
-    ids=str,
-)
-def test_unfit_settings_are_refused(unfit):
-    with pytest.raises(ValidationError):
-        SelectionSettings(**unfit)
-
-
 def test_progress_receives_the_history(few):
     seen = []
     selection = select(*few, SelectionSettings(), progress=lambda *entry: seen.append(entry))
@@ -70,23 +48,16 @@ def test_progress_receives_the_history(few):
     assert selection.history[-1][2] == pytest.approx(selection.objective, abs=1e-6)
 
 
-@pytest.mark.parametrize("metric", METRICS)
-def test_float16_and_torch_inputs_select_nearly_the_same(metric, corpus):
-    features, quality = corpus
-    chosen = SelectionSettings(metrics=metric, select_ratio=0.2)
-    whole = select(features, quality, chosen)
-    half = select(torch.from_numpy(features).half(), torch.from_numpy(quality), chosen)
-    assert len(np.intersect1d(whole.indices, half.indices)) > 0.9 * len(whole.indices)
-    assert half.objective == pytest.approx(whole.objective, abs=0.01)
-
-
-def test_rows_are_normalised_and_inputs_left_alone(corpus):
+def test_rows_are_normalised_and_inputs_left_alone_and_their_type_hardly_matters(corpus):
     features, quality = corpus
     scaled = features * np.linspace(0.5, 20, len(features))[:, None].astype(np.float32)
     before = scaled.copy()
     scaled.flags.writeable = False
-    found = [select(rows, quality, metrics="pairwise").indices for rows in (scaled, features)]
-    assert (found[0] == found[1]).mean() > 0.95
+    expected = select(features, quality, metrics="pairwise")
+    for rows in (scaled, torch.from_numpy(features).half()):
+        found = select(rows, quality, metrics="pairwise")
+        assert len(np.intersect1d(found.indices, expected.indices)) >= 0.9 * len(expected.indices)
+        assert found.objective == pytest.approx(expected.objective, abs=0.01)
     assert (scaled == before).all()
 
 
@@ -117,32 +88,22 @@ LEARNED = {
     "solver": "policy_gradient",
     "metrics": {},
     "lamb": 0.0,
-    "policy_gradient": {"n_epochs": 100, "n_rollout": 32, "partial": 0.5},
+    "policy_gradient": {"n_epochs": 60, "n_rollout": 32, "partial": 0.5},
 }
 
 
-@pytest.mark.parametrize(
-    ("kind", "chosen", "rise"),
-    [
-        pytest.param(Spread, LEARNED | {"normalize": "none"}, 1.5, id="learned from its value"),
-        pytest.param(Spread, LEARNED | {"normalize": "range"}, 1.5, id="learned from its value, scaled"),
-        pytest.param(DifferentiableSpread, {"lamb": 0.2}, 1.0, id="a gradient for mean field"),
-    ],
-)
-def test_own_metric_is_maximised_without_a_bound(kind, chosen, rise, corpus):
-    features, quality = corpus
+@pytest.mark.parametrize(("kind", "chosen", "rise"), [(Spread, LEARNED, 1.5), (DifferentiableSpread, {"lamb": 0.2}, 1)])
+def test_own_metric_is_maximised_without_a_bound(kind, chosen, rise, few):
+    features, quality = few
     selection = select(features, quality, own_metrics={"spread": (kind(features), 1.0)}, **chosen)
     assert selection.terms["spread"] > rise * features[:, 0].var()
     assert (selection.upper_bound, selection.gap) == (None, None)
 
 
-def test_own_metric_of_no_subclass_is_refused(few):
+def test_an_own_metric_that_cannot_be_used_is_refused(few):
     with pytest.raises(SelectionInputError, match=r"'spread' must be of a subclass of fineweb_mask\.Metric"):
         select(*few, own_metrics={"spread": (object(), 1.0)})
-
-
-def test_own_metric_without_gradient_is_refused_by_mean_field(few):
-    with pytest.raises(SelectionInputError, match=r"gradient\(inclusion\).*policy_gradient"):
+    with pytest.raises(SelectionInputError, match=r"gradient\(inclusion\).*policy_gradient"):  # of mean field
         select(*few, SelectionSettings(metrics={}), own_metrics={"spread": (Spread(few[0]), 1.0)})
 
 
@@ -162,45 +123,48 @@ def spoiled(array, row, value):
     return array
 
 
-def same(array):
-    return array
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda f: spoiled(f, 7, np.nan), r"features row 7 .*embed"),
+        (lambda f: spoiled(f.astype(np.float64), (9, 2), 1e300), r"features row 9 .*infinite"),
+        (lambda f: spoiled(f, 3, 0.0), r"features row 3 is a zero vector"),
+        (lambda f: f[:, 0], r"features must have shape"),
+        (lambda f: f.astype(str), r"features must hold numbers, received dtype <U"),
+        (lambda f: f[:-1], r"quality must have one row per row of features \(99\)"),
+        (lambda f: pd.Series([*f[:-1], f[0, :3]]), r"features row 99 has shape \(3,\), row 0 has \(12,\)"),
+        (lambda f: pd.Series([*f[:-1], None]), r"features row 99 is missing \(None\): compute it again"),
+        (lambda _: None, r"features is None: give an array with a row for every document$"),
+    ],
+)
+def test_bad_features_are_named_with_row_and_remedy(change, message, few):
+    with pytest.raises(SelectionInputError, match=message):
+        select(change(few[0]), few[1])
 
 
 @pytest.mark.parametrize(
-    ("features", "quality", "message"),
+    ("change", "message"),
     [
-        (lambda f: spoiled(f, 7, np.nan), same, r"features row 7 .*embed"),
-        (lambda f: spoiled(f, (9, 2), np.inf), same, r"features row 9 .*embed"),
-        (lambda f: spoiled(f.astype(np.float64), (9, 2), 1e300), same, r"features row 9 .*infinite"),
-        (lambda f: spoiled(f, 3, 0.0), same, r"features row 3 is a zero vector"),
-        (lambda f: f[:, 0], same, r"features must have shape"),
-        (lambda f: f[:0], lambda q: q[:0], r"features must have shape"),
-        (lambda f: f.astype(str), same, r"features must hold numbers, received dtype <U"),
-        (lambda f: f[:-1], same, r"quality must have one row per row of features \(149\)"),
-        (lambda f: pd.Series([*f[:-1], f[0, :3]]), same, r"features row 149 has shape \(3,\), row 0 has \(16,\)"),
-        (lambda f: pd.Series([*f[:-1], None]), same, r"features row 149 is missing \(None\): compute it again"),
-        (lambda _: None, same, r"features is None: give an array with a row for every document$"),
-        (same, lambda q: spoiled(q, 11, np.nan), r"quality row 11 .*score"),
-        (same, lambda q: spoiled(q, 12, -np.inf), r"quality row 12 .*score"),
-        (same, lambda q: q[:, None, None], r"quality must have one row"),
-        (same, lambda q: [*q[:-1], None], r"quality row 149 is missing \(None\)"),
-        (same, lambda _: None, r"quality is None: give an array with a row for every document; np\.zeros"),
+        (lambda q: spoiled(q, 11, -np.inf), r"quality row 11 .*score"),
+        (lambda q: q[:, None, None], r"quality must have one row"),
+        (lambda q: [*q[:-1], None], r"quality row 99 is missing \(None\)"),
+        (lambda _: None, r"quality is None: give an array with a row for every document; np\.zeros"),
     ],
 )
-def test_bad_input_is_named_with_row_and_remedy(features, quality, message, few):
+def test_bad_quality_is_named_with_row_and_remedy(change, message, few):
     with pytest.raises(SelectionInputError, match=message):
-        select(features(few[0]), quality(few[1]))
+        select(few[0], change(few[1]))
 
 
 @pytest.mark.parametrize(
     ("chosen", "tokens", "message"),
     [
-        ({"budget": 151}, None, r"budget is 151 documents, but there are only 150"),
+        ({"budget": 101}, None, r"budget is 101 documents, but there are only 100"),
         ({"metrics": {}}, None, r"metrics is empty"),
         ({"budget_by": "tokens"}, None, r"pass tokens"),
         ({"budget_by": "tokens"}, np.ones(3), r"tokens must have one value"),
-        ({"budget_by": "tokens"}, np.zeros(150), r"tokens row 0"),
-        ({"budget_by": "tokens", "budget": 3}, np.full(150, 9), r"below the shortest document's 9"),
+        ({"budget_by": "tokens"}, np.zeros(100), r"tokens row 0"),
+        ({"budget_by": "tokens", "budget": 3}, np.full(100, 9), r"below the shortest document's 9"),
     ],
 )
 def test_settings_that_do_not_fit_the_data_are_refused(chosen, tokens, message, few):
@@ -216,7 +180,7 @@ def test_a_column_of_vectors_is_taken_as_a_matrix(column, few):
 
 
 def test_zeros_for_quality_select_by_diversity_alone(few):
-    selection = select(few[0], np.zeros(150), select_ratio=0.1)
+    selection = select(few[0], np.zeros(100), select_ratio=0.1)
     assert selection.terms["mean_quality"] == 0
     assert selection.objective > selection.random_objective
 
@@ -228,9 +192,9 @@ def test_float16_sums_do_not_overflow():
     assert np.isfinite(select(features, random.random(300).astype(np.float32)).objective)
 
 
-@pytest.mark.parametrize("module", ["settings.selection", "selection.measures"])
-def test_what_programs_start_with_imports_no_torch(module):
-    code = f"import sys, fineweb_mask.models.{module}; sys.exit('torch' in sys.modules)"
+def test_what_programs_start_with_imports_no_torch():
+    from_start = "fineweb_mask.models.settings.selection, fineweb_mask.models.selection.measures"
+    code = f"import sys, {from_start}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

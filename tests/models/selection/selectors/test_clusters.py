@@ -5,9 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fineweb_mask.models.selection.k_means import k_means
-from fineweb_mask.models.selection.rows import Rows
-from fineweb_mask.models.selection.selectors.clusters import fitted_budgets, look_at_clusters, priority_by_budget
+from fineweb_mask.models.selection.selectors.clusters import fitted_budgets, look_at_clusters
 
 
 def arc(*degrees):
@@ -50,7 +48,7 @@ def test_kmq_gives_clusters_by_size(selected):
 def test_kmq_samples_by_quality_inside_a_cluster(corpus, selected):
     features, quality = corpus
     found = [
-        selected("kmq", features, quality, constants=ONE, seed=seed, normalize="none").indices for seed in range(20)
+        selected("kmq", features, quality, constants=ONE, seed=seed, normalize="none").indices for seed in range(10)
     ]
     weights = np.exp((quality - quality.mean()) / quality.std())
     mean = np.mean([quality[indices].mean() for indices in found])
@@ -71,26 +69,6 @@ def test_budgets_add_up_and_are_the_nearest_to_what_is_wanted(clusters, data):
             moved[giver] -= 1
             moved[taker] += 1
             assert float((moved - wanted).square().sum()) >= loss - 1e-4 * max(1.0, loss)
-
-
-def test_the_first_by_priority_are_as_many_of_each_cluster_as_its_budget():
-    random = np.random.default_rng(1)
-    labels, values = torch.from_numpy(random.integers(0, 4, 50)), torch.from_numpy(random.random(50))
-    budgets = torch.tensor([3, 0, 5, 2])
-    first = priority_by_budget(labels, values, budgets).topk(10).indices
-    assert torch.bincount(labels[first], minlength=4).tolist() == budgets.tolist()
-    for label in (0, 2, 3):
-        own = values[labels == label].sort(descending=True).values[: budgets[label]]
-        assert sorted(values[first[labels[first] == label]].tolist(), reverse=True) == own.tolist()
-
-
-def test_k_means_finds_separate_clusters():
-    random, label = np.random.default_rng(0), np.arange(90) % 3
-    points = torch.from_numpy(np.eye(3, 8)[label] + 0.05 * random.normal(size=(90, 8))).float()
-    rows = Rows(torch.nn.functional.normalize(points, dim=1))
-    found, closeness, _ = k_means(rows, 3, 10, torch.Generator().manual_seed(1))
-    assert all(len(set(found[label == cluster].tolist())) == 1 for cluster in range(3))
-    assert float(closeness.min()) > 0.9
 
 
 def corpus_of(means, size):
@@ -114,14 +92,6 @@ def look(labels, values, limit, **options):
 
     given = {"exploration": 0.0, "batch": 10} | options
     return look_at_clusters(labels, torch.arange(len(labels)), Noting(), limit, torch.ones(len(labels)), **given), order
-
-
-def test_without_exploration_the_best_cluster_is_emptied_and_with_much_they_come_in_turn():
-    labels, values = corpus_of([0.0, 3.0, 1.0], 40)
-    assert look(labels, values, 60)[1][:7] == [0, 1, 2, 1, 1, 1, 2]
-    _, order = look(labels, values, 1_000, exploration=1e6)
-    assert sorted(order) == [0] * 4 + [1] * 4 + [2] * 4
-    assert all(set(order[start : start + 3]) == {0, 1, 2} for start in range(0, 12, 3))
 
 
 def test_few_documents_are_looked_at_where_clusters_differ():
@@ -148,5 +118,5 @@ def test_the_selector_takes_the_best_of_those_it_looked_at(corpus, selected):
     features, quality = corpus
     found = selected("quad", features, quality, constants={"n_clusters": 12, "batch": 4})
     looked = found.inclusion > found.inclusion.min()
-    assert looked.sum() < 400
-    assert set(found.indices) == set(np.flatnonzero(looked)[np.argsort(-quality[looked])[:40]])
+    assert looked.sum() < 200
+    assert set(found.indices) == set(np.flatnonzero(looked)[np.argsort(-quality[looked])[:20]])

@@ -22,14 +22,14 @@ def test_gains_are_those_of_a_plain_greedy_search(corpus):
 def test_documents_of_large_gains_are_sampled_more_often(corpus, selected):
     features, _ = corpus
     gains = greedy_gains(torch.from_numpy(features @ features.T).clamp(min=0)).numpy()
-    found = selected("ingenious", features, np.zeros(400), constants={"size": 400})
+    found = selected("ingenious", features, np.zeros(200), constants={"size": 200})
     assert gains[found.indices].mean() > 2 * gains.mean()
 
 
 def test_equal_gains_are_sampled_uniformly_and_every_part_has_its_share(selected):
     counts, four = np.zeros(8), {"budget": 4, "normalize": "none"}
-    for seed in range(150):
+    for seed in range(60):
         chosen = selected("ingenious", np.eye(8), np.zeros(8), seed=seed, constants={"size": 4}, **four).indices
         counts[chosen] += 1
-    assert counts.sum() == 600
-    np.testing.assert_allclose(counts / 150, 0.5, atol=0.16)  # four deviations
+    assert counts.sum() == 240
+    np.testing.assert_allclose(counts / 60, 0.5, atol=0.25)  # four deviations

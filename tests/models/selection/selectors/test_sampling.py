@@ -21,12 +21,11 @@ def test_random_differs_by_seed(corpus, selected):
 
 
 def test_dsir_draws_in_proportion_to_the_weights(selected):
-    n = 4
-    weights = np.log([0.1, 0.2, 0.3, 0.4])
-    also = SelectorInputs(log_weights=weights)
-    one = {"budget": 1, "normalize": "none"}
-    draws = [selected("dsir", np.eye(n), np.zeros(n), also=also, seed=seed, **one).indices[0] for seed in range(300)]
-    shares = np.bincount(draws, minlength=n) / len(draws)
+    group, weights = np.arange(800) % 4, np.log([0.1, 0.2, 0.3, 0.4])
+    also, features = SelectorInputs(log_weights=weights[group]), np.random.default_rng(0).normal(size=(800, 2))
+    few = {"budget": 20, "normalize": "none", "metrics": "pairwise"}  # so few that none is missed
+    drawn = [selected("dsir", features, np.zeros(800), also=also, seed=seed, **few).indices for seed in range(15)]
+    shares = np.bincount(group[np.concatenate(drawn)], minlength=4) / 300
     np.testing.assert_allclose(shares, np.exp(weights), atol=0.085)  # three deviations
 
 

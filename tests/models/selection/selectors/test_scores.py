@@ -55,16 +55,6 @@ def test_quadmix_weighs_scores_by_name(many, selected):
         quadmix_of(selected, many, ["one", "two"], 10, {"weights": {"three": 1.0}})
 
 
-def test_quadmix_without_steepness_is_uniform(many, selected):
-    few, flat, counts = (many[0][:50], many[1][:50]), {"steepness": 0.0, "floor": 0.0}, np.zeros(50)
-    for seed in range(80):
-        found = quadmix_of(selected, few, ["one"], 12, {"omega": 1.0}, constants=flat, seed=seed)
-        counts[found] += 1
-    assert counts.sum() == 80 * 12
-    assert abs(np.corrcoef(counts, few[1])[0, 1]) < 0.4
-    assert (np.abs(counts - 80 * 0.24) < 5 * np.sqrt(80 * 0.24 * 0.76)).all()
-
-
 def test_what_is_wanted_falls_with_the_rank_by_the_paper_s_formula():
     ranks = torch.linspace(0, 1, 50, dtype=torch.float64)
     found = wanted_at(ranks, QuadmixSettings(omega=0.3, eta=0.7), steepness=40, floor=0.01)
@@ -115,21 +105,13 @@ def test_components_are_uncorrelated_and_point_to_better_scores():
     assert np.corrcoef(found[0], base)[0, 1] > 0.9
 
 
-def test_tops_of_components_of_independent_scores_hardly_overlap():
-    columns = torch.from_numpy(np.random.default_rng(3).normal(size=(4, 10_000)))
-    tops = [set(row.topk(100).indices.tolist()) for row in components(columns, 1.0)]
-    overlap = [len(one & other) / 100 for number, one in enumerate(tops) for other in tops[:number]]
-    assert np.mean(overlap) < 0.02
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_quadmix_fills_a_budget_of_tokens_though_the_best_documents_are_larger_than_it(many, selected, seed):
+def test_quadmix_fills_a_budget_of_tokens_though_the_best_documents_are_larger_than_it(many, selected):
     features, score = many
-    tokens = np.random.default_rng(seed).integers(3, 60, 200)
+    tokens = np.random.default_rng(0).integers(3, 60, 200)
     tokens[np.argsort(-score)[:5]] = 10_000
     also, options = SelectorInputs(scores={"one": score}), {"omega": 0.2}
     budget = {"budget": 600, "budget_by": "tokens"}
-    found = selected("quadmix", features, score, tokens=tokens, also=also, options=options, seed=seed, **budget)
+    found = selected("quadmix", features, score, tokens=tokens, also=also, options=options, **budget)
     left_out = np.setdiff1d(np.arange(200), found.indices)
     assert 600 - tokens[left_out].min() < int(tokens[found.indices].sum()) <= 600
 

@@ -29,11 +29,6 @@ def test_betr_scores_are_the_best_of_minus_log_ranks(documents, selected):
     assert set(found.indices) == set(np.argsort(-expected, kind="stable")[:5])
 
 
-def test_a_document_that_is_an_example_is_ranked_first_by_it(documents, selected):
-    found = selected("betr", documents, np.zeros(40), budget=1, also=targets(documents[[17]], [0]))
-    assert found.indices.tolist() == [17]
-
-
 def test_every_task_has_as_many_examples(documents, selected):
     examples = documents[[3, 5, 8, 9]]
     found = selected("betr", documents, np.zeros(40), budget=2, also=targets(examples, [0, 0, 0, 1]))

@@ -12,13 +12,13 @@ from tests.models.selection.enumerable import made, of_documents, random_budget
 
 def test_gumbel_top_k_draws_without_replacement_from_the_softmax():
     logits = torch.tensor([0.0, 1.0, -1.0, 0.5])
-    masks = gumbel_top_k(logits, 2, 40_000, torch.Generator().manual_seed(0))
+    masks = gumbel_top_k(logits, 2, 10_000, torch.Generator().manual_seed(0))
     assert (masks.sum(1) == 2).all()
     p = logits.softmax(0)
     first = p
     second = torch.stack([sum(p[j] * p[i] / (1 - p[j]) for j in range(4) if j != i) for i in range(4)])
-    # four standard errors of a frequency over 40,000 draws
-    torch.testing.assert_close(masks.double().mean(0), (first + second).double(), rtol=0, atol=0.01)
+    # four standard errors of a frequency over 10,000 draws
+    torch.testing.assert_close(masks.double().mean(0), (first + second).double(), rtol=0, atol=0.02)
 
 
 def test_draws_within_a_budget_of_tokens_end_with_the_first_document_that_does_not_fit():
@@ -36,28 +36,17 @@ def test_advantages_are_standardised_and_survive_equal_rewards():
     assert (advantages(torch.full((5,), 3.0)) == 0).all()
 
 
-@pytest.mark.parametrize("name", ["quality", "pairwise", "facility"])
+@pytest.mark.parametrize("name", ["pairwise", "facility"])
 def test_estimators_mean_is_the_closed_form_gradient(name):
     """Under equal logits, the covariance of J and m_i is pi (1 - pi) (g_i - mean g), up to 1/n."""
-    n, budget, rollouts = 40, 16, 30_000
+    n, budget, rollouts = 40, 16, 8_000
     generator = torch.Generator().manual_seed(0)
     rows = Rows(torch.nn.functional.normalize(torch.randn((n, 5), generator=generator) + 0.3, dim=1))
-    quality = torch.rand(n, generator=generator, dtype=torch.float64)
     masks = gumbel_top_k(torch.zeros(n), budget, rollouts, generator)
-    pi = torch.full((n,), budget / n)
-    if name == "quality":
-        rewards, gradient = masks.double() @ quality / budget, quality / budget
-    elif name == "pairwise":
-        metric = made("pairwise", rows, of_documents(n, budget))
-        rewards, gradient = metric.value(masks), metric.gradient(pi).double()
-    else:
-        facility = made("facility", rows, of_documents(n, budget))
-        similarity = (rows.block(slice(None)) @ rows.block(slice(None)).T).clamp(min=0)
-        rewards = torch.stack([similarity[:, mask].amax(1).mean() for mask in masks]).double()
-        gradient = facility.gradient(pi).double()
+    metric, share = made(name, rows, of_documents(n, budget)), budget / n
+    rewards, gradient = metric.value(masks), metric.gradient(torch.full((n,), share)).double()
     deviation = rewards.std(correction=0)
     estimate = advantages(rewards) @ masks.double() / rollouts * deviation
-    share = budget / n
     closed = share * (1 - share) * (gradient - gradient.mean()) * n / (n - 1)
     sampling_error = float(deviation) * (share * (1 - share) / rollouts) ** 0.5
     assert float(torch.corrcoef(torch.stack([estimate, closed]))[0, 1]) > 0.98
@@ -71,12 +60,12 @@ def learned(corpus, learning, **settings):
     )
 
 
-@pytest.mark.parametrize("metric", ["pairwise", "facility", "disf"])
-def test_learning_beats_random_on_every_metric(metric, corpus):
-    learning = {"n_epochs": 100, "n_rollout": 32, "partial": 0.5}
+@pytest.mark.parametrize("metric", ["facility", "disf"])
+def test_learning_beats_random(metric, corpus):
+    learning = {"n_epochs": 50, "n_rollout": 32, "partial": 0.5}
     selection = learned(corpus, learning, metrics=metric, select_ratio=0.2, lamb=0.2)
     assert selection.objective > selection.random_objective + 0.2
-    assert len(selection.indices) == 80
+    assert len(selection.indices) == 40
 
 
 def test_the_learning_rate_falls_from_the_first_step_to_the_last(corpus):
@@ -89,7 +78,7 @@ def test_the_learning_rate_falls_from_the_first_step_to_the_last(corpus):
 def test_prune_leaves_the_lowest_quality_out_down_to_the_budget_and_quality_init_starts_from_it(corpus):
     learning = {"n_epochs": 5, "prune": 0.5, "init": "quality", "partial": 1.0}
     selection = learned(corpus, learning, select_ratio=0.1, lamb=0.0, normalize="none")
-    lowest = corpus[1].argsort()[:200]
+    lowest = corpus[1].argsort()[:100]
     assert not set(lowest.tolist()) & set(selection.indices.tolist())
     assert selection.inclusion[lowest].max() < selection.inclusion[selection.indices].min()
-    assert len(learned(corpus, {"n_epochs": 2, "prune": 0.5}, select_ratio=0.9).indices) == 360
+    assert len(learned(corpus, {"n_epochs": 2, "prune": 0.5}, select_ratio=0.9).indices) == 180
