@@ -48,9 +48,7 @@ def test_problems_are_named_line_by_line(tmp_path: Path) -> None:
         (r'{"text": "a pair \ud83c\udf89 is fine"}', None),
     ]
     path = tmp_path / "a.jsonl"
-    path.write_bytes(
-        "\n \n".join(line for line, _ in of_lines).encode(errors="surrogateescape")
-    )
+    path.write_bytes("\n \n".join(line for line, _ in of_lines).encode(errors="surrogateescape"))
     table, problems = read(settings(path))
     assert problems == [problem for _, problem in of_lines]
     assert table["text"].to_pylist()[-1] == "a pair 🎉 is fine"
