@@ -64,18 +64,18 @@ def test_a_column_that_no_file_has_is_refused(recipe: Any, named: dict[str, Any]
 
 def test_a_wrong_text_column_is_told_once_with_the_columns_that_exist(recipe: Any, tmp_path: Path) -> None:
     (tmp_path / "d.jsonl").write_text('{"body": "a"}\n{"more": "b"}\n')
+    (tmp_path / "e.jsonl").write_text('{"text": "a"}\n{"text": "b", "kind": "news"}\n')
     os.mkfifo(tmp_path / "pipe.jsonl")
     os.mkfifo(tmp_path / "pipe.parquet")
-    given, shards = recipe(materialize={"layout": "more"})
-    check_columns(given, shards)
+    check_columns(*recipe(materialize={"layout": "kind"}))
+    given, shards = recipe()
 
     def with_text(column: str) -> PipelineSettings:
         return given.model_copy(update={"source": given.source.model_copy(update={"text_column": column})})
 
     check_columns(with_text("body"), shards)
-    with pytest.raises(
-        ColumnError, match=r"^source\.text_column: no source file has a column 'content', it may be "
-    ) as e:
+    told = r"^source\.text_column: no source file has a column 'content', it may be "
+    with pytest.raises(ColumnError, match=told) as e:
         check_columns(with_text("content"), shards)
     assert all(f"'{name}'" in str(e.value) for name in ("text", "site", "body", "more"))
     damaged = shards[:1]
@@ -158,10 +158,9 @@ def test_a_column_has_the_spelling_of_the_first_file_or_of_the_settings_in_all(t
     assert {name[0]: shard.spelled for name, shard in shards.items()} == {"a": ()} | dict.fromkeys("bcd", ("Source",))
     names = {tuple(field.name for field in ShardReader(shard, settings(tmp_path)).extra) for shard in shards.values()}
     assert names == {("Source",), ("Source", "other")}
-    for shard in settled_source(tmp_path, extra_columns=["SOURCE"]).values():
-        assert [field.name for field in ShardReader(shard, settings(tmp_path, extra_columns=["SOURCE"])).extra] == [
-            "SOURCE"
-        ]
+    listed = settings(tmp_path, extra_columns=["SOURCE"])
+    for shard in settle(discover(listed), listed):
+        assert [field.name for field in ShardReader(shard, listed).extra] == ["SOURCE"]
         assert shard.spelled == ()
 
 
@@ -200,13 +199,8 @@ def test_a_path_that_a_setting_names_is_a_column(tmp_path: Path) -> None:
         ({"score": "Language_Score"}, {"quality.scorers.0.column": "language_score"}),
         ({"materialize": {"layout": "site"}, "report": {"by": ["url", "site"]}, "extra_columns": ["site"]}, {}),
         ({"materialize": {"layout": "flat"}}, {}),
-        (
-            {
-                "quality": {"scorers": [{"kind": "column", "column": "N_CHARS"}], "by": "SITE"},
-                "extra_columns": ["Site"],
-            },
-            {"quality.scorers.0.column": "n_chars", "quality.by": "Site"},
-        ),
+        ({"score": "N_CHARS", "extra_columns": ["Site"]}, {"quality.scorers.0.column": "n_chars"}),
+        ({"materialize": {"layout": "SITE"}, "extra_columns": ["Site"]}, {"materialize.layout": "Site"}),
     ],
 )
 def test_settings_find_a_column_in_any_spelling(recipe: Any, sections: dict[str, Any], spelled: dict[str, Any]) -> None:

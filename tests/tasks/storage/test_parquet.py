@@ -91,9 +91,8 @@ def test_a_flipped_bit_in_a_stage_file_is_an_error_or_changes_nothing(
     end = 8 * len(content)
     bits = [numbers.randrange(end) for _ in range(FLIPS)] + [end - 1 - numbers.randrange(end // 8) for _ in range(40)]
     harmless = 0
-    copy = tmp_path / "copy.parquet"
-    for bit in bits:
-        copy.unlink(missing_ok=True)
+    for place, bit in enumerate(bits):
+        copy = tmp_path / f"{place}.parquet"
         copy.write_bytes(flipped(content, bit))
         found = read_or_path(read, copy)
         if found != str(copy):

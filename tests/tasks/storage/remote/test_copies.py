@@ -309,7 +309,7 @@ def test_another_machine_replaces_nothing_meanwhile(workspace: Workspace, bucket
 
 def test_machines_that_remember_in_turns_lose_nothing(bucket: Bucket, tmp_path: Path) -> None:
     """Each listed the workspace, and read the record, before the other wrote it."""
-    machines = [Workspace(f"{bucket.url}/shared", tmp_path / name) for name in ("one", "other")]
+    machines = one, other = [Workspace(f"{bucket.url}/shared", tmp_path / name) for name in ("one", "other")]
     for number in range(2):
         for machine, name in zip(machines, "ab", strict=True):
             with machine.alone():
@@ -317,10 +317,6 @@ def test_machines_that_remember_in_turns_lose_nothing(bucket: Bucket, tmp_path: 
     for machine in machines:
         with machine.alone():
             assert in_order_of_arrival(machine, ["b1", "b0", "a1", "a0"]) == ["a0", "b0", "a1", "b1"]
-
-
-def test_what_another_machine_deleted_is_gone(bucket: Bucket, tmp_path: Path) -> None:
-    one, other = (Workspace(f"{bucket.url}/shared", tmp_path / name) for name in ("one", "other"))
     write_manifest(one.fitted / "a.json", KEY, [], {})
     assert read_manifest(other.fitted / "a.json") is not None
     remove_file(one.fitted / "a.json")
