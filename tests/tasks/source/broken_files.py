@@ -4,9 +4,8 @@ import gzip
 import io
 import json
 import os
-import socket
 from collections.abc import Callable, Iterator
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -93,23 +92,23 @@ def one_bad(kind: pa.DataType | None = None) -> pa.Array:
 def cut_and_flipped() -> Iterator[BrokenFile]:
     """Yield Parquet and JSON Lines that were cut off, or of which bytes were changed."""
     whole = parquet(compression="snappy")
-    for place in spread(len(whole), 25):
+    for place in spread(len(whole), 90):
         yield BrokenFile(f"cut-{place}.parquet", content(whole[:place]), REFUSED)
-    for place in spread(len(whole), 60):
+    for place in spread(len(whole), 15):
         yield BrokenFile(f"flip-{place}.parquet", content(flipped(whole, place)))
-    for place in spread(len(whole) - 16, 20):
+    for place in spread(len(whole) - 16, 8):
         yield BrokenFile(f"zeros-{place}.parquet", content(whole[:place] + bytes(16) + whole[place + 16 :]))
     for codec in ("none", "gzip", "brotli", "zstd", "lz4"):
         written = parquet(compression=codec)
         yield BrokenFile(f"good-{codec}.parquet", content(written), READ, N, {})
-        for place in spread(len(written), 6)[1:]:
+        for place in spread(len(written), 3)[1:]:
             yield BrokenFile(f"{codec}-{place}.parquet", content(flipped(written, place)))
     for suffix, compress in COMPRESSORS.items():
         written = compress(lines())
         if suffix:
-            for place in spread(len(written), 12):
+            for place in spread(len(written), 8):
                 yield BrokenFile(f"cut-{place}.jsonl{suffix}", content(written[:place]), REFUSED)
-        for place in spread(len(written), 15):
+        for place in spread(len(written), 5):
             yield BrokenFile(f"flip-{place}.jsonl{suffix}", content(flipped(written, place)))
 
 
@@ -121,22 +120,14 @@ def other_formats() -> Iterator[BrokenFile]:
     pa.orc.write_table(table, orc)
     kinds = {
         "empty": b"",
-        "one-byte": b"P",
         "magic-only": b"PAR1",
-        "two-magics": b"PAR1PAR1",
         "wrong-head": b"XXXX" + whole[4:],
         "wrong-tail": whole[:-4] + b"XXXX",
         "encrypted-tail": whole[:-4] + b"PARE",
         "appended": whole + b"garbage",
-        "footer-of-0": whole[:-8] + bytes(4) + b"PAR1",
         "footer-too-long": whole[:-8] + b"\xff\xff\xff\x7f" + b"PAR1",
-        "footer-negative": whole[:-8] + b"\xff\xff\xff\xff" + b"PAR1",
         "text": b"text,id\nhello,1\n",
-        "json": b'{"text": "a"}\n',
-        "html": b"<!DOCTYPE html><html>",
-        "png": b"\x89PNG\r\n\x1a\n" + bytes(64),
         "zip": b"PK\x03\x04" + bytes(64),
-        "sqlite": b"SQLite format 3\0" + bytes(64),
         "gz": gzip.compress(whole),
         "feather": feather.getvalue(),
         "orc": orc.getvalue(),
@@ -159,29 +150,17 @@ def other_formats() -> Iterator[BrokenFile]:
 
 TEXT_TYPES: dict[str, Any] = {
     "int": (pa.array(range(N)), REFUSED),
-    "float": (pa.array([0.5] * N), REFUSED),
     "bool": (pa.array([True] * N), REFUSED),
     "list": (pa.array([["a"]] * N), REFUSED),
-    "struct": (pa.array([{"a": "b"}] * N), REFUSED),
-    "map": (pa.array([[("a", "b")]] * N, pa.map_(pa.string(), pa.string())), REFUSED),
-    "date": (pa.array([date(2024, 1, 1)] * N), REFUSED),
-    "decimal": (pa.array([Decimal("1.5")] * N), REFUSED),
     "fixed": (pa.array([b"ab"] * N, pa.binary(2)), REFUSED),
-    "null": (pa.nulls(N), {"null_text": N}),
     "binary": (pa.array([text_of(n).encode() for n in range(N)]), {}),
-    "large": (pa.array(columns()["text"], pa.large_string()), {}),
     "view": (pa.array(columns()["text"], pa.string_view()), {}),
     "binary-view": (pa.array([text_of(n).encode() for n in range(N)], pa.binary_view()), {}),
     "dictionary": (pa.array(columns()["text"]).dictionary_encode(), {}),
-    "repeated": (pa.array([text_of(0)] * N).dictionary_encode(), {"duplicate": N - 1}),
     "bad": (one_bad(), {"invalid_utf8": 1, "too_short": N - 1}),
-    "bad-large": (one_bad(pa.large_string()), {"invalid_utf8": 1, "too_short": N - 1}),
     "bad-binary": (pa.array([BAD] * N), {"invalid_utf8": N}),
-    "bad-binary-view": (pa.array([BAD] * N, pa.binary_view()), {"invalid_utf8": N}),
     "bad-dictionary": (one_bad().dictionary_encode(), {"invalid_utf8": 1, "too_short": N - 1}),
     "empty": (pa.array([""] * N), {"empty_text": N}),
-    "spaces": (pa.array([" \t\u00a0\u2003"] * N), {"empty_text": N}),
-    "nul": (pa.array(["\0" * 200] * N), {"duplicate": N - 1}),
     "huge": (pa.array(["x" * (MOST_BYTES + 1), *columns()["text"][1:]]), {"too_large": 1}),
     "all-huge": (pa.array(["x" * (MOST_BYTES + 1)] * N), {"too_large": N}),
     "far-too-huge": (pa.array([f"{n}" * (9 * MOST_BYTES) for n in range(N)]), REFUSED),
@@ -190,14 +169,12 @@ OTHER_COLUMNS: dict[str, dict[str, Any]] = {
     "token_count": {
         "digits": (pa.array(["7"] * N), {}),
         "words": (pa.array(["many"] * N), {}),
-        "fraction": (pa.array([1.5] * N), {}),
         "bool": (pa.array([True] * N), {}),
         "unsigned": (pa.array([2**64 - 1] * N, pa.uint64()), {}),
         "negative": (pa.array([-1] * N), {}),
         "max": (pa.array([2**63 - 1] * N), {}),
         "one-max": (pa.array([2**63 - 1, *[5] * (N - 1)]), {}),
         "date": (pa.array([date(2024, 1, 1)] * N), REFUSED),
-        "most": (pa.array([2**31 - 1] * N), {}),
         "nan": (pa.array([float("nan")] * N), {}),
         "list": (pa.array([[1]] * N), REFUSED),
         "null": (pa.nulls(N), {}),
@@ -205,13 +182,10 @@ OTHER_COLUMNS: dict[str, dict[str, Any]] = {
     "language_score": {
         "words": (pa.array(["high"] * N), {}),
         "nan": (pa.array([float("nan")] * N), {}),
-        "infinite": (pa.array([float("inf")] * N), {}),
         "list": (pa.array([[0.5]] * N), REFUSED),
-        "half": (pa.array([0.5] * N, pa.float16()), {}),
     },
     "id": {
         "int": (pa.array(range(N)), {}),
-        "float": (pa.array([0.5] * N), {}),
         "uuid": (pa.array([bytes(16)] * N, pa.uuid()), {}),
         "list": (pa.array([["a"]] * N), REFUSED),
         "struct": (pa.array([{"a": 1}] * N), REFUSED),
@@ -249,21 +223,16 @@ EXTRA_TYPES: dict[str, Any] = {
     ),
     "view": (pa.array(["a"] * N, pa.string_view()), {}),
     "binary-view": (pa.array([BAD] * N, pa.binary_view()), {}),
-    "list-of-views": (pa.array([["a"]] * N, pa.list_(pa.string_view())), {}),
     "list-view": (pa.array([["a"], []] * (N // 2), pa.list_view(pa.string())), {}),
     "uuid": (pa.array([bytes(range(16)), None] * (N // 2), pa.uuid()), {}),
     "json": (pa.array(['{"a": 1}'] * N, pa.json_()), {}),
     "null": (pa.nulls(N), {}),
     "decimal256": (pa.array([Decimal(1)] * N, pa.decimal256(60, 2)), REFUSED),
-    "decimal32": (pa.array([Decimal("1.50")] * N, pa.decimal32(5, 2)), {}),
     "unsigned": (pa.array([2**64 - 1] * N, pa.uint64()), {}),
-    "half": (pa.array([0.5] * N, pa.float16()), {}),
     "nan": (pa.array([float("nan")] * N), {}),
     "far-time": (pa.array([2**62] * N, pa.timestamp("us")), {}),
     "far-nanoseconds": (pa.array([2**62] * N, pa.timestamp("ns")), {}),
-    "far-day": (pa.array([2**31 - 1] * N, pa.date32()), {}),
     "time": (pa.array([time(1)] * N, pa.time64("ns")), {}),
-    "duration": (pa.array([timedelta(1)] * N), {}),
     "small-dictionary": (pa.array([f"v{n}" for n in range(N)]).dictionary_encode().cast(
         pa.dictionary(pa.int8(), pa.string())
     ), {}),
@@ -278,16 +247,13 @@ NAMES = {
     "": REFUSED,
     "a\0b": REFUSED,
     "row": REFUSED,
-    "ROW": REFUSED,
     "quality": REFUSED,
-    "_shard": REFUSED,
     "a\nb": READ,
     "Text ": REFUSED,
     'it\'s "x"; --': READ,
     "a.b": READ,
     "%s {x}": READ,
     "ключ 雪": READ,
-    "🎉": READ,
     "x" * 10_000: READ,
     "select": READ,
     "tags.list.element": READ,
@@ -332,42 +298,31 @@ def of_types() -> Iterator[BrokenFile]:
 
 
 def of_lines() -> Iterator[BrokenFile]:
-    """Yield JSON Lines with one bad row, or with bad rows only, compressed in every way."""
+    """Yield JSON Lines with one bad row, or with bad rows only, and good ones compressed in every way."""
     good = text_of(-1)
     bad_rows: dict[str, tuple[str | bytes, str | None]] = {  # a line, and why it is dropped
         "broken": ("{broken", "broken_row"),
         "half": ('{"text": "ha', "broken_row"),
-        "array": ("[1, 2]", "broken_row"),
         "number": ("7", "broken_row"),
         "null": ("null", "broken_row"),
-        "string": ('"text"', "broken_row"),
         "nan": ('{"text": NaN}', "null_text"),
         "deep": ("[" * 10_000, "broken_row"),
-        "deep-value": ('{"text": "a", "x": ' + "[" * 10_000 + "]" * 10_000 + "}", "broken_row"),
         "digits": ('{"text": "a", "token_count": ' + "9" * 5_000 + "}", "broken_row"),
-        "latin": (json.dumps({"text": good}).encode() + b"\xe9", "broken_row"),
         "not-utf8": (b'{"text": "' + BAD + b'"}', "broken_row"),
         "text-missing": ('{"id": "a"}', "null_text"),
         "text-null": ('{"text": null}', "null_text"),
         "text-number": ('{"text": 7}', "wrong_type"),
         "text-list": ('{"text": ["a"]}', "wrong_type"),
-        "text-bool": ('{"text": true}', "wrong_type"),
         "text-surrogate": (r'{"text": "\ud800"}', "invalid_utf8"),
         "key-surrogate": ('{"text": ' + json.dumps(good) + r', "\ud800": 1}', "invalid_utf8"),
-        "value-surrogate": ('{"text": ' + json.dumps(good) + r', "x": "\udfff"}', "invalid_utf8"),
         "id-surrogate": ('{"text": ' + json.dumps(good) + r', "id": "\udfff"}', "invalid_utf8"),
         "tokens-words": (json.dumps({"text": good, "token_count": "many"}), None),
         "tokens-fraction": (json.dumps({"text": good, "token_count": 1.5}), None),
-        "tokens-bool": (json.dumps({"text": good, "token_count": True}), None),
-        "tokens-2-64": (json.dumps({"text": good, "token_count": 2**64}), None),
         "tokens-max": (json.dumps({"text": good, "token_count": 2**63 - 1}), None),
         "tokens-negative": (json.dumps({"text": good, "token_count": -5}), None),
         "score-words": (json.dumps({"text": good, "language_score": "x"}), None),
-        "score-large": (json.dumps({"text": good, "language_score": 2**62 + 1}), None),
         "score-beyond": ('{"text": ' + json.dumps(good) + ', "language_score": ' + "9" * 400 + "}", None),
-        "score-1e400": ('{"text": ' + json.dumps(good) + ', "language_score": 1e400}', None),
         "url-list": (json.dumps({"text": good, "url": ["a"]}), "wrong_type"),
-        "extra-2-64": (json.dumps({"text": good, "x": 2**64}), None),
         "extra-nested": (json.dumps({"text": good, "x": {"a": [BAD.hex()] * 9}}), None),
         "twice": ('{"text": "a", "text": ' + json.dumps(good) + "}", None),
         "many-keys": (json.dumps({"text": good} | {f"k{n}": n for n in range(300)}), None),
@@ -379,10 +334,9 @@ def of_lines() -> Iterator[BrokenFile]:
         "huge": (json.dumps({"text": "x" * MOST_BYTES}), "too_large"),
         "huge-broken": ("x" * (3 * MOST_BYTES), "too_large"),
         "huge-spaces": (" " * (2 * MOST_BYTES), "too_large"),
-        "huge-other": (json.dumps({"text": good, "x": "y" * MOST_BYTES}), "too_large"),
     }
     for suffix, compress in COMPRESSORS.items():
-        for name, (line, reason) in bad_rows.items():
+        for name, (line, reason) in ({} if suffix else bad_rows).items():
             dropped = {} if reason is None else {reason: 1}
             yield BrokenFile(f"{name}.jsonl{suffix}", content(compress(lines(line))), READ, N + 1, dropped)
         for name, value, rows in (
@@ -419,38 +373,11 @@ def of_kinds() -> Iterator[BrokenFile]:
     """Yield what is no plain file, and files of odd names."""
     yield BrokenFile("pipe.jsonl", os.mkfifo, REFUSED, why="a pipe")
     yield BrokenFile("pipe.parquet", os.mkfifo, REFUSED, why="a pipe")
-    yield BrokenFile("pipe.jsonl.gz", os.mkfifo, REFUSED, why="a pipe")
     yield BrokenFile("dangling.parquet", lambda path: path.symlink_to("nowhere"), REFUSED, why="does not exist")
     yield BrokenFile("loop.jsonl", lambda path: path.symlink_to(path.name), REFUSED)
     yield BrokenFile("zeros.jsonl", lambda path: path.symlink_to("/dev/zero"), REFUSED, why="device")
-    yield BrokenFile("random.parquet", lambda path: path.symlink_to("/dev/urandom"), REFUSED, why="device")
-    yield BrokenFile("nothing.jsonl", lambda path: path.symlink_to("/dev/null"), REFUSED, why="device")
-    yield BrokenFile("socket.jsonl", _bind, REFUSED, why="socket")
-    whole = parquet()
-    for name in (
-        "x" * 240,
-        "é" * 120,
-        "a b;$(x)'",
-        "new\nline",
-        "tab\t",
-        "*?[x]",
-        "%2F",
-        "-rf",
-        "a\\b",
-        "🎉",
-        "a" * 150,
-    ):
-        yield BrokenFile(f"{name}.parquet", content(whole), READ, N, {})
-
-
-def _bind(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as server:
-        here = Path.cwd()
-        os.chdir(path.parent)  # the path of a socket may be 107 bytes long
-        try:
-            server.bind(path.name)
-        finally:
-            os.chdir(here)
+    for name in ("x" * 240, "é" * 120, "a b;$(x)'", "new\nline", "*?[x]", "%2F", "-rf", "a\\b"):
+        yield BrokenFile(f"{name}.parquet", content(parquet()), READ, N, {})
 
 
 COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {

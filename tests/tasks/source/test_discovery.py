@@ -29,27 +29,18 @@ def touch(folder: Path, *names: str) -> None:
         path.write_bytes(b"x")
 
 
-def test_one_file_is_one_shard(tmp_path: Path) -> None:
-    touch(tmp_path, "a.parquet", "b.parquet")
-    assert found(settings(tmp_path / "a.parquet")) == {"a.parquet": "a"}
-
-
 def test_a_folder_is_searched_through_in_order_of_names(tmp_path: Path) -> None:
-    touch(tmp_path, "z.parquet", "x/y.jsonl.gz", "x/deep/er.parquet", "a.ndjson", "notes.txt", "README.md", "c.JSONL")
+    touch(tmp_path, "z.parquet", "x/y.jsonl.gz", "x/deep/er.parquet", "a b;$(x)'.ndjson", "notes.txt", "c.JSONL")
     names = found(settings(tmp_path))
     assert names == {
-        "a.ndjson": "a.ndjson",
+        "a b;$(x)'.ndjson": "a-b---x--.ndjson",
         "c.JSONL": "c.JSONL",
         "x/deep/er.parquet": "x-deep-er",
         "x/y.jsonl.gz": "x-y.jsonl.gz",
         "z.parquet": "z",
     }
-    assert list(names.values()) == sorted(names.values())
-
-
-def test_hidden_files_and_folders_are_left_out(tmp_path: Path) -> None:
-    touch(tmp_path / ".cache", "a.parquet", "_SUCCESS", "_tmp.parquet", ".b.parquet", ".git/c.parquet", "_x/d.parquet")
-    assert found(settings(tmp_path / ".cache")) == {"a.parquet": "a"}
+    assert list(names) == sorted(names)
+    assert found(settings(tmp_path / "z.parquet")) == {"z.parquet": "z"}
 
 
 def left_out(source: Any) -> dict[str, list[str]]:
@@ -139,47 +130,24 @@ def test_keys_in_the_folders_of_a_path_are_columns(tmp_path: Path) -> None:
         assert keys(settings(tmp_path / path)) == below
 
 
-def test_keys_in_a_bucket(bucket: Bucket) -> None:
-    bucket.write("corpus/language=en/dump=a%20b/a.parquet", b"x")
-    assert keys(settings(f"{bucket.url}/corpus")) == {
-        "language=en/dump=a%20b/a.parquet": {"language": "en", "dump": "a b"}
-    }
-
-
 def test_a_glob_names_files_relative_to_its_fixed_part(tmp_path: Path) -> None:
-    touch(tmp_path, "CC-1/a.parquet", "CC-2/a.parquet", "CC-2/b.parquet", "other/a.parquet")
+    touch(tmp_path, "CC-1/a.parquet", "CC-2/a.parquet", "CC-2/b.parquet", "raw [2024]/a.parquet")
     assert found(settings(tmp_path / "CC-*" / "a.parquet")) == {
         "CC-1/a.parquet": "CC-1-a",
         "CC-2/a.parquet": "CC-2-a",
     }
     assert len(found(settings(tmp_path / "**" / "*.parquet"))) == 4
-
-
-def test_a_folder_whose_name_looks_like_a_glob(tmp_path: Path) -> None:
-    touch(tmp_path / "raw [2024]", "a.parquet")
     assert found(settings(tmp_path / "raw [2024]")) == {"a.parquet": "a"}
 
 
-def test_hostile_file_names_make_safe_shard_names(tmp_path: Path) -> None:
-    touch(tmp_path, "a b;$(x)'.parquet")
-    assert found(settings(tmp_path)) == {"a b;$(x)'.parquet": "a-b---x--"}
-
-
-def test_files_whose_names_would_be_one_are_told_apart(tmp_path: Path) -> None:
+def test_files_whose_names_would_be_one_or_too_long_are_told_apart(tmp_path: Path) -> None:
     touch(tmp_path, "a/b.parquet", "a-b.parquet", "c.parquet", "a b.parquet")
+    touch(tmp_path, *(f"{stem}.parquet" for stem in ("x" * 240, "x" * 239 + "y", "\u00e9" * 120)))
     names = found(settings(tmp_path))
     assert (names["a-b.parquet"], names["c.parquet"]) == ("a-b", "c")  # as they would be alone
-    digests = {names["a/b.parquet"], names["a b.parquet"]}
-    assert all(re.fullmatch("a-b-[0-9a-f]{16}", name) for name in digests)
-    assert len(digests) == 2
-
-
-def test_a_long_file_name_makes_a_short_shard_name(tmp_path: Path) -> None:
-    stems = ["x" * 240, "x" * 239 + "y", "\u00e9" * 120]
-    touch(tmp_path, *(f"{stem}.parquet" for stem in stems))
-    names = set(found(settings(tmp_path)).values())
-    assert len(names) == 3
-    assert max(len(name.encode()) for name in names) <= MOST_NAME_BYTES
+    assert all(re.fullmatch("a-b-[0-9a-f]{16}", names[path]) for path in ("a/b.parquet", "a b.parquet"))
+    assert len(set(names.values())) == 7
+    assert max(len(name.encode()) for name in names.values()) <= MOST_NAME_BYTES
 
 
 @pytest.mark.parametrize("name", [b"caf\xe9", b"a::b"])
@@ -191,28 +159,25 @@ def test_a_name_that_no_url_may_have_is_left_out_and_told(tmp_path: Path, name: 
     assert source.left_out == {"names that are not UTF-8, or have '::'": [own]}
 
 
-def test_links_without_a_target_and_pipes_are_found_and_not_opened(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fingerprint", ["mtime", "content"])
+def test_links_without_a_target_and_pipes_are_found_and_not_opened(tmp_path: Path, fingerprint: str) -> None:
     (tmp_path / "dangling.parquet").symlink_to(tmp_path / "nowhere.parquet")
     (tmp_path / "self.jsonl").symlink_to(tmp_path / "self.jsonl")
-    (tmp_path / "zeros.jsonl").symlink_to("/dev/zero")
     os.mkfifo(tmp_path / "pipe.jsonl")
-    for fingerprint in ("mtime", "content"):
-        shards = discover(settings(tmp_path, fingerprint=fingerprint))
-        assert [shard.name for shard in shards] == ["dangling", "pipe.jsonl", "self.jsonl", "zeros.jsonl"]
-        for shard in shards:
-            with pytest.raises(
-                BadShardError, match=rf"^{shard.relative}: (this is a pipe|.* does not exist|.*symbolic links)"
-            ):
-                ShardReader(shard, settings(tmp_path, fingerprint=fingerprint))
+    source = settings(tmp_path, fingerprint=fingerprint)
+    shards = discover(source)
+    assert [shard.name for shard in shards] == ["dangling", "pipe.jsonl", "self.jsonl"]
+    for shard in shards:
+        told = rf"^{shard.relative}: (this is a pipe|.* does not exist|.*symbolic links)"
+        with pytest.raises(BadShardError, match=told):
+            ShardReader(shard, source)
 
 
-@pytest.mark.parametrize("name", ["missing", "missing/*.parquet", "empty", "text"])
+@pytest.mark.parametrize("name", ["missing", "missing/*.parquet", "empty"])
 def test_no_file_is_an_error(tmp_path: Path, name: str) -> None:
     (tmp_path / "empty").mkdir()
-    touch(tmp_path, "text/a.txt")
-    with pytest.raises(SourceError, match=r"^source\.path: ") as caught:
+    with pytest.raises(SourceError, match=rf"^source\.path: .*{re.escape(str(tmp_path / name))}"):
         discover(settings(tmp_path / name))
-    assert str(tmp_path / name) in str(caught.value)
 
 
 def test_an_unknown_format_is_an_error_unless_source_format_is_set(tmp_path: Path) -> None:
@@ -235,12 +200,12 @@ def test_a_changed_file_changes_the_fingerprint(tmp_path: Path) -> None:
     assert discover(by_content)[0].fingerprint != before[1]
 
 
-@pytest.mark.parametrize("path", ["none", "corpus/none.parquet", "corpus/none*.parquet"])
-def test_a_path_missing_in_a_bucket_is_an_error(bucket: Bucket, path: str) -> None:
-    for name in ("a.parquet", "b.jsonl.gz"):
-        bucket.write(f"corpus/{name}", b"x")
-    with pytest.raises(SourceError, match=r"does not exist|no .* file below"):
-        discover(settings(f"{bucket.url}/{path}"))
+def test_a_path_missing_in_a_bucket_is_an_error(bucket: Bucket) -> None:
+    bucket.write("corpus/dump=a%20b/a.parquet", b"x")
+    assert keys(settings(f"{bucket.url}/corpus")) == {"dump=a%20b/a.parquet": {"dump": "a b"}}
+    for path in ("none", "corpus/none.parquet", "corpus/none*.parquet"):
+        with pytest.raises(SourceError, match=r"does not exist|no .* file below"):
+            discover(settings(f"{bucket.url}/{path}"))
 
 
 def test_a_listing_that_takes_long_is_told(
@@ -249,13 +214,8 @@ def test_a_listing_that_takes_long_is_told(
     touch(tmp_path, "a.parquet")
     discover(settings(tmp_path))
     assert not caplog.messages
-
-    def slow(*arguments: Any) -> Any:
-        time.sleep(0.5)
-        return listed(*arguments)
-
     listed = discovery._list_files
-    monkeypatch.setattr(discovery, "_list_files", slow)
+    monkeypatch.setattr(discovery, "_list_files", lambda *arguments: time.sleep(0.2) or listed(*arguments))
     monkeypatch.setattr(discovery, "SLOW_SECONDS", 0.01)
     discover(settings(tmp_path))
     [message] = caplog.messages

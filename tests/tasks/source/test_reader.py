@@ -5,8 +5,8 @@ import hashlib
 import json
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable
-from datetime import datetime
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from fineweb_mask.models.documents import ColumnTypeError, DocumentFilter
 from fineweb_mask.models.schemas import FINEWEB
-from fineweb_mask.models.settings import IngestSettings, SourceSettings
+from fineweb_mask.models.settings import IngestSettings
 from fineweb_mask.tasks.source.discovery import SourceShard, discover
 from fineweb_mask.tasks.source.reader import BATCH_ROWS, ShardReader
 from fineweb_mask.tasks.storage.remote import retries
@@ -48,17 +48,6 @@ def test_rows_come_in_batches_and_in_order(tmp_path: Path) -> None:
         assert max(len(chunk) for chunk in table["text"].chunks) == BATCH_ROWS
 
 
-def test_columns_may_have_other_names(tmp_path: Path) -> None:
-    lines = ['{"content": "a", "key": 1, "text": "not this"}']
-    for path in (
-        write_lines(tmp_path / "a.jsonl", lines),
-        write_table(tmp_path / "a.parquet", content=["a"], key=[1], text=["not this"]),
-    ):
-        table, _ = read(settings(path, text_column="content", id_column="key"))
-        assert table.to_pylist()[0] | {"text": "a", "id": "1"} == table.to_pylist()[0]
-        assert table.column_names == FINEWEB.names
-
-
 def test_extra_columns_can_be_listed(tmp_path: Path) -> None:
     path = write_table(tmp_path / "a.parquet", text=["a"], one=[1], two=[2], row=[3])
     table, _ = read(settings(path, extra_columns=["two", "url"]))
@@ -78,41 +67,6 @@ def test_a_missing_text_column_names_the_existing_ones(tmp_path: Path) -> None:
             read(settings(path))
 
 
-def test_a_memory_file_system(tmp_path: Path, rows: list[Row], make_parquet: Callable[..., Path]) -> None:
-    local = make_parquet(tmp_path / "a.parquet", rows)
-    lines = write_lines(tmp_path / "b.jsonl.gz", [json.dumps(row) for row in rows], ".gz")
-    memory = fsspec.filesystem("memory")
-    try:
-        for path in (local, lines):
-            memory.pipe(f"/corpus/deep/{path.name}", path.read_bytes())
-        assert found(settings("memory://corpus")) == {"deep/a.parquet": "deep-a", "deep/b.jsonl.gz": "deep-b.jsonl.gz"}
-        for path in (local, lines):
-            table, _ = read(settings(f"memory://corpus/deep/{path.name}"))
-            assert table.equals(read(settings(local))[0])
-    finally:
-        memory.rm("/corpus", recursive=True)
-
-
-@pytest.mark.parametrize("keep", [0, 10, 0.5, -1])
-def test_a_truncated_parquet_file_is_a_bad_shard(tmp_path: Path, keep: float) -> None:
-    path = write_table(tmp_path / "cut.parquet", text=["some text"] * 100)
-    whole = path.read_bytes()
-    path.write_bytes(whole[: int(len(whole) * keep) if keep == 0.5 else int(keep)])
-    with pytest.raises(BadShardError, match=r"^cut\.parquet: "):
-        read(settings(path))
-
-
-def test_a_parquet_file_damaged_inside_is_a_bad_shard(tmp_path: Path) -> None:
-    path = tmp_path / "holed.parquet"
-    table = pa.table({"text": [f"some text {index}" for index in range(5_000)]})
-    pq.write_table(table, path, compression="zstd", use_dictionary=False)
-    damaged = bytearray(path.read_bytes())
-    damaged[100:2_000] = b"\x00" * 1_900
-    path.write_bytes(damaged)
-    with pytest.raises(BadShardError, match=r"^holed\.parquet: "):
-        read(settings(path))
-
-
 def test_a_flipped_bit_of_text_is_a_bad_shard_where_the_file_has_checksums(tmp_path: Path) -> None:
     path = tmp_path / "flipped.parquet"
     table = pa.table({"text": [f"some text {index}" for index in range(500)]})
@@ -126,7 +80,7 @@ def test_a_flipped_bit_of_text_is_a_bad_shard_where_the_file_has_checksums(tmp_p
 
 @pytest.mark.parametrize(
     "kind",
-    [pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string()), pa.binary(), pa.large_binary()],
+    [pa.string_view(), pa.dictionary(pa.int32(), pa.string()), pa.large_binary()],
     ids=str,
 )
 def test_other_types_that_hold_text(tmp_path: Path, kind: pa.DataType) -> None:
@@ -138,34 +92,7 @@ def test_other_types_that_hold_text(tmp_path: Path, kind: pa.DataType) -> None:
     assert table.schema.field("text").type == pa.string()
 
 
-def test_dates_numbers_and_narrow_types_are_cast(tmp_path: Path) -> None:
-    path = write_table(
-        tmp_path / "a.parquet",
-        text=["a"],
-        id=pa.array([7], pa.uint8()),
-        date=pa.array([datetime(2024, 1, 2, 3, 4, 5)], pa.timestamp("us")),  # noqa: DTZ001
-        language_score=pa.array([0.5], pa.float32()),
-        token_count=pa.array([3], pa.int16()),
-    )
-    row = read(settings(path))[0].to_pylist()[0]
-    assert (row["id"], row["date"], row["language_score"], row["token_count"]) == (
-        "7",
-        "2024-01-02T03:04:05",
-        0.5,
-        3,
-    )
-
-
-@pytest.mark.parametrize(
-    ("name", "column"),
-    [
-        ("text", pa.array([1])),
-        ("text", pa.array([["a"]])),
-        ("url", pa.array([1.5])),
-        ("language_score", pa.array([{"a": 1}])),
-    ],
-    ids=["number", "list", "url", "struct"],
-)
+@pytest.mark.parametrize(("name", "column"), [("text", pa.array([["a"]])), ("url", pa.array([1.5]))], ids=str)
 def test_a_column_of_the_wrong_type_is_named(tmp_path: Path, name: str, column: pa.Array) -> None:
     path = write_table(tmp_path / "a.parquet", **{"text": pa.array(["a"]), name: column})
     with pytest.raises(BadShardError, match=rf"^a\.parquet: column '{name}'") as caught:
@@ -186,7 +113,7 @@ class SlowFileSystem(LocalFileSystem):
 
 @pytest.mark.parametrize("name", ["parquet", "jsonl"])
 def test_an_unreachable_file_system_is_not_a_bad_shard(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retries, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(retries, "PATIENCE_SECONDS", 0.01)
     fsspec.register_implementation("slow", SlowFileSystem, clobber=True)
     shard = SourceShard(name="a", relative="a", url=f"slow:///a.{name}", format=name, bytes=1, fingerprint="f")
     with pytest.raises(TimeoutError):
@@ -196,58 +123,48 @@ def test_an_unreachable_file_system_is_not_a_bad_shard(name: str, monkeypatch: p
 @pytest.fixture
 def at_urls(
     bucket: Bucket, tmp_path: Path, rows: list[Row], make_parquet: Callable[..., Path]
-) -> tuple[Bucket, pa.Table, pa.Table]:
+) -> tuple[Bucket, dict[str, pa.Table]]:
     """A bucket with the same rows as Parquet and as lines of JSON, and what they read as."""
-    paths = (make_parquet(tmp_path / "a.parquet", rows), write_lines(tmp_path / "b.jsonl.gz", lines_of(rows), ".gz"))
+    lines = write_lines(tmp_path / "b.jsonl.gz", [json.dumps(row) for row in rows], ".gz")
+    paths = (make_parquet(tmp_path / "a.parquet", rows), lines)
     for path in paths:
         bucket.write(f"corpus/{path.name}", path.read_bytes())
-    return bucket, *(read(settings(path))[0] for path in paths)
+    return bucket, {path.name: read(settings(path))[0] for path in paths}
 
 
-def lines_of(rows: list[Row]) -> list[str]:
-    return [json.dumps(row) for row in rows]
-
-
-def test_files_in_a_bucket_are_found_and_read(at_urls: tuple[Bucket, pa.Table, pa.Table]) -> None:
-    bucket, parquet, lines = at_urls
+def test_files_in_a_bucket_are_found_and_read(at_urls: tuple[Bucket, dict[str, pa.Table]]) -> None:
+    bucket, tables = at_urls
     bucket.write("corpus/_hidden/c.parquet", b"x")
     bucket.write("corpus/notes.txt", b"x")
     assert found(settings(f"{bucket.url}/corpus")) == {"a.parquet": "a", "b.jsonl.gz": "b.jsonl.gz"}
     assert found(settings(f"{bucket.url}/corpus/*.parquet")) == {"a.parquet": "a"}
-    assert read(settings(f"{bucket.url}/corpus/a.parquet"))[0].equals(parquet)
-    assert read(settings(f"{bucket.url}/corpus/b.jsonl.gz"))[0].equals(lines)
+    for name, table in tables.items():
+        assert read(settings(f"{bucket.url}/corpus/{name}"))[0].equals(table)
     first = discover(settings(f"{bucket.url}/corpus"))
     assert first == discover(settings(f"{bucket.url}/corpus"))
-    by_content = discover(settings(f"{bucket.url}/corpus", fingerprint="content"))
-    for shard in by_content:
+    for shard in discover(settings(f"{bucket.url}/corpus", fingerprint="content")):
         assert shard.fingerprint == f"sha256:{hashlib.sha256(bucket.read(f'corpus/{shard.relative}')).hexdigest()}"
     bucket.write("corpus/a.parquet", b"another")
     assert discover(settings(f"{bucket.url}/corpus"))[0].fingerprint != first[0].fingerprint
 
 
-def test_files_at_a_web_server_are_read(at_urls: tuple[Bucket, pa.Table, pa.Table]) -> None:
-    bucket, parquet, lines = at_urls
+def test_files_at_a_web_server_are_read(at_urls: tuple[Bucket, dict[str, pa.Table]]) -> None:
+    bucket, tables = at_urls
     web = f"{bucket.server.url}/{bucket.name}/corpus"
     with pytest.raises(RemoteError, match=r"/corpus/a\.parquet: access denied"):
         discover(settings(f"{web}/a.parquet"))
-    for name in bucket.names():
-        bucket.server.client.put_object_acl(Bucket=bucket.name, Key=name, ACL="public-read")
-    assert read(settings(f"{web}/a.parquet"))[0].equals(parquet)
-    assert read(settings(f"{web}/b.jsonl.gz"))[0].equals(lines)
+    for name, table in tables.items():
+        bucket.server.client.put_object_acl(Bucket=bucket.name, Key=f"corpus/{name}", ACL="public-read")
+        assert read(settings(f"{web}/{name}"))[0].equals(table)
     before = discover(settings(f"{web}/a.parquet"))[0].fingerprint
     bucket.server.client.put_object(Bucket=bucket.name, Key="corpus/a.parquet", Body=b"another", ACL="public-read")
     assert discover(settings(f"{web}/a.parquet"))[0].fingerprint != before
 
 
-def test_a_web_server_without_range_requests_is_an_error(
-    at_urls: tuple[Bucket, pa.Table, pa.Table], tmp_path: Path
-) -> None:
-    class Quiet(SimpleHTTPRequestHandler):
-        def log_message(self, *_: Any) -> None:
-            pass
-
+def test_a_web_server_without_range_requests_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SimpleHTTPRequestHandler, "log_message", lambda *_: None)
     (tmp_path / "big.parquet").write_bytes(os.urandom(300_000))
-    serve = functools.partial(Quiet, directory=str(tmp_path))
+    serve = functools.partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
     with ThreadingHTTPServer(("127.0.0.1", 0), serve) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,)).start()
         try:
@@ -259,20 +176,20 @@ def test_a_web_server_without_range_requests_is_an_error(
 
 @pytest.mark.parametrize("name", ["a.parquet", "b.jsonl.gz"])
 def test_broken_connections_and_refusals_are_retried(
-    at_urls: tuple[Bucket, pa.Table, pa.Table], proxy: Proxy, reach: Callable[[str], None], name: str
+    at_urls: tuple[Bucket, dict[str, pa.Table]], proxy: Proxy, reach: Callable[[str], None], name: str
 ) -> None:
-    bucket, parquet, lines = at_urls
+    bucket, tables = at_urls
     reach(proxy.url)
     proxy.failing, proxy.cut_after = 0.2, 200
     table, _ = read(settings(f"{bucket.url}/corpus/{name}"))
     assert proxy.cuts == 1
-    assert table.equals(parquet if name == "a.parquet" else lines)
+    assert table.equals(tables[name])
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "b.jsonl.gz"])
 @pytest.mark.parametrize("fingerprint", ["mtime", "content"])
 def test_a_file_that_changes_before_or_while_it_is_read_is_a_bad_shard(
-    at_urls: tuple[Bucket, pa.Table, pa.Table], tmp_path: Path, name: str, fingerprint: str
+    at_urls: tuple[Bucket, dict[str, pa.Table]], tmp_path: Path, name: str, fingerprint: str
 ) -> None:
     bucket = at_urls[0]
     local = next(path for path in tmp_path.iterdir() if path.name == name)
@@ -293,17 +210,12 @@ def test_a_file_that_changes_before_or_while_it_is_read_is_a_bad_shard(
 
 @pytest.mark.parametrize("name", ["Text", "Quality", "shard", "_row", "Dump"])
 def test_a_column_name_that_sql_would_confuse_is_refused_at_once(
-    tmp_path: Path,
-    name: str,
-    pipeline: Callable[..., Any],
-    recipe: Any,
-    make_parquet: Callable[..., Path],
-    make_document: Callable[..., Any],
+    tmp_path: Path, name: str, make_parquet: Callable[..., Path], make_document: Callable[..., Any]
 ) -> None:
-    make_parquet(tmp_path / "a.parquet", [make_document(0) | {name: "x"}], (pa.field(name, pa.string()),))
-    changes = {"workspace": str(tmp_path / "workspace"), "source": SourceSettings(path=str(tmp_path / "a.parquet"))}
+    fields = (pa.field(name, pa.string()),)
+    path = make_parquet(tmp_path / "a.parquet", [make_document(0) | {name: "x"}], fields)
     with pytest.raises(BadShardError, match=f"column '{name}' has a name that the pipeline uses itself"):
-        pipeline(recipe.model_copy(update=changes))
+        read(settings(path))
 
 
 def test_rows_that_are_too_large_are_dropped_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -372,38 +284,44 @@ def test_keys_in_the_path_are_columns_of_every_row(tmp_path: Path, name: str) ->
 @pytest.mark.parametrize("name", ["a.parquet", "a.jsonl"])
 def test_a_column_of_the_file_wins_over_the_key_of_its_path_where_it_has_a_value(tmp_path: Path, name: str) -> None:
     languages = ["en", "de", None, "fr"]
-    keyed(tmp_path, f"language=en/Year=2024/{name}", text=["a"] * 4, language=languages, year=[1] * 4)
-    source = settings(tmp_path)
-    [shard] = discover(source)
-    reader = ShardReader(shard, source)
-    [(batch, _)] = [pair for pair in reader.batches() if pair[0].num_rows]
+    source = settings(
+        keyed(tmp_path, f"language=en/Year=2024/{name}", text=["a"] * 4, language=languages, year=[1] * 4)
+    )
+    reader = ShardReader(discover(source)[0], source)
+    [batch] = [batch for batch, _ in reader.batches() if batch.num_rows]
     assert batch["language"].to_pylist() == ["en", "de", "en", "fr"]
     assert batch["year"].to_pylist() == [1] * 4
     assert "Year" not in batch.schema.names
     assert dict(+reader.keys_differ) == {"language": 2, "year": 4}
 
 
-@pytest.mark.parametrize("key", ["id=x", "text=x", "row=3", "shard=1", "quality=2", "Source_Row=1"])
+@pytest.mark.parametrize("key", ["id=x", "row=3", "Source_Row=1"])
 def test_keys_of_names_that_the_pipeline_uses_itself_are_no_columns(tmp_path: Path, key: str) -> None:
     table, _ = read(settings(keyed(tmp_path, f"{key}/a.parquet", text=["a"], id=[None])))
-    assert table.column_names == FINEWEB.names
-    assert table.to_pylist()[0] | {"text": "a", "id": None} == table.to_pylist()[0]
+    assert table.to_pylist() == [dict.fromkeys(FINEWEB.names) | {"text": "a"}]
 
 
 def test_a_key_that_does_not_fit_its_column_is_counted_and_leaves_it_as_it_is(tmp_path: Path) -> None:
     source = settings(keyed(tmp_path, "tags=x/token_count=many/a.parquet", text=["a", "b"], tags=[["y"], None]))
-    [shard] = discover(source)
-    reader = ShardReader(shard, source)
+    reader = ShardReader(discover(source)[0], source)
     [(batch, _)] = reader.batches()
     assert (batch["tags"].to_pylist(), batch["token_count"].to_pylist()) == ([["y"], None], [None, None])
     assert dict(reader.keys_differ) == {"tags": 2, "token_count": 2}
 
 
-def both(folder: Path, rows: list[Row], **columns: Any) -> list[Path]:
-    """Write rows as Parquet, with columns of given types, and as lines of JSON."""
-    table = pa.table({name: columns.get(name, [row.get(name) for row in rows]) for name in rows[0]})
-    pq.write_table(table, folder / "a.parquet")
-    return [folder / "a.parquet", write_lines(folder / "a.jsonl", [json.dumps(row) for row in rows])]
+def both(folder: Path, rows: list[Row]) -> list[Path]:
+    """Write rows as Parquet and as lines of JSON."""
+    folder.mkdir(exist_ok=True)
+    table = write_table(folder / "a.parquet", **{name: [row.get(name) for row in rows] for name in rows[0]})
+    return [table, write_lines(folder / "a.jsonl", [json.dumps(row) for row in rows])]
+
+
+def ingested(path: Path) -> tuple[dict[str, list[Any]], Counter[str]]:
+    """Return the documents of a file, and how many values of its columns were lost."""
+    source = settings(path)
+    reader, chosen = ShardReader(discover(source)[0], source), DocumentFilter(IngestSettings(min_chars=1), "a")
+    [found] = [chosen.apply(*batch).to_pydict() for batch in reader.batches()]
+    return found, reader.lost + chosen.lost
 
 
 def test_numbers_that_went_through_pandas_are_whole_and_its_gaps_are_null(tmp_path: Path) -> None:
@@ -414,34 +332,21 @@ def test_numbers_that_went_through_pandas_are_whole_and_its_gaps_are_null(tmp_pa
         for at, (count, score) in enumerate(zip(tokens, scores, strict=True))
     ]
     for path in both(tmp_path, rows):
-        source = settings(path)
-        reader = ShardReader(discover(source)[0], source)
-        chosen = DocumentFilter(IngestSettings(min_chars=1), "a")
-        [found] = [chosen.apply(*batch).to_pydict() for batch in reader.batches()]
+        found, lost = ingested(path)
         assert found["token_count"] == [123, None, None, 0]
         assert found["language_score"] == found["score"] == [0.5, None, None, 1.0]
         assert found["language"] == [None] * 4
-        assert not reader.lost + chosen.lost
+        assert not lost
 
 
-def test_a_number_that_does_not_fit_costs_its_value_alone(tmp_path: Path) -> None:
-    for number, (column, lost) in enumerate(
-        [
-            ([1e30, 1.5, -3.0, 2.0**40, 7.0], 4),
-            (["many", "1.5", "", "-1", "7"], 4),
-            ([True, True, False, True, None], 4),
-        ]
-    ):
-        (tmp_path / str(number)).mkdir()
-        rows = [{"text": f"text {at}", "token_count": value} for at, value in enumerate(column)]
-        for path in both(tmp_path / str(number), rows):
-            source = settings(path)
-            reader = ShardReader(discover(source)[0], source)
-            chosen = DocumentFilter(IngestSettings(min_chars=1), "a")
-            [found] = [chosen.apply(*batch).to_pydict() for batch in reader.batches()]
-            assert found["token_count"][:4] == [None] * 4
-            assert len(found["text"]) == 5
-            assert reader.lost + chosen.lost == {"token_count": lost}
+@pytest.mark.parametrize(
+    "column", [[1e30, 1.5, -3.0, 2.0**40, 7.0], ["many", "1.5", "", "-1", "7"], [True, True, False, True, None]]
+)
+def test_a_number_that_does_not_fit_costs_its_value_alone(tmp_path: Path, column: list[Any]) -> None:
+    for path in both(tmp_path, [{"text": f"text {at}", "token_count": value} for at, value in enumerate(column)]):
+        found, lost = ingested(path)
+        assert found["token_count"][:4] == [None] * 4
+        assert (len(found["text"]), lost) == (5, {"token_count": 4})
 
 
 def test_whole_numbers_of_more_than_64_bits_are_kept_as_text(tmp_path: Path) -> None:
@@ -465,7 +370,7 @@ def test_a_column_that_is_whole_elsewhere_is_whole_here_if_all_its_values_are(
         assert batch["Year"].to_pylist() == (values if expected is None else expected)
 
 
-@pytest.mark.parametrize("name", ["Text", "TEXT", " text"])
+@pytest.mark.parametrize("name", ["TEXT", " text"])
 def test_the_columns_of_fineweb_are_found_in_any_spelling(tmp_path: Path, name: str) -> None:
     row = {name: "a", "ID": "x", "URL": "http://a.org", "Language": "en", "Token_Count": 7, "Language_Score": 0.5}
     for path in both(tmp_path, [row]):
@@ -474,32 +379,18 @@ def test_the_columns_of_fineweb_are_found_in_any_spelling(tmp_path: Path, name: 
 
 
 def test_named_columns_are_found_in_any_spelling_and_by_their_path(tmp_path: Path) -> None:
-    row = {"Body": {"Content": "a"}, "meta": {"Key": 7, "score": 0.5, "deep": {"kind": None}}, "Plain": "p"}
-    for path in both(tmp_path, [row]):
-        source = settings(
-            path,
-            text_column="body.content",
-            id_column="meta.key",
-            extra_columns=["meta.score", "meta.deep.kind", "PLAIN"],
-        )
-        [found] = read(source)[0].to_pylist()
-        expected = {"text": "a", "id": "7", "meta.score": 0.5, "PLAIN": "p"}
-        assert {key: value for key, value in found.items() if value is not None} == expected
-        assert list(found)[9:] == ["meta.score", "meta.deep.kind", "PLAIN"]
+    meta = {"Key": 7, "score": 0.5, "deep": {"kind": None}, "own": "within"}
+    row = {"Body": {"Content": "a"}, "meta": meta, "meta.own": "wins", "Plain": "p", "text": "not this"}
+    names = ["meta.score", "meta.deep.kind", "PLAIN", "meta.own", "gap.a"]
+    for path in both(tmp_path, [row | {"gap": {"a": 1}}, row | {"gap": None}]):
+        source = settings(path, text_column="body.content", id_column="meta.key", extra_columns=names)
+        first, other = read(source)[0].to_pylist()
+        expected = {"text": "a", "id": "7", "meta.score": 0.5, "PLAIN": "p", "meta.own": "wins"}
+        assert {key: value for key, value in first.items() if value is not None} == expected | {"gap.a": 1}
+        assert other == dict.fromkeys(first) | expected
+        assert list(first) == [*FINEWEB.names, *names]
         with pytest.raises(BadShardError, match=r"no column 'meta\.none', source\.extra_columns may name"):
             read(source.model_copy(update={"extra_columns": ["meta.none"]}))
-
-
-def test_a_column_whose_name_has_a_point_wins_over_a_path(tmp_path: Path) -> None:
-    for path in both(tmp_path, [{"text": "a", "meta.source": "own", "meta": {"source": "within"}}]):
-        table, _ = read(settings(path, extra_columns=["meta.source"]))
-        assert table["meta.source"].to_pylist() == ["own"]
-
-
-def test_what_is_within_null_is_null(tmp_path: Path) -> None:
-    rows = [{"text": f"text {at}", "a": value} for at, value in enumerate([{"b": {"c": 1}}, {"b": None}, None])]
-    for path in both(tmp_path, rows):
-        assert read(settings(path, extra_columns=["a.b.c"]))[0]["a.b.c"].to_pylist() == [1, None, None]
 
 
 def test_an_index_of_pandas_is_kept_only_if_it_is_named(tmp_path: Path) -> None:
@@ -508,7 +399,7 @@ def test_an_index_of_pandas_is_kept_only_if_it_is_named(tmp_path: Path) -> None:
     assert read(settings(path, extra_columns=["__index_level_0__"]))[0].column_names[9:] == ["__index_level_0__"]
 
 
-@pytest.mark.parametrize("others", [("A", "a"), ("a ", "a"), ("é", "e\u0301")])
+@pytest.mark.parametrize("others", [("A", "a"), ("é", "e\u0301")])
 def test_two_spellings_in_one_file_are_refused_with_the_remedy(tmp_path: Path, others: tuple[str, str]) -> None:
     for path in both(tmp_path, [{"text": "t", others[0]: 1, others[1]: 2}]):
         with pytest.raises(BadShardError, match=r"differ in case only, or in spaces: .* with one of them"):

@@ -34,48 +34,31 @@ def rows(path: Path, content: bytes, most: int = 2**20):
 @pytest.mark.parametrize("name", ["a.warc.gz", "a.warc"])
 def test_a_page_has_its_url_id_date_and_file(tmp_path, name):
     [row] = rows(tmp_path / name, warc_bytes([Answer(page_of(TEXT), "https://a.org/b")], name.endswith(".gz")))
-    assert row == {
-        "page": page_of(TEXT),
-        "charset": "utf-8",
-        "id": f"<urn:uuid:{0:032x}>",
-        "url": "https://a.org/b",
-        "date": "2026-01-02T03:04:05Z",
-        "file_path": name,
-    }
+    own = {"id": f"<urn:uuid:{0:032x}>", "url": "https://a.org/b", "date": "2026-01-02T03:04:05Z", "file_path": name}
+    assert row == {"page": page_of(TEXT), "charset": "utf-8"} | own
 
 
 def test_what_is_no_page_has_its_reason(tmp_path):
     packed = gzip.compress(page_of(TEXT))
     chunks = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (packed[:50], packed[50:])) + b"0\r\n\r\n"
-    html = ("Content-Type", "text/html")
+    zipped = (("Content-Type", "text/html"), ("Content-Encoding", "gzip"))
     answers = [
-        Answer(b"%PDF-1.7", payload="application/pdf"),
-        Answer(b"%PDF-1.7", headers=(("Content-Type", "application/pdf"),), payload=None),
-        Answer(page_of("gone"), status="404 Not Found"),
-        Answer(b"", status="301 Moved Permanently", headers=(("Location", "/"),)),
-        Answer(page_of("long " * 2**18)),
-        Answer(packed, headers=(html, ("Content-Encoding", "gzip"))),
-        Answer(chunks, headers=(html, ("Content-Encoding", "gzip"), ("Transfer-Encoding", "chunked"))),
-        Answer(page_of(TEXT), headers=(), payload=None),
-        Answer(b"\x00\x01\x02", headers=(), payload=None),
-        Answer(page_of(TEXT), headers=(("Content-Type", "application/xhtml+xml; charset=utf-8"),), payload=None),
-        Answer(gzip.compress(b"<html>" + b" " * 2**22), headers=(html, ("Content-Encoding", "gzip"))),
+        (Answer(b"%PDF-1.7", payload="application/pdf"), "not_html"),
+        (Answer(b"%PDF-1.7", headers=(("Content-Type", "application/pdf"),), payload=None), "not_html"),
+        (Answer(page_of("gone"), status="404 Not Found"), "http_error"),
+        (Answer(b"", status="301 Moved Permanently", headers=(("Location", "/"),)), "http_error"),
+        (Answer(page_of("long " * 2**18)), "too_large"),
+        (Answer(packed, headers=zipped), True),
+        (Answer(chunks, headers=(*zipped, ("Transfer-Encoding", "chunked"))), True),
+        (Answer(page_of(TEXT), headers=(), payload=None), True),
+        (Answer(b"\x00\x01\x02", headers=(), payload=None), "not_html"),
+        (Answer(gzip.compress(b"<html>" + b" " * 2**22), headers=zipped), "too_large"),
     ]
-    found = rows(tmp_path / "a.warc.gz", warc_bytes(answers))
-    assert [row if isinstance(row, str) else row["page"] == page_of(TEXT) for row in found] == [
-        "not_html",
-        "not_html",
-        "http_error",
-        "http_error",
-        "too_large",
-        True,
-        True,
-        True,
-        "not_html",
-        True,
-        "too_large",
-    ]
-    assert count_rows(shard_of(tmp_path / "a.warc.gz", warc_bytes(answers))) == len(answers)
+    content = warc_bytes(answer for answer, _ in answers)
+    found = rows(tmp_path / "a.warc.gz", content)
+    expected = [reason for _, reason in answers]
+    assert [row if isinstance(row, str) else row["page"] == page_of(TEXT) for row in found] == expected
+    assert count_rows(shard_of(tmp_path / "a.warc.gz", content)) == len(answers)
 
 
 def test_extracted_texts_are_taken_as_they_are(tmp_path):
@@ -92,72 +75,52 @@ def answer_of(head: str, body: bytes, *more: str, content_type: str | None = "ap
     "head",
     [
         "HTTP/1.1 200 OK\nContent-Type: text/html; charset=koi8-r",
-        "HTTP/1.1 200\ncontent-type: TEXT/HTML; Charset=KOI8-R",
         "HTTP/1.0 200 \nCONTENT-TYPE : text/html;charset='koi8-r'",
         "HTTP/2 200\nContent-Type: text/html;\n charset=koi8-r",
         "HTTP/2.0 200 OK\nContent-Type: text/html; charset=koi8-r\nContent-Type: text/html",
-        "HTTP/1.1 200 OK\nContent-Type: text/html; charset=koi8-r\nContent-Length: 9",
-        "HTTP/1.1 200 OK\nContent-Type: text/html; charset=koi8-r\nContent-Length: 99999\nContent-Encoding: gzip",
+        "HTTP/1.1 200\nContent-Type: text/html; charset=koi8-r\nContent-Length: 99999\nContent-Encoding: gzip",
         "HTTP/1.1 200 OK\nContent-Type: text/html; charset=koi8-r\nTransfer-Encoding: Chunked\nContent-Encoding: br",
     ],
 )
-@pytest.mark.parametrize("content_type", ["application/http; msgtype=response", "application/http", None, "text/html"])
-@pytest.mark.parametrize("more", [(), ("WARC-Truncated: length",), ("WARC-Identified-Payload-Type: text/html",)])
-def test_a_page_has_the_charset_that_its_server_named(tmp_path, head, content_type, more):
+@pytest.mark.parametrize("content_type", ["application/http; msgtype=response", None, "text/html"])
+def test_a_page_has_the_charset_that_its_server_named(tmp_path, head, content_type):
     page = "<p>ещё этих мягких французских булок</p>".encode("koi8-r")
-    [row] = rows(tmp_path / "a.warc", answer_of(head, page, *more, content_type=content_type))
-    assert (row["page"], row["charset"]) == (page, "koi8-r")
-
-
-def test_an_address_in_capitals_is_one_of_http(tmp_path):
-    record = answer_of("HTTP/1.1 200 OK\nContent-Type: text/html; charset=koi8-r", b"<p>page</p>")
-    [row] = rows(tmp_path / "a.warc", record.replace(b"https://", b"HTTPS://"))
-    assert (row["page"], row["charset"]) == (b"<p>page</p>", "koi8-r")
+    for more in ((), ("WARC-Truncated: length",), ("WARC-Identified-Payload-Type: text/html",)):
+        record = answer_of(head, page, *more, content_type=content_type)
+        [row] = rows(tmp_path / "a.warc", record.replace(b"https://", b"https://" if more else b"HTTPS://"))
+        assert (row["page"], row["charset"]) == (page, "koi8-r")
 
 
 def test_pages_without_http_have_the_charset_of_their_record(tmp_path):
-    page = page_of(TEXT)
+    page, http = page_of(TEXT), "application/http; msgtype=response"
     records = [
-        record_bytes("resource", page, "text/html; charset=koi8-r"),
-        record_bytes("conversion", page, "application/xhtml+xml; charset=KOI8-R"),
-        record_bytes("response", page, "text/html; charset=koi8-r"),
-        record_bytes("resource", b"\xff\xfe" + page.decode().encode("utf-16-le"), None),
-        record_bytes("resource", b"{}", "application/json"),
-        record_bytes("resource", b"a text", "text/plain"),
-        record_bytes("revisit", b"HTTP/1.1 200 OK\r\n\r\n", "application/http; msgtype=response"),
-        record_bytes("metadata", b"a: b", "application/warc-fields"),
-        record_bytes("response", b"", "application/http; msgtype=response"),
-        answer_of("HTTP/1.1 200 OK\nContent-Type: unknown/unknown", page),
-        answer_of("HTTP/1.1 204 No Content\nContent-Type: text/html", b""),
+        (record_bytes("resource", page, "text/html; charset=koi8-r"), "koi8-r"),
+        (record_bytes("conversion", page, "application/xhtml+xml; charset=KOI8-R"), "koi8-r"),
+        (record_bytes("response", page, "text/html; charset=koi8-r"), "koi8-r"),
+        (record_bytes("resource", b"\xff\xfe" + page.decode().encode("utf-16-le"), None), ""),
+        (record_bytes("resource", b"{}", "application/json"), "not_html"),
+        (record_bytes("resource", b"a text", "text/plain"), "not_html"),
+        (record_bytes("revisit", b"HTTP/1.1 200 OK\r\n\r\n", http), None),
+        (record_bytes("metadata", b"a: b", "application/warc-fields"), None),
+        (record_bytes("response", b"", http), "http_error"),
+        (answer_of("HTTP/1.1 200 OK\nContent-Type: unknown/unknown", page), ""),
+        (answer_of("HTTP/1.1 204 No Content\nContent-Type: text/html", b""), "http_error"),
     ]
-    shard = shard_of(tmp_path / "a.warc", b"".join(records))
-    found = list(warc_records(shard, 2**20))
+    shard = shard_of(tmp_path / "a.warc", b"".join(record for record, _ in records))
+    found = [row if isinstance(row, str) else row["charset"] for row in warc_records(shard, 2**20)]
+    assert found == [expected for _, expected in records if expected is not None]
     assert count_rows(shard) == len(found)
-    assert [row if isinstance(row, str) else row["charset"] for row in found] == [
-        "koi8-r",
-        "koi8-r",
-        "koi8-r",
-        "",
-        "not_html",
-        "not_html",
-        "http_error",
-        "",
-        "http_error",
-    ]
 
 
 @pytest.mark.parametrize(
     ("content_type", "content", "expected"),
     [
         ("text/plain", "Grüße".encode(), "Grüße"),
-        ("text/plain; charset=utf-8", b"\xef\xbb\xbf" + "Grüße".encode(), "Grüße"),
         ("text/plain; charset=ISO-8859-1", "“Grüße”".encode("cp1252"), "“Grüße”"),
         ("text/plain; charset=gb2312", "今天镕".encode("gb18030"), "今天镕"),
         ("text/plain; charset=utf-16", "\ufeffGrüße".encode("utf-16-be"), "Grüße"),
-        ("text/plain; charset=none", "Grüße".encode(), "Grüße"),
         (None, "Grüße".encode(), "Grüße"),
         ("text/plain", "Grüße".encode("cp1252"), "invalid_utf8"),
-        ("text/plain; charset=utf-8", "Grüße".encode("cp1252"), "invalid_utf8"),
         ("text/plain; charset=euc-kr", b"Gr\xfc\xff", "wrong_charset"),
         ("text/plain; charset=iso-2022-cn", b"Text", "unknown_charset: iso-2022-cn"),
     ],
@@ -182,36 +145,11 @@ def test_what_cannot_be_read_names_what_is_missing(tmp_path):
     assert found == [*reasons, "not_html"]
 
 
-def test_the_documents_of_a_crawl_are_in_the_encodings_that_it_names(tmp_path):
-    texts = {
-        "windows-1252": "The price is €20 for a room; naïve visitors pay €35 at the door of the old museum.",
-        "windows-1257": "Šiandien oras gražus, todėl eisime pasivaikščioti į parką prie upės.",
-        "koi8-r": "Съешь ещё этих мягких французских булок, да выпей чаю; корабль идёт по широкой реке.",
-        "shift_jis": "今日は天気がいいので、公園へ散歩に行きました。そこで古い友達に会いました。",
-    }
-    answers = [
-        Answer(
-            f"<html><body><article><p>{text} {text}</p><p>{text}</p></article></body></html>".encode(charset),
-            headers=(("Content-Type", f"text/html; charset={charset}"),),
-            payload=None,
-        )
-        for charset, text in texts.items()
-    ]
-    shard = shard_of(tmp_path / "a.warc.gz", warc_bytes(answers))
-    source = SourceSettings(path=str(tmp_path / "a.warc.gz"))
-    workspace = Workspace(tmp_path / "workspace")
-    file = ingest(ingest_job(workspace, shard, source, IngestSettings(min_chars=10)))
-    with VerifiedFile(workspace.resolve(file)) as documents:
-        found = documents.read()["text"].to_pylist()
-    assert all(expected in text for text, expected in zip(found, texts.values(), strict=True))
-    assert file.details["charsets"] == dict.fromkeys(texts, 1)
-
-
 WHOLE = {packed: warc_bytes([Answer(page_of(TEXT))] * 3, packed) for packed in (True, False)}
 
 
 @pytest.mark.parametrize("packed", [True, False])
-@pytest.mark.parametrize("share", [0.2, 0.5, 0.9, 0.99])
+@pytest.mark.parametrize("share", [0.2, 0.9, 0.99])
 def test_a_file_that_is_cut_off_is_an_error(tmp_path, packed, share):
     content = WHOLE[packed][: int(share * len(WHOLE[packed]))]
     shard = shard_of(tmp_path / f"a.warc{'.gz' if packed else ''}", content)
@@ -223,12 +161,11 @@ def test_a_file_that_is_cut_off_is_an_error(tmp_path, packed, share):
     "content",
     [
         b"text\n" * 100,
-        bytes(1000),
         WHOLE[False].replace(b"Content-Length: ", b"Content-Length: x", 2),
         WHOLE[False].replace(b"Content-Length: ", b"Content-Length: 9"),
         WHOLE[False].replace(b"WARC/1.0", b"WARD/1.0"),
     ],
-    ids=["text", "zeros", "no number", "too long", "another format"],
+    ids=["text", "no number", "too long", "another format"],
 )
 def test_what_is_no_warc_file_is_an_error(tmp_path, content):
     with pytest.raises(BrokenWarcError):
@@ -239,6 +176,13 @@ def test_a_crawl_becomes_documents_and_every_row_has_its_reason(tmp_path):
     texts = [re.sub("red", f"red {number}", TEXT) for number in range(12)]
     answers = [Answer(page_of(text), f"https://a.org/{number}") for number, text in enumerate(texts)]
     answers[3:3] = [Answer(b"%PDF", payload="application/pdf"), Answer(b"<html><body></body></html>")]
+    encoded = {
+        "windows-1257": "Šiandien oras gražus, todėl eisime pasivaikščioti į parką prie upės.",
+        "shift_jis": "今日は天気がいいので、公園へ散歩に行きました。そこで古い友達に会いました。",
+    }
+    for charset, text in encoded.items():
+        page = f"<html><body><article><p>{text} {text}</p><p>{text}</p></article></body></html>".encode(charset)
+        answers.append(Answer(page, headers=(("Content-Type", f"text/html; charset={charset}"),), payload=None))
     source = SourceSettings(path=str(tmp_path / "crawl"))
     (tmp_path / "crawl").mkdir()
     (tmp_path / "crawl" / "CC-1.warc.gz").write_bytes(warc_bytes(answers))
@@ -246,15 +190,17 @@ def test_a_crawl_becomes_documents_and_every_row_has_its_reason(tmp_path):
     good, cut = discover(source)
     workspace = Workspace(tmp_path / "workspace")
     file = ingest(ingest_job(workspace, good, source, IngestSettings(min_chars=50)))
-    assert (file.rows, file.details["rows_in"]) == (12, 14)
+    assert (file.rows, file.details["rows_in"]) == (14, 16)
     assert file.details["dropped"] == {"no_text": 1, "not_html": 1}
+    assert file.details["charsets"].items() >= dict.fromkeys(encoded, 1).items()
     with VerifiedFile(workspace.resolve(file)) as documents:
         table = documents.read().to_pylist()
-    assert [row["source_row"] for row in table] == [0, 1, 2, *range(5, 14)]
-    for row, text in zip(table, texts, strict=True):
+    assert [row["source_row"] for row in table] == [0, 1, 2, *range(5, 16)]
+    for row, text in zip(table, texts, strict=False):
         assert row["text"].split("\n")[1:] == text.strip().split("\n")  # after the title
         assert "Contact us" not in row["text"]
         assert "cookies" not in row["text"]
+    assert all(text in row["text"] for row, text in zip(table[12:], encoded.values(), strict=True))
     assert table[4]["url"] == "https://a.org/4"
     with pytest.raises(BadShardError, match=r"CC-2.warc.gz.*cut off"):
         ingest(ingest_job(workspace, cut, source, IngestSettings(min_chars=50)))

@@ -3,8 +3,8 @@
 import errno
 import os
 import threading
-from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +12,8 @@ from fineweb_mask.tasks.storage import atomic
 from fineweb_mask.tasks.storage.atomic import atomic_folder, swap
 
 NAMES = ("data.txt", "card.txt")
+TIMES = 60
+"""A folder is replaced; a reader that never pauses meets each replacement."""
 
 
 def write_version(path: Path, version: int) -> None:
@@ -20,20 +22,13 @@ def write_version(path: Path, version: int) -> None:
             (folder / name).write_text(str(version))
 
 
-def test_two_folders_are_swapped(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "name").write_text(name)
-    assert swap(tmp_path / "a", tmp_path / "b")
-    assert (tmp_path / "a" / "name").read_text() == "b"
-    assert (tmp_path / "b" / "name").read_text() == "a"
-
-
-def test_a_missing_folder_cannot_be_swapped(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
+def test_two_folders_are_swapped_if_both_are_there(tmp_path: Path) -> None:
+    write_version(tmp_path / "a", 1)
     with pytest.raises(FileNotFoundError):
         swap(tmp_path / "a", tmp_path / "b")
-    assert (tmp_path / "a").is_dir()
+    write_version(tmp_path / "b", 2)
+    assert swap(tmp_path / "a", tmp_path / "b")
+    assert [(tmp_path / name / NAMES[0]).read_text() for name in "ab"] == ["2", "1"]
 
 
 def read_in(folder: int, name: str) -> str:
@@ -65,51 +60,36 @@ def watch(path: Path, until: threading.Event, seen: set[str]) -> tuple[int, int]
     return missing, mixed
 
 
-@pytest.fixture
-def watched(tmp_path: Path) -> Callable[[], tuple[int, int, set[str]]]:
-    """Return the function that replaces a folder 300 times and tells what a reader saw of it."""
-
-    def replace() -> tuple[int, int, set[str]]:
-        path, until, found = tmp_path / "dataset", threading.Event(), []
-        seen: set[str] = set()
-        write_version(path, 0)
-        reader = threading.Thread(target=lambda: found.append(watch(path, until, seen)))
-        reader.start()
-        for version in range(1, 300):
-            write_version(path, version)
-        until.set()
-        reader.join()
-        assert sorted(child.name for child in tmp_path.iterdir()) == ["dataset"]
-        return *found[0], seen
-
-    return replace
+def replaced(tmp_path: Path) -> tuple[int, int]:
+    """Replace a folder again and again, and return what a reader saw of it."""
+    path, until, found = tmp_path / "dataset", threading.Event(), []
+    seen: set[str] = set()
+    write_version(path, 0)
+    reader = threading.Thread(target=lambda: found.append(watch(path, until, seen)))
+    reader.start()
+    for version in range(1, TIMES):
+        write_version(path, version)
+    until.set()
+    reader.join()
+    assert sorted(child.name for child in tmp_path.iterdir()) == ["dataset"]
+    assert len(seen) > TIMES // 10
+    return found[0]
 
 
-def test_a_reader_sees_the_old_folder_or_the_new_one(watched: Callable[[], tuple[int, int, set[str]]]) -> None:
-    missing, mixed, seen = watched()
-    assert (missing, mixed) == (0, 0)
-    assert len(seen) > 10
+def test_a_reader_sees_the_old_folder_or_the_new_one(tmp_path: Path) -> None:
+    assert replaced(tmp_path) == (0, 0)
 
 
-def test_without_a_swap_the_folder_is_still_replaced(
-    watched: Callable[[], tuple[int, int, set[str]]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_without_a_swap_the_folder_is_still_replaced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(atomic, "swap", lambda *_: False)
-    _, mixed, _ = watched()
+    _, mixed = replaced(tmp_path)
     assert mixed == 0
-    assert (tmp_path / "dataset" / "data.txt").read_text() == "299"
+    assert (tmp_path / "dataset" / "data.txt").read_text() == str(TIMES - 1)
 
 
-@pytest.mark.parametrize(("number", "answer"), [(errno.EINVAL, False), (errno.ENOSYS, False)])
-def test_a_file_system_without_swaps_is_reported(
-    number: int, answer: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    class Refusing:
-        def renameat2(self, *_: object) -> int:
-            return -1
-
-        renamex_np = renameat2
-
-    monkeypatch.setattr(atomic.ctypes, "CDLL", lambda *_, **__: Refusing())
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOSYS])
+def test_a_file_system_without_swaps_is_reported(number: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    refusing = SimpleNamespace(renameat2=lambda *_: -1, renamex_np=lambda *_: -1)
+    monkeypatch.setattr(atomic.ctypes, "CDLL", lambda *_, **__: refusing)
     monkeypatch.setattr(atomic.ctypes, "get_errno", lambda: number)
-    assert swap(tmp_path / "a", tmp_path / "b") is answer
+    assert swap(tmp_path / "a", tmp_path / "b") is False

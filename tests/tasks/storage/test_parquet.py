@@ -24,7 +24,7 @@ from fineweb_mask.tasks.storage.parquet import (
     write_table,
 )
 
-FLIPS = 150
+FLIPS = 60
 """Of each file."""
 
 
@@ -61,8 +61,7 @@ def last_byte(column: pq.ColumnChunkMetaData) -> int:
 def read_by_duckdb(path: Path) -> pa.Table:
     check_columns([path])
     with duckdb.connect() as connection:
-        found: pa.Table = connection.sql("FROM read_parquet($path)", params={"path": str(path)}).to_arrow_table()
-    return found
+        return connection.sql("FROM read_parquet($path)", params={"path": str(path)}).to_arrow_table()
 
 
 def read_in_batches(path: Path) -> pa.Table:
@@ -90,7 +89,7 @@ def test_a_flipped_bit_in_a_stage_file_is_an_error_or_changes_nothing(
     content, expected = path.read_bytes(), read(path)
     numbers = random.Random(folder)
     end = 8 * len(content)
-    bits = [numbers.randrange(end) for _ in range(FLIPS)] + [end - 1 - numbers.randrange(end // 8) for _ in range(50)]
+    bits = [numbers.randrange(end) for _ in range(FLIPS)] + [end - 1 - numbers.randrange(end // 8) for _ in range(40)]
     harmless = 0
     for place, bit in enumerate(bits):
         copy = tmp_path / f"{place}.parquet"
@@ -99,7 +98,6 @@ def test_a_flipped_bit_in_a_stage_file_is_an_error_or_changes_nothing(
         if found != str(copy):
             harmless += 1  # such as the smallest and largest values in the head of a page, which nothing reads
             assert found.equals(expected, check_metadata=True)
-        copy.unlink()
     assert harmless < len(bits) / 4
 
 
@@ -116,12 +114,6 @@ def test_a_damaged_page_is_named_however_it_is_read(file: Path) -> None:
     for read in ways.values():
         with VerifiedFile(file) as opened, pytest.raises(DamagedFileError, match="could not verify page integrity"):
             read(opened)
-
-
-def test_other_readers_take_a_file_with_checksums_as_any_other(file: Path) -> None:
-    assert pq.read_table(file).equals(table())
-    with duckdb.connect() as connection:
-        assert connection.sql(f"FROM '{file}'").to_arrow_table()["text"].equals(table()["text"])
 
 
 def test_the_footer_is_read_whole_however_large_it_is(tmp_path: Path) -> None:
@@ -169,7 +161,7 @@ def test_a_file_without_our_checksums_is_verified_by_its_pages(tmp_path: Path) -
             read()
 
 
-@pytest.mark.parametrize("content", [b"", b"PAR1", b"x" * 100, b"PAR1" + b"\xff" * 20 + b"PAR1"])
+@pytest.mark.parametrize("content", [b"", b"x" * 100, b"PAR1" + b"\xff" * 20 + b"PAR1"])
 def test_what_is_no_parquet_file_is_named(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "x.parquet"
     path.write_bytes(content)

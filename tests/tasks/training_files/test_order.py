@@ -49,9 +49,8 @@ def test_a_damaged_file_of_the_dataset_is_named(dataset, tmp_path, shuffle):
     name = next(name for name in manifest.files if name.endswith(".parquet"))
     path = tmp_path / "dataset" / name
     group, content = pq.read_metadata(path).row_group(0), bytearray(path.read_bytes())
-    texts = next(
-        group.column(place) for place in range(group.num_columns) if group.column(place).path_in_schema == "text"
-    )
+    columns = map(group.column, range(group.num_columns))
+    texts = next(column for column in columns if column.path_in_schema == "text")
     content[texts.data_page_offset + texts.total_compressed_size // 2] ^= 1
     path.write_bytes(content)
     with pytest.raises(DamagedFileError, match=f"^{re.escape(name)} is damaged: "):

@@ -1,6 +1,7 @@
 import json
 import struct
 import sys
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -72,6 +73,17 @@ def expected(path, tokenizer_file):
     return [[*loaded.encode(text).ids, end] for text in pq.read_table(path)["text"].to_pylist()]
 
 
+def assert_equal_files(writer, path, folder, endings):
+    """Have datatrove write the texts of a file to `theirs`, and compare with what we wrote to `ours`."""
+    from datatrove.data import Document
+
+    texts = pq.read_table(path)["text"].to_pylist()
+    writer.run((Document(text=text, id=str(row)) for row, text in enumerate(texts)), 0, 1)
+    for ending in endings:
+        [one], [other] = ((folder / side).glob(f"*.{ending}") for side in ("ours", "theirs"))
+        assert one.read_bytes() == other.read_bytes()
+
+
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "datatrove.pipeline.tokens.tokenizer", None)
     with pytest.raises(WriterError, match=r"need datatrove, received .*: pip install '\.\[filters\]'"):
@@ -79,7 +91,6 @@ def test_a_missing_package_is_named(monkeypatch):
 
 
 def test_megatron_files_hold_every_document_and_are_datatroves(documents, tokenizer, tmp_path):
-    from datatrove.data import Document
     from datatrove.pipeline.tokens import MegatronDocumentTokenizer
 
     file, size = tokenizer
@@ -88,33 +99,25 @@ def test_megatron_files_hold_every_document_and_are_datatroves(documents, tokeni
     assert loaded.token_bytes == size
     assert read_megatron(tmp_path / "ours" / "00000") == tokens
     assert found == sum(map(len, tokens))
-    texts = pq.read_table(documents[0])["text"].to_pylist()
     theirs = MegatronDocumentTokenizer(str(tmp_path / "theirs"), None, str(file), "<|endoftext|>")
-    theirs.run((Document(text=text, id=str(row)) for row, text in enumerate(texts)), 0, 1)
-    for ending in ("bin", "idx"):
-        [one], [other] = ((tmp_path / side).glob(f"*.{ending}") for side in ("ours", "theirs"))
-        assert one.read_bytes() == other.read_bytes()
+    assert_equal_files(theirs, documents[0], tmp_path, ("bin", "idx"))
 
 
 def test_nanotron_files_are_read_by_datatrove_and_are_its_own(documents, tokenizer, tmp_path):
-    from datatrove.data import Document
     from datatrove.pipeline.tokens import DocumentTokenizer
     from datatrove.utils.dataset import DatatroveFolderDataset
 
     file, size = tokenizer
     write_tokens(documents[0], Tokenizer(settings(file, format="nanotron")), "nanotron", tmp_path / "ours")
-    tokens = [token for document in expected(documents[0], file) for token in document]
-    ends = np.cumsum([len(document) for document in expected(documents[0], file)])
+    tokens = expected(documents[0], file)
+    ends = np.cumsum([len(document) for document in tokens])
     assert np.fromfile(tmp_path / "ours" / "00000.ds.index", np.uint64).tolist() == ends.tolist()
     read = DatatroveFolderDataset(str(tmp_path / "ours"), seq_len=31, token_size=size)
-    assert len(read) == len(tokens) // 32
-    assert [token for row in read for token in row["input_ids"].tolist()] == tokens[: len(read) * 32]
-    texts = pq.read_table(documents[0])["text"].to_pylist()
+    assert len(read) == ends[-1] // 32
+    whole = list(chain(*tokens))
+    assert [token for row in read for token in row["input_ids"].tolist()] == whole[: len(read) * 32]
     theirs = DocumentTokenizer(str(tmp_path / "theirs"), str(file), eos_token="<|endoftext|>", shuffle_documents=False)
-    theirs.run((Document(text=text, id=str(row)) for row, text in enumerate(texts)), 0, 1)
-    for ending in ("ds", "index"):
-        [one], [other] = ((tmp_path / side).glob(f"*.{ending}") for side in ("ours", "theirs"))
-        assert one.read_bytes() == other.read_bytes()
+    assert_equal_files(theirs, documents[0], tmp_path, ("ds", "index"))
 
 
 def test_the_token_at_the_end_is_the_tokenizers_own(tmp_path, tokenizer_file):
@@ -132,17 +135,16 @@ HOSTILE = ["<|endoftext|>", "", "a<|endoftext|></s>\n\n</s>", "</s>", "  two  sp
 
 
 @pytest.mark.parametrize("kind", ["special", "added, but not special", "a word of the model"])
-@pytest.mark.parametrize("form", ["megatron", "nanotron"])
-def test_a_document_ends_once_whatever_its_text_spells(kind, form, tokenizer_file, tmp_path):
+def test_a_document_ends_once_whatever_its_text_spells(kind, tokenizer_file, tmp_path):
     content = json.loads(tokenizer_file.read_text())
     added = [one | {"special": kind == "special"} for one in content["added_tokens"]]
     plain = Loaded.from_str(json.dumps(content | {"added_tokens": [] if kind == "a word of the model" else added}))
     plain.add_tokens(["  "])
     plain.save(str(tmp_path / "tokenizer.json"))
     write_table(pa.table({"text": HOSTILE}), tmp_path / "00000.parquet")
-    loaded = Tokenizer(settings(tmp_path, format=form))
-    assert write_tokens(tmp_path / "00000.parquet", loaded, form, tmp_path / "files") > 100
-    [file] = (tmp_path / "files").glob("*.bin" if form == "megatron" else "*.ds")
+    loaded = Tokenizer(settings(tmp_path))
+    assert write_tokens(tmp_path / "00000.parquet", loaded, "megatron", tmp_path / "files") > 100
+    [file] = (tmp_path / "files").glob("*.bin")
     tokens = np.fromfile(file, np.uint16).tolist()
     end, spaces = plain.token_to_id("<|endoftext|>"), plain.token_to_id("  ")
     assert (tokens.count(end), tokens.count(spaces)) == (len(HOSTILE), 2)
@@ -152,25 +154,24 @@ def test_a_document_ends_once_whatever_its_text_spells(kind, form, tokenizer_fil
     assert [plain.decode(ids, skip_special_tokens=False) for ids in documents] == HOSTILE
 
 
-def test_a_token_that_texts_hold_cannot_end_them(tokenizer_file, tmp_path):
+def test_a_tokenizer_that_cannot_be_used_says_why(tmp_path, tokenizer_file):
     loaded = Loaded.from_file(str(tokenizer_file))
     loaded.decoder = decoders.ByteLevel()
-    loaded.save(str(tmp_path / "tokenizer.json"))
-    newline = "\u010a"
-    with pytest.raises(TokenizerError, match=f"finds '{newline}' in texts, too: set end_token to one of its special"):
-        Tokenizer(settings(tmp_path, end_token=newline)).encode(["a"])
-
-
-def test_a_tokenizer_that_cannot_be_used_says_why(tmp_path, tokenizer_file):
-    with pytest.raises(ModelNotFoundError, match="does not exist"):
-        Tokenizer(settings(tmp_path / "none.json"))
-    with pytest.raises(SettingsError, match=r"give a tokenizer\.json"):
-        Tokenizer(settings("folder/of/nothing"))
+    loaded.save(str(tmp_path / "whole.json"))
     (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(TokenizerError, match=r"must be a tokenizer\.json"):
-        Tokenizer(settings(tmp_path)).encode(["a"])
-    with pytest.raises(TokenizerError, match="set end_token"):
-        Tokenizer(settings(tokenizer_file, end_token="<eos>")).encode(["a"])
+    for one, error, message in (
+        (settings(tmp_path / "none.json"), ModelNotFoundError, "does not exist"),
+        (settings("folder/of/nothing"), SettingsError, r"give a tokenizer\.json"),
+        (settings(tmp_path), TokenizerError, r"must be a tokenizer\.json"),
+        (settings(tokenizer_file, end_token="<eos>"), TokenizerError, "set end_token"),
+        (
+            settings(tmp_path / "whole.json", end_token="\u010a"),  # a line feed
+            TokenizerError,
+            "finds '\u010a' in texts, too: set end_token to one of its special",
+        ),
+    ):
+        with pytest.raises(error, match=message):
+            Tokenizer(one).encode(["a"])
 
 
 def test_a_long_text_is_not_cut_and_nothing_is_padded(tokenizer_file, tmp_path):

