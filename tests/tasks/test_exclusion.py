@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pydantic import ValidationError
 
 from fineweb_mask.models.documents import content_hash
 from fineweb_mask.models.errors import SettingsError
@@ -38,12 +37,6 @@ def old(tmp_path: Path, make_parquet: Callable[..., Path], make_document: Callab
     make_parquet(tmp_path / "old" / "a.parquet", [make_document(0), make_document(1), make_document(2, text=None)])
     make_parquet(tmp_path / "old" / "b.parquet", [make_document(3), make_document(4, id=None)])
     return tmp_path / "old"
-
-
-@pytest.fixture
-def new(tmp_path: Path, make_parquet: Callable[..., Path], make_document: Callable[..., Any]) -> Path:
-    """A source file of one document."""
-    return make_parquet(tmp_path / "new.parquet", [make_document(10)])
 
 
 def known_job(workspace: Workspace, *paths: Path) -> ExclusionJob:
@@ -83,6 +76,18 @@ def test_a_workspace_is_listed_by_its_hashes(
     assert pq.read_table(job.path)["content_hash"].to_pylist() == sorted(hashes)
 
 
+def test_of_a_workspace_only_the_last_run_s_documents_count(copied: Any, workspace: Workspace) -> None:
+    def listed() -> int:
+        return list_excluded(known_job(workspace, copied.workspace.root)).rows
+
+    rows = sum(file.rows for file in copied.documents)
+    assert listed() == rows
+    write_catalog(copied.workspace, copied.selection_shards)
+    stale = copied.workspace.resolve(copied.documents[0])
+    shutil.copy(stale, stale.with_name(f"{stale.name.split('.')[0]}.{'0' * 16}.parquet"))
+    assert listed() == rows
+
+
 def test_known_documents_are_dropped_and_named_with_their_copies(
     workspace: Workspace,
     old: Path,
@@ -108,40 +113,13 @@ def test_known_documents_are_dropped_and_named_with_their_copies(
     assert first == {"source_row": 1, "id": rows[1]["id"], "twin": make_document(1)["id"]}
     assert (second["source_row"], second["twin"]) == (2, "b.parquet row 1")
     assert second["id"].startswith("fineweb-mask:")
-
-
-def test_the_key_changes_only_with_what_is_known(workspace: Workspace, old: Path, new: Path) -> None:
-    without = ingest_job(workspace, new, None)
-    of_all, of_one = (list_excluded(known_job(workspace, where)) for where in (old, old / "a.parquet"))
-    jobs = [without, ingest_job(workspace, new, of_all), ingest_job(workspace, new, of_one)]
-    assert len({job.key.fingerprint for job in jobs}) == 3
-    changed = without.model_copy(update={"settings": LENIENT.model_copy(update={"against": ["x"]})})
-    assert changed.key == without.key
-
-
-def test_a_lost_list_of_known_rows_is_written_again(workspace: Workspace, old: Path, new: Path) -> None:
-    job = ingest_job(workspace, new, list_excluded(known_job(workspace, old)))
-    ingest(job)
     assert ingest(job).cached
-    assert pq.read_table(job.beside("known")).num_rows == 0
     job.beside("known").unlink()
     assert job.current() is None
-    assert not ingest(job).cached
-
-
-def test_a_workspace_is_a_corpus_like_any_other(built: Any, workspace: Workspace) -> None:
-    job = known_job(workspace, built.workspace.root)
-    assert list_excluded(job).rows == sum(
-        pq.read_metadata(path).num_rows for path in built.workspace.root.glob("documents/**/*.parquet")
-    )
-
-
-def test_of_a_workspace_only_the_last_run_s_documents_count(copied: Any, workspace: Workspace) -> None:
-    write_catalog(copied.workspace, copied.selection_shards)
-    current = list_excluded(known_job(workspace, copied.workspace.root))
-    stale = copied.workspace.resolve(copied.documents[0])
-    shutil.copy(stale, stale.with_name(f"{stale.name.split('.')[0]}.{'0' * 16}.parquet"))
-    assert list_excluded(known_job(workspace, copied.workspace.root)).rows == current.rows
+    without = ingest_job(workspace, path, None)
+    others = without, ingest_job(workspace, path, list_excluded(known_job(workspace, old / "a.parquet")))
+    assert len({one.key.fingerprint for one in (job, *others)}) == 3
+    assert without.model_copy(update={"settings": LENIENT.model_copy(update={"against": ["x"]})}).key == without.key
 
 
 def test_hashes_that_share_their_first_half_are_told_apart() -> None:
@@ -151,19 +129,7 @@ def test_hashes_that_share_their_first_half_are_told_apart() -> None:
     asked = [*hashes, bytes(15) + b"\x02", bytes(14) + b"\x02\x00", b"\xfe" * 16, bytes(7) + b"\x01" + bytes(8)]
     assert known.copies(asked) == [*"abcde", None, None, None, None]
     assert known.copies([]) == []
-
-
-def test_an_empty_corpus_knows_nothing(
-    workspace: Workspace, tmp_path: Path, make_parquet: Callable[..., Path], make_document: Callable[..., Any]
-) -> None:
-    job = known_job(workspace, make_parquet(tmp_path / "none.parquet", [make_document(0, text=None)]))
-    list_excluded(job)
-    assert KnownTexts(pq.read_table(job.path)).copies([content_hash("x")]) == [None]
-
-
-def test_a_corpus_that_does_not_exist_is_named_by_its_setting(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"ingest\.against: .*nosuch"):
-        find_files(str(tmp_path / "nosuch"), "ingest.against")
+    assert KnownTexts(table.slice(0, 0)).copies([hashes[0]]) == [None]
 
 
 QUESTION = "Which of these birds stands on one leg in shallow water while it waits for small fish to come close by?"
@@ -219,23 +185,15 @@ def test_documents_with_an_item_of_a_benchmark_are_dropped_and_listed(decontamin
     assert whole == "benchmark.jsonl row 1, question, score 1.00"
     assert most.startswith("benchmark.jsonl row 1, question, score 0.9")
     assert short == "benchmark.jsonl row 2, question, score 1.00"
-
-
-def test_the_threshold_decides_and_is_in_the_key(decontaminated):
-    job, _ = decontaminated()
-    strict, file = decontaminated(decontaminate_threshold=1.0)
-    assert file.details["dropped"] == {"benchmark": 2}
-    assert strict.key != job.key
+    strict, fewer = decontaminated(decontaminate_threshold=1.0)
+    assert fewer.details["dropped"] == {"benchmark": 2}
     assert strict.benchmarks.fingerprint == job.benchmarks.fingerprint
-
-
-def test_a_list_stays_as_it_was_made_whatever_files_come(decontaminated):
-    """Else a new file would change what is dropped of the files before it."""
-    job, _ = decontaminated()
-    again, same = decontaminated(sample=False)
+    assert len({job.key, strict.key, job.model_copy(update={"benchmarks": None}).key}) == 3
+    again, same = decontaminated(sample=False)  # else a new file would change what is dropped of those before it
     assert same.cached
-    assert again.benchmarks.fingerprint == job.benchmarks.fingerprint
     assert again.key == job.key
+    job.beside("known").unlink()
+    assert not decontaminated()[1].cached
 
 
 def test_columns_may_have_other_usual_names(decontaminated, tmp_path):
@@ -250,24 +208,10 @@ def test_columns_may_have_other_usual_names(decontaminated, tmp_path):
     assert listed["answer"].to_pylist() == ["2"]
 
 
-def test_the_list_is_in_the_key_and_is_made_again_when_it_is_gone(decontaminated):
-    job, _ = decontaminated()
-    without = job.model_copy(update={"benchmarks": None})
-    assert without.key != job.key
-    assert decontaminated()[1].cached
-    job.beside("known").unlink()
-    assert not decontaminated()[1].cached
-
-
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        (
-            "a.jsonl",
-            '{"ask": "Who?", "answer": "I"}\n',
-            r"a\.jsonl has no column 'text', 'question'",
-        ),
-        ("a.jsonl", "", r"a\.jsonl has no rows"),
+        ("a.jsonl", '{"ask": "Who?", "answer": "I"}\n', r"a\.jsonl has no column 'text', 'question'"),
         ("a.jsonl", "\n\n", r"a\.jsonl has no rows"),
         ("a.parquet", "no Parquet", r"a\.parquet cannot be read"),
     ],
@@ -278,12 +222,6 @@ def test_files_without_items_are_refused_before_any_work(tmp_path, name, content
         check_benchmarks(find_files(str(tmp_path / name), "ingest.decontaminate"))
 
 
-def test_a_table_without_rows_is_refused_before_any_work(tmp_path):
-    pq.write_table(pa.table({"question": pa.array([], pa.string())}), tmp_path / "a.parquet")
-    with pytest.raises(ColumnError, match=r"a\.parquet has no rows"):
-        check_benchmarks(find_files(str(tmp_path / "a.parquet"), "ingest.decontaminate"))
-
-
 def test_files_of_answers_and_single_words_are_refused(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"question": "Who?", "answer": "I"}\n{"text": "three short words"}\n')
     files = find_files(str(tmp_path / "a.jsonl"), "ingest.decontaminate")
@@ -292,9 +230,8 @@ def test_files_of_answers_and_single_words_are_refused(tmp_path):
 
 
 def test_items_that_are_phrases_of_many_documents_are_reported(tmp_path, caplog):
-    pq.write_table(
-        pa.table({"text": [f"{QUESTION} {number}" for number in range(9)] + ["other"] * 9}), tmp_path / "a.parquet"
-    )
+    texts = [f"{QUESTION} {number}" for number in range(9)] + ["other"] * 9
+    pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet")
     (tmp_path / "a.jsonl").write_text(json.dumps({"question": QUESTION}) + "\n")
     files, sample = (find_files(str(tmp_path / name), "path") for name in ("a.jsonl", "a.parquet"))
     job = ExclusionJob(root=str(tmp_path / "workspace"), of="benchmarks", files=files, sample=sample)
@@ -312,9 +249,3 @@ def test_the_corpus_itself_is_no_benchmark(tmp_path):
     with pytest.raises(SettingsError, match=r"50 of 50 documents of the source hold items.*ingest\.against"):
         list_excluded(job)
     assert not job.path.exists()
-
-
-@pytest.mark.parametrize("threshold", [0, -0.1, 1.01, "high"])
-def test_a_threshold_is_a_share(threshold):
-    with pytest.raises(ValidationError, match="decontaminate_threshold"):
-        IngestSettings(decontaminate_threshold=threshold)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from fineweb_mask.models.quality.combine import combine_scores
@@ -27,18 +28,13 @@ from fineweb_mask.tasks.workspace.job import BadShardError
 from tests.tasks.jobs import ingest_job, score_job
 
 
-def test_scores_lie_row_by_row_beside_the_documents(built: Any) -> None:
-    for documents, scores in zip(built.documents, built.scores, strict=True):
-        table = built.read(scores)
-        assert table.schema.equals(scores_schema(["space"]))
-        assert table["row"].equals(built.read(documents)["row"])
-
-
-def test_scores_are_what_the_scorer_says(built: Any) -> None:
+def test_scores_are_what_the_scorer_says_row_by_row_beside_the_documents(built: Any) -> None:
     scorer = load_models(built.workspace, built.models)["space"]
     mean, deviation = built.statistics.details["statistics"]["space"]
     for documents, scores in zip(built.documents, built.scores, strict=True):
         table = built.read(scores)
+        assert table.schema.equals(scores_schema(["space"]))
+        assert table["row"].equals(built.read(documents)["row"])
         texts = built.read(documents)["text"].to_pylist()
         expected = np.array([scorer.score([text])[0] for text in texts])
         assert np.array_equal(table["space"].to_numpy(), expected)
@@ -49,9 +45,8 @@ def test_scores_are_what_the_scorer_says(built: Any) -> None:
 
 def test_two_scorers_are_combined(copied: Any) -> None:
     [model] = copied.models
-    twin = model.model_copy(
-        update={"settings": model.settings.model_copy(update={"name": "lower", "lowercase": True, "weight": -0.5})}
-    )
+    changes = {"name": "lower", "lowercase": True, "weight": -0.5}
+    twin = model.model_copy(update={"settings": model.settings.model_copy(update=changes)})
     settings = QualitySettings(scorers=[model.settings, twin.settings], combine="weighted_sum")
     statistics = {"space": (0.1, 2.0), "lower": (0.2, 4.0)}
     reference = copied.statistics.model_copy(update={"details": {"statistics": statistics}})
@@ -64,38 +59,30 @@ def test_two_scorers_are_combined(copied: Any) -> None:
     assert np.array_equal(table["quality"].to_numpy(), expected)
 
 
-def test_equal_inputs_give_equal_bytes(built: Any, copied: Any) -> None:
-    for file in copied.scores:
-        assert file.cached
-    path = copied.workspace.resolve(copied.scores[0])
-    before = path.read_bytes()
-    path.unlink()
-    job = score_job(copied.workspace, copied.documents[0], copied.models, copied.statistics, copied.recipe.quality)
-    assert not score.score(job).cached
-    assert path.read_bytes() == before == built.workspace.resolve(built.scores[0]).read_bytes()
-
-
-def test_the_key_follows_documents_models_statistics_and_weights(built: Any) -> None:
-    def key(**changes: Any) -> str:
-        inputs = {
-            "documents": built.documents[0],
-            "models": built.models,
-            "statistics": built.statistics,
-            "settings": built.recipe.quality,
-        }
-        return score_job(built.workspace, **inputs | changes).key.fingerprint
-
+def test_equal_inputs_give_equal_bytes_and_others_have_another_key(built: Any, copied: Any) -> None:
     [scorer] = built.recipe.quality.scorers
-    heavier = built.recipe.quality.model_copy(update={"scorers": [scorer.model_copy(update={"weight": 2.0})]})
-    keys = {
-        key(),
-        key(documents=built.documents[1]),
-        key(models=[built.models[0].model_copy(update={"fingerprint": "other"})]),
-        key(statistics=built.statistics.model_copy(update={"fingerprint": "other"})),
-        key(settings=heavier),
-        key(settings=built.recipe.quality.model_copy(update={"combine": "minimum"})),
+    given = {
+        "documents": copied.documents[0],
+        "models": copied.models,
+        "statistics": copied.statistics,
+        "settings": copied.recipe.quality,
     }
-    assert len(keys) == 6
+    broken = {"statistics": {"space": (float("nan"), 1.0)}}
+    others = [
+        {"documents": built.documents[1]},
+        {"models": [built.models[0].model_copy(update={"fingerprint": "other"})]},
+        {"statistics": built.statistics.model_copy(update={"fingerprint": "other", "details": broken})},
+        {"settings": built.recipe.quality.model_copy(update={"scorers": [scorer.model_copy(update={"weight": 2.0})]})},
+        {"settings": built.recipe.quality.model_copy(update={"combine": "minimum"})},
+    ]
+    jobs = [score_job(copied.workspace, **given | changes) for changes in ({}, *others)]
+    assert len({job.key for job in jobs}) == 6
+    path = copied.workspace.resolve(copied.scores[0])
+    path.unlink()
+    assert not score.score(jobs[0]).cached
+    assert path.read_bytes() == built.workspace.resolve(built.scores[0]).read_bytes()
+    with pytest.raises(BadShardError, match="quality of row 0 is not finite"):
+        score.score(jobs[3])
 
 
 def test_a_scorer_named_like_a_source_column_is_an_error(
@@ -111,23 +98,8 @@ def test_a_scorer_named_like_a_source_column_is_an_error(
     assert not job.output.exists()
 
 
-def test_a_quality_that_is_not_finite_is_an_error(copied: Any) -> None:
-    broken = copied.statistics.model_copy(update={"details": {"statistics": {"space": (float("nan"), 1.0)}}})
-    job = score_job(
-        copied.workspace,
-        copied.documents[0],
-        copied.models,
-        broken.model_copy(update={"fingerprint": "broken"}),
-        copied.recipe.quality,
-    )
-    with pytest.raises(BadShardError, match="quality of row 0 is not finite"):
-        score.score(job)
-
-
 def test_an_empty_shard_has_empty_scores(copied: Any) -> None:
     empty = copied.documents[0].model_copy(update={"name": "empty", "path": "documents/empty.parquet", "rows": 0})
-    import pyarrow.parquet as pq
-
     pq.write_table(copied.read(copied.documents[0]).slice(0, 0), copied.workspace.resolve(empty))
     job = score_job(copied.workspace, empty, copied.models, copied.statistics, copied.recipe.quality)
     assert score.score(job).rows == 0
@@ -137,11 +109,13 @@ def test_an_empty_shard_has_empty_scores(copied: Any) -> None:
     assert score.score(score_job(copied.workspace, empty, models, statistics, by_column)).rows == 0
 
 
-def scored(
-    copied: Any, tmp_path: Path, make_parquet: Any, rows: list[dict[str, Any]], extra: tuple[pa.Field, ...]
-) -> Callable[..., score.ScoreJob]:
-    """Return the job that scores a shard of these rows with a column scorer, given the settings and the statistics."""
-    path = make_parquet(tmp_path / "own.parquet", rows, extra)
+def test_a_column_of_the_source_is_a_score_and_one_that_is_none_is_an_error_that_names_it(
+    copied: Any, tmp_path: Path, make_parquet: Callable[..., Path], make_document: Callable[..., dict[str, Any]]
+) -> None:
+    marks = [(1.0, None), (2.0, 2.0), (3.0, None)]
+    rows = [make_document(seed, score=score, some=some, grade="A") for seed, (score, some) in enumerate(marks)]
+    extra = [pa.field("score", pa.float64()), pa.field("some", pa.float64()), pa.field("grade", pa.string())]
+    path = make_parquet(tmp_path / "own.parquet", rows, tuple(extra))
     source = SourceSettings(path=str(path))
     [shard] = discover(source)
     documents = ingest.ingest(ingest_job(copied.workspace, shard, source, IngestSettings(min_chars=1)))
@@ -151,39 +125,25 @@ def scored(
         statistics = copied.statistics.model_copy(update={"details": {"statistics": {"own": (1.0, 2.0)}}})
         return score_job(copied.workspace, documents, [model], statistics, QualitySettings(scorers=[model.settings]))
 
-    return job
-
-
-def test_a_column_of_the_source_is_a_score(
-    copied: Any, tmp_path: Path, make_parquet: Callable[..., Path], make_document: Callable[..., dict[str, Any]]
-) -> None:
-    rows = [make_document(seed, score=float(seed), language_score=0.5 + seed / 10) for seed in range(4)]
-    job = scored(copied, tmp_path, make_parquet, rows, (pa.field("score", pa.float64()),))
     table = copied.read(score.score(job(column="score")))
     assert table.schema.equals(scores_schema(["own"]))
-    assert table["own"].to_pylist() == [0.0, 1.0, 2.0, 3.0]
-    assert table["quality"].to_pylist() == [-0.5, 0.0, 0.5, 1.0]
-    table = copied.read(score.score(job(column="language_score")))
-    assert table["own"].to_pylist() == pytest.approx([0.5, 0.6, 0.7, 0.8])
-    assert copied.read(score.score(job(column="token_count")))["own"].to_pylist() == [20.0, 21.0, 22.0, 23.0]
-
-
-def test_a_column_that_is_no_score_is_an_error_that_names_it(
-    copied: Any, tmp_path: Path, make_parquet: Callable[..., Path], make_document: Callable[..., dict[str, Any]]
-) -> None:
-    rows = [make_document(seed, score=[1.0, None, 2.0][seed], grade="A") for seed in range(3)]
-    extra = (pa.field("score", pa.float64()), pa.field("grade", pa.string()))
-    job = scored(copied, tmp_path, make_parquet, rows, extra)
-    with pytest.raises(BadShardError, match="own: no column 'marks' to take a score from: add it to the source"):
-        score.score(job(column="marks"))
-    assert copied.read(score.score(job(column="marks", missing=2)))["own"].to_pylist() == [2.0] * 3
-    with pytest.raises(BadShardError, match="own, row 0: the column 'grade' must hold numbers, its value is 'A'"):
-        score.score(job(column="grade"))
-    with pytest.raises(BadShardError, match="own, row 1: the column 'score' is null or not finite in 1 of 3 rows"):
-        score.score(job(column="score"))
-    assert not job(column="score").output.exists()
-    table = copied.read(score.score(job(column="score", missing=0)))
-    assert table["own"].to_pylist() == [1.0, 0.0, 2.0]
+    assert table["quality"].to_pylist() == [0.0, 0.5, 1.0]
+    for settings, expected in (
+        ({"column": "score"}, [1.0, 2.0, 3.0]),
+        ({"column": "language_score"}, pytest.approx([0.9] * 3)),
+        ({"column": "token_count"}, [20.0, 21.0, 22.0]),
+        ({"column": "some", "missing": 0}, [0.0, 2.0, 0.0]),
+        ({"column": "marks", "missing": 2}, [2.0] * 3),
+    ):
+        assert copied.read(score.score(job(**settings)))["own"].to_pylist() == expected
+    for column, message in (
+        ("marks", "own: no column 'marks' to take a score from: add it to the source"),
+        ("grade", "own, row 0: the column 'grade' must hold numbers, its value is 'A'"),
+        ("some", "own, row 0: the column 'some' is null or not finite in 2 of 3 rows"),
+    ):
+        with pytest.raises(BadShardError, match=message):
+            score.score(job(column=column))
+        assert not job(column=column).output.exists()
 
 
 def test_the_identity_of_a_scorer_is_all_that_its_score_depends_on() -> None:

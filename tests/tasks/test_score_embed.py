@@ -13,8 +13,8 @@ from fineweb_mask.models.schemas import embeddings_schema, scores_schema
 from fineweb_mask.models.settings import FROM_QUALITY, EmbeddingSettings
 from fineweb_mask.models.settings.quality import ColumnScorerSettings, EduScorerSettings, QualitySettings
 from fineweb_mask.tasks import score, score_embed
-from fineweb_mask.tasks.inference.model_files import model_folder
-from fineweb_mask.tasks.inference.scorers import QualityModel, load_models, resolve_model
+from fineweb_mask.tasks.inference.model_files import ModelNotFoundError, model_folder
+from fineweb_mask.tasks.inference.scorers import load_models, resolve_model
 from tests.tasks.jobs import score_embed_job
 
 STATISTICS = {"space": (0.5, 0.1), "edu": (1.0, 2.0), "tokens": (20.0, 3.0)}
@@ -72,21 +72,33 @@ def test_one_pass_writes_what_the_score_stage_and_the_encoder_give(copied: Any, 
     found = np.stack(embeddings["embedding"].to_pylist()).astype(np.float32)
     assert found.tobytes() == expected.encoded.vectors.tobytes()
 
-    together = job.score.output.read_bytes()
-    job.score.output.unlink()
-    score.score(job.score)
+    together, written = job.score.output.read_bytes(), job.embed.output.read_bytes()
+    for path in (job.score.output, job.embed.output):
+        path.unlink()
+    alone = score.score(job.score)
     assert job.score.output.read_bytes() == together
+    at = job.score.output.stat().st_mtime_ns
+    assert not score_embed.score_embed(job).cached  # whose scores are not scored again
+    assert (job.score.output.stat().st_mtime_ns, job.files()[0].fingerprint) == (at, alone.fingerprint)
+    assert job.embed.output.read_bytes() == written
+    again = score_embed.score_embed(job)
+    assert (again.cached, again.fingerprint) == (True, job.key.fingerprint)
 
 
-def test_a_second_run_finds_both_files(plan: Any) -> None:
-    assert not score_embed.score_embed(plan()).cached
-    again = score_embed.score_embed(plan())
-    assert again.cached
-    assert again.fingerprint == plan().key.fingerprint
+def test_the_key_follows_what_either_file_depends_on(plan: Any, copied: Any) -> None:
+    job = plan()
+    assert job.key != plan(precision="float32").key
+    space, edu, tokens = job.score.models
+    shorter = edu.model_copy(update={"settings": edu.settings.model_copy(update={"max_tokens": 9})})
+    other = tokens.model_copy(update={"fingerprint": "other"})
+    for models, is_same in (([space, shorter, tokens], False), ([space, edu, other], True)):
+        given = models, copied.statistics, job.score.settings, job.embed.settings
+        changed = score_embed_job(copied.workspace, copied.documents[0], *given)
+        assert (changed.embed.key == job.embed.key) == is_same
+        assert changed.key != job.key
 
 
-@pytest.mark.parametrize("lost", ["score", "embed"])
-@pytest.mark.parametrize("damage", ["delete", "truncate"])
+@pytest.mark.parametrize(("lost", "damage"), [("score", "delete"), ("embed", "truncate")])
 def test_a_lost_file_is_rebuilt_alone_as_it_was(plan: Any, lost: str, damage: str) -> None:
     job = plan()
     score_embed.score_embed(job)
@@ -101,38 +113,6 @@ def test_a_lost_file_is_rebuilt_alone_as_it_was(plan: Any, lost: str, damage: st
     assert not score_embed.score_embed(job).cached
     assert (kept.read_bytes(), kept.stat().st_mtime_ns) == before[kept]
     assert gone.read_bytes() == before[gone][0]
-
-
-def test_the_scores_are_those_of_the_score_stage_and_not_scored_again(plan: Any) -> None:
-    job = plan()
-    file = score.score(job.score)
-    written = job.score.output.stat().st_mtime_ns
-    score_embed.score_embed(job)
-    assert job.files()[0].fingerprint == file.fingerprint
-    assert job.score.output.stat().st_mtime_ns == written
-
-
-def test_the_key_follows_what_either_file_depends_on(plan: Any, copied: Any) -> None:
-    def key(job: score_embed.ScoreEmbedJob) -> str:
-        return job.key.fingerprint
-
-    assert key(plan()) != key(plan(precision="float32"))
-    job = plan()
-    shorter = [
-        model.model_copy(update={"settings": model.settings.model_copy(update={"max_tokens": 9})})
-        if model.settings.kind == "edu"
-        else model
-        for model in job.score.models
-    ]
-    assert embed_key(job, shorter, copied) != job.embed.key
-    renamed = [*job.score.models[:2], job.score.models[2].model_copy(update={"fingerprint": "other"})]
-    assert embed_key(job, renamed, copied) == job.embed.key
-
-
-def embed_key(job: score_embed.ScoreEmbedJob, models: list[QualityModel], copied: Any) -> Any:
-    statistics = copied.statistics.model_copy(update={"details": {"statistics": STATISTICS}})
-    quality, embedding = job.score.settings, job.embed.settings
-    return score_embed_job(copied.workspace, copied.documents[0], models, statistics, quality, embedding).embed.key
 
 
 def test_a_bad_vector_is_null(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,16 +161,12 @@ def test_a_shard_that_was_killed_is_made_again_whole(plan: Any, monkeypatch: pyt
 def test_a_missing_folder_says_how_to_download_the_model_first(monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import errors
 
-    from fineweb_mask.tasks.inference import model_files
-
     def offline(*_: Any, **__: Any) -> str:
         raise errors.LocalEntryNotFoundError("no network")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", offline)
     message = r"scorer 'edu', model: 'a/b' is not a folder.* `hf download a/b`"
-    with pytest.raises(model_files.ModelNotFoundError, match=message):
+    with pytest.raises(ModelNotFoundError, match=message):
         resolve_model(EduScorerSettings(model="a/b"))
-    with pytest.raises(
-        model_files.ModelNotFoundError, match=r"embedding\.model: 'a/b' is not a folder.* `hf download a/b`"
-    ):
+    with pytest.raises(ModelNotFoundError, match=r"embedding\.model: 'a/b' is not a folder.* `hf download a/b`"):
         model_folder(EmbeddingSettings(model="a/b").model, "embedding.model")

@@ -35,7 +35,6 @@ def masks(workspace: Workspace, name: str) -> pa.Table:
 @pytest.mark.parametrize(
     ("ratio", "rows", "solver"),
     [
-        (0.25, 40, "mean_field"),
         (0.1, 37, "random"),
         (0.5, 3, "mean_field"),
         (0.001, 20, "top_quality"),
@@ -114,12 +113,11 @@ def test_what_is_excluded_is_in_no_block(tmp_path: Path) -> None:
                 assert np.isfinite(mask["inclusion"])
 
 
-def test_masks_are_the_same_bytes_in_another_workspace(built: Any, copied: Any, tmp_path: Path) -> None:
-    for job, original in zip(copied.select_jobs, built.select_jobs, strict=True):
-        assert job.key == original.key
-        for file in job.shard_files() or []:
-            copied.workspace.resolve(file).unlink()
-        assert not select.select(job).cached
+def test_masks_are_the_same_bytes_in_another_workspace(built: Any, copied: Any) -> None:
+    assert [job.key for job in copied.select_jobs] == [job.key for job in built.select_jobs]
+    for file in copied.masks[1:]:  # a group is made again with all of its masks
+        copied.workspace.resolve(file).unlink()
+    assert not any(select.select(job).cached for job in copied.select_jobs)
     for file in built.masks:
         assert copied.workspace.resolve(file).read_bytes() == built.workspace.resolve(file).read_bytes()
 
@@ -136,18 +134,6 @@ def test_a_block_does_not_depend_on_other_groups(tmp_path: Path, solver: str) ->
         assert masks(lakes[1], "a")["selected"] != masks(lakes[1], "b")["selected"]
         run(lakes[1], [numbers(lakes[1], "b", 30)], settings(solver=solver, block_size=30, seed=1))
         assert newest(lakes[1], "masks", "b").read_bytes() != alone
-
-
-def test_a_lost_mask_builds_its_group_again(tmp_path: Path) -> None:
-    workspace = Workspace(tmp_path)
-    shards = [numbers(workspace, name, 20, seed=index) for index, name in enumerate("abc")]
-    given = settings(block_size=40, solver="random")
-    run(workspace, shards, given)
-    path = newest(workspace, "masks", "b")
-    before = path.read_bytes()
-    path.unlink()
-    assert [file.cached for file in run(workspace, shards, given)] == [False, True]
-    assert path.read_bytes() == before
 
 
 def test_the_key_follows_what_the_selection_reads(tmp_path: Path) -> None:
@@ -170,10 +156,8 @@ def test_a_group_without_any_candidate(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     [file] = run(workspace, [numbers(workspace, "a", 3, duplicates=(0, 1), bad=(2,))], settings())
     assert file.details["blocks"] == []
-    assert (
-        masks(workspace, "a").select(["selected", "inclusion", "block"]).to_pylist()
-        == [{"selected": False, "inclusion": None, "block": None}] * 3
-    )
+    none = {"selected": False, "inclusion": None, "block": None}
+    assert masks(workspace, "a").drop_columns("row").to_pylist() == [none] * 3
     [file] = run(workspace, [numbers(workspace, "empty", 0)], settings())
     assert (file.rows, file.details["blocks"]) == (0, [])
 

@@ -20,7 +20,6 @@ from fineweb_mask.tasks.comparison.variants import (
     find_ranges,
     left_out,
     missing_for,
-    note_seconds,
     noted_seconds,
     select_variant,
     shared_settings,
@@ -34,7 +33,7 @@ from tests.tasks.jobs import ranges_jobs, variant_job
 from tests.tasks.stage_files import newest
 
 LAMBS = (0.0, 0.5, 1.0)
-EPOCHS = {"policy_gradient": {"n_epochs": 20}}
+EPOCHS = {"policy_gradient": {"n_epochs": 5}}
 
 
 def scales(workspace: Workspace, shards: Any, settings: PipelineSelectionSettings) -> dict[str, StageFile]:
@@ -72,13 +71,21 @@ def test_datamask_selects_the_masks_of_the_pipeline(copied: Any) -> None:
     assert {file.name: copied.workspace.resolve(file).read_bytes() for file in copied.masks} == before
 
 
-def test_every_selector_is_judged_by_the_same_objective(
+def test_every_selector_is_judged_by_the_same_objective_over_the_same_tokens(
     copied: Any, settings: PipelineSelectionSettings, targets: StageFile
 ) -> None:
     found = {}
+    by_tokens = shared_settings(settings, "tokens")
     for selector in SELECTORS:
         job = next(jobs(copied.workspace, copied.selection_shards, settings, selector, targets))
         [found[selector]] = select_variant(job).details["blocks"]
+        job = next(jobs(copied.workspace, copied.selection_shards, by_tokens, selector, targets))
+        [block] = select_variant(job).details["blocks"]
+        budget = round(by_tokens.select_ratio * block["tokens"])
+        assert 0.7 * budget < block["tokens_selected"] <= budget
+        filled = block["tokens_selected"] / budget
+        for name, share in {"mean_quality": filled, "facility": 1, "disf": filled}.items():  # over the budget
+            assert block["measures"][name] * share == pytest.approx(block["terms"][name], rel=1e-5)
     assert len({(block["selected"], block["random_objective"]) for block in found.values()}) == 1
     best = found["mean_field"]
     for block in found.values():
@@ -86,6 +93,14 @@ def test_every_selector_is_judged_by_the_same_objective(
         assert block["measures"].keys() == {"mean_quality", *METRICS, "near_duplicates"}
         for name in ("mean_quality", "facility", "disf"):
             assert block["measures"][name] == pytest.approx(block["terms"][name], abs=1e-6)
+
+
+def test_variants_get_the_same_share_of_what_is_asked_for_unless_the_recipe_counts() -> None:
+    settings = PipelineSelectionSettings(device="cpu")
+    assert shared_settings(settings, "tokens").budget_by == "tokens"
+    assert shared_settings(settings, "documents") == shared_settings(settings, None) == settings
+    counted = settings.model_copy(update={"budget": 30})
+    assert shared_settings(counted, "tokens") == counted
 
 
 def test_a_second_run_finds_everything_and_a_lost_mask_is_made_again_byte_by_byte(copied: Any) -> None:
@@ -96,6 +111,10 @@ def test_a_second_run_finds_everything_and_a_lost_mask_is_made_again_byte_by_byt
     again = [select_variant(job) for job in planned]
     assert all(file.cached for file in again)
     assert all(noted_seconds(job)["seconds"] > 0 for job in planned)
+    noted = planned[0].seconds_path.read_text()
+    for of_another in (noted.replace(planned[0].key.fingerprint, "another"), "{"):
+        planned[0].seconds_path.write_text(of_another)
+        assert noted_seconds(planned[0]) == {}
     masks = {path: path.read_bytes() for path in (workspace.root / "compare" / "masks").rglob("*.parquet")}
     for path in masks:
         path.unlink()
@@ -121,17 +140,6 @@ def test_the_keys_follow_what_is_read(copied: Any) -> None:
     for selector, same in (("random", True), ("quality_sampling", False)):  # options of other selectors
         first, second = (next(jobs(workspace, shards, given, selector)).key for given in (settings, of_all))
         assert (first == second) is same
-
-
-def test_the_seconds_of_another_job_are_not_read(copied: Any) -> None:
-    [job, *_] = jobs(copied.workspace, copied.selection_shards, copied.recipe.selection, "random")
-    assert noted_seconds(job) == {}
-    note_seconds(job, {"seconds": 2.5})
-    assert noted_seconds(job) == {"seconds": 2.5}
-    job.seconds_path.write_text(job.seconds_path.read_text().replace(job.key.fingerprint, "another"))
-    assert noted_seconds(job) == {}
-    job.seconds_path.write_text("{")
-    assert noted_seconds(job) == {}
 
 
 def test_a_sweep_holds_a_mask_for_every_value(copied: Any) -> None:
@@ -182,26 +190,3 @@ def test_all_stands_for_every_selector_that_can_run_and_is_not_slow(built: Any) 
     assert left_out(["random"], missing) == {}
     with pytest.raises(SelectorError, match=r"selector betr: it reads target examples: set selection\.targets"):
         check_selectors(["betr"], missing)
-
-
-def test_variants_get_the_same_share_of_what_is_asked_for_unless_the_recipe_counts(
-    settings: PipelineSelectionSettings,
-) -> None:
-    assert shared_settings(settings, "tokens").budget_by == "tokens"
-    assert shared_settings(settings, "documents") == shared_settings(settings, None) == settings
-    counted = settings.model_copy(update={"budget": 30})
-    assert shared_settings(counted, "tokens") == counted
-
-
-def test_every_selector_fills_the_same_tokens_and_is_measured_in_the_terms_of_j(
-    copied: Any, settings: PipelineSelectionSettings, targets: StageFile
-) -> None:
-    by_tokens = shared_settings(settings, "tokens")
-    for selector in SELECTORS:
-        for job in jobs(copied.workspace, copied.selection_shards, by_tokens, selector, targets):
-            for block in select_variant(job).details["blocks"]:
-                assert 0.7 * by_tokens.select_ratio * block["tokens"] < block["tokens_selected"]
-                assert block["tokens_selected"] <= round(by_tokens.select_ratio * block["tokens"])
-                filled = block["tokens_selected"] / round(by_tokens.select_ratio * block["tokens"])
-                for name, share in {"mean_quality": filled, "facility": 1, "disf": filled}.items():  # over the budget
-                    assert block["measures"][name] * share == pytest.approx(block["terms"][name], rel=1e-5)

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from fineweb_mask.models.quality.importance import NgramBuckets, log_ratios
 from fineweb_mask.models.settings import EmbeddingSettings
 from fineweb_mask.models.settings.quality import (
     FastTextScorerSettings,
+    LabelSettings,
     QualitySettings,
     SidecarScorerSettings,
 )
@@ -30,6 +30,7 @@ from fineweb_mask.tasks.source.discovery import find_files
 from fineweb_mask.tasks.source.sidecars import Sidecars
 from fineweb_mask.tasks.storage.atomic import remove_file, tree_files
 from fineweb_mask.tasks.workspace.job import BadShardError
+from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import read_arrays
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.conftest import sentence
@@ -41,46 +42,33 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_the_classifier_is_the_same_bytes_every_time(tmp_path: Path, scorer: FastTextScorerSettings) -> None:
-    files = [fit.fit_classifier(classifier_job(Workspace(tmp_path / name), scorer)) for name in "ab"]
-    assert contents(tmp_path / "a") == contents(tmp_path / "b")
-    job = classifier_job(Workspace(tmp_path / "a"), scorer)
-    assert sorted(path.name for path in (tmp_path / "a" / "fitted").iterdir()) == sorted(
-        [job.manifest_path.name, job.model_path([], ".bin").name]
-    )
-    assert files[0].fingerprint == files[1].fingerprint
-    assert files[0].details["rows"] == 40
-    assert 0 < files[0].details["positive"] < 40
+    jobs = [classifier_job(Workspace(tmp_path / name), scorer) for name in "ab"]
+    first, second = map(fit.fit_classifier, jobs)
+    written = contents(tmp_path / "a" / "fitted")
+    assert written == contents(tmp_path / "b" / "fitted")
+    assert written.keys() == {jobs[0].manifest_path.name, jobs[0].model_path([], ".bin").name}
+    assert first.fingerprint == second.fingerprint
+    assert first.details["rows"] == 40
+    assert 0 < first.details["positive"] < 40
+    with pytest.raises(ValueError, match="neither a model nor labels"):
+        classifier_job(Workspace(tmp_path), FastTextScorerSettings(model="model.bin"))
 
 
-def test_the_classifier_learns_its_labels(built: Any, labels: Any) -> None:
+def test_the_classifier_learns_its_labels_and_others_or_another_training_train_anew(
+    built: Any, labels: LabelSettings, tmp_path: Path, scorer: FastTextScorerSettings
+) -> None:
     table = pq.read_table(labels.path)
     good = np.array(table["score"].to_pylist()) >= labels.threshold
     scores = load_models(built.workspace, built.models)["space"].score(table["text"].to_pylist())
     assert scores[good].mean() > scores[~good].mean()
-
-
-def test_other_training_is_another_classifier(tmp_path: Path, scorer: FastTextScorerSettings) -> None:
-    lowered = scorer.model_copy(update={"lowercase": True})
-    jobs = [classifier_job(Workspace(tmp_path), one) for one in (scorer, lowered)]
-    first, second = (fit.fit_classifier(job) for job in jobs)
-    assert first.fingerprint != second.fingerprint
-    assert all(job.current() is not None for job in jobs)
-
-
-def test_changed_labels_train_anew(tmp_path: Path, scorer: FastTextScorerSettings) -> None:
-    assert scorer.labels is not None
     path = tmp_path / "labels.parquet"
-    shutil.copy(scorer.labels.path, path)
-    moved = scorer.model_copy(update={"labels": scorer.labels.model_copy(update={"path": str(path)})})
-    job = classifier_job(Workspace(tmp_path), moved)
-    assert job.key == classifier_job(Workspace(tmp_path), scorer).key
-    pq.write_table(pq.read_table(path).slice(0, 30), path)
-    assert classifier_job(Workspace(tmp_path), moved).key != job.key
-
-
-def test_a_scorer_with_a_model_is_not_trained(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="neither a model nor labels"):
-        classifier_job(Workspace(tmp_path), FastTextScorerSettings(model="model.bin"))
+    shutil.copy(labels.path, path)
+    moved = scorer.model_copy(update={"labels": labels.model_copy(update={"path": str(path)})})
+    jobs = [classifier_job(built.workspace, one) for one in (scorer, moved)]
+    assert jobs[0].key == jobs[1].key
+    pq.write_table(table.slice(0, 30), path)
+    jobs += [classifier_job(built.workspace, one) for one in (moved, scorer.model_copy(update={"lowercase": True}))]
+    assert len({job.key for job in jobs}) == 3
 
 
 def test_statistics_are_the_scores_mean_and_deviation(built: Any) -> None:
@@ -90,11 +78,7 @@ def test_statistics_are_the_scores_mean_and_deviation(built: Any) -> None:
     assert mean == pytest.approx(scores.mean(), rel=1e-12)
     assert deviation == pytest.approx(scores.std(), rel=1e-12)
     assert built.statistics.details["rows"] == len(texts)
-
-
-def test_statistics_read_an_even_sample(built: Any, tmp_path: Path) -> None:
-    texts = [text for file in built.documents for text in built.read(file)["text"].to_pylist()]
-    for limit in (1, 7, 30, len(texts), 10**6):
+    for limit in (1, 7, len(texts), 10**6):  # an even sample
         step = -(-len(texts) // min(limit, len(texts)))
         sampled = sampled_texts(built.workspace, built.documents, limit)
         assert list(sampled()) == texts[::step] == list(sampled())
@@ -129,16 +113,17 @@ def test_a_fit_of_another_corpus_is_made_again(copied: Any) -> None:
     job = encoder_job(workspace, documents[:1], copied.recipe.embedding)
     remove_file(job.manifest_path)
     fit.fit_encoder(job)
-    names = [documents[0].name]
+    first, second = documents[:2]
+    names = [first.name]
+
+    def copy(file: StageFile, old: str, new: str, **changes: str) -> list[StageFile]:
+        path = file.path.replace(old, new)
+        shutil.copy(workspace.root / file.path, workspace.root / path)
+        return [file.model_copy(update={"path": path} | changes)]
+
     renamed = [file.model_copy(update={"name": f"other-{file.name}"}) for file in documents]
-    elsewhere = [documents[1].model_copy(update={"name": documents[0].name})]  # another text under the same name
-    tag = documents[0].path.split(".")[-2]
-    again = workspace.root / documents[0].path.replace(tag, "f" * 16)
-    shutil.copy(workspace.root / documents[0].path, again)
-    changed = [documents[0].model_copy(update={"fingerprint": "f", "path": workspace.relative(again)})]  # by a setting
-    moved = workspace.root / documents[1].path.replace(documents[1].name, documents[0].name)
-    shutil.copy(workspace.root / documents[1].path, moved)
-    elsewhere = [elsewhere[0].model_copy(update={"path": workspace.relative(moved)})]
+    changed = copy(first, first.path.split(".")[-2], "f" * 16, fingerprint="f")  # by a setting
+    elsewhere = copy(second, second.name, first.name, name=first.name)  # another text under the same name
     for corpus, replaced in ((documents, []), (changed, []), (renamed, names), (elsewhere, names)):
         other = encoder_job(workspace, corpus, copied.recipe.embedding)
         assert other.replaces == replaced
@@ -167,54 +152,38 @@ def test_a_damaged_encoder_is_fitted_again_as_it_was(copied: Any, damage: str) -
     grown = encoder_job(copied.workspace, copied.documents, copied.recipe.embedding)
     assert grown.current() is None
     assert not fit.fit_encoder(grown).cached
-    after = contents(copied.workspace.fitted)
-    assert after == before
+    assert contents(copied.workspace.fitted) == before
     assert encoder_job(copied.workspace, copied.documents, copied.recipe.embedding).current() is not None
-
-
-def test_a_damaged_encoder_whose_shards_changed_is_fitted_on_all(copied: Any) -> None:
     changed = [copied.documents[0].model_copy(update={"fingerprint": "changed"}), *copied.documents[1:]]
     assert encoder_job(copied.workspace, changed, copied.recipe.embedding).fitting_documents() == changed
 
 
-def test_the_encoder_is_the_same_bytes_in_another_workspace(
-    built: Any, pipeline: Callable[..., Any], tmp_path: Path
+def test_the_encoder_is_the_same_bytes_in_another_workspace_and_only_its_own_settings_refit_it(
+    built: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = built.encoder_job.model_copy(update={"root": str(tmp_path)})
     shutil.copytree(built.workspace.root / "documents", tmp_path / "documents")
-    fit.fit_encoder(job)
-    assert contents(tmp_path / "fitted") == {
-        name: content for name, content in contents(built.workspace.fitted).items() if name.startswith("encoder")
-    }
+    fit.fit_encoder(built.encoder_job.model_copy(update={"root": str(tmp_path)}))
+    before = contents(built.workspace.fitted)
+    assert contents(tmp_path / "fitted") == {name: one for name, one in before.items() if name.startswith("encoder")}
 
-
-def test_only_its_own_settings_refit_an_encoder(built: Any) -> None:
     def key(**changes: Any) -> str:
         settings = EmbeddingSettings(**{"static_dimensions": 16} | changes)
         return encoder_job(built.workspace, built.documents, settings).key.settings
 
     assert key() == key(prompt="x", precision="float32") == built.encoder_job.key.settings
     assert key() != key(static_dimensions=8)
-
-
-def test_an_encoder_of_an_earlier_version_is_fitted_again(built: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder = encoder_job(built.workspace, built.documents, built.recipe.embedding)
-    assert encoder.current() is not None
-    monkeypatch.setattr(fit.FitEncoderJob, "stage", replace(encoder.stage, version=encoder.stage.version + 1))
-    assert encoder.model_copy().current() is None  # a copy finds its key anew
+    assert built.encoder_job.current() is not None
+    stage = built.encoder_job.stage
+    monkeypatch.setattr(fit.FitEncoderJob, "stage", replace(stage, version=stage.version + 1))
+    assert built.encoder_job.model_copy().current() is None  # a copy finds its key anew
 
 
 def test_statistics_follow_the_models_and_not_the_weights(built: Any, scorer: FastTextScorerSettings) -> None:
-    def current(**changes: Any) -> bool:
-        settings = QualitySettings(scorers=[scorer.model_copy(update={"weight": 3.0})], **changes)
-        job = statistics_job(built.workspace, built.documents, built.models, settings)
-        return job.current() is not None
-
-    assert current()
-    assert current(combine="minimum")
+    settings = QualitySettings(scorers=[scorer.model_copy(update={"weight": 3.0})], combine="minimum")
     other = [model.model_copy(update={"fingerprint": "other"}) for model in built.models]
-    job = statistics_job(built.workspace, built.documents, other, built.recipe.quality)
-    assert job.current() is None
+    for models, is_current in ((built.models, True), (other, False)):
+        job = statistics_job(built.workspace, built.documents, models, settings)
+        assert (job.current() is not None) == is_current
 
 
 def test_statistics_of_groups_are_those_of_their_documents(copied: Any) -> None:
@@ -302,31 +271,18 @@ def test_they_are_found_again_and_kept_while_the_corpus_grows(copied: Any, examp
     assert changed.details["tasks"] == ["space"]
 
 
-def test_examples_without_a_task_column_are_of_one_task(copied: Any, tmp_path: Path) -> None:
-    path = tmp_path / "examples.jsonl"
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in (sentence(7), sentence(8))))
-    arrays = read_arrays(
-        copied.workspace.resolve(fit_targets(job_of(copied, path, text_column="text", task_column=None)))
-    )
-    assert arrays["tasks"].tolist() == [0, 0]
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"text_column": "prompt"}, r"selection\.targets\.text_column"),
-        ({"task_column": "of"}, r"no column 'of', selection\.targets\.task_column may name"),
-    ],
-)
-def test_a_column_that_is_missing_is_named_by_its_setting(
-    copied: Any, examples: Path, settings: Any, message: str
+def test_examples_have_a_column_of_texts_one_of_tasks_if_there_is_any_and_some_text(
+    copied: Any, examples: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(BadShardError, match=message):
-        fit_targets(job_of(copied, examples, **settings))
-
-
-def test_a_file_without_texts_is_refused(copied: Any, tmp_path: Path) -> None:
-    path = tmp_path / "empty.jsonl"
+    path, lines = tmp_path / "examples.jsonl", {"text_column": "text", "task_column": None}
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in (sentence(7), sentence(8))))
+    arrays = read_arrays(copied.workspace.resolve(fit_targets(job_of(copied, path, **lines))))
+    assert arrays["tasks"].tolist() == [0, 0]
     path.write_text('{"text": ""}\n')
-    with pytest.raises(BadShardError, match=r"selection\.targets\.path: .* holds no example"):
-        fit_targets(job_of(copied, path, text_column="text", task_column=None))
+    for source, settings, message in (
+        (examples, {"text_column": "prompt"}, r"selection\.targets\.text_column"),
+        (examples, {"task_column": "of"}, r"no column 'of', selection\.targets\.task_column may name"),
+        (path, lines, r"selection\.targets\.path: .* holds no example"),
+    ):
+        with pytest.raises(BadShardError, match=message):
+            fit_targets(job_of(copied, source, **settings))

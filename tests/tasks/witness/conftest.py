@@ -1,10 +1,9 @@
-"""A corpus of three topics of which half is selected; how texts of a file are read."""
+"""A corpus of three topics of which half is selected."""
 
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from fineweb_mask.models.settings import SourceSettings
@@ -47,13 +46,3 @@ def selected(recipe: Any, pipeline: Any, make_document: Any, make_parquet: Any, 
 def shards(selected: Any) -> Any:
     masks = {file.name: file for file in selected.masks}
     return [shard.model_copy(update={"masks": masks[shard.name]}) for shard in selected.selection_shards]
-
-
-@pytest.fixture(scope="session")
-def texts_in() -> Any:
-    """Return the function that reads the texts of a Parquet file."""
-
-    def read(path: Any) -> list[str]:
-        return list(pq.read_table(path, columns=["text"])["text"].to_pylist())
-
-    return read
