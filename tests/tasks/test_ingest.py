@@ -114,8 +114,8 @@ def test_missing_ids_get_stable_ones_and_repeated_ones_are_counted(
     assert table["id"].to_pylist() == ["given", *(f"fineweb-mask:{digest}" for digest in made), "given"]
     assert file.details["repeated_ids"] == 1
     rows[0]["text"] = "short"
-    strict, file = ingest_rows(rows, IngestSettings(min_chars=20))
-    assert strict["id"].to_pylist() == table["id"].to_pylist()[1:]
+    strict, file = ingest_rows(rows[:4], IngestSettings(min_chars=20))
+    assert strict["id"].to_pylist() == table["id"].to_pylist()[1:4]
     assert "repeated_ids" not in file.details
 
 

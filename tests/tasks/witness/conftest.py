@@ -9,7 +9,7 @@ import pytest
 from fineweb_mask.models.settings import SourceSettings
 
 TOPICS = ("sea", "kitchen", "space")
-DOCUMENTS = 1_200
+DOCUMENTS = 800
 
 
 def words(seed: int, count: int = 60) -> str:
@@ -35,7 +35,7 @@ def selected(recipe: Any, pipeline: Any, make_document: Any, make_parquet: Any, 
     ]
     for row in range(1, DOCUMENTS, 10):
         rows[row]["text"] = f"{rows[row - 1]['text']} again"
-    for name, part in (("a", rows[:700]), ("b", rows[700:])):
+    for name, part in (("a", rows[:500]), ("b", rows[500:])):
         make_parquet(folder / "source" / f"{name}.parquet", part, (pa.field("topic", pa.string()),))
     selection = recipe.selection.model_copy(update={"select_ratio": 0.5, "block_size": 1_000})
     changes = {"workspace": str(folder / "workspace"), "source": SourceSettings(path=str(folder / "source"))}
