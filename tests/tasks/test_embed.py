@@ -1,7 +1,6 @@
 """Embeddings: unit vectors row by row beside the documents, bad ones null."""
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ def folder_of(given: EmbeddingSettings) -> ModelFolder:
 
 
 @pytest.fixture(scope="module")
-def colours(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def colours(tmp_path_factory):
     """A model of five words, of which some have no usable vector."""
     tokenizer = Tokenizer(WordLevel({word: index for index, word in enumerate(WEIGHTS)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = Whitespace()
@@ -44,9 +43,7 @@ def colours(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def ingested(
-    tmp_path: Path, make_parquet: Callable[..., Path], make_document: Callable[..., dict[str, Any]]
-) -> Callable[[list[str]], StageFile]:
+def ingested(tmp_path, make_parquet, make_document):
     def of(texts: list[str]) -> StageFile:
         path = make_parquet(tmp_path / "a.parquet", [make_document(i, text=text) for i, text in enumerate(texts)])
         source = SourceSettings(path=str(path))
@@ -65,7 +62,7 @@ def vectors(table: pa.Table) -> np.ndarray:
     return column.flatten().to_numpy(zero_copy_only=False).astype(np.float32).reshape(-1, column.type.list_size)
 
 
-def test_vectors_are_of_unit_length_and_of_their_own_text_row_by_row_beside_the_documents(built: Any) -> None:
+def test_vectors_are_of_unit_length_and_of_their_own_text_row_by_row_beside_the_documents(built):
     encoder = load_encoder(str(built.workspace.root / built.embedding_model.path), built.recipe.embedding)
     for documents, embeddings in zip(built.documents, built.embeddings, strict=True):
         table = built.read(embeddings)
@@ -80,7 +77,7 @@ def test_vectors_are_of_unit_length_and_of_their_own_text_row_by_row_beside_the_
         assert len(np.unique(vectors(table), axis=0)) == len(texts)
 
 
-def test_single_precision_and_equal_bytes_again(copied: Any) -> None:
+def test_single_precision_and_equal_bytes_again(copied):
     def job(given: EmbeddingSettings) -> embed.EmbedJob:
         return embed_job(copied.workspace, copied.documents[0], copied.embedding_model, given)
 
@@ -96,7 +93,7 @@ def test_single_precision_and_equal_bytes_again(copied: Any) -> None:
     assert path.read_bytes() == before
 
 
-def test_bad_vectors_are_null_and_counted(tmp_path: Path, ingested: Callable[..., StageFile], colours: Path) -> None:
+def test_bad_vectors_are_null_and_counted(tmp_path, ingested, colours):
     documents = ingested(["red red", "void", "blue", "wild red", "¿¡", "red blue"])
 
     def embedded(**changes: Any) -> tuple[StageFile, pa.Table]:
@@ -114,7 +111,7 @@ def test_bad_vectors_are_null_and_counted(tmp_path: Path, ingested: Callable[...
     assert vectors(embedded(prompt="blue ")[1])[-1][1] > vectors(table)[-1][1] + 0.01
 
 
-def test_the_fingerprint_follows_the_model_s_content(tmp_path: Path, colours: Path, built: Any) -> None:
+def test_the_fingerprint_follows_the_model_s_content(tmp_path, colours, built):
     moved = shutil.copytree(colours, tmp_path / "moved")
     first, same = (folder_of(settings(folder)) for folder in (colours, moved))
     assert first.fingerprint == same.fingerprint
@@ -132,9 +129,7 @@ def test_the_fingerprint_follows_the_model_s_content(tmp_path: Path, colours: Pa
     assert len({key(first), key(other), key(first, prompt="x"), key(first, precision="float32")}) == 4
 
 
-def test_vectors_do_not_depend_on_the_documents_that_are_tokenised_together(
-    tmp_path: Path, ingested: Callable[[list[str]], StageFile], colours: Path
-) -> None:
+def test_vectors_do_not_depend_on_the_documents_that_are_tokenised_together(tmp_path, ingested, colours):
     documents = ingested([f"{text} {number}" for number in range(3) for text in ("red", "blue", "red blue", "void")])
     given = settings(colours)
     job = embed_job(Workspace(tmp_path), documents, folder_of(given), given)
@@ -145,9 +140,7 @@ def test_vectors_do_not_depend_on_the_documents_that_are_tokenised_together(
     assert whole.read_bytes() == together
 
 
-def test_a_folder_that_is_no_model_is_known_before_any_work_and_a_pickled_one_refused(
-    tmp_path: Path, colours: Path, ingested: Callable[..., StageFile]
-) -> None:
+def test_a_folder_that_is_no_model_is_known_before_any_work_and_a_pickled_one_refused(tmp_path, colours, ingested):
     folder = shutil.copytree(colours, tmp_path / "model")
     embed.check_model(settings(folder))
     for missing, pattern in (("model.safetensors", r"\*\.safetensors"), ("modules.json", r"modules\.json")):

@@ -3,7 +3,6 @@
 import json
 import random
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +26,12 @@ LENIENT = IngestSettings(min_chars=1)
 
 
 @pytest.fixture
-def workspace(tmp_path: Path) -> Workspace:
+def workspace(tmp_path):
     return Workspace(tmp_path / "workspace")
 
 
 @pytest.fixture
-def old(tmp_path: Path, make_parquet: Callable[..., Path], make_document: Callable[..., Any]) -> Path:
+def old(tmp_path, make_parquet, make_document):
     """A corpus of two files, one document of which has no id and one no text."""
     make_parquet(tmp_path / "old" / "a.parquet", [make_document(0), make_document(1), make_document(2, text=None)])
     make_parquet(tmp_path / "old" / "b.parquet", [make_document(3), make_document(4, id=None)])
@@ -50,9 +49,7 @@ def ingest_job(workspace: Workspace, path: Path, known: StageFile | None) -> Ing
     return IngestJob(root=workspace.address, shard=shard, source=source, settings=LENIENT, known=known)
 
 
-def test_every_text_is_listed_in_the_order_of_the_hashes(
-    workspace: Workspace, old: Path, make_document: Callable[..., Any]
-) -> None:
+def test_every_text_is_listed_in_the_order_of_the_hashes(workspace, old, make_document):
     job = known_job(workspace, old)
     assert list_excluded(job).rows == 4
     assert list_excluded(job).cached
@@ -63,9 +60,7 @@ def test_every_text_is_listed_in_the_order_of_the_hashes(
     assert set(listed["id"].to_pylist()) == ids
 
 
-def test_a_workspace_is_listed_by_its_hashes(
-    workspace: Workspace, old: Path, tmp_path: Path, make_document: Callable[..., Any]
-) -> None:
+def test_a_workspace_is_listed_by_its_hashes(workspace, old, tmp_path, make_document):
     other = Workspace(tmp_path / "other")
     source = SourceSettings(path=str(old), extra_columns=[])
     for shard in discover(source):
@@ -76,7 +71,7 @@ def test_a_workspace_is_listed_by_its_hashes(
     assert pq.read_table(job.path)["content_hash"].to_pylist() == sorted(hashes)
 
 
-def test_of_a_workspace_only_the_last_run_s_documents_count(copied: Any, workspace: Workspace) -> None:
+def test_of_a_workspace_only_the_last_run_s_documents_count(copied, workspace):
     def listed() -> int:
         return list_excluded(known_job(workspace, copied.workspace.root)).rows
 
@@ -88,13 +83,7 @@ def test_of_a_workspace_only_the_last_run_s_documents_count(copied: Any, workspa
     assert listed() == rows
 
 
-def test_known_documents_are_dropped_and_named_with_their_copies(
-    workspace: Workspace,
-    old: Path,
-    tmp_path: Path,
-    make_parquet: Callable[..., Path],
-    make_document: Callable[..., Any],
-) -> None:
+def test_known_documents_are_dropped_and_named_with_their_copies(workspace, old, tmp_path, make_parquet, make_document):
     rows = [
         make_document(10),
         make_document(11, text=make_document(1)["text"].upper()),
@@ -122,7 +111,7 @@ def test_known_documents_are_dropped_and_named_with_their_copies(
     assert without.model_copy(update={"settings": LENIENT.model_copy(update={"against": ["x"]})}).key == without.key
 
 
-def test_hashes_that_share_their_first_half_are_told_apart() -> None:
+def test_hashes_that_share_their_first_half_are_told_apart():
     hashes = [*sorted(bytes(8) + number.to_bytes(8, "big") for number in (0, 1, 5, 300)), b"\xff" * 16]
     table = pa.table([pa.array(hashes, pa.binary(16)), pa.array(list("abcde"), pa.string())], schema=DOCUMENTS)
     known = KnownTexts(table)
@@ -144,6 +133,15 @@ TEXTS = [
 ]
 
 
+def write_items(path: Path, *items: dict[str, Any]) -> None:
+    path.write_text("".join(json.dumps(item) + "\n" for item in items))
+
+
+def benchmark_job(folder: Path, name: str = "benchmark.jsonl", **fields: Any) -> ExclusionJob:
+    files = find_files(str(folder / name), "ingest.decontaminate")
+    return ExclusionJob(root=str(folder / "workspace"), of="benchmarks", files=files, **fields)
+
+
 @pytest.fixture
 def decontaminated(tmp_path):
     """Ingest six pages without what is in a benchmark, with other settings; return the job and the file."""
@@ -152,7 +150,7 @@ def decontaminated(tmp_path):
         {"question": QUESTION, "answer": "the heron"},
         {"question": "name the herons of Zalvora", "answer": ["white", "night"], "passage": ""},
     ]
-    (tmp_path / "benchmark.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
+    write_items(tmp_path / "benchmark.jsonl", *items)
     pq.write_table(pa.table({"text": TEXTS}), tmp_path / "pages.parquet")
     workspace = Workspace(tmp_path / "workspace")
 
@@ -160,13 +158,7 @@ def decontaminated(tmp_path):
         source = SourceSettings(path=str(tmp_path / "pages.parquet"))
         [shard] = discover(source)
         ingested = IngestSettings(min_chars=5, **settings)
-        job = ExclusionJob(
-            root=str(workspace.root),
-            of="benchmarks",
-            files=find_files(str(tmp_path / "benchmark.jsonl"), "ingest.decontaminate"),
-            threshold=ingested.decontaminate_threshold,
-            sample=[shard] if sample else [],
-        )
+        job = benchmark_job(tmp_path, threshold=ingested.decontaminate_threshold, sample=[shard] if sample else [])
         found = IngestJob(root=workspace.address, shard=shard, source=source, settings=ingested)
         found = found.model_copy(update={"benchmarks": list_excluded(job)})
         return found, ingest(found)
@@ -196,56 +188,40 @@ def test_documents_with_an_item_of_a_benchmark_are_dropped_and_listed(decontamin
     assert not decontaminated()[1].cached
 
 
-def test_columns_may_have_other_usual_names(decontaminated, tmp_path):
-    job, _ = decontaminated()
+def test_columns_may_have_other_usual_names(tmp_path):
     items = pa.table({"prompt": ["no", QUESTION], "target": [1, 2], "problem": ["x", "y"], "url": ["u", "v"]})
     pq.write_table(items, tmp_path / "benchmark.parquet")
-    files = find_files(str(tmp_path / "benchmark.parquet"), "ingest.decontaminate")
-    renamed = ExclusionJob(root=job.root, of="benchmarks", files=files)
-    list_excluded(renamed)
-    listed = pq.read_table(renamed.path)
+    job = benchmark_job(tmp_path, "benchmark.parquet")
+    list_excluded(job)
+    listed = pq.read_table(job.path)
     assert listed["name"].to_pylist() == ["benchmark.parquet row 1, question"]
     assert listed["answer"].to_pylist() == ["2"]
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
+def test_files_without_items_are_refused(tmp_path):
+    for name, content, message in (
         ("a.jsonl", '{"ask": "Who?", "answer": "I"}\n', r"a\.jsonl has no column 'text', 'question'"),
         ("a.jsonl", "\n\n", r"a\.jsonl has no rows"),
         ("a.parquet", "no Parquet", r"a\.parquet cannot be read"),
-    ],
-)
-def test_files_without_items_are_refused_before_any_work(tmp_path, name, content, message):
-    (tmp_path / name).write_text(content)
-    with pytest.raises(ColumnError, match=rf"ingest\.decontaminate: {message}"):
-        check_benchmarks(find_files(str(tmp_path / name), "ingest.decontaminate"))
-
-
-def test_files_of_answers_and_single_words_are_refused(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"question": "Who?", "answer": "I"}\n{"text": "three short words"}\n')
-    files = find_files(str(tmp_path / "a.jsonl"), "ingest.decontaminate")
+    ):
+        (tmp_path / name).write_text(content)
+        with pytest.raises(ColumnError, match=rf"ingest\.decontaminate: {message}"):
+            check_benchmarks(find_files(str(tmp_path / name), "ingest.decontaminate"))
+    write_items(tmp_path / "benchmark.jsonl", {"question": "Who?", "answer": "I"}, {"text": "three short words"})
     with pytest.raises(SettingsError, match="at least four words"):
-        list_excluded(ExclusionJob(root=str(tmp_path / "workspace"), of="benchmarks", files=files))
+        list_excluded(benchmark_job(tmp_path))
 
 
-def test_items_that_are_phrases_of_many_documents_are_reported(tmp_path, caplog):
+def test_items_that_are_phrases_of_many_documents_are_reported_and_the_corpus_itself_is_no_benchmark(tmp_path, caplog):
+    dice, path = random.Random(0), tmp_path / "pages.parquet"
     texts = [f"{QUESTION} {number}" for number in range(9)] + ["other"] * 9
-    pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet")
-    (tmp_path / "a.jsonl").write_text(json.dumps({"question": QUESTION}) + "\n")
-    files, sample = (find_files(str(tmp_path / name), "path") for name in ("a.jsonl", "a.parquet"))
-    job = ExclusionJob(root=str(tmp_path / "workspace"), of="benchmarks", files=files, sample=sample)
+    pq.write_table(pa.table({"text": texts}), path)
+    write_items(tmp_path / "benchmark.jsonl", {"question": QUESTION})
     with caplog.at_level("WARNING"):
-        assert list_excluded(job).rows == 0
+        assert list_excluded(benchmark_job(tmp_path, sample=find_files(str(path), "path"))).rows == 0
     assert "only 0 of 1 parts of items are looked for" in caplog.text
-
-
-def test_the_corpus_itself_is_no_benchmark(tmp_path):
-    dice = random.Random(0)
-    texts = [" ".join(dice.choices(QUESTION.split(), k=30)) for _ in range(50)]
-    pq.write_table(pa.table({"text": texts}), tmp_path / "pages.parquet")
-    files = find_files(str(tmp_path / "pages.parquet"), "source")
-    job = ExclusionJob(root=str(tmp_path / "workspace"), of="benchmarks", files=files, sample=files)
+    pq.write_table(pa.table({"text": [" ".join(dice.choices(QUESTION.split(), k=30)) for _ in range(50)]}), path)
+    job = benchmark_job(tmp_path, path.name, sample=find_files(str(path), "path"))
     with pytest.raises(SettingsError, match=r"50 of 50 documents of the source hold items.*ingest\.against"):
         list_excluded(job)
     assert not job.path.exists()

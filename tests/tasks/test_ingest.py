@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,16 +35,14 @@ def ingest_file(
 
 
 @pytest.fixture
-def ingest_rows(tmp_path: Path, make_parquet: Callable[..., Path]) -> Callable[..., tuple[pa.Table, StageFile]]:
+def ingest_rows(tmp_path, make_parquet):
     def of(rows: list[Row], settings: IngestSettings = LENIENT, extra: tuple[pa.Field, ...] = ()) -> Any:
         return ingest_file(tmp_path / "workspace", make_parquet(tmp_path / "rows.parquet", rows, extra), settings)
 
     return of
 
 
-def test_every_drop_has_one_reason_and_the_books_balance(
-    ingest_rows: Callable[..., Any], make_document: Callable[..., Row]
-) -> None:
+def test_every_drop_has_one_reason_and_the_books_balance(ingest_rows, make_document):
     rows = [
         make_document(0),
         make_document(1, text=None, language="fr"),
@@ -69,9 +66,7 @@ def test_every_drop_has_one_reason_and_the_books_balance(
     assert file.details["tokens_estimated"] == 0
 
 
-def test_the_shard_has_the_schema_and_the_measures(
-    ingest_rows: Callable[..., Any], make_document: Callable[..., Row]
-) -> None:
+def test_the_shard_has_the_schema_and_the_measures(ingest_rows, make_document):
     rows = [make_document(0, text="Née  à\nParis 🎉"), make_document(1, text=None), make_document(2)]
     rows[2] |= {"text": "\ufeffa\x00b \u2028 e\u0301 x \r\n", "token_count": None}
     table, file = ingest_rows(rows)
@@ -90,9 +85,7 @@ def test_the_shard_has_the_schema_and_the_measures(
         assert (file.rows, file.details["rows_in"], file.details["dropped"]) == (0, len(none), dropped)
 
 
-def test_source_row_counts_the_rows_that_were_dropped(
-    ingest_rows: Callable[..., Any], make_document: Callable[..., Row]
-) -> None:
+def test_source_row_counts_the_rows_that_were_dropped(ingest_rows, make_document):
     rows = [make_document(index) for index in range(2_500)]  # of several batches
     for index in (0, 3, 4, 2_100):
         rows[index]["text"] = None
@@ -104,9 +97,7 @@ def test_source_row_counts_the_rows_that_were_dropped(
     assert table["id"].to_pylist() == [rows[index]["id"] for index in kept]
 
 
-def test_missing_ids_get_stable_ones_and_repeated_ones_are_counted(
-    ingest_rows: Callable[..., Any], make_document: Callable[..., Row]
-) -> None:
+def test_missing_ids_get_stable_ones_and_repeated_ones_are_counted(ingest_rows, make_document):
     ids = ["given", None, "", None, "given"]
     rows = [make_document(index, id=one) for index, one in enumerate(ids)]
     table, file = ingest_rows(rows)
@@ -119,7 +110,7 @@ def test_missing_ids_get_stable_ones_and_repeated_ones_are_counted(
     assert "repeated_ids" not in file.details
 
 
-def test_of_equal_texts_the_first_stays(ingest_rows: Callable[..., Any], make_document: Callable[..., Row]) -> None:
+def test_of_equal_texts_the_first_stays(ingest_rows, make_document):
     texts = ["One two", "three", "ONE\n\ttwo ", "One  Two", "Three!", "three"]
     rows = [make_document(index, text=text) for index, text in enumerate(texts)]
     for scope in ("shard", "corpus"):
@@ -129,7 +120,7 @@ def test_of_equal_texts_the_first_stays(ingest_rows: Callable[..., Any], make_do
     assert ingest_rows(rows, IngestSettings(min_chars=1, exact_dedup="off"))[0].num_rows == 6
 
 
-def test_invalid_utf8_drops_its_row_only(tmp_path: Path) -> None:
+def test_invalid_utf8_drops_its_row_only(tmp_path):
     raw = pa.array([b"good one", b"bad \xff\xfe", b"cut", b"good two"], pa.binary())
     dumps = pa.array([b"CC", b"CC", b"\xff", b"CC"], pa.binary()).cast(pa.string(), safe=False)
     path = tmp_path / "a.parquet"
@@ -140,7 +131,7 @@ def test_invalid_utf8_drops_its_row_only(tmp_path: Path) -> None:
         assert file.details["dropped"] == {"invalid_utf8": 2}
 
 
-def test_problems_of_json_lines_are_counted_and_source_row_counts_the_lines_that_are_not_blank(tmp_path: Path) -> None:
+def test_problems_of_json_lines_are_counted_and_source_row_counts_the_lines_that_are_not_blank(tmp_path):
     lines = ['{"text": "a"}', "{", "", '{"text": 3}', r'{"text": "\ud800"}', '{"text": "b"}', "  ", '{"text": null}']
     lines += ['{"text": "a"}', '{"text": "c"}']
     path = tmp_path / "a.jsonl"
@@ -154,7 +145,7 @@ def test_problems_of_json_lines_are_counted_and_source_row_counts_the_lines_that
     assert file.details["rows_in"] == 8
 
 
-def test_numbers_that_do_not_fit_are_counted_and_cost_no_row(tmp_path: Path) -> None:
+def test_numbers_that_do_not_fit_are_counted_and_cost_no_row(tmp_path):
     path = tmp_path / "a.jsonl"
     counts = ["123.0", "1e30", "1.5", '"7"', "NaN", "-1", "null"]
     path.write_text("\n".join(f'{{"text": "number {at}", "token_count": {one}}}' for at, one in enumerate(counts)))
@@ -163,12 +154,9 @@ def test_numbers_that_do_not_fit_are_counted_and_cost_no_row(tmp_path: Path) -> 
     assert (file.details["dropped"], file.details["lost"]) == ({}, {"token_count": 3})
 
 
-def test_extra_columns_are_carried(ingest_rows: Callable[..., Any], make_document: Callable[..., Row]) -> None:
-    extra = (
-        pa.field("tags", pa.list_(pa.string())),
-        pa.field("meta", pa.struct([("a", pa.int32())])),
-        pa.field("edu", pa.float32()),
-    )
+def test_extra_columns_are_carried(ingest_rows, make_document):
+    kinds = {"tags": pa.list_(pa.string()), "meta": pa.struct([("a", pa.int32())]), "edu": pa.float32()}
+    extra = tuple(pa.field(name, kind) for name, kind in kinds.items())
     values = [{"tags": ["x"], "meta": {"a": 1}, "edu": 0.5}, {"tags": None, "meta": None, "edu": None}]
     rows = [make_document(0, text="short") | values[1]] + [make_document(i + 1) | v for i, v in enumerate(values)]
     table, _ = ingest_rows(rows, IngestSettings(min_chars=20), extra)
@@ -176,7 +164,7 @@ def test_extra_columns_are_carried(ingest_rows: Callable[..., Any], make_documen
     assert table.select(["tags", "meta", "edu"]).to_pylist() == values
 
 
-def test_equal_sources_give_equal_bytes_and_a_second_run_reuses_them(tmp_path: Path, corpus: Path) -> None:
+def test_equal_sources_give_equal_bytes_and_a_second_run_reuses_them(tmp_path, corpus):
     first, other, again = (
         ingest_file(tmp_path / name, corpus / "b.parquet", fingerprint="content")[1] for name in ("one", "two", "one")
     )
@@ -184,7 +172,7 @@ def test_equal_sources_give_equal_bytes_and_a_second_run_reuses_them(tmp_path: P
     assert (first.cached, again.cached) == (False, True)
 
 
-def test_the_key_follows_what_ingest_reads_and_nothing_else(tmp_path: Path, corpus: Path) -> None:
+def test_the_key_follows_what_ingest_reads_and_nothing_else(tmp_path, corpus):
     source = SourceSettings(path=str(corpus / "b.parquet"))
     [shard] = discover(source)
 
@@ -198,9 +186,7 @@ def test_the_key_follows_what_ingest_reads_and_nothing_else(tmp_path: Path, corp
     assert ingest_job(Workspace(tmp_path / "one"), other, source, IngestSettings()).key.fingerprint != key()
 
 
-def test_keys_in_the_path_are_in_the_documents_and_in_their_key(
-    tmp_path: Path, make_parquet: Callable[..., Path], make_document: Callable[..., Row]
-) -> None:
+def test_keys_in_the_path_are_in_the_documents_and_in_their_key(tmp_path, make_parquet, make_document):
     rows = [make_document(seed, language=None, dump="here") for seed in range(4)]
     (tmp_path / "language=de" / "dump=there").mkdir(parents=True)
     path = make_parquet(tmp_path / "language=de" / "dump=there" / "a.parquet", rows)
@@ -215,7 +201,7 @@ def test_keys_in_the_path_are_in_the_documents_and_in_their_key(
     assert len({ingest_job(Workspace(tmp_path), one, source, LENIENT).key.fingerprint for one in shards}) == 3
 
 
-def test_a_bad_shard_leaves_no_file(tmp_path: Path) -> None:
+def test_a_bad_shard_leaves_no_file(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps({"body": "x"}))
     with pytest.raises(BadShardError, match=r"a\.jsonl"):
@@ -223,7 +209,7 @@ def test_a_bad_shard_leaves_no_file(tmp_path: Path) -> None:
     assert not list((tmp_path / "workspace").rglob("*.*"))
 
 
-def test_dropped_rows_are_kept_aside_with_their_reason_and_text(tmp_path: Path) -> None:
+def test_dropped_rows_are_kept_aside_with_their_reason_and_text(tmp_path):
     same = "A text that is  long enough"
     texts = ["a text that is long enough", "tiny", None, same, "lorem ipsum dolor sit", b"\xff" * 30]
     ids = ["a", "b", "c", "d", None, "f"]

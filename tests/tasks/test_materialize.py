@@ -6,8 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -26,7 +24,7 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.conftest import materialize_again, parts, read_card, selected_rows, snapshot
 
 
-def test_the_datasets_package_loads_every_row(hostile_dumps: Any, tmp_path: Path) -> None:
+def test_the_datasets_package_loads_every_row(hostile_dumps, tmp_path):
     folder = tmp_path / "dataset"
     hostile_dumps.making.with_settings(output=str(folder)).write()
     code = (
@@ -42,9 +40,7 @@ def test_the_datasets_package_loads_every_row(hostile_dumps: Any, tmp_path: Path
     assert sorted(ids) == sorted(row["id"] for row in expected)
 
 
-def test_wrong_counts_a_writer_that_loses_a_row_and_too_little_memory_leave_the_old_dataset(
-    copied: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_counts_a_writer_that_loses_a_row_and_too_little_memory_leave_the_old_dataset(copied, monkeypatch):
     before = snapshot(copied.workspace.dataset)
     with pytest.raises(WorkspaceError, match=r"materialize\.memory_limit: 1MB is too little for DuckDB: raise it"):
         materialize_again(copied, memory_limit="1MB", layout="url")
@@ -59,7 +55,7 @@ def test_wrong_counts_a_writer_that_loses_a_row_and_too_little_memory_leave_the_
     assert snapshot(copied.workspace.dataset) == before
 
 
-def test_files_of_another_run_are_not_mixed_in(copied: Any) -> None:
+def test_files_of_another_run_are_not_mixed_in(copied):
     before = snapshot(copied.workspace.dataset)
     path = copied.workspace.resolve(copied.masks[1])
     table = pq.read_table(path)
@@ -74,7 +70,7 @@ def test_files_of_another_run_are_not_mixed_in(copied: Any) -> None:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def small_disk(tmp_path):
     """A file system of 1 MiB."""
     folder = tmp_path / "disk"
     folder.mkdir()
@@ -88,7 +84,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-def test_a_full_or_read_only_disk_leaves_the_old_dataset(copied: Any, small_disk: Path) -> None:
+def test_a_full_or_read_only_disk_leaves_the_old_dataset(copied, small_disk):
     """The workspace's dataset lies on a small disk; what DuckDB needs beside it lies elsewhere."""
     root = small_disk / "workspace"
     shutil.copytree(copied.workspace.root, root, ignore=shutil.ignore_patterns("reports", "fitted", "embeddings"))
@@ -116,7 +112,7 @@ def test_a_full_or_read_only_disk_leaves_the_old_dataset(copied: Any, small_disk
     assert snapshot(root / "dataset") == before  # the same dataset, made again
 
 
-def test_provenance_adds_up(built: Any) -> None:
+def test_provenance_adds_up(built):
     manifest = json.loads((built.workspace.dataset / "provenance.json").read_text())
     details = manifest["details"]
     counts = details["counts"]
@@ -138,7 +134,7 @@ def test_provenance_adds_up(built: Any) -> None:
     } - {"provenance.json"}
 
 
-def test_an_interrupted_build_leaves_the_old_dataset(copied: Any) -> None:
+def test_an_interrupted_build_leaves_the_old_dataset(copied):
     before = snapshot(copied.workspace.dataset)
     making = copied.making.with_settings(title="Another")
     scores = copied.workspace.resolve(copied.scores[1])
@@ -157,7 +153,7 @@ def test_an_interrupted_build_leaves_the_old_dataset(copied: Any) -> None:
     assert read_card(copied.workspace)[0]["pretty_name"] == "Another"
 
 
-def test_a_lost_part_builds_the_dataset_again(built: Any, copied: Any) -> None:
+def test_a_lost_part_builds_the_dataset_again(built, copied):
     parts(copied.workspace)[0].unlink()
     (copied.workspace.dataset / "data" / "left over.txt").write_text("x")
     assert copied.dataset_job.current() is None
@@ -167,7 +163,7 @@ def test_a_lost_part_builds_the_dataset_again(built: Any, copied: Any) -> None:
     assert not (copied.workspace.dataset / "data" / "left over.txt").exists()
 
 
-def test_the_key_follows_files_and_settings(built: Any) -> None:
+def test_the_key_follows_files_and_settings(built):
     def key(shards: Any = built.making.shards, **changes: Any) -> str:
         return str(built.making._replace(shards=shards).with_settings(**changes).job.key.fingerprint)
 
@@ -177,9 +173,7 @@ def test_the_key_follows_files_and_settings(built: Any) -> None:
     assert len({key(), key([changed, *others]), key(others), key(title="x"), key(layout="flat")}) == 5
 
 
-def test_the_dataset_goes_to_a_folder_of_its_own_and_replaces_nothing_else(
-    copied: Any, pipeline: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_the_dataset_goes_to_a_folder_of_its_own_and_replaces_nothing_else(copied, pipeline, tmp_path):
     folder = tmp_path / "out" / "dataset"
     settings = copied.recipe.materialize.model_copy(update={"output": str(folder)})
     shutil.rmtree(copied.workspace.dataset)
@@ -206,7 +200,7 @@ def test_the_dataset_goes_to_a_folder_of_its_own_and_replaces_nothing_else(
         (mine / name).unlink()
 
 
-def test_a_file_beside_the_dataset_is_not_lost_with_it(copied: Any) -> None:
+def test_a_file_beside_the_dataset_is_not_lost_with_it(copied):
     output = Output.of(copied.workspace, copied.recipe.materialize)
     (output.folder / ".DS_Store").write_text("of a file browser")
     output.check()

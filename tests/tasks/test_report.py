@@ -46,7 +46,7 @@ def again(built: Any, **changes: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def hostile(recipe: Any, make_document: Any, make_parquet: Any, pipeline: Any, tmp_path_factory: Any) -> Any:
+def hostile(recipe, make_document, make_parquet, pipeline, tmp_path_factory):
     """A corpus whose texts, urls, dumps and page types are attacks, reported on by type, too."""
     folder = tmp_path_factory.mktemp("hostile")
     rows = []
@@ -67,7 +67,7 @@ def hostile(recipe: Any, make_document: Any, make_parquet: Any, pipeline: Any, t
     return built
 
 
-def test_the_page_has_its_figures_and_says_what_happened(built: Any) -> None:
+def test_the_page_has_its_figures_and_says_what_happened(built):
     folder = built.workspace.reports
     assert sorted(path.stem for path in (folder / "plots").iterdir()) == sorted(FIGURES)
     assert page(built).count('src="data:image/png;base64,') == len(FIGURES)
@@ -87,7 +87,7 @@ def test_the_page_has_its_figures_and_says_what_happened(built: Any) -> None:
     assert alt.endswith(f"not selected {built.counts.not_selected}, selected {built.counts.selected}.")
 
 
-def test_the_metrics_are_what_the_masks_say(built: Any) -> None:
+def test_the_metrics_are_what_the_masks_say(built):
     found, counts = metrics(built), built.counts
     assert (found["counts"], found["blocks"]) == (counts.model_dump(), built.blocks)
     assert found["stages"] == [stage.model_dump() for stage in built.report_job.stages]
@@ -122,7 +122,7 @@ def test_the_metrics_are_what_the_masks_say(built: Any) -> None:
     assert retention["n_chars"][0]["selected"] == sum(kept for length, kept in lengths if length < shortest)
 
 
-def test_documents_beside_the_threshold_are_shown_with_the_reason(built: Any) -> None:
+def test_documents_beside_the_threshold_are_shown_with_the_reason(built):
     text = page(built)
     kept, rejected = text.split("Just kept (10)")[1].split("Just rejected (10)")
     cards = re.findall(r"<b>https://example.org/(\d+)</b><div class=\"quiet\">(.*?)</div>", kept + rejected)
@@ -139,7 +139,7 @@ def test_documents_beside_the_threshold_are_shown_with_the_reason(built: Any) ->
         )
 
 
-def test_budgets_by_group_and_a_small_sample_are_shown_and_the_page_is_the_same_again(copied: Any) -> None:
+def test_budgets_by_group_and_a_small_sample_are_shown_and_the_page_is_the_same_again(copied):
     assert "Budgets by group" not in page(copied)
     details = copied.dataset.details
     selection = details["recipe"]["selection"] | {"groups": {"column": "language"}, "metrics": "disf"}
@@ -163,7 +163,7 @@ def test_budgets_by_group_and_a_small_sample_are_shown_and_the_page_is_the_same_
     assert metrics(copied)["blocks"][0]["group"] == SCRIPT
 
 
-def test_hostile_documents_are_text_in_the_page_and_in_markdown(hostile: Any) -> None:
+def test_hostile_documents_are_text_in_the_page_and_in_markdown(hostile):
     text = page(hostile)
     assert text.lower().count("<script") == 1  # the page's own
     assert "<img src=x" not in text
@@ -180,7 +180,7 @@ def test_hostile_documents_are_text_in_the_page_and_in_markdown(hostile: Any) ->
     assert all(target.startswith("plots/") for target in re.findall(r"\]\((.*?)\)", plain))
 
 
-def test_a_report_is_of_one_dataset_and_its_settings(copied: Any) -> None:
+def test_a_report_is_of_one_dataset_and_its_settings(copied):
     assert copied.report.cached
     job = copied.report_job
     assert job.current() is not None
@@ -197,7 +197,7 @@ def test_a_report_is_of_one_dataset_and_its_settings(copied: Any) -> None:
         report.report(wrong)
 
 
-def test_a_report_where_nothing_was_eligible(copied: Any) -> None:
+def test_a_report_where_nothing_was_eligible(copied):
     [shard, *_] = copied.report_job.shards
     masks = copied.read(shard.masks)
     none = [pa.array([value] * len(masks), MASKS.field(name).type) for name, value in NOBODY.items()]

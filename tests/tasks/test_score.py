@@ -1,8 +1,6 @@
 """Scores: row by row beside the documents, and what the scorer itself says."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +26,7 @@ from fineweb_mask.tasks.workspace.job import BadShardError
 from tests.tasks.jobs import ingest_job, score_job
 
 
-def test_scores_are_what_the_scorer_says_row_by_row_beside_the_documents(built: Any) -> None:
+def test_scores_are_what_the_scorer_says_row_by_row_beside_the_documents(built):
     scorer = load_models(built.workspace, built.models)["space"]
     mean, deviation = built.statistics.details["statistics"]["space"]
     for documents, scores in zip(built.documents, built.scores, strict=True):
@@ -43,7 +41,7 @@ def test_scores_are_what_the_scorer_says_row_by_row_beside_the_documents(built: 
         assert len(set(expected.tolist())) > len(texts) // 2
 
 
-def test_two_scorers_are_combined(copied: Any) -> None:
+def test_two_scorers_are_combined(copied):
     [model] = copied.models
     changes = {"name": "lower", "lowercase": True, "weight": -0.5}
     twin = model.model_copy(update={"settings": model.settings.model_copy(update=changes)})
@@ -59,7 +57,7 @@ def test_two_scorers_are_combined(copied: Any) -> None:
     assert np.array_equal(table["quality"].to_numpy(), expected)
 
 
-def test_equal_inputs_give_equal_bytes_and_others_have_another_key(built: Any, copied: Any) -> None:
+def test_equal_inputs_give_equal_bytes_and_others_have_another_key(built, copied):
     [scorer] = built.recipe.quality.scorers
     given = {
         "documents": copied.documents[0],
@@ -85,9 +83,7 @@ def test_equal_inputs_give_equal_bytes_and_others_have_another_key(built: Any, c
         score.score(jobs[3])
 
 
-def test_a_scorer_named_like_a_source_column_is_an_error(
-    copied: Any, tmp_path: Path, make_parquet: Callable[..., Path], make_document: Callable[..., dict[str, Any]]
-) -> None:
+def test_a_scorer_named_like_a_source_column_is_an_error(copied, tmp_path, make_parquet, make_document):
     path = make_parquet(tmp_path / "clash.parquet", [make_document(0, space=1.0)], (pa.field("space", pa.float32()),))
     source = SourceSettings(path=str(path))
     [shard] = discover(source)
@@ -98,7 +94,7 @@ def test_a_scorer_named_like_a_source_column_is_an_error(
     assert not job.output.exists()
 
 
-def test_an_empty_shard_has_empty_scores(copied: Any) -> None:
+def test_an_empty_shard_has_empty_scores(copied):
     empty = copied.documents[0].model_copy(update={"name": "empty", "path": "documents/empty.parquet", "rows": 0})
     pq.write_table(copied.read(copied.documents[0]).slice(0, 0), copied.workspace.resolve(empty))
     job = score_job(copied.workspace, empty, copied.models, copied.statistics, copied.recipe.quality)
@@ -110,8 +106,8 @@ def test_an_empty_shard_has_empty_scores(copied: Any) -> None:
 
 
 def test_a_column_of_the_source_is_a_score_and_one_that_is_none_is_an_error_that_names_it(
-    copied: Any, tmp_path: Path, make_parquet: Callable[..., Path], make_document: Callable[..., dict[str, Any]]
-) -> None:
+    copied, tmp_path, make_parquet, make_document
+):
     marks = [(1.0, None), (2.0, 2.0), (3.0, None)]
     rows = [make_document(seed, score=score, some=some, grade="A") for seed, (score, some) in enumerate(marks)]
     extra = [pa.field("score", pa.float64()), pa.field("some", pa.float64()), pa.field("grade", pa.string())]
@@ -146,7 +142,7 @@ def test_a_column_of_the_source_is_a_score_and_one_that_is_none_is_an_error_that
         assert not job(column=column).output.exists()
 
 
-def test_the_identity_of_a_scorer_is_all_that_its_score_depends_on() -> None:
+def test_the_identity_of_a_scorer_is_all_that_its_score_depends_on():
     def column(**changes: Any) -> str:
         return resolve_model(ColumnScorerSettings(**{"column": "score"} | changes)).identity
 
@@ -176,7 +172,7 @@ def sidecar_job(built: Any, files: Sidecars, documents: Any, shard: Any, setting
     return job.model_copy(update={"sidecars": sidecars})
 
 
-def test_annotations_of_rows_that_were_dropped_are_skipped(copied: Any, tmp_path: Path) -> None:
+def test_annotations_of_rows_that_were_dropped_are_skipped(copied, tmp_path):
     """Shard b of the corpus holds a repeat and a text that is too short."""
     scorer = SidecarScorerSettings(path=f"{tmp_path}/{{shard}}.npy")
     settings = QualitySettings(scorers=[scorer])
@@ -197,7 +193,7 @@ def test_annotations_of_rows_that_were_dropped_are_skipped(copied: Any, tmp_path
         score.score(job)
 
 
-def test_annotations_in_another_order_belong_to_documents_by_their_ids(copied: Any, tmp_path: Path) -> None:
+def test_annotations_in_another_order_belong_to_documents_by_their_ids(copied, tmp_path):
     scorer = SidecarScorerSettings(path=f"{tmp_path}/{{shard}}.jsonl", field="score")
     documents = copied.documents[-1]
     ids = copied.read(documents)["id"].to_pylist()
@@ -215,7 +211,7 @@ def test_annotations_in_another_order_belong_to_documents_by_their_ids(copied: A
                 score.score(job)
 
 
-def test_scores_are_standardised_by_the_group_s_statistics(copied: Any) -> None:
+def test_scores_are_standardised_by_the_group_s_statistics(copied):
     [model] = copied.models
     settings = copied.recipe.quality.model_copy(update={"by": "dump"})
     details = {"statistics": {"space": (0.0, 1.0)}, "by_group": {"CC-MAIN-2024-10": {"space": (5.0, 2.0)}}}

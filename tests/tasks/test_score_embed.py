@@ -1,7 +1,5 @@
 """Scores and vectors from one forward pass: the same files as the two stages write, each rebuilt alone."""
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,13 +19,13 @@ STATISTICS = {"space": (0.5, 0.1), "edu": (1.0, 2.0), "tokens": (20.0, 3.0)}
 
 
 @pytest.fixture(scope="module")
-def folder(built: Any, save_regression_bert: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(built, save_regression_bert, tmp_path_factory):
     texts = [text for file in built.documents for text in built.read(file)["text"].to_pylist()]
     return save_regression_bert(tmp_path_factory.mktemp("edu") / "model", texts)
 
 
 @pytest.fixture
-def plan(copied: Any, folder: Path) -> Callable[..., score_embed.ScoreEmbedJob]:
+def plan(copied, folder):
     def job(**embedding: Any) -> score_embed.ScoreEmbedJob:
         scorers = [
             copied.recipe.quality.scorers[0],
@@ -54,7 +52,7 @@ def edu_of(job: score_embed.ScoreEmbedJob) -> EduScorer:
     return scorer
 
 
-def test_one_pass_writes_what_the_score_stage_and_the_encoder_give(copied: Any, plan: Any) -> None:
+def test_one_pass_writes_what_the_score_stage_and_the_encoder_give(copied, plan):
     job = plan(precision="float32")
     file = score_embed.score_embed(job)
     scores, vectors = job.files()
@@ -85,7 +83,7 @@ def test_one_pass_writes_what_the_score_stage_and_the_encoder_give(copied: Any, 
     assert (again.cached, again.fingerprint) == (True, job.key.fingerprint)
 
 
-def test_the_key_follows_what_either_file_depends_on(plan: Any, copied: Any) -> None:
+def test_the_key_follows_what_either_file_depends_on(plan, copied):
     job = plan()
     assert job.key != plan(precision="float32").key
     space, edu, tokens = job.score.models
@@ -99,7 +97,7 @@ def test_the_key_follows_what_either_file_depends_on(plan: Any, copied: Any) -> 
 
 
 @pytest.mark.parametrize(("lost", "damage"), [("score", "delete"), ("embed", "truncate")])
-def test_a_lost_file_is_rebuilt_alone_as_it_was(plan: Any, lost: str, damage: str) -> None:
+def test_a_lost_file_is_rebuilt_alone_as_it_was(plan, lost, damage):
     job = plan()
     score_embed.score_embed(job)
     kept = {"score": job.embed, "embed": job.score}[lost].output
@@ -115,7 +113,7 @@ def test_a_lost_file_is_rebuilt_alone_as_it_was(plan: Any, lost: str, damage: st
     assert gone.read_bytes() == before[gone][0]
 
 
-def test_a_bad_vector_is_null(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bad_vector_is_null(plan, monkeypatch):
     job = plan()
     honest = EduScorer.score_and_embed_tokens
 
@@ -131,7 +129,7 @@ def test_a_bad_vector_is_null(plan: Any, monkeypatch: pytest.MonkeyPatch) -> Non
     assert [row for row, vector in enumerate(vectors) if vector is None] == [2]
 
 
-def test_a_shard_that_was_killed_is_made_again_whole(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shard_that_was_killed_is_made_again_whole(plan, monkeypatch):
     class Killed(BaseException):
         pass
 
@@ -158,7 +156,7 @@ def test_a_shard_that_was_killed_is_made_again_whole(plan: Any, monkeypatch: pyt
     assert [path.read_bytes() for path in (job.embed.output, job.score.output)] == undisturbed
 
 
-def test_a_missing_folder_says_how_to_download_the_model_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_folder_says_how_to_download_the_model_first(monkeypatch):
     from huggingface_hub import errors
 
     def offline(*_: Any, **__: Any) -> str:

@@ -1,7 +1,6 @@
 """Variants and sweeps: judged on one scale, measured, cached, and never in the way of the pipeline's masks."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,17 +48,17 @@ def jobs(
 
 
 @pytest.fixture
-def targets(copied: Any, tmp_path: Path) -> StageFile:
+def targets(copied, tmp_path):
     pq.write_table(pa.Table.from_pylist(EXAMPLES), tmp_path / "examples.parquet")
     return fit_targets(job_of(copied, tmp_path / "examples.parquet"))
 
 
 @pytest.fixture
-def settings(copied: Any) -> PipelineSelectionSettings:
+def settings(copied):
     return PipelineSelectionSettings.model_validate(copied.recipe.selection.model_dump() | EPOCHS)
 
 
-def test_datamask_selects_the_masks_of_the_pipeline(copied: Any) -> None:
+def test_datamask_selects_the_masks_of_the_pipeline(copied):
     """Two blocks, each with a seed and ranges of its own: the same selection as `select` made, in another folder."""
     before = {file.name: copied.workspace.resolve(file).read_bytes() for file in copied.masks}
     for job in jobs(copied.workspace, copied.selection_shards, copied.recipe.selection, "mean_field"):
@@ -71,9 +70,7 @@ def test_datamask_selects_the_masks_of_the_pipeline(copied: Any) -> None:
     assert {file.name: copied.workspace.resolve(file).read_bytes() for file in copied.masks} == before
 
 
-def test_every_selector_is_judged_by_the_same_objective_over_the_same_tokens(
-    copied: Any, settings: PipelineSelectionSettings, targets: StageFile
-) -> None:
+def test_every_selector_is_judged_by_the_same_objective_over_the_same_tokens(copied, settings, targets):
     found = {}
     by_tokens = shared_settings(settings, "tokens")
     for selector in SELECTORS:
@@ -95,7 +92,7 @@ def test_every_selector_is_judged_by_the_same_objective_over_the_same_tokens(
             assert block["measures"][name] == pytest.approx(block["terms"][name], abs=1e-6)
 
 
-def test_variants_get_the_same_share_of_what_is_asked_for_unless_the_recipe_counts() -> None:
+def test_variants_get_the_same_share_of_what_is_asked_for_unless_the_recipe_counts():
     settings = PipelineSelectionSettings(device="cpu")
     assert shared_settings(settings, "tokens").budget_by == "tokens"
     assert shared_settings(settings, "documents") == shared_settings(settings, None) == settings
@@ -103,7 +100,7 @@ def test_variants_get_the_same_share_of_what_is_asked_for_unless_the_recipe_coun
     assert shared_settings(counted, "tokens") == counted
 
 
-def test_a_second_run_finds_everything_and_a_lost_mask_is_made_again_byte_by_byte(copied: Any) -> None:
+def test_a_second_run_finds_everything_and_a_lost_mask_is_made_again_byte_by_byte(copied):
     workspace, shards, settings = copied.workspace, copied.selection_shards, copied.recipe.selection
     first = [select_variant(job) for job in jobs(workspace, shards, settings, "random")]
     assert not any(file.cached for file in first)
@@ -122,7 +119,7 @@ def test_a_second_run_finds_everything_and_a_lost_mask_is_made_again_byte_by_byt
     assert {path: path.read_bytes() for path in masks} == masks
 
 
-def test_the_keys_follow_what_is_read(copied: Any) -> None:
+def test_the_keys_follow_what_is_read(copied):
     workspace, shards, settings = copied.workspace, copied.selection_shards, copied.recipe.selection
 
     def key(selector: str = "greedy", **changes: Any) -> str:
@@ -131,10 +128,8 @@ def test_the_keys_follow_what_is_read(copied: Any) -> None:
 
     assert key() == key(device="auto") == key(solver="random")
     assert len({key(), key("random"), key(lamb=0.2), key(seed=3), key(metrics="disf"), key(select_ratio=0.5)}) == 6
-    lambs = [settings.model_copy(update={"lamb": lamb}) for lamb in (0.1, 0.2)]
-    one, other, moved = (
-        ranges_jobs(workspace, shards, given)[0].key for given in (*lambs, settings.model_copy(update={"seed": 9}))
-    )
+    given = (settings.model_copy(update=change) for change in ({"lamb": 0.1}, {"lamb": 0.2}, {"seed": 9}))
+    one, other, moved = (ranges_jobs(workspace, shards, each)[0].key for each in given)
     assert one == other != moved
     of_all = settings.model_copy(update={"quality_sampling": QualitySamplingSettings(temperature=0.5)})
     for selector, same in (("random", True), ("quality_sampling", False)):  # options of other selectors
@@ -142,7 +137,7 @@ def test_the_keys_follow_what_is_read(copied: Any) -> None:
         assert (first == second) is same
 
 
-def test_a_sweep_holds_a_mask_for_every_value(copied: Any) -> None:
+def test_a_sweep_holds_a_mask_for_every_value(copied):
     workspace, shards, settings = copied.workspace, copied.selection_shards, copied.recipe.selection
     settings = settings.model_copy(update={"near_duplicates": None})
     found = scales(workspace, shards, settings)
@@ -171,15 +166,7 @@ def test_a_sweep_holds_a_mask_for_every_value(copied: Any) -> None:
         assert {path: path.read_bytes() for path in masks} == masks
 
 
-def test_unknown_selectors_are_refused_with_the_known_ones() -> None:
-    assert check_selectors(["random", "greedy", "random"]) == ["random", "greedy"]
-    with pytest.raises(SelectorError, match=r"selectors may be all, mean_field, policy_gradient.*received 'datamask'"):
-        check_selectors(["random", "datamask"])
-    with pytest.raises(SelectorError, match="at least one"):
-        check_selectors([])
-
-
-def test_all_stands_for_every_selector_that_can_run_and_is_not_slow(built: Any) -> None:
+def test_all_stands_for_every_selector_that_can_run_and_is_not_slow_and_others_are_refused(built):
     missing = missing_for(built.recipe)
     assert missing.keys() == {"betr", "rds", "dsir"}
     found = check_selectors(["random", "all"], missing)
@@ -188,5 +175,11 @@ def test_all_stands_for_every_selector_that_can_run_and_is_not_slow(built: Any) 
     assert left_out(["random", "all"], missing).keys() == {"betr", "rds", "dsir", "policy_gradient"}
     assert left_out(["policy_gradient", "all"], missing).keys() == missing.keys()
     assert left_out(["random"], missing) == {}
-    with pytest.raises(SelectorError, match=r"selector betr: it reads target examples: set selection\.targets"):
-        check_selectors(["betr"], missing)
+    assert check_selectors(["random", "greedy", "random"]) == ["random", "greedy"]
+    for names, message in (
+        (["betr"], r"selector betr: it reads target examples: set selection\.targets"),
+        (["random", "datamask"], r"selectors may be all, mean_field, policy_gradient.*received 'datamask'"),
+        ([], "at least one"),
+    ):
+        with pytest.raises(SelectorError, match=message):
+            check_selectors(names, missing)

@@ -25,7 +25,7 @@ SETTINGS = SelectionSettings(select_ratio=0.25, metrics="pairwise")
 
 
 @pytest.fixture
-def vectors() -> np.ndarray:
+def vectors():
     features = np.random.default_rng(0).normal(size=(N, D)).astype(np.float16).astype(np.float32)
     return features / np.linalg.norm(features, axis=1, keepdims=True)
 

@@ -1,8 +1,5 @@
 """The sorted hashes of a shard, all of them, in order, without its texts; of a range, a reader takes its row groups."""
 
-from collections.abc import Sequence
-from pathlib import Path
-
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -19,14 +16,13 @@ from fineweb_mask.tasks.storage.remote.filesystem import RemoteFile
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import current_parquet
 from fineweb_mask.tasks.workspace.workspace import Workspace
-from tests.conftest import Bucket
 from tests.tasks.dedup.hashed import text_hash, write_documents
 from tests.tasks.jobs import hash_jobs
 from tests.tasks.stage_files import KEY
 
 
 @pytest.mark.parametrize("texts", [[], range(9_000)], ids=len)
-def test_every_hash_is_there_with_its_row_in_order(tmp_path: Path, texts: Sequence[int]) -> None:
+def test_every_hash_is_there_with_its_row_in_order(tmp_path, texts):
     workspace = Workspace(tmp_path)
     [job] = hash_jobs(workspace, write_documents(workspace, {"en/a": texts}))
     reference, measured = job.reference(job.file.rows), {"bytes", "seconds"}
@@ -39,9 +35,7 @@ def test_every_hash_is_there_with_its_row_in_order(tmp_path: Path, texts: Sequen
     assert pairs == sorted((text_hash(text), row) for row, text in enumerate(texts))
 
 
-def test_another_machine_downloads_no_text_and_of_a_small_range_little(
-    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_machine_downloads_no_text_and_of_a_small_range_little(bucket, tmp_path, monkeypatch):
     monkeypatch.setattr(sort, "ROW_GROUP_ROWS", 1_000)
     first, second = (Workspace(f"{bucket.url}/ws", tmp_path / name) for name in ("first", "second"))
     texts = range(60_000)
@@ -71,12 +65,9 @@ def write(workspace: Workspace, values: list[int]) -> StageFile:
 
 
 @pytest.mark.parametrize(
-    ("first", "last", "groups"),
-    [(0, 98, "0123"), (0, 2, "0"), (3, 3, "01"), (4, 4, "1"), (7, 7, ""), (8, 8, "23")],
+    ("first", "last", "groups"), [(0, 98, "0123"), (0, 2, "0"), (3, 3, "01"), (4, 4, "1"), (7, 7, ""), (8, 8, "23")]
 )
-def test_the_rows_of_the_range_come_from_its_row_groups_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int, last: int, groups: str
-) -> None:
+def test_the_rows_of_the_range_come_from_its_row_groups_alone(tmp_path, monkeypatch, first, last, groups):
     monkeypatch.setattr(sort, "ROW_GROUP_ROWS", 3)
     workspace = Workspace(tmp_path)
     values = [1, 2, 3, 3, 4, 6, 8, 8, 8, 8, 20]
@@ -90,7 +81,7 @@ def test_the_rows_of_the_range_come_from_its_row_groups_alone(
     assert read == [int(group) for group in groups]
 
 
-def test_urls_are_compared_without_what_does_not_tell_pages_apart(tmp_path: Path) -> None:
+def test_urls_are_compared_without_what_does_not_tell_pages_apart(tmp_path):
     workspace = Workspace(tmp_path)
     urls = ["http://a.org/x/", "https://www.a.org/x#part", "a.org/x", "https://a.org/X", "", None, "a.org/x?y=1"]
     path = workspace.root / "urls.parquet"

@@ -9,11 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fineweb_mask.models.documents import content_hash
-from fineweb_mask.models.settings.quality import (
-    FastTextTrainingSettings,
-    LabelSettings,
-    TrainQualitySettings,
-)
+from fineweb_mask.models.settings.quality import FastTextTrainingSettings, LabelSettings, TrainQualitySettings
 from fineweb_mask.tasks.fit.train_quality import (
     TrainedMetrics,
     TrainQualityJob,

@@ -27,21 +27,6 @@ def test_items_come_in_order_the_next_one_is_computed_meanwhile_and_an_error_rea
     assert list(Prefetched([])) == []
 
 
-def test_waiting_is_measured_after_the_first_item():
-    release = threading.Event()
-
-    def items():
-        yield 1
-        release.wait(10)
-        yield 2
-
-    ahead = Prefetched(items())
-    timer = threading.Timer(0.2, release.set)
-    timer.start()
-    assert list(ahead) == [1, 2]
-    assert ahead.waited >= 0.1
-
-
 def test_background_work_overlaps_in_order_and_is_finished_at_the_end():
     started, release, done = threading.Event(), threading.Event(), []
 

@@ -1,6 +1,5 @@
 """Groups: each has its share in every block, by every selector, and is selected from by itself."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,13 +10,7 @@ from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.selectors.registry import SELECTORS
 from fineweb_mask.tasks.select import select
 from fineweb_mask.tasks.selection.blocks import Block, select_block
-from fineweb_mask.tasks.selection.groups import (
-    CountJob,
-    SharesJob,
-    count_groups,
-    divide_budget,
-    select_groups,
-)
+from fineweb_mask.tasks.selection.groups import CountJob, SharesJob, count_groups, divide_budget, select_groups
 from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.jobs import select_jobs
@@ -48,7 +41,7 @@ def drawn(n: int = 90, groups: tuple[str, ...] = ("x", "x", "y")) -> Block:
 
 
 @pytest.mark.parametrize("by", ["documents", "tokens"])
-def test_every_shard_counts_and_blocks_give_what_all_together_are_to_have(tmp_path: Path, by: str) -> None:
+def test_every_shard_counts_and_blocks_give_what_all_together_are_to_have(tmp_path, by):
     workspace = Workspace(tmp_path)
     settings = settings_of(budget_by=by, select_ratio=0.6, block_size=120, metrics="pairwise")
     dumps = {"a": ("x", "x", "x", "y"), "b": ("x", "y"), "c": ("x",)}
@@ -76,7 +69,7 @@ def test_every_shard_counts_and_blocks_give_what_all_together_are_to_have(tmp_pa
 
 @pytest.mark.parametrize("by", ["documents", "tokens"])
 @pytest.mark.parametrize("solver", sorted(set(SELECTORS) - READS_MORE))
-def test_every_selector_gives_every_group_its_share(solver: str, by: str) -> None:
+def test_every_selector_gives_every_group_its_share(solver, by):
     learning = {"n_epochs": 2, "partial": 1.0, "min_batch": 2}
     block = drawn(94, groups=("x", "x", "y", "x", "z"))
     changes = {"solver": solver, "budget_by": by, "metrics": "facility", "policy_gradient": learning}
@@ -96,7 +89,7 @@ def test_every_selector_gives_every_group_its_share(solver: str, by: str) -> Non
 
 
 @pytest.mark.parametrize("by", ["documents", "tokens"])
-def test_small_groups_share_what_rounding_leaves(by: str) -> None:
+def test_small_groups_share_what_rounding_leaves(by):
     """Forty groups of three documents, of which a fifth is selected: not one of each."""
     block = drawn(120, groups=tuple(f"{number:02}" for number in range(40)))
     settings = settings_of("proportional", budget_by=by, solver="top_quality", normalize="none")
@@ -111,14 +104,14 @@ def test_small_groups_share_what_rounding_leaves(by: str) -> None:
         assert 0.2 * block.tokens.sum() - 60 < spent <= 0.2 * block.tokens.sum() + 1
 
 
-def test_what_a_group_of_near_duplicates_cannot_fill_goes_to_the_next() -> None:
+def test_what_a_group_of_near_duplicates_cannot_fill_goes_to_the_next():
     block = drawn(60, groups=("x", "y"))
     alike = block._replace(vectors=np.where(np.arange(60)[:, None] % 2 == 0, block.vectors[:1], block.vectors))
     found = select_groups(settings_of("proportional", select_ratio=0.3, near_duplicates=0.9), alike, None)
     assert [len(one.selection.indices) for one in found if one.selection is not None] == [1, 17]
 
 
-def test_a_group_is_selected_from_as_a_block_of_its_documents_alone() -> None:
+def test_a_group_is_selected_from_as_a_block_of_its_documents_alone():
     block, settings = drawn(), settings_of("proportional")
     assert block.groups is not None
     for one in select_groups(settings, block, None):
@@ -129,7 +122,7 @@ def test_a_group_is_selected_from_as_a_block_of_its_documents_alone() -> None:
         assert one.selection.upper_bound == alone.upper_bound
 
 
-def test_shares_and_what_they_depend_on(tmp_path: Path) -> None:
+def test_shares_and_what_they_depend_on(tmp_path):
     workspace = Workspace(tmp_path)
     shards = [numbers(workspace, name, 40, seed=seed, dump=("x", "y", "y")) for seed, name in enumerate("ab")]
     root, settings = str(workspace.root), settings_of()
