@@ -73,14 +73,10 @@ def test_the_page_has_its_figures_and_says_what_happened(built):
     assert page(built).count('src="data:image/png;base64,') == len(FIGURES)
     assert (folder / "index.md").read_text(encoding="utf-8").count("](plots/") == len(FIGURES)
     text = re.sub(r"<[^>]*>|\s", "", page(built))
-    for phrase in (
-        f"{built.counts.documents_in}documentsin",
-        f"{built.counts.tokens_selected:,}tokensselected",
-        "ingest300.50.566132",  # stage, files, there before, seconds, in all, documents, documents/s
-    ):
+    counted = (f"{built.counts.documents_in}documentsin", f"{built.counts.tokens_selected:,}tokensselected")
+    stage = "ingest300.50.566132"  # files, there before, seconds, in all, documents, documents/s
+    for phrase in (*counted, stage, *(block["name"] for block in built.blocks)):
         assert phrase in text
-    for block in built.blocks:
-        assert block["name"] in text
     [alt] = re.findall('alt="(Documents: .*?)"', page(built))
     assert f"too short {built.counts.dropped['too_short']}, " in alt
     assert f", duplicate {built.counts.dropped['duplicate'] - 1}, eligible" in alt  # one of them lies within a shard
@@ -133,10 +129,8 @@ def test_documents_beside_the_threshold_are_shown_with_the_reason(built):
         for document, mask in zip(built.read(documents).to_pylist(), built.read(masks).to_pylist(), strict=True)
     }
     assert [ids[name] for name, _ in cards] == [True] * 10 + [False] * 10
-    for _, why in cards:
-        assert re.fullmatch(
-            r"quality [+-]\d+\.\d\d \(top \d+%\), similar -?\d\.\d\d, inclusion [\d.e+-]+, threshold [\d.e+-]+", why
-        )
+    reason = r"quality [+-]\d+\.\d\d \(top \d+%\), similar -?\d\.\d\d, inclusion [\d.e+-]+, threshold [\d.e+-]+"
+    assert all(re.fullmatch(reason, why) for _, why in cards)
 
 
 def test_budgets_by_group_and_a_small_sample_are_shown_and_the_page_is_the_same_again(copied):

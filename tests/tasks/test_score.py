@@ -83,17 +83,6 @@ def test_equal_inputs_give_equal_bytes_and_others_have_another_key(built, copied
         score.score(jobs[3])
 
 
-def test_a_scorer_named_like_a_source_column_is_an_error(copied, tmp_path, make_parquet, make_document):
-    path = make_parquet(tmp_path / "clash.parquet", [make_document(0, space=1.0)], (pa.field("space", pa.float32()),))
-    source = SourceSettings(path=str(path))
-    [shard] = discover(source)
-    documents = ingest.ingest(ingest_job(copied.workspace, shard, source, IngestSettings(min_chars=1)))
-    job = score_job(copied.workspace, documents, copied.models, copied.statistics, copied.recipe.quality)
-    with pytest.raises(BadShardError, match="clash: the scorer 'space' has the name of a source column"):
-        score.score(job)
-    assert not job.output.exists()
-
-
 def test_an_empty_shard_has_empty_scores(copied):
     empty = copied.documents[0].model_copy(update={"name": "empty", "path": "documents/empty.parquet", "rows": 0})
     pq.write_table(copied.read(copied.documents[0]).slice(0, 0), copied.workspace.resolve(empty))
@@ -118,7 +107,9 @@ def test_a_column_of_the_source_is_a_score_and_one_that_is_none_is_an_error_that
 
     def job(**settings: Any) -> score.ScoreJob:
         model = resolve_model(ColumnScorerSettings(name="own", **settings))
-        statistics = copied.statistics.model_copy(update={"details": {"statistics": {"own": (1.0, 2.0)}}})
+        statistics = copied.statistics.model_copy(
+            update={"details": {"statistics": {"own": (1.0, 2.0), "grade": (0.0, 1.0)}}}
+        )
         return score_job(copied.workspace, documents, [model], statistics, QualitySettings(scorers=[model.settings]))
 
     table = copied.read(score.score(job(column="score")))
@@ -140,6 +131,10 @@ def test_a_column_of_the_source_is_a_score_and_one_that_is_none_is_an_error_that
         with pytest.raises(BadShardError, match=message):
             score.score(job(column=column))
         assert not job(column=column).output.exists()
+    model = resolve_model(ColumnScorerSettings(name="grade", column="score"))
+    clash = job(column="score").model_copy(update={"models": [model]})
+    with pytest.raises(BadShardError, match="own: the scorer 'grade' has the name of a source column"):
+        score.score(clash)
 
 
 def test_the_identity_of_a_scorer_is_all_that_its_score_depends_on():
@@ -164,51 +159,38 @@ def test_the_identity_of_a_scorer_is_all_that_its_score_depends_on():
     assert len({fasttext(**choice) for choice in choices}) == 3
 
 
-def sidecar_job(built: Any, files: Sidecars, documents: Any, shard: Any, settings: QualitySettings) -> score.ScoreJob:
-    [model] = [resolve_model(scorer) for scorer in settings.scorers]
-    sidecars = {"sidecar": files.beside(shard)}
-    reference = built.statistics.model_copy(update={"details": {"statistics": {"sidecar": (0.0, 1.0)}}})
-    job = score_job(built.workspace, documents, [model], reference, settings)
-    return job.model_copy(update={"sidecars": sidecars})
-
-
-def test_annotations_of_rows_that_were_dropped_are_skipped(copied, tmp_path):
+def test_annotations_belong_to_the_rows_that_were_kept_or_to_documents_by_their_ids(copied, tmp_path):
     """Shard b of the corpus holds a repeat and a text that is too short."""
-    scorer = SidecarScorerSettings(path=f"{tmp_path}/{{shard}}.npy")
-    settings = QualitySettings(scorers=[scorer])
-    shard, documents = copied.shards[-1], copied.documents[-1]
-    rows = documents.details["rows_in"]
-    assert documents.rows < rows
-    np.save(tmp_path / "b.npy", np.arange(rows) * 10)
-    job = sidecar_job(copied, Sidecars(scorer, by_content=True), documents, shard, settings)
-    table = copied.read(score.score(job))
-    expected = (copied.read(documents)["source_row"].to_numpy() * 10.0).tolist()
-    assert table["sidecar"].to_pylist() == table["quality"].to_pylist() == expected
-    assert job.current() is not None
-
-    np.save(tmp_path / "b.npy", np.arange(documents.rows))
-    job = sidecar_job(copied, Sidecars(scorer, by_content=True), documents, shard, settings)
-    assert job.current() is None
-    with pytest.raises(BadShardError, match=f"b.npy has {documents.rows} rows, its source file {rows}"):
-        score.score(job)
-
-
-def test_annotations_in_another_order_belong_to_documents_by_their_ids(copied, tmp_path):
-    scorer = SidecarScorerSettings(path=f"{tmp_path}/{{shard}}.jsonl", field="score")
     documents = copied.documents[-1]
-    ids = copied.read(documents)["id"].to_pylist()
-    lines = [json.dumps({"id": name, "score": place}) for place, name in enumerate(ids)]
-    for order, message in ((reversed(lines), None), ([*lines, lines[0]], f"in more than one row: {ids[0]}")):
-        (tmp_path / "b.jsonl").write_text("\n".join(order))
+    rows = documents.details["rows_in"]
+    kept, ids = (copied.read(documents)[name].to_pylist() for name in ("source_row", "id"))
+    assert documents.rows < rows
+
+    def job(ending: str, **settings: Any) -> score.ScoreJob:
+        scorer = SidecarScorerSettings(path=f"{tmp_path}/{{shard}}.{ending}", **settings)
+        details = {"statistics": {"sidecar": (0.0, 1.0)}}
+        statistics = copied.statistics.model_copy(update={"details": details})
+        given = [resolve_model(scorer)], statistics, QualitySettings(scorers=[scorer])
+        found = score_job(copied.workspace, documents, *given)
         files = Sidecars(scorer, by_content=True)
-        job = sidecar_job(copied, files, documents, copied.shards[-1], QualitySettings(scorers=[scorer]))
-        if message is None:
-            file = score.score(job)
-            assert copied.read(file)["sidecar"].to_pylist() == list(range(len(ids)))
-            assert file.details["sidecars"] == {"sidecar": "id"}
-        else:
-            with pytest.raises(BadShardError, match=message):
-                score.score(job)
+        return found.model_copy(update={"sidecars": {"sidecar": files.beside(copied.shards[-1])}})
+
+    np.save(tmp_path / "b.npy", np.arange(rows) * 10)
+    table = copied.read(score.score(job("npy")))
+    assert table["sidecar"].to_pylist() == table["quality"].to_pylist() == [10.0 * row for row in kept]
+    assert job("npy").current() is not None
+    np.save(tmp_path / "b.npy", np.arange(documents.rows))
+    assert job("npy").current() is None
+    with pytest.raises(BadShardError, match=f"b.npy has {documents.rows} rows, its source file {rows}"):
+        score.score(job("npy"))
+    lines = [json.dumps({"id": name, "score": place}) for place, name in enumerate(ids)]
+    (tmp_path / "b.jsonl").write_text("\n".join(reversed(lines)))
+    file = score.score(job("jsonl", field="score"))
+    assert copied.read(file)["sidecar"].to_pylist() == list(range(len(ids)))
+    assert file.details["sidecars"] == {"sidecar": "id"}
+    (tmp_path / "b.jsonl").write_text("\n".join([*lines, lines[0]]))
+    with pytest.raises(BadShardError, match=f"in more than one row: {ids[0]}"):
+        score.score(job("jsonl", field="score"))
 
 
 def test_scores_are_standardised_by_the_group_s_statistics(copied):

@@ -129,33 +129,6 @@ def test_a_bad_vector_is_null(plan, monkeypatch):
     assert [row for row, vector in enumerate(vectors) if vector is None] == [2]
 
 
-def test_a_shard_that_was_killed_is_made_again_whole(plan, monkeypatch):
-    class Killed(BaseException):
-        pass
-
-    job = plan()
-    monkeypatch.setattr(score_embed, "BATCH_ROWS", 7)
-    score_embed.score_embed(job)
-    undisturbed = [path.read_bytes() for path in (job.embed.output, job.score.output)]
-    for path in (job.embed.output, job.score.output):
-        path.unlink()
-    honest, passes = EduScorer.score_and_embed_tokens, []
-
-    def killed_at_the_third(self: EduScorer, tokens: Any) -> Any:
-        passes.append(len(tokens.lengths))
-        if len(passes) == 3:
-            raise Killed
-        return honest(self, tokens)
-
-    monkeypatch.setattr(EduScorer, "score_and_embed_tokens", killed_at_the_third)
-    with pytest.raises(Killed):
-        score_embed.score_embed(job)
-    assert not any(path.exists() for path in (job.embed.output, job.score.output))
-    score_embed.score_embed(job)
-    assert len(passes) == 3 + -(-job.score.documents.rows // 7)
-    assert [path.read_bytes() for path in (job.embed.output, job.score.output)] == undisturbed
-
-
 def test_a_missing_folder_says_how_to_download_the_model_first(monkeypatch):
     from huggingface_hub import errors
 

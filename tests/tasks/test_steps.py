@@ -48,12 +48,9 @@ def test_scoring_in_processes_is_told_and_hears_a_request_to_stop(copied, monkey
     assert heard[-1] == (1.0, (Step("documents", documents.rows, documents.rows),))
     assert len({share for share, _ in heard}) > 2
 
-    def stop_on_the_way(share: float, steps: tuple[Step, ...]) -> None:
-        request_stop()
-
     path.unlink()
     try:
-        with reporting_to(stop_on_the_way), pytest.raises(StoppedError):
+        with reporting_to(lambda *_: request_stop()), pytest.raises(StoppedError):
             score.score(job)
     finally:
         clear_stop_request()

@@ -25,8 +25,6 @@ from fineweb_mask.tasks.comparison.variants import (
 )
 from fineweb_mask.tasks.fit.models import fit_targets
 from fineweb_mask.tasks.selection.blocks import group_name, grouped
-from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.fit.test_models import EXAMPLES, job_of
 from tests.tasks.jobs import ranges_jobs, variant_job
 from tests.tasks.stage_files import newest
@@ -35,16 +33,10 @@ LAMBS = (0.0, 0.5, 1.0)
 EPOCHS = {"policy_gradient": {"n_epochs": 5}}
 
 
-def scales(workspace: Workspace, shards: Any, settings: PipelineSelectionSettings) -> dict[str, StageFile]:
-    return {job.name: find_ranges(job) for job in ranges_jobs(workspace, shards, settings)}
-
-
-def jobs(
-    workspace: Workspace, shards: Any, settings: PipelineSelectionSettings, selector: str, targets: Any = None
-) -> Iterator[VariantJob]:
-    found = scales(workspace, shards, settings)
+def jobs(workspace, shards, settings, selector: str, targets=None, **options: Any) -> Iterator[VariantJob]:
+    found = {job.name: find_ranges(job) for job in ranges_jobs(workspace, shards, settings)}
     for group in grouped(shards, settings):
-        yield variant_job(workspace, group, settings, selector, found.get(group_name(group)), targets)
+        yield variant_job(workspace, group, settings, selector, found.get(group_name(group)), targets, **options)
 
 
 @pytest.fixture
@@ -140,9 +132,8 @@ def test_the_keys_follow_what_is_read(copied):
 def test_a_sweep_holds_a_mask_for_every_value(copied):
     workspace, shards, settings = copied.workspace, copied.selection_shards, copied.recipe.selection
     settings = settings.model_copy(update={"near_duplicates": None})
-    found = scales(workspace, shards, settings)
-    for group in grouped(shards, settings):
-        job = variant_job(workspace, group, settings, "mean_field", found[group_name(group)], lambs=LAMBS)
+    for job in jobs(workspace, shards, settings, "mean_field", lambs=LAMBS):
+        group = job.shards
         file = select_variant(job)
         assert select_variant(job).cached
         assert job.model_copy(update={"lambs": (0.0, 1.0)}).key != job.key

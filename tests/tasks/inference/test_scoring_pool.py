@@ -119,8 +119,7 @@ def test_a_retry_after_a_killed_worker_starts_new_workers_and_their_end_leaves_n
     assert isinstance(raised.value, ModelError)
     await_end(server.pid, *forks)
     assert np.array_equal(whole, scored(built, [placed], texts))
-    [pool] = [pool for pool in workers._running.values() if not pool.closed]
-    [server] = pool._started
+    [server] = [process for pool in workers._running.values() for process in pool._started]
     forks = children(server.pid)
     end_workers()
     await_end(server.pid, *forks)
