@@ -105,11 +105,9 @@ def test_a_column_of_the_source_is_a_score_and_one_that_is_none_is_an_error_that
     [shard] = discover(source)
     documents = ingest.ingest(ingest_job(copied.workspace, shard, source, IngestSettings(min_chars=1)))
 
-    def job(**settings: Any) -> score.ScoreJob:
-        model = resolve_model(ColumnScorerSettings(name="own", **settings))
-        statistics = copied.statistics.model_copy(
-            update={"details": {"statistics": {"own": (1.0, 2.0), "grade": (0.0, 1.0)}}}
-        )
+    def job(name: str = "own", **settings: Any) -> score.ScoreJob:
+        model = resolve_model(ColumnScorerSettings(name=name, **settings))
+        statistics = copied.statistics.model_copy(update={"details": {"statistics": {name: (1.0, 2.0)}}})
         return score_job(copied.workspace, documents, [model], statistics, QualitySettings(scorers=[model.settings]))
 
     table = copied.read(score.score(job(column="score")))
@@ -131,10 +129,8 @@ def test_a_column_of_the_source_is_a_score_and_one_that_is_none_is_an_error_that
         with pytest.raises(BadShardError, match=message):
             score.score(job(column=column))
         assert not job(column=column).output.exists()
-    model = resolve_model(ColumnScorerSettings(name="grade", column="score"))
-    clash = job(column="score").model_copy(update={"models": [model]})
     with pytest.raises(BadShardError, match="own: the scorer 'grade' has the name of a source column"):
-        score.score(clash)
+        score.score(job("grade", column="score"))
 
 
 def test_the_identity_of_a_scorer_is_all_that_its_score_depends_on():
