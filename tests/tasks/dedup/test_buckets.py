@@ -36,6 +36,7 @@ def test_a_bucket_holds_the_repeats_of_its_range(tmp_path, count):
         found = list(zip(*(column.to_pylist() for column in table.columns), strict=True))
         assert found == sorted(found)
         assert all(text_hash(shards[place][row])[0] * count // 256 == job.bucket for place, row in found)
+        assert everything.issuperset(found)
         everything -= set(found)
     assert not everything
 
