@@ -1,6 +1,6 @@
 """Embeddings: unit vectors row by row beside the documents, bad ones null."""
 
-from collections.abc import Callable
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,12 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
 from fineweb_mask.models.embedding.encoder import EncoderError
+from fineweb_mask.models.embedding.load import load_encoder
 from fineweb_mask.models.embedding.static_fit import StaticEncoder
 from fineweb_mask.models.schemas import embeddings_schema
 from fineweb_mask.models.settings import EmbeddingSettings, IngestSettings, SourceSettings
 from fineweb_mask.tasks import embed, ingest
-from fineweb_mask.tasks.inference.model_files import ModelFolder, model_folder
+from fineweb_mask.tasks.inference.model_files import ModelFolder, ModelNotFoundError, model_folder
 from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -31,7 +32,7 @@ def folder_of(given: EmbeddingSettings) -> ModelFolder:
 
 
 @pytest.fixture(scope="module")
-def colours(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def colours(tmp_path_factory):
     """A model of five words, of which some have no usable vector."""
     tokenizer = Tokenizer(WordLevel({word: index for index, word in enumerate(WEIGHTS)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = Whitespace()
@@ -42,9 +43,7 @@ def colours(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def ingested(
-    tmp_path: Path, make_parquet: Callable[..., Path], make_document: Callable[..., dict[str, Any]]
-) -> Callable[[list[str]], StageFile]:
+def ingested(tmp_path, make_parquet, make_document):
     def of(texts: list[str]) -> StageFile:
         path = make_parquet(tmp_path / "a.parquet", [make_document(i, text=text) for i, text in enumerate(texts)])
         source = SourceSettings(path=str(path))
@@ -63,7 +62,8 @@ def vectors(table: pa.Table) -> np.ndarray:
     return column.flatten().to_numpy(zero_copy_only=False).astype(np.float32).reshape(-1, column.type.list_size)
 
 
-def test_vectors_are_of_unit_length_row_by_row_beside_the_documents(built: Any) -> None:
+def test_vectors_are_of_unit_length_and_of_their_own_text_row_by_row_beside_the_documents(built):
+    encoder = load_encoder(str(built.workspace.root / built.embedding_model.path), built.recipe.embedding)
     for documents, embeddings in zip(built.documents, built.embeddings, strict=True):
         table = built.read(embeddings)
         assert table.schema.equals(embeddings_schema(16, "float16"))
@@ -71,106 +71,60 @@ def test_vectors_are_of_unit_length_row_by_row_beside_the_documents(built: Any) 
         assert table["embedding"].null_count == 0 == embeddings.details["bad_vectors"]
         assert embeddings.details["dimensions"] == 16
         assert np.linalg.norm(vectors(table), axis=1) == pytest.approx(1.0, abs=2e-3)
-
-
-def test_each_row_holds_the_vector_of_its_own_text(built: Any) -> None:
-    from fineweb_mask.models.embedding.load import load_encoder
-
-    encoder = load_encoder(str(built.workspace.root / built.embedding_model.path), built.recipe.embedding)
-    for documents, embeddings in zip(built.documents, built.embeddings, strict=True):
         texts = built.read(documents)["text"].to_pylist()
         alone = np.concatenate([encoder.encode([text]).vectors for text in texts])
-        found = vectors(built.read(embeddings))
-        assert np.abs(found - alone).max() < 2e-3
-        assert len(np.unique(found, axis=0)) == len(texts)
+        assert np.abs(vectors(table) - alone).max() < 2e-3
+        assert len(np.unique(vectors(table), axis=0)) == len(texts)
 
 
-def test_single_precision_and_encoding_on_disk(copied: Any) -> None:
-    exact = copied.recipe.embedding.model_copy(update={"precision": "float32"})
-    job = embed_job(copied.workspace, copied.documents[0], copied.embedding_model, exact)
-    half = vectors(copied.read(copied.embeddings[0]))
-    file = embed.embed(job)
-    table = copied.read(file)
+def test_single_precision_and_equal_bytes_again(copied):
+    def job(given: EmbeddingSettings) -> embed.EmbedJob:
+        return embed_job(copied.workspace, copied.documents[0], copied.embedding_model, given)
+
+    table = copied.read(embed.embed(job(copied.recipe.embedding.model_copy(update={"precision": "float32"}))))
     assert table.schema.equals(embeddings_schema(16, "float32"))
     assert np.linalg.norm(vectors(table), axis=1) == pytest.approx(1.0, abs=1e-6)
+    half = vectors(copied.read(copied.embeddings[0]))
     assert np.array_equal(vectors(table).astype(np.float16), half.astype(np.float16))
-    column = pq.read_metadata(copied.workspace.resolve(file)).row_group(0).column(1)
-    assert "BYTE_STREAM_SPLIT" in column.encodings
-    assert column.compression == "ZSTD"
+    path = copied.workspace.resolve(copied.embeddings[0])
+    before = path.read_bytes()
+    path.unlink()
+    assert not embed.embed(job(copied.recipe.embedding)).cached
+    assert path.read_bytes() == before
 
 
-def test_bad_vectors_are_null_and_counted(tmp_path: Path, ingested: Callable[..., StageFile], colours: Path) -> None:
+def test_bad_vectors_are_null_and_counted(tmp_path, ingested, colours):
     documents = ingested(["red red", "void", "blue", "wild red", "¿¡", "red blue"])
-    given = settings(colours)
-    file = embed.embed(embed_job(Workspace(tmp_path), documents, folder_of(given), given))
-    table = pq.read_table(tmp_path / file.path)
+
+    def embedded(**changes: Any) -> tuple[StageFile, pa.Table]:
+        given = settings(colours, **changes)
+        file = embed.embed(embed_job(Workspace(tmp_path), documents, folder_of(given), given))
+        return file, pq.read_table(tmp_path / file.path)
+
+    file, table = embedded()
     assert table["row"].to_pylist() == [0, 1, 2, 3, 4, 5]
     assert [value is None for value in table["embedding"].to_pylist()] == [False, True, False, True, True, False]
     assert file.details["bad_vectors"] == 3
     length = np.hypot(1.5, 1.0)
     assert vectors(table) == pytest.approx(np.array([[1, 0], [0, 1], [1.5 / length, 1 / length]]), abs=1e-3)
+    assert vectors(embedded(max_tokens=1)[1])[-1] == pytest.approx([1, 0], abs=1e-3)
+    assert vectors(embedded(prompt="blue ")[1])[-1][1] > vectors(table)[-1][1] + 0.01
 
 
-def test_prompt_and_token_limit_reach_the_model(
-    tmp_path: Path, ingested: Callable[..., StageFile], colours: Path
-) -> None:
-    documents = ingested(["red blue blue"])
-    found = {}
-    for name, changes in {"plain": {}, "prompt": {"prompt": "blue "}, "limit": {"max_tokens": 1}}.items():
-        given = settings(colours, **changes)
-        file = embed.embed(embed_job(Workspace(tmp_path), documents, folder_of(given), given))
-        found[name] = vectors(pq.read_table(tmp_path / file.path))[0]
-    assert found["limit"] == pytest.approx([1, 0], abs=1e-3)
-    assert found["prompt"][1] > found["plain"][1] + 0.01
-
-
-def test_the_fingerprint_follows_the_model_s_content(tmp_path: Path, colours: Path, built: Any) -> None:
-    import shutil
-
-    moved = tmp_path / "moved"
-    shutil.copytree(colours, moved)
-    first, same = (
-        folder_of(settings(colours)),
-        folder_of(settings(moved)),
-    )
+def test_the_fingerprint_follows_the_model_s_content(tmp_path, colours, built):
+    moved = shutil.copytree(colours, tmp_path / "moved")
+    first, same = (folder_of(settings(folder)) for folder in (colours, moved))
     assert first.fingerprint == same.fingerprint
     weights = next(moved.rglob("*.safetensors"))
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(content)
-    other = folder_of(settings(moved))
-    assert other.fingerprint != first.fingerprint
-
-    def key(model: ModelFolder, **changes: Any) -> str:
-        return embed_job(built.workspace, built.documents[0], model, settings(**changes)).key.fingerprint
-
-    assert key(first) == key(same)
-    assert len({key(first), key(other), key(first, prompt="x"), key(first, precision="float32")}) == 4
+    given = (first, {}), (folder_of(settings(moved)), {}), (first, {"prompt": "x"}), (first, {"precision": "float32"})
+    jobs = [embed_job(built.workspace, built.documents[0], model, settings(**changes)) for model, changes in given]
+    assert len({job.key for job in jobs}) == 4
 
 
-def test_equal_inputs_give_equal_bytes(copied: Any) -> None:
-    path = copied.workspace.resolve(copied.embeddings[0])
-    before = path.read_bytes()
-    path.unlink()
-    job = embed_job(copied.workspace, copied.documents[0], copied.embedding_model, copied.recipe.embedding)
-    assert not embed.embed(job).cached
-    assert path.read_bytes() == before
-
-
-def test_a_pickled_model_is_refused(tmp_path: Path, ingested: Callable[..., StageFile]) -> None:
-    folder = tmp_path / "pickled"
-    folder.mkdir()
-    (folder / "config.json").write_text('{"model_type": "bert"}')
-    (folder / "pytorch_model.bin").write_bytes(b"\x80\x04N.")
-    given = settings(folder)
-    job = embed_job(Workspace(tmp_path), ingested(["red"]), folder_of(given), given)
-    with pytest.raises(EncoderError, match="embedding model"):
-        embed.embed(job)
-
-
-def test_vectors_do_not_depend_on_the_documents_that_are_tokenised_together(
-    tmp_path: Path, ingested: Callable[[list[str]], StageFile], colours: Path
-) -> None:
+def test_vectors_do_not_depend_on_the_documents_that_are_tokenised_together(tmp_path, ingested, colours):
     documents = ingested([f"{text} {number}" for number in range(3) for text in ("red", "blue", "red blue", "void")])
     given = settings(colours)
     job = embed_job(Workspace(tmp_path), documents, folder_of(given), given)
@@ -181,19 +135,17 @@ def test_vectors_do_not_depend_on_the_documents_that_are_tokenised_together(
     assert whole.read_bytes() == together
 
 
-@pytest.mark.parametrize("missing", ["modules.json", "model.safetensors"])
-def test_a_folder_that_is_no_model_is_known_before_any_work(tmp_path: Path, colours: Path, missing: str) -> None:
-    import shutil
-
-    from fineweb_mask.tasks.inference.model_files import ModelNotFoundError
-
-    folder = tmp_path / "model"
-    shutil.copytree(colours, folder)
+def test_a_folder_that_is_no_model_is_known_before_any_work_and_a_pickled_one_refused(tmp_path, colours, ingested):
+    folder = shutil.copytree(colours, tmp_path / "model")
     embed.check_model(settings(folder))
-    next(folder.rglob(missing)).unlink()
-    with pytest.raises(
-        ModelNotFoundError, match=r"embedding\.model: the folder .* has no (modules\.json|\*\.safetens)"
-    ):
-        embed.check_model(settings(folder))
+    for missing, pattern in (("model.safetensors", r"\*\.safetensors"), ("modules.json", r"modules\.json")):
+        next(folder.rglob(missing)).unlink()
+        with pytest.raises(ModelNotFoundError, match=rf"embedding\.model: the folder .* has no {pattern}"):
+            embed.check_model(settings(folder))
+    (folder / "config.json").write_text('{"model_type": "bert"}')
+    (folder / "pytorch_model.bin").write_bytes(b"\x80\x04N.")
+    given = settings(folder)
+    with pytest.raises(EncoderError, match="embedding model"):
+        embed.embed(embed_job(Workspace(tmp_path), ingested(["red"]), folder_of(given), given))
     embed.check_model(settings("static"))
     embed.check_model(settings("intfloat/e5-base-v2"))

@@ -3,14 +3,12 @@
 import json
 import random
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pydantic import ValidationError
 
 from fineweb_mask.models.documents import content_hash
 from fineweb_mask.models.errors import SettingsError
@@ -28,22 +26,16 @@ LENIENT = IngestSettings(min_chars=1)
 
 
 @pytest.fixture
-def workspace(tmp_path: Path) -> Workspace:
+def workspace(tmp_path):
     return Workspace(tmp_path / "workspace")
 
 
 @pytest.fixture
-def old(tmp_path: Path, make_parquet: Callable[..., Path], make_document: Callable[..., Any]) -> Path:
+def old(tmp_path, make_parquet, make_document):
     """A corpus of two files, one document of which has no id and one no text."""
     make_parquet(tmp_path / "old" / "a.parquet", [make_document(0), make_document(1), make_document(2, text=None)])
     make_parquet(tmp_path / "old" / "b.parquet", [make_document(3), make_document(4, id=None)])
     return tmp_path / "old"
-
-
-@pytest.fixture
-def new(tmp_path: Path, make_parquet: Callable[..., Path], make_document: Callable[..., Any]) -> Path:
-    """A source file of one document."""
-    return make_parquet(tmp_path / "new.parquet", [make_document(10)])
 
 
 def known_job(workspace: Workspace, *paths: Path) -> ExclusionJob:
@@ -57,9 +49,7 @@ def ingest_job(workspace: Workspace, path: Path, known: StageFile | None) -> Ing
     return IngestJob(root=workspace.address, shard=shard, source=source, settings=LENIENT, known=known)
 
 
-def test_every_text_is_listed_in_the_order_of_the_hashes(
-    workspace: Workspace, old: Path, make_document: Callable[..., Any]
-) -> None:
+def test_every_text_is_listed_in_the_order_of_the_hashes(workspace, old, make_document):
     job = known_job(workspace, old)
     assert list_excluded(job).rows == 4
     assert list_excluded(job).cached
@@ -70,26 +60,22 @@ def test_every_text_is_listed_in_the_order_of_the_hashes(
     assert set(listed["id"].to_pylist()) == ids
 
 
-def test_a_workspace_is_listed_by_its_hashes(
-    workspace: Workspace, old: Path, tmp_path: Path, make_document: Callable[..., Any]
-) -> None:
-    other = Workspace(tmp_path / "other")
-    source = SourceSettings(path=str(old), extra_columns=[])
-    for shard in discover(source):
-        ingest(IngestJob(root=other.address, shard=shard, source=source, settings=LENIENT))
-    job = known_job(workspace, other.root)
-    assert list_excluded(job).rows == 4
-    hashes = [content_hash(make_document(number)["text"]) for number in (0, 1, 3, 4)]
-    assert pq.read_table(job.path)["content_hash"].to_pylist() == sorted(hashes)
+def test_of_a_workspace_only_the_last_run_s_documents_count(copied, workspace):
+    def listed() -> list[bytes]:
+        job = known_job(workspace, copied.workspace.root)
+        list_excluded(job)
+        return pq.read_table(job.path)["content_hash"].to_pylist()
+
+    texts = [text for file in copied.documents for text in copied.read(file)["text"].to_pylist()]
+    rows = sorted(map(content_hash, texts))
+    assert listed() == rows
+    write_catalog(copied.workspace, copied.selection_shards)
+    stale = copied.workspace.resolve(copied.documents[0])
+    shutil.copy(stale, stale.with_name(f"{stale.name.split('.')[0]}.{'0' * 16}.parquet"))
+    assert listed() == rows
 
 
-def test_known_documents_are_dropped_and_named_with_their_copies(
-    workspace: Workspace,
-    old: Path,
-    tmp_path: Path,
-    make_parquet: Callable[..., Path],
-    make_document: Callable[..., Any],
-) -> None:
+def test_known_documents_are_dropped_and_named_with_their_copies(workspace, old, tmp_path, make_parquet, make_document):
     rows = [
         make_document(10),
         make_document(11, text=make_document(1)["text"].upper()),
@@ -108,62 +94,23 @@ def test_known_documents_are_dropped_and_named_with_their_copies(
     assert first == {"source_row": 1, "id": rows[1]["id"], "twin": make_document(1)["id"]}
     assert (second["source_row"], second["twin"]) == (2, "b.parquet row 1")
     assert second["id"].startswith("fineweb-mask:")
-
-
-def test_the_key_changes_only_with_what_is_known(workspace: Workspace, old: Path, new: Path) -> None:
-    without = ingest_job(workspace, new, None)
-    of_all, of_one = (list_excluded(known_job(workspace, where)) for where in (old, old / "a.parquet"))
-    jobs = [without, ingest_job(workspace, new, of_all), ingest_job(workspace, new, of_one)]
-    assert len({job.key.fingerprint for job in jobs}) == 3
-    changed = without.model_copy(update={"settings": LENIENT.model_copy(update={"against": ["x"]})})
-    assert changed.key == without.key
-
-
-def test_a_lost_list_of_known_rows_is_written_again(workspace: Workspace, old: Path, new: Path) -> None:
-    job = ingest_job(workspace, new, list_excluded(known_job(workspace, old)))
-    ingest(job)
     assert ingest(job).cached
-    assert pq.read_table(job.beside("known")).num_rows == 0
     job.beside("known").unlink()
     assert job.current() is None
-    assert not ingest(job).cached
+    without = ingest_job(workspace, path, None)
+    others = without, ingest_job(workspace, path, list_excluded(known_job(workspace, old / "a.parquet")))
+    assert len({one.key.fingerprint for one in (job, *others)}) == 3
+    assert without.model_copy(update={"settings": LENIENT.model_copy(update={"against": ["x"]})}).key == without.key
 
 
-def test_a_workspace_is_a_corpus_like_any_other(built: Any, workspace: Workspace) -> None:
-    job = known_job(workspace, built.workspace.root)
-    assert list_excluded(job).rows == sum(
-        pq.read_metadata(path).num_rows for path in built.workspace.root.glob("documents/**/*.parquet")
-    )
-
-
-def test_of_a_workspace_only_the_last_run_s_documents_count(copied: Any, workspace: Workspace) -> None:
-    write_catalog(copied.workspace, copied.selection_shards)
-    current = list_excluded(known_job(workspace, copied.workspace.root))
-    stale = copied.workspace.resolve(copied.documents[0])
-    shutil.copy(stale, stale.with_name(f"{stale.name.split('.')[0]}.{'0' * 16}.parquet"))
-    assert list_excluded(known_job(workspace, copied.workspace.root)).rows == current.rows
-
-
-def test_hashes_that_share_their_first_half_are_told_apart() -> None:
+def test_hashes_that_share_their_first_half_are_told_apart():
     hashes = [*sorted(bytes(8) + number.to_bytes(8, "big") for number in (0, 1, 5, 300)), b"\xff" * 16]
     table = pa.table([pa.array(hashes, pa.binary(16)), pa.array(list("abcde"), pa.string())], schema=DOCUMENTS)
     known = KnownTexts(table)
     asked = [*hashes, bytes(15) + b"\x02", bytes(14) + b"\x02\x00", b"\xfe" * 16, bytes(7) + b"\x01" + bytes(8)]
     assert known.copies(asked) == [*"abcde", None, None, None, None]
     assert known.copies([]) == []
-
-
-def test_an_empty_corpus_knows_nothing(
-    workspace: Workspace, tmp_path: Path, make_parquet: Callable[..., Path], make_document: Callable[..., Any]
-) -> None:
-    job = known_job(workspace, make_parquet(tmp_path / "none.parquet", [make_document(0, text=None)]))
-    list_excluded(job)
-    assert KnownTexts(pq.read_table(job.path)).copies([content_hash("x")]) == [None]
-
-
-def test_a_corpus_that_does_not_exist_is_named_by_its_setting(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"ingest\.against: .*nosuch"):
-        find_files(str(tmp_path / "nosuch"), "ingest.against")
+    assert KnownTexts(table.slice(0, 0)).copies([hashes[0]]) == [None]
 
 
 QUESTION = "Which of these birds stands on one leg in shallow water while it waits for small fish to come close by?"
@@ -178,6 +125,15 @@ TEXTS = [
 ]
 
 
+def write_items(path: Path, *items: dict[str, Any]) -> None:
+    path.write_text("".join(json.dumps(item) + "\n" for item in items))
+
+
+def benchmark_job(folder: Path, name: str = "benchmark.jsonl", **fields: Any) -> ExclusionJob:
+    files = find_files(str(folder / name), "ingest.decontaminate")
+    return ExclusionJob(root=str(folder / "workspace"), of="benchmarks", files=files, **fields)
+
+
 @pytest.fixture
 def decontaminated(tmp_path):
     """Ingest six pages without what is in a benchmark, with other settings; return the job and the file."""
@@ -186,7 +142,7 @@ def decontaminated(tmp_path):
         {"question": QUESTION, "answer": "the heron"},
         {"question": "name the herons of Zalvora", "answer": ["white", "night"], "passage": ""},
     ]
-    (tmp_path / "benchmark.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
+    write_items(tmp_path / "benchmark.jsonl", *items)
     pq.write_table(pa.table({"text": TEXTS}), tmp_path / "pages.parquet")
     workspace = Workspace(tmp_path / "workspace")
 
@@ -194,13 +150,7 @@ def decontaminated(tmp_path):
         source = SourceSettings(path=str(tmp_path / "pages.parquet"))
         [shard] = discover(source)
         ingested = IngestSettings(min_chars=5, **settings)
-        job = ExclusionJob(
-            root=str(workspace.root),
-            of="benchmarks",
-            files=find_files(str(tmp_path / "benchmark.jsonl"), "ingest.decontaminate"),
-            threshold=ingested.decontaminate_threshold,
-            sample=[shard] if sample else [],
-        )
+        job = benchmark_job(tmp_path, threshold=ingested.decontaminate_threshold, sample=[shard] if sample else [])
         found = IngestJob(root=workspace.address, shard=shard, source=source, settings=ingested)
         found = found.model_copy(update={"benchmarks": list_excluded(job)})
         return found, ingest(found)
@@ -219,102 +169,51 @@ def test_documents_with_an_item_of_a_benchmark_are_dropped_and_listed(decontamin
     assert whole == "benchmark.jsonl row 1, question, score 1.00"
     assert most.startswith("benchmark.jsonl row 1, question, score 0.9")
     assert short == "benchmark.jsonl row 2, question, score 1.00"
-
-
-def test_the_threshold_decides_and_is_in_the_key(decontaminated):
-    job, _ = decontaminated()
-    strict, file = decontaminated(decontaminate_threshold=1.0)
-    assert file.details["dropped"] == {"benchmark": 2}
-    assert strict.key != job.key
+    strict, fewer = decontaminated(decontaminate_threshold=1.0)
+    assert fewer.details["dropped"] == {"benchmark": 2}
     assert strict.benchmarks.fingerprint == job.benchmarks.fingerprint
-
-
-def test_a_list_stays_as_it_was_made_whatever_files_come(decontaminated):
-    """Else a new file would change what is dropped of the files before it."""
-    job, _ = decontaminated()
-    again, same = decontaminated(sample=False)
+    assert len({job.key, strict.key, job.model_copy(update={"benchmarks": None}).key}) == 3
+    again, same = decontaminated(sample=False)  # else a new file would change what is dropped of those before it
     assert same.cached
-    assert again.benchmarks.fingerprint == job.benchmarks.fingerprint
     assert again.key == job.key
-
-
-def test_columns_may_have_other_usual_names(decontaminated, tmp_path):
-    job, _ = decontaminated()
-    items = pa.table({"prompt": ["no", QUESTION], "target": [1, 2], "problem": ["x", "y"], "url": ["u", "v"]})
-    pq.write_table(items, tmp_path / "benchmark.parquet")
-    files = find_files(str(tmp_path / "benchmark.parquet"), "ingest.decontaminate")
-    renamed = ExclusionJob(root=job.root, of="benchmarks", files=files)
-    list_excluded(renamed)
-    listed = pq.read_table(renamed.path)
-    assert listed["name"].to_pylist() == ["benchmark.parquet row 1, question"]
-    assert listed["answer"].to_pylist() == ["2"]
-
-
-def test_the_list_is_in_the_key_and_is_made_again_when_it_is_gone(decontaminated):
-    job, _ = decontaminated()
-    without = job.model_copy(update={"benchmarks": None})
-    assert without.key != job.key
-    assert decontaminated()[1].cached
     job.beside("known").unlink()
     assert not decontaminated()[1].cached
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        (
-            "a.jsonl",
-            '{"ask": "Who?", "answer": "I"}\n',
-            r"a\.jsonl has no column 'text', 'question'",
-        ),
-        ("a.jsonl", "", r"a\.jsonl has no rows"),
+def test_columns_may_have_other_usual_names(tmp_path):
+    items = pa.table({"prompt": ["no", QUESTION], "target": [1, 2], "problem": ["x", "y"], "url": ["u", "v"]})
+    pq.write_table(items, tmp_path / "benchmark.parquet")
+    job = benchmark_job(tmp_path, "benchmark.parquet")
+    list_excluded(job)
+    listed = pq.read_table(job.path)
+    assert listed["name"].to_pylist() == ["benchmark.parquet row 1, question"]
+    assert listed["answer"].to_pylist() == ["2"]
+
+
+def test_files_without_items_are_refused(tmp_path):
+    for name, content, message in (
+        ("a.jsonl", '{"ask": "Who?", "answer": "I"}\n', r"a\.jsonl has no column 'text', 'question'"),
         ("a.jsonl", "\n\n", r"a\.jsonl has no rows"),
         ("a.parquet", "no Parquet", r"a\.parquet cannot be read"),
-    ],
-)
-def test_files_without_items_are_refused_before_any_work(tmp_path, name, content, message):
-    (tmp_path / name).write_text(content)
-    with pytest.raises(ColumnError, match=rf"ingest\.decontaminate: {message}"):
-        check_benchmarks(find_files(str(tmp_path / name), "ingest.decontaminate"))
-
-
-def test_a_table_without_rows_is_refused_before_any_work(tmp_path):
-    pq.write_table(pa.table({"question": pa.array([], pa.string())}), tmp_path / "a.parquet")
-    with pytest.raises(ColumnError, match=r"a\.parquet has no rows"):
-        check_benchmarks(find_files(str(tmp_path / "a.parquet"), "ingest.decontaminate"))
-
-
-def test_files_of_answers_and_single_words_are_refused(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"question": "Who?", "answer": "I"}\n{"text": "three short words"}\n')
-    files = find_files(str(tmp_path / "a.jsonl"), "ingest.decontaminate")
+    ):
+        (tmp_path / name).write_text(content)
+        with pytest.raises(ColumnError, match=rf"ingest\.decontaminate: {message}"):
+            check_benchmarks(find_files(str(tmp_path / name), "ingest.decontaminate"))
+    write_items(tmp_path / "benchmark.jsonl", {"question": "Who?", "answer": "I"}, {"text": "three short words"})
     with pytest.raises(SettingsError, match="at least four words"):
-        list_excluded(ExclusionJob(root=str(tmp_path / "workspace"), of="benchmarks", files=files))
+        list_excluded(benchmark_job(tmp_path))
 
 
-def test_items_that_are_phrases_of_many_documents_are_reported(tmp_path, caplog):
-    pq.write_table(
-        pa.table({"text": [f"{QUESTION} {number}" for number in range(9)] + ["other"] * 9}), tmp_path / "a.parquet"
-    )
-    (tmp_path / "a.jsonl").write_text(json.dumps({"question": QUESTION}) + "\n")
-    files, sample = (find_files(str(tmp_path / name), "path") for name in ("a.jsonl", "a.parquet"))
-    job = ExclusionJob(root=str(tmp_path / "workspace"), of="benchmarks", files=files, sample=sample)
+def test_items_that_are_phrases_of_many_documents_are_reported_and_the_corpus_itself_is_no_benchmark(tmp_path, caplog):
+    dice, path = random.Random(0), tmp_path / "pages.parquet"
+    texts = [f"{QUESTION} {number}" for number in range(9)] + ["other"] * 9
+    pq.write_table(pa.table({"text": texts}), path)
+    write_items(tmp_path / "benchmark.jsonl", {"question": QUESTION})
     with caplog.at_level("WARNING"):
-        assert list_excluded(job).rows == 0
+        assert list_excluded(benchmark_job(tmp_path, sample=find_files(str(path), "path"))).rows == 0
     assert "only 0 of 1 parts of items are looked for" in caplog.text
-
-
-def test_the_corpus_itself_is_no_benchmark(tmp_path):
-    dice = random.Random(0)
-    texts = [" ".join(dice.choices(QUESTION.split(), k=30)) for _ in range(50)]
-    pq.write_table(pa.table({"text": texts}), tmp_path / "pages.parquet")
-    files = find_files(str(tmp_path / "pages.parquet"), "source")
-    job = ExclusionJob(root=str(tmp_path / "workspace"), of="benchmarks", files=files, sample=files)
+    pq.write_table(pa.table({"text": [" ".join(dice.choices(QUESTION.split(), k=30)) for _ in range(50)]}), path)
+    job = benchmark_job(tmp_path, path.name, sample=find_files(str(path), "path"))
     with pytest.raises(SettingsError, match=r"50 of 50 documents of the source hold items.*ingest\.against"):
         list_excluded(job)
     assert not job.path.exists()
-
-
-@pytest.mark.parametrize("threshold", [0, -0.1, 1.01, "high"])
-def test_a_threshold_is_a_share(threshold):
-    with pytest.raises(ValidationError, match="decontaminate_threshold"):
-        IngestSettings(decontaminate_threshold=threshold)

@@ -15,7 +15,7 @@ def job_of(built, **changes):
     )
 
 
-def test_it_is_made_once_for_a_dataset_and_its_settings(copied):
+def test_it_is_made_once_for_a_dataset_and_its_settings_and_again_where_it_is_damaged(copied):
     job = job_of(copied)
     made = export(job)
     assert not made.cached
@@ -26,19 +26,10 @@ def test_it_is_made_once_for_a_dataset_and_its_settings(copied):
     assert not export(job_of(copied, name="other", seed=1)).cached
     assert export(job).cached
     assert sorted(path.name for path in (copied.workspace.root / "exports").iterdir()) == ["other", "parquet"]
-
-
-def test_a_damaged_file_is_made_again(copied):
-    job = job_of(copied)
-    export(job)
     path = job.folder / "00000.parquet"
     before = path.read_bytes()
     path.write_bytes(before[:-1] + b"x")
     assert not export(job).cached
     assert path.read_bytes() == before
-
-
-def test_a_dataset_that_changed_meanwhile_is_refused(copied):
-    job = job_of(copied)
     with pytest.raises(WorkspaceError, match="changed while the run was going on"):
         export(job.model_copy(update={"dataset": "other"}))

@@ -46,7 +46,7 @@ def again(built: Any, **changes: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def hostile(recipe: Any, make_document: Any, make_parquet: Any, pipeline: Any, tmp_path_factory: Any) -> Any:
+def hostile(recipe, make_document, make_parquet, pipeline, tmp_path_factory):
     """A corpus whose texts, urls, dumps and page types are attacks, reported on by type, too."""
     folder = tmp_path_factory.mktemp("hostile")
     rows = []
@@ -67,30 +67,32 @@ def hostile(recipe: Any, make_document: Any, make_parquet: Any, pipeline: Any, t
     return built
 
 
-def test_the_page_has_its_figures(built: Any) -> None:
+def test_the_page_has_its_figures_and_says_what_happened(built):
     folder = built.workspace.reports
     assert sorted(path.stem for path in (folder / "plots").iterdir()) == sorted(FIGURES)
     assert page(built).count('src="data:image/png;base64,') == len(FIGURES)
     assert (folder / "index.md").read_text(encoding="utf-8").count("](plots/") == len(FIGURES)
-
-
-def test_the_page_says_what_happened(built: Any) -> None:
     text = re.sub(r"<[^>]*>|\s", "", page(built))
-    for phrase in (
-        f"{built.counts.documents_in}documentsin",
-        f"{built.counts.tokens_selected:,}tokensselected",
-        "ingest300.50.566132",  # stage, files, there before, seconds, in all, documents, documents/s
-    ):
+    counted = (f"{built.counts.documents_in}documentsin", f"{built.counts.tokens_selected:,}tokensselected")
+    stage = "ingest300.50.566132"  # files, there before, seconds, in all, documents, documents/s
+    for phrase in (*counted, stage, *(block["name"] for block in built.blocks)):
         assert phrase in text
-    for block in built.blocks:
-        assert block["name"] in text
     [alt] = re.findall('alt="(Documents: .*?)"', page(built))
     assert f"too short {built.counts.dropped['too_short']}, " in alt
     assert f", duplicate {built.counts.dropped['duplicate'] - 1}, eligible" in alt  # one of them lies within a shard
     assert alt.endswith(f"not selected {built.counts.not_selected}, selected {built.counts.selected}.")
 
 
-def test_retention_is_what_the_masks_say(built: Any) -> None:
+def test_the_metrics_are_what_the_masks_say(built):
+    found, counts = metrics(built), built.counts
+    assert (found["counts"], found["blocks"]) == (counts.model_dump(), built.blocks)
+    assert found["stages"] == [stage.model_dump() for stage in built.report_job.stages]
+    diversity = found["diversity"]
+    assert diversity["eligible"]["documents"] == counts.documents_eligible
+    assert diversity["random"]["documents"] == diversity["selected"]["documents"] == counts.selected
+    assert 1 < diversity["selected"]["effective_rank"] <= 16
+    assert sum(cluster["before"] for cluster in found["clusters"]) == counts.documents_eligible
+    assert sum(cluster["after"] for cluster in found["clusters"]) == counts.selected
     eligible: Counter[str] = Counter()
     selected: Counter[str] = Counter()
     lengths = []
@@ -101,7 +103,7 @@ def test_retention_is_what_the_masks_say(built: Any) -> None:
                 eligible[document["dump"]] += 1
                 selected[document["dump"]] += mask["selected"]
                 lengths.append((document["n_chars"], mask["selected"]))
-    retention = metrics(built)["retention"]
+    retention = found["retention"]
     assert {row["label"]: (row["documents"], row["selected"]) for row in retention["dump"]} == {
         dump: (eligible[dump], selected[dump]) for dump in eligible
     }
@@ -116,20 +118,7 @@ def test_retention_is_what_the_masks_say(built: Any) -> None:
     assert retention["n_chars"][0]["selected"] == sum(kept for length, kept in lengths if length < shortest)
 
 
-def test_metrics_json_says_the_same(built: Any) -> None:
-    found = metrics(built)
-    assert found["counts"] == built.counts.model_dump()
-    assert found["blocks"] == built.blocks
-    assert found["stages"] == [stage.model_dump() for stage in built.report_job.stages]
-    diversity = found["diversity"]
-    assert diversity["eligible"]["documents"] == built.counts.documents_eligible
-    assert diversity["random"]["documents"] == diversity["selected"]["documents"] == built.counts.selected
-    assert 1 < diversity["selected"]["effective_rank"] <= 16
-    assert sum(cluster["before"] for cluster in found["clusters"]) == built.counts.documents_eligible
-    assert sum(cluster["after"] for cluster in found["clusters"]) == built.counts.selected
-
-
-def test_documents_beside_the_threshold_are_shown_with_the_reason(built: Any) -> None:
+def test_documents_beside_the_threshold_are_shown_with_the_reason(built):
     text = page(built)
     kept, rejected = text.split("Just kept (10)")[1].split("Just rejected (10)")
     cards = re.findall(r"<b>https://example.org/(\d+)</b><div class=\"quiet\">(.*?)</div>", kept + rejected)
@@ -140,21 +129,26 @@ def test_documents_beside_the_threshold_are_shown_with_the_reason(built: Any) ->
         for document, mask in zip(built.read(documents).to_pylist(), built.read(masks).to_pylist(), strict=True)
     }
     assert [ids[name] for name, _ in cards] == [True] * 10 + [False] * 10
-    for _, why in cards:
-        assert re.fullmatch(
-            r"quality [+-]\d+\.\d\d \(top \d+%\), similar -?\d\.\d\d, inclusion [\d.e+-]+, threshold [\d.e+-]+", why
-        )
+    reason = r"quality [+-]\d+\.\d\d \(top \d+%\), similar -?\d\.\d\d, inclusion [\d.e+-]+, threshold [\d.e+-]+"
+    assert all(re.fullmatch(reason, why) for _, why in cards)
 
 
-def test_budgets_by_group_are_shown_with_the_column_that_names_the_groups(copied: Any) -> None:
+def test_budgets_by_group_and_a_small_sample_are_shown_and_the_page_is_the_same_again(copied):
     assert "Budgets by group" not in page(copied)
     details = copied.dataset.details
     selection = details["recipe"]["selection"] | {"groups": {"column": "language"}, "metrics": "disf"}
     recipe = details["recipe"] | {"selection": selection}
     dataset = copied.dataset.model_copy(update={"details": details | {"recipe": recipe}})
     blocks = [block | {"group": SCRIPT, "budget": block["selected"] / 0.75} for block in copied.blocks]
-    report.report(again(copied, dataset=dataset, blocks=blocks, force=True))
+    settings = copied.report_job.settings.model_copy(update={"sample": 12})
+    job = again(copied, dataset=dataset, blocks=blocks, settings=settings).model_copy(update={"force": True})
+    report.report(job)
     text = page(copied)
+    report.report(job)
+    assert page(copied) == text
+    assert f"Measured on 12 of {copied.counts.documents_eligible}" in text
+    assert "other selected document of the sample" in text
+    assert metrics(copied)["diversity"]["eligible"]["documents"] == 12
     table = text[text.index("<h2>Budgets by group") : text.index("<h2>Distance from the optimum")]
     labels = re.findall(r'<button type="button">([^<]*)', table)
     assert labels == ["language", "documents", "selected", "budget (documents)", "filled"]
@@ -163,7 +157,7 @@ def test_budgets_by_group_are_shown_with_the_column_that_names_the_groups(copied
     assert metrics(copied)["blocks"][0]["group"] == SCRIPT
 
 
-def test_hostile_documents_are_text_in_the_page(hostile: Any) -> None:
+def test_hostile_documents_are_text_in_the_page_and_in_markdown(hostile):
     text = page(hostile)
     assert text.lower().count("<script") == 1  # the page's own
     assert "<img src=x" not in text
@@ -174,16 +168,13 @@ def test_hostile_documents_are_text_in_the_page(hostile: Any) -> None:
     assert {row["label"] for row in metrics(hostile)["retention"]["dump"]} == set(HOSTILE)
     assert 'alt="Share selected of each type: ' in text
     assert list((hostile.workspace.reports / "plots").glob("retention-by-*.png"))
-
-
-def test_hostile_documents_are_text_in_markdown(hostile: Any) -> None:
-    text = (hostile.workspace.reports / "index.md").read_text(encoding="utf-8")
-    plain = re.sub(r"\\[!-/:-@\[-`{-~]", "", text)
+    markdown = (hostile.workspace.reports / "index.md").read_text(encoding="utf-8")
+    plain = re.sub(r"\\[!-/:-@\[-`{-~]", "", markdown)
     assert not re.search(r"[<>`\x00\x07\x1b\u202e\u2066]", plain)
     assert all(target.startswith("plots/") for target in re.findall(r"\]\((.*?)\)", plain))
 
 
-def test_a_report_is_of_one_dataset_and_its_settings(copied: Any) -> None:
+def test_a_report_is_of_one_dataset_and_its_settings(copied):
     assert copied.report.cached
     job = copied.report_job
     assert job.current() is not None
@@ -195,27 +186,12 @@ def test_a_report_is_of_one_dataset_and_its_settings(copied: Any) -> None:
     assert again(copied, shards=shards).current() is None
     (copied.workspace.reports / "metrics.json").unlink()
     assert job.current() is None
-    assert not report.report(job).cached
-
-
-def test_a_small_sample_says_so_and_gives_the_same_page_again(copied: Any) -> None:
-    settings = copied.report_job.settings.model_copy(update={"sample": 12})
-    report.report(again(copied, settings=settings))
-    text = page(copied)
-    assert f"Measured on 12 of {copied.counts.documents_eligible}" in text
-    assert "other selected document of the sample" in text
-    assert metrics(copied)["diversity"]["eligible"]["documents"] == 12
-    report.report(again(copied, settings=settings).model_copy(update={"force": True}))
-    assert page(copied) == text
-
-
-def test_a_column_that_is_not_there_is_named(copied: Any) -> None:
-    settings = copied.report_job.settings.model_copy(update={"by": ["kind"]})
+    wrong = again(copied, settings=job.settings.model_copy(update={"by": ["kind"]}))
     with pytest.raises(ValueError, match=r"report\.by: no document has a column 'kind', they have .*, url"):
-        report.report(again(copied, settings=settings))
+        report.report(wrong)
 
 
-def test_a_report_where_nothing_was_eligible(copied: Any) -> None:
+def test_a_report_where_nothing_was_eligible(copied):
     [shard, *_] = copied.report_job.shards
     masks = copied.read(shard.masks)
     none = [pa.array([value] * len(masks), MASKS.field(name).type) for name, value in NOBODY.items()]

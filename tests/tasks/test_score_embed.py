@@ -1,7 +1,5 @@
 """Scores and vectors from one forward pass: the same files as the two stages write, each rebuilt alone."""
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,21 +11,21 @@ from fineweb_mask.models.schemas import embeddings_schema, scores_schema
 from fineweb_mask.models.settings import FROM_QUALITY, EmbeddingSettings
 from fineweb_mask.models.settings.quality import ColumnScorerSettings, EduScorerSettings, QualitySettings
 from fineweb_mask.tasks import score, score_embed
-from fineweb_mask.tasks.inference.model_files import model_folder
-from fineweb_mask.tasks.inference.scorers import QualityModel, load_models, resolve_model
+from fineweb_mask.tasks.inference.model_files import ModelNotFoundError, model_folder
+from fineweb_mask.tasks.inference.scorers import load_models, resolve_model
 from tests.tasks.jobs import score_embed_job
 
 STATISTICS = {"space": (0.5, 0.1), "edu": (1.0, 2.0), "tokens": (20.0, 3.0)}
 
 
 @pytest.fixture(scope="module")
-def folder(built: Any, save_regression_bert: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(built, save_regression_bert, tmp_path_factory):
     texts = [text for file in built.documents for text in built.read(file)["text"].to_pylist()]
     return save_regression_bert(tmp_path_factory.mktemp("edu") / "model", texts)
 
 
 @pytest.fixture
-def plan(copied: Any, folder: Path) -> Callable[..., score_embed.ScoreEmbedJob]:
+def plan(copied, folder):
     def job(**embedding: Any) -> score_embed.ScoreEmbedJob:
         scorers = [
             copied.recipe.quality.scorers[0],
@@ -54,7 +52,7 @@ def edu_of(job: score_embed.ScoreEmbedJob) -> EduScorer:
     return scorer
 
 
-def test_one_pass_writes_what_the_score_stage_and_the_encoder_give(copied: Any, plan: Any) -> None:
+def test_one_pass_writes_what_the_score_stage_and_the_encoder_give(copied, plan):
     job = plan(precision="float32")
     file = score_embed.score_embed(job)
     scores, vectors = job.files()
@@ -72,22 +70,34 @@ def test_one_pass_writes_what_the_score_stage_and_the_encoder_give(copied: Any, 
     found = np.stack(embeddings["embedding"].to_pylist()).astype(np.float32)
     assert found.tobytes() == expected.encoded.vectors.tobytes()
 
-    together = job.score.output.read_bytes()
-    job.score.output.unlink()
-    score.score(job.score)
+    together, written = job.score.output.read_bytes(), job.embed.output.read_bytes()
+    for path in (job.score.output, job.embed.output):
+        path.unlink()
+    alone = score.score(job.score)
     assert job.score.output.read_bytes() == together
+    at = job.score.output.stat().st_mtime_ns
+    assert not score_embed.score_embed(job).cached  # whose scores are not scored again
+    assert (job.score.output.stat().st_mtime_ns, job.files()[0].fingerprint) == (at, alone.fingerprint)
+    assert job.embed.output.read_bytes() == written
+    again = score_embed.score_embed(job)
+    assert (again.cached, again.fingerprint) == (True, job.key.fingerprint)
 
 
-def test_a_second_run_finds_both_files(plan: Any) -> None:
-    assert not score_embed.score_embed(plan()).cached
-    again = score_embed.score_embed(plan())
-    assert again.cached
-    assert again.fingerprint == plan().key.fingerprint
+def test_the_key_follows_what_either_file_depends_on(plan, copied):
+    job = plan()
+    assert job.key != plan(precision="float32").key
+    space, edu, tokens = job.score.models
+    shorter = edu.model_copy(update={"settings": edu.settings.model_copy(update={"max_tokens": 9})})
+    other = tokens.model_copy(update={"fingerprint": "other"})
+    for models, is_same in (([space, shorter, tokens], False), ([space, edu, other], True)):
+        given = models, copied.statistics, job.score.settings, job.embed.settings
+        changed = score_embed_job(copied.workspace, copied.documents[0], *given)
+        assert (changed.embed.key == job.embed.key) == is_same
+        assert changed.key != job.key
 
 
-@pytest.mark.parametrize("lost", ["score", "embed"])
-@pytest.mark.parametrize("damage", ["delete", "truncate"])
-def test_a_lost_file_is_rebuilt_alone_as_it_was(plan: Any, lost: str, damage: str) -> None:
+@pytest.mark.parametrize(("lost", "damage"), [("score", "delete"), ("embed", "truncate")])
+def test_a_lost_file_is_rebuilt_alone_as_it_was(plan, lost, damage):
     job = plan()
     score_embed.score_embed(job)
     kept = {"score": job.embed, "embed": job.score}[lost].output
@@ -103,39 +113,7 @@ def test_a_lost_file_is_rebuilt_alone_as_it_was(plan: Any, lost: str, damage: st
     assert gone.read_bytes() == before[gone][0]
 
 
-def test_the_scores_are_those_of_the_score_stage_and_not_scored_again(plan: Any) -> None:
-    job = plan()
-    file = score.score(job.score)
-    written = job.score.output.stat().st_mtime_ns
-    score_embed.score_embed(job)
-    assert job.files()[0].fingerprint == file.fingerprint
-    assert job.score.output.stat().st_mtime_ns == written
-
-
-def test_the_key_follows_what_either_file_depends_on(plan: Any, copied: Any) -> None:
-    def key(job: score_embed.ScoreEmbedJob) -> str:
-        return job.key.fingerprint
-
-    assert key(plan()) != key(plan(precision="float32"))
-    job = plan()
-    shorter = [
-        model.model_copy(update={"settings": model.settings.model_copy(update={"max_tokens": 9})})
-        if model.settings.kind == "edu"
-        else model
-        for model in job.score.models
-    ]
-    assert embed_key(job, shorter, copied) != job.embed.key
-    renamed = [*job.score.models[:2], job.score.models[2].model_copy(update={"fingerprint": "other"})]
-    assert embed_key(job, renamed, copied) == job.embed.key
-
-
-def embed_key(job: score_embed.ScoreEmbedJob, models: list[QualityModel], copied: Any) -> Any:
-    statistics = copied.statistics.model_copy(update={"details": {"statistics": STATISTICS}})
-    quality, embedding = job.score.settings, job.embed.settings
-    return score_embed_job(copied.workspace, copied.documents[0], models, statistics, quality, embedding).embed.key
-
-
-def test_a_bad_vector_is_null(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bad_vector_is_null(plan, monkeypatch):
     job = plan()
     honest = EduScorer.score_and_embed_tokens
 
@@ -151,46 +129,15 @@ def test_a_bad_vector_is_null(plan: Any, monkeypatch: pytest.MonkeyPatch) -> Non
     assert [row for row, vector in enumerate(vectors) if vector is None] == [2]
 
 
-def test_a_shard_that_was_killed_is_made_again_whole(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Killed(BaseException):
-        pass
-
-    job = plan()
-    monkeypatch.setattr(score_embed, "BATCH_ROWS", 7)
-    score_embed.score_embed(job)
-    undisturbed = [path.read_bytes() for path in (job.embed.output, job.score.output)]
-    for path in (job.embed.output, job.score.output):
-        path.unlink()
-    honest, passes = EduScorer.score_and_embed_tokens, []
-
-    def killed_at_the_third(self: EduScorer, tokens: Any) -> Any:
-        passes.append(len(tokens.lengths))
-        if len(passes) == 3:
-            raise Killed
-        return honest(self, tokens)
-
-    monkeypatch.setattr(EduScorer, "score_and_embed_tokens", killed_at_the_third)
-    with pytest.raises(Killed):
-        score_embed.score_embed(job)
-    assert not any(path.exists() for path in (job.embed.output, job.score.output))
-    score_embed.score_embed(job)
-    assert len(passes) == 3 + -(-job.score.documents.rows // 7)
-    assert [path.read_bytes() for path in (job.embed.output, job.score.output)] == undisturbed
-
-
-def test_a_missing_folder_says_how_to_download_the_model_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_folder_says_how_to_download_the_model_first(monkeypatch):
     from huggingface_hub import errors
-
-    from fineweb_mask.tasks.inference import model_files
 
     def offline(*_: Any, **__: Any) -> str:
         raise errors.LocalEntryNotFoundError("no network")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", offline)
     message = r"scorer 'edu', model: 'a/b' is not a folder.* `hf download a/b`"
-    with pytest.raises(model_files.ModelNotFoundError, match=message):
+    with pytest.raises(ModelNotFoundError, match=message):
         resolve_model(EduScorerSettings(model="a/b"))
-    with pytest.raises(
-        model_files.ModelNotFoundError, match=r"embedding\.model: 'a/b' is not a folder.* `hf download a/b`"
-    ):
+    with pytest.raises(ModelNotFoundError, match=r"embedding\.model: 'a/b' is not a folder.* `hf download a/b`"):
         model_folder(EmbeddingSettings(model="a/b").model, "embedding.model")

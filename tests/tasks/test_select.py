@@ -1,7 +1,5 @@
 """Selection: the right number from every block, nothing that is excluded, the same wherever it runs."""
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,15 +32,9 @@ def masks(workspace: Workspace, name: str) -> pa.Table:
 
 @pytest.mark.parametrize(
     ("ratio", "rows", "solver"),
-    [
-        (0.25, 40, "mean_field"),
-        (0.1, 37, "random"),
-        (0.5, 3, "mean_field"),
-        (0.001, 20, "top_quality"),
-        (1.0, 12, "d4"),
-    ],
+    [(0.1, 37, "random"), (0.5, 3, "mean_field"), (0.001, 20, "top_quality"), (1.0, 12, "d4")],
 )
-def test_exactly_the_ratio_is_selected(tmp_path: Path, ratio: float, rows: int, solver: str) -> None:
+def test_exactly_the_ratio_is_selected(tmp_path, ratio, rows, solver):
     workspace = Workspace(tmp_path)
     [file] = run(workspace, [numbers(workspace, "a", rows)], settings(select_ratio=ratio, solver=solver))
     table = masks(workspace, "a")
@@ -57,7 +49,7 @@ def test_exactly_the_ratio_is_selected(tmp_path: Path, ratio: float, rows: int, 
     assert block["tokens_selected"] == int(np.arange(10, 10 + rows)[selected].sum())
 
 
-def test_small_shards_share_a_block_and_large_ones_are_split(tmp_path: Path) -> None:
+def test_small_shards_share_a_block_and_large_ones_are_split(tmp_path):
     workspace = Workspace(tmp_path)
     sizes = {"a": 10, "b": 15, "c": 20, "d": 100, "e": 30, "f": 5, "g": 0}
     shards = [numbers(workspace, name, rows, seed=index) for index, (name, rows) in enumerate(sizes.items())]
@@ -79,7 +71,7 @@ def test_small_shards_share_a_block_and_large_ones_are_split(tmp_path: Path) -> 
     assert files["a..b"].rows == 25
 
 
-def test_the_vectors_of_a_block_are_those_of_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_vectors_of_a_block_are_those_of_its_rows(tmp_path, monkeypatch):
     monkeypatch.setattr("fineweb_mask.tasks.selection.inputs.shard_documents.VECTORS_AT_ONCE", 16)
     workspace = Workspace(tmp_path)
     shards = [numbers(workspace, name, rows, seed=rows, bad=(2,)) for name, rows in (("a", 10), ("b", 30), ("c", 70))]
@@ -95,14 +87,17 @@ def test_the_vectors_of_a_block_are_those_of_its_rows(tmp_path: Path, monkeypatc
         assert np.array_equal(block.vectors, whole[start + block.rows].astype(np.float16))
 
 
-def test_what_is_excluded_is_in_no_block(tmp_path: Path) -> None:
+def test_what_is_excluded_is_in_no_block(tmp_path):
     workspace = Workspace(tmp_path)
-    shards = [
-        numbers(workspace, "a", 30, duplicates=(2, 3, 9), bad=(3, 4)),
-        numbers(workspace, "b", 20, seed=1, bad=(0,)),
-    ]
+    first = numbers(workspace, "a", 30, duplicates=(2, 3, 9), bad=(3, 4))
+    shards = [first, numbers(workspace, "b", 20, seed=1, bad=(0,))]
     [file] = run(workspace, shards, settings(solver="top_quality", select_ratio=0.2))
     assert file.details["excluded"] == {"duplicate": 3, "bad_vector": 2}
+    none = [numbers(workspace, "none", 3, duplicates=(0, 1), bad=(2,)), numbers(workspace, "z", 0)]
+    for one in none:
+        [empty] = run(workspace, [one], settings())
+        assert (empty.rows, empty.details["blocks"]) == (one.documents.rows, [])
+        assert masks(workspace, one.documents.name)["selected"].to_pylist() == [False] * one.documents.rows
     [block] = file.details["blocks"]
     assert (block["documents"], block["selected"]) == (45, 9)
     for name, out in {"a": {2, 3, 4, 9}, "b": {0}}.items():
@@ -114,18 +109,19 @@ def test_what_is_excluded_is_in_no_block(tmp_path: Path) -> None:
                 assert np.isfinite(mask["inclusion"])
 
 
-def test_masks_are_the_same_bytes_in_another_workspace(built: Any, copied: Any, tmp_path: Path) -> None:
-    for job, original in zip(copied.select_jobs, built.select_jobs, strict=True):
-        assert job.key == original.key
-        for file in job.shard_files() or []:
-            copied.workspace.resolve(file).unlink()
-        assert not select.select(job).cached
+def test_a_moved_workspace_is_current_as_it_is_and_its_masks_are_made_with_the_same_bytes(built, copied):
+    assert all(file.cached for file in copied.before_report)
+    assert [file.fingerprint for file in copied.before_report] == [file.fingerprint for file in built.before_report]
+    assert [job.key for job in copied.select_jobs] == [job.key for job in built.select_jobs]
+    for file in copied.masks[1:]:  # a group is made again with all of its masks
+        copied.workspace.resolve(file).unlink()
+    assert not any(select.select(job).cached for job in copied.select_jobs)
     for file in built.masks:
         assert copied.workspace.resolve(file).read_bytes() == built.workspace.resolve(file).read_bytes()
 
 
 @pytest.mark.parametrize("solver", ["random", "mean_field"])
-def test_a_block_does_not_depend_on_other_groups(tmp_path: Path, solver: str) -> None:
+def test_a_block_does_not_depend_on_other_groups(tmp_path, solver):
     given = settings(solver=solver, block_size=30)
     lakes = [Workspace(tmp_path / name) for name in ("alone", "together")]
     run(lakes[0], [numbers(lakes[0], "b", 30)], given)
@@ -138,19 +134,7 @@ def test_a_block_does_not_depend_on_other_groups(tmp_path: Path, solver: str) ->
         assert newest(lakes[1], "masks", "b").read_bytes() != alone
 
 
-def test_a_lost_mask_builds_its_group_again(tmp_path: Path) -> None:
-    workspace = Workspace(tmp_path)
-    shards = [numbers(workspace, name, 20, seed=index) for index, name in enumerate("abc")]
-    given = settings(block_size=40, solver="random")
-    run(workspace, shards, given)
-    path = newest(workspace, "masks", "b")
-    before = path.read_bytes()
-    path.unlink()
-    assert [file.cached for file in run(workspace, shards, given)] == [False, True]
-    assert path.read_bytes() == before
-
-
-def test_the_key_follows_what_the_selection_reads(tmp_path: Path) -> None:
+def test_the_key_follows_what_the_selection_reads(tmp_path):
     workspace = Workspace(tmp_path)
     shard = numbers(workspace, "a", 20)
 
@@ -164,26 +148,3 @@ def test_the_key_follows_what_the_selection_reads(tmp_path: Path) -> None:
         for name in ("scores", "embeddings", "duplicates")
     ]
     assert len({key(), key(lamb=0.2), key(seed=3), key(block_size=10), key(metrics="disf"), *map(key, others)}) == 8
-
-
-def test_a_group_without_any_candidate(tmp_path: Path) -> None:
-    workspace = Workspace(tmp_path)
-    [file] = run(workspace, [numbers(workspace, "a", 3, duplicates=(0, 1), bad=(2,))], settings())
-    assert file.details["blocks"] == []
-    assert (
-        masks(workspace, "a").select(["selected", "inclusion", "block"]).to_pylist()
-        == [{"selected": False, "inclusion": None, "block": None}] * 3
-    )
-    [file] = run(workspace, [numbers(workspace, "empty", 0)], settings())
-    assert (file.rows, file.details["blocks"]) == (0, [])
-
-
-def test_a_moved_workspace_is_current_as_it_is(
-    built: Any, copied: Any, pipeline: Callable[..., Any], tmp_path: Path
-) -> None:
-    assert all(file.cached for file in copied.before_report)
-    assert [file.fingerprint for file in copied.before_report] == [file.fingerprint for file in built.before_report]
-    narrower = copied.recipe.selection.model_copy(update={"lamb": 0.1})
-    again = pipeline(copied.recipe.model_copy(update={"selection": narrower}))
-    assert all(file.cached for file in [*again.documents, *again.scores, *again.embeddings])
-    assert not any(file.cached for file in [*again.groups, again.dataset])

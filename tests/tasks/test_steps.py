@@ -1,24 +1,18 @@
 """The stages tell how far they are within a shard."""
 
 from collections import defaultdict
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fineweb_mask.models.runtime import progress
 from fineweb_mask.models.runtime.progress import Step, reporting_to
 from fineweb_mask.models.runtime.stopping import StoppedError, clear_stop_request, request_stop
-from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks import score
 from fineweb_mask.tasks.processes.workers import end_workers
 from tests.tasks.jobs import score_job
 
 
-def test_every_document_of_a_stage_is_told(
-    recipe: PipelineSettings, pipeline: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_document_of_a_stage_is_told(recipe, pipeline, tmp_path, monkeypatch):
     monkeypatch.setattr(progress, "SECONDS", 0.0)
     heard: dict[str, list[Step]] = defaultdict(list)
 
@@ -39,7 +33,7 @@ def test_every_document_of_a_stage_is_told(
     assert heard["documents written"][-1] == Step("documents written", built.counts.selected, built.counts.selected)
 
 
-def test_scoring_in_processes_is_told_and_hears_a_request_to_stop(copied: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scoring_in_processes_is_told_and_hears_a_request_to_stop(copied, monkeypatch):
     monkeypatch.setattr(progress, "SECONDS", 0.0)
     monkeypatch.setattr(score, "BATCH_ROWS", 5)
     monkeypatch.setattr(score, "POOL_ROWS", 5)
@@ -54,12 +48,9 @@ def test_scoring_in_processes_is_told_and_hears_a_request_to_stop(copied: Any, m
     assert heard[-1] == (1.0, (Step("documents", documents.rows, documents.rows),))
     assert len({share for share, _ in heard}) > 2
 
-    def stop_on_the_way(share: float, steps: tuple[Step, ...]) -> None:
-        request_stop()
-
     path.unlink()
     try:
-        with reporting_to(stop_on_the_way), pytest.raises(StoppedError):
+        with reporting_to(lambda *_: request_stop()), pytest.raises(StoppedError):
             score.score(job)
     finally:
         clear_stop_request()

@@ -1,7 +1,6 @@
 """Variants and sweeps: judged on one scale, measured, cached, and never in the way of the pipeline's masks."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,47 +19,38 @@ from fineweb_mask.tasks.comparison.variants import (
     find_ranges,
     left_out,
     missing_for,
-    note_seconds,
     noted_seconds,
     select_variant,
     shared_settings,
 )
 from fineweb_mask.tasks.fit.models import fit_targets
 from fineweb_mask.tasks.selection.blocks import group_name, grouped
-from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.fit.test_models import EXAMPLES, job_of
 from tests.tasks.jobs import ranges_jobs, variant_job
 from tests.tasks.stage_files import newest
 
 LAMBS = (0.0, 0.5, 1.0)
-EPOCHS = {"policy_gradient": {"n_epochs": 20}}
+EPOCHS = {"policy_gradient": {"n_epochs": 5}}
 
 
-def scales(workspace: Workspace, shards: Any, settings: PipelineSelectionSettings) -> dict[str, StageFile]:
-    return {job.name: find_ranges(job) for job in ranges_jobs(workspace, shards, settings)}
-
-
-def jobs(
-    workspace: Workspace, shards: Any, settings: PipelineSelectionSettings, selector: str, targets: Any = None
-) -> Iterator[VariantJob]:
-    found = scales(workspace, shards, settings)
+def jobs(workspace, shards, settings, selector: str, targets=None, **options: Any) -> Iterator[VariantJob]:
+    found = {job.name: find_ranges(job) for job in ranges_jobs(workspace, shards, settings)}
     for group in grouped(shards, settings):
-        yield variant_job(workspace, group, settings, selector, found.get(group_name(group)), targets)
+        yield variant_job(workspace, group, settings, selector, found.get(group_name(group)), targets, **options)
 
 
 @pytest.fixture
-def targets(copied: Any, tmp_path: Path) -> StageFile:
+def targets(copied, tmp_path):
     pq.write_table(pa.Table.from_pylist(EXAMPLES), tmp_path / "examples.parquet")
     return fit_targets(job_of(copied, tmp_path / "examples.parquet"))
 
 
 @pytest.fixture
-def settings(copied: Any) -> PipelineSelectionSettings:
+def settings(copied):
     return PipelineSelectionSettings.model_validate(copied.recipe.selection.model_dump() | EPOCHS)
 
 
-def test_datamask_selects_the_masks_of_the_pipeline(copied: Any) -> None:
+def test_datamask_selects_the_masks_of_the_pipeline(copied):
     """Two blocks, each with a seed and ranges of its own: the same selection as `select` made, in another folder."""
     before = {file.name: copied.workspace.resolve(file).read_bytes() for file in copied.masks}
     for job in jobs(copied.workspace, copied.selection_shards, copied.recipe.selection, "mean_field"):
@@ -72,13 +62,19 @@ def test_datamask_selects_the_masks_of_the_pipeline(copied: Any) -> None:
     assert {file.name: copied.workspace.resolve(file).read_bytes() for file in copied.masks} == before
 
 
-def test_every_selector_is_judged_by_the_same_objective(
-    copied: Any, settings: PipelineSelectionSettings, targets: StageFile
-) -> None:
+def test_every_selector_is_judged_by_the_same_objective_over_the_same_tokens(copied, settings, targets):
     found = {}
+    by_tokens = shared_settings(settings, "tokens")
     for selector in SELECTORS:
         job = next(jobs(copied.workspace, copied.selection_shards, settings, selector, targets))
         [found[selector]] = select_variant(job).details["blocks"]
+        job = next(jobs(copied.workspace, copied.selection_shards, by_tokens, selector, targets))
+        [block] = select_variant(job).details["blocks"]
+        budget = round(by_tokens.select_ratio * block["tokens"])
+        assert 0.7 * budget < block["tokens_selected"] <= budget
+        filled = block["tokens_selected"] / budget
+        for name, share in {"mean_quality": filled, "facility": 1, "disf": filled}.items():  # over the budget
+            assert block["measures"][name] * share == pytest.approx(block["terms"][name], rel=1e-5)
     assert len({(block["selected"], block["random_objective"]) for block in found.values()}) == 1
     best = found["mean_field"]
     for block in found.values():
@@ -88,7 +84,15 @@ def test_every_selector_is_judged_by_the_same_objective(
             assert block["measures"][name] == pytest.approx(block["terms"][name], abs=1e-6)
 
 
-def test_a_second_run_finds_everything_and_a_lost_mask_is_made_again_byte_by_byte(copied: Any) -> None:
+def test_variants_get_the_same_share_of_what_is_asked_for_unless_the_recipe_counts():
+    settings = PipelineSelectionSettings(device="cpu")
+    assert shared_settings(settings, "tokens").budget_by == "tokens"
+    assert shared_settings(settings, "documents") == shared_settings(settings, None) == settings
+    counted = settings.model_copy(update={"budget": 30})
+    assert shared_settings(counted, "tokens") == counted
+
+
+def test_a_second_run_finds_everything_and_a_lost_mask_is_made_again_byte_by_byte(copied):
     workspace, shards, settings = copied.workspace, copied.selection_shards, copied.recipe.selection
     first = [select_variant(job) for job in jobs(workspace, shards, settings, "random")]
     assert not any(file.cached for file in first)
@@ -96,6 +100,10 @@ def test_a_second_run_finds_everything_and_a_lost_mask_is_made_again_byte_by_byt
     again = [select_variant(job) for job in planned]
     assert all(file.cached for file in again)
     assert all(noted_seconds(job)["seconds"] > 0 for job in planned)
+    noted = planned[0].seconds_path.read_text()
+    for of_another in (noted.replace(planned[0].key.fingerprint, "another"), "{"):
+        planned[0].seconds_path.write_text(of_another)
+        assert noted_seconds(planned[0]) == {}
     masks = {path: path.read_bytes() for path in (workspace.root / "compare" / "masks").rglob("*.parquet")}
     for path in masks:
         path.unlink()
@@ -103,7 +111,7 @@ def test_a_second_run_finds_everything_and_a_lost_mask_is_made_again_byte_by_byt
     assert {path: path.read_bytes() for path in masks} == masks
 
 
-def test_the_keys_follow_what_is_read(copied: Any) -> None:
+def test_the_keys_follow_what_is_read(copied):
     workspace, shards, settings = copied.workspace, copied.selection_shards, copied.recipe.selection
 
     def key(selector: str = "greedy", **changes: Any) -> str:
@@ -112,10 +120,8 @@ def test_the_keys_follow_what_is_read(copied: Any) -> None:
 
     assert key() == key(device="auto") == key(solver="random")
     assert len({key(), key("random"), key(lamb=0.2), key(seed=3), key(metrics="disf"), key(select_ratio=0.5)}) == 6
-    lambs = [settings.model_copy(update={"lamb": lamb}) for lamb in (0.1, 0.2)]
-    one, other, moved = (
-        ranges_jobs(workspace, shards, given)[0].key for given in (*lambs, settings.model_copy(update={"seed": 9}))
-    )
+    given = (settings.model_copy(update=change) for change in ({"lamb": 0.1}, {"lamb": 0.2}, {"seed": 9}))
+    one, other, moved = (ranges_jobs(workspace, shards, each)[0].key for each in given)
     assert one == other != moved
     of_all = settings.model_copy(update={"quality_sampling": QualitySamplingSettings(temperature=0.5)})
     for selector, same in (("random", True), ("quality_sampling", False)):  # options of other selectors
@@ -123,23 +129,11 @@ def test_the_keys_follow_what_is_read(copied: Any) -> None:
         assert (first == second) is same
 
 
-def test_the_seconds_of_another_job_are_not_read(copied: Any) -> None:
-    [job, *_] = jobs(copied.workspace, copied.selection_shards, copied.recipe.selection, "random")
-    assert noted_seconds(job) == {}
-    note_seconds(job, {"seconds": 2.5})
-    assert noted_seconds(job) == {"seconds": 2.5}
-    job.seconds_path.write_text(job.seconds_path.read_text().replace(job.key.fingerprint, "another"))
-    assert noted_seconds(job) == {}
-    job.seconds_path.write_text("{")
-    assert noted_seconds(job) == {}
-
-
-def test_a_sweep_holds_a_mask_for_every_value(copied: Any) -> None:
+def test_a_sweep_holds_a_mask_for_every_value(copied):
     workspace, shards, settings = copied.workspace, copied.selection_shards, copied.recipe.selection
     settings = settings.model_copy(update={"near_duplicates": None})
-    found = scales(workspace, shards, settings)
-    for group in grouped(shards, settings):
-        job = variant_job(workspace, group, settings, "mean_field", found[group_name(group)], lambs=LAMBS)
+    for job in jobs(workspace, shards, settings, "mean_field", lambs=LAMBS):
+        group = job.shards
         file = select_variant(job)
         assert select_variant(job).cached
         assert job.model_copy(update={"lambs": (0.0, 1.0)}).key != job.key
@@ -163,15 +157,7 @@ def test_a_sweep_holds_a_mask_for_every_value(copied: Any) -> None:
         assert {path: path.read_bytes() for path in masks} == masks
 
 
-def test_unknown_selectors_are_refused_with_the_known_ones() -> None:
-    assert check_selectors(["random", "greedy", "random"]) == ["random", "greedy"]
-    with pytest.raises(SelectorError, match=r"selectors may be all, mean_field, policy_gradient.*received 'datamask'"):
-        check_selectors(["random", "datamask"])
-    with pytest.raises(SelectorError, match="at least one"):
-        check_selectors([])
-
-
-def test_all_stands_for_every_selector_that_can_run_and_is_not_slow(built: Any) -> None:
+def test_all_stands_for_every_selector_that_can_run_and_is_not_slow_and_others_are_refused(built):
     missing = missing_for(built.recipe)
     assert missing.keys() == {"betr", "rds", "dsir"}
     found = check_selectors(["random", "all"], missing)
@@ -180,28 +166,11 @@ def test_all_stands_for_every_selector_that_can_run_and_is_not_slow(built: Any) 
     assert left_out(["random", "all"], missing).keys() == {"betr", "rds", "dsir", "policy_gradient"}
     assert left_out(["policy_gradient", "all"], missing).keys() == missing.keys()
     assert left_out(["random"], missing) == {}
-    with pytest.raises(SelectorError, match=r"selector betr: it reads target examples: set selection\.targets"):
-        check_selectors(["betr"], missing)
-
-
-def test_variants_get_the_same_share_of_what_is_asked_for_unless_the_recipe_counts(
-    settings: PipelineSelectionSettings,
-) -> None:
-    assert shared_settings(settings, "tokens").budget_by == "tokens"
-    assert shared_settings(settings, "documents") == shared_settings(settings, None) == settings
-    counted = settings.model_copy(update={"budget": 30})
-    assert shared_settings(counted, "tokens") == counted
-
-
-def test_every_selector_fills_the_same_tokens_and_is_measured_in_the_terms_of_j(
-    copied: Any, settings: PipelineSelectionSettings, targets: StageFile
-) -> None:
-    by_tokens = shared_settings(settings, "tokens")
-    for selector in SELECTORS:
-        for job in jobs(copied.workspace, copied.selection_shards, by_tokens, selector, targets):
-            for block in select_variant(job).details["blocks"]:
-                assert 0.7 * by_tokens.select_ratio * block["tokens"] < block["tokens_selected"]
-                assert block["tokens_selected"] <= round(by_tokens.select_ratio * block["tokens"])
-                filled = block["tokens_selected"] / round(by_tokens.select_ratio * block["tokens"])
-                for name, share in {"mean_quality": filled, "facility": 1, "disf": filled}.items():  # over the budget
-                    assert block["measures"][name] * share == pytest.approx(block["terms"][name], rel=1e-5)
+    assert check_selectors(["random", "greedy", "random"]) == ["random", "greedy"]
+    for names, message in (
+        (["betr"], r"selector betr: it reads target examples: set selection\.targets"),
+        (["random", "datamask"], r"selectors may be all, mean_field, policy_gradient.*received 'datamask'"),
+        ([], "at least one"),
+    ):
+        with pytest.raises(SelectorError, match=message):
+            check_selectors(names, missing)

@@ -15,24 +15,22 @@ from fineweb_mask.tasks.comparison.vector_file import (
 )
 
 N, D = 60, 6
+FLOATS = pa.list_(pa.float32())
 LIST_TYPES = {
     "list<double>": pa.list_(pa.float64()),
-    "list<float>": pa.list_(pa.float32()),
-    "list<halffloat>": pa.list_(pa.float16()),
     "large_list<float>": pa.large_list(pa.float32()),
-    "fixed_size_list<float>": pa.list_(pa.float32(), D),
     "fixed_size_list<halffloat>": pa.list_(pa.float16(), D),
 }
 SETTINGS = SelectionSettings(select_ratio=0.25, metrics="pairwise")
 
 
 @pytest.fixture
-def vectors() -> np.ndarray:
+def vectors():
     features = np.random.default_rng(0).normal(size=(N, D)).astype(np.float16).astype(np.float32)
     return features / np.linalg.norm(features, axis=1, keepdims=True)
 
 
-def written(path, vectors, kind=LIST_TYPES["list<float>"], **columns):
+def written(path, vectors, kind=FLOATS, **columns):
     dtype = kind.value_type.to_pandas_dtype()
     table = {
         "chunk_id": [f"chunk-{index}" for index in range(N)],
@@ -93,21 +91,14 @@ def test_a_bad_row_is_named_and_nothing_is_written(tmp_path, vectors, changes, e
     assert not (tmp_path / "out.parquet").exists()
 
 
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        (VectorColumns(id="nope"), "no column 'nope'"),
-        (VectorColumns(quality=["chunk_id"]), "'chunk_id' must hold numbers"),
-        (VectorColumns(features="quality_score"), "'quality_score' must be a list"),
-    ],
-)
-def test_wrong_columns_are_named_before_anything_is_read(tmp_path, vectors, columns, message):
+def test_wrong_columns_and_files_are_named_before_anything_is_read(tmp_path, vectors):
     source = written(tmp_path / "in.parquet", vectors)
-    with pytest.raises(VectorFileError, match=message):
-        check_vector_file(source, columns)
-
-
-def test_a_file_that_is_not_parquet(tmp_path):
-    (tmp_path / "in.parquet").write_text("no")
-    with pytest.raises(VectorFileError, match="cannot be read as Parquet"):
-        check_vector_file(tmp_path / "in.parquet", VectorColumns())
+    (tmp_path / "no.parquet").write_text("no")
+    for path, columns, message in (
+        (source, {"id": "nope"}, "no column 'nope'"),
+        (source, {"quality": ["chunk_id"]}, "'chunk_id' must hold numbers"),
+        (source, {"features": "quality_score"}, "'quality_score' must be a list"),
+        (tmp_path / "no.parquet", {}, "cannot be read as Parquet"),
+    ):
+        with pytest.raises(VectorFileError, match=message):
+            check_vector_file(path, VectorColumns(**columns))

@@ -2,10 +2,8 @@
 
 import random
 from collections import defaultdict
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -21,7 +19,7 @@ from fineweb_mask.tasks.dedup.sort import ShinglesJob, SortJob, sort_rows, sort_
 from fineweb_mask.tasks.workspace.references import NEAR, StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
-from tests.corpora import Corpus, copied, jaccard, log, of_kind, table, templates
+from tests.corpora import jaccard, templates
 from tests.tasks.jobs import bucket_jobs
 
 pytest.importorskip("rensa")
@@ -53,7 +51,7 @@ def write(workspace: Workspace, texts: dict[str, list[str]], **columns: list[Any
     """Write the documents of shards; `columns` are those of all, one shard after the other."""
     found, start = [], 0
     for name, of_shard in texts.items():
-        path = workspace.root / "documents" / f"{name}.parquet"
+        path = workspace.root / f"{name.replace('/', '-')}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
         fields = [documents_schema().field(column) for column in ("row", "text", "n_chars")]
         arrays = [pa.array(range(len(of_shard)), pa.uint32()), of_shard, [len(text) for text in of_shard]]
@@ -62,11 +60,8 @@ def write(workspace: Workspace, texts: dict[str, list[str]], **columns: list[Any
             table = table.append_column(column, pa.array(values[start : start + len(of_shard)], pa.string()))
         start += len(of_shard)
         pq.write_table(table, path)
-        relative = workspace.relative(path)
-        fingerprint = "|".join(of_shard)
-        found.append(
-            StageFile(stage="ingest", name=name, path=relative, rows=len(of_shard), bytes=0, fingerprint=fingerprint)
-        )
+        known = {"path": path.name, "rows": len(of_shard), "bytes": 0, "fingerprint": "|".join(of_shard)}
+        found.append(StageFile(stage="ingest", name=name, **known))
     return found
 
 
@@ -84,10 +79,8 @@ def job_of(
     root = str(workspace.root)
     documents = write(workspace, texts, **(columns or {}))
     signatures = [sort_rows(SortJob(root=root, by="signatures", file=file, sketch=sketch)) for file in documents]
-    shards = tuple(
-        Shard(documents=file, exact=found)
-        for file, found in zip(documents, exact or map(no_duplicates, texts), strict=True)
-    )
+    pairs = zip(documents, exact or map(no_duplicates, texts), strict=True)
+    shards = tuple(Shard(documents=file, exact=found) for file, found in pairs)
     preferred = {"shards": shards, "copies": CopiesSettings(**copies)}
     pairs = [find_in_bucket(job) for job in bucket_jobs(workspace, "pairs", signatures, buckets, **preferred)]
     shingles = [
@@ -95,13 +88,8 @@ def job_of(
         for place, file in enumerate(documents)
     ]
     verified = bucket_jobs(workspace, "verified", shingles, buckets, threshold=threshold)
-    return NearDedupJob(
-        root=root,
-        sorted_rows=signatures,
-        threshold=threshold,
-        buckets=tuple(find_in_bucket(job) for job in verified),
-        **preferred,
-    )
+    found = tuple(find_in_bucket(job) for job in verified)
+    return NearDedupJob(root=root, sorted_rows=signatures, threshold=threshold, buckets=found, **preferred)
 
 
 def candidates(texts: list[str]) -> set[tuple[int, int]]:
@@ -151,8 +139,8 @@ def listed(job: NearDedupJob) -> dict[Place, Place]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_a_plain_comparison_of_all_documents_finds_the_same(tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize("seed", range(2))
+def test_a_plain_comparison_of_all_documents_finds_the_same(tmp_path, seed):
     texts = corpus(seed)
     want = expected(texts)
     assert 10 < len(want) < 100
@@ -165,10 +153,13 @@ def test_a_plain_comparison_of_all_documents_finds_the_same(tmp_path: Path, seed
         files = job.shard_files() or []
         assert [one.details[NEAR] for one in files] == [one.rows for one in files]
         assert near_dedup(job).cached
+    with pytest.raises(WorkspaceError, match="run again"):
+        near_dedup(job.model_copy(update={"buckets": (), "force": True}))
+    assert near_dedup(job_of(Workspace(tmp_path / "few"), {"a": ["few words"], "b": []})).rows == 0
 
 
 @pytest.mark.parametrize("threshold", [0.5, 0.75])
-def test_other_thresholds_are_tried_on_the_pairs_that_were_compared(tmp_path: Path, threshold: float) -> None:
+def test_other_thresholds_are_tried_on_the_pairs_that_were_compared(tmp_path, threshold):
     texts = corpus(1)
     job = job_of(Workspace(tmp_path), texts, 2, threshold=threshold)
     near_dedup(job)
@@ -189,44 +180,21 @@ def test_other_thresholds_are_tried_on_the_pairs_that_were_compared(tmp_path: Pa
         assert want[dropped] == kept
 
 
-def test_exact_duplicates_stay_in_the_lists_and_are_not_counted_as_near(tmp_path: Path) -> None:
-    base = " ".join(random.Random(0).choices(WORDS, k=90))
-    close = base.replace(base.split()[5], "other")
-    texts = {"a": ["nothing like it " * 9, base], "b": [base, close, "nothing like that at all " * 5], "c": []}
-    workspace = Workspace(tmp_path)
-    (tmp_path / "duplicates").mkdir()
-    pq.write_table(pa.table({"row": pa.array([0], pa.uint32())}), tmp_path / "duplicates" / "b.parquet")
-    exact = duplicates_of("b", 1, 1, "content").model_copy(update={"path": "duplicates/b.parquet"})
-    job = job_of(workspace, texts, exact=[no_duplicates("a"), exact, no_duplicates("c")])
-    near_dedup(job)
-    assert listed(job) == {("b", 0): (None, None), ("b", 1): ("a", 1)}
-    _, of_b, of_c = job.shard_files() or []
-    assert (of_b.rows, of_b.details) == (2, {NEAR: 1})
-    assert duplicate_rows(workspace, of_b).tolist() == [0, 1]
-    assert (of_c.rows, of_c.fingerprint) == (0, no_duplicates("c").fingerprint)  # as if nothing had been compared
-
-
-def test_a_shard_that_is_added_sketches_itself_and_changes_no_other_list(tmp_path: Path) -> None:
+def test_a_shard_that_is_added_sketches_itself_and_changes_no_other_list(tmp_path):
     workspace = Workspace(tmp_path)
     texts = corpus(7, shards=3)
     added = {"new": [next(iter(texts.values()))[0], " ".join(random.Random(1).choices(WORDS, k=70))]}
     first = job_of(workspace, texts)
     near_dedup(first)
     before = {file.name: file for file in first.shard_files() or []}
-    paths = {path: path.stat().st_mtime_ns for path in (tmp_path / "near_duplicates").rglob("*.parquet")}
-    sketched = {path: path.stat().st_mtime_ns for path in (tmp_path / "signatures").rglob("*.parquet")}
+    written = [path for folder in ("near_duplicates", "signatures") for path in (tmp_path / folder).rglob("*.parquet")]
+    times = [path.stat().st_mtime_ns for path in written]
     job = job_of(workspace, texts | added)
     near_dedup(job)
     assert listed(job) == expected(texts | added)
     after = {file.name: file for file in job.shard_files() or []}
     assert {name: after[name] for name in before} == before
-    assert {path: path.stat().st_mtime_ns for path in paths} == paths
-    assert {path: path.stat().st_mtime_ns for path in sketched} == sketched
-
-
-def test_a_lost_list_is_noticed_and_written_again(tmp_path: Path) -> None:
-    job = job_of(Workspace(tmp_path), corpus(2))
-    near_dedup(job)
+    assert [path.stat().st_mtime_ns for path in written] == times
     lost = next(path for path in job.paths() if path.parent.name != "pairs" and path.is_file())
     content = lost.read_bytes()
     lost.unlink()
@@ -235,57 +203,14 @@ def test_a_lost_list_is_noticed_and_written_again(tmp_path: Path) -> None:
     assert lost.read_bytes() == content
 
 
-def test_without_pairs_nothing_is_listed(tmp_path: Path) -> None:
-    job = job_of(Workspace(tmp_path), {"a": ["few words"], "b": []})
-    assert near_dedup(job).rows == 0
-    with pytest.raises(WorkspaceError, match="run again"):
-        near_dedup(job.model_copy(update={"buckets": (), "force": True}))
-
-
-def test_keys_are_sorted_and_read_by_range_above_half_of_all_numbers(tmp_path: Path) -> None:
-    """Of 64 bits without a sign, which Parquet's statistics keep apart from those with one."""
-    texts = corpus(3)
-    workspace = Workspace(tmp_path)
-    [file, *_] = write(workspace, texts)
-    sketched = sort_rows(SortJob(root=str(tmp_path), by="signatures", file=file, sketch=SKETCH))
-    table = pq.read_table(workspace.resolve(sketched))
-    keys = table["key"].to_numpy()
-    assert (np.diff(keys.astype(object)) >= 0).all()
-    assert keys[-1] > 2**63
-    assert sketched.rows % SKETCH.bands == 0
-    assert sketched.rows < file.rows * SKETCH.bands  # some texts are too short
-
-
-def kept_of(tmp_path: Path, corpus: Corpus) -> list[int]:
-    """Return the places of the texts of a corpus that are kept with the default settings."""
-    job = job_of(Workspace(tmp_path), {"a": corpus.texts}, sketch=Sketch(), threshold=DEFAULT_THRESHOLD)
-    near_dedup(job)
-    return [place for place in range(len(corpus.texts)) if ("a", place) not in listed(job)]
-
-
-def test_pages_of_one_template_stay_and_one_of_each_two_copies_goes(tmp_path: Path) -> None:
-    pages = templates(600)
-    assert len(kept_of(tmp_path / "templates", pages)) >= 0.99 * 600
-    pages = copied(300, share=0.015)
-    kept = set(kept_of(tmp_path / "copies", pages))
-    assert sum((one in kept) != (other in kept) for one, other in pages.pairs) >= 0.96 * 300
-    assert len(kept) >= 300
-
-
-def test_copies_of_a_template_s_pages_are_found_among_many_that_share_a_band(tmp_path: Path) -> None:
-    pages = templates(2_000)
-    texts = [*pages.texts, *(f"{text} and one more word" for text in pages.texts[:100])]
+def test_copies_of_a_template_s_pages_are_found_among_many_that_share_a_band(tmp_path):
+    pages = templates(500)
+    texts = [*pages.texts, *(f"{text} and one more word" for text in pages.texts[:50])]
     job = job_of(Workspace(tmp_path), {"a": texts}, sketch=Sketch(), threshold=DEFAULT_THRESHOLD)
     near_dedup(job)
     found = listed(job)
-    assert sum(found.get(("a", 2_000 + place)) == ("a", place) for place in range(100)) >= 98
-    assert len(found) <= 100 + 20
-
-
-@pytest.mark.parametrize("make", [table, log])
-def test_tables_that_differ_in_their_numbers_stay(tmp_path: Path, make: Any) -> None:
-    pages = of_kind(make, "numbers", 200)
-    assert len(kept_of(tmp_path, pages)) == 200
+    assert sum(found.get(("a", 500 + place)) == ("a", place) for place in range(50)) >= 49
+    assert len(found) <= 50 + 10  # of the pages of the template, nearly all stay
 
 
 LONG = " ".join(random.Random(3).choices(WORDS, k=120))
@@ -299,49 +224,47 @@ COPIES = {"a": [f"{LONG} one"], "b": [f"{LONG} two more", f"{LONG} three"], "c":
         ({"keep": "longest"}, {("c", 0)}),
         ({"prefer": {"topic": ["none", "news"]}}, {("b", 0)}),
         ({"prefer": {"topic": ["news"]}, "keep": "longest"}, {("c", 0)}),
-        ({"prefer": {"missing": ["news"]}}, {("a", 0)}),
         ({"exempt": {"topic": ["news", "none"]}}, {("a", 0), ("b", 0), ("c", 0)}),
         ({"exempt": {"topic": ["law"]}}, {("a", 0), ("b", 0), ("b", 1)}),
-        ({"exempt": {"missing": ["law"]}}, {("a", 0)}),
+        ({"exempt": {"missing": ["law"]}}, {("a", 0)}),  # nothing has the column
     ],
 )
-def test_the_copy_that_is_asked_for_is_kept(tmp_path: Path, copies: dict[str, Any], kept: set[Place]) -> None:
+def test_the_copy_that_is_asked_for_is_kept(tmp_path, copies, kept):
     topics = {"topic": ["law", "news", "law", "news"]}
     job = job_of(Workspace(tmp_path), COPIES, columns=topics, **copies)
     near_dedup(job)
     found = listed(job)
     assert {(name, row) for name, texts in COPIES.items() for row in range(len(texts))} - found.keys() == kept
     assert set(found.values()) <= kept
-
-
-def test_what_is_preferred_is_in_the_key(tmp_path: Path) -> None:
     plain = job_of(Workspace(tmp_path), COPIES)
-    keys = {plain.key}
-    for options in ({"keep": "longest"}, {"prefer": {"topic": ["a"]}}, {"exempt": {"topic": ["a"]}}):
-        keys.add(plain.model_copy(update={"copies": CopiesSettings(**options)}).key)
-    keys.add(plain.model_copy(update={"threshold": 0.9}).key)
-    assert len(keys) == 5
+    changed = plain.model_copy(update={"copies": CopiesSettings(**copies)})
+    assert (changed.key != plain.key) == bool(copies)
+    assert plain.model_copy(update={"threshold": 0.9}).key != plain.key
 
 
-def test_an_exact_duplicate_is_never_the_copy_that_is_kept(tmp_path: Path) -> None:
+def test_an_exact_duplicate_stays_in_its_list_and_is_neither_counted_as_near_nor_the_copy_that_is_kept(tmp_path):
     """It is dropped for another document, which must not be dropped for it."""
     workspace = Workspace(tmp_path)
-    (tmp_path / "duplicates").mkdir()
     path = tmp_path / "duplicates" / "c.parquet"
+    path.parent.mkdir()
     pq.write_table(pa.table({"row": pa.array([0], pa.uint32())}), path)
     exact = duplicates_of("c", 1, path.stat().st_size, "content").model_copy(update={"path": "duplicates/c.parquet"})
-    texts = {"a": [f"{LONG} a word"], "b": [f"{LONG} two words"], "c": [f"{LONG} a word"]}
+    texts = {"a": [f"{LONG} a word"], "b": [f"{LONG} two words"], "c": [f"{LONG} a word"], "d": []}
+    exacts = [exact if name == "c" else no_duplicates(name) for name in texts]
     topics = {"topic": ["law", "law", "news"]}
-    job = job_of(
-        workspace,
-        texts,
-        exact=[no_duplicates("a"), no_duplicates("b"), exact],
-        columns=topics,
-        prefer={"topic": ["news"]},
-    )
+    job = job_of(workspace, texts, exact=exacts, columns=topics, prefer={"topic": ["news"]})
     near_dedup(job)
-    of_a, of_b, of_c = job.shard_files() or []
+    of_a, of_b, of_c, of_d = job.shard_files() or []
     assert [(file.rows, file.path) for file in (of_a, of_c)] == [(0, ""), (1, exact.path)]
-    assert pq.read_table(workspace.resolve(of_b)).select(["row", "twin_shard", "twin_row"]).to_pylist() == [
-        {"row": 0, "twin_shard": "a", "twin_row": 0}
-    ]
+    assert (of_b.rows, of_b.details) == (1, {NEAR: 1})
+    [row] = pq.read_table(workspace.resolve(of_b)).to_pylist()
+    assert (row["row"], row["twin_shard"], row["twin_row"]) == (0, "a", 0)
+    assert of_d.fingerprint == no_duplicates("d").fingerprint  # as if nothing had been compared
+    texts["c"].append(f"{LONG} three")
+    topics["topic"].append("law")
+    job = job_of(workspace, texts, exact=exacts, columns=topics)
+    near_dedup(job)
+    _, _, of_c, _ = job.shard_files() or []
+    assert (of_c.rows, of_c.details) == (2, {NEAR: 1})
+    assert duplicate_rows(workspace, of_c).tolist() == [0, 1]
+    assert [listed(job)["c", row] for row in (0, 1)] == [(None, None), ("a", 0)]

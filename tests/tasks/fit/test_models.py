@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,7 @@ import pytest
 
 from fineweb_mask.models.quality.importance import NgramBuckets, log_ratios
 from fineweb_mask.models.settings import EmbeddingSettings
-from fineweb_mask.models.settings.quality import (
-    FastTextScorerSettings,
-    QualitySettings,
-    SidecarScorerSettings,
-)
+from fineweb_mask.models.settings.quality import FastTextScorerSettings, QualitySettings, SidecarScorerSettings
 from fineweb_mask.models.settings.selectors.options import TargetSettings
 from fineweb_mask.tasks.fit import models as fit
 from fineweb_mask.tasks.fit.job import fitted_on_other_files, sampled_texts
@@ -30,6 +25,7 @@ from fineweb_mask.tasks.source.discovery import find_files
 from fineweb_mask.tasks.source.sidecars import Sidecars
 from fineweb_mask.tasks.storage.atomic import remove_file, tree_files
 from fineweb_mask.tasks.workspace.job import BadShardError
+from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import read_arrays
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.conftest import sentence
@@ -40,76 +36,58 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {file.relative_to(folder).as_posix(): file.read_bytes() for file in tree_files(folder)}
 
 
-def test_the_classifier_is_the_same_bytes_every_time(tmp_path: Path, scorer: FastTextScorerSettings) -> None:
-    files = [fit.fit_classifier(classifier_job(Workspace(tmp_path / name), scorer)) for name in "ab"]
-    assert contents(tmp_path / "a") == contents(tmp_path / "b")
-    job = classifier_job(Workspace(tmp_path / "a"), scorer)
-    assert sorted(path.name for path in (tmp_path / "a" / "fitted").iterdir()) == sorted(
-        [job.manifest_path.name, job.model_path([], ".bin").name]
-    )
-    assert files[0].fingerprint == files[1].fingerprint
-    assert files[0].details["rows"] == 40
-    assert 0 < files[0].details["positive"] < 40
-
-
-def test_the_classifier_learns_its_labels(built: Any, labels: Any) -> None:
-    table = pq.read_table(labels.path)
-    good = np.array(table["score"].to_pylist()) >= labels.threshold
-    scores = load_models(built.workspace, built.models)["space"].score(table["text"].to_pylist())
-    assert scores[good].mean() > scores[~good].mean()
-
-
-def test_other_training_is_another_classifier(tmp_path: Path, scorer: FastTextScorerSettings) -> None:
-    lowered = scorer.model_copy(update={"lowercase": True})
-    jobs = [classifier_job(Workspace(tmp_path), one) for one in (scorer, lowered)]
-    first, second = (fit.fit_classifier(job) for job in jobs)
-    assert first.fingerprint != second.fingerprint
-    assert all(job.current() is not None for job in jobs)
-
-
-def test_changed_labels_train_anew(tmp_path: Path, scorer: FastTextScorerSettings) -> None:
-    assert scorer.labels is not None
-    path = tmp_path / "labels.parquet"
-    shutil.copy(scorer.labels.path, path)
-    moved = scorer.model_copy(update={"labels": scorer.labels.model_copy(update={"path": str(path)})})
-    job = classifier_job(Workspace(tmp_path), moved)
-    assert job.key == classifier_job(Workspace(tmp_path), scorer).key
-    pq.write_table(pq.read_table(path).slice(0, 30), path)
-    assert classifier_job(Workspace(tmp_path), moved).key != job.key
-
-
-def test_a_scorer_with_a_model_is_not_trained(tmp_path: Path) -> None:
+def test_the_classifier_is_the_same_bytes_every_time(tmp_path, scorer):
+    jobs = [classifier_job(Workspace(tmp_path / name), scorer) for name in "ab"]
+    first, second = map(fit.fit_classifier, jobs)
+    written = contents(tmp_path / "a" / "fitted")
+    assert written == contents(tmp_path / "b" / "fitted")
+    assert written.keys() == {jobs[0].manifest_path.name, jobs[0].model_path([], ".bin").name}
+    assert first.fingerprint == second.fingerprint
+    assert first.details["rows"] == 40
+    assert 0 < first.details["positive"] < 40
     with pytest.raises(ValueError, match="neither a model nor labels"):
         classifier_job(Workspace(tmp_path), FastTextScorerSettings(model="model.bin"))
 
 
-def test_statistics_are_the_scores_mean_and_deviation(built: Any) -> None:
+def test_the_classifier_learns_its_labels_and_others_or_another_training_train_anew(built, labels, tmp_path, scorer):
+    table = pq.read_table(labels.path)
+    good = np.array(table["score"].to_pylist()) >= labels.threshold
+    scores = load_models(built.workspace, built.models)["space"].score(table["text"].to_pylist())
+    assert scores[good].mean() > scores[~good].mean()
+    path = tmp_path / "labels.parquet"
+    shutil.copy(labels.path, path)
+    moved = scorer.model_copy(update={"labels": labels.model_copy(update={"path": str(path)})})
+    jobs = [classifier_job(built.workspace, one) for one in (scorer, moved)]
+    assert jobs[0].key == jobs[1].key
+    pq.write_table(table.slice(0, 30), path)
+    jobs += [classifier_job(built.workspace, one) for one in (moved, scorer.model_copy(update={"lowercase": True}))]
+    assert len({job.key for job in jobs}) == 3
+
+
+def test_statistics_are_the_scores_mean_and_deviation(built):
     texts = [text for file in built.documents for text in built.read(file)["text"].to_pylist()]
     scores = load_models(built.workspace, built.models)["space"].score(texts).astype(np.float64)
     mean, deviation = built.statistics.details["statistics"]["space"]
     assert mean == pytest.approx(scores.mean(), rel=1e-12)
     assert deviation == pytest.approx(scores.std(), rel=1e-12)
     assert built.statistics.details["rows"] == len(texts)
-
-
-def test_statistics_read_an_even_sample(built: Any, tmp_path: Path) -> None:
-    texts = [text for file in built.documents for text in built.read(file)["text"].to_pylist()]
-    for limit in (1, 7, 30, len(texts), 10**6):
+    for limit in (1, 7, len(texts), 10**6):  # an even sample
         step = -(-len(texts) // min(limit, len(texts)))
         sampled = sampled_texts(built.workspace, built.documents, limit)
         assert list(sampled()) == texts[::step] == list(sampled())
 
 
-def test_a_fit_is_reused_while_the_corpus_grows_until_it_is_forced(copied: Any) -> None:
+def test_a_fit_is_reused_while_the_corpus_grows_until_it_is_forced(copied):
     """Fitted on the first two shards, then asked for with all three."""
     few = copied.documents[:2]
-    for plan, run in (
-        (lambda documents: encoder_job(copied.workspace, documents, copied.recipe.embedding), fit.fit_encoder),
-        (
-            lambda documents: statistics_job(copied.workspace, documents, copied.models, copied.recipe.quality),
-            fit.fit_statistics,
-        ),
-    ):
+
+    def encoder(documents: list[StageFile]) -> fit.FitEncoderJob:
+        return encoder_job(copied.workspace, documents, copied.recipe.embedding)
+
+    def statistics(documents: list[StageFile]) -> fit.FitStatisticsJob:
+        return statistics_job(copied.workspace, documents, copied.models, copied.recipe.quality)
+
+    for plan, run in ((encoder, fit.fit_encoder), (statistics, fit.fit_statistics)):
         remove_file(plan(few).manifest_path)
         first = run(plan(few))
         assert not first.cached
@@ -123,22 +101,23 @@ def test_a_fit_is_reused_while_the_corpus_grows_until_it_is_forced(copied: Any) 
         assert run(plan(copied.documents)) == again.model_copy(update={"cached": True, "seconds": 0.0})
 
 
-def test_a_fit_of_another_corpus_is_made_again(copied: Any) -> None:
+def test_a_fit_of_another_corpus_is_made_again(copied):
     """By the names of its shards, or where those are the same, by their documents."""
     workspace, documents = copied.workspace, copied.documents
     job = encoder_job(workspace, documents[:1], copied.recipe.embedding)
     remove_file(job.manifest_path)
     fit.fit_encoder(job)
-    names = [documents[0].name]
+    first, second = documents[:2]
+    names = [first.name]
+
+    def copy(file: StageFile, old: str, new: str, **changes: str) -> list[StageFile]:
+        path = file.path.replace(old, new)
+        shutil.copy(workspace.root / file.path, workspace.root / path)
+        return [file.model_copy(update={"path": path} | changes)]
+
     renamed = [file.model_copy(update={"name": f"other-{file.name}"}) for file in documents]
-    elsewhere = [documents[1].model_copy(update={"name": documents[0].name})]  # another text under the same name
-    tag = documents[0].path.split(".")[-2]
-    again = workspace.root / documents[0].path.replace(tag, "f" * 16)
-    shutil.copy(workspace.root / documents[0].path, again)
-    changed = [documents[0].model_copy(update={"fingerprint": "f", "path": workspace.relative(again)})]  # by a setting
-    moved = workspace.root / documents[1].path.replace(documents[1].name, documents[0].name)
-    shutil.copy(workspace.root / documents[1].path, moved)
-    elsewhere = [elsewhere[0].model_copy(update={"path": workspace.relative(moved)})]
+    changed = copy(first, first.path.split(".")[-2], "f" * 16, fingerprint="f")  # by a setting
+    elsewhere = copy(second, second.name, first.name, name=first.name)  # another text under the same name
     for corpus, replaced in ((documents, []), (changed, []), (renamed, names), (elsewhere, names)):
         other = encoder_job(workspace, corpus, copied.recipe.embedding)
         assert other.replaces == replaced
@@ -153,75 +132,53 @@ def test_a_fit_of_another_corpus_is_made_again(copied: Any) -> None:
     assert said.startswith(f"another corpus than before: what was fitted on {names[0]} is")
 
 
-@pytest.mark.parametrize("damage", ["model", "folder"])
-def test_a_damaged_encoder_is_fitted_again_as_it_was(copied: Any, damage: str) -> None:
+def test_a_damaged_encoder_is_fitted_again_as_it_was(copied):
     job = encoder_job(copied.workspace, copied.documents[:2], copied.recipe.embedding)
     remove_file(job.manifest_path)
     folder = copied.workspace.root / fit.fit_encoder(job).path
     before = contents(copied.workspace.fitted)
-    if damage == "folder":
-        shutil.rmtree(folder)
-    else:
-        weights = next(folder.rglob("*.safetensors"))
-        weights.write_bytes(weights.read_bytes()[:-1])
+    weights = next(folder.rglob("*.safetensors"))
+    weights.write_bytes(weights.read_bytes()[:-1])
     grown = encoder_job(copied.workspace, copied.documents, copied.recipe.embedding)
     assert grown.current() is None
     assert not fit.fit_encoder(grown).cached
-    after = contents(copied.workspace.fitted)
-    assert after == before
+    assert contents(copied.workspace.fitted) == before
     assert encoder_job(copied.workspace, copied.documents, copied.recipe.embedding).current() is not None
-
-
-def test_a_damaged_encoder_whose_shards_changed_is_fitted_on_all(copied: Any) -> None:
     changed = [copied.documents[0].model_copy(update={"fingerprint": "changed"}), *copied.documents[1:]]
     assert encoder_job(copied.workspace, changed, copied.recipe.embedding).fitting_documents() == changed
 
 
-def test_the_encoder_is_the_same_bytes_in_another_workspace(
-    built: Any, pipeline: Callable[..., Any], tmp_path: Path
-) -> None:
-    job = built.encoder_job.model_copy(update={"root": str(tmp_path)})
+def test_the_encoder_is_the_same_bytes_in_another_workspace_and_only_its_own_settings_refit_it(
+    built, tmp_path, monkeypatch
+):
     shutil.copytree(built.workspace.root / "documents", tmp_path / "documents")
-    fit.fit_encoder(job)
-    assert contents(tmp_path / "fitted") == {
-        name: content for name, content in contents(built.workspace.fitted).items() if name.startswith("encoder")
-    }
+    fit.fit_encoder(built.encoder_job.model_copy(update={"root": str(tmp_path)}))
+    before = contents(built.workspace.fitted)
+    assert contents(tmp_path / "fitted") == {name: one for name, one in before.items() if name.startswith("encoder")}
 
-
-def test_only_its_own_settings_refit_an_encoder(built: Any) -> None:
     def key(**changes: Any) -> str:
         settings = EmbeddingSettings(**{"static_dimensions": 16} | changes)
         return encoder_job(built.workspace, built.documents, settings).key.settings
 
     assert key() == key(prompt="x", precision="float32") == built.encoder_job.key.settings
     assert key() != key(static_dimensions=8)
+    assert built.encoder_job.current() is not None
+    stage = built.encoder_job.stage
+    monkeypatch.setattr(fit.FitEncoderJob, "stage", replace(stage, version=stage.version + 1))
+    assert built.encoder_job.model_copy().current() is None  # a copy finds its key anew
 
 
-def test_an_encoder_of_an_earlier_version_is_fitted_again(built: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder = encoder_job(built.workspace, built.documents, built.recipe.embedding)
-    assert encoder.current() is not None
-    monkeypatch.setattr(fit.FitEncoderJob, "stage", replace(encoder.stage, version=encoder.stage.version + 1))
-    assert encoder.model_copy().current() is None  # a copy finds its key anew
-
-
-def test_statistics_follow_the_models_and_not_the_weights(built: Any, scorer: FastTextScorerSettings) -> None:
-    def current(**changes: Any) -> bool:
-        settings = QualitySettings(scorers=[scorer.model_copy(update={"weight": 3.0})], **changes)
-        job = statistics_job(built.workspace, built.documents, built.models, settings)
-        return job.current() is not None
-
-    assert current()
-    assert current(combine="minimum")
-    other = [model.model_copy(update={"fingerprint": "other"}) for model in built.models]
-    job = statistics_job(built.workspace, built.documents, other, built.recipe.quality)
-    assert job.current() is None
-
-
-def test_statistics_of_groups_are_those_of_their_documents(copied: Any) -> None:
+def test_statistics_of_groups_are_those_of_their_documents(copied):
     settings = copied.recipe.quality.model_copy(update={"by": "dump"})
     job = statistics_job(copied.workspace, copied.documents, copied.models, settings)
     job = job.model_copy(update={"group_documents": 10})
-    assert job.key != copied.statistics_job.key
+    heavier = copied.recipe.quality.scorers[0].model_copy(update={"weight": 3.0})
+    weighted = QualitySettings(scorers=[heavier], combine="minimum")
+    other = [model.model_copy(update={"fingerprint": "other"}) for model in copied.models]
+    given = (copied.models, copied.recipe.quality), (copied.models, weighted), (other, weighted)
+    key, same, of_others = (statistics_job(copied.workspace, copied.documents, *one).key for one in given)
+    assert key == same != of_others
+    assert job.key != key
     found = fit.fit_statistics(job).details
     assert found["statistics"] == copied.statistics.details["statistics"]
     tables = [copied.read(file).select(["dump", "text"]) for file in copied.documents]
@@ -232,7 +189,7 @@ def test_statistics_of_groups_are_those_of_their_documents(copied: Any) -> None:
         assert found["by_group"][dump]["space"] == pytest.approx([scores.mean(), scores.std()], rel=1e-6)
 
 
-def test_statistics_of_sidecars_leave_out_shards_without_one(copied: Any, tmp_path: Path) -> None:
+def test_statistics_of_sidecars_leave_out_shards_without_one(copied, tmp_path):
     scorer = SidecarScorerSettings(path=f"{tmp_path}/{{shard}}.npy")
     rows = copied.documents[-1].details["rows_in"]
     np.save(tmp_path / "b.npy", np.arange(rows))
@@ -259,7 +216,7 @@ EXAMPLES = [
 
 
 @pytest.fixture
-def examples(tmp_path: Path) -> Path:
+def examples(tmp_path):
     path = tmp_path / "examples.parquet"
     pq.write_table(pa.Table.from_pylist(EXAMPLES), path)
     return path
@@ -278,7 +235,7 @@ def job_of(built: Any, path: Path, **settings: Any) -> FitTargetsJob:
     )
 
 
-def test_examples_are_embedded_as_documents_are_and_keep_their_tasks(copied: Any, examples: Path) -> None:
+def test_examples_are_embedded_as_documents_are_and_keep_their_tasks(copied, examples):
     file = fit_targets(job_of(copied, examples))
     arrays = read_arrays(copied.workspace.resolve(file))
     assert file.details["tasks"] == ["space", "sport"]
@@ -289,44 +246,21 @@ def test_examples_are_embedded_as_documents_are_and_keep_their_tasks(copied: Any
     buckets = NgramBuckets()
     corpus = buckets.counts(sampled_texts(copied.workspace, copied.documents, 20_000)())
     np.testing.assert_array_equal(arrays["log_ratios"], log_ratios(buckets.counts(texts), corpus))
-
-
-def test_they_are_found_again_and_kept_while_the_corpus_grows(copied: Any, examples: Path) -> None:
-    job = job_of(copied, examples)
-    first = fit_targets(job)
-    assert fit_targets(job).cached
-    assert fit_targets(job.model_copy(update={"documents": copied.documents[:1]})).fingerprint == first.fingerprint
+    assert fit_targets(job_of(copied, examples).model_copy(update={"documents": copied.documents[:1]})).cached
     pq.write_table(pa.Table.from_pylist(EXAMPLES[:2]), examples)
-    changed = fit_targets(job_of(copied, examples))
-    assert not changed.cached
-    assert changed.details["tasks"] == ["space"]
+    assert fit_targets(job_of(copied, examples)).details["tasks"] == ["space"]
 
 
-def test_examples_without_a_task_column_are_of_one_task(copied: Any, tmp_path: Path) -> None:
-    path = tmp_path / "examples.jsonl"
+def test_examples_have_a_column_of_texts_one_of_tasks_if_there_is_any_and_some_text(copied, examples, tmp_path):
+    path, lines = tmp_path / "examples.jsonl", {"text_column": "text", "task_column": None}
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in (sentence(7), sentence(8))))
-    arrays = read_arrays(
-        copied.workspace.resolve(fit_targets(job_of(copied, path, text_column="text", task_column=None)))
-    )
+    arrays = read_arrays(copied.workspace.resolve(fit_targets(job_of(copied, path, **lines))))
     assert arrays["tasks"].tolist() == [0, 0]
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"text_column": "prompt"}, r"selection\.targets\.text_column"),
-        ({"task_column": "of"}, r"no column 'of', selection\.targets\.task_column may name"),
-    ],
-)
-def test_a_column_that_is_missing_is_named_by_its_setting(
-    copied: Any, examples: Path, settings: Any, message: str
-) -> None:
-    with pytest.raises(BadShardError, match=message):
-        fit_targets(job_of(copied, examples, **settings))
-
-
-def test_a_file_without_texts_is_refused(copied: Any, tmp_path: Path) -> None:
-    path = tmp_path / "empty.jsonl"
     path.write_text('{"text": ""}\n')
-    with pytest.raises(BadShardError, match=r"selection\.targets\.path: .* holds no example"):
-        fit_targets(job_of(copied, path, text_column="text", task_column=None))
+    for source, settings, message in (
+        (examples, {"text_column": "prompt"}, r"selection\.targets\.text_column"),
+        (examples, {"task_column": "of"}, r"no column 'of', selection\.targets\.task_column may name"),
+        (path, lines, r"selection\.targets\.path: .* holds no example"),
+    ):
+        with pytest.raises(BadShardError, match=message):
+            fit_targets(job_of(copied, source, **settings))

@@ -43,41 +43,27 @@ def test_every_device_has_its_own_copy_made_when_it_is_needed(loaded):
         assert set(again) == set(loaded)
 
 
-def test_a_caller_waits_until_a_device_is_free(loaded):
-    pool = EncoderPool("model", EmbeddingSettings())
+@pytest.mark.parametrize(("model", "copies"), [("model", 3), ("static", 1)])
+def test_a_caller_waits_until_a_copy_is_free_also_after_an_error(loaded, model, copies):
+    """A model on the CPU has one copy."""
+    pool = EncoderPool(model, EmbeddingSettings())
+    with pytest.raises(ValueError, match="broken"), pool.encoder():
+        raise ValueError("broken")
     got = threading.Event()
 
-    def fourth():
+    def one_more():
         with pool.encoder():
             got.set()
 
-    waiting = threading.Thread(target=fourth)
+    waiting = threading.Thread(target=one_more)
     with ExitStack() as held:
-        for _ in range(3):
+        for _ in range(copies):
             held.enter_context(pool.encoder())
         waiting.start()
         assert not got.wait(0.1)
     assert got.wait(10)
     waiting.join()
-
-
-def test_a_device_is_free_again_after_an_error(loaded):
-    pool = EncoderPool("static", EmbeddingSettings())
-    with pytest.raises(ValueError, match="broken"), pool.encoder():
-        raise ValueError("broken")
-    with pool.encoder() as encoder:
-        assert encoder is pool.tokeniser
-
-
-def test_a_model_on_the_cpu_has_one_copy(loaded):
-    pool = EncoderPool("static", EmbeddingSettings())
-    got = threading.Event()
-    with pool.encoder():
-        thread = threading.Thread(target=lambda: pool.encoder().__enter__() and got.set())
-        thread.start()
-        assert not got.wait(0.1)
-    assert got.wait(10)
-    assert len(loaded) == 1
+    assert len(loaded) == copies
 
 
 def test_the_last_model_stays_loaded(loaded):

@@ -7,94 +7,57 @@ import pytest
 from fineweb_mask.tasks.inference.prefetch import Prefetched, background_writer
 
 
-def test_items_come_in_order_and_the_next_is_computed_meanwhile():
-    second_made = threading.Event()
+def test_items_come_in_order_the_next_one_is_computed_meanwhile_and_an_error_reaches_the_caller():
+    made, is_made = [], [threading.Event() for _ in range(4)]
 
     def items():
-        yield 1
-        second_made.set()
-        yield 2
+        for item in range(4):
+            made.append(item)
+            is_made[item].set()
+            yield item
+        raise ValueError("broken")
 
-    found = []
-    for item in Prefetched(items()):
-        assert item == 2 or second_made.wait(10)
-        found.append(item)
-    assert found == [1, 2]
+    ahead = iter(Prefetched(items()))
+    for item in range(4):
+        assert next(ahead) == item
+        assert is_made[min(item + 1, 3)].wait(10)
+        assert made[-1] <= item + 1
+    with pytest.raises(ValueError, match="broken"):
+        next(ahead)
     assert list(Prefetched([])) == []
 
 
-def test_only_one_item_is_prefetched():
-    made = []
-
-    def items():
-        for item in range(5):
-            made.append(item)
-            yield item
-
-    for item in Prefetched(items()):
-        assert made[-1] <= item + 1
-
-
-def test_waiting_is_measured_after_the_first_item():
-    release = threading.Event()
-
-    def items():
-        yield 1
-        release.wait(10)
-        yield 2
-
-    ahead = Prefetched(items())
-    timer = threading.Timer(0.2, release.set)
-    timer.start()
-    assert list(ahead) == [1, 2]
-    assert ahead.waited >= 0.1
-
-
-def test_an_error_while_prefetching_reaches_the_caller():
-    def items():
-        yield 1
-        raise ValueError("broken")
-
-    found = []
-    with pytest.raises(ValueError, match="broken"):
-        found.extend(Prefetched(items()))
-
-
-def test_background_work_is_in_order_and_finished_at_the_end():
-    done = []
-    with background_writer() as later:
-        for item in range(20):
-            later(lambda item=item: done.append((item, threading.current_thread() is threading.main_thread())))
-    assert done == [(item, False) for item in range(20)]
-
-
-def test_background_work_overlaps():
-    started, release = threading.Event(), threading.Event()
+def test_background_work_overlaps_in_order_and_is_finished_at_the_end():
+    started, release, done = threading.Event(), threading.Event(), []
 
     def slow():
         started.set()
         assert release.wait(10)
+        done.append("slow")
 
     with background_writer() as later:
         later(slow)
         assert started.wait(10)  # and `later` has returned
         release.set()
+        for item in range(20):
+            later(lambda item=item: done.append(item))
+    assert done == ["slow", *range(20)]
 
 
 def test_an_error_in_the_background_is_raised_by_the_next_call_or_the_end():
     def broken():
         raise ValueError("broken")
 
-    with pytest.raises(ValueError, match="broken"), background_writer() as later:
-        later(broken)
     reached = []
 
-    def twice():
+    def run(times):
         with background_writer() as later:
             later(broken)
-            later(lambda: reached.append("second"))
-            reached.append("after")
+            for _ in range(times):
+                later(lambda: reached.append("second"))
+                reached.append("after")
 
-    with pytest.raises(ValueError, match="broken"):
-        twice()
+    for times in (0, 1):
+        with pytest.raises(ValueError, match="broken"):
+            run(times)
     assert reached == []

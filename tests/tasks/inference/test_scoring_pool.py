@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ from fineweb_mask.tasks.inference.scorers import (
     ROWS_WORTH_PROCESSES,
     QualityModel,
     ScoringError,
-    load_models,
     score_batches,
     useful_processes,
 )
@@ -35,76 +33,62 @@ from tests.tasks.jobs import score_job, statistics_job
 
 
 @pytest.fixture(scope="module")
-def placed(built: Any) -> QualityModel:
+def placed(built):
     [model] = built.models
     return model.model_copy(update={"path": str(built.workspace.root / model.path)})
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _no_workers_left() -> Iterator[None]:
+def _no_workers_left():
     yield
     end_workers()
 
 
-def batches(texts: list[str], rows: int) -> Iterator[pa.RecordBatch]:
-    table = pa.table({"row": pa.array(range(len(texts)), pa.uint32()), "text": texts})
-    yield from table.to_batches(rows)
-
-
-def scored(
-    built: Any, models: list[QualityModel], texts: list[str], rows: int = 500, processes: int = 2
-) -> NDArray[np.float32]:
+def scored(built: Any, models: list[QualityModel], texts: list[str], rows: int = 500) -> NDArray[np.float32]:
     """Return the scores (models, n)."""
-    found = list(score_batches(built.workspace, models, processes, batches(texts, rows)))
+    batches = pa.table({"text": texts}).to_batches(rows)
+    found = list(score_batches(built.workspace, models, 2, batches))
     assert [text for batch, _ in found for text in batch["text"].to_pylist()] == texts
     names = [model.settings.name for model in models]
     return np.array([np.concatenate([scores[name] for _, scores in found]) for name in names])
 
 
-@pytest.mark.parametrize("rows", [70, 1000, 5000])
-def test_scores_and_order_are_those_of_one_process(built: Any, placed: QualityModel, rows: int) -> None:
+def test_scores_and_order_are_those_of_one_process_also_from_several_threads(built, placed):
     rng = np.random.default_rng(0)
-    texts = [" ".join(rng.choice(["orbit", "flour", "whale", "\n", "</s>"], 9)) + f" {row}" for row in range(5000)]
-    expected = load_models(built.workspace, [placed])["space"].score(texts)
-    found = scored(built, [placed], texts, rows)
-    assert found.dtype == np.float32
-    assert np.array_equal(found, expected[None])
-
-
-def test_threads_score_several_files_with_several_models_at_once(built: Any, placed: QualityModel) -> None:
-    lower = placed.settings.model_copy(update={"name": "lower", "lowercase": True})
-    models = [placed, placed.model_copy(update={"settings": lower})]
-    texts = [[f"orbit whale {row * size}" for row in range(size)] for size in (1, 300, 2500, 4000, 6000)]
-    expected = [[load_scorer(model.settings, model.path).score(column) for model in models] for column in texts]
+    lower = placed.model_copy(
+        update={"settings": placed.settings.model_copy(update={"name": "lower", "lowercase": True})}
+    )
+    words = ["orbit", "flour", "Whale", "\n", "</s>"]
+    texts = [[" ".join(rng.choice(words, 9)) + f" {row}" for row in range(size)] for size in (1, 300, 1500)]
+    expected = [[load_scorer(one.settings, one.path).score(column) for one in (placed, lower)] for column in texts]
     with ThreadPoolExecutor(len(texts)) as threads:
-        found = list(threads.map(lambda column: scored(built, models, column, processes=3), texts))
+        found = list(threads.map(lambda column: scored(built, [placed, lower], column, 70), texts))
+    assert all(scores.dtype == np.float32 for scores in found)
     assert all(np.array_equal(scores, np.stack(wanted)) for scores, wanted in zip(found, expected, strict=True))
-
-
-def test_batches_without_rows_and_without_models(built: Any, placed: QualityModel) -> None:
     empty = pa.record_batch({"text": pa.array([], pa.string())})
-    [(batch, scores)] = score_batches(built.workspace, [placed], 2, [empty])
+    [(batch, scores)] = score_batches(built.workspace, [placed, lower], 2, [empty])
     assert (batch.num_rows, scores["space"].shape) == (0, (0,))
-    assert list(score_batches(built.workspace, [placed], 2, [])) == []
+    assert list(score_batches(built.workspace, [placed, lower], 2, [])) == []
     assert list(score_batches(built.workspace, [], 2, [empty])) == [(empty, {})]
 
 
-def test_stage_writes_the_same_bytes_with_any_number_of_processes(copied: Any) -> None:
-    documents = copied.documents[0]
+def test_stages_write_the_same_with_any_number_of_processes(copied):
+    def planned(processes: int) -> score.ScoreJob:
+        given = copied.documents[0], copied.models, copied.statistics, copied.recipe.quality
+        return score_job(copied.workspace, *given, processes)
+
     path = copied.workspace.resolve(copied.scores[0])
     before = path.read_bytes()
     path.unlink()
-    job = score_job(copied.workspace, documents, copied.models, copied.statistics, copied.recipe.quality, 2)
-    assert job.key == copied_key(copied, documents)
-    assert not score.score(job).cached
+    assert planned(2).key == planned(1).key
+    assert not score.score(planned(2)).cached
     assert path.read_bytes() == before
+    job = statistics_job(copied.workspace, copied.documents, copied.models, copied.recipe.quality, 2)
+    remove_file(job.manifest_path)
+    assert fit.fit_statistics(job).details == copied.statistics.details
 
 
-def copied_key(copied: Any, documents: Any) -> Any:
-    return score_job(copied.workspace, documents, copied.models, copied.statistics, copied.recipe.quality).key
-
-
-def test_a_model_that_cannot_be_loaded_is_named(built: Any, placed: QualityModel) -> None:
+def test_a_model_that_cannot_be_loaded_is_named(built, placed):
     wrong = placed.model_copy(update={"settings": placed.settings.model_copy(update={"positive_label": "__label__hq"})})
     with pytest.raises(ScoringError, match=r"no label '__label__hq', set positive_label to one of") as raised:
         scored(built, [wrong], ["orbit"])
@@ -113,44 +97,32 @@ def test_a_model_that_cannot_be_loaded_is_named(built: Any, placed: QualityModel
         scored(built, [placed.model_copy(update={"path": str(built.workspace.root / "none.bin")})], ["orbit"])
 
 
-def test_statistics_do_not_depend_on_the_processes(copied: Any) -> None:
-    def fitted(processes: int) -> dict[str, Any]:
-        job = statistics_job(copied.workspace, copied.documents, copied.models, copied.recipe.quality, processes)
-        remove_file(job.manifest_path)
-        return fit.fit_statistics(job).details
-
-    assert fitted(2) == fitted(1)
-
-
 def children(process: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
 
 
-def server_and_forks(processes: int) -> tuple[int, list[int]]:
-    """Return the process that loaded the models, and its forks."""
-    [pool] = [one for key, one in workers._running.items() if key[2] == processes]
-    [server] = pool._started
+def test_a_retry_after_a_killed_worker_starts_new_workers_and_their_end_leaves_no_process(built, placed):
+    end_workers()
+    texts = ["orbit"] * 2000
+    whole = scored(built, [placed], texts)
+    [server] = [process for pool in workers._running.values() for process in pool._started]
     deadline = time.monotonic() + 30
-    while len(forks := children(server.pid)) < processes:  # the first may have answered before the last was there
+    while len(forks := children(server.pid)) < 2:  # the first may have answered before the last was there
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    return server.pid, forks
-
-
-def test_a_retry_after_a_killed_worker_starts_new_workers(built: Any, placed: QualityModel) -> None:
-    end_workers()
-    texts = ["orbit"] * 5000
-    whole = scored(built, [placed], texts)
-    server, forks = server_and_forks(2)
+    assert len(list(Path(f"/proc/{server.pid}/task").iterdir())) == 1  # the process that forks has one thread
     os.kill(forks[0], signal.SIGKILL)
-    with pytest.raises(
-        WorkerProcessError, match=r"short of memory, lower engine\.resources\.score\.num_cpus"
-    ) as raised:
+    message = r"short of memory, lower engine\.resources\.score\.num_cpus"
+    with pytest.raises(WorkerProcessError, match=message) as raised:
         scored(built, [placed], texts)
     assert is_transient(raised.value)
     assert isinstance(raised.value, ModelError)
-    await_end(server, *forks)
+    await_end(server.pid, *forks)
     assert np.array_equal(whole, scored(built, [placed], texts))
+    [server] = [process for pool in workers._running.values() for process in pool._started]
+    forks = children(server.pid)
+    end_workers()
+    await_end(server.pid, *forks)
 
 
 SCRIPT = """
@@ -172,7 +144,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_a_killed_script_without_a_main_guard_leaves_no_process(placed: QualityModel, tmp_path: Path) -> None:
+def test_a_killed_script_without_a_main_guard_leaves_no_process(placed, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     command = [sys.executable, str(script), placed.model_dump_json(), str(tmp_path)]
@@ -198,16 +170,6 @@ def is_running(process: int) -> bool:
         return False
 
 
-def test_ending_the_workers_leaves_no_process(built: Any, placed: QualityModel) -> None:
-    scored(built, [placed], ["orbit"] * 100, processes=3)
-    server, forks = server_and_forks(3)
-    assert len(list(Path(f"/proc/{server}/task").iterdir())) == 1  # the process that forks has one thread
-    end_workers()
-    await_end(server, *forks)
-
-
-def test_few_rows_are_scored_in_one_process() -> None:
-    assert useful_processes(ROWS_WORTH_PROCESSES - 1, 4) == 1
-    assert useful_processes(ROWS_WORTH_PROCESSES, 4) == 4
-    assert useful_processes(ROWS_WORTH_PROCESSES, 1) == 1
+def test_few_rows_are_scored_in_one_process():
+    assert [useful_processes(ROWS_WORTH_PROCESSES - one, 4) for one in (1, 0)] == [1, 4]
     assert useful_processes(ROWS_WORTH_PROCESSES, None) >= 1

@@ -21,7 +21,7 @@ def texts(sample_corpus):
     pytest.importorskip("datatrove.pipeline.filters")
     [path, *_] = sorted((sample_corpus / "corpus").glob("*.parquet"))
     rows = pq.read_table(path, columns=["text"])["text"].to_pylist()
-    return [f"{text} Write to me@example.com, \U0001f600" for text in rows if text][:150]
+    return [f"{text} Write to me@example.com, \U0001f600" for text in rows if text][:60]
 
 
 def test_processes_and_threads_decide_as_one_thread_does(texts, monkeypatch):
@@ -49,9 +49,9 @@ def test_wrong_options_are_told_before_any_process_starts():
         text_filter([FilterSettings(kind="gopher_quality", options={"none": 1})], ROWS_WORTH_PROCESSES)
 
 
-def extracted(*pages, processes=1, seconds=60.0):
+def extracted(*pages, processes=1):
     pytest.importorskip("trafilatura")
-    workers = Workers(module.__name__, f'"{module.EXTRACT}"', processes, seconds=seconds)
+    workers = Workers(module.__name__, f'"{module.EXTRACT}"', processes, seconds=60.0)
     with closing(workers):
         return list(with_texts(({"page": page} if isinstance(page, bytes) else page for page in pages), workers))
 
@@ -73,31 +73,27 @@ def test_records_keep_their_order_and_their_problems():
     ]
 
 
-@pytest.mark.parametrize("page", [b"", b"<html></html>", b"\xff\xfe\x00" * 100, b"<p>" * 5, bytes(1000)])
-def test_a_page_without_text_says_so(page):
-    assert extracted(page) == ["no_text"]
-
-
-def test_other_encodings_are_found_out():
-    text = (
-        "Die Käuferin grüßt den Bäcker und zählt die Brötchen in der großen Tüte, die sie über die Straße trägt. " * 5
-    )
-    page = f"<html><head><meta charset='iso-8859-1'></head><body><article><p>{text}</p></article></body></html>"
-    [record] = extracted(page.encode("iso-8859-1"))
-    assert record == {"text": text.strip()}
-
-
-@pytest.mark.parametrize("depth", [100, 20_000])
-def test_deeply_nested_pages_end(depth):
-    [found] = extracted(b"<div>" * depth + PAGE + b"</div>" * depth)
-    assert isinstance(found, dict) or found in {"no_text", "broken_page"}
+def test_of_every_page_there_is_a_text_or_a_problem():
+    german = "Die Käuferin grüßt den Bäcker und zählt die Brötchen in der großen Tüte, die sie trägt. " * 5
+    page = f"<html><head><meta charset='iso-8859-1'></head><body><article><p>{german}</p></article></body></html>"
+    deep = b"<div>" * 20_000 + PAGE + b"</div>" * 20_000
+    *empty, text, nested = extracted(b"", b"\xff\xfe\x00" * 100, bytes(1000), page.encode("iso-8859-1"), deep)
+    assert empty == ["no_text"] * 3
+    assert text == {"text": german.strip()}  # by another encoding
+    assert isinstance(nested, dict) or nested in {"no_text", "broken_page"}
 
 
 def test_a_page_that_takes_too_long_costs_only_itself():
-    slow = b"<html><body>" + b"<p>word <b>word</b></p>" * 1_000_000 + b"</body></html>"
-    assert extracted(PAGE, slow, PAGE, seconds=4) == [{"text": TEXT.strip()}, "too_slow", {"text": TEXT.strip()}]
-
-
-def test_the_processes_of_this_one_are_used_by_default():
     pytest.importorskip("trafilatura")
-    assert list(with_texts([{"page": PAGE}])) == [{"text": TEXT.strip()}]
+
+    class Impatient(Workers):
+        def ask(self, message):
+            self._seconds = 1.0 if len(message) > 2 * len(PAGE) else 60.0  # in which a process starts
+            return super().ask(message)
+
+    slow = b"<html><body>" + b"<p>word <b>word</b></p>" * 500_000 + b"</body></html>"
+    whole = {"text": TEXT.strip()}
+    with closing(Impatient(module.__name__, f'"{module.EXTRACT}"', 1)) as workers:
+        records = ({"page": page} for page in (PAGE, slow, PAGE))
+        assert list(with_texts(records, workers)) == [whole, "too_slow", whole]
+    assert list(with_texts([{"page": PAGE}])) == [whole]  # by the processes of this one

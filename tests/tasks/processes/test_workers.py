@@ -1,6 +1,7 @@
 import os
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -48,17 +49,9 @@ def test_a_stop_ends_it(workers, monkeypatch):
 
 
 def test_several_threads_share_the_processes(workers):
-    found = {}
-
-    def work(number):
-        found[number] = list(workers.map(workers.ask, [b""] * 20))
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == dict.fromkeys(range(4), [NO_TEXT] * 20)
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda _: list(workers.map(workers.ask, [b""] * 20)), range(4)))
+    assert found == [[NO_TEXT] * 20] * 4
     assert len(workers._started) == 1
 
 

@@ -1,7 +1,6 @@
 """Masks: what is entered of a group's blocks is written."""
 
 from itertools import chain
-from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -18,7 +17,7 @@ from tests.tasks.number_shards import numbers
 from tests.tasks.stage_files import newest
 
 
-def test_what_is_entered_is_written_row_by_row_and_the_rest_is_in_no_block(tmp_path: Path) -> None:
+def test_what_is_entered_is_written_row_by_row_and_the_rest_is_in_no_block(tmp_path):
     workspace = Workspace(tmp_path)
     shards = [numbers(workspace, name, 3, duplicates=(0,)) for name in ("a", "b")]
     [job] = select_jobs(workspace, shards, PipelineSelectionSettings(device="cpu"))
@@ -46,7 +45,7 @@ def shards(sizes: list[int]) -> list[ShardFiles]:
 
 
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=60))
-def test_every_shard_is_in_one_group_of_neighbours_no_larger_than_a_block_whatever_the_order(sizes: list[int]) -> None:
+def test_every_shard_is_in_one_group_of_neighbours_no_larger_than_a_block_whatever_the_order(sizes):
     groups = grouped(shards(sizes), SETTINGS)
     assert list(chain.from_iterable(groups)) == shards(sizes)
     assert groups == grouped(shards(sizes)[::-1], SETTINGS)

@@ -1,16 +1,15 @@
-"""A corpus of three topics of which half is selected; how texts of a file are read."""
+"""A corpus of three topics of which half is selected."""
 
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from fineweb_mask.models.settings import SourceSettings
 
 TOPICS = ("sea", "kitchen", "space")
-DOCUMENTS = 1_200
+DOCUMENTS = 800
 
 
 def words(seed: int, count: int = 60) -> str:
@@ -36,7 +35,7 @@ def selected(recipe: Any, pipeline: Any, make_document: Any, make_parquet: Any, 
     ]
     for row in range(1, DOCUMENTS, 10):
         rows[row]["text"] = f"{rows[row - 1]['text']} again"
-    for name, part in (("a", rows[:700]), ("b", rows[700:])):
+    for name, part in (("a", rows[:500]), ("b", rows[500:])):
         make_parquet(folder / "source" / f"{name}.parquet", part, (pa.field("topic", pa.string()),))
     selection = recipe.selection.model_copy(update={"select_ratio": 0.5, "block_size": 1_000})
     changes = {"workspace": str(folder / "workspace"), "source": SourceSettings(path=str(folder / "source"))}
@@ -47,13 +46,3 @@ def selected(recipe: Any, pipeline: Any, make_document: Any, make_parquet: Any, 
 def shards(selected: Any) -> Any:
     masks = {file.name: file for file in selected.masks}
     return [shard.model_copy(update={"masks": masks[shard.name]}) for shard in selected.selection_shards]
-
-
-@pytest.fixture(scope="session")
-def texts_in() -> Any:
-    """Return the function that reads the texts of a Parquet file."""
-
-    def read(path: Any) -> list[str]:
-        return list(pq.read_table(path, columns=["text"])["text"].to_pylist())
-
-    return read

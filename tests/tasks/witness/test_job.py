@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from fineweb_mask.models.errors import DataError
-from fineweb_mask.models.witness.tokens import train_tokenizer
 from fineweb_mask.tasks.registry import refreshed_by
 from fineweb_mask.tasks.source.discovery import find_files
-from fineweb_mask.tasks.witness.documents import GROUPS, POOL, _held_out, read_corpus
+from fineweb_mask.tasks.witness.documents import GROUPS, POOL, read_corpus
 from fineweb_mask.tasks.witness.job import WitnessJob, measure_teaching
 from fineweb_mask.tasks.witness.section import TITLE, teaching_column, teaching_section, teaching_sentence
 from tests.tasks.jobs import witness_job
@@ -18,19 +17,13 @@ from tests.tasks.witness.conftest import DOCUMENTS, words
 
 
 @pytest.fixture(scope="module")
-def job(selected: Any, shards: Any) -> WitnessJob:
-    return WitnessJob(
-        root=str(selected.workspace.root),
-        shards=shards,
-        selections={"selection": [shard.masks for shard in shards]},
-        by="topic",
-        threshold=0.9,
-        most_tokens=100_000,
-    )
+def job(selected, shards):
+    masks = {"selection": [shard.masks for shard in shards]}
+    return witness_job(selected.workspace, shards, masks, by="topic", most_tokens=100_000)
 
 
 @pytest.fixture(scope="module")
-def found(job: WitnessJob) -> Any:
+def found(job):
     return measure_teaching(job)
 
 
@@ -40,61 +33,39 @@ def corpus_of(job: WitnessJob, **changes: Any) -> Any:
     return read_corpus(job.workspace, job.shards, masks, how.pop("targets", {}), **how)
 
 
-def test_every_set_and_arm_has_its_figures(found: Any) -> None:
+def test_every_set_and_arm_has_its_figures(found):
     assert set(found.details["sets"]) == {POOL, GROUPS}
     for measured in found.details["sets"].values():
-        assert measured["documents"] + measured["left_out"] == 60  # a twentieth
+        assert measured["documents"] + measured["left_out"] == DOCUMENTS // 20
         assert set(measured["against_random"]) == {"selection", "top_quality"}
         assert set(measured["doses"]) >= {"shuffled"}
         assert len(measured["losses"]["random"]) == 8
     assert 0 < found.details["excluded"] < DOCUMENTS // 2
 
 
-def test_what_is_held_out_depends_on_the_text_and_not_on_the_selection(job: WitnessJob, shards: Any) -> None:
-    first, second = (
-        corpus_of(job),
-        corpus_of(
-            job.model_copy(
-                update={"shards": shards[::-1], "selections": {"selection": [shard.masks for shard in shards[::-1]]}}
-            )
-        ),
-    )
+def test_what_is_held_out_depends_on_the_text_and_not_on_the_selection(job, shards):
+    masks = {"selection": [shard.masks for shard in shards[::-1]]}
+    first, second = map(corpus_of, (job, job.model_copy(update={"shards": shards[::-1], "selections": masks})))
     for name in (POOL, GROUPS):
         one, other = (corpus.held_out[name].sample.sizes for corpus in (first, second))
         assert np.sort(one).tolist() == np.sort(other).tolist()
     assert len(first.pool.ends) == len(second.pool.ends)
+    clusters = first.held_out[POOL].sample.clusters
+    assert 1 < len(np.unique(clusters)) < len(clusters)  # pages of one host are drawn by themselves
 
 
-def test_nothing_like_a_held_out_document_is_left(job: WitnessJob) -> None:
+def test_nothing_like_a_held_out_document_is_left(job):
     strict, loose = corpus_of(job, threshold=0.5), corpus_of(job, threshold=1.1)
     assert strict.excluded > loose.excluded > 0  # copies share a run of words, whatever their vectors are
-
-
-def test_a_corpus_of_which_all_is_alike_says_so(job: WitnessJob) -> None:
     with pytest.raises(DataError, match="all are too much like them"):
         corpus_of(job, threshold=-1.0)
-
-
-def test_a_sample_of_a_large_corpus_has_enough_tokens(job: WitnessJob) -> None:
-    whole, some = corpus_of(job), corpus_of(job, most_tokens=11_000)
-    assert len(some.pool.ends) < len(whole.pool.ends)
-    assert some.pool.lengths[some.selections["selection"]].sum() >= 11_000
-
-
-def test_half_of_a_target_is_held_out_and_half_is_a_dose(
-    job: WitnessJob, make_parquet: Any, make_document: Any, tmp_path: Any
-) -> None:
-    path = make_parquet(tmp_path / "theirs.parquet", [make_document(5_000 + seed) for seed in range(60)])
-    corpus = corpus_of(job, targets={"theirs": find_files(str(path), "target")})
-    assert len(corpus.held_out["theirs"].sample.sizes) == 30
-    assert len(corpus.held_out["theirs"].dose.ends) == 30
-    few = make_parquet(tmp_path / "few.parquet", [make_document(5_000 + seed) for seed in range(39)])
-    with pytest.raises(DataError, match="target few: it has 39 different documents with text, at least 40"):
-        corpus_of(job, targets={"few": find_files(str(few), "target")})
+    some = corpus_of(job, most_tokens=7_000)
+    assert len(some.pool.ends) < len(loose.pool.ends)
+    assert some.pool.lengths[some.selections["selection"]].sum() >= 7_000
 
 
 @pytest.fixture
-def target(tmp_path: Any, make_parquet: Any, make_document: Any) -> Any:
+def target(tmp_path, make_parquet, make_document):
     """Return the function that writes texts as the target `theirs`."""
 
     def write(texts: list[str | None]) -> Any:
@@ -104,22 +75,22 @@ def target(tmp_path: Any, make_parquet: Any, make_document: Any) -> Any:
     return write
 
 
-def test_a_target_without_text_is_named(job: WitnessJob, target: Any) -> None:
-    with pytest.raises(DataError, match="target theirs: it has 0 different documents with text"):
-        corpus_of(job, targets=target([None, "", "  "] * 20))
-
-
-def test_a_short_target_says_that_only_large_differences_are_seen(job: WitnessJob, target: Any) -> None:
-    [remark] = corpus_of(job, targets=target([words(5_000 + seed) for seed in range(60)])).remarks[1:]
+def test_half_of_a_target_is_held_out_half_is_a_dose_and_one_too_short_says_so(job, target):
+    corpus = corpus_of(job, targets=target([words(5_000 + seed) for seed in range(60)]))
+    assert len(corpus.held_out["theirs"].sample.sizes) == len(corpus.held_out["theirs"].dose.ends) == 30
+    [remark] = corpus.remarks[1:]
     assert re.search(r"Target theirs has only 30 documents of [\d,]+ tokens to predict: intervals are wide", remark)
-    with pytest.raises(DataError, match=r"target theirs: the 20 documents .* at least 1,000 are needed"):
-        corpus_of(job, targets=target([f"word {seed}" for seed in range(40)]))
+    for texts, message in (
+        ([f"word {seed}" for seed in range(40)], r"the 20 documents .* at least 1,000 are needed"),
+        ([words(seed) for seed in range(39)], "it has 39 different documents with text, at least 40"),
+        ([None, "", "  "] * 20, "it has 0 different documents with text"),
+    ):
+        with pytest.raises(DataError, match=f"target theirs: {message}"):
+            corpus_of(job, targets=target(texts))
 
 
-@pytest.mark.parametrize(("own", "is_most"), [(10, False), (50, True)])
-def test_documents_of_a_target_that_the_corpus_has_are_counted_and_read_by_no_arm(
-    job: WitnessJob, target: Any, own: int, is_most: bool
-) -> None:
+@pytest.mark.parametrize(("own", "is_most"), [(10, False), (35, True)])
+def test_documents_of_a_target_that_the_corpus_has_are_counted_and_read_by_no_arm(job, target, own, is_most):
     without = corpus_of(job)
     texts = [words(row) for row in range(20, DOCUMENTS)][::20][:own] + [words(5_000 + seed) for seed in range(60 - own)]
     corpus = corpus_of(job, targets=target([text.upper() for text in texts]))
@@ -129,7 +100,7 @@ def test_documents_of_a_target_that_the_corpus_has_are_counted_and_read_by_no_ar
     assert corpus.excluded >= without.excluded + 0.8 * own  # but for those that are held out or too much alike
 
 
-def test_groups_of_one_held_out_document_are_named_and_not_in_the_mean(job: WitnessJob) -> None:
+def test_groups_of_one_held_out_document_are_named_and_not_in_the_mean(job):
     found = measure_teaching(job.model_copy(update={"by": "file_path"}))
     assert GROUPS not in found.details["sets"]  # all others are one group
     [remark] = [one for one in found.details["remarks"] if "left out of the mean over groups" in one]
@@ -141,43 +112,27 @@ def test_groups_of_one_held_out_document_are_named_and_not_in_the_mean(job: Witn
     assert any("others" in one for one in none.remarks)
 
 
-def test_pages_of_one_host_are_drawn_by_themselves() -> None:
-    texts = [words(seed) for seed in range(3)]
-    tokenizer = train_tokenizer(texts, 300)
-    assert _held_out(texts, ["a.org"] * 3, tokenizer).sample.clusters.tolist() == [0, 1, 2]
-    assert _held_out(texts, ["a.org", "b.org", "a.org"], tokenizer).sample.clusters.tolist() == [0, 1, 0]
-
-
-def test_a_corpus_too_small_says_why_nothing_is_measured(built: Any) -> None:
-    masks = {file.name: file for file in built.masks}
-    small = [shard.model_copy(update={"masks": masks[shard.name]}) for shard in built.selection_shards]
-    found = measure_teaching(witness_job(built.workspace, small, {"selection": [shard.masks for shard in small]}))
+def test_a_corpus_too_small_says_why_nothing_is_measured(built):
+    found = measure_teaching(witness_job(built.workspace, built.selection_shards, {"selection": built.masks}))
     assert "use a larger corpus" in found.details["skipped"]
     assert found.details["skipped"] in teaching_section(found.details).text[0]
     assert teaching_column(found.details) == {}
 
 
-def test_the_key_changes_with_the_selection_and_the_target(job: WitnessJob) -> None:
+def test_the_key_changes_with_the_selection_and_the_target(job):
     other = job.selections["selection"][0].model_copy(update={"fingerprint": "other"})
-    keys = {
-        job.key,
-        job.model_copy(update={"selections": {"selection": [other, *job.selections["selection"][1:]]}}).key,
-        job.model_copy(update={"by": None}).key,
-        job.model_copy(update={"most_tokens": 5}).key,
-    }
-    assert len(keys) == 4
+    selections = {"selection": [other, *job.selections["selection"][1:]]}
+    changes = [{}, {"selections": selections}, {"by": None}, {"most_tokens": 5}]
+    assert len({job.model_copy(update=change).key for change in changes}) == 4
 
 
-def without_doses(details: Any) -> Any:
-    return details | {"sets": {name: measured | {"doses": {}} for name, measured in details["sets"].items()}}
-
-
-def test_the_page_says_it_in_a_sentence_a_table_and_a_chart(found: Any) -> None:
+def test_the_page_says_it_in_a_sentence_a_table_and_a_chart(found):
     section = teaching_section(found.details)
     assert section.title == TITLE
     assert len(section.figures) == len(section.tables) == 2
     assert len(section.tables[0].columns) == 8
-    assert len(teaching_section(without_doses(found.details)).tables[0].rows[0]) == 7
+    without_doses = {name: measured | {"doses": {}} for name, measured in found.details["sets"].items()}
+    assert len(teaching_section(found.details | {"sets": without_doses}).tables[0].rows[0]) == 7
     [row] = [row for row in section.tables[0].rows if row[0] == "selection"]
     assert len(row) == len(section.tables[0].columns)
     assert section.figures[0].png.startswith(b"\x89PNG")
@@ -185,27 +140,22 @@ def test_the_page_says_it_in_a_sentence_a_table_and_a_chart(found: Any) -> None:
     assert teaching_column(found.details)["random"] == 0
 
 
+NONE = "no difference seen"
+
+
 @pytest.mark.parametrize(
     ("random", "lengths", "expected"),
     [
+        (("better", -0.038), ("better", -0.014), "1.9% better than one that .* random tokens, and 0.7% better than"),
+        (("worse", 0.1), (NONE, 0.001), "5.0% worse than one .* the same lengths no difference is seen"),
         (
-            ("better", -0.038),
-            ("better", -0.014),
-            "1.9% better than one that reads as many random tokens, and 0.7% better than",
-        ),
-        (
-            ("worse", 0.1),
-            ("no difference seen", 0.001),
-            "5.0% worse than one .* the same lengths no difference is seen",
-        ),
-        (
-            ("no difference seen", 0.001),
+            (NONE, 0.001),
             None,
             r"as well as .* \(a difference of 1\.0% would have been seen\)\. Its documents are as long",
         ),
     ],
 )
-def test_the_sentence_names_the_control(random: Any, lengths: Any, expected: str) -> None:
+def test_the_sentence_names_the_control(random, lengths, expected):
     def effect(verdict: str, difference: float) -> dict[str, Any]:
         return {"verdict": verdict, "difference": difference, "visible": 0.02}
 
@@ -219,7 +169,7 @@ def test_the_sentence_names_the_control(random: Any, lengths: Any, expected: str
     assert sentence.endswith(".")
 
 
-def test_a_report_that_is_built_again_takes_the_figures_that_are_current() -> None:
+def test_a_report_that_is_built_again_takes_the_figures_that_are_current():
     assert refreshed_by({"report"}) == {"report"}
     assert refreshed_by({"select"}) > {"select", "partition", "materialize", "witness", "report"}
     assert refreshed_by({"dedup"}) > {"dedup", "sort"}

@@ -1,6 +1,5 @@
 """What selectors read besides vectors and quality: only what each of them reads, row by row with its documents."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from tests.tasks.fit.test_models import EXAMPLES, job_of
 
 
 @pytest.fixture
-def targets(copied: Any, tmp_path: Path) -> Any:
+def targets(copied, tmp_path):
     pq.write_table(pa.Table.from_pylist(EXAMPLES), tmp_path / "examples.parquet")
     return fit_targets(job_of(copied, tmp_path / "examples.parquet"))
 
@@ -28,11 +27,11 @@ def read(built: Any, targets: Any, **settings: Any) -> SelectorInputs:
     return read_inputs(built.workspace, built.selection_shards, chosen, targets)
 
 
-def test_a_solver_of_the_objective_reads_nothing_more(copied: Any, targets: Any) -> None:
+def test_a_solver_of_the_objective_reads_nothing_more(copied, targets):
     assert vars(read(copied, targets, solver="mean_field")) == vars(SelectorInputs())
 
 
-def test_scores_and_groups_are_those_of_the_rows(copied: Any) -> None:
+def test_scores_and_groups_are_those_of_the_rows(copied):
     found = read(copied, None, solver="quadmix", group_column="dump")
     documents = pa.concat_tables([copied.read(file, columns=["dump"]) for file in copied.documents])
     scores = pa.concat_tables([copied.read(file, columns=["space"]) for file in copied.scores])
@@ -47,18 +46,11 @@ def test_scores_and_groups_are_those_of_the_rows(copied: Any) -> None:
     assert part.targets is None
 
 
-def test_texts_are_weighed_by_the_ratios_of_their_n_grams(
-    copied: Any, targets: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_texts_are_weighed_by_the_ratios_of_their_n_grams(copied, targets, monkeypatch):
     monkeypatch.setattr("fineweb_mask.tasks.selection.inputs.selector_inputs.LEAST_TOKENS", 8)  # documents are short
     found = read(copied, targets, solver="dsir")
     texts = [text for file in copied.documents for text in copied.read(file, columns=["text"])["text"].to_pylist()]
     ratios = read_arrays(copied.workspace.resolve(targets))["log_ratios"]
     np.testing.assert_array_equal(found.log_weights, NgramBuckets().log_weights(texts, ratios, 8))
-
-
-def test_targets_are_read_by_those_that_compare_vectors(copied: Any, targets: Any) -> None:
-    part = read(copied, targets, solver="betr").take(np.array([0]))
-    assert part.targets is not None
-    assert part.targets.tasks.tolist() == [0, 0, 1]
-    assert part.log_weights is None
+    part = read(copied, targets, solver="betr").take(np.array([0]))  # which compares vectors
+    assert (part.targets.tasks.tolist(), part.log_weights) == ([0, 0, 1], None)
