@@ -16,8 +16,8 @@ from tests.corpora import KINDS, draw, mixed, prose, shingles
 from tests.flows.pipeline.run_here import RunHere
 
 ITEMS = {"long": 20, "short": 3}
-THRESHOLD = IngestSettings().near_threshold
 """Words of planted benchmark items, besides three rare ones: a short item of common words is not looked for."""
+THRESHOLD = IngestSettings().near_threshold
 
 
 class Fate(NamedTuple):
