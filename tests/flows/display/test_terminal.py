@@ -29,7 +29,7 @@ def test_control_and_invisible_characters_are_escaped():
     assert visible("a\nb\t", keep="\n") == "a\nb\\t"
 
 
-def test_lines_are_printed_as_they_are():
+def test_lines_are_printed_as_they_are_and_estimated_tokens_are_said_to_be():
     screen = io.StringIO()
     console = Console(file=screen, width=20)
     print_line(console, "[red]x[/red] " + "y" * 30)
@@ -37,15 +37,11 @@ def test_lines_are_printed_as_they_are():
     console.print(new_table("stage", "files"))
     lines = [line.rstrip() for line in screen.getvalue().splitlines()]
     assert lines == ["[red]x[/red] " + "y" * 30, "page     a/b.html", "stage  files"]
-
-
-@pytest.mark.parametrize(("estimated", "shown"), [(None, "tokens 0"), (1_234, "tokens about 1,234 (estimated)")])
-def test_a_verification_says_which_tokens_are_estimated(estimated, shown):
     numbers = dict.fromkeys(("files", "bytes", "rows", "tokens", "repeated_ids"), 0)
-    found = Verification(status="ok", dataset="d", **numbers, tokens_estimated=estimated, data=[], problems=[])
-    screen = io.StringIO()
-    print_verification(Console(file=screen, width=100), found)
-    assert screen.getvalue().splitlines()[-1].endswith(shown)
+    for estimated, shown in ((None, "tokens 0"), (1_234, "tokens about 1,234 (estimated)")):
+        found = Verification(status="ok", dataset="d", **numbers, tokens_estimated=estimated, data=[], problems=[])
+        print_verification(Console(file=screen, width=100), found)
+        assert screen.getvalue().splitlines()[-1].endswith(shown)
 
 
 def test_no_number_of_a_table_of_selections_is_cut(capsys):
