@@ -86,15 +86,6 @@ def test_a_bad_value_of_any_setting_is_told_in_few_lines_before_any_work(section
     assert not (tmp_path / "w").exists()
 
 
-@settings(max_examples=25)
-@given(VALUES)
-@example([])
-@example({"source": {"path": {}}})
-def test_anything_else_than_a_recipe_is_an_error_of_ours(value):
-    with pytest.raises(RecipeError):
-        validate(PipelineSettings, value)
-
-
 @settings(max_examples=20)
 @given(st.text() | st.text("[]{}:,-&*!|>'\"%@`# \n\tab01"))
 @example("{a: " * 1_000)

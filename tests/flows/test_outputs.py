@@ -80,7 +80,7 @@ def read(tmp_path: Path, recipe: Path) -> dict[str, Path]:
     """What commands read, and a workspace of someone's run."""
     (tmp_path / "corpus").mkdir()
     rows = [{"id": str(row), "text": f"page {row} of an atlas " * 20, "score": float(row % 6)} for row in range(40)]
-    for name in ("corpus/a", "targets", "labels"):
+    for name in ("corpus/a", "labels"):
         pq.write_table(pa.Table.from_pylist(rows), tmp_path / f"{name}.parquet")
     vectors = pa.table({"chunk_id": [1, 2], "quality_score": [0.5, 0.1], "feature_arr": [[1.0, 0.0], [0.0, 1.0]]})
     pq.write_table(vectors, tmp_path / "vectors.parquet")
@@ -94,8 +94,8 @@ def read(tmp_path: Path, recipe: Path) -> dict[str, Path]:
     scorers = [{"kind": "column", "name": name, "column": "score"} for name in "ab"]
     settings = load_recipe(recipe, {"source": {"path": str(tmp_path / "corpus")}, "quality": {"scorers": scorers}})
     recipe.write_text(settings.model_dump_json(exclude_unset=True))
-    names = ("corpus", "targets.parquet", "labels.parquet", "vectors.parquet", "recipe.yaml", "new")
-    return {name.partition(".")[0]: tmp_path / name for name in (*names, "workspace")}
+    names = ("corpus", "labels.parquet", "vectors.parquet", "recipe.yaml", "new", "workspace")
+    return {name.partition(".")[0]: tmp_path / name for name in names}
 
 
 def snapshot(folder: Path) -> dict[str, str]:

@@ -98,15 +98,10 @@ def test_run_ends_with_one_json_object_and_repeats_from_its_files(call, tmp_path
     pq.write_table(source.slice(0, 400), corpus / "source=web" / "good.parquet")
     (corpus / "bad.parquet").write_text("not parquet")
     (corpus / "notes.csv").write_text("text")
-    arguments = (
-        "run",
-        "deployments/recipes/sample.yaml",
-        *("--workspace", str(tmp_path / "workspace")),
-        *("--set", f"source.path={corpus}"),
-        *("--set", "embedding.static_dimensions=64"),
-        *("--set", "report.sample=200"),
-        *("--set", "materialize.layout=source"),
-    )
+    folder = tmp_path / "workspace"
+    settings = ("embedding.static_dimensions=64", "report.sample=200", "materialize.layout=source")
+    sets = [f"--set={one}" for one in (*settings, f"source.path={corpus}")]
+    arguments = ("run", "deployments/recipes/sample.yaml", "--workspace", folder, *sets)
     told = ["left out   .csv: 1 (notes.csv)", "no key     source in the path of bad.parquet"]
     looked = call(*arguments, "--dry-run")
     assert looked.stdout.startswith("reads      2 files, ")
@@ -115,26 +110,21 @@ def test_run_ends_with_one_json_object_and_repeats_from_its_files(call, tmp_path
     assert first.returncode == 3, first.stderr
     assert not any(word in first.stderr for word in ("leaked", "Prefect", "INFO"))
     assert len(first.stderr.splitlines()) < 8
-    assert "reads      2 files, " in first.stderr
-    assert "in paths   source=web" in first.stderr
-    assert all(line in first.stderr for line in told)
-    assert [path.name for path in (tmp_path / "workspace" / "dataset" / "data").iterdir()] == ["web"]
-    for record in (tmp_path / "workspace").glob("run*/*.json"):
+    assert all(line in first.stderr for line in (*told, "reads      2 files, ", "in paths   source=web"))
+    assert [path.name for path in (folder / "dataset" / "data").iterdir()] == ["web"]
+    for record in folder.glob("run*/*.json"):
         assert json.loads(record.read_text())["source"]["left_out"] == {".csv": {"number": 1, "first": ["notes.csv"]}}
-    assert "notes.csv" in (tmp_path / "workspace" / "reports" / "index.html").read_text()
+    assert "notes.csv" in (folder / "reports" / "index.html").read_text()
     summary = json.loads(first.stdout.splitlines()[-1])
-    assert summary["status"] == "quarantined"
-    assert summary["documents_in"] == 400
+    assert (summary["status"], summary["documents_in"]) == ("quarantined", 400)
     assert summary["quarantined"][0]["shard"] == "bad"
-    stages = ("ingest", "dedup", "fit", "score", "embed", "select", "materialize", "report")
-    assert tuple(stage["stage"] for stage in summary["stages"]) == stages
-
+    stages = ["ingest", "dedup", "fit", "score", "embed", "select", "materialize", "report"]
+    assert [stage["stage"] for stage in summary["stages"]] == stages
     second = call(*arguments)
     assert second.returncode == 3, second.stderr
     lines = second.stdout.splitlines()
     assert any(line.startswith("select") for line in lines)
     assert len(lines + second.stderr.splitlines()) <= 24
     assert all(line in second.stderr for line in told)
-    assert json.loads((tmp_path / "workspace" / "run.json").read_text())["source"]["files"] == {".parquet": 2}
-    folder = tmp_path / "workspace"
+    assert json.loads((folder / "run.json").read_text())["source"]["files"] == {".parquet": 2}
     assert lines[-2:] == [f"next     fineweb-mask report {folder} --open", f"         fineweb-mask explore {folder}"]

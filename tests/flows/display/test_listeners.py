@@ -90,7 +90,7 @@ def test_in_a_pipe_a_run_says_how_far_it_is_ever_more_rarely(logged, clock):
     assert logged.messages[0] == "score: 9 to do"  # as ever, for the Prefect UI
 
 
-def test_bars_are_shown_on_the_console_while_the_block_runs():
+def test_bars_are_shown_on_the_console_while_the_block_runs_also_where_it_fails():
     screen = io.StringIO()
     before = listener.get()
     assert isinstance(before, LogLines)
@@ -100,10 +100,6 @@ def test_bars_are_shown_on_the_console_while_the_block_runs():
         listener.get().on_job_end("ingest", "shard-1", FILE)
     assert listener.get() is before
     assert all(word in screen.getvalue() for word in ("starting", "ingest"))
-
-
-def test_the_bars_are_removed_after_an_error():
-    before = listener.get()
     with pytest.raises(ValueError, match="broken"), shown_as_bars(Console(file=io.StringIO())):
         raise ValueError("broken")
     assert listener.get() is before

@@ -4,13 +4,12 @@ import io
 import re
 
 import numpy as np
-import pytest
 from markdown_it import MarkdownIt
 from PIL import Image
 from prefect.logging import disable_run_logger
 
 from fineweb_mask.flows.display import prefect_ui
-from fineweb_mask.flows.display.listeners import LISTED_JOBS, LogLines, StageProgress, _duration
+from fineweb_mask.flows.display.listeners import LISTED_JOBS, LogLines, StageProgress
 from fineweb_mask.flows.display.prefect_ui import UiListener, page_markdown
 from fineweb_mask.models.losses import Wiped
 from fineweb_mask.models.runtime.progress import Step
@@ -58,13 +57,11 @@ def test_the_progress_of_running_jobs_is_published(monkeypatch):
     with disable_run_logger():
         shown.on_stage("contend", 4)
     shown.refresh()
-    shown.on_job_progress("contend", "random s", 0.0, ())
     shown.on_job_progress("contend", "greedy s", 0.5, (Step("blocks", 1, 2), Step("greedy picks", 0, 1200)))
     shown.refresh()
     shown.refresh()  # nothing is new
     with disable_run_logger():
         shown.on_job_end("contend", "greedy s", file(0))
-    shown.on_job_progress("contend", "random s", 0.0, ())
     shown.refresh()
     assert published == [
         ("progress-contend-workspaces-mine", 0.0, "0 of 4 done"),
@@ -96,11 +93,6 @@ def test_groups_that_are_wiped_out_are_a_table(monkeypatch):
     assert (row["step"], row["documents"], row["kept"]) == ("ingest", 100, 1)
     found = MarkdownIt().render(f"{row['group']}\n\n{row['dropped']}")
     assert found == "<p>source: &lt;img src=x&gt;</p>\n<p>90 regex: a, 9 too_short</p>\n"
-
-
-@pytest.mark.parametrize(("seconds", "shown"), [(59.6, "1 min 0 s"), (3599.0, "59 min 59 s"), (90_000, "25 h 0 min")])
-def test_durations(seconds, shown):
-    assert _duration(seconds) == shown
 
 
 class Job(PageJob):

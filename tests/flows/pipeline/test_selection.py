@@ -48,20 +48,6 @@ def test_a_run_selects_the_shares_of_the_corpus_and_is_cached(tmp_path):
     assert selected(Workspace(tmp_path), {})[0].built == []
 
 
-@pytest.mark.long
-def test_the_order_of_work_does_not_matter_and_a_killed_run_goes_on(tmp_path):
-    one, other = Workspace(tmp_path / "one"), Workspace(tmp_path / "other")
-    run, found = selected(one, {})
-    for seed in range(3):
-        with pytest.raises(KeyboardInterrupt):
-            selected(other, {}, seed=seed, stop_after=2)
-    resumed, same = selected(other, {}, seed=7)
-    assert len(resumed.built) == len(run.built) - 6
-    assert same == found
-    for path in (one.root / "masks").iterdir():
-        assert (other.root / "masks" / path.name).read_bytes() == path.read_bytes()
-
-
 def test_with_the_corpus_s_own_shares_nothing_is_counted(tmp_path):
     run, found = selected(Workspace(tmp_path), {"shares": "proportional"})
     assert {name.split()[0] for name in run.built} == {"select"}

@@ -132,8 +132,9 @@ def test_it_keeps_to_its_own_folder_whatever_the_user_has_set(tmp_path: Path, mo
         newer.executescript("CREATE TABLE alembic_version (version_num); INSERT INTO alembic_version VALUES ('newer')")
     before = (tmp_path / "home" / "prefect.db").read_bytes()
     Path("prefect.toml").write_text('[server.api]\nauth_string = "a:b"\n')
-    monkeypatch.setenv("PREFECT_SERVER_API_AUTH_STRING", "user:password")
-    monkeypatch.setenv("PREFECT_API_DATABASE_CONNECTION_URL", "postgresql+asyncpg://nobody@127.0.0.1:9/none")
+    database = "postgresql+asyncpg://nobody@127.0.0.1:9/none"
+    for name, value in (("SERVER_API_AUTH_STRING", "user:password"), ("API_DATABASE_CONNECTION_URL", database)):
+        monkeypatch.setenv(f"PREFECT_{name}", value)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     server = temporary_server._Server()

@@ -44,8 +44,3 @@ def test_what_is_wrong_is_said_with_its_key() -> None:
         fm.curate(RECIPE, until="embde")
     with pytest.raises(RecipeError, match=r"^refresh takes one of ingest, .*, received 'fit'"):
         fm.curate(RECIPE, refresh=["fit"])
-
-
-def test_another_source_leaves_out_what_describes_the_recipe_s_own() -> None:
-    assert settings_of("fineweb").materialize.source_datasets
-    assert not settings_of("fineweb", {"source": {"path": "mine"}}).materialize.source_datasets

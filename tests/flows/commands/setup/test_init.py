@@ -101,15 +101,6 @@ def test_a_recipe_that_is_in_the_workspace_is_kept_with_what_was_changed_in_it()
         recipe_of_documents("other.parquet", "here", None)
 
 
-def test_a_look_at_documents_leaves_their_workspace_alone(tmp_path: Path) -> None:
-    source = corpus()
-    path, said = recipe_of_documents(source, None, tmp_path)
-    assert path == tmp_path / "recipe.yaml"
-    assert not any("recipe" in line for line in said)
-    assert [shard.relative for shard in find_inputs(load_recipe(path)).shards] == ["a: b.parquet"]
-    assert not Path("workspaces").exists()
-
-
 @pytest.mark.parametrize(
     ("source", "workspace", "said"),
     [
