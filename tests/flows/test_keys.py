@@ -36,9 +36,8 @@ DETAILS = {**dict.fromkeys(("rows_in", "tokens_in", "tokens", "tokens_estimated"
 def done(job, name=None):
     """What a job leaves behind: known by its key, or by its content where it was fitted."""
     known = digest(job.key.settings) if job.key.stage.startswith("fit") else job.key.fingerprint
-    return StageFile(
-        stage=job.key.stage, name=name or job.name, path="x", rows=9, bytes=1, fingerprint=known, details=DETAILS
-    )
+    same = {"path": "x", "rows": 9, "bytes": 1, "details": DETAILS}
+    return StageFile(stage=job.key.stage, name=name or job.name, fingerprint=known, **same)
 
 
 class Planned(Run):
@@ -69,14 +68,11 @@ def keys(tmp_path, monkeypatch):
         path.write_text(RECIPE.format(workspace=tmp_path / workspace))
         settings = load_recipe(path, overrides)
         column, classifier = settings.quality.scorers
-        given = PretrainedModels(
-            scorers={
-                column.name: QualityModel(settings=column, path="", fingerprint=""),
-                classifier.name: QualityModel(settings=classifier, path="/edu", fingerprint=edu),
-            },
-            encoder=ModelFolder(path="/e5", fingerprint=encoder),
-            sidecars={},
-        )
+        scorers = {
+            column.name: QualityModel(settings=column, path="", fingerprint=""),
+            classifier.name: QualityModel(settings=classifier, path="/edu", fingerprint=edu),
+        }
+        given = PretrainedModels(scorers=scorers, encoder=ModelFolder(path="/e5", fingerprint=encoder), sidecars={})
         shards = [
             SourceShard(name=name, relative=name, url=name, format="parquet", bytes=1, fingerprint=content)
             for name, content in zip("ab", sources, strict=True)

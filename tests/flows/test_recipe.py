@@ -82,6 +82,12 @@ def test_set_changes_nothing_else_the_last_one_wins_and_whole_sections_may_be_se
     assert load_recipe(path, ["materialize.layout=flat"]).materialize.layout == "flat"
 
 
+@pytest.mark.parametrize(("column", "extra"), [("language_score", "[]"), ("score", "[score]"), ("score", "all")])
+def test_a_scorer_may_take_a_standard_column_or_one_that_is_carried_along(path, column, extra):
+    scorer = f"quality.scorers.0={{kind: column, column: {column}}}"
+    assert load_recipe(path, [scorer, f"source.extra_columns={extra}"]).quality.scorers[0].column == column
+
+
 def test_the_workspace_option_wins(path):
     assert load_recipe(path, ["workspace=a"], workspace="b").workspace == "b"
     assert "workspace: https:// can only be read" in error_of(path, workspace="https://b/c")
@@ -150,13 +156,6 @@ def test_an_error_names_the_key_what_was_given_and_what_is_allowed(path, overrid
     for part in parts:
         assert part in message
     assert "literal[" not in message.replace("literal_", "")
-
-
-def test_a_scorer_may_take_a_standard_column_or_one_that_is_carried_along(path):
-    for column, extra in (("language_score", "[]"), ("score", "[score]"), ("score", "all")):
-        scorer = f"quality.scorers.0={{kind: column, column: {column}}}"
-        settings = load_recipe(path, [scorer, f"source.extra_columns={extra}"])
-        assert settings.quality.scorers[0].column == column
 
 
 def test_every_problem_has_its_line(path):

@@ -22,7 +22,7 @@ SCORE = "quality.scorers=[{kind: column, column: token_count}]"
 def corpus(tmp_path: Path) -> Path:
     folder = tmp_path / "corpus"
     folder.mkdir()
-    write_shard(folder, ROOT / "data_samples", "a", range(100))
+    write_shard(folder, ROOT / "data_samples", "a", range(400))
     return folder
 
 
