@@ -85,10 +85,12 @@ def test_no_name_of_a_shard_is_a_link_or_a_picture_in_the_table():
 
 
 def test_groups_that_are_wiped_out_are_a_table(monkeypatch):
-    published = {}
+    published, events = {}, []
+    monkeypatch.setattr(prefect_ui, "emit_event", lambda event, *_, **__: events.append(event))  # asks a server
     monkeypatch.setattr(prefect_ui, "create_table_artifact", lambda rows, key, **_: published.update({key: rows}))
     wiped = Wiped("source", "<img src=x>", "ingest", 100, 1, {"regex: a": 90, "too_short": 9})
     UiListener(LogLines(), "workspaces/mine").on_wiped([wiped])
+    assert events == ["fineweb-mask.group.wiped"]
     [row] = published["wiped-workspaces-mine"]
     assert (row["step"], row["documents"], row["kept"]) == ("ingest", 100, 1)
     found = MarkdownIt().render(f"{row['group']}\n\n{row['dropped']}")
