@@ -66,7 +66,8 @@ def fates_of(folder: Any, files: dict[str, list[str]]) -> dict[str, list[Fate]]:
     """Run a recipe as far as its duplicates, and return what became of every text."""
     ingest = {"near_dedup": "minhash", "decontaminate": [str(folder / "items.parquet")], "keep_dropped": True}
     usual = {"min_chars": IngestSettings().min_chars}
-    settings = recipe_of(folder / "workspace", folder / "corpus", ingest=usual | ingest, quality={"scorers": []})
+    other = {"quality": {"scorers": []}, "selection": {"solver": "mean_field"}}
+    settings = recipe_of(folder / "workspace", folder / "corpus", ingest=usual | ingest, **other)
     run = RunHere(settings)
     shards = prepare(run).shards
     rows = {}
