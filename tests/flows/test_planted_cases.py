@@ -10,21 +10,20 @@ import pyarrow.parquet as pq
 import pytest
 
 from fineweb_mask.flows.curate import prepare
-from fineweb_mask.models.settings import EmbeddingSettings, IngestSettings, PipelineSettings, SourceSettings
-from fineweb_mask.models.settings.quality import QualitySettings
+from fineweb_mask.models.settings import IngestSettings
 from tests.corpora import KINDS, draw, mixed, prose, shingles
-from tests.flows.pipeline.run_here import RunHere
+from tests.flows.pipeline.run_here import RunHere, recipe_of
 
 ITEMS = {"long": 20, "short": 3}
-THRESHOLD = IngestSettings().near_threshold
 """Words of planted benchmark items, besides three rare ones: a short item of common words is not looked for."""
+THRESHOLD = IngestSettings().near_threshold
 
 
 class Fate(NamedTuple):
-    """What became of a text."""
+    """What became of a text: why it was dropped, and for a near-duplicate, the text that is kept for it."""
 
-    reason: str | None  # why it was dropped; None: it is kept
-    twin: str | None = None  # for a near-duplicate, the text that is kept for it
+    reason: str | None
+    twin: str | None = None
 
 
 class Planted(NamedTuple):
@@ -43,7 +42,7 @@ def rare(dice: random.Random) -> str:
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Planted:
     pytest.importorskip("rensa")
     folder, dice = tmp_path_factory.mktemp("planted"), random.Random(0)
-    corpus = mixed(each=60, copies=10)
+    corpus = mixed(each=40, copies=10)
     items = {
         name: [f"{draw(dice, words)} {rare(dice)} {rare(dice)} {rare(dice)}" for _ in range(20)]
         for name, words in ITEMS.items()
@@ -65,13 +64,10 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Planted:
 
 def fates_of(folder: Any, files: dict[str, list[str]]) -> dict[str, list[Fate]]:
     """Run a recipe as far as its duplicates, and return what became of every text."""
-    settings = PipelineSettings(
-        workspace=str(folder / "workspace"),
-        source=SourceSettings(path=str(folder / "corpus")),
-        ingest=IngestSettings(near_dedup="minhash", decontaminate=[str(folder / "items.parquet")], keep_dropped=True),
-        quality=QualitySettings(scorers=[]),
-        embedding=EmbeddingSettings(static_dimensions=16),
-    )
+    ingest = {"near_dedup": "minhash", "decontaminate": [str(folder / "items.parquet")], "keep_dropped": True}
+    usual = {"min_chars": IngestSettings().min_chars}
+    other = {"quality": {"scorers": []}, "selection": {"solver": "mean_field"}}
+    settings = recipe_of(folder / "workspace", folder / "corpus", ingest=usual | ingest, **other)
     run = RunHere(settings)
     shards = prepare(run).shards
     rows = {}
@@ -129,12 +125,11 @@ def test_of_a_text_and_its_copy_with_other_white_space_one_is_kept_and_clean_tex
     }
 
 
-def test_pages_with_a_benchmark_item_are_dropped_and_no_others(planted: Planted) -> None:
+def test_pages_with_a_benchmark_item_are_dropped_and_no_others_and_texts_that_were_not_copied_stay(
+    planted: Planted,
+) -> None:
     dropped = {text for text, fates in planted.fates.items() if Fate("benchmark") in fates}
     assert dropped == {text for text, kind in planted.kinds.items() if kind in ITEMS}
-
-
-def test_texts_that_were_not_copied_stay(planted: Planted) -> None:
     copied = {place for pair in planted.mixed.pairs for place in pair}
     for family in [*KINDS, "template"]:
         places = [place for place in planted.mixed.of(family) if place not in copied]

@@ -5,18 +5,15 @@ import pytest
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(["--selectors", "mean_field,nosuch"], "nosuch"), (["--label-column", "nosuch"], "nosuch")],
+    [
+        (["compare", "--selectors", "mean_field,nosuch"], "nosuch"),
+        (["compare", "--label-column", "nosuch"], "nosuch"),
+        (["sweep", "--lamb", "0,2"], "from 0 to 1, received 2"),
+    ],
 )
-def test_wrong_names_end_with_2_before_any_work(invoke, recipe, tmp_path, arguments, message):
-    done = invoke("compare", recipe, *arguments)
-    assert done.exit_code == 2
-    assert message in done.stderr
-    assert list(tmp_path.iterdir()) == [recipe]
-
-
-@pytest.mark.parametrize(("lamb", "message"), [("0,2", "from 0 to 1, received 2"), ("0:1", "from:to:step")])
-def test_wrong_values_end_with_2_before_any_work(invoke, recipe, tmp_path, lamb, message):
-    done = invoke("sweep", recipe, "--lamb", lamb, "--json")
+def test_wrong_values_end_with_2_before_any_work(invoke, recipe, tmp_path, arguments, message):
+    command, *options = arguments
+    done = invoke(command, recipe, *options)
     assert done.exit_code == 2
     assert message in done.stderr
     assert list(tmp_path.iterdir()) == [recipe]

@@ -9,28 +9,24 @@ from fineweb_mask.flows.ledger.diff import DiffSummary
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "name a workspace, a dataset or WORKSPACE@RUN"),
+        ([], "holds something else than the command writes"),
+        (["--output", "{new}"], "name a workspace, a dataset or WORKSPACE@RUN"),
         (["--tolerance", "1.5"], "--tolerance must be a share from 0 to 1, received 1.5"),
         (["--output", "s3://bucket/page"], "must be a folder of this machine"),
     ],
 )
 def test_wrong_options_end_with_2_before_any_work(invoke, tmp_path, options, message):
+    (mine := tmp_path / "page" / "mine.txt").parent.mkdir()
+    mine.write_text("mine")
+    options = [option.format(new=tmp_path / "new") for option in options]
     done = invoke("diff", tmp_path / "a", tmp_path / "b", "--output", tmp_path / "page", *options)
     assert done.exit_code == 2
     assert message in done.stderr
     assert "Traceback" not in done.output
-    assert not list(tmp_path.iterdir())
+    assert [*tmp_path.iterdir(), *mine.parent.iterdir()] == [mine.parent, mine]
 
 
-def test_a_folder_with_other_files_is_not_replaced(invoke, tmp_path):
-    (tmp_path / "page").mkdir()
-    (tmp_path / "page" / "mine.txt").write_text("mine")
-    done = invoke("diff", "a", "b", "--output", tmp_path / "page")
-    assert done.exit_code == 2
-    assert "holds something else than the command writes" in done.stderr
-
-
-def summary(**changes):
+def test_what_is_told(capsys):
     fields = {
         "a": {"name": "a", "selected": 1000, "tokens": 1},
         "b": {"name": "b", "selected": 900, "tokens": 1},
@@ -44,23 +40,15 @@ def summary(**changes):
         "scores": [{"score": "quality", "documents": 7, "a": 0.5, "b": 0.75, "rank_correlation": None}],
         "page": "diff/index.html",
     }
-    return DiffSummary.model_construct(**fields | changes)
-
-
-def test_what_is_told(capsys):
-    module._tell(summary())
+    module._tell(DiffSummary.model_construct(**fields))
     said = capsys.readouterr().out
-    assert "entered: select, not selected" in said
-    assert "1,234" in said
-    assert "left: dedup, [red]" in said
-    assert "(empty)" in said
+    for part in ("entered: select, not selected", "1,234", "left: dedup, [red]", "(empty)"):
+        assert part in said
     assert "quality: 0.500 to 0.750 over 7 documents\n" in said
     assert "1,000 to 900 selected; 25.0% of those that either selects are not in both, more than 10.0%" in said
     assert said.endswith("page     diff/index.html\n")
-
-
-def test_two_equal_sides_have_no_table_of_changes(capsys):
-    module._tell(summary(entered_by=[], left_by=[], groups=[], changed=0.0, is_above=False, tolerance=None))
+    equal = {"entered_by": [], "left_by": [], "groups": [], "changed": 0.0, "is_above": False, "tolerance": None}
+    module._tell(DiffSummary.model_construct(**fields | equal))
     said = capsys.readouterr().out
     assert "change" not in said.partition("selected,")[0]
     assert "0.0% of those that either selects are not in both\n" in said

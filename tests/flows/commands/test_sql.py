@@ -41,16 +41,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     workspace = Workspace(tmp_path_factory.mktemp("sql") / "workspace")
     key = StageKey(stage="ingest", version=1, settings="s", inputs="i")
     schema = documents_schema([pa.field("\x1b[1m[b]", pa.string())])
+    same = {"n_chars": 1, "content_hash": b"0" * 16}
     rows = [
-        {
-            "row": row,
-            "source_row": row,
-            "id": name,
-            "text": text,
-            "n_chars": 1,
-            "content_hash": b"0" * 16,
-            "\x1b[1m[b]": text,
-        }
+        {"row": row, "source_row": row, "id": name, "text": text, "\x1b[1m[b]": text} | same
         for row, (name, text) in enumerate(HOSTILE.items())
     ]
     path = workspace.shard_path("documents", "a", key)
@@ -81,21 +74,18 @@ def test_text_of_the_web_is_shown_and_not_obeyed(ask):
     assert result.exit_code == 0, result.output
     steering = {character for character in result.stdout if visible(character) != character}
     assert steering == {"\n"}
-    assert r"\x1b[31mred\x1b[0m \x9b2J \x07" in result.stdout
-    assert "[red]x[/red] [link=https://evil.test]l[/link] :smile:" in result.stdout
-    assert r"abc\u202edef\u2066\u200b" in result.stdout
+    for shown in (r"\x1b[31mred\x1b[0m \x9b2J \x07", HOSTILE["markup"], r"abc\u202edef\u2066\u200b", "NULL"):
+        assert shown in result.stdout
     assert r"a\nb\r\tc\x00d" in result.stdout
     assert r"\x1b[1m[b]" in result.stdout.splitlines()[0]
-    assert "NULL" in result.stdout
     assert "x" * CELL_CHARACTERS + "…" in result.stdout
     assert "x" * (CELL_CHARACTERS + 1) not in result.stdout
 
 
-@pytest.mark.parametrize("width", [60, 100])
-def test_a_table_fits_the_terminal(ask, width):
-    result = ask("SELECT shard, row, id, text FROM documents", width=width)
+def test_a_table_fits_the_terminal(ask):
+    result = ask("SELECT shard, row, id, text FROM documents", width=60)
     lines = [Text.from_ansi(line).plain for line in result.stdout.splitlines()]
-    assert max(cell_len(line) for line in lines) <= width
+    assert max(cell_len(line) for line in lines) <= 60
     assert len(lines) == 1 + len(HOSTILE)
     assert lines[0].startswith("shard  row  id      text")  # the widest give way, the others keep their width
     assert re.search("雪 ?…", lines[5])
@@ -108,10 +98,12 @@ def test_columns_that_do_not_fit_are_listed(ask):
     assert result.stdout.count("雪") == 100
 
 
-def test_rows_that_are_left_out_are_counted(ask):
+def test_rows_that_are_left_out_are_counted_and_sql_can_be_several_or_come_from_standard_input(folder, ask):
     result = ask("SELECT id FROM documents", "--limit", "2")
     assert result.stdout.splitlines()[-1] == "2 of 7 rows, 5 more: --limit, or --format csv"
     assert ask("SELECT id FROM documents WHERE false").stdout.splitlines() == ["id", "no rows"]
+    piped = CliRunner().invoke(app, ["sql", str(folder), "-"], input="SELECT count(*) AS n FROM documents")
+    assert piped.stdout.split() == ["n", "7"]
     several = ask("SELECT 1 AS one; SELECT 2 AS two")
     assert several.stdout.split() == ["one", "1", "two", "2"]
 
@@ -130,18 +122,12 @@ def test_other_formats_hold_texts_as_they_are(ask, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (
-            ["FROM nosuch"],
-            1,
-            "the catalog has: documents, scores, masks, selected, embeddings, runs, drops, dropped, known",
-        ),
-        (["SELEC 1"], 1, 'syntax error at or near "SELEC"'),
+        (["FROM nosuch"], 1, "the catalog has: documents, scores, masks, selected, embeddings, runs, drops, dropped"),
         (["SELECT text::INTEGER FROM documents"], 1, r"Could not convert string '\x1b[31mred"),
         (["DROP VIEW documents"], 1, "DROP is refused: the catalog is read-only"),
         (["SELECT 1; SELECT 2", "--format", "csv"], 1, "--format csv takes one statement, received 2"),
         (["SELECT 1", "--format", "xml"], 2, "--format takes one of table, csv, json, parquet, received 'xml'"),
         (["SELECT 1", "--output", "x"], 2, "--output goes with --format csv, json or parquet"),
-        (["SELECT 1", "--limit", "0"], 2, "--limit"),
     ],
 )
 def test_what_is_wrong_is_said(ask, arguments, code, message):
@@ -151,18 +137,6 @@ def test_what_is_wrong_is_said(ask, arguments, code, message):
     assert "\x1b[31m" not in result.stderr
     if code == 1 and "--format" not in arguments:
         assert json.loads(ask(*arguments, "--json").stdout)["status"] == "failed"
-
-
-def test_sql_can_come_from_standard_input(folder):
-    result = CliRunner().invoke(app, ["sql", str(folder), "-"], input="SELECT count(*) AS n FROM documents")
-    assert result.stdout.split() == ["n", "7"]
-
-
-def test_a_folder_without_a_run_is_told_to_run_first(tmp_path):
-    result = CliRunner().invoke(app, ["sql", str(tmp_path), "SELECT 1", "--json"])
-    assert result.exit_code == 2
-    assert "is no workspace: no run was started there: first `fineweb-mask run RECIPE --workspace" in result.stderr
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_catalog_that_cannot_be_brought_up_to_date_is_used_with_a_warning(folder, ask):

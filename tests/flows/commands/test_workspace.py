@@ -1,4 +1,6 @@
-"""`fineweb-mask status` and `gc`: workspaces that do not exist, URLs, and what is printed."""
+"""`fineweb-mask status`, `gc` and others: workspaces that do not exist, URLs, and what is printed."""
+
+import json
 
 import pytest
 
@@ -14,12 +16,16 @@ def test_a_url_without_a_run_or_with_credentials_is_refused(invoke, bucket, comm
     assert "hunter2" not in done.stderr
 
 
-def test_a_folder_that_does_not_exist_is_not_made(invoke, tmp_path):
-    for command in ("gc", "status"):
-        done = invoke(command, str(tmp_path / "nothing"))
+@pytest.mark.parametrize("command", ["status", "gc", "report", "why", "sql"])
+def test_a_folder_that_is_no_workspace_is_refused_and_nothing_is_written(invoke, tmp_path, command):
+    more = {"why": ["https://example.org"], "sql": ["SELECT 1"]}.get(command, [])
+    for place in (tmp_path, tmp_path / "nothing"):
+        done = invoke(command, place, *more, "--json")
         assert done.exit_code == 2
         assert "is no workspace: no run was started there" in done.stderr
-    assert not (tmp_path / "nothing").exists()
+        assert "Traceback" not in done.output
+        assert json.loads(done.stdout)["status"] == "failed"
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_run_json_of_something_else_makes_no_workspace(invoke, tmp_path):

@@ -4,13 +4,12 @@ import io
 import re
 
 import numpy as np
-import pytest
 from markdown_it import MarkdownIt
 from PIL import Image
 from prefect.logging import disable_run_logger
 
 from fineweb_mask.flows.display import prefect_ui
-from fineweb_mask.flows.display.listeners import LISTED_JOBS, LogLines, StageProgress, _duration
+from fineweb_mask.flows.display.listeners import LISTED_JOBS, LogLines, StageProgress
 from fineweb_mask.flows.display.prefect_ui import UiListener, page_markdown
 from fineweb_mask.models.losses import Wiped
 from fineweb_mask.models.runtime.progress import Step
@@ -34,12 +33,15 @@ def test_progress_counts_built_and_cached_files_separately():
     )
 
 
-def test_the_time_that_is_left_counts_what_a_running_job_has_taken():
+def test_the_time_that_is_left_counts_what_a_running_job_has_taken_and_of_many_jobs_some_are_listed():
     stage = StageProgress("fit", jobs=2)
     stage.count(file(0))  # in no time
     stage.since -= 60
     stage.report("encoder", 0.5, ())
     assert stage.describe() == "1 of 2 done, about 20 s left"
+    steps = {f"job {number}": (Step("greedy picks", number, 9),) for number in range(LISTED_JOBS + 1)}
+    text = StageProgress("select", jobs=9, steps=steps).describe()
+    assert text.endswith(f"greedy picks {LISTED_JOBS - 1} of 9, ...")
 
 
 def test_the_progress_of_running_jobs_is_published(monkeypatch):
@@ -55,13 +57,11 @@ def test_the_progress_of_running_jobs_is_published(monkeypatch):
     with disable_run_logger():
         shown.on_stage("contend", 4)
     shown.refresh()
-    shown.on_job_progress("contend", "random s", 0.0, ())
     shown.on_job_progress("contend", "greedy s", 0.5, (Step("blocks", 1, 2), Step("greedy picks", 0, 1200)))
     shown.refresh()
     shown.refresh()  # nothing is new
     with disable_run_logger():
         shown.on_job_end("contend", "greedy s", file(0))
-    shown.on_job_progress("contend", "random s", 0.0, ())
     shown.refresh()
     assert published == [
         ("progress-contend-workspaces-mine", 0.0, "0 of 4 done"),
@@ -85,27 +85,16 @@ def test_no_name_of_a_shard_is_a_link_or_a_picture_in_the_table():
 
 
 def test_groups_that_are_wiped_out_are_a_table(monkeypatch):
-    published = {}
+    published, events = {}, []
+    monkeypatch.setattr(prefect_ui, "emit_event", lambda event, *_, **__: events.append(event))  # asks a server
     monkeypatch.setattr(prefect_ui, "create_table_artifact", lambda rows, key, **_: published.update({key: rows}))
     wiped = Wiped("source", "<img src=x>", "ingest", 100, 1, {"regex: a": 90, "too_short": 9})
     UiListener(LogLines(), "workspaces/mine").on_wiped([wiped])
+    assert events == ["fineweb-mask.group.wiped"]
     [row] = published["wiped-workspaces-mine"]
     assert (row["step"], row["documents"], row["kept"]) == ("ingest", 100, 1)
     found = MarkdownIt().render(f"{row['group']}\n\n{row['dropped']}")
     assert found == "<p>source: &lt;img src=x&gt;</p>\n<p>90 regex: a, 9 too_short</p>\n"
-
-
-def test_of_many_running_jobs_some_are_listed():
-    steps = {f"job {number}": (Step("greedy picks", number, 9),) for number in range(LISTED_JOBS + 1)}
-    text = StageProgress("select", jobs=9, steps=steps).describe()
-    assert text.endswith(f"greedy picks {LISTED_JOBS - 1} of 9, ...")
-
-
-@pytest.mark.parametrize(
-    ("seconds", "shown"), [(0.4, "0 s"), (59.6, "1 min 0 s"), (3599.0, "59 min 59 s"), (90_000, "25 h 0 min")]
-)
-def test_durations(seconds, shown):
-    assert _duration(seconds) == shown
 
 
 class Job(PageJob):
@@ -120,6 +109,7 @@ def test_a_page_holds_as_many_of_its_charts_as_fit(tmp_path, monkeypatch):
     figures = [Figure(name, noise(size), "", "A caption.") for name, size in sizes.items()]
     page = Page("Report", "l", [], [Section("s", figures=figures)], "f")
     job = Job(root=str(tmp_path))
+    assert page_markdown(job.folder) == ""
     job.write(page)
     whole = page_markdown(job.folder)
     assert whole.count("](data:image/png;base64,") == 3
@@ -137,7 +127,3 @@ def noise(side: int) -> bytes:
     pixels = np.random.default_rng(0).integers(0, 256, size=(side, side, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(stream, format="png")
     return stream.getvalue()
-
-
-def test_no_page_without_a_report(tmp_path):
-    assert page_markdown(tmp_path) == ""

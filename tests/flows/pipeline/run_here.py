@@ -2,10 +2,12 @@
 
 import random
 
+import numpy as np
 import pyarrow.parquet as pq
 
 from fineweb_mask.flows.pipeline.fit import PretrainedModels
 from fineweb_mask.flows.pipeline.run import Run
+from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -55,6 +57,24 @@ class RunHere(Run):
             task_runs=here,
             **options,
         )
+
+
+def recipe_of(folder, corpus, **sections):
+    """Return settings of a quick run, with some settings of some sections."""
+    usual = {
+        "ingest": {"min_chars": 20},
+        "quality": {"scorers": [{"kind": "column", "column": "n_chars"}]},
+        "embedding": {"static_dimensions": 16},
+        "selection": {"select_ratio": 0.5, "solver": "top_quality", "device": "cpu"},
+    }
+    given = {name: usual.get(name, {}) | sections.get(name, {}) for name in usual | sections}
+    return PipelineSettings.model_validate({"workspace": str(folder), "source": {"path": str(corpus)}} | given)
+
+
+def text_of(*seed):
+    """Return a text of 100 words that are drawn at random."""
+    letters = np.random.default_rng(seed).choice(list("abcdefgh"), (100, 5))
+    return " ".join("".join(word) for word in letters)
 
 
 def write_shard(corpus, source, name, rows):

@@ -27,10 +27,9 @@ class Identities:
 
 
 def corpus(workspace):
+    left_out = {"a": {"duplicates": (1, 2)}, "c": {"bad": (5,)}}
     return [
-        numbers(
-            workspace, name, rows, seed=seed, duplicates=(1, 2) if name == "a" else (), bad=(5,) if name == "c" else ()
-        )
+        numbers(workspace, name, rows, seed=seed, **left_out.get(name, {}))
         for seed, (name, rows) in enumerate(SIZES.items())
     ]
 
@@ -48,6 +47,20 @@ def selected(workspace, shards, settings, **options):
     return run.built, selection, masks
 
 
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    """A workspace with the usual selection, its shards, and what `selected` returned of it."""
+    workspace = Workspace(tmp_path_factory.mktemp("cells") / "w")
+    shards = corpus(workspace)
+    return workspace, shards, selected(workspace, shards, settings_of())
+
+
+@pytest.fixture
+def copied(base, tmp_path):
+    """A copy of that workspace, and its shards."""
+    return Workspace(shutil.copytree(base[0].root, tmp_path / "copy")), base[1]
+
+
 def kinds(built):
     return list(dict.fromkeys(name.split()[0] for name in built))
 
@@ -55,8 +68,7 @@ def kinds(built):
 STEPS = ["sample", "fit_centres", "route", "plan_selection", "divide_shard", "select_cell", "select"]
 
 
-@pytest.mark.parametrize("by", ["documents", "tokens"])
-@pytest.mark.parametrize("metrics", ["facility", {"pairwise": 1, "disf": 1}])
+@pytest.mark.parametrize(("metrics", "by"), [("facility", "tokens"), ({"pairwise": 1, "disf": 1}, "documents")])
 def test_every_candidate_is_in_a_block_no_larger_than_asked_and_the_budget_is_used(tmp_path, by, metrics):
     workspace = Workspace(tmp_path)
     shards = corpus(workspace)
@@ -84,42 +96,35 @@ def test_every_candidate_is_in_a_block_no_larger_than_asked_and_the_budget_is_us
         assert 0 <= block["gap"] < 0.5
 
 
-def test_a_second_run_does_nothing_also_where_what_leads_to_the_masks_is_gone(tmp_path):
-    workspace = Workspace(tmp_path)
-    shards = corpus(workspace)
-    _, _, masks = selected(workspace, shards, settings_of())
-    assert selected(workspace, shards, settings_of())[0] == []
+def test_a_second_run_does_nothing_also_where_what_leads_to_the_masks_is_gone(base, copied):
+    assert selected(*copied, settings_of())[0] == []
     for folder in ("samples", "divided", "chosen"):
-        shutil.rmtree(tmp_path / folder)
-    built, _, again = selected(workspace, shards, settings_of())
+        shutil.rmtree(copied[0].root / folder)
+    built, _, again = selected(*copied, settings_of())
     assert built == []
-    assert again == masks
+    assert again == base[2][2]
 
 
-def test_another_lamb_has_the_same_cells_and_another_plan(tmp_path):
-    workspace = Workspace(tmp_path)
-    shards = corpus(workspace)
-    selected(workspace, shards, settings_of())
-    built, _, _ = selected(workspace, shards, settings_of(lamb=0.8))
+def test_another_lamb_has_the_same_cells_and_another_plan(copied):
+    built, _, _ = selected(*copied, settings_of(lamb=0.8))
     assert kinds(built) == ["plan_selection", "select_cell", "select"]
 
 
-def test_the_order_of_work_does_not_matter_and_a_killed_run_goes_on(tmp_path):
-    first, other = Workspace(tmp_path / "first"), Workspace(tmp_path / "other")
-    built, _, masks = selected(first, corpus(first), settings_of())
-    shards = corpus(other)
+def test_the_order_of_work_does_not_matter_and_a_killed_run_goes_on(base, tmp_path):
+    workspace = Workspace(tmp_path)
+    shards = corpus(workspace)
+    built, _, masks = base[2]
     for seed in range(3):
         with pytest.raises(KeyboardInterrupt):
-            selected(other, shards, settings_of(), seed=seed, stop_after=4)
-    rest, _, again = selected(other, shards, settings_of(), seed=7)
+            selected(workspace, shards, settings_of(), seed=seed, stop_after=4)
+    rest, _, again = selected(workspace, shards, settings_of(), seed=7)
     assert len(rest) == len(built) - 12
     assert again == masks
 
 
-def test_new_documents_change_their_own_cells_alone(tmp_path):
-    workspace = Workspace(tmp_path)
-    shards = corpus(workspace)
-    _, before, masks = selected(workspace, shards, settings_of())
+def test_new_documents_change_their_own_cells_alone(base, copied):
+    workspace, shards = copied
+    _, before, masks = base[2]
     new = numbers(workspace, "new", 1, seed=9)
     built, after, found = selected(workspace, [*shards, new], settings_of())
     assert kinds(built) == ["route", "divide_shard", "select_cell", "select"]
@@ -133,30 +138,20 @@ def test_new_documents_change_their_own_cells_alone(tmp_path):
     assert len(after.blocks) == len(before.blocks)
 
 
-def test_a_refit_learns_the_corpus_anew(tmp_path):
-    workspace = Workspace(tmp_path)
-    shards = corpus(workspace)
-    selected(workspace, shards, settings_of())
-    new = numbers(workspace, "new", 250, seed=9)
-    built, _, _ = selected(workspace, [*shards, new], settings_of(), refit=["fit_centres", "plan_selection"])
+def test_a_corpus_that_has_grown_keeps_a_number_of_documents_and_is_learned_anew_if_asked(copied):
+    workspace, shards = copied
+    grown = [*shards, numbers(workspace, "new", 250, seed=9)]
+    built, _, _ = selected(workspace, grown, settings_of(), refit=["fit_centres", "plan_selection"])
     assert kinds(built) == STEPS
-    assert [name for name in built if name.startswith("route")] == [
-        f"route {name}" for name in ("a", "b", "c", "d", "empty", "new")
-    ]
-
-
-def test_a_number_of_documents_is_that_of_the_corpus_also_when_it_has_grown(tmp_path):
-    workspace = Workspace(tmp_path)
-    shards = corpus(workspace)
-    for more in ([], [numbers(workspace, "new", 250, seed=9)]):
-        _, selection, _ = selected(workspace, [*shards, *more], settings_of(budget=57))
+    assert [name for name in built if name.startswith("route")] == [f"route {name}" for name in (*SIZES, "new")]
+    for some in (shards, grown):
+        _, selection, _ = selected(workspace, some, settings_of(budget=57))
         assert sum(block["selected"] for block in selection.blocks) == 57
 
 
-def test_large_corpora_are_selected_from_some_shards_at_a_time(tmp_path, monkeypatch):
+def test_large_corpora_are_selected_from_some_shards_at_a_time(copied, monkeypatch):
     monkeypatch.setattr(cells, "GROUP_SHARDS", 2)
-    workspace = Workspace(tmp_path)
-    built, selection, masks = selected(workspace, corpus(workspace), settings_of())
+    built, selection, masks = selected(*copied, settings_of())
     assert [name for name in built if name.startswith("select ")] == ["select a..b", "select c..d", "select empty"]
     of_first, of_second = ({*masks[one]["block"].drop_null().to_pylist()} for one in ("a", "c"))
     assert not of_first & of_second
@@ -165,14 +160,12 @@ def test_large_corpora_are_selected_from_some_shards_at_a_time(tmp_path, monkeyp
 
 def test_documents_that_cannot_be_told_apart_are_selected_from_in_parts(tmp_path):
     workspace = Workspace(tmp_path)
-    shards = [numbers(workspace, name, 1, seed=3) for name in map(str, range(30))]
-    _, selection, _ = selected(workspace, shards, settings_of(block_size=8, select_ratio=0.5))
+    shards = [numbers(workspace, name, 1, seed=3) for name in "abcdefghij"]
+    _, selection, _ = selected(workspace, shards, settings_of(block_size=3, select_ratio=0.5))
     assert [block["name"] for block in selection.blocks] == [f"cell-0#{part}" for part in range(4)]
-    assert sum(block["selected"] for block in selection.blocks) == 15
+    assert sum(block["selected"] for block in selection.blocks) == 5
 
 
-@pytest.mark.parametrize("changes", [{"blocks": "order"}, {"solver": "random"}, {"block_size": 400}])
-def test_blocks_by_order_where_they_are_asked_for_or_documents_are_few(tmp_path, changes):
-    workspace = Workspace(tmp_path)
-    built, _, _ = selected(workspace, corpus(workspace), settings_of(**changes))
-    assert kinds(built) == ["select"]
+def test_blocks_by_order_where_they_are_asked_for_or_documents_are_few(copied):
+    for changes in ({"blocks": "order"}, {"solver": "random"}, {"block_size": 400}):
+        assert kinds(selected(*copied, settings_of(**changes))[0]) == ["select"]

@@ -1,15 +1,16 @@
 """Selection of groups with shares of the corpus: they are kept, a killed run goes on, nothing is done twice."""
 
+import shutil
+
 import pytest
 
 from fineweb_mask.flows.pipeline.fit import PretrainedModels
 from fineweb_mask.flows.pipeline.run import PerShard
 from fineweb_mask.flows.pipeline.selection import Prepared, select
-from fineweb_mask.models.settings import PipelineSelectionSettings, PipelineSettings, SourceSettings
-from fineweb_mask.models.settings.quality import ColumnScorerSettings, QualitySettings
+from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.workspace.records.counts import add_groups
 from fineweb_mask.tasks.workspace.workspace import Workspace
-from tests.flows.pipeline.run_here import RunHere
+from tests.flows.pipeline.run_here import RunHere, recipe_of
 from tests.tasks.number_shards import numbers
 
 SIZES = {"a": 300, "b": 90, "c": 500, "d": 260, "empty": 0}
@@ -17,12 +18,7 @@ SIZES = {"a": 300, "b": 90, "c": 500, "d": 260, "empty": 0}
 
 def run_of(workspace, selection, **options):
     """A run in a workspace whose shards are prepared."""
-    settings = PipelineSettings(
-        workspace=str(workspace.root),
-        source=SourceSettings(path="corpus"),
-        quality=QualitySettings(scorers=[ColumnScorerSettings(column="token_count")]),
-        selection=selection,
-    )
+    settings = recipe_of(workspace.root, "corpus").model_copy(update={"selection": selection})
     models = PretrainedModels(scorers={}, encoder=None, sidecars={})
     return RunHere(settings, shards=[], models=models, **options)
 
@@ -46,30 +42,10 @@ def test_a_run_selects_the_shares_of_the_corpus_and_is_cached(tmp_path):
     assert found == {"x": pytest.approx(115, abs=4), "y": pytest.approx(115, abs=4)}
     assert [name for name in run.built if "shares" in name] == ["group_shares group-shares"]
     again, same = selected(Workspace(tmp_path), {})
-    assert again.built == []
-    assert same == found
-
-
-def test_what_is_counted_is_not_needed_once_all_is_selected(tmp_path):
-    selected(Workspace(tmp_path), {})
-    for folder in ("group_counts", "group_shares"):
-        for path in (tmp_path / folder).iterdir():
-            path.unlink()
+    assert (again.built, same) == ([], found)
+    for folder in ("group_counts", "group_shares"):  # not needed once all is selected
+        shutil.rmtree(tmp_path / folder)
     assert selected(Workspace(tmp_path), {})[0].built == []
-
-
-@pytest.mark.long
-def test_the_order_of_work_does_not_matter_and_a_killed_run_goes_on(tmp_path):
-    one, other = Workspace(tmp_path / "one"), Workspace(tmp_path / "other")
-    run, found = selected(one, {})
-    for seed in range(3):
-        with pytest.raises(KeyboardInterrupt):
-            selected(other, {}, seed=seed, stop_after=2)
-    resumed, same = selected(other, {}, seed=7)
-    assert len(resumed.built) == len(run.built) - 6
-    assert same == found
-    for path in (one.root / "masks").iterdir():
-        assert (other.root / "masks" / path.name).read_bytes() == path.read_bytes()
 
 
 def test_with_the_corpus_s_own_shares_nothing_is_counted(tmp_path):

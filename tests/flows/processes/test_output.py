@@ -21,7 +21,7 @@ except SystemExit as ended:
 import os
 os._exit(flush_output(code))
 """
-LINES = "for _ in range(100_000): echo('x' * 100)"
+LINES = "for _ in range(20_000): echo('x' * 100)"
 
 
 def run(what: str, shell: str, **environment: str) -> "subprocess.CompletedProcess[str]":
@@ -36,22 +36,18 @@ def run(what: str, shell: str, **environment: str) -> "subprocess.CompletedProce
     ("what", "shell", "code", "printed", "said"),
     [
         (LINES, "| head -1", 141, "x" * 100 + "\n", ""),
-        ("sys.stdout.buffer.write(b'x' * 1_000_000)", "| head -c 3", 141, "xxx", ""),
         ("sys.stdout.write('x')", "| { exec <&-; sleep 0.5; }", 141, "", ""),  # still in the buffer at the end
         (LINES, "> /dev/full", 1, "", "fineweb-mask: standard output: No space left on device\n"),
-        ("echo('x')", ">&-", 0, "", ""),
-        ("for _ in range(100_000): echo('x' * 100, err=True)", "2>&1 >&3 3>&- | head -1", 0, "x" * 100 + "\n", ""),
+        ("for _ in range(20_000): echo('x' * 100, err=True)", "2>&1 >&3 3>&- | head -1", 0, "x" * 100 + "\n", ""),
         ("echo('x', err=True); echo('y')", "2>&-", 0, "y\n", ""),
     ],
 )
 def test_output_that_is_not_read_or_not_written(what: str, shell: str, code: int, printed: str, said: str) -> None:
-    done = run(what, shell if "3" not in shell or "head -c" in shell else f"3>/dev/null {shell}")
+    done = run(what, f"3>/dev/null {shell}")
     assert (done.returncode, done.stdout, done.stderr) == (code, printed, said)
 
 
-@pytest.mark.parametrize(
-    ("encoding", "shown"), [("ascii", r"n\xe9e \u96ea"), ("latin-1", "n\ufffde \\u96ea"), ("utf-8", "née 雪")]
-)
+@pytest.mark.parametrize(("encoding", "shown"), [("ascii", r"n\xe9e \u96ea"), ("utf-8", "née 雪")])
 def test_what_an_encoding_lacks_is_shown_as_its_escape(encoding: str, shown: str) -> None:
     what = "echo('née 雪'); SafeConsole().print('née 雪'); echo('née 雪', err=True)"
     done = run(what, "", PYTHONIOENCODING=encoding)

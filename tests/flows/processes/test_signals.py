@@ -35,12 +35,8 @@ def run(what: str, name: str) -> str:
 
 
 @pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
-def test_a_signal_interrupts(name: str, code: int) -> None:
+def test_a_signal_interrupts_or_where_its_exception_is_dropped_does_so_at_the_next_look(name: str, code: int) -> None:
     assert run("raise_signal()", name) == f"interrupted {code}\n"
-
-
-@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
-def test_a_signal_whose_exception_is_dropped_interrupts_at_the_next_look(name: str, code: int) -> None:
     assert run("Dropped()", name) == f"goes on\ninterrupted {code}\n"
 
 

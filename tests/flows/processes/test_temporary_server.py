@@ -20,35 +20,9 @@ def nothing_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PREFECT_API_URL", "PREFECT_PROFILE", "PREFECT_PROFILES_PATH"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "home"))
-    (tmp_path / "home").mkdir()
-    (tmp_path / "here").mkdir()
+    for name in ("home", "here"):
+        (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path / "here")
-
-
-def test_it_is_used_where_nothing_names_another() -> None:
-    assert is_surely_used()
-    Path("pyproject.toml").write_text('[project]\nname = "x"\n')
-    assert is_surely_used()
-
-
-@pytest.mark.parametrize("name", ["PREFECT_API_URL", "PREFECT_PROFILE"])
-def test_a_variable_may_name_another(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(name, "http://127.0.0.1:4200/api")
-    assert not is_surely_used()
-
-
-@pytest.mark.parametrize(
-    ("path", "text"),
-    [
-        ("../home/profiles.toml", '[profiles.team]\nPREFECT_API_URL = "http://prefect/api"\n'),
-        (".env", "PREFECT_API_URL=http://prefect/api\n"),
-        ("prefect.toml", '[api]\nurl = "http://prefect/api"\n'),
-        ("pyproject.toml", '[tool.prefect.api]\nurl = "http://prefect/api"\n'),
-    ],
-)
-def test_a_file_that_prefect_reads_may_name_another(path: str, text: str) -> None:
-    Path(path).write_text(text)
-    assert not is_surely_used()
 
 
 @pytest.fixture
@@ -59,14 +33,33 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return servers
 
 
-def test_it_is_started_once_before_prefect_is_imported(started: list[object]) -> None:
+def test_it_is_started_once_before_prefect_is_imported_where_nothing_names_another(started: list[object]) -> None:
+    assert is_surely_used()
+    Path("pyproject.toml").write_text('[project]\nname = "x"\n')
     temporary_server.start_early()
     temporary_server.start_early()
     assert len(started) == 1
 
 
-def test_it_is_not_started_early_where_another_may_be_named(started: list[object]) -> None:
-    Path(".env").write_text("PREFECT_API_URL=http://prefect/api\n")
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("../home/profiles.toml", '[profiles.team]\nPREFECT_API_URL = "http://prefect/api"\n'),
+        (".env", "PREFECT_API_URL=http://prefect/api\n"),
+        ("prefect.toml", '[api]\nurl = "http://prefect/api"\n'),
+        ("pyproject.toml", '[tool.prefect.api]\nurl = "http://prefect/api"\n'),
+        ("PREFECT_API_URL", "http://127.0.0.1:4200/api"),
+        ("PREFECT_PROFILE", "team"),
+    ],
+)
+def test_a_file_that_prefect_reads_or_a_variable_may_name_another(
+    path: str, text: str, started: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if path.isupper():
+        monkeypatch.setenv(path, text)
+    else:
+        Path(path).write_text(text)
+    assert not is_surely_used()
     temporary_server.start_early()
     assert not started
 
@@ -139,8 +132,9 @@ def test_it_keeps_to_its_own_folder_whatever_the_user_has_set(tmp_path: Path, mo
         newer.executescript("CREATE TABLE alembic_version (version_num); INSERT INTO alembic_version VALUES ('newer')")
     before = (tmp_path / "home" / "prefect.db").read_bytes()
     Path("prefect.toml").write_text('[server.api]\nauth_string = "a:b"\n')
-    monkeypatch.setenv("PREFECT_SERVER_API_AUTH_STRING", "user:password")
-    monkeypatch.setenv("PREFECT_API_DATABASE_CONNECTION_URL", "postgresql+asyncpg://nobody@127.0.0.1:9/none")
+    database = "postgresql+asyncpg://nobody@127.0.0.1:9/none"
+    for name, value in (("SERVER_API_AUTH_STRING", "user:password"), ("API_DATABASE_CONNECTION_URL", database)):
+        monkeypatch.setenv(f"PREFECT_{name}", value)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     server = temporary_server._Server()

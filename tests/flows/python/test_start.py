@@ -38,20 +38,9 @@ def test_overrides_leave_a_section_s_other_settings() -> None:
 def test_what_is_wrong_is_said_with_its_key() -> None:
     with pytest.raises(RecipeError, match=r"^selection\.lamd: unknown setting; did you mean 'lamb'\?"):
         settings_of(RECIPE, {"selection": {"lamd": 1}})
-    with pytest.raises(RecipeError, match=r"^selection: .* received 3$"):
-        settings_of(RECIPE, {"selection": 3})
     with pytest.raises(RecipeError, match=r"^source: is required$"):
         settings_of({name: section for name, section in RECIPE.items() if name != "source"})
-    with pytest.raises(RecipeError, match=r"cannot read the recipe 'nosuch'"):
-        fm.curate("nosuch")
-    with pytest.raises(
-        RecipeError, match=r"^until takes one of ingest, score, .*, received 'embde'; did you mean 'embed'\?"
-    ):
+    with pytest.raises(RecipeError, match=r"^until takes .*, received 'embde'; did you mean 'embed'\?"):
         fm.curate(RECIPE, until="embde")
     with pytest.raises(RecipeError, match=r"^refresh takes one of ingest, .*, received 'fit'"):
         fm.curate(RECIPE, refresh=["fit"])
-
-
-def test_another_source_leaves_out_what_describes_the_recipe_s_own() -> None:
-    assert settings_of("fineweb").materialize.source_datasets
-    assert not settings_of("fineweb", {"source": {"path": "mine"}}).materialize.source_datasets

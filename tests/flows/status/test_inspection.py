@@ -15,9 +15,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_neither_prefect_nor_torch_is_imported() -> None:
-    script = (
-        "import sys, fineweb_mask.flows.status.inspection; print(*{name.partition('.')[0] for name in sys.modules})"
-    )
+    script = "import sys, fineweb_mask.flows.status.inspection; print(*{n.partition('.')[0] for n in sys.modules})"
     imported = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     assert "pyarrow" in imported
     slow = {"prefect", "torch", "scipy", "sklearn", "fasttext", "matplotlib", "sentence_transformers", "transformers"}
@@ -35,8 +33,5 @@ def test_a_run_with_something_to_do_is_not_finished_and_leaves_no_record(tmp_pat
     assert finished_run(settings) is None
     assert not (tmp_path / "ws" / "runs").exists()
     assert open_workspace(workspace).exists(tmp_path / "ws" / "run.json")
-
-
-def test_a_folder_that_is_no_workspace_has_no_state(tmp_path: Path) -> None:
     with pytest.raises(StatusError, match="is no workspace: no run was started there"):
         open_workspace(tmp_path)

@@ -1,10 +1,7 @@
 """A recipe for a source, written by looking at it; it is one that runs, and what `run` makes for documents."""
 
-import os
-import pty
-import subprocess
-import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,8 +21,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def init(*arguments: str, code: int = 0) -> str:
-    result = CliRunner().invoke(app, ["init", *arguments])
+def init(*arguments: str, code: int = 0, answer: str = "") -> str:
+    result = CliRunner().invoke(app, ["init", *arguments], input=f"{answer}\n")
     assert result.exit_code == code, result.output
     return result.output
 
@@ -37,7 +34,7 @@ def corpus(**more: list[object]) -> str:
     return "my corpus"
 
 
-def test_the_recipe_is_one_that_passes_every_check(tmp_path: Path) -> None:
+def test_the_recipe_is_one_that_passes_every_check() -> None:
     said = init(corpus(edu_score=[float(row) for row in range(99)] + [None]))
     assert said.startswith("reads      1 file, 0.0 MiB: 1 .parquet\n")
     assert "documents  100; looked at 100 rows" in said
@@ -53,50 +50,30 @@ def test_the_recipe_is_one_that_passes_every_check(tmp_path: Path) -> None:
     assert settings.materialize.layout == "flat"
 
 
-def test_without_a_score_rules_are_named_and_what_they_are_not_is_said(tmp_path: Path) -> None:
+def test_without_a_score_rules_are_named_and_what_they_are_not_is_said() -> None:
     assert "rules say whether a text is prose, not whether it is good" in init(corpus())
     settings = load_recipe("recipe.yaml")
     assert [scorer.kind for scorer in settings.quality.scorers] == ["rules"]
     assert settings.embedding.model == "static"  # nothing is downloaded
-    assert "kind: edu" in Path("recipe.yaml").read_text()
+    first, *rest = Path("recipe.yaml").read_text().splitlines()
+    assert Path(first.removeprefix("# yaml-language-server: $schema=")).is_file()
+    assert any("kind: edu" in line for line in rest)
 
 
-@pytest.mark.parametrize(("answer", "kind"), [("y", "edu"), ("\n", "rules")])
-def test_in_a_terminal_the_classifier_is_offered_where_the_hub_has_it(tmp_path: Path, answer: str, kind: str) -> None:
-    source = corpus()
+def test_in_a_terminal_the_classifier_is_offered_where_the_hub_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, terminal = corpus(), SimpleNamespace(isatty=lambda: True)
+    monkeypatch.setattr("fineweb_mask.flows.commands.setup.init.sys", SimpleNamespace(stdin=terminal, stdout=terminal))
     with HubServer(tmp_path / "hub") as hub:
         hub.write(f"{CLASSIFIER}/main", "model.safetensors", bytes(3 * 2**20))
         hub.write(f"{CLASSIFIER}/main", "pytorch_model.bin", bytes(9 * 2**20))
-        said = in_terminal("init", source, answer=answer, HF_ENDPOINT=hub.url)
-    assert "3.0 MiB to download, and about" in said
-    assert [scorer.kind for scorer in load_recipe("recipe.yaml").quality.scorers] == [kind]
-
-
-def test_in_a_terminal_nothing_is_asked_without_a_hub() -> None:
-    source = corpus()
-    for environment in ({"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}):
-        assert "Score by it" not in in_terminal("init", source, "--force", **environment)
-    assert [scorer.kind for scorer in load_recipe("recipe.yaml").quality.scorers] == ["rules"]
-
-
-def in_terminal(*arguments: str, answer: str = "", **environment: str) -> str:
-    """Run the command in a new terminal, in which something is typed; return what it shows."""
-    ours, theirs = pty.openpty()
-    os.write(ours, f"{answer}\n".encode())
-    command = [Path(sys.executable).with_name("fineweb-mask"), *arguments]
-    with os.fdopen(theirs, "wb") as terminal:
-        process = subprocess.Popen(
-            command, stdin=terminal, stdout=terminal, stderr=terminal, env=os.environ | environment
-        )
-    shown = b""
-    while True:
-        try:
-            shown += os.read(ours, 4096)
-        except OSError:  # its other end is closed
-            break
-    os.close(ours)
-    assert process.wait(60) == 0, shown
-    return shown.decode()
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.url)
+        for answer, kind in (("y", "edu"), ("", "rules")):
+            said = init(source, "--force", answer=answer)
+            assert "3.0 MiB to download, and about" in said
+            assert [scorer.kind for scorer in load_recipe("recipe.yaml").quality.scorers] == [kind]
+    assert "Score by it" not in init(source, "--force")  # the hub is gone
 
 
 def test_the_recipe_of_documents_is_in_their_workspace_and_is_what_init_would_write() -> None:
@@ -124,34 +101,27 @@ def test_a_recipe_that_is_in_the_workspace_is_kept_with_what_was_changed_in_it()
         recipe_of_documents("other.parquet", "here", None)
 
 
-def test_a_look_at_documents_leaves_their_workspace_alone(tmp_path: Path) -> None:
-    source = corpus()
-    path, said = recipe_of_documents(source, None, tmp_path)
-    assert path == tmp_path / "recipe.yaml"
-    assert not any("recipe" in line for line in said)
-    assert [shard.relative for shard in find_inputs(load_recipe(path)).shards] == ["a: b.parquet"]
-    assert not Path("workspaces").exists()
-
-
-def test_a_workspace_is_not_taken_for_documents() -> None:
-    Path("used").mkdir()
-    Path("used/.fineweb-mask").touch()
-    with pytest.raises(RecipeError, match="received 'used', which is a workspace and no documents"):
-        recipe_of_documents("used", None, None)
-
-
-@pytest.mark.parametrize("workspace", ["s3://bucket/w", "full"])
-def test_no_recipe_is_written_where_no_workspace_of_this_machine_can_be(workspace: str) -> None:
-    source = corpus()
-    Path("full").mkdir()
-    Path("full/thesis.txt").write_text("mine")
-    with pytest.raises(FinewebMaskError, match=r"received 's3://bucket/w': write one with|holds 'thesis.txt', and is"):
+@pytest.mark.parametrize(
+    ("source", "workspace", "said"),
+    [
+        ("full/used", None, "received 'full/used', which is a workspace and no documents"),
+        ("my corpus", "s3://bucket/w", "received 's3://bucket/w': write one with"),
+        ("my corpus", "full", "holds '.*', and is"),
+    ],
+)
+def test_no_recipe_is_written_where_none_can_be(source: str, workspace: str | None, said: str) -> None:
+    corpus()
+    Path("full/used").mkdir(parents=True)
+    Path("full/used/.fineweb-mask").touch()
+    with pytest.raises(FinewebMaskError, match=said):
         recipe_of_documents(source, workspace, None)
-    assert [path.name for path in Path("full").iterdir()] == ["thesis.txt"]
+    assert [path.name for path in Path("full").iterdir()] == ["used"]
 
 
 def test_a_recipe_that_is_there_is_not_replaced_unless_asked_for() -> None:
     source = corpus()
+    assert "source.path: 'nowhere' does not exist" in init("nowhere", code=2)
+    assert not Path("recipe.yaml").exists()
     Path("recipe.yaml").write_text("mine")
     assert "recipe.yaml exists: add --force" in init(source, code=2)
     assert Path("recipe.yaml").read_text() == "mine"
@@ -168,14 +138,3 @@ def test_names_in_a_hostile_file_are_no_part_of_the_recipe() -> None:
     assert recipe.workspace == "workspaces/recipe"
     assert recipe.ingest.languages == [attack + ", b" * 4_000]
     assert recipe.quality.scorers[0].column.startswith(attack)
-
-
-def test_a_source_that_does_not_exist_is_named() -> None:
-    assert "source.path: 'nowhere' does not exist" in init("nowhere", code=2)
-    assert not Path("recipe.yaml").exists()
-
-
-def test_the_schema_that_the_recipe_names_is_there() -> None:
-    init(corpus())
-    first, *_ = Path("recipe.yaml").read_text().splitlines()
-    assert Path(first.removeprefix("# yaml-language-server: $schema=")).is_file()

@@ -13,7 +13,7 @@ from fineweb_mask.flows.cli import app
 from fineweb_mask.models.settings.reference import FIRST, settings_of
 
 ROOT = Path(__file__).resolve().parents[4]
-RECIPES = sorted((ROOT / "deployments" / "recipes").glob("*.yaml"))
+RECIPES = ROOT / "deployments" / "recipes"
 
 
 def printed(*arguments: str) -> str:
@@ -30,14 +30,11 @@ def test_a_section_is_listed_with_type_default_and_meaning() -> None:
     assert "source.path  text, required" in printed().splitlines()
 
 
-@pytest.mark.parametrize("key", ["selection.lamb", "lamb"])
-def test_one_setting_can_be_looked_up(key: str) -> None:
-    first, meaning = printed(key).splitlines()
-    assert first == "selection.lamb  number from 0 to 1, default 0.3"
-    assert meaning.strip().startswith("Weight of quality")
-
-
-def test_a_setting_of_a_scorer_is_found_with_and_without_its_kind() -> None:
+def test_one_setting_can_be_looked_up_and_one_of_a_scorer_with_and_without_its_kind() -> None:
+    for key in ("selection.lamb", "lamb"):
+        first, meaning = printed(key).splitlines()
+        assert first == "selection.lamb  number from 0 to 1, default 0.3"
+        assert meaning.strip().startswith("Weight of quality")
     every = printed("quality.scorers.model").splitlines()
     assert printed("quality.scorers[edu].model").splitlines()[0] in every
     assert sum(line.startswith("quality.scorers[") for line in every) > 2
@@ -65,22 +62,19 @@ def test_a_setting_that_does_not_exist_is_answered_with_those_that_do(key: str, 
     assert answer in result.stderr
 
 
-def test_the_page_of_the_docs_is_what_is_printed() -> None:
-    page = (ROOT / "docs" / "settings.md").read_text()
-    assert page == printed("--markdown"), "write it again: fineweb-mask settings --markdown > docs/settings.md"
+@pytest.mark.parametrize(
+    ("option", "file"),
+    [("--markdown", "docs/settings.md"), ("--schema", "deployments/recipes/recipe.schema.json")],
+)
+def test_the_page_of_the_docs_and_the_schema_for_editors_are_what_is_printed(option: str, file: str) -> None:
+    assert (ROOT / file).read_text() == printed(option), f"write it again: fineweb-mask settings {option} > {file}"
 
 
-def test_the_schema_for_editors_is_what_is_printed() -> None:
-    schema = (ROOT / "deployments" / "recipes" / "recipe.schema.json").read_text()
-    again = "write it again: fineweb-mask settings --schema > deployments/recipes/recipe.schema.json"
-    assert schema == printed("--schema"), again
-
-
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
-def test_recipes_name_the_schema_and_fit_it(recipe: Path) -> None:
-    text = recipe.read_text()
-    assert text.startswith("# yaml-language-server: $schema=recipe.schema.json\n")
-    schema = json.loads((recipe.parent / "recipe.schema.json").read_text())
-    jsonschema.validate(yaml.safe_load(text), schema)
+def test_recipes_name_the_schema_and_fit_it() -> None:
+    schema = jsonschema.Draft202012Validator(json.loads((RECIPES / "recipe.schema.json").read_text()))
+    for recipe in RECIPES.glob("*.yaml"):
+        text = recipe.read_text()
+        assert text.startswith("# yaml-language-server: $schema=recipe.schema.json\n")
+        schema.validate(yaml.safe_load(text))
     with pytest.raises(jsonschema.ValidationError, match="lamda"):
-        jsonschema.validate({**yaml.safe_load(text), "selection": {"lamda": 0.5}}, schema)
+        schema.validate({**yaml.safe_load(text), "selection": {"lamda": 0.5}})
