@@ -162,6 +162,8 @@ def test_an_object_of_a_list_that_is_too_large_is_counted_or_ends_the_file(
         (tmp_path / "a.json").write_text(json.dumps([{"text": "a"}, {"text": "x" * size}, {"text": "b"}]))
         return read(settings(tmp_path))[1]
 
-    assert problems(2**20 + 1) == [None, "too_large", None]
+    around = len(json.dumps({"text": ""}))
+    assert problems(2**20 - around) == [None] * 3
+    assert problems(2**20 - around + 1) == [None, "too_large", None]
     with pytest.raises(BadShardError, match="or an object in it is too large"):
         problems(2**22)
