@@ -21,6 +21,7 @@ def folder(tmp_path) -> Path:
     return write_hostile_packages(tmp_path / "user")
 
 
+@pytest.mark.long
 def test_the_wheel_holds_the_package_and_nothing_else(installed_wheel: Installed):
     names = names_in(installed_wheel.wheel)
     assert {name.split("/")[0] for name in names} == {
@@ -80,12 +81,14 @@ def test_the_command_prints_its_version_and_runs_a_corpus(installed_wheel: Insta
     assert (folder / "workspaces" / "sample" / "reports" / "index.html").is_file()
 
 
+@pytest.mark.long
 def test_the_sample_is_there_without_a_checkout(installed_wheel: Installed, folder):
     done = installed_wheel.call(folder, "fineweb-mask", "run", "sample", "--dry-run", "--json")
     assert done.returncode == 0, done.stderr
     assert {path.name for path in folder.iterdir()} == set(HOSTILE)
 
 
+@pytest.mark.long
 def test_the_public_names_work_from_a_user_s_folder(installed_wheel: Installed, folder):
     script = """
 import sys, fineweb_mask

@@ -24,6 +24,7 @@ def texts(sample_corpus):
     return [f"{text} Write to me@example.com, \U0001f600" for text in rows if text][:60]
 
 
+@pytest.mark.long
 def test_processes_and_threads_decide_as_one_thread_does(texts, monkeypatch):
     monkeypatch.setattr(module, "cores", lambda: 2)
     urls = [None] * len(texts)
@@ -83,6 +84,7 @@ def test_of_every_page_there_is_a_text_or_a_problem():
     assert isinstance(nested, dict) or nested in {"no_text", "broken_page"}
 
 
+@pytest.mark.long
 def test_a_page_that_takes_too_long_costs_only_itself():
     pytest.importorskip("trafilatura")
 

@@ -90,6 +90,7 @@ def test_it_says_to_keep_the_recipe_unless_the_best_is_told_to_be_better(job, fo
         assert details is not alone or verdict == "no difference seen"
 
 
+@pytest.mark.long
 def test_weights_of_scores_and_shares_of_groups_are_searched_where_there_are_several(job):
     groups = {"groups": {"column": "topic"}, "metrics": "pairwise", "budget_by": "tokens"}
     search = Search(changed(job, groups, weights=SCORERS))
@@ -118,6 +119,7 @@ def test_weights_of_scores_and_shares_of_groups_are_searched_where_there_are_sev
     assert set(trial) == {f"selection.{name}" for name in ("lamb", "metrics", "solver", "budget_by")}
 
 
+@pytest.mark.long
 def test_equal_shares_are_the_recipes_own_where_it_says_so(job):
     search = Search(changed(job, {"groups": {"column": "topic", "shares": "equal"}, "metrics": "disf"}))
     groups, tokens = search.corpus.groups[search.select({})], search.corpus.pool.lengths[search.select({})]
@@ -125,6 +127,7 @@ def test_equal_shares_are_the_recipes_own_where_it_says_so(job):
     assert shares == pytest.approx([1 / 3] * 3, abs=0.03)
 
 
+@pytest.mark.long
 def test_a_trial_that_fails_says_why_and_the_search_goes_on(job, monkeypatch):
     select = Search.select
     monkeypatch.setattr(Search, "select", lambda self, trial: select(self, trial)[: None if not trial else 30])
