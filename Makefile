@@ -60,12 +60,13 @@ serve: $(VENV)/.installed
 stop:
 	@$(BIN)/python -m deployments.serve stop
 
+# Not compiled: what is imported is compiled then, and most modules never are.
 $(VENV)/.installed: pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"fineweb-mask needs Python 3.11 or newer, not {sys.version.split()[0]}: make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv $(VENV)
 	@echo "Installing the locked packages into $(VENV); this takes a few minutes the first time."
-	@PIP_CONSTRAINT=requirements.lock $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' $(TORCH)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(MAP)
+	@PIP_CONSTRAINT=requirements.lock $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --editable '.[dev]' $(TORCH)
+	@$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --no-deps $(MAP)
 	touch $@
 
 # The package as one file in dist/, for `pip install` on any machine; what an earlier build left is no part of it.
