@@ -156,11 +156,12 @@ def test_the_dataset_is_found_again_after_files_were_added(workspace, finished, 
     assert UNKNOWN in result.stderr
 
 
-def test_a_damaged_catalog_is_written_again(workspace, finished):
+@pytest.mark.parametrize("place", [5_000, 20_000, 300_000])
+def test_a_damaged_catalog_is_written_again(workspace, finished, place):
     expected = ask(finished, RECONCILED)
     catalog = workspace / "catalog.duckdb"
     content = bytearray(catalog.read_bytes())
-    content[20_000] ^= 4
+    content[place] ^= 4
     catalog.write_bytes(content)
     os.utime(catalog)
     assert not is_current(Workspace(workspace))

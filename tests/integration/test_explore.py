@@ -4,11 +4,14 @@ import io
 import json
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
+from random import Random
 
 import httpx
 import numpy as np
@@ -194,6 +197,49 @@ def test_the_link_of_a_document_leads_to_what_every_stage_decided_on_it(served: 
     for path, code in (("why/999999", 404), ("why/-1", 404), ("why/x", 422)):
         assert httpx.get(f"{served.url}{path}").status_code == code
     assert httpx.get(f"{served.url}why/0", headers={"Origin": "https://evil.example"}).status_code == 403
+
+
+def malformed(random: Random, path: str) -> bytes:
+    """Return a request that no browser sends."""
+    start = random.choice(["GET", "GET", "GET", "POST", "HEAD", "OPTIONS", "PUT", "\xff"])
+    below = ["", "%00", "%ff%fe", "..%2f..%2f", "data/query?query={", "x" * 9_000, "data/metadata.json?[=%", "//", "\\"]
+    headers = [
+        "Range: bytes=9-1,-,x",
+        "Range: bytes=" + "0-1," * 500,
+        "Content-Length: -1",
+        "Content-Length: 99999",
+        "Transfer-Encoding: chunked",
+        "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: x",
+        "Origin: \x00",
+        "If-Modified-Since: never",
+        "Cookie: " + "y" * 70_000,
+        ": ",
+    ]
+    lines = [f"{start} {path}{random.choice(below)} HTTP/{random.choice(['1.1', '1.1', '1.1', '1.1', '9'])}"]
+    lines += ["Host: 127.0.0.1", *random.sample(headers, random.randint(0, 2))]
+    body = random.choice(["", "{", '{"sql": "DROP TABLE dataset", "type": "exec"}', "\x00" * 100])
+    content = ("\r\n".join(lines) + "\r\n\r\n" + body).encode("latin-1")
+    for _ in range(random.choice([0, 0, 0, 0, 1, 20])):
+        place = random.randrange(len(content))
+        content = content[:place] + random.randbytes(1) + content[place + 1 :]
+    return content
+
+
+@needs_page
+def test_malformed_requests_end_neither_it_nor_its_silence(served: Served):
+    address = served.url.split("/")
+    host, _, port = address[2].rpartition(":")
+    random, said = Random(0), served.errors.read_text()
+    for _ in range(400):
+        with socket.create_connection((host, int(port)), timeout=10) as sent:
+            sent.settimeout(5)
+            with suppress(OSError):  # it may close the connection before all is sent
+                sent.sendall(malformed(random, random.choice(["/", f"/{address[3]}/"])))
+                sent.shutdown(socket.SHUT_WR)
+                answer = sent.recv(64)
+                assert not answer or int(answer.split()[1]) < 500
+    assert httpx.get(f"{served.url}data/metadata.json").status_code == 200
+    assert served.errors.read_text() == said
 
 
 @needs_page

@@ -121,12 +121,16 @@ FOUND_BEFORE = [
     ),
 ]
 FOUND_BEFORE_ELSEWHERE = [
+    Case("no_network_fasttext", "hf://you/none", scorer("kind: fasttext, model: 'hf://you/none/m.bin'"), NO_NETWORK),
     Case("no_network_embedding", "embedding.model: 'you/none'", ("embedding.model=you/none",), NO_NETWORK),
     Case("no_network_edu", "scorer 'edu'", scorer("kind: edu"), NO_NETWORK),
     Case("no_hub", "cannot be downloaded from the hub", ("embedding.model=you/none",), NO_HUB),
     Case("no_cluster", "no Ray cluster answers at 127.0.0.1:9", ("engine.kind=ray",), {"RAY_ADDRESS": "127.0.0.1:9"}),
 ]
 FOUND_LATER = [
+    Case("sidecar_cut_off", "cannot read it", scorer("kind: sidecar, path: '@cut/{shard}.npy'")),
+    Case("no_sidecar", "does not exist", scorer("kind: sidecar, path: '@none/{shard}.npy'")),
+    Case("all_known", "120 known (ingest.against)", ("ingest.against=[@known.parquet]",)),
     Case("budget", "budget is 1000 documents, but there are only 120", ("selection.budget=1000",)),
     Case("sidecar_of_nan", "is null or not finite", scorer("kind: sidecar, path: '@nan/{shard}.npy'")),
     Case("against_damaged", "damaged.parquet", ("ingest.against=[@damaged.parquet]",)),
@@ -164,9 +168,12 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "damaged.parquet").write_bytes(whole[:500] + bytes(2_000) + whole[2_500:])
     (folder / "text.parquet").write_text("not Parquet, and no model of fastText either")
     (folder / "crawl.warc").write_text("WARC/1.0\r\n")
-    (folder / "nan").mkdir()
-    for shard in "ab":
-        np.save(folder / "nan" / f"{shard}.npy", np.full(60, np.nan))
+    for name in ("nan", "cut"):
+        (folder / name).mkdir()
+        for shard in "ab":
+            np.save(folder / name / f"{shard}.npy", np.full(60, np.nan))
+    for path in (folder / "cut").iterdir():
+        path.write_bytes(path.read_bytes()[:200])
     (folder / "encoder").mkdir()
     for name in ("config.json", "modules.json", "tokenizer.json", "model.safetensors"):
         (folder / "encoder" / name).write_text("{")

@@ -35,6 +35,7 @@ FOLDERS = {  # where a stage writes what it has not finished
     "dedup": "repeats",
     "select": "masks",
     "materialize": "dataset-parts",
+    "report": "reports",
 }
 
 
@@ -107,7 +108,7 @@ def test_killed_or_interrupted_in_any_stage_it_ends_as_if_nothing_had_happened(
     summary = run_sample(workspace)
     spent = {stage.stage: (stage.files, stage.cached) for stage in summary.stages}
     assert spent["ingest"] == spent["score"] == spent["embed"] == (4, 4)
-    assert spent["select"] == (1, 1)
+    assert spent["select"] == spent["materialize"] == (1, 1)
     assert outcome(workspace) == outcome(finished)
     assert not leftovers(workspace)
 

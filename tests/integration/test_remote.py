@@ -253,16 +253,14 @@ def data_of(workspace: Path) -> list[tuple[str, bytes]]:
 
 
 @pytest.mark.long
-def test_a_store_that_is_gone_for_good_ends_the_run_in_one_line(
+def test_a_store_that_is_gone_for_good_ends_the_run_within_two_minutes(
     reach: Callable[..., None], sample_corpus: Path, small_sample: tuple[str, ...], tmp_path: Path
 ) -> None:
     store = S3Server()
     try:
         store.client.create_bucket(Bucket="gone")
         reach(store.url)
-        script = "from fineweb_mask.tasks.storage.remote import retries\nretries.PATIENCE_SECONDS = 4.0\n"
-        script += "from fineweb_mask.flows.cli import main\nmain()"
-        command = [sys.executable, "-c", script, "run", "deployments/recipes/sample.yaml"]
+        command = [sys.executable, "-m", "fineweb_mask.flows.cli", "run", "deployments/recipes/sample.yaml"]
         settings = (*small_sample, f"source.path={sample_corpus / 'corpus'}")
         command += ["--workspace", "s3://gone/ws", *(f"--set={setting}" for setting in settings)]
         with subprocess.Popen(
@@ -272,9 +270,12 @@ def test_a_store_that_is_gone_for_good_ends_the_run_in_one_line(
                 assert run.poll() is None
                 time.sleep(0.1)
             store.kill()
-            _, errors = run.communicate(timeout=120)
+            killed = time.monotonic()
+            _, errors = run.communicate(timeout=300)
+        seconds = time.monotonic() - killed
     finally:
         store.kill()
+    assert seconds < 120
     assert run.returncode == 1
     told = [line for line in errors.splitlines() if line.startswith("fineweb-mask: ")]
     assert len(told) == 1

@@ -24,9 +24,9 @@ def sentence(dice, length):
 
 @pytest.fixture(scope="module")
 def pages():
-    """150 pages of 120 words, among which no item is."""
+    """300 pages of 200 words, among which no item is."""
     dice = random.Random(0)
-    return [" ".join(sentence(dice, 120)) for _ in range(150)]
+    return [" ".join(sentence(dice, 200)) for _ in range(300)]
 
 
 def found(rows, texts, sample=(), threshold=0.8):
@@ -35,24 +35,52 @@ def found(rows, texts, sample=(), threshold=0.8):
     return BenchmarkItems(weigh(parts, sample), threshold).overlaps(texts)
 
 
-def planted(words, dice, pages):
-    """Return an item between parts of pages, in short lines, with other cases and marks."""
+def verbatim(words, dice, pages):
+    return " ".join(words)
+
+
+def wrapped(words, dice, pages):
+    place = dice.randrange(1_000)
     before, after = dice.sample(pages, 2)
-    marks = ("{}", "{}", "_{}_", "({})", "“{}”,", "{}\n  >")
-    changed = [dice.choice(marks).format(dice.choice([word, word.upper(), word.title()])) for word in words]
-    return f"{before[: dice.randrange(600)]} {' '.join(changed)}?! {after}"
+    return f"{before[:place]} {' '.join(words)} {after}"
 
 
-@pytest.mark.parametrize("length", [8, 13, 60])
-def test_every_kind_of_copy_is_found_from_eight_words_on(pages, length):
+def in_lines(words, dice, pages):
+    width = dice.randint(2, 6)
+    lines = [" ".join(words[place : place + width]) for place in range(0, len(words), width)]
+    return dice.choice(pages) + "\n" + "\n  > ".join(lines) + "\n" + dice.choice(pages)
+
+
+def other_marks(words, dice, pages):
+    changed = [dice.choice([word.upper(), word.title(), f"_{word}_", f"({word})", f"“{word}”,"]) for word in words]
+    return dice.choice(pages) + " -- " + " ".join(changed) + "?! " + dice.choice(pages)
+
+
+def joined(words, dice, pages):
+    """Return the words, of which two have no space between them any more, as where a hyphen was taken out."""
+    place = dice.randrange(len(words) - 1)
+    return " ".join([*words[:place], words[place] + words[place + 1], *words[place + 2 :]])
+
+
+@pytest.mark.parametrize("planted", [verbatim, wrapped, in_lines, other_marks])
+@pytest.mark.parametrize("length", [8, 9, 12, 13, 20, 30, 200])
+def test_every_kind_of_copy_is_found_from_eight_words_on(pages, planted, length):
     dice = random.Random(length)
-    items = [sentence(dice, length) for _ in range(30)]
-    parts = [("text", ""), ("question", ", question"), ("passage", ", passage")] * 10
+    items = [sentence(dice, length) for _ in range(60)]
+    parts = [("text", ""), ("question", ", question"), ("passage", ", passage")] * 20
     rows = [{part: " ".join(words)} for words, (part, _) in zip(items, parts, strict=True)]
     texts = [planted(words, dice, pages) for words in items]
     names = [f"row {number}{part}, score 1.00" for number, (_, part) in enumerate(parts)]
-    assert sum(one == name for one, name in zip(found(rows, texts, pages), names, strict=True)) >= 28
+    assert sum(one == name for one, name in zip(found(rows, texts, pages), names, strict=True)) >= 57
     assert found(rows, pages, pages) == [None] * len(pages)
+
+
+def test_joined_words_are_found_and_apostrophes_and_forms_of_characters_do_not_matter(pages):
+    dice = random.Random(2)
+    items = [sentence(dice, 12) for _ in range(40)]
+    texts = [joined(words, dice, pages) for words in items]
+    assert sum(name is not None for name in found([{"question": " ".join(one)} for one in items], texts, pages)) >= 36
+    assert words_of("It\u2019s \ufb01ne, isn't it?") == words_of("ITS FINE: ISNT IT") == ["its", "fine", "isnt", "it"]
 
 
 EXAM = {
@@ -68,17 +96,10 @@ def test_parts_are_judged_apart(pages):
         "Quiz. " + EXAM["question"] + " Send us a card.": "row 0, question, score 1.00",
         EXAM["passage"]: "row 0, passage, score 1.00",
         "They fished in the lower Ostrevane.": None,
+        f"{EXAM['answer']} {EXAM['answer']}": None,
     }
     assert found([EXAM], [*texts], pages) == [*texts.values()]
-    assert found([{"answer": EXAM["answer"]}], [*texts], pages) == [None] * 3
-    rows = [{"passage": EXAM["passage"].replace("nine", "ten")}, EXAM, {"text": EXAM["passage"]}]
-    both = EXAM["passage"] + " " + EXAM["question"]  # of equal ones the first, and of all the best
-    assert found(rows, [EXAM["passage"], both], pages) == [
-        f"row 1, {part}, score 1.00" for part in ("passage", "question")
-    ]
-    for nothing in ([], [{"question": None, "text": ""}], [{"text": "three short words"}]):
-        assert found(nothing, ["three short words", ""]) == [None, None]
-    assert words_of("It\u2019s \ufb01ne, isn't it?") == words_of("ITS FINE: ISNT IT") == ["its", "fine", "isnt", "it"]
+    assert found([{"answer": EXAM["answer"]}], [*texts], pages) == [None] * 4
 
 
 def test_a_question_of_common_words_counts_only_with_its_answer():
@@ -104,6 +125,7 @@ def test_short_items_are_found_on_word_boundaries_only_if_their_words_are_rare(p
     ]
     names = {
         "the capital of upper Zalvora": "row 0, question, score 1.00",
+        "capitals of upper Zalvora": None,
         "the capital of upper Zalvoran": None,
         "which was it for a": None,
         "Who wrote Zalvora? Imre Hamrecht.": "row 2, question, score 1.00",
@@ -117,14 +139,26 @@ LICENCE = (
     "permission is hereby granted free of charge to any person who obtains a copy of this software to deal in it "
     "without restriction and without limitation of the rights to use copy modify merge publish and sell copies of it"
 )
+CODE = "if __name__ == '__main__': import sys; main(sys.argv[1:]) # parse the arguments and exit with the status"
+BOILING = "What is the boiling point of {} at the pressure of the sea level?"
 INHABITANTS = "How many inhabitants did the city of {} have at the end of the year {}?"
 
 
-def test_look_alikes_and_a_phrase_of_many_documents_are_no_copies(pages):
-    clause = f"Under which licence, which begins '{LICENCE[:70]}', did the Hamrecht archive of Zalvora appear?"
-    names = INHABITANTS.format("Zalvora", 1871), INHABITANTS.format("Ostrevane", 1902)
-    for item, page in ((clause, LICENCE), names):
-        assert found([{"question": item}], [page, item], pages) == [None, "row 0, question, score 1.00"]
+@pytest.mark.parametrize(
+    ("item", "page"),
+    [
+        (f"Under which licence, which begins '{LICENCE[:70]}', did the Hamrecht archive of Zalvora appear?", LICENCE),
+        (f"{CODE} def zalvora(values): return sorted(set(values)) [::-1] + quintamere(values)", CODE),
+        (BOILING.format("zalvorium"), BOILING.format("quintamerium")),
+        (INHABITANTS.format("Zalvora", 1871), INHABITANTS.format("Ostrevane", 1902)),
+    ],
+    ids=["clause", "idiom", "template", "two names"],
+)
+def test_look_alikes_are_no_copies(item, page, pages):
+    assert found([{"question": item}], [page, item], pages) == [None, "row 0, question, score 1.00"]
+
+
+def test_a_phrase_of_many_documents_is_none_of_a_benchmark(pages):
     row = {"passage": LICENCE}
     assert found([row], [LICENCE], [*pages, *[LICENCE] * 4]) == ["row 0, passage, score 1.00"]
     assert found([row], [LICENCE], [*pages, *[LICENCE] * 6]) == [None]
@@ -147,14 +181,38 @@ def test_edits_lower_the_score_the_threshold_decides_and_scattered_phrases_are_n
 
 def test_decisions_are_the_same_in_any_order_and_company(pages, monkeypatch):
     dice = random.Random(9)
-    rows = [{"question": " ".join(sentence(dice, dice.randint(4, 40)))} for _ in range(30)]
-    texts = [planted(row["question"].split(), dice, pages) for row in rows] + pages[:20]
+    rows = [{"question": " ".join(sentence(dice, dice.randint(4, 40)))} for _ in range(60)]
+    texts = [wrapped(row["question"].split(), dice, pages) for row in rows] + pages[:40]
     together = found(rows, texts, pages)
-    assert sum(name is not None for name in together) > 25
+    assert sum(name is not None for name in together) > 50
     order = dice.sample(range(len(texts)), len(texts))
     assert found(rows, [texts[place] for place in order], pages) == [together[place] for place in order]
     monkeypatch.setattr(benchmark_items, "CHARS_AT_ONCE", 5_000)
     assert found(rows, texts, pages) == together
+
+
+def test_a_page_of_parts_of_thousands_of_items_is_compared_with_few_of_them(pages, monkeypatch):
+    dice = random.Random(3)
+    items = [sentence(dice, 30) for _ in range(600)]
+    parts = " ".join(" ".join([*item[:12], *"five words that are other".split(), *item[17:]]) for item in items[1:])
+    rows = [{"text": " ".join(item)} for item in items]
+    compared = []
+    score = BenchmarkItems._score
+    monkeypatch.setattr(BenchmarkItems, "_score", lambda *given: compared.append(given) or score(*given))
+    assert found(rows, [parts], pages, 1.0) == [None]
+    assert len(compared) == benchmark_items.MOST_COMPARED
+    assert found(rows, [f"{parts} {' '.join(items[0])}"], pages, 1.0) == ["row 0, score 1.00"]
+
+
+def test_the_best_item_is_named_of_equal_ones_the_first_and_without_items_none(pages):
+    other = EXAM["passage"].replace("nine", "ten")
+    rows = [{"passage": other}, {"passage": EXAM["passage"]}, {"text": EXAM["passage"]}]
+    assert found(rows, [EXAM["passage"]], pages) == ["row 1, passage, score 1.00"]
+    both = EXAM["passage"] + " " + EXAM["question"]
+    assert found([EXAM], [both], pages) == ["row 0, question, score 1.00"]
+    for nothing in ([], [{"question": None, "text": ""}], [{"text": "three short words"}]):
+        assert found(nothing, ["three short words", ""]) == [None, None]
+        assert found(nothing, []) == []
 
 
 WORDS = st.lists(st.sampled_from("abcdef"), min_size=20, max_size=30)

@@ -7,7 +7,7 @@ from scipy.optimize import linprog
 
 from tests.models.selection.enumerable import full_masks, random_budget
 
-SEEDS = range(12)
+SEEDS = range(40)
 
 
 def budgets():
@@ -22,7 +22,7 @@ def test_every_full_selection_uses_at_least_the_least():
         used = full_masks(budget).long() @ budget.costs
         assert budget.least <= int(used.min()) <= int(used.max()) <= budget.limit
         reached += int(used.min()) == budget.least
-    assert reached >= 3  # it is not an empty promise
+    assert reached >= 10  # it is not an empty promise
 
 
 def test_filling_is_full_keeps_its_start_and_follows_the_priority():

@@ -165,3 +165,9 @@ def test_blocks_of_alike_documents_lose_little_of_one_block(metrics):
 
     share = (value(np.flatnonzero(mask)) - one.random_objective) / (value(one.indices) - one.random_objective)
     assert share > 0.9
+
+
+def test_a_number_of_documents_is_divided_too():
+    corpus = clustered(300)
+    cells, plan = planned(corpus, SelectionSettings(budget=37))
+    assert (plan.rates * np.bincount(cells)).sum() == pytest.approx(37)

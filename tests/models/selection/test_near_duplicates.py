@@ -40,12 +40,12 @@ def test_of_documents_that_are_alike_the_best_one_remains(length):
             assert kept.tolist() == one_by_one(rows, quality, 0.9)
 
 
-@pytest.mark.parametrize(
-    ("solver", "by"), [("mean_field", "tokens"), ("random", "documents"), ("d4", "tokens"), ("greedy", "documents")]
-)
+@pytest.mark.parametrize("solver", ["mean_field", "greedy", "top_quality", "random", "d4", "policy_gradient"])
+@pytest.mark.parametrize("by", ["documents", "tokens"])
 def test_no_selector_takes_two_documents_that_are_alike(solver, by):
     rows, quality = groups_of_alike(3)
-    common = {"solver": solver, "budget_by": by, "tokens": np.full(60, 3)}
+    learning = {"n_epochs": 5, "n_rollout": 8}
+    common = {"solver": solver, "budget_by": by, "tokens": np.full(60, 3), "policy_gradient": learning}
     found = select(rows, quality, select_ratio=0.3, **common).indices
     cosines = rows[found] @ rows[found].T
     assert (cosines - np.eye(len(found)) < 0.9).all()

@@ -7,6 +7,7 @@ from fineweb_mask.models.selection import neighbours
 from fineweb_mask.models.selection.neighbours import (
     LARGE,
     Neighbours,
+    _largest,
     find_neighbours,
     missed_by,
     nearest,
@@ -118,3 +119,14 @@ def test_sums_over_sorted_segments_equal_scattered_ones():
     order, lengths = graph._segments
     by_segments = torch.segment_reduce(values.reshape(-1)[order], "sum", lengths=lengths)
     torch.testing.assert_close(graph.sum_back(lambda part: values[:, part]), by_segments)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_largest_of_wide_blocks_are_those_of_one_sort(transposed):
+    products = torch.randn((30, 40 * neighbours.BUNDLE), generator=torch.Generator().manual_seed(0))
+    products[:, 5] = products[:, 13] = 3.0  # equal values
+    products = products.T.contiguous().T if transposed else products
+    values, columns = _largest(products, 9)
+    assert torch.equal(values, products.topk(9, dim=1).values)
+    assert torch.equal(products.gather(1, columns), values)
+    assert all(len(set(row)) == 9 for row in columns.tolist())

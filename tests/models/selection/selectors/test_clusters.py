@@ -5,6 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fineweb_mask.models.selection.k_means import k_means
+from fineweb_mask.models.selection.rows import Rows
 from fineweb_mask.models.selection.selectors.clusters import fitted_budgets, look_at_clusters
 
 
@@ -120,3 +122,12 @@ def test_the_selector_takes_the_best_of_those_it_looked_at(corpus, selected):
     looked = found.inclusion > found.inclusion.min()
     assert looked.sum() < 200
     assert set(found.indices) == set(np.flatnonzero(looked)[np.argsort(-quality[looked])[:20]])
+
+
+def test_k_means_finds_separate_clusters():
+    random, label = np.random.default_rng(0), np.arange(90) % 3
+    points = torch.from_numpy(np.eye(3, 8)[label] + 0.05 * random.normal(size=(90, 8))).float()
+    rows = Rows(torch.nn.functional.normalize(points, dim=1))
+    found, closeness, _ = k_means(rows, 3, 10, torch.Generator().manual_seed(1))
+    assert all(len(set(found[label == cluster].tolist())) == 1 for cluster in range(3))
+    assert float(closeness.min()) > 0.9
