@@ -45,6 +45,12 @@ def again(built: Any, **changes: Any) -> Any:
     return report.ReportJob(root=job.root, **({name: getattr(job, name) for name in names} | changes))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def reported(built):
+    """Make the report of the shared workspace before any test here copies it."""
+    return built.report
+
+
 @pytest.fixture(scope="module")
 def hostile(recipe, make_document, make_parquet, pipeline, tmp_path_factory):
     """A corpus whose texts, urls, dumps and page types are attacks, reported on by type, too."""
