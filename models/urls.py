@@ -14,7 +14,7 @@ SECRET_PARAMETER = re.compile(
 USER_AND_PASSWORD = re.compile(r"://[^\s/@]*:(?!\d+(?:/|$))[^\s@]*@")
 """A password may contain any character except "@"; `host:port/path@revision` is not one."""
 USER = re.compile(r"://[^\s/@]+@")
-QUERY = re.compile(r"(\w+://[^\s?#'\"<>]*)[?#][^\s'\"<>]+")
+QUERY = re.compile(r"(://[^\s?#'\"<>]*)[?#][^\s'\"<>]+")
 WRITABLE = ("s3://", "s3a://", "gs://", "az://")
 HUB = "hf://"
 LOCAL = re.compile(r"(file://|/(?!/)|~|[A-Za-z]:[/\\])[^\n]*\Z")

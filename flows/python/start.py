@@ -90,11 +90,12 @@ def curate(
     >>> summary = curate("sample", {"workspace": "workspaces/try", "selection": {"lamb": 0.3}})  # doctest: +SKIP
     >>> summary.documents_kept, summary.dataset  # doctest: +SKIP
     """
+    from fineweb_mask.flows.curate import check_stages
+
+    check_stages(refit or [], refresh or [], until)
     with _started(recipe, overrides) as settings:
-        from fineweb_mask.flows.curate import check_stages
         from fineweb_mask.flows.curate import curate as flow
 
-        check_stages(refit or [], refresh or [], until)
         return flow(settings, refit, refresh, until=until)
 
 
