@@ -92,6 +92,7 @@ def plain(text: str) -> str:
     return text.replace("  ", " ")
 
 
+@pytest.mark.long
 def test_near_duplicates_are_those_pairs_that_are_as_alike_as_asked(planted: Planted) -> None:
     """Of all pairs of texts of every kind, compared exactly: some that are a little more alike than that are missed."""
     texts = planted.mixed.texts

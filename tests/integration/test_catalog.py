@@ -22,6 +22,8 @@ from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
+pytestmark = pytest.mark.long
+
 RECONCILED = """
     SELECT (SELECT count(*) FROM documents) AS ingested,
            (SELECT count(*) FROM selected) AS selected,
@@ -36,7 +38,6 @@ def ask(workspace, sql):
     return json.loads(result.stdout)
 
 
-@pytest.mark.long
 def test_every_run_leaves_a_record_and_the_catalog_shows_what_is_there(workspace, run_sample):
     provenance = json.loads((workspace / "dataset" / "provenance.json").read_text())
     counts = provenance["details"]["counts"]
@@ -60,7 +61,6 @@ def test_every_run_leaves_a_record_and_the_catalog_shows_what_is_there(workspace
     assert second["objective"] > 0
 
 
-@pytest.mark.long
 def test_what_another_corpus_holds_is_dropped_and_named_with_its_twin(finished, run_sample, sample_corpus, tmp_path):
     path = tmp_path / "corpus" / "new.parquet"
     path.parent.mkdir()
@@ -114,7 +114,6 @@ def stopped(workspace):
     return workspace
 
 
-@pytest.mark.long
 def test_what_is_selected_is_the_dataset_while_a_newer_run_is_not_finished(stopped, finished, run_sample, caplog):
     expected = ask(finished, RECONCILED)
     for _ in range(2):
@@ -190,7 +189,6 @@ def test_a_run_that_set_a_shard_aside_is_a_finished_run(hostile_run, tmp_path):
     assert CliRunner().invoke(app, ["verify", str(workspace)]).exit_code == 0
 
 
-@pytest.mark.long
 def test_a_sweep_leaves_the_catalog_unless_it_made_anew_what_the_masks_are_of(workspace, server):
     settings = LastRun.load(Workspace(workspace)).settings.model_copy(update={"workspace": str(workspace)})
     before = (workspace / "catalog.duckdb").read_bytes()

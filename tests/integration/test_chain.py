@@ -15,6 +15,8 @@ from prefect.workers.base import BaseJobConfiguration
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.models.settings import PipelineSettings
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 240
 
@@ -59,7 +61,6 @@ def test_a_dataset_is_told_of_with_its_figures(service, sample_run):
     assert PipelineSettings.model_validate(published["recipe"]) == recipe
 
 
-@pytest.mark.long
 def test_a_retry_in_the_ui_goes_on_from_what_the_workspace_has(service, sample_run):
     corpus = service.home / "broken"
     corpus.mkdir()
@@ -90,7 +91,6 @@ def test_a_retry_in_the_ui_goes_on_from_what_the_workspace_has(service, sample_r
     assert len(list((service.home / "workspaces" / "retried" / "scores").glob("*.parquet"))) == 2
 
 
-@pytest.mark.long
 def test_containers_have_credentials_that_no_deployment_holds(service, server, monkeypatch):
     names = ("hf-token", "aws-access-key-id", "aws-secret-access-key")
     for name in names:

@@ -24,6 +24,7 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.conftest import materialize_again, parts, read_card, selected_rows, snapshot
 
 
+@pytest.mark.long
 def test_the_datasets_package_loads_every_row(hostile_dumps, tmp_path):
     folder = tmp_path / "dataset"
     hostile_dumps.making.with_settings(output=str(folder)).write()
@@ -81,6 +82,7 @@ def small_disk(tmp_path):
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
+@pytest.mark.long
 def test_a_full_or_read_only_disk_leaves_the_old_dataset(copied, small_disk):
     """The workspace's dataset lies on a small disk; what DuckDB needs beside it lies elsewhere."""
     root = small_disk / "workspace"
@@ -131,6 +133,7 @@ def test_provenance_adds_up(built):
     } - {"provenance.json"}
 
 
+@pytest.mark.long
 def test_an_interrupted_build_leaves_the_old_dataset(copied):
     before = snapshot(copied.workspace.dataset)
     making = copied.making.with_settings(title="Another")

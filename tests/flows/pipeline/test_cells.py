@@ -110,6 +110,7 @@ def test_another_lamb_has_the_same_cells_and_another_plan(copied):
     assert kinds(built) == ["plan_selection", "select_cell", "select"]
 
 
+@pytest.mark.long
 def test_the_order_of_work_does_not_matter_and_a_killed_run_goes_on(base, tmp_path):
     workspace = Workspace(tmp_path)
     shards = corpus(workspace)
@@ -138,6 +139,7 @@ def test_new_documents_change_their_own_cells_alone(base, copied):
     assert len(after.blocks) == len(before.blocks)
 
 
+@pytest.mark.long
 def test_a_corpus_that_has_grown_keeps_a_number_of_documents_and_is_learned_anew_if_asked(copied):
     workspace, shards = copied
     grown = [*shards, numbers(workspace, "new", 250, seed=9)]

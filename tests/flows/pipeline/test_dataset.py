@@ -83,6 +83,7 @@ def test_a_shard_that_is_quarantined_is_in_no_partition(tmp_path, sample_corpus)
     assert any("part-00000" in name for name in dataset_in(tmp_path / "w"))
 
 
+@pytest.mark.long
 def test_a_killed_run_goes_on_with_the_parts_that_it_wrote_and_any_that_are_left_are_removed(
     tmp_path, corpus, selected, whole
 ):

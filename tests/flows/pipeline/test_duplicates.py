@@ -76,6 +76,7 @@ def test_the_copy_of_the_shard_that_came_first_is_kept_and_quarantined_shards_do
     assert again.duplicates["b"].rows >= 15  # it came last: those of a and of c
 
 
+@pytest.mark.long
 def test_a_large_corpus_is_compared_in_buckets_with_the_same_result_or_not_at_all(tmp_path, corpus, monkeypatch):
     one = prepared(tmp_path / "one", corpus)
     monkeypatch.setitem(buckets.COMPARISONS, "repeats", buckets.COMPARISONS["repeats"]._replace(most=40))
@@ -140,6 +141,7 @@ def test_near_duplicates_are_no_candidates_and_are_counted(tmp_path, sample_corp
     assert not any((folder / name).exists() for name in ("signatures", "pairs", "near_duplicates"))
 
 
+@pytest.mark.long
 def test_a_run_that_is_killed_while_it_compares_goes_on(tmp_path, sample_corpus):
     pytest.importorskip("rensa")
     corpus = shards_in(tmp_path / "corpus", sample_corpus, a=range(20), b=range(10, 30))

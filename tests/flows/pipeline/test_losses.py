@@ -61,6 +61,7 @@ def losses_in(run):
         return catalog.execute("FROM losses").fetchall()
 
 
+@pytest.mark.long
 def test_a_source_of_near_copies_is_named_everywhere(tmp_path, corpus, caplog):
     folder = tmp_path / "w"
     run = RunHere(settings_of(folder, corpus))
@@ -109,6 +110,7 @@ def test_what_ingest_wipes_out_is_not_scored(tmp_path, corpus):
     assert run.built == ["ingest a", "ingest b", "losses corpus"]
 
 
+@pytest.mark.long
 def test_a_new_shard_a_killed_run_and_an_order_of_work_count_the_same(tmp_path, corpus):
     folder, late = tmp_path / "w", (corpus / "b.parquet").rename(tmp_path / "b.parquet")
     run_of(folder, corpus)

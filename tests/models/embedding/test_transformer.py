@@ -57,6 +57,7 @@ def test_equal_with_a_prompt_and_special_tokens_are_only_those_that_the_tokenize
     assert all(len(control & {*ids}) == 2 and not control & {*ids[1:-1]} for ids in found)
 
 
+@pytest.mark.long
 def test_a_real_model_in_every_precision(minilm):
     texts = [text[:2_000] for text in TEXTS]
     exact = load(minilm).encode(texts).vectors

@@ -141,6 +141,7 @@ def test_the_label_column_must_hold_labels(tmp_path, make_parquet, make_document
         check_label_column("topic", shards, named)
 
 
+@pytest.mark.long
 def test_a_sweep_recommends_its_knee(copied):
     lambs = (0.0, 0.25, 0.5, 0.75, 1.0)
     job = page_job(copied, ["random"], lambs, seconds={"0.5": 0.1}, advised=" --set selection.budget_by=tokens")

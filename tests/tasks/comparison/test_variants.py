@@ -62,6 +62,7 @@ def test_datamask_selects_the_masks_of_the_pipeline(copied):
     assert {file.name: copied.workspace.resolve(file).read_bytes() for file in copied.masks} == before
 
 
+@pytest.mark.long
 def test_every_selector_is_judged_by_the_same_objective_over_the_same_tokens(copied, settings, targets):
     found = {}
     by_tokens = shared_settings(settings, "tokens")

@@ -82,6 +82,7 @@ class KilledError(BaseException):
     """Ends a publication as a kill does: nothing of it runs on."""
 
 
+@pytest.mark.long
 def test_killed_at_any_moment_it_leaves_the_old_dataset_or_the_new_one(bucket, tmp_path, monkeypatch):
     one, two = (make_dataset(tmp_path / name, name) for name in ("one", "two"))
     steps = ("_upload", "_delete")

@@ -111,6 +111,7 @@ class KilledError(BaseException):
     """Ends a run as a kill does."""
 
 
+@pytest.mark.long
 def test_killed_after_some_partitions_only_the_others_are_written(make_corpus, four_shards, tmp_path, monkeypatch):
     making = make_corpus(tmp_path / "killed", four_shards, **MANY)
     written = partition.read_back
@@ -151,6 +152,7 @@ def test_damaged_parts_are_written_again(make_corpus, four_shards, tmp_path, mon
     assert seen == ["00003", "00002"]
 
 
+@pytest.mark.long
 def test_parts_of_another_corpus_are_neither_taken_nor_removed(make_corpus, four_shards, tmp_path, monkeypatch):
     """Another run may be making its dataset of them."""
     make_corpus(tmp_path, four_shards, **MANY).written()
@@ -204,6 +206,7 @@ def test_nothing_selected_is_a_dataset_without_files_and_what_was_spilled_is_rem
     assert making.job.current() is not None
 
 
+@pytest.mark.long
 def test_parts_that_a_killed_run_did_not_remove_are_removed_by_the_next(
     make_corpus, four_shards, tmp_path, monkeypatch
 ):

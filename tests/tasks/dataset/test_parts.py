@@ -85,6 +85,7 @@ def test_at_a_url_each_part_is_uploaded_once_before_the_card(
     assert verify(dataset, read_provenance(dataset)).status == "ok"
 
 
+@pytest.mark.long
 def test_at_a_url_a_part_that_was_lost_stops_the_commit(at_url, four_shards, bucket):
     making, folder = at_url(four_shards)
     job = making.written()
@@ -94,6 +95,7 @@ def test_at_a_url_a_part_that_was_lost_stops_the_commit(at_url, four_shards, buc
     assert f"{folder}/README.md" not in bucket.names()
 
 
+@pytest.mark.long
 def test_for_a_folder_elsewhere_the_parts_lie_beside_it(make_corpus, four_shards, tmp_path):
     output = tmp_path / "out" / "mine"
     making = make_corpus(tmp_path / "ws", four_shards, **MANY).with_settings(output=str(output))

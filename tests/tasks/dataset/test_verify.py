@@ -264,6 +264,7 @@ def test_a_place_without_a_dataset_is_an_error(tmp_path, place, message):
     assert "sesame" not in str(caught.value)
 
 
+@pytest.mark.long
 def test_a_server_that_fails_is_not_one_without_the_dataset(bucket, proxy, reach, dataset, monkeypatch):
     for path in tree_files(dataset):
         bucket.write(f"set/{name(dataset, path)}", path.read_bytes())

@@ -278,6 +278,7 @@ def kept_of(tmp_path: Path, corpus: Corpus) -> list[int]:
     return [place for place in range(len(corpus.texts)) if ("a", place) not in listed(job)]
 
 
+@pytest.mark.long
 def test_pages_of_one_template_stay_and_one_of_each_two_copies_goes(tmp_path: Path) -> None:
     pages = templates(600)
     assert len(kept_of(tmp_path / "templates", pages)) >= 0.99 * 600

@@ -161,6 +161,7 @@ def test_files_that_no_training_wrote_are_kept(settings, output, suffix):
             TrainQualityJob.of(output, settings.model_copy(update={"split_seed": 1}))
 
 
+@pytest.mark.long
 def test_a_training_that_is_killed_is_begun_again_and_what_it_left_removed(settings, output, monkeypatch):
     def killed(*_: object) -> None:
         raise KeyboardInterrupt

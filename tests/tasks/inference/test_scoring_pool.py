@@ -101,6 +101,7 @@ def children(process: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
 
 
+@pytest.mark.long
 def test_a_retry_after_a_killed_worker_starts_new_workers_and_their_end_leaves_no_process(built, placed):
     end_workers()
     texts = ["orbit"] * 2000
@@ -144,6 +145,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.long
 def test_a_killed_script_without_a_main_guard_leaves_no_process(placed, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)

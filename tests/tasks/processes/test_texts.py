@@ -57,6 +57,7 @@ def extracted(*pages, processes=1):
         return list(with_texts(({"page": page} if isinstance(page, bytes) else page for page in pages), workers))
 
 
+@pytest.mark.long
 def test_records_keep_their_order_and_their_problems():
     found = extracted(
         *(

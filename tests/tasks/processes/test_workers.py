@@ -22,6 +22,7 @@ def workers():
     workers.close()
 
 
+@pytest.mark.long
 def test_a_process_that_ends_is_replaced(workers):
     assert list(workers.map(workers.ask, [b""])) == [NO_TEXT]
     [first] = workers._started
@@ -55,6 +56,7 @@ def test_several_threads_share_the_processes(workers):
     assert len(workers._started) == 1
 
 
+@pytest.mark.long
 def test_what_is_asked_when_they_are_closed_is_a_transient_error_and_no_answer(workers):
     list(workers.map(workers.ask, [b""]))
     [process] = workers._started

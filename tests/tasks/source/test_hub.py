@@ -151,6 +151,7 @@ def test_parts_of_a_file_are_requested(hub: HubServer) -> None:
             file.read(1000)
 
 
+@pytest.mark.long
 def test_transient_failures_are_retried(
     hub: HubServer, raw: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -221,6 +222,7 @@ def test_wrong_client_settings_are_not_retried(hub: HubServer, monkeypatch: pyte
     assert time.monotonic() - started < 2
 
 
+@pytest.mark.long
 def test_a_dataset_on_the_hub_is_verified_at_its_commit(hub: HubServer, built: Any) -> None:
     dataset = built.workspace.dataset
     for path in tree_files(dataset):

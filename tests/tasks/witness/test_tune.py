@@ -12,6 +12,8 @@ from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.source.discovery import find_files
 from fineweb_mask.tasks.witness.tune import OWN, Search, TuneJob, shown, tune
 
+pytestmark = pytest.mark.long
+
 TRIALS = 3
 SCORERS = {"quality.scorers.0.weight": ("space", 1.0), "quality.scorers.1.weight": ("quality", -0.5)}
 
@@ -55,7 +57,6 @@ def test_the_recipe_and_all_trials_are_on_the_page_the_best_first(job, found):
     assert json.loads((job.folder / "metrics.json").read_text())["best"] == found.details["best"]
 
 
-@pytest.mark.long
 def test_the_same_trials_twice_and_others_with_another_seed(job, found):
     assert tune(job).cached
     again = tune(job.model_copy(update={"force": True}))
@@ -90,7 +91,6 @@ def test_it_says_to_keep_the_recipe_unless_the_best_is_told_to_be_better(job, fo
         assert details is not alone or verdict == "no difference seen"
 
 
-@pytest.mark.long
 def test_weights_of_scores_and_shares_of_groups_are_searched_where_there_are_several(job):
     groups = {"groups": {"column": "topic"}, "metrics": "pairwise", "budget_by": "tokens"}
     search = Search(changed(job, groups, weights=SCORERS))
@@ -119,7 +119,6 @@ def test_weights_of_scores_and_shares_of_groups_are_searched_where_there_are_sev
     assert set(trial) == {f"selection.{name}" for name in ("lamb", "metrics", "solver", "budget_by")}
 
 
-@pytest.mark.long
 def test_equal_shares_are_the_recipes_own_where_it_says_so(job):
     search = Search(changed(job, {"groups": {"column": "topic", "shares": "equal"}, "metrics": "disf"}))
     groups, tokens = search.corpus.groups[search.select({})], search.corpus.pool.lengths[search.select({})]
@@ -127,7 +126,6 @@ def test_equal_shares_are_the_recipes_own_where_it_says_so(job):
     assert shares == pytest.approx([1 / 3] * 3, abs=0.03)
 
 
-@pytest.mark.long
 def test_a_trial_that_fails_says_why_and_the_search_goes_on(job, monkeypatch):
     select = Search.select
     monkeypatch.setattr(Search, "select", lambda self, trial: select(self, trial)[: None if not trial else 30])

@@ -52,6 +52,7 @@ def test_the_lease_of_a_killed_run_is_taken_over_by_the_same_machine(store: Stor
         pass
 
 
+@pytest.mark.long
 def test_a_lease_that_is_not_renewed_is_taken_over(
     bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,6 +86,7 @@ def test_an_unreachable_server_does_not_hide_the_error_that_ended_the_run(
         pass
 
 
+@pytest.mark.long
 def test_one_of_many_simultaneous_runs_gets_the_lease(seaweed_bucket: Bucket, tmp_path: Path) -> None:
     """On SeaweedFS alone: `moto_server` looks and writes in two steps, between which another request can write."""
     store = Store(f"{seaweed_bucket.url}/ws")

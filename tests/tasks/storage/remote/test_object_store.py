@@ -169,6 +169,7 @@ def test_conditional_writes(any_bucket: Bucket) -> None:
     assert list(any_bucket.names()) == ["x/lock"]
 
 
+@pytest.mark.long
 def test_one_of_many_simultaneous_creations_succeeds(seaweed_bucket: Bucket) -> None:
     """On SeaweedFS alone: `moto_server` looks and writes in two steps, between which another request can write."""
     created, ready = [], threading.Barrier(6)
