@@ -1,6 +1,11 @@
 """Measure what the scorer by rules agrees with: scores of FineWeb-Edu's kind, page types, damaged copies, spam.
 
     python -m benchmarks.rules REALDATA
+    python -m benchmarks.rules REALDATA runs
+
+`runs` asks what a whole run gains by it: each corpus is curated with this scorer, without any score, and without one
+behind datatrove's filters, a tenth of its documents each. What a selection teaches is that of the report: bits per byte
+of held-out documents of the corpus, in percent better than random documents of as many tokens.
 
 REALDATA is a folder with `fineweb_edu_scored_150.parquet` and `web_mix.parquet`. An AUC is the chance that a document
 of the first kind scores above one of the second; 0.5 is that of a score that does not see the difference. FineWeb-Edu's
@@ -11,18 +16,22 @@ The sample's documents are synthetic: `data_samples/truth.parquet` knows which a
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from scipy.stats import rankdata, spearmanr
 
+import fineweb_mask as fm
 from benchmarks.tables import show
 from fineweb_mask.models.quality.rules import RulesScorer, marks
 
@@ -120,5 +129,73 @@ def main(folder: Path) -> None:
     print(f"\n{len(texts) / seconds:,.0f} documents in a second of one core, {texts.nbytes / seconds / 1e6:.0f} MB")
 
 
+FILTERS = ("gopher_quality", "gopher_repetition", "c4_quality", "fineweb_quality")
+WAYS: dict[str, dict[str, Any]] = {
+    "rules": {"quality": {"scorers": [{"kind": "rules"}]}},
+    "no score": {"quality": {"scorers": []}},
+    "no score, filters": {
+        "quality": {"scorers": []},
+        "ingest": {"filters": [{"kind": kind} for kind in FILTERS]},
+    },
+}
+
+
+def runs(folder: Path) -> None:
+    """Curate every corpus in every way, and show what each kept and taught."""
+    truth = pq.read_table(SAMPLE / "truth.parquet", columns=["id", "is_spam", "grade"])
+    kinds = {
+        "web pages": ("web_mix", pq.read_table(folder / "web_mix.parquet", columns=["id", "genre"])),
+        "20 Newsgroups": ("newsgroups20", None),
+        "the sample": (None, truth),
+    }
+    lines = []
+    for corpus, (file, known) in kinds.items():
+        source = SAMPLE / "corpus" if file is None else folder / f"{file}.parquet"
+        documents = 6_480 if file is None else pq.ParquetFile(source).metadata.num_rows
+        for way, settings in WAYS.items():
+            with tempfile.TemporaryDirectory() as workspace:
+                recipe = {
+                    "workspace": workspace,
+                    "source": {"path": str(source)},
+                    "selection": {"budget": documents // 10},
+                    **settings,
+                }
+                summary = fm.curate(recipe)
+                figures = json.loads((Path(workspace) / "reports" / "metrics.json").read_text())
+                kept = pq.read_table(summary.dataset / "data", columns=["id"])["id"]
+            lines.append([corpus, way, f"{len(kept):,}", *taught(figures["teaching"]), *known_of(known, kept)])
+            print("  ".join(lines[-1]), flush=True)
+    header = ["corpus", "quality", "kept", "taught", "same lengths", "articles; spam", "poorly made"]
+    show("A tenth of each corpus, by the default objective", header, lines)
+
+
+def taught(found: dict[str, Any]) -> list[str]:
+    """Return how much better held-out documents are predicted than after random ones, and than after as long ones."""
+    if "skipped" in found:
+        return ["", ""]
+    measured = found["sets"]["pool"]
+    base = float(np.mean(measured["losses"]["random"]))
+    ways = (measured["against_random"], measured["against_lengths"])
+    return [
+        f"{-100 * one['selection']['difference'] / base:+.1f} ({one['selection']['verdict']})"
+        if "selection" in one
+        else "no other"
+        for one in ways
+    ]
+
+
+def known_of(known: pa.Table | None, kept: pa.ChunkedArray) -> list[str]:
+    """Return the share of articles among pages of a known type, or those of spam and of poorly made pages."""
+    if known is None:
+        return ["", ""]
+    chosen = known.filter(pc.is_in(known["id"], kept.combine_chunks()))
+    if "genre" in known.column_names:
+        typed = chosen.filter(pc.is_valid(chosen["genre"]))
+        return [f"{pc.mean(pc.equal(typed['genre'], 'article')).as_py():.1%}", ""]
+    return [
+        f"{pc.mean(pc.equal(chosen[name], value)).as_py():.1%}" for name, value in (("is_spam", True), ("grade", 0))
+    ]
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    runs(Path(sys.argv[1])) if sys.argv[2:] == ["runs"] else main(Path(sys.argv[1]))
