@@ -167,17 +167,17 @@ def whole_block(size: Size, metrics: str, solver: str, **changes: object) -> dic
     return took | {"objective": f"{found.objective:.5f}", "gap": gap, "random": f"{found.random_objective:.5f}"}
 
 
-def lists(size: Size, n: int, graph: str, elements: int) -> dict[str, Any]:
+def lists(size: Size, n: int, elements: int) -> dict[str, Any]:
     """Find the nearest 64 documents of each."""
     features, _ = block(*size.block, size.device)
     rows = checked_features(features[:n], torch.device(size.device))
     kept = dict(neighbours.PRODUCT_ELEMENTS)
     neighbours.PRODUCT_ELEMENTS[size.device] = elements
     try:
-        found, took = timed(lambda: neighbours.find_neighbours(rows, min(64, n // 4), graph), size.device)  # type: ignore[arg-type]
+        _, took = timed(lambda: neighbours.nearest(rows, min(64, n // 4)), size.device)
     finally:
         neighbours.PRODUCT_ELEMENTS.update(kept)
-    return took | {"recall": "1" if found.missed is None else f"{found.missed.recall:.3f}"}
+    return took
 
 
 @cache
@@ -286,11 +286,10 @@ def of_selection(size: Size) -> Iterator[Measurement]:
     near = partial(whole_block, size, RECIPES, "mean_field", near_duplicates=0.9)
     yield Measurement("block", f"{RECIPES} and near-duplicates", 90, near)
     usual = neighbours.PRODUCT_ELEMENTS[size.device]
-    ways = (("exact", usual), ("exact", usual // 4), ("approximate", usual))
     for n in size.lists:
-        for graph, elements in ways:
-            name = f"{n:,} documents, {graph}, products of 2^{elements.bit_length() - 1}"
-            yield Measurement("lists", name, 40, partial(lists, size, n, graph, elements))
+        for elements in (usual, usual // 4):
+            name = f"{n:,} documents, products of 2^{elements.bit_length() - 1}"
+            yield Measurement("lists", name, 40, partial(lists, size, n, elements))
 
 
 def of_models(size: Size) -> Iterator[Measurement]:

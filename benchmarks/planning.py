@@ -60,7 +60,6 @@ BLOCK = {
     "objective": 0.5,
     "random_objective": 0.4,
     "upper_bound": 0.6,
-    "bound_assumes": [],
     "gap": 0.1,
     "terms": {"quality": 0.5, "diversity": 0.5},
     "history": [[step, 0.5 + step / 1000] for step in range(40)],

@@ -292,7 +292,6 @@ def whole(arguments: argparse.Namespace) -> None:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
         figures = [f"{selection.objective:.6f}", percent(selection.gap), f"{seconds:.1f}", f"{before:,}", f"{peak:,}"]
         table.append([metric, *figures, f"{features.nbytes >> 20:,}"])
-        print(selection.bound_assumes or "the bound is proven")
     header = ["metrics", "J", "gap", "s", "peak MiB before", "peak MiB", "vectors MiB"]
     show(f"select, n = {len(scores):,}, ratio 0.1, lamb {arguments.lamb:g}", header, table)
 

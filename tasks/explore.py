@@ -164,11 +164,11 @@ def _neighbours(unit: Unit) -> dict[str, pa.Array]:
     """Return `near_duplicates`, `nearest_cosine` and `neighbours` of unit rows (n, d)."""
     import torch
 
-    from fineweb_mask.models.selection.neighbours import find_neighbours
+    from fineweb_mask.models.selection.neighbours import nearest
     from fineweb_mask.models.selection.rows import Rows
 
     rows = Rows(torch.from_numpy(unit))
-    found = find_neighbours(rows, COUNTED + 1, seed=SEED)
+    found = nearest(rows, COUNTED + 1)
     shown = slice(1, NEIGHBOURS + 1)  # itself is the first
     index, cosine = found.index[shown].T.numpy().astype(np.int64), found.similarity[shown].T.numpy()
     counts = (found.similarity[1:] >= NEAR_DUPLICATE).sum(0)

@@ -107,8 +107,7 @@ def select(
 
 
 def _print(result: "FileSelection") -> None:
-    proven = "" if result.bound_assumes is None else " (estimated)"
-    bound = "" if result.gap is None else f", at most {100 * result.gap:.4f}% below the best possible{proven}"
+    bound = "" if result.gap is None else f", at most {100 * result.gap:.4f}% below the best possible"
     echo(
         f"selected {result.selected:,} of {result.documents:,} documents in {result.seconds:.1f} s: "
         f"objective {result.objective:.6f} (random {result.random_objective:.6f}){bound}\n{result.output}"

@@ -24,14 +24,14 @@ from fineweb_mask.models.selection.measures import relative_gap
 from fineweb_mask.models.selection.metrics.base import Metric, metric_class
 from fineweb_mask.models.selection.metrics.facility import list_length
 from fineweb_mask.models.selection.near_duplicates import without_near_duplicates
-from fineweb_mask.models.selection.neighbours import Neighbours, find_neighbours
+from fineweb_mask.models.selection.neighbours import Neighbours, nearest
 from fineweb_mask.models.selection.objective import Objective
 from fineweb_mask.models.selection.ranges import Ranges, find_ranges, weigh
 from fineweb_mask.models.selection.rows import Rows
 from fineweb_mask.models.selection.solvers.mean_field import check_gradients, solve_mean_field
 from fineweb_mask.models.selection.solvers.policy_gradient import solve_policy_gradient
 from fineweb_mask.models.selection.solvers.problem import History, Problem, Solution
-from fineweb_mask.models.selection.solvers.prove import assumption, prove
+from fineweb_mask.models.selection.solvers.prove import prove
 from fineweb_mask.models.settings.selection import BY_GAINS, SelectionSettings
 from fineweb_mask.models.settings.selectors.registry import SELECTORS
 
@@ -58,15 +58,13 @@ class Selection:
         "quality" and "diversity" as they enter J = lamb * quality + (1 - lamb) * diversity, "mean_quality" and each
         metric's raw value under its name; means are over the budget, of documents or tokens.
     upper_bound
-        No full selection has a higher J, given `bound_assumes`. None if the solver or a metric provides no bound.
+        No full selection has a higher J. None if the solver or a metric provides no bound.
     gap
         `relative_gap` of objective, upper_bound and random_objective.
     random_objective
         J expected of a uniform random selection within the same budget.
     history
         (step, seconds since the start, best objective so far).
-    bound_assumes
-        What the bound takes for granted: approximate lists of `facility`. None if it is proven, or there is no bound.
     """
 
     indices: NDArray[np.int64]
@@ -77,7 +75,6 @@ class Selection:
     gap: float | None
     random_objective: float
     history: list[tuple[int, float, float]]
-    bound_assumes: str | None = None
 
     def __repr__(self) -> str:
         """Return what it is in a line, without its arrays."""
@@ -123,21 +120,17 @@ class BlockSolver:
         allowed = None
         if threshold is not None:
             assert self.lists is not None  # noqa: S101 - they are read
-            allowed = without_near_duplicates(self.rows, self.quality, threshold, self.lists, self._find_lists)
+            allowed = without_near_duplicates(self.rows, self.quality, threshold, self.lists)
         return Budget.of(self._costs, self._limit, allowed)
 
     @cached_property
     def lists(self) -> Neighbours | None:
         """The nearest of every document; None if nothing reads them."""
         if "facility" in self.settings.metric_weights:
-            return self._find_lists(self.rows, list_length(Budget.of(self._costs, self._limit)))
+            return nearest(self.rows, list_length(Budget.of(self._costs, self._limit)))
         if "disf" in self.settings.metric_weights or self.settings.near_duplicates is not None:
-            return self._find_lists(self.rows, SHORT_LIST)
+            return nearest(self.rows, SHORT_LIST)
         return None
-
-    def _find_lists(self, rows: Rows, length: int) -> Neighbours:
-        settings = self.settings
-        return find_neighbours(rows, length, settings.mean_field.graph, seed=settings.seed)
 
     @cached_property
     def none(self) -> Objective:
@@ -236,7 +229,6 @@ class BlockSolver:
             gap=relative_gap(reached, bound, random_objective),
             random_objective=random_objective,
             history=history.entries,
-            bound_assumes=None if bound is None else assumption(objective),
         )
 
     def answer(self, lamb: float, history: History) -> Selection:

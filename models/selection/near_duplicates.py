@@ -1,10 +1,9 @@
 """Leave out near-duplicates before a selection: of documents that are alike only the best may be selected (ours).
 
 Documents are taken in the order of their quality, each unless one that was taken is alike. Pairs are read off lists of
-neighbours. Where a list holds nothing else, its document may have more of them: those that remain are looked at again.
+neighbours. Where a list holds nothing else, its document may have more of them: if it is still there, it is compared
+with all that are.
 """
-
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -12,10 +11,10 @@ from torch import Tensor
 from fineweb_mask.models.selection.neighbours import Neighbours
 from fineweb_mask.models.selection.rows import Rows
 
+AT_ONCE = 4096  # documents of either side of one block of cosines
 
-def without_near_duplicates(
-    rows: Rows, quality: Tensor, threshold: float, lists: Neighbours, find: Callable[[Rows, int], Neighbours]
-) -> Tensor:
+
+def without_near_duplicates(rows: Rows, quality: Tensor, threshold: float, lists: Neighbours) -> Tensor:
     """Return which documents remain, (n,) bool: no two with a cosine of at least `threshold`.
 
     Parameters
@@ -26,25 +25,29 @@ def without_near_duplicates(
         Cosine from which two documents are near-duplicates.
     lists
         The neighbours of every document.
-    find
-        Finds such lists of other rows, of a length.
     """
     order = quality.sort(descending=True, stable=True).indices
     rank = torch.empty_like(order)
     rank[order] = torch.arange(len(order), device=order.device)
-    kept = torch.arange(rows.n, device=rows.device)
-    while True:
-        places, documents = (lists.similarity[1:] >= threshold).nonzero().unbind(1)
-        others = lists.index[1:][places, documents].long()
-        remains = _independent(documents, others, rank[kept])
-        is_complete = lists.k >= len(kept) or not bool((remains & (lists.similarity[-1] >= threshold)).any())
-        kept = kept[remains]
-        if is_complete:
-            break
-        lists = find(rows.only(kept), lists.k)
-    mask = torch.zeros(rows.n, dtype=torch.bool, device=rows.device)
-    mask[kept] = True
-    return mask
+    places, documents = (lists.similarity[1:] >= threshold).nonzero().unbind(1)
+    remains = _independent(documents, lists.index[1:][places, documents].long(), rank)
+    has_more = (remains & (lists.similarity[-1] >= threshold)).nonzero()[:, 0]
+    if lists.k == rows.n or not len(has_more):
+        return remains
+    return remains & _independent(*_alike(rows, has_more, remains.nonzero()[:, 0], threshold), rank)
+
+
+def _alike(rows: Rows, some: Tensor, among: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
+    """Return the pairs of documents of an index (b,) and others of `among` (c,) that are alike, (e,) each."""
+    first, second = [], []
+    for part in torch.split(some, AT_ONCE):
+        factor = rows.factor(part)
+        for others in torch.split(among, AT_ONCE):
+            places = (factor.products(rows.factor(others)) >= threshold).nonzero()
+            first.append(part[places[:, 0]])
+            second.append(others[places[:, 1]])
+    one, other = torch.cat(first), torch.cat(second)
+    return one[one != other], other[one != other]
 
 
 def _independent(first: Tensor, second: Tensor, rank: Tensor) -> Tensor:

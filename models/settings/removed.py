@@ -25,6 +25,7 @@ REMOVED: dict[str, str] = {
     "selection.dsir": "is gone: leave it out, all examples of selection.targets are one target",
     "selection.given": "is gone: leave it out, and select from the new documents and the old ones together",
     "selection.groups.max_repeats": "is gone: leave it out, and repeat a group's documents in training",
+    "selection.mean_field": "is gone: leave it out, lists of neighbours are exact; selection.block_size bounds them",
     "selection.metrics: cluster_coverage": "is gone: write facility",
     "selection.passes": "is gone: leave it out, as selection.scope",
     "selection.quad": "is gone: leave it out, it reads quality: the model belongs to quality.scorers",

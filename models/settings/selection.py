@@ -10,7 +10,6 @@ from fineweb_mask.models.settings.selectors import options
 from fineweb_mask.models.settings.selectors.registry import SELECTORS
 
 Unit = Literal["documents", "tokens"]
-Graph = Literal["auto", "exact", "approximate"]
 
 NEAR_DUPLICATE = 0.9
 """Cosine from which two documents are near-duplicates: in a selection by default, and on every page."""
@@ -45,17 +44,6 @@ if TYPE_CHECKING:
 else:
     MetricName = Literal[tuple(METRICS)]
     Solver = Literal[tuple(SELECTORS)]
-
-
-class MeanFieldSettings(Settings):
-    """Options of the closed-form solver: annealing of the exact expected gradient, then swaps."""
-
-    graph: Graph = Field(
-        "auto",
-        description="facility: how each document's list of the nearest is found. exact: by all products, n^2 d. "
-        "approximate: by the products of near groups, or exactly where that is faster; the upper bound is then "
-        "estimated, not proven. auto: exact up to 32,768 documents on a CPU, 1,048,576 on a GPU.",
-    )
 
 
 class PolicyGradientSettings(Settings):
@@ -142,9 +130,6 @@ class SelectionSettings(Settings):
         "even if fewer documents are left than the budget takes. null: all may be selected.",
     )
     seed: int = Field(0, ge=0, description="Seed of every random draw.")
-    mean_field: MeanFieldSettings = Field(
-        default_factory=MeanFieldSettings, description="Options of the closed-form solver."
-    )
     policy_gradient: PolicyGradientSettings = Field(
         default_factory=PolicyGradientSettings, description="Options of the paper's solver."
     )

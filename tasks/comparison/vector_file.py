@@ -42,7 +42,6 @@ class FileSelection(BaseModel):
     random_objective: float
     terms: dict[str, float]
     upper_bound: float | None
-    bound_assumes: str | None
     gap: float | None
     seconds: float
 
@@ -147,7 +146,6 @@ def select_file(
         random_objective=selection.random_objective,
         terms=selection.terms,
         upper_bound=selection.upper_bound,
-        bound_assumes=selection.bound_assumes,
         gap=selection.gap,
         seconds=round(seconds, 3),
     )

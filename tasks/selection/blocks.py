@@ -309,7 +309,7 @@ def describe(block: Block, selection: "Selection | None") -> dict[str, Any]:
         "tokens_selected": 0,
     }
     if selection is None:
-        unknown = dict.fromkeys(("objective", "random_objective", "upper_bound", "bound_assumes", "gap"))
+        unknown = dict.fromkeys(("objective", "random_objective", "upper_bound", "gap"))
         return counts | unknown | {"terms": {}, "history": []}
     return counts | {
         "selected": len(selection.indices),
@@ -317,7 +317,6 @@ def describe(block: Block, selection: "Selection | None") -> dict[str, Any]:
         "objective": selection.objective,
         "random_objective": selection.random_objective,
         "upper_bound": selection.upper_bound,
-        "bound_assumes": selection.bound_assumes,
         "gap": selection.gap,
         "terms": selection.terms,
         "history": [[step, objective] for step, _seconds, objective in selection.history],

@@ -64,11 +64,6 @@ class Metric(ABC):
     effort: ClassVar[Effort] = Effort(120, 1.0, 0.985)
     """How its tangents tighten the bound; of several metrics that of the fewest steps counts."""
 
-    @property
-    def bound_assumes(self) -> str | None:
-        """What a bound by the tangents takes for granted; None if it is proven."""
-        return None
-
     @abstractmethod
     def value(self, masks: Tensor) -> Tensor:
         """Evaluate a group of masks, (G, n) bool: (G,)."""

