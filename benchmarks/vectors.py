@@ -1,12 +1,14 @@
 """Embed and score a Parquet file of real documents once, for `benchmarks.selection --vectors`.
 
     python -m benchmarks.vectors newsgroups20.parquet newsgroups.npz
+    python -m benchmarks.vectors web_mix.parquet newsgroups20.parquet passages.npz --words 150
 
 The vectors (768 values) are of the built-in encoder, fitted on the documents themselves. The quality is the score of a
 fastText classifier trained on the labels in data_samples/. Both are deterministic.
 """
 
 import argparse
+import random
 from pathlib import Path
 
 import numpy as np
@@ -25,14 +27,27 @@ LABELS = Path(__file__).resolve().parents[1] / "data_samples" / "labels.parquet"
 def main() -> None:
     """Read the texts and write `features`, (n, 768) float32, and `quality`, (n,) float32."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("source", type=Path, help="Parquet file with a text column")
+    parser.add_argument("sources", type=Path, nargs="+", help="Parquet files with a text column")
     parser.add_argument("output", type=Path, help=".npz file to write")
+    parser.add_argument("--words", type=int, help="cut texts into passages of so many words, in random order")
     arguments = parser.parse_args()
-    texts = [text for text in pq.read_table(arguments.source, columns=["text"])["text"].to_pylist() if text]
+    tables = [pq.read_table(source, columns=["text"]) for source in arguments.sources]
+    texts = [text for table in tables for text in table["text"].to_pylist() if text]
+    if arguments.words:
+        texts = passages(texts, arguments.words)
     features, quality, keep = embed_and_score(texts, arguments.output.with_suffix(""))
     with atomic_write(arguments.output) as partial, partial.open("wb") as stream:
         np.savez(stream, features=features, quality=quality)
     print(f"{len(features):,} documents, {int((~keep).sum())} left out without a vector: {arguments.output}")
+
+
+def passages(texts: list[str], words: int) -> list[str]:
+    """Cut texts into passages of `words` words, the last of a text of at least 60, without copies, in random order."""
+    split = (text.split() for text in texts)
+    found = [" ".join(one[start : start + words]) for one in split for start in range(0, len(one) - 60, words)]
+    unique = list(dict.fromkeys(found))
+    random.Random(0).shuffle(unique)
+    return unique
 
 
 def embed_and_score(texts: list[str], folder: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -1,6 +1,6 @@
 """Cluster unit rows by spherical k-means, deterministically and in bounded memory.
 
-Used by the selectors that cluster, by the clusters of the report and by approximate lists of neighbours.
+Used by the selectors that cluster, by the clusters of the report and by blocks of documents that are alike.
 """
 
 from collections.abc import Iterator

@@ -44,7 +44,7 @@ class PipelineSelectionSettings(SelectionSettings):
         "one budget. `sweep` and `compare` ignore them.",
     )
     block_size: int = Field(
-        100_000,
+        50_000,
         ge=1,
         description="Maximum documents per block. A corpus of no more is one block.",
     )
