@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.schemas import ROUTES
 from fineweb_mask.models.settings import PipelineSelectionSettings
@@ -99,12 +100,23 @@ def draw_sample(job: SampleJob) -> None:
 
 
 def read_sample(workspace: Workspace, samples: Sequence[StageFile]) -> dict[str, NDArray[Any]]:
-    """Return the vectors (s, d), quality and tokens (s,) of a corpus's sample."""
+    """Return the vectors (s, d), quality and tokens (s,) of a corpus's sample.
+
+    Raises
+    ------
+    DataError
+        If it has no document.
+    """
     found = [
         arrays
         for file in track("parts of the sample", list(samples))
         if (arrays := read_arrays(workspace.resolve(file)))
     ]
+    if not found:
+        raise DataError(
+            "no document of the corpus's sample may be selected, all are duplicates or have no vector: check "
+            "what ingest and embed kept, as `fineweb-mask status` shows it"
+        )
     return {name: np.concatenate([arrays[name] for arrays in found]) for name in ("vectors", "quality", "tokens")}
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from fineweb_mask.flows.pipeline.run import PerShard
 from fineweb_mask.flows.pipeline.selection import Prepared, select
+from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.selection import cells
 from fineweb_mask.tasks.selection.inputs.shard_documents import read_columns
@@ -171,3 +172,10 @@ def test_documents_that_cannot_be_told_apart_are_selected_from_in_parts(tmp_path
 def test_blocks_by_order_where_they_are_asked_for_or_documents_are_few(copied):
     for changes in ({"blocks": "order"}, {"solver": "random"}, {"block_size": 400}):
         assert kinds(selected(*copied, settings_of(**changes))[0]) == ["select"]
+
+
+def test_a_corpus_without_a_document_to_select_from_is_told_in_a_line(tmp_path):
+    workspace = Workspace(tmp_path)
+    shards = [numbers(workspace, name, 60, bad=tuple(range(60))) for name in "ab"]
+    with pytest.raises(DataError, match=r"no document of the corpus's sample may be selected, .*: check"):
+        selected(workspace, shards, settings_of())

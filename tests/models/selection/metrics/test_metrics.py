@@ -220,3 +220,19 @@ def test_lists_read_in_parts_give_the_same_and_hold_little(by_tokens, monkeypatc
     for one, other in zip(whole, everything(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
     assert max(sizes) == 20 * k  # nothing is as large as the lists
+
+
+@pytest.mark.parametrize("length", [1, 3, 5])
+def test_gains_of_facility_read_off_short_lists(length):
+    """A document without a selected neighbour in its list counts with the last one's similarity, as documents move."""
+    metric = made("facility", unit_rows(14, 3), of_documents(14, 4), length)
+    lists = metric.lists
+
+    def on_lists(mask):
+        found = torch.where(mask[lists.index.long()], lists.similarity, lists.similarity[-1]).amax(0)
+        return float(metric.demand @ found)
+
+    for mask in random_masks(14, 4, 20):
+        moved = [mask.clone().index_fill(0, torch.tensor([i]), value=not mask[i]) for i in range(14)]
+        expected = torch.tensor([abs(on_lists(one) - on_lists(mask)) for one in moved])
+        torch.testing.assert_close(metric.gains(mask), expected, rtol=1e-4, atol=1e-6)
