@@ -162,7 +162,7 @@ def runs(folder: Path) -> None:
                 }
                 summary = fm.curate(recipe)
                 figures = json.loads((Path(workspace) / "reports" / "metrics.json").read_text())
-                kept = pq.read_table(summary.dataset / "data", columns=["id"])["id"]
+                kept = pq.read_table(Path(summary.dataset) / "data", columns=["id"])["id"]
             lines.append([corpus, way, f"{len(kept):,}", *taught(figures["teaching"]), *known_of(known, kept)])
             print("  ".join(lines[-1]), flush=True)
     header = ["corpus", "quality", "kept", "taught", "same lengths", "articles; spam", "poorly made"]
