@@ -1,7 +1,7 @@
 """Embed and score a Parquet file of real documents once, for `benchmarks.selection --vectors`.
 
     python -m benchmarks.vectors newsgroups20.parquet newsgroups.npz
-    python -m benchmarks.vectors web_mix.parquet newsgroups20.parquet passages.npz --words 150
+    python -m benchmarks.vectors web_mix.parquet newsgroups20.parquet passages.npz --words 150 --most 50000
 
 The vectors (768 values) are of the built-in encoder, fitted on the documents themselves. The quality is the score of a
 fastText classifier trained on the labels in data_samples/. Both are deterministic.
@@ -30,12 +30,14 @@ def main() -> None:
     parser.add_argument("sources", type=Path, nargs="+", help="Parquet files with a text column")
     parser.add_argument("output", type=Path, help=".npz file to write")
     parser.add_argument("--words", type=int, help="cut texts into passages of so many words, in random order")
+    parser.add_argument("--most", type=int, help="write no more documents than this, the first ones")
     arguments = parser.parse_args()
     tables = [pq.read_table(source, columns=["text"]) for source in arguments.sources]
     texts = [text for table in tables for text in table["text"].to_pylist() if text]
     if arguments.words:
         texts = passages(texts, arguments.words)
     features, quality, keep = embed_and_score(texts, arguments.output.with_suffix(""))
+    features, quality = features[: arguments.most], quality[: arguments.most]
     with atomic_write(arguments.output) as partial, partial.open("wb") as stream:
         np.savez(stream, features=features, quality=quality)
     print(f"{len(features):,} documents, {int((~keep).sum())} left out without a vector: {arguments.output}")
