@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from fineweb_mask.models.quality.column import ColumnScorer
 from fineweb_mask.models.quality.fasttext.scorer import FastTextScorer
-from fineweb_mask.models.quality.rules import RulesScorer
 from fineweb_mask.models.settings.quality import ScorerSettings
 
 
@@ -54,7 +53,6 @@ SCORERS: dict[str, Callable[[Any, str], Scorer]] = {
     "edu": partial(_transformer, "EduScorer"),
     "column": lambda settings, _: ColumnScorer(settings),
     "perplexity": partial(_transformer, "PerplexityScorer"),
-    "rules": lambda *_: RulesScorer(),
 }
 """The class of each kind; one of kind `sidecar` is made for each shard (`tasks/inference/scorers.py`)."""
 

@@ -192,13 +192,6 @@ class SidecarScorerSettings(NumberSettings):
         return self
 
 
-class RulesScorerSettings(ScorerBase):
-    """Published rules of thumb for prose (Gopher, C4, FineWeb), from 0 to 1; without a model."""
-
-    name: ScorerName = "rules"
-    kind: Literal["rules"] = Field("rules", description=KIND)
-
-
 def _kind(scorer: Any) -> str | None:  # noqa: ANN401
     if isinstance(scorer, dict):
         return f"kind[{scorer.get('kind', 'fasttext')}]"
@@ -210,9 +203,8 @@ Edu = Annotated[EduScorerSettings, Tag("kind[edu]")]
 Column = Annotated[ColumnScorerSettings, Tag("kind[column]")]
 Sidecar = Annotated[SidecarScorerSettings, Tag("kind[sidecar]")]
 Perplexity = Annotated[PerplexityScorerSettings, Tag("kind[perplexity]")]
-Rules = Annotated[RulesScorerSettings, Tag("kind[rules]")]
 
-ScorerSettings = Annotated[FastText | Edu | Column | Sidecar | Perplexity | Rules, Discriminator(_kind)]
+ScorerSettings = Annotated[FastText | Edu | Column | Sidecar | Perplexity, Discriminator(_kind)]
 """Settings of any scorer, distinguished by `kind`; the default kind is `fasttext`."""
 
 
@@ -252,13 +244,10 @@ SAMPLE_LABELS = (
 )
 """What is said of a recipe that scores other documents than the sample's by the sample's labels."""
 
-RULES = (
-    "The quality is by rules of thumb: it says whether a text is prose, not whether it is good. For that, name a score "
+NO_QUALITY = (
+    "No quality is scored: diversity and near-duplicates alone decide what is selected. To weigh quality, name a score "
     "of your own, labels or a model in quality.scorers."
 )
-"""What is said of a recipe that scores documents by published rules alone."""
-
-NO_QUALITY = "No quality is scored: diversity and near-duplicates alone decide what is selected."
 """What is said of a recipe without scorers."""
 
 
@@ -271,7 +260,7 @@ def quality_note(recipe: Mapping[str, Any]) -> str | None:
     kinds = {scorer.get("kind") for scorer in recipe["quality"]["scorers"] if scorer.get("weight", 1.0)}
     if scores_by_sample_labels(recipe):
         return SAMPLE_LABELS
-    return NO_QUALITY if not kinds else RULES if kinds == {"rules"} else None
+    return None if kinds else NO_QUALITY
 
 
 def scores_by_sample_labels(recipe: Mapping[str, Any]) -> bool:

@@ -20,6 +20,8 @@ REMOVED: dict[str, str] = {
     "quality.raw": "is gone: add the scores up beforehand, in a column of the source, and take it with kind: column",
     "quality.scorers.buckets": "is gone: count beforehand, in a column of the source, and take it with kind: column",
     "quality.scorers.kind: classes": "is gone: write the labels beforehand, into a column of the source, and name it",
+    "quality.scorers.kind: rules": "is gone: name a score of your own, or write scorers: [], and leave out what is no "
+    "prose by ingest.filters",
     "quality.scorers.share": "is gone: compute Min-K% in a column of the source, and take it with kind: column",
     "selection.block_budget": "is gone: leave it out, every block gives select_ratio",
     "selection.dsir": "is gone: leave it out, all examples of selection.targets are one target",

@@ -24,11 +24,9 @@ from fineweb_mask.models.errors import ModelError
 from fineweb_mask.models.quality.column import ColumnValueError, SidecarScorer
 from fineweb_mask.models.quality.fasttext.scorer import FastTextFormatError, check_fasttext_file
 from fineweb_mask.models.quality.registry import Scorer, columns_of, load_scorer
-from fineweb_mask.models.quality.rules import VERSION
 from fineweb_mask.models.settings.quality import (
     ColumnScorerSettings,
     FastTextScorerSettings,
-    RulesScorerSettings,
     ScorerSettings,
     SidecarScorerSettings,
     TransformerSettings,
@@ -52,7 +50,7 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 
 LOADED = 16  # models that stay loaded
 _loading = threading.Lock()
-FORKED_KINDS = frozenset({"fasttext", "rules"})
+FORKED_KINDS = frozenset({"fasttext"})
 """Kinds of scorers that read an Arrow column, compute on one thread and survive a fork: they do not use a GPU."""
 
 ROWS_WORTH_PROCESSES = 20_000
@@ -140,8 +138,6 @@ def resolve_model(settings: ScorerSettings) -> QualityModel:
     """
     if isinstance(settings, ColumnScorerSettings | SidecarScorerSettings):
         return QualityModel(settings=settings, path="", fingerprint="")
-    if isinstance(settings, RulesScorerSettings):
-        return QualityModel(settings=settings, path="", fingerprint=VERSION)
     setting = f"scorer {settings.name!r}, model"
     if isinstance(settings, TransformerSettings):
         folder = model_folder(settings.model, setting)

@@ -11,7 +11,7 @@ import pytest
 from fineweb_mask.flows.curate import curate
 from fineweb_mask.flows.recipe import RecipeError, load_recipe
 from fineweb_mask.flows.summary import RunSummary
-from fineweb_mask.models.settings.quality import NO_QUALITY, RULES
+from fineweb_mask.models.settings.quality import NO_QUALITY
 from fineweb_mask.tasks.source.columns import ColumnError
 from fineweb_mask.tasks.workspace.job import BadShardError
 
@@ -119,19 +119,13 @@ def test_when_no_file_can_be_scored_the_run_says_why(run, tmp_path, corpus):
 
 
 @pytest.mark.long
-def test_rules_and_no_score_at_all_need_no_model(run, tmp_path):
-    """What the quality is not stands before everything else in the report; without any, nothing is said of it."""
-    by_rules, without = tmp_path / "rules", tmp_path / "without"
-    run(by_rules, "quality.scorers=[{kind: rules}]", "embedding.model=static")
+def test_without_any_score_no_model_is_needed_and_it_is_said_first(run, tmp_path):
+    without = tmp_path / "without"
     summary = run(without, "quality.scorers=[]", "embedding.model=static", "selection.solver=greedy")
     assert summary.terms["mean_quality"] == 0
-    for workspace, columns in ((by_rules, ["row", "rules", "quality"]), (without, ["row", "quality"])):
-        scores = [pq.read_table(path) for path in sorted((workspace / "scores").rglob("*.parquet"))]
-        assert [table.schema.names for table in scores] == [columns] * 2
-        quality = np.concatenate([table["quality"].to_numpy() for table in scores])
-        assert (quality.std() > 0) == (workspace == by_rules)
-    said = [(one / "reports" / "index.md").read_text().replace("\\", "") for one in (by_rules, without)]
-    for text, first in zip(said, (RULES, NO_QUALITY), strict=True):
-        assert text.index(first) < text.index("eligible documents are selected")
-    assert "Quality: the median selected document" in said[0]
-    assert "Quality: the median selected document" not in said[1]
+    scores = [pq.read_table(path) for path in sorted((without / "scores").rglob("*.parquet"))]
+    assert [table.schema.names for table in scores] == [["row", "quality"]] * 2
+    assert not np.concatenate([table["quality"].to_numpy() for table in scores]).any()
+    text = (without / "reports" / "index.md").read_text().replace("\\", "")
+    assert text.index(NO_QUALITY) < text.index("eligible documents are selected")
+    assert "Quality: the median selected document" not in text

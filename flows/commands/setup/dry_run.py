@@ -109,7 +109,7 @@ class _Measured:
         self.score = {
             model.settings.name: _seconds_each(load_scorer(model.settings, model.path).score, self.texts)
             for model in models.scorers.values()
-            if (model.path or model.settings.kind == "rules") and self.texts
+            if model.path and self.texts
         }
         self.embed: float | None = None
         self.dimensions = settings.embedding.static_dimensions

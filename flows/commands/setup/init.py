@@ -46,7 +46,7 @@ def init(
         for line in [*told(found.source.lines()), *told(found.source.worries()), *said_of(found)]:
             echo(line)
         if not found.scores:
-            echo("quality    no column of scores: rules say whether a text is prose, not whether it is good")
+            echo("quality    no column of scores: diversity and near-duplicates alone decide what is selected")
         recipe = recipe_for(source, found, output, f"workspaces/{output.stem}", classifier=_classifier_wanted(found))
         with atomic_write(output) as partial:
             partial.write_text(recipe, encoding="utf-8")
@@ -158,7 +158,7 @@ def said_of(found: "Described") -> list[str]:
 def recipe_for(source: str, found: "Described", output: Path, workspace: str, *, classifier: bool = False) -> str:
     """Return a recipe for a source, with comments; a relative path in it starts from the recipe's folder.
 
-    Without a column of scores, documents are scored by FineWeb-Edu's `classifier` or else by rules.
+    Without a column of scores, documents are scored by FineWeb-Edu's `classifier` or else not at all.
     """
     path = source if is_url(source) or Path(source).is_absolute() else os.path.relpath(source, output.parent)
     lines = [
@@ -174,7 +174,6 @@ def recipe_for(source: str, found: "Described", output: Path, workspace: str, *,
         *_languages(found),
         "  exact_dedup: corpus # of equal texts, one is kept",
         "quality:",
-        "  scorers:",
         *_scorers(found, classifier),
         "embedding:",
         "  model: static # fitted on your texts, with nothing to download; better: any sentence-transformers model",
@@ -204,16 +203,16 @@ def _ratio(found: "Described") -> float:
 
 def _scorers(found: "Described", classifier: bool) -> list[str]:
     if not found.scores and classifier:
-        return ["    - kind: edu # downloaded, and slow without a GPU", f"      model: {CLASSIFIER}"]
+        return ["  scorers:", "    - kind: edu # downloaded, and slow without a GPU", f"      model: {CLASSIFIER}"]
     if not found.scores:
         return [
-            "    # No column of scores was found. Rules say whether a text is prose, not whether it is good.",
-            "    # Better: `kind: column` with a score of yours, `kind: fasttext` with labels of yours or a model",
-            f"    # (hf://owner/repo/file.bin), or `kind: edu`, {CLASSIFIER}, slow without a GPU.",
-            "    - kind: rules",
+            "  scorers: [] # no column of scores was found: diversity and near-duplicates alone decide",
+            "  # Better: `- kind: column` with a score of yours, `- kind: fasttext` with labels of yours or a model",
+            f"  # (hf://owner/repo/file.bin), or `- kind: edu`, {CLASSIFIER}, slow without a GPU.",
         ]
     best, *others = found.scores
     lines = [
+        "  scorers:",
         "    - kind: column # your own score; larger must be better",
         f"      column: {_yaml(best.name)} # {best.least:g} to {best.most:g} in the rows looked at",
     ]

@@ -34,7 +34,7 @@ def test_a_scorer_s_name_is_a_plain_one_and_that_of_no_column_of_the_dataset(kin
     [
         ([{}], "needs either `model` or `labels`"),
         ([{"model": "a.bin", "name": "edu"}, {"kind": "edu"}], r"scorer names must differ, received \['edu', 'edu'\]"),
-        ([{"kind": "rules", "weight": 0}], "every scorer has weight 0"),
+        ([{"kind": "edu", "weight": 0}], "every scorer has weight 0"),
         ([3], "type=union_tag_not_found"),
         ([{"kind": "edu", "positive_label": "x"}], "type=extra_forbidden"),
     ],
@@ -48,8 +48,6 @@ def test_scorers_of_one_name_of_no_kind_or_of_no_weight_are_refused(scorers, say
     ("scorers", "says"),
     [
         ([], "No quality is scored"),
-        ([{"kind": "rules"}], "whether a text is prose, not whether it is good"),
-        ([{"kind": "rules"}, {"kind": "edu", "weight": 0}], "whether a text is prose, not whether it is good"),
         ([{"kind": "column", "column": "score"}], None),
     ],
 )

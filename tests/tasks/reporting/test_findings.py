@@ -127,7 +127,6 @@ def scored_by(*scorers):
         (LOST, {"breakdown": broken_down(place=0)}, "The selected texts are shorter: half of them have more than"),
         (LOST, {"counts": FEW}, "67% of the source never came to the selection, most of it as wrong language (1,500 d"),
         ("", {"recipe": scored_by(SAMPLE)}, "The quality is that of the sample's labels, which are"),
-        ("", {"recipe": scored_by({"kind": "rules"})}, "The quality is by rules of thumb: it says whether"),
         ("", {"recipe": scored_by()}, "No quality is scored: diversity and near-duplicates"),
     ],
 )

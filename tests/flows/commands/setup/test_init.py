@@ -50,10 +50,10 @@ def test_the_recipe_is_one_that_passes_every_check() -> None:
     assert settings.materialize.layout == "flat"
 
 
-def test_without_a_score_rules_are_named_and_what_they_are_not_is_said() -> None:
-    assert "rules say whether a text is prose, not whether it is good" in init(corpus())
+def test_without_a_score_it_is_said_that_none_decides() -> None:
+    assert "no column of scores: diversity and near-duplicates alone decide" in init(corpus())
     settings = load_recipe("recipe.yaml")
-    assert [scorer.kind for scorer in settings.quality.scorers] == ["rules"]
+    assert settings.quality.scorers == []
     assert settings.embedding.model == "static"  # nothing is downloaded
     first, *rest = Path("recipe.yaml").read_text().splitlines()
     assert Path(first.removeprefix("# yaml-language-server: $schema=")).is_file()
@@ -69,10 +69,10 @@ def test_in_a_terminal_the_classifier_is_offered_where_the_hub_has_it(
         hub.write(f"{CLASSIFIER}/main", "model.safetensors", bytes(3 * 2**20))
         hub.write(f"{CLASSIFIER}/main", "pytorch_model.bin", bytes(9 * 2**20))
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.url)
-        for answer, kind in (("y", "edu"), ("", "rules")):
+        for answer, kinds in (("y", ["edu"]), ("", [])):
             said = init(source, "--force", answer=answer)
             assert "3.0 MiB to download, and about" in said
-            assert [scorer.kind for scorer in load_recipe("recipe.yaml").quality.scorers] == [kind]
+            assert [scorer.kind for scorer in load_recipe("recipe.yaml").quality.scorers] == kinds
     assert "Score by it" not in init(source, "--force")  # the hub is gone
 
 
