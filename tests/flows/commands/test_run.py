@@ -67,7 +67,7 @@ def test_documents_are_looked_at_and_nothing_is_written(invoke, monkeypatch, tmp
     assert done.exit_code == 0, done.stderr
     assert json.loads(done.stdout)["documents"] == 40
     assert "text       column 'body'" in done.stderr
-    assert "whether a text is prose, not whether it is good" in done.stderr
+    assert "No quality is scored" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["p.parquet"]
 
 
