@@ -5,8 +5,7 @@ are running top-k, so memory is two lists (256 bytes a document for 32 neighbour
 one block of products for any n. What reads the lists does so part by part. The products grow with the square of n:
 a large corpus is selected from in blocks.
 
-Approximate lists (an inverted file, HNSW) are no way here: on web pages and posts, where vectors have few groups, as
-many neighbours cost as many products.
+Lists from an inverted file were tried: on web pages and posts, whose vectors have few groups, they took as many products.
 """
 
 from collections.abc import Callable, Iterator
