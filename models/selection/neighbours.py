@@ -5,7 +5,8 @@ are running top-k, so memory is two lists (256 bytes a document for 32 neighbour
 one block of products for any n. What reads the lists does so part by part. The products grow with the square of n:
 a large corpus is selected from in blocks.
 
-Lists from an inverted file were tried: on web pages and posts, whose vectors have few groups, they took as many products.
+Lists from an inverted file were tried: on web pages and posts, whose vectors have few groups, they take as many
+products.
 """
 
 from collections.abc import Callable, Iterator
