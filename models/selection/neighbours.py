@@ -87,9 +87,10 @@ def nearest(rows: Rows, k: int) -> Neighbours:
     """
     n = rows.n
     k = min(k, n)
-    similarity, index = _empty_lists(n, k, rows.device)
+    similarity = torch.full((n, k), -1.0, device=rows.device)  # none yet: it loses against all, which are 0 or more
+    index = torch.zeros((n, k), dtype=torch.int32, device=rows.device)
     everyone = torch.arange(n, dtype=torch.int32, device=rows.device)
-    root = int(_elements(rows) ** 0.5)
+    root = int(PRODUCT_ELEMENTS[rows.device.type] ** 0.5)
     side = max(k, min(n, root // SIDE * SIDE or root))
     blocks = list(rows.slices(side))
     for left, right in track("blocks of neighbours", list(combinations_with_replacement(blocks, 2))):
@@ -103,15 +104,6 @@ def nearest(rows: Rows, k: int) -> Neighbours:
         similarity[left], index[left] = _merge(similarity[left], index[left], products, everyone[right])
     similarity = similarity.clamp_(max=1.0).T.contiguous()  # one after the other: the lists are large
     return Neighbours(index.T.contiguous(), similarity)
-
-
-def _elements(rows: Rows) -> int:
-    return PRODUCT_ELEMENTS[rows.device.type]
-
-
-def _empty_lists(n: int, k: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    # -1 means "none yet": it loses against every similarity, because these are clamped to 0 or more
-    return torch.full((n, k), -1.0, device=device), torch.zeros((n, k), dtype=torch.int32, device=device)
 
 
 def _merge(

@@ -161,6 +161,9 @@ def recipe_for(source: str, found: "Described", output: Path, workspace: str, *,
     Without a column of scores, documents are scored by FineWeb-Edu's `classifier` or else not at all.
     """
     path = source if is_url(source) or Path(source).is_absolute() else os.path.relpath(source, output.parent)
+    weight = "weight of quality, as soon as one is scored"
+    if found.scores or classifier:
+        weight = "weight of quality; the rest is diversity's: `fineweb-mask sweep` shows what others give"
     lines = [
         f"# yaml-language-server: $schema={PACKAGED / 'recipe.schema.json'}",  # by which editors check recipes
         f"# Written by `fineweb-mask init`, from {found.looked_at:,} rows. All settings: fineweb-mask settings",
@@ -180,7 +183,7 @@ def recipe_for(source: str, found: "Described", output: Path, workspace: str, *,
         "selection:",
         "  metrics: facility # every document has a selected one that is like it",
         f"  select_ratio: {_ratio(found)} # share of the documents that is kept",
-        f"  lamb: {LAMB} # weight of quality; the rest is diversity's: `fineweb-mask sweep` shows what others give",
+        f"  lamb: {LAMB} # {weight}",
         "materialize:",
         f"  layout: {'dump' if found.dumps > 1 else 'flat'} # folders of the dataset, by a column's values, or flat",
         "  # license: odc-by # of the data set; `fineweb-mask push` asks for one",
