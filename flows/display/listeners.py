@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from importlib import import_module
 from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
@@ -342,9 +343,10 @@ def prefect_shown(*, verbose: bool = False) -> Iterator[None]:
     # Without heartbeats a flow run is a second shorter.
     with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
         check_server()
-        temporary_server.install()
-        logs_made_visible(verbose=verbose)
-        yield
+        import_module("fineweb_mask.flows.pipeline.start")  # takes as long as the server, which starts meanwhile
+        with temporary_server.used():
+            logs_made_visible(verbose=verbose)
+            yield
 
 
 def _duration(seconds: float) -> str:

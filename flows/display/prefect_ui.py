@@ -22,11 +22,10 @@ from prefect.artifacts import (
 )
 from prefect.events import emit_event
 from prefect.logging import get_run_logger
-from prefect.settings import PREFECT_API_URL
 
 from fineweb_mask.flows.display.listeners import Listener, StageProgress, listener
 from fineweb_mask.flows.processes.environment import server_lost
-from fineweb_mask.flows.processes.prefect_api import PrefectServerError, server_problem
+from fineweb_mask.flows.processes.prefect_api import PrefectServerError, is_temporary, server_problem
 from fineweb_mask.flows.summary import RunSummary
 from fineweb_mask.models.losses import Wiped
 from fineweb_mask.models.runtime.progress import Step
@@ -181,7 +180,7 @@ def published_to_ui(workspace: str) -> Iterator[UiListener]:
     ui = UiListener(listener.get(), workspace)
     token = listener.set(ui)
     ended = Event()
-    live = [Thread(target=copy_context().run, args=(_refresh_until, ended, ui))] if PREFECT_API_URL.value() else []
+    live = [] if is_temporary() else [Thread(target=copy_context().run, args=(_refresh_until, ended, ui))]
     for thread in live:
         thread.start()
     try:

@@ -147,15 +147,24 @@ def _is_of_client(error: BaseException) -> bool:
 
 
 def _is_asked_by(error: httpx.HTTPError) -> bool:
-    asked, server = getattr(error, "_request", None), httpx.URL(PREFECT_API_URL.value() or temporary_server.address())
+    asked, server = getattr(error, "_request", None), httpx.URL(_url())
     return asked is not None and (asked.url.host, asked.url.port) == (server.host, server.port)
+
+
+def is_temporary() -> bool:
+    """Return whether the server that Prefect uses is the temporary one of this process."""
+    return _url() == temporary_server.address()
+
+
+def _url() -> str:
+    return PREFECT_API_URL.value() or temporary_server.address()  # where a run has failed, it is not set any more
 
 
 def _server() -> str:
     """Return what Prefect's server is called: by its address, and the proxy that it is asked through."""
-    url = PREFECT_API_URL.value()
-    if not url:
+    if is_temporary():
         return "the temporary Prefect server"
+    url = _url()
     proxy = None
     with suppress(ValueError):
         parts = urlsplit(url)
@@ -170,7 +179,7 @@ def _of_status(response: httpx.Response) -> str | None:
     said = f"{_server()} answers {response.status_code} {response.reason_phrase}".strip()
     if response.status_code not in STATUSES and not response.is_server_error:
         return None
-    if not PREFECT_API_URL.value():
+    if is_temporary():
         return f"{said}: {temporary_server.last_error()}: run again to resume"
     return f"{said}, it {STATUSES.get(response.status_code, 'fails: look at its log, and run again to resume')}"
 
@@ -181,7 +190,7 @@ def _of_way(error: BaseException, causes: Sequence[BaseException], *, is_first: 
         f"does not answer{f' ({why})' if isinstance(error, httpx.HTTPError) and why else ''}: start it, or unset "
         "PREFECT_API_URL (in a profile: `prefect config unset PREFECT_API_URL`) for a temporary one"
     )
-    if not PREFECT_API_URL.value():
+    if is_temporary():
         problem = f"does not answer any more: {temporary_server.last_error()}: run again to resume"
     elif not is_first:
         problem = "does not answer any more: start it, and run again to resume"

@@ -23,7 +23,8 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
@@ -66,6 +67,7 @@ class _Server:
         self._answered = threading.Event()  # or it has ended before
         self._restarts_left = MOST_RESTARTS
         self._start()
+        atexit.register(self.stop)
 
     def _start(self) -> None:
         self.process = subprocess.Popen(  # noqa: S603 - this interpreter, this module
@@ -132,6 +134,7 @@ class _Server:
 
 
 _server: _Server | None = None  # of this process
+_starting = threading.Lock()
 
 
 def start_early() -> None:
@@ -141,47 +144,39 @@ def start_early() -> None:
         _server = _Server()
 
 
-def install() -> None:
-    """Have this process start its temporary Prefect server in this way, if it needs one."""
+@contextmanager
+def used() -> Iterator[None]:
+    """Have Prefect use the temporary server of this process in the block, if it is set to use no other.
+
+    Prefect would import its whole server to start one of its own: four seconds.
+
+    Raises
+    ------
+    TemporaryServerError
+        If the server does not start.
+    """
     global _server  # noqa: PLW0603
-    from prefect.settings import PREFECT_API_URL, PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS
+    from prefect.settings import (
+        PREFECT_API_URL,
+        PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS,
+        PREFECT_UI_URL,
+        temporary_settings,
+    )
 
     if PREFECT_API_URL.value():
+        yield
         return
-    from prefect.server.api.server import SubprocessASGIServer
-
-    class TemporaryServer(SubprocessASGIServer):
-        """Prefect's own, which is a `_Server`."""
-
-        _starting = threading.Lock()
-
-        def start(self, timeout: int | None = None) -> None:
-            """Start the server, once, and return when it answers; whoever asks after a failure gets the same error."""
-            global _server  # noqa: PLW0603
-            with self._starting:
-                if not self.running:
-                    _server = _server or _Server()
-                    atexit.register(self.stop)
-                    self.port = _server.wait(timeout or PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS.value())
-                    self.server_process, self.running = _server.process, True
-
-        def stop(self) -> None:
-            """Stop the server, which is not replaced."""
-            global _server
-            if _server is not None:
-                _server.stop()
-            _server, self.server_process, self.running = None, None, False
-
-    if _server is not None and _server.failure is not None:
-        _server = None
-    if not getattr(SubprocessASGIServer._instances.get(None), "running", False):
-        SubprocessASGIServer._instances.pop(None, None)
-        TemporaryServer()  # the one that Prefect finds
+    with _starting:
+        if _server is None or _server.failure is not None:
+            _server = _Server()
+        _server.wait(PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS.value())
+    with temporary_settings({PREFECT_API_URL: address(), PREFECT_UI_URL: ""}):
+        yield
 
 
 def address() -> str:
-    """Return the address of the temporary server of this process."""
-    return f"http://127.0.0.1:{_server.port}/" if _server else ""
+    """Return the address of the API of the temporary server of this process; empty if there is none."""
+    return f"http://127.0.0.1:{_server.port}/api" if _server else ""
 
 
 def last_error() -> str:

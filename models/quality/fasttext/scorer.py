@@ -36,7 +36,6 @@ SEPARATORS = tuple(  # where `str.split` splits and fastText does not: one array
         (0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000),
     )
 )
-_EMPTY, _END = (pa.scalar(value, pa.large_binary()) for value in (b"", b"\n"))
 
 
 def fasttext_lines(texts: Sequence[str] | pa.Array, lowercase: bool) -> list[bytes]:
@@ -49,7 +48,8 @@ def fasttext_lines(texts: Sequence[str] | pa.Array, lowercase: bool) -> list[byt
     texts = texts.cast(pa.large_string())
     if lowercase:
         texts = _lower_case(texts)
-    lines = pc.binary_join_element_wise(texts.cast(pa.large_binary()), _EMPTY, _END)  # a copy, changed below
+    nothing, end = (pa.scalar(value, pa.large_binary()) for value in (b"", b"\n"))
+    lines = pc.binary_join_element_wise(texts.cast(pa.large_binary()), nothing, end)  # a copy, changed below
     _, offsets, content = lines.buffers()
     if len(lines):
         ends = np.frombuffer(offsets, np.int64)[1 : len(lines) + 1] - 1

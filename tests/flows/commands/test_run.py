@@ -1,6 +1,7 @@
 """`fineweb-mask run`: errors before any work starts, and a run of the sample."""
 
 import json
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -109,7 +110,8 @@ def test_run_ends_with_one_json_object_and_repeats_from_its_files(call, tmp_path
     first = call(*arguments, "--json")
     assert first.returncode == 3, first.stderr
     assert not any(word in first.stderr for word in ("leaked", "Prefect", "INFO"))
-    assert len(first.stderr.splitlines()) < 8
+    progress = re.compile(r"(\d+ h )?(\d+ min )?\d+ s: ")  # a line a minute, on a slow machine
+    assert len([line for line in first.stderr.splitlines() if not progress.match(line)]) < 8
     assert all(line in first.stderr for line in (*told, "reads      2 files, ", "in paths   source=web"))
     assert [path.name for path in (folder / "dataset" / "data").iterdir()] == ["web"]
     for record in folder.glob("run*/*.json"):

@@ -126,7 +126,7 @@ def test_what_happens_to_a_server_during_a_run_is_told_and_other_errors_are_not_
 
 
 def test_a_temporary_server_that_is_gone_has_its_last_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(temporary_server, "address", lambda: "http://127.0.0.1:4242/")
+    monkeypatch.setattr(temporary_server, "address", lambda: "http://127.0.0.1:4242/api")
     monkeypatch.setattr(temporary_server, "last_error", lambda: "OSError: no space")
     request = httpx.Request("GET", "http://127.0.0.1:4242/api/flows")
     failed = PrefectHTTPStatusError("", request=request, response=httpx.Response(500, request=request))
