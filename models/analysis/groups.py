@@ -1,6 +1,9 @@
 """Group documents by deciles of a number or domains of a URL, and name clusters by their most distinctive words."""
 
+import re
+from collections import Counter
 from collections.abc import Sequence
+from math import log
 from typing import Any
 
 import numpy as np
@@ -76,38 +79,43 @@ def between_share(
     return max(0.0, 1 - within * (n - 1) / (total * free)) if total > 1e-9 * squares.sum() else 0.0
 
 
-VOCABULARY = 20_000
-WORD = r"(?u)\b[^\W\d_]{3,24}\b"
+WORD = re.compile(r"\b[^\W\d_]{3,24}\b")
 """Letters of any script. A longer run of letters is not a word, but text without white space."""
+LEAST_DOCUMENTS = 3
+"""Of a cluster, that must hold a word for it to be named by it; of a smaller cluster, all."""
 
 
 def telling_words(
     texts: Sequence[str], labels: NDArray[np.integer[Any]], n_clusters: int, n_words: int = 3
 ) -> list[str]:
-    """Name each cluster by at most `n_words` words of highest class-based tf-idf, joined by commas: (n_clusters,).
+    """Name each cluster by at most `n_words` words that tell most about it, joined by commas: (n_clusters,).
 
-    The weight of a word in a cluster is its share of the cluster's words times log(1 + A / f), where f is its count in
-    all clusters and A the mean number of words per cluster. Source: Grootendorst, BERTopic (arXiv 2203.05794). A word
-    counts once per document, so that one page cannot name its cluster by repeating a word. `labels` are the clusters of
-    the n texts, (n,), from 0; the name of a cluster without documents or words is empty.
+    A word weighs p log(p / q): p is its share of the cluster's words, q that of all words, so that a word which is
+    everywhere weighs nothing, in any language. Source: Tomokiyo and Hurst 2003, "A language model approach to keyphrase
+    extraction" (informativeness). A word counts once per document, so that one page cannot name its cluster by
+    repeating a word. `labels` are the clusters of the n texts, (n,), from 0; the name of a cluster without documents or
+    words is empty.
+
+    Examples
+    --------
+    >>> telling_words(["the whale", "the whale", "the oven", "the flour oven"], np.array([0, 0, 1, 1]), 2, n_words=1)
+    ['whale', 'oven']
     """
-    from scipy.sparse import csr_matrix
-    from sklearn.feature_extraction.text import CountVectorizer
+    found = [Counter[str]() for _ in range(n_clusters)]
+    overall = Counter[str]()
+    for text, label in zip(texts, labels.tolist(), strict=True):
+        words = set(WORD.findall(text.lower()))
+        found[label].update(words)
+        overall.update(words)
+    every = overall.total()
+    sizes = np.bincount(labels, minlength=n_clusters).tolist()
 
-    counter = CountVectorizer(
-        token_pattern=WORD, stop_words="english", max_features=VOCABULARY, binary=True, dtype=np.float64
-    )
-    try:
-        counts = counter.fit_transform(texts)
-    except ValueError:  # no text has a word
-        return [""] * n_clusters
-    n = len(labels)
-    members = csr_matrix((np.ones(n), (labels, np.arange(n))), shape=(n_clusters, n))
-    frequencies = (members @ counts).toarray()  # (n_clusters, vocabulary)
-    sizes = frequencies.sum(axis=1, keepdims=True)
-    weights = frequencies / np.maximum(sizes, 1) * np.log1p(sizes.mean() / np.maximum(frequencies.sum(axis=0), 1))
-    vocabulary = counter.get_feature_names_out()
-    best = np.argsort(-weights, axis=1, kind="stable")[:, :n_words]
-    return [
-        ", ".join(vocabulary[word] for word in words if row[word] > 0) for row, words in zip(weights, best, strict=True)
-    ]
+    def told(words: Counter[str], documents: int) -> str:
+        own, least = words.total(), min(LEAST_DOCUMENTS, documents)
+        weights = {
+            word: count * log(count * every / (own * overall[word])) for word, count in words.items() if count >= least
+        }
+        best = sorted(weights, key=lambda word: (-weights[word], word))[:n_words]
+        return ", ".join(word for word in best if weights[word] > 0)
+
+    return [told(words, documents) for words, documents in zip(found, sizes, strict=True)]

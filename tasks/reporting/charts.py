@@ -341,7 +341,7 @@ def on_any_background(png: bytes) -> bytes:
     image.putpalette(colours.round().clip(0, 255).astype(np.uint8).tobytes(), "RGB")
     stream = io.BytesIO()
     transparency = (opacity[:, 0] * 255).round().astype(np.uint8).tobytes()
-    image.save(stream, format="png", optimize=True, transparency=transparency)
+    image.save(stream, format="png", transparency=transparency)
     return stream.getvalue()
 
 
@@ -362,5 +362,5 @@ def _png(figure: "Figure") -> bytes:
     canvas: Any = FigureCanvasAgg(figure)  # its methods have no types
     _drawing.submit(canvas.draw).result()  # once; `savefig` would draw for its layout and for its pixels
     image = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
-    image.quantize(PALETTE_COLOURS, dither=Image.Dither.NONE).save(stream, format="png", optimize=True)
+    image.quantize(PALETTE_COLOURS, dither=Image.Dither.NONE).save(stream, format="png")
     return stream.getvalue()
