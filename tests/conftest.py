@@ -10,7 +10,7 @@ import hypothesis
 import pytest
 
 from fineweb_mask.models.runtime.stopping import clear_stop_request, raise_if_stopped
-from tests.s3 import Proxy, RcloneServer, S3Server, SeaweedServer, Server, environment
+from tests.s3 import Proxy, S3Server, SeaweedServer, Server, environment
 from tests.wheel import Installed, install_wheel
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -215,14 +215,6 @@ def s3_server() -> Iterator[S3Server]:
 def seaweed_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedServer]:
     """A real S3 server that checks signatures and keeps its data; not to be killed."""
     server = SeaweedServer(tmp_path_factory.mktemp("seaweed"))
-    yield server
-    server.kill()
-
-
-@pytest.fixture(scope="session")
-def rclone_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RcloneServer]:
-    """A real S3 server that ignores the conditions of a write."""
-    server = RcloneServer(tmp_path_factory.mktemp("rclone"))
     yield server
     server.kill()
 

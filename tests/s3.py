@@ -134,18 +134,6 @@ class SeaweedServer(Server):
         raise TimeoutError("SeaweedFS stores nothing")
 
 
-class RcloneServer(Server):
-    """An `rclone serve s3`, which ignores the conditions of a write and sends whole files for ranges."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        super().__init__()
-
-    def command(self) -> list[str]:
-        address = f"--addr=127.0.0.1:{self.port}"
-        return [command("rclone"), "serve", "s3", address, f"--auth-key={KEY_ID},{SECRET}", str(self._folder)]
-
-
 class Proxy:
     """Stands before the server: may answer in its stead, break off, be gone for a while; counts what it passes on."""
 
@@ -157,6 +145,7 @@ class Proxy:
         self.refused: tuple[str, ...] = ()  # methods that are refused; all if empty
         self.refused_parts: int | None = None  # refuse only parts of uploads, from this number on
         self.cut_after: int | None = None  # bytes of the next large response, then the connection is closed
+        self.serves_ranges = True
         self.requests: Counter[str] = Counter()
         self.sent: Counter[str] = Counter()  # bytes, by path of a GET
         self.failed = 0
@@ -219,7 +208,8 @@ class Proxy:
             return
         connection = http.client.HTTPConnection("127.0.0.1", self._target, timeout=60)
         try:
-            headers = {name: value for name, value in request.headers.items() if name.lower() != "expect"}
+            left_out = {"expect"} if self.serves_ranges else {"expect", "range"}
+            headers = {name: value for name, value in request.headers.items() if name.lower() not in left_out}
             connection.request(request.command, request.path, body=body, headers=headers)
             response = connection.getresponse()
             content = response.read()

@@ -14,7 +14,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -23,7 +23,6 @@ from fineweb_mask.models.settings import MaterializeSettings
 from fineweb_mask.models.urls import is_url
 from fineweb_mask.tasks.outputs import OutputError, check_apart, check_output
 from fineweb_mask.tasks.storage.remote.copies import upload_order
-from fineweb_mask.tasks.storage.remote.lease import HeldError, lease
 from fineweb_mask.tasks.storage.remote.object_store import Store
 from fineweb_mask.tasks.workspace.manifest import (
     PROVENANCE,
@@ -45,7 +44,7 @@ CHECKSUM = "\nSHA-256 of `provenance.json`, without the entry of this card: `{}`
 CHECKSUM_LINE = re.compile(re.escape(CHECKSUM).replace(r"\{\}", "([0-9a-f]{64})") + r"\Z")
 
 
-def publish(folder: Path, url: str, data: str, *, lock: bool = True) -> None:
+def publish(folder: Path, url: str, data: str) -> None:
     """Replace the dataset at a URL.
 
     Parameters
@@ -57,13 +56,11 @@ def publish(folder: Path, url: str, data: str, *, lock: bool = True) -> None:
         The folder that readers use. Other files in it are not touched.
     data
         The folder of the data in it, `data-` and eight hex digits.
-    lock
-        Whether to keep other runs from publishing there; else the caller does.
 
     Raises
     ------
     WorkspaceError
-        If the card, the record, or a file that the record names is missing, or another run is publishing there.
+        If the card, the record, or a file that the record names is missing.
     RemoteError
         If the URL cannot be written; the old dataset is then still complete.
     """
@@ -71,20 +68,6 @@ def publish(folder: Path, url: str, data: str, *, lock: bool = True) -> None:
     if record is None or not (folder / CARD).is_file():
         raise WorkspaceError(f"{folder} cannot be published: it must hold {CARD} and {PROVENANCE}")
     store = Store(url)
-    try:
-        with publishing_to(store, folder) if lock else nullcontext():
-            _send(store, folder, record, data)
-    except HeldError as error:
-        raise WorkspaceError(str(error)) from error
-
-
-def publishing_to(store: Store, folder: Path) -> AbstractContextManager[None]:
-    """Lock the dataset at a URL, to which `folder` is published."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    return lease(store, folder.parent / f".{hashlib.sha256(store.url.encode()).hexdigest()[:12]}.lease")
-
-
-def _send(store: Store, folder: Path, record: Manifest, data: str) -> None:
     present, last = store.list_files(), _record_at(store)
     for name, file in record.files.items():
         if not (folder / name).is_file() and (name not in present or present[name].bytes != file.bytes):
@@ -100,9 +83,9 @@ def _send(store: Store, folder: Path, record: Manifest, data: str) -> None:
 
 def _record_at(store: Store) -> Manifest | None:
     """Return the provenance record of the dataset at a URL, or None if there is none, or none that can be read."""
-    record = store.read_tagged(PROVENANCE)
+    record = store.read(PROVENANCE)
     with suppress(ValueError):
-        return None if record is None else Manifest.model_validate_json(record.content)
+        return None if record is None else Manifest.model_validate_json(record)
     return None
 
 
@@ -119,8 +102,8 @@ def published(url: str) -> Manifest | None:
     if manifest is None:
         return None
     is_whole = all(name in present and present[name].bytes == file.bytes for name, file in manifest.files.items())
-    card, there = manifest.files.get(CARD), store.read_tagged(CARD)  # one of an older version may have the same size
-    has_card = card is None or (there is not None and hashlib.sha256(there.content).hexdigest() == card.sha256)
+    card, there = manifest.files.get(CARD), store.read(CARD)  # one of an older version may have the same size
+    has_card = card is None or (there is not None and hashlib.sha256(there).hexdigest() == card.sha256)
     return manifest if is_whole and has_card else None
 
 
@@ -151,14 +134,12 @@ class Output(NamedTuple):
         OutputError
             If the folder has other content, which would be lost, also beside a dataset.
         RemoteError
-            If the URL cannot be reached, or its store ignores the conditions of a write.
-        WorkspaceError
-            If another run is publishing to the URL.
+            If the URL cannot be written.
         """
         if self.url is not None and not self.is_own:
             check_apart({"materialize.output": self.url}, inputs)
-            with publishing_to(Store(self.url), self.folder):  # as it will be in the end
-                return
+            Store(self.url).check_writable()
+            return
         if not self.is_own:
             is_dataset = is_product(self.folder, MATERIALIZE)
             check_output(self.folder, "materialize.output", inputs, replaces=is_dataset, folder=True)

@@ -146,7 +146,7 @@ class Parts(NamedTuple):
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
             yield folder
-            publish(folder, self.output.url, self.data, lock=not self.output.is_own)  # its own is the workspace's
+            publish(folder, self.output.url, self.data)
             shutil.rmtree(folder)
         self.remove(part.key for part in parts)
 

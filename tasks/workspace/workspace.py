@@ -12,7 +12,7 @@ import re
 import shutil
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Self, TextIO
 
@@ -21,7 +21,6 @@ from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.urls import is_url
 from fineweb_mask.tasks.storage.atomic import DISK_REMEDIES, disk_errors_explained, make_folder, written_beside
 from fineweb_mask.tasks.storage.remote.copies import ensure_local, remote_folder
-from fineweb_mask.tasks.storage.remote.lease import HeldError, lease
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey, stage_file_name
 
 TAG = "[0-9a-f]" * 16
@@ -50,9 +49,6 @@ PARTIAL = re.compile(r"\.(.*\.)?[0-9a-f]{32}\.partial|\.dedup-[a-z0-9_]{8}\.part
 
 LOCK_SECONDS = 0.1
 """Time between two attempts to lock a file."""
-
-LEASE_SECONDS = 900.0
-"""Longest time to wait for another machine's run: more than it takes for the lease of a killed one to expire."""
 
 logger = logging.getLogger(__name__)
 
@@ -229,34 +225,19 @@ class Workspace:
         with self._lock_file(".lock") as lock:
             if not _try_lock(lock, fcntl.LOCK_EX):
                 raise WorkspaceError(f"a run is using the workspace {self.display_path(self.root)}: wait for its end")
-            with self.alone(wait=False):
+            with self.alone():
                 self._delete_leftovers()
                 yield self
 
     @contextmanager
-    def alone(self, *, wait: bool = True) -> Iterator[Self]:
-        """Wait until no other run replaces files in the workspace, and keep others from it.
+    def alone(self) -> Iterator[Self]:
+        """Wait until no other run of this machine replaces files in the workspace, and keep others from it.
 
         Needed for what has a fixed name, such as the dataset, the catalog, and the manifests of fitted models; files
-        whose names tell their keys are written at any time. Unless it should `wait`, another machine's run is an error.
-
-        Raises
-        ------
-        WorkspaceError
-            If another machine's run does not end its work on such a file.
+        whose names tell their keys are written at any time.
         """
-        started = time.monotonic()
-        with self._lock_file(".alone") as lock, ExitStack() as leased:
+        with self._lock_file(".alone") as lock:
             _wait_for(lock, fcntl.LOCK_EX, f"waiting for another run that writes to {self.display_path(self.root)}")
-            while self._remote is not None:
-                try:
-                    leased.enter_context(lease(self._remote.store, self.here / ".lease"))
-                    break
-                except HeldError:
-                    if not wait or time.monotonic() - started > LEASE_SECONDS:
-                        raise
-                raise_if_stopped()
-                time.sleep(10 * LOCK_SECONDS)
             yield self
 
     def _delete_leftovers(self) -> None:
@@ -291,8 +272,8 @@ class Workspace:
             If it holds something else, or is not a folder.
         """
         if self._remote is not None:
-            found = self._remote.store.read_tagged(LAST_RUN)
-            if found is None or not _is_record(found.content):
+            found = self._remote.store.read(LAST_RUN)
+            if found is None or not _is_record(found):
                 files = self._remote.store.list_files()
                 if not any(DOCUMENTS.fullmatch(name) for name in files):
                     self._refuse(name.partition("/")[0] for name in files)

@@ -1,6 +1,6 @@
 """Connect to S3, Google Cloud Storage and Azure Blob Storage, with credentials from the environment.
 
-obstore reads keys, tokens and the roles of machines itself; boto3 reads profiles: AWS_PROFILE and the files in ~/.aws.
+obstore reads keys, tokens and the roles of machines; profiles, in the files below ~/.aws, it does not read.
 """
 
 import errno
@@ -31,13 +31,6 @@ RETRIES: "RetryConfig" = {
 """Of single requests, short: obstore hears no request to stop while it waits. `retries.attempt` waits for longer."""
 
 VARIABLES = ("AWS_", "AZURE_", "FSSPEC_S3_", "GOOGLE_")
-OWN_CREDENTIALS = (  # of a process, which take precedence over the files below ~/.aws
-    "AWS_ACCESS_KEY_ID",
-    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-    "AWS_WEB_IDENTITY_TOKEN_FILE",
-)
-PROFILE_FILES = {"AWS_SHARED_CREDENTIALS_FILE": "~/.aws/credentials", "AWS_CONFIG_FILE": "~/.aws/config"}
 
 
 def split_url(url: str) -> tuple[str, str, str]:
@@ -54,7 +47,7 @@ def split_url(url: str) -> tuple[str, str, str]:
 
 
 def endpoint() -> str | None:
-    """Return the URL of the S3-compatible server that the environment names; None for Amazon's or a profile's."""
+    """Return the URL of the S3-compatible server that the environment names; None for Amazon's."""
     return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
 
 
@@ -91,11 +84,8 @@ def _open_s3(bucket: str) -> S3Store:
     options: dict[str, Any] = {}
     if os.environ.get("FSSPEC_S3_ANON", "").lower() in {"1", "true"}:
         options["skip_signature"] = True
-    elif _has_profile():
-        options |= _profile()
     if server := endpoint():
         options["endpoint"] = server
-    server = options.get("endpoint")
     if server is not None and not server.startswith(("http://", "https://")):  # obstore would panic
         raise RemoteError(
             errno.EINVAL, f"AWS_ENDPOINT_URL={redacted(server)} must be a URL that begins with https:// or http://"
@@ -115,39 +105,3 @@ def _client(server: str | None) -> "ClientConfig":
         except OSError as error:
             raise RemoteError(errno.EINVAL, f"AWS_CA_BUNDLE={certificates}: {error.strerror}") from None
     return options
-
-
-def _has_profile() -> bool:
-    if os.environ.get("AWS_PROFILE"):
-        return True
-    if any(os.environ.get(name) for name in (*OWN_CREDENTIALS, "AWS_SKIP_SIGNATURE")):
-        return False
-    files = (os.environ.get(name, default) for name, default in PROFILE_FILES.items())
-    return any(Path(file).expanduser().is_file() for file in files)
-
-
-def _profile() -> dict[str, Any]:
-    """Return the credentials, region and server of AWS_PROFILE or of the default profile."""
-    try:
-        import boto3
-        from botocore.exceptions import BotoCoreError
-        from obstore.auth.boto3 import Boto3CredentialProvider
-    except ImportError:
-        raise RemoteError(
-            errno.EACCES,
-            "AWS_PROFILE and the files below ~/.aws are read by boto3, which is not installed: "
-            "install fineweb-mask with the extra 'aws', or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
-        ) from None
-    try:
-        session = boto3.Session()
-        provider = Boto3CredentialProvider(session)
-        server = session.client("s3").meta.endpoint_url
-    except (BotoCoreError, ValueError) as error:
-        reason = redacted(str(error))
-    else:
-        return {"credential_provider": provider, "endpoint": server, **provider.config}
-    raise RemoteError(
-        errno.EACCES,
-        f"access denied ({reason}): set AWS_PROFILE to a profile of ~/.aws, or AWS_ACCESS_KEY_ID and "
-        "AWS_SECRET_ACCESS_KEY",
-    )

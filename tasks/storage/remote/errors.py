@@ -54,8 +54,8 @@ SECRET_VARIABLES = tuple(
     "GOOGLE_BEARER_TOKEN GOOGLE_SERVICE_ACCOUNT_KEY HF_TOKEN HUGGING_FACE_HUB_TOKEN".split()
 )
 CREDENTIALS = {
-    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE (and AWS_ENDPOINT_URL for a store other than "
-    "Amazon's; AWS_SKIP_SIGNATURE=true for a public bucket)",
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (those of a profile by `aws configure export-credentials "
+    "--format env`; AWS_ENDPOINT_URL for a store other than Amazon's; AWS_SKIP_SIGNATURE=true for a public bucket)",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS (GOOGLE_SKIP_SIGNATURE=true for a public bucket)",
     "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
     "hf": "HF_TOKEN (of an account that may read it; the hub answers the same to a misspelt name, and the terms of a "

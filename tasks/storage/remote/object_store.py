@@ -8,11 +8,7 @@ bucket deletes them.
 import errno
 import uuid
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
-
-from obstore.exceptions import AlreadyExistsError, GenericError, PreconditionError
 
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.urls import is_writable_url
@@ -21,20 +17,9 @@ from fineweb_mask.tasks.storage.remote.errors import ChangedError, RemoteError, 
 from fineweb_mask.tasks.storage.remote.filesystem import FileInfo, RemoteFile, file_info, open_filesystem
 from fineweb_mask.tasks.storage.remote.retries import attempt
 
-if TYPE_CHECKING:
-    from obstore import ObjectMeta, PutResult, UpdateVersion
-
 TRANSFER_BYTES = 16 * 2**20
 """Bytes of one request of a download or of a multipart upload."""
 TRANSFERS_AT_ONCE = 4
-
-
-class Tagged(NamedTuple):
-    """Content and version of a small object, for conditional writes."""
-
-    content: bytes
-    tag: "UpdateVersion"
-    written: datetime  # by the store's clock
 
 
 class Store:
@@ -72,37 +57,11 @@ class Store:
         found = attempt(self.url, lambda: self._files.find(self._path(folder), detail=True))
         return {name.removeprefix(f"{self._root}/"): file_info(info, name) for name, info in found.items()}
 
-    def check_conditions(self, name: str) -> None:
-        """Check that the store does not overwrite an object if a condition fails; `name` is a small one that exists.
-
-        Raises
-        ------
-        RemoteError
-            If the store ignores the conditions; two runs could not exclude each other there.
-        """
-        before = self.read_tagged(name)
-        self.write_if_unchanged(name, b"created again", None)
-        self.write_if_unchanged(name, b"another version", {"e_tag": f'"{"0" * 32}"', "version": "1"})
-        after = self.read_tagged(name)
-        if before is not None and after is not None and after.content in {b"created again", b"another version"}:
-            self.delete([name])
-            raise self._without_conditions()
-
-    def _without_conditions(self) -> RemoteError:
-        return RemoteError(
-            errno.ENOTSUP,
-            f"{redacted(self.url)}: this store ignores the conditions of a write (If-None-Match, If-Match), so "
-            "that two runs could destroy each other's files: choose a store that has them (Amazon S3, MinIO, R2, "
-            "SeaweedFS, Google Cloud Storage, Azure), or a folder on this machine",
-        )
-
-    def now(self) -> datetime:
-        """Return the time by the store's clock, at which it writes a small object."""
-        name = f".clock-{uuid.uuid4().hex}"
-        self.write_if_unchanged(name, b"", None)
-        found = self.read_tagged(name)
+    def check_writable(self) -> None:
+        """Raise `RemoteError` unless files can be written there; nothing is left."""
+        name = f".check-{uuid.uuid4().hex}"
+        attempt(self.url, lambda: self._bucket.put(self._key(name), b""))
         self.delete([name])
-        return datetime.min.replace(tzinfo=UTC) if found is None else found.written
 
     def info(self, name: str) -> FileInfo | None:
         """Return a file's size and version, or None if it does not exist."""
@@ -143,38 +102,17 @@ class Store:
             raise ConnectionError(f"{name} does not exist as it was uploaded")
         return found
 
-    def write_if_unchanged(self, name: str, content: bytes, tag: "UpdateVersion | None") -> "UpdateVersion | None":
-        """Write a small file if its version is still `tag` (None: if it does not exist), and return its new version.
+    def read(self, name: str) -> bytes | None:
+        """Return a small file, or None if it does not exist."""
+        return attempt(self.url, self._read, name)
 
-        Returns None if the condition fails: another process wrote the file, or this call did and the response was lost.
-        """
-        return attempt(self.url, self._write_if_unchanged, name, content, tag)
-
-    def _write_if_unchanged(self, name: str, content: bytes, tag: "UpdateVersion | None") -> "UpdateVersion | None":
+    def _read(self, name: str) -> bytes | None:
         try:
-            written = self._bucket.put(self._key(name), content, mode="create" if tag is None else tag)
-        except (AlreadyExistsError, PreconditionError):
-            return None
-        except GenericError as error:
-            if (response_of(error) or (0, ""))[0] != 501:  # not implemented
-                raise
-            raise self._without_conditions() from None
-        return _tag_of(written)
-
-    def read_tagged(self, name: str) -> Tagged | None:
-        """Return a small file with its version, or None if it does not exist."""
-        return attempt(self.url, self._read_tagged, name)
-
-    def _read_tagged(self, name: str) -> Tagged | None:
-        try:
-            found = self._bucket.get(self._key(name))
-            content = bytes(found.bytes())
+            return bytes(self._bucket.get(self._key(name)).bytes())
         except FileNotFoundError as error:
             if not is_missing(error) or (response_of(error) or (0, ""))[1] == "NoSuchBucket":
                 raise
             return None
-        meta = found.meta
-        return Tagged(content, _tag_of(meta), meta["last_modified"])
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete files; missing files are not an error."""
@@ -195,13 +133,3 @@ class Store:
 
     def _key(self, name: str) -> str:
         return self._path(name).partition("/")[2]
-
-
-def _tag_of(meta: "ObjectMeta | PutResult") -> "UpdateVersion":
-    """Return what names the version of an object: its ETag, at Google its generation."""
-    tag: UpdateVersion = {}
-    if meta["e_tag"] is not None:
-        tag["e_tag"] = meta["e_tag"]
-    if meta["version"] is not None:
-        tag["version"] = meta["version"]
-    return tag

@@ -93,8 +93,6 @@ def test_killed_at_any_moment_it_leaves_the_old_dataset_or_the_new_one(bucket, t
         publish(one, f"{bucket.url}/{folder}")
 
         def step(self, *arguments, name, left=left):
-            if arguments[0] == [".run.json"]:
-                return done[name](self, *arguments)
             if not left[0]:
                 raise KilledError
             left[0] -= 1

@@ -1,7 +1,5 @@
 """Credentials, servers and certificates are taken from the environment."""
 
-import errno
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -44,29 +42,6 @@ def test_a_wrong_secret_is_refused(seaweed_bucket: Bucket, monkeypatch: pytest.M
 def test_without_credentials_the_error_names_the_variables(without_keys: Bucket) -> None:
     with pytest.raises(RemoteError, match=r"access denied .*: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"):
         Store(without_keys.url).list_files()
-
-
-def test_a_profile_gives_keys_and_server(without_keys: Bucket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(write_profile(tmp_path, without_keys.server.url, "mine")))
-    monkeypatch.delenv("AWS_ENDPOINT_URL")
-    monkeypatch.setenv("AWS_PROFILE", "mine")
-    store = Store(without_keys.url)
-    assert store.write_if_unchanged("a", b"x", None) is not None
-    assert set(store.list_files()) == {"a"}
-    monkeypatch.setenv("AWS_PROFILE", "another")
-    with pytest.raises(RemoteError, match=r"The config profile \(another\) could not be found.*set AWS_PROFILE"):
-        Store(without_keys.url)
-
-
-def test_the_default_profile_needs_no_variable(
-    without_keys: Bucket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(write_profile(tmp_path, without_keys.server.url, "default")))
-    Store(without_keys.url).list_files()
-    monkeypatch.setitem(sys.modules, "boto3", None)
-    with pytest.raises(RemoteError, match=r"extra 'aws', or set AWS_ACCESS_KEY_ID") as caught:
-        Store("s3://not-opened-before")
-    assert caught.value.errno == errno.EACCES
 
 
 @pytest.mark.parametrize("name", ["AWS_SKIP_SIGNATURE", "FSSPEC_S3_ANON"])

@@ -151,47 +151,17 @@ def test_a_stop_is_heard_during_a_download(bucket: Bucket, tmp_path: Path) -> No
     clear_stop_request()
 
 
-def test_conditional_writes(any_bucket: Bucket) -> None:
+def test_a_small_file_is_read_and_what_can_be_written_is_tried_without_a_trace(any_bucket: Bucket) -> None:
     store = Store(f"{any_bucket.url}/x")
-    first = store.write_if_unchanged("lock", b"one", None)
-    assert first is not None
-    assert store.write_if_unchanged("lock", b"two", None) is None
-    assert store.write_if_unchanged("lock", b"two", {"e_tag": '"another"'}) is None
-    assert store.write_if_unchanged("none", b"two", first) is None
-    second = store.write_if_unchanged("lock", b"two", first)
-    found = store.read_tagged("lock")
-    assert found is not None
-    assert (found.content, found.tag) == (b"two", second)
-    assert 0 <= (store.now() - found.written).total_seconds() < 60
-    store.check_conditions("lock")
-    assert any_bucket.read("x/lock") == b"two"
-    assert store.read_tagged("none") is None
-    assert list(any_bucket.names()) == ["x/lock"]
+    any_bucket.write("x/a", b"one")
+    assert (store.read("a"), store.read("none")) == (b"one", None)
+    store.check_writable()
+    assert list(any_bucket.names()) == ["x/a"]
+    with pytest.raises(RemoteError, match="s3://no-such-bucket-here/x does not exist"):
+        Store("s3://no-such-bucket-here/x").read("a")
 
 
-@pytest.mark.long
-def test_one_of_many_simultaneous_creations_succeeds(seaweed_bucket: Bucket) -> None:
-    """On SeaweedFS alone: `moto_server` looks and writes in two steps, between which another request can write."""
-    created, ready = [], threading.Barrier(6)
-
-    def create(number: int) -> None:
-        store = Store(seaweed_bucket.url)
-        ready.wait()
-        if store.write_if_unchanged("lock", str(number).encode(), None) is not None:
-            created.append(number)
-
-    threads = [threading.Thread(target=create, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [str(number).encode() for number in created] == [seaweed_bucket.read("lock")]
-
-
-def test_a_store_that_does_not_know_conditions_is_refused(
-    bucket: Bucket, proxy: Proxy, reach: Callable[[str], None]
-) -> None:
-    reach(proxy.url)
-    proxy.failing, proxy.refusals, proxy.refused = 1.0, [(501, "NotImplemented")], ("PUT",)
-    with pytest.raises(RemoteError, match="this store ignores the conditions"):
-        Store(f"{bucket.url}/x").write_if_unchanged("lock", b"", None)
+def test_a_bucket_that_does_not_exist_cannot_be_written(bucket: Bucket) -> None:
+    """Not on SeaweedFS, which makes a bucket when it is written to."""
+    with pytest.raises(RemoteError, match="s3://no-such-bucket-here/x does not exist"):
+        Store("s3://no-such-bucket-here/x").check_writable()
