@@ -1,9 +1,13 @@
-"""Find a column by its name, by another spelling of it, or by its path within others."""
+"""Find a column by its name, another spelling or its path within others; tell a file whose name holds its key."""
 
+import re
 import unicodedata
 from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import Any
+
+TAGGED = re.compile(r"[.][0-9a-f]{16}(?=[./]|$)")
+"""A tag in a path, with the dot before it, that tells what the file was made of: such a file is never replaced."""
 
 
 @lru_cache(maxsize=100_000)

@@ -14,6 +14,7 @@ from fineweb_mask.flows.pipeline.fit import number_of_fits
 from fineweb_mask.flows.pipeline.run import Run
 from fineweb_mask.flows.status.catalog import of_the_dataset
 from fineweb_mask.flows.status.inspection import inspect_recipe, inspect_workspace, open_workspace
+from fineweb_mask.models.names import TAGGED
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.dataset.output import MATERIALIZE
 from fineweb_mask.tasks.dataset.parts import FOLDER
@@ -26,7 +27,7 @@ from fineweb_mask.tasks.selection.cells import CellJob, DivideJob, RouteJob, Sam
 from fineweb_mask.tasks.selection.groups import CountJob, SharesJob
 from fineweb_mask.tasks.storage.atomic import remove_file
 from fineweb_mask.tasks.workspace.listing import FOLDERS, update_index
-from fineweb_mask.tasks.workspace.references import TAGGED, shard_and_tag
+from fineweb_mask.tasks.workspace.references import shard_and_tag
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 COMPARED = ("hashes", DedupJob.summaries, *DedupJob.stage.folders)

@@ -12,9 +12,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from fineweb_mask.models.names import TAGGED
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.remote.copies import ensure_local, local_copies, remote_of, size_of
-from fineweb_mask.tasks.workspace.references import TAGGED, StageFile, StageKey, digest, file_digest
+from fineweb_mask.tasks.workspace.references import StageFile, StageKey, digest, file_digest
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 PROVENANCE = "provenance.json"

@@ -9,9 +9,6 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict
 
-TAGGED = re.compile(r"[.][0-9a-f]{16}(?=[./]|$)")
-"""A tag in a path, with the dot before it; see `StageKey.tag`."""
-
 STAGE_FILE = re.compile(r"(.*)[.]([0-9a-f]{16})[.]parquet")
 
 

@@ -241,10 +241,8 @@ class Workspace:
             yield self
 
     def _delete_leftovers(self) -> None:
-        """Delete the partial files of killed runs, and models that were replaced at the URL."""
+        """Delete the partial files of killed runs."""
         remove_partial_files(self.here.rglob(".*.partial"))
-        if self._remote is not None:
-            self._remote.remove_old_models()
 
     @contextmanager
     def _lock_file(self, name: str) -> Iterator[TextIO]:

@@ -8,10 +8,10 @@ local workspace, and calls `ensure_local` before it opens one.
 - A job's files are copied when it reads them, and deleted when the last job that reads them ends (`local_copies`): the
   disk holds what the jobs of one moment read and write. Outside of such a block, copies stay until the process ends.
 - A file is uploaded before it appears in `root`, so that a file at the URL is always complete.
-- Nothing is listed ahead: whether a file exists, its size and its version are asked of the URL, which shows what other
-  machines have written or deleted. A copy is used again only if it is of the version that is there.
-- Fitted models, which every job reads, stay in `here` by name and version, for later processes and runs.
-- `here` also holds what is never uploaded: locks, spilled data, how long jobs took.
+- Nothing is listed ahead: whether a file exists, and its size, are asked of the URL, which shows what other machines
+  have written or deleted. A file whose name tells its key never changes; others are copied again in each block.
+- Fitted models, which every job reads, stay until the process ends.
+- `here` holds what is never uploaded: locks, spilled data, how long jobs took.
 """
 
 import errno
@@ -22,6 +22,7 @@ import shutil
 import threading
 import uuid
 import weakref
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -29,12 +30,13 @@ from pathlib import Path
 from typing import TextIO
 
 from fineweb_mask.models.errors import StorageError
+from fineweb_mask.models.names import TAGGED
 from fineweb_mask.tasks.storage.remote.buckets import endpoint
 from fineweb_mask.tasks.storage.remote.filesystem import FileInfo, RemoteFile
 from fineweb_mask.tasks.storage.remote.object_store import Store
 
 FITTED = "fitted"
-"""Folder of a workspace whose files, models, stay on this machine for later processes."""
+"""Folder of a workspace whose files, models, stay on this machine until the process ends."""
 
 UPLOADED_LAST = {"provenance.json": 1, "README.md": 2}
 """Index files of a folder are uploaded last, in this order: a reader who finds one finds every file it refers to."""
@@ -58,15 +60,6 @@ def local_copies() -> Iterator[None]:
             folder.release(name)
 
 
-class _Copy:
-    """A file of the URL on this machine."""
-
-    def __init__(self) -> None:
-        self.users = 0  # blocks of `local_copies`
-        self.version: FileInfo | None = None
-        self.lock = threading.Lock()  # of whoever makes the copy
-
-
 class RemoteFolder:
     """A folder at a URL, and the copies of its files that this process makes. Its methods are thread-safe.
 
@@ -75,7 +68,7 @@ class RemoteFolder:
     url
         The folder.
     here
-        The folder on this machine for what is not uploaded, and for models.
+        The folder on this machine for what is not uploaded.
 
     Attributes
     ----------
@@ -93,9 +86,9 @@ class RemoteFolder:
         self.here = here
         self.store = Store(url)
         self.root = here.with_name(f"{here.name}.{uuid.uuid4().hex[:12]}")
-        self._lock = threading.RLock()
-        self._copies: dict[str, _Copy] = {}
-        self._kept = set[tuple[RemoteFolder, str]]()  # until the process ends
+        self._lock = threading.Lock()
+        self._blocks = Counter[str]()  # of `local_copies`, in which a copy is used
+        self._copying = defaultdict[str, threading.Lock](threading.Lock)
         try:
             made = here.with_name(f".{self.root.name}")  # not seen by `_remove_left` before it is locked
             made.mkdir(parents=True)
@@ -109,13 +102,6 @@ class RemoteFolder:
                 f"{error.strerror}: give a folder that can be written"
             ) from error
         weakref.finalize(self, _remove, self.root, lock, os.getpid())
-
-    def remove_old_models(self) -> None:
-        """Delete the models on this machine that the URL has no longer."""
-        wanted = {self._model(name, info) for name, info in self.store.list_files(FITTED).items()}
-        for path in (self.here / "models").glob("*"):
-            if path not in wanted:
-                path.unlink()
 
     def name_of(self, path: Path) -> str | None:
         """Return the name at the URL of a path below `root`, or None for a hidden file, which is not uploaded."""
@@ -160,43 +146,36 @@ class RemoteFolder:
         return RemoteFile(self.store.url_of(name), info)
 
     def download(self, path: Path) -> None:
-        """Copy a file, or all files below a folder, to where they are not or have another version."""
+        """Copy a file, or all files below a folder, unless they are here."""
         name = self.name_of(path)
         if name is None:
             return
-        info = self.store.info(name)
-        for one, found in (self.files(name) if info is None else {name: info}).items():
-            self._copy(one, found)
+        if TAGGED.search(name):
+            self._use(name)
+            if path.is_file():
+                return
+        for one in self.files(name) if self.store.info(name) is None else [name]:
+            self._copy(one)
 
-    def _copy(self, name: str, info: FileInfo) -> None:
-        copy, path = self._use(name), self.root / name
-        with copy.lock:
-            if copy.version == info and path.is_file():
+    def _copy(self, name: str) -> None:
+        path = self.root / name
+        with self._copying[name]:
+            if not self._use(name) and path.is_file():
                 return
             path.parent.mkdir(parents=True, exist_ok=True)
             partial = path.parent / f".{path.name}.{uuid.uuid4().hex}.partial"
             try:
-                if (model := self._model(name, info)).is_file():
-                    partial.hardlink_to(model)
-                else:
-                    info = self.store.download(name, partial)
-                    self._keep_model(partial, name, info)
+                self.store.download(name, partial)
                 partial.replace(path)
-                copy.version = info
             finally:
                 partial.unlink(missing_ok=True)
 
     def upload(self, source: Path, path: Path) -> None:
         """Upload `source` under the name of `path`, and rename it to `path`."""
-        name = self.name_of(path)
-        if name is None:
-            source.replace(path)
-            return
-        copy, info = self._use(name), self.store.upload(source, name)
-        self._keep_model(source, name, info)
-        with copy.lock:
-            source.replace(path)
-            copy.version = info
+        if (name := self.name_of(path)) is not None:
+            self._use(name)
+            self.store.upload(source, name)
+        source.replace(path)
 
     def upload_folder(self, source: Path, path: Path) -> None:
         """Upload a folder under the name of `path`, index files last, and delete other files below that name.
@@ -206,8 +185,8 @@ class RemoteFolder:
         files = {self.name_of(path / file.relative_to(source)): file for file in upload_order(source)}
         for name, file in files.items():
             if name is not None:
-                copy, copy.version = self._use(name), self.store.upload(file, name)
-                self._keep_model(file, name, copy.version)
+                self._use(name)
+                self.store.upload(file, name)
         self.store.delete(self.files("/".join(path.relative_to(self.root).parts)).keys() - files)
 
     def delete(self, path: Path) -> None:
@@ -215,35 +194,24 @@ class RemoteFolder:
         if (name := self.name_of(path)) is not None:
             self.store.delete([name])
 
-    def _use(self, name: str) -> _Copy:
-        """Return the copy of a name, in use until the current block of `local_copies` ends."""
-        block = _block.get()
-        used = self._kept if block is None else block
+    def _use(self, name: str) -> bool:
+        """Have a copy stay until the block ends; return whether it is new there, and may be of an older version."""
+        block, may_change = _block.get(), TAGGED.search(name) is None
+        if block is None or (name.startswith(f"{FITTED}/") and not may_change):
+            return may_change
         with self._lock:
-            copy = self._copies.setdefault(name, _Copy())
-            if (self, name) not in used:
-                used.add((self, name))
-                copy.users += 1
-            return copy
+            is_new = (self, name) not in block
+            block.add((self, name))
+            self._blocks[name] += is_new
+            return is_new and may_change
 
     def release(self, name: str) -> None:
         """End a block's use of a copy, and delete it if no other block uses it."""
         with self._lock:
-            copy = self._copies[name]
-            copy.users -= 1
-            if not copy.users:
-                del self._copies[name]
+            self._blocks[name] -= 1
+            if not self._blocks[name]:
+                del self._blocks[name]
                 (self.root / name).unlink(missing_ok=True)
-
-    def _model(self, name: str, info: FileInfo) -> Path:
-        return self.here / "models" / hashlib.sha256(f"{name} {info.version}".encode()).hexdigest()
-
-    def _keep_model(self, file: Path, name: str, info: FileInfo) -> None:
-        if name.startswith(f"{FITTED}/"):
-            model = self._model(name, info)
-            model.parent.mkdir(parents=True, exist_ok=True)
-            with suppress(OSError):  # it is there, or the file system has no links: it is then downloaded again
-                model.hardlink_to(file)
 
 
 def _remove_left(here: Path) -> None:

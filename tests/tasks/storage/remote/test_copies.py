@@ -19,7 +19,6 @@ from fineweb_mask.tasks.dedup.duplicates import in_order_of_arrival, remember_ar
 from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, remove_file, tree_files
 from fineweb_mask.tasks.storage.remote import retries
 from fineweb_mask.tasks.storage.remote.copies import (
-    RemoteFolder,
     download_tree,
     ensure_local,
     local_copies,
@@ -144,27 +143,21 @@ def test_what_a_killed_process_copied_is_deleted_by_the_next_one(bucket: Bucket,
     assert not running.exists()
 
 
-def test_a_model_is_copied_once_for_all_processes_until_it_is_replaced(
-    workspace: Workspace, bucket: Bucket, proxy: Proxy, reach: Callable[..., None]
+def test_a_model_stays_until_the_process_ends_and_what_may_be_replaced_is_copied_again_in_each_block(
+    workspace: Workspace, proxy: Proxy, reach: Callable[..., None], tmp_path: Path
 ) -> None:
-    path = workspace.fitted / "model.bin"
-    with local_copies(), atomic_write(path) as partial:
-        partial.write_bytes(b"model")
+    names = (f"fitted/model.{KEY.tag}.bin", "fitted/model.json")
+    for name in names:
+        with local_copies(), atomic_write(workspace.root / name) as partial:
+            partial.write_bytes(b"model")
     reach(proxy.url)
-    folders = [RemoteFolder(workspace.url or "", workspace.here.with_name("ws-other")) for _ in range(2)]
-    for folder in folders:  # two processes
+    fresh = Workspace(workspace.url or "", tmp_path / "fresh")
+    for _ in range(2):
         with local_copies():
-            copy = folder.root / "fitted" / "model.bin"
-            folder.download(copy)
-            assert copy.read_bytes() == b"model"
-        assert not copy.exists()
-    assert proxy.sent[f"/{bucket.name}/deep/ws/fitted/model.bin"] == len(b"model")
-    bucket.write("deep/ws/fitted/model.bin", b"other")
-    folders[0].download(copy := folders[0].root / "fitted" / "model.bin")
-    assert copy.read_bytes() == b"other"
-    assert len(tree_files(folders[0].here / "models")) == 2
-    folders[0].remove_old_models()
-    assert [path.read_bytes() for path in tree_files(folders[0].here / "models")] == [b"other"]
+            for name in names:
+                assert fresh.local(name).read_bytes() == b"model"
+    sent = {name: sum(size for path, size in proxy.sent.items() if path.endswith(name)) for name in names}
+    assert sent == {names[0]: len(b"model"), names[1]: 2 * len(b"model")}
 
 
 def test_a_tree_is_downloaded_without_hidden_files(bucket: Bucket, tmp_path: Path) -> None:
