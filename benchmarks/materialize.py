@@ -6,7 +6,7 @@
 Both make a corpus in FOLDER first (and find it there the next time): documents in FineWeb's columns, of random words
 with Zipf's frequencies and lengths like the web's, a score, and a mask that selects a tenth at random. Every way runs
 in a process of its own, in turns; the files are in the page cache. The stage's time is that of the whole job: the
-files, reading them back, their checksums, card and provenance. The peers write the documents' columns, quality and
+files, their checksums, card and provenance. The peers write the documents' columns, quality and
 inclusion (bare DuckDB: the documents' columns alone), with zstd.
 """
 
@@ -29,7 +29,7 @@ from benchmarks.tables import show
 from fineweb_mask.models.schemas import MASKS, documents_schema, scores_schema
 from fineweb_mask.models.settings import MaterializeSettings, PipelineSettings, SourceSettings
 from fineweb_mask.models.settings.quality import ColumnScorerSettings, QualitySettings
-from fineweb_mask.tasks.dataset.partition import Partitioning, write_partition
+from fineweb_mask.tasks.dataset.partition import partition_jobs, write_partition
 from fineweb_mask.tasks.materialize import MaterializeJob, materialize
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.storage.atomic import tree_files
@@ -152,17 +152,15 @@ def write_dataset(workspace: Workspace, shards: int, settings: MaterializeSettin
         tokens_selected=0,
         tokens_estimated=0,
     )
-    parts = Partitioning(str(workspace.root), files, sources, settings, at_once=AT_ONCE)
+    jobs = partition_jobs(str(workspace.root), files, sources, settings)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        written = list(pool.map(write_partition, map(forced, parts.jobs())))
+        written = list(pool.map(write_partition, map(forced, jobs)))
     job = MaterializeJob(
         root=str(workspace.root),
-        inputs=parts.inputs,
-        version=parts.version,
         counts=counts,
         blocks=[],
         recipe=recipe,
-        shards=parts.shards,
+        shards=files,
         partitions=tuple(written),
     )
     materialize(forced(job))

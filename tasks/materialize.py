@@ -19,7 +19,7 @@ from fineweb_mask.models.losses import Wiped
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.models.urls import without_local_folders
 from fineweb_mask.tasks.dataset.output import MATERIALIZE, Output, published, write_record
-from fineweb_mask.tasks.dataset.partition import NOT_IN_FILES, remove_spilled
+from fineweb_mask.tasks.dataset.partition import NOT_IN_FILES, fingerprints, version_of
 from fineweb_mask.tasks.dataset.parts import Parts
 from fineweb_mask.tasks.dataset.rows import check_folders
 from fineweb_mask.tasks.reporting.breakdown import Breakdown, as_metrics, break_down
@@ -37,13 +37,13 @@ from fineweb_mask.tasks.workspace.manifest import (
 )
 from fineweb_mask.tasks.workspace.records.counts import Counts
 from fineweb_mask.tasks.workspace.records.runs import code_and_packages
-from fineweb_mask.tasks.workspace.references import NO_FILE, ShardFiles, StageFile, digest
+from fineweb_mask.tasks.workspace.references import NO_FILE, ShardFiles, StageFile
 
 NOT_RECORDED: dict[str, Any] = {
     "workspace": True,
     "report": True,
     "engine": True,
-    "materialize": {"output", "spill", "export"},
+    "materialize": {"output", "export"},
 }
 """Settings that say where and how fast a dataset is made, not what is in it."""
 LANGUAGE = re.compile(r"[a-z]{2,3}")
@@ -56,15 +56,13 @@ class MaterializeJob(StageJob):
 
     stage: ClassVar[Stage] = Stage(
         MATERIALIZE,
-        version=6,
+        version=7,
         folders=("dataset",),
         documents=rows_through,
         counts=("selected", "selected"),
         gathers=True,
     )
     name: ClassVar[str] = "dataset"
-    inputs: str  # digest of all shards' fingerprints
-    version: str  # of the dataset's files
     counts: Counts
     blocks: list[dict[str, Any]]  # what the selection recorded of every block
     recipe: PipelineSettings
@@ -77,9 +75,16 @@ class MaterializeJob(StageJob):
         """The place of the dataset."""
         return Output.of(self.workspace, self.recipe.materialize)
 
+    @property
+    def parts(self) -> Parts:
+        """Where the files of the partitions are kept."""
+        settings = self.recipe.materialize
+        return Parts.of(self.workspace, settings, version_of(self.shards, settings))
+
     def depends_on(self) -> Dependencies:
-        """Return the settings that change the dataset's bytes, and the digest of the files that it is made from."""
-        return Dependencies(settings=self.recipe.materialize.model_dump(exclude=NOT_IN_FILES), inputs=self.inputs)
+        """Return the settings that change the dataset's bytes, and the files that it is made from."""
+        settings = self.recipe.materialize.model_dump(exclude=NOT_IN_FILES)
+        return Dependencies(settings=settings, inputs=fingerprints(self.shards))
 
     def current(self, listing: Listing | None = None) -> StageFile | None:  # noqa: ARG002 - manifests are small
         """Return a reference to the dataset if it is whole and agrees with the job's key, else None."""
@@ -104,7 +109,7 @@ def materialize(job: MaterializeJob) -> None:
         If a part is missing or damaged, or the parts do not hold what was selected.
     """
     job.output.check()
-    parts = Parts.of(job.workspace, job.recipe.materialize, job.version)
+    parts = job.parts
     files = parts.read(job.partitions)
     _check(job, files)
     kept = break_down(job.workspace, job.shards, groups=())
@@ -117,13 +122,10 @@ def materialize(job: MaterializeJob) -> None:
         write_card(folder, details, kept, parts.data)
         own = [file for file in tree_files(folder) if file.relative_to(folder).parts[0] != parts.data]
         write_record(folder, job.key, own, details, more=parts.files(files))
-    remove_spilled(job.workspace, job.recipe.materialize)
 
 
 def _check(job: MaterializeJob, files: list[Manifest]) -> None:
-    """Check that the parts are of the selected shards, and hold as many documents as were selected."""
-    if digest([shard for part in files for shard in part.details["inputs"]]) != job.inputs:
-        raise WorkspaceError("the parts of the dataset are not those of the selected shards: run again")
+    """Check that the parts hold as many documents as were selected, in not too many folders."""
     rows = sum(part.details["rows"] for part in files)
     if rows != job.counts.selected:
         raise WorkspaceError(f"the masks select {rows:,} documents, the counts say {job.counts.selected:,}: run again")

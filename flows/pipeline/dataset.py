@@ -5,7 +5,7 @@ from pathlib import Path
 from fineweb_mask.flows.pipeline.run import Run
 from fineweb_mask.flows.pipeline.selection import Selection
 from fineweb_mask.tasks.dataset.output import Output
-from fineweb_mask.tasks.dataset.partition import Partitioning
+from fineweb_mask.tasks.dataset.partition import partition_jobs
 from fineweb_mask.tasks.export import ExportJob
 from fineweb_mask.tasks.materialize import MaterializeJob
 from fineweb_mask.tasks.report import ReportJob
@@ -16,21 +16,20 @@ from fineweb_mask.tasks.workspace.references import StageFile
 
 def materialize(run: Run, selection: Selection) -> StageFile:
     """Write the files of all partitions, and put them in place as the dataset."""
-    partitioning = Partitioning(run.root, selection.shards, run.shards, run.settings.materialize, run.at_once)
+    shards = sorted(selection.shards, key=lambda shard: shard.name)
     job = MaterializeJob(
         root=run.root,
-        inputs=partitioning.inputs,
-        version=partitioning.version,
-        shards=partitioning.shards,
+        shards=shards,
         counts=selection.counts,
         blocks=selection.blocks,
         recipe=run.settings,
         losses=run.losses,
     )
-    if run.remembers and job.current() is not None:
-        partitioning.remove_left()
     if run.done(job) is None:
-        job = job.model_copy(update={"partitions": tuple(run.all(partitioning.jobs()))})
+        partitions = run.all(partition_jobs(run.root, shards, run.shards, run.settings.materialize))
+        job = job.model_copy(update={"partitions": tuple(partitions)})
+    elif run.remembers:
+        job.parts.remove_left()
     return run.one(job)
 
 

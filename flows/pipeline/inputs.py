@@ -1,6 +1,5 @@
 """Check that what a recipe names exists and can be used, before any work begins; nothing here needs Prefect."""
 
-from pathlib import Path
 from typing import NamedTuple
 
 from fineweb_mask.flows.pipeline.fit import PretrainedModels
@@ -48,8 +47,6 @@ def check_inputs(settings: PipelineSettings) -> Inputs:
     output = Output.of(workspace, settings.materialize)
     output.check([workspace.address, *inputs_of(settings)])
     check_can_write(output.folder, "materialize.output")
-    if settings.materialize.spill is not None:
-        check_can_write(Path(settings.materialize.spill), "materialize.spill")
     for index, export in enumerate(settings.materialize.export):
         check_format(export, f"materialize.export.{index}")
     if settings.engine.kind == "ray":

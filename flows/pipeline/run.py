@@ -158,11 +158,6 @@ class Run:
         self._times: dict[str, StageTime] = {}
 
     @property
-    def at_once(self) -> int:
-        """Jobs that run at the same time on one machine."""
-        return 1 if self.task_runs is None else self.task_runs.per_machine
-
-    @property
     def to_ingest(self) -> PerShard[SourceShard]:
         """The shards of this run's share, and of the sample that models are fitted on."""
         own = self.own(self.shards)

@@ -68,11 +68,6 @@ class TaskRuns:
         self._busy: list[tuple[float, float]] = []  # from when to when each job ran
 
     @property
-    def per_machine(self) -> int:
-        """Jobs that run at the same time on one machine."""
-        return self._workers if self._cluster is None else self._cluster.per_node
-
-    @property
     def busy_seconds(self) -> float:
         """Seconds in which at least one job ran; the rest of a run's time is orchestration."""
         busy, until = 0.0, float("-inf")

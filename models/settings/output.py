@@ -88,12 +88,10 @@ class MaterializeSettings(Settings):
         "512 has larger ones.",
     )
     memory_limit: str = Field(
-        "2GB", pattern=r"^\d+(\.\d+)?\s*[KMGT]i?B$", description="Memory that DuckDB may use before it spills to disk."
+        "2GB",
+        pattern=r"^\d+(\.\d+)?\s*[KMGT]i?B$",
+        description="Memory that DuckDB may use while it looks for duplicates, before it spills to disk.",
     )
-    spill: Text | None = Field(
-        None, description="Folder for DuckDB's temporary files; null: the workspace's cache folder."
-    )
-
     export: list[ExportSettings] = Field(
         default_factory=list, description="Training files that are made of the dataset, each in its own folder."
     )

@@ -18,7 +18,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.settings import MaterializeSettings
 from fineweb_mask.models.urls import is_url
 from fineweb_mask.tasks.outputs import OutputError, check_apart, check_output
@@ -50,35 +49,25 @@ def publish(folder: Path, url: str, data: str) -> None:
     Parameters
     ----------
     folder
-        The card README.md, the record provenance.json, which names all files of the dataset, and those of them that are
-        not at the URL yet.
+        The card README.md, its plots, and the record provenance.json, which names all files of the dataset.
     url
-        The folder that readers use. Other files in it are not touched.
+        The folder that readers use, in which the data is already. Other files in it are not touched.
     data
         The folder of the data in it, `data-` and eight hex digits.
 
     Raises
     ------
-    WorkspaceError
-        If the card, the record, or a file that the record names is missing.
     RemoteError
         If the URL cannot be written; the old dataset is then still complete.
     """
-    record = read_manifest(folder / PROVENANCE)
-    if record is None or not (folder / CARD).is_file():
-        raise WorkspaceError(f"{folder} cannot be published: it must hold {CARD} and {PROVENANCE}")
     store = Store(url)
-    present, last = store.list_files(), _record_at(store)
-    for name, file in record.files.items():
-        if not (folder / name).is_file() and (name not in present or present[name].bytes != file.bytes):
-            raise WorkspaceError(f"{folder} cannot be published: {store.url_of(name)} is missing: run again")
+    last = _record_at(store)
     for path in upload_order(folder):
-        name = path.relative_to(folder).as_posix()
-        is_data = name.startswith(f"{data}/")  # same name, same content
-        if not is_data or name not in present or present[name].bytes != path.stat().st_size:
-            present[name] = store.upload(path, name)
+        store.upload(path, path.relative_to(folder).as_posix())
+    record = Manifest.model_validate_json((folder / PROVENANCE).read_bytes())
+    present = store.list_files().keys()
     old = {name for name in present if DATA_FILE.match(name) and not name.startswith(f"{data}/")}
-    store.delete(sorted(old | ((last.files.keys() if last else set()) & present.keys() - record.files.keys())))
+    store.delete(sorted(old | ((last.files.keys() if last else set()) & present - record.files.keys())))
 
 
 def _record_at(store: Store) -> Manifest | None:

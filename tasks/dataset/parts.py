@@ -44,7 +44,7 @@ class Parts(NamedTuple):
 
     workspace: Workspace
     output: Output
-    version: str  # eight hex digits, made from the keys of what the dataset is made of
+    version: str  # of the dataset's files
 
     @classmethod
     def of(cls, workspace: Workspace, settings: MaterializeSettings, version: str) -> Self:
@@ -54,14 +54,14 @@ class Parts(NamedTuple):
     @property
     def data(self) -> str:
         """The name of the folder of the data files in the dataset."""
-        return DATA if self.output.url is None else f"data-{self.version}"
+        return DATA if self.output.url is None else f"data-{self.version[:8]}"
 
     @property
     def folder(self) -> Path:
-        """The folder of all parts' manifests, and of their files if the dataset is a local folder."""
-        if self.output.url is None and not self.output.is_own:
-            return self.output.folder.parent / f".{self.output.folder.name}.parts"  # links need the same file system
-        return self.workspace.root / FOLDER
+        """The folder of the parts' manifests, and of their files if the dataset is a local folder."""
+        if self.output.url is None and not self.output.is_own:  # links need the same file system
+            return self.output.folder.parent / f".{self.output.folder.name}.parts" / self.version[:16]
+        return self.workspace.root / FOLDER / self.version[:16]
 
     def manifest_path(self, key: StageKey) -> Path:
         """Return the manifest of the part that is made with a key."""
@@ -148,23 +148,22 @@ class Parts(NamedTuple):
             yield folder
             publish(folder, self.output.url, self.data)
             shutil.rmtree(folder)
-        self.remove(part.key for part in parts)
+        self._remove()
 
-    def remove(self, keys: Iterable[StageKey]) -> None:
-        """Delete the parts that were made with these keys, or what is left of them."""
-        for key in keys:
-            self._remove(self.manifest_path(key))
-        with suppress(OSError):  # other parts are left
-            self.folder.rmdir()
+    def remove_left(self) -> None:
+        """Delete the parts that a run left which was killed after it had put the dataset in place."""
+        if self.workspace.exists(self.folder):
+            with self.workspace.alone():
+                self._remove()
 
-    def _remove(self, manifest_path: Path) -> None:
-        """Delete a part: first its manifest, so that no run takes what is left of it for whole."""
-        folder = manifest_path.parent
-        remove_file(manifest_path)
-        if folder.is_relative_to(self.workspace.root):
-            for name in self.workspace.sizes(self.workspace.relative(folder), suffix=""):
+    def _remove(self) -> None:
+        """Delete the parts, or what is left of them."""
+        if self.folder.is_relative_to(self.workspace.root):
+            for name in self.workspace.sizes(self.workspace.relative(self.folder), suffix=""):
                 remove_file(self.workspace.root / name)
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        with suppress(OSError):  # those of another version are left
+            self.folder.parent.rmdir()
 
     def _link(self, part: Manifest, folder: Path) -> None:
         source = self.manifest_path(part.key).parent

@@ -44,7 +44,6 @@ class Planned(Run):
     """Every job is done as soon as it is asked for."""
 
     remembers = False
-    at_once = 2
 
     def done(self, _job):
         return None
@@ -110,7 +109,7 @@ def changed(before, after):
         ("materialize.title=x", {"materialize", "report"}),
         ("report.by=[language]", {"report"}),
         ("materialize.file_size=99999999", {"partition", "materialize", "report"}),
-        ("materialize.partition_size=99999999", {"materialize", "report"}),  # there is one partition
+        ("materialize.partition_size=99999999", {"partition", "materialize", "report"}),
         ("materialize.memory_limit=1GB", set()),
         ("engine.resources={score: {num_cpus: 9}}", set()),
     ],

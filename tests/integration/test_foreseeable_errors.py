@@ -98,7 +98,6 @@ FOUND_BEFORE = [
     Case("workspace_in_a_file", "workspace: ", workspace="recipe.yaml/w"),
     Case("workspace_read_only", "workspace: ", workspace="/proc/w"),
     Case("output_read_only", "materialize.output: ", ("materialize.output=/proc/output",)),
-    Case("spill_read_only", "materialize.spill: ", ("materialize.spill=@recipe.yaml/spill",)),
     Case(
         "no_datatrove",
         "ingest.filters needs datatrove",

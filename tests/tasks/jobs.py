@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, Self
 
 from fineweb_mask.models.settings import MaterializeSettings
 from fineweb_mask.tasks.comparison.variants import RangesJob, VariantJob
-from fineweb_mask.tasks.dataset.partition import Partitioning, write_partition
+from fineweb_mask.tasks.dataset.partition import PartitionJob, partition_jobs, write_partition
 from fineweb_mask.tasks.dedup.buckets import BucketJob, find_in_bucket
 from fineweb_mask.tasks.dedup.duplicates import DedupJob
 from fineweb_mask.tasks.dedup.sort import SortJob, sort_rows
@@ -124,20 +124,17 @@ class Making(NamedTuple):
     blocks: Any
     recipe: Any
 
-    @property
-    def partitioning(self) -> Partitioning:
-        """The partitions, and the jobs on them."""
+    def partition_jobs(self) -> list[PartitionJob]:
+        """Return the jobs on the partitions."""
         by_name = {source.name: source for source in self.sources}
-        return Partitioning(self.workspace.address, self.shards, by_name, self.recipe.materialize)
+        return partition_jobs(self.workspace.address, self.shards, by_name, self.recipe.materialize)
 
     @property
     def job(self) -> MaterializeJob:
         """The last job, as it is known before the others."""
         return MaterializeJob(
             root=self.workspace.address,
-            inputs=self.partitioning.inputs,
-            version=self.partitioning.version,
-            shards=self.partitioning.shards,
+            shards=self.shards,
             counts=self.counts,
             blocks=self.blocks,
             recipe=self.recipe,
@@ -150,7 +147,7 @@ class Making(NamedTuple):
 
     def written(self, *, force: bool = False, threads: int = 1) -> MaterializeJob:
         """Run all jobs but the last, and return this: so many partitions at once, the last ones first."""
-        jobs = [job.model_copy(update={"force": force, "at_once": threads}) for job in self.partitioning.jobs()]
+        jobs = [job.model_copy(update={"force": force}) for job in self.partition_jobs()]
         if threads == 1:  # so that an error leaves the rest
             made = [write_partition(job) for job in reversed(jobs)][::-1]
         else:

@@ -1,25 +1,19 @@
-"""DuckDB within a memory limit: shared by several, explained when it is too little, and without bars."""
+"""DuckDB within a memory limit: explained when it is too little, and without bars."""
 
 import duckdb
 import pytest
 
 from fineweb_mask.models.errors import WorkspaceError
-from fineweb_mask.tasks.catalog.spilling import share_of, spilling_database, too_little
+from fineweb_mask.tasks.catalog.spilling import spilling_database, too_little
 
 
-def test_databases_at_once_share_the_memory():
-    assert [share_of("2GB", 1), share_of("2GB", 2), share_of("1.5 GiB", 3)] == ["2GB", "1GB", "0.5GiB"]
-
-
-def test_what_is_spilled_is_removed_and_no_bar_is_shown(tmp_path, monkeypatch):
-    monkeypatch.setattr("os.cpu_count", lambda: 4)
+def test_what_is_spilled_is_removed_and_no_bar_is_shown(tmp_path):
     spill = tmp_path / "spill"
     spill.mkdir()
     (spill / "of a killed run").write_text("x")
-    with spilling_database(spill, "1GB", "partition 00000", at_once=2, file="chosen.duckdb") as connection:
-        assert {path.name for path in spill.iterdir()} >= {"chosen.duckdb"}
-        shown = "SELECT current_setting('enable_progress_bar'), current_setting('threads')"
-        assert connection.execute(shown).fetchall() == [(False, 2)]
+    with spilling_database(spill, "1GB", "diff", "diff.duckdb") as connection:
+        assert {path.name for path in spill.iterdir()} >= {"diff.duckdb"}
+        assert connection.execute("SELECT current_setting('enable_progress_bar')").fetchall() == [(False,)]
     assert not spill.exists()
 
 

@@ -2,11 +2,9 @@
 
 import json
 import re
-import shutil
 
 import pytest
 
-from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.tasks.dataset.output import publish as publish_version
 from fineweb_mask.tasks.dataset.output import published
 from fineweb_mask.tasks.storage.atomic import tree_files
@@ -114,26 +112,3 @@ def test_killed_at_any_moment_it_leaves_the_old_dataset_or_the_new_one(bucket, t
     assert read_from_card(bucket, folder) == "two"
     # Two files of data and a plot, the record, the card; then the removal of the old files in one request.
     assert seen == [("one", "one")] * 4 + [("one", "two")] + [("two", "two")]
-
-
-def test_only_a_whole_dataset_is_published(bucket, tmp_path):
-    for lost in ("README.md", "provenance.json", "data"):
-        folder = make_dataset(tmp_path / lost, "one")
-        [data] = folder.glob("data-*")
-        data.rename(folder / "data") if lost == "data" else (folder / lost).unlink()
-        with pytest.raises(WorkspaceError, match="cannot be published"):
-            publish(folder, f"{bucket.url}/out")
-    assert bucket.names() == {}
-
-
-def test_data_that_is_there_already_is_not_uploaded_again(bucket, tmp_path, monkeypatch):
-    folder = make_dataset(tmp_path / "one", "one")
-    [data] = folder.glob("data-*")
-    for file in tree_files(data):
-        bucket.write(f"out/{data.name}/{file.name}", file.read_bytes())
-    shutil.rmtree(data)
-    sent, upload = [], Store.upload
-    monkeypatch.setattr(Store, "upload", lambda self, file, name: sent.append(name) or upload(self, file, name))
-    publish(folder, f"{bucket.url}/out")
-    assert sent == ["plots/a.png", "provenance.json", "README.md"]
-    assert read_from_card(bucket, "out") == "one"

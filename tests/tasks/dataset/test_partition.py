@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fineweb_mask.models.errors import WorkspaceError
-from fineweb_mask.tasks.dataset import partition
+from fineweb_mask.tasks.dataset import partition, parts
 from fineweb_mask.tasks.dataset.partition import MOST_PARTITIONS, divide
-from fineweb_mask.tasks.dataset.parts import Parts
 from fineweb_mask.tasks.dataset.rows import folder_name
 from fineweb_mask.tasks.materialize import materialize
 from fineweb_mask.tasks.storage.atomic import tree_files
@@ -114,17 +113,17 @@ class KilledError(BaseException):
 @pytest.mark.long
 def test_killed_after_some_partitions_only_the_others_are_written(make_corpus, four_shards, tmp_path, monkeypatch):
     making = make_corpus(tmp_path / "killed", four_shards, **MANY)
-    written = partition.read_back
+    written = partition.write_manifest
     calls = []
 
     def kill_at_second(*arguments):
         calls.append(arguments)
         if len(calls) == 2:
             raise KilledError
-        return written(*arguments)
+        written(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(partition, "read_back", kill_at_second)
+        patch.setattr(partition, "write_manifest", kill_at_second)
         with pytest.raises(KilledError):
             making.written()
     assert not making.workspace.dataset.exists()
@@ -166,13 +165,6 @@ def test_parts_of_another_corpus_are_neither_taken_nor_removed(make_corpus, four
     assert rows_of(making)["D9"] == [f"<urn:uuid:{sum(map(len, changed[:-1])) + row}>" for row in range(3)]
 
 
-def test_parts_of_other_shards_are_not_put_in_place(make_corpus, four_shards, tmp_path):
-    job = make_corpus(tmp_path, four_shards, **MANY).written()
-    for partitions in (job.partitions[:-1], job.partitions[::-1], ()):
-        with pytest.raises(WorkspaceError, match="the parts of the dataset are not those of the selected shards"):
-            materialize(job.model_copy(update={"partitions": partitions}))
-
-
 def test_a_column_that_only_some_partitions_have_is_in_all_files(make_corpus, tmp_path):
     """A number that is whole in one shard, has a fraction in another, and is missing in the third."""
     making = make_corpus(tmp_path, [[("A", True)] * 4, [("A", True)] * 4, [("B", True)] * 4], **MANY, layout="n")
@@ -195,14 +187,10 @@ def test_a_column_that_only_some_partitions_have_is_in_all_files(make_corpus, tm
     assert {row["id"]: row["n"] for row in rows} == {f"<urn:uuid:{n}>": value for n, value in enumerate(values)}
 
 
-def test_nothing_selected_is_a_dataset_without_files_and_what_was_spilled_is_removed(make_corpus, tmp_path):
+def test_nothing_selected_is_a_dataset_without_files(make_corpus, tmp_path):
     making = make_corpus(tmp_path, [[("A", False)] * 3, [("B", False)]], **MANY)
-    left = making.workspace.cache / "materialize-spill" / "0123456789abcdef" / "chosen.duckdb"
-    left.parent.mkdir(parents=True)
-    left.write_bytes(b"left")
     assert making.write().rows == 0
     assert not (making.workspace.dataset / "data").exists()
-    assert not left.parent.parent.exists()
     assert making.job.current() is not None
 
 
@@ -211,25 +199,25 @@ def test_parts_that_a_killed_run_did_not_remove_are_removed_by_the_next(
     make_corpus, four_shards, tmp_path, monkeypatch
 ):
     making = make_corpus(tmp_path, four_shards, **MANY)
-    removed, real = [], Parts._remove
+    removed, real = [], parts.remove_file
 
-    def stop_before_the_second(self, path):
+    def stop_before_the_second(path):
         if removed:
             raise KilledError
         removed.append(path)
-        real(self, path)
+        real(path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Parts, "_remove", stop_before_the_second)
+        patch.setattr(parts, "remove_file", stop_before_the_second)
         with pytest.raises(KilledError):
             making.write()
-    assert len(list((tmp_path / "dataset-parts").iterdir())) == 3
+    assert (tmp_path / "dataset-parts").exists()
     before = snapshot(making.workspace.dataset)
-    making.partitioning.remove_left()
+    making.job.parts.remove_left()
     assert not (tmp_path / "dataset-parts").exists()
     assert snapshot(making.workspace.dataset) == before
     seen = built(monkeypatch)
-    making.partitioning.remove_left()
+    making.job.parts.remove_left()
     assert making.write().cached
     assert seen == []
 
@@ -252,24 +240,24 @@ def test_a_large_corpus_has_hundreds_of_partitions_and_a_shard_at_the_end_moves_
 
 def test_jobs_hold_their_own_shards_and_those_without_are_left_out(make_corpus, four_shards, tmp_path):
     making = make_corpus(tmp_path, four_shards, **MANY)
-    found = making.partitioning.jobs()
+    found = making.partition_jobs()
     assert [[shard.name for shard in job.shards] for job in found] == [[f"{number:03d}"] for number in range(4)]
     assert len({job.key.fingerprint for job in found}) == 4
-    found = making._replace(shards=making.shards[1:]).partitioning.jobs()
+    found = making._replace(shards=making.shards[1:]).partition_jobs()
     assert [(job.number, job.partitions) for job in found] == [(number, 4) for number in range(1, 4)]
     making.workspace.resolve(making.shards[2].documents).unlink()
     with pytest.raises(DamagedFileError, match=r"/documents/002\.\w+\.parquet is damaged: it is missing, or"):
-        making.partitioning.jobs()
+        making.partition_jobs()
 
 
 def test_the_version_follows_what_is_in_the_files_and_not_where_or_how_fast(make_corpus, four_shards, tmp_path):
     making = make_corpus(tmp_path, four_shards)
 
     def version(**changes):
-        return str(making.with_settings(**changes).partitioning.version)
+        return making.with_settings(**changes).job.parts.version
 
     same = {version(), version(title="x"), version(memory_limit="1GB"), version(output="/x")}
     assert len(same) == 1
     others = {version(layout="flat"), version(partition_size=1)}
     assert len(others | same) == 3
-    assert making._replace(shards=making.shards[:-1]).partitioning.version not in same
+    assert making._replace(shards=making.shards[:-1]).job.parts.version not in same

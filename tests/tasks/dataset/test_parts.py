@@ -52,8 +52,8 @@ def test_at_a_url_each_part_is_uploaded_once_before_the_card(
     at_url, make_corpus, four_shards, bucket, sent, tmp_path, what
 ):
     making, folder = at_url(four_shards, what)
-    data = f"{folder}/data-{making.partitioning.version}"
-    jobs = making.partitioning.jobs()
+    data = f"{folder}/data-{making.job.parts.version[:8]}"
+    jobs = making.partition_jobs()
     for job in jobs[:2]:
         write_partition(job)
     sent.clear()
@@ -79,7 +79,7 @@ def test_at_a_url_each_part_is_uploaded_once_before_the_card(
     other = making.with_settings(layout="flat", title="Another")
     other.write()
     names = bucket.names(f"{folder}/data-")
-    assert {name.split("data-")[1].split("/")[0] for name in names} == {other.partitioning.version}
+    assert {name.split("data-")[1].split("/")[0] for name in names} == {other.job.parts.version[:8]}
     assert b"# Another" in bucket.read(f"{folder}/README.md")
     dataset = find_dataset(f"{bucket.url}/{folder}")
     assert verify(dataset, read_provenance(dataset)).status == "ok"

@@ -1,4 +1,6 @@
-"""Writers: equal rows give equal bytes for any batches, and files end at their target size."""
+"""Writers: where row groups and files end, how much waits in memory, and how many files are open."""
+
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -6,7 +8,8 @@ import pyarrow.parquet as pq
 
 from fineweb_mask.models.settings import MaterializeSettings
 from fineweb_mask.tasks.dataset import writers
-from fineweb_mask.tasks.dataset.writers import PartWriter, Written, read_back
+from fineweb_mask.tasks.dataset.writers import DatasetWriter
+from fineweb_mask.tasks.storage.atomic import tree_files
 
 SCHEMA = pa.schema([("text", pa.string()), ("token_count", pa.int64()), ('it\'s "x"', pa.float64())])
 MIB = 2**20
@@ -18,12 +21,14 @@ def rows(n, size=100):
     return pa.table([texts, list(range(n)), [float("nan"), *[0.5] * (n - 1)]], schema=SCHEMA)
 
 
-def write(folder, table, batch, **settings):
+def write(folder, table, batch, values=None, **settings):
     given = MaterializeSettings.model_validate(settings)
-    with PartWriter(folder, SCHEMA, given) as writer:
+    with DatasetWriter(folder, SCHEMA, given) as writer:
         for start in range(0, table.num_rows, batch):
-            writer.write(table.slice(start, batch))
-    return sorted(folder.iterdir())
+            rows = table.slice(start, batch)
+            own = [""] * rows.num_rows if values is None else values[start : start + batch]
+            writer.write(rows, pa.chunked_array([own], pa.string()))
+    return tree_files(folder)
 
 
 def test_bytes_do_not_depend_on_the_batches_and_row_groups_and_files_have_their_size(tmp_path, monkeypatch):
@@ -55,7 +60,28 @@ def test_a_row_group_of_long_texts_ends_early(tmp_path, monkeypatch):
         assert groups == [3, 2, 3, 1]  # each ends with the row that brings it to 10,000 bytes
 
 
-def test_what_is_in_the_files_is_read_from_them(tmp_path):
-    table = rows(10).set_column(1, "token_count", pa.array([None, *range(9)], pa.int64()))
-    paths = write(tmp_path, table, 3)
-    assert read_back(paths) == Written(10, 36)
+def test_rows_of_many_folders_keep_their_order_with_few_of_them_in_memory_and_few_files_open(tmp_path, monkeypatch):
+    n, folders = 2_000, 20
+    table = rows(n)
+    values = [f"v{number % folders if number % 3 else 0}" for number in range(n)]
+    whole = write(tmp_path / "whole", table, 100, values)
+    assert [path.relative_to(tmp_path / "whole").as_posix() for path in whole] == sorted(
+        f"v{number}/part-00000.parquet" for number in range(folders)
+    )
+    monkeypatch.setattr(writers, "PENDING_BYTES", 20_000)
+    monkeypatch.setattr(writers, "OPEN_FILES", 3)
+    most = []
+    monkeypatch.setattr(writers, "check_folders", lambda *_: most.append(len(list(Path("/proc/self/fd").iterdir()))))
+    bounded = write(tmp_path / "bounded", table, 100, values)
+    assert max(most) - min(most) <= 3
+    assert len(bounded) > folders
+    for value in set(values):
+        ids = [
+            id_
+            for path in bounded
+            if path.parent.name == value
+            for id_ in pq.read_table(path)["token_count"].to_pylist()
+        ]
+        assert ids == [number for number in range(n) if values[number] == value]
+    again = write(tmp_path / "again", table, 100, values)
+    assert [path.read_bytes() for path in again] == [path.read_bytes() for path in bounded]
