@@ -98,7 +98,7 @@ class Judge:
         chosen = torch.as_tensor(np.sort(indices))
         mask = torch.zeros(len(self.corpus.quality), dtype=torch.bool)
         mask[chosen] = True
-        x = self.rows.take(chosen)
+        x = self.rows.matrix[chosen]
         closest = nearest(Rows(x), 2).similarity[1]
         found = {"quality": float(self.corpus.quality[indices].mean())}
         found |= {f"near {cosine}": float((closest >= cosine).float().mean()) for cosine in COSINES}

@@ -15,7 +15,9 @@ from tests.models.selection.enumerable import full_masks, random_objective
 
 
 def problem_of(objective):
-    return Problem(Rows(torch.eye(objective.n)), objective, SelectionSettings(), torch.Generator().manual_seed(0))
+    return Problem(
+        Rows(torch.eye(objective.budget.n)), objective, SelectionSettings(), torch.Generator().manual_seed(0)
+    )
 
 
 @pytest.mark.parametrize("by_tokens", [False, True])
