@@ -17,7 +17,7 @@ import torch
 
 from benchmarks.selection import measure, percent, prepare, vectors
 from benchmarks.tables import show
-from fineweb_mask.models.selection import SelectionSettings
+from fineweb_mask.models.settings.selection import SelectionSettings
 
 PEERS = {
     "apricot-select": """

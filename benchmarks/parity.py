@@ -22,8 +22,9 @@ import torch
 
 from benchmarks.synthetic import clustered
 from benchmarks.tables import show
-from fineweb_mask.models.selection import SelectionSettings, select
 from fineweb_mask.models.selection.block import BlockSolver
+from fineweb_mask.models.selection.selector import select
+from fineweb_mask.models.settings.selection import SelectionSettings
 
 SYNTHETIC = (2_000, 10_000, 50_000)
 MIXES = ("pairwise", "facility", "disf", "pairwise+facility", "facility+disf")

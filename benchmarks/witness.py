@@ -28,11 +28,11 @@ from benchmarks.objective import CORPORA, ELSEWHERE, LEAST_CHARACTERS, _weights
 from benchmarks.tables import show
 from benchmarks.vectors import embed_and_score
 from fineweb_mask.models.analysis.vectors import nearest_cosines
-from fineweb_mask.models.selection import SelectionSettings
 from fineweb_mask.models.selection.block import BlockSolver
 from fineweb_mask.models.selection.inputs import SelectorInputs
 from fineweb_mask.models.selection.selector import select
 from fineweb_mask.models.selection.solvers.problem import History
+from fineweb_mask.models.settings.selection import SelectionSettings
 from fineweb_mask.models.witness.kneser_ney import KneserNey
 from fineweb_mask.models.witness.overlap import sharing_documents
 from fineweb_mask.models.witness.paired import HeldOut

@@ -75,7 +75,7 @@ def sweep(
     Examples
     --------
     >>> import numpy as np
-    >>> from fineweb_mask.models.selection import SelectionSettings
+    >>> from fineweb_mask.models.settings.selection import SelectionSettings
     >>> random = np.random.default_rng(0)
     >>> features, quality = random.normal(size=(100, 8)), random.random(100)
     >>> swept = sweep(features, quality, SelectionSettings(select_ratio=0.2), [0, 0.5, 1])

@@ -7,23 +7,13 @@ import torch
 
 from fineweb_mask.models.runtime.threads import same_threads
 from fineweb_mask.models.selection.block import BlockSolver, Selection
-from fineweb_mask.models.selection.inputs import SelectionInputError, SelectorInputs, Targets
+from fineweb_mask.models.selection.inputs import SelectionInputError, SelectorInputs
 from fineweb_mask.models.selection.metrics.base import Metric
 from fineweb_mask.models.selection.ranges import Ranges
 from fineweb_mask.models.selection.solvers.problem import History
 from fineweb_mask.models.settings.selection import SelectionSettings
 from fineweb_mask.models.settings.selectors.registry import SELECTORS, missing_inputs
 from fineweb_mask.models.settings.validation import validated
-
-__all__ = [
-    "Metric",
-    "Selection",
-    "SelectionInputError",
-    "SelectionSettings",
-    "SelectorInputs",
-    "Targets",
-    "select",
-]
 
 
 @same_threads()
@@ -90,7 +80,7 @@ def select(
     Examples
     --------
     >>> import numpy as np
-    >>> from fineweb_mask.models.selection import select
+    >>> from fineweb_mask.models.selection.selector import select
     >>> random = np.random.default_rng(0)
     >>> features, quality = random.normal(size=(100, 8)), random.random(100)
     >>> selection = select(features, quality, metrics="facility", select_ratio=0.3)

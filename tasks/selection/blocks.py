@@ -38,7 +38,8 @@ from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile, diges
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 
 if TYPE_CHECKING:
-    from fineweb_mask.models.selection import Selection, SelectorInputs
+    from fineweb_mask.models.selection.block import Selection
+    from fineweb_mask.models.selection.inputs import SelectorInputs
     from fineweb_mask.models.selection.ranges import Ranges
 
 Groups = list[list[ShardFiles]]
@@ -292,7 +293,7 @@ def call_with(
 
 def select_block(settings: PipelineSelectionSettings, block: Block, ranges: "Ranges | None" = None) -> "Selection":
     """Select from a block, with its own ranges or those of several; the indices are positions in the block's rows."""
-    from fineweb_mask.models.selection import select as select_documents
+    from fineweb_mask.models.selection.selector import select as select_documents
 
     return call_with(block, select_documents, settings, also=block.also, ranges=ranges)
 

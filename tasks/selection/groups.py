@@ -21,7 +21,7 @@ from fineweb_mask.tasks.workspace.stage_parquet import read_stage_footer, write_
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
-    from fineweb_mask.models.selection import Selection
+    from fineweb_mask.models.selection.block import Selection
 
 ROUNDING = 0.5
 """Of a document or token: what a block's first budget has in advance, so that budgets are rounded and not cut."""

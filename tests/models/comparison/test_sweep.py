@@ -5,8 +5,10 @@ import pytest
 
 from fineweb_mask.models.comparison.sweep import sweep
 from fineweb_mask.models.runtime.threads import same_threads
-from fineweb_mask.models.selection import SelectionInputError, SelectionSettings, select
 from fineweb_mask.models.selection.block import BlockSolver
+from fineweb_mask.models.selection.inputs import SelectionInputError
+from fineweb_mask.models.selection.selector import select
+from fineweb_mask.models.settings.selection import SelectionSettings
 
 LAMBS = [0.0, 0.3, 1.0]
 BELOW = 1e-6  # of the range from random to best: rounding

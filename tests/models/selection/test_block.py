@@ -6,8 +6,10 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from fineweb_mask.models.selection import SelectionSettings, SelectorInputs, Targets, select
 from fineweb_mask.models.selection.block import BlockSolver
+from fineweb_mask.models.selection.inputs import SelectorInputs, Targets
+from fineweb_mask.models.selection.selector import select
+from fineweb_mask.models.settings.selection import SelectionSettings
 from fineweb_mask.models.settings.selectors.registry import SELECTORS
 from tests.models.selection.enumerable import METRICS, full_masks
 

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from fineweb_mask.models.selection import SelectionSettings, select
 from fineweb_mask.models.selection.cells import _whole_documents, cells_of, fit_cells, plan_cells, select_from_cell
 from fineweb_mask.models.selection.measures import measured
+from fineweb_mask.models.selection.selector import select
+from fineweb_mask.models.settings.selection import SelectionSettings
 
 CPU = torch.device("cpu")
 

@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 
-from fineweb_mask.models.selection import SelectionSettings, select
 from fineweb_mask.models.selection.measures import (
     FalseBoundError,
     coverage,
@@ -15,7 +14,8 @@ from fineweb_mask.models.selection.measures import (
     near_duplicate_rate,
     relative_gap,
 )
-from fineweb_mask.models.settings.selection import METRICS
+from fineweb_mask.models.selection.selector import select
+from fineweb_mask.models.settings.selection import METRICS, SelectionSettings
 
 
 def test_jaccard_is_that_of_sets():

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from fineweb_mask.models.selection import SelectionSettings, select
 from fineweb_mask.models.selection.rows import Rows
+from fineweb_mask.models.selection.selector import select
+from fineweb_mask.models.settings.selection import SelectionSettings
 
 
 @pytest.mark.parametrize("metric", ["facility", "disf"])

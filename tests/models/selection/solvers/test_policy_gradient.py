@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from fineweb_mask.models.selection import SelectionSettings, select
 from fineweb_mask.models.selection.rows import Rows
+from fineweb_mask.models.selection.selector import select
 from fineweb_mask.models.selection.solvers.policy_gradient import advantages, draw
+from fineweb_mask.models.settings.selection import SelectionSettings
 from tests.models.selection.enumerable import made, of_documents, random_budget
 
 
