@@ -24,8 +24,10 @@ import torch
 
 from benchmarks.synthetic import clustered
 from benchmarks.tables import show
+from fineweb_mask.models.selection.block import BlockSolver
 from fineweb_mask.models.selection.cells import Plan, cells_of, fit_cells, plan_cells, select_from_cell
-from fineweb_mask.models.selection.selector import select, term_ranges
+from fineweb_mask.models.selection.measures import measured
+from fineweb_mask.models.selection.selector import select
 from fineweb_mask.models.settings.selection import SelectionSettings
 
 CPU = torch.device("cpu")
@@ -92,14 +94,12 @@ class Whole:
     """The objective of selections from all documents, on one scale."""
 
     def __init__(self, features: np.ndarray, quality: np.ndarray, settings: SelectionSettings) -> None:
-        from fineweb_mask.models.selection.measures import Measures
-
-        self._measures, self._settings = Measures(features, quality), settings
-        self._ranges = term_ranges(features, quality, settings)
+        self._features, self._quality, self._settings = features, quality, settings
+        self._ranges = BlockSolver(features, quality, settings, device="cpu").ranges
 
     def value(self, chosen: np.ndarray) -> float:
         """Return J of documents (K,)."""
-        terms = self._ranges.terms(self._measures.of(chosen), self._settings.metric_weights)
+        terms = self._ranges.terms(measured(self._features, self._quality, chosen), self._settings.metric_weights)
         return self._settings.lamb * terms["quality"] + (1 - self._settings.lamb) * terms["diversity"]
 
 

@@ -17,7 +17,7 @@ import torch
 
 from benchmarks.selection import measure, percent, prepare, vectors
 from benchmarks.tables import show
-from fineweb_mask.models.selection import SelectionSettings
+from fineweb_mask.models.settings.selection import SelectionSettings
 
 PEERS = {
     "apricot-select": """
@@ -69,7 +69,7 @@ def peers(arguments: argparse.Namespace) -> None:
                 table.append([name, "not installed" if missing else reason[:60], "-", "-", "-"])
                 continue
             answer = json.loads(done.stdout.strip().splitlines()[-1])
-            mask = torch.zeros(objective.n, dtype=torch.bool)
+            mask = torch.zeros(objective.budget.n, dtype=torch.bool)
             mask[answer["chosen"]] = True
             value = objective.value_of(mask.to(arguments.device))
             table.append([name, f"{answer['seconds']:.2f}", f"{value:.5f}", "-", f"{answer['peak']}"])

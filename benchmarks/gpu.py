@@ -39,10 +39,11 @@ from transformers.utils import logging as transformers_logging
 
 from benchmarks.bert import save_classifier, save_encoder
 from benchmarks.measuring import in_turns
-from fineweb_mask.models.selection import SelectionSettings, neighbours, select
+from fineweb_mask.models.selection import neighbours
 from fineweb_mask.models.selection.inputs import checked_features
+from fineweb_mask.models.selection.selector import select
 from fineweb_mask.models.settings import EmbeddingSettings
-from fineweb_mask.models.settings.selection import METRICS
+from fineweb_mask.models.settings.selection import METRICS, SelectionSettings
 
 RECIPES = "facility+disf"
 """The metrics of the recipes, with lamb 0.5 and near-duplicates."""

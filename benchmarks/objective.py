@@ -24,13 +24,13 @@ from benchmarks.tables import show
 from benchmarks.vectors import embed_and_score
 from fineweb_mask.models.analysis.vectors import effective_rank, spectrum
 from fineweb_mask.models.comparison.sweep import sweep
-from fineweb_mask.models.selection import SelectionSettings
 from fineweb_mask.models.selection.budget import Budget
 from fineweb_mask.models.selection.inputs import checked_features
 from fineweb_mask.models.selection.measures import coverage
 from fineweb_mask.models.selection.metrics.facility import Facility
 from fineweb_mask.models.selection.neighbours import nearest
 from fineweb_mask.models.selection.rows import Rows
+from fineweb_mask.models.settings.selection import SelectionSettings
 
 CORPORA = {"newsgroups20": "topic", "web_mix": "origin", "fineweb_legal_annotated": None}  # file and column of topics
 ELSEWHERE = "fineweb_legal_annotated"  # an origin in web_mix that is a corpus of its own
@@ -98,7 +98,7 @@ class Judge:
         chosen = torch.as_tensor(np.sort(indices))
         mask = torch.zeros(len(self.corpus.quality), dtype=torch.bool)
         mask[chosen] = True
-        x = self.rows.take(chosen)
+        x = self.rows.matrix[chosen]
         closest = nearest(Rows(x), 2).similarity[1]
         found = {"quality": float(self.corpus.quality[indices].mean())}
         found |= {f"near {cosine}": float((closest >= cosine).float().mean()) for cosine in COSINES}

@@ -22,8 +22,9 @@ import torch
 
 from benchmarks.synthetic import clustered
 from benchmarks.tables import show
-from fineweb_mask.models.selection import SelectionSettings, select
-from fineweb_mask.models.selection.block import checked_block
+from fineweb_mask.models.selection.block import BlockSolver
+from fineweb_mask.models.selection.selector import select
+from fineweb_mask.models.settings.selection import SelectionSettings
 
 SYNTHETIC = (2_000, 10_000, 50_000)
 MIXES = ("pairwise", "facility", "disf", "pairwise+facility", "facility+disf")
@@ -103,7 +104,7 @@ def compare(cells: list[Cell], old: Path, new: Path, vectors: Path) -> None:
     lines, shares = [], []
     both = [cell for cell in cells if (old / cell.file).exists() and (new / cell.file).exists()]
     for cell, features, quality in corpora_of(both, vectors):
-        block = checked_block(features, quality, cell.settings, device="cpu")
+        block = BlockSolver(features, quality, cell.settings, device="cpu")
         objective = block.objective(cell.lamb)
         found, seconds, gaps = [], [], []
         for folder in (old, new):

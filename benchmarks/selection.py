@@ -29,13 +29,13 @@ import torch
 
 from benchmarks.synthetic import clustered
 from benchmarks.tables import show
-from fineweb_mask.models.selection import SelectionSettings, select
-from fineweb_mask.models.selection.block import BlockSolver, checked_block, solver_of
+from fineweb_mask.models.selection.block import BlockSolver, solver_of
 from fineweb_mask.models.selection.measures import relative_gap
+from fineweb_mask.models.selection.selector import select
 from fineweb_mask.models.selection.solvers.policy_gradient import solve_policy_gradient
 from fineweb_mask.models.selection.solvers.problem import Problem
 from fineweb_mask.models.selection.solvers.prove import prove
-from fineweb_mask.models.settings.selection import METRICS
+from fineweb_mask.models.settings.selection import METRICS, SelectionSettings
 
 if TYPE_CHECKING:
     from fineweb_mask.models.selection.objective import Objective
@@ -87,7 +87,7 @@ def vectors(arguments: argparse.Namespace, n: int | None = None) -> tuple[np.nda
 
 
 def prepare(features: np.ndarray, quality: np.ndarray, settings: SelectionSettings, device: str) -> Block:
-    block = checked_block(features, quality, settings, device=device)
+    block = BlockSolver(features, quality, settings, device=device)
     started = time.perf_counter()
     _ = block.lists
     synchronise(device)

@@ -13,8 +13,8 @@ import time
 from benchmarks.selection import vectors
 from benchmarks.tables import show
 from fineweb_mask.models.comparison.sweep import sweep
-from fineweb_mask.models.selection import SelectionSettings, select
-from fineweb_mask.models.settings.selection import METRICS
+from fineweb_mask.models.selection.selector import select
+from fineweb_mask.models.settings.selection import METRICS, SelectionSettings
 
 
 def main() -> None:

@@ -28,11 +28,11 @@ from benchmarks.objective import CORPORA, ELSEWHERE, LEAST_CHARACTERS, _weights
 from benchmarks.tables import show
 from benchmarks.vectors import embed_and_score
 from fineweb_mask.models.analysis.vectors import nearest_cosines
-from fineweb_mask.models.selection import SelectionSettings
-from fineweb_mask.models.selection.block import checked_block
+from fineweb_mask.models.selection.block import BlockSolver
 from fineweb_mask.models.selection.inputs import SelectorInputs
 from fineweb_mask.models.selection.selector import select
 from fineweb_mask.models.selection.solvers.problem import History
+from fineweb_mask.models.settings.selection import SelectionSettings
 from fineweb_mask.models.witness.kneser_ney import KneserNey
 from fineweb_mask.models.witness.overlap import sharing_documents
 from fineweb_mask.models.witness.paired import HeldOut
@@ -191,11 +191,11 @@ def selections(half: Half, budget: float) -> dict[str, np.ndarray]:
     common = {"budget_by": "tokens", "select_ratio": budget}
     tokens, found = half.pool.lengths, {}
     longest = SelectionSettings.model_validate(common | {"metrics": "facility"})
-    lists = checked_block(half.features, half.quality, longest, device="cpu", tokens=tokens).lists
+    lists = BlockSolver(half.features, half.quality, longest, device="cpu", tokens=tokens).lists
     for mix in MIXES:
         for lamb in LAMBS:
             settings = SelectionSettings.model_validate(common | {"metrics": _weights(mix), "lamb": lamb})
-            block = checked_block(half.features, half.quality, settings, device="cpu", tokens=tokens)
+            block = BlockSolver(half.features, half.quality, settings, device="cpu", tokens=tokens)
             block.lists = lists  # the same for every mix
             solution = block.solve(block.objective(lamb), History())
             found[f"{mix} {lamb:g}"] = solution.mask.nonzero()[:, 0].numpy()

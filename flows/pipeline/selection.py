@@ -14,7 +14,6 @@ from fineweb_mask.tasks.selection.cells import (
     RouteJob,
     SampleJob,
     cell_jobs,
-    groups_of_shards,
     sample_size,
 )
 from fineweb_mask.tasks.selection.groups import CountJob, SharesJob
@@ -22,6 +21,8 @@ from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.records.counts import Counts, account, why_none_is_left
 from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
 
+GROUP_SHARDS, GROUP_DOCUMENTS = 256, 1 << 24
+"""Most of what is selected from together, in cells."""
 LISTED = 3
 """Most reasons in one message."""
 
@@ -101,13 +102,14 @@ def select(run: Run, prepared: Prepared) -> Selection:
         if reads_targets([settings.solver]):
             targets = fit_targets(run, prepared.documents, prepared.models)
         common: dict[str, Any] = {"root": run.root, "settings": settings}
-        jobs = [SelectJob(shards=shards, targets=targets, **common) for shards in grouped(prepared.shards, settings)]
+        groups = grouped(prepared.shards, settings.block_size)
+        jobs = [SelectJob(shards=group, targets=targets, **common) for group in groups]
         if settings.groups is not None and settings.groups.shares != "proportional":
             jobs = _with_shares(run, prepared.shards, jobs)
-    groups = run.all(jobs)
+    selected = run.all(jobs)
     masks = {name: file for job in jobs for name, file in run.files_of(job).items()}
     shards = [shard.model_copy(update={"masks": masks[shard.name]}) for shard in prepared.shards]
-    return Selection(shards, sorted(groups, key=lambda group: group.name))
+    return Selection(shards, sorted(selected, key=lambda group: group.name))
 
 
 def _with_shares(run: Run, shards: list[ShardFiles], jobs: list[SelectJob]) -> list[SelectJob]:
@@ -150,7 +152,7 @@ def _jobs_by_likeness(run: Run, shards: list[ShardFiles], models: list[str]) -> 
         shard.name: DivideJob(shard=shard, route=file, **common) for shard, file in zip(shards, routes, strict=True)
     }
     selecting = []
-    for number, group in enumerate(groups_of_shards(shards)):
+    for number, group in enumerate(grouped(shards, GROUP_DOCUMENTS, GROUP_SHARDS)):
         divided = [by_name[shard.name] for shard in group]
         cells = cell_jobs(run.root, settings, number, divided, plan)
         job = SelectJob(shards=group, cells=tuple(cell.reference() for cell in cells), **common)

@@ -43,7 +43,7 @@ class SelectorRuns:
         targets: StageFile | None = None,
     ) -> None:
         self._run = run
-        self._groups = grouped(shards, settings)
+        self._groups = grouped(shards, settings.block_size)
         self._files: dict[str, list[StageFile]] = {}  # by selector, of every group
         self._masks: dict[str, list[StageFile]] = {}  # by selector, of every shard
         self._frontiers: list[StageFile] = []  # of every group

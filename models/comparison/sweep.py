@@ -14,7 +14,7 @@ import torch
 
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.runtime.threads import same_threads
-from fineweb_mask.models.selection.block import BlockSolver, Selection, checked_block
+from fineweb_mask.models.selection.block import BlockSolver, Selection
 from fineweb_mask.models.selection.inputs import SelectionInputError
 from fineweb_mask.models.selection.objective import Objective
 from fineweb_mask.models.selection.ranges import Ranges
@@ -75,7 +75,7 @@ def sweep(
     Examples
     --------
     >>> import numpy as np
-    >>> from fineweb_mask.models.selection import SelectionSettings
+    >>> from fineweb_mask.models.settings.selection import SelectionSettings
     >>> random = np.random.default_rng(0)
     >>> features, quality = random.normal(size=(100, 8)), random.random(100)
     >>> swept = sweep(features, quality, SelectionSettings(select_ratio=0.2), [0, 0.5, 1])
@@ -88,9 +88,7 @@ def sweep(
     if not values or not 0 <= values[0] <= values[-1] <= 1:
         raise SelectionInputError(f"lamb must have at least one value, all from 0 to 1, received {list(lambs)}")
     settings = settings.model_copy(update={"solver": "mean_field"})
-    block = checked_block(features, quality, settings, device=device, tokens=tokens)
-    if ranges is not None:
-        block.take_ranges(ranges)
+    block = BlockSolver(features, quality, settings, device=device, tokens=tokens, ranges=ranges)
     found = [_solve(block, lamb) for lamb in track("values of lamb", values, part=(0, 0.5))]
     return [_best(block, one, found) for one in track("proofs", found, part=(0.5, 1))]
 

@@ -1,7 +1,7 @@
 """Solve one block: its objective and scales, a solver's answer to them, and the proof of it."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
 from typing import Any
@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.budget import Budget
 from fineweb_mask.models.selection.inputs import (
     SelectionInputError,
@@ -26,9 +27,8 @@ from fineweb_mask.models.selection.metrics.facility import list_length
 from fineweb_mask.models.selection.near_duplicates import without_near_duplicates
 from fineweb_mask.models.selection.neighbours import Neighbours, nearest
 from fineweb_mask.models.selection.objective import Objective
-from fineweb_mask.models.selection.ranges import Ranges, find_ranges, weigh
-from fineweb_mask.models.selection.rows import Rows
-from fineweb_mask.models.selection.solvers.mean_field import check_gradients, solve_mean_field
+from fineweb_mask.models.selection.ranges import Ranges, Term
+from fineweb_mask.models.selection.solvers.mean_field import solve_mean_field
 from fineweb_mask.models.selection.solvers.policy_gradient import solve_policy_gradient
 from fineweb_mask.models.selection.solvers.problem import History, Problem, Solution
 from fineweb_mask.models.selection.solvers.prove import prove
@@ -36,6 +36,7 @@ from fineweb_mask.models.settings.selection import BY_GAINS, SelectionSettings
 from fineweb_mask.models.settings.selectors.registry import SELECTORS
 
 SHORT_LIST = 16  # neighbours of each document, without `facility`
+RANDOM_MASKS = 16  # drawn to estimate a metric on random subsets
 RANGE_ROUNDS = 24  # of swaps, for the best end of a metric's range
 
 
@@ -85,17 +86,42 @@ class Selection:
 
 
 class BlockSolver:
-    """Solve one block, unit rows (n, d) and quality (n,) float32, several times, sharing metrics and ranges."""
+    """Solve one block, several times with the same metrics, lists of neighbours and ranges."""
 
     def __init__(
         self,
-        rows: Rows,
-        quality: Tensor,
+        features: Any,  # noqa: ANN401 - numpy or torch, (n, d)
+        quality: Any,  # noqa: ANN401 - numpy or torch, (n,) or (n, columns)
         settings: SelectionSettings,
-        budget: tuple[Tensor, int],  # costs (n,) int64 and the limit
+        *,
+        device: str | torch.device,
+        tokens: Any = None,  # noqa: ANN401 - numpy or torch, (n,)
+        quality_weights: Sequence[float] | None = None,
         own_metrics: Mapping[str, tuple[Metric, float]] | None = None,
+        ranges: Ranges | None = None,
     ) -> None:
-        own_metrics = own_metrics or {}
+        """Check the inputs of a selection, as `select` describes them; without ranges, they are found when first read.
+
+        Raises
+        ------
+        SelectionInputError
+            If an input cannot be selected from.
+        """
+        device, own_metrics = torch.device(device), own_metrics or {}
+        self.settings, self.also = settings, SelectorInputs()
+        self.rows = checked_features(features, device)
+        self.quality = checked_quality(quality, self.rows.n, device, quality_weights)
+        self.tokens: Tensor | None = None
+        self._costs = torch.ones(self.rows.n, dtype=torch.int64, device=device)
+        if settings.budget_by == "tokens":
+            self.tokens = self._costs = checked_tokens(tokens, self.rows.n, device)
+        elif tokens is not None:
+            self.tokens = checked_tokens(torch.as_tensor(tokens).clamp(min=1), self.rows.n, device)
+        self._limit = checked_budget(settings.budget, settings.select_ratio, int(self._costs.sum()), settings.budget_by)
+        if self._limit < (shortest := int(self._costs.min())):
+            raise SelectionInputError(
+                f"tokens: the budget of {self._limit} is below the shortest document's {shortest}: raise it"
+            )
         if taken := settings.metric_weights.keys() & own_metrics.keys():
             raise SelectionInputError(
                 f"own_metrics {sorted(taken)} have the names of built-in metrics in use: rename them"
@@ -107,11 +133,18 @@ class BlockSolver:
                     f"own_metrics {name!r} must be of a subclass of fineweb_mask.Metric, received a "
                     f"{type(metric).__name__}"
                 )
-        self.rows, self.quality, self.settings = rows, quality, settings
+            if settings.solver == "mean_field" and not metric.offers("gradient"):
+                raise SelectionInputError(
+                    f"metric {name!r} has no gradient(inclusion): add one, or use solver 'policy_gradient'"
+                )
         self.weights = settings.metric_weights | {name: weight for name, (_, weight) in own_metrics.items()}
-        self._costs, self._limit = budget
-        self.tokens: Tensor | None = None
-        self.also = SelectorInputs()
+        if ranges is not None:
+            if ranges.metrics.keys() != self.weights.keys():
+                raise SelectionInputError(
+                    f"ranges must be of the settings' metrics {sorted(self.weights)}, they are of "
+                    f"{sorted(ranges.metrics)}"
+                )
+            self.ranges = ranges
 
     @cached_property
     def budget(self) -> Budget:
@@ -133,44 +166,52 @@ class BlockSolver:
         return None
 
     @cached_property
+    def metrics(self) -> Mapping[str, Metric]:
+        """The metrics that the settings name, and one's own."""
+        built_in: dict[str, Metric] = {
+            name: metric_class(name)(self.rows, self.budget, self.lists) for name in self.settings.metric_weights
+        }
+        return built_in | self.own_metrics
+
+    @cached_property
     def none(self) -> Objective:
         """The objective, before it has terms."""
         return Objective(self.budget, self.quality)
 
     @cached_property
-    def metrics(self) -> Mapping[str, Metric]:
-        """The metrics that the settings name, and one's own."""
-        return {name: self.metric(name) for name in self.settings.metric_weights} | self.own_metrics
-
-    def metric(self, name: str) -> Metric:
-        """Make one of the metrics in `METRICS`."""
-        made: Metric = metric_class(name)(self.rows, self.budget, self.lists)
-        return made
-
-    @cached_property
     def ranges(self) -> Ranges:
-        """The scales of the terms."""
-        return find_ranges(self.none, self.metrics, self.settings.normalize, self.generator(), self._highest)
+        """The scales of the terms, as `normalize` asks."""
+        none, budget, generator = self.none, self.budget, self.generator()
+        quality = Term(float(self.quality.double() @ budget.costs.double() / budget.costs.sum()))
+        terms = {name: Term(_random(metric, none, generator)) for name, metric in self.metrics.items()}
+        if self.settings.normalize == "none":
+            return Ranges(quality, terms)
+        if int(budget.costs[budget.allowed].sum()) <= budget.limit:  # one selection: what differs is rounding
+            terms = {name: Term.between(term.random, term.random) for name, term in terms.items()}
+            return Ranges(Term.between(quality.random, quality.random), terms)
+        best = float(none.mean_quality(budget.fill(self.quality)[None])[0])
+        for name, metric in track("ranges of metrics", list(self.metrics.items())):
+            alone = replace(none, metrics={name: metric}, weights={name: 1.0})
+            terms[name] = Term.between(terms[name].random, self._highest(alone))
+        return Ranges(Term.between(quality.random, best), terms)
 
     def _highest(self, objective: Objective) -> float:
         """Return the highest value that a short search finds."""
         problem = self._problem(objective, History())
-        has_gradients = all(metric.offers("gradient") for metric in objective.metrics.values())
-        if has_gradients:
+        if all(metric.offers("gradient") for metric in objective.metrics.values()):
             return objective.value_of(solve_mean_field(problem, rounds=RANGE_ROUNDS).mask)
         return objective.value_of(solve_policy_gradient(problem).mask)
 
-    def take_ranges(self, ranges: Ranges) -> None:
-        """Use ranges found before."""
-        if ranges.metrics.keys() != self.weights.keys():
-            raise SelectionInputError(
-                f"ranges must be of the settings' metrics {sorted(self.weights)}, they are of {sorted(ranges.metrics)}"
-            )
-        self.ranges = ranges
-
-    def objective(self, lamb: float) -> Objective:
-        """Return the objective of selections of the budget."""
-        return weigh(self.none, self.metrics, self.ranges, lamb=lamb, weights=self.weights)
+    def objective(
+        self, lamb: float, metrics: Mapping[str, Metric] | None = None, weights: Mapping[str, float] | None = None
+    ) -> Objective:
+        """Weigh quality and metrics as `lamb` asks; metrics and weights are the block's, unless others are given."""
+        metrics, weights = metrics or self.metrics, weights or self.weights
+        quality, terms = self.ranges.quality, self.ranges.metrics
+        shares = {name: (1 - lamb) * weights[name] * term.factor for name, term in terms.items()}
+        linear_weight = lamb * quality.factor
+        constant = -linear_weight * quality.base - sum(shares[name] * term.base for name, term in terms.items())
+        return replace(self.none, metrics=metrics, linear_weight=linear_weight, weights=shares, constant=constant)
 
     def solve(self, objective: Objective, history: History) -> Solution:
         """Maximise an objective, or what the solver maximises instead."""
@@ -231,46 +272,14 @@ class BlockSolver:
             history=history.entries,
         )
 
-    def answer(self, lamb: float, history: History) -> Selection:
-        """Select, evaluate and prove."""
-        objective = self.objective(lamb)
-        solution = self.solve(objective, history)
-        expected = self.ranges.random_objective(lamb, self.weights)
-        terms = self.terms(solution.mask)
-        return self.selection(objective, solution, history, random_objective=expected, terms=terms)
 
-
-def checked_block(
-    features: Any,  # noqa: ANN401 - numpy or torch, (n, d)
-    quality: Any,  # noqa: ANN401 - numpy or torch, (n,) or (n, columns)
-    settings: SelectionSettings,
-    *,
-    device: str | torch.device,
-    tokens: Any = None,  # noqa: ANN401 - numpy or torch, (n,)
-    quality_weights: Sequence[float] | None = None,
-    own_metrics: Mapping[str, tuple[Metric, float]] | None = None,
-) -> BlockSolver:
-    """Check the inputs of a selection, as `select` describes them, and make its solver."""
-    device = torch.device(device)
-    rows = checked_features(features, device)
-    combined = checked_quality(quality, rows.n, device, quality_weights)
-    if settings.budget_by == "tokens":
-        counts: Tensor | None = checked_tokens(tokens, rows.n, device)
-    else:
-        counts = None if tokens is None else checked_tokens(torch.as_tensor(tokens).clamp(min=1), rows.n, device)
-    costs = torch.ones(rows.n, dtype=torch.int64, device=device)
-    if settings.budget_by == "tokens" and counts is not None:
-        costs = counts
-    limit = checked_budget(settings.budget, settings.select_ratio, int(costs.sum()), settings.budget_by)
-    if limit < int(costs.min()):
-        raise SelectionInputError(
-            f"tokens: the budget of {limit} is below the shortest document's {int(costs.min())}: raise it"
-        )
-    block = BlockSolver(rows, combined, settings, (costs, limit), own_metrics)
-    block.tokens = counts
-    if settings.solver == "mean_field":
-        check_gradients(block.own_metrics)  # before the ranges are found, which takes minutes
-    return block
+def _random(metric: Metric, objective: Objective, generator: torch.Generator) -> float:
+    """Return the value expected of a random selection: `random_value`, or else the mean over a few of them."""
+    if metric.offers("random_value"):
+        return metric.random_value(objective.budget)
+    keys = torch.rand((RANDOM_MASKS, objective.budget.n), generator=generator).to(objective.quality.device)
+    masks = torch.stack([objective.budget.fill(one) for one in keys])
+    return float(metric.value(masks).double().mean())
 
 
 def solver_of(name: str) -> Callable[[Problem], Solution]:

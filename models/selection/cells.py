@@ -25,14 +25,13 @@ import torch
 from numpy.typing import NDArray
 
 from fineweb_mask.models.runtime.threads import same_threads
-from fineweb_mask.models.selection.block import BlockSolver, Selection, checked_block
+from fineweb_mask.models.selection.block import BlockSolver, Selection
 from fineweb_mask.models.selection.budget import Budget
 from fineweb_mask.models.selection.inputs import checked_features
 from fineweb_mask.models.selection.k_means import fit_centres, nearest_centres
 from fineweb_mask.models.selection.metrics.base import Metric, metric_class
 from fineweb_mask.models.selection.metrics.moment import MomentMetric
-from fineweb_mask.models.selection.ranges import Ranges, weigh
-from fineweb_mask.models.selection.rows import Standard
+from fineweb_mask.models.selection.ranges import Ranges
 from fineweb_mask.models.selection.shares import group_shares
 from fineweb_mask.models.selection.solvers.problem import History
 from fineweb_mask.models.settings.selection import METRICS, SelectionSettings
@@ -56,7 +55,7 @@ def fit_cells(
     most = max(1.0, block_size * rows.n / documents)  # documents of the sample
     centres = fit_centres(rows, _parts(rows.n, most / 2), MOVES, generator)
     for _ in range(SPLITS):
-        labels = nearest_centres(rows, centres)
+        labels, _ = nearest_centres(rows, centres)
         sizes = torch.bincount(labels, minlength=len(centres))
         large = sizes > most
         if not bool(large.any()):
@@ -66,7 +65,7 @@ def fit_cells(
             members = rows.only((labels == cell).nonzero()[:, 0])
             parts.append(fit_centres(members, _parts(members.n, most / 2), MOVES, generator))
         centres = torch.cat(parts)
-    held = torch.bincount(nearest_centres(rows, centres), minlength=len(centres)) > 0
+    held = torch.bincount(nearest_centres(rows, centres)[0], minlength=len(centres)) > 0
     return centres[held].cpu().numpy()
 
 
@@ -80,7 +79,8 @@ def cells_of(
 ) -> NDArray[np.int32]:
     """Return the cell of each document, (n,): that of the nearest of the centres (cells, d)."""
     rows = checked_features(vectors, device)
-    found: NDArray[np.int32] = nearest_centres(rows, torch.as_tensor(centres, device=device)).int().cpu().numpy()
+    labels, _ = nearest_centres(rows, torch.as_tensor(centres, device=device))
+    found: NDArray[np.int32] = labels.int().cpu().numpy()
     return found
 
 
@@ -119,7 +119,7 @@ class Plan:
         `share` is what the cell gives of all that is selected.
         """
         device = block.rows.device
-        kind, standard = metric_class(name), Standard(*torch.as_tensor(self.standard, device=device))
+        kind, standard = metric_class(name), torch.as_tensor(self.standard, device=device)
         metric: MomentMetric = kind(block.rows, block.budget, standard=standard)
         costs = torch.as_tensor(self.costs, device=device)
         whole = Budget.of(costs, int(costs.sum()))
@@ -159,7 +159,7 @@ def plan_cells(
     total = int(sizes.sum())
     rate = settings.select_ratio if settings.budget is None else min(1.0, settings.budget / max(1, total))
     solved = settings.model_copy(update={"select_ratio": rate, "budget": None})
-    block = checked_block(vectors, quality, solved, device=device, tokens=tokens)
+    block = BlockSolver(vectors, quality, solved, device=device, tokens=tokens)
     solution = block.solve(block.objective(settings.lamb), History())
     chosen = solution.mask.cpu().numpy()
     costs = tokens.astype(np.float64) if settings.budget_by == "tokens" else np.ones(len(cells))
@@ -180,7 +180,7 @@ def plan_cells(
         vectors[chosen],
         costs[chosen].astype(np.int64),
         cells[chosen],
-        torch.stack([*block.rows.standard()]).cpu().numpy(),
+        block.rows.standard().cpu().numpy(),
     )
 
 
@@ -208,8 +208,7 @@ def select_from_cell(
 
     `vectors` are (n, d), `quality` and `tokens` (n,).
     """
-    block = checked_block(vectors, quality, settings, device=device, tokens=tokens)
-    block.take_ranges(plan.ranges)
+    block = BlockSolver(vectors, quality, settings, device=device, tokens=tokens, ranges=plan.ranges)
     assert settings.budget is not None  # noqa: S101 - see above
     held = int(tokens.sum()) if settings.budget_by == "tokens" else len(quality)
     relative, share = settings.budget / held / plan.rate, min(1.0, settings.budget / plan.total)
@@ -224,7 +223,7 @@ def select_from_cell(
             weights[name] = weight * changed
             constant += (1 - settings.lamb) * weight * term.factor * typical * (1 - changed)
         constant -= (1 - settings.lamb) * weight * term.factor * term.base
-    objective = weigh(block.none, metrics, plan.ranges, lamb=settings.lamb, weights=weights)
+    objective = block.objective(settings.lamb, metrics, weights)
     linear = relative * objective.linear_weight
     objective = replace(objective, linear_weight=linear, constant=constant - linear * plan.ranges.quality.base)
     history = History()

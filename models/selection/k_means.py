@@ -3,7 +3,6 @@
 Used by the selectors that cluster, by the clusters of the report and by blocks of documents that are alike.
 """
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -31,36 +30,25 @@ class Clusters(NamedTuple):
 def k_means(rows: Rows, n_clusters: int, n_iterations: int, generator: torch.Generator) -> Clusters:
     """Cluster unit rows (n, d) by cosine, starting from random documents."""
     centres = fit_centres(rows, n_clusters, n_iterations - 1, generator)
-    closeness, labels = map(torch.cat, zip(*_nearest_centre(rows, centres), strict=True))
-    return Clusters(labels, closeness, centres)
+    return Clusters(*nearest_centres(rows, centres), centres)
 
 
 def fit_centres(rows: Rows, n_clusters: int, n_moves: int, generator: torch.Generator) -> Tensor:
     """Move the centres of clusters, at first random documents, `n_moves` times to their mean direction: (c, d)."""
     start = torch.randperm(rows.n, generator=generator).to(rows.device)[:n_clusters]
-    centres = rows.take(start)
+    centres = rows.matrix[start]
     for _ in track("rounds of k-means", range(n_moves)):
-        labels = nearest_centres(rows, centres)
-        members = _by_label(labels, n_clusters)
-        moved = torch.nn.functional.normalize(torch.stack([rows.take(own).sum(0) for own in members]), dim=1)
+        labels, _ = nearest_centres(rows, centres)
+        order = labels.sort(stable=True).indices  # a fixed order: sums are the same on every run
+        members = torch.split(order, torch.bincount(labels, minlength=n_clusters).tolist())
+        moved = torch.nn.functional.normalize(torch.stack([rows.matrix[own].sum(0) for own in members]), dim=1)
         is_empty = torch.tensor([not len(own) for own in members], device=rows.device)
         centres = torch.where(is_empty[:, None], centres, moved)  # an empty cluster does not move
     return centres
 
 
-def nearest_centres(rows: Rows, centres: Tensor) -> Tensor:
-    """Return the nearest of the centres (c, d) of each row, by cosine: (n,) int64."""
-    return torch.cat([labels for _, labels in _nearest_centre(rows, centres)])
-
-
-def _by_label(labels: Tensor, count: int) -> tuple[Tensor, ...]:
-    """Return the places of every label, ascending."""
-    order = labels.sort(stable=True).indices  # a fixed order: sums are the same on every run
-    return torch.split(order, torch.bincount(labels, minlength=count).tolist())
-
-
-def _nearest_centre(rows: Rows, centres: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+def nearest_centres(rows: Rows, centres: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the nearest of the centres (c, d) of each row, (n,) int64, and its cosine with it, (n,) float32."""
     step = max(1, min(rows.block_rows, CENTRE_PRODUCTS // len(centres)))
-    for part in rows.slices(step):
-        closeness, labels = (rows.block(part) @ centres.T).max(dim=1)
-        yield closeness, labels
+    found = [(rows.matrix[part] @ centres.T).max(dim=1) for part in rows.slices(step)]
+    return torch.cat([one.indices for one in found]), torch.cat([one.values for one in found])

@@ -21,57 +21,42 @@ class FalseBoundError(FinewebMaskError, ArithmeticError):
     """A selection is better than its proven upper bound: the tangent of a metric is wrong."""
 
 
-class Measures:
-    """Measure selections from one block, features (n, d) and quality (n,), by quality, metrics and near-duplicates.
+def measured(
+    features: Any,  # noqa: ANN401
+    quality: Any,  # noqa: ANN401
+    indices: NDArray[np.integer[Any]],
+    *,
+    device: str | torch.device = "cpu",
+    tokens: NDArray[np.integer[Any]] | None = None,
+) -> dict[str, float]:
+    """Measure a selection of documents (K,) from one block, features (n, d) and quality (n,).
 
-    With tokens (n,), mean quality and metrics are means over tokens, as in the objective of a budget of tokens.
+    With tokens (n,), mean quality and metrics are means over tokens, as in the objective of a budget of tokens. Return
+    "mean_quality", every metric's raw value under its name, and the rate of "near_duplicates".
     """
+    import torch
 
-    def __init__(
-        self,
-        features: Any,  # noqa: ANN401
-        quality: Any,  # noqa: ANN401
-        *,
-        device: str | torch.device = "cpu",
-        tokens: NDArray[np.integer[Any]] | None = None,
-    ) -> None:
-        import torch
+    from fineweb_mask.models.selection.budget import Budget
+    from fineweb_mask.models.selection.inputs import checked_features, checked_quality
+    from fineweb_mask.models.selection.metrics.base import metric_class
+    from fineweb_mask.models.selection.neighbours import nearest
 
-        from fineweb_mask.models.selection.budget import Budget
-        from fineweb_mask.models.selection.inputs import checked_features, checked_quality
-        from fineweb_mask.models.selection.metrics.base import metric_class
-
-        place = torch.device(device)
-        self._rows = checked_features(features, place)
-        self._quality = checked_quality(quality, self._rows.n, place, None)
-        self._costs = torch.ones(self._rows.n, dtype=torch.int64, device=place)
-        if tokens is not None:
-            self._costs = torch.as_tensor(tokens, dtype=torch.int64, device=place)
-        whole = Budget.of(self._costs, int(self._costs.sum()))
-        self._metrics = {name: metric_class(name)(self._rows, whole) for name in METRICS}
-
-    def of(self, indices: NDArray[np.integer[Any]]) -> dict[str, float]:
-        """Measure the selection of documents (K,).
-
-        Return "mean_quality", every metric's raw value under its name, and the rate of "near_duplicates".
-        """
-        import torch
-
-        from fineweb_mask.models.selection.budget import Budget
-        from fineweb_mask.models.selection.neighbours import nearest
-        from fineweb_mask.models.selection.rows import Rows
-
-        chosen = torch.as_tensor(np.asarray(indices, dtype=np.int64), device=self._rows.device)
-        mask = torch.zeros(self._rows.n, dtype=torch.bool, device=self._rows.device)
-        mask[chosen] = True
-        budget = Budget.of(self._costs, int(self._costs[chosen].sum()))
-        quality = self._quality[chosen].double() @ budget.shares[chosen].double()
-        neighbours = nearest(Rows(self._rows.take(chosen)), 2).similarity[1:]  # without the documents themselves
-        return {
-            "mean_quality": float(quality),
-            **{name: float(metric.within(budget).value(mask[None])[0]) for name, metric in self._metrics.items()},
-            "near_duplicates": near_duplicate_rate(neighbours.flatten().cpu().numpy()) or 0.0,
-        }
+    place = torch.device(device)
+    rows = checked_features(features, place)
+    costs = torch.ones(rows.n, dtype=torch.int64, device=place)
+    if tokens is not None:
+        costs = torch.as_tensor(tokens, dtype=torch.int64, device=place)
+    chosen = torch.as_tensor(np.asarray(indices, dtype=np.int64), device=place)
+    mask = torch.zeros(rows.n, dtype=torch.bool, device=place)
+    mask[chosen] = True
+    budget = Budget.of(costs, int(costs[chosen].sum()))
+    mean_quality = checked_quality(quality, rows.n, place)[chosen].double() @ budget.shares[chosen].double()
+    neighbours = nearest(rows.only(chosen), 2).similarity[1:]  # without the documents themselves
+    return {
+        "mean_quality": float(mean_quality),
+        **{name: float(metric_class(name)(rows, budget).value(mask[None])[0]) for name in METRICS},
+        "near_duplicates": near_duplicate_rate(neighbours.flatten().cpu().numpy()) or 0.0,
+    }
 
 
 def near_duplicate_rate(nearest: NDArray[np.floating[Any]], threshold: float = NEAR_DUPLICATE) -> float | None:

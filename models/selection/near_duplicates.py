@@ -41,9 +41,8 @@ def _alike(rows: Rows, some: Tensor, among: Tensor, threshold: float) -> tuple[T
     """Return the pairs of documents of an index (b,) and others of `among` (c,) that are alike, (e,) each."""
     first, second = [], []
     for part in torch.split(some, AT_ONCE):
-        factor = rows.factor(part)
         for others in torch.split(among, AT_ONCE):
-            places = (factor.products(rows.factor(others)) >= threshold).nonzero()
+            places = (rows.products(part, others) >= threshold).nonzero()
             first.append(part[places[:, 0]])
             second.append(others[places[:, 1]])
     one, other = torch.cat(first), torch.cat(second)

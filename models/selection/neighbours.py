@@ -95,11 +95,10 @@ def nearest(rows: Rows, k: int) -> Neighbours:
     blocks = list(rows.slices(side))
     for left, right in track("blocks of neighbours", list(combinations_with_replacement(blocks, 2))):
         if right is left:
-            own = rows.factor(left)
-            products = own.products(own).clamp_(min=0)
+            products = rows.products(left, left).clamp_(min=0)
             products.fill_diagonal_(2.0)  # a document comes first in its own list, before its duplicates
         else:
-            products = rows.factor(left).products(rows.factor(right)).clamp_(min=0)
+            products = rows.products(left, right).clamp_(min=0)
             similarity[right], index[right] = _merge(similarity[right], index[right], products.T, everyone[left])
         similarity[left], index[left] = _merge(similarity[left], index[left], products, everyone[right])
     similarity = similarity.clamp_(max=1.0).T.contiguous()  # one after the other: the lists are large

@@ -25,11 +25,6 @@ class Objective:
     constant: float = 0.0  # added to J, so that 0 and 1 are where `normalize` puts them
 
     @property
-    def n(self) -> int:
-        """Documents in the block."""
-        return len(self.quality)
-
-    @property
     def active(self) -> dict[str, Metric]:
         """The metrics of nonzero weight."""
         return {name: metric for name, metric in self.metrics.items() if self.weights[name]}
@@ -96,7 +91,7 @@ class Objective:
         """Return the objective for selections of some documents, index (b,), within another limit."""
         budget = self.budget.among(index, limit)
         metrics = {
-            name: metric.among(index, budget) if metric.offers("among") else Widened(metric, index, self.n)
+            name: metric.among(index, budget) if metric.offers("among") else Widened(metric, index, self.budget.n)
             for name, metric in self.active.items()
         }
         return replace(self, budget=budget, quality=self.quality[index], metrics=metrics)

@@ -6,25 +6,14 @@ from typing import Any
 import torch
 
 from fineweb_mask.models.runtime.threads import same_threads
-from fineweb_mask.models.selection.block import Selection, checked_block
-from fineweb_mask.models.selection.inputs import SelectionInputError, SelectorInputs, Targets
+from fineweb_mask.models.selection.block import BlockSolver, Selection
+from fineweb_mask.models.selection.inputs import SelectionInputError, SelectorInputs
 from fineweb_mask.models.selection.metrics.base import Metric
 from fineweb_mask.models.selection.ranges import Ranges
 from fineweb_mask.models.selection.solvers.problem import History
 from fineweb_mask.models.settings.selection import SelectionSettings
 from fineweb_mask.models.settings.selectors.registry import SELECTORS, missing_inputs
 from fineweb_mask.models.settings.validation import validated
-
-__all__ = [
-    "Metric",
-    "Selection",
-    "SelectionInputError",
-    "SelectionSettings",
-    "SelectorInputs",
-    "Targets",
-    "select",
-    "term_ranges",
-]
 
 
 @same_threads()
@@ -48,8 +37,7 @@ def select(
     ----------
     features
         Embeddings, (n, d) float16 or float32, or a column of pandas or Arrow with a vector in each row. Rows are
-        normalised to unit length in float32. float16 features are copied to float32 only if that copy is small, and
-        otherwise converted block by block.
+        normalised to unit length in float32; those of another length or type are copied.
     quality
         (n,) or (n, columns) float32. Several columns are standardised and summed under `quality_weights`.
     settings
@@ -68,8 +56,8 @@ def select(
         A metric is of a subclass of `fineweb_mask.Metric`, with `value(masks)`; further methods enable more solvers
         and the upper bound.
     ranges
-        Result of `term_ranges` for the same documents, budget and metrics, which several selections of one block
-        can share.
+        The scales of the terms, as `BlockSolver.ranges` finds them for the same documents, budget and metrics: several
+        selections of one block can share them.
     progress
         Called with (step, seconds, objective) for each entry of the history.
     changes
@@ -92,7 +80,7 @@ def select(
     Examples
     --------
     >>> import numpy as np
-    >>> from fineweb_mask.models.selection import select
+    >>> from fineweb_mask.models.selection.selector import select
     >>> random = np.random.default_rng(0)
     >>> features, quality = random.normal(size=(100, 8)), random.random(100)
     >>> selection = select(features, quality, metrics="facility", select_ratio=0.3)
@@ -106,7 +94,7 @@ def select(
         settings = validated(SelectionSettings, {**given, **changes})
     if not settings.metric_weights and not own_metrics:
         raise SelectionInputError("metrics is empty and there are no own_metrics: name at least one")
-    block = checked_block(
+    block = BlockSolver(
         features,
         quality,
         settings,
@@ -114,50 +102,20 @@ def select(
         tokens=tokens,
         quality_weights=quality_weights,
         own_metrics=own_metrics,
+        ranges=ranges,
     )
     block.also = (also or SelectorInputs()).checked(block.rows.n, block.rows.d, block.rows.device)
-    check_reads(settings, block.also)
-    if ranges is not None:
-        block.take_ranges(ranges)
-    return block.answer(settings.lamb, History(progress))
-
-
-@same_threads()
-def term_ranges(
-    features: Any,  # noqa: ANN401 - numpy or torch, (n, d)
-    quality: Any,  # noqa: ANN401 - numpy or torch, (n,) or (n, columns)
-    settings: SelectionSettings,
-    *,
-    device: str | torch.device = "cpu",
-    tokens: Any = None,  # noqa: ANN401 - numpy or torch, (n,)
-    quality_weights: Sequence[float] | None = None,
-) -> Ranges:
-    """Find the scales of the terms under `normalize`, for selections to be measured on one scale.
-
-    Parameters
-    ----------
-    features, quality, settings, device, tokens, quality_weights
-        As for `select`. `solver` and `lamb` are ignored.
-
-    Raises
-    ------
-    SelectionInputError
-        If an input cannot be selected from.
-    """
-    block = checked_block(features, quality, settings, device=device, tokens=tokens, quality_weights=quality_weights)
-    return block.ranges
-
-
-def check_reads(settings: SelectionSettings, also: SelectorInputs) -> None:
-    """Check that the solver has what it reads.
-
-    Raises
-    ------
-    SelectionInputError
-        With what is missing.
-    """
     reads = SELECTORS[settings.solver].reads
-    has_targets = (also.targets if "targets" in reads else also.log_weights) is not None
-    missing = missing_inputs(settings.solver, has_targets=has_targets, scorers=len(also.scores))
+    has_targets = (block.also.targets if "targets" in reads else block.also.log_weights) is not None
+    missing = missing_inputs(settings.solver, has_targets=has_targets, scorers=len(block.also.scores))
     if missing is not None:
         raise SelectionInputError(f"solver {settings.solver}: {missing}; in Python, pass it in `also`")
+    objective, history = block.objective(settings.lamb), History(progress)
+    solution = block.solve(objective, history)
+    return block.selection(
+        objective,
+        solution,
+        history,
+        random_objective=block.ranges.random_objective(settings.lamb, block.weights),
+        terms=block.terms(solution.mask),
+    )

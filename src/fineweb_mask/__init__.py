@@ -35,8 +35,12 @@ if TYPE_CHECKING:
         StorageError,
         WorkspaceError,
     )
-    from fineweb_mask.models.selection import Metric, Selection, SelectionSettings, SelectorInputs, Targets, select
+    from fineweb_mask.models.selection.block import Selection
+    from fineweb_mask.models.selection.inputs import SelectorInputs, Targets
+    from fineweb_mask.models.selection.metrics.base import Metric
+    from fineweb_mask.models.selection.selector import select
     from fineweb_mask.models.settings import PipelineSettings
+    from fineweb_mask.models.settings.selection import SelectionSettings
 
     __version__: str
 
@@ -76,8 +80,12 @@ _MODULES = {
     "flows.recipe": ("load_recipe",),
     "flows.summary": ("RunSummary",),
     "flows.sweep": ("SweepSummary",),
-    "models.selection": ("Metric", "Selection", "SelectionSettings", "SelectorInputs", "Targets", "select"),
+    "models.selection.block": ("Selection",),
+    "models.selection.inputs": ("SelectorInputs", "Targets"),
+    "models.selection.metrics.base": ("Metric",),
+    "models.selection.selector": ("select",),
     "models.settings": ("PipelineSettings",),
+    "models.settings.selection": ("SelectionSettings",),
 }
 _NAMED = {"open": "open_workspace", "diff": "compared"}
 

@@ -15,13 +15,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from fineweb_mask.models.errors import SettingsError
+from fineweb_mask.models.runtime.threads import same_threads
 from fineweb_mask.models.schemas import ROW
 from fineweb_mask.models.settings import PipelineSelectionSettings, PipelineSettings
 from fineweb_mask.models.settings.selection import Unit
 from fineweb_mask.models.settings.selectors.registry import SELECTORS, missing_inputs
 from fineweb_mask.models.settings.validation import meant
+from fineweb_mask.tasks.inference.gpu import torch_device
 from fineweb_mask.tasks.selection.blocks import (
     Block,
     BlocksJob,
@@ -40,7 +43,6 @@ from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.references import StageFile, digest
 
 if TYPE_CHECKING:
-    from fineweb_mask.models.selection.measures import Measures
     from fineweb_mask.models.selection.ranges import Ranges
 
 USUAL_SELECTORS = ["mean_field", "top_quality", "random", "quality_sampling", "semdedup", "greedy"]
@@ -120,7 +122,7 @@ def shared_settings(settings: PipelineSelectionSettings, budget_by: Unit | None)
 class RangesJob(ProductJob, BlocksJob):
     """Find the ranges of the terms over the blocks of a group of shards."""
 
-    stage: ClassVar[Stage] = Stage("scale", version=4, folders=("compare/ranges",))
+    stage: ClassVar[Stage] = Stage("scale", version=5, folders=("compare/ranges",))
 
     @property
     def manifest_path(self) -> Path:
@@ -138,12 +140,15 @@ class RangesJob(ProductJob, BlocksJob):
 
 
 @stage_task
+@same_threads()
 def find_ranges(job: RangesJob) -> None:
     """Write the ranges by which `normalize` scales the terms of every block."""
-    from fineweb_mask.models.selection.selector import term_ranges
+    from fineweb_mask.models.selection.block import BlockSolver
 
-    blocks = Group.read(job).blocks()
-    found = {block.name: asdict(call_with(block, term_ranges, job.settings)) for block in blocks}
+    def ranges(*documents: Any, **options: Any) -> "Ranges":  # noqa: ANN401 - as `call_with` passes them
+        return BlockSolver(*documents, **options).ranges
+
+    found = {block.name: asdict(call_with(block, ranges, job.settings)) for block in Group.read(job).blocks()}
     write_manifest(job.manifest_path, job.key, [], {"ranges": found})
 
 
@@ -157,7 +162,7 @@ def ranges_of(ranges: StageFile, block: Block) -> "Ranges":
 class VariantJob(BlocksJob):
     """Select from one group of shards by one variant, with the ranges that all variants share."""
 
-    stage: ClassVar[Stage] = Stage("contend", version=4, folders=("compare/masks", "sweep/masks"))
+    stage: ClassVar[Stage] = Stage("contend", version=5, folders=("compare/masks", "sweep/masks"))
     selector: str
     lambs: tuple[float, ...] = ()  # the weights of quality of a sweep; without any, that of the settings
     ranges: StageFile  # of the group
@@ -211,7 +216,7 @@ def _select(job: VariantJob, group: Group) -> None:
         selection = select_block(job.solved, block, ranges_of(job.ranges, block))
         seconds += time.perf_counter() - started
         masks.enter(block, selection)
-        described.append(describe(block, selection) | {"measures": measures_of(job, block).of(selection.indices)})
+        described.append(describe(block, selection) | {"measures": measured_in(job, block, selection.indices)})
     note_seconds(job, {"seconds": seconds})
     masks.write(described)
 
@@ -229,11 +234,10 @@ def _sweep(job: VariantJob, group: Group) -> None:
     for block in group.blocks():
         names[block.rows] = block.name
         swept = call_with(block, sweep, job.settings, job.lambs, ranges=ranges_of(job.ranges, block))
-        measures = measures_of(job, block)
         for lamb, selection, spent in swept:
             chosen[lamb][block.rows[selection.indices]] = True
             seconds[str(lamb)] += spent
-            about = {"lamb": lamb, "measures": measures.of(selection.indices)}
+            about = {"lamb": lamb, "measures": measured_in(job, block, selection.indices)}
             described.append(describe(block, selection) | about)
     fields = [pa.field(f"lamb={lamb}", pa.bool_(), nullable=False) for lamb in job.lambs]
 
@@ -244,14 +248,12 @@ def _sweep(job: VariantJob, group: Group) -> None:
     write_shards(group, pa.schema([ROW, pa.field("block", pa.string()), *fields]), columns, described)
 
 
-def measures_of(job: BlocksJob, block: Block) -> "Measures":
-    """Return what measures selections from a block, in means over what J is a mean over."""
-    from fineweb_mask.models.forward.device import choose_device
-    from fineweb_mask.models.selection.measures import Measures
+def measured_in(job: BlocksJob, block: Block, indices: NDArray[np.int64]) -> dict[str, float]:
+    """Measure a selection (K,) from a block, in means over what J is a mean over."""
+    from fineweb_mask.models.selection.measures import measured
 
-    device = choose_device(job.settings.device)
     tokens = block.tokens if job.settings.budget_by == "tokens" else None
-    return Measures(block.vectors, block.quality, device=device, tokens=tokens)
+    return measured(block.vectors, block.quality, indices, device=torch_device(job.settings.device), tokens=tokens)
 
 
 def note_seconds(job: VariantJob, seconds: dict[str, float]) -> None:

@@ -110,7 +110,8 @@ def select_file(
     SelectionInputError
         If the numbers cannot be selected from.
     """
-    from fineweb_mask.models.selection import SelectionInputError, SelectorInputs, select
+    from fineweb_mask.models.selection.inputs import SelectionInputError, SelectorInputs
+    from fineweb_mask.models.selection.selector import select
 
     check_vector_file(source, columns)
     features = read_vectors(source, columns.features)

@@ -38,7 +38,8 @@ from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile, diges
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 
 if TYPE_CHECKING:
-    from fineweb_mask.models.selection import Selection, SelectorInputs
+    from fineweb_mask.models.selection.block import Selection
+    from fineweb_mask.models.selection.inputs import SelectorInputs
     from fineweb_mask.models.selection.ranges import Ranges
 
 Groups = list[list[ShardFiles]]
@@ -55,17 +56,15 @@ def block_key(settings: PipelineSelectionSettings, *left_out: str) -> dict[str, 
     return settings.model_dump(exclude=NOT_READ | settings.not_used | set(left_out))
 
 
-def grouped(shards: Sequence[ShardFiles], settings: PipelineSelectionSettings) -> Groups:
-    """Return the groups of shards that are selected from together, in the order of their first shards' names."""
-    return grouped_within(shards, settings.block_size, len(shards))
+def grouped(shards: Sequence[ShardFiles], documents: int, most: int | None = None) -> Groups:
+    """Return the groups of shards that are selected from together, in the order of their names.
 
-
-def grouped_within(shards: Sequence[ShardFiles], documents: int, count: int) -> Groups:
-    """Put shards that follow each other in the order of their names into groups of at most so much, or of one shard."""
+    A group has at most so many documents, and `most` shards, or is one shard.
+    """
     groups: Groups = []
     for shard in sorted(shards, key=lambda shard: shard.name):
         last = groups[-1] if groups else []
-        if last and len(last) < count and sum(one.rows for one in last) + shard.rows <= documents:
+        if last and len(last) != most and sum(one.rows for one in last) + shard.rows <= documents:
             last.append(shard)
         else:
             groups.append([shard])
@@ -83,16 +82,17 @@ def inputs_of(shard: ShardFiles) -> list[str]:
     return [shard.name, shard.scores.fingerprint, shard.embeddings.fingerprint, shard.duplicates.fingerprint]
 
 
-class InterimJob(ShardJob):
-    """A job whose output is read while a selection is prepared, and not after."""
+class PreparingJob(ShardJob):
+    """A job that reads a shard before a later one selects from it."""
 
     settings: PipelineSelectionSettings
+    shard: ShardFiles
     shard_names: ClassVar[list[str]] = []  # a later job selects from them
 
     @property
-    def uses_gpu(self) -> bool:
-        """Whether a GPU makes the job faster."""
-        return self.settings.device != "cpu"
+    def name(self) -> str:
+        """The shard's name."""
+        return self.shard.name
 
 
 class BlocksJob(GroupJob):
@@ -274,11 +274,6 @@ def write_shards(
         start += shard.rows
 
 
-def block_settings(settings: PipelineSelectionSettings, block: Block) -> PipelineSelectionSettings:
-    """Return the settings of a block, which has its own seed."""
-    return settings.model_copy(update={"seed": int(digest([settings.seed, block.name])[:8], 16)})
-
-
 def call_with(
     block: Block,
     solve: Callable[..., Solved],
@@ -286,15 +281,19 @@ def call_with(
     *given: object,
     **options: object,
 ) -> Solved:
-    """Return what a function of documents, such as `select`, returns for those of a block; its device is waited for."""
-    device, own = torch_device(settings.device), block_settings(settings, block)
+    """Return what a function of documents, such as `select`, returns for those of a block; its device is waited for.
+
+    A block has its own seed.
+    """
+    device = torch_device(settings.device)
+    own = settings.model_copy(update={"seed": int(digest([settings.seed, block.name])[:8], 16)})
     with gpu_slot(device), CPU_SLOTS if device.type == "cpu" else nullcontext():
         return solve(block.vectors, block.quality, own, *given, device=device, tokens=block.tokens, **options)
 
 
 def select_block(settings: PipelineSelectionSettings, block: Block, ranges: "Ranges | None" = None) -> "Selection":
     """Select from a block, with its own ranges or those of several; the indices are positions in the block's rows."""
-    from fineweb_mask.models.selection import select as select_documents
+    from fineweb_mask.models.selection.selector import select as select_documents
 
     return call_with(block, select_documents, settings, also=block.also, ranges=ranges)
 

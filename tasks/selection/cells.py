@@ -30,18 +30,16 @@ from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.inference.gpu import gpu_slot, torch_device
 from fineweb_mask.tasks.selection.blocks import (
     Block,
-    Groups,
-    InterimJob,
+    PreparingJob,
     block_key,
     call_with,
     describe,
-    grouped_within,
     inputs_of,
 )
 from fineweb_mask.tasks.selection.inputs.shard_documents import PART_ROWS, random_keys, read_columns, read_vectors
 from fineweb_mask.tasks.storage.parquet import read_table
 from fineweb_mask.tasks.workspace.job import Dependencies, FittedJob, ShardJob, Stage, stage_task
-from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile, digest
+from fineweb_mask.tasks.workspace.references import StageFile, digest
 from fineweb_mask.tasks.workspace.stage_parquet import read_arrays, stage_file_writer, write_arrays
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -49,8 +47,6 @@ if TYPE_CHECKING:
     from fineweb_mask.models.selection.cells import Plan
 
 SAMPLE, OF_EACH_CELL, LARGEST_SAMPLE = 32_768, 64, 131_072  # documents: at least, for each cell, at most
-GROUP_SHARDS, GROUP_DOCUMENTS = 256, 1 << 24  # most of what is selected from together
-NOT_PLANNED = ("device", "block_size", "blocks")
 COLUMNS = ("rows", "vectors", "quality", "tokens")  # of the documents of a cell, as `Block` has them
 ARRAYS = ("rates", "vectors", "costs", "cells", "standard")  # of a plan
 
@@ -65,18 +61,11 @@ def sample_size(documents: int, block_size: int) -> int:
     return min(documents, max(SAMPLE, min(OF_EACH_CELL * cells, LARGEST_SAMPLE)))
 
 
-class SampleJob(InterimJob):
+class SampleJob(PreparingJob):
     """Draw a shard's part of the sample."""
 
     stage: ClassVar[Stage] = Stage("sample", version=5, label="select", folders=("samples",), interim=True)
-    uses_gpu: ClassVar[bool] = False
-    shard: ShardFiles
     rate: float  # share of the documents in the sample
-
-    @property
-    def name(self) -> str:
-        """The shard's name."""
-        return self.shard.name
 
     def depends_on(self) -> Dependencies:
         """Return the rate and the seed, and the shard's scores, vectors and duplicates."""
@@ -155,19 +144,11 @@ def _publish(job: FittedJob, arrays: dict[str, NDArray[Any]], read: object, deta
     job.publish([path], details)
 
 
-class RouteJob(ShardJob):
+class RouteJob(PreparingJob):
     """Find the cell of each document of a shard."""
 
     stage: ClassVar[Stage] = Stage("route", version=1, label="select", folders=("cells",))
-    settings: PipelineSelectionSettings
-    shard: ShardFiles
     centres: StageFile
-    shard_names: ClassVar[list[str]] = []  # a later job selects from them
-
-    @property
-    def name(self) -> str:
-        """The shard's name."""
-        return self.shard.name
 
     def depends_on(self) -> Dependencies:
         """Return the centres, and the shard's scores, vectors and duplicates."""
@@ -208,7 +189,7 @@ def sizes_of_cells(settings: PipelineSelectionSettings, routes: Sequence[StageFi
 class PlanJob(FittedJob):
     """Find what each cell gives of the budget, and what is selected beside it."""
 
-    stage: ClassVar[Stage] = Stage("plan_selection", version=2, label="select")
+    stage: ClassVar[Stage] = Stage("plan_selection", version=3, label="select")
     name: ClassVar[str] = "selection-plan"
     shard_names: ClassVar[list[str]] = []  # later jobs select from them
     settings: PipelineSelectionSettings
@@ -219,9 +200,8 @@ class PlanJob(FittedJob):
 
     def depends_on(self) -> Dependencies:
         """Return the settings, the models and the centres; with a budget of a number, also what there is."""
-        settings = self.settings.model_dump(exclude={*NOT_PLANNED, *self.settings.not_used})
         held = [file.fingerprint for file in self.routes] if self.settings.budget is not None else []
-        return Dependencies(settings=settings, inputs=[*self.models, self.centres.fingerprint, *held])
+        return Dependencies(settings=block_key(self.settings), inputs=[*self.models, self.centres.fingerprint, *held])
 
 
 @stage_task
@@ -250,18 +230,11 @@ def read_plan(workspace: Workspace, file: StageFile) -> "Plan":
     return Plan(details["rate"], details["total"], Ranges.of_details(details["ranges"]), **arrays)
 
 
-class DivideJob(InterimJob):
+class DivideJob(PreparingJob):
     """Write a shard's documents by cell."""
 
     stage: ClassVar[Stage] = Stage("divide_shard", version=1, label="select", folders=("divided",), interim=True)
-    uses_gpu: ClassVar[bool] = False
-    shard: ShardFiles
     route: StageFile
-
-    @property
-    def name(self) -> str:
-        """The shard's name."""
-        return self.shard.name
 
     def depends_on(self) -> Dependencies:
         """Return the cells, and the shard's scores, vectors and duplicates."""
@@ -294,10 +267,12 @@ def divide_shard(job: DivideJob) -> None:
     write_arrays(job.output, job.key, arrays(), {})
 
 
-class CellJob(InterimJob):
+class CellJob(ShardJob):
     """Select from a cell of a group of shards, in parts no larger than a block."""
 
-    stage: ClassVar[Stage] = Stage("select_cell", version=2, label="select", folders=("chosen",), interim=True)
+    stage: ClassVar[Stage] = Stage("select_cell", version=3, label="select", folders=("chosen",), interim=True)
+    shard_names: ClassVar[list[str]] = []  # a later job selects from them
+    settings: PipelineSelectionSettings
     cell: int
     group: int  # the number of the group, which is in the names of its blocks
     divided: list[StageFile]  # of the shards that have documents in the cell, in their order
@@ -308,6 +283,11 @@ class CellJob(InterimJob):
     def name(self) -> str:
         """The name of the block that the cell is."""
         return f"cell-{self.cell}" + (f" of group {self.group}" if self.group else "")
+
+    @property
+    def uses_gpu(self) -> bool:
+        """Whether a GPU makes the job faster."""
+        return self.settings.device != "cpu"
 
     def depends_on(self) -> Dependencies:
         """Return the settings, the cell's budget and plan, and the shards."""
@@ -349,11 +329,6 @@ def select_cell(job: CellJob) -> None:
     arrays["part"] = np.repeat(np.arange(slices), np.diff(edges))
     details = {"blocks": described, "shards": [file.name for file in job.divided]}
     write_arrays(job.output, job.key, arrays, details)
-
-
-def groups_of_shards(shards: Sequence[ShardFiles]) -> Groups:
-    """Return the groups of shards whose cells are selected from, in the order of the shards' names."""
-    return grouped_within(shards, GROUP_DOCUMENTS, GROUP_SHARDS)
 
 
 def cell_jobs(

@@ -13,31 +13,24 @@ from numpy.typing import NDArray
 
 from fineweb_mask.models.selection.shares import GroupShare, group_shares
 from fineweb_mask.models.settings import PipelineSelectionSettings
-from fineweb_mask.tasks.selection.blocks import Block, InterimJob, inputs_of, select_block
+from fineweb_mask.tasks.selection.blocks import Block, PreparingJob, inputs_of, select_block
 from fineweb_mask.tasks.selection.inputs.shard_documents import read_columns, read_groups
-from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
-from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
+from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, stage_task
+from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import read_stage_footer, write_arrays
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
-    from fineweb_mask.models.selection import Selection
+    from fineweb_mask.models.selection.block import Selection
 
 ROUNDING = 0.5
 """Of a document or token: what a block's first budget has in advance, so that budgets are rounded and not cut."""
 
 
-class CountJob(InterimJob):
+class CountJob(PreparingJob):
     """Count the documents of each group of a shard that may be selected, or their tokens."""
 
     stage: ClassVar[Stage] = Stage("count_groups", version=1, label="select", folders=("group_counts",), interim=True)
-    uses_gpu: ClassVar[bool] = False
-    shard: ShardFiles
-
-    @property
-    def name(self) -> str:
-        """The shard's name."""
-        return self.shard.name
 
     def depends_on(self) -> Dependencies:
         """Return the column and what is counted, and the shard's scores, vectors and duplicates."""
@@ -52,12 +45,13 @@ def count_groups(job: CountJob) -> None:
     write_arrays(job.output, job.key, {}, {"sizes": sizes_of(job.settings, groups, columns.tokens[columns.candidate])})
 
 
-class SharesJob(InterimJob):
+class SharesJob(ShardJob):
     """Divide the budget of the corpus among its groups."""
 
     stage: ClassVar[Stage] = Stage("group_shares", version=1, label="select", folders=("group_shares",), interim=True)
     name: ClassVar[str] = "group-shares"
-    uses_gpu: ClassVar[bool] = False
+    shard_names: ClassVar[list[str]] = []  # later jobs select from them
+    settings: PipelineSelectionSettings
     counts: list[StageFile]
 
     def depends_on(self) -> Dependencies:

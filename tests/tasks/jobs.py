@@ -91,12 +91,12 @@ def score_embed_job(
 
 
 def select_jobs(workspace: Any, shards: Any, settings: Any) -> list[SelectJob]:
-    groups = grouped(shards, settings)
+    groups = grouped(shards, settings.block_size)
     return [SelectJob(root=workspace.address, shards=group, settings=settings) for group in groups]
 
 
 def ranges_jobs(workspace: Any, shards: Any, settings: Any) -> list[RangesJob]:
-    groups = grouped(shards, settings)
+    groups = grouped(shards, settings.block_size)
     return [RangesJob(root=workspace.address, shards=group, settings=settings) for group in groups]
 
 

@@ -107,10 +107,6 @@ class Metric(ABC):
         """Return the value expected of a random selection."""
         raise NotImplementedError
 
-    def within(self, budget: Budget) -> "Metric":  # noqa: ARG002 - of subclasses
-        """Return the metric within another budget."""
-        return self
-
     def coarse(self, generator: torch.Generator) -> "Metric":  # noqa: ARG002 - of subclasses
         """Return an approximation that costs less."""
         return self

@@ -7,7 +7,7 @@ from fineweb_mask.models.selection.budget import Budget
 from fineweb_mask.models.selection.metrics.base import Effort
 from fineweb_mask.models.selection.metrics.moment import MomentMetric
 from fineweb_mask.models.selection.neighbours import Neighbours
-from fineweb_mask.models.selection.rows import Rows, Standard
+from fineweb_mask.models.selection.rows import Rows
 
 DIRECTIONS = 128  # principal directions of the coarse metric
 
@@ -31,14 +31,14 @@ class Disf(MomentMetric):
         rows: Rows,
         budget: Budget,
         lists: Neighbours | None = None,  # noqa: ARG002 - of others
-        standard: Standard | None = None,
+        standard: Tensor | None = None,
     ) -> None:
         rows = rows.standardised(standard)
         self.prepare(rows, budget, rows.square_norms().square_())
 
     def sum_moments(self, weights: Tensor) -> Tensor:
         """Sum the outer products under weights (n,): (d, d) float64."""
-        return self.rows.second_moment(weights.nonzero()[:, 0], weights)
+        return self.rows.second_moment(weights)
 
     def scores(self, moment: Tensor) -> Tensor:
         """Compute z_i^T M z_i: (n,) float32."""

@@ -47,9 +47,9 @@ class Facility(Metric):
         missed, chosen = (best < 0).nonzero()[:, 0], mask.nonzero()[:, 0]
         best[missed] = 0.0
         for facilities in torch.split(chosen, self.rows.block_rows) if len(missed) else ():
-            columns = self.rows.take(facilities).T
+            columns = self.rows.matrix[facilities].T
             for some in torch.split(missed, self.rows.block_rows):
-                best[some] = torch.maximum(best[some], (self.rows.take(some) @ columns).amax(1).clamp_(0, 1))
+                best[some] = torch.maximum(best[some], (self.rows.matrix[some] @ columns).amax(1).clamp_(0, 1))
         return best
 
     def gradient(self, inclusion: Tensor) -> Tensor:

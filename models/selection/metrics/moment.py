@@ -10,7 +10,7 @@ from torch import Tensor
 from fineweb_mask.models.selection.budget import Budget
 from fineweb_mask.models.selection.metrics.base import Metric
 from fineweb_mask.models.selection.neighbours import Neighbours
-from fineweb_mask.models.selection.rows import Rows, Standard
+from fineweb_mask.models.selection.rows import Rows
 
 LEAST_SQUARE = 1e-30  # of a moment that other numbers are divided by
 
@@ -29,7 +29,7 @@ class MomentMetric(Metric):
 
     @abstractmethod
     def __init__(
-        self, rows: Rows, budget: Budget, lists: Neighbours | None = None, standard: Standard | None = None
+        self, rows: Rows, budget: Budget, lists: Neighbours | None = None, standard: Tensor | None = None
     ) -> None:
         """Measure rows (n, d), by the mean and deviation of a whole corpus where these are read; lists are not."""
 
@@ -44,12 +44,6 @@ class MomentMetric(Metric):
     rest: Tensor | None
     factor: float
     constant: float  # added to D: the credit of the others, where documents count
-
-    def within(self, budget: Budget) -> Self:
-        """Return the metric of the same documents within another budget."""
-        other = copy(self)
-        other.prepare(self.rows, budget, self.kernel)
-        return other
 
     def beside(self, rest: Tensor, times: float) -> Self:
         """Return the metric of these documents beside others, where `times` the budget is selected in all.
@@ -192,8 +186,7 @@ class MomentPicks:
         """Add a document."""
         metric, share = self.metric, self.metric.shares[document]
         self._v = self._v + share * (2 * self._scores[document] + share * metric.kernel[document])
-        row = metric.rows.take(torch.tensor([document], device=self._scores.device))
-        self._scores += metric.kernel_of(metric.rows.dot(row[0])) * share
+        self._scores += metric.kernel_of(metric.rows.matrix @ metric.rows.matrix[document]) * share
 
 
 def _factor(budget: Budget, times: float) -> float:

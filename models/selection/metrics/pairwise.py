@@ -6,7 +6,7 @@ from torch import Tensor
 from fineweb_mask.models.selection.budget import Budget
 from fineweb_mask.models.selection.metrics.moment import MomentMetric
 from fineweb_mask.models.selection.neighbours import Neighbours
-from fineweb_mask.models.selection.rows import Rows, Standard
+from fineweb_mask.models.selection.rows import Rows
 
 
 class Pairwise(MomentMetric):
@@ -25,7 +25,7 @@ class Pairwise(MomentMetric):
         rows: Rows,
         budget: Budget,
         lists: Neighbours | None = None,  # noqa: ARG002 - of others
-        standard: Standard | None = None,  # noqa: ARG002 - of others
+        standard: Tensor | None = None,  # noqa: ARG002 - of others
     ) -> None:
         self.prepare(rows, budget, torch.ones(rows.n, device=rows.device))
 
@@ -48,7 +48,7 @@ class Pairwise(MomentMetric):
 
     def scores(self, moment: Tensor) -> Tensor:
         """Compute <x_i, M>: (n,) float32."""
-        return self.rows.dot(moment.float())
+        return self.rows.matrix @ moment.float()
 
     def kernel_of(self, products: Tensor) -> Tensor:
         """Return the inner products themselves, the cosines."""

@@ -85,7 +85,7 @@ def redundancies(problem: Problem, found: Clusters, rank: Tensor) -> Tensor:
     for members in track("clusters", torch.split(order, found.sizes.tolist())):
         for start in range(0, len(members), CLUSTER_ROWS):
             part = members[start : start + CLUSTER_ROWS]
-            cosines = rows.take(part) @ rows.take(members[: start + len(part)]).T
+            cosines = rows.matrix[part] @ rows.matrix[members[: start + len(part)]].T
             earlier = cosines.tril(diagonal=start - 1)  # with documents before it; 0 if there is none
             redundancy[part] = earlier.amax(1)
     return redundancy

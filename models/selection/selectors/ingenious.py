@@ -26,7 +26,7 @@ def solve_ingenious(problem: Problem, *, size: int = PART) -> Solution:
     gains = torch.empty(rows.n, device=rows.device)
     for number, part in enumerate(track("parts", list(torch.tensor_split(order, parts)))):
         labels[part] = number
-        vectors = rows.take(part)
+        vectors = rows.matrix[part]
         gains[part] = greedy_gains((vectors @ vectors.T).clamp_(min=0))
     keys = gumbel_keys(torch.log1p(gains + gains**2 / 2), 1, problem.generator)[0]
     sizes = torch.bincount(labels, minlength=parts).double()

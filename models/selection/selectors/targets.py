@@ -31,7 +31,7 @@ def solve_betr(problem: Problem) -> Solution:
     score = torch.full((rows.n,), -torch.inf, dtype=torch.float64, device=rows.device)
     places = torch.log(torch.arange(1, rows.n + 1, device=rows.device, dtype=torch.float64)).neg()
     for part in track("target examples", torch.split(vectors, AT_ONCE)):
-        for cosines in rows.dot(part.T).T:
+        for cosines in (rows.matrix @ part.T).T:
             own = torch.empty_like(score)
             own[cosines.sort(descending=True, stable=True).indices] = places
             score = torch.maximum(score, own)
@@ -64,7 +64,7 @@ def nearest(problem: Problem, vectors: Tensor) -> list[NDArray[np.int32]]:
     count = max(1, min(rows.n, wanted, CANDIDATES // len(vectors)))
     found = list[NDArray[np.int32]]()
     for part in track("target examples", torch.split(vectors, AT_ONCE)):
-        for cosines in rows.dot(part.T).T:
+        for cosines in (rows.matrix @ part.T).T:
             order = cosines.sort(descending=True, stable=True).indices[:count]
             found.append(order.cpu().numpy().astype(np.int32))
     return found
@@ -76,7 +76,7 @@ def nearness(rows: Rows, targets: Targets) -> Tensor:
     found = torch.full((len(tasks), rows.n), -torch.inf, device=rows.device)
     for number, task in enumerate(tasks):
         for part in torch.split(targets.vectors[targets.tasks == task], AT_ONCE):
-            found[number] = torch.maximum(found[number], rows.dot(part.T).amax(1))
+            found[number] = torch.maximum(found[number], (rows.matrix @ part.T).amax(1))
     return found
 
 

@@ -23,7 +23,7 @@ def solve_greedy(problem: Problem) -> Solution:
             )
     picks = [(objective.weights[name], metric.picks()) for name, metric in objective.active.items()]
     mask, left, chosen = torch.zeros_like(budget.allowed), budget.limit, list[int]()
-    most = budget.limit if budget.counts_documents else objective.n
+    most = budget.limit if budget.counts_documents else budget.n
     for _ in track_by_size("greedy picks", range(most), round(budget.size), lambda _: 1, part=(0, 0.9)):
         open_ = budget.allowed & ~mask & (budget.costs <= left)
         if not bool(open_.any()):
@@ -37,7 +37,7 @@ def solve_greedy(problem: Problem) -> Solution:
         chosen.append(best)
         for _, one in picks:
             one.add(best)
-    inclusion = torch.zeros(objective.n, device=objective.quality.device)
+    inclusion = torch.zeros(budget.n, device=objective.quality.device)
     inclusion[chosen] = 1 - torch.arange(len(chosen), device=inclusion.device) / most
     problem.history.record(len(chosen), objective.value_of(mask))
     return Solution(mask, inclusion)

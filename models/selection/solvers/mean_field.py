@@ -1,11 +1,7 @@
 """Maximise the objective by one gradient: relax, keep as many documents as the budget takes, refine (ours)."""
 
-from collections.abc import Mapping
-
 import torch
 
-from fineweb_mask.models.selection.inputs import SelectionInputError
-from fineweb_mask.models.selection.metrics.base import Metric
 from fineweb_mask.models.selection.solvers.problem import Problem, Solution
 from fineweb_mask.models.selection.solvers.refine import ROUNDS, refine
 from fineweb_mask.models.selection.solvers.relax import STEPS, relax
@@ -14,12 +10,8 @@ NEAREST = 16  # documents that are like each document, itself included, of which
 
 
 def solve_mean_field(problem: Problem, *, steps: int = STEPS, rounds: int = ROUNDS) -> Solution:
-    """Relax in at most so many steps, and refine the best selection on the way in at most so many rounds of swaps.
-
-    A metric without gradient raises SelectionInputError.
-    """
+    """Relax in at most so many steps, and refine the best selection on the way in at most so many rounds of swaps."""
     objective, budget, history = problem.objective, problem.objective.budget, problem.history
-    check_gradients(objective.metrics)
     flat = budget.probabilities(torch.zeros_like(objective.quality), 1.0)
     best = budget.fill(budget.worth(objective.gradient(flat)))
     reached = objective.value_of(best)
@@ -36,12 +28,3 @@ def solve_mean_field(problem: Problem, *, steps: int = STEPS, rounds: int = ROUN
     near = None if problem.lists is None else problem.lists.index[:NEAREST]
     best = refine(objective, best, history, near, rounds)
     return Solution(best, objective.inclusion(best))
-
-
-def check_gradients(metrics: Mapping[str, Metric]) -> None:
-    """Raise SelectionInputError if a metric has no gradient."""
-    for name, metric in metrics.items():
-        if not metric.offers("gradient"):
-            raise SelectionInputError(
-                f"metric {name!r} has no gradient(inclusion): add one, or use solver 'policy_gradient'"
-            )

@@ -30,38 +30,30 @@ def gumbel_keys(logits: Tensor, n_masks: int, generator: torch.Generator) -> Ten
     return logits - noise.to(logits.device).clamp_(min=torch.finfo(torch.float32).tiny).log_()
 
 
-def gumbel_top_k(logits: Tensor, k: int, n_masks: int, generator: torch.Generator) -> Tensor:
-    """Draw masks of k documents without replacement from softmax of logits (b,), exactly: (n_masks, b) bool.
-
-    Keeping the top k of logits plus Gumbel noise is this draw. Minus the log of an exponential variable is Gumbel
-    noise.
-    """
-    keys = gumbel_keys(logits, n_masks, generator)
-    chosen = keys.topk(k, dim=1, sorted=False).indices
-    return torch.zeros(keys.shape, dtype=torch.bool, device=logits.device).scatter_(1, chosen, value=True)
-
-
 def advantages(rewards: Tensor) -> Tensor:
     """Standardise the rewards of one group, (G,)."""
     return (rewards - rewards.mean()) / (rewards.std(correction=0) + EPSILON)
 
 
 def draw(logits: Tensor, budget: Budget, n_masks: int, generator: torch.Generator) -> Tensor:
-    """Draw masks within a budget, document after document without replacement: (n_masks, b) bool.
+    """Draw masks within a budget from softmax(logits), document after document without replacement: (n_masks, b) bool.
 
-    Of a budget of tokens, each draw ends with the first document that does not fit.
+    Documents in the falling order of logits (b,) plus Gumbel noise are this draw, exactly. Minus the log of an
+    exponential variable is Gumbel noise. Of a budget of tokens, each draw ends with the first document that does not
+    fit.
     """
+    keys = gumbel_keys(logits, n_masks, generator)
+    masks = torch.zeros(keys.shape, dtype=torch.bool, device=logits.device)
     if budget.counts_documents:
-        return gumbel_top_k(logits, budget.limit, n_masks, generator)
-    order = gumbel_keys(logits, n_masks, generator).argsort(dim=1, descending=True)
-    within = budget.costs[order].cumsum(1) <= budget.limit
-    return torch.zeros_like(within).scatter_(1, order, within)
+        return masks.scatter_(1, keys.topk(budget.limit, dim=1, sorted=False).indices, value=True)
+    order = keys.argsort(dim=1, descending=True)
+    return masks.scatter_(1, order, budget.costs[order].cumsum(1) <= budget.limit)
 
 
 def solve_policy_gradient(problem: Problem, *, log_every: int = LOG_EVERY) -> Solution:
     """Learn the logits and select the documents of the highest ones; every `log_every` steps enter the history."""
     objective, settings = problem.objective, problem.settings.policy_gradient
-    n, budget = objective.n, objective.budget
+    n, budget = objective.budget.n, objective.budget
     allowed = budget.allowed.nonzero()[:, 0]
     kept = len(allowed) - min(int(settings.prune * len(allowed)), max(0, len(allowed) - math.ceil(budget.size)))
     pool = allowed[objective.quality[allowed].sort(descending=True, stable=True).indices[:kept]].sort().values

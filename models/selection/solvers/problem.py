@@ -42,7 +42,7 @@ class Problem:
     A solver of your own, which takes the first documents, to be entered in `SELECTORS`:
 
     >>> def solve_first(problem):
-    ...     return finished(problem, -torch.arange(problem.objective.n).float())
+    ...     return finished(problem, -torch.arange(len(problem.objective.quality)).float())
     >>> from fineweb_mask.models.selection.budget import Budget
     >>> budget = Budget.of(torch.ones(3, dtype=torch.int64), 2)
     >>> objective = Objective(budget, torch.tensor([3.0, 1.0, 2.0]), linear_weight=1.0)

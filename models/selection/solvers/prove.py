@@ -52,13 +52,10 @@ class Bound:
         self.value, self.taken = self._evaluate()
 
 
-def is_bounded(objective: Objective) -> bool:
-    """Return whether every metric of nonzero weight has tangents and a positive weight."""
-    return all(objective.weights[name] > 0 and metric.offers("place") for name, metric in objective.active.items())
-
-
 def prove(objective: Objective, mask: Tensor, random_objective: float, effort: float = 1.0) -> float | None:
-    """Bound the objective of every full selection from above; None unless `is_bounded`.
+    """Bound the objective of every full selection from above.
+
+    None if a metric has no tangents, or a negative weight.
 
     Parameters
     ----------
@@ -76,7 +73,7 @@ def prove(objective: Objective, mask: Tensor, random_objective: float, effort: f
     FalseBoundError
         If the selection exceeds the bound by more than rounding.
     """
-    if not is_bounded(objective):
+    if not all(objective.weights[name] > 0 and metric.offers("place") for name, metric in objective.active.items()):
         return None
     reached, bound = objective.value_of(mask), Bound(objective, objective.inclusion(mask))
     steps, factor, slower = min((metric.effort for metric in objective.active.values()), default=(0, 0.0, 0.0))

@@ -48,7 +48,7 @@ def refine(
         history.record(history.entries[-1][0] + 1, reached)
         if rise < LEAST_RISE * (reached - first):
             break
-    return exchange(objective, mask) if objective.n <= SMALL else mask
+    return exchange(objective, mask) if objective.budget.n <= SMALL else mask
 
 
 def _swap(

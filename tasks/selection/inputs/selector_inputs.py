@@ -17,7 +17,7 @@ from fineweb_mask.tasks.workspace.stage_parquet import read_arrays
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
-    from fineweb_mask.models.selection import SelectorInputs
+    from fineweb_mask.models.selection.inputs import SelectorInputs
 
 BATCH_ROWS = 1_000
 """Texts that are read at a time."""
@@ -35,7 +35,7 @@ def read_inputs(
 
     `targets` is what `fit_targets` wrote.
     """
-    from fineweb_mask.models.selection import SelectorInputs, Targets
+    from fineweb_mask.models.selection.inputs import SelectorInputs, Targets
 
     reads = SELECTORS[settings.solver].reads
     fitted = {} if targets is None else read_arrays(workspace.resolve(targets))

@@ -11,7 +11,6 @@ from fineweb_mask.flows.pipeline.run import PerShard
 from fineweb_mask.flows.pipeline.selection import Prepared, select
 from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.settings import PipelineSelectionSettings
-from fineweb_mask.tasks.selection import cells
 from fineweb_mask.tasks.selection.inputs.shard_documents import read_columns
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.flows.pipeline.test_selection import run_of
@@ -153,7 +152,7 @@ def test_a_corpus_that_has_grown_keeps_a_number_of_documents_and_is_learned_anew
 
 
 def test_large_corpora_are_selected_from_some_shards_at_a_time(copied, monkeypatch):
-    monkeypatch.setattr(cells, "GROUP_SHARDS", 2)
+    monkeypatch.setattr("fineweb_mask.flows.pipeline.selection.GROUP_SHARDS", 2)
     built, selection, masks = selected(*copied, settings_of())
     assert [name for name in built if name.startswith("select ")] == ["select a..b", "select c..d", "select empty"]
     of_first, of_second = ({*masks[one]["block"].drop_null().to_pylist()} for one in ("a", "c"))

@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 
 from fineweb_mask.models.comparison.sweep import sweep
-from fineweb_mask.models.selection import SelectionInputError, SelectionSettings, select
-from fineweb_mask.models.selection.selector import term_ranges
+from fineweb_mask.models.runtime.threads import same_threads
+from fineweb_mask.models.selection.block import BlockSolver
+from fineweb_mask.models.selection.inputs import SelectionInputError
+from fineweb_mask.models.selection.selector import select
+from fineweb_mask.models.settings.selection import SelectionSettings
 
 LAMBS = [0.0, 0.3, 1.0]
 BELOW = 1e-6  # of the range from random to best: rounding
@@ -66,7 +69,8 @@ def test_a_budget_of_tokens_is_kept_at_every_value_and_the_frontier_is_monotone(
     features, quality = corpus("clustered", n=60)
     tokens = np.random.default_rng(2).integers(5, 200, 60)
     settings = SelectionSettings(budget_by="tokens", select_ratio=0.3, metrics=metrics, near_duplicates=None)
-    ranges = term_ranges(features, quality, settings, tokens=tokens)
+    with same_threads():
+        ranges = BlockSolver(features, quality, settings, device="cpu", tokens=tokens).ranges
     swept = [one.selection for one in sweep(features, quality, settings, [0, 0.5, 1], tokens=tokens, ranges=ranges)]
     found = [one.selection for one in sweep(features, quality, settings, [0, 0.5, 1], tokens=tokens)]
     assert [one.terms for one in found] == [one.terms for one in swept]  # also with ranges found before

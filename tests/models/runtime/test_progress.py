@@ -6,7 +6,8 @@ import pytest
 from fineweb_mask.models.runtime import progress
 from fineweb_mask.models.runtime.progress import reporting_to, track, track_by_size
 from fineweb_mask.models.runtime.stopping import StoppedError, clear_stop_request, request_stop
-from fineweb_mask.models.selection import SelectionSettings, select
+from fineweb_mask.models.selection.selector import select
+from fineweb_mask.models.settings.selection import SelectionSettings
 
 
 @pytest.fixture

@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from fineweb_mask.models.selection import SelectionSettings, SelectorInputs, Targets, select
-from fineweb_mask.models.selection.block import checked_block
-from fineweb_mask.models.selection.selector import term_ranges
+from fineweb_mask.models.selection.block import BlockSolver
+from fineweb_mask.models.selection.inputs import SelectorInputs, Targets
+from fineweb_mask.models.selection.selector import select
+from fineweb_mask.models.settings.selection import SelectionSettings
 from fineweb_mask.models.settings.selectors.registry import SELECTORS
 from tests.models.selection.enumerable import METRICS, full_masks
 
@@ -59,7 +60,7 @@ def test_certificate_and_answer_against_enumeration(metrics, budget_by, normaliz
         random = np.random.default_rng(seed)
         features, quality = random.normal(size=(9, 4)) + 0.3, random.normal(size=9)
         tokens, chosen = random.integers(10, 100, 9), SelectionSettings(lamb=lamb, **common)
-        block = checked_block(features, quality, chosen, device="cpu", tokens=tokens)
+        block = BlockSolver(features, quality, chosen, device="cpu", tokens=tokens)
         selection = select(features, quality, chosen, tokens=tokens, ranges=block.ranges)
         values = block.objective(lamb).value(full_masks(block.budget))
         assert float(values.max()) + 1e-5 >= selection.objective >= float(values.mean())
@@ -71,7 +72,8 @@ def test_certificate_and_answer_against_enumeration(metrics, budget_by, normaliz
 def test_ranges_are_the_same_for_every_solver(metric, corpus):
     few = [values[:60] for values in corpus]
     solvers = ("mean_field", "greedy", "policy_gradient", "random")
-    ranges = [term_ranges(*few, SelectionSettings(metrics=metric, solver=solver)) for solver in solvers]
+    settings = [SelectionSettings(metrics=metric, solver=solver) for solver in solvers]
+    ranges = [BlockSolver(*few, one, device="cpu").ranges for one in settings]
     assert all(one == ranges[0] for one in ranges)
 
 
@@ -140,7 +142,7 @@ def test_degenerate_blocks_give_finite_answers(case, metric):
     features = DEGENERATE.get(case, DRAWN[:, :5])
     quality = np.full(30, 0.7) if case == "constant quality" else np.random.default_rng(1).random(len(features))
     settings = SelectionSettings(metrics=metric, select_ratio=0.2, policy_gradient=FEW_STEPS, near_duplicates=None)
-    ranges = term_ranges(features, quality, settings)
+    ranges = BlockSolver(features, quality, settings, device="cpu").ranges
     for solver in [solver for solver, of in SOLVED if of == metric]:
         own = settings.model_copy(update={"solver": solver})
         selection = select(features, quality, own, ranges=ranges, also=also_of(features, quality))

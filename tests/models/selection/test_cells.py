@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from fineweb_mask.models.selection import SelectionSettings, select
 from fineweb_mask.models.selection.cells import _whole_documents, cells_of, fit_cells, plan_cells, select_from_cell
-from fineweb_mask.models.selection.measures import Measures
+from fineweb_mask.models.selection.measures import measured
+from fineweb_mask.models.selection.selector import select
+from fineweb_mask.models.settings.selection import SelectionSettings
 
 CPU = torch.device("cpu")
 
@@ -159,7 +160,7 @@ def test_blocks_of_alike_documents_lose_little_of_one_block(metrics):
     one = select(corpus[0], corpus[1], settings)
 
     def value(chosen):
-        found = Measures(corpus[0], corpus[1]).of(chosen)
+        found = measured(corpus[0], corpus[1], chosen)
         given = [plan.ranges.metrics[name].scaled(found[name]) for name in settings.metric_weights]
         return 0.3 * plan.ranges.quality.scaled(corpus[1][chosen].mean()) + 0.7 * sum(given)
 

@@ -5,17 +5,17 @@ import math
 import numpy as np
 import pytest
 
-from fineweb_mask.models.selection import SelectionSettings, select
 from fineweb_mask.models.selection.measures import (
     FalseBoundError,
-    Measures,
     coverage,
     intersections,
     jaccard,
+    measured,
     near_duplicate_rate,
     relative_gap,
 )
-from fineweb_mask.models.settings.selection import METRICS
+from fineweb_mask.models.selection.selector import select
+from fineweb_mask.models.settings.selection import METRICS, SelectionSettings
 
 
 def test_jaccard_is_that_of_sets():
@@ -34,8 +34,8 @@ def test_near_duplicates_are_those_with_another_one_close(corpus):
     for indices in (np.arange(200), np.arange(15, 50), np.array([0, 30])):
         expected = (cosines[np.ix_(indices, indices)].max(1) >= 0.9).mean()
         assert expected > 0
-        assert Measures(features, quality).of(indices)["near_duplicates"] == pytest.approx(expected)
-    assert Measures(features, quality).of(np.array([0]))["near_duplicates"] == 0.0
+        assert measured(features, quality, indices)["near_duplicates"] == pytest.approx(expected)
+    assert measured(features, quality, np.array([0]))["near_duplicates"] == 0.0
     assert near_duplicate_rate(np.array([0.8, 0.9, 0.85]), threshold=0.85) == pytest.approx(2 / 3)
     assert near_duplicate_rate(np.empty(0)) is None
 
@@ -65,7 +65,7 @@ def test_coverage_counts_topics_and_their_evenness():
 def test_raw_values_are_those_of_the_selection_that_maximised_them(corpus, metric):
     features, quality = corpus
     selection = select(features, quality, SelectionSettings(metrics=metric, select_ratio=0.2))
-    measured = Measures(features, quality).of(selection.indices)
-    assert list(measured) == ["mean_quality", "pairwise", "facility", "disf", "near_duplicates"]  # as manifests have it
-    assert measured[metric] == pytest.approx(selection.terms[metric], rel=1e-5)
-    assert measured["mean_quality"] == pytest.approx(quality[selection.indices].mean(), rel=1e-5)
+    found = measured(features, quality, selection.indices)
+    assert list(found) == ["mean_quality", "pairwise", "facility", "disf", "near_duplicates"]  # as manifests have it
+    assert found[metric] == pytest.approx(selection.terms[metric], rel=1e-5)
+    assert found["mean_quality"] == pytest.approx(quality[selection.indices].mean(), rel=1e-5)

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from fineweb_mask.models.selection import select
 from fineweb_mask.models.selection.near_duplicates import without_near_duplicates
 from fineweb_mask.models.selection.neighbours import nearest
 from fineweb_mask.models.selection.rows import Rows
+from fineweb_mask.models.selection.selector import select
 
 
 def groups_of_alike(seed, n=60, d=12):

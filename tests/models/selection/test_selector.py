@@ -10,7 +10,10 @@ import pytest
 import torch
 
 from fineweb_mask.models.errors import SettingsError
-from fineweb_mask.models.selection import Metric, SelectionInputError, SelectionSettings, select
+from fineweb_mask.models.selection.inputs import SelectionInputError
+from fineweb_mask.models.selection.metrics.base import Metric
+from fineweb_mask.models.selection.selector import select
+from fineweb_mask.models.settings.selection import SelectionSettings
 from tests.models.selection.enumerable import METRICS
 
 

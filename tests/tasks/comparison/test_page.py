@@ -48,7 +48,7 @@ def page_job(built: Any, selectors: list[str], lambs: tuple[float, ...] = (), **
     def planned(selector: str, lambs: tuple[float, ...] = ()) -> list[Any]:
         return [
             variant_job(workspace, group, settings, selector, ranges[group_name(group)], lambs=lambs)
-            for group in grouped(shards, settings)
+            for group in grouped(shards, settings.block_size)
         ]
 
     jobs = {selector: planned(selector) for selector in selectors}

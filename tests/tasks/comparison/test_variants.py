@@ -35,7 +35,7 @@ EPOCHS = {"policy_gradient": {"n_epochs": 5}}
 
 def jobs(workspace, shards, settings, selector: str, targets=None, **options: Any) -> Iterator[VariantJob]:
     found = {job.name: find_ranges(job) for job in ranges_jobs(workspace, shards, settings)}
-    for group in grouped(shards, settings):
+    for group in grouped(shards, settings.block_size):
         yield variant_job(workspace, group, settings, selector, found.get(group_name(group)), targets, **options)
 
 

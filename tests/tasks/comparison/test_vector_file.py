@@ -5,7 +5,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fineweb_mask.models.selection import SelectionInputError, SelectionSettings, select
+from fineweb_mask.models.selection.inputs import SelectionInputError
+from fineweb_mask.models.selection.selector import select
+from fineweb_mask.models.settings.selection import SelectionSettings
 from fineweb_mask.tasks.comparison.vector_file import (
     VectorColumns,
     VectorFileError,

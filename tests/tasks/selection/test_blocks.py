@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fineweb_mask.models.schemas import MASKS
 from fineweb_mask.models.settings import PipelineSelectionSettings
-from fineweb_mask.tasks.selection.blocks import Group, Masks, group_name, grouped, grouped_within
+from fineweb_mask.tasks.selection.blocks import Group, Masks, group_name, grouped
 from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.jobs import select_jobs
@@ -33,9 +33,6 @@ def test_what_is_entered_is_written_row_by_row_and_the_rest_is_in_no_block(tmp_p
         assert table["block"].to_pylist() == [None, "all", "all"]
 
 
-SETTINGS = PipelineSelectionSettings(block_size=100)
-
-
 def shards(sizes: list[int]) -> list[ShardFiles]:
     names = [f"{index:03}" for index in range(len(sizes))]
     return [
@@ -46,13 +43,13 @@ def shards(sizes: list[int]) -> list[ShardFiles]:
 
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=60))
 def test_every_shard_is_in_one_group_of_neighbours_no_larger_than_a_block_whatever_the_order(sizes):
-    groups = grouped(shards(sizes), SETTINGS)
+    groups = grouped(shards(sizes), 100)
     assert list(chain.from_iterable(groups)) == shards(sizes)
-    assert groups == grouped(shards(sizes)[::-1], SETTINGS)
+    assert groups == grouped(shards(sizes)[::-1], 100)
     assert len({group_name(group) for group in groups}) == len(groups)
     for group in groups:
         rows = [shard.rows for shard in group]
         assert sum(rows) <= 100 or np.count_nonzero(rows) == 1  # a larger shard is alone
-    few = grouped_within(shards(sizes), 100, 3)
+    few = grouped(shards(sizes), 100, 3)
     assert list(chain.from_iterable(few)) == shards(sizes)
     assert max(map(len, few)) <= 3

@@ -62,7 +62,7 @@ def metrics(name):
 def test_value_is_the_definition(name):
     for k in (2, 5, 9):
         rows, masks = unit_rows(12, 6), random_masks(12, k, 4)
-        x = rows.block(slice(None)).double()
+        x = rows.matrix.double()
         expected = [NAIVE[name](x, mask.nonzero()[:, 0].tolist(), None) for mask in masks]
         found = made(name, rows, of_documents(12, k)).value(masks)
         assert found.tolist() == pytest.approx(expected, rel=1e-5, abs=1e-6)
@@ -162,9 +162,9 @@ def test_a_batch_is_the_metric_of_the_batch(name):
     masks = random_masks(22, 6, 3)
     whole = torch.zeros((3, 30), dtype=torch.bool)
     whole[:, index] = masks
-    expected = metric.within(of_documents(30, 6)).value(whole)
+    expected = made(name, rows, of_documents(30, 6)).value(whole)
     if name == "facility":
-        expected = made(name, Rows(rows.take(index)), batch).value(masks)
+        expected = made(name, rows.only(index), batch).value(masks)
     torch.testing.assert_close(metric.among(index, batch).value(masks), expected, rtol=1e-5, atol=1e-6)
 
 
@@ -172,7 +172,7 @@ def test_a_batch_is_the_metric_of_the_batch(name):
 def test_random_value_is_the_value_at_the_mean_square_over_all_selections(name):
     for _, other in metrics(name):
         budget = of_documents(other.budget.n, 3)
-        metric = other.within(budget)
+        metric = made(name, other.rows, budget)
         if other.rest is not None:
             metric = metric.beside(other.rest, 2.0)
         masks = full_masks(budget)

@@ -6,7 +6,9 @@ from importlib import import_module
 
 import pytest
 
-from fineweb_mask.models.selection import SelectionSettings, SelectorInputs, select
+from fineweb_mask.models.selection.inputs import SelectorInputs
+from fineweb_mask.models.selection.selector import select
+from fineweb_mask.models.settings.selection import SelectionSettings
 from fineweb_mask.models.settings.selectors.registry import SELECTORS
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fineweb_mask.models.selection import SelectionInputError, SelectorInputs
+from fineweb_mask.models.selection.inputs import SelectionInputError, SelectorInputs
 
 
 def test_quality_sampling_goes_from_top_to_random_with_its_temperature(corpus, selected):

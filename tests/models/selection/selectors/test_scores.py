@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fineweb_mask.models.selection import SelectionInputError, SelectorInputs
+from fineweb_mask.models.selection.inputs import SelectionInputError, SelectorInputs
 from fineweb_mask.models.selection.selectors.scores import (
     components,
     ranks_in_groups,

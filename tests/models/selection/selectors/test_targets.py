@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fineweb_mask.models.selection import SelectionInputError, SelectorInputs, Targets
+from fineweb_mask.models.selection.inputs import SelectionInputError, SelectorInputs, Targets
 
 
 def targets(vectors, tasks):

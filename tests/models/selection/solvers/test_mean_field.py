@@ -5,17 +5,20 @@ import pytest
 import torch
 
 from benchmarks.synthetic import clustered
-from fineweb_mask.models.selection import SelectionSettings, select
 from fineweb_mask.models.selection.rows import Rows
+from fineweb_mask.models.selection.selector import select
 from fineweb_mask.models.selection.solvers.greedy import solve_greedy
 from fineweb_mask.models.selection.solvers.mean_field import solve_mean_field
 from fineweb_mask.models.selection.solvers.problem import Problem
 from fineweb_mask.models.selection.solvers.relax import relax
+from fineweb_mask.models.settings.selection import SelectionSettings
 from tests.models.selection.enumerable import full_masks, random_objective
 
 
 def problem_of(objective):
-    return Problem(Rows(torch.eye(objective.n)), objective, SelectionSettings(), torch.Generator().manual_seed(0))
+    return Problem(
+        Rows(torch.eye(objective.budget.n)), objective, SelectionSettings(), torch.Generator().manual_seed(0)
+    )
 
 
 @pytest.mark.parametrize("by_tokens", [False, True])

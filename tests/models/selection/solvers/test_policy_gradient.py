@@ -4,15 +4,16 @@ import numpy as np
 import pytest
 import torch
 
-from fineweb_mask.models.selection import SelectionSettings, select
 from fineweb_mask.models.selection.rows import Rows
-from fineweb_mask.models.selection.solvers.policy_gradient import advantages, draw, gumbel_top_k
+from fineweb_mask.models.selection.selector import select
+from fineweb_mask.models.selection.solvers.policy_gradient import advantages, draw
+from fineweb_mask.models.settings.selection import SelectionSettings
 from tests.models.selection.enumerable import made, of_documents, random_budget
 
 
-def test_gumbel_top_k_draws_without_replacement_from_the_softmax():
+def test_masks_are_drawn_without_replacement_from_the_softmax():
     logits = torch.tensor([0.0, 1.0, -1.0, 0.5])
-    masks = gumbel_top_k(logits, 2, 40_000, torch.Generator().manual_seed(0))
+    masks = draw(logits, of_documents(4, 2), 40_000, torch.Generator().manual_seed(0))
     assert (masks.sum(1) == 2).all()
     p = logits.softmax(0)
     first = p
@@ -42,7 +43,7 @@ def test_estimators_mean_is_the_closed_form_gradient(name):
     n, budget, rollouts = 40, 16, 8_000
     generator = torch.Generator().manual_seed(0)
     rows = Rows(torch.nn.functional.normalize(torch.randn((n, 5), generator=generator) + 0.3, dim=1))
-    masks = gumbel_top_k(torch.zeros(n), budget, rollouts, generator)
+    masks = draw(torch.zeros(n), of_documents(n, budget), rollouts, generator)
     metric, share = made(name, rows, of_documents(n, budget)), budget / n
     rewards, gradient = metric.value(masks), metric.gradient(torch.full((n,), share)).double()
     deviation = rewards.std(correction=0)
