@@ -108,7 +108,7 @@ def score_embed(job: ScoreEmbedJob) -> None:
         opened.enter_context(gpu_slot(edu.device))
         documents = opened.enter_context(VerifiedFile(path))
         write_vectors = opened.enter_context(vector_writer(job.embed, edu.dimensions))
-        schema, columns = scores_schema_of(job.score, documents.schema_arrow), ["row", edu.column]
+        schema, columns = scores_schema_of(job.score, documents.schema_arrow), ["row", *edu.columns]
         if is_scoring := job.force or job.score.current() is None:
             writer = opened.enter_context(stage_file_writer(job.score.output, schema, job.score.key))
             writer.details = details

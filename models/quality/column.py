@@ -30,11 +30,8 @@ class ColumnScorer:
     array([ 0.5 , -0.25], dtype=float32)
     """
 
-    reads_arrow = False
-
     def __init__(self, settings: ColumnScorerSettings) -> None:
         self.settings = settings
-        self.column = settings.column
         self.columns = tuple(settings.source_columns.values())
 
     def score(self, *values: Sequence[object]) -> NDArray[np.float32]:
@@ -92,8 +89,7 @@ class SidecarScorer:
     array([2.5, 0. ], dtype=float32)
     """
 
-    column = "source_row"
-    reads_arrow = False
+    columns: tuple[str, ...] = ("source_row",)
 
     def __init__(self, settings: SidecarScorerSettings, annotations: NDArray[np.float32]) -> None:
         self.settings = settings

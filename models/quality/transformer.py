@@ -58,8 +58,7 @@ class TransformerScorer:
         If `max_tokens` is more than the model reads.
     """
 
-    column = "text"
-    reads_arrow = False
+    columns: tuple[str, ...] = ("text",)
     loader: ClassVar[Any]  # one of transformers' classes, which loads the model
     called: ClassVar[str]  # what errors call the model
     batch_tokens = BATCH_TOKENS

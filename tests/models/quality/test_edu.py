@@ -56,7 +56,7 @@ def test_the_score_is_the_model_s_output_on_any_scale(folder):
     np.testing.assert_allclose(scores, np.array(expected) - 10, atol=1e-4)
     assert len(np.unique(scores.round(4))) > 30
     assert moved.score(TEXTS).tobytes() == scores.tobytes()
-    assert load_scorer(EduScorerSettings(model=str(folder)), str(folder)).column == "text"
+    assert load_scorer(EduScorerSettings(model=str(folder)), str(folder)).columns == ("text",)
 
 
 def test_the_vector_is_that_of_the_encoder_with_cls_pooling(folder, scorer, tmp_path):
