@@ -24,7 +24,6 @@ from benchmarks.bert import save_classifier
 from benchmarks.measuring import in_turns
 from benchmarks.tables import show
 from fineweb_mask.models.forward.batches import PaddedTokens, TokenBudget, for_each_batch, unit_vectors
-from fineweb_mask.models.forward.tokens import first_tokens
 from fineweb_mask.models.quality.transformer import EduScorer
 from fineweb_mask.models.settings.quality import EduScorerSettings
 
@@ -43,12 +42,11 @@ class Passes:
         self.encoder = (
             BertModel.from_pretrained(folder, add_pooling_layer=False, dtype=dtype).to(self.scorer.device).eval()
         )
-        tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
-        self.tokenizer, self.padding = tokenizer.backend_tokenizer, tokenizer.pad_token_id
+        self.padding = PreTrainedTokenizerFast.from_pretrained(folder).pad_token_id
 
     def one_pass(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return scores and vectors as the pipeline computes them."""
-        found = self.scorer.score_and_embed(texts)
+        found = self.scorer.score_and_embed(self.scorer.tokenise(texts))
         return found.scores, found.encoded.vectors
 
     def embedding(self, texts: list[str]) -> np.ndarray:
@@ -60,7 +58,7 @@ class Passes:
         return self._run(texts, lambda inputs: self.model(**inputs).logits)[:, 0]
 
     def _run(self, texts: list[str], forward: Callable[[dict[str, torch.Tensor]], torch.Tensor]) -> np.ndarray:
-        tokens = first_tokens(self.tokenizer, texts, self.scorer.max_tokens)
+        tokens = self.scorer.tokenise(texts)
         padded = PaddedTokens(tokens, self.padding, self.scorer.device)
         found: dict[int, np.ndarray] = {}
 

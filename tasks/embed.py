@@ -100,9 +100,9 @@ def embed(job: EmbedJob) -> None:
     pool = encoder_pool(str(job.workspace.local(job.model.path)), job.model.fingerprint, job.settings)
     started, path = perf_counter(), job.workspace.resolve(job.documents)
     with (
-        gpu_slot(pool.device),
+        gpu_slot(pool.first.device),
         VerifiedFile(path) as documents,
-        vector_writer(job, pool.tokeniser.dimensions) as write,
+        vector_writer(job, pool.first.dimensions) as write,
     ):
 
         def encode(batch: pa.RecordBatch, tokens: Any) -> Callable[[], None]:  # noqa: ANN401 - what `tokenise` returned
@@ -112,7 +112,7 @@ def embed(job: EmbedJob) -> None:
             return lambda: write(rows, wait())
 
         batches = documents.iter_batches(job.chunk_documents, columns=["row", "text"])
-        waited = write_encoded(batches, job.documents.rows, pool.tokeniser.tokenise, encode)
+        waited = write_encoded(batches, job.documents.rows, pool.first.tokenise, encode)
     seconds = perf_counter() - started
     share = 100 * waited / seconds
     logger.info("%s: %d documents in %.1f s, waiting for tokens %.1f%%", job.name, job.documents.rows, seconds, share)

@@ -117,7 +117,7 @@ def score_embed(job: ScoreEmbedJob) -> None:
                 columns = columns_read(wanted, documents.schema_arrow, job.name, by=job.score.settings.by)
 
         def encode(batch: pa.RecordBatch, tokens: "TokenIds") -> Callable[[], None]:
-            found = edu.score_and_embed_tokens(tokens)
+            found = edu.score_and_embed(tokens)
             scores = {name: found.scores, **batch_scores(scorers, batch, job.name)} if is_scoring else {}
 
             def write() -> None:

@@ -10,10 +10,11 @@ from safetensors import SafetensorError
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from fineweb_mask.models.embedding.encoder import Encoder, EncoderError
-from fineweb_mask.models.embedding.static import StaticModel, load_static
+from fineweb_mask.models.embedding.encoder import Encoder
+from fineweb_mask.models.embedding.static import StaticModel
+from fineweb_mask.models.errors import ModelError
 from fineweb_mask.models.forward.batches import Encoded, unit_rows, unit_vectors
-from fineweb_mask.models.forward.device import ComputePrecision, choose_device
+from fineweb_mask.models.forward.device import choose_device
 from fineweb_mask.models.forward.tokens import TokenIds, all_tokens, first_tokens, read_as_text, without_cache
 from fineweb_mask.models.settings import EmbeddingSettings
 
@@ -28,7 +29,7 @@ class TokenVectorEncoder(Encoder[TokenIds]):
     places where each begins; the mean is part of it. It runs on the CPU, because most of the work is tokenising.
     """
 
-    on_cpu = True
+    device = "cpu"
 
     def __init__(
         self,
@@ -75,7 +76,7 @@ class WholeModelEncoder(Encoder[Sequence[str]]):
     A tokenizer that is not fast reads all added tokens as text, not only special ones.
     """
 
-    def __init__(self, model: "SentenceTransformer", settings: EmbeddingSettings, prompt: str) -> None:
+    def __init__(self, model: "SentenceTransformer", settings: EmbeddingSettings, prompt: str, device: str) -> None:
         if settings.max_tokens is not None:
             model.max_seq_length = settings.max_tokens
         for module in model.modules():
@@ -85,6 +86,7 @@ class WholeModelEncoder(Encoder[Sequence[str]]):
             if isinstance(backend := getattr(tokenizer, "backend_tokenizer", tokenizer), Tokenizer):
                 read_as_text(backend, getattr(tokenizer, "all_special_tokens", ()))
         self.dimensions = int(model.get_embedding_dimension() or 0)
+        self.device = device
         self._model = model
         self._prompt = prompt
         self._stored = np.float16 if settings.precision == "float16" else np.float32
@@ -113,7 +115,7 @@ def load_encoder(
     settings: EmbeddingSettings,
     device: str = "auto",
     *,
-    compute: ComputePrecision = "auto",
+    compute: torch.dtype | None = None,
     batch_tokens: int | None = None,
 ) -> Encoder[Any]:
     """Load a model with the fastest encoder that supports it.
@@ -131,7 +133,7 @@ def load_encoder(
 
     Raises
     ------
-    EncoderError
+    ModelError
         If the model cannot be loaded, or cannot do what the settings require.
 
     Examples
@@ -147,11 +149,11 @@ def load_encoder(
     """
     device = choose_device(device)
     try:
-        if (static := load_static(model)) is not None:
+        if (static := StaticModel.load(model)) is not None:
             return _of_token_vectors(static, settings)
         loaded = _load_whole(model, device)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise EncoderError(
+        raise ModelError(
             f"cannot load the embedding model {model!r}: {error}; without a network, download it first with "
             f"`hf download {model}` or set embedding.model to a local folder"
         ) from error
@@ -171,7 +173,7 @@ def load_encoder(
         return TokenVectorEncoder(loaded[0].tokenizer, embed, dimensions, settings, prompt)
     if TransformerEncoder.supports(loaded):
         return TransformerEncoder(loaded, settings, prompt, device, compute=compute, batch_tokens=batch_tokens)
-    return WholeModelEncoder(loaded, settings, prompt)
+    return WholeModelEncoder(loaded, settings, prompt, device)
 
 
 def _of_token_vectors(model: StaticModel, settings: EmbeddingSettings) -> TokenVectorEncoder:
@@ -187,7 +189,7 @@ def _of_token_vectors(model: StaticModel, settings: EmbeddingSettings) -> TokenV
 def _load_whole(model: str, device: str) -> "SentenceTransformer":
     for pickle in Path(model).rglob("pytorch_model*.bin"):  # sentence-transformers falls back to these silently
         if not any(pickle.parent.glob("*.safetensors")):
-            raise EncoderError(
+            raise ModelError(
                 f"the embedding model {model!r} has only pickled weights ({pickle.name}), which are never loaded: "
                 "save it as safetensors"
             )

@@ -240,7 +240,7 @@ def fit_targets(job: FitTargetsJob) -> None:
     names = sorted(set(tasks))
     pool = encoder_pool(str(job.workspace.local(job.encoder)), job.encoder_fingerprint, job.embedding)
     vectors, usable = list[NDArray[np.float32]](), list[NDArray[np.bool_]]()
-    with gpu_slot(pool.device), pool.encoder() as encoder:
+    with gpu_slot(pool.first.device), pool.encoder() as encoder:
         for start in track("target examples", range(0, len(texts), AT_ONCE), part=(0, 0.3)):
             encoded = encoder.encode(texts[start : start + AT_ONCE])
             vectors.append(np.asarray(encoded.vectors, dtype=np.float32))
