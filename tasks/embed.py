@@ -140,17 +140,18 @@ def write_encoded(
 
 @contextmanager
 def vector_writer(job: EmbedJob, dimensions: int) -> Iterator[Callable[[pa.Array, "Encoded"], None]]:
-    """Yield the function that writes the vectors of the next rows of a shard."""
-    from fineweb_mask.models.embedding.arrow import vector_batch
-
+    """Yield the function that writes the vectors of the next rows of a shard; a bad vector is null."""
     schema, bad = embeddings_schema(dimensions, job.settings.precision), 0
+    kind = schema.field("embedding").type
     with stage_file_writer(job.output, schema, job.key, **WRITTEN) as writer:
 
         def write(rows: pa.Array, encoded: "Encoded") -> None:
             nonlocal bad
-            batch = vector_batch(rows, encoded, schema)
-            bad += batch["embedding"].null_count
-            writer.write(batch)
+            values = encoded.vectors.astype(kind.value_type.to_pandas_dtype(), copy=False)
+            mask = pa.array(encoded.bad)
+            vectors = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), type=kind, mask=mask)
+            bad += vectors.null_count
+            writer.write(pa.record_batch([rows, vectors], schema=schema))
 
         yield write
         writer.details = {"bad_vectors": bad, "dimensions": dimensions}

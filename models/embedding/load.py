@@ -59,8 +59,6 @@ class TokenVectorEncoder(Encoder[TokenIds]):
 
     def encode_tokens(self, tokens: TokenIds) -> Callable[[], Encoded]:
         """Take the mean of each text's token vectors."""
-        if not len(tokens.lengths):
-            return lambda: Encoded(torch.zeros((0, self.dimensions), dtype=self._stored).numpy(), tokens.lengths > 0)
         with torch.inference_mode():
             vectors = self._embed(torch.from_numpy(tokens.ids), torch.from_numpy(tokens.starts).int())
             unit, bad = unit_rows(vectors[:, : self.dimensions])
@@ -97,13 +95,11 @@ class WholeModelEncoder(Encoder[Sequence[str]]):
 
     def encode_tokens(self, tokens: Sequence[str]) -> Callable[[], Encoded]:
         """Encode the texts at once; the returned function does not wait."""
-        if not tokens:
-            return lambda: Encoded(np.zeros((0, self.dimensions), dtype=self._stored), np.zeros(0, dtype=np.bool_))
         with torch.inference_mode():
             vectors = self._model.encode_document(
                 list(tokens), prompt=self._prompt, batch_size=BATCH_SIZE, show_progress_bar=False
             )
-        unit, bad = unit_vectors(np.asarray(vectors, dtype=np.float32))
+        unit, bad = unit_vectors(np.asarray(vectors, dtype=np.float32).reshape(-1, self.dimensions))
         return lambda: Encoded(unit.astype(self._stored), bad)
 
 
