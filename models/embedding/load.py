@@ -1,6 +1,7 @@
 """Load any sentence-transformers model as an encoder, with its pooling, prompts, truncation and normalisation."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ class TokenVectorEncoder(Encoder[TokenIds]):
     """Take the mean of one vector per token, as the built-in encoder does, in float32.
 
     `embed` makes the vectors (n, at least `dimensions`) of the token ids of n texts, one after the other, and of the
-    places where each begins; the mean is part of it. It runs on the CPU, because most of the work is tokenising.
+    `offsets` at which each begins; the mean is part of it. It runs on the CPU, because most of the work is tokenising.
     """
 
     device = "cpu"
@@ -34,7 +35,7 @@ class TokenVectorEncoder(Encoder[TokenIds]):
     def __init__(
         self,
         tokenizer: Tokenizer,
-        embed: Callable[[Tensor, Tensor], Tensor],
+        embed: Callable[..., Tensor],
         dimensions: int,
         settings: EmbeddingSettings,
         prompt: str,
@@ -60,7 +61,8 @@ class TokenVectorEncoder(Encoder[TokenIds]):
     def encode_tokens(self, tokens: TokenIds) -> Callable[[], Encoded]:
         """Take the mean of each text's token vectors."""
         with torch.inference_mode():
-            vectors = self._embed(torch.from_numpy(tokens.ids), torch.from_numpy(tokens.starts).int())
+            starts = torch.from_numpy(tokens.starts).int()
+            vectors = self._embed(torch.from_numpy(tokens.ids), offsets=starts)
             unit, bad = unit_rows(vectors[:, : self.dimensions])
             return lambda: Encoded(unit.to(self._stored).numpy(), bad.numpy())
 
@@ -146,7 +148,10 @@ def load_encoder(
     device = choose_device(device)
     try:
         if (static := StaticModel.load(model)) is not None:
-            return _of_token_vectors(static, settings)
+            weights = torch.from_numpy(static.weights)
+            mean = partial(torch.nn.functional.embedding_bag, weight=weights, mode="mean")
+            prompt = _prompt(settings, static.prompts, static.default_prompt)
+            return TokenVectorEncoder(static.tokenizer, mean, weights.shape[1], settings, prompt)
         loaded = _load_whole(model, device)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise ModelError(
@@ -159,10 +164,10 @@ def load_encoder(
 
     prompt = _prompt(settings, loaded.prompts, loaded.default_prompt_name)
     if isinstance(loaded[0], StaticEmbedding):
-        on_cpu = loaded.to("cpu")
+        loaded.to("cpu")
 
-        def embed(ids: Tensor, starts: Tensor) -> Tensor:
-            found: Tensor = on_cpu({"input_ids": ids, "offsets": starts})["sentence_embedding"]
+        def embed(ids: Tensor, offsets: Tensor) -> Tensor:
+            found: Tensor = loaded({"input_ids": ids, "offsets": offsets})["sentence_embedding"]
             return found
 
         dimensions = int(loaded.get_embedding_dimension() or 0)
@@ -170,16 +175,6 @@ def load_encoder(
     if TransformerEncoder.supports(loaded):
         return TransformerEncoder(loaded, settings, prompt, device, compute=compute, batch_tokens=batch_tokens)
     return WholeModelEncoder(loaded, settings, prompt, device)
-
-
-def _of_token_vectors(model: StaticModel, settings: EmbeddingSettings) -> TokenVectorEncoder:
-    weights = torch.from_numpy(model.weights)
-    prompt = _prompt(settings, model.prompts, model.default_prompt)
-
-    def embed(ids: Tensor, starts: Tensor) -> Tensor:
-        return torch.nn.functional.embedding_bag(ids, weights, starts, mode="mean")
-
-    return TokenVectorEncoder(model.tokenizer, embed, weights.shape[1], settings, prompt)
 
 
 def _load_whole(model: str, device: str) -> "SentenceTransformer":

@@ -112,8 +112,14 @@ class TransformerEncoder(Encoder[TokenIds]):
 
 
 def _tokens_read(transformer: Transformer, wanted: int | None) -> int:
-    """Return the number of tokens to read of a text, or raise ModelError if the model reads less than `wanted`."""
-    positions = _positions(transformer)
+    """Return the number of tokens to read of a text, or raise ModelError if the model reads less than `wanted`.
+
+    It reads as many as its position embedding has positions, else its configuration, else 512.
+    """
+    positions = int(getattr(transformer.config, "max_position_embeddings", 0)) or 512
+    tables = (getattr(module, "position_embeddings", None) for module in transformer.model.modules())
+    if table := next((table for table in tables if isinstance(table, nn.Embedding)), None):
+        positions = table.num_embeddings - (0 if table.padding_idx is None else table.padding_idx + 1)
     if wanted is None:
         return min(transformer.document_length or transformer.max_seq_length or positions, positions)
     if wanted > positions:
@@ -122,15 +128,6 @@ def _tokens_read(transformer: Transformer, wanted: int | None) -> int:
             f"set it to at most {positions}"
         )
     return wanted
-
-
-def _positions(transformer: Transformer) -> int:
-    """Return the number of positions of the model's position embedding, else of its configuration, else 512."""
-    for module in transformer.model.modules():
-        table = getattr(module, "position_embeddings", None)
-        if isinstance(table, nn.Embedding):
-            return table.num_embeddings - (0 if table.padding_idx is None else table.padding_idx + 1)
-    return int(getattr(transformer.config, "max_position_embeddings", 0)) or 512
 
 
 def _prompt_tokens(tokenizer: PreTrainedTokenizerFast, prompt: str) -> int:

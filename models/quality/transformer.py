@@ -76,7 +76,7 @@ class TransformerScorer:
                 f"scorer {settings.name!r}: its model reads {allowed} tokens, max_tokens is {settings.max_tokens}: "
                 f"set it to at most {allowed}"
             )
-        self._passes = ForwardPasses(
+        self.passes = ForwardPasses(
             tokenizer,
             max_tokens=settings.max_tokens or min(allowed, self.usual_tokens or allowed),
             batch_tokens=batch_tokens or self.batch_tokens,
@@ -85,7 +85,7 @@ class TransformerScorer:
 
     def tokenise(self, texts: Sequence[str]) -> TokenIds:
         """Return the token ids that the model reads of each text; may be called from any thread."""
-        return self._passes.tokenise(texts)
+        return self.passes.tokenise(texts)
 
     def _load_model(self, folder: str) -> Any:  # noqa: ANN401 - transformers' own
         if not any(Path(folder).glob("*.safetensors")):
@@ -161,7 +161,7 @@ class EduScorer(TransformerScorer):
             assert first is not None  # noqa: S101 - the hook has run
             vectors[rows] = first.float().cpu().numpy()
 
-        self._passes.run(tokens, forward)
+        self.passes.run(tokens, forward)
         return ScoredVectors(scores, unit_vectors(vectors))
 
     def _keep_first_token(self, _module: object, _arguments: object, output: Any) -> None:  # noqa: ANN401
@@ -192,5 +192,5 @@ class PerplexityScorer(TransformerScorer):
                 if length > 0:
                     found[row] = -float(cross_entropy(own[:length].float(), ids[1 : length + 1]))
 
-        self._passes.run(tokens, forward)
+        self.passes.run(tokens, forward)
         return found

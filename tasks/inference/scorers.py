@@ -215,9 +215,7 @@ def columns_read(scorers: Iterable[Scorer], documents: pa.Schema, shard: str, *,
 
 def groups_of(batch: pa.RecordBatch, by: str) -> list[str]:
     """Return the values of a column of n documents as texts; null, or a column that they lack, is ""."""
-    if by not in batch.schema.names:
-        return [""] * batch.num_rows
-    return list(map(label, batch[by].to_pylist()))
+    return list(map(label, values_of(batch, by)))
 
 
 def score_columns(
@@ -251,10 +249,6 @@ def values_of(batch: pa.RecordBatch, column: str) -> list[Any]:
     return batch[column].to_pylist() if column in batch.schema.names else [None] * batch.num_rows
 
 
-class ScoringError(ModelError):
-    """A scorer failed, or its model cannot be loaded."""
-
-
 def useful_processes(rows: int, wanted: int | None) -> int:
     """Return how many processes to score `rows` documents with; `wanted` None means all available cores."""
     return 1 if rows < ROWS_WORTH_PROCESSES else wanted or cores()
@@ -273,7 +267,7 @@ class ForkedScorer:
 
         Raises
         ------
-        ScoringError
+        ModelError
             If the model cannot be loaded or the scorer fails.
         WorkerProcessError
             If a process ended.
@@ -290,7 +284,7 @@ class ForkedScorer:
                 pool.close(ENDED)
                 raise WorkerProcessError(ENDED)
             if answer[:1] != SCORES:
-                raise ScoringError(answer[1:].decode())
+                raise ModelError(answer[1:].decode())
             return np.frombuffer(answer[1:], np.float32)
 
         return np.concatenate([np.empty(0, np.float32), *pool.map(scored, range(0, len(texts), rows))])

@@ -20,7 +20,6 @@ from fineweb_mask.tasks.inference.scorers import (
     ROWS_WORTH_PROCESSES,
     ForkedScorer,
     QualityModel,
-    ScoringError,
     useful_processes,
 )
 from fineweb_mask.tasks.processes import workers
@@ -78,10 +77,10 @@ def test_stages_write_the_same_with_any_number_of_processes(copied):
 
 def test_a_model_that_cannot_be_loaded_is_named(placed):
     wrong = placed.model_copy(update={"settings": placed.settings.model_copy(update={"positive_label": "__label__hq"})})
-    with pytest.raises(ScoringError, match=r"no label '__label__hq', set positive_label to one of") as raised:
+    with pytest.raises(ModelError, match=r"no label '__label__hq', set positive_label to one of") as raised:
         scored(wrong, ["orbit"])
     assert not is_transient(raised.value)
-    with pytest.raises(ScoringError, match=r"none\.bin cannot be opened"):
+    with pytest.raises(ModelError, match=r"none\.bin cannot be opened"):
         scored(placed.model_copy(update={"path": "none.bin"}), ["orbit"])
 
 
