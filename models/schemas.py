@@ -197,4 +197,5 @@ def vectors_of(table: pa.Table) -> NDArray[np.floating[Any]]:
     column = table["embedding"].combine_chunks()
     dimensions = column.type.list_size
     values = column.values.slice(column.offset * dimensions, len(column) * dimensions)
-    return values.to_numpy(zero_copy_only=False).reshape(-1, dimensions)
+    vectors: NDArray[np.floating[Any]] = values.to_numpy(zero_copy_only=False).reshape(-1, dimensions)
+    return vectors
