@@ -111,5 +111,6 @@ class SidecarScorer:
 def _check_missing(absent: NDArray[np.intp], where: str, settings: NumberSettings) -> None:
     """Raise ColumnValueError if values are absent, at these positions of a batch, and `missing` is not set."""
     if len(absent) and settings.missing is None:
-        message = f"{where}: set `missing` of the scorer {settings.name!r} to the score of such rows"
-        raise ColumnValueError(message, int(absent[0]))
+        raise ColumnValueError(
+            f"{where}: set `missing` of the scorer {settings.name!r} to the score of such rows", int(absent[0])
+        )
