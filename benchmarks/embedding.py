@@ -75,7 +75,7 @@ def cpu(arguments: argparse.Namespace) -> None:
         peer = SentenceTransformer(model, device="cpu")
         encoders = {
             f"fineweb-mask, {precision}": load_encoder(
-                model, settings(model), "cpu", compute=precision, batch_tokens=arguments.batch_tokens
+                model, settings(model), "cpu", compute=getattr(torch, precision), batch_tokens=arguments.batch_tokens
             )
             for precision in ("float32", "bfloat16")
         }
@@ -107,7 +107,7 @@ def static(arguments: argparse.Namespace) -> None:
     texts = read_texts(arguments)
     with tempfile.TemporaryDirectory() as folder:
         fitted = fit_static_encoder(lambda: texts, vocabulary=32_000, dimensions=768)
-        fitted.as_sentence_transformer().save_pretrained(folder, create_model_card=False)
+        fitted.save(Path(folder))
         tokenizer = Tokenizer.from_file(str(next(Path(folder).rglob("tokenizer.json"))))
         encoder = load_encoder(folder, settings(folder, precision="float16"))
         peer = SentenceTransformer(folder, device="cpu")

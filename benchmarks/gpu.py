@@ -238,7 +238,7 @@ def ours(size: Size, batch_tokens: int) -> dict[str, Any]:
 
     model = str(model_folder(size, "encoder"))
     recipe = EmbeddingSettings.model_validate({"model": model, "precision": "float16"})
-    compute = "bfloat16" if size.device.startswith("cuda") else "float32"
+    compute = torch.bfloat16 if size.device.startswith("cuda") else torch.float32
     encoder = load_encoder(model, recipe, size.device, compute=compute, batch_tokens=batch_tokens)
     texts = texts_of(size)
     tokens, tokenising = timed(lambda: encoder.tokenise(texts), "cpu")

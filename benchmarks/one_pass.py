@@ -17,14 +17,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import torch
-from transformers import BertForSequenceClassification, BertModel, PreTrainedTokenizerFast
+from transformers import BertForSequenceClassification, BertModel
 from transformers.utils import logging
 
 from benchmarks.bert import save_classifier
 from benchmarks.measuring import in_turns
 from benchmarks.tables import show
-from fineweb_mask.models.forward.batches import PaddedTokens, TokenBudget, for_each_batch, unit_vectors
-from fineweb_mask.models.forward.tokens import first_tokens
+from fineweb_mask.models.forward.batches import unit_vectors
 from fineweb_mask.models.quality.transformer import EduScorer
 from fineweb_mask.models.settings.quality import EduScorerSettings
 
@@ -37,18 +36,15 @@ class Passes:
     def __init__(self, folder: Path, device: str, batch_tokens: int) -> None:
         settings = EduScorerSettings(model=str(folder))
         self.scorer = EduScorer(settings, str(folder), device=device, batch_tokens=batch_tokens)
-        self.batch_tokens = batch_tokens
         dtype = torch.bfloat16 if self.scorer.device.startswith("cuda") else torch.float32
         self.model = BertForSequenceClassification.from_pretrained(folder, dtype=dtype).to(self.scorer.device).eval()
         self.encoder = (
             BertModel.from_pretrained(folder, add_pooling_layer=False, dtype=dtype).to(self.scorer.device).eval()
         )
-        tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
-        self.tokenizer, self.padding = tokenizer.backend_tokenizer, tokenizer.pad_token_id
 
     def one_pass(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return scores and vectors as the pipeline computes them."""
-        found = self.scorer.score_and_embed(texts)
+        found = self.scorer.score_and_embed(self.scorer.tokenise(texts))
         return found.scores, found.encoded.vectors
 
     def embedding(self, texts: list[str]) -> np.ndarray:
@@ -60,15 +56,12 @@ class Passes:
         return self._run(texts, lambda inputs: self.model(**inputs).logits)[:, 0]
 
     def _run(self, texts: list[str], forward: Callable[[dict[str, torch.Tensor]], torch.Tensor]) -> np.ndarray:
-        tokens = first_tokens(self.tokenizer, texts, self.scorer.max_tokens)
-        padded = PaddedTokens(tokens, self.padding, self.scorer.device)
         found: dict[int, np.ndarray] = {}
 
-        def run(rows: np.ndarray) -> None:
-            found.update(zip(rows.tolist(), forward(padded.batch(rows)).float().cpu().numpy(), strict=True))
+        def run(rows: np.ndarray, batch: dict[str, torch.Tensor]) -> None:
+            found.update(zip(rows.tolist(), forward(batch).float().cpu().numpy(), strict=True))
 
-        with torch.inference_mode():
-            for_each_batch(tokens.lengths, TokenBudget(self.batch_tokens), run)
+        self.scorer.passes.run(self.scorer.tokenise(texts), run)
         return np.stack([found[row] for row in range(len(texts))])
 
 

@@ -23,6 +23,7 @@ from statistics import median
 import numpy as np
 import pyarrow.parquet as pq
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
 from benchmarks.tables import show
 from fineweb_mask.models.embedding.static_fit import BATCH, fit_static_encoder
@@ -74,8 +75,9 @@ def accuracy(arguments: argparse.Namespace) -> None:
     train = np.array([row["split"] == "train" for row in rows])
     fitted = [row["text"] for row in rows if row["split"] == "train"]
     encoder = fit_static_encoder(lambda: fitted, vocabulary=VOCABULARY, dimensions=DIMENSIONS)
+    module = StaticEmbedding(encoder.tokenizer, embedding_weights=encoder.weights)
     found = {
-        "built-in encoder": encoder.as_sentence_transformer().encode(texts, show_progress_bar=False),
+        "built-in encoder": SentenceTransformer(modules=[module]).encode(texts, show_progress_bar=False),
         "all-MiniLM-L6-v2": transformer_vectors(texts, arguments.cache),
         "random vectors": np.random.default_rng(0).standard_normal((len(texts), 384)),
     }

@@ -55,7 +55,8 @@ def passages(texts: list[str], words: int) -> list[str]:
 def embed_and_score(texts: list[str], folder: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the vectors, (m, 768) float32, and quality, (m,) float32, of the texts that have a vector, (n,) bool."""
     encoder = fit_static_encoder(lambda: texts, vocabulary=32_000, dimensions=768)
-    encoder.as_sentence_transformer().save_pretrained(str(folder / "encoder"), create_model_card=False)
+    (folder / "encoder").mkdir()
+    encoder.save(folder / "encoder")
     encoded = load_encoder(str(folder / "encoder"), EmbeddingSettings(precision="float32")).encode(texts)
     labels = pq.read_table(LABELS)
     positive = [score >= 3 for score in labels["score"].to_pylist()]

@@ -100,9 +100,9 @@ def embed(job: EmbedJob) -> None:
     pool = encoder_pool(str(job.workspace.local(job.model.path)), job.model.fingerprint, job.settings)
     started, path = perf_counter(), job.workspace.resolve(job.documents)
     with (
-        gpu_slot(pool.device),
+        gpu_slot(pool.first.device),
         VerifiedFile(path) as documents,
-        vector_writer(job, pool.tokeniser.dimensions) as write,
+        vector_writer(job, pool.first.dimensions) as write,
     ):
 
         def encode(batch: pa.RecordBatch, tokens: Any) -> Callable[[], None]:  # noqa: ANN401 - what `tokenise` returned
@@ -112,7 +112,7 @@ def embed(job: EmbedJob) -> None:
             return lambda: write(rows, wait())
 
         batches = documents.iter_batches(job.chunk_documents, columns=["row", "text"])
-        waited = write_encoded(batches, job.documents.rows, pool.tokeniser.tokenise, encode)
+        waited = write_encoded(batches, job.documents.rows, pool.first.tokenise, encode)
     seconds = perf_counter() - started
     share = 100 * waited / seconds
     logger.info("%s: %d documents in %.1f s, waiting for tokens %.1f%%", job.name, job.documents.rows, seconds, share)
@@ -140,17 +140,18 @@ def write_encoded(
 
 @contextmanager
 def vector_writer(job: EmbedJob, dimensions: int) -> Iterator[Callable[[pa.Array, "Encoded"], None]]:
-    """Yield the function that writes the vectors of the next rows of a shard."""
-    from fineweb_mask.models.embedding.arrow import vector_batch
-
+    """Yield the function that writes the vectors of the next rows of a shard; a bad vector is null."""
     schema, bad = embeddings_schema(dimensions, job.settings.precision), 0
+    kind = schema.field("embedding").type
     with stage_file_writer(job.output, schema, job.key, **WRITTEN) as writer:
 
         def write(rows: pa.Array, encoded: "Encoded") -> None:
             nonlocal bad
-            batch = vector_batch(rows, encoded, schema)
-            bad += batch["embedding"].null_count
-            writer.write(batch)
+            values = encoded.vectors.astype(kind.value_type.to_pandas_dtype(), copy=False)
+            mask = pa.array(encoded.bad)
+            vectors = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), type=kind, mask=mask)
+            bad += vectors.null_count
+            writer.write(pa.record_batch([rows, vectors], schema=schema))
 
         yield write
         writer.details = {"bad_vectors": bad, "dimensions": dimensions}

@@ -12,16 +12,14 @@ from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.schemas import scores_schema
 from fineweb_mask.models.settings.quality import QualitySettings, TransformerSettings
 from fineweb_mask.tasks.inference.gpu import gpu_slot
+from fineweb_mask.tasks.inference.prefetch import Prefetched
 from fineweb_mask.tasks.inference.scorers import (
-    POOL_ROWS,
     QualityModel,
     batch_scores,
     columns_read,
     groups_of,
     load_models,
     load_sidecars,
-    pooled_models,
-    score_batches,
 )
 from fineweb_mask.tasks.source.sidecars import Sidecar
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
@@ -36,9 +34,9 @@ Scores = dict[str, NDArray[np.float32]]
 
 
 class ScoreJob(ShardJob):
-    """Score one shard's documents; with two `processes` or more, fastText scores in a process pool.
+    """Score one shard's documents; with two `processes` or more, fastText scores in so many.
 
-    The pool is kept from shard to shard, until `end_workers`.
+    They are kept from shard to shard, until `end_workers`.
     """
 
     stage: ClassVar[Stage] = Stage(
@@ -94,8 +92,7 @@ def score(job: ScoreJob) -> None:
     BadShardError
         If a scorer has the name of a column of the source.
     """
-    pooled = pooled_models(job.models, job.processes)
-    scorers = load_models(job.workspace, [model for model in job.models if model not in pooled])
+    scorers = load_models(job.workspace, job.models, job.processes)
     annotated, details = load_sidecars(job.workspace, job.documents, job.models, job.sidecars)
     scorers |= annotated
     devices = (getattr(scorer, "device", "cpu") for scorer in scorers.values())
@@ -105,17 +102,12 @@ def score(job: ScoreJob) -> None:
         schema = scores_schema_of(job, documents.schema_arrow)
         columns = ["row"]
         if job.documents.rows:
-            columns = columns_read(
-                scorers.values(), documents.schema_arrow, job.name, with_text=bool(pooled), by=job.settings.by
-            )
-        batches = documents.iter_batches(BATCH_ROWS if scorers else POOL_ROWS, columns=columns)
-        done = score_batches(job.workspace, pooled, job.processes, batches)
-        total = job.documents.rows
+            columns = columns_read(scorers.values(), documents.schema_arrow, job.name, by=job.settings.by)
+        ahead, total = Prefetched(documents.iter_batches(BATCH_ROWS, columns=columns)), job.documents.rows
         with stage_file_writer(job.output, schema, job.key) as writer:
             writer.details = details
-            for batch, scores in track_by_size("documents", done, total, lambda pair: pair[0].num_rows, part=(0, 1)):
-                others = batch_scores(scorers, batch, job.name)
-                writer.write(combined(job, schema, batch, scores | others))
+            for batch in track_by_size("documents", ahead, total, lambda batch: batch.num_rows, part=(0, 1)):
+                writer.write(combined(job, schema, batch, batch_scores(scorers, batch, job.name)))
 
 
 def combined(job: ScoreJob, schema: pa.Schema, batch: pa.RecordBatch, scores: Scores) -> pa.RecordBatch:

@@ -108,7 +108,7 @@ def score_embed(job: ScoreEmbedJob) -> None:
         opened.enter_context(gpu_slot(edu.device))
         documents = opened.enter_context(VerifiedFile(path))
         write_vectors = opened.enter_context(vector_writer(job.embed, edu.dimensions))
-        schema, columns = scores_schema_of(job.score, documents.schema_arrow), ["row", edu.column]
+        schema, columns = scores_schema_of(job.score, documents.schema_arrow), ["row", *edu.columns]
         if is_scoring := job.force or job.score.current() is None:
             writer = opened.enter_context(stage_file_writer(job.score.output, schema, job.score.key))
             writer.details = details
@@ -117,7 +117,7 @@ def score_embed(job: ScoreEmbedJob) -> None:
                 columns = columns_read(wanted, documents.schema_arrow, job.name, by=job.score.settings.by)
 
         def encode(batch: pa.RecordBatch, tokens: "TokenIds") -> Callable[[], None]:
-            found = edu.score_and_embed_tokens(tokens)
+            found = edu.score_and_embed(tokens)
             scores = {name: found.scores, **batch_scores(scorers, batch, job.name)} if is_scoring else {}
 
             def write() -> None:

@@ -7,14 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-from fineweb_mask.models.errors import ModelError
 from fineweb_mask.models.forward.batches import Encoded
 
 Tokenised = TypeVar("Tokenised")
-
-
-class EncoderError(ModelError):
-    """The encoder's model cannot be loaded, or cannot do what the settings require."""
 
 
 class Encoder(ABC, Generic[Tokenised]):
@@ -23,8 +18,8 @@ class Encoder(ABC, Generic[Tokenised]):
     `tokenise` may run in any thread; `encode_tokens` in one thread at a time.
     """
 
-    on_cpu = False
-    """True if the forward passes run on the CPU and the device setting is ignored."""
+    device: str
+    """Name of the device that the model runs on."""
 
     dimensions: int
     """Number of values in a vector."""

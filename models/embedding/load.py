@@ -1,6 +1,7 @@
 """Load any sentence-transformers model as an encoder, with its pooling, prompts, truncation and normalisation."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +11,11 @@ from safetensors import SafetensorError
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from fineweb_mask.models.embedding.encoder import Encoder, EncoderError
-from fineweb_mask.models.embedding.static import StaticModel, load_static
+from fineweb_mask.models.embedding.encoder import Encoder
+from fineweb_mask.models.embedding.static import StaticModel
+from fineweb_mask.models.errors import ModelError
 from fineweb_mask.models.forward.batches import Encoded, unit_rows, unit_vectors
-from fineweb_mask.models.forward.device import ComputePrecision, choose_device
+from fineweb_mask.models.forward.device import choose_device
 from fineweb_mask.models.forward.tokens import TokenIds, all_tokens, first_tokens, read_as_text, without_cache
 from fineweb_mask.models.settings import EmbeddingSettings
 
@@ -25,15 +27,15 @@ class TokenVectorEncoder(Encoder[TokenIds]):
     """Take the mean of one vector per token, as the built-in encoder does, in float32.
 
     `embed` makes the vectors (n, at least `dimensions`) of the token ids of n texts, one after the other, and of the
-    places where each begins; the mean is part of it. It runs on the CPU, because most of the work is tokenising.
+    `offsets` at which each begins; the mean is part of it. It runs on the CPU, because most of the work is tokenising.
     """
 
-    on_cpu = True
+    device = "cpu"
 
     def __init__(
         self,
         tokenizer: Tokenizer,
-        embed: Callable[[Tensor, Tensor], Tensor],
+        embed: Callable[..., Tensor],
         dimensions: int,
         settings: EmbeddingSettings,
         prompt: str,
@@ -58,10 +60,9 @@ class TokenVectorEncoder(Encoder[TokenIds]):
 
     def encode_tokens(self, tokens: TokenIds) -> Callable[[], Encoded]:
         """Take the mean of each text's token vectors."""
-        if not len(tokens.lengths):
-            return lambda: Encoded(torch.zeros((0, self.dimensions), dtype=self._stored).numpy(), tokens.lengths > 0)
         with torch.inference_mode():
-            vectors = self._embed(torch.from_numpy(tokens.ids), torch.from_numpy(tokens.starts).int())
+            starts = torch.from_numpy(tokens.starts).int()
+            vectors = self._embed(torch.from_numpy(tokens.ids), offsets=starts)
             unit, bad = unit_rows(vectors[:, : self.dimensions])
             return lambda: Encoded(unit.to(self._stored).numpy(), bad.numpy())
 
@@ -75,7 +76,7 @@ class WholeModelEncoder(Encoder[Sequence[str]]):
     A tokenizer that is not fast reads all added tokens as text, not only special ones.
     """
 
-    def __init__(self, model: "SentenceTransformer", settings: EmbeddingSettings, prompt: str) -> None:
+    def __init__(self, model: "SentenceTransformer", settings: EmbeddingSettings, prompt: str, device: str) -> None:
         if settings.max_tokens is not None:
             model.max_seq_length = settings.max_tokens
         for module in model.modules():
@@ -85,6 +86,7 @@ class WholeModelEncoder(Encoder[Sequence[str]]):
             if isinstance(backend := getattr(tokenizer, "backend_tokenizer", tokenizer), Tokenizer):
                 read_as_text(backend, getattr(tokenizer, "all_special_tokens", ()))
         self.dimensions = int(model.get_embedding_dimension() or 0)
+        self.device = device
         self._model = model
         self._prompt = prompt
         self._stored = np.float16 if settings.precision == "float16" else np.float32
@@ -95,13 +97,11 @@ class WholeModelEncoder(Encoder[Sequence[str]]):
 
     def encode_tokens(self, tokens: Sequence[str]) -> Callable[[], Encoded]:
         """Encode the texts at once; the returned function does not wait."""
-        if not tokens:
-            return lambda: Encoded(np.zeros((0, self.dimensions), dtype=self._stored), np.zeros(0, dtype=np.bool_))
         with torch.inference_mode():
             vectors = self._model.encode_document(
                 list(tokens), prompt=self._prompt, batch_size=BATCH_SIZE, show_progress_bar=False
             )
-        unit, bad = unit_vectors(np.asarray(vectors, dtype=np.float32))
+        unit, bad = unit_vectors(np.asarray(vectors, dtype=np.float32).reshape(-1, self.dimensions))
         return lambda: Encoded(unit.astype(self._stored), bad)
 
 
@@ -113,7 +113,7 @@ def load_encoder(
     settings: EmbeddingSettings,
     device: str = "auto",
     *,
-    compute: ComputePrecision = "auto",
+    compute: torch.dtype | None = None,
     batch_tokens: int | None = None,
 ) -> Encoder[Any]:
     """Load a model with the fastest encoder that supports it.
@@ -131,7 +131,7 @@ def load_encoder(
 
     Raises
     ------
-    EncoderError
+    ModelError
         If the model cannot be loaded, or cannot do what the settings require.
 
     Examples
@@ -147,11 +147,14 @@ def load_encoder(
     """
     device = choose_device(device)
     try:
-        if (static := load_static(model)) is not None:
-            return _of_token_vectors(static, settings)
+        if (static := StaticModel.load(model)) is not None:
+            weights = torch.from_numpy(static.weights)
+            mean = partial(torch.nn.functional.embedding_bag, weight=weights, mode="mean")
+            prompt = _prompt(settings, static.prompts, static.default_prompt)
+            return TokenVectorEncoder(static.tokenizer, mean, weights.shape[1], settings, prompt)
         loaded = _load_whole(model, device)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise EncoderError(
+        raise ModelError(
             f"cannot load the embedding model {model!r}: {error}; without a network, download it first with "
             f"`hf download {model}` or set embedding.model to a local folder"
         ) from error
@@ -161,33 +164,23 @@ def load_encoder(
 
     prompt = _prompt(settings, loaded.prompts, loaded.default_prompt_name)
     if isinstance(loaded[0], StaticEmbedding):
-        on_cpu = loaded.to("cpu")
+        loaded.to("cpu")
 
-        def embed(ids: Tensor, starts: Tensor) -> Tensor:
-            found: Tensor = on_cpu({"input_ids": ids, "offsets": starts})["sentence_embedding"]
+        def embed(ids: Tensor, offsets: Tensor) -> Tensor:
+            found: Tensor = loaded({"input_ids": ids, "offsets": offsets})["sentence_embedding"]
             return found
 
         dimensions = int(loaded.get_embedding_dimension() or 0)
         return TokenVectorEncoder(loaded[0].tokenizer, embed, dimensions, settings, prompt)
     if TransformerEncoder.supports(loaded):
         return TransformerEncoder(loaded, settings, prompt, device, compute=compute, batch_tokens=batch_tokens)
-    return WholeModelEncoder(loaded, settings, prompt)
-
-
-def _of_token_vectors(model: StaticModel, settings: EmbeddingSettings) -> TokenVectorEncoder:
-    weights = torch.from_numpy(model.weights)
-    prompt = _prompt(settings, model.prompts, model.default_prompt)
-
-    def embed(ids: Tensor, starts: Tensor) -> Tensor:
-        return torch.nn.functional.embedding_bag(ids, weights, starts, mode="mean")
-
-    return TokenVectorEncoder(model.tokenizer, embed, weights.shape[1], settings, prompt)
+    return WholeModelEncoder(loaded, settings, prompt, device)
 
 
 def _load_whole(model: str, device: str) -> "SentenceTransformer":
     for pickle in Path(model).rglob("pytorch_model*.bin"):  # sentence-transformers falls back to these silently
         if not any(pickle.parent.glob("*.safetensors")):
-            raise EncoderError(
+            raise ModelError(
                 f"the embedding model {model!r} has only pickled weights ({pickle.name}), which are never loaded: "
                 "save it as safetensors"
             )

@@ -4,9 +4,10 @@ The folder is what `SentenceTransformer.save_pretrained` writes for a `StaticEmb
 """
 
 import json
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import safetensors.numpy
@@ -25,41 +26,40 @@ class StaticModel(NamedTuple):
 
     tokenizer: Tokenizer
     weights: NDArray[np.float32]  # (vocabulary, dimensions)
-    prompts: dict[str, str]  # by name
-    default_prompt: str | None  # its name
+    prompts: Mapping[str, str] = {"document": "", "query": ""}  # by name
+    default_prompt: str | None = None  # its name
 
+    def save(self, folder: Path) -> None:
+        """Write the files into a folder that exists."""
+        import torch  # for its version alone: that of the package lacks what it was built for
 
-def save_static(folder: Path, tokenizer: Tokenizer, weights: NDArray[np.float32]) -> None:
-    """Write the files into a folder that exists."""
-    import torch  # for its version alone: that of the package lacks what it was built for
+        of = "sentence_transformers.sentence_transformer.modules.static_embedding.StaticEmbedding"
+        versions = {name: version(name) for name in ("sentence_transformers", "transformers")}
+        config = {
+            "__version__": {"pytorch": str(torch.__version__), **versions},
+            "default_prompt_name": self.default_prompt,
+            "model_type": "SentenceTransformer",
+            "prompts": self.prompts,
+            "similarity_fn_name": "cosine",
+        }
+        (folder / MODULES).write_text(json.dumps([{"idx": 0, "name": "0", "path": "", "type": of}], indent=2))
+        (folder / CONFIG).write_text(json.dumps(config, indent=2))
+        safetensors.numpy.save_file({WEIGHT: np.ascontiguousarray(self.weights)}, folder / WEIGHTS)
+        self.tokenizer.save(str(folder / TOKENIZER))
 
-    of = "sentence_transformers.sentence_transformer.modules.static_embedding.StaticEmbedding"
-    versions = {name: version(name) for name in ("sentence_transformers", "transformers")}
-    config = {
-        "__version__": {"pytorch": str(torch.__version__), **versions},
-        "default_prompt_name": None,
-        "model_type": "SentenceTransformer",
-        "prompts": {"document": "", "query": ""},
-        "similarity_fn_name": "cosine",
-    }
-    (folder / MODULES).write_text(json.dumps([{"idx": 0, "name": "0", "path": "", "type": of}], indent=2))
-    (folder / CONFIG).write_text(json.dumps(config, indent=2))
-    safetensors.numpy.save_file({WEIGHT: np.ascontiguousarray(weights)}, folder / WEIGHTS)
-    tokenizer.save(str(folder / TOKENIZER))
-
-
-def load_static(model: str) -> StaticModel | None:
-    """Load a folder with a `StaticEmbedding` alone; None for any other model."""
-    folder = Path(model)
-    if not all((folder / name).is_file() for name in (MODULES, CONFIG, WEIGHTS, TOKENIZER)):
-        return None
-    modules: list[dict[str, Any]] = json.loads((folder / MODULES).read_text())
-    config: dict[str, Any] = json.loads((folder / CONFIG).read_text())
-    alone = [(one.get("path"), str(one.get("type")).rpartition(".")[2]) for one in modules] == [("", "StaticEmbedding")]
-    if not alone or not config.keys() <= KNOWN:
-        return None
-    found = safetensors.numpy.load_file(folder / WEIGHTS)
-    if found.keys() != {WEIGHT} or found[WEIGHT].dtype != np.float32:
-        return None
-    tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
-    return StaticModel(tokenizer, found[WEIGHT], config.get("prompts") or {}, config.get("default_prompt_name"))
+    @classmethod
+    def load(cls, model: str) -> Self | None:
+        """Load a folder with a `StaticEmbedding` alone; None for any other model."""
+        folder = Path(model)
+        if not all((folder / name).is_file() for name in (MODULES, CONFIG, WEIGHTS, TOKENIZER)):
+            return None
+        modules: list[dict[str, Any]] = json.loads((folder / MODULES).read_text())
+        config: dict[str, Any] = json.loads((folder / CONFIG).read_text())
+        kinds = [(one.get("path"), str(one.get("type")).rpartition(".")[2]) for one in modules]
+        if kinds != [("", "StaticEmbedding")] or not config.keys() <= KNOWN:
+            return None
+        found = safetensors.numpy.load_file(folder / WEIGHTS)
+        if found.keys() != {WEIGHT} or found[WEIGHT].dtype != np.float32:
+            return None
+        tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
+        return cls(tokenizer, found[WEIGHT], config.get("prompts") or {}, config.get("default_prompt_name"))

@@ -20,8 +20,6 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import scipy.linalg
@@ -35,12 +33,9 @@ from tokenizers.normalizers import Sequence as NormalizerSequence
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.trainers import BpeTrainer
 
-from fineweb_mask.models.embedding.static import save_static
+from fineweb_mask.models.embedding.static import StaticModel
 from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.forward.tokens import in_batches, without_cache
-
-if TYPE_CHECKING:  # takes seconds to import
-    from sentence_transformers import SentenceTransformer
 
 BATCH = 512  # maximum documents tokenised at a time
 BATCH_CHARACTERS = 2_000_000  # maximum characters of a batch of several documents
@@ -55,29 +50,9 @@ TRAINER_CHARACTERS_PER_DOCUMENT = 2_000
 ALPHABET = 4_000  # maximum characters, and at most a quarter of the vocabulary; common Chinese has about 3,000
 
 
-class StaticEncoder(NamedTuple):
-    """A tokenizer and one vector per token."""
-
-    tokenizer: Tokenizer
-    weights: NDArray[np.float32]  # (vocabulary, dimensions)
-
-    def save(self, folder: Path) -> None:
-        """Save it in an empty folder as sentence-transformers does."""
-        save_static(folder, self.tokenizer, self.weights)
-
-    def as_sentence_transformer(self) -> "SentenceTransformer":
-        """Return the encoder as a sentence-transformers model."""
-        from sentence_transformers import SentenceTransformer
-        from sentence_transformers.sentence_transformer.modules import StaticEmbedding
-
-        return SentenceTransformer(
-            modules=[StaticEmbedding(self.tokenizer, embedding_weights=self.weights)], device="cpu"
-        )
-
-
 def fit_static_encoder(
     documents: Callable[[], Iterable[str]], *, dimensions: int, vocabulary: int = VOCABULARY, seed: int = 0
-) -> StaticEncoder:
+) -> StaticModel:
     """Fit the tokenizer and the token vectors.
 
     Parameters
@@ -102,11 +77,11 @@ def fit_static_encoder(
     Examples
     --------
     >>> texts = ["piano sonata", "piano melody", "football goal", "football match"] * 5
-    >>> encoder = fit_static_encoder(lambda: texts, vocabulary=300, dimensions=3)
-    >>> encoder.weights.shape == (encoder.tokenizer.get_vocab_size(), 3)
+    >>> model = fit_static_encoder(lambda: texts, vocabulary=300, dimensions=3)
+    >>> model.weights.shape == (model.tokenizer.get_vocab_size(), 3)
     True
-    >>> model = encoder.as_sentence_transformer()
-    >>> piano, sonata, football = model.encode(["piano", "sonata", "football"], normalize_embeddings=True)
+    >>> words = ("piano", "sonata", "football")
+    >>> piano, sonata, football = (model.weights[model.tokenizer.encode(word).ids].mean(0) for word in words)
     >>> bool(piano @ sonata > piano @ football)
     True
     """
@@ -130,7 +105,7 @@ def fit_static_encoder(
     lengths = np.maximum(np.linalg.norm(right, axis=1), np.finfo(np.float32).tiny)
     weights = np.zeros((size, dimensions), dtype=np.float32)
     weights[:, : right.shape[1]] = (idf_squared / np.sqrt(lengths))[:, None] * right
-    return StaticEncoder(tokenizer, weights)
+    return StaticModel(tokenizer, weights)
 
 
 def _train_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:

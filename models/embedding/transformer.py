@@ -6,7 +6,7 @@ tokens. Batches are padded on the device, and results are collected there.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any, cast
 
 import numpy as np
@@ -17,10 +17,11 @@ from sentence_transformers.sentence_transformer.modules import Transformer
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
-from fineweb_mask.models.embedding.encoder import Encoder, EncoderError
-from fineweb_mask.models.forward.batches import Encoded, PaddedTokens, TokenBudget, for_each_batch, unit_rows
-from fineweb_mask.models.forward.device import ComputePrecision, compute_dtype
-from fineweb_mask.models.forward.tokens import TokenIds, first_tokens, read_as_text
+from fineweb_mask.models.embedding.encoder import Encoder
+from fineweb_mask.models.errors import ModelError
+from fineweb_mask.models.forward.batches import Encoded, ForwardPasses, unit_rows
+from fineweb_mask.models.forward.device import fast_dtype
+from fineweb_mask.models.forward.tokens import TokenIds
 from fineweb_mask.models.settings import EmbeddingSettings
 
 BATCH_TOKENS = {"cpu": 2_048, "cuda": 65_536}
@@ -31,14 +32,16 @@ class TransformerEncoder(Encoder[TokenIds]):
     """Run a sentence-transformers model with a text transformer as its first module.
 
     The model is on `device`, and is converted in place to the type that it computes in. More tokens than it reads raise
-    EncoderError.
+    ModelError.
 
     Parameters
     ----------
     model, settings, prompt, device
         What to run, and where.
     compute
-        Type that the model computes in; `auto` is bfloat16 on a GPU or CPU with instructions for it, else float32.
+        Type that the model computes in; None: bfloat16 on a GPU or CPU with instructions for it, else float32. A GPU
+        computes everything in it. On a CPU only matrix products become faster, so only the weights of linear layers are
+        converted and the rest stays in float32.
     batch_tokens
         Tokens per forward pass; None: what suits the device. Halved if the device runs out of memory.
     """
@@ -50,25 +53,31 @@ class TransformerEncoder(Encoder[TokenIds]):
         prompt: str,
         device: str,
         *,
-        compute: ComputePrecision = "auto",
+        compute: torch.dtype | None = None,
         batch_tokens: int | None = None,
     ) -> None:
         transformer = cast("Transformer", model[0])
         tokenizer = cast("PreTrainedTokenizerFast", transformer.tokenizer)
         self.dimensions = int(model.get_embedding_dimension() or 0)
-        self._max_tokens = _tokens_read(transformer, settings.max_tokens)
-        tokenizer.split_special_tokens = True  # else a call of it takes back what is set here
-        self._tokenizer = tokenizer.backend_tokenizer
-        read_as_text(self._tokenizer, tokenizer.all_special_tokens)
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
-        self._padding = tokenizer.pad_token_id or 0
-        self._prompt = prompt
-        self._prompt_tokens = _prompt_tokens(tokenizer, prompt)
-        self._device = device
-        self._model, self._autocast = _in_precision(model, compute_dtype(compute, device), device)
+        self.device = device
+        self._passes = ForwardPasses(
+            tokenizer,
+            max_tokens=_tokens_read(transformer, settings.max_tokens),
+            batch_tokens=batch_tokens or BATCH_TOKENS[torch.device(device).type],
+            device=device,
+        )
+        self._prompt, self._prompt_tokens = prompt, _prompt_tokens(tokenizer, prompt)
+        self._model = model
+        self._autocast: torch.autocast | nullcontext[None] = nullcontext()
+        dtype = compute or fast_dtype(device)
+        on_cpu = torch.device(device).type == "cpu"
+        model.to(torch.float32 if on_cpu else dtype)  # weights may be saved in another type
+        if on_cpu and dtype != torch.float32:
+            for module in model.modules():
+                if isinstance(module, nn.Linear):
+                    module.to(dtype)
+            self._autocast = torch.autocast("cpu", dtype)
         self._stored = torch.float16 if settings.precision == "float16" else torch.float32
-        self.budget = TokenBudget(batch_tokens or BATCH_TOKENS[torch.device(device).type])
 
     @staticmethod
     def supports(model: SentenceTransformer) -> bool:
@@ -84,65 +93,41 @@ class TransformerEncoder(Encoder[TokenIds]):
 
     def tokenise(self, texts: Sequence[str]) -> TokenIds:
         """Return the token ids that the model reads of each text."""
-        return first_tokens(self._tokenizer, [self._prompt + text for text in texts], self._max_tokens)
+        return self._passes.tokenise([self._prompt + text for text in texts])
 
     def encode_tokens(self, tokens: TokenIds) -> Callable[[], Encoded]:
         """Run the model on the tokens of each text."""
         with torch.inference_mode():
-            vectors = torch.zeros((len(tokens.lengths), self.dimensions), device=self._device)
-            padded = PaddedTokens(tokens, self._padding, self._device)
+            vectors = torch.zeros((len(tokens.lengths), self.dimensions), device=self.device)
 
-            def forward(rows: NDArray[np.int64]) -> None:
-                vectors[torch.from_numpy(rows).to(self._device)] = self._forward(padded.batch(rows)).float()
+            def forward(rows: NDArray[np.int64], batch: dict[str, Tensor]) -> None:
+                with self._autocast:
+                    output = self._model({**batch, "prompt_length": self._prompt_tokens})["sentence_embedding"]
+                # The model computes more dimensions than `dimensions` if it has a `truncate_dim`.
+                vectors[torch.from_numpy(rows).to(self.device)] = output[:, : self.dimensions].float()
 
-            for_each_batch(tokens.lengths, self.budget, forward)
+            self._passes.run(tokens, forward)
             unit, bad = unit_rows(vectors)
             return _to_host(unit.to(self._stored), bad)
 
-    def _forward(self, features: dict[str, Tensor]) -> Tensor:
-        with self._autocast():
-            output: Tensor = self._model({**features, "prompt_length": self._prompt_tokens})["sentence_embedding"]
-        return output[:, : self.dimensions]  # fewer than the model computes, if it has a `truncate_dim`
-
-
-def _in_precision(
-    model: SentenceTransformer, dtype: torch.dtype, device: str
-) -> tuple[SentenceTransformer, Callable[[], AbstractContextManager[object]]]:
-    """Return the model converted to a type, and a function that returns the context to run it in.
-
-    A GPU computes everything in that type. On a CPU only matrix products become faster, so only the weights of linear
-    layers are converted and the rest stays in float32.
-    """
-    on_cpu = torch.device(device).type == "cpu"
-    model.to(torch.float32 if on_cpu else dtype)  # weights may be saved in another type
-    if dtype == torch.float32 or not on_cpu:
-        return model, nullcontext
-    for module in model.modules():
-        if isinstance(module, nn.Linear):
-            module.to(dtype)
-    return model, lambda: torch.autocast("cpu", dtype)
-
 
 def _tokens_read(transformer: Transformer, wanted: int | None) -> int:
-    """Return the number of tokens to read of a text, or raise EncoderError if the model reads less than `wanted`."""
-    positions = _positions(transformer)
+    """Return the number of tokens to read of a text, or raise ModelError if the model reads less than `wanted`.
+
+    It reads as many as its position embedding has positions, else its configuration, else 512.
+    """
+    positions = int(getattr(transformer.config, "max_position_embeddings", 0)) or 512
+    tables = (getattr(module, "position_embeddings", None) for module in transformer.model.modules())
+    if table := next((table for table in tables if isinstance(table, nn.Embedding)), None):
+        positions = table.num_embeddings - (0 if table.padding_idx is None else table.padding_idx + 1)
     if wanted is None:
         return min(transformer.document_length or transformer.max_seq_length or positions, positions)
     if wanted > positions:
-        raise EncoderError(
+        raise ModelError(
             f"embedding.max_tokens: the model reads {positions} tokens, max_tokens is {wanted}: "
             f"set it to at most {positions}"
         )
     return wanted
-
-
-def _positions(transformer: Transformer) -> int:
-    """Return the number of positions of the model's position embedding, else of its configuration, else 512."""
-    for module in transformer.model.modules():
-        table = getattr(module, "position_embeddings", None)
-        if isinstance(table, nn.Embedding):
-            return table.num_embeddings - (0 if table.padding_idx is None else table.padding_idx + 1)
-    return int(getattr(transformer.config, "max_position_embeddings", 0)) or 512
 
 
 def _prompt_tokens(tokenizer: PreTrainedTokenizerFast, prompt: str) -> int:

@@ -1,21 +1,25 @@
-"""Cut texts into batches by length, longest first, and scale the vectors that come out to norm 1.
+"""Tokenise texts for a transformer, run it on batches of them, longest first, and scale vectors to norm 1.
 
 A batch has as many texts as fit a budget of tokens. It is padded to its longest text, so it costs rows times longest
 text. Sorting a whole chunk of documents by length keeps the share of padding small.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fineweb_mask.models.forward.tokens import TokenIds
+from fineweb_mask.models.forward.tokens import TokenIds, first_tokens, read_as_text
 from fineweb_mask.models.runtime.progress import track_by_size
+
+if TYPE_CHECKING:  # takes seconds to import, and the built-in encoder does without
+    from transformers import PreTrainedTokenizerFast
 
 logger = logging.getLogger(__name__)
 
@@ -97,6 +101,45 @@ class PaddedTokens:
         within = columns < self._device_lengths[index][:, None]
         padding = len(self._ids) - 1
         return {"input_ids": self._ids[torch.where(within, positions, padding)].long(), "attention_mask": within.long()}
+
+
+class ForwardPasses:
+    """What runs a transformer on texts: its tokenizer, and a budget of tokens per forward pass.
+
+    Parameters
+    ----------
+    tokenizer
+        The model's, which is changed in place: it reads special tokens in a text as text, and cuts and pads nothing.
+    max_tokens
+        Maximum tokens read per text, special tokens included.
+    batch_tokens
+        Maximum tokens per forward pass, padding included; halved if the device runs out of memory.
+    device
+        Name of the device that the model is on.
+    """
+
+    def __init__(
+        self, tokenizer: "PreTrainedTokenizerFast", *, max_tokens: int, batch_tokens: int, device: str
+    ) -> None:
+        tokenizer.split_special_tokens = True  # else a call of it takes back what is set here
+        self._tokenizer = tokenizer.backend_tokenizer
+        read_as_text(self._tokenizer, tokenizer.all_special_tokens)
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._padding = tokenizer.pad_token_id or 0
+        self._device, self._budget = device, TokenBudget(batch_tokens)
+        self._lock = threading.Lock()  # held while the model runs
+        self._max_tokens = max_tokens
+
+    def tokenise(self, texts: Sequence[str]) -> TokenIds:
+        """Return the token ids that the model reads of each text; may be called from any thread."""
+        return first_tokens(self._tokenizer, texts, self._max_tokens)
+
+    def run(self, tokens: TokenIds, forward: Callable[[NDArray[np.int64], dict[str, Tensor]], None]) -> None:
+        """Call `forward` with the row numbers of each batch of texts, (b,), and the arguments of the model for them."""
+        with self._lock, torch.inference_mode():
+            padded = PaddedTokens(tokens, self._padding, self._device)
+            for_each_batch(tokens.lengths, self._budget, lambda rows: forward(rows, padded.batch(rows)))
 
 
 class Encoded(NamedTuple):

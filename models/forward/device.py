@@ -1,12 +1,8 @@
 """Choose the device that a model runs on and the type that it computes in."""
 
-from typing import Literal
-
 import torch
 
 from fineweb_mask.models.errors import SettingsError
-
-ComputePrecision = Literal["auto", "float32", "bfloat16", "float16"]
 
 
 def choose_device(device: str) -> str:
@@ -34,13 +30,8 @@ def check_device(device: str, setting: str) -> None:
         raise SettingsError(f"{setting}: {device} needs a GPU that torch can use, there are {count}: set it to auto")
 
 
-def compute_dtype(precision: ComputePrecision, device: str) -> torch.dtype:
-    """Return the type that a model computes in.
-
-    `auto` is bfloat16 if the device has instructions for it, else float32.
-    """
-    if precision != "auto":
-        return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[precision]
+def fast_dtype(device: str) -> torch.dtype:
+    """Return bfloat16 if the device has instructions for it, else float32."""
     if device.startswith("cuda"):
         fast = torch.cuda.is_bf16_supported(False)
     else:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fineweb_mask.models.errors import DataError
-from fineweb_mask.models.settings.quality import ColumnScorerSettings, SidecarScorerSettings
+from fineweb_mask.models.settings.quality import ColumnScorerSettings, NumberSettings, SidecarScorerSettings
 
 
 class ColumnValueError(DataError):
@@ -30,11 +30,8 @@ class ColumnScorer:
     array([ 0.5 , -0.25], dtype=float32)
     """
 
-    reads_arrow = False
-
     def __init__(self, settings: ColumnScorerSettings) -> None:
         self.settings = settings
-        self.column = settings.column
         self.columns = tuple(settings.source_columns.values())
 
     def score(self, *values: Sequence[object]) -> NDArray[np.float32]:
@@ -64,13 +61,9 @@ class ColumnScorer:
         numbers = np.array([np.nan if value is None else float(value) for value in values], dtype=np.float64)  # type: ignore[arg-type]
         with np.errstate(over="ignore"):
             scores = numbers.astype(np.float32)
-        absent = ~np.isfinite(scores)
-        if absent.any() and self.settings.missing is None:
-            raise ColumnValueError(
-                f"the column {column!r} is null or not finite in {int(absent.sum()):,} of {len(values):,} "
-                f"rows of a batch: set `missing` of the scorer {self.settings.name!r} to the score of such rows",
-                int(np.flatnonzero(absent)[0]),
-            )
+        absent = np.flatnonzero(~np.isfinite(scores))
+        where = f"the column {column!r} is null or not finite in {len(absent):,} of {len(values):,} rows of a batch"
+        _check_missing(absent, where, self.settings)
         scores[absent] = np.nan
         return scores
 
@@ -92,8 +85,7 @@ class SidecarScorer:
     array([2.5, 0. ], dtype=float32)
     """
 
-    column = "source_row"
-    reads_arrow = False
+    columns: tuple[str, ...] = ("source_row",)
 
     def __init__(self, settings: SidecarScorerSettings, annotations: NDArray[np.float32]) -> None:
         self.settings = settings
@@ -108,14 +100,17 @@ class SidecarScorer:
             If one is not finite and `missing` is not set.
         """
         scores = self._annotations[np.asarray(rows, dtype=np.int64)]
-        absent = ~np.isfinite(scores)
-        if absent.any():
-            if self.settings.missing is None:
-                position = int(np.flatnonzero(absent)[0])
-                raise ColumnValueError(
-                    f"the annotation of row {rows[position]:,} of the source file is null or not finite: set `missing` "
-                    f"of the scorer {self.settings.name!r} to the score of such rows",
-                    position,
-                )
+        absent = np.flatnonzero(~np.isfinite(scores))
+        if len(absent):
+            where = f"the annotation of row {rows[absent[0]]:,} of the source file is null or not finite"
+            _check_missing(absent, where, self.settings)
             scores[absent] = self.settings.missing
         return scores
+
+
+def _check_missing(absent: NDArray[np.intp], where: str, settings: NumberSettings) -> None:
+    """Raise ColumnValueError if values are absent, at these positions of a batch, and `missing` is not set."""
+    if len(absent) and settings.missing is None:
+        raise ColumnValueError(
+            f"{where}: set `missing` of the scorer {settings.name!r} to the score of such rows", int(absent[0])
+        )

@@ -20,8 +20,7 @@ class Scorer(Protocol):
     A custom scorer:
 
     >>> class LengthScorer:
-    ...     column = "text"
-    ...     reads_arrow = False
+    ...     columns = ("text",)
     ...
     ...     def score(self, values):
     ...         return np.array([len(text) for text in values], dtype=np.float32)
@@ -30,11 +29,8 @@ class Scorer(Protocol):
     array([6., 0.], dtype=float32)
     """
 
-    column: str
-    """Name of the column that `score` takes; with several, `columns`, it takes the values of each."""
-
-    reads_arrow: bool
-    """True if `score` also takes the column as an Arrow array."""
+    columns: tuple[str, ...]
+    """Names of the columns whose values `score` takes, one argument each."""
 
     def score(self, values: Sequence[Any], /) -> NDArray[np.float32]:
         """Return one score per value of the column, (n,); higher is better."""
@@ -55,12 +51,6 @@ SCORERS: dict[str, Callable[[Any, str], Scorer]] = {
     "perplexity": partial(_transformer, "PerplexityScorer"),
 }
 """The class of each kind; one of kind `sidecar` is made for each shard (`tasks/inference/scorers.py`)."""
-
-
-def columns_of(scorer: Scorer) -> tuple[str, ...]:
-    """Return the columns that a scorer takes."""
-    columns: tuple[str, ...] = getattr(scorer, "columns", (scorer.column,))
-    return columns
 
 
 def load_scorer(settings: ScorerSettings, model_path: str) -> Scorer:

@@ -8,8 +8,7 @@ of its first token is therefore the embedding of that encoder, too, and one forw
 1911.00359).
 """
 
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -27,9 +26,9 @@ from transformers import (
 )
 
 from fineweb_mask.models.errors import ModelError, SettingsError
-from fineweb_mask.models.forward.batches import Encoded, PaddedTokens, TokenBudget, for_each_batch, unit_vectors
+from fineweb_mask.models.forward.batches import Encoded, ForwardPasses, unit_vectors
 from fineweb_mask.models.forward.device import choose_device
-from fineweb_mask.models.forward.tokens import TokenIds, first_tokens, read_as_text
+from fineweb_mask.models.forward.tokens import TokenIds
 from fineweb_mask.models.settings.quality import EduScorerSettings, TransformerSettings
 
 BATCH_TOKENS = 16_384
@@ -37,7 +36,7 @@ BATCH_TOKENS = 16_384
 
 
 class TransformerScorer:
-    """A model and its tokenizer, from the folder `model_path`; code of the model is not run.
+    """A model and its tokenizer, from the folder `model_path`: safetensors only, and code of the model is not run.
 
     Parameters
     ----------
@@ -53,13 +52,12 @@ class TransformerScorer:
     Raises
     ------
     ModelError
-        If the folder holds no such model, or no fast tokenizer.
+        If the folder holds no such model, lacks weights of it, or has no fast tokenizer.
     SettingsError
         If `max_tokens` is more than the model reads.
     """
 
-    column = "text"
-    reads_arrow = False
+    columns: tuple[str, ...] = ("text",)
     loader: ClassVar[Any]  # one of transformers' classes, which loads the model
     called: ClassVar[str]  # what errors call the model
     batch_tokens = BATCH_TOKENS
@@ -69,75 +67,57 @@ class TransformerScorer:
     def __init__(
         self, settings: TransformerSettings, model_path: str, device: str = "auto", batch_tokens: int | None = None
     ) -> None:
-        self.settings = settings
         self.device = choose_device(device)
-        self._budget = TokenBudget(batch_tokens or self.batch_tokens)
-        self._lock = threading.Lock()  # held during a forward pass
-        precision = torch.bfloat16 if self.device.startswith("cuda") else torch.float32
-        loaded, tokenizer = _load(model_path, precision, self.loader, self.called)
-        self._model = loaded.to(self.device).eval()
-        self._tokenizer = tokenizer.backend_tokenizer
-        read_as_text(self._tokenizer, tokenizer.all_special_tokens)
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
-        self._padding = tokenizer.pad_token_id or 0
+        self._model = self._load_model(model_path).to(self.device).eval()
+        tokenizer = _load_tokenizer(model_path)
         allowed = min(tokenizer.model_max_length, getattr(self._model.config, "max_position_embeddings", 512))
         if settings.max_tokens is not None and settings.max_tokens > allowed:
             raise SettingsError(
                 f"scorer {settings.name!r}: its model reads {allowed} tokens, max_tokens is {settings.max_tokens}: "
                 f"set it to at most {allowed}"
             )
-        self.max_tokens = settings.max_tokens or min(allowed, self.usual_tokens or allowed)
+        self.passes = ForwardPasses(
+            tokenizer,
+            max_tokens=settings.max_tokens or min(allowed, self.usual_tokens or allowed),
+            batch_tokens=batch_tokens or self.batch_tokens,
+            device=self.device,
+        )
 
     def tokenise(self, texts: Sequence[str]) -> TokenIds:
         """Return the token ids that the model reads of each text; may be called from any thread."""
-        return first_tokens(self._tokenizer, texts, self.max_tokens)
+        return self.passes.tokenise(texts)
 
-    def _for_each_batch(self, tokens: TokenIds, work: Callable[[NDArray[np.int64], dict[str, Tensor]], None]) -> None:
-        """Call `work` with the rows and the model's arguments of each batch."""
-        with self._lock, torch.inference_mode():
-            padded = PaddedTokens(tokens, self._padding, self.device)
-            for_each_batch(tokens.lengths, self._budget, lambda rows: work(rows, padded.batch(rows)))
+    def _load_model(self, folder: str) -> Any:  # noqa: ANN401 - transformers' own
+        if not any(Path(folder).glob("*.safetensors")):
+            raise ModelError(
+                f"the model {folder!r} has no safetensors, and other weights are never loaded: save it as safetensors"
+            )
+        try:
+            model, loading = self.loader.from_pretrained(
+                folder,
+                dtype=torch.bfloat16 if self.device.startswith("cuda") else torch.float32,
+                use_safetensors=True,
+                trust_remote_code=False,
+                local_files_only=True,
+                output_loading_info=True,
+            )
+        except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+            raise ModelError(f"cannot load {folder!r} as a {self.called}: {error}") from error
+        if missing := sorted(loading["missing_keys"]):
+            raise ModelError(
+                f"the model {folder!r} has no weights for {missing[0]!r}: it must be a trained {self.called}"
+            )
+        return model
 
 
-def _load(
-    folder: str,
-    precision: torch.dtype,
-    loader: Any,  # noqa: ANN401 - transformers' own
-    called: str,
-) -> tuple[Any, PreTrainedTokenizerFast]:
-    """Load a model by one of transformers' classes, from safetensors only, and its fast tokenizer.
-
-    Raises
-    ------
-    ModelError
-        If the folder holds no such model, lacks weights of it, or has no fast tokenizer; `called` is what errors call
-        the model.
-    """
-    if not any(Path(folder).glob("*.safetensors")):
-        raise ModelError(
-            f"the model {folder!r} has no safetensors, and other weights are never loaded: save it as safetensors"
-        )
-    try:
-        model, loading = loader.from_pretrained(
-            folder,
-            dtype=precision,
-            use_safetensors=True,
-            trust_remote_code=False,
-            local_files_only=True,
-            output_loading_info=True,
-        )
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise ModelError(f"cannot load {folder!r} as a {called}: {error}") from error
-    if missing := sorted(loading["missing_keys"]):
-        raise ModelError(f"the model {folder!r} has no weights for {missing[0]!r}: it must be a trained {called}")
+def _load_tokenizer(folder: str) -> PreTrainedTokenizerFast:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"cannot load the tokenizer of {folder!r}: {error}") from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise ModelError(f"the model {folder!r} has no tokenizer.json: save its fast tokenizer in that folder")
-    return model, tokenizer
+    return tokenizer
 
 
 class ScoredVectors(NamedTuple):
@@ -150,12 +130,7 @@ class ScoredVectors(NamedTuple):
 class EduScorer(TransformerScorer):
     """Score a text with the output of a sequence-classification model, unchanged; FineWeb-Edu's is about 0 to 5.
 
-    Raises
-    ------
-    ModelError
-        If the folder holds no classifier with one output, or no fast tokenizer.
-    SettingsError
-        If `max_tokens` is more than the model reads.
+    A model of several outputs raises ModelError.
     """
 
     loader = AutoModelForSequenceClassification
@@ -173,13 +148,9 @@ class EduScorer(TransformerScorer):
 
     def score(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the model's output for each text, (n,)."""
-        return self.score_and_embed(texts).scores
+        return self.score_and_embed(self.tokenise(texts)).scores
 
-    def score_and_embed(self, texts: Sequence[str]) -> ScoredVectors:
-        """Return the model's output and the embedding of each text from one forward pass."""
-        return self.score_and_embed_tokens(self.tokenise(texts))
-
-    def score_and_embed_tokens(self, tokens: TokenIds) -> ScoredVectors:
+    def score_and_embed(self, tokens: TokenIds) -> ScoredVectors:
         """Return the model's output and the embedding of each tokenised text from one forward pass."""
         scores = np.zeros(len(tokens.lengths), dtype=np.float32)
         vectors = np.zeros((len(tokens.lengths), self.dimensions), dtype=np.float32)
@@ -190,7 +161,7 @@ class EduScorer(TransformerScorer):
             assert first is not None  # noqa: S101 - the hook has run
             vectors[rows] = first.float().cpu().numpy()
 
-        self._for_each_batch(tokens, forward)
+        self.passes.run(tokens, forward)
         return ScoredVectors(scores, unit_vectors(vectors))
 
     def _keep_first_token(self, _module: object, _arguments: object, output: Any) -> None:  # noqa: ANN401
@@ -202,13 +173,6 @@ class PerplexityScorer(TransformerScorer):
 
     The first token is read, and not predicted. A text of fewer than two tokens gets the loss of a uniform guess, the
     log of the vocabulary's size.
-
-    Raises
-    ------
-    ModelError
-        If the folder holds no causal language model, or no fast tokenizer.
-    SettingsError
-        If `max_tokens` is more than the model reads.
     """
 
     loader = AutoModelForCausalLM
@@ -228,5 +192,5 @@ class PerplexityScorer(TransformerScorer):
                 if length > 0:
                     found[row] = -float(cross_entropy(own[:length].float(), ids[1 : length + 1]))
 
-        self._for_each_batch(tokens, forward)
+        self.passes.run(tokens, forward)
         return found

@@ -18,7 +18,6 @@ from pydantic import Field
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.quality import combine
 from fineweb_mask.models.quality.column import SidecarScorer
-from fineweb_mask.models.quality.registry import columns_of
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.models.settings import STATIC, EmbeddingSettings, SourceSettings
@@ -38,9 +37,8 @@ from fineweb_mask.tasks.inference.scorers import (
     groups_of,
     load_models,
     load_sidecars,
-    pooled_models,
-    score_batches,
     score_columns,
+    values_of,
 )
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.labels import read_labels
@@ -135,18 +133,17 @@ def fit_statistics(job: FitStatisticsJob) -> None:
         If no shard of the sample has the sidecars that the scorers read.
     """
     documents = job.fitting_documents()
-    pooled = pooled_models(job.models, job.processes)
-    scorers = load_models(job.workspace, [model for model in job.models if model not in pooled])
-    read = {one for scorer in scorers.values() for one in columns_of(scorer)}
-    sample: dict[str, list[Any]] = defaultdict(list)
+    scorers = load_models(job.workspace, job.models, job.processes)
+    read = {column for scorer in scorers.values() for column in scorer.columns}
+    sample: dict[str, list[Any]] = {column: [] for column in read}
     groups: list[str] = []
     places: list[tuple[str, int]] = []  # shard and row
-    parts: dict[str, list[NDArray[np.float32]]] = defaultdict(list)  # of scores of batches, by the scorer's name
+    annotated: dict[str, list[NDArray[np.float32]]] = defaultdict(list)  # scores of batches, by the scorer's name
     by, unreadable = job.settings.by, list[BadShardError]()
 
     def columns(schema: pa.Schema, shard: str) -> list[str]:
-        names = columns_read(scorers.values(), schema, shard, with_text=bool(pooled), by=by)
-        return list(dict.fromkeys([*names, *([SidecarScorer.column] if job.sidecars else [])]))
+        names = columns_read(scorers.values(), schema, shard, by=by)
+        return list(dict.fromkeys([*names, *(SidecarScorer.columns if job.sidecars else ())]))
 
     sampled = sampled_documents(job.workspace, documents, SAMPLE_DOCUMENTS, columns)
     by_name = {file.name: file for file in documents}
@@ -156,20 +153,18 @@ def fit_statistics(job: FitStatisticsJob) -> None:
         except BadShardError as error:  # the shard is quarantined when it is scored
             unreadable.append(error)
             continue
-        batches = (batch for _, batch in of_shard)
-        for batch, found in score_batches(job.workspace, pooled, job.processes, batches):
+        for _, batch in of_shard:
             places += [(shard, row) for row in batch["row"].to_pylist()]
             groups += [] if by is None else groups_of(batch, by)
             for column in read:
-                is_there = column in batch.schema.names
-                sample[column] += batch[column].to_pylist() if is_there else [None] * batch.num_rows
-            for name, part in (found | batch_scores(annotations, batch, shard)).items():
-                parts[name].append(part)
+                sample[column] += values_of(batch, column)
+            for name, part in batch_scores(annotations, batch, shard).items():
+                annotated[name].append(part)
     if unreadable and not places:
         first_error = unreadable[0]
         raise BadShardError(f"no shard of the sample has the scores of a sidecar: {first_error}")
     scores = score_columns(scorers, sample, lambda position: "{}, row {}".format(*places[position]))
-    scores |= {name: np.concatenate(of_batches) for name, of_batches in parts.items()}
+    scores |= {name: np.concatenate(of_batches) for name, of_batches in annotated.items()}
     in_order = {model.settings.name: scores[model.settings.name] for model in job.models}
     details: dict[str, Any] = {"rows": len(places), "statistics": combine.fit_statistics(in_order)}
     if by is not None:
@@ -245,7 +240,7 @@ def fit_targets(job: FitTargetsJob) -> None:
     names = sorted(set(tasks))
     pool = encoder_pool(str(job.workspace.local(job.encoder)), job.encoder_fingerprint, job.embedding)
     vectors, usable = list[NDArray[np.float32]](), list[NDArray[np.bool_]]()
-    with gpu_slot(pool.device), pool.encoder() as encoder:
+    with gpu_slot(pool.first.device), pool.encoder() as encoder:
         for start in track("target examples", range(0, len(texts), AT_ONCE), part=(0, 0.3)):
             encoded = encoder.encode(texts[start : start + AT_ONCE])
             vectors.append(np.asarray(encoded.vectors, dtype=np.float32))

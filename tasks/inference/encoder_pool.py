@@ -26,20 +26,18 @@ class EncoderPool:
 
     Raises
     ------
-    EncoderError
+    ModelError
         If the model cannot be loaded.
     """
 
     def __init__(self, path: str, settings: EmbeddingSettings) -> None:
         self._path, self._settings = path, settings
-        first, *others = choose_devices("auto")
-        self.tokeniser = load_copy(path, settings, first)
-        """The first copy; its tokeniser is thread-safe."""
-        self._copies: dict[str, Encoder[Any]] = {first: self.tokeniser}
+        devices = choose_devices("auto")
+        self.first = load_copy(path, settings, devices[0])
+        """The copy on the first device; its tokeniser is thread-safe."""
+        self._copies: dict[str, Encoder[Any]] = {self.first.device: self.first}
         self._free: SimpleQueue[str] = SimpleQueue()
-        self.device = "cpu" if self.tokeniser.on_cpu else first
-        """Device of the first copy, such as `cuda:0`."""
-        for device in [first] if self.tokeniser.on_cpu else [first, *others]:
+        for device in devices if self.first.device == devices[0] else [self.first.device]:
             self._free.put(device)
 
     @contextmanager

@@ -1,15 +1,13 @@
 """Find and load the models of the scorers, and compute scores with them, in several processes where these share a copy.
 
-A process runs `python -m fineweb_mask.tasks.inference.scorers MODELS SOCKET...`. MODELS is a JSON list of models, each
-SOCKET an inherited file descriptor. The models are loaded once, and shared by a fork for each socket. A message is a
-serialised Arrow batch of texts; its answer is `+` and the scores (scorers, rows) as float32, or `!` and an error.
+A process runs `python -m fineweb_mask.tasks.inference.scorers MODEL SOCKET...`. MODEL is a `QualityModel` in JSON, each
+SOCKET an inherited file descriptor. The model is loaded once, and shared by a fork for each socket. A message is a
+serialised Arrow batch of texts; its answer is `+` and their scores as float32, or `!` and an error.
 """
 
-import json
 import sys
 import threading
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,9 +19,9 @@ from pydantic import BaseModel, ConfigDict
 
 from fineweb_mask.models.columns import label
 from fineweb_mask.models.errors import ModelError
-from fineweb_mask.models.quality.column import ColumnValueError, SidecarScorer
+from fineweb_mask.models.quality.column import ColumnScorer, ColumnValueError, SidecarScorer
 from fineweb_mask.models.quality.fasttext.scorer import FastTextFormatError, check_fasttext_file
-from fineweb_mask.models.quality.registry import Scorer, columns_of, load_scorer
+from fineweb_mask.models.quality.registry import Scorer, load_scorer
 from fineweb_mask.models.settings.quality import (
     ColumnScorerSettings,
     FastTextScorerSettings,
@@ -51,16 +49,16 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 LOADED = 16  # models that stay loaded
 _loading = threading.Lock()
 FORKED_KINDS = frozenset({"fasttext"})
-"""Kinds of scorers that read an Arrow column, compute on one thread and survive a fork: they do not use a GPU."""
+"""Kinds of scorers that read texts, compute on one thread and survive a fork: they do not use a GPU."""
 
 ROWS_WORTH_PROCESSES = 20_000
 """With fewer rows, starting the workers takes about as long as they save."""
 
-POOL_ROWS = 500
-"""Documents that a process scores at a time, if no other scorer needs larger batches: they stay in its cache."""
+FORKED_ROWS = 500
+"""Most documents that a process scores at a time: they stay in its cache."""
 
-AHEAD = 2
-"""Batches per process that are read before the first has its scores."""
+SHARE = 4
+"""Parts, for each process, that the documents are scored in: none waits long for the last."""
 
 SCORES, ERROR = b"+", b"!"
 TEXTS = pa.schema([pa.field("text", pa.large_string())])
@@ -150,14 +148,24 @@ def resolve_model(settings: ScorerSettings) -> QualityModel:
     return QualityModel(settings=settings, path=str(path), fingerprint=fingerprint)
 
 
-def load_models(workspace: Workspace, models: list[QualityModel]) -> dict[str, Scorer]:
-    """Return the scorers by name, those of `load_sidecars` aside; each is loaded once per process."""
+def load_models(workspace: Workspace, models: Sequence[QualityModel], processes: int = 1) -> dict[str, Scorer]:
+    """Return the scorers by name, those of `load_sidecars` aside; each is loaded once per process.
+
+    With several `processes`, those of `FORKED_KINDS` score in so many.
+    """
     with _loading:
         return {
-            model.settings.name: _load(str(workspace.local(model.path)), model)
+            model.settings.name: _load(model.model_copy(update={"path": str(workspace.local(model.path))}), processes)
             for model in models
             if not isinstance(model.settings, SidecarScorerSettings)
         }
+
+
+@lru_cache(maxsize=LOADED)
+def _load(model: QualityModel, processes: int) -> Scorer:
+    if processes > 1 and model.settings.kind in FORKED_KINDS:
+        return ForkedScorer(model, processes)
+    return load_scorer(model.settings, model.path)
 
 
 def load_sidecars(
@@ -181,15 +189,8 @@ def load_sidecars(
     return found, {"sidecars": joined}
 
 
-@lru_cache(maxsize=LOADED)
-def _load(path: str, model: QualityModel) -> Scorer:
-    return load_scorer(model.settings, path)
-
-
-def columns_read(
-    scorers: Iterable[Scorer], documents: pa.Schema, shard: str, *, with_text: bool = False, by: str | None = None
-) -> list[str]:
-    """Return the columns of the documents that the scorers read, after `row`; `with_text` adds `text`.
+def columns_read(scorers: Iterable[Scorer], documents: pa.Schema, shard: str, *, by: str | None = None) -> list[str]:
+    """Return the columns of the documents that the scorers read, after `row`.
 
     `by` names the column that scores are standardised by, which documents may lack: it is then "" in all of them.
     One that a scorer with `missing` reads is null where they lack it.
@@ -199,10 +200,10 @@ def columns_read(
     BadShardError
         If the shard lacks another one.
     """
-    wanted, present = {"text"} if with_text else set[str](), set(documents.names)
+    wanted, present = set[str](), set(documents.names)
     for scorer in scorers:
-        read = set(columns_of(scorer))
-        wanted |= read & present if getattr(getattr(scorer, "settings", None), "missing", None) is not None else read
+        may_lack = isinstance(scorer, ColumnScorer) and scorer.settings.missing is not None
+        wanted |= present.intersection(scorer.columns) if may_lack else set(scorer.columns)
     if missing := sorted(wanted - present):
         raise BadShardError(
             f"{shard}: no column {missing[0]!r} to take a score from: add it to the source, set the scorer's column to "
@@ -214,30 +215,23 @@ def columns_read(
 
 def groups_of(batch: pa.RecordBatch, by: str) -> list[str]:
     """Return the values of a column of n documents as texts; null, or a column that they lack, is ""."""
-    if by not in batch.schema.names:
-        return [""] * batch.num_rows
-    return list(map(label, batch[by].to_pylist()))
+    return list(map(label, values_of(batch, by)))
 
 
 def score_columns(
-    scorers: Mapping[str, Scorer], columns: Mapping[str, Any], place: Callable[[int], str]
+    scorers: Mapping[str, Scorer], columns: Mapping[str, Sequence[Any]], place: Callable[[int], str]
 ) -> dict[str, NDArray[np.float32]]:
     """Return every scorer's scores (n,) of n documents; `place` names the shard and row of a position, for errors.
-
-    Columns may be Arrow arrays, which become lists for the scorers that do not read them.
 
     Raises
     ------
     BadShardError
         If a scorer's column holds a value that is not a score.
     """
-    plain = {one for scorer in scorers.values() if not scorer.reads_arrow for one in columns_of(scorer)}
-    lists = {one: columns[one].to_pylist() for one in plain if isinstance(columns[one], pa.Array)}
     scores = {}
     for name, scorer in scorers.items():
-        found = [columns[one] if scorer.reads_arrow else lists.get(one, columns[one]) for one in columns_of(scorer)]
         try:
-            scores[name] = scorer.score(*found)
+            scores[name] = scorer.score(*(columns[column] for column in scorer.columns))
         except ColumnValueError as error:
             raise BadShardError(f"{place(error.position)}: {error}") from error
     return scores
@@ -245,13 +239,14 @@ def score_columns(
 
 def batch_scores(scorers: Mapping[str, Scorer], batch: pa.RecordBatch, shard: str) -> dict[str, NDArray[np.float32]]:
     """Return every scorer's scores (n,) of a batch of n documents of a shard; see `score_columns`."""
-    columns: dict[str, Any] = defaultdict(lambda: [None] * batch.num_rows)
-    columns |= zip(batch.schema.names, batch.columns, strict=True)
+    read = {column for scorer in scorers.values() for column in scorer.columns}
+    columns = {column: values_of(batch, column) for column in read}
     return score_columns(scorers, columns, lambda position: f"{shard}, row {batch['row'][position]}")
 
 
-class ScoringError(ModelError):
-    """A scorer failed, or its model cannot be loaded."""
+def values_of(batch: pa.RecordBatch, column: str) -> list[Any]:
+    """Return the values (n,) of a column of n documents, null where they lack it."""
+    return batch[column].to_pylist() if column in batch.schema.names else [None] * batch.num_rows
 
 
 def useful_processes(rows: int, wanted: int | None) -> int:
@@ -259,71 +254,54 @@ def useful_processes(rows: int, wanted: int | None) -> int:
     return 1 if rows < ROWS_WORTH_PROCESSES else wanted or cores()
 
 
-def pooled_models(models: Sequence[QualityModel], processes: int) -> list[QualityModel]:
-    """Return the models that score in worker processes: none if `processes` is 1."""
-    return [model for model in models if processes > 1 and model.settings.kind in FORKED_KINDS]
+class ForkedScorer:
+    """Score texts with a model of one of `FORKED_KINDS` in so many processes, which are kept for the next file."""
+
+    columns: tuple[str, ...] = ("text",)
+
+    def __init__(self, model: QualityModel, processes: int) -> None:
+        self._model, self._processes = model.model_dump_json(), processes
+
+    def score(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return the score of each text, (n,).
+
+        Raises
+        ------
+        ModelError
+            If the model cannot be loaded or the scorer fails.
+        WorkerProcessError
+            If a process ended.
+        StoppedError
+            If a stop was requested.
+        """
+        pool = running_workers(__name__, self._model, self._processes, is_forked=True)
+        rows = min(FORKED_ROWS, 1 + len(texts) // (SHARE * self._processes))
+
+        def scored(start: int) -> NDArray[np.float32]:
+            part = pa.record_batch([pa.array(texts[start : start + rows], pa.large_string())], schema=TEXTS)
+            answer = pool.ask(memoryview(part.serialize()))
+            if not isinstance(answer, bytes):
+                pool.close(ENDED)
+                raise WorkerProcessError(ENDED)
+            if answer[:1] != SCORES:
+                raise ModelError(answer[1:].decode())
+            return np.frombuffer(answer[1:], np.float32)
+
+        return np.concatenate([np.empty(0, np.float32), *pool.map(scored, range(0, len(texts), rows))])
 
 
-def score_batches(
-    workspace: Workspace, models: Sequence[QualityModel], processes: int, batches: Iterable[pa.RecordBatch]
-) -> Iterator[tuple[pa.RecordBatch, dict[str, NDArray[np.float32]]]]:
-    """Yield batches in their order with the scores of their `text` column, (n,), by the model's name.
-
-    The processes are kept for the next file. Without `models` there are no scores.
-
-    Parameters
-    ----------
-    workspace
-        The workspace that models may be in.
-    models
-        Of kinds in `FORKED_KINDS`, see `pooled_models`.
-    processes
-        How many score.
-    batches
-        Documents.
-
-    Raises
-    ------
-    ScoringError
-        If a model cannot be loaded or a scorer fails.
-    WorkerProcessError
-        If a process ended.
-    StoppedError
-        If a stop was requested.
-    """
-    if not models:
-        yield from ((batch, {}) for batch in batches)
-        return
-    placed = [model.model_copy(update={"path": str(workspace.local(model.path))}) for model in models]
-    work = json.dumps([model.model_dump(mode="json") for model in placed])
-    pool = running_workers(__name__, work, processes, is_forked=True)
-    names = [model.settings.name for model in models]
-
-    def scored(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[str, NDArray[np.float32]]]:
-        answer = pool.ask(memoryview(batch.select(["text"]).cast(TEXTS).serialize()))
-        if not isinstance(answer, bytes):
-            pool.close(ENDED)
-            raise WorkerProcessError(ENDED)
-        if answer[:1] != SCORES:
-            raise ScoringError(answer[1:].decode())
-        return batch, dict(zip(names, np.frombuffer(answer[1:], np.float32).reshape(len(names), -1), strict=True))
-
-    yield from pool.map(scored, batches, ahead=AHEAD)
-
-
-def _scoring(models: str) -> Callable[[bytes], bytes]:
-    """Return the function that answers texts with their scores; where no model can be loaded, with the error."""
+def _scoring(model: str) -> Callable[[bytes], bytes]:
+    """Return the function that answers texts with their scores; where the model cannot be loaded, with the error."""
     try:
-        loaded = [QualityModel.model_validate(model) for model in json.loads(models)]
-        scorers = [load_scorer(model.settings, model.path) for model in loaded]
+        loaded = QualityModel.model_validate_json(model)
+        scorer = load_scorer(loaded.settings, loaded.path)
     except Exception as error:  # noqa: BLE001 - the client raises it
         described = _described(error)
         return lambda _: described
 
     def answer(message: bytes) -> bytes:
         try:
-            texts = pa.ipc.read_record_batch(message, TEXTS)["text"]
-            return SCORES + np.stack([scorer.score(texts) for scorer in scorers]).astype(np.float32).tobytes()
+            return SCORES + scorer.score(pa.ipc.read_record_batch(message, TEXTS)["text"].to_pylist()).tobytes()
         except Exception as error:  # noqa: BLE001 - the client raises it
             return _described(error)
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
+from fineweb_mask.models.schemas import vectors_of
 from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_schema, read_table
 from fineweb_mask.tasks.storage.remote.copies import local_copies
 from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
@@ -99,10 +100,8 @@ def _sample(chosen: Sequence[int], rows: list[NDArray[np.intp]], limit: int, gen
 
 def vectors_at(workspace: Workspace, shards: Sequence[ShardFiles], documents: Sequence[DocumentRef]) -> NDArray[Any]:
     """Return the vectors of documents, (n, d) float16 or float32; `documents` must be ascending."""
-    from fineweb_mask.models.embedding.arrow import vectors_of
-
     found = [
-        vectors_of(_rows_of(workspace, shards[index].embeddings, rows, ["embedding"]))[0]
+        vectors_of(_rows_of(workspace, shards[index].embeddings, rows, ["embedding"]))
         for index, rows in _by_shard(documents)
     ]
     return np.concatenate(found) if found else np.empty((0, 1), dtype=np.float32)

@@ -12,9 +12,9 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from fineweb_mask.models.embedding.encoder import EncoderError
 from fineweb_mask.models.embedding.load import load_encoder
-from fineweb_mask.models.embedding.static_fit import StaticEncoder
+from fineweb_mask.models.embedding.static import StaticModel
+from fineweb_mask.models.errors import ModelError
 from fineweb_mask.models.schemas import embeddings_schema
 from fineweb_mask.models.settings import EmbeddingSettings, IngestSettings, SourceSettings
 from fineweb_mask.tasks import embed, ingest
@@ -37,8 +37,8 @@ def colours(tmp_path_factory):
     tokenizer = Tokenizer(WordLevel({word: index for index, word in enumerate(WEIGHTS)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = Whitespace()
     folder = tmp_path_factory.mktemp("model") / "colours"
-    model = StaticEncoder(tokenizer, np.array(list(WEIGHTS.values()), dtype=np.float32)).as_sentence_transformer()
-    model.save_pretrained(str(folder), create_model_card=False)
+    folder.mkdir()
+    StaticModel(tokenizer, np.array(list(WEIGHTS.values()), dtype=np.float32)).save(folder)
     return folder
 
 
@@ -145,7 +145,7 @@ def test_a_folder_that_is_no_model_is_known_before_any_work_and_a_pickled_one_re
     (folder / "config.json").write_text('{"model_type": "bert"}')
     (folder / "pytorch_model.bin").write_bytes(b"\x80\x04N.")
     given = settings(folder)
-    with pytest.raises(EncoderError, match="embedding model"):
+    with pytest.raises(ModelError, match="embedding model"):
         embed.embed(embed_job(Workspace(tmp_path), ingested(["red"]), folder_of(given), given))
     embed.check_model(settings("static"))
     embed.check_model(settings("intfloat/e5-base-v2"))

@@ -64,7 +64,8 @@ def test_one_pass_writes_what_the_score_stage_and_the_encoder_give(copied, plan)
     assert table["row"].equals(documents["row"])
     assert embeddings["row"].equals(documents["row"])
     assert vectors.details == {"bad_vectors": 0, "dimensions": 32}
-    expected = edu_of(job).score_and_embed(documents["text"].to_pylist())
+    edu = edu_of(job)
+    expected = edu.score_and_embed(edu.tokenise(documents["text"].to_pylist()))
     assert table["edu"].to_numpy().tobytes() == expected.scores.tobytes()
     assert table["tokens"].to_pylist() == documents["token_count"].to_pylist()
     found = np.stack(embeddings["embedding"].to_pylist()).astype(np.float32)
@@ -115,14 +116,14 @@ def test_a_lost_file_is_rebuilt_alone_as_it_was(plan, lost, damage):
 
 def test_a_bad_vector_is_null(plan, monkeypatch):
     job = plan()
-    honest = EduScorer.score_and_embed_tokens
+    honest = EduScorer.score_and_embed
 
     def bad_row_2(self: EduScorer, tokens: Any) -> Any:
         found = honest(self, tokens)
         found.encoded.bad[2] = True
         return found
 
-    monkeypatch.setattr(EduScorer, "score_and_embed_tokens", bad_row_2)
+    monkeypatch.setattr(EduScorer, "score_and_embed", bad_row_2)
     score_embed.score_embed(job)
     assert job.embed.current().details["bad_vectors"] == 1
     vectors = pq.read_table(job.embed.output)["embedding"].to_pylist()

@@ -36,7 +36,6 @@ def test_every_document_of_a_stage_is_told(recipe, pipeline, tmp_path, monkeypat
 def test_scoring_in_processes_is_told_and_hears_a_request_to_stop(copied, monkeypatch):
     monkeypatch.setattr(progress, "SECONDS", 0.0)
     monkeypatch.setattr(score, "BATCH_ROWS", 5)
-    monkeypatch.setattr(score, "POOL_ROWS", 5)
     documents = copied.documents[0]
     path = copied.workspace.resolve(copied.scores[0])
     expected = path.read_bytes()

@@ -5,19 +5,18 @@ labels and an equal seed give an equal model.
 
 Whatever reads a text by fastText reads the line that `fasttext_lines` makes of it. fastText ends a line at a newline or
 at its end-of-line word, takes words with a prefix for labels, and splits words at ASCII white space only; Python splits
-at Unicode white space, too. All of these are overwritten with spaces in a copy of the column's UTF-8 bytes, without a
-Python call per text: no text changes its length in bytes, and fastText reads a run of spaces as one.
+at Unicode white space, too. All of these are overwritten with spaces in the UTF-8 bytes of all texts at once: no text
+changes its length in bytes, and fastText reads a run of spaces as one.
 """
 
 import struct
 import tempfile
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from fineweb_mask.models.errors import DataError, ModelError, SettingsError
@@ -38,33 +37,19 @@ SEPARATORS = tuple(  # where `str.split` splits and fastText does not: one array
 )
 
 
-def fasttext_lines(texts: Sequence[str] | pa.Array, lowercase: bool) -> list[bytes]:
-    """Return each of (n,) strings without nulls as one UTF-8 line that ends with a newline, for `multilinePredict`.
+def fasttext_lines(texts: Sequence[str], lowercase: bool) -> list[bytes]:
+    """Return each of n texts as one UTF-8 line that ends with a newline, for `multilinePredict`.
 
-    `lowercase` converts as `str.lower` does. In a sequence, a lone surrogate is read as "?".
+    `lowercase` converts as `str.lower` does. A lone surrogate is read as "?".
     """
-    if not isinstance(texts, pa.Array):
-        texts = pa.array([text.encode("utf-8", "replace") for text in texts], pa.large_binary())
-    texts = texts.cast(pa.large_string())
-    if lowercase:
-        texts = _lower_case(texts)
-    nothing, end = (pa.scalar(value, pa.large_binary()) for value in (b"", b"\n"))
-    lines = pc.binary_join_element_wise(texts.cast(pa.large_binary()), nothing, end)  # a copy, changed below
-    _, offsets, content = lines.buffers()
-    if len(lines):
-        ends = np.frombuffer(offsets, np.int64)[1 : len(lines) + 1] - 1
-        data = np.frombuffer(content, np.uint8)[: ends[-1] + 1]
-        data[data == NEWLINE] = SPACE
-        data[ends] = NEWLINE
-        _overwrite_separators(data)
-    return list(lines.to_pylist())
-
-
-def _lower_case(texts: pa.Array) -> pa.Array:
-    """Return the texts in lower case; Arrow's kernel differs from Python's for some letters outside ASCII."""
-    not_ascii = pc.invert(pc.string_is_ascii(texts))
-    lowered = pa.array([text.lower() for text in texts.filter(not_ascii).to_pylist()], pa.large_string())
-    return pc.replace_with_mask(pc.ascii_lower(texts), not_ascii, lowered)
+    encoded = [(text.lower() if lowercase else text).encode("utf-8", "replace") for text in texts]
+    ends = np.cumsum([len(text) + 1 for text in encoded], dtype=np.int64)
+    data = np.frombuffer(bytearray(b"\n".join([*encoded, b""])), np.uint8)
+    data[data == NEWLINE] = SPACE
+    data[ends - 1] = NEWLINE
+    _overwrite_separators(data)
+    lines = data.tobytes()
+    return [lines[start:end] for start, end in pairwise([0, *ends.tolist()])]
 
 
 def _overwrite_separators(data: NDArray[np.uint8]) -> None:
@@ -129,7 +114,7 @@ def load_fasttext(path: str) -> Any:  # noqa: ANN401 - fastText has no types
 
 def predict(
     model: Any,  # noqa: ANN401
-    texts: Sequence[str] | pa.Array,
+    texts: Sequence[str],
     path: str,
     *,
     lowercase: bool = False,
@@ -164,8 +149,7 @@ class FastTextScorer:
         If the model has no label `positive_label`.
     """
 
-    column = "text"
-    reads_arrow = True
+    columns: tuple[str, ...] = ("text",)
 
     def __init__(self, settings: FastTextScorerSettings, model_path: str) -> None:
         self.settings = settings
@@ -178,10 +162,10 @@ class FastTextScorer:
                 f"set positive_label to one of {labels}"
             )
 
-    def score(self, texts: Sequence[str] | pa.Array) -> NDArray[np.float32]:
+    def score(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the probability of the positive label for each text, (n,); 0 if the model returns no label.
 
-        Texts are strings, (n,), in an Arrow array or a sequence; in a sequence, a lone surrogate is read as "?".
+        A lone surrogate is read as "?".
 
         Raises
         ------

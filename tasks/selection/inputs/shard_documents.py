@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fineweb_mask.models.columns import label
 from fineweb_mask.models.names import find
+from fineweb_mask.models.schemas import vectors_of
 from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_schema, read_table
 from fineweb_mask.tasks.workspace.references import COUNTED, ShardFiles, digest
 from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows
@@ -88,13 +89,10 @@ def read_vectors(
     workspace: Workspace, shard: ShardFiles, rows: NDArray[np.int64], at_once: int | None = None
 ) -> Iterator[tuple[slice, NDArray[np.floating[Any]]]]:
     """Yield the vectors of some rows of a shard, ascending, with their places in `rows`: (b, d) each."""
-    from fineweb_mask.models.embedding.arrow import vectors_of
-
     start = 0
     with VerifiedFile(workspace.resolve(shard.embeddings), **STREAMED) as file:
         for batch in file.iter_batches(at_once or VECTORS_AT_ONCE, columns=["embedding"]):
             first, last = np.searchsorted(rows, [start, start + batch.num_rows])
             start, chosen = start + batch.num_rows, pa.array(rows[first:last] - start)
             if len(chosen):
-                vectors, _ = vectors_of(pa.Table.from_batches([batch]).take(chosen))
-                yield slice(int(first), int(last)), vectors
+                yield slice(int(first), int(last)), vectors_of(pa.Table.from_batches([batch]).take(chosen))

@@ -5,7 +5,7 @@ import shutil
 import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, StaticEmbedding, Transformer
 from tokenizers import Tokenizer
 from tokenizers.models import BPE, WordPiece
 from tokenizers.normalizers import BertNormalizer
@@ -89,7 +89,13 @@ def save_model(folder, kind="bert", pooling="mean", positions=64, normalize=True
     return folder
 
 
-def load(folder, *, compute="float32", batch_tokens=None, **settings):
+def of_sentence_transformers(static):
+    """Return a model of one vector per token as sentence-transformers runs it."""
+    module = StaticEmbedding(static.tokenizer, embedding_weights=static.weights)
+    return SentenceTransformer(modules=[module], device="cpu")
+
+
+def load(folder, *, compute=torch.float32, batch_tokens=None, **settings):
     """Load an encoder that computes and stores in single precision, if nothing else is said."""
     settings = EmbeddingSettings(**{"precision": "float32"} | settings)
     return load_encoder(str(folder), settings, "cpu", compute=compute, batch_tokens=batch_tokens)

@@ -10,9 +10,9 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
 from tokenizers import Tokenizer
 
-from fineweb_mask.models.embedding.encoder import EncoderError
 from fineweb_mask.models.embedding.static_fit import fit_static_encoder
-from tests.models.embedding.saved import TEXTS, WORDS, load, save_model
+from fineweb_mask.models.errors import ModelError
+from tests.models.embedding.saved import TEXTS, WORDS, load, of_sentence_transformers, save_model
 from tests.models.payload import pickled_payload
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     root = tmp_path_factory.mktemp("encoders")
-    static = fit_static_encoder(lambda: [*TEXTS, *WORDS], vocabulary=300, dimensions=16).as_sentence_transformer()
+    static = of_sentence_transformers(fit_static_encoder(lambda: [*TEXTS, *WORDS], vocabulary=300, dimensions=16))
     static.save(str(root / "static"))
     SentenceTransformer(modules=[static[0], Normalize()]).save(str(root / "static of two modules"))
     return {path.name: path for path in (*root.iterdir(), save_model(root / "bert"))}
@@ -58,7 +58,7 @@ def test_a_vector_that_is_not_finite_is_zeroed_and_flagged(folders, name, value,
 def test_a_missing_model_says_how_to_download_it_first(tmp_path):
     missing = tmp_path / "intfloat" / "e5"
     says = f"cannot load the embedding model {str(missing)!r}.*`hf download {missing}`.*embedding.model"
-    with pytest.raises(EncoderError, match=says):
+    with pytest.raises(ModelError, match=says):
         load(missing)
 
 
@@ -73,7 +73,7 @@ def test_pickled_weights_are_refused_and_beside_safetensors_never_read(bert, tmp
     else:
         assert not load(bert).encode(["piano"]).bad.any()
         (bert / "model.safetensors").unlink()
-    with pytest.raises(EncoderError, match=r"pytorch_model.*\.bin.*never loaded.*safetensors"):
+    with pytest.raises(ModelError, match=r"pytorch_model.*\.bin.*never loaded.*safetensors"):
         load(bert)
     assert not (tmp_path / "ran").exists()
 
@@ -81,6 +81,6 @@ def test_pickled_weights_are_refused_and_beside_safetensors_never_read(bert, tmp
 def test_code_that_comes_with_a_model_is_never_run(bert, tmp_path):
     (bert / "payload.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Module: ...\n")
     with_module(bert, "", "payload.Module")
-    with pytest.raises(EncoderError, match="trust_remote_code"):
+    with pytest.raises(ModelError, match="trust_remote_code"):
         load(bert)
     assert not (tmp_path / "ran").exists()

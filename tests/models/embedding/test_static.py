@@ -10,7 +10,7 @@ import pytest
 
 from fineweb_mask.models.embedding.load import TokenVectorEncoder
 from fineweb_mask.models.embedding.static_fit import fit_static_encoder
-from tests.models.embedding.saved import TEXTS, WORDS, load, reference
+from tests.models.embedding.saved import TEXTS, WORDS, load, of_sentence_transformers, reference
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def fitted():
 def folder(fitted, tmp_path_factory):
     """The model as sentence-transformers saves it."""
     folder = tmp_path_factory.mktemp("encoder")
-    fitted.as_sentence_transformer().save_pretrained(str(folder), create_model_card=False)
+    of_sentence_transformers(fitted).save_pretrained(str(folder), create_model_card=False)
     return folder
 
 

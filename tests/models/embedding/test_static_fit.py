@@ -15,6 +15,7 @@ import scipy.sparse
 from fineweb_mask.models.embedding import static_fit
 from fineweb_mask.models.embedding.static_fit import fit_static_encoder
 from fineweb_mask.models.errors import DataError
+from tests.models.embedding.saved import of_sentence_transformers
 
 TOPICS = {
     "music": "piano sonata melody orchestra violin concert harmony composer chord symphony".split(),
@@ -32,7 +33,7 @@ def fit(texts, dimensions=16, seed=0):
 
 
 def encode(encoder, texts):
-    return encoder.as_sentence_transformer().encode(texts, show_progress_bar=False)
+    return of_sentence_transformers(encoder).encode(texts, show_progress_bar=False)
 
 
 @pytest.fixture(scope="module")

@@ -5,12 +5,13 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense
 
-from fineweb_mask.models.embedding.encoder import EncoderError
 from fineweb_mask.models.embedding.load import WholeModelEncoder
 from fineweb_mask.models.embedding.transformer import TransformerEncoder
+from fineweb_mask.models.errors import ModelError
 from tests.models.embedding.saved import TEXTS, WORDS, load, reference, save_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -66,7 +67,7 @@ def test_a_real_model_in_every_precision(minilm):
     stored = load(minilm, precision="float16").encode(texts[:3]).vectors
     assert (exact.dtype, stored.dtype) == (np.float32, np.float16)
     np.testing.assert_allclose(stored, exact[:3], atol=1e-3)
-    vectors = load(minilm, compute="bfloat16").encode(texts[:3]).vectors
+    vectors = load(minilm, compute=torch.bfloat16).encode(texts[:3]).vectors
     assert (vectors * exact[:3]).sum(axis=1).min() >= 0.999
     assert np.linalg.norm(vectors, axis=1) == pytest.approx(1, abs=1e-5)
     assert load(minilm).encode([]).vectors.shape == (0, 384)
@@ -100,12 +101,12 @@ def test_tokens_read_are_those_of_the_settings_and_no_more_than_the_model_has_po
         model.max_seq_length = limit
         expected = model.encode([text], normalize_embeddings=True)
         np.testing.assert_allclose(load(minilm, max_tokens=limit).encode([text]).vectors, expected, atol=1e-5)
-    with pytest.raises(EncoderError, match=r"embedding\.max_tokens: the model reads 512 tokens"):
+    with pytest.raises(ModelError, match=r"embedding\.max_tokens: the model reads 512 tokens"):
         load(minilm, max_tokens=513)
     roberta = save_model(tmp_path / "roberta", kind="roberta", include_prompt=False)  # the mean is without it
     prompted = load(roberta, max_tokens=64, prompt="passage: ").encode([text]).vectors
     np.testing.assert_allclose(prompted, reference(roberta, [text], prompt="passage: "), atol=2e-5)
-    with pytest.raises(EncoderError, match="the model reads 64 tokens"):
+    with pytest.raises(ModelError, match="the model reads 64 tokens"):
         load(roberta, max_tokens=65)
 
 

@@ -5,7 +5,7 @@ import torch
 
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.forward import device
-from fineweb_mask.models.forward.device import check_device, choose_device, choose_devices, compute_dtype
+from fineweb_mask.models.forward.device import check_device, choose_device, choose_devices, fast_dtype
 
 
 def test_auto_is_every_gpu_or_the_processor(monkeypatch):
@@ -36,8 +36,6 @@ def test_a_gpu_that_is_not_there_is_named_with_its_setting(monkeypatch, name, gp
         ({}, torch.float32),
     ],
 )
-def test_auto_is_bfloat16_where_the_processor_has_it(monkeypatch, capabilities, expected):
+def test_bfloat16_is_computed_in_where_the_processor_has_it(monkeypatch, capabilities, expected):
     monkeypatch.setattr(device.torch.cpu, "get_capabilities", lambda: capabilities)
-    assert compute_dtype("auto", "cpu") == expected
-    assert compute_dtype("float16", "cpu") == torch.float16
-    assert compute_dtype("float32", "cpu") == torch.float32
+    assert fast_dtype("cpu") == expected

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fineweb_mask.models.quality.column import ColumnValueError, SidecarScorer
-from fineweb_mask.models.quality.registry import columns_of, load_scorer
+from fineweb_mask.models.quality.registry import load_scorer
 from fineweb_mask.models.settings.quality import ColumnScorerSettings, SidecarScorerSettings
 
 
@@ -15,7 +15,7 @@ def scorer(**settings):
 
 
 def test_a_score_is_the_column_s_number():
-    assert columns_of(scorer()) == ("score",)
+    assert scorer().columns == ("score",)
     scores = scorer().score([1, 2.5, -3, Decimal("0.25"), 0])
     assert scores.dtype == np.float32
     assert scores.tolist() == [1.0, 2.5, -3.0, 0.25, 0.0]
@@ -40,7 +40,7 @@ def test_a_missing_value_is_an_error_or_the_score_that_was_set(value):
 
 def test_a_difference_is_of_two_columns_of_numbers():
     difference = scorer(minus="conditional")
-    assert columns_of(difference) == ("score", "conditional")
+    assert difference.columns == ("score", "conditional")
     assert difference.score([3.0, 2], [2.5, Decimal("2.25")]).tolist() == [0.5, -0.25]
     with pytest.raises(ColumnValueError, match="column 'conditional' must hold numbers"):
         difference.score([1.0], ["2"])

@@ -39,6 +39,11 @@ def scorer(folder):
     return load(folder)
 
 
+def scored(scorer, texts):
+    """Return the scores and the vectors."""
+    return scorer.score_and_embed(scorer.tokenise(texts))
+
+
 def test_the_score_is_the_model_s_output_on_any_scale(folder):
     """That of transformers itself: one text at a time, no padding."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -56,7 +61,7 @@ def test_the_score_is_the_model_s_output_on_any_scale(folder):
     np.testing.assert_allclose(scores, np.array(expected) - 10, atol=1e-4)
     assert len(np.unique(scores.round(4))) > 30
     assert moved.score(TEXTS).tobytes() == scores.tobytes()
-    assert load_scorer(EduScorerSettings(model=str(folder)), str(folder)).column == "text"
+    assert load_scorer(EduScorerSettings(model=str(folder)), str(folder)).columns == ("text",)
 
 
 def test_the_vector_is_that_of_the_encoder_with_cls_pooling(folder, scorer, tmp_path):
@@ -70,23 +75,23 @@ def test_the_vector_is_that_of_the_encoder_with_cls_pooling(folder, scorer, tmp_
     model = SentenceTransformer(modules=[Transformer(str(parts)), Pooling(32, "cls"), Normalize()], device="cpu")
     model.tokenizer.split_special_tokens = True
     expected = model.encode(TEXTS, convert_to_numpy=True)
-    encoded = scorer.score_and_embed(TEXTS).encoded
+    encoded = scored(scorer, TEXTS).encoded
     assert encoded.vectors.shape == (40, scorer.dimensions) == expected.shape
     np.testing.assert_allclose(encoded.vectors, expected, atol=2e-5)
     assert not encoded.bad.any()
 
 
 def test_batches_do_not_matter_and_the_order_is_that_of_the_texts(folder, scorer):
-    other, expected = load(folder, batch_tokens=90).score_and_embed(TEXTS[::-1]), scorer.score_and_embed(TEXTS)
+    other, expected = scored(load(folder, batch_tokens=90), TEXTS[::-1]), scored(scorer, TEXTS)
     np.testing.assert_allclose(other.scores[::-1], expected.scores, atol=2e-5)
     np.testing.assert_allclose(other.encoded.vectors[::-1], expected.encoded.vectors, atol=2e-5)
-    found = scorer.score_and_embed([])
+    found = scored(scorer, [])
     assert (found.scores.shape, found.encoded.vectors.shape) == ((0,), (0, 32))
 
 
 def test_any_text_has_a_score_and_a_vector_and_leaves_the_others_alone(scorer):
     hostile = ("", " \n\u2028 ", "\x00goal\x01", "piano \ud800 goal", "\U00013000 \ue000", "[CLS] piano", "a" * 5_000)
-    found = scorer.score_and_embed([TEXTS[0], *hostile, TEXTS[1]])
+    found = scored(scorer, [TEXTS[0], *hostile, TEXTS[1]])
     assert np.isfinite(found.scores).all()
     assert not found.encoded.bad.any()
     np.testing.assert_allclose(found.scores[[0, -1]], scorer.score(TEXTS[:2]), atol=2e-5)

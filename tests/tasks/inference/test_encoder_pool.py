@@ -2,16 +2,12 @@
 
 import threading
 from contextlib import ExitStack
+from types import SimpleNamespace
 
 import pytest
 
 from fineweb_mask.models.settings import EmbeddingSettings
 from fineweb_mask.tasks.inference.encoder_pool import EncoderPool, encoder_pool
-
-
-class Copy:
-    def __init__(self, path, device, on_cpu):
-        self.path, self.device, self.on_cpu = path, device, on_cpu
 
 
 @pytest.fixture
@@ -20,7 +16,7 @@ def loaded(monkeypatch):
     found = []
 
     def load(path, settings, device):
-        found.append(Copy(path, device, on_cpu=path == "static"))
+        found.append(SimpleNamespace(device="cpu" if path == "static" else device))
         return found[-1]
 
     monkeypatch.setattr("fineweb_mask.tasks.inference.encoder_pool.load_copy", load)
@@ -33,14 +29,14 @@ def loaded(monkeypatch):
 def test_every_device_has_its_own_copy_made_when_it_is_needed(loaded):
     pool = EncoderPool("model", EmbeddingSettings())
     with pool.encoder() as first:
-        assert first is pool.tokeniser
+        assert first is pool.first
         assert [copy.device for copy in loaded] == ["cuda:0"]
         with pool.encoder() as second, pool.encoder() as third:
             assert {first.device, second.device, third.device} == {"cuda:0", "cuda:1", "cuda:2"}
     with ExitStack() as held:
         again = [held.enter_context(pool.encoder()) for _ in range(3)]
         assert len(loaded) == 3
-        assert set(again) == set(loaded)
+        assert {copy.device for copy in again} == {copy.device for copy in loaded}
 
 
 @pytest.mark.parametrize(("model", "copies"), [("model", 3), ("static", 1)])

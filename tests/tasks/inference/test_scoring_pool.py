@@ -7,10 +7,8 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
 
@@ -20,9 +18,8 @@ from fineweb_mask.tasks import score
 from fineweb_mask.tasks.fit import models as fit
 from fineweb_mask.tasks.inference.scorers import (
     ROWS_WORTH_PROCESSES,
+    ForkedScorer,
     QualityModel,
-    ScoringError,
-    score_batches,
     useful_processes,
 )
 from fineweb_mask.tasks.processes import workers
@@ -44,32 +41,22 @@ def _no_workers_left():
     end_workers()
 
 
-def scored(built: Any, models: list[QualityModel], texts: list[str], rows: int = 500) -> NDArray[np.float32]:
-    """Return the scores (models, n)."""
-    batches = pa.table({"text": texts}).to_batches(rows)
-    found = list(score_batches(built.workspace, models, 2, batches))
-    assert [text for batch, _ in found for text in batch["text"].to_pylist()] == texts
-    names = [model.settings.name for model in models]
-    return np.array([np.concatenate([scores[name] for _, scores in found]) for name in names])
+def scored(model: QualityModel, texts: list[str]) -> NDArray[np.float32]:
+    """Return the scores (n,)."""
+    return ForkedScorer(model, 2).score(texts)
 
 
-def test_scores_and_order_are_those_of_one_process_also_from_several_threads(built, placed):
+def test_scores_and_order_are_those_of_one_process_also_from_several_threads(placed):
     rng = np.random.default_rng(0)
-    lower = placed.model_copy(
-        update={"settings": placed.settings.model_copy(update={"name": "lower", "lowercase": True})}
-    )
+    lower = placed.model_copy(update={"settings": placed.settings.model_copy(update={"lowercase": True})})
     words = ["orbit", "flour", "Whale", "\n", "</s>"]
-    texts = [[" ".join(rng.choice(words, 9)) + f" {row}" for row in range(size)] for size in (1, 300, 1500)]
-    expected = [[load_scorer(one.settings, one.path).score(column) for one in (placed, lower)] for column in texts]
-    with ThreadPoolExecutor(len(texts)) as threads:
-        found = list(threads.map(lambda column: scored(built, [placed, lower], column, 70), texts))
+    texts = [[" ".join(rng.choice(words, 9)) + f" {row}" for row in range(size)] for size in (0, 1, 300, 5_000)]
+    given = [(model, column) for model in (placed, lower) for column in texts]
+    with ThreadPoolExecutor(len(given)) as threads:
+        found = list(threads.map(lambda pair: scored(*pair), given))
     assert all(scores.dtype == np.float32 for scores in found)
-    assert all(np.array_equal(scores, np.stack(wanted)) for scores, wanted in zip(found, expected, strict=True))
-    empty = pa.record_batch({"text": pa.array([], pa.string())})
-    [(batch, scores)] = score_batches(built.workspace, [placed, lower], 2, [empty])
-    assert (batch.num_rows, scores["space"].shape) == (0, (0,))
-    assert list(score_batches(built.workspace, [placed, lower], 2, [])) == []
-    assert list(score_batches(built.workspace, [], 2, [empty])) == [(empty, {})]
+    expected = (load_scorer(model.settings, model.path).score(column) for model, column in given)
+    assert all(np.array_equal(scores, wanted) for scores, wanted in zip(found, expected, strict=True))
 
 
 def test_stages_write_the_same_with_any_number_of_processes(copied):
@@ -88,13 +75,13 @@ def test_stages_write_the_same_with_any_number_of_processes(copied):
     assert fit.fit_statistics(job).details == copied.statistics.details
 
 
-def test_a_model_that_cannot_be_loaded_is_named(built, placed):
+def test_a_model_that_cannot_be_loaded_is_named(placed):
     wrong = placed.model_copy(update={"settings": placed.settings.model_copy(update={"positive_label": "__label__hq"})})
-    with pytest.raises(ScoringError, match=r"no label '__label__hq', set positive_label to one of") as raised:
-        scored(built, [wrong], ["orbit"])
+    with pytest.raises(ModelError, match=r"no label '__label__hq', set positive_label to one of") as raised:
+        scored(wrong, ["orbit"])
     assert not is_transient(raised.value)
-    with pytest.raises(ScoringError, match=r"none\.bin cannot be opened"):
-        scored(built, [placed.model_copy(update={"path": str(built.workspace.root / "none.bin")})], ["orbit"])
+    with pytest.raises(ModelError, match=r"none\.bin cannot be opened"):
+        scored(placed.model_copy(update={"path": "none.bin"}), ["orbit"])
 
 
 def children(process: int) -> list[int]:
@@ -102,10 +89,10 @@ def children(process: int) -> list[int]:
 
 
 @pytest.mark.long
-def test_a_retry_after_a_killed_worker_starts_new_workers_and_their_end_leaves_no_process(built, placed):
+def test_a_retry_after_a_killed_worker_starts_new_workers_and_their_end_leaves_no_process(placed):
     end_workers()
     texts = ["orbit"] * 2000
-    whole = scored(built, [placed], texts)
+    whole = scored(placed, texts)
     [server] = [process for pool in workers._running.values() for process in pool._started]
     deadline = time.monotonic() + 30
     while len(forks := children(server.pid)) < 2:  # the first may have answered before the last was there
@@ -115,11 +102,11 @@ def test_a_retry_after_a_killed_worker_starts_new_workers_and_their_end_leaves_n
     os.kill(forks[0], signal.SIGKILL)
     message = r"short of memory, lower engine\.resources\.score\.num_cpus"
     with pytest.raises(WorkerProcessError, match=message) as raised:
-        scored(built, [placed], texts)
+        scored(placed, texts)
     assert is_transient(raised.value)
     assert isinstance(raised.value, ModelError)
     await_end(server.pid, *forks)
-    assert np.array_equal(whole, scored(built, [placed], texts))
+    assert np.array_equal(whole, scored(placed, texts))
     [server] = [process for pool in workers._running.values() for process in pool._started]
     forks = children(server.pid)
     end_workers()
@@ -129,16 +116,11 @@ def test_a_retry_after_a_killed_worker_starts_new_workers_and_their_end_leaves_n
 SCRIPT = """
 import os, signal, sys
 from pathlib import Path
-import pyarrow as pa
-from fineweb_mask.tasks.inference.scorers import QualityModel
-from fineweb_mask.tasks.inference.scorers import score_batches
+from fineweb_mask.tasks.inference.scorers import ForkedScorer, QualityModel
 from fineweb_mask.tasks.processes import workers
-from fineweb_mask.tasks.workspace.workspace import Workspace
 
-texts = pa.record_batch({"text": ["orbit"] * 2000})
-models = [QualityModel.model_validate_json(sys.argv[1])]
-[(_, scores)] = score_batches(Workspace(sys.argv[2]), models, 2, [texts])
-print(scores["space"].shape, flush=True)
+scores = ForkedScorer(QualityModel.model_validate_json(sys.argv[1]), 2).score(["orbit"] * 2000)
+print(scores.shape, flush=True)
 [server] = [process.pid for pool in workers._running.values() for process in pool._started]
 print(server, Path(f"/proc/{server}/task/{server}/children").read_text(), flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
@@ -149,7 +131,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_a_killed_script_without_a_main_guard_leaves_no_process(placed, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    command = [sys.executable, str(script), placed.model_dump_json(), str(tmp_path)]
+    command = [sys.executable, str(script), placed.model_dump_json()]
     ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     shape, processes = ran.stdout.splitlines()
     assert ran.returncode == -signal.SIGKILL

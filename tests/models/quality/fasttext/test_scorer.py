@@ -5,7 +5,6 @@ import struct
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -164,9 +163,7 @@ def one_line(text, lowercase):
 @example(texts=["a<", "/s>b", "\u00e2", "", "c"], lowercase=False)  # pieces that texts beside them would complete
 @example(texts=["word\n" * 6_000, "\u2028" * 9_000 + "end</s>"], lowercase=False)
 def test_lines_hold_the_words_of_the_reference(texts, lowercase):
-    array = pa.array(["x", *texts, "y"], pa.large_string())
-    lines = fasttext_lines(array.slice(1, len(texts)), lowercase)
-    assert array.to_pylist() == ["x", *texts, "y"]
+    lines = fasttext_lines(texts, lowercase)
     assert len(lines) == len(texts)
     for text, line in zip(texts, lines, strict=True):
         assert line.index(b"\n") == len(line) - 1
