@@ -48,7 +48,11 @@ def test_every_run_leaves_a_record_and_the_catalog_shows_what_is_there(workspace
     assert found["selected"] == counts["selected"]
     assert found["eligible"] + found["dropped"] == counts["documents_in"]
 
-    run_sample(workspace, "selection.lamb=0.3", "selection.select_ratio=0.1")
+    with fm.open(workspace) as opened:
+        masks = opened.masks.count("*").fetchall()
+        run_sample(workspace, "selection.lamb=0.3", "selection.select_ratio=0.1")
+        with fm.open(workspace, memory_limit="1GB") as again:
+            assert again.masks.count("*").fetchall() == masks
     first, second = ask(workspace, "FROM runs")
     assert (first["flow"], first["status"], first["stages_cached"]) == ("curate", "done", [])
     assert (second["stages_run"], second["lamb"]) == (["select", "materialize", "report"], 0.3)
@@ -189,16 +193,15 @@ def test_a_run_that_set_a_shard_aside_is_a_finished_run(hostile_run, tmp_path):
     assert CliRunner().invoke(app, ["verify", str(workspace)]).exit_code == 0
 
 
-def test_a_sweep_leaves_the_catalog_unless_it_made_anew_what_the_masks_are_of(workspace, server):
+def test_a_sweep_leaves_the_catalog_unless_it_made_anew_what_the_masks_are_of(finished, contest, tmp_path):
+    workspace = Path(shutil.copytree(contest.workspace, tmp_path / "copy"))
     settings = LastRun.load(Workspace(workspace)).settings.model_copy(update={"workspace": str(workspace)})
-    before = (workspace / "catalog.duckdb").read_bytes()
+    assert (workspace / "catalog.duckdb").read_bytes() == (finished / "catalog.duckdb").read_bytes()
     expected = ask(workspace, RECONCILED)
-    sweep(settings, "0,1")
-    assert (workspace / "catalog.duckdb").read_bytes() == before
     *_, swept = ask(workspace, "FROM runs")
     assert (swept["flow"], swept["status"], swept["documents_selected"]) == ("sweep", "done", None)
     next((workspace / "embeddings").glob("CC-MAIN-2024-10_00000.*.parquet")).unlink()
-    sweep(settings, "0,1")
+    sweep(settings, "0,0.25,...,1")
     assert not (workspace / "catalog.duckdb").exists()
     assert ask(workspace, RECONCILED) == expected
 

@@ -7,9 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fineweb_mask.flows.cli import app
-from fineweb_mask.flows.commands._common import WRONG_USAGE
 from fineweb_mask.flows.compare import compare
-from fineweb_mask.flows.processes.environment import ENVIRONMENT_DEFAULTS
 from fineweb_mask.flows.sweep import sweep
 from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -108,30 +106,3 @@ def test_the_page_is_opened_on_request(contest, small_sample, server, monkeypatc
     result = CliRunner().invoke(app, ["sweep", "deployments/recipes/sample.yaml", *options])
     assert result.exit_code == 0, result.output
     assert opened == [(contest.workspace / "sweep" / "index.html").as_uri()]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["sweep", "--lamb", "0,2"], "--lamb takes values from 0 to 1, received 2"),
-        (["compare", "--selectors", "random,best"], "selectors may be all, mean_field, policy_gradient"),
-        (["compare", "--selectors", ","], "name at least one selector"),
-        (
-            ["compare", "--label-column", "topic"],
-            "label column 'topic' must be among the documents' columns: content_hash",
-        ),
-        (["sweep", "--set", "source.path=no/such"], "source.path: 'no/such' does not exist"),
-        (["compare", "--set", "selection.lamd=1"], "did you mean 'lamb'?"),
-    ],
-)
-def test_wrong_options_end_with_2_before_anything_starts(arguments, message, monkeypatch, tmp_path):
-    for name, value in ENVIRONMENT_DEFAULTS.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.chdir(ROOT)
-    command, *options = arguments
-    recipe = "deployments/recipes/sample.yaml"
-    result = CliRunner().invoke(app, [command, recipe, *options, "--workspace", str(tmp_path / "w"), "--json"])
-    assert result.exit_code == WRONG_USAGE
-    assert message in result.stderr
-    assert message in json.loads(result.stdout.splitlines()[-1])["error"]
-    assert not (tmp_path / "w").exists()

@@ -79,14 +79,17 @@ def test_three_kinds_of_scorers_and_vectors_from_one_of_them(run, tmp_path):
     dataset = pq.read_table(workspace / "dataset" / "data")
     assert {"fasttext", "edu", "language_quality", "quality"} <= set(dataset.column_names)
 
-    assert built(run(workspace)) == {}
-    for stage in ("scores", "embeddings"):
-        [lost] = (workspace / stage).glob(f"{shards[0]}.*.parquet")
-        before = lost.read_bytes()
-        lost.unlink()
-        assert built(run(workspace)) == {"score_embed": 1}
-        assert lost.read_bytes() == before
-    assert built(run(workspace, "quality.combine=minimum"))["score_embed"] == len(shards)
+    lost = [
+        path
+        for stage, shard in zip(("scores", "embeddings"), shards, strict=True)
+        for path in (workspace / stage).glob(f"{shard}.*.parquet")
+    ]
+    before = [path.read_bytes() for path in lost]
+    for path in lost:
+        path.unlink()
+    assert built(run(workspace)) == {"score_embed": len(shards)}
+    assert [path.read_bytes() for path in lost] == before
+    assert built(run(workspace, "quality.combine=minimum", until="score"))["score_embed"] == len(shards)
 
 
 @pytest.mark.long
