@@ -5,7 +5,6 @@ import os
 import shutil
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
@@ -63,29 +62,6 @@ def test_every_run_leaves_a_record_and_the_catalog_shows_what_is_there(workspace
     assert second["recipe"]["selection"]["select_ratio"] == 0.1
     assert len(second["flow_run"]) == 36
     assert second["objective"] > 0
-
-
-def test_what_another_corpus_holds_is_dropped_and_named_with_its_twin(finished, run_sample, sample_corpus, tmp_path):
-    path = tmp_path / "corpus" / "new.parquet"
-    path.parent.mkdir()
-    rows = pq.read_table(sample_corpus / "corpus" / "CC-MAIN-2024-30_00000.parquet").to_pylist()
-    for row in rows[:200]:
-        row["text"] = row["text"] and f"News of today. {row['text']}"
-    for row in rows:
-        row["id"] = f"new {row['id']}"
-    pq.write_table(pa.Table.from_pylist(rows), path)
-    assert ask(finished, "FROM known") == []
-    workspace = tmp_path / "workspace"
-    overrides = [f"source.path={path.parent}", f"ingest.against=[{finished}]"]
-    summary = run_sample(workspace, *overrides)
-    known = ask(workspace, "FROM known ORDER BY source_row")
-    assert len(known) == summary.dropped["known"] > 200
-    assert all(entry["source_row"] >= 200 for entry in known)
-    assert {entry["twin"] for entry in known} <= {one["id"] for one in ask(finished, "SELECT id FROM documents")}
-    same = [entry for entry in known if entry["id"] == f"new {entry['twin']}"]
-    assert len(same) > 0.9 * len(known)  # the others repeat a document of another shard
-    assert {stage.stage for stage in run_sample(workspace, *overrides).stages if stage.cached < stage.files} == set()
-    assert all(stage.missing == stage.stale == 0 for stage in workspace_status(workspace).stages)
 
 
 def test_a_run_that_stops_after_a_stage_and_a_failed_one_are_recorded(workspace, run_sample, tmp_path):

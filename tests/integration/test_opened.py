@@ -73,14 +73,3 @@ def test_a_lost_catalog_is_made_again_and_a_statement_that_writes_is_refused(wor
 def test_a_folder_that_is_no_workspace_is_named(tmp_path):
     with pytest.raises(fm.WorkspaceError, match="is no workspace: no run was started there"):
         fm.open(tmp_path)
-
-
-def test_a_damaged_file_is_named_before_it_is_read(workspace):
-    damaged = next((workspace / "scores").glob("*.parquet"))
-    content = bytearray(damaged.read_bytes())
-    content[200] ^= 1
-    damaged.write_bytes(content)
-    with fm.open(workspace) as opened, pytest.raises(QueryError, match="delete the file, and run the recipe again"):
-        opened.scores.fetchall()
-    with fm.open(shutil.copytree(workspace, workspace.with_name("again")), verify=False) as opened:
-        assert opened.masks.limit(1).fetchall()

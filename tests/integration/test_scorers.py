@@ -9,10 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from fineweb_mask.flows.curate import curate
-from fineweb_mask.flows.recipe import RecipeError, load_recipe
+from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.flows.summary import RunSummary
 from fineweb_mask.models.settings.quality import NO_QUALITY
-from fineweb_mask.tasks.source.columns import ColumnError
 from fineweb_mask.tasks.workspace.job import BadShardError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -90,15 +89,6 @@ def test_three_kinds_of_scorers_and_vectors_from_one_of_them(run, tmp_path):
     assert built(run(workspace)) == {"score_embed": len(shards)}
     assert [path.read_bytes() for path in lost] == before
     assert built(run(workspace, "quality.combine=minimum", until="score"))["score_embed"] == len(shards)
-
-
-@pytest.mark.long
-def test_a_column_that_no_file_has_is_named_before_any_work(run, tmp_path):
-    with pytest.raises(ColumnError, match=r"quality\.scorers\.2\.column: no document will have a column 'grade'"):
-        run(tmp_path / "workspace", "quality.scorers.2.column=grade")
-    assert not (tmp_path / "workspace").exists()
-    with pytest.raises(RecipeError, match=r"quality\.scorers\.2\.column: 'grade' is not read"):
-        run(tmp_path / "workspace", "quality.scorers.2.column=grade", "source.extra_columns=[]")
 
 
 @pytest.mark.long

@@ -152,12 +152,7 @@ def test_what_no_recipe_reaches_is_removed_on_request(workspace, run_sample, tmp
     assert "a run is using the workspace" in result.output
     assert gc() == stale
     assert gc() == {}
-    assert {stage: counts[2] for stage, counts in state(workspace).items() if counts[2]} == {}
-    assert {
-        stage.stage
-        for stage in run_sample(workspace, "selection.lamb=0.9", "embedding.prompt='about: '").stages
-        if stage.cached < stage.files
-    } == set()
+    assert not any(missing or left for _, missing, left in state(workspace).values())
 
 
 def test_what_a_bucket_found_is_kept_until_the_duplicates_are_listed(workspace, run_sample):
