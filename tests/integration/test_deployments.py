@@ -120,7 +120,6 @@ def test_the_deployed_push_lists_the_files_of_the_dataset(service, sample_run):
     }
 
 
-@pytest.mark.long
 def test_the_deployed_sweep_runs_on_a_worker(service, sample_run):
     """It uses the files of the sample run in the workspace."""
     swept = service.run("sweep/sweep", "--param", 'lamb="0,0.5,1"')
@@ -193,7 +192,6 @@ def test_a_failure_to_publish_is_a_warning_in_the_run(server, caplog):
     server_lost.clear()
 
 
-@pytest.mark.long
 def test_with_an_auth_string_the_server_answers_only_those_who_have_it(service, tmp_path, monkeypatch):
     monkeypatch.setenv("PREFECT_SERVER_API_AUTH_STRING", "me:open sesame")
     with closing(socket.socket()) as probe:

@@ -1,10 +1,8 @@
 """The pipeline on the sample corpus, run by Prefect: what is counted, cached, rebuilt and chosen."""
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -12,7 +10,6 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from prefect.settings import PREFECT_API_URL
 
 from data_samples.outcome import outcomes
 from fineweb_mask.flows.commands.setup.dry_run import estimate
@@ -21,14 +18,10 @@ from fineweb_mask.flows.status.garbage import collect_garbage
 from fineweb_mask.flows.status.inspection import finished_run, workspace_status
 from fineweb_mask.tasks.workspace.manifest import read_manifest
 from fineweb_mask.tasks.workspace.records.runs import RunRecord
+from tests.integration.conftest import built, sample_command, with_server
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARDS = 4
-
-
-def built(summary) -> dict[str, int]:
-    """Per stage, how many files were built and not found."""
-    return {stage.stage: stage.files - stage.cached for stage in summary.stages if stage.files > stage.cached}
 
 
 def rows(workspace: Path) -> pa.Table:
@@ -227,17 +220,13 @@ def test_a_corpus_of_several_blocks_is_cut_into_documents_that_are_alike(
 def test_two_recipes_run_in_one_workspace_at_once(run_sample, small_sample, server, finished, tmp_path):
     """Each as if it were alone: the stages that they share are the same files, whoever writes them."""
     together = tmp_path / "together"
-    command = [sys.executable, "-m", "fineweb_mask.flows.cli", "run", "deployments/recipes/sample.yaml", "--json"]
-    command += [argument for setting in small_sample for argument in ("--set", setting)]
+    command = sample_command(together, small_sample, "--json")
     recipes = {  # the second is that of the finished workspace
         "other": ("--set", "selection.lamb=0.9", "--set", f"materialize.output={tmp_path / 'other'}"),
         "same": ("--set", f"materialize.output={tmp_path / 'same'}"),
     }
-    environment = os.environ | {"PREFECT_API_URL": str(PREFECT_API_URL.value())}
     runs = [
-        subprocess.Popen(
-            [*command, "--workspace", str(together), *own], cwd=ROOT, env=environment, stdout=subprocess.PIPE
-        )
+        subprocess.Popen([*command, *own], cwd=ROOT, env=with_server(), stdout=subprocess.PIPE)
         for own in recipes.values()
     ]
     for run in runs:
@@ -254,11 +243,9 @@ def test_two_recipes_run_in_one_workspace_at_once(run_sample, small_sample, serv
 @pytest.mark.long
 def test_machines_that_take_a_share_each_fill_one_workspace(run_sample, small_sample, server, finished, tmp_path):
     together = tmp_path / "together"
-    command = [sys.executable, "-m", "fineweb_mask.flows.cli", "run", "deployments/recipes/sample.yaml", "--json"]
-    command += ["--workspace", str(together), *(word for setting in small_sample for word in ("--set", setting))]
-    environment = os.environ | {"PREFECT_API_URL": str(PREFECT_API_URL.value())}
+    command = sample_command(together, small_sample, "--json")
     runs = [
-        subprocess.Popen([*command, "--shards", f"{number}/2"], cwd=ROOT, env=environment, stdout=subprocess.PIPE)
+        subprocess.Popen([*command, "--shards", f"{number}/2"], cwd=ROOT, env=with_server(), stdout=subprocess.PIPE)
         for number in (1, 2)
     ]
     for run in runs:

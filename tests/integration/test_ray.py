@@ -4,7 +4,6 @@ import http.server
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,11 +16,9 @@ import psutil
 import pytest
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import TaskRunFilter
-from prefect.settings import PREFECT_API_URL
 
 from fineweb_mask.flows.cluster.cluster import OWNER, RETRIES, Cluster, LostJobError
 from fineweb_mask.flows.display.listeners import LogLines, listener
-from fineweb_mask.flows.summary import RunSummary
 from fineweb_mask.models.runtime.stopping import StoppedError
 from fineweb_mask.models.settings import EmbeddingSettings, EngineSettings, IngestSettings, SourceSettings
 from fineweb_mask.tasks.dedup.sort import SortJob
@@ -33,7 +30,7 @@ from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.conftest import Bucket
-from tests.integration.conftest import RunSample
+from tests.integration.conftest import RunSample, built, sample_command, with_server
 from tests.s3 import SeaweedServer, environment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -143,10 +140,6 @@ def local_data(workspace: Path) -> list[bytes]:
     return [path.read_bytes() for path in sorted((workspace / "dataset" / "data").rglob("*.parquet"))]
 
 
-def built(summary: RunSummary) -> dict[str, int]:
-    return {stage.stage: stage.files - stage.cached for stage in summary.stages if stage.files > stage.cached}
-
-
 class DoneJobs(LogLines):
     """Calls a function when a job of a stage ends."""
 
@@ -206,12 +199,10 @@ def test_interrupted_a_run_ends_in_seconds_and_leaves_nothing_on_the_cluster(
     tmp_path: Path,
 ) -> None:
     workspace = tmp_path / "workspace"
-    command = [sys.executable, "-X", "faulthandler", "-m", "fineweb_mask.flows.cli"]
-    command += ["run", "deployments/recipes/sample.yaml", "--workspace", str(workspace)]
-    command += [*(f"--set={setting}" for setting in (*small_sample, *engine))]
-    own = {"PREFECT_API_URL": str(PREFECT_API_URL.value())}
+    command = sample_command(workspace, (*small_sample, *engine))
+    own = with_server() | {"PYTHONFAULTHANDLER": "1"}
     with (tmp_path / "output").open("wb") as output:
-        process = subprocess.Popen(command, cwd=ROOT, env=os.environ | own, stdout=output, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(command, cwd=ROOT, env=own, stdout=output, stderr=subprocess.STDOUT)
     while process.poll() is None and not list((workspace / "fitted").glob("*encoder*")):
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
@@ -240,14 +231,11 @@ def processes_of(owner: int) -> list[psutil.Process]:
 @pytest.fixture
 def begin(small_sample: tuple[str, ...], server: None, tmp_path: Path) -> Callable[[], psutil.Process]:
     """Begin a run with a Ray of its own, as `nohup` does: its parent ends at once."""
-    command = [sys.executable, "-m", "fineweb_mask.flows.cli", "run", "deployments/recipes/sample.yaml"]
-    command += [f"--set={setting}" for setting in (*small_sample, "engine.kind=ray")]
-    own = {"PREFECT_API_URL": str(PREFECT_API_URL.value())}
+    command = sample_command(tmp_path / "w", (*small_sample, "engine.kind=ray"))
 
     def run() -> psutil.Process:
         shell = ["sh", "-c", '"$@" > "$0" 2>&1 & echo $!', str(tmp_path / "output"), *command]
-        shell += ["--workspace", str(tmp_path / "w")]
-        return psutil.Process(int(subprocess.check_output(shell, cwd=ROOT, env=os.environ | own)))
+        return psutil.Process(int(subprocess.check_output(shell, cwd=ROOT, env=with_server())))
 
     return run
 

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +11,6 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from prefect.settings import PREFECT_API_URL
 from typer.testing import CliRunner
 
 from fineweb_mask.flows.cli import app
@@ -21,7 +19,7 @@ from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.conftest import Bucket
-from tests.integration.conftest import RunSample, Service
+from tests.integration.conftest import RunSample, Service, sample_command, with_server
 from tests.s3 import KEY_ID, SECRET, Proxy, S3Server
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,10 +46,9 @@ def gone_for_a_while(proxy: Proxy, bucket: Bucket, until: threading.Event) -> No
 
 def kill_when_it_writes(folder: str, bucket: Bucket, cache: Path, settings: tuple[str, ...]) -> None:
     """Begin a run on a machine of its own, and kill it when it has written a file of a stage."""
-    command = [sys.executable, "-m", "fineweb_mask.flows.cli", "run", "deployments/recipes/sample.yaml"]
-    command += ["--workspace", f"{bucket.url}/ws", *(f"--set={setting}" for setting in settings)]
-    own = {"XDG_CACHE_HOME": str(cache), "PREFECT_API_URL": str(PREFECT_API_URL.value())}
-    with subprocess.Popen(command, cwd=ROOT, env=os.environ | own, stdout=subprocess.DEVNULL) as run:
+    command = sample_command(f"{bucket.url}/ws", settings)
+    own = with_server() | {"XDG_CACHE_HOME": str(cache)}
+    with subprocess.Popen(command, cwd=ROOT, env=own, stdout=subprocess.DEVNULL) as run:
         while not bucket.names(f"ws/{folder}/"):
             assert run.poll() is None
             time.sleep(0.05)
@@ -216,9 +213,7 @@ def test_a_store_that_is_gone_for_good_ends_the_run_within_two_minutes(
     try:
         store.client.create_bucket(Bucket="gone")
         reach(store.url)
-        command = [sys.executable, "-m", "fineweb_mask.flows.cli", "run", "deployments/recipes/sample.yaml"]
-        settings = (*small_sample, f"source.path={sample_corpus / 'corpus'}")
-        command += ["--workspace", "s3://gone/ws", *(f"--set={setting}" for setting in settings)]
+        command = sample_command("s3://gone/ws", (*small_sample, f"source.path={sample_corpus / 'corpus'}"))
         with subprocess.Popen(
             command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
         ) as run:

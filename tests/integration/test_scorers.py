@@ -13,6 +13,7 @@ from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.flows.summary import RunSummary
 from fineweb_mask.models.settings.quality import NO_QUALITY
 from fineweb_mask.tasks.workspace.job import BadShardError
+from tests.integration.conftest import built
 
 ROOT = Path(__file__).resolve().parents[2]
 STAGES = {"ingest", "dedup", "fit", "score_embed", "select", "materialize", "report"}
@@ -52,10 +53,6 @@ def run(server: None, folder: Path, corpus: Path) -> Callable[..., RunSummary]:
         return curate(load_recipe(recipe, given, str(workspace)), until=until)
 
     return run
-
-
-def built(summary: RunSummary) -> dict[str, int]:
-    return {stage.stage: stage.files - stage.cached for stage in summary.stages if stage.files > stage.cached}
 
 
 @pytest.mark.long

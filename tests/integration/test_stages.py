@@ -17,6 +17,7 @@ from fineweb_mask.flows.status.garbage import collect_garbage
 from fineweb_mask.flows.status.inspection import StatusError, workspace_status
 from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
+from tests.integration.conftest import built
 
 
 def state(workspace):
@@ -45,10 +46,6 @@ REACHED = {  # stage: what a run that stops after it builds, and the one before 
     "materialize": {"dedup": 7, "select": 1, "materialize": 2},
     "report": {"report": 2},
 }
-
-
-def built(summary):
-    return {one.stage: one.files - one.cached for one in summary.stages if one.files > one.cached}
 
 
 @pytest.mark.long

@@ -127,20 +127,6 @@ def test_equal_sources_give_equal_bytes_and_a_second_run_reuses_them(tmp_path, c
     assert (first.cached, again.cached) == (False, True)
 
 
-def test_the_key_follows_what_ingest_reads_and_nothing_else(tmp_path, corpus):
-    source = SourceSettings(path=str(corpus / "b.parquet"))
-    [shard] = discover(source)
-
-    def key(folder: str = "one", **changes: Any) -> str:
-        return ingest_job(Workspace(tmp_path / folder), shard, source, IngestSettings(**changes)).key.fingerprint
-
-    assert key() == key("two") == key(on_bad_shard="fail") == key(exact_dedup="shard")
-    changes = [{}, {"min_chars": 50}, {"languages": ["en"]}, {"min_language_score": 0.5}, {"exact_dedup": "off"}]
-    assert len({key(**change) for change in changes}) == 5
-    other = shard.model_copy(update={"fingerprint": "other"})
-    assert ingest_job(Workspace(tmp_path / "one"), other, source, IngestSettings()).key.fingerprint != key()
-
-
 def test_keys_in_the_path_are_in_the_documents_and_in_their_key(tmp_path, make_parquet, make_document):
     rows = [make_document(seed, language=None, dump="here") for seed in range(4)]
     (tmp_path / "language=de" / "dump=there").mkdir(parents=True)
