@@ -213,7 +213,7 @@ def test_a_corpus_of_several_blocks_is_cut_into_documents_that_are_alike(
     of_stage = {stage.stage: stage.rows for stage in workspace_status(workspace).stages}
     assert of_stage["select"] == of_stage["ingest"]  # where documents are is no second selection of them
     [cells] = [found for found in collect_garbage(str(workspace), []) if found.folder == "cells"]
-    assert (cells.files, cells.undecided) == (len(blocks), 0)  # those of the cells before
+    assert (cells.files, cells.undecided) == (SHARDS, 0)  # those of the cells before
 
 
 @pytest.mark.long

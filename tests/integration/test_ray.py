@@ -14,8 +14,6 @@ from typing import Any, NamedTuple
 
 import psutil
 import pytest
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import TaskRunFilter
 
 from fineweb_mask.flows.cluster.cluster import OWNER, RETRIES, Cluster, LostJobError
 from fineweb_mask.flows.display.listeners import LogLines, listener
@@ -161,10 +159,8 @@ def test_a_cluster_writes_the_same_dataset_though_a_node_dies(
     corpus: str,
     run_sample: RunSample,
     finished: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The second node dies when the first vectors are there; many shards are one task run."""
-    monkeypatch.setattr("fineweb_mask.flows.pipeline.start.MOST_TASK_RUNS", 1)
+    """The second node dies when the first vectors are there; another joins afterwards."""
     [second] = nodes.cluster.worker_nodes
     dying: list[Any] = [second]
 
@@ -183,11 +179,6 @@ def test_a_cluster_writes_the_same_dataset_though_a_node_dies(
     assert data_of(seaweed_bucket, "ws/dataset/data") == local_data(finished) != []
     assert built(summary)["embed"] == len(list((finished / "embeddings").glob("*.parquet")))
     assert nodes.calls == []
-    named, ends = TaskRunFilter(name={"like_": "ingest CC-MAIN-2023-50_00000 to"}), time.monotonic() + 60
-    with get_client(sync_client=True) as client:
-        while not (runs := client.read_task_runs(task_run_filter=named)) and time.monotonic() < ends:
-            time.sleep(0.5)  # the server writes task runs down a little later
-    assert len(runs) == 1
 
 
 @pytest.mark.long

@@ -2,6 +2,7 @@
 
 from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -43,5 +44,8 @@ def test_of_jobs_that_are_one_task_run_a_bad_shard_is_an_answer_and_a_bug_is_rai
     file, damaged = numbers(job), BadShardError("b: damaged")
     together = TaskRuns(1, Answers(file, damaged, file), group=3)._task_of(numbers)  # type: ignore[arg-type]
     assert together.fn([job] * 3, [], "numbers a to c") == [file, damaged, file]
+    runs = TaskRuns(1, group=3)
+    runs._task_of = lambda _: SimpleNamespace(submit=lambda *_, **given: given["name"])  # type: ignore[assignment]
+    assert [runs.submit([job] * count) for count in (1, 3)] == ["numbers shard", "numbers shard to shard"]
     with pytest.raises(TypeError, match="a bug"):
         TaskRuns(1, Answers(file, TypeError("a bug")))._task_of(numbers).fn([job] * 2, [], "a to b")  # type: ignore[arg-type]
