@@ -2,15 +2,18 @@
 
 import json
 import os
+import random
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from prefect.settings import PREFECT_API_URL
 from typer.testing import CliRunner
 
 from fineweb_mask.flows.cli import app
@@ -19,10 +22,11 @@ from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.conftest import Bucket
-from tests.integration.conftest import RunSample, Service, sample_command, with_server
+from tests.integration.conftest import RunSample, Service
 from tests.s3 import KEY_ID, SECRET, Proxy, S3Server
 
 ROOT = Path(__file__).resolve().parents[2]
+KILLS = 4
 STAGES = ("documents", "duplicates", "scores", "embeddings", "masks")
 
 
@@ -35,55 +39,13 @@ def corpus(bucket: Bucket, sample_corpus: Path) -> str:
 
 
 def gone_for_a_while(proxy: Proxy, bucket: Bucket, until: threading.Event) -> None:
-    """Kill the server, as far as its clients can tell, when vectors are being written, and start it again."""
-    while not bucket.names("ws/embeddings/"):
+    """Kill the server, as far as its clients can tell, when documents are being written, and start it again."""
+    while not any(name.startswith("ws/scores/") for name in bucket.names()):
         if until.wait(0.05):
             return
     proxy.kill()
     time.sleep(2)
     proxy.start()
-
-
-def kill_when_it_writes(folder: str, bucket: Bucket, cache: Path, settings: tuple[str, ...]) -> None:
-    """Begin a run on a machine of its own, and kill it when it has written a file of a stage."""
-    command = sample_command(f"{bucket.url}/ws", settings)
-    own = with_server() | {"XDG_CACHE_HOME": str(cache)}
-    with subprocess.Popen(command, cwd=ROOT, env=own, stdout=subprocess.DEVNULL) as run:
-        while not bucket.names(f"ws/{folder}/"):
-            assert run.poll() is None
-            time.sleep(0.05)
-        run.kill()
-
-
-@contextmanager
-def watched(root: Path) -> Iterator[list[int]]:
-    """Note the bytes that a folder holds, hidden files aside, whenever it holds the same files twice."""
-    held: list[int] = []
-    ended = threading.Event()
-
-    def watch() -> None:
-        before: dict[Path, int] = {}
-        while not ended.wait(0.02):
-            with suppress(FileNotFoundError):  # deleted, or renamed
-                now = {path: path.stat().st_size for path in tree_files(root) if not path.name.startswith(".")}
-                if now == before:  # else one file may be counted with another that came in its place
-                    held.append(sum(now.values()))
-                before = now
-
-    watching = threading.Thread(target=watch)
-    watching.start()
-    try:
-        yield held
-    finally:
-        ended.set()
-        watching.join()
-
-
-def most_of_a_moment(finished: Path) -> int:
-    """Return the bytes of the classifier and of what materialising reads and writes, which is most of what is here."""
-    folders = ("documents", "scores", "masks", "dataset")
-    read = [path.stat().st_size for folder in folders for path in tree_files(finished / folder)]
-    return sum(read) + next((finished / "fitted").glob("quality-fasttext.*.bin")).stat().st_size + 2**16
 
 
 def ask(*arguments: str) -> str:
@@ -116,30 +78,24 @@ def test_the_sample_goes_from_a_bucket_to_a_bucket_through_failures(
     proxy: Proxy,
     reach: Callable[..., None],
     run_sample: RunSample,
-    small_sample: tuple[str, ...],
     finished: Path,
     service: Service,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Two runs are killed before, each on another machine."""
     reach(proxy.url)
     url = f"{bucket.url}/ws"
     overrides = (f"source.path={corpus}", "materialize.license=apache-2.0")
-    for folder in ("documents", "scores"):
-        kill_when_it_writes(folder, bucket, tmp_path / f"with-{folder}", (*small_sample, *overrides))
     proxy.failing, ended = 0.1, threading.Event()
     gone = threading.Thread(target=gone_for_a_while, args=(proxy, bucket, ended))
     gone.start()
     try:
-        with watched(Workspace(url).root) as held:
-            summary = run_sample(url, *overrides)
+        summary = run_sample(url, *overrides)
     finally:
         ended.set()
         gone.join()
     proxy.failing = 0.0
     assert summary.status == "done"
-    assert 0 < max(held) <= most_of_a_moment(finished) < sum(bucket.names("ws/").values())
     assert summary.workspace == url
     assert summary.report == f"{url}/reports/index.html"
     assert proxy.failed > 10
@@ -164,15 +120,16 @@ def test_the_sample_goes_from_a_bucket_to_a_bucket_through_failures(
         assert marker not in caplog.text
         assert not any(marker.encode() in bucket.read(name) for name in bucket.names("ws/"))
 
-    # A machine that has nothing makes anew what is deleted there, or overwritten, and nothing else.
+    # A machine that has nothing finds all of it done, and copies no documents, scores or vectors to see that.
     reach(proxy.url, tmp_path / "fresh")
-    shard = "CC-MAIN-2024-10_00000"
-    files = {name.split("/")[0]: name for name in here if name.split("/")[-1].startswith(f"{shard}.")}
-    bucket.server.client.delete_object(Bucket=bucket.name, Key=f"ws/{files['scores']}")
-    bucket.write(f"ws/{files['masks']}", b"overwritten")
-    repaired = {stage.stage: stage.files - stage.cached for stage in run_sample(url, *overrides).stages}
-    assert repaired == dict.fromkeys(repaired, 0) | {"score": 1, "select": 1}
-    assert all(bucket.read(f"ws/{files[stage]}") == here[files[stage]].read_bytes() for stage in STAGES)
+    proxy.sent.clear()
+    again = run_sample(url, *overrides)
+    files = {stage.stage: stage.files for stage in summary.stages}
+    files["dedup"] -= 1  # what the bucket found is not looked at again
+    files["materialize"] = 1  # nor are the parts of the dataset
+    assert {stage.stage: (stage.files, stage.cached) for stage in again.stages} == {
+        name: (count, count) for name, count in files.items()
+    }
     fresh = Workspace(url).root
     assert fresh.is_relative_to(tmp_path / "fresh")
     assert not any(list((fresh / stage).glob("*.parquet")) for stage in STAGES)
@@ -187,6 +144,88 @@ def test_the_sample_goes_from_a_bucket_to_a_bucket_through_failures(
     assert {file["file"] for file in listed["files"]} == {
         name.removeprefix("ws/dataset/") for name in bucket.names("ws/dataset/")
     }
+
+    # What is deleted there is made anew, and nothing else; so is what somebody overwrote.
+    shard = "CC-MAIN-2024-10_00000"
+    files = {name.split("/")[0]: name for name in here if name.split("/")[-1].startswith(f"{shard}.")}
+    bucket.server.client.delete_object(Bucket=bucket.name, Key=f"ws/{files['scores']}")
+    bucket.write(f"ws/{files['masks']}", b"overwritten")
+    repaired = {stage.stage: stage.files - stage.cached for stage in run_sample(url, *overrides).stages}
+    assert repaired == dict.fromkeys(repaired, 0) | {"score": 1, "select": 1}
+    assert all(bucket.read(f"ws/{files[stage]}") == here[files[stage]].read_bytes() for stage in STAGES)
+
+
+@pytest.mark.long
+def test_this_machine_holds_no_more_than_the_jobs_of_a_moment_need(
+    bucket: Bucket, run_sample: RunSample, sample_corpus: Path, finished: Path
+) -> None:
+    """At most the classifier and what materialising reads and writes, and never all of the workspace."""
+    sizes = {path: path.stat().st_size for path in tree_files(finished)}
+    folders = ("documents", "scores", "masks", "dataset")
+    limit = sum(size for path, size in sizes.items() if path.relative_to(finished).parts[0] in folders) + 2**16
+    limit += next((finished / "fitted").glob("quality-fasttext.*.bin")).stat().st_size
+    url, most, ended = f"{bucket.url}/narrow", [0], threading.Event()
+    root = Workspace(url).root
+
+    def watch() -> None:
+        before: dict[Path, int] = {}
+        while not ended.wait(0.02):
+            with suppress(FileNotFoundError):  # deleted, or renamed
+                held = {path: path.stat().st_size for path in tree_files(root) if not path.name.startswith(".")}
+                if held == before:  # else one file may be counted with another that came in its place
+                    most[0] = max(most[0], sum(held.values()))
+                before = held
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    try:
+        summary = run_sample(url, f"source.path={sample_corpus / 'corpus'}")
+    finally:
+        ended.set()
+        watching.join()
+    assert summary.status == "done"
+    assert limit < sum(bucket.names("narrow/").values())
+    assert 0 < most[0] <= limit
+
+
+@pytest.mark.long
+def test_killed_at_random_moments_and_continued_on_other_machines(
+    bucket: Bucket,
+    corpus: str,
+    reach: Callable[..., None],
+    run_sample: RunSample,
+    small_sample: tuple[str, ...],
+    server: None,
+    finished: Path,
+    tmp_path: Path,
+) -> None:
+    """Every run begins with an empty folder."""
+    url, dice = f"{bucket.url}/ws", random.Random(11)
+    command = [sys.executable, "-m", "fineweb_mask.flows.cli", "run", "deployments/recipes/sample.yaml"]
+    command += ["--workspace", url]
+    settings = (*small_sample, f"source.path={corpus}")
+    command += [f"--set={setting}" for setting in settings]
+    killed = 0
+    for number in range(KILLS):
+        environment = os.environ | {
+            "XDG_CACHE_HOME": str(tmp_path / f"machine-{number}"),
+            "PREFECT_API_URL": str(PREFECT_API_URL.value()),
+        }
+        with subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        ) as run:
+            try:
+                output, _ = run.communicate(timeout=dice.uniform(4, 10))
+                assert run.returncode == 0, output
+            except subprocess.TimeoutExpired:
+                run.kill()
+                killed += 1
+    assert killed
+    reach(bucket.server.url, tmp_path / "last")
+    assert run_sample(url, f"source.path={corpus}").status == "done"
+    made = downloaded(bucket, "ws", tmp_path)
+    assert dict(rows_of(made)) == dict(rows_of(finished))
+    assert data_of(made) == data_of(finished) != []
 
 
 def downloaded(bucket: Bucket, folder: str, tmp_path: Path) -> Path:
@@ -213,7 +252,9 @@ def test_a_store_that_is_gone_for_good_ends_the_run_within_two_minutes(
     try:
         store.client.create_bucket(Bucket="gone")
         reach(store.url)
-        command = sample_command("s3://gone/ws", (*small_sample, f"source.path={sample_corpus / 'corpus'}"))
+        command = [sys.executable, "-m", "fineweb_mask.flows.cli", "run", "deployments/recipes/sample.yaml"]
+        settings = (*small_sample, f"source.path={sample_corpus / 'corpus'}")
+        command += ["--workspace", "s3://gone/ws", *(f"--set={setting}" for setting in settings)]
         with subprocess.Popen(
             command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
         ) as run:
