@@ -25,8 +25,8 @@ hypothesis.settings.load_profile("here")
 KEPT_BY_TOOLS = {".git", ".venv", ".hypothesis", ".screenshots", "__pycache__", "build"}
 OWN_SERVERS = {"test_worker.py"}  # they are killed
 # Half of the time of all tests that need a server; they share a finished workspace with the others, no more.
-SECOND_SERVER = {f"test_{name}.py" for name in ("hub", "interrupted", "ray", "real_pages", "remote")}
-SECOND_SERVER |= {f"test_{name}.py" for name in ("scorers", "selectors", "stages", "training", "tune")}
+SECOND_SERVER = {f"test_{name}.py" for name in ("interrupted", "ray", "remote")}
+SECOND_SERVER |= {f"test_{name}.py" for name in ("scorers", "stages", "training", "tune")}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -258,7 +258,7 @@ def seaweed_bucket(
 
 @pytest.fixture(params=["moto", "seaweed"])
 def any_bucket(request: pytest.FixtureRequest) -> Bucket:
-    """An empty bucket of each server that has conditional writes."""
+    """An empty bucket of each server."""
     found: Bucket = request.getfixturevalue("bucket" if request.param == "moto" else "seaweed_bucket")
     return found
 

@@ -129,22 +129,6 @@ def templates(pages: int = 600, seed: int = 0, name: str = "template") -> Corpus
     return _shuffled([(shared.page(dice), name) for _ in range(pages)], {}, dice)
 
 
-def copied(pages: int = 300, share: float = 0.015, seed: int = 1, make: Callable[..., str] = prose) -> Corpus:
-    """Return pages and a copy of each, with a share of its words replaced."""
-    dice = random.Random(seed)
-    texts = [make(dice) for _ in range(pages)]
-    copies = {(place, pages + place): share for place in range(pages)}
-    return _shuffled(
-        [(text, "page") for text in [*texts, *(edited(text, share, dice) for text in texts)]], copies, dice
-    )
-
-
-def of_kind(make: Callable[[random.Random], str], family: str, count: int = 300, seed: int = 3) -> Corpus:
-    """Return texts that `table`, `code`, `record`, `log` or `prose` makes, no two of which are copies."""
-    dice = random.Random(seed)
-    return _shuffled([(make(dice), family) for _ in range(count)], {}, dice)
-
-
 def table(dice: random.Random, rows: int = 25) -> str:
     """Return a table of figures under a heading that all tables share."""
     head = "Region | Opening stock | Deliveries | Returns | Closing stock | Remarks of the inspector"

@@ -142,11 +142,9 @@ class Proxy:
         self.url = f"http://127.0.0.1:{self.port}"
         self.failing = 0.0  # share of the requests that are refused
         self.refusals = [(500, "InternalError"), (503, "SlowDown")]  # status and code of what they are answered
-        self.refused: tuple[str, ...] = ()  # methods that are refused; all if empty
         self.refused_parts: int | None = None  # refuse only parts of uploads, from this number on
         self.cut_after: int | None = None  # bytes of the next large response, then the connection is closed
         self.serves_ranges = True
-        self.requests: Counter[str] = Counter()
         self.sent: Counter[str] = Counter()  # bytes, by path of a GET
         self.failed = 0
         self.cuts = 0
@@ -201,7 +199,6 @@ class Proxy:
     def _answer(self, request: BaseHTTPRequestHandler) -> None:
         path = request.path.partition("?")[0]
         body = request.rfile.read(int(request.headers.get("Content-Length") or 0))
-        self.requests[request.command] += 1
         if self._is_refused(request) and self._dice.random() < self.failing:
             self.failed += 1
             self._refuse(request, *self._dice.choice(self.refusals))
@@ -236,7 +233,7 @@ class Proxy:
 
     def _is_refused(self, request: BaseHTTPRequestHandler) -> bool:
         if self.refused_parts is None:
-            return not self.refused or request.command in self.refused
+            return True
         part = parse_qs(urlsplit(request.path).query).get("partNumber")
         return part is not None and int(part[0]) >= self.refused_parts
 

@@ -1,13 +1,11 @@
 """The project as a user installs it: a wheel, run from a folder with packages named `flows`, `tasks` and `models`."""
 
 import ast
-import json
 import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
 import fineweb_mask
@@ -62,27 +60,10 @@ def test_make_wheel_builds_the_same_wheel_and_leaves_nothing_else(installed_whee
 
 
 @pytest.mark.long
-def test_the_command_prints_its_version_and_runs_a_corpus(installed_wheel: Installed, folder, tmp_path):
+def test_the_command_prints_its_version_and_has_the_sample_without_a_checkout(installed_wheel: Installed, folder):
+    """Whole runs of the wheel are in tests/integration/test_own_file.py."""
     done = installed_wheel.call(folder, "fineweb-mask", "--version")
     assert done.stdout.strip() == version("fineweb-mask"), done.stderr
-    source = pq.read_table(ROOT / "data_samples" / "corpus" / "CC-MAIN-2023-50_00000.parquet")
-    pq.write_table(source.slice(0, 300), tmp_path / "corpus.parquet")
-    overrides = {
-        "source.path": tmp_path / "corpus.parquet",
-        "quality.scorers.0.labels.path": ROOT / "data_samples" / "labels.parquet",
-        "embedding.static_dimensions": 32,
-        "report.sample": 200,
-    }
-    options = [option for key, value in overrides.items() for option in ("--set", f"{key}={value}")]
-    done = installed_wheel.call(folder, "fineweb-mask", "run", "sample", *options, "--json")
-    assert done.returncode == 0, done.stderr
-    summary = json.loads(done.stdout.splitlines()[-1])
-    assert (summary["status"], summary["documents_in"]) == ("done", 300)
-    assert (folder / "workspaces" / "sample" / "reports" / "index.html").is_file()
-
-
-@pytest.mark.long
-def test_the_sample_is_there_without_a_checkout(installed_wheel: Installed, folder):
     done = installed_wheel.call(folder, "fineweb-mask", "run", "sample", "--dry-run", "--json")
     assert done.returncode == 0, done.stderr
     assert {path.name for path in folder.iterdir()} == set(HOSTILE)

@@ -3,7 +3,6 @@
 import html
 import io
 from collections.abc import Iterable
-from pathlib import Path
 from typing import NamedTuple
 
 from warcio.statusandheaders import StatusAndHeaders
@@ -85,10 +84,3 @@ def record_bytes(kind: str, block: bytes, content_type: str | None, *more: str) 
         f"Content-Length: {len(block)}",
     ]
     return "\r\n".join(head).encode() + b"\r\n\r\n" + block + b"\r\n\r\n"
-
-
-def write_warc(path: Path, texts: Iterable[str]) -> None:
-    """Write pages of texts, each at a URL of its own."""
-    answers = [Answer(page_of(text), f"https://example.org/{number}") for number, text in enumerate(texts)]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(warc_bytes(answers, packed=path.name.endswith(".gz")))

@@ -6,11 +6,10 @@ Tests copy the workspace before they damage it.
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -38,6 +37,7 @@ from fineweb_mask.models.runtime.progress import Step
 from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
+from tests.s3 import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL_ENCODER = (  # enough to tell topics apart, and fitted in a second; what is looked at is less, too
@@ -98,10 +98,20 @@ class Service(NamedTuple):
         return found[0]
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def built(summary: RunSummary | StoppedSummary) -> dict[str, int]:
+    """Return how many files a run built and did not find, of the stages that built any."""
+    return {stage.stage: stage.files - stage.cached for stage in summary.stages if stage.files > stage.cached}
+
+
+def sample_command(workspace: Path | str, settings: Iterable[str], *arguments: str) -> list[str]:
+    """Return the command that runs the sample's recipe, to be started in the checkout."""
+    command = [sys.executable, "-m", "fineweb_mask.flows.cli", "run", "deployments/recipes/sample.yaml"]
+    return [*command, "--workspace", str(workspace), *(f"--set={one}" for one in settings), *arguments]
+
+
+def with_server() -> dict[str, str]:
+    """Return the environment of a command that uses the server of this session."""
+    return os.environ | {"PREFECT_API_URL": str(PREFECT_API_URL.value())}
 
 
 @pytest.fixture(scope="session")

@@ -4,15 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from fineweb_mask.flows.cli import app
-from fineweb_mask.flows.commands._common import WRONG_USAGE
 from fineweb_mask.flows.compare import compare
-from fineweb_mask.flows.processes.environment import ENVIRONMENT_DEFAULTS
 from fineweb_mask.flows.sweep import sweep
 from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
+from tests.integration.conftest import built
 
 pytestmark = pytest.mark.long  # a server, a worker or a browser, or whole runs, some of which are killed
 
@@ -25,10 +22,6 @@ def contents(workspace: Path) -> dict[str, bytes]:
         path for name in OF_THE_RUN for path in [workspace / name, *(workspace / name).rglob("*")] if path.is_file()
     ]
     return {path.relative_to(workspace).as_posix(): path.read_bytes() for path in files}
-
-
-def built(summary) -> dict[str, int]:
-    return {stage.stage: stage.files - stage.cached for stage in summary.stages if stage.files > stage.cached}
 
 
 def artifacts(service, name: str) -> dict[str, dict]:
@@ -91,47 +84,3 @@ def test_solvers_tell_how_far_they_are_from_the_threads_of_their_tasks(contest):
     ]
     values = [steps[0].done for _, steps in frontier if len(steps) == 1 and steps[0].what == "values of lamb"]
     assert list(dict.fromkeys(values)) == [0, 1, 2, 3, 4, 5]
-
-
-def test_the_page_is_opened_on_request(contest, small_sample, server, monkeypatch):
-    opened = []
-    monkeypatch.setattr("webbrowser.open", lambda url: bool(opened.append(url)) or True)
-    monkeypatch.chdir(ROOT)
-    options = [
-        "--lamb",
-        "0:1:0.25",
-        "--workspace",
-        str(contest.workspace),
-        *(f"--set={one}" for one in small_sample),
-        "--open",
-    ]
-    result = CliRunner().invoke(app, ["sweep", "deployments/recipes/sample.yaml", *options])
-    assert result.exit_code == 0, result.output
-    assert opened == [(contest.workspace / "sweep" / "index.html").as_uri()]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["sweep", "--lamb", "0,2"], "--lamb takes values from 0 to 1, received 2"),
-        (["compare", "--selectors", "random,best"], "selectors may be all, mean_field, policy_gradient"),
-        (["compare", "--selectors", ","], "name at least one selector"),
-        (
-            ["compare", "--label-column", "topic"],
-            "label column 'topic' must be among the documents' columns: content_hash",
-        ),
-        (["sweep", "--set", "source.path=no/such"], "source.path: 'no/such' does not exist"),
-        (["compare", "--set", "selection.lamd=1"], "did you mean 'lamb'?"),
-    ],
-)
-def test_wrong_options_end_with_2_before_anything_starts(arguments, message, monkeypatch, tmp_path):
-    for name, value in ENVIRONMENT_DEFAULTS.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.chdir(ROOT)
-    command, *options = arguments
-    recipe = "deployments/recipes/sample.yaml"
-    result = CliRunner().invoke(app, [command, recipe, *options, "--workspace", str(tmp_path / "w"), "--json"])
-    assert result.exit_code == WRONG_USAGE
-    assert message in result.stderr
-    assert message in json.loads(result.stdout.splitlines()[-1])["error"]
-    assert not (tmp_path / "w").exists()

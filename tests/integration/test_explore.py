@@ -264,10 +264,3 @@ def test_it_is_written_as_a_folder(workspace: Path, tmp_path: Path):
     )
     assert again.exit_code == 2
     assert "holds something else than the command writes" in again.stderr
-
-
-@needs_page
-def test_a_folder_that_is_no_workspace_is_refused(tmp_path: Path):
-    result = CliRunner().invoke(app, ["explore", str(tmp_path)])
-    assert result.exit_code == 2
-    assert "no workspace: no run was started there" in result.stderr

@@ -18,9 +18,9 @@ from pathlib import Path
 import psutil
 import pyarrow.parquet as pq
 import pytest
-from prefect.settings import PREFECT_API_URL
 
 from fineweb_mask.flows.summary import RunSummary
+from tests.integration.conftest import sample_command, with_server
 from tests.s3 import free_port
 
 pytestmark = pytest.mark.long  # a server, a worker or a browser, or whole runs, some of which are killed
@@ -45,16 +45,14 @@ def start(
 ) -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
     """Start a run of the sample in a process of its own; it is ended with the test."""
     started = []
-    environment = {**os.environ, "PREFECT_API_URL": str(PREFECT_API_URL.value())}
 
     def run(*arguments: str, deaf_to_ctrl_c: bool = False) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "fineweb_mask.flows.cli", "run", "deployments/recipes/sample.yaml"]
-        command += ["--workspace", str(tmp_path / "workspace"), *(f"--set={one}" for one in small_sample), *arguments]
+        command = sample_command(tmp_path / "workspace", small_sample, *arguments)
         # What is ignored here is ignored there; what is handled here is as usual there.
         before = signal.signal(signal.SIGINT, signal.SIG_IGN if deaf_to_ctrl_c else signal.default_int_handler)
         with (tmp_path / "output").open("wb") as output:
             started.append(
-                subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT)
+                subprocess.Popen(command, cwd=ROOT, env=with_server(), stdout=output, stderr=subprocess.STDOUT)
             )
         signal.signal(signal.SIGINT, before)
         return started[-1]
@@ -84,7 +82,6 @@ def leftovers(workspace: Path) -> list[Path]:
     return [path for path in workspace.rglob("*") if path.name.endswith(".partial")]
 
 
-@pytest.mark.long
 def test_killed_or_interrupted_in_any_stage_it_ends_as_if_nothing_had_happened(
     start: Start, run_sample: RunSample, outcome: Outcome, finished: Path, tmp_path: Path
 ) -> None:
@@ -137,8 +134,7 @@ class OnTerminal:
 
     def __init__(self, small_sample: tuple[str, ...], folder: Path) -> None:
         self.workspace = folder / "workspace"
-        options = ["--workspace", str(self.workspace), *(f"--set={one}" for one in small_sample), "--until", "score"]
-        command = [sys.executable, "-m", "fineweb_mask.flows.cli", "run", "deployments/recipes/sample.yaml", *options]
+        command = sample_command(self.workspace, small_sample, "--until", "score")
         environment = os.environ | {"PREFECT_HOME": str(folder / "prefect")}
         environment.pop("PREFECT_API_URL", None)
         self.pid, self.terminal = pty.fork()
@@ -189,7 +185,6 @@ def on_terminal(small_sample: tuple[str, ...], tmp_path: Path) -> Iterator[OnTer
         os.kill(run.pid, signal.SIGKILL)
 
 
-@pytest.mark.long
 def test_ctrl_c_on_a_terminal_ends_the_run_and_then_its_server(on_terminal: OnTerminal) -> None:
     run = on_terminal
     run.wait_until(lambda: run.shown() and (run.workspace / "documents").is_dir())
@@ -214,7 +209,6 @@ def test_killed_it_takes_its_server_along(on_terminal: OnTerminal) -> None:
     server.wait(timeout=30)
 
 
-@pytest.mark.long
 def test_its_server_killed_another_takes_its_place(on_terminal: OnTerminal) -> None:
     run = on_terminal
     run.wait_until(lambda: run.shown() and (run.workspace / "documents").is_dir())
@@ -227,21 +221,13 @@ def test_its_server_killed_another_takes_its_place(on_terminal: OnTerminal) -> N
     assert "Traceback" not in run.shown()
 
 
-@pytest.mark.long
 def test_a_server_of_the_user_s_that_dies_costs_no_work(small_sample: tuple[str, ...], tmp_path: Path) -> None:
     port, workspace = free_port(), tmp_path / "workspace"
     own = {"PREFECT_HOME": str(tmp_path / "prefect"), "PREFECT_API_URL": f"http://127.0.0.1:{port}/api"}
     environment = os.environ | own | {"PREFECT_CLIENT_MAX_RETRIES": "1"}  # of five, which take a minute each time
     (tmp_path / "prefect").mkdir()
-    server = [
-        sys.executable,
-        "-m",
-        "fineweb_mask.flows.processes.temporary_server",
-        str(port),
-        str(tmp_path / "prefect"),
-    ]
-    command = [sys.executable, "-m", "fineweb_mask.flows.cli", "run", "deployments/recipes/sample.yaml"]
-    command += ["--workspace", str(workspace), *(f"--set={one}" for one in small_sample)]
+    server = [sys.executable, "-m", "fineweb_mask.flows.processes.temporary_server", str(port), own["PREFECT_HOME"]]
+    command = sample_command(workspace, small_sample)
     with subprocess.Popen(server, env=environment, stdin=subprocess.PIPE) as serving:
         while requests_refused(port):
             time.sleep(0.1)

@@ -106,14 +106,3 @@ def test_an_earlier_run_is_compared_with_the_last(server, workspace, tmp_path):
     assert wrong.exit_code == 2
     assert "no document has a group there" in wrong.stderr
     assert not (tmp_path / "other").exists()
-
-
-def test_what_ingest_dropped_is_told_where_it_was_kept_aside(server, workspace, wanted):
-    with fm.open(workspace) as opened:
-        settings = {**opened.settings.model_dump(mode="json"), "workspace": str(workspace)}
-    fm.curate(settings, {"ingest": {"keep_dropped": True}})
-    found, code = asked(workspace, wanted["foreign"], wanted["unknown"])
-    assert (code, found["unknown"], found["notes"]) == (3, [wanted["unknown"]], [])
-    [one] = found["documents"]
-    assert (one["outcome"], one["row"], one["id"]) == ("dropped", None, wanted["foreign"])
-    assert one["decisions"][0]["reason"] == "wrong_language: ingest.languages is en"

@@ -64,18 +64,6 @@ def test_two_datasets_are_compared_without_a_workspace(finished, tmp_path):
         fm.diff(tmp_path / "a", tmp_path / "page", output=tmp_path / "other")
 
 
-@pytest.mark.long
-def test_a_workspace_is_opened_again_after_a_run_and_in_one_line(workspace):
-    before = fm.open(workspace)
-    selected = before.selected.count("*").fetchall()
-    settings = {**before.settings.model_dump(mode="json"), "workspace": str(workspace)}
-    fm.curate(settings, {"selection": {"select_ratio": 0.1}})
-    [[fewer]] = fm.open(workspace, memory_limit="1GB").selected.count("*").fetchall()
-    assert 0 < fewer < selected[0][0]
-    assert before.masks.count("*").fetchall() == fm.open(workspace).masks.count("*").fetchall()
-    before.close()
-
-
 def test_a_lost_catalog_is_made_again_and_a_statement_that_writes_is_refused(workspace):
     (workspace / "catalog.duckdb").unlink()
     with fm.open(str(workspace)) as opened, pytest.raises(QueryError, match="is refused: the catalog is read-only"):
@@ -85,14 +73,3 @@ def test_a_lost_catalog_is_made_again_and_a_statement_that_writes_is_refused(wor
 def test_a_folder_that_is_no_workspace_is_named(tmp_path):
     with pytest.raises(fm.WorkspaceError, match="is no workspace: no run was started there"):
         fm.open(tmp_path)
-
-
-def test_a_damaged_file_is_named_before_it_is_read(workspace):
-    damaged = next((workspace / "scores").glob("*.parquet"))
-    content = bytearray(damaged.read_bytes())
-    content[200] ^= 1
-    damaged.write_bytes(content)
-    with fm.open(workspace) as opened, pytest.raises(QueryError, match="delete the file, and run the recipe again"):
-        opened.scores.fetchall()
-    with fm.open(shutil.copytree(workspace, workspace.with_name("again")), verify=False) as opened:
-        assert opened.masks.limit(1).fetchall()

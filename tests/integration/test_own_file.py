@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fineweb_mask.models.settings.quality import NO_QUALITY
-from tests.wheel import Installed
+from tests.wheel import Installed, write_hostile_packages
 
 NO_NETWORK = """
 import os, socket
@@ -41,13 +41,13 @@ socket.getaddrinfo, socket.socket.connect = guarded_look_up, guarded_connect
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1_200)]
 
 
-@pytest.fixture(scope="module", params=["web_mix", "newsgroups20"])
-def ran(request, installed_wheel: Installed, real_data: Path, tmp_path_factory) -> Path:
-    """The workspace of a file that was run by its name, in a folder with nothing else."""
-    folder = tmp_path_factory.mktemp(request.param)
+@pytest.fixture(scope="module")
+def ran(installed_wheel: Installed, real_data: Path, tmp_path_factory) -> Path:
+    """The workspace of a file that was run by its name, in a folder with packages that are in the wheel's way."""
+    folder = write_hostile_packages(tmp_path_factory.mktemp("own"))
     (folder / "offline").mkdir()
     (folder / "offline" / "sitecustomize.py").write_text(NO_NETWORK)
-    table = pq.read_table(real_data / f"{request.param}.parquet").slice(0, 3_000)
+    table = pq.read_table(real_data / "web_mix.parquet").slice(0, 1_500)
     scores = [name for name in table.schema.names if name.startswith("quality")]  # a stranger's file has none
     pq.write_table(table.drop_columns(scores), folder / "mine.parquet")
     asked = folder / "asked"
@@ -66,29 +66,15 @@ def ran(request, installed_wheel: Installed, real_data: Path, tmp_path_factory) 
     return folder / "workspaces" / "mine"
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1200, 400])
-def test_the_first_screen_is_whole_and_says_what_the_quality_is_not(
-    browser, ran: Path, width: int, scheme: str
-) -> None:
-    path = ran / "reports" / "index.html"
-    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True)
-    page, requests, errors = context.new_page(), [], []
-    page.on("request", lambda request: None if request.url.startswith("data:") else requests.append(request.url))
-    page.on("console", lambda message: errors.append(message.text))
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.goto(path.as_uri())
+def test_the_first_screen_says_what_the_quality_is_not_and_what_is_true(browser, ran: Path) -> None:
+    page = browser.new_page(viewport={"width": 1200, "height": 900})
+    page.goto((ran / "reports" / "index.html").as_uri())
     words = page.locator("body").inner_text()
-    assert (requests, errors) == ([path.as_uri()], [])
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert words.index(NO_QUALITY) < words.index("Where documents went")
     first = page.get_by_text(NO_QUALITY.partition(":")[0]).first.bounding_box()
     assert first is not None
-    assert first["y"] < 900 or width < 1200
-    context.close()
-
-
-def test_the_sentences_of_the_first_screen_are_true(ran: Path) -> None:
+    assert first["y"] < 900
+    page.close()
     words = (ran / "reports" / "index.md").read_text().replace("\\", "")
     masks = pq.read_table(next((ran / "masks").glob("*.parquet")))
     eligible, selected = masks["block"].is_valid().to_numpy(), masks["selected"].to_numpy(zero_copy_only=False)

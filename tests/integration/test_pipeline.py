@@ -1,10 +1,8 @@
 """The pipeline on the sample corpus, run by Prefect: what is counted, cached, rebuilt and chosen."""
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -12,7 +10,6 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from prefect.settings import PREFECT_API_URL
 
 from data_samples.outcome import outcomes
 from fineweb_mask.flows.commands.setup.dry_run import estimate
@@ -20,16 +17,11 @@ from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.flows.status.garbage import collect_garbage
 from fineweb_mask.flows.status.inspection import finished_run, workspace_status
 from fineweb_mask.tasks.workspace.manifest import read_manifest
-from fineweb_mask.tasks.workspace.records.counts import add_groups
 from fineweb_mask.tasks.workspace.records.runs import RunRecord
+from tests.integration.conftest import built, sample_command, with_server
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARDS = 4
-
-
-def built(summary) -> dict[str, int]:
-    """Per stage, how many files were built and not found."""
-    return {stage.stage: stage.files - stage.cached for stage in summary.stages if stage.files > stage.cached}
 
 
 def rows(workspace: Path) -> pa.Table:
@@ -43,21 +35,23 @@ def masks(workspace: Path) -> dict[str, bytes]:
     return {shard: (workspace / path).read_bytes() for shard, path in files}
 
 
-def test_every_document_is_accounted_for(workspace, run_sample, sample_corpus):
-    summary = run_sample(workspace)
-    sources = sum(pq.read_metadata(path).num_rows for path in (sample_corpus / "corpus").glob("*.parquet"))
-    assert summary.documents_in == sources
-    assert summary.documents_in == summary.documents_kept + sum(summary.dropped.values()) + summary.not_selected
-    assert summary.documents_kept == rows(workspace).num_rows == round(0.25 * summary.counts.documents_eligible)
-    assert {"duplicate", "wrong_language", "null_text", "empty_text", "too_short"} <= summary.dropped.keys()
-    assert Path(summary.card).is_file()
-    assert Path(summary.report).is_file()
-
-
-def test_a_run_with_nothing_to_do_needs_no_prefect(workspace, run_sample, small_sample):
-    """It leaves and returns what one does that Prefect runs."""
+def test_a_second_run_builds_nothing_and_accounts_for_every_document(
+    workspace, finished, run_sample, small_sample, sample_corpus
+):
+    """It needs files alone; without Prefect, it leaves and returns the same."""
     settings = load_recipe(ROOT / "deployments" / "recipes" / "sample.yaml", small_sample, str(workspace))
+    shutil.rmtree(workspace / "cache")
     by_prefect = run_sample(workspace)
+    assert built(by_prefect) == {}
+    assert contents(workspace / "dataset") == contents(finished / "dataset")
+    sources = sum(pq.read_metadata(path).num_rows for path in (sample_corpus / "corpus").glob("*.parquet"))
+    kept, dropped = by_prefect.documents_kept, by_prefect.dropped
+    assert by_prefect.documents_in == sources == kept + sum(dropped.values()) + by_prefect.not_selected
+    assert kept == rows(workspace).num_rows == round(0.25 * by_prefect.counts.documents_eligible)
+    assert {"duplicate", "wrong_language", "null_text", "empty_text", "too_short"} <= dropped.keys()
+    assert Path(by_prefect.card).is_file()
+    assert Path(by_prefect.report).is_file()
+
     catalog = workspace / "catalog.duckdb"
     catalog.unlink()
     records = sorted((workspace / "runs").iterdir())
@@ -75,13 +69,6 @@ def test_a_run_with_nothing_to_do_needs_no_prefect(workspace, run_sample, small_
     assert len(list((workspace / "runs").iterdir())) == len(records) + 1
 
 
-def test_a_second_run_builds_nothing_and_needs_files_alone(workspace, run_sample):
-    before = rows(workspace)
-    shutil.rmtree(workspace / "cache")
-    assert built(run_sample(workspace)) == {}
-    assert rows(workspace).equals(before)
-
-
 def test_lamb_reruns_selection_and_what_follows(workspace, run_sample):
     before, dataset = masks(workspace), rows(workspace)
     summary = run_sample(workspace, "selection.lamb=0.9")
@@ -90,28 +77,6 @@ def test_lamb_reruns_selection_and_what_follows(workspace, run_sample):
     assert built(run_sample(workspace)) == {"materialize": 2, "report": 1}  # its masks are still there
     assert masks(workspace) == before
     assert rows(workspace).equals(dataset)
-
-
-@pytest.mark.long
-def test_a_new_shard_leaves_the_others_alone(workspace, run_sample, sample_corpus, tmp_path):
-    corpus = Path(shutil.copytree(sample_corpus / "corpus", tmp_path / "corpus"))
-    [manifest] = (workspace / "fitted").glob("encoder.*.json")
-    encoder = manifest.read_bytes()
-
-    add_shard(corpus / "CC-MAIN-2024-99_00000.parquet")
-    grown = run_sample(workspace, f"source.path={corpus}")
-    one_each = dict.fromkeys(["ingest", "score", "embed", "select", "materialize"], 1)
-    assert built(grown) == one_each | {
-        "dedup": 4,
-        "materialize": 2,
-        "report": 2,
-    }  # the new shard's hashes, the bucket, the list, and the losses by group
-    assert manifest.read_bytes() == encoder
-
-    refitted = run_sample(workspace, f"source.path={corpus}", refit=["encoder"], until="embed")
-    assert built(refitted)["fit"] == 1
-    assert built(refitted)["embed"] == SHARDS + 1
-    assert "score" not in built(refitted)
 
 
 @pytest.mark.long
@@ -159,14 +124,13 @@ LOST = (
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("deleted", [True, False], ids=["deleted", "cut off"])
-def test_what_is_lost_is_all_that_is_rebuilt(workspace, run_sample, sample_corpus, deleted):
-    """One of each kind; those of shards are of different shards, so that one rebuilt for another would be counted."""
+def test_what_is_lost_is_all_that_is_rebuilt(workspace, run_sample, sample_corpus):
+    """One of each kind, deleted or cut off; those of shards are of different shards, so that no other one is built."""
     before_rows, before_masks = rows(workspace), masks(workspace)
     shards = sorted(path.stem for path in (sample_corpus / "corpus").glob("*.parquet"))
     for index, target in enumerate(LOST):
         [path] = workspace.glob(target.format(shard=shards[index % SHARDS]))
-        if deleted:
+        if index % 2:
             path.unlink()
         else:
             path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
@@ -188,21 +152,7 @@ def test_selection_has_less_spam_fewer_near_copies_and_broader_topics_than_top_q
 
 
 @pytest.mark.long
-def test_policy_gradient_runs_for_every_metric(workspace, run_sample):
-    metrics = ("pairwise", "facility", "disf")
-    summary = run_sample(
-        workspace,
-        "selection.solver=policy_gradient",
-        f"selection.metrics={{{', '.join(f'{metric}: 1' for metric in metrics)}}}",
-        "selection.policy_gradient={n_epochs: 30, n_rollout: 16, partial: 0.1}",
-    )
-    assert built(summary) == {"select": 1, "materialize": 2, "report": 2}
-    assert summary.documents_kept == round(0.25 * summary.counts.documents_eligible)
-    assert summary.terms.keys() >= set(metrics)
-
-
-@pytest.mark.long
-def test_a_new_shard_changes_nothing_that_was_selected(workspace, run_sample, sample_corpus, tmp_path):
+def test_a_new_shard_leaves_the_others_and_what_was_selected_alone(workspace, run_sample, sample_corpus, tmp_path):
     """Even if its name comes first, and others hold copies of its documents: blocks by order have their share each."""
     corpus = Path(shutil.copytree(sample_corpus / "corpus", tmp_path / "corpus"))
     overrides = (f"source.path={corpus}", "selection.block_size=300", "selection.blocks=order")
@@ -215,9 +165,16 @@ def test_a_new_shard_changes_nothing_that_was_selected(workspace, run_sample, sa
     assert in_dataset == {block["name"]: block["selected"] for block in blocks}
     stale = [stage.stale for stage in workspace_status(workspace).stages]  # what was made with the earlier blocks
     before = masks(workspace)
+    [manifest] = (workspace / "fitted").glob("encoder.*.json")
+    encoder = manifest.read_bytes()
     duplicates = {path: path.stat().st_mtime_ns for path in (workspace / "duplicates").iterdir()}
     add_shard(corpus / "CC-MAIN-2000-01_00000.parquet")
-    assert built(run_sample(workspace, *overrides))["select"] == 1
+    assert built(run_sample(workspace, *overrides)) == {
+        **dict.fromkeys(["ingest", "score", "embed", "select"], 1),
+        "dedup": 4,  # the new shard's hashes, the bucket, the list, and the losses by group
+        **dict.fromkeys(["materialize", "report"], 2),
+    }
+    assert manifest.read_bytes() == encoder
     after = masks(workspace)
     assert {name: after[name] for name in before} == before
     assert len(after) == len(before) + 1
@@ -227,6 +184,8 @@ def test_a_new_shard_changes_nothing_that_was_selected(workspace, run_sample, sa
     status = workspace_status(workspace)
     assert all(stage.missing == 0 for stage in status.stages)
     assert [stage.stale for stage in status.stages] == stale
+    refitted = run_sample(workspace, *overrides, refit=["encoder"], until="embed")
+    assert built(refitted) == {"fit": 1, "embed": SHARDS + 1}
 
 
 @pytest.mark.long
@@ -246,53 +205,28 @@ def test_a_corpus_of_several_blocks_is_cut_into_documents_that_are_alike(
     before = masks(workspace)
     removed = {found.folder for found in collect_garbage(str(workspace), [])}
     assert {"samples", "divided", "chosen"} <= removed
-    assert built(run_sample(workspace, *overrides)) == {}
     add_shard(corpus / "CC-MAIN-2000-01_00000.parquet")
-    run_sample(workspace, *overrides)
+    refitted = run_sample(workspace, *overrides, refit=["selection"])
     assert before.keys() < masks(workspace).keys()
     assert all(stage.missing == 0 for stage in workspace_status(workspace).stages)
-    refitted = run_sample(workspace, *overrides, refit=["selection"])
     assert refitted.documents_kept == round(0.25 * refitted.counts.documents_eligible)
     of_stage = {stage.stage: stage.rows for stage in workspace_status(workspace).stages}
     assert of_stage["select"] == of_stage["ingest"]  # where documents are is no second selection of them
     [cells] = [found for found in collect_garbage(str(workspace), []) if found.folder == "cells"]
-    assert (cells.files, cells.undecided) == (5, 0)  # those of the cells before
-
-
-@pytest.mark.long
-def test_groups_have_their_shares_of_the_corpus(workspace, run_sample):
-    overrides = ("selection.groups={column: dump, shares: equal}", "selection.block_size=500")
-    summary = run_sample(workspace, *overrides)
-    blocks = json.loads((workspace / "dataset" / "provenance.json").read_text())["details"]["blocks"]
-    found = {group["group"]: group for group in add_groups(blocks)}
-    assert len(found) > 1
-    assert sum(group["documents"] for group in found.values()) == summary.counts.documents_eligible
-    assert abs(summary.documents_kept - 0.25 * summary.counts.documents_eligible) <= len(blocks)
-    share = 0.25 * summary.counts.documents_eligible / len(found)
-    for group in found.values():
-        assert group["budget"] == pytest.approx(share)
-        assert group["selected"] >= min(share, group["documents"]) - len(blocks)
-    removed = {found.folder for found in collect_garbage(str(workspace), [])}
-    assert {"group_counts", "group_shares"} <= removed
-    assert built(run_sample(workspace, *overrides)).get("select", 0) == 0
-    assert all(stage.missing == 0 for stage in workspace_status(workspace).stages)
+    assert (cells.files, cells.undecided) == (SHARDS, 0)  # those of the cells before
 
 
 @pytest.mark.long
 def test_two_recipes_run_in_one_workspace_at_once(run_sample, small_sample, server, finished, tmp_path):
     """Each as if it were alone: the stages that they share are the same files, whoever writes them."""
     together = tmp_path / "together"
-    command = [sys.executable, "-m", "fineweb_mask.flows.cli", "run", "deployments/recipes/sample.yaml", "--json"]
-    command += [argument for setting in small_sample for argument in ("--set", setting)]
+    command = sample_command(together, small_sample, "--json")
     recipes = {  # the second is that of the finished workspace
         "other": ("--set", "selection.lamb=0.9", "--set", f"materialize.output={tmp_path / 'other'}"),
         "same": ("--set", f"materialize.output={tmp_path / 'same'}"),
     }
-    environment = os.environ | {"PREFECT_API_URL": str(PREFECT_API_URL.value())}
     runs = [
-        subprocess.Popen(
-            [*command, "--workspace", str(together), *own], cwd=ROOT, env=environment, stdout=subprocess.PIPE
-        )
+        subprocess.Popen([*command, *own], cwd=ROOT, env=with_server(), stdout=subprocess.PIPE)
         for own in recipes.values()
     ]
     for run in runs:
@@ -309,11 +243,9 @@ def test_two_recipes_run_in_one_workspace_at_once(run_sample, small_sample, serv
 @pytest.mark.long
 def test_machines_that_take_a_share_each_fill_one_workspace(run_sample, small_sample, server, finished, tmp_path):
     together = tmp_path / "together"
-    command = [sys.executable, "-m", "fineweb_mask.flows.cli", "run", "deployments/recipes/sample.yaml", "--json"]
-    command += ["--workspace", str(together), *(word for setting in small_sample for word in ("--set", setting))]
-    environment = os.environ | {"PREFECT_API_URL": str(PREFECT_API_URL.value())}
+    command = sample_command(together, small_sample, "--json")
     runs = [
-        subprocess.Popen([*command, "--shards", f"{number}/2"], cwd=ROOT, env=environment, stdout=subprocess.PIPE)
+        subprocess.Popen([*command, "--shards", f"{number}/2"], cwd=ROOT, env=with_server(), stdout=subprocess.PIPE)
         for number in (1, 2)
     ]
     for run in runs:
@@ -329,15 +261,3 @@ def test_machines_that_take_a_share_each_fill_one_workspace(run_sample, small_sa
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.parquet")}
-
-
-@pytest.mark.long
-def test_a_column_of_numbers_here_and_of_text_there_is_kept_as_text(run_sample, sample_corpus, tmp_path):
-    corpus = tmp_path / "corpus"
-    corpus.mkdir()
-    documents = pq.read_table(sample_corpus / "corpus" / "CC-MAIN-2023-50_00000.parquet").slice(0, 400).to_pylist()
-    for name, part, mark in (("a", documents[:200], 7), ("b", documents[200:], "seven")):
-        lines = [json.dumps({**document, "mark": mark}) for document in part]
-        (corpus / f"{name}.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    run_sample(tmp_path / "w", f"source.path={corpus}", "embedding.static_dimensions=64", until="materialize")
-    assert set(rows(tmp_path / "w")["mark"].to_pylist()) == {"7", "seven"}

@@ -2,10 +2,8 @@
 
 import http.server
 import os
-import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,15 +14,9 @@ from typing import Any, NamedTuple
 
 import psutil
 import pytest
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import TaskRunFilter
-from prefect.settings import PREFECT_API_URL
 
 from fineweb_mask.flows.cluster.cluster import OWNER, RETRIES, Cluster, LostJobError
-from fineweb_mask.flows.curate import curate
 from fineweb_mask.flows.display.listeners import LogLines, listener
-from fineweb_mask.flows.recipe import load_recipe
-from fineweb_mask.flows.summary import RunSummary
 from fineweb_mask.models.runtime.stopping import StoppedError
 from fineweb_mask.models.settings import EmbeddingSettings, EngineSettings, IngestSettings, SourceSettings
 from fineweb_mask.tasks.dedup.sort import SortJob
@@ -36,7 +28,7 @@ from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.conftest import Bucket
-from tests.integration.conftest import RunSample
+from tests.integration.conftest import RunSample, built, sample_command, with_server
 from tests.s3 import SeaweedServer, environment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -146,10 +138,6 @@ def local_data(workspace: Path) -> list[bytes]:
     return [path.read_bytes() for path in sorted((workspace / "dataset" / "data").rglob("*.parquet"))]
 
 
-def built(summary: RunSummary) -> dict[str, int]:
-    return {stage.stage: stage.files - stage.cached for stage in summary.stages if stage.files > stage.cached}
-
-
 class DoneJobs(LogLines):
     """Calls a function when a job of a stage ends."""
 
@@ -171,7 +159,6 @@ def test_a_cluster_writes_the_same_dataset_though_a_node_dies(
     corpus: str,
     run_sample: RunSample,
     finished: Path,
-    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The second node dies when the first vectors are there; another joins afterwards."""
     [second] = nodes.cluster.worker_nodes
@@ -195,32 +182,6 @@ def test_a_cluster_writes_the_same_dataset_though_a_node_dies(
 
 
 @pytest.mark.long
-def test_many_shards_are_one_task_run_and_a_bad_one_is_still_named(
-    engine: tuple[str, ...],
-    small_sample: tuple[str, ...],
-    server: None,
-    sample_corpus: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    monkeypatch.setattr("fineweb_mask.flows.pipeline.start.MOST_TASK_RUNS", 1)
-    corpus = Path(shutil.copytree(sample_corpus / "corpus", tmp_path / "corpus"))
-    broken = corpus / "CC-MAIN-2024-30_00000.parquet"
-    broken.write_bytes(broken.read_bytes()[:1000])
-    settings = load_recipe("sample", [*small_sample, f"source.path={corpus}", *engine], str(tmp_path / "workspace"))
-    [ingested] = curate(settings, until="ingest").stages
-    assert ingested.files == len(list(corpus.iterdir()))
-    assert f"{broken.name}: " in caplog.text
-    assert len(list((tmp_path / "workspace" / "documents").glob("*.parquet"))) == len(list(corpus.iterdir())) - 1
-    named, ends = TaskRunFilter(name={"like_": "ingest CC-MAIN-2023-50_00000 to"}), time.monotonic() + 60
-    with get_client(sync_client=True) as client:
-        while not (runs := client.read_task_runs(task_run_filter=named)) and time.monotonic() < ends:
-            time.sleep(0.5)  # the server writes task runs down a little later
-    assert len(runs) == 1
-
-
-@pytest.mark.long
 def test_interrupted_a_run_ends_in_seconds_and_leaves_nothing_on_the_cluster(
     nodes: Nodes,
     engine: tuple[str, ...],
@@ -229,12 +190,10 @@ def test_interrupted_a_run_ends_in_seconds_and_leaves_nothing_on_the_cluster(
     tmp_path: Path,
 ) -> None:
     workspace = tmp_path / "workspace"
-    command = [sys.executable, "-X", "faulthandler", "-m", "fineweb_mask.flows.cli"]
-    command += ["run", "deployments/recipes/sample.yaml", "--workspace", str(workspace)]
-    command += [*(f"--set={setting}" for setting in (*small_sample, *engine))]
-    own = {"PREFECT_API_URL": str(PREFECT_API_URL.value())}
+    command = sample_command(workspace, (*small_sample, *engine))
+    own = with_server() | {"PYTHONFAULTHANDLER": "1"}
     with (tmp_path / "output").open("wb") as output:
-        process = subprocess.Popen(command, cwd=ROOT, env=os.environ | own, stdout=output, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(command, cwd=ROOT, env=own, stdout=output, stderr=subprocess.STDOUT)
     while process.poll() is None and not list((workspace / "fitted").glob("*encoder*")):
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
@@ -263,30 +222,31 @@ def processes_of(owner: int) -> list[psutil.Process]:
 @pytest.fixture
 def begin(small_sample: tuple[str, ...], server: None, tmp_path: Path) -> Callable[[], psutil.Process]:
     """Begin a run with a Ray of its own, as `nohup` does: its parent ends at once."""
-    command = [sys.executable, "-m", "fineweb_mask.flows.cli", "run", "deployments/recipes/sample.yaml"]
-    command += [f"--set={setting}" for setting in (*small_sample, "engine.kind=ray")]
-    own = {"PREFECT_API_URL": str(PREFECT_API_URL.value())}
+    command = sample_command(tmp_path / "w", (*small_sample, "engine.kind=ray"))
 
     def run() -> psutil.Process:
         shell = ["sh", "-c", '"$@" > "$0" 2>&1 & echo $!', str(tmp_path / "output"), *command]
-        shell += ["--workspace", str(tmp_path / "w")]
-        return psutil.Process(int(subprocess.check_output(shell, cwd=ROOT, env=os.environ | own)))
+        return psutil.Process(int(subprocess.check_output(shell, cwd=ROOT, env=with_server())))
 
     return run
 
 
-def wait_for_scores(run: psutil.Process, workspace: Path) -> None:
-    while run.is_running() and not list((workspace / "scores").glob("*.parquet")):
+def wait_for_files(run: psutil.Process, folder: Path) -> None:
+    while run.is_running() and not list(folder.glob("*.parquet")):
         time.sleep(0.05)
 
 
 @pytest.mark.long
-def test_a_run_whose_raylet_dies_goes_on_with_another(
+def test_a_killed_run_s_ray_ends_with_the_next_which_goes_on_though_its_raylet_dies(
     begin: Callable[[], psutil.Process], finished: Path, tmp_path: Path
 ) -> None:
     """By itself, Ray would end a process whose parent has ended with its raylet."""
+    killed = begin()
+    wait_for_files(killed, tmp_path / "w" / "documents")
+    assert processes_of(killed.pid), (tmp_path / "output").read_text()
+    killed.kill()
     run = begin()
-    wait_for_scores(run, tmp_path / "w")
+    wait_for_files(run, tmp_path / "w" / "scores")
     raylets = [one for one in processes_of(run.pid) if one.name() == "raylet"]
     assert len(raylets) == 1, (tmp_path / "output").read_text()
     raylets[0].kill()
@@ -295,22 +255,8 @@ def test_a_run_whose_raylet_dies_goes_on_with_another(
     assert not [line for line in said.splitlines() if "(raylet)" in line or "oken auth" in line]  # Ray's own words
     assert said.count("the raylet of this machine died; the run begins again with another") == 1, said
     assert local_data(tmp_path / "w") == local_data(finished) != []
-    assert not processes_of(run.pid)
-
-
-@pytest.mark.long
-def test_what_a_killed_run_leaves_of_ray_ends_with_the_next(
-    begin: Callable[[], psutil.Process], finished: Path, tmp_path: Path
-) -> None:
-    killed = begin()
-    wait_for_scores(killed, tmp_path / "w")
-    assert processes_of(killed.pid), (tmp_path / "output").read_text()
-    killed.kill()
-    again = begin()
-    again.wait(300)
-    assert local_data(tmp_path / "w") == local_data(finished) != []
     assert not processes_of(killed.pid)
-    assert not processes_of(again.pid)
+    assert not processes_of(run.pid)
 
 
 def running_jobs() -> list[str]:
@@ -318,44 +264,6 @@ def running_jobs() -> list[str]:
     lines = [process.info["cmdline"] or [""] for process in psutil.process_iter(["cmdline"])]
     of_ray = [line[0] for line in lines if line[0].startswith("ray::")]
     return [name for name in of_ray if not name.startswith("ray::IDLE") and not name.endswith("Agent")]
-
-
-@pytest.mark.long
-def test_ends_of_processes_are_survived_and_functions_exported_once(
-    address: str,
-    sample_corpus: Path,
-    tmp_path: Path,
-) -> None:
-    """A bad shard stays one, of its own class, and names the node in the log."""
-    import ray
-
-    workspace = Workspace(tmp_path / "workspace")
-    (tmp_path / "workspace").mkdir()
-    (tmp_path / "workspace" / "run.json").write_text("{}")
-    source = SourceSettings(path=str(sample_corpus / "corpus"))
-    cluster = Cluster(EngineSettings(kind="ray"))
-    try:
-        jobs = [
-            IngestJob(root=workspace.address, shard=shard, source=source, settings=IngestSettings())
-            for shard in discover(source)
-        ]
-        first = [cluster.submit(job) for job in jobs]
-        end_a_process("ray::ingest")
-        documents = [future.result(timeout=120) for future in first]
-        assert [file.name for file in documents] == [job.name for job in jobs]
-        lost = jobs[0].shard.model_copy(update={"url": f"file://{tmp_path}/lost.parquet", "name": "lost"})
-        with pytest.raises(BadShardError, match="lost"):
-            cluster.submit(jobs[0].model_copy(update={"shard": lost, "force": True})).result(timeout=120)
-        again = [
-            cluster.submit(SortJob(root=workspace.address, by="hash", file=file, force=True))
-            for file in documents
-            for _ in range(200 // len(documents))
-        ]
-        assert all(future.result(timeout=120).rows for future in again)
-        gcs = ray._private.worker.global_worker.gcs_client
-        assert len(gcs.internal_kv_keys(b"RemoteFunction:", b"fun")) == 1
-    finally:
-        cluster.close()
 
 
 @pytest.mark.long
@@ -408,27 +316,37 @@ def processes_with_a_gpu(cluster: Cluster) -> list[int]:
 
 
 @pytest.mark.long
-def test_a_process_with_a_gpu_keeps_its_model_and_a_node_that_joins_is_used(
-    nodes: Nodes,
-    address: str,
-    sample_corpus: Path,
-    minilm: Path,
-    tmp_path: Path,
+def test_ends_of_processes_are_survived_and_one_with_a_gpu_keeps_its_model(
+    nodes: Nodes, address: str, sample_corpus: Path, minilm: Path, tmp_path: Path
 ) -> None:
-    """The GPU is one in Ray's books only: the model runs on the CPU."""
+    """A bad shard stays one, of its own class. The GPU is one in Ray's books only: the model runs on the CPU."""
+    import ray
+
     workspace = Workspace(tmp_path / "workspace")
     (tmp_path / "workspace").mkdir()
     (tmp_path / "workspace" / "run.json").write_text("{}")
     source = SourceSettings(path=str(sample_corpus / "corpus"))
-    cluster = Cluster(EngineSettings(kind="ray"), gpus=1)
     settings = EmbeddingSettings(model=str(minilm), max_tokens=16)
     model = model_folder(settings.model, "embedding.model")
+    cluster, joined = Cluster(EngineSettings(kind="ray"), gpus=1), None
     try:
-        ingests = [
+        jobs = [
             IngestJob(root=workspace.address, shard=shard, source=source, settings=IngestSettings())
             for shard in discover(source)
         ]
-        documents = [future.result(timeout=120) for future in [cluster.submit(job) for job in ingests]]
+        first = [cluster.submit(job) for job in jobs]
+        end_a_process("ray::ingest")
+        documents = [future.result(timeout=120) for future in first]
+        assert [file.name for file in documents] == [job.name for job in jobs]
+        lost = jobs[0].shard.model_copy(update={"url": f"file://{tmp_path}/lost.parquet", "name": "lost"})
+        with pytest.raises(BadShardError, match="lost"):
+            cluster.submit(jobs[0].model_copy(update={"shard": lost, "force": True})).result(timeout=120)
+        sorts = [SortJob(root=workspace.address, by="hash", file=file, force=True) for file in documents]
+        again = [cluster.submit(job) for job in sorts * (200 // len(sorts))]
+        assert all(future.result(timeout=120).rows for future in again)
+        gcs = ray._private.worker.global_worker.gcs_client
+        assert len(gcs.internal_kv_keys(b"RemoteFunction:", b"fun")) == 1  # exported once, not with every job
+
         embeds = [
             EmbedJob(root=workspace.address, documents=file, model=model, settings=settings) for file in documents
         ]
@@ -446,7 +364,8 @@ def test_a_process_with_a_gpu_keeps_its_model_and_a_node_that_joins_is_used(
         assert processes_with_a_gpu(cluster) != process
     finally:
         cluster.close()
-        nodes.remove(joined)
+        if joined is not None:
+            nodes.remove(joined)
 
 
 @pytest.mark.long

@@ -9,11 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from fineweb_mask.flows.curate import curate
-from fineweb_mask.flows.recipe import RecipeError, load_recipe
+from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.flows.summary import RunSummary
 from fineweb_mask.models.settings.quality import NO_QUALITY
-from fineweb_mask.tasks.source.columns import ColumnError
 from fineweb_mask.tasks.workspace.job import BadShardError
+from tests.integration.conftest import built
 
 ROOT = Path(__file__).resolve().parents[2]
 STAGES = {"ingest", "dedup", "fit", "score_embed", "select", "materialize", "report"}
@@ -55,10 +55,6 @@ def run(server: None, folder: Path, corpus: Path) -> Callable[..., RunSummary]:
     return run
 
 
-def built(summary: RunSummary) -> dict[str, int]:
-    return {stage.stage: stage.files - stage.cached for stage in summary.stages if stage.files > stage.cached}
-
-
 @pytest.mark.long
 def test_three_kinds_of_scorers_and_vectors_from_one_of_them(run, tmp_path):
     workspace = tmp_path / "workspace"
@@ -79,23 +75,17 @@ def test_three_kinds_of_scorers_and_vectors_from_one_of_them(run, tmp_path):
     dataset = pq.read_table(workspace / "dataset" / "data")
     assert {"fasttext", "edu", "language_quality", "quality"} <= set(dataset.column_names)
 
-    assert built(run(workspace)) == {}
-    for stage in ("scores", "embeddings"):
-        [lost] = (workspace / stage).glob(f"{shards[0]}.*.parquet")
-        before = lost.read_bytes()
-        lost.unlink()
-        assert built(run(workspace)) == {"score_embed": 1}
-        assert lost.read_bytes() == before
-    assert built(run(workspace, "quality.combine=minimum"))["score_embed"] == len(shards)
-
-
-@pytest.mark.long
-def test_a_column_that_no_file_has_is_named_before_any_work(run, tmp_path):
-    with pytest.raises(ColumnError, match=r"quality\.scorers\.2\.column: no document will have a column 'grade'"):
-        run(tmp_path / "workspace", "quality.scorers.2.column=grade")
-    assert not (tmp_path / "workspace").exists()
-    with pytest.raises(RecipeError, match=r"quality\.scorers\.2\.column: 'grade' is not read"):
-        run(tmp_path / "workspace", "quality.scorers.2.column=grade", "source.extra_columns=[]")
+    lost = [
+        path
+        for stage, shard in zip(("scores", "embeddings"), shards, strict=True)
+        for path in (workspace / stage).glob(f"{shard}.*.parquet")
+    ]
+    before = [path.read_bytes() for path in lost]
+    for path in lost:
+        path.unlink()
+    assert built(run(workspace)) == {"score_embed": len(shards)}
+    assert [path.read_bytes() for path in lost] == before
+    assert built(run(workspace, "quality.combine=minimum", until="score"))["score_embed"] == len(shards)
 
 
 @pytest.mark.long

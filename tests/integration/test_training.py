@@ -37,12 +37,6 @@ def test_the_flow_trains_once(server, tmp_path):
     assert output.is_file()
 
 
-def test_the_flow_says_what_is_wrong_with_the_labels(server, tmp_path):
-    settings = TrainQualitySettings(labels=LabelSettings(path=str(LABELS), score_column="grade"))
-    with pytest.raises(ValueError, match="set score_column to one of"):
-        train(str(tmp_path / "model.bin"), settings)
-
-
 def test_a_trained_model_scores_in_a_recipe(tmp_path, run_sample):
     model = tmp_path / "model.bin"
     small = ("--set", "dimensions=8", "--set", "buckets=1000")
@@ -57,12 +51,3 @@ def test_a_trained_model_scores_in_a_recipe(tmp_path, run_sample):
     assert summary.status == "done"
     scores = pq.read_table(next((workspace / "scores").rglob("*.parquet")))
     assert np.isfinite(scores["own"].to_numpy()).all()
-
-
-@pytest.mark.long
-def test_several_processes_write_the_same_scores(run_sample, finished, tmp_path, monkeypatch):
-    monkeypatch.setattr("fineweb_mask.tasks.inference.scorers.ROWS_WORTH_PROCESSES", 1)
-    workspace = tmp_path / "workspace"
-    run_sample(workspace, "engine.resources={score: {num_cpus: 2}}", until="score")
-    for path in sorted((finished / "scores").rglob("*.parquet")):
-        assert path.read_bytes() == (workspace / "scores" / path.name).read_bytes()

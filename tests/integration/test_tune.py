@@ -4,8 +4,6 @@ import json
 import shlex
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
@@ -43,17 +41,3 @@ def test_the_options_that_it_prints_select_as_the_best_trial_did(tune, workspace
     ].items()
     [block] = json.loads((workspace / "reports" / "metrics.json").read_text())["blocks"]
     assert block["tokens_selected"] == pytest.approx(written["select_ratio"] * block["tokens"], rel=0.02)
-
-
-@pytest.mark.parametrize(
-    ("table", "message"),
-    [
-        ({"body": ["a text"] * 50}, "it has no column 'text'"),
-        ({"text": [f"word {place}" for place in range(50)]}, "at least 1,000 are needed to measure anything"),
-    ],
-)
-def test_a_target_of_no_use_ends_with_1(tune, tmp_path, table, message):
-    pq.write_table(pa.table(table), tmp_path / "theirs.parquet")
-    done = tune("--trials", 2, "--target", tmp_path / "theirs.parquet")
-    assert done.exit_code == 1
-    assert message in done.output

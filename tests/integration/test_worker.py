@@ -42,10 +42,6 @@ def start(service, small_encoder) -> Callable[[str], tuple[str, Path]]:
     return run
 
 
-def wait_for_embeddings(workspace: Path) -> None:
-    until(lambda: any((workspace / "embeddings").glob(".*.partial")), "for the first embeddings", BUSY)
-
-
 def state_of(service, flow_run: str) -> str:
     return service.read(f"flow_runs/{flow_run}")["state"]["type"]
 
@@ -60,36 +56,24 @@ def is_held(workspace: Path) -> bool:
     return False
 
 
-@pytest.fixture
-def ended_as_if_undisturbed(run_sample: Callable[..., RunSummary], outcome, finished: Path) -> Callable[[Path], None]:
-    """Return the check that a run goes on from where another ended, and ends the same."""
-
-    def check(workspace: Path) -> None:
-        summary = run_sample(workspace)
-        assert {stage.stage: stage.cached for stage in summary.stages}["ingest"] == 4
-        assert outcome(workspace) == outcome(finished)
-
-    return check
-
-
 @pytest.mark.long
-def test_a_run_that_is_cancelled_stops_in_seconds(service, start, ended_as_if_undisturbed):
-    flow_run, workspace = start("cancelled")
+def test_cancelled_or_without_its_worker_a_run_stops_and_nothing_is_lost(
+    service, start, run_sample: Callable[..., RunSummary], outcome, finished: Path
+):
+    flow_run, workspace = start("disturbed")
     until(lambda: len(list((workspace / "documents").glob("*.parquet"))) == 4, "for the documents", BUSY)
     service.read(f"flow_runs/{flow_run}/set_state", state={"type": "CANCELLING"})  # as the UI does
     until(lambda: state_of(service, flow_run) == "CANCELLED", "for the state")
     until(lambda: not is_held(workspace), "for the process to end")
     assert not list(workspace.rglob("*.partial"))
     assert not (workspace / "dataset").exists()
-    ended_as_if_undisturbed(workspace)
 
-
-@pytest.mark.long
-def test_when_the_worker_is_killed_nothing_is_lost(service, start, ended_as_if_undisturbed):
-    _, workspace = start("without-worker")
-    wait_for_embeddings(workspace)
+    start("disturbed")
+    until(lambda: any((workspace / "embeddings").glob(".*.partial")), "for the first embeddings", BUSY)
     os.killpg(int((service.state / "worker.pid").read_text()), signal.SIGKILL)
     again = service.serve("start")
     assert again.returncode == 0, again.stderr
     until(lambda: not is_held(workspace), "for the run to end, or to be ended")
-    ended_as_if_undisturbed(workspace)
+    summary = run_sample(workspace)
+    assert {stage.stage: stage.cached for stage in summary.stages}["ingest"] == 4
+    assert outcome(workspace) == outcome(finished)

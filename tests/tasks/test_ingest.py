@@ -42,30 +42,6 @@ def ingest_rows(tmp_path, make_parquet):
     return of
 
 
-def test_every_drop_has_one_reason_and_the_books_balance(ingest_rows, make_document):
-    rows = [
-        make_document(0),
-        make_document(1, text=None, language="fr"),
-        make_document(2, text="", language="fr"),
-        make_document(3, text=" \t\n\u00a0"),
-        make_document(4, text="short", language="fr"),
-        make_document(5, language="fr", language_score=0.1),
-        make_document(6, language_score=0.1),
-        make_document(7, text=make_document(0)["text"]),
-        make_document(8, language=None, language_score=None),
-        make_document(9, language="de"),
-    ]
-    settings = IngestSettings(min_chars=20, languages=["en", "de"], min_language_score=0.5)
-    table, file = ingest_rows(rows, settings)
-    one_each = ("null_text", "too_short", "wrong_language", "low_language_score", "duplicate")
-    assert file.details["dropped"] == {"empty_text": 2} | dict.fromkeys(one_each, 1)
-    assert file.details["rows_in"] == len(rows) == file.rows + sum(file.details["dropped"].values())
-    assert table["id"].to_pylist() == [rows[index]["id"] for index in (0, 8, 9)]
-    assert file.details["tokens_in"] == sum(row["token_count"] for row in rows)
-    assert file.details["tokens"] == sum(rows[index]["token_count"] for index in (0, 8, 9))
-    assert file.details["tokens_estimated"] == 0
-
-
 def test_the_shard_has_the_schema_and_the_measures(ingest_rows, make_document):
     rows = [make_document(0, text="Née  à\nParis 🎉"), make_document(1, text=None), make_document(2)]
     rows[2] |= {"text": "\ufeffa\x00b \u2028 e\u0301 x \r\n", "token_count": None}
@@ -110,27 +86,6 @@ def test_missing_ids_get_stable_ones_and_repeated_ones_are_counted(ingest_rows, 
     assert "repeated_ids" not in file.details
 
 
-def test_of_equal_texts_the_first_stays(ingest_rows, make_document):
-    texts = ["One two", "three", "ONE\n\ttwo ", "One  Two", "Three!", "three"]
-    rows = [make_document(index, text=text) for index, text in enumerate(texts)]
-    for scope in ("shard", "corpus"):
-        table, file = ingest_rows(rows, IngestSettings(min_chars=1, exact_dedup=scope))
-        assert table["text"].to_pylist() == ["One two", "three", "Three!"]
-        assert file.details["dropped"] == {"duplicate": 3}
-    assert ingest_rows(rows, IngestSettings(min_chars=1, exact_dedup="off"))[0].num_rows == 6
-
-
-def test_invalid_utf8_drops_its_row_only(tmp_path):
-    raw = pa.array([b"good one", b"bad \xff\xfe", b"cut", b"good two"], pa.binary())
-    dumps = pa.array([b"CC", b"CC", b"\xff", b"CC"], pa.binary()).cast(pa.string(), safe=False)
-    path = tmp_path / "a.parquet"
-    for column in (raw, raw.cast(pa.string(), safe=False)):  # told as bytes, or wrongly as text
-        pq.write_table(pa.table({"text": column, "dump": dumps}), path)
-        table, file = ingest_file(tmp_path / "workspace", path)
-        assert table["text"].to_pylist() == ["good one", "good two"]
-        assert file.details["dropped"] == {"invalid_utf8": 2}
-
-
 def test_problems_of_json_lines_are_counted_and_source_row_counts_the_lines_that_are_not_blank(tmp_path):
     lines = ['{"text": "a"}', "{", "", '{"text": 3}', r'{"text": "\ud800"}', '{"text": "b"}', "  ", '{"text": null}']
     lines += ['{"text": "a"}', '{"text": "c"}']
@@ -170,20 +125,6 @@ def test_equal_sources_give_equal_bytes_and_a_second_run_reuses_them(tmp_path, c
     )
     assert (tmp_path / "one" / first.path).read_bytes() == (tmp_path / "two" / other.path).read_bytes()
     assert (first.cached, again.cached) == (False, True)
-
-
-def test_the_key_follows_what_ingest_reads_and_nothing_else(tmp_path, corpus):
-    source = SourceSettings(path=str(corpus / "b.parquet"))
-    [shard] = discover(source)
-
-    def key(folder: str = "one", **changes: Any) -> str:
-        return ingest_job(Workspace(tmp_path / folder), shard, source, IngestSettings(**changes)).key.fingerprint
-
-    assert key() == key("two") == key(on_bad_shard="fail") == key(exact_dedup="shard")
-    changes = [{}, {"min_chars": 50}, {"languages": ["en"]}, {"min_language_score": 0.5}, {"exact_dedup": "off"}]
-    assert len({key(**change) for change in changes}) == 5
-    other = shard.model_copy(update={"fingerprint": "other"})
-    assert ingest_job(Workspace(tmp_path / "one"), other, source, IngestSettings()).key.fingerprint != key()
 
 
 def test_keys_in_the_path_are_in_the_documents_and_in_their_key(tmp_path, make_parquet, make_document):

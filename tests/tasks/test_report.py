@@ -16,16 +16,6 @@ from fineweb_mask.tasks import report
 
 NOBODY = {"selected": False, "inclusion": None, "block": None}
 SCRIPT = "<script>alert('x')</script>\"&"
-HOSTILE = [
-    SCRIPT,
-    "<img src=x onerror=alert(1)>",
-    "[l](javascript:alert(1)) ![i](http://evil.example/x.png)",
-    "\x1b[31mred\x07\x00",
-    "\u202egnp.exe\u2066",
-    "🎉👩\u200d🚀",
-    "x" * 5_000,
-    "$\\frac{1}{0}$ a|b `c` {{ 7 * 7 }} {% raw %}",
-]
 FIGURES = ["funnel", "quality", "length", "retention-dump", "retention-length", "retention-quality"]
 FIGURES += ["map", "nearest-neighbour", "learning-curve"]
 
@@ -49,28 +39,6 @@ def again(built: Any, **changes: Any) -> Any:
 def reported(built):
     """Make the report of the shared workspace before any test here copies it."""
     return built.report
-
-
-@pytest.fixture(scope="module")
-def hostile(recipe, make_document, make_parquet, pipeline, tmp_path_factory):
-    """A corpus whose texts, urls, dumps and page types are attacks, reported on by type, too."""
-    folder = tmp_path_factory.mktemp("hostile")
-    rows = []
-    for index in range(40):
-        attack = HOSTILE[index % len(HOSTILE)]
-        texts = make_document(index)["text"]
-        url = f"https://{attack.replace('/', '')}/{index}"
-        rows.append(make_document(index, text=f"{attack} {texts}", url=url, dump=attack, type=attack))
-    make_parquet(folder / "corpus" / "a.parquet", rows, (pa.field("type", pa.string()),))
-    changes = {
-        "source": recipe.source.model_copy(update={"path": str(folder / "corpus")}),
-        "workspace": str(folder / "workspace"),
-        "report": recipe.report.model_copy(update={"by": ["type"]}),
-        "materialize": recipe.materialize.model_copy(update={"layout": "flat"}),
-    }
-    built = pipeline(recipe.model_copy(update=changes))
-    assert not built.report.cached
-    return built
 
 
 def test_the_page_has_its_figures_and_says_what_happened(built):
@@ -161,23 +129,6 @@ def test_budgets_by_group_and_a_small_sample_are_shown_and_the_page_is_the_same_
     assert SCRIPT not in text
     assert "75.0%" in table
     assert metrics(copied)["blocks"][0]["group"] == SCRIPT
-
-
-def test_hostile_documents_are_text_in_the_page_and_in_markdown(hostile):
-    text = page(hostile)
-    assert text.lower().count("<script") == 1  # the page's own
-    assert "<img src=x" not in text
-    assert not re.search(r"[\x00\x07\x1b\u202e\u2066]", text)
-    assert "49" not in re.findall(r"\$\\frac.*?<", text)[0]  # {{ 7 * 7 }} is not worked out
-    assert "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;&#34;&amp;" in text
-    assert {row["label"] for row in metrics(hostile)["retention"]["type"]} == set(HOSTILE)
-    assert {row["label"] for row in metrics(hostile)["retention"]["dump"]} == set(HOSTILE)
-    assert 'alt="Share selected of each type: ' in text
-    assert list((hostile.workspace.reports / "plots").glob("retention-by-*.png"))
-    markdown = (hostile.workspace.reports / "index.md").read_text(encoding="utf-8")
-    plain = re.sub(r"\\[!-/:-@\[-`{-~]", "", markdown)
-    assert not re.search(r"[<>`\x00\x07\x1b\u202e\u2066]", plain)
-    assert all(target.startswith("plots/") for target in re.findall(r"\]\((.*?)\)", plain))
 
 
 def test_a_report_is_of_one_dataset_and_its_settings(copied):

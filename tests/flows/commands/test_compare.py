@@ -6,8 +6,9 @@ import pytest
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["compare", "--selectors", "mean_field,nosuch"], "nosuch"),
-        (["compare", "--label-column", "nosuch"], "nosuch"),
+        (["compare", "--selectors", "mean_field,nosuch"], "selectors may be all, mean_field, policy_gradient"),
+        (["compare", "--selectors", ","], "name at least one selector"),
+        (["compare", "--label-column", "nosuch"], "label column 'nosuch' must be among the documents' columns"),
         (["sweep", "--lamb", "0,2"], "from 0 to 1, received 2"),
     ],
 )

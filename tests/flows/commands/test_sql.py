@@ -1,13 +1,11 @@
 """`fineweb-mask sql` and `verify` as they appear on a screen: web text is shown, never obeyed."""
 
-import io
 import json
 import os
 import re
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
@@ -106,17 +104,6 @@ def test_rows_that_are_left_out_are_counted_and_sql_can_be_several_or_come_from_
     assert piped.stdout.split() == ["n", "7"]
     several = ask("SELECT 1 AS one; SELECT 2 AS two")
     assert several.stdout.split() == ["one", "1", "two", "2"]
-
-
-def test_other_formats_hold_texts_as_they_are(ask, tmp_path):
-    query = "SELECT id, text FROM documents ORDER BY row"
-    assert {row["id"]: row["text"] for row in json.loads(ask(query, "--json").stdout)} == HOSTILE
-    output = tmp_path / "answer.parquet"
-    result = ask(query, "--format", "parquet", "--output", output)
-    assert (result.exit_code, result.stdout) == (0, "")
-    assert dict(zip(*pq.read_table(output).to_pydict().values(), strict=True)) == HOSTILE
-    piped = ask(query, "--format", "parquet")
-    assert pq.read_table(io.BytesIO(piped.stdout_bytes)).num_rows == len(HOSTILE)
 
 
 @pytest.mark.parametrize(

@@ -73,14 +73,6 @@ def test_a_wrong_type_and_an_impossible_value_are_refused_by_key(key, value):
     assert problem_of(recipe({key: value}))[0] == key
 
 
-@pytest.mark.parametrize("key", ["source.path", "workspace", "materialize.output"])
-def test_a_url_with_credentials_is_refused_without_repeating_them(key):
-    secret = "hunter2secret"
-    with pytest.raises(ValidationError, match="put credentials in the environment") as caught:
-        parsed({key: f"s3://user:{secret}@bucket/x"})
-    assert secret not in str(caught.value)
-
-
 NO_SCORERS, BY_GROUP = {"quality.scorers": []}, {"selection.groups.column": "dump"}
 CONTRADICTIONS = [  # what is allowed, what contradicts it, and the message
     ({"selection.solver": "top_quality"}, NO_SCORERS, "selection.solver: top_quality: .* alone: set quality.scorers"),

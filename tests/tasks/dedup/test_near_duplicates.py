@@ -20,7 +20,7 @@ from fineweb_mask.tasks.dedup.sort import ShinglesJob, SortJob, sort_rows, sort_
 from fineweb_mask.tasks.workspace.references import NEAR, StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
-from tests.corpora import Corpus, copied, jaccard, log, of_kind, table, templates
+from tests.corpora import jaccard, templates
 from tests.tasks.jobs import bucket_jobs
 
 pytest.importorskip("rensa")
@@ -269,26 +269,3 @@ def test_an_exact_duplicate_stays_in_its_list_and_is_neither_counted_as_near_nor
     assert (of_c.rows, of_c.details) == (2, {NEAR: 1})
     assert duplicate_rows(workspace, of_c).tolist() == [0, 1]
     assert [listed(job)["c", row] for row in (0, 1)] == [(None, None), ("a", 0)]
-
-
-def kept_of(tmp_path: Path, corpus: Corpus) -> list[int]:
-    """Return the places of the texts of a corpus that are kept with the default settings."""
-    job = job_of(Workspace(tmp_path), {"a": corpus.texts}, sketch=Sketch(), threshold=DEFAULT_THRESHOLD)
-    near_dedup(job)
-    return [place for place in range(len(corpus.texts)) if ("a", place) not in listed(job)]
-
-
-@pytest.mark.long
-def test_pages_of_one_template_stay_and_one_of_each_two_copies_goes(tmp_path: Path) -> None:
-    pages = templates(600)
-    assert len(kept_of(tmp_path / "templates", pages)) >= 0.99 * 600
-    pages = copied(300, share=0.015)
-    kept = set(kept_of(tmp_path / "copies", pages))
-    assert sum((one in kept) != (other in kept) for one, other in pages.pairs) >= 0.96 * 300
-    assert len(kept) >= 300
-
-
-@pytest.mark.parametrize("make", [table, log])
-def test_tables_that_differ_in_their_numbers_stay(tmp_path: Path, make: Any) -> None:
-    pages = of_kind(make, "numbers", 200)
-    assert len(kept_of(tmp_path, pages)) == 200

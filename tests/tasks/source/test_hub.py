@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 
 from fineweb_mask.flows.cli import app
 from fineweb_mask.flows.commands._common import WRONG_USAGE
-from fineweb_mask.flows.processes.environment import ENVIRONMENT_DEFAULTS
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance, verify
 from fineweb_mask.tasks.source.discovery import SourceError, discover, pin_commit
@@ -28,7 +27,6 @@ from fineweb_mask.tasks.storage.remote.filesystem import RemoteFile
 from tests.tasks.conftest import document, write_rows
 from tests.tasks.hub_server import SIGNATURE, UNRANGED, HubServer
 
-ROOT = Path(__file__).resolve().parents[3]
 TOKEN = "hf_good"
 
 
@@ -235,31 +233,6 @@ def test_a_dataset_on_the_hub_is_verified_at_its_commit(hub: HubServer, built: A
     broken = verify(found, read_provenance(found))
     assert {problem.file for problem in broken.problems} == {target.relative_to(dataset).as_posix()}
     assert broken.dataset == pin_commit("hf://datasets/you/data")
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (["source.path=hf://datasets/me/secret"], "hf://datasets/me/secret: access denied"),
-        (["workspace=hf://datasets/me/workspace"], "workspace: hf:// can be a source only"),
-        (["materialize.output=hf://datasets/me/data"], "materialize.output: hf:// can be a source only"),
-    ],
-)
-def test_the_command_refuses_before_any_work(
-    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: list[str], message: str
-) -> None:
-    for name, value in ENVIRONMENT_DEFAULTS.items():  # what the command sets is gone after the test
-        monkeypatch.setenv(name, value)
-    values = [f"workspace={tmp_path / 'workspace'}", f"source.path={ROOT / 'data_samples' / 'corpus'}", *settings]
-    arguments = [word for value in values for word in ("--set", value)]
-    recipe = ROOT / "deployments" / "recipes" / "sample.yaml"
-    before = len(hub.requests)
-    done = CliRunner().invoke(app, ["run", str(recipe), *arguments])
-    assert done.exit_code == WRONG_USAGE
-    assert message in done.stderr
-    assert ("set HF_TOKEN" if "secret" in message else "`fineweb-mask push`") in done.stderr
-    assert "secret" in message or len(hub.requests) == before
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_workspace_on_the_hub_is_refused_by_every_command(hub: HubServer) -> None:

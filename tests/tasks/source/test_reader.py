@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
-from fineweb_mask.models.documents import ColumnTypeError, DocumentFilter
+from fineweb_mask.models.documents import DocumentFilter
 from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.models.settings import IngestSettings
 from fineweb_mask.tasks.source.discovery import SourceShard, discover
@@ -76,28 +76,6 @@ def test_a_flipped_bit_of_text_is_a_bad_shard_where_the_file_has_checksums(tmp_p
     path.write_bytes(whole.replace(b"some text 250", b"some text 251"))
     with pytest.raises(BadShardError, match=r"^flipped\.parquet: .*checksum verification failed"):
         read(settings(path))
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [pa.string_view(), pa.dictionary(pa.int32(), pa.string()), pa.large_binary()],
-    ids=str,
-)
-def test_other_types_that_hold_text(tmp_path: Path, kind: pa.DataType) -> None:
-    texts = ["one é 🎉", None, "two\x00", "one é 🎉"]
-    values = pa.array([text.encode() if text else None for text in texts], pa.binary()).cast(pa.string())
-    column = values.dictionary_encode() if pa.types.is_dictionary(kind) else values.cast(kind)
-    table, _ = read(settings(write_table(tmp_path / "a.parquet", text=column, url=column)))
-    assert table.select(["text", "url"]).to_pydict() == {"text": texts, "url": texts}
-    assert table.schema.field("text").type == pa.string()
-
-
-@pytest.mark.parametrize(("name", "column"), [("text", pa.array([["a"]])), ("url", pa.array([1.5]))], ids=str)
-def test_a_column_of_the_wrong_type_is_named(tmp_path: Path, name: str, column: pa.Array) -> None:
-    path = write_table(tmp_path / "a.parquet", **{"text": pa.array(["a"]), name: column})
-    with pytest.raises(BadShardError, match=rf"^a\.parquet: column '{name}'") as caught:
-        read(settings(path))
-    assert isinstance(caught.value.__cause__, ColumnTypeError)
 
 
 class SlowFileSystem(LocalFileSystem):
@@ -206,16 +184,6 @@ def test_a_file_that_changes_before_or_while_it_is_read_is_a_bad_shard(
         if fingerprint == "mtime":
             with pytest.raises(BadShardError, match="changed after the run started; run again"):
                 ShardReader(shard, source)
-
-
-@pytest.mark.parametrize("name", ["Text", "Quality", "shard", "_row", "Dump"])
-def test_a_column_name_that_sql_would_confuse_is_refused_at_once(
-    tmp_path: Path, name: str, make_parquet: Callable[..., Path], make_document: Callable[..., Any]
-) -> None:
-    fields = (pa.field(name, pa.string()),)
-    path = make_parquet(tmp_path / "a.parquet", [make_document(0) | {name: "x"}], fields)
-    with pytest.raises(BadShardError, match=f"column '{name}' has a name that the pipeline uses itself"):
-        read(settings(path))
 
 
 def test_rows_that_are_too_large_are_dropped_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

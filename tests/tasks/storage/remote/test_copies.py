@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from fineweb_mask.models.errors import StorageError
-from fineweb_mask.models.settings import MaterializeSettings, PipelineSettings
 from fineweb_mask.tasks.dedup.duplicates import in_order_of_arrival, remember_arrivals
 from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, remove_file, tree_files
 from fineweb_mask.tasks.storage.remote import retries
@@ -313,48 +312,3 @@ def test_index_files_are_uploaded_last(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     names = [path.relative_to(tmp_path).as_posix() for path in upload_order(tmp_path)]
     assert names == ["data-1/README.md", "plots/a.png", "a.txt", "provenance.json", "README.md"]
-
-
-@pytest.mark.long
-def test_the_whole_pipeline_through_refusals(
-    bucket: Bucket,
-    proxy: Proxy,
-    reach: Callable[..., None],
-    recipe: PipelineSettings,
-    corpus: Path,
-    pipeline: Callable[[PipelineSettings], Any],
-    tmp_path: Path,
-) -> None:
-    """Byte by byte what a local run makes, footers too; the dataset goes to a URL of its own.
-
-    Reports, longer failures and a fresh machine's every step are in tests/integration/test_remote.py.
-    """
-    by_content = recipe.source.model_copy(update={"fingerprint": "content"})
-    here = pipeline(recipe.model_copy(update={"workspace": str(tmp_path / "local"), "source": by_content})).workspace
-    reach(proxy.url)
-    proxy.failing = 0.05
-    for path in corpus.rglob("*.parquet"):
-        bucket.write(f"corpus/{path.relative_to(corpus).as_posix()}", path.read_bytes())
-    settings = recipe.model_copy(
-        update={
-            "workspace": f"{bucket.url}/ws",
-            "source": by_content.model_copy(update={"path": f"{bucket.url}/corpus"}),
-            "materialize": MaterializeSettings(output=f"{bucket.url}/out"),
-        }
-    )
-    made = pipeline(settings)
-    assert proxy.failed
-    proxy.failing = 0.0
-    for stage in ("documents", "duplicates", "scores", "embeddings", "masks", "fitted"):
-        files = {path.relative_to(here.root).as_posix(): path.read_bytes() for path in tree_files(here.root / stage)}
-        assert {name.removeprefix("ws/"): bucket.read(name) for name in bucket.names(f"ws/{stage}/")} == files
-    parts = {name.split("/", 2)[2]: bucket.read(name) for name in bucket.names("out/data-")}
-    data = here.dataset / "data"
-    assert parts == {path.relative_to(data).as_posix(): path.read_bytes() for path in tree_files(data)}
-    [version] = {name.split("/")[1] for name in bucket.names("out/data-")}
-    assert f"path: {version}/**/*.parquet" in bucket.read("out/README.md").decode()
-    assert not bucket.names("ws/dataset")
-    assert made.dataset_job.output.display_path == f"{bucket.url}/out"
-    reach(proxy.url, tmp_path / "fresh")
-    again = pipeline(settings)
-    assert all(file.cached for file in again.before_report)

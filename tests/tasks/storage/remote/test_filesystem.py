@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fineweb_mask.tasks.storage.remote.errors import ChangedError, RemoteError
+from fineweb_mask.tasks.storage.remote.errors import RemoteError
 from fineweb_mask.tasks.storage.remote.filesystem import RemoteFile, open_filesystem
 from tests.conftest import Bucket
 from tests.s3 import Proxy
@@ -58,20 +58,6 @@ def test_a_range_of_another_version_is_an_error(any_bucket: Bucket) -> None:
     assert files.cat_file(path) == b"9876543210"
 
 
-def test_a_connection_that_breaks_within_a_range_is_reopened(
-    bucket: Bucket, proxy: Proxy, reach: Callable[[str], None]
-) -> None:
-    content = os.urandom(3 * MIB)
-    bucket.write("a", content)
-    reach(proxy.url)
-    with RemoteFile(f"{bucket.url}/a") as file:
-        start = file.read(MIB)
-        proxy.cut_after = MIB // 2
-        rest = file.read(2 * MIB)
-    assert proxy.cuts == 1
-    assert start + rest == content
-
-
 def test_a_file_is_read_by_ranges(bucket: Bucket, proxy: Proxy, reach: Callable[[str], None]) -> None:
     table = pa.table({"row": pa.array(range(1000)), "text": pa.array([os.urandom(500).hex() for _ in range(1000)])})
     buffer = io.BytesIO()
@@ -89,12 +75,3 @@ def test_a_file_is_read_by_ranges(bucket: Bucket, proxy: Proxy, reach: Callable[
         assert file.read() == b""
         file.seek(0)
         assert file.read(2) + file.read(2) == b"PAR1"
-
-
-def test_a_file_overwritten_while_it_is_read_is_an_error(bucket: Bucket) -> None:
-    bucket.write("a", b"old" * MIB)
-    with RemoteFile(f"{bucket.url}/a") as file:
-        file.read(10)
-        bucket.write("a", b"new" * MIB)
-        with pytest.raises(ChangedError, match="/a changed while it was read"):
-            file.read(10)

@@ -159,9 +159,3 @@ def test_a_small_file_is_read_and_what_can_be_written_is_tried_without_a_trace(a
     assert list(any_bucket.names()) == ["x/a"]
     with pytest.raises(RemoteError, match="s3://no-such-bucket-here/x does not exist"):
         Store("s3://no-such-bucket-here/x").read("a")
-
-
-def test_a_bucket_that_does_not_exist_cannot_be_written(bucket: Bucket) -> None:
-    """Not on SeaweedFS, which makes a bucket when it is written to."""
-    with pytest.raises(RemoteError, match="s3://no-such-bucket-here/x does not exist"):
-        Store("s3://no-such-bucket-here/x").check_writable()
