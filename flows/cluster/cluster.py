@@ -106,8 +106,6 @@ class Cluster:
         self._idle: list[Any] = []
         self._waiting = deque[_Asked]()  # for a process with a GPU
         self._resources = lru_cache(1)(lambda _period: self._ray.cluster_resources())
-        nodes = max(1, sum(node["Alive"] for node in self._ray.nodes()))
-        self.per_node = max(1, -(-int(self._number_of("CPU")) // nodes))  # jobs that share a machine
         # What runs, and in which process with a GPU; without a job, that process is starting.
         self._running: dict[ObjectRef[Any], tuple[_Asked | None, Any]] = {}
         self._lock = threading.RLock()  # a job may end while it is started
