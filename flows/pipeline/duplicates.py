@@ -118,5 +118,5 @@ def _other_corpora(run: Run) -> Files:
 
 def _in_buckets(run: Run, comparison: Compared, sorted_rows: list[StageFile], **options: Any) -> list[StageFile]:  # noqa: ANN401
     """Return what a comparison of all shards finds in each of its buckets; `options` are those of `bucket_jobs`."""
-    memory_limit = run.settings.materialize.memory_limit
+    memory_limit = run.settings.engine.memory_limit
     return run.all(bucket_jobs(run.root, comparison, sorted_rows, memory_limit, **options))

@@ -37,6 +37,11 @@ class EngineSettings(Settings):
         description="Tasks that run at the same time; null: 2, or the number of GPUs plus one if that is more. "
         "Fewer than eight cores without a GPU select from one block after the other.",
     )
+    memory_limit: str = Field(
+        "2GB",
+        pattern=r"^\d+(\.\d+)?\s*[KMGT]i?B$",
+        description="Memory that DuckDB may use while it looks for duplicates, before it spills to disk.",
+    )
     scratch: Text | None = Field(
         None,
         description="Local folder for the files of a workspace at a URL that jobs read and write; null: "

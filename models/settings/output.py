@@ -87,11 +87,6 @@ class MaterializeSettings(Settings):
         "dataset files. A killed run writes only unfinished partitions again. A corpus that would have more than "
         "512 has larger ones.",
     )
-    memory_limit: str = Field(
-        "2GB",
-        pattern=r"^\d+(\.\d+)?\s*[KMGT]i?B$",
-        description="Memory that DuckDB may use while it looks for duplicates, before it spills to disk.",
-    )
     export: list[ExportSettings] = Field(
         default_factory=list, description="Training files that are made of the dataset, each in its own folder."
     )

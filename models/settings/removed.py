@@ -17,6 +17,7 @@ REMOVED: dict[str, str] = {
     "materialize.export.format: mds": "is gone: convert the dataset's Parquet files with the library's own converter",
     "materialize.format": "is gone, the files are Parquet: DuckDB writes lines of JSON: "
     "COPY (FROM 'dataset/**/*.parquet') TO 'x.jsonl.zst' (FORMAT json, COMPRESSION zstd)",
+    "materialize.memory_limit": "is in another section: write engine.memory_limit",
     "materialize.spill": "is gone: leave it out, nothing is spilled while the dataset is written",
     "quality.raw": "is gone: add the scores up beforehand, in a column of the source, and take it with kind: column",
     "quality.scorers.buckets": "is gone: count beforehand, in a column of the source, and take it with kind: column",

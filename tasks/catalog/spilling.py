@@ -38,7 +38,7 @@ def spilling_database(
     spill
         The folder.
     memory_limit
-        The setting `materialize.memory_limit`, such as 2GB.
+        The setting `engine.memory_limit`, such as 2GB.
     work
         What is done, such as the stage and the shard, for messages.
     file
@@ -74,7 +74,7 @@ def too_little(error: duckdb.OutOfMemoryException, spill: Path, memory_limit: st
         return f"{spill.parent}: no space is left to spill to: free some there"
     if "used)" not in str(error):  # DuckDB tells how much of its own limit is used, if that is reached
         return (
-            f"the system refuses memory that materialize.memory_limit, {memory_limit}, would allow: raise the limit of "
-            "the process (ulimit -v), end other processes, or set materialize.memory_limit to less"
+            f"the system refuses memory that engine.memory_limit, {memory_limit}, would allow: raise the limit of "
+            "the process (ulimit -v), end other processes, or set engine.memory_limit to less"
         )
-    return f"materialize.memory_limit: {memory_limit} is too little for DuckDB: raise it, or lower engine.workers"
+    return f"engine.memory_limit: {memory_limit} is too little for DuckDB: raise it, or lower engine.workers"

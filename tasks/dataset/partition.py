@@ -50,7 +50,7 @@ IN_FILES = {"layout", "file_size", "partition_size"}
 """Settings on which the bytes or names of the files depend."""
 MOST_PARTITIONS = 512
 FOOTER_THREADS = 16
-NOT_IN_FILES = {"output", "memory_limit", "export"}
+NOT_IN_FILES = {"output", "export"}
 """Settings of which no byte of the dataset depends."""
 
 

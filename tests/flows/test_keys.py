@@ -110,7 +110,7 @@ def changed(before, after):
         ("report.by=[language]", {"report"}),
         ("materialize.file_size=99999999", {"partition", "materialize", "report"}),
         ("materialize.partition_size=99999999", {"partition", "materialize", "report"}),
-        ("materialize.memory_limit=1GB", set()),
+        ("engine.memory_limit=1GB", set()),
         ("engine.resources={score: {num_cpus: 9}}", set()),
     ],
 )

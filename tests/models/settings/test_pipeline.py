@@ -61,8 +61,8 @@ IMPOSSIBLE = {
     "selection.solver": ["magic"],
     "selection.block_size": [0],
     "materialize.file_size": [1000],
-    "materialize.memory_limit": ["lots", "2GB'; DROP TABLE x; --"],
     "materialize.output": ["https://example.org/x"],
+    "engine.memory_limit": ["lots", "2GB'; DROP TABLE x; --"],
     "engine.workers": [{}, 0, 65],
     "engine.scratch": ["s3://bucket/x"],
 }

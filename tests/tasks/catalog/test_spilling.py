@@ -19,7 +19,7 @@ def test_what_is_spilled_is_removed_and_no_bar_is_shown(tmp_path):
 
 def test_too_little_memory_is_told_with_what_was_done(tmp_path):
     with (
-        pytest.raises(WorkspaceError, match=r"^pairs 0-of-1: materialize\.memory_limit: 1MB is too little for DuckDB"),
+        pytest.raises(WorkspaceError, match=r"^pairs 0-of-1: engine\.memory_limit: 1MB is too little for DuckDB"),
         spilling_database(tmp_path / "spill", "1MB", "pairs 0-of-1") as connection,
     ):
         connection.execute("CREATE TABLE t AS SELECT repeat('0', 100000000) AS text")
@@ -30,7 +30,7 @@ def test_what_is_too_small_is_told(tmp_path):
     """The disk, what the system allows, or the setting: as DuckDB says it."""
     for text, said in (
         ("Out of Memory Error: failed to offload (max_temp_directory_size)", "no space is left to spill to"),
-        ("Out of Memory Error: Allocation failure", "the system refuses memory that materialize.memory_limit"),
-        ("Out of Memory Error: (18 MiB/19 MiB used)", "materialize.memory_limit: 1GB is too little for DuckDB: raise"),
+        ("Out of Memory Error: Allocation failure", "the system refuses memory that engine.memory_limit"),
+        ("Out of Memory Error: (18 MiB/19 MiB used)", "engine.memory_limit: 1GB is too little for DuckDB: raise"),
     ):
         assert said in too_little(duckdb.OutOfMemoryException(text), tmp_path / "spill", "1GB")

@@ -256,7 +256,7 @@ def test_the_version_follows_what_is_in_the_files_and_not_where_or_how_fast(make
     def version(**changes):
         return making.with_settings(**changes).job.parts.version
 
-    same = {version(), version(title="x"), version(memory_limit="1GB"), version(output="/x")}
+    same = {version(), version(title="x"), version(output="/x")}
     assert len(same) == 1
     others = {version(layout="flat"), version(partition_size=1)}
     assert len(others | same) == 3

@@ -65,7 +65,7 @@ def test_what_does_not_fit_in_memory_is_spilled_and_removed_and_too_little_memor
     workspace = Workspace(tmp_path)
     texts = {name: range(first, first + 60_000) for first, name in enumerate("abcd")}
     [limited] = repeats_jobs(workspace, texts, 1, "24MB")
-    with pytest.raises(WorkspaceError, match=r"^repeats 0-of-1: materialize\.memory_limit: 1KB is too little"):
+    with pytest.raises(WorkspaceError, match=r"^repeats 0-of-1: engine\.memory_limit: 1KB is too little"):
         find_in_bucket(limited.model_copy(update={"memory_limit": "1KB"}))
     assert find_in_bucket(limited).rows == sum(map(len, expected(texts).values()))
     assert not list(workspace.cache.iterdir())
