@@ -67,7 +67,7 @@ def start(
 def wait_for_stage(process: subprocess.Popen[bytes], workspace: Path, stage: str) -> None:
     """Return as soon as a stage has begun to write."""
     deadline = time.monotonic() + 300  # where all cores are busy
-    while not any((workspace / FOLDERS[stage]).glob(".*.partial")):
+    while not any((workspace / FOLDERS[stage]).rglob(".*.partial")):
         assert process.poll() is None, f"the run ended before {stage} was seen to write"
         assert time.monotonic() < deadline
         time.sleep(0.0005)

@@ -58,11 +58,11 @@ def ran(installed_wheel: Installed, real_data: Path, tmp_path_factory) -> Path:
     assert not asked.exists(), asked.read_text()
     said = done.stderr.splitlines()
     assert said[0] == f"documents  {table.num_rows:,}; looked at 1,000 rows"
-    assert [line for line in said if line.startswith("recipe     workspaces/mine/recipe.yaml: 10% of the documents")]
+    assert [line for line in said if line.startswith("recipe     workspaces/mine/recipe.yaml: 25% of the documents")]
     assert NO_QUALITY in said
     summary = json.loads(done.stdout.splitlines()[-1])
     assert summary["documents_in"] == table.num_rows
-    assert summary["counts"]["selected"] == round(0.1 * summary["counts"]["documents_eligible"])
+    assert summary["counts"]["selected"] == round(0.25 * summary["counts"]["documents_eligible"])
     return folder / "workspaces" / "mine"
 
 

@@ -159,9 +159,9 @@ def test_the_sample_goes_from_a_bucket_to_a_bucket_through_failures(
 def test_this_machine_holds_no_more_than_the_jobs_of_a_moment_need(
     bucket: Bucket, run_sample: RunSample, sample_corpus: Path, finished: Path
 ) -> None:
-    """At most the models and what materialising reads and writes, and never all of the workspace."""
+    """At most the models and what selecting, materialising and the report read, and never all of the workspace."""
     sizes = {path: path.stat().st_size for path in tree_files(finished)}
-    folders = ("fitted", "documents", "scores", "masks", "dataset")
+    folders = ("fitted", "documents", "scores", "embeddings", "masks", "dataset")
     limit = sum(size for path, size in sizes.items() if path.relative_to(finished).parts[0] in folders) + 2**16
     url, most, ended = f"{bucket.url}/narrow", [0], threading.Event()
     root = Workspace(url).root
