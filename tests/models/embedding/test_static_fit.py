@@ -15,7 +15,6 @@ import scipy.sparse
 from fineweb_mask.models.embedding import static_fit
 from fineweb_mask.models.embedding.static_fit import fit_static_encoder
 from fineweb_mask.models.errors import DataError
-from tests.models.embedding.saved import of_sentence_transformers
 
 TOPICS = {
     "music": "piano sonata melody orchestra violin concert harmony composer chord symphony".split(),
@@ -33,6 +32,8 @@ def fit(texts, dimensions=16, seed=0):
 
 
 def encode(encoder, texts):
+    from tests.models.embedding.saved import of_sentence_transformers  # the process that fits needs none of it
+
     return of_sentence_transformers(encoder).encode(texts, show_progress_bar=False)
 
 
