@@ -1,1 +1,1 @@
-"""Read and write object stores and other servers: buckets, ranges of files, retries, locks, local copies."""
+"""Read and write object stores and other servers: buckets, ranges of files, retries, local copies."""
