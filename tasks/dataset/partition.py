@@ -105,6 +105,8 @@ def write_partition(job: PartitionJob) -> None:
 
     Raises
     ------
+    DamagedFileError
+        If a shard's file is missing or damaged.
     WorkspaceError
         If what was written is not what was selected.
     """
@@ -146,7 +148,10 @@ def _write(job: PartitionJob, documents: SelectedDocuments, data: Path) -> int:
 
 def _paths(job: PartitionJob, shard: ShardFiles) -> ShardPaths:
     """Return a shard's files."""
-    return ShardPaths(*(str(job.workspace.resolve(file)) for file in (shard.documents, shard.scores, shard.masks)))
+    paths = [job.workspace.resolve(file) for file in (shard.documents, shard.scores, shard.masks)]
+    if missing := [str(path) for path in paths if not path.is_file()]:
+        raise DamagedFileError(missing[0], NO_FOOTER)
+    return ShardPaths(*map(str, paths))
 
 
 def _sources(job: PartitionJob) -> list[dict[str, Any]]:

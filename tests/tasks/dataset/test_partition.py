@@ -250,6 +250,14 @@ def test_jobs_hold_their_own_shards_and_those_without_are_left_out(make_corpus, 
         making.partition_jobs()
 
 
+def test_a_file_that_is_gone_when_its_partition_is_written_is_named_as_one_to_build_again(make_corpus, tmp_path):
+    making = make_corpus(tmp_path, [[("A", True)], [("B", True)]])
+    [job] = making.partition_jobs()
+    making.workspace.resolve(making.shards[1].scores).unlink()
+    with pytest.raises(DamagedFileError, match=r"/scores/001\.\w+\.parquet is damaged: it is missing, or"):
+        partition.write_partition(job)
+
+
 def test_the_version_follows_what_is_in_the_files_and_not_where_or_how_fast(make_corpus, four_shards, tmp_path):
     making = make_corpus(tmp_path, four_shards)
 
