@@ -149,8 +149,9 @@ def _write(job: PartitionJob, documents: SelectedDocuments, data: Path) -> int:
 def _paths(job: PartitionJob, shard: ShardFiles) -> ShardPaths:
     """Return a shard's files."""
     paths = [job.workspace.resolve(file) for file in (shard.documents, shard.scores, shard.masks)]
-    if missing := [str(path) for path in paths if not path.is_file()]:
-        raise DamagedFileError(missing[0], NO_FOOTER)
+    for path in paths:
+        if not path.is_file():
+            raise DamagedFileError(str(path), NO_FOOTER)
     return ShardPaths(*map(str, paths))
 
 
