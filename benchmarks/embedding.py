@@ -38,6 +38,7 @@ from fineweb_mask.models.embedding.load import load_encoder
 from fineweb_mask.models.embedding.static_fit import fit_static_encoder
 from fineweb_mask.models.settings import EmbeddingSettings
 from fineweb_mask.tasks import embed
+from fineweb_mask.tasks.dedup.duplicates import no_duplicates
 from fineweb_mask.tasks.inference import model_files
 from fineweb_mask.tasks.workspace.references import StageKey
 from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
@@ -156,8 +157,9 @@ def run_stage(texts: list[str], recipe: EmbeddingSettings, folder: str, chunk: i
     logger.setLevel(logging.INFO)
     logger.addHandler(waited)
     model = model_files.model_folder(recipe.model, "embedding.model")
-    of_stage = {"documents": documents, "model": model, "settings": recipe, "chunk_documents": chunk}
-    job = embed.EmbedJob(root=str(workspace.root), **of_stage)
+    shard = {"documents": documents, "duplicates": no_duplicates(documents.name)}
+    of_stage = {"model": model, "settings": recipe, "chunk_documents": chunk}
+    job = embed.EmbedJob(root=str(workspace.root), **shard, **of_stage)
     embed.embed(job)  # loads the model
     job.output.unlink()
     started = time.perf_counter()

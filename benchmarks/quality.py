@@ -41,6 +41,7 @@ from benchmarks.tables import show
 from fineweb_mask.models.quality.fasttext.scorer import fasttext_lines
 from fineweb_mask.models.settings.quality import FastTextScorerSettings, QualitySettings
 from fineweb_mask.tasks import score
+from fineweb_mask.tasks.dedup.duplicates import no_duplicates
 from fineweb_mask.tasks.inference.scorers import QualityModel
 from fineweb_mask.tasks.processes.workers import end_workers
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey
@@ -114,6 +115,7 @@ def stage_seconds(workspace: Workspace, documents: list[StageFile], model: str, 
         job = score.ScoreJob(
             root=str(workspace.root),
             documents=file,
+            duplicates=no_duplicates(file.name),
             models=models,
             statistics=STATISTICS,
             settings=SETTINGS,

@@ -38,6 +38,7 @@ from fineweb_mask.tasks.processes.workers import end_workers
 from fineweb_mask.tasks.registry import REFRESHED, Refreshed
 from fineweb_mask.tasks.score import score
 from fineweb_mask.tasks.score_embed import ScoreEmbedJob
+from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.inventory import notes_of
 from fineweb_mask.tasks.workspace.references import ShardFiles
 
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Until = Literal["ingest", "score", "embed", "dedup", "select", "materialize", "export", "report"]
+Until = Literal["ingest", "dedup", "score", "embed", "select", "materialize", "export", "report"]
 """Stages that a run can stop after, in the order in which it comes to them; after the last it ends anyway."""
 
 
@@ -74,7 +75,7 @@ def pipeline(run: Run) -> tuple[Selection, dict[str, Path]]:
 
 
 def prepare(run: Run) -> Prepared:
-    """Make all that a selection reads: documents, scores, vectors and the duplicates of every shard.
+    """Make all that a selection reads: documents, their duplicates, and scores and vectors of the others.
 
     Raises
     ------
@@ -82,29 +83,39 @@ def prepare(run: Run) -> Prepared:
         If a step keeps nearly nothing of a group, and `ingest.on_wiped_group` is `stop`.
     """
     documents = ingest_shards(run)
-    if run.settings.ingest.on_wiped_group == "stop":  # what ingest wipes out is not scored
+    is_watched = run.settings.ingest.on_wiped_group == "stop"  # what a step wipes out does not come to the next
+    if is_watched:
         watch_groups(run, [ShardFiles(documents=file) for file in documents.values()])
     run.reached("ingest")
-    models = Models(fit_quality(run, documents), fit_encoder(run, documents))
-    if run.settings.embedding.model == FROM_QUALITY:
-        scores, vectors = score_and_embed_shards(run, documents, models.quality)
-        run.reached("score")
-    else:
-        scores = score_shards(run, documents, models.quality)
-        run.reached("score")
-        vectors = embed_shards(run, documents, models.encoder)
-    _note(run, scores)
-    run.reached("embed")
     duplicates = find_duplicates(run, documents)
+    if is_watched:
+        watch_groups(run, [ShardFiles(documents=documents[name], duplicates=duplicates[name]) for name in documents])
     run.reached("dedup")
+    models, scores, vectors = score_and_embed(run, documents, duplicates)
+    _note(run, scores)
     ready = prepared(run, documents, models, scores, vectors, duplicates)
     watch_groups(run, ready.shards)
     return ready
 
 
-def ingest_shards(run: Run) -> Files:
-    """Read, filter and write the documents of every source file."""
-    settings, shards = run.settings, run.to_ingest
+def score_and_embed(run: Run, documents: Files, duplicates: Files) -> tuple[Models, Files, Files]:
+    """Score and embed every document of the run's share that is no duplicate, by models that are fitted first."""
+    models = Models(fit_quality(run, documents), fit_encoder(run, documents))
+    own = run.own(documents)
+    if run.settings.embedding.model == FROM_QUALITY:
+        scores, vectors = score_and_embed_shards(run, own, duplicates, models.quality)
+        run.reached("score")
+    else:
+        scores = score_shards(run, own, duplicates, models.quality)
+        run.reached("score")
+        vectors = embed_shards(run, own, duplicates, models.encoder)
+    run.reached("embed")
+    return models, scores, vectors
+
+
+def ingest_shards(run: Run, shards: PerShard[SourceShard] | None = None) -> Files:
+    """Read, filter and write the documents of every source file, or of some."""
+    settings, shards = run.settings, run.to_ingest if shards is None else shards
     lists = exclusion_lists(run)
     documents = run.map(ingest, shard=shards, source=settings.source, settings=settings.ingest, **lists)
     check_any_document(run, documents)
@@ -117,31 +128,32 @@ def _note(run: Run, files: Files) -> None:
         logger.warning("%s", note)
 
 
-def score_shards(run: Run, documents: Files, quality: Quality) -> Files:
-    """Score every document for quality."""
+def score_shards(run: Run, documents: Files, duplicates: Files, quality: Quality) -> Files:
+    """Score every document for quality, duplicates aside."""
     processes = score_processes(run, documents)
-    scores = run.map(score, **_scoring(run, documents, quality), processes=processes)
+    scores = run.map(score, **_scoring(run, documents, duplicates, quality), processes=processes)
     end_workers()
     return scores
 
 
-def embed_shards(run: Run, documents: Files, encoder: ModelFolder | None) -> Files:
-    """Embed every document."""
-    return run.map(embed, documents=documents, model=encoder, settings=run.settings.embedding)
+def embed_shards(run: Run, documents: Files, duplicates: Files, encoder: ModelFolder | None) -> Files:
+    """Embed every document, duplicates aside."""
+    return run.map(embed, documents=documents, duplicates=duplicates, model=encoder, settings=run.settings.embedding)
 
 
-def score_and_embed_shards(run: Run, documents: Files, quality: Quality) -> tuple[Files, Files]:
-    """Score and embed every document in one pass, by the scorer that also makes vectors."""
-    scoring = run.jobs(score, **_scoring(run, documents, quality))
+def score_and_embed_shards(run: Run, documents: Files, duplicates: Files, quality: Quality) -> tuple[Files, Files]:
+    """Score and embed every document in one pass, duplicates aside, by the scorer that also makes vectors."""
+    scoring = run.jobs(score, **_scoring(run, documents, duplicates, quality))
     jobs = PerShard({name: ScoreEmbedJob.of(job, run.settings.embedding) for name, job in scoring.items()})
     made = {name: jobs[name].files(run.listing) or jobs[name].files() for name in run.map(jobs)}
     scores, vectors = ({name: files[place] for name, files in made.items() if files} for place in (0, 1))
     return PerShard(scores), PerShard(vectors)
 
 
-def _scoring(run: Run, documents: Files, quality: Quality) -> dict[str, Any]:
+def _scoring(run: Run, documents: Files, duplicates: Files, quality: Quality) -> dict[str, Any]:
     return {
         "documents": documents,
+        "duplicates": duplicates,
         "settings": run.settings.quality,
         "models": quality.scorers,
         "statistics": quality.statistics,

@@ -21,7 +21,7 @@ from fineweb_mask.tasks.inference.prefetch import Prefetched, background_writer
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
 from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, rows_through, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
+from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows, kept_batches, stage_file_writer
 
 if TYPE_CHECKING:
     from fineweb_mask.models.forward.batches import Encoded
@@ -59,17 +59,18 @@ def check_model(settings: EmbeddingSettings) -> None:
 
 
 class EmbedJob(ShardJob):
-    """Embed one shard's documents."""
+    """Embed one shard's documents, duplicates aside."""
 
     stage: ClassVar[Stage] = Stage(
         "embed",
-        version=3,
+        version=4,
         folders=("embeddings",),
         per_shard=True,
         documents=rows_through,
-        counts=("ingested", "ingested"),
+        counts=("eligible", "eligible"),
     )
     documents: StageFile
+    duplicates: StageFile  # documents that have no vector, for nothing is selected from them
     model: ModelFolder
     settings: EmbeddingSettings
     chunk_documents: int = CHUNK_DOCUMENTS
@@ -85,20 +86,22 @@ class EmbedJob(ShardJob):
         return self.settings.model != STATIC
 
     def depends_on(self) -> Dependencies:
-        """Return the settings that change a vector, the documents and the model."""
+        """Return the settings that change a vector, the documents without duplicates, and the model."""
         return Dependencies(
             settings=self.settings.model_dump(include=KEY_SETTINGS),
-            inputs=[self.documents.fingerprint, self.model.fingerprint],
+            inputs=[self.documents.fingerprint, self.duplicates.fingerprint, self.model.fingerprint],
         )
 
 
 @stage_task
 def embed(job: EmbedJob) -> None:
-    """Write the vectors of a shard, row by row with its documents; one that is zero or not finite is null."""
+    """Write the vectors of a shard's documents, duplicates aside; one that is zero or not finite is null."""
     from fineweb_mask.tasks.inference.encoder_pool import encoder_pool
 
     pool = encoder_pool(str(job.workspace.local(job.model.path)), job.model.fingerprint, job.settings)
     started, path = perf_counter(), job.workspace.resolve(job.documents)
+    dropped = duplicate_rows(job.workspace, job.duplicates)
+    total = job.documents.rows - len(dropped)
     with (
         gpu_slot(pool.first.device),
         VerifiedFile(path) as documents,
@@ -111,11 +114,11 @@ def embed(job: EmbedJob) -> None:
                 wait = encoder.encode_tokens(tokens)
             return lambda: write(rows, wait())
 
-        batches = documents.iter_batches(job.chunk_documents, columns=["row", "text"])
-        waited = write_encoded(batches, job.documents.rows, pool.first.tokenise, encode)
+        batches = kept_batches(documents, job.chunk_documents, ["row", "text"], dropped)
+        waited = write_encoded(batches, total, pool.first.tokenise, encode)
     seconds = perf_counter() - started
     share = 100 * waited / seconds
-    logger.info("%s: %d documents in %.1f s, waiting for tokens %.1f%%", job.name, job.documents.rows, seconds, share)
+    logger.info("%s: %d documents in %.1f s, waiting for tokens %.1f%%", job.name, total, seconds, share)
 
 
 def write_encoded(

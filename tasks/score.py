@@ -25,7 +25,7 @@ from fineweb_mask.tasks.source.sidecars import Sidecar
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
 from fineweb_mask.tasks.workspace.job import BadShardError, Dependencies, ShardJob, Stage, rows_through, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
+from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows, kept_batches, stage_file_writer
 
 BATCH_ROWS = 2_000
 
@@ -34,20 +34,21 @@ Scores = dict[str, NDArray[np.float32]]
 
 
 class ScoreJob(ShardJob):
-    """Score one shard's documents; with two `processes` or more, fastText scores in so many.
+    """Score one shard's documents, duplicates aside; with two `processes` or more, fastText scores in so many.
 
     They are kept from shard to shard, until `end_workers`.
     """
 
     stage: ClassVar[Stage] = Stage(
         "score",
-        version=2,
+        version=3,
         folders=("scores",),
         per_shard=True,
         documents=rows_through,
-        counts=("ingested", "ingested"),
+        counts=("eligible", "eligible"),
     )
     documents: StageFile
+    duplicates: StageFile  # documents that have no score, for nothing is selected from them
     models: list[QualityModel]
     statistics: StageFile  # written by `fit_statistics`
     settings: QualitySettings
@@ -65,7 +66,7 @@ class ScoreJob(ShardJob):
         return any(isinstance(model.settings, TransformerSettings) for model in self.models)
 
     def depends_on(self) -> Dependencies:
-        """Return how scores are combined, and the documents, models and statistics that they are made from."""
+        """Return how scores are combined, and what they are made from: documents, duplicates, models and statistics."""
         weights = {scorer.name: scorer.weight for scorer in self.settings.scorers}
         counted = (
             weights if self.settings.combine == "weighted_sum" else sorted(name for name in weights if weights[name])
@@ -76,6 +77,7 @@ class ScoreJob(ShardJob):
             settings=[self.settings.combine, counted, *by],
             inputs=[
                 self.documents.fingerprint,
+                self.duplicates.fingerprint,
                 [model.identity for model in self.models],
                 self.statistics.fingerprint,
                 *([sidecars] if sidecars else []),
@@ -85,7 +87,7 @@ class ScoreJob(ShardJob):
 
 @stage_task
 def score(job: ScoreJob) -> None:
-    """Write the scores of a shard, row by row with its documents.
+    """Write the scores of a shard's documents, duplicates aside.
 
     Raises
     ------
@@ -103,7 +105,9 @@ def score(job: ScoreJob) -> None:
         columns = ["row"]
         if job.documents.rows:
             columns = columns_read(scorers.values(), documents.schema_arrow, job.name, by=job.settings.by)
-        ahead, total = Prefetched(documents.iter_batches(BATCH_ROWS, columns=columns)), job.documents.rows
+        dropped = duplicate_rows(job.workspace, job.duplicates)
+        ahead = Prefetched(kept_batches(documents, BATCH_ROWS, columns, dropped))
+        total = job.documents.rows - len(dropped)
         with stage_file_writer(job.output, schema, job.key) as writer:
             writer.details = details
             for batch in track_by_size("documents", ahead, total, lambda batch: batch.num_rows, part=(0, 1)):

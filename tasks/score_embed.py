@@ -22,7 +22,7 @@ from fineweb_mask.tasks.storage.parquet import VerifiedFile
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, rows_through, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
+from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows, kept_batches, stage_file_writer
 
 if TYPE_CHECKING:
     from fineweb_mask.models.forward.tokens import TokenIds
@@ -35,11 +35,11 @@ class ScoreEmbedJob(StageJob):
 
     stage: ClassVar[Stage] = Stage(
         "score_embed",
-        version=1,
+        version=2,
         folders=("scores", "embeddings"),
         per_shard=True,
         documents=rows_through,
-        counts=("ingested", "ingested"),
+        counts=("eligible", "eligible"),
     )
     uses_gpu: ClassVar[bool] = True
     score: ScoreJob
@@ -50,7 +50,8 @@ class ScoreEmbedJob(StageJob):
         """Return the job that scores and embeds a shard; one of the models of `score` is of kind `edu`."""
         [edu] = [model for model in score.models if isinstance(model.settings, EduScorerSettings)]
         encoder = ModelFolder(path=edu.path, fingerprint=edu.identity)
-        embed = EmbedJob(root=score.root, documents=score.documents, model=encoder, settings=embedding)
+        shard = {"documents": score.documents, "duplicates": score.duplicates}
+        embed = EmbedJob(root=score.root, model=encoder, settings=embedding, **shard)
         return cls(root=score.root, score=score, embed=embed)
 
     @property
@@ -85,7 +86,7 @@ class ScoreEmbedJob(StageJob):
 
 @stage_task
 def score_embed(job: ScoreEmbedJob) -> None:
-    """Write the scores and the vectors of a shard, unless they are current, row by row with its documents.
+    """Write the scores and the vectors of a shard, unless they are current, of its documents without duplicates.
 
     Raises
     ------
@@ -127,5 +128,6 @@ def score_embed(job: ScoreEmbedJob) -> None:
 
             return write
 
-        batches = documents.iter_batches(BATCH_ROWS, columns=columns)
-        write_encoded(batches, job.score.documents.rows, edu.tokenise, encode)
+        dropped = duplicate_rows(job.workspace, job.score.duplicates)
+        batches = kept_batches(documents, BATCH_ROWS, columns, dropped)
+        write_encoded(batches, job.score.documents.rows - len(dropped), edu.tokenise, encode)

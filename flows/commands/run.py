@@ -61,8 +61,8 @@ def run(
         str | None,
         typer.Option(
             "--shards",
-            help="Only ingest, score and embed a share of the source files, such as 2/8, for machines that fill one "
-            "workspace together; a run without it goes on from there.",
+            help="Only prepare a share of the source files, such as 2/8, for machines that fill one workspace: "
+            "with --until ingest on each, then without; a run without --shards goes on from there.",
             metavar="I/N",
         ),
     ] = None,
@@ -103,12 +103,13 @@ def run(
         with common.flow_shown(as_json=as_json):
             from fineweb_mask.flows.share import prepare_share
 
-            stages = prepare_share(settings, share.number, share.of)
+            stages = prepare_share(settings, share.number, share.of, "ingest" if until else None)
         if as_json:
             typer.echo(json.dumps({"status": "done", "stages": [stage.model_dump() for stage in stages]}))
         else:
             _print_stages(stages)
-            echo(f"share {share.number} of {share.of} is prepared; when all are, run without --shards")
+            made, left_out = ("ingested", "--until") if until else ("prepared", "--shards")
+            echo(f"share {share.number} of {share.of} is {made}; when all are, run without {left_out}")
         return
     summary: RunSummary | StoppedSummary | None = None
     is_plain = not refit and not refresh and until is None
@@ -151,8 +152,8 @@ def _check(
     from fineweb_mask.tasks.source.inventory import take_inventory
 
     check_stages(refit, refresh, until, "--")
-    if shards is not None and (refit or refresh or until):
-        raise RecipeError("--shards takes no --refit, --refresh or --until: leave them out")
+    if shards is not None and (refit or refresh or until not in {None, "ingest"}):
+        raise RecipeError("--shards takes no --refit, no --refresh, and of --until only ingest: leave out others")
     try:
         share = None if shards is None else Share.parse(shards)
     except ValueError as error:

@@ -28,7 +28,7 @@ def find_duplicates(run: Run, documents: Files) -> Files:
     run.require_all(documents)
     duplicates = PerShard({name: no_duplicates(name) for name in documents})
     ingest = run.settings.ingest
-    if ingest.exact_dedup == "corpus" or ingest.finds_copies:
+    if ingest.compares_shards:
         in_order = _in_order_of_arrival(run, documents)
         if ingest.exact_dedup == "corpus":
             sorting = run.jobs(sort_rows, file=in_order, by="hash")

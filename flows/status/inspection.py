@@ -91,7 +91,7 @@ class _Look(Run):
                 self.quarantined[job.name] = self._set_aside[job.name]
             elif file is None and isinstance(job, ScoreJob | EmbedJob):
                 # A lost file would be built again with the same bytes: what was made of it is valid.
-                file = job.reference(job.documents.rows).model_copy(update={"path": ""})
+                file = job.reference(job.documents.rows - job.duplicates.rows).model_copy(update={"path": ""})
             outputs.append(file)
         return outputs
 

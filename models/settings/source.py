@@ -185,6 +185,11 @@ class IngestSettings(Settings):
         """Whether near-duplicates are looked for, or pages of one URL."""
         return self.near_dedup != "off" or self.url_dedup
 
+    @property
+    def compares_shards(self) -> bool:
+        """Whether documents of different files are compared, so that duplicates are known when all are ingested."""
+        return self.exact_dedup == "corpus" or self.finds_copies
+
     @field_validator("exact_dedup", "near_dedup", mode="before")
     @classmethod
     def _yaml_reads_off_as_false(cls, scope: object) -> object:

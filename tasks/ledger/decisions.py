@@ -20,7 +20,7 @@ from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.parquet import read_table
 from fineweb_mask.tasks.storage.remote.copies import local_copies
 from fineweb_mask.tasks.workspace.references import COUNTED, NEAR, SAME_URL, ShardFiles, StageFile, digest
-from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows, open_parquet, take_rows
+from fineweb_mask.tasks.workspace.stage_parquet import open_parquet, take_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 KEPT, DROPPED, NOT_KNOWN = "kept", "dropped", "not known"
@@ -88,12 +88,12 @@ def explain(corpus: Corpus, ref: DocumentRef, asked: str) -> Explanation:
     )
     decisions = [Decision(stage="ingest", decision=KEPT, reason=said, numbers=numbers)]
     decisions.append(repeated := _deduplicated(corpus, ref, document["content_hash"]))
-    if shard.scores.path:
+    if shard.scores.path and repeated.decision == KEPT:
         [row] = take(corpus.workspace, shard.scores, ref.row)
         decisions.append(Decision(stage="score", decision=KEPT, **_scored(corpus, row)))
-    if shard.embeddings.path:
+    if shard.embeddings.path and repeated.decision == KEPT:
         decisions.append(embedded := _embedded(corpus, ref))
-        if shard.masks.path and repeated.decision == embedded.decision == KEPT:
+        if shard.masks.path and embedded.decision == KEPT:
             decisions.append(judged(corpus, ref))
     last = next((one for one in decisions if one.decision == DROPPED), decisions[-1])
     outcome = last.decision if last.decision in {DROPPED, SELECTED, NOT_SELECTED} else "not selected from yet"
@@ -145,10 +145,9 @@ def _deduplicated(corpus: Corpus, ref: DocumentRef, content_hash: bytes) -> Deci
     if not shard.duplicates.fingerprint:
         return Decision(stage="dedup", decision=NOT_KNOWN, reason="the run has not come so far")
     if (listed := _listed(corpus, shard, ref.row)) is None:
-        looked = ingest.exact_dedup == "corpus" or ingest.finds_copies
         copies = sum(_copies_of(corpus, one, shard.name, ref.row) for one in corpus.shards)
         said = f"{copies:,} near-duplicates of it are dropped" if copies else "no copy of another document"
-        reason = said if looked else "copies were not looked for"
+        reason = said if ingest.compares_shards else "copies were not looked for"
         return Decision(stage="dedup", decision=KEPT, reason=reason, numbers={"copies_dropped": copies})
     if listed.get("twin_shard") is None:
         found = find_texts(corpus.workspace, corpus.shards, [content_hash])[content_hash]
@@ -173,13 +172,8 @@ def _listed(corpus: Corpus, shard: ShardFiles, row: int) -> dict[str, Any] | Non
     """Return the row of a shard's list of duplicates on a document, or None if it is kept."""
     if not shard.duplicates.rows:
         return None
-    rows = duplicate_rows(corpus.workspace, shard.duplicates)
-    place = int(np.searchsorted(rows, row))
-    if place == len(rows) or rows[place] != row:
-        return None
-    path = corpus.workspace.resolve(shard.duplicates)
-    [found] = take_rows(path, np.array([place]), ["row", "twin_shard", "twin_row", "similarity"]).to_pylist()
-    return dict(found)
+    listed = take_rows(corpus.workspace.resolve(shard.duplicates), np.array([row])).to_pylist()
+    return dict(listed[0]) if listed else None
 
 
 @local_copies()

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
-from fineweb_mask.models.schemas import DROPPED, MEASURED
+from fineweb_mask.models.schemas import MEASURED
 from fineweb_mask.tasks.reporting.samples import DocumentRef
 from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import open_parquet, take_rows
@@ -65,16 +65,15 @@ def _find(workspace: Workspace, shards: Sequence[ShardFiles], wanted: pa.Array, 
 
 
 def _matches(path: Path, wanted: pa.Array, names: Sequence[str]) -> list[tuple[int, Any]]:
-    """Return the rows of a file with a wanted value in one of its columns, and the value."""
-    found, first = dict[tuple[int, Any], None](), 0
+    """Return the rows of a file with a wanted value in one of its columns, by their numbers, and the value."""
+    found = dict[tuple[int, Any], None]()
     with open_parquet(path) as file:
-        present = [name for name in names if name in file.schema_arrow.names]
-        for batch in file.iter_batches(columns=present):
-            for column in batch.columns:
-                rows = pc.indices_nonzero(pc.is_in(column, value_set=wanted))
-                for row, value in zip(rows.to_pylist(), column.take(rows).to_pylist(), strict=True):
-                    found[first + row, value] = None
-            first += batch.num_rows
+        number, *others = file.schema_arrow.names
+        for batch in file.iter_batches(columns=[number, *(name for name in names if name in others)]):
+            for column in batch.columns[1:]:
+                at = pc.indices_nonzero(pc.is_in(column, value_set=wanted))
+                numbers, values = (part.take(at).to_pylist() for part in (batch[number], column))
+                found |= dict.fromkeys(zip(numbers, values, strict=True))
     return sorted(found)
 
 
@@ -86,9 +85,10 @@ def find_dropped(
     for index, shard in enumerate(shards):
         path = beside(shard.documents, "dropped")
         if path in present and (found := _matches(workspace.root / path, values, NAMES)):
-            rows = np.array([row for row, _ in found], dtype=np.int64)
-            listed = take_rows(workspace.local(path), rows, DROPPED.names).to_pylist()
-            for (_, value), row in zip(found, listed, strict=True):
+            rows = np.unique([number for number, _ in found])
+            listed = {row["source_row"]: row for row in take_rows(workspace.local(path), rows).to_pylist()}
+            for number, value in found:
+                row = listed[number]
                 is_known = row["reason"] in {"known", "benchmark"}
                 twin = _twin(workspace, shard.documents, row["source_row"]) if is_known else None
                 yield value, Gone(index, twin=twin, **row)

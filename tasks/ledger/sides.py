@@ -21,7 +21,7 @@ from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_schema, read_t
 from fineweb_mask.tasks.storage.remote.copies import local_copies
 from fineweb_mask.tasks.workspace.manifest import Manifest
 from fineweb_mask.tasks.workspace.references import COUNTED, NEAR, SAME_URL, ShardFiles, digest
-from fineweb_mask.tasks.workspace.stage_parquet import documents_of, duplicate_rows, open_parquet
+from fineweb_mask.tasks.workspace.stage_parquet import documents_of, duplicate_rows, open_parquet, read_scores
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 BATCH_ROWS = 5_000
@@ -89,10 +89,9 @@ class WorkspaceSide(NamedTuple):
             "row": pa.array(np.arange(n), pa.int64()),
             "beginning": pa.nulls(n, pa.string()),
         }
-        scores = self.workspace.resolve(shard.scores)
-        present = [name for name in self.scores if name in read_schema(scores).names]
-        found = read_table(scores, columns=present)
-        columns |= {name: found[name] for name in present if pa.types.is_floating(found[name].type)}
+        names = read_schema(self.workspace.resolve(shard.scores)).names
+        found = read_scores(self.workspace, shard, [name for name in self.scores if name in names])
+        columns |= {name: pa.array(values, mask=np.isnan(values)) for name, values in found.items()}
         return _conformed(columns, self.scores)
 
     def _decided(self, shard: ShardFiles, masks: pa.Table) -> tuple[NDArray[np.object_], NDArray[np.object_]]:
@@ -127,7 +126,7 @@ class WorkspaceSide(NamedTuple):
         """Return the beginnings of the texts of documents that were not read, by shard and row."""
         found = dict[tuple[int, int], str]()
         for index in sorted({shard for shard, _ in places}):
-            rows = sorted(row for shard, row in places if shard == index)
+            rows = sorted({row for shard, row in places if shard == index})
             wanted = np.array(rows, dtype=np.int64)
             texts = documents_of(self.workspace, self.shards[index].documents, wanted, ["text"])["text"].to_pylist()
             found |= {(index, row): text[:SHOWN_CHARACTERS] for row, text in zip(rows, texts, strict=True)}

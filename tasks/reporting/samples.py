@@ -18,7 +18,7 @@ from fineweb_mask.models.schemas import vectors_of
 from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_schema, read_table
 from fineweb_mask.tasks.storage.remote.copies import local_copies
 from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
-from fineweb_mask.tasks.workspace.stage_parquet import documents_of, row_group_ends, take_rows
+from fineweb_mask.tasks.workspace.stage_parquet import documents_of, read_scores, row_group_ends, take_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 SAMPLED_SHARDS = 16
@@ -54,7 +54,7 @@ def eligible_table(workspace: Workspace, shard: ShardFiles, columns: Sequence[st
     documents = read_table(path, columns=[name for name in columns if name in present])
     masks = read_table(workspace.resolve(shard.masks), columns=["selected", "block"])
     found = {name: documents[name] if name in present else pa.nulls(masks.num_rows) for name in columns}
-    found["quality"] = read_table(workspace.resolve(shard.scores), columns=["quality"])["quality"]
+    found |= read_scores(workspace, shard, ["quality"])
     table = pa.table({**found, "selected": masks["selected"]})
     return table.filter(masks["block"].is_valid())
 

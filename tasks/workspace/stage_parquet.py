@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -24,7 +25,7 @@ from fineweb_mask.models.schemas import ARRAYS
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.parquet import DamagedFileError, VerifiedFile, add_checksums, read_metadata, read_table
 from fineweb_mask.tasks.storage.remote.copies import local_copies, remote_of, size_of
-from fineweb_mask.tasks.workspace.references import StageFile, StageKey
+from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile, StageKey
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 FOOTER_KEY = b"fineweb_mask"
@@ -160,19 +161,24 @@ def row_group_ends(file: pq.ParquetFile) -> NDArray[np.int64]:
 
 
 def take_rows(path: Path, rows: NDArray[np.int64], columns: Sequence[str] | None = None) -> pa.Table:
-    """Read ascending `rows`, (n,), from only the row groups that contain them; leave out columns the file lacks.
+    """Read the rows whose number, in the first column of a file, is one of `rows`, (n,) ascending.
 
-    Of a file at a URL, these row groups alone are downloaded.
+    Rows and columns that the file lacks are left out. Only the row groups that hold such rows are read, and of a file
+    at a URL, downloaded.
     """
     with open_parquet(path) as file:
-        ends, names = row_group_ends(file), file.schema_arrow.names
-        wanted = names if columns is None else [name for name in columns if name in names]
-        groups = np.searchsorted(ends, rows, side="right")
+        number, *others = file.schema_arrow.names
+        wanted = [number, *others] if columns is None else [name for name in columns if name in {number, *others}]
         parts = [file.schema_arrow.empty_table().select(wanted)]
-        for group in np.unique(groups):
-            start = ends[group] - file.metadata.row_group(int(group)).num_rows
-            table = file.read_row_group(int(group), columns=wanted)
-            parts.append(table.take(pa.array(rows[groups == group] - start)))
+        for index in range(file.metadata.num_row_groups):
+            group = file.metadata.row_group(index)
+            if group.num_rows:
+                within = group.column(0).statistics
+                first, last = np.searchsorted(rows, [within.min, within.max + 1])
+                if first < last:
+                    table = file.read_row_group(index, columns=list(dict.fromkeys([number, *wanted])))
+                    places = pc.indices_nonzero(pc.is_in(table[number], pa.array(rows[first:last], table[number].type)))
+                    parts.append(table.select(wanted).take(places))
     return pa.concat_tables(parts)
 
 
@@ -195,6 +201,27 @@ def duplicate_rows(workspace: Workspace, duplicates: StageFile) -> NDArray[np.ui
     if duplicates.fingerprint and not duplicates.rows:
         return np.empty(0, dtype=np.uint32)
     return np.asarray(read_table(workspace.resolve(duplicates))["row"], dtype=np.uint32)
+
+
+def read_scores(workspace: Workspace, shard: ShardFiles, names: Sequence[str]) -> dict[str, NDArray[np.float32]]:
+    """Read scores of a shard's documents by name, (rows,) each; NaN of duplicates, which have none."""
+    table = read_table(workspace.resolve(shard.scores), columns=["row", *names])
+    found = {name: np.full(shard.rows, np.nan, dtype=np.float32) for name in names}
+    for name, values in found.items():
+        values[table["row"].to_numpy()] = table[name].to_numpy()
+    return found
+
+
+def kept_batches(
+    documents: pq.ParquetFile, rows: int, columns: Sequence[str], dropped: NDArray[np.uint32]
+) -> Iterator[pa.RecordBatch]:
+    """Yield a shard's documents without those that are dropped, from batches of `rows`; `row` is among the columns."""
+    is_kept = np.ones(documents.metadata.num_rows, dtype=bool)
+    is_kept[dropped] = False
+    for batch in documents.iter_batches(rows, columns=columns):
+        kept = batch.filter(pa.array(is_kept[batch["row"].to_numpy()])) if len(dropped) else batch
+        if kept.num_rows:
+            yield kept
 
 
 def read_footer(path: Path) -> pq.FileMetaData | None:

@@ -46,8 +46,9 @@ def test_deployed_sample_runs_and_is_found_finished_the_second_time(service, sam
     names, arrows = task_runs_of(service, sample_run)
     [shard, *_] = [name.removeprefix("embed ") for name in names if name.startswith("embed ")]
     assert arrows[f"ingest {shard}"] == set()
-    assert arrows[f"embed {shard}"] == {f"ingest {shard}", "fit_encoder encoder"}
-    assert arrows[f"score {shard}"] == {
+    repeated = {"dedup corpus"}  # of a shard that has duplicates
+    assert arrows[f"embed {shard}"] - repeated == {f"ingest {shard}", "fit_encoder encoder"}
+    assert arrows[f"score {shard}"] - repeated == {
         f"ingest {shard}",
         "fit_classifier quality-fasttext",
         "fit_statistics quality-statistics",

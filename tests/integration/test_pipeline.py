@@ -244,17 +244,20 @@ def test_two_recipes_run_in_one_workspace_at_once(run_sample, small_sample, serv
 def test_machines_that_take_a_share_each_fill_one_workspace(run_sample, small_sample, server, finished, tmp_path):
     together = tmp_path / "together"
     command = sample_command(together, small_sample, "--json")
-    runs = [
-        subprocess.Popen([*command, "--shards", f"{number}/2"], cwd=ROOT, env=with_server(), stdout=subprocess.PIPE)
-        for number in (1, 2)
-    ]
-    for run in runs:
-        output, _ = run.communicate(timeout=240)
-        assert run.returncode == 0, output
-        files = {stage["stage"]: stage["files"] for stage in json.loads(output.splitlines()[-1])["stages"]}
-        assert files["score"] == files["embed"] == 2
+    for until in (["--until", "ingest"], []):
+        runs = [
+            subprocess.Popen(
+                [*command, "--shards", f"{number}/2", *until], cwd=ROOT, env=with_server(), stdout=subprocess.PIPE
+            )
+            for number in (1, 2)
+        ]
+        for run in runs:
+            output, _ = run.communicate(timeout=240)
+            assert run.returncode == 0, output
+            files = {stage["stage"]: stage["files"] for stage in json.loads(output.splitlines()[-1])["stages"]}
+            assert {files.get("score"), files.get("embed")} == ({None} if until else {2})
     assert not (together / "masks").exists()
-    assert set(built(run_sample(together))) <= {"dedup", "select", "materialize", "report"}
+    assert set(built(run_sample(together))) == {"dedup", "select", "materialize", "report"}
     assert masks(together) == masks(finished)
     assert contents(together / "dataset" / "data") == contents(finished / "dataset" / "data")
 

@@ -20,7 +20,6 @@ from fineweb_mask.flows.display.listeners import LogLines, listener
 from fineweb_mask.models.runtime.stopping import StoppedError
 from fineweb_mask.models.settings import EmbeddingSettings, EngineSettings, IngestSettings, SourceSettings
 from fineweb_mask.tasks.dedup.sort import SortJob
-from fineweb_mask.tasks.embed import EmbedJob
 from fineweb_mask.tasks.inference.model_files import model_folder
 from fineweb_mask.tasks.ingest import IngestJob
 from fineweb_mask.tasks.source.discovery import discover
@@ -30,6 +29,7 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.conftest import Bucket
 from tests.integration.conftest import RunSample, built, sample_command, with_server
 from tests.s3 import SeaweedServer, environment
+from tests.tasks.jobs import embed_job
 
 ROOT = Path(__file__).resolve().parents[2]
 ATTEMPTS = 3
@@ -347,9 +347,7 @@ def test_ends_of_processes_are_survived_and_one_with_a_gpu_keeps_its_model(
         gcs = ray._private.worker.global_worker.gcs_client
         assert len(gcs.internal_kv_keys(b"RemoteFunction:", b"fun")) == 1  # exported once, not with every job
 
-        embeds = [
-            EmbedJob(root=workspace.address, documents=file, model=model, settings=settings) for file in documents
-        ]
+        embeds = [embed_job(workspace, file, model, settings) for file in documents]
         assert all(job.uses_gpu for job in embeds)
         waiting = [cluster.submit(job) for job in embeds[:2]]
         time.sleep(1)
@@ -388,7 +386,7 @@ def test_processes_with_a_gpu_that_never_start_end_the_job_with_a_reason(
     settings = EmbeddingSettings(model=str(minilm))
     documents = StageFile(stage="ingest", name="a", path="documents/a.parquet", rows=1, bytes=1, fingerprint="0")
     model = model_folder(settings.model, "embedding.model")
-    job = EmbedJob(root=str(tmp_path), documents=documents, model=model, settings=settings)
+    job = embed_job(Workspace(tmp_path), documents, model, settings)
     try:
         with pytest.raises(LostJobError, match="embed a: its process on the Ray cluster ended: "):
             cluster.submit(job).result(timeout=120)

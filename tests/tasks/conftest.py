@@ -172,6 +172,12 @@ class Built:
         """Return the content of a stage's file."""
         return pq.read_table(self.workspace.resolve(file), **options)
 
+    def joined(self, *files: StageFile) -> list[dict[str, Any]]:
+        """Return the rows that all these files of a shard have; a duplicate has no score and no vector."""
+        first, *others = ({row["row"]: row for row in self.read(file).to_pylist()} for file in files)
+        rows = [row for row in first if all(row in other for other in others)]
+        return [{name: value for file in (first, *others) for name, value in file[row].items()} for row in rows]
+
 
 def run_pipeline(recipe: PipelineSettings) -> Built:
     """Run every stage's plain function in order; the report's when it is asked for."""
@@ -192,8 +198,11 @@ def run_pipeline(recipe: PipelineSettings) -> Built:
     encoder_job = jobs.encoder_job(workspace, documents, recipe.embedding)
     encoder = fit.fit_encoder(encoder_job)
     embedding_model = ModelFolder(path=encoder.path, fingerprint=encoder.fingerprint)
-    scores = [score.score(jobs.score_job(workspace, file, models, statistics, recipe.quality)) for file in documents]
-    embeddings = [embed.embed(jobs.embed_job(workspace, file, embedding_model, recipe.embedding)) for file in documents]
+    scores, embeddings = [], []
+    for file, repeated in zip(documents, duplicates, strict=True):
+        given = (models, statistics, recipe.quality)
+        scores.append(score.score(jobs.score_job(workspace, file, *given, duplicates=repeated)))
+        embeddings.append(embed.embed(jobs.embed_job(workspace, file, embedding_model, recipe.embedding, repeated)))
     select_jobs = jobs.select_jobs(
         workspace,
         [
@@ -266,11 +275,10 @@ def selected_rows(built: Built) -> list[dict[str, Any]]:
     rows = []
     for shard, *files in zip(built.shards, built.documents, built.scores, built.masks, strict=True):
         source = {row["id"]: row for row in pq.read_table(shard.url.removeprefix("file://")).to_pylist()}
-        for document, scores, mask in zip(*(built.read(file).to_pylist() for file in files), strict=True):
-            assert document["row"] == scores["row"] == mask["row"]
-            if mask["selected"]:
-                own = {"inclusion": mask["inclusion"], "block": mask["block"]}
-                rows.append(source[document["id"]] | {name: scores[name] for name in ("space", "quality")} | own)
+        for row in built.joined(*files):
+            if row["selected"]:
+                own = {name: row[name] for name in ("space", "quality", "inclusion", "block")}
+                rows.append(source[row["id"]] | own)
     return rows
 
 

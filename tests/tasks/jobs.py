@@ -7,7 +7,7 @@ from fineweb_mask.models.settings import MaterializeSettings
 from fineweb_mask.tasks.comparison.variants import RangesJob, VariantJob
 from fineweb_mask.tasks.dataset.partition import PartitionJob, partition_jobs, write_partition
 from fineweb_mask.tasks.dedup.buckets import BucketJob, find_in_bucket
-from fineweb_mask.tasks.dedup.duplicates import DedupJob
+from fineweb_mask.tasks.dedup.duplicates import DedupJob, no_duplicates
 from fineweb_mask.tasks.dedup.sort import SortJob, sort_rows
 from fineweb_mask.tasks.embed import EmbedJob
 from fineweb_mask.tasks.fit.models import FitClassifierJob, FitEncoderJob, FitStatisticsJob
@@ -68,11 +68,18 @@ def encoder_job(workspace: Any, documents: Any, settings: Any) -> FitEncoderJob:
 
 
 def score_job(
-    workspace: Any, documents: Any, models: Any, statistics: Any, settings: Any, processes: int = 1
+    workspace: Any,
+    documents: Any,
+    models: Any,
+    statistics: Any,
+    settings: Any,
+    processes: int = 1,
+    duplicates: Any = None,
 ) -> ScoreJob:
     return ScoreJob(
         root=workspace.address,
         documents=documents,
+        duplicates=duplicates or no_duplicates(documents.name),
         models=models,
         statistics=statistics,
         settings=settings,
@@ -80,8 +87,9 @@ def score_job(
     )
 
 
-def embed_job(workspace: Any, documents: Any, model: Any, settings: Any) -> EmbedJob:
-    return EmbedJob(root=workspace.address, documents=documents, model=model, settings=settings)
+def embed_job(workspace: Any, documents: Any, model: Any, settings: Any, duplicates: Any = None) -> EmbedJob:
+    shard = {"documents": documents, "duplicates": duplicates or no_duplicates(documents.name)}
+    return EmbedJob(root=workspace.address, model=model, settings=settings, **shard)
 
 
 def score_embed_job(

@@ -20,12 +20,12 @@ def numbers(
     bad: tuple[int, ...] = (),
     dump: tuple[str, ...] = ("d",),
 ) -> ShardFiles:
-    """Write a shard of random vectors and qualities; the rows to leave out have the best quality."""
+    """Write a shard of random vectors and qualities; the bad rows have the best quality, and duplicates have none."""
     dice = np.random.default_rng(seed)
     vectors = dice.normal(size=(rows, DIMENSIONS)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     quality = dice.normal(size=rows).astype(np.float32)
-    quality[[*duplicates, *bad]] = 50.0
+    quality[list(bad)] = 50.0
     mask = np.isin(np.arange(rows), bad)
     row = pa.array(np.arange(rows), pa.uint32())
     embedding = pa.FixedSizeListArray.from_arrays(
@@ -38,9 +38,12 @@ def numbers(
         "duplicates": {"row": pa.array(duplicates, pa.uint32())},
     }
     tables["documents"]["dump"] = pa.array([dump[place % len(dump)] for place in range(rows)], pa.string())
+    kept = pa.array(np.isin(np.arange(rows), duplicates, invert=True))
     files = {}
     for stage, columns in tables.items():
         table = pa.table(columns)
+        if stage in {"scores", "embeddings"}:
+            table = table.filter(kept)
         key = StageKey(stage=stage, version=1, settings=str(seed), inputs=f"{name} {rows} {duplicates} {bad}")
         path = workspace.shard_path(stage, name, key)
         with stage_file_writer(path, table.schema, key) as writer:

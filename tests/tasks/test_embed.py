@@ -21,6 +21,7 @@ from fineweb_mask.tasks import embed, ingest
 from fineweb_mask.tasks.inference.model_files import ModelFolder, ModelNotFoundError, model_folder
 from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.workspace.references import StageFile
+from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.jobs import embed_job, ingest_job
 
@@ -62,16 +63,17 @@ def vectors(table: pa.Table) -> np.ndarray:
     return column.flatten().to_numpy(zero_copy_only=False).astype(np.float32).reshape(-1, column.type.list_size)
 
 
-def test_vectors_are_of_unit_length_and_of_their_own_text_row_by_row_beside_the_documents(built):
+def test_vectors_are_of_unit_length_and_of_their_own_text_of_all_documents_but_duplicates(built):
     encoder = load_encoder(str(built.workspace.root / built.embedding_model.path), built.recipe.embedding)
-    for documents, embeddings in zip(built.documents, built.embeddings, strict=True):
-        table = built.read(embeddings)
+    for shard in built.selection_shards:
+        documents, embeddings, table = shard.documents, shard.embeddings, built.read(shard.embeddings)
         assert table.schema.equals(embeddings_schema(16, "float16"))
-        assert table["row"].equals(built.read(documents)["row"])
+        kept = np.setdiff1d(np.arange(documents.rows), duplicate_rows(built.workspace, shard.duplicates))
+        assert table["row"].to_pylist() == kept.tolist()
         assert table["embedding"].null_count == 0 == embeddings.details["bad_vectors"]
         assert embeddings.details["dimensions"] == 16
         assert np.linalg.norm(vectors(table), axis=1) == pytest.approx(1.0, abs=2e-3)
-        texts = built.read(documents)["text"].to_pylist()
+        texts = built.read(documents)["text"].take(kept).to_pylist()
         alone = np.concatenate([encoder.encode([text]).vectors for text in texts])
         assert np.abs(vectors(table) - alone).max() < 2e-3
         assert len(np.unique(vectors(table), axis=0)) == len(texts)

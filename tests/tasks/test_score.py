@@ -23,17 +23,19 @@ from fineweb_mask.tasks.inference.scorers import QualityModel, load_models, reso
 from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.source.sidecars import Sidecars
 from fineweb_mask.tasks.workspace.job import BadShardError
+from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows
 from tests.tasks.jobs import ingest_job, score_job
 
 
-def test_scores_are_what_the_scorer_says_row_by_row_beside_the_documents(built):
+def test_scores_are_what_the_scorer_says_of_all_documents_but_duplicates(built):
     scorer = load_models(built.workspace, built.models)["space"]
     mean, deviation = built.statistics.details["statistics"]["space"]
-    for documents, scores in zip(built.documents, built.scores, strict=True):
-        table = built.read(scores)
+    for shard in built.selection_shards:
+        documents, table = shard.documents, built.read(shard.scores)
         assert table.schema.equals(scores_schema(["space"]))
-        assert table["row"].equals(built.read(documents)["row"])
-        texts = built.read(documents)["text"].to_pylist()
+        kept = np.setdiff1d(np.arange(documents.rows), duplicate_rows(built.workspace, shard.duplicates))
+        assert table["row"].to_pylist() == kept.tolist()
+        texts = built.read(documents)["text"].take(kept).to_pylist()
         expected = np.array([scorer.score([text])[0] for text in texts])
         assert np.array_equal(table["space"].to_numpy(), expected)
         quality = ((expected.astype(np.float64) - mean) / deviation).astype(np.float32)

@@ -55,9 +55,14 @@ def funnel(counts: Counts, shards: Sequence[ShardFiles]) -> Section:
         ),
         alt=f"Documents: {', '.join(f'{row.label} {row.value:,.0f}' for row in rows)}.",
         caption="Blue: documents remaining after each stage. Grey: documents dropped or not selected. Shares: of the "
-        "documents in the source.",
+        "documents in the source." + _not_embedded(drops),
     )
     return Section("Where documents went", figures=[figure])
+
+
+def _not_embedded(drops: Sequence[tuple[str, str, int]]) -> str:
+    repeated = sum(number for stage, _, number in drops if stage == "dedup")
+    return f" {repeated:,} duplicates were neither scored nor embedded." if repeated else ""
 
 
 def _drops(counts: Counts, shards: Sequence[ShardFiles]) -> Iterator[tuple[str, str, int]]:

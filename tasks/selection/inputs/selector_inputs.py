@@ -11,9 +11,9 @@ from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.selectors.registry import SELECTORS
 from fineweb_mask.tasks.selection.inputs.shard_documents import read_groups
-from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_schema, read_table
+from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_schema
 from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
-from fineweb_mask.tasks.workspace.stage_parquet import read_arrays
+from fineweb_mask.tasks.workspace.stage_parquet import read_arrays, read_scores
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -54,10 +54,8 @@ def read_inputs(
 
 
 def _read_scores(workspace: Workspace, shard: ShardFiles) -> dict[str, NDArray[np.float32]]:
-    path = workspace.resolve(shard.scores)
-    names = [name for name in read_schema(path).names if name not in {"row", "quality"}]
-    table = read_table(path, columns=names)
-    return {name: table[name].to_numpy() for name in names}
+    names = read_schema(workspace.resolve(shard.scores)).names
+    return read_scores(workspace, shard, [name for name in names if name not in {"row", "quality"}])
 
 
 def _weigh_texts(workspace: Workspace, shard: ShardFiles, ratios: NDArray[np.float64]) -> NDArray[np.float32]:

@@ -13,7 +13,7 @@ from fineweb_mask.models.names import find
 from fineweb_mask.models.schemas import vectors_of
 from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_schema, read_table
 from fineweb_mask.tasks.workspace.references import COUNTED, ShardFiles, digest
-from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows
+from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows, read_scores
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 VECTORS_AT_ONCE = 4_096
@@ -29,7 +29,7 @@ PART_ROWS = 65_536
 class ShardColumns(NamedTuple):
     """What a selection reads of a shard, the vectors aside."""
 
-    quality: NDArray[np.float32]  # (rows,)
+    quality: NDArray[np.float32]  # (rows,) NaN of duplicates, which have none
     candidate: NDArray[np.bool_]  # (rows,): neither a duplicate nor without a vector
     tokens: NDArray[np.int64]  # (rows,)
     excluded: dict[str, int]  # rows that are no candidates, by reason
@@ -46,7 +46,7 @@ def read_columns(workspace: Workspace, shard: ShardFiles) -> ShardColumns:
     exact = int((~candidate).sum()) - sum(near.values())
     excluded = {"duplicate": exact, "bad_vector": int((candidate & ~with_vector).sum()), **near}
     counts = read_table(workspace.resolve(shard.documents), columns=["token_count", "n_chars"])
-    quality = read_table(workspace.resolve(shard.scores), columns=["quality"])["quality"].to_numpy()
+    [quality] = read_scores(workspace, shard, ["quality"]).values()
     tokens = token_counts(counts["token_count"], counts["n_chars"])
     return ShardColumns(quality, candidate & with_vector, tokens, excluded)
 
@@ -67,13 +67,13 @@ def read_groups(workspace: Workspace, shard: ShardFiles, column: str) -> NDArray
 
 
 def has_vector(workspace: Workspace, shard: ShardFiles) -> NDArray[np.bool_]:
-    """Return which documents of a shard have a vector, (rows,)."""
-    if shard.embeddings.details.get("bad_vectors") == 0:
-        return np.ones(shard.rows, dtype=bool)
+    """Return which documents of a shard have a vector, (rows,); duplicates have none."""
+    found = np.zeros(shard.rows, dtype=bool)
+    columns = ["row"] if shard.embeddings.details.get("bad_vectors") == 0 else ["row", "embedding"]
     with VerifiedFile(workspace.resolve(shard.embeddings), **STREAMED) as file:
-        batches = file.iter_batches(VECTORS_AT_ONCE, columns=["embedding"])
-        valid = [batch["embedding"].is_valid().to_numpy(zero_copy_only=False) for batch in batches]
-    return np.concatenate([np.empty(0, dtype=bool), *valid])
+        for batch in file.iter_batches(VECTORS_AT_ONCE, columns=columns):
+            found[batch["row"].to_numpy()] = batch[columns[-1]].is_valid().to_numpy(zero_copy_only=False)
+    return found
 
 
 def random_keys(seed: int, shard: str, rows: int) -> NDArray[np.float64]:
@@ -89,10 +89,10 @@ def read_vectors(
     workspace: Workspace, shard: ShardFiles, rows: NDArray[np.int64], at_once: int | None = None
 ) -> Iterator[tuple[slice, NDArray[np.floating[Any]]]]:
     """Yield the vectors of some rows of a shard, ascending, with their places in `rows`: (b, d) each."""
-    start = 0
     with VerifiedFile(workspace.resolve(shard.embeddings), **STREAMED) as file:
-        for batch in file.iter_batches(at_once or VECTORS_AT_ONCE, columns=["embedding"]):
-            first, last = np.searchsorted(rows, [start, start + batch.num_rows])
-            start, chosen = start + batch.num_rows, pa.array(rows[first:last] - start)
-            if len(chosen):
+        for batch in file.iter_batches(at_once or VECTORS_AT_ONCE, columns=["row", "embedding"]):
+            held = batch["row"].to_numpy()
+            first, last = np.searchsorted(rows, [held[0], int(held[-1]) + 1])
+            if first < last:
+                chosen = pa.array(np.searchsorted(held, rows[first:last]))
                 yield slice(int(first), int(last)), vectors_of(pa.Table.from_batches([batch]).take(chosen))

@@ -1,5 +1,6 @@
 """Duplicates across shards: which are dropped, what a new shard changes, what a killed run goes on from."""
 
+import shutil
 from contextlib import suppress
 
 import pyarrow as pa
@@ -8,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fineweb_mask.flows.curate import prepare
+from fineweb_mask.flows.pipeline.dataset import materialize
 from fineweb_mask.flows.pipeline.records import shard_files
 from fineweb_mask.flows.pipeline.selection import select
 from fineweb_mask.flows.status.garbage import collect_garbage
@@ -16,7 +18,9 @@ from fineweb_mask.tasks.catalog.views import write_catalog
 from fineweb_mask.tasks.dedup import buckets
 from fineweb_mask.tasks.dedup.duplicates import no_duplicates
 from fineweb_mask.tasks.workspace.listing import update_index
-from tests.flows.pipeline.run_here import RunHere, recipe_of, write_shard
+from tests.flows.pipeline.run_here import RunHere, recipe_of, text_of, write_shard
+
+COVERED = {"solver": "mean_field", "metrics": "facility", "select_ratio": 0.3}
 
 
 def shards_in(folder, source, **rows):
@@ -51,6 +55,21 @@ def prepared(folder, corpus, *, seed=None, **ingest):
     run = RunHere(settings_of(folder, corpus, near_dedup="off", **ingest), seed=seed)
     prepare(run)
     return run
+
+
+def read(run, file):
+    return pq.read_table(run.workspace.resolve(file))
+
+
+def quality_of_texts(run, shards):
+    for shard in shards:
+        yield from zip(
+            *(
+                read(run, file)[name].to_pylist()
+                for file, name in ((shard.documents, "text"), (shard.scores, "quality"))
+            ),
+            strict=True,
+        )
 
 
 def fingerprints(run, names="abc"):
@@ -204,3 +223,33 @@ def test_near_duplicates_of_another_corpus_are_dropped_and_its_own_documents_sta
     assert len(twins) == 10
     assert 10 <= selection.counts.dropped["near_duplicate"] < 20
     assert selected(tmp_path / "w", corpus, **options)[0].built == []
+
+
+def test_with_every_second_row_a_duplicate_all_is_as_in_a_run_that_scores_and_embeds_every_row(tmp_path):
+    """What a stage writes of a document is found by its `row`, not by its place."""
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    texts = [text_of(number) for number in range(120)]
+    for name, some in (("a", texts[::2]), ("b", texts)):
+        pq.write_table(pa.table({"text": some, "dump": ["x"] * len(some)}), corpus / f"{name}.parquet")
+    run, whole = (
+        RunHere(recipe_of(tmp_path / scope, corpus, ingest={"exact_dedup": scope}, selection=COVERED))
+        for scope in ("corpus", "off")
+    )
+    ready, of_all = prepare(run), prepare(whole)
+    shutil.copytree(run.workspace.root / "duplicates", whole.workspace.root / "duplicates")
+    pairs = list(zip(ready.shards, of_all.shards, strict=True))
+    without = [theirs.model_copy(update={"duplicates": ours.duplicates}) for ours, theirs in pairs]
+    chosen, expected = select(run, ready), select(whole, of_all._replace(shards=without))
+    for ours, theirs in zip(chosen.shards, expected.shards, strict=True):
+        kept = pc.invert(pc.is_in(pa.array(range(ours.rows)), pa.array(range(0, 2 * ours.duplicates.rows, 2))))
+        for stage in ("scores", "embeddings"):
+            own, other = (read(one, getattr(files, stage)) for one, files in ((run, ours), (whole, theirs)))
+            assert own.num_rows == 60
+            assert own.equals(other.filter(kept))
+        assert read(run, ours.masks).equals(read(whole, theirs.masks))
+    materialize(run, chosen)
+    written = pq.read_table(run.workspace.dataset / "data").to_pylist()
+    qualities = dict(quality_of_texts(whole, expected.shards))
+    assert len(written) == sum(file.details["blocks"][0]["selected"] for file in chosen.groups)
+    assert all(row["quality"] == qualities[row["text"]] for row in written)

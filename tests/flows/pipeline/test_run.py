@@ -13,9 +13,9 @@ from tests.flows.pipeline.run_here import RunHere, recipe_of, text_of
 
 NEW = {  # kinds of jobs that a run builds which another, one stage shorter, has not built
     "ingest": {"ingest"},
+    "dedup": {"hash", "repeats", "dedup"},
     "score": {"fit_statistics", "fit_encoder", "score"},
     "embed": {"embed"},
-    "dedup": {"hash", "repeats", "dedup"},
     "select": {"losses", "select"},
     "materialize": {"partition", "materialize"},
     "export": {"export"},

@@ -36,8 +36,8 @@ def test_the_views_hold_the_stages_rows_with_their_shard(built, folder):
         expected = [(file.name, *row.values()) for file in files for row in built.read(file).to_pylist()]
         assert ask(folder, f"FROM {stage} ORDER BY shard, row") == expected
     both = ask(folder, "SELECT count(*) FROM documents JOIN masks USING (shard, row) JOIN scores USING (shard, row)")
-    assert both == [(built.counts.documents_ingested,)]
-    assert ask(folder, "SELECT count(*) FROM embeddings") == [(built.counts.documents_ingested,)]
+    assert both == [(built.counts.documents_eligible,)]
+    assert ask(folder, "SELECT count(*) FROM embeddings") == [(built.counts.documents_eligible,)]
 
 
 def test_selected_is_the_dataset_with_shard_row_and_source_row(built, folder):

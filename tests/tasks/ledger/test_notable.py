@@ -26,10 +26,8 @@ def test_they_are_the_best_and_the_worst_and_say_why(built):
     assert (left_out.title, kept.title) == ("Best left out", "Worst kept")
     quality: dict[bool, dict[str, float]] = {True: {}, False: {}}
     for shard in shards:
-        tables = (built.read(file).to_pylist() for file in (shard.documents, shard.scores, shard.masks))
-        for document, scores, mask in zip(*tables, strict=True):
-            if mask["block"] is not None:
-                quality[mask["selected"]][document["url"]] = scores["quality"]
+        for row in built.joined(shard.documents, shard.scores, shard.masks):
+            quality[row["selected"]][row["url"]] = row["quality"]
     best = sorted(quality[False].values(), reverse=True)[:5]
     worst = sorted(quality[True].values())[:5]
     assert [quality[False][card.title] for card in left_out.cards] == best

@@ -20,7 +20,7 @@ def shard(folder, name, documents, selected, eligible):
     block = pa.array(np.where(eligible, "block", None), pa.string())
     tables = {
         "documents": pa.table(documents),
-        "scores": pa.table({"quality": DICE.normal(size=n).astype(np.float32)}),
+        "scores": pa.table({"row": pa.array(range(n), pa.uint32()), "quality": DICE.normal(size=n).astype(np.float32)}),
         "masks": pa.table({"row": pa.array(range(n), pa.uint32()), "selected": selected & eligible, "block": block}),
     }
     files = {}
@@ -116,7 +116,7 @@ def test_the_quality_is_compared_between_the_values_of_columns(tmp_path, shards,
         dumps = np.array(pq.read_table(tmp_path / one.documents.path)["dump"])
         quality = (DICE.normal(size=len(dumps)) + 2 * (dumps == "x")).astype(np.float32)
         quality[5] = np.nan
-        pq.write_table(pa.table({"quality": quality}), path)
+        pq.write_table(pa.table({"row": pa.array(range(len(dumps)), pa.uint32()), "quality": quality}), path)
     monkeypatch.setattr(breakdown, "LEAST", 20)
     found = break_down(Workspace(tmp_path), shards, ["kind"]).between
     rows = [row for row in eligible_rows(tmp_path, shards) if np.isfinite(row["quality"])]

@@ -29,11 +29,9 @@ def workspace(built):
 def test_the_rows_of_a_shard_s_files_are_joined(built, workspace):
     workspace, shards = workspace
     for shard in shards:
-        files = (built.read(file).to_pylist() for file in (shard.documents, shard.scores, shard.masks))
         expected = [
-            {"id": document["id"], "nowhere": None, "quality": score["quality"], "selected": mask["selected"]}
-            for document, score, mask in zip(*files, strict=True)
-            if mask["block"] is not None
+            {"id": row["id"], "nowhere": None, "quality": row["quality"], "selected": row["selected"]}
+            for row in built.joined(shard.documents, shard.scores, shard.masks)
         ]
         assert eligible_table(workspace, shard, ["id", "nowhere"]).to_pylist() == expected
     assert len(eligible_table(workspace, shards[2], [])) < shards[2].documents.rows  # b has duplicates
@@ -58,18 +56,19 @@ def test_a_draw_is_of_eligible_and_of_selected_documents(built, workspace):
 
 
 def test_vectors_texts_and_documents_are_those_referred_to(built, workspace):
-    refs = [DocumentRef(0, 1), DocumentRef(0, 9), DocumentRef(2, 0), DocumentRef(2, 5)]
+    refs = [DocumentRef(0, 1), DocumentRef(0, 9), DocumentRef(2, 0), DocumentRef(2, 6)]
     vectors = vectors_at(*workspace, refs)
     rows = documents_at(*workspace, refs, ["id", "text"])
     which, texts = texts_at(*workspace, refs, 10)
     assert which == [0, 1, 2, 3]
     for ref, vector, row, text in zip(refs, vectors, rows, texts, strict=True):
         shard = workspace[1][ref.shard]
-        assert vector.tolist() == built.read(shard.embeddings)["embedding"][ref.row].as_py()
-        document = built.read(shard.documents).slice(ref.row, 1).to_pylist()[0]
-        assert (row["id"], row["text"]) == (document["id"], document["text"])
-        assert row["quality"] == built.read(shard.scores)["quality"][ref.row].as_py()
-        assert text == document["text"][:10]
+        [found] = [
+            one for one in built.joined(shard.documents, shard.scores, shard.embeddings) if one["row"] == ref.row
+        ]
+        assert vector.tolist() == found["embedding"]
+        assert [row[name] for name in ("id", "text", "quality")] == [found[name] for name in ("id", "text", "quality")]
+        assert text == found["text"][:10]
 
 
 def test_only_the_row_groups_that_are_wanted_are_read(tmp_path, monkeypatch):

@@ -25,11 +25,13 @@ def test_vectors_are_read_of_the_rows_that_are_asked_for(tmp_path, at_once):
     assert columns.excluded == {"duplicate": 2, "bad_vector": 2}
     rows = columns.candidate.nonzero()[0]
     assert rows.tolist() == [row for row in range(30) if row not in (0, 3, 7, 29)]
-    every = np.array(pq.read_table(workspace.resolve(shard.embeddings))["embedding"].to_pylist(), dtype=object)
+    every = {row["row"]: row["embedding"] for row in pq.read_table(workspace.resolve(shard.embeddings)).to_pylist()}
     found = list(read_vectors(workspace, shard, rows, at_once))
     assert np.concatenate([rows[places] for places, _ in found]).tolist() == rows.tolist()
     for places, vectors in found:
-        np.testing.assert_array_equal(vectors, np.array(list(every[rows[places]]), dtype=np.float16))
+        np.testing.assert_array_equal(
+            vectors, np.array([every[row] for row in rows[places].tolist()], dtype=np.float16)
+        )
 
 
 def test_lots_differ_between_shards_and_seeds():
