@@ -110,7 +110,7 @@ def settings_of(folder: Path, workspace: str) -> PipelineSettings:
         source=SourceSettings(path=str(folder / "corpus")),
         quality=QualitySettings(scorers=[ColumnScorerSettings(column="language_score")]),
         embedding=EmbeddingSettings(model="static"),
-        selection=PipelineSelectionSettings(select_ratio=0.1, block_size=1),
+        selection=PipelineSelectionSettings(select_ratio=0.1, block_size=1, blocks="order"),
     )
 
 

@@ -117,7 +117,7 @@ class ListsJob(GroupJob):
         if files is None:
             return None
         written = [file for file in files if file.path]
-        sizes = (size_of(root / file.path) if listing is None else listing.sizes.get(file.path) for file in written)
+        sizes = (size_of(root / file.path) if listing is None else listing.size_of(file.path) for file in written)
         return files if all(size == file.bytes for size, file in zip(sizes, written, strict=True)) else None
 
     def summarised(self, listing: Listing | None = None) -> StageFile | None:

@@ -4,15 +4,14 @@ import json
 import time
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import update_wrapper
+from functools import cached_property, update_wrapper
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple
 
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, PrivateAttr
 
 from fineweb_mask.models.errors import DataError, WorkspaceError
 from fineweb_mask.tasks.storage.atomic import disk_errors_explained, make_folder
@@ -20,7 +19,7 @@ from fineweb_mask.tasks.storage.remote.copies import local_copies
 from fineweb_mask.tasks.storage.remote.errors import is_transient
 from fineweb_mask.tasks.workspace.listing import FOLDERS, Listing
 from fineweb_mask.tasks.workspace.manifest import Manifest, is_whole, manifest_reference, read_manifest, write_manifest
-from fineweb_mask.tasks.workspace.references import StageFile, StageKey, digest
+from fineweb_mask.tasks.workspace.references import Frozen, StageFile, StageKey, digest, stage_file_name
 from fineweb_mask.tasks.workspace.stage_parquet import current_parquet
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -94,16 +93,13 @@ class Dependencies(NamedTuple):
     inputs: Any
 
 
-class StageJob(BaseModel, ABC):
+class StageJob(Frozen, ABC):
     """One unit of work of a stage: what it reads, what its output depends on, and where the output goes."""
-
-    model_config = ConfigDict(frozen=True)
 
     stage: ClassVar[Stage]
     task: ClassVar["StageTask"]  # builds the output; set by `stage_task`
     root: str  # the workspace's folder, or its URL
     force: bool = False  # build the output even if it is current
-    _key: StageKey | None = PrivateAttr(None)  # computed when it is first asked for
 
     @property
     @abstractmethod
@@ -130,21 +126,11 @@ class StageJob(BaseModel, ABC):
         """Return the files and folders that the output consists of, those with fixed names aside."""
         return []
 
-    @property
+    @cached_property
     def key(self) -> StageKey:
         """What the output is known by; two equal keys mean equal files."""
-        if self._key is None:
-            settings, inputs = self.depends_on()
-            self._key = StageKey(
-                stage=self.kind, version=self.stage.version, settings=digest(settings), inputs=digest(inputs)
-            )
-        return self._key
-
-    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Return a copy with other fields, whose key is its own."""
-        copied = super().model_copy(update=update, deep=deep)
-        copied._key = None
-        return copied
+        settings, inputs = self.depends_on()
+        return StageKey(stage=self.kind, version=self.stage.version, settings=digest(settings), inputs=digest(inputs))
 
     @property
     def shard_names(self) -> list[str]:
@@ -261,7 +247,7 @@ class ShardJob(StageJob):
         return StageFile(
             stage=self.kind,
             name=self.name,
-            path=self.workspace.relative(self.output),
+            path=f"{self.folder}/{stage_file_name(self.name, self.key)}",
             rows=rows,
             bytes=0,
             fingerprint=self.key.fingerprint,

@@ -63,10 +63,10 @@ class Listing:
             return None
         return StageFile.current(key, shard, path, footer.rows, footer.bytes, json.loads(footer.details))
 
-    @property
-    def sizes(self) -> dict[str, int]:
-        """Size in bytes of each file, by its path in the workspace."""
-        return {path: footer.bytes for path, footer in self._footers.items()}
+    def size_of(self, path: str) -> int | None:
+        """Return the size in bytes of a file, by its path in the workspace, or None if it was not there."""
+        footer = self._footers.get(path)
+        return None if footer is None else footer.bytes
 
 
 def update_index(workspace: Workspace) -> None:

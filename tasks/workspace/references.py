@@ -3,6 +3,8 @@
 import hashlib
 import json
 import re
+from collections.abc import Mapping
+from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Self
@@ -12,7 +14,20 @@ from pydantic import BaseModel, ConfigDict
 STAGE_FILE = re.compile(r"(.*)[.]([0-9a-f]{16})[.]parquet")
 
 
-class StageKey(BaseModel):
+class Frozen(BaseModel):
+    """A model whose fields do not change, so that what is computed of them is kept."""
+
+    model_config = ConfigDict(frozen=True)
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Return a copy with other fields, of which everything is computed anew."""
+        copied = super().model_copy(update=update, deep=deep)
+        for computed in copied.__dict__.keys() - type(self).model_fields.keys():
+            del copied.__dict__[computed]
+        return copied
+
+
+class StageKey(Frozen):
     """Everything that a stage's output depends on; equal keys mean equal files.
 
     Examples
@@ -22,14 +37,12 @@ class StageKey(BaseModel):
     True
     """
 
-    model_config = ConfigDict(frozen=True)
-
     stage: str
     version: int
     settings: str  # digest of the settings that this stage reads
     inputs: str  # digest of the fingerprints of its input files
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """Digest of the whole key; the next stage's key depends on it."""
         return digest(self.model_dump())
