@@ -23,7 +23,7 @@ hypothesis.settings.register_profile("here", deadline=None, max_examples=25)  # 
 hypothesis.settings.load_profile("here")
 
 KEPT_BY_TOOLS = {".git", ".venv", ".hypothesis", ".screenshots", "__pycache__", "build"}
-OWN_SERVERS = {"test_worker.py"}  # they are killed
+OWN_SERVERS = {"test_worker.py", "test_lost_servers.py"}  # they are killed, or do without
 # Half of the time of all tests that need a server; they share a finished workspace with the others, no more.
 SECOND_SERVER = {f"test_{name}.py" for name in ("interrupted", "ray", "remote")}
 SECOND_SERVER |= {f"test_{name}.py" for name in ("scorers", "stages", "training", "tune")}

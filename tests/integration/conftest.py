@@ -21,6 +21,7 @@ import httpx
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fasteners import InterProcessLock
 from playwright.sync_api import Browser, sync_playwright
 from prefect.events.worker import EventsWorker
 from prefect.logging.handlers import APILogWorker
@@ -115,16 +116,37 @@ def with_server() -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def sample_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A third of the sample, of its labels and of what is known about it: what is looked at is true of it as well."""
-    folder = tmp_path_factory.mktemp("sample")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], object]], Path]:
+    """Return the function that has one of the processes of the tests make a folder, which all of them then read."""
+    own = tmp_path_factory.getbasetemp()
+    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+    def folder(name: str, make: Callable[[Path], object]) -> Path:
+        target = shared / name
+        with InterProcessLock(f"{target}.lock"):
+            if not target.exists():
+                unfinished = tmp_path_factory.mktemp(name)
+                make(unfinished)
+                unfinished.rename(target)
+        return target
+
+    return folder
+
+
+def write_sample(folder: Path) -> None:
+    """Write a third of the sample, its labels and what is known about it: what is looked at is true of it, too."""
     (folder / "corpus").mkdir()
     for path in (ROOT / "data_samples" / "corpus").glob("*.parquet"):
         pq.write_table(pq.read_table(path).slice(0, 500), folder / "corpus" / path.name)
     labels = pq.read_table(ROOT / "data_samples" / "labels.parquet")
     pq.write_table(labels.take(list(range(0, labels.num_rows, 3))), folder / "labels.parquet")
     (folder / "truth.parquet").symlink_to(ROOT / "data_samples" / "truth.parquet")
-    return folder
+
+
+@pytest.fixture(scope="session")
+def sample_corpus(made_once: Callable[..., Path]) -> Path:
+    """What `write_sample` writes."""
+    return made_once("sample", write_sample)
 
 
 @pytest.fixture(scope="session")
@@ -198,11 +220,9 @@ def run_sample(server: None, small_sample: tuple[str, ...]) -> RunSample:
 
 
 @pytest.fixture(scope="session")
-def finished(run_sample: RunSample, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(run_sample: RunSample, made_once: Callable[..., Path]) -> Path:
     """A workspace in which the sample was run; to be read only."""
-    workspace = tmp_path_factory.mktemp("finished") / "workspace"
-    run_sample(workspace)
-    return workspace
+    return made_once("finished", run_sample)
 
 
 @pytest.fixture

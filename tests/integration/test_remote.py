@@ -23,7 +23,7 @@ from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.conftest import Bucket
 from tests.integration.conftest import RunSample, Service
-from tests.s3 import KEY_ID, SECRET, Proxy, S3Server
+from tests.s3 import KEY_ID, SECRET, Proxy
 
 ROOT = Path(__file__).resolve().parents[2]
 KILLS = 4
@@ -241,34 +241,3 @@ def data_of(workspace: Path) -> list[tuple[str, bytes]]:
     """Return the dataset's files, by their names below the folder of their version."""
     files = sorted((workspace / "dataset").glob("data*/**/*.parquet"))
     return [("/".join(path.relative_to(workspace).parts[2:]), path.read_bytes()) for path in files]
-
-
-@pytest.mark.long
-def test_a_store_that_is_gone_for_good_ends_the_run_within_two_minutes(
-    reach: Callable[..., None], sample_corpus: Path, small_sample: tuple[str, ...], tmp_path: Path
-) -> None:
-    store = S3Server()
-    try:
-        store.client.create_bucket(Bucket="gone")
-        reach(store.url)
-        command = [sys.executable, "-m", "fineweb_mask.flows.cli", "run", "deployments/recipes/sample.yaml"]
-        settings = (*small_sample, f"source.path={sample_corpus / 'corpus'}")
-        command += ["--workspace", "s3://gone/ws", *(f"--set={setting}" for setting in settings)]
-        with subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
-        ) as run:
-            while not store.names("gone", "ws/scores/"):
-                assert run.poll() is None
-                time.sleep(0.1)
-            store.kill()
-            killed = time.monotonic()
-            _, errors = run.communicate(timeout=300)
-        seconds = time.monotonic() - killed
-    finally:
-        store.kill()
-    assert seconds < 120
-    assert run.returncode == 1
-    told = [line for line in errors.splitlines() if line.startswith("fineweb-mask: ")]
-    assert len(told) == 1
-    assert "s3://gone/ws" in told[0]
-    assert "check that the server is up and run the same command again" in told[0]
