@@ -28,7 +28,7 @@ from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.models.urls import HUB, is_url
-from fineweb_mask.tasks.source.unpacking import PACKED
+from fineweb_mask.tasks.source.opening import PACKED
 from fineweb_mask.tasks.storage.remote.errors import RemoteError, is_missing, is_transient, redacted
 from fineweb_mask.tasks.storage.remote.filesystem import (
     file_info,
@@ -105,10 +105,7 @@ class SourceShard(BaseModel):
     bytes: int
     fingerprint: str
     keys: tuple[tuple[str, Key], ...] = ()  # in the folders of its path, which are columns
-    as_text: tuple[str, ...] = ()  # columns whose types differ between files, so that they are kept as text
-    spelled: tuple[str, ...] = ()  # names of columns that this file spells differently, or may
-    paths: tuple[str, ...] = ()  # to values within columns that are to be columns of their own
-    whole: tuple[str, ...] = ()  # columns of fractions, which other files have as whole numbers
+    columns: tuple[tuple[str, str], ...] | None = None  # of the documents beside FINEWEB's, and types; None: the file's
 
 
 def are_documents(path: str) -> bool:

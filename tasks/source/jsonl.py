@@ -1,19 +1,21 @@
-"""Read JSON Lines as Arrow batches: infer the columns, and name what is wrong with a row."""
+"""Read the objects of JSON Lines, infer their columns, and turn them into Arrow batches with a problem for each row."""
 
 import codecs
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import IO, Any
 
 import pyarrow as pa
 
-from fineweb_mask.models.columns import BEYOND, as_number, number_text
-from fineweb_mask.models.names import alike, find, inside
+from fineweb_mask.models.columns import as_number, number_text
+from fineweb_mask.models.names import alike, inside
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
+from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.tasks.source.discovery import ending_of
-from fineweb_mask.tasks.source.unpacking import UnpackingError, open_unpacked
+from fineweb_mask.tasks.source.opening import BrokenFileError, open_unpacked
 
 SKIPPED_BYTES = 2**20
 """Bytes of a line that is too long, or of a file that has no lines, read at a time."""
@@ -27,78 +29,19 @@ MOST_NESTED = 2**21
 NO_FLOAT = 2**1024 - 2**970
 """The least whole number that a float of 64 bits, rounded to the nearest, does not hold."""
 
-WHOLE, LARGE = "whole", "large"
-"""Kinds of numbers beside `int` and `float`: a float without a fraction, and an integer of more than 64 bits."""
-
 _JSON = json.JSONDecoder(parse_constant=lambda _: None)
 """Reads NaN, Infinity and -Infinity, which Python writes and JSON has not, as null."""
 
+Record = dict[str, Any] | str  # an object, or the problem for which it could not be read
 Row = tuple[list[Any], str | None]  # values in the order of the fields, and what is wrong with the row
 
 
-def jsonl_schema(records: Iterable[dict[str, Any] | str], whole: Iterable[str] = ()) -> tuple[pa.Schema, int]:
-    """Return the columns and the number of rows of a file, from one pass over it.
-
-    A column with values of several types, or with nested ones, is a string column: its values become JSON text. Rows
-    with a problem have no say in it. Numbers that are all whole are integers where one is written as such, or if the
-    column is named in `whole`.
-    """
-    kinds = defaultdict[str, set[object]](set)
-    rows, integers = 0, set(map(alike, whole))
-    for rows, record in enumerate(records, start=1):  # noqa: B007
-        if isinstance(record, dict):
-            for name, value in record.items():
-                kind: object = type(value)
-                if kind is float and value.is_integer() and abs(value) < BEYOND:
-                    kind = WHOLE
-                elif kind is int and not -(2**63) <= value < 2**63:
-                    kind = LARGE
-                kinds[name].add(kind)
-    types = {name: _column_type(found, alike(name) in integers) for name, found in kinds.items()}
-    return pa.schema(types.items()), rows
-
-
-def record_batches(
-    records: Iterable[dict[str, Any] | str],
-    fields: Sequence[pa.Field],
-    batch_rows: int,
-    batch_bytes: int,
-    as_text: Container[str] = (),
-    lost: Counter[str] | None = None,
-) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
-    """Yield batches of at most `batch_rows` records, each with a string column of problems (null: none).
-
-    A batch is full, too, when its texts have `batch_bytes`. The values of a row with a problem are null: that of its
-    record (of JSON Lines, `broken_row` and `too_large`), `wrong_type` or `invalid_utf8`. Other values than texts become
-    text in the string fields that are named in `as_text`. A value that is no number, or does not fit, is null where its
-    field is one of numbers, and counted as `lost`.
-    """
-    pending: list[Row] = []
-    lost = Counter() if lost is None else lost
-    size = 0
-    for record in records:
-        row = _row(record, fields, as_text, lost)
-        pending.append(row)
-        size += sum(len(value) for value in row[0] if isinstance(value, str))
-        if len(pending) == batch_rows or size >= batch_bytes:
-            yield _batch(pending, fields)
-            pending, size = [], 0
-    yield _batch(pending, fields)
-
-
-def jsonl_records(
-    url: str, name: str, max_line_bytes: int, paths: Sequence[str] = ()
-) -> Iterator[dict[str, Any] | str]:
+def jsonl_records(url: str, name: str, max_line_bytes: int) -> Iterator[Record]:
     """Yield the object of each line that is not blank; instead of one that cannot be read, its problem.
 
-    A file whose `name` ends in .json may also hold a list of objects, or objects of several lines. Values at `paths`
-    within others become keys of their own.
+    Problems are `broken_row`, `too_large` and `invalid_utf8`. A file whose `name` ends in .json may also hold a list of
+    objects, or objects of several lines.
     """
-    for record in _records(url, name, max_line_bytes):
-        yield record | _values_at(paths, record) if paths and isinstance(record, dict) else record
-
-
-def _records(url: str, name: str, max_line_bytes: int) -> Iterator[dict[str, Any] | str]:
     may_be_a_list = ending_of(name).lower().split(".")[1:2] == ["json"]
     with open_unpacked(url, name) as lines:
         while line := lines.readline(max_line_bytes + 1):
@@ -117,7 +60,7 @@ def _records(url: str, name: str, max_line_bytes: int) -> Iterator[dict[str, Any
             yield "too_large"
 
 
-def _values(first: bytes, stream: IO[bytes], most: int) -> Iterator[dict[str, Any] | str]:
+def _values(first: bytes, stream: IO[bytes], most: int) -> Iterator[Record]:
     """Yield the objects of a file from its first bytes on, and a problem instead of another value."""
     utf8 = codecs.getincrementaldecoder("utf-8-sig")("surrogateescape")
     text, start, depth = utf8.decode(first), 0, 0
@@ -133,24 +76,16 @@ def _values(first: bytes, stream: IO[bytes], most: int) -> Iterator[dict[str, An
             if not more and not rest and not depth:
                 return
             if not more:
-                raise UnpackingError(
+                raise BrokenFileError(
                     "its JSON is broken or cut off, or an object in it is too large: write one object a line"
                 ) from error
             text, start = text[start:] + utf8.decode(more), 0
             continue
-        if end - start > most:
-            yield "too_large"
-        else:
-            yield _checked(value)
+        yield "too_large" if end - start > most else _checked(value)
         start = end
 
 
-def _values_at(paths: Sequence[str], record: dict[str, Any]) -> dict[str, Any]:
-    found = {path: inside(record, path, paths) for path in paths if find(path, record) is None}
-    return {path: value for path, value in found.items() if value is not paths}
-
-
-def _parse(line: bytes) -> dict[str, Any] | str:
+def _parse(line: bytes) -> Record:
     if len(line) > MOST_NESTED and line.count(b"{") + line.count(b"[") > MOST_NESTED:
         return "too_large"
     try:
@@ -160,59 +95,142 @@ def _parse(line: bytes) -> dict[str, Any] | str:
     return _checked(record)
 
 
-def _checked(record: object) -> dict[str, Any] | str:
+def _checked(record: object) -> Record:
     """Return a JSON object as it is, and instead of another value its problem."""
     if not isinstance(record, dict):
         return "broken_row"
     return record if all(map(_is_encodable, record)) else "invalid_utf8"
 
 
-def _column_type(found: set[object], is_whole: bool) -> pa.DataType:
-    known = found - {type(None)}
-    if known == {bool}:
-        return pa.bool_()
-    if known and known <= {int, WHOLE} and (is_whole or int in known):
-        return pa.int64()
-    if known & {float, WHOLE} and known <= {int, float, WHOLE, LARGE}:
+def inferred_type(values: Iterable[Any]) -> pa.DataType:
+    """Return the Arrow type of values of JSON: text if they are of several, null if there are only gaps.
+
+    Numbers that are all whole are integers if one is written as such.
+
+    >>> inferred_type([1, None, 0.5]), inferred_type([{"a": ["x"]}, {"b": True}])
+    (DataType(double), StructType(struct<a: list<item: string>, b: bool>))
+    """
+    found = [value for value in values if value is not None]
+    kinds = set(map(type, found))
+    if kinds == {dict}:
+        inner = defaultdict[str, list[Any]](list)
+        for key, value in chain.from_iterable(map(dict.items, found)):
+            inner[key].append(value)
+        return pa.struct([(key, inferred_type(some)) for key, some in inner.items() if _is_encodable(key)])
+    if kinds == {list}:
+        return pa.list_(inferred_type(chain.from_iterable(found)))
+    if kinds == {int, float} and all(value.is_integer() for value in found if isinstance(value, float)):
+        kinds = {int}
+    if kinds == {int}:
+        return pa.int64() if all(-(2**63) <= value < 2**63 for value in found) else pa.string()
+    if kinds and kinds <= {int, float}:
         return pa.float64()
-    return pa.string()
+    return pa.bool_() if kinds == {bool} else pa.string() if kinds else pa.null()
 
 
-def _row(record: dict[str, Any] | str, fields: Sequence[pa.Field], as_text: Container[str], lost: Counter[str]) -> Row:
-    if isinstance(record, str):
-        return [None] * len(fields), record
+def record_batches(
+    records: Iterable[Record],
+    fields: Sequence[pa.Field],
+    own_names: Mapping[str, str],
+    lost: Counter[str],
+    batch_rows: int,
+    batch_bytes: int,
+) -> Iterator[tuple[pa.RecordBatch, pa.Array, set[str]]]:
+    """Yield batches of at most `batch_rows` records, each with a string column of problems (null: none).
+
+    With the batch comes the set of all keys so far that are no fields. A batch is full, too, when its texts have
+    `batch_bytes`. The values of a row with a problem are null: that of its record, `wrong_type` or `invalid_utf8`.
+    Other values than texts become text in string fields, but in FINEWEB's only ids and dates. A value that does not
+    fit its field is null, and counted as `lost`.
+
+    Parameters
+    ----------
+    records
+        As `jsonl_records` yields them.
+    fields
+        The columns of the batches.
+    own_names
+        Names or paths of fields in the records, where they are others; records may spell them otherwise.
+    lost
+        Is added to, by the names of fields.
+    batch_rows, batch_bytes
+        The most of a batch.
+    """
+    find = _Finder({field.name: own_names.get(field.name, field.name) for field in fields})
+    pending: list[Row] = []
+    size = 0
+    for record in records:
+        row = ([None] * len(fields), record) if isinstance(record, str) else _row(find(record), fields, lost)
+        pending.append(row)
+        size += sum(len(value) for value in row[0] if isinstance(value, str))
+        if len(pending) == batch_rows or size >= batch_bytes:
+            yield *_batch(pending, fields), find.unknown
+            pending, size = [], 0
+    yield *_batch(pending, fields), find.unknown
+
+
+class _Finder:
+    """Finds the values of fields in records, whatever they call them; a key of the very name counts before others."""
+
+    def __init__(self, own_names: Mapping[str, str]) -> None:
+        self.unknown: set[str] = set()  # keys of records that are no fields
+        self._own = own_names
+        self._paths = {name: own for name, own in own_names.items() if "." in own}
+        self._fields = {alike(own): name for name, own in own_names.items()}
+        self._spelled: dict[str, str | None] = {}  # fields by the keys of records
+
+    def __call__(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in record.items():
+            if key not in self._spelled:
+                self._spelled[key] = self._fields.get(alike(key))
+                self.unknown.update([key] if self._spelled[key] is None else [])
+            name = self._spelled[key]
+            if name is not None and (name not in found or key == self._own[name]):
+                found[name] = value
+        for name in self._paths.keys() - found.keys():
+            found[name] = inside(record, self._paths[name])
+        return found
+
+
+def _row(record: Mapping[str, Any], fields: Sequence[pa.Field], lost: Counter[str]) -> Row:
     values: list[Any] = []
     for field in fields:
         value = record.get(field.name)
-        if value is not None and not _fits(value, field.type):
-            if not pa.types.is_string(field.type):
-                value = as_number(value, whole=pa.types.is_integer(field.type))
-                lost.update([] if value is not None else [field.name])
-            elif field.name not in as_text:
+        if value is not None:
+            is_of_fineweb = field.name in FINEWEB.names and field.name not in {"id", "date"}
+            if is_of_fineweb and pa.types.is_string(field.type) and not isinstance(value, str):
                 return [None] * len(fields), "wrong_type"
-            else:
-                value = number_text(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
-        if isinstance(value, int) and pa.types.is_floating(field.type):
-            value = float(value)  # the nearest; Arrow refuses a large one
-        if isinstance(value, str) and not _is_encodable(value):
-            return [None] * len(fields), "invalid_utf8"
+            value = _fitting(value, field.type)
+            lost.update([field.name] if value is None else [])
+            if not all(map(_is_encodable, value if isinstance(value, list) else [value])):
+                return [None] * len(fields), "invalid_utf8"
         values.append(value)
     return values, None
 
 
-def _fits(value: object, kind: pa.DataType) -> bool:
+def _fitting(value: Any, kind: pa.DataType) -> Any:  # noqa: ANN401
+    """Return a value as one of a kept type, None if it is none."""
+    if pa.types.is_list(kind):
+        if not isinstance(value, list):
+            return None
+        found = [None if one is None else _fitting(one, kind.value_type) for one in value]
+        return found if found.count(None) == value.count(None) else None
     if pa.types.is_string(kind):
-        return isinstance(value, str)
-    if pa.types.is_boolean(kind) or isinstance(value, bool):
-        return pa.types.is_boolean(kind) and isinstance(value, bool)
-    if pa.types.is_integer(kind):
-        return isinstance(value, int) and -(2**63) <= value < 2**63
-    return isinstance(value, float) or (isinstance(value, int) and abs(value) < NO_FLOAT)
+        if not isinstance(value, str):
+            value = number_text(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
+        return value
+    if pa.types.is_floating(kind) and type(value) is int:
+        return float(value) if abs(value) < NO_FLOAT else None  # the nearest; Arrow refuses a large one
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return as_number(value, whole=pa.types.is_integer(kind))
+    return value if pa.types.is_boolean(kind) and isinstance(value, bool) else None
 
 
-def _is_encodable(text: str) -> bool:
+def _is_encodable(value: object) -> bool:
     try:
-        text.encode()
+        if isinstance(value, str):
+            value.encode()
     except UnicodeEncodeError:  # a lone surrogate, which is valid in JSON and not in UTF-8
         return False
     return True

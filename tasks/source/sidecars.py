@@ -22,7 +22,7 @@ from fineweb_mask.models.names import inside
 from fineweb_mask.models.settings.quality import SHARD, SidecarScorerSettings
 from fineweb_mask.tasks.source.discovery import SourceShard, content_of, fingerprint_of, pin_commit, stem_of
 from fineweb_mask.tasks.source.jsonl import jsonl_records
-from fineweb_mask.tasks.source.reader import BROKEN_FILE_ERRORS, open_parquet_source
+from fineweb_mask.tasks.source.opening import BROKEN_FILE_ERRORS, open_parquet_source
 from fineweb_mask.tasks.storage.remote.errors import is_missing, is_transient
 from fineweb_mask.tasks.storage.remote.filesystem import open_filesystem, open_source
 from fineweb_mask.tasks.storage.remote.retries import attempt

@@ -2,6 +2,7 @@
 
 import json
 import tracemalloc
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -99,8 +100,8 @@ def test_a_batch_is_full_when_its_texts_are_large(tmp_path: Path) -> None:
     [shard] = discover(settings(path))
     fields = [pa.field("text", pa.string())]
     for most, expected in ((3_000, [3, 3, 3, 1]), (2**20, [5, 5, 0])):
-        batches = record_batches(jsonl_records(shard.url, shard.relative, 2_000), fields, 5, most)
-        assert [batch.num_rows for batch, _ in batches] == expected
+        batches = record_batches(jsonl_records(shard.url, shard.relative, 2_000), fields, {}, Counter(), 5, most)
+        assert [batch.num_rows for batch, *_ in batches] == expected
 
 
 def test_a_last_line_without_an_end_may_be_as_long_as_any_other(tmp_path: Path) -> None:
