@@ -6,20 +6,20 @@ A file may hold others than those that were looked at do: what is not among the 
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from fineweb_mask.models.columns import KEPT_TYPES, common_type, is_text, kept_type, locate
+from fineweb_mask.models.columns import BEYOND, KEPT_TYPES, common_type, is_text, kept_type, locate
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.losses import names_groups
 from fineweb_mask.models.names import alike, find, inside
 from fineweb_mask.models.schemas import FINEWEB, MEASURED, RESERVED_COLUMNS, ROW, SOURCE_ROW, documents_schema
 from fineweb_mask.models.settings import FLAT, PipelineSettings, SourceSettings
 from fineweb_mask.models.settings.output import TEXT_IS_NO_GROUP
-from fineweb_mask.tasks.source.discovery import Key, SourceShard
+from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.opening import BROKEN_FILE_ERRORS
 from fineweb_mask.tasks.source.sample import FILES, ROWS, Known, first_rows, looked_at, read_columns
 
@@ -70,6 +70,7 @@ def columns_of_documents(
     `files` are those that were looked at; of all `shards`, keys in the paths are columns.
     """
     names, kinds = dict[str, str](), defaultdict[str, list[pa.DataType]](list)
+    values = defaultdict[str, set[str]](set)  # of keys
     for _, known in files:
         with suppress(ColumnError):  # which ingest reports
             for column in extra_columns(known.schema, settings, named):
@@ -80,7 +81,8 @@ def columns_of_documents(
         is_kept = settings.extra_columns == "all" or alike(name) in names
         if is_kept and alike(name) not in of_files and name not in FINEWEB.names:
             names.setdefault(alike(name), name)
-            kinds[alike(name)].append(pa.null() if value is None else kept_type(pa.scalar(value).type))
+            values[alike(name)].update(() if value is None else (value,))
+    kinds |= {name: [type_of_keys(found)] for name, found in values.items()}
     for name in (name for name, found in kinds.items() if {pa.int64(), pa.float64()} == set(found) - {pa.null()}):
         if all(_is_whole(shard, names[name]) for shard, _ in files):
             kinds[name] = [pa.int64()]
@@ -89,6 +91,19 @@ def columns_of_documents(
         found = list(dict.fromkeys(name for _, known in files for name in known.schema.names))
         raise ColumnError(f"no column {missing[0]!r}, source.extra_columns may name {found}: check its spelling")
     return tuple((name, str(common_type(kinds[key]))) for key, name in names.items())
+
+
+def type_of_keys(values: Collection[str]) -> pa.DataType:
+    """Return the type whose values give the same texts again.
+
+    >>> [str(type_of_keys(values)) for values in (["2024", "-1"], ["0.5"], ["007"], ["1", "b"], ["nan"], [])]
+    ['int64', 'double', 'string', 'string', 'string', 'null']
+    """
+    for kind, read, most in ((pa.int64(), int, BEYOND), (pa.float64(), float, math.inf)):
+        with suppress(ValueError):
+            if values and all(str(read(value)) == value and abs(read(value)) < most for value in values):
+                return kind
+    return pa.string() if values else pa.null()
 
 
 def _is_whole(shard: SourceShard, name: str) -> bool:
@@ -126,7 +141,7 @@ def extra_columns(schema: pa.Schema, settings: SourceSettings, named: Sequence[s
     return extra
 
 
-def keys_read(shard: SourceShard, settings: SourceSettings) -> dict[str, Key]:
+def keys_read(shard: SourceShard, settings: SourceSettings) -> dict[str, str | None]:
     """Return the keys of a file's path that are columns: all but those of names that the pipeline uses itself."""
     own = {"text", "id", settings.text_column.lower(), settings.id_column.lower()}
     taken = (TAKEN_NAMES - set(FINEWEB.names)) | own

@@ -3,19 +3,21 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-import pyarrow as pa
 from pydantic import BaseModel
 
 from fineweb_mask.models.columns import is_text
 from fineweb_mask.models.names import alike, find
 from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.models.settings import SourceSettings
-from fineweb_mask.tasks.source.columns import INDEX, keys_read
+from fineweb_mask.tasks.source.columns import INDEX, keys_read, type_of_keys
 from fineweb_mask.tasks.source.discovery import NO_DOCUMENTS, Source, ending_of
 from fineweb_mask.tasks.source.sample import looked_at
 from fineweb_mask.tasks.workspace.references import StageFile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 NAMED, TOLD, MOST_CHARACTERS = 3, 15, 80
 """Files that are named of those of a kind, and kinds, columns or keys that a line names; and characters of a type."""
@@ -127,7 +129,7 @@ def take_inventory(source: Source, settings: SourceSettings) -> Inventory:
         fields = {field.name: field.type for field in found.schema}
         for key, value in keys_read(shard, settings).items():
             if find(key, fields) is None:
-                fields[key] = pa.string() if value is None else pa.scalar(value).type
+                fields[key] = type_of_keys([] if value is None else [value])
         known[shard.relative] = list(fields)
         for own, kind in fields.items():
             name = names.setdefault(alike(own), own)
@@ -139,10 +141,10 @@ def take_inventory(source: Source, settings: SourceSettings) -> Inventory:
     keys: dict[str, set[str]] = defaultdict(set)
     for shard in shards:
         for name, value in shard.keys:
-            keys[name].add("null" if value is None else str(value))
+            keys[names.setdefault(alike(name), name)].add("null" if value is None else value)
     not_kept = sorted({name for shard in shards for name, _ in shard.keys if name not in keys_read(shard, settings)})
     without = {
-        name: [one.relative for one in shards if name not in dict(one.keys) and name not in known.get(one.relative, ())]
+        name: [one.relative for one in shards if find(name, [*dict(one.keys), *known.get(one.relative, ())]) is None]
         for name in keys.keys() - set(not_kept)
     }
     return Inventory(

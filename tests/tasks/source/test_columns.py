@@ -194,6 +194,19 @@ def test_whole_numbers_elsewhere_are_looked_for_in_fractions_alone(tmp_path: Pat
         assert batch["year"].to_pylist() == [2020]
 
 
+def test_keys_in_paths_have_one_spelling_and_are_numbers_if_all_are(tmp_path: Path) -> None:
+    def year() -> set[tuple[tuple[str, str], ...] | None]:
+        return {shard.columns for shard in settled_source(tmp_path).values()}
+
+    for name in ("a/year=2024", "b/Year=1999", "c/year=__HIVE_DEFAULT_PARTITION__"):
+        (tmp_path / name).mkdir(parents=True)
+        write_table(tmp_path / name / "a.parquet", text=["a"])
+    assert year() == {(("year", "int64"),)}
+    (tmp_path / "d/YEAR=2024b").mkdir(parents=True)
+    write_table(tmp_path / "d/YEAR=2024b/a.parquet", text=["a"])
+    assert year() == {(("year", "string"),)}
+
+
 def test_a_path_that_a_setting_names_is_a_column(tmp_path: Path) -> None:
     write_table(tmp_path / "a.parquet", text=["a"], meta=pa.array([{"Source": "x", "n": 1}]))
     write_lines(tmp_path / "b.jsonl", ['{"text": "a", "meta": {"source": "y"}}', '{"text": "b", "meta": null}'])
