@@ -11,7 +11,7 @@ from typing import IO, Any
 import pyarrow as pa
 
 from fineweb_mask.models.columns import as_number, number_text
-from fineweb_mask.models.names import alike, inside
+from fineweb_mask.models.names import inside
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.tasks.source.discovery import ending_of
@@ -22,12 +22,6 @@ SKIPPED_BYTES = 2**20
 
 BETWEEN = re.compile(r"[\s,\[\]]*")
 """What stands between the objects of a list, or of a file that is not one object a line."""
-
-MOST_NESTED = 2**21
-"""Most objects and lists in a line: each takes up to 100 bytes of memory for two of the line."""
-
-NO_FLOAT = 2**1024 - 2**970
-"""The least whole number that a float of 64 bits, rounded to the nearest, does not hold."""
 
 _JSON = json.JSONDecoder(parse_constant=lambda _: None)
 """Reads NaN, Infinity and -Infinity, which Python writes and JSON has not, as null."""
@@ -86,8 +80,6 @@ def _values(first: bytes, stream: IO[bytes], most: int) -> Iterator[Record]:
 
 
 def _parse(line: bytes) -> Record:
-    if len(line) > MOST_NESTED and line.count(b"{") + line.count(b"[") > MOST_NESTED:
-        return "too_large"
     try:
         record = _JSON.decode(line.decode(json.detect_encoding(line), "surrogatepass"))
     except (ValueError, RecursionError):
@@ -135,13 +127,12 @@ def record_batches(
     lost: Counter[str],
     batch_rows: int,
     batch_bytes: int,
-) -> Iterator[tuple[pa.RecordBatch, pa.Array, set[str]]]:
+) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
     """Yield batches of at most `batch_rows` records, each with a string column of problems (null: none).
 
-    With the batch comes the set of all keys so far that are no fields. A batch is full, too, when its texts have
-    `batch_bytes`. The values of a row with a problem are null: that of its record, `wrong_type` or `invalid_utf8`.
-    Other values than texts become text in string fields, but in FINEWEB's only ids and dates. A value that does not
-    fit its field is null, and counted as `lost`.
+    A batch is full, too, when its texts have `batch_bytes`. The values of a row with a problem are null: that of its
+    record, `wrong_type` or `invalid_utf8`. Other values than texts become text in string fields, but in FINEWEB's only
+    ids and dates. A value that does not fit its field is null, and counted as `lost`.
 
     Parameters
     ----------
@@ -150,53 +141,30 @@ def record_batches(
     fields
         The columns of the batches.
     own_names
-        Names or paths of fields in the records, where they are others; records may spell them otherwise.
+        Names of fields in the records, or paths to them; records may spell them otherwise.
     lost
         Is added to, by the names of fields.
     batch_rows, batch_bytes
         The most of a batch.
     """
-    find = _Finder({field.name: own_names.get(field.name, field.name) for field in fields})
     pending: list[Row] = []
     size = 0
     for record in records:
-        row = ([None] * len(fields), record) if isinstance(record, str) else _row(find(record), fields, lost)
+        unread: Row = [None] * len(fields), str(record)
+        row = _row(record, fields, own_names, lost) if isinstance(record, dict) else unread
         pending.append(row)
         size += sum(len(value) for value in row[0] if isinstance(value, str))
         if len(pending) == batch_rows or size >= batch_bytes:
-            yield *_batch(pending, fields), find.unknown
+            yield _batch(pending, fields)
             pending, size = [], 0
-    yield *_batch(pending, fields), find.unknown
+    yield _batch(pending, fields)
 
 
-class _Finder:
-    """Finds the values of fields in records, whatever they call them; a key of the very name counts before others."""
-
-    def __init__(self, own_names: Mapping[str, str]) -> None:
-        self.unknown: set[str] = set()  # keys of records that are no fields
-        self._own = own_names
-        self._paths = {name: own for name, own in own_names.items() if "." in own}
-        self._fields = {alike(own): name for name, own in own_names.items()}
-        self._spelled: dict[str, str | None] = {}  # fields by the keys of records
-
-    def __call__(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for key, value in record.items():
-            if key not in self._spelled:
-                self._spelled[key] = self._fields.get(alike(key))
-                self.unknown.update([key] if self._spelled[key] is None else [])
-            name = self._spelled[key]
-            if name is not None and (name not in found or key == self._own[name]):
-                found[name] = value
-        for name in self._paths.keys() - found.keys():
-            found[name] = inside(record, self._paths[name])
-        return found
-
-
-def _row(record: Mapping[str, Any], fields: Sequence[pa.Field], lost: Counter[str]) -> Row:
+def _row(record: dict[str, Any], fields: Sequence[pa.Field], own_names: Mapping[str, str], lost: Counter[str]) -> Row:
     values: list[Any] = []
     for field in fields:
-        value = record.get(field.name)
+        own = own_names[field.name]
+        value = record[own] if own in record else inside(record, own)
         if value is not None:
             is_of_fineweb = field.name in FINEWEB.names and field.name not in {"id", "date"}
             if is_of_fineweb and pa.types.is_string(field.type) and not isinstance(value, str):
@@ -220,8 +188,6 @@ def _fitting(value: Any, kind: pa.DataType) -> Any:  # noqa: ANN401
         if not isinstance(value, str):
             value = number_text(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
         return value
-    if pa.types.is_floating(kind) and type(value) is int:
-        return float(value) if abs(value) < NO_FLOAT else None  # the nearest; Arrow refuses a large one
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         return as_number(value, whole=pa.types.is_integer(kind))
     return value if pa.types.is_boolean(kind) and isinstance(value, bool) else None

@@ -162,19 +162,21 @@ class ShardReader:
                 yield rows, pc.if_else(pa.array(is_large), "too_large", pa.scalar(None, pa.string()))
 
     def _records(self) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
-        records = jsonl_records(self.shard.url, self.shard.relative, self.largest)
         if self.shard.format == "warc":
-            records = with_texts(self._pages())
+            records = with_texts(self._noted(warc_records(self.shard, self.largest)))
+        else:
+            records = self._noted(jsonl_records(self.shard.url, self.shard.relative, self.largest))
         fields = [*FINEWEB, *self.extra]
-        found = record_batches(records, fields, self._own_names, self.lost, BATCH_ROWS, BATCH_BYTES)
-        for batch, problems, others in found:
-            self._note_others(others)
-            yield batch, problems
+        return record_batches(records, fields, self._own_names, self.lost, BATCH_ROWS, BATCH_BYTES)
 
-    def _pages(self) -> Iterator[Record]:
-        """Yield the records of a crawl, and count the charsets that servers named."""
-        for record in warc_records(self.shard, self.largest):
-            if isinstance(record, dict) and "page" in record:
+    def _noted(self, records: Iterable[Record]) -> Iterator[Record]:
+        """Yield records, and take down other keys, and the charsets that servers named."""
+        seen = {"page", "charset"} if self.shard.format == "warc" else set[str]()
+        for record in records:
+            if isinstance(record, dict) and not record.keys() <= seen:
+                self._note_others(record.keys() - seen)
+                seen |= record.keys()
+            if isinstance(record, dict) and "page" in record and self.shard.format == "warc":
                 self.charsets[record["charset"] or "none"] += 1
             yield record
 
