@@ -16,6 +16,8 @@ from fineweb_mask.tasks.source.discovery import SourceShard, find_source
 from fineweb_mask.tasks.source.inventory import Inventory, take_inventory
 from fineweb_mask.tasks.source.sample import FILES, Row, first_rows, looked_at
 
+DESCRIBED_FILES = 4
+"""Files whose first rows are read, evenly spaced."""
 TEXT_NAMES = ("text", "content", "raw_content", "body", "document", "markdown")
 ID_NAMES = ("id", "doc_id", "document_id", "uuid", "uid", "url")
 SCORE_WORDS = ("score", "quality", "edu", "rating", "prob", "value")
@@ -60,7 +62,7 @@ def describe(path: str) -> Described:
     settings = SourceSettings(path=path)
     source = find_source(settings)
     shards = [shard for shard in source.shards if shard.bytes]
-    rows, read_bytes = _looked_at(shards)
+    rows, _ = _looked_at(shards)
     if not rows:
         raise SettingsError(f"source.path: no file of {path!r} has a row that can be read: give files with documents")
     columns = list(dict.fromkeys(name for row in rows for name in row))
@@ -72,12 +74,11 @@ def describe(path: str) -> Described:
         dumps.update({keys["dump"]} if keys.get("dump") else ())
     named = named or Counter(str(row["language"]) for row in rows if row.get("language"))
     ids = [str(row["id"]) for row in rows if row.get("id") is not None]
-    counted = _counted(shards)
-    total = sum(shard.bytes for shard in shards)
+    of_all, is_counted = number_of_rows(shards)
     return Described(
         source=take_inventory(source, settings),
-        rows=max(1, round(total / (read_bytes / len(rows)))) if counted is None else counted,
-        is_counted=counted is not None,
+        rows=max(1, of_all),
+        is_counted=is_counted,
         looked_at=len(rows),
         columns=columns,
         text_column=text,
@@ -90,30 +91,19 @@ def describe(path: str) -> Described:
     )
 
 
-def number_of_rows(shards: Sequence[SourceShard]) -> int:
-    """Return how many rows files have: counted, or of many files, or those without a footer, estimated."""
-    counted = _counted(shards)
-    if counted is not None:
-        return counted
+def number_of_rows(shards: Sequence[SourceShard]) -> tuple[int, bool]:
+    """Return how many rows files have, and whether they were counted: those of many files, or long ones, are not."""
+    counted = [known.rows for _, known in looked_at(shards)]
+    if len(shards) <= FILES and None not in counted:
+        return sum(rows or 0 for rows in counted), True
     rows, read_bytes = _looked_at(shards)
-    return round(sum(shard.bytes for shard in shards) / read_bytes * len(rows)) if rows else 0
+    return round(sum(shard.bytes for shard in shards) / read_bytes * len(rows)) if rows else 0, False
 
 
 def _looked_at(shards: Sequence[SourceShard]) -> tuple[list[Row], float]:
     """Return the first rows of some files, evenly spaced, and about how many of their bytes they are."""
-    rows: list[Row] = []
-    read_bytes = 0.0
-    for shard in shards[:: max(1, -(-len(shards) // FILES))]:
-        found, share = first_rows(shard)
-        rows += found
-        read_bytes += share
-    return rows, read_bytes
-
-
-def _counted(shards: Sequence[SourceShard]) -> int | None:
-    """Return the number of all rows, if all files are looked at; None if it has to be estimated."""
-    rows = [known.rows for _, known in looked_at(shards)]
-    return None if len(shards) > FILES or None in rows else sum(row or 0 for row in rows)
+    found = [first_rows(shard) for shard in shards[:: max(1, -(-len(shards) // DESCRIBED_FILES))]]
+    return [row for rows, _ in found for row in rows], sum(read_bytes for _, read_bytes in found)
 
 
 def _text_column(rows: Sequence[Row], columns: Sequence[str], path: str) -> str:

@@ -5,13 +5,15 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import IO, Any
 
+import numpy as np
 import pyarrow as pa
 
 from fineweb_mask.models.columns import as_number, number_text
-from fineweb_mask.models.names import inside
+from fineweb_mask.models.names import alike, inside
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.tasks.source.discovery import ending_of
@@ -26,8 +28,15 @@ BETWEEN = re.compile(r"[\s,\[\]]*")
 _JSON = json.JSONDecoder(parse_constant=lambda _: None)
 """Reads NaN, Infinity and -Infinity, which Python writes and JSON has not, as null."""
 
+EXACT: dict[pa.DataType, set[type]] = {
+    pa.string(): {str},
+    pa.bool_(): {bool},
+    pa.int64(): {int},
+    pa.float64(): {int, float},
+}
+"""Types of Python that Arrow turns into a type without any loss, or not at all."""
+
 Record = dict[str, Any] | str  # an object, or the problem for which it could not be read
-Row = tuple[list[Any], str | None]  # values in the order of the fields, and what is wrong with the row
 
 
 def jsonl_records(url: str, name: str, max_line_bytes: int) -> Iterator[Record]:
@@ -147,34 +156,54 @@ def record_batches(
     batch_rows, batch_bytes
         The most of a batch.
     """
-    pending: list[Row] = []
+    pending: list[Record] = []
     size = 0
     for record in records:
-        unread: Row = [None] * len(fields), str(record)
-        row = _row(record, fields, own_names, lost) if isinstance(record, dict) else unread
-        pending.append(row)
-        size += sum(len(value) for value in row[0] if isinstance(value, str))
+        pending.append(record)
+        if isinstance(record, dict):
+            size += sum(len(value) for value in record.values() if isinstance(value, str))
         if len(pending) == batch_rows or size >= batch_bytes:
-            yield _batch(pending, fields)
+            yield _batch(pending, fields, own_names, lost)
             pending, size = [], 0
-    yield _batch(pending, fields)
+    yield _batch(pending, fields, own_names, lost)
 
 
-def _row(record: dict[str, Any], fields: Sequence[pa.Field], own_names: Mapping[str, str], lost: Counter[str]) -> Row:
-    values: list[Any] = []
+def _batch(
+    records: Sequence[Record], fields: Sequence[pa.Field], own_names: Mapping[str, str], lost: Counter[str]
+) -> tuple[pa.RecordBatch, pa.Array]:
+    problems = [record if isinstance(record, str) else None for record in records]
+    rows = [record if isinstance(record, dict) else {} for record in records]
+    keys = {key for row in rows for key in row}
+    columns = []
     for field in fields:
         own = own_names[field.name]
-        value = record[own] if own in record else inside(record, own)
-        if value is not None:
-            is_of_fineweb = field.name in FINEWEB.names and field.name not in {"id", "date"}
-            if is_of_fineweb and pa.types.is_string(field.type) and not isinstance(value, str):
-                return [None] * len(fields), "wrong_type"
-            value = _fitting(value, field.type)
-            lost.update([field.name] if value is None else [])
-            if not all(map(_is_encodable, value if isinstance(value, list) else [value])):
-                return [None] * len(fields), "invalid_utf8"
-        values.append(value)
-    return values, None
+        is_plain = "." not in own and all(key == own or alike(key) != alike(own) for key in keys)
+        values = [row.get(own) if is_plain else inside(row, own) for row in rows]
+        columns.append(_column(values, field, problems, lost))
+    batch = pa.record_batch(columns, schema=pa.schema(fields))
+    bad = np.array([problem is not None for problem in problems])
+    if bad.any():
+        batch = batch.take(pa.array(np.arange(len(bad)), mask=bad))
+    return batch, pa.array(problems, pa.string())
+
+
+def _column(values: list[Any], field: pa.Field, problems: list[str | None], lost: Counter[str]) -> pa.Array:
+    """Return values of JSON in a field's type, and add to the problems of their rows and to what is lost."""
+    if set(map(type, values)) - {type(None)} <= EXACT.get(field.type, set()):
+        with suppress(pa.ArrowException, UnicodeError, OverflowError):
+            return pa.array(values, field.type)
+    is_strict = pa.types.is_string(field.type) and field.name in FINEWEB.names and field.name not in {"id", "date"}
+    for at, value in enumerate(values):
+        if value is None:
+            continue
+        values[at] = _fitting(value, field.type)
+        if is_strict and not isinstance(value, str):
+            problems[at], values[at] = problems[at] or "wrong_type", None
+        elif not all(map(_is_encodable, values[at] if isinstance(values[at], list) else values[at : at + 1])):
+            problems[at], values[at] = problems[at] or "invalid_utf8", None
+        elif values[at] is None:
+            lost[field.name] += 1
+    return pa.array(values, field.type)
 
 
 def _fitting(value: Any, kind: pa.DataType) -> Any:  # noqa: ANN401
@@ -200,9 +229,3 @@ def _is_encodable(value: object) -> bool:
     except UnicodeEncodeError:  # a lone surrogate, which is valid in JSON and not in UTF-8
         return False
     return True
-
-
-def _batch(rows: list[Row], fields: Sequence[pa.Field]) -> tuple[pa.RecordBatch, pa.Array]:
-    columns = [pa.array([values[index] for values, _ in rows], field.type) for index, field in enumerate(fields)]
-    problems = pa.array([problem for _, problem in rows], pa.string())
-    return pa.record_batch(columns, schema=pa.schema(fields)), problems
