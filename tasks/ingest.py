@@ -70,7 +70,7 @@ class IngestJob(ShardJob):
                     if self.benchmarks is None
                     else ["without", self.benchmarks.fingerprint, self.settings.decontaminate_threshold]
                 ),
-                *([] if not self.shard.columns else ["columns", *self.shard.columns]),
+                *(["columns", *sorted(self.shard.columns)] if self.shard.columns else []),
                 *([["keys", *self.shard.keys]] if self.shard.keys else []),
                 *([f"trafilatura {version_of_extraction()}"] if self.shard.format == "warc" else []),
             ],

@@ -44,9 +44,15 @@ class Column(NamedTuple):
     kind: pa.DataType | None  # None: the file has no such column
 
 
-def settle(shards: Sequence[SourceShard], settings: SourceSettings, named: Sequence[str] = ()) -> list[SourceShard]:
-    """Return the shards with the columns that all documents have beside FINEWEB's, by what some of the files have.
+def settle(
+    shards: Sequence[SourceShard],
+    settings: SourceSettings,
+    named: Sequence[str] = (),
+    files: Sequence[tuple[SourceShard, Known]] | None = None,
+) -> list[SourceShard]:
+    """Return the shards with the columns that all documents have beside FINEWEB's.
 
+    These are those of the `files` that are looked at, by default some of the shards, and the keys in the paths of all.
     A column that files spell differently has the name that the first file gives it. One of types that have nothing in
     common is text. Columns that are `named` may be paths to values within others.
 
@@ -55,20 +61,7 @@ def settle(shards: Sequence[SourceShard], settings: SourceSettings, named: Seque
     ColumnError
         If no file has a column of `source.extra_columns`.
     """
-    columns = columns_of_documents(looked_at(shards), shards, settings, named)
-    return [shard.model_copy(update={"columns": columns}) for shard in shards]
-
-
-def columns_of_documents(
-    files: Sequence[tuple[SourceShard, Known]],
-    shards: Sequence[SourceShard],
-    settings: SourceSettings,
-    named: Sequence[str] = (),
-) -> tuple[tuple[str, str], ...]:
-    """Return the names and types of the columns of the documents beside FINEWEB's, as `settle` does, which see.
-
-    `files` are those that were looked at; of all `shards`, keys in the paths are columns.
-    """
+    files = looked_at(shards) if files is None else files
     names, kinds = dict[str, str](), defaultdict[str, list[pa.DataType]](list)
     values = defaultdict[str, set[str]](set)  # of keys
     for _, known in files:
@@ -90,7 +83,8 @@ def columns_of_documents(
     if is_whole and (missing := [name for key, name in names.items() if not kinds[key]]):
         found = list(dict.fromkeys(name for _, known in files for name in known.schema.names))
         raise ColumnError(f"no column {missing[0]!r}, source.extra_columns may name {found}: check its spelling")
-    return tuple((name, str(common_type(kinds[key]))) for key, name in names.items())
+    columns = tuple((name, str(common_type(kinds[key]))) for key, name in names.items())
+    return [shard.model_copy(update={"columns": columns}) for shard in shards]
 
 
 def type_of_keys(values: Collection[str]) -> pa.DataType:

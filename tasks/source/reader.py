@@ -17,9 +17,9 @@ from fineweb_mask.tasks.processes.texts import with_texts
 from fineweb_mask.tasks.source.columns import (
     INDEX,
     ColumnError,
-    columns_of_documents,
     extra_columns,
     keys_read,
+    settle,
 )
 from fineweb_mask.tasks.source.discovery import LARGEST_DOCUMENT, SourceShard, fingerprint_of
 from fineweb_mask.tasks.source.jsonl import Record, jsonl_records, record_batches
@@ -97,14 +97,13 @@ class ShardReader:
         self.rows = shard.bytes // BYTES_OF_ROW if known.rows is None else known.rows
         try:
             own = [column.name for column in extra_columns(known.schema, settings)]
-            columns = shard.columns
-            if columns is None:
-                columns = columns_of_documents([(shard, known)], [shard], settings)
+            if shard.columns is None:
+                [shard] = settle([shard], settings, files=[(shard, known)])
         except ColumnError as error:
             raise self._error(error) from error
-        self.extra = [pa.field(name, KEPT_TYPES[kind]) for name, kind in columns]
+        self.extra = [pa.field(name, KEPT_TYPES[kind]) for name, kind in shard.columns or ()]
         asked = {"text": settings.text_column, "id": settings.id_column}
-        self._own_names = {name: asked.get(name, name) for name in (*FINEWEB.names, *(name for name, _ in columns))}
+        self._own_names = {one.name: asked.get(one.name, one.name) for one in (*FINEWEB, *self.extra)}
         self._places = {name: locate(own, known.schema)[0] for name, own in self._own_names.items()}
         self._note_others(own)
 
