@@ -66,7 +66,7 @@ OPENERS: dict[str, Callable[[Any], Any]] = {
     ".bz2": bz2.BZ2File,
     ".xz": lzma.LZMAFile,
     ".zst": _zstd,
-    ".lz4": lambda stream: io.BufferedReader(pa.CompressedInputStream(stream, "lz4")),
+    ".lz4": lambda stream: pa.CompressedInputStream(stream, "lz4"),
     ".zip": _zip,
 }
 PACKED = {**{ending: ending for ending in OPENERS}, ".gzip": ".gz", ".lzma": ".xz", ".zstd": ".zst"}
