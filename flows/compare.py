@@ -90,4 +90,4 @@ def check(settings: PipelineSettings, selectors: list[str], label_column: str | 
     """
     names = check_selectors(selectors, missing_for(settings))
     shards = check_inputs(settings).shards
-    return names, label_column and check_label_column(label_column, shards, settings.source)
+    return names, label_column and check_label_column(label_column, shards)

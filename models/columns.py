@@ -3,7 +3,6 @@
 import base64
 import json
 import math
-import uuid
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from typing import Any
@@ -14,142 +13,123 @@ import pyarrow.compute as pc
 from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.names import find, splits
 
-_TEXT = (pa.types.is_string, pa.types.is_large_string)
-_BYTES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
-_LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_list_view, pa.types.is_large_list_view)
-_OF_JSON = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, *_TEXT)
+_TEXT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+_BYTES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary)
+_LISTS = (
+    *(pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list),
+    *(pa.types.is_list_view, pa.types.is_large_list_view),
+)
+_SIMPLE = {
+    pa.bool_(): (pa.types.is_boolean,),
+    pa.int64(): (pa.types.is_integer,),
+    pa.float64(): (pa.types.is_floating,),
+    pa.date32(): (pa.types.is_date,),
+    pa.time64("us"): (pa.types.is_time,),
+    pa.string(): _TEXT,
+}
+_TIMES = [pa.timestamp("us"), pa.timestamp("us", "UTC")]
+KEPT_TYPES = {str(kind): kind for one in (*_SIMPLE, *_TIMES) for kind in (one, pa.list_(one))}
+"""The types in which documents keep the source's columns, by their names."""
 _NOT_UTF8 = b"\xff"
 _TIME = r" (\d\d:\d\d:\d\d)(\.\d*[1-9])?[.0]*(Z?)$"
 """A time of day as Arrow writes it, with as many digits as its unit has."""
 BEYOND = 2.0**63
 """The least whole number that is too large for 64 bits."""
 
-LEAVE_OUT = "leave it out of source.extra_columns"
-
 
 class ColumnTypeError(DataError):
     """A column cannot be read as the type that it must have."""
-
-
-def is_text(kind: pa.DataType) -> bool:
-    """Return whether a column of a plain type holds text, or bytes that may be text, or only nulls."""
-    return _is(kind, pa.types.is_null, *_TEXT, pa.types.is_binary, pa.types.is_large_binary)
 
 
 def _is(kind: pa.DataType, *checks: Callable[[pa.DataType], bool]) -> bool:
     return any(check(kind) for check in checks)
 
 
+def is_text(kind: pa.DataType) -> bool:
+    """Return whether a column holds text, or bytes that may be text, or only nulls."""
+    return _is(stored_type(kind), pa.types.is_null, *_TEXT, *_BYTES[:3])
+
+
 def is_nested(kind: pa.DataType) -> bool:
-    """Return whether the values of a plain type are lists, maps or structs."""
+    """Return whether the values of a type are lists, maps or structs."""
     return bool(pa.types.is_nested(kind))
 
 
 def holds_strings(kind: pa.DataType) -> bool:
-    """Return whether the values of a plain type are strings, or have strings in them."""
-    parts = [kind.field(index).type for index in range(kind.num_fields)]
-    return _is(kind, *_TEXT) or any(holds_strings(part) for part in parts)
+    """Return whether the values of a kept type are strings or lists of strings."""
+    return _is(kind.value_type if pa.types.is_list(kind) else kind, *_TEXT)
 
 
-def plain_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type in which documents keep values of a type: one that Parquet, DuckDB and Arrow read alike.
+def stored_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type of the values that an extension, a dictionary or a run-end encoded type holds."""
+    if isinstance(kind, pa.BaseExtensionType) and not isinstance(kind, pa.UuidType):
+        return stored_type(kind.storage_type)
+    is_encoded = pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind)
+    return stored_type(kind.value_type) if is_encoded else kind
 
-    Most types are plain. A UUID becomes its text, an extension and a dictionary what they hold, a view what it views;
-    so do the parts of nested types.
 
-    Raises
-    ------
-    ColumnTypeError
-        If there is none.
+def kept_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type in which documents keep values of a type, null for a column of gaps, of which it says nothing.
+
+    It is text, int64, float64, bool, a date or time (to the microsecond), or a list of one of these; of all others, the
+    values are kept as their text, which is JSON of nested ones.
 
     Examples
     --------
-    >>> plain_type(pa.large_list(pa.dictionary(pa.int8(), pa.string_view())))
-    LargeListType(large_list<item: string>)
+    >>> kept_type(pa.large_list(pa.dictionary(pa.int8(), pa.string_view())))
+    ListType(list<item: string>)
+    >>> kept_type(pa.struct({"a": pa.int8()})), kept_type(pa.uint64())  # of which int64 holds half
+    (DataType(string), DataType(string))
     """
-    if isinstance(kind, pa.BaseExtensionType):
-        return pa.string() if isinstance(kind, pa.UuidType) else plain_type(kind.storage_type)
-    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
-        return plain_type(kind.value_type)
-    if pa.types.is_string_view(kind):
-        return pa.string()
-    if pa.types.is_binary_view(kind):
-        return pa.binary()
-    return _plain_nested_type(kind) if pa.types.is_nested(kind) else _plain_number_type(kind)
-
-
-def _plain_nested_type(kind: pa.DataType) -> pa.DataType:
+    kind = stored_type(kind)
     if _is(kind, *_LISTS):
-        values = plain_type(kind.value_type)
-        return pa.large_list(values) if pa.types.is_large_list(kind) else pa.list_(values)
-    if not _is(kind, pa.types.is_fixed_size_list, pa.types.is_map, pa.types.is_struct):
-        raise ColumnTypeError(f"is of type {kind}, which DuckDB does not support: {LEAVE_OUT}")
-    names = [field.name.lower() for field in kind] if pa.types.is_struct(kind) else []
-    if "" in names or len(set(names)) < len(names):
-        raise ColumnTypeError(f"has fields without a name, or with names that differ in case only: {LEAVE_OUT}")
-    return _of_parts(kind, plain_type)
+        values = stored_type(kind.value_type)
+        kept = kept_type(values)
+        is_simple = not is_nested(values) and (kept != pa.string() or _is(values, *_TEXT))
+        return pa.null() if pa.types.is_null(kept) else pa.list_(kept) if is_simple else pa.string()
+    if pa.types.is_null(kind):
+        return kind
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", "UTC" if kind.tz else None)
+    found = (kept for kept, checks in _SIMPLE.items() if _is(kind, *checks) and kind != pa.uint64())
+    return next(found, pa.string())
 
 
-def _small(kind: pa.DataType) -> pa.DataType:
-    """Return a plain type without 64-bit offsets, which writers choose as they like."""
-    if _is(kind, pa.types.is_list, pa.types.is_large_list):
-        return pa.list_(_small(kind.value_type))
-    if pa.types.is_nested(kind):
-        return _of_parts(kind, _small)
-    return {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}.get(kind, kind)
+def common_type(kinds: Iterable[pa.DataType]) -> pa.DataType:
+    """Return the type that documents keep a column in that files have in these kept types: text if they do not agree.
+
+    Whole numbers and fractions together are fractions, of which large ones are rounded.
+
+    >>> common_type([pa.int64(), pa.float64(), pa.null()]), common_type([pa.int64(), pa.string()]), common_type([])
+    (DataType(double), DataType(string), DataType(string))
+    """
+    found = {kind for kind in kinds if not pa.types.is_null(kind)}
+    if found == {pa.int64(), pa.float64()}:
+        return pa.float64()
+    return found.pop() if len(found) == 1 else pa.string()
 
 
-def _of_parts(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
-    """Return a type of fixed-size lists, maps or structs with changed types of its parts."""
-    if pa.types.is_fixed_size_list(kind):
-        return pa.list_(change(kind.value_type), kind.list_size)
-    if pa.types.is_map(kind):
-        return pa.map_(change(kind.key_type), change(kind.item_type))
-    return pa.struct([pa.field(field.name, change(field.type)) for field in kind])
-
-
-def _plain_number_type(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_decimal256(kind):
-        raise ColumnTypeError(f"holds decimals of more than 38 digits, which DuckDB does not support: {LEAVE_OUT}")
-    if pa.types.is_interval(kind):
-        raise ColumnTypeError(f"is of type {kind}, which DuckDB does not support: {LEAVE_OUT}")
-    return pa.decimal128(kind.precision, kind.scale) if pa.types.is_decimal(kind) else kind
-
-
-def to_plain(column: pa.Array) -> pa.Array:
-    """Return a column in its plain type; strings are not checked, so they may be invalid UTF-8."""
-    kind, plain = column.type, plain_type(column.type)
-    if plain == kind:
-        return column
-    if isinstance(kind, pa.UuidType):
-        values = (value and str(uuid.UUID(bytes=value)) for value in column.storage.to_pylist())
-        return pa.array(values, pa.string())
-    inner = _inner(column)
-    if inner is not None:
-        return to_plain(inner)
-    if "list_view" in str(kind):  # Arrow's cast writes too few offsets
-        return pa.array(column.to_pylist(), plain)
-    bytes_first = pa.types.is_string_view(kind)  # a cast between strings checks them
-    return column.cast(pa.binary()).cast(plain, safe=False) if bytes_first else column.cast(plain, safe=False)
-
-
-def _inner(column: pa.Array) -> pa.Array | None:
-    """Return what an extension, a dictionary or a run-end encoded column holds, or None for any other."""
+def stored(column: pa.Array) -> pa.Array:
+    """Return the values that an extension, a dictionary or a run-end encoded column holds; those of UUIDs are texts."""
+    if isinstance(column.type, pa.UuidType):
+        return pa.array((value and str(value) for value in column.to_pylist()), pa.string())
     if isinstance(column.type, pa.BaseExtensionType):
-        return column.storage
+        return stored(column.storage)
+    if pa.types.is_list_view(column.type) or pa.types.is_large_list_view(column.type):  # Arrow casts to few offsets
+        return pa.array(column.to_pylist(), pa.list_(column.type.value_type))
     if pa.types.is_dictionary(column.type):
-        return to_plain(column.dictionary).take(column.indices)
-    return pc.run_end_decode(column) if pa.types.is_run_end_encoded(column.type) else None
+        return stored(column.dictionary).take(column.indices)
+    return stored(pc.run_end_decode(column)) if pa.types.is_run_end_encoded(column.type) else column
 
 
 def read_as_text(column: pa.Array) -> pa.Array:
     """Return a column of text, or of bytes that are text, as strings, which are not checked."""
-    return to_plain(column).cast(pa.binary()).cast(pa.string(), safe=False)
+    return stored(column).cast(pa.binary()).cast(pa.string(), safe=False)
 
 
 def to_text(column: pa.Array) -> pa.Array:
     """Return a text for each value: text as it is, unchecked, bytes in base64, and the JSON text of a nested value."""
-    column = to_plain(column)
+    column = stored(column)
     if _is(column.type, pa.types.is_null, *_TEXT):
         return read_as_text(column)
     if _is(column.type, *_BYTES):
@@ -159,9 +139,9 @@ def to_text(column: pa.Array) -> pa.Array:
     if pa.types.is_timestamp(column.type):  # as FineWeb writes dates
         kind = pa.timestamp(column.type.unit, "UTC") if column.type.tz else column.type
         return pc.replace_substring_regex(column.cast(kind).cast(pa.string()), _TIME, r"T\1\2\3")
-    if not is_nested(column.type):
-        return column.cast(pa.string())
-    return read_as_text(pa.array([_json(value) for value in column], pa.binary()))
+    if is_nested(column.type) or pa.types.is_interval(column.type):
+        return read_as_text(pa.array([_json(value) for value in column], pa.binary()))
+    return column.cast(pa.string())
 
 
 def number_text(value: float | None) -> str | None:
@@ -202,13 +182,13 @@ def finite(column: pa.Array) -> pa.Array:
 
 
 def to_numbers(column: pa.Array, kind: pa.DataType) -> tuple[pa.Array, int]:
-    """Return a column of numbers, or of their texts, in a plain type, and how many do not fit and are null now.
+    """Return a column of numbers, or of their texts, in a type, and how many do not fit and are null now.
 
     >>> values, lost = to_numbers(pa.array([5.0, 1.5, float("nan")]), pa.int64())
     >>> values.to_pylist(), lost  # what is not finite is a gap
     ([5, None, None], 1)
     """
-    column = to_plain(column)
+    column = stored(column)
     if is_nested(column.type) or pa.types.is_temporal(column.type):
         raise ColumnTypeError(f"of type {column.type} cannot be read as {kind}: it must hold numbers")
     is_floating = pa.types.is_floating(column.type)
@@ -256,55 +236,3 @@ def value_at(table: pa.RecordBatch | pa.Table, place: Sequence[str]) -> pa.Array
     """Return the column that names lead to; what is within null is null."""
     column, inner = table[place[0]], list(place[1:])
     return pc.struct_field(column, inner) if inner else column
-
-
-def must_be_text(kinds: Iterable[pa.DataType], *, beside_json: bool = False) -> bool:
-    """Return whether a column that has these plain types in different files can only be kept as text.
-
-    Numbers that differ are widened when the dataset is written, and become text beside text; neither can fail. All
-    other types that differ can, unless one holds the values of the other. `beside_json` is for a column that files of
-    JSON may have, too: there it is text, a number or a truth value.
-
-    Examples
-    --------
-    >>> must_be_text([pa.int32(), pa.int64(), pa.null()])
-    False
-    >>> must_be_text([pa.list_(pa.int32()), pa.string()])
-    True
-    """
-    found = {_small(kind) for kind in kinds if not pa.types.is_null(kind)}
-    if beside_json and not all(_is(kind, *_OF_JSON) for kind in found):
-        return True
-    if len(found) < 2:
-        return False
-    if pa.string() in found:
-        return len(found) > 2 or not all(_is(kind, *_OF_JSON) for kind in found)
-    if any(is_nested(kind) for kind in found) or wider_type(found) in (None, pa.string()):
-        return True
-    units = {kind.unit for kind in found if pa.types.is_timestamp(kind)}
-    return "ns" in units and len(units) > 1
-
-
-def wider_type(kinds: Iterable[pa.DataType]) -> pa.DataType | None:
-    """Return the type that holds the values of all plain types; text if they have nothing in common, None if none can.
-
-    Whole numbers and fractions together are fractions, of which large ones are rounded.
-
-    Examples
-    --------
-    >>> wider_type([pa.int64(), pa.uint64()])
-    Decimal128Type(decimal128(20, 0))
-    """
-    found = set(kinds)
-    if len(found) > 1:
-        found = {_small(kind) for kind in found}
-    is_beyond_64_bits = pa.uint64() in found and any(pa.types.is_signed_integer(kind) for kind in found)
-    if is_beyond_64_bits or any(pa.types.is_decimal(kind) for kind in found):
-        found = {pa.decimal128(20, 0) if pa.types.is_integer(kind) else kind for kind in found}
-        found = {pa.float32() if pa.types.is_float16(kind) else kind for kind in found}
-    schemas = [pa.schema([pa.field("column", kind)]) for kind in sorted(found, key=str)]
-    try:
-        wider = pa.unify_schemas(schemas, promote_options="permissive").field(0).type
-    except (pa.ArrowTypeError, pa.ArrowInvalid):
-        return pa.string()
-    return None if pa.types.is_decimal256(wider) else wider

@@ -20,10 +20,10 @@ from fineweb_mask.models.columns import (
     holds_strings,
     is_nested,
     is_text,
-    plain_type,
     read_as_text,
+    stored,
+    stored_type,
     to_numbers,
-    to_plain,
     to_text,
     value_at,
 )
@@ -98,8 +98,9 @@ def conform(
     """Return a batch with FineWeb's nine columns in FineWeb's types, then the `extra` columns.
 
     `places` has the names that lead to a column in the batch, where they are others. Missing columns become null,
-    others are left out. Numbers that do not fit become null, and are counted as `lost`. A column that cannot be cast or
-    exists more than once raises ColumnTypeError.
+    others are left out. Numbers that do not fit, and values of an extra column of another type, become null, and are
+    counted as `lost`. One of FineWeb's that cannot be cast, or a column that exists more than once, raises
+    ColumnTypeError.
     """
     lost = Counter() if lost is None else lost
     fields = [*FINEWEB, *extra]
@@ -114,36 +115,43 @@ def _cast_column(batch: pa.RecordBatch, place: Sequence[str], field: pa.Field, l
     if batch.schema.names.count(place[0]) > 1:
         raise ColumnTypeError(f"column {name!r} exists {batch.schema.names.count(name)} times, it must be unique")
     column = value_at(batch, place)
-    if column.type == field.type:
-        return column
     try:
-        if pa.types.is_integer(field.type) or pa.types.is_floating(field.type):
-            values, gone = to_numbers(column, field.type)
-            lost.update({field.name: gone} if gone else {})
-            return values
-        if pa.types.is_floating(column.type) and not len(
-            finite(column).drop_null()
-        ):  # as pandas writes a column of gaps
-            return pa.nulls(batch.num_rows, field.type)
-        if _is_other_than_text(plain_type(column.type), field):
-            raise ColumnTypeError(f"must hold text, its type is {column.type}")  # noqa: TRY301
-        if pa.types.is_string(field.type):  # DocumentFilter finds invalid UTF-8 row by row
-            is_of_text = field.name in FINEWEB.names and is_text(plain_type(column.type))
-            return read_as_text(column) if is_of_text else to_text(column)
-        return to_plain(column).cast(field.type)
+        values, gone = _cast(column, field)
     except ColumnTypeError as error:
-        raise ColumnTypeError(f"column {name!r} {error}") from error
+        if field.name in FINEWEB.names:
+            raise ColumnTypeError(f"column {name!r} {error}") from error
+        values, gone = pa.nulls(len(column), field.type), len(column) - column.null_count
+    lost.update({field.name: gone} if gone else {})
+    return values
+
+
+def _cast(column: pa.Array, field: pa.Field) -> tuple[pa.Array, int]:
+    """Return a column in a field's type, and how many of its values do not fit and are null now."""
+    if column.type == field.type:
+        return column, 0
+    is_number = pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
+    if not is_number and pa.types.is_floating(column.type) and not len(finite(column).drop_null()):
+        return pa.nulls(len(column), field.type), 0  # pandas' column of gaps
+    if _is_other_than_text(column.type, field):
+        raise ColumnTypeError(f"must hold text, its type is {column.type}")
+    try:
+        if is_number:
+            return to_numbers(column, field.type)
+        if pa.types.is_string(field.type):  # DocumentFilter finds invalid UTF-8 row by row
+            is_of_text = field.name in FINEWEB.names and is_text(column.type)
+            return read_as_text(column) if is_of_text else to_text(column), 0
+        return stored(column).cast(field.type, safe=False), 0
+    except ColumnTypeError:
+        raise
     except (pa.ArrowException, ValueError, OverflowError) as error:
-        raise ColumnTypeError(
-            f"column {name!r} of type {column.type} cannot be read as {field.type}: {error}"
-        ) from error
+        raise ColumnTypeError(f"of type {column.type} cannot be read as {field.type}: {error}") from error
 
 
 def _is_other_than_text(kind: pa.DataType, field: pa.Field) -> bool:
-    """Return whether a plain type is not one of text, and FineWeb's column takes no other; some have ids of numbers."""
+    """Return whether a type is not one of text, and FineWeb's column takes no other; some have ids of numbers."""
     if field.name not in FINEWEB.names or not pa.types.is_string(field.type):
         return False
-    return is_nested(kind) if field.name in ("id", "date") else not is_text(kind)
+    return is_nested(stored_type(kind)) if field.name in ("id", "date") else not is_text(kind)
 
 
 @dataclass(eq=False)

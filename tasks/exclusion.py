@@ -26,8 +26,9 @@ from fineweb_mask.models.schemas import MEASURED, SOURCE_ROW
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.tasks.source.columns import ColumnError
 from fineweb_mask.tasks.source.discovery import SourceShard
-from fineweb_mask.tasks.source.first_rows import first_rows
-from fineweb_mask.tasks.source.reader import ShardReader, broken_files, schema_and_rows
+from fineweb_mask.tasks.source.opening import broken_files
+from fineweb_mask.tasks.source.reader import ShardReader
+from fineweb_mask.tasks.source.sample import first_rows, read_columns
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.parquet import DamagedFileError, VerifiedFile, read_table, write_table
 from fineweb_mask.tasks.storage.remote.filesystem import open_source
@@ -151,10 +152,10 @@ def _benchmark_columns(file: SourceShard) -> dict[str, str]:
     """Return the columns of a file's items by what they hold, first one of texts that are looked for."""
     setting = f"ingest.decontaminate: {file.relative}"
     with broken_files(lambda error: ColumnError(f"{setting} cannot be read: {error}: give a whole file")):
-        schema, rows = schema_and_rows(file)
+        schema, rows = read_columns(file)
     known = {part: [name for name in names if name in schema.names] for part, names in COLUMNS.items()}
     found = {part: names[0] for part, names in known.items() if names}
-    if not rows:
+    if rows == 0:
         raise ColumnError(f"{setting} has no rows: give files with items, or leave it out")
     if not found.keys() & set(PARTS):
         raise ColumnError(
@@ -200,7 +201,8 @@ def parts_in(file: SourceShard) -> Iterator[Part]:
     (first, name), *others = _benchmark_columns(file).items()
     extra = dict(others)
     source = SourceSettings(path=file.url, text_column=name, extra_columns=list(extra.values()))
-    as_text = file.model_copy(update={"as_text": tuple(extra.values())})  # answers may be numbers or lists
+    columns = tuple((column, "string") for column in extra.values())  # answers may be numbers or lists
+    as_text = file.model_copy(update={"columns": columns})
     row = count()
     for batch, _ in ShardReader(as_text, source).batches():
         texts = [batch["text"].to_pylist(), *(batch[column].to_pylist() for column in extra.values())]

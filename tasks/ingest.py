@@ -33,7 +33,7 @@ class IngestJob(ShardJob):
 
     stage: ClassVar[Stage] = Stage(
         "ingest",
-        version=3,
+        version=4,
         folders=("documents", "known", "dropped", "outcomes"),
         per_shard=True,
         documents=lambda file: (int(file.details["rows_in"]), file.rows),
@@ -70,7 +70,7 @@ class IngestJob(ShardJob):
                     if self.benchmarks is None
                     else ["without", self.benchmarks.fingerprint, self.settings.decontaminate_threshold]
                 ),
-                *(self.shard.as_text, self.shard.spelled, self.shard.paths, self.shard.whole),
+                *(["columns", *sorted(self.shard.columns)] if self.shard.columns else []),
                 *([["keys", *self.shard.keys]] if self.shard.keys else []),
                 *([f"trafilatura {version_of_extraction()}"] if self.shard.format == "warc" else []),
             ],
@@ -143,7 +143,7 @@ def ingest(job: IngestJob) -> None:
                 if dropped is not None:
                     dropped.write(gone)
         writer.details = {
-            **({"as_text": reader.as_text} if reader.as_text else {}),
+            **({"not_kept": sorted(reader.not_kept)} if reader.not_kept else {}),
             **({"lost": dict(lost)} if (lost := reader.lost + documents.lost) else {}),
             **({"keys_differ": found} if (found := dict(+reader.keys_differ)) else {}),
             **({"charsets": dict(reader.charsets)} if reader.charsets else {}),

@@ -32,8 +32,8 @@ class SourceSettings(Settings):
     )
     extra_columns: Literal["all"] | list[str] = Field(
         "all",
-        description="Columns other than FineWeb's nine to keep in the dataset: `all`, or a list of names; `a.b` is b "
-        "within a.",
+        description="Columns other than FineWeb's nine to keep in the dataset: `all` that up to 16 files have, or a "
+        "list of names; `a.b` is b within a.",
     )
     fingerprint: Literal["mtime", "content"] = Field(
         "mtime",

@@ -19,7 +19,7 @@ from fineweb_mask.models.comparison.knee import knee
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.names import find
 from fineweb_mask.models.selection.measures import coverage, intersections, jaccard, relative_gap
-from fineweb_mask.models.settings import PipelineSelectionSettings, SourceSettings
+from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.selection import NEAR_DUPLICATE
 from fineweb_mask.models.settings.selectors.registry import SELECTORS
 from fineweb_mask.tasks.comparison.figures import (
@@ -69,7 +69,7 @@ class LabelColumnError(SettingsError):
     """A column of topics cannot be used."""
 
 
-def check_label_column(column: str, shards: Sequence[SourceShard], source: SourceSettings) -> str:
+def check_label_column(column: str, shards: Sequence[SourceShard]) -> str:
     """Check that documents will have a column of topics, before any work, and return its name as it is there.
 
     Raises
@@ -77,7 +77,7 @@ def check_label_column(column: str, shards: Sequence[SourceShard], source: Sourc
     LabelColumnError
         If no source file that can be read has it, or it holds no labels.
     """
-    columns = document_columns(shards, source, {column}) or {}
+    columns = document_columns(shards) or {}
     if (own := find(column, columns)) is None:
         raise LabelColumnError(
             f"label column {column!r} must be among the documents' columns: {', '.join(sorted(columns))}"

@@ -15,7 +15,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from fineweb_mask.models.columns import wider_type
+from fineweb_mask.models.columns import common_type
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.names import alike
 from fineweb_mask.models.schemas import MASKS, MEASURED, ROW, SOURCE_ROW
@@ -232,7 +232,7 @@ def common_schema(schemas: list[pa.Schema]) -> pa.Schema:
             )
         known = fields.setdefault(field.name, field)
         if known.type != field.type:
-            fields[field.name] = pa.field(field.name, wider_type([known.type, field.type]) or pa.string())
+            fields[field.name] = pa.field(field.name, common_type([known.type, field.type]))
     return pa.schema(fields.values())
 
 

@@ -1,155 +1,158 @@
-"""Settle and check the columns of the source files, before any work starts: their types, and those a recipe names."""
+"""Fix the columns of all documents before any work starts, and check those that a recipe names.
 
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+A file may hold others than those that were looked at do: what is not among the columns is not kept, and told.
+"""
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
-from functools import lru_cache, partial
-from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from fineweb_mask.models.columns import ColumnTypeError, is_text, locate, must_be_text, plain_type
+from fineweb_mask.models.columns import BEYOND, KEPT_TYPES, common_type, is_text, kept_type, locate
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.losses import names_groups
-from fineweb_mask.models.names import alike, find
-from fineweb_mask.models.runtime.stopping import raise_if_stopped
-from fineweb_mask.models.schemas import FINEWEB, MEASURED, ROW, SOURCE_ROW, documents_schema
+from fineweb_mask.models.names import alike, find, inside
+from fineweb_mask.models.schemas import FINEWEB, MEASURED, RESERVED_COLUMNS, ROW, SOURCE_ROW, documents_schema
 from fineweb_mask.models.settings import FLAT, PipelineSettings, SourceSettings
 from fineweb_mask.models.settings.output import TEXT_IS_NO_GROUP
-from fineweb_mask.tasks.source.discovery import LARGEST_DOCUMENT, SourceShard
-from fineweb_mask.tasks.source.jsonl import jsonl_records, jsonl_schema
-from fineweb_mask.tasks.source.reader import (
-    BROKEN_FILE_ERRORS,
-    ShardReader,
-    broken_files,
-    columns_of,
-    open_parquet_source,
-    paths_of,
-    with_keys,
-)
-from fineweb_mask.tasks.source.warc import COLUMNS as WARC_COLUMNS
-from fineweb_mask.tasks.workspace.job import BadShardError
+from fineweb_mask.tasks.source.discovery import SourceShard
+from fineweb_mask.tasks.source.opening import BROKEN_FILE_ERRORS
+from fineweb_mask.tasks.source.sample import FILES, ROWS, Known, first_rows, looked_at, read_columns
 
-READERS = 16
-"""Footers that are read at the same time."""
+QUERY_COLUMNS = {"shard", "documents_file", "scores_file", "_folder", "_random", "_shard", "_row"}
+"""Of the joins that write a dataset."""
 
-PEEKED_ROWS, FIRST_ROWS = 100, 10_000
-"""First rows of JSON Lines: whose columns are compared with those of other files, and that may have the texts'."""
+TAKEN_NAMES = RESERVED_COLUMNS | QUERY_COLUMNS | set(FINEWEB.names)
 
-FIRST_FILES = 100
-"""Files in which the column of the texts is looked for before any work."""
+INDEX = re.compile(r"__index_level_\d+__")
+"""A column that pandas makes of an index without a name."""
 
 
 class ColumnError(SettingsError):
-    """A setting names a column that the documents will not have."""
+    """A setting names a column that the documents will not have, or a file has columns that cannot be kept."""
 
 
-@lru_cache(maxsize=200_000)
-def footer_schema(url: str, fingerprint: str) -> pa.Schema | None:  # noqa: ARG001 - of a changed file, it is another one
-    """Return the columns of a Parquet file, or None if it cannot be read; ingest reports it."""
-    raise_if_stopped()
-    with broken_files(), open_parquet_source(url) as file:
-        return file.schema_arrow
-    return None
+class Column(NamedTuple):
+    """A column of a file."""
+
+    name: str  # in the documents
+    place: tuple[str, ...]  # the names that lead to it in the file
+    kind: pa.DataType | None  # None: the file has no such column
 
 
-def schema_of(shard: SourceShard) -> pa.Schema | None:
-    """Return the columns of a Parquet file, or None if it is another or cannot be read."""
-    return footer_schema(shard.url, shard.fingerprint) if shard.format == "parquet" and shard.bytes else None
+def settle(
+    shards: Sequence[SourceShard],
+    settings: SourceSettings,
+    named: Sequence[str] = (),
+    files: Sequence[tuple[SourceShard, Known]] | None = None,
+) -> list[SourceShard]:
+    """Return the shards with the columns that all documents have beside FINEWEB's.
 
+    These are those of the `files` that are looked at, by default some of the shards, and the keys in the paths of all.
+    A column that files spell differently has the name that the first file gives it. One of types that have nothing in
+    common is text. Columns that are `named` may be paths to values within others.
 
-@lru_cache(maxsize=200_000)
-def _first_columns(url: str, name: str, fingerprint: str, paths: tuple[str, ...], rows: int) -> tuple[pa.Schema, int]:  # noqa: ARG001
-    """Return the columns of the first rows of a file of JSON Lines, and their number; none if it cannot be read."""
-    raise_if_stopped()
-    with broken_files():
-        return jsonl_schema(islice(jsonl_records(url, name, LARGEST_DOCUMENT, paths), rows))
-    return pa.schema([]), 0
-
-
-def known_columns(shard: SourceShard, settings: SourceSettings, rows: int = PEEKED_ROWS) -> tuple[pa.Schema, int]:
-    """Return the columns of a file, of JSON Lines those of the first rows and their number; none if it is not read."""
-    if shard.format == "jsonl" and shard.bytes:
-        return _first_columns(shard.url, shard.relative, shard.fingerprint, paths_of(shard, settings), rows)
-    return WARC_COLUMNS if shard.format == "warc" else schema_of(shard) or pa.schema([]), 0
-
-
-def settle(shards: Sequence[SourceShard], settings: SourceSettings, named: Iterable[str] = ()) -> list[SourceShard]:
-    """Return the shards, each with what is done about its columns that are others in other files.
-
-    A column that files spell differently has the name that the first file gives it (`spelled`). One of whole numbers
-    in some files is one of whole numbers in all that have no others (`whole`). One of types that no type can hold is
-    text (`must_be_text`, `as_text`). Of JSON Lines, the first rows are known, and ingest finds out about others.
-    Columns that are `named` may be paths to values within others (`paths`).
+    Raises
+    ------
+    ColumnError
+        If no file has a column of `source.extra_columns`.
     """
-    if not settings.extra_columns:
-        return list(shards)
-    is_all = settings.extra_columns == "all"
-    paths = tuple({alike(name): name for name in named if "." in name and is_all}.values())
-    shards = [shard.model_copy(update={"paths": paths}) if paths else shard for shard in shards]
-    with ThreadPoolExecutor(READERS) as readers:
-        types = list(readers.map(partial(_extra_types, settings=settings), shards))
-    first: dict[str, str] = {}  # the first spelling of each column
-    spellings, kinds = defaultdict[str, set[str]](set), defaultdict[str, set[tuple[pa.DataType, str]]](set)
-    for shard, own in zip(shards, types, strict=True):
-        for name, kind in own.items():
-            first.setdefault(alike(name), name)
-            spellings[alike(name)].add(name)
-            kinds[alike(name)].add((kind, shard.format))
-    is_mixed = any(shard.format == "jsonl" for shard in shards)
-    of_parquet = {name: {kind for kind, form in found if form == "parquet"} for name, found in kinds.items()}
-    text = {name for name, found in of_parquet.items() if must_be_text(found, beside_json=is_mixed)}
-    whole = {name for name, found in kinds.items() if any(pa.types.is_integer(kind) for kind, _ in found)} - text
-
-    def settled(shard: SourceShard, own: dict[str, pa.DataType]) -> SourceShard:
-        here, is_json = {alike(name): kind for name, kind in own.items()}, shard.format == "jsonl"
-        columns = [(one, name, here.get(name, pa.null())) for name, one in first.items() if is_json or name in here]
-        found = {
-            "spelled": [one for one, name, _ in columns if len(spellings[name]) > 1 and one not in own],
-            "whole": [one for one, name, kind in columns if name in whole and not pa.types.is_integer(kind)],
-            "as_text": [one for one, name, kind in columns if name in text and not is_json and kind != pa.string()],
-        }
-        return shard.model_copy(update={key: tuple(names) for key, names in found.items()})
-
-    return list(map(settled, shards, types))
+    files = looked_at(shards) if files is None else files
+    names, kinds = dict[str, str](), defaultdict[str, list[pa.DataType]](list)
+    values = defaultdict[str, set[str]](set)  # of keys
+    for _, known in files:
+        with suppress(ColumnError):  # which ingest reports
+            for column in extra_columns(known.schema, settings, named):
+                names.setdefault(alike(column.name), column.name)
+                kinds[alike(column.name)] += [] if column.kind is None else [kept_type(column.kind)]
+    of_files = {name for name, found in kinds.items() if found}
+    for name, value in (key for shard in shards for key in keys_read(shard, settings).items()):
+        is_kept = settings.extra_columns == "all" or alike(name) in names
+        if is_kept and alike(name) not in of_files and name not in FINEWEB.names:
+            names.setdefault(alike(name), name)
+            values[alike(name)].update(() if value is None else (value,))
+    kinds |= {name: [type_of_keys(found)] for name, found in values.items()}
+    for name in (name for name, found in kinds.items() if {pa.int64(), pa.float64()} == set(found) - {pa.null()}):
+        if all(_is_whole(shard, names[name]) for shard, _ in files):
+            kinds[name] = [pa.int64()]
+    is_whole = bool(files) and all(known.rows is not None for _, known in files)
+    if is_whole and (missing := [name for key, name in names.items() if not kinds[key]]):
+        found = list(dict.fromkeys(name for _, known in files for name in known.schema.names))
+        raise ColumnError(f"no column {missing[0]!r}, source.extra_columns may name {found}: check its spelling")
+    columns = tuple((name, str(common_type(kinds[key]))) for key, name in names.items())
+    return [shard.model_copy(update={"columns": columns}) for shard in shards]
 
 
-def _extra_types(shard: SourceShard, settings: SourceSettings) -> dict[str, pa.DataType]:
-    """Return the plain types of a file's extra columns, those aside that ingest refuses."""
-    found = dict[str, pa.DataType]()
-    for name, _, kind in columns_of(known_columns(shard, settings)[0], shard, settings)[len(FINEWEB) :]:
-        with suppress(ColumnTypeError):
-            found |= {} if kind is None else {name: plain_type(kind)}
-    return found
+def type_of_keys(values: Collection[str]) -> pa.DataType:
+    """Return the type whose values give the same texts again.
 
-
-def document_columns(
-    shards: Sequence[SourceShard], source: SourceSettings, wanted: Collection[str]
-) -> dict[str, pa.DataType] | None:
-    """Return the columns that the documents will have, reading source files only until all `wanted` ones are found.
-
-    Files that cannot be read are skipped; ingest reports them. Returns None if columns are missing and no file could be
-    read.
+    >>> [str(type_of_keys(values)) for values in (["2024", "-1"], ["0.5"], ["007"], ["1", "b"], ["nan"], [])]
+    ['int64', 'double', 'string', 'string', 'string', 'null']
     """
+    for kind, read, most in ((pa.int64(), int, BEYOND), (pa.float64(), float, math.inf)):
+        with suppress(ValueError):
+            if values and all(str(read(value)) == value and abs(read(value)) < most for value in values):
+                return kind
+    return pa.string() if values else pa.null()
+
+
+def _is_whole(shard: SourceShard, name: str) -> bool:
+    """Return whether all fractions of a column in the first rows of a file are whole, as pandas writes them."""
+    values = [inside(row, name) for row in first_rows(shard, ROWS, name)[0]]
+    return all(value.is_integer() for value in values if isinstance(value, float) and math.isfinite(value))
+
+
+def extra_columns(schema: pa.Schema, settings: SourceSettings, named: Sequence[str] = ()) -> list[Column]:
+    """Return the columns of a file that are kept beside FINEWEB's.
+
+    Raises
+    ------
+    ColumnError
+        If one has a name that a dataset cannot have, or two have the same.
+    """
+    if settings.extra_columns == "all":
+        used = {find(name, schema.names) for name in (settings.text_column, settings.id_column, *FINEWEB.names)}
+        extra = [Column(one.name, (one.name,), one.type) for one in schema if one.name not in used]
+        extra = [one for one in extra if not INDEX.fullmatch(one.name)]
+        paths = {alike(name): name for name in named if "." in name}.values()
+        extra += [one for path in paths if len((one := Column(path, *locate(path, schema))).place) > 1]
+    else:
+        listed = [name for name in settings.extra_columns if alike(name) not in FINEWEB.names]
+        extra = [Column(name, *locate(name, schema)) for name in listed]
+    remedy = "list the columns to keep in source.extra_columns, with"
+    if taken := [one.name for one in extra if alike(one.name) in TAKEN_NAMES]:  # SQL ignores case
+        raise ColumnError(f"column {taken[0]!r} has a name that the pipeline uses itself: {remedy}out it")
+    times = Counter(alike(one.name) for one in extra)
+    if twice := [one.name for one in extra if times[alike(one.name)] > 1]:
+        same = [name for name in twice if alike(name) == alike(twice[0])]
+        raise ColumnError(f"columns {same} differ in case only, or in spaces: {remedy} one of them")
+    if unnamed := [one.name for one in extra if not one.name or "\0" in one.name]:
+        raise ColumnError(f"column {unnamed[0]!r} has a name that SQL does not allow: {remedy}out it")
+    return extra
+
+
+def keys_read(shard: SourceShard, settings: SourceSettings) -> dict[str, str | None]:
+    """Return the keys of a file's path that are columns: all but those of names that the pipeline uses itself."""
+    own = {"text", "id", settings.text_column.lower(), settings.id_column.lower()}
+    taken = (TAKEN_NAMES - set(FINEWEB.names)) | own
+    return {name: value for name, value in shard.keys if name.lower() not in taken}
+
+
+def document_columns(shards: Sequence[SourceShard]) -> dict[str, pa.DataType] | None:
+    """Return the columns that the documents of settled shards will have, None if no file could be read."""
+    if not looked_at(shards):
+        return None
     columns = {field.name: field.type for field in documents_schema()}
     del columns[ROW.name], columns[SOURCE_ROW.name]
-    is_known = all(find(name, columns) for name in wanted)
-    for shard in shards:
-        if all(find(name, columns) for name in wanted):
-            break
-        try:
-            reader = ShardReader(shard, source)
-        except BadShardError:
-            continue
-        is_known = True
-        columns |= {field.name: field.type for field in reader.extra}
-    return columns if is_known else None
+    return columns | {name: KEPT_TYPES[kind] for name, kind in shards[0].columns or ()}
 
 
 def check_text_column(shards: Sequence[SourceShard], source: SourceSettings) -> None:
-    """Check that a source file has the column of the texts, reading files until one of the first has it.
+    """Check that a source file has the column of the texts.
 
     Raises
     ------
@@ -157,25 +160,15 @@ def check_text_column(shards: Sequence[SourceShard], source: SourceSettings) -> 
         If none has it. Files that cannot be read, or are without rows, say nothing; ingest reports them.
     """
     found: dict[str, None] = {}
-    for shard in shards[:FIRST_FILES]:
-        columns = _columns_without_text(shard, source)
-        if columns is None:
+    for _, known in looked_at(shards):
+        if known.rows is None or locate(source.text_column, known.schema)[1] is not None:
             return
-        found |= dict.fromkeys(columns)
+        found |= dict.fromkeys(known.schema.names)
     if found:
         raise ColumnError(
             f"source.text_column: no source file has a column {source.text_column!r}, "
             f"it may be one of {', '.join(map(repr, found))}"
         )
-
-
-def _columns_without_text(shard: SourceShard, source: SourceSettings) -> list[str] | None:
-    """Return the columns of a file without that of the texts; None if it has it, or too many rows of JSON to tell."""
-    for most in (PEEKED_ROWS, FIRST_ROWS):
-        schema, rows = known_columns(shard, source, most)
-        if locate(source.text_column, schema)[1] is not None or rows == FIRST_ROWS:
-            return None
-    return list(schema.names)
 
 
 def check_texts(files: Sequence[SourceShard], setting: str, text_column: str = "text") -> None:
@@ -186,42 +179,21 @@ def check_texts(files: Sequence[SourceShard], setting: str, text_column: str = "
     ColumnError
         If one cannot or does not; the message names the `setting`. Those of other formats say nothing.
     """
-    for file in files[:FIRST_FILES]:
-        if file.format != "parquet":
-            continue
-        schema = schema_of(file)
-        if schema is None:
-            raise ColumnError(f"{setting}: {file.relative} cannot be read: {_reason(file)}: give a whole file")
-        if locate(text_column, schema)[1] is None and not set(MEASURED.names) <= set(schema.names):
+    for file in [file for file in files if file.format == "parquet"][:FILES]:
+        try:
+            names = read_columns(file).schema
+        except (*BROKEN_FILE_ERRORS, OSError) as error:
+            reason = " ".join(str(error).split()).rstrip(".")
+            raise ColumnError(f"{setting}: {file.relative} cannot be read: {reason}: give a whole file") from error
+        if locate(text_column, names)[1] is None and not set(MEASURED.names) <= set(names.names):
             raise ColumnError(
-                f"{setting}: {file.relative} has no column {text_column!r}, its columns are {', '.join(schema.names)}: "
+                f"{setting}: {file.relative} has no column {text_column!r}, its columns are {', '.join(names.names)}: "
                 "name its column of texts so"
             )
 
 
-def _reason(file: SourceShard) -> str:
-    try:
-        open_parquet_source(file.url).close()
-    except (*BROKEN_FILE_ERRORS, OSError) as error:
-        return " ".join(str(error).split()).rstrip(".")
-    return "it is no Parquet file"
-
-
-def _check_numbers(settings: PipelineSettings, shards: Sequence[SourceShard]) -> None:
-    """Check that the columns of scores hold numbers in one of the first Parquet files that have them."""
-    parquet, source = [shard for shard in shards[:FIRST_FILES] if shard.format == "parquet"], settings.source
-    schemas = [with_keys(known_columns(shard, source)[0], shard, source) for shard in parquet]
-    for index, scorer in enumerate(settings.quality.scorers):
-        for key, column in scorer.source_columns.items():
-            kinds = [kind for schema in schemas if (kind := locate(column, schema)[1]) is not None]
-            if kinds and all(is_text(kind) and not pa.types.is_null(kind) for kind in kinds):
-                raise ColumnError(
-                    f"quality.scorers.{index}.{key}: {column!r} must hold numbers, its type is {kinds[0]}: name another"
-                )
-
-
 def check_columns(settings: PipelineSettings, shards: Sequence[SourceShard]) -> dict[str, Any]:
-    """Check that the documents will have the columns that the recipe names.
+    """Check that the documents of settled shards will have the columns that the recipe names.
 
     The settings that name a column in another spelling are returned as they are to be, by their keys.
 
@@ -233,11 +205,10 @@ def check_columns(settings: PipelineSettings, shards: Sequence[SourceShard]) -> 
     if "text" in settings.report.by:
         raise ColumnError(f"report.by: {TEXT_IS_NO_GROUP}")
     check_text_column(shards, settings.source)
-    named, spelled = list(named_columns(settings)), dict[str, Any]()
-    columns = document_columns(shards, settings.source, {column for _, column, _ in named})
-    if columns is None:
+    spelled = dict[str, Any]()
+    if (columns := document_columns(shards)) is None:
         return spelled
-    for key, column, instead in named:
+    for key, column, instead in named_columns(settings):
         if (own := find(column, columns)) is None:
             others = [*instead, *(name for name in columns if name not in {"text", *MEASURED.names})]
             remedy = "" if settings.source.extra_columns == "all" else "; source.extra_columns adds some of the source"
@@ -251,7 +222,8 @@ def check_columns(settings: PipelineSettings, shards: Sequence[SourceShard]) -> 
             raise ColumnError(
                 f"{key}: {column!r} must hold text, whole numbers or booleans, its type is {columns[own]}: name another"
             )
-    _check_numbers(settings, shards)
+        if key.startswith("quality.scorers") and is_text(columns[own]):
+            raise ColumnError(f"{key}: {column!r} must hold numbers, its type is {columns[own]}: name another")
     return spelled
 
 

@@ -9,12 +9,11 @@ current.
 import errno
 import hashlib
 import logging
-import math
 import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -28,7 +27,7 @@ from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.models.urls import HUB, is_url
-from fineweb_mask.tasks.source.unpacking import PACKED
+from fineweb_mask.tasks.source.opening import PACKED
 from fineweb_mask.tasks.storage.remote.errors import RemoteError, is_missing, is_transient, redacted
 from fineweb_mask.tasks.storage.remote.filesystem import (
     file_info,
@@ -57,7 +56,6 @@ ENDING = re.compile(
 )
 KEY = re.compile("([^=?&]+)=(.*)")
 NULL_KEY = "__HIVE_DEFAULT_PARTITION__"
-Key = str | int | float | None
 LARGEST_DOCUMENT = 32 * 2**20
 """Most bytes of a line of JSON, of a page, or of all text columns of a row of Parquet; a larger one is dropped."""
 MOST_NAME_BYTES = 150
@@ -104,11 +102,8 @@ class SourceShard(BaseModel):
     format: Format
     bytes: int
     fingerprint: str
-    keys: tuple[tuple[str, Key], ...] = ()  # in the folders of its path, which are columns
-    as_text: tuple[str, ...] = ()  # columns whose types differ between files, so that they are kept as text
-    spelled: tuple[str, ...] = ()  # names of columns that this file spells differently, or may
-    paths: tuple[str, ...] = ()  # to values within columns that are to be columns of their own
-    whole: tuple[str, ...] = ()  # columns of fractions, which other files have as whole numbers
+    keys: tuple[tuple[str, str | None], ...] = ()  # in the folders of its path, which are columns
+    columns: tuple[tuple[str, str], ...] | None = None  # of the documents beside FINEWEB's, and types; None: the file's
 
 
 def are_documents(path: str) -> bool:
@@ -154,7 +149,7 @@ def find_source(settings: SourceSettings) -> Source:
     shards = [_shard(filesystem, path, info, base, settings) for path, info in found.items()]
     files_of = Counter(shard.name for shard in shards)
     shards = [_told_apart(shard) if files_of[shard.name] > 1 else shard for shard in shards]
-    return Source(_with_typed_keys(sorted(shards, key=lambda shard: shard.name)), left_out)
+    return Source(sorted(shards, key=lambda shard: shard.name), left_out)
 
 
 @contextmanager
@@ -182,10 +177,10 @@ def _list_files(
         if not is_missing(error):
             raise
         info = None
-    if info is not None and info["type"] == "file":
-        return str(PurePosixPath(root).parent), {root: info}, {}
     hidden = set(HIDDEN)
-    if info is not None:
+    if info is not None and info["type"] == "file":
+        base, found, hidden = str(PurePosixPath(root).parent), {root: info}, set()
+    elif info is not None:
         base, found = root, filesystem.find(root, detail=True, withdirs=is_local(filesystem))
     elif GLOB_CHARACTERS & set(root):
         fixed = list(PurePosixPath(root).parts)
@@ -199,8 +194,8 @@ def _list_files(
     files, left_out = _sorted_out(found, base, hidden, settings)
     if not files:
         raise SourceError(
-            f"source.path: no {'/'.join(FORMATS)} file below {settings.path!r}, it has {_named(left_out)}: give a "
-            "folder or a pattern that has some, or set source.format to what files of other names are"
+            f"source.path: no {'/'.join(FORMATS)} file below {settings.path!r}, it has {_named(left_out)}: give other "
+            "files, or set source.format to parquet, jsonl or warc, whatever their names are"
         )
     return base, files, left_out
 
@@ -261,37 +256,6 @@ def keys_of(path: str) -> dict[str, str | None]:
     return {own.get(name.lower(), name): None if value in {"", NULL_KEY} else value for name, value in found.items()}
 
 
-def _with_typed_keys(shards: list[SourceShard]) -> list[SourceShard]:
-    """Return the shards with keys of one spelling, as in SQL, and as numbers where the values are numbers in all."""
-    values: dict[str, set[str]] = defaultdict(set)
-    names: dict[str, str] = {}
-    for name, value in (key for shard in shards for key in shard.keys):
-        names.setdefault(name.lower(), name)
-        values[name.lower()] |= set() if value is None else {str(value)}
-    kinds = {name: _kind_of(found) for name, found in values.items()}
-
-    def typed(name: str, value: Key) -> tuple[str, Key]:
-        return names[name.lower()], None if value is None else kinds[name.lower()](value)
-
-    return [
-        shard.model_copy(update={"keys": tuple(typed(*key) for key in shard.keys)}) if shard.keys else shard
-        for shard in shards
-    ]
-
-
-def _kind_of(values: Collection[str]) -> type[int] | type[float] | type[str]:
-    """Return the type that gives the same texts again.
-
-    >>> [_kind_of(values).__name__ for values in (["2024", "-1"], ["0.5"], ["007"], ["1", "b"], ["nan"], [])]
-    ['int', 'float', 'str', 'str', 'str', 'str']
-    """
-    for kind, most in ((int, 2**63), (float, math.inf)):
-        with suppress(ValueError):
-            if values and all(str(kind(value)) == value and abs(kind(value)) < most for value in values):
-                return kind
-    return str
-
-
 def stem_of(relative: str) -> str:
     """Return the path of a source file without the ending that tells its format.
 
@@ -305,13 +269,6 @@ def _shard(filesystem: Any, path: str, info: dict[str, Any], base: str, settings
     relative = str(PurePosixPath(path).relative_to(base)) if base else path
     name = shard_name(relative)
     ending = ENDING.search(path)
-    if settings.format == "auto" and ending is None:
-        raise SourceError(
-            f"source.path: cannot tell the format of {path!r}: set source.format to parquet, jsonl or warc, or convert "
-            "it to one of these"
-        )
-    if is_local(filesystem) and NO_URL.search(path):
-        raise SourceError(f"source.path: the name of {path!r} is not UTF-8, or has '::' in it: rename the file")
     url = filesystem.unstrip_protocol(path)
     if is_local(filesystem) or info.get("size") is None:  # a listing has the size of the link, or none
         try:

@@ -5,38 +5,24 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from itertools import islice
+from collections.abc import Sequence
 from statistics import mean, median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import pyarrow as pa
-
-from fineweb_mask.models.columns import locate
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.models.settings import SourceSettings
-from fineweb_mask.tasks.processes.texts import with_texts
-from fineweb_mask.tasks.source.discovery import LARGEST_DOCUMENT, SourceShard, find_source
+from fineweb_mask.tasks.source.discovery import SourceShard, find_source
 from fineweb_mask.tasks.source.inventory import Inventory, take_inventory
-from fineweb_mask.tasks.source.jsonl import jsonl_records
-from fineweb_mask.tasks.source.reader import broken_files, open_parquet_source
-from fineweb_mask.tasks.source.unpacking import PACKED
-from fineweb_mask.tasks.source.warc import warc_records
+from fineweb_mask.tasks.source.sample import FILES, Row, first_rows, looked_at
 
-FILES, ROWS = 4, 1_000
-"""Files that are looked into, evenly spaced, and rows that are read of each."""
-PAGES = 100
-"""Pages that are read of a crawl: to extract one takes longer than to read a row."""
-COUNTED_FILES = 200
-"""Parquet files whose rows are counted; of more, the number of all rows is estimated from these."""
+DESCRIBED_FILES = 4
+"""Files whose first rows are read, evenly spaced."""
 TEXT_NAMES = ("text", "content", "raw_content", "body", "document", "markdown")
 ID_NAMES = ("id", "doc_id", "document_id", "uuid", "uid", "url")
 SCORE_WORDS = ("score", "quality", "edu", "rating", "prob", "value")
 NO_SCORES = frozenset({"language_score", "token_count", "n_chars", "n_tokens", "length"})
 """Columns of numbers that say nothing of how good a text is."""
-
-Row = Mapping[str, Any]
 
 
 class ScoreColumn(NamedTuple):
@@ -76,7 +62,7 @@ def describe(path: str) -> Described:
     settings = SourceSettings(path=path)
     source = find_source(settings)
     shards = [shard for shard in source.shards if shard.bytes]
-    rows, read_bytes = _looked_at(shards)
+    rows, _ = _looked_at(shards)
     if not rows:
         raise SettingsError(f"source.path: no file of {path!r} has a row that can be read: give files with documents")
     columns = list(dict.fromkeys(name for row in rows for name in row))
@@ -88,12 +74,11 @@ def describe(path: str) -> Described:
         dumps.update({keys["dump"]} if keys.get("dump") else ())
     named = named or Counter(str(row["language"]) for row in rows if row.get("language"))
     ids = [str(row["id"]) for row in rows if row.get("id") is not None]
-    counted = _counted(shards)
-    total = sum(shard.bytes for shard in shards)
+    of_all, is_counted = number_of_rows(shards)
     return Described(
         source=take_inventory(source, settings),
-        rows=max(1, round(total / (read_bytes / len(rows)))) if counted is None else counted,
-        is_counted=counted is not None,
+        rows=max(1, of_all),
+        is_counted=is_counted,
         looked_at=len(rows),
         columns=columns,
         text_column=text,
@@ -106,65 +91,19 @@ def describe(path: str) -> Described:
     )
 
 
-def number_of_rows(shards: Sequence[SourceShard]) -> int:
-    """Return how many rows files have: counted, or of many files, or those without a footer, estimated."""
-    counted = _counted(shards)
-    if counted is not None:
-        return counted
+def number_of_rows(shards: Sequence[SourceShard]) -> tuple[int, bool]:
+    """Return how many rows files have, and whether they were counted: those of many files, or long ones, are not."""
+    counted = [known.rows for _, known in looked_at(shards)]
+    if len(shards) <= FILES and None not in counted:
+        return sum(rows or 0 for rows in counted), True
     rows, read_bytes = _looked_at(shards)
-    return round(sum(shard.bytes for shard in shards) / read_bytes * len(rows)) if rows else 0
+    return round(sum(shard.bytes for shard in shards) / read_bytes * len(rows)) if rows else 0, False
 
 
 def _looked_at(shards: Sequence[SourceShard]) -> tuple[list[Row], float]:
     """Return the first rows of some files, evenly spaced, and about how many of their bytes they are."""
-    rows: list[Row] = []
-    read_bytes = 0.0
-    for shard in shards[:: max(1, -(-len(shards) // FILES))]:
-        found, share = first_rows(shard)
-        rows += found
-        read_bytes += share
-    return rows, read_bytes
-
-
-def first_rows(shard: SourceShard, most: int = ROWS, path: str = "") -> tuple[list[Row], float]:
-    """Return the first rows of a file, none if it cannot be read, and about how many of its bytes they are.
-
-    Of a crawl, at most 100 pages are read. Keys in the file's path stand where a row has no value. Of Parquet, nested
-    columns are read only if a `path` leads into them.
-    """
-    rows, read_bytes = _first_rows(shard, most, path)
-    return [{**row, **{name: key for name, key in shard.keys if row.get(name) is None}} for row in rows], read_bytes
-
-
-def _first_rows(shard: SourceShard, most: int, path: str) -> tuple[list[Row], float]:
-    is_packed = shard.relative.lower().endswith(tuple(PACKED))
-    with broken_files():
-        if shard.format == "jsonl":
-            records = islice(jsonl_records(shard.url, shard.relative, LARGEST_DOCUMENT), most)
-            found: list[Row] = [one for one in records if isinstance(one, dict)]
-            return found, sum(len(str(one)) for one in found) * (0.3 if is_packed else 1.0)
-        if shard.format == "warc":
-            pages = list(islice(warc_records(shard, LARGEST_DOCUMENT), min(most, PAGES)))
-            size = sum(len(one.get("page") or one["text"]) for one in pages if isinstance(one, dict))
-            found = [one for one in with_texts(pages) if isinstance(one, dict)]
-            return found, size * (0.2 if is_packed else 1.0)
-        with open_parquet_source(shard.url) as file:
-            outer = locate(path, file.schema_arrow)[0][0]
-            names = [one.name for one in file.schema_arrow if one.name == outer or not pa.types.is_nested(one.type)]
-            if (batch := next(file.iter_batches(most, columns=names), None)) is not None:
-                return batch.to_pylist(), shard.bytes * batch.num_rows / max(1, file.metadata.num_rows)
-    return [], 0.0
-
-
-def _counted(shards: Sequence[SourceShard]) -> int | None:
-    """Return the number of all rows, if it stands in few enough footers; None if it has to be estimated."""
-    if len(shards) > COUNTED_FILES or any(shard.format != "parquet" for shard in shards):
-        return None
-    rows = 0
-    for shard in shards:
-        with broken_files(), open_parquet_source(shard.url) as file:
-            rows += file.metadata.num_rows
-    return rows
+    found = [first_rows(shard) for shard in shards[:: max(1, -(-len(shards) // DESCRIBED_FILES))]]
+    return [row for rows, _ in found for row in rows], sum(read_bytes for _, read_bytes in found)
 
 
 def _text_column(rows: Sequence[Row], columns: Sequence[str], path: str) -> str:

@@ -2,21 +2,25 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from itertools import chain
+from typing import TYPE_CHECKING, Self
 
-import pyarrow as pa
 from pydantic import BaseModel
 
-from fineweb_mask.models.names import alike
+from fineweb_mask.models.columns import is_text
+from fineweb_mask.models.names import alike, find
 from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.models.settings import SourceSettings
-from fineweb_mask.tasks.source.columns import FIRST_FILES, known_columns
-from fineweb_mask.tasks.source.discovery import NO_DOCUMENTS, Source, SourceShard, ending_of
-from fineweb_mask.tasks.source.reader import INDEX, keys_read, paths_of, with_keys
+from fineweb_mask.tasks.source.columns import INDEX, keys_read, type_of_keys
+from fineweb_mask.tasks.source.discovery import NO_DOCUMENTS, Source, ending_of
+from fineweb_mask.tasks.source.sample import looked_at
 from fineweb_mask.tasks.workspace.references import StageFile
 
-NAMED, TOLD = 3, 15
-"""Files that are named of those of a kind, and kinds, columns or keys that a line names."""
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+NAMED, TOLD, MOST_CHARACTERS = 3, 15, 80
+"""Files that are named of those of a kind, and kinds, columns or keys that a line names; and characters of a type."""
 
 
 class Some(BaseModel):
@@ -52,7 +56,7 @@ class Inventory(BaseModel):
     looked_at: int  # files whose columns are known
     spelled: dict[str, dict[str, Some]]  # files by other spellings of the names of columns
     indexes: Some  # columns that pandas made of an index, and that are not kept
-    as_text: list[str]  # columns that are kept as text, for their types have nothing in common
+    as_text: list[str]  # columns that are kept as text, though a file has others
 
     def lines(self) -> Iterator[tuple[str, str]]:
         """Yield what is read: what a line is about, and the line."""
@@ -60,7 +64,7 @@ class Inventory(BaseModel):
         of_kinds = ", ".join(f"{files:,} {ending}" for ending, files in self.files.items())
         yield "reads", f"{number:,} file{'s' * (number != 1)}, {size}: {of_kinds}"
         if self.columns:
-            yield "columns", _listed(f"{name} ({', '.join(types)})" for name, types in self.columns.items())
+            yield "columns", _listed(f"{name} ({self._types(name, types)})" for name, types in self.columns.items())
         if self.keys:
             yield "in paths", _listed(f"{name}={values.named}" for name, values in self.keys.items())
         if self.left_out.keys() and self.left_out.keys() <= NO_DOCUMENTS:
@@ -90,6 +94,9 @@ class Inventory(BaseModel):
         if self.not_kept:
             yield "key lost", f"{_listed(self.not_kept)}: the pipeline has columns of these names; rename the folders"
 
+    def _types(self, name: str, types: dict[str, Some]) -> str:
+        return ", ".join([*types, *(["kept as text"] if len(types) == 1 and name in self.as_text else [])])
+
     @property
     def _left_out(self) -> str:
         return _listed(f"{what}: {some.number:,} ({some.named})" for what, some in self.left_out.items())
@@ -111,30 +118,33 @@ def _listed(parts: Iterable[str]) -> str:
 
 
 def take_inventory(source: Source, settings: SourceSettings) -> Inventory:
-    """Look at the files of a source: the footers of Parquet, and a few rows of some files of JSON."""
+    """Say what the files of a source are, of which some are looked at, and what is kept of them, if that is settled."""
     shards = source.shards
-    columns: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    columns: dict[str, dict[pa.DataType, list[str]]] = defaultdict(lambda: defaultdict(list))
     spelled: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-    same: dict[tuple[pa.Schema, Any], list[SourceShard]] = defaultdict(list)
-    for shard, schema in _looked_at(shards, settings):
-        same[schema.remove_metadata(), tuple((name, type(value)) for name, value in shard.keys)].append(shard)
-    known, names = dict[str, frozenset[str]](), {name: name for name in FINEWEB.names}  # by file; first spellings
-    for (schema, _), some in same.items():
-        both, files = with_keys(schema, some[0], settings), [shard.relative for shard in some]
-        known |= dict.fromkeys(files, frozenset(both.names))
-        for field in (field for field in both if field.name not in paths_of(some[0], settings)):
-            name = names.setdefault(alike(field.name), field.name)
-            columns[name][str(field.type)] += files
-            if name != field.name:
-                spelled[name][field.name] += files
+    known, names = dict[str, list[str]](), {name: name for name in FINEWEB.names}  # by file; first spellings
+    for shard, found in looked_at(shards):
+        if shard.format == "warc":
+            continue
+        fields = {field.name: field.type for field in found.schema}
+        for key, value in keys_read(shard, settings).items():
+            if find(key, fields) is None:
+                fields[key] = type_of_keys([] if value is None else [value])
+        known[shard.relative] = list(fields)
+        for own, kind in fields.items():
+            name = names.setdefault(alike(own), own)
+            columns[name][kind].append(shard.relative)
+            if name != own:
+                spelled[name][own].append(shard.relative)
+    texts = {name for name, kind in shards[0].columns or () if kind == "string"}
     indexes = [name for name in columns if INDEX.fullmatch(name) and settings.extra_columns == "all"]
     keys: dict[str, set[str]] = defaultdict(set)
     for shard in shards:
         for name, value in shard.keys:
-            keys[name].add("null" if value is None else str(value))
+            keys[names.setdefault(alike(name), name)].add("null" if value is None else value)
     not_kept = sorted({name for shard in shards for name, _ in shard.keys if name not in keys_read(shard, settings)})
     without = {
-        name: [one.relative for one in shards if name not in dict(one.keys) and name not in known.get(one.relative, ())]
+        name: [one.relative for one in shards if find(name, [*dict(one.keys), *known.get(one.relative, ())]) is None]
         for name in keys.keys() - set(not_kept)
     }
     return Inventory(
@@ -145,30 +155,29 @@ def take_inventory(source: Source, settings: SourceSettings) -> Inventory:
         keys={name: Some.of(sorted(values)) for name, values in keys.items()},
         without_key={name: Some.of(files) for name, files in sorted(without.items()) if files},
         not_kept=not_kept,
-        columns={name: {kind: Some.of(files) for kind, files in types.items()} for name, types in columns.items()},
+        columns={
+            name: {str(kind)[:MOST_CHARACTERS]: Some.of(files) for kind, files in types.items()}
+            for name, types in columns.items()
+        },
         looked_at=len(known),
         spelled={name: {other: Some.of(files) for other, files in of.items()} for name, of in spelled.items()},
         indexes=Some.of(indexes),
-        as_text=sorted({name for shard in shards for name in shard.as_text}),
+        as_text=[name for name, types in columns.items() if name in texts and not all(map(is_text, types))],
     )
-
-
-def _looked_at(shards: Sequence[SourceShard], settings: SourceSettings) -> Iterator[tuple[SourceShard, pa.Schema]]:
-    """Yield files with their columns, those aside that cannot be read, or have no rows, and crawls."""
-    for shard in shards if settings.extra_columns else shards[:FIRST_FILES]:  # all were read, to settle columns
-        if shard.format != "warc" and (schema := known_columns(shard, settings)[0]).names:
-            yield shard, schema
 
 
 def notes_of(documents: Iterable[StageFile]) -> list[str]:
     """Return what ingest found in the values of files, and how annotations beside them were joined by the scorers."""
     differ: dict[str, Counter[str]] = defaultdict(Counter)
+    others: dict[str, list[str]] = defaultdict(list)
     repeats, lost, placed, charsets = (Counter[str]() for _ in range(4))
     for file in documents:
         charsets.update(file.details.get("charsets", {}))
         lost.update(file.details.get("lost", {}))
         placed.update(name for name, by in file.details.get("sidecars", {}).items() if by == "place")
         repeats[file.name] += file.details.get("repeated_ids", 0)
+        for name in file.details.get("not_kept", ()):
+            others[name].append(file.name)
         for name, rows in file.details.get("keys_differ", {}).items():
             differ[name][file.name] += rows
     found = [
@@ -176,7 +185,13 @@ def notes_of(documents: Iterable[StageFile]) -> list[str]:
         "the column's is taken"
         for name, rows in differ.items()
     ]
-    found += [f"{n:,} values of {name!r} are left empty: no numbers, or none that fit" for name, n in lost.items()]
+    if others:
+        files = Some.of(list(dict.fromkeys(chain.from_iterable(others.values())))).named
+        found.append(
+            f"columns of {files} are not kept, since no file that was looked at has them: {_listed(others)}; name them "
+            "in source.extra_columns"
+        )
+    found += [f"{n:,} values of {name!r} are left empty: of another type, or none that fit" for name, n in lost.items()]
     found += [f"the annotations {name!r} of {n:,} files are joined by place, not by id" for name, n in placed.items()]
     if charsets:
         found.append(

@@ -1,19 +1,23 @@
-"""Read JSON Lines as Arrow batches: infer the columns, and name what is wrong with a row."""
+"""Read the objects of JSON Lines, infer their columns, and turn them into Arrow batches with a problem for each row."""
 
 import codecs
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import chain
 from typing import IO, Any
 
+import numpy as np
 import pyarrow as pa
 
-from fineweb_mask.models.columns import BEYOND, as_number, number_text
-from fineweb_mask.models.names import alike, find, inside
+from fineweb_mask.models.columns import as_number, number_text
+from fineweb_mask.models.names import alike, inside
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
+from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.tasks.source.discovery import ending_of
-from fineweb_mask.tasks.source.unpacking import UnpackingError, open_unpacked
+from fineweb_mask.tasks.source.opening import BrokenFileError, open_unpacked
 
 SKIPPED_BYTES = 2**20
 """Bytes of a line that is too long, or of a file that has no lines, read at a time."""
@@ -21,84 +25,26 @@ SKIPPED_BYTES = 2**20
 BETWEEN = re.compile(r"[\s,\[\]]*")
 """What stands between the objects of a list, or of a file that is not one object a line."""
 
-MOST_NESTED = 2**21
-"""Most objects and lists in a line: each takes up to 100 bytes of memory for two of the line."""
-
-NO_FLOAT = 2**1024 - 2**970
-"""The least whole number that a float of 64 bits, rounded to the nearest, does not hold."""
-
-WHOLE, LARGE = "whole", "large"
-"""Kinds of numbers beside `int` and `float`: a float without a fraction, and an integer of more than 64 bits."""
-
 _JSON = json.JSONDecoder(parse_constant=lambda _: None)
 """Reads NaN, Infinity and -Infinity, which Python writes and JSON has not, as null."""
 
-Row = tuple[list[Any], str | None]  # values in the order of the fields, and what is wrong with the row
+EXACT: dict[pa.DataType, set[type]] = {
+    pa.string(): {str},
+    pa.bool_(): {bool},
+    pa.int64(): {int},
+    pa.float64(): {int, float},
+}
+"""Types of Python that Arrow turns into a type without any loss, or not at all."""
+
+Record = dict[str, Any] | str  # an object, or the problem for which it could not be read
 
 
-def jsonl_schema(records: Iterable[dict[str, Any] | str], whole: Iterable[str] = ()) -> tuple[pa.Schema, int]:
-    """Return the columns and the number of rows of a file, from one pass over it.
-
-    A column with values of several types, or with nested ones, is a string column: its values become JSON text. Rows
-    with a problem have no say in it. Numbers that are all whole are integers where one is written as such, or if the
-    column is named in `whole`.
-    """
-    kinds = defaultdict[str, set[object]](set)
-    rows, integers = 0, set(map(alike, whole))
-    for rows, record in enumerate(records, start=1):  # noqa: B007
-        if isinstance(record, dict):
-            for name, value in record.items():
-                kind: object = type(value)
-                if kind is float and value.is_integer() and abs(value) < BEYOND:
-                    kind = WHOLE
-                elif kind is int and not -(2**63) <= value < 2**63:
-                    kind = LARGE
-                kinds[name].add(kind)
-    types = {name: _column_type(found, alike(name) in integers) for name, found in kinds.items()}
-    return pa.schema(types.items()), rows
-
-
-def record_batches(
-    records: Iterable[dict[str, Any] | str],
-    fields: Sequence[pa.Field],
-    batch_rows: int,
-    batch_bytes: int,
-    as_text: Container[str] = (),
-    lost: Counter[str] | None = None,
-) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
-    """Yield batches of at most `batch_rows` records, each with a string column of problems (null: none).
-
-    A batch is full, too, when its texts have `batch_bytes`. The values of a row with a problem are null: that of its
-    record (of JSON Lines, `broken_row` and `too_large`), `wrong_type` or `invalid_utf8`. Other values than texts become
-    text in the string fields that are named in `as_text`. A value that is no number, or does not fit, is null where its
-    field is one of numbers, and counted as `lost`.
-    """
-    pending: list[Row] = []
-    lost = Counter() if lost is None else lost
-    size = 0
-    for record in records:
-        row = _row(record, fields, as_text, lost)
-        pending.append(row)
-        size += sum(len(value) for value in row[0] if isinstance(value, str))
-        if len(pending) == batch_rows or size >= batch_bytes:
-            yield _batch(pending, fields)
-            pending, size = [], 0
-    yield _batch(pending, fields)
-
-
-def jsonl_records(
-    url: str, name: str, max_line_bytes: int, paths: Sequence[str] = ()
-) -> Iterator[dict[str, Any] | str]:
+def jsonl_records(url: str, name: str, max_line_bytes: int) -> Iterator[Record]:
     """Yield the object of each line that is not blank; instead of one that cannot be read, its problem.
 
-    A file whose `name` ends in .json may also hold a list of objects, or objects of several lines. Values at `paths`
-    within others become keys of their own.
+    Problems are `broken_row`, `too_large` and `invalid_utf8`. A file whose `name` ends in .json may also hold a list of
+    objects, or objects of several lines.
     """
-    for record in _records(url, name, max_line_bytes):
-        yield record | _values_at(paths, record) if paths and isinstance(record, dict) else record
-
-
-def _records(url: str, name: str, max_line_bytes: int) -> Iterator[dict[str, Any] | str]:
     may_be_a_list = ending_of(name).lower().split(".")[1:2] == ["json"]
     with open_unpacked(url, name) as lines:
         while line := lines.readline(max_line_bytes + 1):
@@ -117,7 +63,7 @@ def _records(url: str, name: str, max_line_bytes: int) -> Iterator[dict[str, Any
             yield "too_large"
 
 
-def _values(first: bytes, stream: IO[bytes], most: int) -> Iterator[dict[str, Any] | str]:
+def _values(first: bytes, stream: IO[bytes], most: int) -> Iterator[Record]:
     """Yield the objects of a file from its first bytes on, and a problem instead of another value."""
     utf8 = codecs.getincrementaldecoder("utf-8-sig")("surrogateescape")
     text, start, depth = utf8.decode(first), 0, 0
@@ -133,26 +79,16 @@ def _values(first: bytes, stream: IO[bytes], most: int) -> Iterator[dict[str, An
             if not more and not rest and not depth:
                 return
             if not more:
-                raise UnpackingError(
+                raise BrokenFileError(
                     "its JSON is broken or cut off, or an object in it is too large: write one object a line"
                 ) from error
             text, start = text[start:] + utf8.decode(more), 0
             continue
-        if end - start > most:
-            yield "too_large"
-        else:
-            yield _checked(value)
+        yield "too_large" if end - start > most else _checked(value)
         start = end
 
 
-def _values_at(paths: Sequence[str], record: dict[str, Any]) -> dict[str, Any]:
-    found = {path: inside(record, path, paths) for path in paths if find(path, record) is None}
-    return {path: value for path, value in found.items() if value is not paths}
-
-
-def _parse(line: bytes) -> dict[str, Any] | str:
-    if len(line) > MOST_NESTED and line.count(b"{") + line.count(b"[") > MOST_NESTED:
-        return "too_large"
+def _parse(line: bytes) -> Record:
     try:
         record = _JSON.decode(line.decode(json.detect_encoding(line), "surrogatepass"))
     except (ValueError, RecursionError):
@@ -160,65 +96,136 @@ def _parse(line: bytes) -> dict[str, Any] | str:
     return _checked(record)
 
 
-def _checked(record: object) -> dict[str, Any] | str:
+def _checked(record: object) -> Record:
     """Return a JSON object as it is, and instead of another value its problem."""
     if not isinstance(record, dict):
         return "broken_row"
     return record if all(map(_is_encodable, record)) else "invalid_utf8"
 
 
-def _column_type(found: set[object], is_whole: bool) -> pa.DataType:
-    known = found - {type(None)}
-    if known == {bool}:
-        return pa.bool_()
-    if known and known <= {int, WHOLE} and (is_whole or int in known):
-        return pa.int64()
-    if known & {float, WHOLE} and known <= {int, float, WHOLE, LARGE}:
+def inferred_type(values: Iterable[Any]) -> pa.DataType:
+    """Return the Arrow type of values of JSON: text if they are of several, null if there are only gaps.
+
+    Numbers that are all whole are integers if one is written as such.
+
+    >>> inferred_type([1, None, 0.5]), inferred_type([{"a": ["x"]}, {"b": True}])
+    (DataType(double), StructType(struct<a: list<item: string>, b: bool>))
+    """
+    found = [value for value in values if value is not None]
+    kinds = set(map(type, found))
+    if kinds == {dict}:
+        inner = defaultdict[str, list[Any]](list)
+        for key, value in chain.from_iterable(map(dict.items, found)):
+            inner[key].append(value)
+        return pa.struct([(key, inferred_type(some)) for key, some in inner.items() if _is_encodable(key)])
+    if kinds == {list}:
+        return pa.list_(inferred_type(chain.from_iterable(found)))
+    if kinds == {int, float} and all(value.is_integer() for value in found if isinstance(value, float)):
+        kinds = {int}
+    if kinds == {int}:
+        return pa.int64() if all(-(2**63) <= value < 2**63 for value in found) else pa.string()
+    if kinds and kinds <= {int, float}:
         return pa.float64()
-    return pa.string()
+    return pa.bool_() if kinds == {bool} else pa.string() if kinds else pa.null()
 
 
-def _row(record: dict[str, Any] | str, fields: Sequence[pa.Field], as_text: Container[str], lost: Counter[str]) -> Row:
-    if isinstance(record, str):
-        return [None] * len(fields), record
-    values: list[Any] = []
+def record_batches(
+    records: Iterable[Record],
+    fields: Sequence[pa.Field],
+    own_names: Mapping[str, str],
+    lost: Counter[str],
+    batch_rows: int,
+    batch_bytes: int,
+) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
+    """Yield batches of at most `batch_rows` records, each with a string column of problems (null: none).
+
+    A batch is full, too, when its texts have `batch_bytes`. The values of a row with a problem are null: that of its
+    record, `wrong_type` or `invalid_utf8`. Other values than texts become text in string fields, but in FINEWEB's only
+    ids and dates. A value that does not fit its field is null, and counted as `lost`.
+
+    Parameters
+    ----------
+    records
+        As `jsonl_records` yields them.
+    fields
+        The columns of the batches.
+    own_names
+        Names of fields in the records, or paths to them; records may spell them otherwise.
+    lost
+        Is added to, by the names of fields.
+    batch_rows, batch_bytes
+        The most of a batch.
+    """
+    pending: list[Record] = []
+    size = 0
+    for record in records:
+        pending.append(record)
+        if isinstance(record, dict):
+            size += sum(len(value) for value in record.values() if isinstance(value, str))
+        if len(pending) == batch_rows or size >= batch_bytes:
+            yield _batch(pending, fields, own_names, lost)
+            pending, size = [], 0
+    yield _batch(pending, fields, own_names, lost)
+
+
+def _batch(
+    records: Sequence[Record], fields: Sequence[pa.Field], own_names: Mapping[str, str], lost: Counter[str]
+) -> tuple[pa.RecordBatch, pa.Array]:
+    problems = [record if isinstance(record, str) else None for record in records]
+    rows = [record if isinstance(record, dict) else {} for record in records]
+    keys = {key for row in rows for key in row}
+    columns = []
     for field in fields:
-        value = record.get(field.name)
-        if value is not None and not _fits(value, field.type):
-            if not pa.types.is_string(field.type):
-                value = as_number(value, whole=pa.types.is_integer(field.type))
-                lost.update([] if value is not None else [field.name])
-            elif field.name not in as_text:
-                return [None] * len(fields), "wrong_type"
-            else:
-                value = number_text(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
-        if isinstance(value, int) and pa.types.is_floating(field.type):
-            value = float(value)  # the nearest; Arrow refuses a large one
-        if isinstance(value, str) and not _is_encodable(value):
-            return [None] * len(fields), "invalid_utf8"
-        values.append(value)
-    return values, None
+        own = own_names[field.name]
+        is_plain = "." not in own and all(key == own or alike(key) != alike(own) for key in keys)
+        values = [row.get(own) if is_plain else inside(row, own) for row in rows]
+        columns.append(_column(values, field, problems, lost))
+    batch = pa.record_batch(columns, schema=pa.schema(fields))
+    bad = np.array([problem is not None for problem in problems])
+    if bad.any():
+        batch = batch.take(pa.array(np.arange(len(bad)), mask=bad))
+    return batch, pa.array(problems, pa.string())
 
 
-def _fits(value: object, kind: pa.DataType) -> bool:
+def _column(values: list[Any], field: pa.Field, problems: list[str | None], lost: Counter[str]) -> pa.Array:
+    """Return values of JSON in a field's type, and add to the problems of their rows and to what is lost."""
+    if set(map(type, values)) - {type(None)} <= EXACT.get(field.type, set()):
+        with suppress(pa.ArrowException, UnicodeError, OverflowError):
+            return pa.array(values, field.type)
+    is_strict = pa.types.is_string(field.type) and field.name in FINEWEB.names and field.name not in {"id", "date"}
+    for at, value in enumerate(values):
+        if value is None:
+            continue
+        values[at] = _fitting(value, field.type)
+        if is_strict and not isinstance(value, str):
+            problems[at], values[at] = problems[at] or "wrong_type", None
+        elif not all(map(_is_encodable, values[at] if isinstance(values[at], list) else values[at : at + 1])):
+            problems[at], values[at] = problems[at] or "invalid_utf8", None
+        elif values[at] is None:
+            lost[field.name] += 1
+    return pa.array(values, field.type)
+
+
+def _fitting(value: Any, kind: pa.DataType) -> Any:  # noqa: ANN401
+    """Return a value as one of a kept type, None if it is none."""
+    if pa.types.is_list(kind):
+        if not isinstance(value, list):
+            return None
+        found = [None if one is None else _fitting(one, kind.value_type) for one in value]
+        return found if found.count(None) == value.count(None) else None
     if pa.types.is_string(kind):
-        return isinstance(value, str)
-    if pa.types.is_boolean(kind) or isinstance(value, bool):
-        return pa.types.is_boolean(kind) and isinstance(value, bool)
-    if pa.types.is_integer(kind):
-        return isinstance(value, int) and -(2**63) <= value < 2**63
-    return isinstance(value, float) or (isinstance(value, int) and abs(value) < NO_FLOAT)
+        if not isinstance(value, str):
+            value = number_text(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
+        return value
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return as_number(value, whole=pa.types.is_integer(kind))
+    return value if pa.types.is_boolean(kind) and isinstance(value, bool) else None
 
 
-def _is_encodable(text: str) -> bool:
+def _is_encodable(value: object) -> bool:
     try:
-        text.encode()
+        if isinstance(value, str):
+            value.encode()
     except UnicodeEncodeError:  # a lone surrogate, which is valid in JSON and not in UTF-8
         return False
     return True
-
-
-def _batch(rows: list[Row], fields: Sequence[pa.Field]) -> tuple[pa.RecordBatch, pa.Array]:
-    columns = [pa.array([values[index] for values, _ in rows], field.type) for index, field in enumerate(fields)]
-    problems = pa.array([problem for _, problem in rows], pa.string())
-    return pa.record_batch(columns, schema=pa.schema(fields)), problems

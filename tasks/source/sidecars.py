@@ -6,7 +6,7 @@ sidecar is found by the path of the source file, and its size and date, or its c
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -16,20 +16,24 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from fineweb_mask.models.columns import label, locate, to_text, value_at
+from fineweb_mask.models.columns import label, locate
 from fineweb_mask.models.documents import MADE_ID
 from fineweb_mask.models.names import inside
 from fineweb_mask.models.settings.quality import SHARD, SidecarScorerSettings
-from fineweb_mask.tasks.source.discovery import SourceShard, content_of, fingerprint_of, pin_commit, stem_of
-from fineweb_mask.tasks.source.jsonl import jsonl_records
-from fineweb_mask.tasks.source.reader import BROKEN_FILE_ERRORS, open_parquet_source
+from fineweb_mask.tasks.source.discovery import (
+    LARGEST_DOCUMENT,
+    SourceShard,
+    content_of,
+    fingerprint_of,
+    pin_commit,
+    stem_of,
+)
+from fineweb_mask.tasks.source.jsonl import Record, jsonl_records
+from fineweb_mask.tasks.source.opening import BROKEN_FILE_ERRORS, open_parquet_source
 from fineweb_mask.tasks.storage.remote.errors import is_missing, is_transient
 from fineweb_mask.tasks.storage.remote.filesystem import open_filesystem, open_source
 from fineweb_mask.tasks.storage.remote.retries import attempt
 from fineweb_mask.tasks.workspace.job import BadShardError
-
-MOST_LINE_BYTES = 32 * 2**20
-"""Longest line of a sidecar."""
 
 SPAN = 3
 """Values of a span of Dolma: its start, its end and its score."""
@@ -185,16 +189,27 @@ def _read(sidecar: Sidecar, settings: SidecarScorerSettings) -> tuple[NDArray[An
             array = np.lib.format.read_array(stream, allow_pickle=False)
             return _column_of(array, settings.field if isinstance(settings.field, int) else None), None
     assert isinstance(settings.field, str)  # noqa: S101 - the settings demand it
-    if url.lower().endswith(".parquet"):
-        return _parquet_values(sidecar, settings.field)
     values, ids = list[float](), list[str | None]()
-    for row, record in enumerate(jsonl_records(url, url, MOST_LINE_BYTES)):
+    for row, record in enumerate(_records(url, [settings.field, *sidecar.id_names])):
         if isinstance(record, str):
             raise TypeError(f"row {row:,} is not a JSON object: {record}")
         values.append(_score(inside(record, settings.field), row))
         known = [one for name in sidecar.id_names if (one := inside(record, name)) is not None]
         ids.append(label(known[0]) if known else None)
     return np.array(values, dtype=np.float64), pa.array(ids, pa.string())
+
+
+def _records(url: str, names: Sequence[str]) -> Iterator[Record]:
+    """Yield the rows of a file; one of Parquet must have the first of the named columns, and only these are read."""
+    if not url.lower().endswith(".parquet"):
+        yield from jsonl_records(url, url, LARGEST_DOCUMENT)
+        return
+    with open_parquet_source(url) as file:
+        places = [place[0] for place, kind in (locate(name, file.schema_arrow) for name in names) if kind is not None]
+        if locate(names[0], file.schema_arrow)[1] is None:
+            raise ValueError(f"no column {names[0]!r}, `field` may name one of {file.schema_arrow.names}")
+        for batch in file.iter_batches(columns=list(dict.fromkeys(places))):
+            yield from batch.to_pylist()
 
 
 def _column_of(array: NDArray[Any], index: int | None) -> NDArray[Any]:
@@ -206,20 +221,6 @@ def _column_of(array: NDArray[Any], index: int | None) -> NDArray[Any]:
     if array.ndim == 2 and (index is not None or array.shape[1] == 1) and (index or 0) < array.shape[1]:
         return np.asarray(array[:, index or 0])
     raise ValueError(f"its shape is {array.shape}, `field` is {index}: set it for two dimensions, below the second")
-
-
-def _parquet_values(sidecar: Sidecar, field: str) -> tuple[NDArray[Any], pa.Array | None]:
-    with open_parquet_source(sidecar.url) as file:
-        (place, kind), *others = (locate(name, file.schema_arrow) for name in (field, *sidecar.id_names))
-        if kind is None:
-            raise ValueError(f"no column {field!r}, `field` may name one of {file.schema_arrow.names}")
-        id_place = next((place for place, kind in others if kind is not None), None)
-        table = file.read(columns=list({one[0] for one in (place, id_place) if one is not None})).combine_chunks()
-    column = value_at(table, place)
-    ids = None if id_place is None else to_text(value_at(table, id_place).combine_chunks())
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
-        return np.asarray(column.cast(pa.float64()).to_numpy()), ids  # null becomes NaN
-    return np.array([_score(value, row) for row, value in enumerate(column.to_pylist())], dtype=np.float64), ids
 
 
 def _score(value: object, row: int) -> float:

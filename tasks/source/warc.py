@@ -8,10 +8,9 @@ https://iipc.github.io/warc-specifications/specifications/warc-format/warc-1.1/
 
 import codecs
 import io
-from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import IO, Any
+from itertools import count
+from typing import Any
 
 import pyarrow as pa
 
@@ -19,7 +18,7 @@ from fineweb_mask.models.pages import FIRST_BYTES, check_extraction, codec_of, c
 from fineweb_mask.models.urls import is_url
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.http_body import BodyError, content_type, unpacked
-from fineweb_mask.tasks.source.unpacking import UNPACKING_ERRORS, open_unpacked, unpacking_error
+from fineweb_mask.tasks.source.opening import BrokenFileError, open_unpacked
 
 COLUMNS = pa.schema([(name, pa.string()) for name in ("text", "id", "url", "date", "file_path")])
 ROW_TYPES = ("response", "resource", "conversion")
@@ -29,62 +28,20 @@ UNKNOWN = ("", "unknown/unknown", "application/unknown")
 """Types that tell nothing: a tag is looked for."""
 
 
-class BrokenWarcError(ValueError):
-    """A file is not a WARC file, or is damaged or cut off."""
-
-
-class _Checked(io.RawIOBase):
-    """A stream whose end before its time is an error; warcio takes an EOFError for the end of the file."""
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        self._stream = stream
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        try:
-            return self._stream.read(size)
-        except UNPACKING_ERRORS as error:
-            raise BrokenWarcError(str(unpacking_error(error))) from error
-
-
-def count_rows(shard: SourceShard) -> int:
-    """Return the number of rows of a WARC file, from one pass over it.
-
-    Raises
-    ------
-    BrokenWarcError
-        If it is damaged or cut off.
-    ExtractionError
-        If what reads crawls is not installed.
-    """
-    with _records(shard) as records:
-        types = Counter(record.rec_type for record in records)
-    if not types:
-        raise BrokenWarcError("the file has no whole record: it is cut off")
-    return sum(types[name] for name in ROW_TYPES)
-
-
 def warc_records(shard: SourceShard, max_bytes: int) -> Iterator[dict[str, Any] | str]:
     """Yield the rows: a dictionary of COLUMNS, or a problem.
 
     Instead of a `text`, an HTML page has the bytes of the `page` and the `charset` that its server named, or none.
     Problems are `too_large`, `not_html`, `http_error` for an answer other than 200, those of `unpacked`,
     `unknown_charset: ` with its name, and for texts `invalid_utf8` and `wrong_charset`.
+
+    Raises
+    ------
+    BrokenFileError
+        If the file is damaged or cut off.
+    ExtractionError
+        If what reads crawls is not installed.
     """
-    path = shard.url if is_url(shard.url) and not shard.url.startswith("file:") else shard.relative
-    with _records(shard) as records:
-        for record in records:
-            if record.rec_type in ROW_TYPES:
-                try:
-                    yield _row(record, path, max_bytes)
-                except BodyError as error:
-                    yield str(error)
-
-
-@contextmanager
-def _records(shard: SourceShard) -> Iterator[Iterator[Any]]:
     check_extraction()
     from warcio.archiveiterator import ArchiveIterator
 
@@ -97,32 +54,40 @@ def _records(shard: SourceShard) -> Iterator[Iterator[Any]]:
             except EOFError as error:  # which ends the iteration
                 if next_line is None:
                     raise
-                raise BrokenWarcError("the file is cut off in the head of a record") from error
+                raise BrokenFileError("the file is cut off in the head of a record") from error
 
+    path = shard.url if is_url(shard.url) and not shard.url.startswith("file:") else shard.relative
     with open_unpacked(shard.url, shard.relative) as stream:
-        yield _whole(Archive(_Checked(stream), no_record_parse=True))
+        for record in _whole(Archive(stream, no_record_parse=True)):
+            if record.rec_type in ROW_TYPES:
+                try:
+                    yield _row(record, path, max_bytes)
+                except BodyError as error:
+                    yield str(error)
 
 
 def _whole(archive: Any) -> Iterator[Any]:  # noqa: ANN401 - of warcio, without types
     """Yield records, and raise if one is shorter or longer than it says."""
-    while True:
+    for number in count():
         try:
             record = next(archive, None)
-        except (BrokenWarcError, OSError):
+        except (BrokenFileError, OSError):
             raise
         except Exception as error:  # whatever warcio raises for bytes that it does not expect
-            raise BrokenWarcError(f"not a WARC file, or damaged: {error}") from error
+            raise BrokenFileError(f"not a WARC file, or damaged: {error}") from error
         if archive.err_count:
-            raise BrokenWarcError("the file is damaged: a record is longer than it says")
+            raise BrokenFileError("the file is damaged: a record is longer than it says")
+        if record is None and not number:
+            raise BrokenFileError("the file has no whole record: it is cut off")
         if record is None:
             return
         if record.rec_headers.get_header("Content-Length") is None:
-            raise BrokenWarcError("the file is damaged or cut off: a record does not say how long it is")
+            raise BrokenFileError("the file is damaged or cut off: a record does not say how long it is")
         yield record
         while record.raw_stream.read(2**16):
             pass
         if missing := getattr(record.raw_stream, "limit", 0):
-            raise BrokenWarcError(f"the file is damaged or cut off: the last record lacks {missing:,} bytes")
+            raise BrokenFileError(f"the file is damaged or cut off: the last record lacks {missing:,} bytes")
 
 
 def _row(record: Any, path: str, max_bytes: int) -> dict[str, Any]:  # noqa: ANN401 - of warcio, without types

@@ -28,16 +28,12 @@ def read_jsonl(content: bytes) -> None:
     )
     try:
         reader = ShardReader(shard, SourceSettings(path=str(path), fingerprint="content"))
-        rows = 0
         for batch, problems in reader.batches():
             batch.validate(full=True)
-            rows += batch.num_rows
             if len(problems) != batch.num_rows:
                 raise AssertionError(f"{len(problems)} problems of {batch.num_rows} rows")
     except FinewebMaskError:
         return
-    if rows != reader.rows:
-        raise AssertionError(f"{rows} rows were read, {reader.rows} counted")
 
 
 TARGETS: dict[str, Callable[[bytes], None]] = {"jsonl": read_jsonl}

@@ -1,7 +1,8 @@
-"""Columns of all Arrow types become plain ones, which DuckDB and Parquet give back as they are, or text."""
+"""Columns of all Arrow types are kept in a few, which DuckDB and Parquet give back as they are, or as text."""
 
 import uuid
-from datetime import datetime, time, timedelta
+from collections import Counter
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 
 import duckdb
@@ -10,67 +11,72 @@ import pyarrow.parquet as pq
 import pytest
 
 from fineweb_mask.models.columns import (
+    KEPT_TYPES,
     ColumnTypeError,
     as_number,
+    kept_type,
     label,
     locate,
-    must_be_text,
-    plain_type,
     to_numbers,
-    to_plain,
     to_text,
     value_at,
-    wider_type,
 )
+from fineweb_mask.models.documents import conform
 
 ID = uuid.UUID(int=5)
-VALUES = [
-    (pa.string(), ["é", None], ["é", None]),
-    (pa.string_view(), ["a", None], ["a", None]),
-    (pa.binary_view(), [b"\xff"], [b"\xff"]),
-    (pa.binary(3), [b"abc"], [b"abc"]),
-    (pa.uuid(), [ID.bytes, None], [str(ID), None]),
-    (pa.json_(), ['{"a": 1}'], ['{"a": 1}']),
-    (pa.dictionary(pa.int8(), pa.large_string()), ["a", None, "a"], ["a", None, "a"]),
-    (pa.list_(pa.string_view()), [["a", None], None], [["a", None], None]),
-    (pa.list_view(pa.int8()), [[1], []], [[1], []]),
-    (pa.list_(pa.float32(), 2), [[1, 2]], [[1, 2]]),
-    (pa.map_(pa.string(), pa.int8()), [[("a", 1)]], [[("a", 1)]]),
-    (pa.struct([pa.field("a", pa.large_string(), nullable=False)]), [{"a": "x"}], [{"a": "x"}]),
-    (pa.decimal32(5, 2), [Decimal("1.50")], [Decimal("1.50")]),
-    (pa.bool_(), [True, None], [True, None]),
-    (pa.uint64(), [2**64 - 1], [2**64 - 1]),
-    (pa.float16(), [1.5], [1.5]),
-    (pa.time32("ms"), [time(1)], [time(1)]),
-    (pa.duration("us"), [timedelta(1)], [timedelta(1)]),
-    (pa.timestamp("us"), [datetime(2024, 1, 2)], [datetime(2024, 1, 2)]),  # noqa: DTZ001
-    (pa.null(), [None], [None]),
+VALUES = [  # a type, values, the kept type, and what is kept in it
+    (pa.string_view(), ["a", None], pa.string(), ["a", None]),
+    (pa.dictionary(pa.int8(), pa.large_string()), ["a", None, "a"], pa.string(), ["a", None, "a"]),
+    (pa.binary_view(), [b"\xff"], pa.string(), ["/w=="]),
+    (pa.binary(3), [b"abc"], pa.string(), ["YWJj"]),
+    (pa.uuid(), [ID.bytes, None], pa.string(), [str(ID), None]),
+    (pa.json_(), ['{"a": 1}'], pa.string(), ['{"a": 1}']),
+    (pa.list_(pa.string_view()), [["a", None], None], pa.list_(pa.string()), [["a", None], None]),
+    (pa.list_view(pa.int8()), [[1], []], pa.list_(pa.int64()), [[1], []]),
+    (pa.list_(pa.float32(), 2), [[1, 2]], pa.list_(pa.float64()), [[1, 2]]),
+    (pa.list_(pa.list_(pa.int8())), [[[1]]], pa.string(), ["[[1]]"]),
+    (pa.list_(pa.binary()), [[b"\xff"]], pa.string(), ['["/w=="]']),
+    (pa.list_(pa.null()), [[None]], pa.null(), None),
+    (pa.map_(pa.string(), pa.int8()), [[("a", 1)]], pa.string(), ['[["a", 1]]']),
+    (pa.struct({"a": pa.large_string()}), [{"a": "x"}], pa.string(), ['{"a": "x"}']),
+    (pa.struct([("", pa.int8()), ("A", pa.int8()), ("a", pa.int8())]), [None], pa.string(), [None]),
+    (pa.decimal32(5, 2), [Decimal("1.50")], pa.string(), ["1.50"]),
+    (pa.decimal256(60, 2), [Decimal("1.50")], pa.string(), ["1.50"]),
+    (pa.month_day_nano_interval(), [(1, 2, 3)], pa.string(), ["[1, 2, 3]"]),
+    (pa.bool_(), [True, None], pa.bool_(), [True, None]),
+    (pa.uint64(), [2**64 - 1], pa.string(), [str(2**64 - 1)]),
+    (pa.uint32(), [2**32 - 1], pa.int64(), [2**32 - 1]),
+    (pa.float16(), [1.5], pa.float64(), [1.5]),
+    (pa.date64(), [date(2024, 1, 2)], pa.date32(), [date(2024, 1, 2)]),
+    (pa.time32("ms"), [time(1)], pa.time64("us"), [time(1)]),
+    (pa.duration("us"), [timedelta(seconds=1)], pa.string(), ["1000000"]),
+    (pa.timestamp("ns"), [datetime(2024, 1, 2)], pa.timestamp("us"), [datetime(2024, 1, 2)]),  # noqa: DTZ001
+    (
+        pa.timestamp("s", "Europe/Berlin"),
+        [datetime(2024, 1, 2, tzinfo=UTC)],
+        pa.timestamp("us", "UTC"),
+        [datetime(2024, 1, 2, tzinfo=UTC)],
+    ),
+    (pa.null(), [None], pa.null(), None),
 ]
 
 
-@pytest.mark.parametrize(("kind", "values", "expected"), VALUES, ids=lambda value: str(value)[:40])
-def test_plain_columns_pass_through_parquet_and_duckdb(tmp_path, kind, values, expected):
-    column = to_plain(pa.array(values, kind))
-    assert column.type == plain_type(kind)
-    assert column.to_pylist() == expected
+@pytest.mark.parametrize(("kind", "values", "kept", "expected"), VALUES, ids=lambda value: str(value)[:40])
+def test_columns_are_kept_in_few_types_which_duckdb_gives_back(tmp_path, kind, values, kept, expected):
+    assert kept_type(kind) == kept
+    if expected is None:
+        return
+    batch = pa.record_batch({"column": pa.array(values, kind)})
+    lost = Counter()
+    column = conform(batch, {}, [pa.field("column", kept)], lost)["column"]
+    assert (column.type, column.to_pylist(), +lost) == (kept, expected, Counter())
+    assert KEPT_TYPES[str(kept)] == kept
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"column": column}), path)
     with duckdb.connect() as connection:
+        connection.sql("SET TimeZone = 'UTC'")
         found = connection.sql(f"SELECT * FROM '{path}'").to_arrow_table()
-    assert pq.read_schema(path).field(0).type == column.type
     assert found.cast(pa.schema([("column", column.type)]))["column"].to_pylist() == expected
-
-
-def test_types_that_documents_cannot_hold():
-    for kind, message in {
-        pa.decimal256(60, 2): "more than 38 digits",
-        pa.struct([("", pa.int8())]): "without a name",
-        pa.list_(pa.struct([("a", pa.int8()), ("A", pa.int8())])): "differ in case",
-        pa.month_day_nano_interval(): "DuckDB does not support",
-        pa.dense_union([pa.field("a", pa.int8())]): "DuckDB does not support",
-    }.items():
-        with pytest.raises(ColumnTypeError, match=message):
-            plain_type(kind)
 
 
 NAN, INFINITE = float("nan"), float("inf")
@@ -96,24 +102,6 @@ def test_text_that_is_no_utf8_stays_invalid_for_the_filter_to_find():
         with pytest.raises(pa.ArrowInvalid, match="UTF8"):
             text.validate(full=True)
         assert text[1].as_py() in {"ok", '["ok"]'}
-
-
-PLAIN = [*dict.fromkeys(plain_type(kind) for kind, _, _ in VALUES), pa.int8(), pa.int64(), pa.date32()]
-EXTREMES = {pa.int8(): -(2**7), pa.int64(): -(2**63) + 1, pa.uint64(): 2**64 - 1, pa.float16(): 2.5}
-
-
-@pytest.mark.parametrize("one", PLAIN, ids=str)
-def test_two_types_have_a_wider_one_or_become_text(one):
-    values = {plain_type(kind): (kind, some) for kind, some, _ in VALUES}
-    for other in PLAIN:
-        as_text = must_be_text([one, other])
-        wider = pa.string() if as_text else wider_type([one, other])
-        assert as_text or wider == wider_type([other, one]) is not None
-        given, some = values.get(one, (one, []))
-        column = to_plain(pa.array([*some, EXTREMES[one]] if one in EXTREMES else some, given))
-        moved = to_text(column) if as_text else column.cast(wider, safe=False)
-        assert moved.null_count == column.null_count
-        assert column.type != wider or moved.equals(column)
 
 
 @pytest.mark.parametrize(

@@ -138,8 +138,8 @@ def test_a_hash_depends_on_the_words_only_also_of_a_long_text_hashed_in_parts(wo
 
 def test_invalid_utf8_within_nested_columns_drops_its_row_only():
     bad = pa.array([b"\xff", b"ok"]).cast(pa.string(), safe=False)
-    nested = pa.ListArray.from_arrays([0, 1, 2], pa.StructArray.from_arrays([bad], ["a"]))
+    nested = pa.ListArray.from_arrays([0, 1, 2], bad)
     rows = conform(pa.record_batch({"text": [LONG, f"{LONG}."], "x": nested}), {}, [pa.field("x", nested.type)])
     chosen = DocumentFilter(ANY, "a")
-    assert chosen.apply(rows)["x"].to_pylist() == [[{"a": "ok"}]]
+    assert chosen.apply(rows)["x"].to_pylist() == [["ok"]]
     assert counts(chosen) == {"invalid_utf8": 1}

@@ -30,10 +30,10 @@ def found(source: SourceSettings) -> dict[str, str]:
     return {shard.relative: shard.name for shard in discover(source)}
 
 
-def read(source: SourceSettings, as_text: tuple[str, ...] = ()) -> tuple[pa.Table, list[str | None]]:
+def read(source: SourceSettings, columns: Any = None) -> tuple[pa.Table, list[str | None]]:
     """Return the only file's columns and problems."""
     [shard] = discover(source)
-    shard = shard.model_copy(update={"as_text": as_text})
+    shard = shard.model_copy(update={"columns": columns})
     reader = ShardReader(shard, source)
     batches = list(reader.batches())
     problems = [problem for batch, some in batches for problem in (some or pa.nulls(batch.num_rows)).to_pylist()]

@@ -152,7 +152,7 @@ def estimate(settings: PipelineSettings) -> Estimate:
     if not shards:
         raise SettingsError(f"source.path: all files of {settings.source.path!r} are empty: give files with documents")
     measured = _measured(settings, shards, models)
-    documents = number_of_rows(shards)
+    documents, _ = number_of_rows(shards)
     kept = documents * measured.kept
     found = stage_statuses(inspect_recipe(workspace, settings))
     earlier = _rates_of_last_run(settings) if any(status.missing for status in found) else {}

@@ -20,6 +20,7 @@ from fineweb_mask.tasks.comparison.page import (
 )
 from fineweb_mask.tasks.comparison.variants import find_ranges, select_variant
 from fineweb_mask.tasks.selection.blocks import group_name, grouped
+from fineweb_mask.tasks.source.columns import settle
 from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.witness.job import measure_teaching
 from tests.tasks.jobs import ranges_jobs, variant_job, witness_job
@@ -129,16 +130,16 @@ def test_the_label_column_must_hold_labels(tmp_path, make_parquet, make_document
     make_parquet(tmp_path / "a.parquet", [make_document(1, topic=3, vector=[0.5])], extra)
     (tmp_path / "b.parquet").write_bytes(b"broken")
     source = SourceSettings(path=str(tmp_path))
-    shards = discover(source)
-    check_label_column("topic", shards, source)
-    check_label_column("dump", shards, source)
+    shards = settle(discover(source), source)
+    check_label_column("topic", shards)
+    check_label_column("dump", shards)
     with pytest.raises(LabelColumnError, match=r"'subject' must be among the documents' columns: .*, topic, url, vec"):
-        check_label_column("subject", shards, source)
+        check_label_column("subject", shards)
     with pytest.raises(LabelColumnError, match="must hold text, integers or booleans"):
-        check_label_column("vector", shards, source)
+        check_label_column("vector", shards)
     named = SourceSettings(path=str(tmp_path), extra_columns=["vector"])
     with pytest.raises(LabelColumnError, match="'topic' must be among"):
-        check_label_column("topic", shards, named)
+        check_label_column("topic", settle(shards, named))
 
 
 @pytest.mark.long

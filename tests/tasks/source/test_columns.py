@@ -10,8 +10,8 @@ import pytest
 
 from fineweb_mask.flows.recipe import with_overrides
 from fineweb_mask.models.settings import PipelineSettings
-from fineweb_mask.tasks.source import columns as source_columns
-from fineweb_mask.tasks.source.columns import ColumnError, check_columns, document_columns, settle
+from fineweb_mask.tasks.source import sample
+from fineweb_mask.tasks.source.columns import ColumnError, check_columns, document_columns, named_columns, settle
 from fineweb_mask.tasks.source.discovery import SourceShard, discover
 from fineweb_mask.tasks.source.reader import ShardReader
 from tests.tasks.source_files import read, settings, write_lines, write_table
@@ -38,7 +38,8 @@ def recipe(
                 **sections,
             }
         )
-        return settings, discover(settings.source)
+        named = [column for _, column, _ in named_columns(settings)]
+        return settings, settle(discover(settings.source), settings.source, named)
 
     return build
 
@@ -80,8 +81,8 @@ def test_a_wrong_text_column_is_told_once_with_the_columns_that_exist(recipe: An
     assert all(f"'{name}'" in str(e.value) for name in ("text", "site", "body", "more"))
     damaged = shards[:1]
     check_columns(with_text("content"), damaged)
-    assert document_columns(damaged, given.source, {"lang"}) is None
-    assert (document_columns(damaged, given.source, {"dump", "n_chars"}) or {})["dump"] == pa.string()  # of all
+    assert document_columns(damaged) is None
+    assert (document_columns(shards) or {})["dump"] == pa.string()
 
 
 def test_lines_of_which_only_a_late_one_has_the_text_are_not_refused(
@@ -90,9 +91,11 @@ def test_lines_of_which_only_a_late_one_has_the_text_are_not_refused(
     write_lines(tmp_path / "late.jsonl", ['{"id": 1}'] * 3 + ['{"content": "a"}'])
     given, _ = recipe()
     source = settings(tmp_path / "late.jsonl", text_column="content")
-    for most in (source_columns.FIRST_ROWS, 2):
-        monkeypatch.setattr(source_columns, "FIRST_ROWS", most)
-        check_columns(given.model_copy(update={"source": source}), discover(source))
+    for most in (sample.ROWS, 2):
+        monkeypatch.setattr(sample, "ROWS", most)
+        sample.known_columns.cache_clear()
+        check_columns(given.model_copy(update={"source": source}), settle(discover(source), source))
+        assert read(source)[0]["text"].to_pylist() == [None, None, None, "a"]
 
 
 def shards_of(folder: Path, columns: list[Any], **changes: Any) -> list[SourceShard]:
@@ -105,33 +108,34 @@ def shards_of(folder: Path, columns: list[Any], **changes: Any) -> list[SourceSh
 
 
 @pytest.mark.parametrize(
-    ("columns", "as_text"),
+    ("columns", "kind"),
     [
-        ([STRUCT, OTHER, None], [True, True, False]),
-        ([pa.array([[1]]), pa.array([{"a": 1}]), pa.array([1])], [True, True, True]),
-        ([pa.array([[1]], pa.list_(pa.int32())), pa.array([[1]], pa.large_list(pa.int32()))], [False, False]),
-        ([STRUCT, pa.nulls(1)], [False, False]),
-        ([pa.array([1], pa.int8()), pa.array([1], pa.int64()), pa.array([0.5])], [False, False, False]),
-        ([pa.array([b"\xff"]), pa.array(["x"])], [True, False]),
-        ([pa.array([1], pa.timestamp("ns")), pa.array([1], pa.timestamp("us"))], [True, True]),
-        ([pa.array([1], pa.decimal128(38, 2)), pa.array([1], pa.decimal128(38, 10))], [True, True]),
+        ([STRUCT, OTHER, None], "string"),
+        ([pa.array([[1]]), pa.array([{"a": 1}]), pa.array([1])], "string"),
+        ([pa.array([[1]], pa.list_(pa.int32())), pa.array([[1]], pa.large_list(pa.int8()))], "list<item: int64>"),
+        ([STRUCT, pa.nulls(1)], "string"),
+        ([pa.array([1], pa.int8()), pa.array([1], pa.int64())], "int64"),
+        ([pa.array([1], pa.int8()), pa.array([1], pa.int64()), pa.array([0.5])], "double"),
+        ([pa.array([b"\xff"]), pa.array(["x"])], "string"),
+        ([pa.array([1], pa.timestamp("ns")), pa.array([1], pa.timestamp("s"))], "timestamp[us]"),
+        ([pa.array([1], pa.timestamp("us", "UTC")), pa.array([1], pa.timestamp("us"))], "string"),
+        ([pa.array([True]), pa.nulls(1), None], "bool"),
+        ([pa.array([True]), pa.array([1])], "string"),
+        ([pa.nulls(1)], "string"),
     ],
     ids=lambda columns: "-".join(str(getattr(column, "type", column)) for column in columns),  # equal in each process
 )
-def test_a_column_is_text_where_no_type_holds_all_values(
-    tmp_path: Path, columns: list[Any], as_text: list[bool]
+def test_a_column_has_the_type_that_all_files_agree_on_and_else_is_text(
+    tmp_path: Path, columns: list[Any], kind: str
 ) -> None:
-    shards = shards_of(tmp_path, columns)
-    assert [shard.as_text for shard in shards] == [("extra",) if one else () for one in as_text]
+    assert {shard.columns for shard in shards_of(tmp_path, columns)} == {(("extra", kind),)}
 
 
 def test_nested_values_become_json_text(tmp_path: Path) -> None:
     write_lines(tmp_path / "a.jsonl", ['{"text": "a", "extra": {"a": 2}}'])
     expected = ['{"a": 1}', '{"b": "é", "c": "/w=="}', '{"a": 2}']
-    shards = shards_of(tmp_path, [STRUCT, OTHER])
-    assert [shard.as_text for shard in shards] == [("extra",), ("extra",), ()]
-    for shard, text in zip(shards, expected, strict=True):
-        table, _ = read(settings(tmp_path / shard.relative), shard.as_text)
+    for shard, text in zip(shards_of(tmp_path, [STRUCT, OTHER]), expected, strict=True):
+        table, _ = read(settings(tmp_path / shard.relative), shard.columns)
         assert table["extra"].to_pylist() == [text]
         assert table["extra"].type == pa.string()
 
@@ -139,9 +143,24 @@ def test_nested_values_become_json_text(tmp_path: Path) -> None:
 def test_files_that_cannot_be_read_have_no_say_and_columns_that_are_not_kept_none(tmp_path: Path) -> None:
     (tmp_path / "damaged.parquet").write_bytes(b"PAR1 damaged")
     (tmp_path / "away.parquet").symlink_to(tmp_path / "nowhere")
-    shards = shards_of(tmp_path, [STRUCT, OTHER])
-    assert [shard.relative for shard in shards if shard.as_text] == ["0.parquet", "1.parquet"]
-    assert not any(shard.as_text for shard in shards_of(tmp_path, [STRUCT, OTHER], extra_columns=["more"]))
+    assert {shard.columns for shard in shards_of(tmp_path, [pa.array([1]), None])} == {(("extra", "int64"),)}
+    assert {shard.columns for shard in shards_of(tmp_path, [STRUCT], extra_columns=[])} == {()}
+    with pytest.raises(ColumnError, match=r"no column 'more', source\.extra_columns may name \['text', 'extra'\]"):
+        shards_of(tmp_path, [STRUCT, OTHER], extra_columns=["more"])
+
+
+def test_files_are_looked_at_evenly_and_what_others_have_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sample, "FILES", 2)
+    shards = shards_of(tmp_path, [pa.array([1]), pa.array(["x"]), pa.array([2])])
+    assert {shard.columns for shard in shards} == {(("extra", "int64"),)}
+    write_table(tmp_path / "1.parquet", text=["a"], late=["x"])
+    shards = shards_of(tmp_path / "others", [None] * 3)
+    write_table(tmp_path / "others" / "1.parquet", text=["a"], late=["x"])
+    source = settings(tmp_path / "others")
+    readers = [ShardReader(shard, source) for shard in settle(discover(source), source)]
+    assert [reader.not_kept for reader in readers] == [set(), {"late"}, set()]
 
 
 def settled_source(folder: Path, named: tuple[str, ...] = (), **changes: Any) -> dict[str, SourceShard]:
@@ -154,36 +173,47 @@ def test_a_column_has_the_spelling_of_the_first_file_or_of_the_settings_in_all(t
     write_table(tmp_path / "b.parquet", Text=["a"], source=["x"], other=["x"])
     write_lines(tmp_path / "c.jsonl", ['{"TEXT": "a", "SOURCE": "x"}'])
     write_lines(tmp_path / "d.jsonl", ['{"text": "a"}'] * 200 + ['{"text": "a", "source": "late"}'])
-    shards = settled_source(tmp_path)
-    assert {name[0]: shard.spelled for name, shard in shards.items()} == {"a": ()} | dict.fromkeys("bcd", ("Source",))
-    names = {tuple(field.name for field in ShardReader(shard, settings(tmp_path)).extra) for shard in shards.values()}
-    assert names == {("Source",), ("Source", "other")}
+    expected = (("Source", "string"), ("other", "string"))
+    assert {shard.columns for shard in settled_source(tmp_path).values()} == {expected}
+    for shard in settled_source(tmp_path).values():
+        batches = [batch for batch, _ in ShardReader(shard, settings(tmp_path)).batches()]
+        assert [value for batch in batches for value in batch["Source"].to_pylist()][-1] in {"x", "late"}
     listed = settings(tmp_path, extra_columns=["SOURCE"])
-    for shard in settle(discover(listed), listed):
-        assert [field.name for field in ShardReader(shard, listed).extra] == ["SOURCE"]
-        assert shard.spelled == ()
+    assert {shard.columns for shard in settle(discover(listed), listed)} == {(("SOURCE", "string"),)}
 
 
 def test_whole_numbers_elsewhere_are_looked_for_in_fractions_alone(tmp_path: Path) -> None:
     write_table(tmp_path / "a.parquet", text=["a"], year=[2020], share=[0.5])
     write_table(tmp_path / "b.parquet", text=["a"], Year=[2020.0], share=[0.5])
     write_lines(tmp_path / "c.jsonl", ['{"text": "a", "year": 2020.0, "share": 1.0}'])
-    write_lines(tmp_path / "d.jsonl", ['{"text": "a", "year": 2020, "share": 1.0}'])
+    write_lines(tmp_path / "d.jsonl", ['{"text": "a", "year": 2020, "share": 1}'])
     shards = settled_source(tmp_path)
-    assert [name[0] for name, shard in shards.items() if shard.whole == ("year",)] == ["b", "c"]
-    kinds = {str(field) for shard in shards.values() for field in ShardReader(shard, settings(tmp_path)).extra}
-    assert kinds == {str(pa.field("year", pa.int64())), str(pa.field("share", pa.float64()))}
+    assert {shard.columns for shard in shards.values()} == {(("year", "int64"), ("share", "double"))}
+    for shard in shards.values():
+        [(batch, _)] = ShardReader(shard, settings(tmp_path)).batches()
+        assert batch["year"].to_pylist() == [2020]
+
+
+def test_keys_in_paths_have_one_spelling_and_are_numbers_if_all_are(tmp_path: Path) -> None:
+    def year() -> set[tuple[tuple[str, str], ...] | None]:
+        return {shard.columns for shard in settled_source(tmp_path).values()}
+
+    for name in ("a/year=2024", "b/Year=1999", "c/year=__HIVE_DEFAULT_PARTITION__"):
+        (tmp_path / name).mkdir(parents=True)
+        write_table(tmp_path / name / "a.parquet", text=["a"])
+    assert year() == {(("year", "int64"),)}
+    (tmp_path / "d/YEAR=2024b").mkdir(parents=True)
+    write_table(tmp_path / "d/YEAR=2024b/a.parquet", text=["a"])
+    assert year() == {(("year", "string"),)}
 
 
 def test_a_path_that_a_setting_names_is_a_column(tmp_path: Path) -> None:
     write_table(tmp_path / "a.parquet", text=["a"], meta=pa.array([{"Source": "x", "n": 1}]))
     write_lines(tmp_path / "b.jsonl", ['{"text": "a", "meta": {"source": "y"}}', '{"text": "b", "meta": null}'])
     shards = settled_source(tmp_path, ("meta.source", "META.source", "dump"))
-    assert {shard.paths for shard in shards.values()} == {("META.source",)}
+    assert {shard.columns for shard in shards.values()} == {(("meta", "string"), ("META.source", "string"))}
     for shard in shards.values():
-        reader = ShardReader(shard, settings(tmp_path))
-        assert [field.name for field in reader.extra] == ["meta", "META.source"]
-        [(batch, _)] = reader.batches()
+        [(batch, _)] = ShardReader(shard, settings(tmp_path)).batches()
         assert batch["META.source"].to_pylist() in (["x"], ["y", None])
 
 

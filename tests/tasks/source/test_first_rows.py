@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from fineweb_mask.models.errors import SettingsError
-from fineweb_mask.tasks.source.first_rows import ROWS, describe
+from fineweb_mask.tasks.source.first_rows import describe
+from fineweb_mask.tasks.source.sample import ROWS
 
 
 def write(path: Path, **columns: list[object]) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fineweb_mask.tasks.source import columns
+from fineweb_mask.tasks.source import sample
 from fineweb_mask.tasks.source.columns import settle
 from fineweb_mask.tasks.source.discovery import find_source
 from fineweb_mask.tasks.source.inventory import Inventory, notes_of, take_inventory
@@ -65,8 +65,8 @@ def test_all_that_differs_between_files_is_told(tmp_path: Path) -> None:
         (
             "types",
             "n is bool in 1 (c.JSONL.gz), int64 in 1 (language=en/shard=7/a.parquet), double in 1 "
-            "(language=fr/b.parquet); meta is struct<a: int64> in 1 (language=en/shard=7/a.parquet), string in 1 "
-            "(language=fr/b.parquet), and kept as text",
+            "(language=fr/b.parquet), and kept as text; meta is struct<a: int64> in 1 (language=en/shard=7/a.parquet), "
+            "string in 1 (language=fr/b.parquet), and kept as text",
         ),
         ("not in all", "of 3 files: url in 1, meta in 2, language in 2"),
         ("no key", "language in the path of away.jsonl, c.JSONL.gz, empty.json"),
@@ -85,13 +85,13 @@ def test_long_lists_are_cut(tmp_path: Path) -> None:
     assert sum("others" in line for line in lines) >= 3
 
 
-def test_columns_that_are_not_kept_cost_no_footers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_some_files_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(5):
         write_table(tmp_path / f"{number}.parquet", text=["a"])
-    monkeypatch.setattr("fineweb_mask.tasks.source.inventory.FIRST_FILES", 2)
-    columns.footer_schema.cache_clear()
-    assert inventory(tmp_path, extra_columns=[]).looked_at == 2
-    assert columns.footer_schema.cache_info().misses == 2
+    monkeypatch.setattr(sample, "FILES", 2)
+    sample.known_columns.cache_clear()
+    assert inventory(tmp_path).looked_at == 2
+    assert sample.known_columns.cache_info().misses == 2
 
 
 def test_files_that_cannot_be_read_have_no_columns(tmp_path: Path) -> None:
@@ -106,13 +106,15 @@ def test_what_ingest_and_scorers_found_is_summed_over_the_files() -> None:
         {},
         {"keys_differ": {"language": 2}, "lost": {"token_count": 1_000}, "charsets": {"utf-8": 2, "none": 1}},
         {"keys_differ": {"language": 3}, "repeated_ids": 4, "charsets": {"utf-8": 1_000}},
-        {"lost": {"token_count": 1}, "sidecars": {"dclm": "place", "edu": "id"}},
+        {"lost": {"token_count": 1}, "not_kept": ["late"], "sidecars": {"dclm": "place", "edu": "id"}},
     ]
     files = [NO_FILE.model_copy(update={"name": f"f{at}", "details": one}) for at, one in enumerate(details)]
     assert notes_of(files[:1]) == []
     assert notes_of(files) == [
         "the column 'language' has another value than the path in 5 rows of f1, f2: the column's is taken",
-        "1,001 values of 'token_count' are left empty: no numbers, or none that fit",
+        "columns of f3 are not kept, since no file that was looked at has them: late; name them in "
+        "source.extra_columns",
+        "1,001 values of 'token_count' are left empty: of another type, or none that fit",
         "the annotations 'dclm' of 1 files are joined by place, not by id",
         "1,003 pages by charset: utf-8 1,002; none 1",
         "4 rows have an id that an earlier row of their file has, in f2",

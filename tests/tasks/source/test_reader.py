@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
+from fineweb_mask.models.columns import KEPT_TYPES
 from fineweb_mask.models.documents import DocumentFilter
 from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.models.settings import IngestSettings
@@ -199,13 +200,6 @@ def test_rows_that_are_too_large_are_dropped_and_counted(tmp_path: Path, monkeyp
         assert table["text"].to_pylist() == [*rows[:2], None, None]
 
 
-def test_row_groups_far_above_the_limit_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ShardReader, "largest", 10_000)
-    path = write_table(tmp_path / "a.parquet", text=[f"{number}" * 100_000 for number in range(10)])
-    with pytest.raises(BadShardError, match=r"row group 0 has 10 rows of .* far above 10,000, the most of a document"):
-        read(settings(path))
-
-
 def test_an_error_says_after_which_row_it_came(tmp_path: Path) -> None:
     path = tmp_path / "holed.parquet"
     pq.write_table(pa.table({"text": [f"text {n * n}" for n in range(3_000)]}), path, row_group_size=1_000)
@@ -214,7 +208,7 @@ def test_an_error_says_after_which_row_it_came(tmp_path: Path) -> None:
     damaged = bytearray(path.read_bytes())
     damaged[start : start + group.total_compressed_size] = bytes(group.total_compressed_size)
     path.write_bytes(damaged)
-    with pytest.raises(BadShardError, match=r"^holed\.parquet after row 1,000: "):
+    with pytest.raises(BadShardError, match=r"^holed\.parquet after row 2,000: "):
         read(settings(path))
 
 
@@ -323,19 +317,33 @@ def test_whole_numbers_of_more_than_64_bits_are_kept_as_text(tmp_path: Path) -> 
     assert (table["hash"].to_pylist(), problems) == ([str(2**63), "5"], [None, None])
 
 
-@pytest.mark.parametrize(
-    ("values", "expected"), [([3.0, None, float("nan")], [3, None, None]), ([3.0, 0.5, 1.0], None)]
-)
-def test_a_column_that_is_whole_elsewhere_is_whole_here_if_all_its_values_are(
-    tmp_path: Path, values: list[float | None], expected: list[int | None] | None
+SETTLED: list[tuple[str, list[Any], list[Any], int]] = [  # the type, values, and what is read of them
+    ("int64", [3.0, None, float("nan")], [3, None, None], 0),
+    ("int64", [3.0, 0.5, 1e30], [3, None, None], 2),
+    ("string", [3, None, 4], ["3", None, "4"], 0),
+    ("string", [{"a": ["é"]}, None], ['{"a": ["é"]}', None], 0),
+    ("string", [[1, None], []], ["[1, null]", "[]"], 0),
+    ("list<item: string>", [["a", None], [], None], [["a", None], [], None], 0),
+    ("list<item: double>", [[1, 2], [3]], [[1.0, 2.0], [3.0]], 0),
+    ("bool", [True, None], [True, None], 0),
+    ("bool", ["yes", "no"], [None, None], 2),
+    ("list<item: int64>", ["a", None], [None, None], 1),
+    ("double", [["a"], None], [None, None], 1),
+]
+
+
+@pytest.mark.parametrize(("kind", "values", "expected", "lost"), SETTLED)
+def test_a_column_has_the_name_and_the_type_that_are_settled(
+    tmp_path: Path, kind: str, values: list[Any], expected: list[Any], lost: int
 ) -> None:
-    for path in both(tmp_path, [{"text": f"text {at}", "year": value} for at, value in enumerate(values)]):
+    for path in both(tmp_path, [{"text": f"text {at}", "year": value, "late": 1} for at, value in enumerate(values)]):
         source = settings(path)
-        shard = discover(source)[0].model_copy(update={"whole": ("Year",), "spelled": ("Year",)})
+        shard = discover(source)[0].model_copy(update={"columns": (("Year", kind), ("other", "date32[day]"))})
         reader = ShardReader(shard, source)
-        assert reader.extra == [pa.field("Year", pa.float64() if expected is None else pa.int64())]
+        assert reader.extra == [pa.field("Year", KEPT_TYPES[kind]), pa.field("other", pa.date32())]
         [(batch, _)] = reader.batches()
-        assert batch["Year"].to_pylist() == (values if expected is None else expected)
+        assert (batch["Year"].to_pylist(), batch["other"].null_count) == (expected, len(values))
+        assert (reader.lost["Year"], reader.not_kept) == (lost, {"late"})
 
 
 @pytest.mark.parametrize("name", ["TEXT", " text"])

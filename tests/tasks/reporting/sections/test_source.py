@@ -1,4 +1,4 @@
-"""What was read: the lines of the inventory, what ingest found, and columns that are kept as text."""
+"""What was read: the lines of the inventory, and what ingest found."""
 
 from fineweb_mask.tasks.reporting.sections.source import what_was_read
 from fineweb_mask.tasks.source.discovery import find_source
@@ -9,15 +9,6 @@ from tests.tasks.source_files import settings, write_table
 
 def shard(name, **details):
     return ShardFiles(documents=NO_FILE.model_copy(update={"name": name, "details": details}))
-
-
-def test_columns_whose_types_differ_are_named_with_their_types():
-    types = [{"meta": "struct<a: int64>"}, {}, {"meta": "list<item: string>", "n": "binary"}]
-    meta, n = what_was_read(None, [shard(str(one), as_text=one) for one in types]).text
-    assert meta.startswith("The column 'meta' is kept as text")
-    assert meta.endswith("list<item: string> in 1, struct<a: int64> in 1.")
-    assert n.endswith("binary in 1.")
-    assert not what_was_read(None, [shard("b")]).text
 
 
 def test_files_and_what_is_left_out_stand_in_a_table(tmp_path):

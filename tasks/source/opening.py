@@ -1,4 +1,7 @@
-"""Open compressed files: gzip, bzip2, xz, zstd, lz4, and zip with one file in it."""
+"""Open source files: Parquet, and others, which may be compressed, also as a zip archive with one file in it.
+
+A file that is broken is told from one that cannot be reached at the moment.
+"""
 
 import bz2
 import gzip
@@ -13,9 +16,11 @@ from contextlib import contextmanager
 from typing import IO, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from fineweb_mask.models.errors import DataError
-from fineweb_mask.tasks.storage.remote.filesystem import open_source
+from fineweb_mask.models.columns import ColumnTypeError
+from fineweb_mask.tasks.storage.remote.errors import is_transient
+from fineweb_mask.tasks.storage.remote.filesystem import RemoteFile, is_local, open_filesystem, open_source
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -23,8 +28,13 @@ else:
     from backports import zstd
 
 
-class UnpackingError(DataError):
-    """A compressed file is damaged, cut off, or compressed in a way that cannot be read."""
+class BrokenFileError(ValueError):
+    """A file is damaged, cut off, or not what its name says."""
+
+
+BROKEN_FILE_ERRORS = (pa.ArrowException, BrokenFileError, UnicodeError, ColumnTypeError)
+BUFFER_BYTES = 2**16
+"""Bytes that are unpacked at a time."""
 
 
 UNPACKING_ERRORS = (EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, zstd.ZstdError, gzip.BadGzipFile)
@@ -44,11 +54,11 @@ def _zip(stream: IO[bytes]) -> IO[bytes]:
     archive = zipfile.ZipFile(stream)
     names = [name for name in archive.namelist() if not name.endswith("/") and not name.startswith("__MACOSX/")]
     if len(names) != 1:
-        raise UnpackingError(f"the archive holds {len(names):,} files, it may hold one: unpack it")
+        raise BrokenFileError(f"the archive holds {len(names):,} files, it may hold one: unpack it")
     try:
         return archive.open(names[0])
     except (RuntimeError, NotImplementedError) as error:  # it is encrypted, or of another method
-        raise UnpackingError(f"the archive cannot be opened: {error}: unpack it") from error
+        raise BrokenFileError(f"the archive cannot be opened: {error}: unpack it") from error
 
 
 OPENERS: dict[str, Callable[[Any], Any]] = {
@@ -56,7 +66,7 @@ OPENERS: dict[str, Callable[[Any], Any]] = {
     ".bz2": bz2.BZ2File,
     ".xz": lzma.LZMAFile,
     ".zst": _zstd,
-    ".lz4": lambda stream: io.BufferedReader(pa.CompressedInputStream(stream, "lz4")),
+    ".lz4": lambda stream: pa.CompressedInputStream(stream, "lz4"),
     ".zip": _zip,
 }
 PACKED = {**{ending: ending for ending in OPENERS}, ".gzip": ".gz", ".lzma": ".xz", ".zstd": ".zst"}
@@ -73,13 +83,31 @@ PLAIN = re.compile(rb"[\t\n\r -~\xef]")
 """A first byte of text; servers and tools unpack files and leave their names as they are."""
 
 
+class _Unpacked(io.RawIOBase):
+    """An unpacked stream whose errors say what to do; a reader might take an EOFError for the end of the file."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:  # noqa: ANN401
+        try:
+            found = self._stream.read(len(buffer))
+        except UNPACKING_ERRORS as error:
+            raise _explained(error) from error
+        buffer[: len(found)] = found
+        return len(found)
+
+
 @contextmanager
 def open_unpacked(url: str, name: str) -> Iterator[IO[bytes]]:
     """Open a file and unpack it as its first bytes say, or else the ending of its name.
 
     Raises
     ------
-    UnpackingError
+    BrokenFileError
         Here or while it is read in the block: if it cannot be unpacked.
     """
     with open_source(url) as stream:
@@ -87,17 +115,36 @@ def open_unpacked(url: str, name: str) -> Iterator[IO[bytes]]:
         kind = next((kind for pattern, kind in FIRST_BYTES.items() if re.match(pattern, first)), None)
         if kind is None and not PLAIN.match(first):
             kind = next((kind for ending, kind in PACKED.items() if name.lower().endswith(ending)), None)
+        if kind is None:
+            yield stream
+            return
         try:
-            if kind is None:
-                yield stream
-            else:
-                with OPENERS[kind](stream) as unpacked:
-                    yield unpacked
+            unpacked = OPENERS[kind](stream)
         except UNPACKING_ERRORS as error:
-            raise unpacking_error(error) from error
+            raise _explained(error) from error
+        with unpacked:
+            yield io.BufferedReader(_Unpacked(unpacked), BUFFER_BYTES)
 
 
-def unpacking_error(error: Exception) -> UnpackingError:
-    """Return one of `UNPACKING_ERRORS` in our own words, with what to do about it."""
+def _explained(error: Exception) -> BrokenFileError:
     remedy = next((remedy for words, remedy in REMEDIES.items() if words in str(error)), "it is damaged or cut off")
-    return UnpackingError(f"{error}: {remedy}")
+    return BrokenFileError(f"{error}: {remedy}")
+
+
+def open_parquet_source(url: str) -> pq.ParquetFile:
+    """Open a Parquet file of the source."""
+    filesystem, path = open_filesystem(url)
+    file = pa.OSFile(path) if is_local(filesystem) else RemoteFile(url)
+    return pq.ParquetFile(file, page_checksum_verification=True)
+
+
+@contextmanager
+def broken_files(explained: Callable[[Exception], Exception] | None = None) -> Iterator[None]:
+    """End the block where a file cannot be read, or raise the error `explained`; what may pass is raised as it is."""
+    try:
+        yield
+    except (*BROKEN_FILE_ERRORS, OSError) as error:
+        if is_transient(error):
+            raise
+        if explained is not None:
+            raise explained(error) from error
