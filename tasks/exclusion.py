@@ -15,6 +15,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pydantic import Field
 
 from fineweb_mask.models.dedup.benchmark_items import PARTS, BenchmarkItems, Part, parts_of, weigh
@@ -29,7 +30,7 @@ from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.first_rows import first_rows
 from fineweb_mask.tasks.source.reader import ShardReader, broken_files, schema_and_rows
 from fineweb_mask.tasks.storage.atomic import atomic_write
-from fineweb_mask.tasks.storage.parquet import DamagedFileError, VerifiedFile, read_table, write_table
+from fineweb_mask.tasks.storage.parquet import DamagedFileError, VerifiedFile, read_table
 from fineweb_mask.tasks.storage.remote.filesystem import open_source
 from fineweb_mask.tasks.workspace.job import BadShardError, Dependencies, FolderJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.manifest import write_manifest
@@ -104,7 +105,7 @@ def list_excluded(job: ExclusionJob) -> None:
     else:
         table = _weighed(job, [part for file in files for part in parts_in(file)])
     with atomic_write(job.path) as partial:
-        write_table(table, partial)
+        pq.write_table(table, partial, write_page_checksum=True)
     write_manifest(job.manifest_path, job.key, [job.path], {"rows": len(table)})
 
 

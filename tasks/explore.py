@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pydantic import BaseModel
 
 from fineweb_mask.models.analysis.groups import telling_words
@@ -19,7 +20,7 @@ from fineweb_mask.models.settings.selection import NEAR_DUPLICATE
 from fineweb_mask.tasks.reporting.geometry import clustered
 from fineweb_mask.tasks.reporting.samples import DocumentRef, draw, files_read, vectors_at
 from fineweb_mask.tasks.storage.atomic import atomic_write
-from fineweb_mask.tasks.storage.parquet import read_schema, read_table, write_table
+from fineweb_mask.tasks.storage.parquet import read_schema, read_table
 from fineweb_mask.tasks.storage.remote.copies import local_copies
 from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.manifest import write_manifest
@@ -128,7 +129,7 @@ def explore(job: ExploreJob) -> None:
     table = pa.table({name: table[name] for name in first} | columns | {name: table[name] for name in rest})
     job.path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(job.path) as partial:
-        write_table(table, partial)
+        pq.write_table(table, partial, write_page_checksum=True)
     write_manifest(job.manifest_path, job.key, [job.path], {"rows": table.num_rows, "of": sample.population})
 
 

@@ -44,9 +44,6 @@ def sql(
     timeout: Annotated[
         float | None, typer.Option(min=0.001, help="Seconds after which the query is stopped.", metavar="SECONDS")
     ] = None,
-    verify: Annotated[
-        bool, typer.Option(help="Compare the checksums of the columns that the query reads first, in all files.")
-    ] = True,
     force: Force = False,
     as_json: Annotated[bool, typer.Option("--json", help="Same as --format json.")] = False,
 ) -> None:
@@ -77,7 +74,7 @@ def sql(
         ensure_views_local(opened)
         _ensure_catalog(opened, workspace, as_json)
         with open_catalog(opened, memory_limit) as connection, stopped_after(connection, timeout):
-            found = answers(connection, _text_of(query), opened, verify=verify)
+            found = answers(connection, _text_of(query))
             if form == "table":
                 for number, answer in enumerate(found):
                     _print(console(), answer, limit, is_first=number == 0)

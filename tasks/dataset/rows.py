@@ -1,8 +1,8 @@
 """Read the rows of a partition: the selected documents of each shard in their order, with their scores.
 
-DuckDB compares no checksums, so those of the files are compared before it reads them. Every read is checked: rows come
-in their order, none is repeated, and at the end none is missing. Each folder of the dataset holds the rows of one value
-of the column that the layout names.
+DuckDB compares no checksums, so the pages of the files are verified before it reads them. Every read is checked: rows
+come in their order, none is repeated, and at the end none is missing. Each folder of the dataset holds the rows of one
+value of the column that the layout names.
 """
 
 import re
@@ -21,7 +21,7 @@ from fineweb_mask.models.names import alike
 from fineweb_mask.models.schemas import MASKS, MEASURED, ROW, SOURCE_ROW
 from fineweb_mask.models.settings import FLAT
 from fineweb_mask.tasks.catalog.views import identifier, pattern_of
-from fineweb_mask.tasks.storage.parquet import check_columns, read_schema
+from fineweb_mask.tasks.storage.parquet import check_pages, read_schema
 from fineweb_mask.tasks.workspace.references import digest
 
 UNKNOWN = "unknown"
@@ -79,7 +79,7 @@ class SelectedDocuments:
                 f"materialize.layout: no column {layout!r}, it may be {FLAT!r} or one of "
                 f"{', '.join(self._documents.names)}"
             )
-        check_columns({file for shard in shards for file in shard})
+        check_pages({file for shard in shards for file in shard})
         self._scores = read_schema(shards[0].scores).remove(0)
         self._masks = pa.schema([field for field in MASKS if field.name not in {"row", "selected"}])
         self.schema = pa.schema([*self._documents, *self._scores, *self._masks])

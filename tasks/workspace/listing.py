@@ -10,9 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from fineweb_mask.tasks.storage.atomic import atomic_write
-from fineweb_mask.tasks.storage.parquet import read_table, write_table
+from fineweb_mask.tasks.storage.parquet import read_table
 from fineweb_mask.tasks.storage.remote.copies import ensure_local, local_copies
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey, shard_and_tag, stage_file_name
 from fineweb_mask.tasks.workspace.stage_parquet import read_stage_footer
@@ -76,7 +77,7 @@ def update_index(workspace: Workspace) -> None:
         if known != found:
             rows = [{"path": path, **footer._asdict()} for path, footer in sorted(found.items())]
             with atomic_write(workspace.index_path(folder)) as partial:
-                write_table(pa.Table.from_pylist(rows, INDEX), partial, compression="zstd")
+                pq.write_table(pa.Table.from_pylist(rows, INDEX), partial, compression="zstd", write_page_checksum=True)
 
 
 def _footers(workspace: Workspace, folder: str) -> dict[str, Footer]:

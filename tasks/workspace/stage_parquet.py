@@ -1,8 +1,7 @@
 """Write a stage's Parquet files with its key in the footer, and check whether they are current.
 
-Guarantees: a file is current only if the key in its footer equals the key of the file that would be built now, and the
-footer is as it was written. A file with damaged pages is current until it is read; the read then fails, and the run
-builds the file again.
+Guarantees: a file is current only if the key in its footer equals the key of the file that would be built now. A file
+with damaged pages is current until it is read; the read then fails, and the run builds the file again.
 
 Named arrays are written as such a file, too: one row for each array, exactly as it is.
 """
@@ -22,7 +21,7 @@ from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.schemas import ARRAYS
 from fineweb_mask.tasks.storage.atomic import atomic_write
-from fineweb_mask.tasks.storage.parquet import DamagedFileError, VerifiedFile, add_checksums, read_metadata, read_table
+from fineweb_mask.tasks.storage.parquet import DamagedFileError, VerifiedFile, read_metadata, read_table
 from fineweb_mask.tasks.storage.remote.copies import local_copies, remote_of, size_of
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -87,7 +86,6 @@ def stage_file_writer(
             stage_writer.flush()
             footer = {**key.model_dump(), "details": stage_writer.details}
             writer.add_key_value_metadata({FOOTER_KEY: json.dumps(footer, sort_keys=True).encode()})
-        add_checksums(partial)
         written = read_metadata(partial)
         if written.num_rows != stage_writer.rows or not written.schema.to_arrow_schema().equals(schema):
             raise WorkspaceError(
@@ -231,7 +229,7 @@ class StageFooter(NamedTuple):
 def read_stage_footer(path: Path) -> StageFooter | None:
     """Return what a stage wrote to the footer of a file, or None if that is missing, incomplete or of no stage."""
     metadata = read_footer(path)
-    with suppress(ValueError):
+    with suppress(ValueError, LookupError):
         if metadata is not None and (footer := json.loads((metadata.metadata or {}).get(FOOTER_KEY, b"null"))):
             return StageFooter(metadata.num_rows, StageKey.model_validate(footer), footer["details"])
     return None
