@@ -21,7 +21,6 @@ from fineweb_mask.tasks.reporting.geometry import clustered
 from fineweb_mask.tasks.reporting.samples import DocumentRef, draw, files_read, vectors_at
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.parquet import read_schema, read_table
-from fineweb_mask.tasks.storage.remote.copies import local_copies
 from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.references import ShardFiles
@@ -58,9 +57,8 @@ class OtherSelection(BaseModel):
         """Return the ids of the documents that it keeps."""
         workspace, found = Workspace(self.root), []
         for shard in self.shards:
-            with local_copies():
-                ids = read_table(workspace.resolve(shard.documents), columns=["id"])["id"]
-                found.append(ids.filter(read_table(workspace.resolve(shard.masks), columns=["selected"])["selected"]))
+            ids = read_table(workspace.resolve(shard.documents), columns=["id"])["id"]
+            found.append(ids.filter(read_table(workspace.resolve(shard.masks), columns=["selected"])["selected"]))
         return pa.chunked_array(found, type=pa.string()).combine_chunks() if found else pa.array([], pa.string())
 
 
@@ -140,12 +138,11 @@ def _documents(
     for index, group in groupby(documents, key=lambda document: document.shard):
         shard = shards[index]
         rows = np.array([document.row for document in group], dtype=np.int64)
-        with local_copies():
-            shown = _shown(read_schema(workspace.resolve(shard.documents)))
-            table = documents_of(workspace, shard.documents, rows, [*shown, "text"])
-            scores_file = workspace.resolve(shard.scores)
-            scores = take_rows(scores_file, rows, read_schema(scores_file).names)
-            masks = take_rows(workspace.resolve(shard.masks), rows, ["selected", "inclusion"])
+        shown = _shown(read_schema(workspace.resolve(shard.documents)))
+        table = documents_of(workspace, shard.documents, rows, [*shown, "text"])
+        scores_file = workspace.resolve(shard.scores)
+        scores = take_rows(scores_file, rows, read_schema(scores_file).names)
+        masks = take_rows(workspace.resolve(shard.masks), rows, ["selected", "inclusion"])
         texts = table["text"] if "text" in table.column_names else pa.nulls(len(rows), pa.string())
         columns = {name: table[name] for name in table.column_names if name != "text"}
         columns |= {name: scores[name] for name in scores.column_names if name != "row"}

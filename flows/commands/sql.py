@@ -59,7 +59,6 @@ def sql(
     from fineweb_mask.tasks.catalog.query import answers, open_catalog, stopped_after
     from fineweb_mask.tasks.catalog.views import ensure_views_local
     from fineweb_mask.tasks.outputs import check_output
-    from fineweb_mask.tasks.storage.remote.copies import local_copies
     from fineweb_mask.tasks.workspace.workspace import Workspace
 
     with exit_on_error(as_json):
@@ -67,10 +66,7 @@ def sql(
             check_output(output, "--output", [workspace], replaces=force)
         opened = Workspace(require_writable(reject_credentials(workspace)))
         opened.check_reachable()
-    with (
-        exit_on_failure(as_json, "interrupted"),
-        local_copies(),  # the views read all files
-    ):
+    with exit_on_failure(as_json, "interrupted"):
         ensure_views_local(opened)
         _ensure_catalog(opened, workspace, as_json)
         with open_catalog(opened, memory_limit) as connection, stopped_after(connection, timeout):

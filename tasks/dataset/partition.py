@@ -148,7 +148,7 @@ def _write(job: PartitionJob, documents: SelectedDocuments, data: Path) -> int:
 
 def _paths(job: PartitionJob, shard: ShardFiles) -> ShardPaths:
     """Return a shard's files."""
-    paths = [job.workspace.resolve(file) for file in (shard.documents, shard.scores, shard.masks)]
+    paths = [job.workspace.local(file.path) for file in (shard.documents, shard.scores, shard.masks)]
     for path in paths:
         if not path.is_file():
             raise DamagedFileError(str(path), NO_FOOTER)

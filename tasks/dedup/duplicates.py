@@ -128,8 +128,7 @@ class ListsJob(GroupJob):
         """Return the shards' duplicates as the summary has them; None without a summary."""
         if (found := self.summarised(listing)) is None:
             return None
-        with local_copies():
-            return [self._reference(row) for row in read_table(self.workspace.resolve(found)).to_pylist()]
+        return [self._reference(row) for row in read_table(self.workspace.resolve(found)).to_pylist()]
 
     def _reference(self, row: dict[str, Any]) -> StageFile:
         """Return the reference to a shard's list, from its row of the summary; without a path if it has none."""

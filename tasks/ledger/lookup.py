@@ -87,7 +87,7 @@ def find_dropped(
         path = beside(shard.documents, "dropped")
         if path in present and (found := _matches(workspace.root / path, values, NAMES)):
             rows = np.array([row for row, _ in found], dtype=np.int64)
-            listed = take_rows(workspace.local(path), rows, DROPPED.names).to_pylist()
+            listed = take_rows(workspace.root / path, rows, DROPPED.names).to_pylist()
             for (_, value), row in zip(found, listed, strict=True):
                 is_known = row["reason"] in {"known", "benchmark"}
                 twin = _twin(workspace, shard.documents, row["source_row"]) if is_known else None

@@ -1,4 +1,4 @@
-"""Read Parquet files with their page checksums verified.
+"""Read Parquet files, here or at a URL, with their page checksums verified.
 
 Every page that we write has a CRC32 (`write_page_checksum`), which PyArrow compares where it is asked to. DuckDB
 compares none, so `check_pages` reads files by PyArrow before DuckDB does. Nothing in the format guards the footer:
@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from fineweb_mask.models.errors import StorageError
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
+from fineweb_mask.tasks.storage.remote.copies import opened
 
 Source = Path | str | BinaryIO | RawIOBase
 
@@ -47,7 +48,7 @@ class VerifiedFile(pq.ParquetFile):  # type: ignore[misc]
     Parameters
     ----------
     source
-        The path, or an open file.
+        The path, in a remote workspace of a file at the URL, or an open file.
     name
         What errors call an open file.
     options
@@ -64,7 +65,7 @@ class VerifiedFile(pq.ParquetFile):  # type: ignore[misc]
     def __init__(self, source: Source, name: str = "", **options: Any) -> None:  # noqa: ANN401
         self._name = name or str(source)
         with _explained(self._name):
-            super().__init__(source, page_checksum_verification=True, **options)
+            super().__init__(_opened(source), page_checksum_verification=True, **options)
 
     def read(self, *arguments: Any, **options: Any) -> pa.Table:  # noqa: ANN401
         """Read the whole file, as `pyarrow.parquet.ParquetFile.read`."""
@@ -106,7 +107,7 @@ def read_table(path: Path | str, columns: Sequence[str] | None = None, **options
     if missing := sorted(set(columns or []).difference(names)):
         raise KeyError(f"{path} has no column {missing[0]!r}, it has {', '.join(names)}")
     with _explained(str(path)):
-        return pq.read_table(path, columns=columns, page_checksum_verification=True, **options)
+        return pq.read_table(_opened(path), columns=columns, page_checksum_verification=True, **options)
 
 
 def read_metadata(source: Source, name: str = "") -> pq.FileMetaData:
@@ -118,7 +119,7 @@ def read_metadata(source: Source, name: str = "") -> pq.FileMetaData:
         If the footer cannot be read, or the file is not Parquet.
     """
     with _explained(name or str(source)):
-        return pq.read_metadata(source)
+        return pq.read_metadata(_opened(source))
 
 
 def read_schema(path: Path | str) -> pa.Schema:
@@ -130,7 +131,7 @@ def read_schema(path: Path | str) -> pa.Schema:
         If the footer cannot be read, or the file is not Parquet.
     """
     with _explained(str(path)):
-        return pq.read_schema(path)
+        return pq.read_schema(_opened(path))
 
 
 def check_pages(paths: Iterable[Path | str]) -> None:
@@ -145,6 +146,10 @@ def check_pages(paths: Iterable[Path | str]) -> None:
         with VerifiedFile(path) as file:
             for _ in file.iter_batches():
                 raise_if_stopped()
+
+
+def _opened(source: Source) -> Source:
+    return opened(Path(source)) if isinstance(source, Path | str) else source
 
 
 @contextmanager

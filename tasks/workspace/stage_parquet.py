@@ -8,7 +8,7 @@ Named arrays are written as such a file, too: one row for each array, exactly as
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,8 +21,9 @@ from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.schemas import ARRAYS
 from fineweb_mask.tasks.storage.atomic import atomic_write
-from fineweb_mask.tasks.storage.parquet import DamagedFileError, VerifiedFile, read_metadata, read_table
-from fineweb_mask.tasks.storage.remote.copies import local_copies, remote_of, size_of
+from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_metadata, read_table
+from fineweb_mask.tasks.storage.remote.copies import size_of
+from fineweb_mask.tasks.storage.remote.errors import RemoteError
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -94,8 +95,7 @@ def stage_file_writer(
             )
 
 
-@contextmanager
-def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
+def open_parquet(path: Path) -> VerifiedFile:
     """Open a stage file to read parts of it; of one at a URL, the rest is not downloaded.
 
     Raises
@@ -105,14 +105,7 @@ def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
     DamagedFileError
         Here or while reading: if the file is damaged.
     """
-    with ExitStack() as opened:
-        try:
-            file = VerifiedFile(path, pre_buffer=True)
-        except FileNotFoundError:
-            if (remote := remote_of(path)) is None:
-                raise
-            file = VerifiedFile(opened.enter_context(remote.open(path)), str(path), pre_buffer=True)
-        yield opened.enter_context(file)
+    return VerifiedFile(path, pre_buffer=True)
 
 
 def write_arrays(
@@ -174,7 +167,6 @@ def take_rows(path: Path, rows: NDArray[np.int64], columns: Sequence[str] | None
     return pa.concat_tables(parts)
 
 
-@local_copies()
 def documents_of(workspace: Workspace, file: StageFile, rows: NDArray[np.int64], columns: Sequence[str]) -> pa.Table:
     """Return ascending `rows`, (n,), of a shard's documents, with the `columns` that the shard has."""
     return take_rows(workspace.resolve(file), rows, columns)
@@ -203,18 +195,11 @@ def read_footer(path: Path) -> pq.FileMetaData | None:
     RemoteError
         If the file is at a URL that cannot be read.
     """
-    remote = remote_of(path)
     try:
         return read_metadata(path)
-    except DamagedFileError:
-        return None
+    except RemoteError:
+        raise
     except OSError:
-        if remote is None:
-            return None
-    try:
-        with remote.open(path) as file:
-            return read_metadata(file, str(path))
-    except (DamagedFileError, FileNotFoundError):
         return None
 
 

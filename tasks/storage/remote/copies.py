@@ -1,38 +1,39 @@
 """Read and write a workspace at a URL through copies on this machine.
 
-A path below the `root` of a `RemoteFolder` stands for the file of that name at the URL. Code computes paths as in a
-local workspace, and calls `ensure_local` before it opens one.
+A path below the `root` of a `RemoteFolder` stands for the file of that name at the URL: code computes paths as in a
+local workspace. Parquet files and texts are read from the URL (`opened`, `read_text`), without what is not needed of
+them. What needs a file, such as DuckDB or a model, calls `ensure_local` before it opens one.
 
 - `root` is a temporary folder of this process, so that no process sees or deletes another's copies. It is deleted when
-  the process ends; the folder of a killed process is deleted by the next one.
-- A job's files are copied when it reads them, and deleted when the last job that reads them ends (`local_copies`): the
-  disk holds what the jobs of one moment read and write. Outside of such a block, copies stay until the process ends.
+  the process ends; the folder of a killed process is deleted by the next one that is alone.
+- What a job copies and writes is deleted when the last job that uses it ends (`local_copies`). Outside of a job, copies
+  stay until the process ends, and so do fitted models, which every job reads.
 - A file is uploaded before it appears in `root`, so that a file at the URL is always complete.
 - Nothing is listed ahead: whether a file exists, and its size, are asked of the URL, which shows what other machines
-  have written or deleted. A file whose name tells its key never changes; others are copied again in each block.
-- Fitted models, which every job reads, stay until the process ends.
+  have written or deleted. A file whose name tells its key never changes; others are copied again each time.
 - `here` holds what is never uploaded: locks, spilled data, how long jobs took.
 """
 
 import errno
 import fcntl
+import glob
 import hashlib
 import os
 import shutil
 import threading
 import uuid
-import weakref
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TextIO
+from tempfile import TemporaryDirectory
 
 from fineweb_mask.models.errors import StorageError
 from fineweb_mask.models.names import TAGGED
 from fineweb_mask.tasks.storage.remote.buckets import endpoint
-from fineweb_mask.tasks.storage.remote.filesystem import FileInfo, RemoteFile
+from fineweb_mask.tasks.storage.remote.errors import RemoteError
+from fineweb_mask.tasks.storage.remote.filesystem import RemoteFile
 from fineweb_mask.tasks.storage.remote.object_store import Store
 
 FITTED = "fitted"
@@ -49,7 +50,7 @@ _block: ContextVar["set[tuple[RemoteFolder, str]] | None"] = ContextVar("copies"
 
 @contextmanager
 def local_copies() -> Iterator[None]:
-    """Delete the copies that the block makes when it ends, except those that another block still uses."""
+    """Delete the copies of a job when the block ends, except those that another block still uses."""
     used = set[tuple[RemoteFolder, str]]()
     token = _block.set(used)
     try:
@@ -85,23 +86,24 @@ class RemoteFolder:
         self.url = url
         self.here = here
         self.store = Store(url)
-        self.root = here.with_name(f"{here.name}.{uuid.uuid4().hex[:12]}")
         self._lock = threading.Lock()
         self._blocks = Counter[str]()  # of `local_copies`, in which a copy is used
         self._copying = defaultdict[str, threading.Lock](threading.Lock)
         try:
-            made = here.with_name(f".{self.root.name}")  # not seen by `_remove_left` before it is locked
-            made.mkdir(parents=True)
-            lock = (made / ".lock").open("w")  # the system unlocks it when the process ends
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            made.rename(self.root)
-            _remove_left(here)
+            here.mkdir(parents=True, exist_ok=True)
+            self._in_use = (here / ".copies").open("w")  # the system unlocks it when the process ends
+            with suppress(BlockingIOError):
+                fcntl.flock(self._in_use, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                for left in here.parent.glob(f"{glob.escape(here.name)}.*"):  # of processes that were killed
+                    shutil.rmtree(left, ignore_errors=True)
+            fcntl.flock(self._in_use, fcntl.LOCK_SH)
+            self._folder = TemporaryDirectory(prefix=f"{here.name}.", dir=here.parent, ignore_cleanup_errors=True)
         except OSError as error:
             raise StorageError(
-                f"engine.scratch: {self.root.parent}, which files of {url} are copied to, cannot be used: "
+                f"engine.scratch: {here.parent}, which files of {url} are copied to, cannot be used: "
                 f"{error.strerror}: give a folder that can be written"
             ) from error
-        weakref.finalize(self, _remove, self.root, lock, os.getpid())
+        self.root = Path(self._folder.name)
 
     def name_of(self, path: Path) -> str | None:
         """Return the name at the URL of a path below `root`, or None for a hidden file, which is not uploaded."""
@@ -112,55 +114,36 @@ class RemoteFolder:
         """Return the URL of a path below `root`."""
         return "/".join([self.url, *path.relative_to(self.root).parts])
 
-    def files(self, folder: str = "") -> dict[str, FileInfo]:
-        """Return the size and version of every file at the URL below a folder, by name; hidden files are left out."""
-        found = self.store.list_files(folder)
-        return {name: info for name, info in found.items() if self.name_of(self.root / name) is not None}
-
-    def sizes(self, folder: Path) -> dict[str, int]:
-        """Return the size of every file at the URL below a folder in `root`, by its path relative to that."""
-        found = self.files("/".join(folder.relative_to(self.root).parts))
-        return {(self.root / name).relative_to(folder).as_posix(): info.bytes for name, info in found.items()}
-
-    def info(self, path: Path) -> FileInfo | None:
-        """Return a file's size and version at the URL, or None if it does not exist there."""
-        name = self.name_of(path)
-        return None if name is None else self.store.info(name)
+    def sizes(self, folder: str = "") -> dict[str, int]:
+        """Return the bytes of every file at the URL below a folder, by name; hidden files are left out."""
+        found = self.store.sizes(folder)
+        return {name: size for name, size in found.items() if self.name_of(self.root / name) is not None}
 
     def exists(self, path: Path) -> bool:
         """Return whether the URL has this file, or any file below this folder."""
         name = self.name_of(path)
-        return name is not None and (self.store.info(name) is not None or bool(self.store.list_files(name)))
+        return name is not None and bool(self.store.sizes(name))
 
-    def open(self, path: Path) -> RemoteFile:
-        """Open a file at the URL, to read parts of it without a copy.
-
-        Raises
-        ------
-        FileNotFoundError
-            If the URL has no such file.
-        """
-        name, info = self.name_of(path), self.info(path)
-        if name is None or info is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.url_of(path))
-        return RemoteFile(self.store.url_of(name), info)
+    def has_copy(self, name: str) -> bool:
+        """Return whether there is a copy of a file that never changes."""
+        return TAGGED.search(name) is not None and (self.root / name).is_file()
 
     def download(self, path: Path) -> None:
-        """Copy a file, or all files below a folder, unless they are here."""
+        """Copy a file, or all files below a folder; a file that never changes only if it is not here."""
         name = self.name_of(path)
         if name is None:
             return
-        if TAGGED.search(name):
+        if self.has_copy(name):
             self._use(name)
-            if path.is_file():
-                return
-        for one in self.files(name) if self.store.info(name) is None else [name]:
+            return
+        for one in self.store.sizes(name):
             self._copy(one)
 
     def _copy(self, name: str) -> None:
         path = self.root / name
+        self._use(name)
         with self._copying[name]:
-            if not self._use(name) and path.is_file():
+            if self.has_copy(name):
                 return
             path.parent.mkdir(parents=True, exist_ok=True)
             partial = path.parent / f".{path.name}.{uuid.uuid4().hex}.partial"
@@ -187,23 +170,21 @@ class RemoteFolder:
             if name is not None:
                 self._use(name)
                 self.store.upload(file, name)
-        self.store.delete(self.files("/".join(path.relative_to(self.root).parts)).keys() - files)
+        self.store.delete(self.sizes("/".join(path.relative_to(self.root).parts)).keys() - files)
 
     def delete(self, path: Path) -> None:
         """Delete a file at the URL, but not its copy."""
         if (name := self.name_of(path)) is not None:
             self.store.delete([name])
 
-    def _use(self, name: str) -> bool:
-        """Have a copy stay until the block ends; return whether it is new there, and may be of an older version."""
-        block, may_change = _block.get(), TAGGED.search(name) is None
-        if block is None or (name.startswith(f"{FITTED}/") and not may_change):
-            return may_change
+    def _use(self, name: str) -> None:
+        """Have a copy stay until the block ends."""
+        block = _block.get()
+        if block is None or (name.startswith(f"{FITTED}/") and TAGGED.search(name)):
+            return
         with self._lock:
-            is_new = (self, name) not in block
+            self._blocks[name] += (self, name) not in block
             block.add((self, name))
-            self._blocks[name] += is_new
-            return is_new and may_change
 
     def release(self, name: str) -> None:
         """End a block's use of a copy, and delete it if no other block uses it."""
@@ -212,20 +193,6 @@ class RemoteFolder:
             if not self._blocks[name]:
                 del self._blocks[name]
                 (self.root / name).unlink(missing_ok=True)
-
-
-def _remove_left(here: Path) -> None:
-    """Delete the copies of processes that were killed."""
-    for lock in here.parent.glob(f"{here.name}.*/.lock"):
-        with suppress(FileNotFoundError, BlockingIOError), lock.open("r+") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(lock.parent, ignore_errors=True)
-
-
-def _remove(root: Path, lock: TextIO, process: int) -> None:
-    if os.getpid() == process:  # and not one that it forked
-        shutil.rmtree(root, ignore_errors=True)
-    lock.close()
 
 
 _folders: dict[Path, RemoteFolder] = {}  # by `here`
@@ -271,19 +238,42 @@ def ensure_local(path: Path) -> Path:
     return path
 
 
+def opened(path: Path) -> Path | RemoteFile:
+    """Return what a file is read from: its path, or the file at the URL, of which only what is read is downloaded.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the URL has no such file.
+    """
+    folder = remote_of(path)
+    if folder is None or (name := folder.name_of(path)) is None or folder.has_copy(name):
+        return path
+    try:
+        return RemoteFile(folder.url_of(path))
+    except RemoteError as error:
+        if error.errno == errno.ENOENT:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder.url_of(path)) from error
+        raise
+
+
 def read_text(path: Path) -> str:
     """Return the content of a small file."""
-    with local_copies():
-        return ensure_local(path).read_text(encoding="utf-8")
+    source = opened(path)
+    if isinstance(source, Path):
+        return source.read_text(encoding="utf-8")
+    with source:
+        return source.read().decode()
 
 
 def size_of(path: Path) -> int | None:
     """Return the size in bytes of a local or remote file, or None if it does not exist."""
+    folder = remote_of(path)
+    if folder is not None and (name := folder.name_of(path)) is not None:
+        return folder.store.size(name)
     with suppress(FileNotFoundError):
         return path.stat().st_size
-    folder = remote_of(path)
-    info = None if folder is None else folder.info(path)
-    return None if info is None else info.bytes
+    return None
 
 
 def upload_order(folder: Path) -> list[Path]:
@@ -297,7 +287,7 @@ def upload_order(folder: Path) -> list[Path]:
 def download_tree(url: str, folder: Path) -> None:
     """Download a folder without its hidden files."""
     store = Store(url)
-    for name in store.list_files():
+    for name in store.sizes():
         if not any(part.startswith(".") for part in name.split("/")):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             store.download(name, folder / name)

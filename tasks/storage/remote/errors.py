@@ -74,13 +74,9 @@ class UnansweredError(RemoteError, TimeoutError):
     """A server kept failing until the retries ended; retrying later may help."""
 
 
-class ChangedError(RemoteError):
-    """A file at a URL changed while it was read."""
-
-
 def is_transient(error: BaseException) -> bool:
     """Return whether retrying may help: timeouts, lost connections, I/O errors, server errors, GPU out of memory."""
-    if isinstance(error, ChangedError) or type(error).__name__ in FINAL:
+    if type(error).__name__ in FINAL:
         return False
     if (response := response_of(error)) is not None:
         status, code = response
@@ -163,8 +159,6 @@ def explain(url: str, error: BaseException, patience: float) -> RemoteError:
         parent = "repository" if url.startswith(HUB) else "bucket"
         remedy = f": check its spelling, and the {parent}'s" if is_url(url) and not url.startswith("file:") else ""
         return RemoteError(errno.ENOENT, f"{where} does not exist ({text}){remedy}")
-    if type(error).__name__ == "PreconditionError":  # a range of one version was asked for
-        return ChangedError(errno.EINVAL, f"{where} changed while it was read: run again")
     if "non-partial response" in text:
         return RemoteError(errno.ESPIPE, f"{where}: the server does not serve parts of files: download it first")
     remedy = ""

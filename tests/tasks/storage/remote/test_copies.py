@@ -26,7 +26,7 @@ from fineweb_mask.tasks.storage.remote.copies import (
 )
 from fineweb_mask.tasks.storage.remote.errors import RemoteError, UnansweredError
 from fineweb_mask.tasks.workspace.manifest import is_whole, read_manifest, write_manifest
-from fineweb_mask.tasks.workspace.references import StageFile, StageKey
+from fineweb_mask.tasks.workspace.references import StageKey
 from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.conftest import Bucket
@@ -123,7 +123,7 @@ def test_threads_use_copies_together(workspace: Workspace, tmp_path: Path) -> No
     assert copied(workspace) == set()
 
 
-def test_what_a_killed_process_copied_is_deleted_by_the_next_one(bucket: Bucket, tmp_path: Path) -> None:
+def test_what_a_killed_process_copied_is_deleted_by_the_next_one_that_is_alone(bucket: Bucket, tmp_path: Path) -> None:
     script = (
         "import os, sys; from fineweb_mask.tasks.workspace.workspace import Workspace\n"
         "root = Workspace(sys.argv[1]).root; (root / 'a').touch(); print(root, flush=True)\n"
@@ -134,12 +134,13 @@ def test_what_a_killed_process_copied_is_deleted_by_the_next_one(bucket: Bucket,
     processes = [subprocess.Popen([sys.executable, "-c", script, url], env=environment, **PIPES) for _ in range(2)]
     killed, running = (Path(process.stdout.readline().strip()) for process in processes)
     processes[0].communicate("killed\n")
-    assert (killed / "a").exists()
-    Workspace(url, tmp_path / "node")
-    assert not killed.exists()
+    subprocess.run([sys.executable, "-c", script, url], env=environment, input=b"\n", check=True)
+    assert (killed / "a").exists()  # it was not alone
     assert (running / "a").exists()
     processes[1].communicate("\n")
     assert not running.exists()
+    Workspace(url, tmp_path / "node")
+    assert not killed.exists()
 
 
 def test_a_model_stays_until_the_process_ends_and_what_may_be_replaced_is_copied_again_in_each_block(
@@ -171,9 +172,8 @@ def test_what_another_machine_wrote_since_the_listing_is_found(workspace: Worksp
     assert workspace.files("documents/*") == workspace.files("fitted/*") == []  # listed
     bucket.write("deep/ws/documents/a.parquet", b"x")
     bucket.write("deep/ws/fitted/encoder/config.json", b"{}")
-    file = StageFile(stage="ingest", name="a", path="documents/a.parquet", rows=1, bytes=1, fingerprint="f")
-    assert workspace.resolve(file).read_text() == "x"
-    assert not workspace.resolve(file.model_copy(update={"path": "documents/b.parquet"})).exists()
+    assert workspace.local("documents/a.parquet").read_text() == "x"
+    assert not workspace.local("documents/b.parquet").exists()
     assert (workspace.local("fitted/encoder") / "config.json").read_text() == "{}"
 
 
@@ -229,7 +229,7 @@ def test_a_fresh_machine_sees_what_is_current_without_downloading_it(
         size = bucket.names()[f"deep/ws/documents/{path.name}"]
         assert 0 < sum(proxy.sent[name] for name in proxy.sent if name.endswith(path.name)) < size / 2
         assert not path.exists()
-        assert fresh.resolve(wanted) == path
+        assert fresh.local(wanted.path) == path
         assert path.read_bytes() == bucket.read(f"deep/ws/documents/{path.name}")
 
 

@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 from obstore.store import S3Store
 
-from fineweb_mask.tasks.storage.remote.errors import ChangedError, RemoteError, UnansweredError, explain, is_transient
+from fineweb_mask.tasks.storage.remote.errors import RemoteError, UnansweredError, explain, is_transient
 from tests.conftest import Bucket
 from tests.s3 import Proxy, SeaweedServer, free_port
 
@@ -46,7 +46,6 @@ def explained(work: Work, url: str, bucket: str, **options: object) -> RemoteErr
         (UnansweredError(errno.ETIMEDOUT, "no answer"), True),
         (OSError(errno.EIO, "disk"), True),
         (aiohttp.ClientResponseError(SimpleNamespace(real_url="http://x"), (), status=404), False),  # type: ignore[arg-type]
-        (ChangedError(errno.EINVAL, "changed"), False),
         (RemoteError(errno.EACCES, "refused"), False),
     ],
 )
