@@ -94,19 +94,19 @@ def _sync(path: Path) -> None:
 
 
 @contextmanager
-def atomic_write(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path, *, is_read_here: bool = True) -> Iterator[Path]:
     """Yield a temporary path next to `path`, and rename it to `path` if the block succeeds.
 
-    In a remote workspace, the file is uploaded before the rename.
+    In a remote workspace, the file is uploaded before the rename; one that is not read here is only at the URL.
     """
     partial = _partial(path)
     try:
         yield partial
         _sync(partial)
-        if (remote := remote_of(path)) is None:
-            partial.replace(path)
-        else:
+        if (remote := remote_of(path)) is not None:
             remote.upload(partial, path)
+        if remote is None or is_read_here:
+            partial.replace(path)
         _sync(path.parent)
     finally:
         partial.unlink(missing_ok=True)

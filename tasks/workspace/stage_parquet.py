@@ -78,7 +78,7 @@ def stage_file_writer(
     WorkspaceError
         If the file does not read back with the same number of rows and the same columns.
     """
-    with atomic_write(path) as partial:
+    with atomic_write(path, is_read_here=False) as partial:
         with pq.ParquetWriter(
             partial, schema, compression="zstd", write_page_checksum=True, store_schema=True, **options
         ) as writer:

@@ -19,7 +19,7 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 VECTORS_AT_ONCE = 4_096
 """Rows that are read at the same time, where those of a whole block are wanted."""
 
-STREAMED: dict[str, Any] = {"pre_buffer": False, "buffer_size": 1 << 20}
+STREAMED: dict[str, Any] = {"pre_buffer": False, "buffer_size": 1 << 22}
 """How files of vectors are read: by default PyArrow holds the whole file while batches of it are read."""
 
 PART_ROWS = 65_536
@@ -70,7 +70,7 @@ def has_vector(workspace: Workspace, shard: ShardFiles) -> NDArray[np.bool_]:
     """Return which documents of a shard have a vector, (rows,)."""
     if shard.embeddings.details.get("bad_vectors") == 0:
         return np.ones(shard.rows, dtype=bool)
-    with VerifiedFile(workspace.local(shard.embeddings.path), **STREAMED) as file:
+    with VerifiedFile(workspace.resolve(shard.embeddings), **STREAMED) as file:
         batches = file.iter_batches(VECTORS_AT_ONCE, columns=["embedding"])
         valid = [batch["embedding"].is_valid().to_numpy(zero_copy_only=False) for batch in batches]
     return np.concatenate([np.empty(0, dtype=bool), *valid])
@@ -90,7 +90,7 @@ def read_vectors(
 ) -> Iterator[tuple[slice, NDArray[np.floating[Any]]]]:
     """Yield the vectors of some rows of a shard, ascending, with their places in `rows`: (b, d) each."""
     start = 0
-    with VerifiedFile(workspace.local(shard.embeddings.path), **STREAMED) as file:
+    with VerifiedFile(workspace.resolve(shard.embeddings), **STREAMED) as file:
         for batch in file.iter_batches(at_once or VECTORS_AT_ONCE, columns=["embedding"]):
             first, last = np.searchsorted(rows, [start, start + batch.num_rows])
             start, chosen = start + batch.num_rows, pa.array(rows[first:last] - start)

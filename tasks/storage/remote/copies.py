@@ -6,8 +6,8 @@ them. What needs a file, such as DuckDB or a model, calls `ensure_local` before 
 
 - `root` is a temporary folder of this process, so that no process sees or deletes another's copies. It is deleted when
   the process ends; the folder of a killed process is deleted by the next one that is alone.
-- What a job copies and writes is deleted when the last job that uses it ends (`local_copies`). Outside of a job, copies
-  stay until the process ends, and so do fitted models, which every job reads.
+- Copies stay until the process ends, such as models, which every job reads. Those of a shard's files are deleted when
+  the job ends that needs them (`local_copies`); a shard's file that a job writes is only at the URL.
 - A file is uploaded before it appears in `root`, so that a file at the URL is always complete.
 - Nothing is listed ahead: whether a file exists, and its size, are asked of the URL, which shows what other machines
   have written or deleted. A file whose name tells its key never changes; others are copied again each time.
@@ -22,10 +22,9 @@ import os
 import shutil
 import threading
 import uuid
-from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -36,29 +35,11 @@ from fineweb_mask.tasks.storage.remote.errors import RemoteError
 from fineweb_mask.tasks.storage.remote.filesystem import RemoteFile
 from fineweb_mask.tasks.storage.remote.object_store import Store
 
-FITTED = "fitted"
-"""Folder of a workspace whose files, models, stay on this machine until the process ends."""
-
 UPLOADED_LAST = {"provenance.json": 1, "README.md": 2}
 """Index files of a folder are uploaded last, in this order: a reader who finds one finds every file it refers to."""
 
 SCRATCH = "FINEWEB_MASK_SCRATCH"
 """Environment variable: the parent folder of the copies on this machine."""
-
-_block: ContextVar["set[tuple[RemoteFolder, str]] | None"] = ContextVar("copies", default=None)
-
-
-@contextmanager
-def local_copies() -> Iterator[None]:
-    """Delete the copies of a job when the block ends, except those that another block still uses."""
-    used = set[tuple[RemoteFolder, str]]()
-    token = _block.set(used)
-    try:
-        yield
-    finally:
-        _block.reset(token)
-        for folder, name in used:
-            folder.release(name)
 
 
 class RemoteFolder:
@@ -86,8 +67,6 @@ class RemoteFolder:
         self.url = url
         self.here = here
         self.store = Store(url)
-        self._lock = threading.Lock()
-        self._blocks = Counter[str]()  # of `local_copies`, in which a copy is used
         self._copying = defaultdict[str, threading.Lock](threading.Lock)
         try:
             here.mkdir(parents=True, exist_ok=True)
@@ -131,17 +110,12 @@ class RemoteFolder:
     def download(self, path: Path) -> None:
         """Copy a file, or all files below a folder; a file that never changes only if it is not here."""
         name = self.name_of(path)
-        if name is None:
-            return
-        if self.has_copy(name):
-            self._use(name)
-            return
-        for one in self.store.sizes(name):
-            self._copy(one)
+        if name is not None and not self.has_copy(name):
+            for one in self.store.sizes(name):
+                self._copy(one)
 
     def _copy(self, name: str) -> None:
         path = self.root / name
-        self._use(name)
         with self._copying[name]:
             if self.has_copy(name):
                 return
@@ -154,11 +128,9 @@ class RemoteFolder:
                 partial.unlink(missing_ok=True)
 
     def upload(self, source: Path, path: Path) -> None:
-        """Upload `source` under the name of `path`, and rename it to `path`."""
+        """Upload `source` under the name of `path`, unless that is a hidden one."""
         if (name := self.name_of(path)) is not None:
-            self._use(name)
             self.store.upload(source, name)
-        source.replace(path)
 
     def upload_folder(self, source: Path, path: Path) -> None:
         """Upload a folder under the name of `path`, index files last, and delete other files below that name.
@@ -168,7 +140,6 @@ class RemoteFolder:
         files = {self.name_of(path / file.relative_to(source)): file for file in upload_order(source)}
         for name, file in files.items():
             if name is not None:
-                self._use(name)
                 self.store.upload(file, name)
         self.store.delete(self.sizes("/".join(path.relative_to(self.root).parts)).keys() - files)
 
@@ -176,23 +147,6 @@ class RemoteFolder:
         """Delete a file at the URL, but not its copy."""
         if (name := self.name_of(path)) is not None:
             self.store.delete([name])
-
-    def _use(self, name: str) -> None:
-        """Have a copy stay until the block ends."""
-        block = _block.get()
-        if block is None or (name.startswith(f"{FITTED}/") and TAGGED.search(name)):
-            return
-        with self._lock:
-            self._blocks[name] += (self, name) not in block
-            block.add((self, name))
-
-    def release(self, name: str) -> None:
-        """End a block's use of a copy, and delete it if no other block uses it."""
-        with self._lock:
-            self._blocks[name] -= 1
-            if not self._blocks[name]:
-                del self._blocks[name]
-                (self.root / name).unlink(missing_ok=True)
 
 
 _folders: dict[Path, RemoteFolder] = {}  # by `here`
@@ -236,6 +190,19 @@ def ensure_local(path: Path) -> Path:
     if (folder := remote_of(path)) is not None:
         folder.download(path)
     return path
+
+
+@contextmanager
+def local_copies(paths: Sequence[Path]) -> Iterator[None]:
+    """Have copies of files while the block runs; those of a remote workspace are deleted at its end."""
+    try:
+        for path in paths:
+            ensure_local(path)
+        yield
+    finally:
+        for path in paths:
+            if remote_of(path) is not None:
+                path.unlink(missing_ok=True)
 
 
 def opened(path: Path) -> Path | RemoteFile:

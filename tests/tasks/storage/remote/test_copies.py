@@ -87,40 +87,29 @@ def test_a_folder_that_cannot_be_written_is_told_with_the_setting(bucket: Bucket
         Workspace(f"{bucket.url}/ws", tmp_path / "file")
 
 
-def test_copies_leave_with_the_last_block_that_uses_them(workspace: Workspace) -> None:
-    one, other = write(workspace, "one"), write(workspace, "other")
-    with local_copies():
-        ensure_local(one)
-        with local_copies():
-            ensure_local(one)
-            ensure_local(other)
-            written = write(workspace, "written")
-            assert copied(workspace) >= {f"documents/{path.name}" for path in (one, other, written)}
-        assert one.exists()
-        assert not written.exists()
-    fresh = Workspace(workspace.url or "", workspace.root.parent / "fresh")
-    with local_copies():
-        fresh.local("documents")
-        assert len(copied(fresh)) == 3
-    assert copied(fresh) == set()
+def test_copies_are_there_while_the_block_runs(workspace: Workspace, tmp_path: Path) -> None:
+    names = [f"documents/{write(workspace, name).name}" for name in ("one", "other")]
+    assert copied(workspace) == set()  # what a job writes is at the URL
+    here = tmp_path / "here"
+    here.touch()
+    with local_copies([*(workspace.root / name for name in names), workspace.root / "missing", here]):
+        assert copied(workspace) == set(names)
+    assert copied(workspace) == set()
+    assert here.exists()
 
 
-def test_threads_use_copies_together(workspace: Workspace, tmp_path: Path) -> None:
+def test_threads_use_a_copy_together(workspace: Workspace, proxy: Proxy, reach: Callable[..., None]) -> None:
     path = write(workspace, rows=20_000)
-    workspace = Workspace(workspace.url or "", tmp_path / "fresh")
-    path, ready = workspace.root / "documents" / path.name, threading.Barrier(6)
+    reach(proxy.url)
+    ready = threading.Barrier(6)
 
-    def read(number: int) -> int:
-        rows = 0
-        for _ in range(3):
-            with local_copies():
-                ready.wait()
-                rows += pq.read_table(ensure_local(path)).num_rows
-        return rows
+    def read(_: int) -> int:
+        ready.wait()
+        return int(pq.read_table(ensure_local(path)).num_rows)
 
     with ThreadPoolExecutor(6) as pool:
-        assert list(pool.map(read, range(6))) == [60_000] * 6
-    assert copied(workspace) == set()
+        assert list(pool.map(read, range(6))) == [20_000] * 6
+    assert sum(size for name, size in proxy.sent.items() if name.endswith(path.name)) == path.stat().st_size
 
 
 def test_what_a_killed_process_copied_is_deleted_by_the_next_one_that_is_alone(bucket: Bucket, tmp_path: Path) -> None:
@@ -143,19 +132,18 @@ def test_what_a_killed_process_copied_is_deleted_by_the_next_one_that_is_alone(b
     assert not killed.exists()
 
 
-def test_a_model_stays_until_the_process_ends_and_what_may_be_replaced_is_copied_again_in_each_block(
+def test_a_file_that_never_changes_is_copied_once_and_another_each_time(
     workspace: Workspace, proxy: Proxy, reach: Callable[..., None], tmp_path: Path
 ) -> None:
     names = (f"fitted/model.{KEY.tag}.bin", "fitted/model.json")
     for name in names:
-        with local_copies(), atomic_write(workspace.root / name) as partial:
+        with atomic_write(workspace.root / name) as partial:
             partial.write_bytes(b"model")
     reach(proxy.url)
     fresh = Workspace(workspace.url or "", tmp_path / "fresh")
     for _ in range(2):
-        with local_copies():
-            for name in names:
-                assert fresh.local(name).read_bytes() == b"model"
+        for name in names:
+            assert fresh.local(name).read_bytes() == b"model"
     sent = {name: sum(size for path, size in proxy.sent.items() if path.endswith(name)) for name in names}
     assert sent == {names[0]: len(b"model"), names[1]: 2 * len(b"model")}
 
@@ -206,9 +194,10 @@ def test_a_file_that_cannot_be_uploaded_does_not_appear_locally(
     proxy.kill()
     with pytest.raises(UnansweredError):
         write(workspace, rows=4)
-    assert pq.read_metadata(workspace.shard_path("documents", "a", KEY)).num_rows == 3
+    with pytest.raises(UnansweredError), atomic_write(workspace.fitted / "model.bin") as partial:
+        partial.touch()
     assert bucket.names() == before
-    assert copied(workspace) == {f"documents/a.{KEY.tag}.parquet"}
+    assert copied(workspace) == set()
 
 
 def test_a_fresh_machine_sees_what_is_current_without_downloading_it(
@@ -234,8 +223,7 @@ def test_a_fresh_machine_sees_what_is_current_without_downloading_it(
 
 
 def test_the_url_is_the_truth(workspace: Workspace, bucket: Bucket) -> None:
-    with local_copies():
-        paths = {name: write(workspace, name) for name in ("kept", "deleted", "overwritten")}
+    paths = {name: write(workspace, name) for name in ("kept", "deleted", "overwritten")}
     bucket.server.client.delete_object(Bucket=bucket.name, Key=f"deep/ws/documents/{paths['deleted'].name}")
     bucket.write(f"deep/ws/documents/{paths['overwritten'].name}", b"something else")
     found = {name: current_parquet(workspace, path, name, KEY) for name, path in paths.items()}
