@@ -14,7 +14,7 @@ from pathlib import Path
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.urls import is_writable_url
 from fineweb_mask.tasks.storage.remote.buckets import open_bucket
-from fineweb_mask.tasks.storage.remote.errors import RemoteError, is_missing, redacted, response_of
+from fineweb_mask.tasks.storage.remote.errors import RemoteError, is_missing, redacted
 from fineweb_mask.tasks.storage.remote.filesystem import RemoteFile, open_filesystem
 from fineweb_mask.tasks.storage.remote.retries import attempt
 
@@ -95,15 +95,9 @@ class Store:
 
     def read(self, name: str) -> bytes | None:
         """Return a small file, or None if it does not exist."""
-        return attempt(self.url, self._read, name)
-
-    def _read(self, name: str) -> bytes | None:
-        try:
-            return bytes(self._bucket.get(self._key(name)).bytes())
-        except FileNotFoundError as error:
-            if not is_missing(error) or (response_of(error) or (0, ""))[1] == "NoSuchBucket":
-                raise
+        if self.size(name) is None:
             return None
+        return bytes(attempt(self.url_of(name), self._files.cat_file, self._path(name)))
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete files; missing files are not an error."""
