@@ -122,10 +122,10 @@ def is_whole(path: Path, manifest: Manifest, *, download: bool = False, by_size:
         uploaded one by one, so a killed run may leave a mix of old and new ones.
     """
     remote = remote_of(path)
-    sizes = {} if remote is None else remote.sizes(remote.name_of(path.parent) or "")
+    sizes = {} if remote is None else remote.sizes(remote.name_of(path.parent))
     for name, file in manifest.files.items():
         target = path.parent / name
-        if (size_of(target) if remote is None else sizes.get(remote.name_of(target) or "")) != file.bytes:
+        if (size_of(target) if remote is None else sizes.get(remote.name_of(target))) != file.bytes:
             return False
         if not by_size if remote is None else (download or file.bytes <= SMALL_BYTES):
             here = ensure_local(target)

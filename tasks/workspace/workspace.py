@@ -128,7 +128,7 @@ class Workspace:
 
     def display_path(self, path: Path) -> str:
         """Return a path of the workspace as users know it: the URL of a remote file, or the local path."""
-        return str(path) if self._remote is None else self._remote.url_of(path)
+        return str(path) if self._remote is None else self._remote.url_of(self._remote.name_of(path))
 
     def shard_path(self, stage_folder: str, shard: str, key: StageKey) -> Path:
         """Return a shard's file of this key in `documents`, `hashes`, `scores`, `embeddings` or `masks`."""
@@ -187,7 +187,7 @@ class Workspace:
     def exists(self, path: Path) -> bool:
         """Return whether a file, or a folder that is not empty, exists locally or remotely."""
         if self._remote is not None:
-            return self._remote.exists(path)
+            return bool(self._remote.sizes(self._remote.name_of(path)))
         return any(path.iterdir()) if path.is_dir() else path.exists()
 
     @contextmanager
@@ -269,9 +269,9 @@ class Workspace:
             If it holds something else, or is not a folder.
         """
         if self._remote is not None:
-            found = self._remote.store.read(LAST_RUN)
+            found = self._remote.read(LAST_RUN)
             if found is None or not _is_record(found):
-                files = self._remote.store.sizes()
+                files = self._remote.sizes()
                 if not any(DOCUMENTS.fullmatch(name) for name in files):
                     self._refuse(name.partition("/")[0] for name in files)
             return
@@ -304,7 +304,7 @@ class Workspace:
     def check_reachable(self) -> None:
         """Raise `RemoteError` if the workspace is at a URL that cannot be listed."""
         if self._remote is not None:
-            self._remote.store.sizes(LAST_RUN)
+            self._remote.sizes(LAST_RUN)
 
 
 def is_workspace(folder: Path) -> bool:

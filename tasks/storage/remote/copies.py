@@ -42,7 +42,7 @@ SCRATCH = "FINEWEB_MASK_SCRATCH"
 """Environment variable: the parent folder of the copies on this machine."""
 
 
-class RemoteFolder:
+class RemoteFolder(Store):
     """A folder at a URL, and the copies of its files that this process makes. Its methods are thread-safe.
 
     Parameters
@@ -64,9 +64,8 @@ class RemoteFolder:
     """
 
     def __init__(self, url: str, here: Path) -> None:
-        self.url = url
+        super().__init__(url)
         self.here = here
-        self.store = Store(url)
         self._copying = defaultdict[str, threading.Lock](threading.Lock)
         try:
             here.mkdir(parents=True, exist_ok=True)
@@ -84,69 +83,32 @@ class RemoteFolder:
             ) from error
         self.root = Path(self._folder.name)
 
-    def name_of(self, path: Path) -> str | None:
-        """Return the name at the URL of a path below `root`, or None for a hidden file, which is not uploaded."""
-        parts = path.relative_to(self.root).parts
-        return None if not parts or any(part.startswith(".") for part in parts) else "/".join(parts)
-
-    def url_of(self, path: Path) -> str:
-        """Return the URL of a path below `root`."""
-        return "/".join([self.url, *path.relative_to(self.root).parts])
+    def name_of(self, path: Path) -> str:
+        """Return the name at the URL of a path below `root`."""
+        return "/".join(path.relative_to(self.root).parts)
 
     def sizes(self, folder: str = "") -> dict[str, int]:
-        """Return the bytes of every file at the URL below a folder, by name; hidden files are left out."""
-        found = self.store.sizes(folder)
-        return {name: size for name, size in found.items() if self.name_of(self.root / name) is not None}
-
-    def exists(self, path: Path) -> bool:
-        """Return whether the URL has this file, or any file below this folder."""
-        name = self.name_of(path)
-        return name is not None and bool(self.store.sizes(name))
+        """Return the bytes of every file below a folder by name, as `Store.sizes`; hidden files are left out."""
+        return {name: size for name, size in super().sizes(folder).items() if not is_hidden(name)}
 
     def has_copy(self, name: str) -> bool:
         """Return whether there is a copy of a file that never changes."""
         return TAGGED.search(name) is not None and (self.root / name).is_file()
 
-    def download(self, path: Path) -> None:
+    def copy(self, name: str) -> None:
         """Copy a file, or all files below a folder; a file that never changes only if it is not here."""
-        name = self.name_of(path)
-        if name is not None and not self.has_copy(name):
-            for one in self.store.sizes(name):
-                self._copy(one)
-
-    def _copy(self, name: str) -> None:
-        path = self.root / name
-        with self._copying[name]:
-            if self.has_copy(name):
-                return
-            path.parent.mkdir(parents=True, exist_ok=True)
-            partial = path.parent / f".{path.name}.{uuid.uuid4().hex}.partial"
-            try:
-                self.store.download(name, partial)
-                partial.replace(path)
-            finally:
-                partial.unlink(missing_ok=True)
-
-    def upload(self, source: Path, path: Path) -> None:
-        """Upload `source` under the name of `path`, unless that is a hidden one."""
-        if (name := self.name_of(path)) is not None:
-            self.store.upload(source, name)
-
-    def upload_folder(self, source: Path, path: Path) -> None:
-        """Upload a folder under the name of `path`, index files last, and delete other files below that name.
-
-        The caller renames `source` to `path`.
-        """
-        files = {self.name_of(path / file.relative_to(source)): file for file in upload_order(source)}
-        for name, file in files.items():
-            if name is not None:
-                self.store.upload(file, name)
-        self.store.delete(self.sizes("/".join(path.relative_to(self.root).parts)).keys() - files)
-
-    def delete(self, path: Path) -> None:
-        """Delete a file at the URL, but not its copy."""
-        if (name := self.name_of(path)) is not None:
-            self.store.delete([name])
+        for one in [] if self.has_copy(name) else self.sizes(name):
+            path = self.root / one
+            with self._copying[one]:
+                if self.has_copy(one):
+                    continue
+                path.parent.mkdir(parents=True, exist_ok=True)
+                partial = path.parent / f".{path.name}.{uuid.uuid4().hex}.partial"
+                try:
+                    self.download(one, partial)
+                    partial.replace(path)
+                finally:
+                    partial.unlink(missing_ok=True)
 
 
 _folders: dict[Path, RemoteFolder] = {}  # by `here`
@@ -180,15 +142,23 @@ def default_scratch() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fineweb-mask"
 
 
+def is_hidden(name: str) -> bool:
+    """Return whether a file, or a folder that it is in, is hidden: it is never uploaded."""
+    return any(part.startswith(".") for part in name.split("/"))
+
+
 def remote_of(path: Path) -> RemoteFolder | None:
-    """Return the remote folder whose `root` contains a path, or None for a local file."""
-    return next((folder for folder in list(_folders.values()) if path.is_relative_to(folder.root)), None)
+    """Return the remote folder whose `root` contains a path, or None for a local or hidden file."""
+    for folder in list(_folders.values()):
+        if path.is_relative_to(folder.root):
+            return None if is_hidden(folder.name_of(path)) else folder
+    return None
 
 
 def ensure_local(path: Path) -> Path:
     """Copy a file or folder of a remote workspace to this machine, and return its path."""
     if (folder := remote_of(path)) is not None:
-        folder.download(path)
+        folder.copy(folder.name_of(path))
     return path
 
 
@@ -214,13 +184,13 @@ def opened(path: Path) -> Path | RemoteFile:
         If the URL has no such file.
     """
     folder = remote_of(path)
-    if folder is None or (name := folder.name_of(path)) is None or folder.has_copy(name):
+    if folder is None or folder.has_copy(name := folder.name_of(path)):
         return path
     try:
-        return RemoteFile(folder.url_of(path))
+        return RemoteFile(folder.url_of(name))
     except RemoteError as error:
         if error.errno == errno.ENOENT:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder.url_of(path)) from error
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder.url_of(name)) from error
         raise
 
 
@@ -235,18 +205,20 @@ def read_text(path: Path) -> str:
 
 def size_of(path: Path) -> int | None:
     """Return the size in bytes of a local or remote file, or None if it does not exist."""
-    folder = remote_of(path)
-    if folder is not None and (name := folder.name_of(path)) is not None:
-        return folder.store.size(name)
+    if (folder := remote_of(path)) is not None:
+        return folder.size(folder.name_of(path))
     with suppress(FileNotFoundError):
         return path.stat().st_size
     return None
 
 
 def upload_order(folder: Path) -> list[Path]:
-    """Return the files of a folder in upload order: files in subfolders, other files, provenance.json, README.md."""
+    """Return the files of a folder in upload order: files in subfolders, other files, provenance.json, README.md.
+
+    Hidden files are left out.
+    """
     return sorted(
-        (path for path in folder.rglob("*") if path.is_file()),
+        (path for path in folder.rglob("*") if path.is_file() and not is_hidden(path.relative_to(folder).as_posix())),
         key=lambda path: (path.parent == folder, path.parent == folder and UPLOADED_LAST.get(path.name, 0), path),
     )
 
@@ -255,6 +227,6 @@ def download_tree(url: str, folder: Path) -> None:
     """Download a folder without its hidden files."""
     store = Store(url)
     for name in store.sizes():
-        if not any(part.startswith(".") for part in name.split("/")):
+        if not is_hidden(name):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             store.download(name, folder / name)

@@ -43,8 +43,8 @@ class Store:
         self._files, self._root = open_filesystem(self.url)  # its paths are bucket and key
 
     def url_of(self, name: str) -> str:
-        """Return the URL of a file."""
-        return f"{self.url}/{name}"
+        """Return the URL of a file; that of the folder for an empty name."""
+        return f"{self.url}/{name}".rstrip("/")
 
     def sizes(self, folder: str = "") -> dict[str, int]:
         """Return the bytes of all files below a folder by name, or of the file of that name; empty if neither exists.
