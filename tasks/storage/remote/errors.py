@@ -26,9 +26,8 @@ TRANSIENT_ERRNO = frozenset(
 FINAL = frozenset({"OfflineModeIsEnabled", "UnsupportedProtocol"})
 """Errors of huggingface_hub and httpx, by name, that look transient but are not."""
 TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
-TRANSIENT_CODES = frozenset(  # of S3, where the HTTP status is not enough
-    {"RequestTimeout", "SlowDown", "Throttling", "OperationAborted", "ConditionalRequestConflict", "InternalError"}
-)
+TRANSIENT_CODES = frozenset({"RequestTimeout", "SlowDown", "Throttling", "OperationAborted", "InternalError"})
+"""Of S3, where the HTTP status is not enough."""
 LOST_CONNECTIONS = {  # by package; as names, to avoid importing these libraries
     "aiohttp": frozenset({"ClientConnectionError", "ClientPayloadError"}),
     "httpx": frozenset({"TransportError"}),

@@ -18,7 +18,6 @@ REQUESTS: dict[str, Work] = {
     "head": lambda store: store.head("x"),
     "get": lambda store: store.get("x").bytes(),
     "put": lambda store: store.put("x", b"x"),
-    "create": lambda store: store.put("x", b"x", mode="create"),
     "parts": lambda store: store.put("x", b"x" * 6 * 2**20, use_multipart=True),
     "delete": lambda store: store.delete("x"),
 }
