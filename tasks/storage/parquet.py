@@ -103,11 +103,12 @@ def read_table(path: Path | str, columns: Sequence[str] | None = None, **options
     KeyError
         If it lacks one of the columns.
     """
-    names = read_schema(path).names
-    if missing := sorted(set(columns or []).difference(names)):
-        raise KeyError(f"{path} has no column {missing[0]!r}, it has {', '.join(names)}")
     with _explained(str(path)):
-        return pq.read_table(_opened(path), columns=columns, page_checksum_verification=True, **options)
+        source = _opened(path)
+        names = pq.read_schema(source).names
+        if missing := sorted(set(columns or []).difference(names)):
+            raise KeyError(f"{path} has no column {missing[0]!r}, it has {', '.join(names)}")
+        return pq.read_table(source, columns=columns, page_checksum_verification=True, **options)
 
 
 def read_metadata(source: Source, name: str = "") -> pq.FileMetaData:
