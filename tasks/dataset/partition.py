@@ -38,7 +38,7 @@ from fineweb_mask.tasks.inference.prefetch import background_writer
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.storage.parquet import DamagedFileError, read_metadata
-from fineweb_mask.tasks.storage.remote.copies import local_copies
+from fineweb_mask.tasks.storage.remote.copies import size_of
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.manifest import manifest_reference, write_manifest
@@ -113,11 +113,7 @@ def write_partition(job: PartitionJob) -> None:
     """
     job.parts.output.check()
     shards = [_paths(job, shard) for shard in job.shards]
-    files = [Path(path) for paths in shards for path in paths]
-    with local_copies(files), job.parts.written(job.key) as folder, open_database() as connection:
-        for path in files:
-            if not path.is_file():
-                raise DamagedFileError(str(path), NO_FOOTER)
+    with job.parts.written(job.key) as folder, open_database() as connection:
         columns = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(job.columns)))
         documents = SelectedDocuments(connection, shards, job.settings.layout, columns)
         tokens = _write(job, documents, folder / DATA)
@@ -153,7 +149,11 @@ def _write(job: PartitionJob, documents: SelectedDocuments, data: Path) -> int:
 
 def _paths(job: PartitionJob, shard: ShardFiles) -> ShardPaths:
     """Return a shard's files."""
-    return ShardPaths(*(str(job.workspace.resolve(file)) for file in (shard.documents, shard.scores, shard.masks)))
+    paths = [job.workspace.resolve(file) for file in (shard.documents, shard.scores, shard.masks)]
+    for path in paths:
+        if size_of(path) is None:
+            raise DamagedFileError(str(path), NO_FOOTER)
+    return ShardPaths(*map(str, paths))
 
 
 def _sources(job: PartitionJob) -> list[dict[str, Any]]:

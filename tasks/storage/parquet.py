@@ -1,13 +1,13 @@
 """Read Parquet files, here or at a URL, with their page checksums verified.
 
 Every page that we write has a CRC32 (`write_page_checksum`), which PyArrow compares where it is asked to. DuckDB
-compares none, so `check_pages` reads files by PyArrow before DuckDB does. Nothing in the format guards the footer:
-PyArrow refuses one that it cannot read, and a stage's file without its key in there is no file of that stage.
+compares none: a stage hands it what PyArrow has read. Nothing in the format guards the footer: PyArrow refuses one that
+it cannot read, and a stage's file without its key in there is no file of that stage.
 
 A file of another program is verified as far as it has checksums.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import RawIOBase
 from pathlib import Path
@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fineweb_mask.models.errors import StorageError
-from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.tasks.storage.remote.copies import opened
 
 Source = Path | str | BinaryIO | RawIOBase
@@ -133,20 +132,6 @@ def read_schema(path: Path | str) -> pa.Schema:
     """
     with _explained(str(path)):
         return pq.read_schema(_opened(path))
-
-
-def check_pages(paths: Iterable[Path | str]) -> None:
-    """Read files on this machine once, so that their pages are verified before another library than PyArrow reads them.
-
-    Raises
-    ------
-    DamagedFileError
-        If a file is damaged.
-    """
-    for path in paths:
-        with VerifiedFile(path) as file:
-            for _ in file.iter_batches():
-                raise_if_stopped()
 
 
 def _opened(source: Source) -> Source:

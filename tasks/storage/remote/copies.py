@@ -2,12 +2,12 @@
 
 A path below the `root` of a `RemoteFolder` stands for the file of that name at the URL: code computes paths as in a
 local workspace. Parquet files and texts are read from the URL (`opened`, `read_text`), without what is not needed of
-them. What needs a file, such as DuckDB or a model, calls `ensure_local` before it opens one.
+them. What needs a file, such as a model or `sql`, calls `ensure_local` before it opens one.
 
 - `root` is a temporary folder of this process, so that no process sees or deletes another's copies. It is deleted when
   the process ends; the folder of a killed process is deleted by the next one that is alone.
-- Copies stay until the process ends, such as models, which every job reads. Those of a shard's files are deleted when
-  the job ends that needs them (`local_copies`); a shard's file that a job writes is only at the URL.
+- Copies stay until the process ends, such as models, which every job reads. A shard's file that a job writes is only at
+  the URL.
 - A file is uploaded before it appears in `root`, so that a file at the URL is always complete.
 - Nothing is listed ahead: whether a file exists, and its size, are asked of the URL, which shows what other machines
   have written or deleted. A file whose name tells its key never changes; others are copied again each time.
@@ -23,8 +23,7 @@ import shutil
 import threading
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -160,19 +159,6 @@ def ensure_local(path: Path) -> Path:
     if (folder := remote_of(path)) is not None:
         folder.copy(folder.name_of(path))
     return path
-
-
-@contextmanager
-def local_copies(paths: Sequence[Path]) -> Iterator[None]:
-    """Have copies of files while the block runs; those of a remote workspace are deleted at its end."""
-    try:
-        for path in paths:
-            ensure_local(path)
-        yield
-    finally:
-        for path in paths:
-            if remote_of(path) is not None:
-                path.unlink(missing_ok=True)
 
 
 def opened(path: Path) -> Path | RemoteFile:

@@ -20,7 +20,6 @@ from fineweb_mask.tasks.storage.remote import retries
 from fineweb_mask.tasks.storage.remote.copies import (
     download_tree,
     ensure_local,
-    local_copies,
     remote_of,
     upload_order,
 )
@@ -87,15 +86,10 @@ def test_a_folder_that_cannot_be_written_is_told_with_the_setting(bucket: Bucket
         Workspace(f"{bucket.url}/ws", tmp_path / "file")
 
 
-def test_copies_are_there_while_the_block_runs(workspace: Workspace, tmp_path: Path) -> None:
-    names = [f"documents/{write(workspace, name).name}" for name in ("one", "other")]
-    assert copied(workspace) == set()  # what a job writes is at the URL
-    here = tmp_path / "here"
-    here.touch()
-    with local_copies([*(workspace.root / name for name in names), workspace.root / "missing", here]):
-        assert copied(workspace) == set(names)
+def test_what_a_job_writes_of_a_shard_is_only_at_the_url(workspace: Workspace, bucket: Bucket) -> None:
+    path = write(workspace)
+    assert set(bucket.names()) == {f"deep/ws/documents/{path.name}"}
     assert copied(workspace) == set()
-    assert here.exists()
 
 
 def test_threads_use_a_copy_together(workspace: Workspace, proxy: Proxy, reach: Callable[..., None]) -> None:
