@@ -169,14 +169,14 @@ def opened(path: Path) -> Path | RemoteFile:
     FileNotFoundError
         If the URL has no such file.
     """
-    folder = remote_of(path)
-    if folder is None or folder.has_copy(name := folder.name_of(path)):
+    if (folder := remote_of(path)) is None:
         return path
+    url = folder.url_of(folder.name_of(path))
     try:
-        return RemoteFile(folder.url_of(name))
+        return RemoteFile(url)
     except RemoteError as error:
         if error.errno == errno.ENOENT:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder.url_of(name)) from error
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url) from error
         raise
 
 

@@ -217,7 +217,7 @@ def test_a_fresh_machine_sees_what_is_current_without_downloading_it(
 
 
 def test_the_url_is_the_truth(workspace: Workspace, bucket: Bucket) -> None:
-    paths = {name: write(workspace, name) for name in ("kept", "deleted", "overwritten")}
+    paths = {name: ensure_local(write(workspace, name)) for name in ("kept", "deleted", "overwritten")}
     bucket.server.client.delete_object(Bucket=bucket.name, Key=f"deep/ws/documents/{paths['deleted'].name}")
     bucket.write(f"deep/ws/documents/{paths['overwritten'].name}", b"something else")
     found = {name: current_parquet(workspace, path, name, KEY) for name, path in paths.items()}
