@@ -134,7 +134,7 @@ def make(folder: Path, shards: int) -> Path:
 def copy(workspace: Path, url: str) -> None:
     """Copy the workspace to a URL, many files at the same time."""
     store = Store(url)
-    present = store.list_files()
+    present = store.sizes()
     files = {path.relative_to(workspace).as_posix(): path for path in tree_files(workspace)}
     left = [name for name in files if name not in present and not name.startswith((".", "cache/"))]
     with ThreadPoolExecutor(32) as pool:

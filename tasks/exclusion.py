@@ -15,6 +15,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pydantic import Field
 
 from fineweb_mask.models.dedup.benchmark_items import PARTS, BenchmarkItems, Part, parts_of, weigh
@@ -30,7 +31,7 @@ from fineweb_mask.tasks.source.opening import broken_files
 from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.source.sample import first_rows, read_columns
 from fineweb_mask.tasks.storage.atomic import atomic_write
-from fineweb_mask.tasks.storage.parquet import DamagedFileError, VerifiedFile, read_table, write_table
+from fineweb_mask.tasks.storage.parquet import DamagedFileError, VerifiedFile, read_table
 from fineweb_mask.tasks.storage.remote.filesystem import open_source
 from fineweb_mask.tasks.workspace.job import BadShardError, Dependencies, FolderJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.manifest import write_manifest
@@ -105,7 +106,7 @@ def list_excluded(job: ExclusionJob) -> None:
     else:
         table = _weighed(job, [part for file in files for part in parts_in(file)])
     with atomic_write(job.path) as partial:
-        write_table(table, partial)
+        pq.write_table(table, partial, write_page_checksum=True)
     write_manifest(job.manifest_path, job.key, [job.path], {"rows": len(table)})
 
 

@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pydantic import BaseModel
 
 from fineweb_mask.models.analysis.groups import telling_words
@@ -19,8 +20,7 @@ from fineweb_mask.models.settings.selection import NEAR_DUPLICATE
 from fineweb_mask.tasks.reporting.geometry import clustered
 from fineweb_mask.tasks.reporting.samples import DocumentRef, draw, files_read, vectors_at
 from fineweb_mask.tasks.storage.atomic import atomic_write
-from fineweb_mask.tasks.storage.parquet import read_schema, read_table, write_table
-from fineweb_mask.tasks.storage.remote.copies import local_copies
+from fineweb_mask.tasks.storage.parquet import read_schema, read_table
 from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.references import ShardFiles
@@ -57,9 +57,8 @@ class OtherSelection(BaseModel):
         """Return the ids of the documents that it keeps."""
         workspace, found = Workspace(self.root), []
         for shard in self.shards:
-            with local_copies():
-                ids = read_table(workspace.resolve(shard.documents), columns=["id"])["id"]
-                found.append(ids.filter(read_table(workspace.resolve(shard.masks), columns=["selected"])["selected"]))
+            ids = read_table(workspace.resolve(shard.documents), columns=["id"])["id"]
+            found.append(ids.filter(read_table(workspace.resolve(shard.masks), columns=["selected"])["selected"]))
         return pa.chunked_array(found, type=pa.string()).combine_chunks() if found else pa.array([], pa.string())
 
 
@@ -128,7 +127,7 @@ def explore(job: ExploreJob) -> None:
     table = pa.table({name: table[name] for name in first} | columns | {name: table[name] for name in rest})
     job.path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(job.path) as partial:
-        write_table(table, partial)
+        pq.write_table(table, partial, write_page_checksum=True)
     write_manifest(job.manifest_path, job.key, [job.path], {"rows": table.num_rows, "of": sample.population})
 
 
@@ -139,12 +138,11 @@ def _documents(
     for index, group in groupby(documents, key=lambda document: document.shard):
         shard = shards[index]
         rows = np.array([document.row for document in group], dtype=np.int64)
-        with local_copies():
-            shown = _shown(read_schema(workspace.resolve(shard.documents)))
-            table = documents_of(workspace, shard.documents, rows, [*shown, "text"])
-            scores_file = workspace.resolve(shard.scores)
-            scores = take_rows(scores_file, rows, read_schema(scores_file).names)
-            masks = take_rows(workspace.resolve(shard.masks), rows, ["selected", "inclusion"])
+        shown = _shown(read_schema(workspace.resolve(shard.documents)))
+        table = documents_of(workspace, shard.documents, rows, [*shown, "text"])
+        scores_file = workspace.resolve(shard.scores)
+        scores = take_rows(scores_file, rows, read_schema(scores_file).names)
+        masks = take_rows(workspace.resolve(shard.masks), rows, ["selected", "inclusion"])
         texts = table["text"] if "text" in table.column_names else pa.nulls(len(rows), pa.string())
         columns = {name: table[name] for name in table.column_names if name != "text"}
         columns |= {name: scores[name] for name in scores.column_names if name != "row"}

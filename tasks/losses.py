@@ -17,7 +17,6 @@ from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.schemas import LOSSES, OUTCOMES
 from fineweb_mask.tasks.selection.inputs.shard_documents import has_vector
 from fineweb_mask.tasks.storage.parquet import read_schema, read_table
-from fineweb_mask.tasks.storage.remote.copies import ensure_local, local_copies
 from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import COUNTED, NEAR, SAME_URL, ShardFiles, StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows, read_stage_footer, stage_file_writer
@@ -122,10 +121,9 @@ def _each(read: Any, shards: Sequence[ShardFiles]) -> Iterator[Any]:  # noqa: AN
             yield from pool.map(read, shards[first : first + COUNTED_AT_ONCE])
 
 
-@local_copies()
 def _outcomes(workspace: Workspace, shard: ShardFiles) -> tuple[pa.Table, dict[str, str], list[str]]:
     """Return what ingest counted of a shard, the types of the columns, and the columns of too many values."""
-    path = ensure_local(workspace.root / shard.documents.path.replace("documents/", "outcomes/", 1))
+    path = workspace.root / shard.documents.path.replace("documents/", "outcomes/", 1)
     table, footer = read_table(path, schema=OUTCOMES), read_stage_footer(path)
     assert footer is not None  # noqa: S101 - the file was built by a stage
     stage = pa.array(["ingest"] * len(table), pa.string())
@@ -133,7 +131,6 @@ def _outcomes(workspace: Workspace, shard: ShardFiles) -> tuple[pa.Table, dict[s
     return counts, footer.details["columns"], footer.details["too_many_values"]
 
 
-@local_copies()
 def _dropped_later(workspace: Workspace, columns: Sequence[str], shard: ShardFiles) -> pa.Table:
     """Count the documents of a shard that are duplicates or have no vector."""
     reasons = np.full(shard.rows, None, dtype=object)

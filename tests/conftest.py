@@ -227,7 +227,7 @@ def reach(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], No
         from fineweb_mask.tasks.storage.remote import retries
 
         monkeypatch.setattr(retries, "LONGEST_WAIT_SECONDS", 0.2)
-        for name in [name for name in os.environ if name.startswith(("AWS_", "FSSPEC_S3_"))]:
+        for name in [name for name in os.environ if name.startswith("AWS_")]:
             monkeypatch.delenv(name)
         for name, value in environment(url).items():
             monkeypatch.setenv(name, value)

@@ -44,9 +44,6 @@ def sql(
     timeout: Annotated[
         float | None, typer.Option(min=0.001, help="Seconds after which the query is stopped.", metavar="SECONDS")
     ] = None,
-    verify: Annotated[
-        bool, typer.Option(help="Compare the checksums of the columns that the query reads first, in all files.")
-    ] = True,
     force: Force = False,
     as_json: Annotated[bool, typer.Option("--json", help="Same as --format json.")] = False,
 ) -> None:
@@ -62,7 +59,6 @@ def sql(
     from fineweb_mask.tasks.catalog.query import answers, open_catalog, stopped_after
     from fineweb_mask.tasks.catalog.views import ensure_views_local
     from fineweb_mask.tasks.outputs import check_output
-    from fineweb_mask.tasks.storage.remote.copies import local_copies
     from fineweb_mask.tasks.workspace.workspace import Workspace
 
     with exit_on_error(as_json):
@@ -70,14 +66,11 @@ def sql(
             check_output(output, "--output", [workspace], replaces=force)
         opened = Workspace(require_writable(reject_credentials(workspace)))
         opened.check_reachable()
-    with (
-        exit_on_failure(as_json, "interrupted"),
-        local_copies(),  # the views read all files
-    ):
+    with exit_on_failure(as_json, "interrupted"):
         ensure_views_local(opened)
         _ensure_catalog(opened, workspace, as_json)
         with open_catalog(opened, memory_limit) as connection, stopped_after(connection, timeout):
-            found = answers(connection, _text_of(query), opened, verify=verify)
+            found = answers(connection, _text_of(query))
             if form == "table":
                 for number, answer in enumerate(found):
                     _print(console(), answer, limit, is_first=number == 0)

@@ -96,16 +96,13 @@ class OpenedWorkspace:
         The workspace.
     memory_limit
         Memory that DuckDB may use before it spills to disk, such as "2GB".
-    verify
-        Whether to compare the checksums of the columns that are read first.
     """
 
-    def __init__(self, workspace: Workspace, memory_limit: str, *, verify: bool) -> None:
+    def __init__(self, workspace: Workspace, memory_limit: str) -> None:
         self._opened = ExitStack()
         atexit.register(self._opened.close)  # a table is read through its connection when this object may be gone
         self._connection = self._opened.enter_context(open_catalog(workspace, memory_limit))
         self._workspace = workspace
-        self._verify = verify
 
     @property
     def documents(self) -> Table:
@@ -143,9 +140,9 @@ class OpenedWorkspace:
         Raises
         ------
         QueryError
-            If it is no query, or fails, or a file that it reads is damaged.
+            If it is no query, or fails.
         """
-        answer: Answer = next(answers(self._connection, query, self._workspace, verify=self._verify))
+        answer: Answer = next(answers(self._connection, query))
         return Table(answer.relation)
 
     def why(self, *documents: str) -> WhySummary:
@@ -200,7 +197,7 @@ class OpenedWorkspace:
         return f"{documents:,} documents, {selected:,} selected"
 
 
-def open_workspace(folder: str | Path, *, memory_limit: str = "2GB", verify: bool = True) -> OpenedWorkspace:
+def open_workspace(folder: str | Path, *, memory_limit: str = "2GB") -> OpenedWorkspace:
     """Open a workspace in which a run has ended.
 
     Parameters
@@ -209,8 +206,6 @@ def open_workspace(folder: str | Path, *, memory_limit: str = "2GB", verify: boo
         Folder or URL; of a URL the files are downloaded first.
     memory_limit
         Memory that DuckDB may use before it spills to disk.
-    verify
-        Whether to compare the checksums of the columns that are read, before they are.
 
     Raises
     ------
@@ -221,4 +216,4 @@ def open_workspace(folder: str | Path, *, memory_limit: str = "2GB", verify: boo
     if note := ensure_catalog(str(folder)):
         logger.warning("%s: %s", folder, note)
     ensure_views_local(workspace)
-    return OpenedWorkspace(workspace, memory_limit, verify=verify)
+    return OpenedWorkspace(workspace, memory_limit)

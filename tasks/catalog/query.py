@@ -2,17 +2,14 @@
 
 DuckDB is confined to the workspace: no other files, no network, no extensions, and a locked configuration. Inside the
 workspace it could still write (`COPY ... TO`, even within a query), so only queries are accepted, and each one runs as
-a subquery, where DuckDB only reads. DuckDB compares no checksums, so those of the columns that a query reads are
-compared before it runs.
+a subquery, where DuckDB only reads. It compares no checksums, except that Arrow reads vectors of float16 for it.
 """
 
-import json
 import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO, NamedTuple
 
@@ -25,8 +22,7 @@ from pyarrow.fs import LocalFileSystem
 
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.tasks.catalog.views import VIEWS, catalog_path, identifier, literal, pattern_of
-from fineweb_mask.tasks.storage.parquet import DamagedFileError, check_columns, read_schema
-from fineweb_mask.tasks.workspace.records.runs import check_run_records
+from fineweb_mask.tasks.storage.parquet import read_schema
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 BATCH_ROWS = 2_000
@@ -61,8 +57,7 @@ class Answer:
     """The result of a query; it is computed when it is read."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, sql: str) -> None:
-        self.sql = f"SELECT * FROM (\n{sql}\n) AS {ROW}"  # noqa: S608 - the user's own query
-        self.relation = connection.sql(self.sql)
+        self.relation = connection.sql(f"SELECT * FROM (\n{sql}\n) AS {ROW}")  # noqa: S608 - the user's own query
         self.columns = self.relation.columns
 
     def preview(self, limit: int, *, characters: int) -> Preview:
@@ -222,25 +217,20 @@ def _register_float16(connection: duckdb.DuckDBPyConnection, workspace: Workspac
     connection.register("embeddings", dataset.FileSystemDataset(fragments, known, parquet, local))
 
 
-def answers(
-    connection: duckdb.DuckDBPyConnection, sql: str, workspace: Workspace, *, verify: bool = True
-) -> Iterator[Answer]:
+def answers(connection: duckdb.DuckDBPyConnection, sql: str) -> Iterator[Answer]:
     """Yield the result of each statement in `sql`; every statement must be a query.
 
     Parameters
     ----------
-    connection, workspace
+    connection
         What `open_catalog` opened.
     sql
         The statements.
-    verify
-        Whether to compare the checksums of the columns that a statement reads, in the files of all views that have
-        them, before it runs.
 
     Raises
     ------
     QueryError
-        If the text is not SQL, or a statement is not a query; no statement runs in that case. Or if a file is damaged.
+        If the text is not SQL, or a statement is not a query; no statement runs in that case.
     """
     with _explained():
         statements = connection.extract_statements(sql)
@@ -257,45 +247,7 @@ def answers(
     for statement in statements:
         with _explained():
             answer = Answer(connection, _without_end(statement.query))
-            if verify:
-                _verify(connection, workspace, answer.sql)
         yield answer
-
-
-def _verify(connection: duckdb.DuckDBPyConnection, workspace: Workspace, query: str) -> None:
-    [(_, plan)] = connection.execute(f"EXPLAIN (FORMAT json) {query}").fetchall()
-    try:
-        check_columns(_files(connection, workspace), _columns_read(connection, plan))
-        if "READ_JSON" in plan:
-            check_run_records(workspace)
-    except DamagedFileError as error:
-        raise QueryError(f"{error}: delete the file, and run the recipe again to build it again") from error
-
-
-def _files(connection: duckdb.DuckDBPyConnection, workspace: Workspace) -> list[Path]:
-    """Return the files of the catalog's views."""
-    paths = [workspace.root / path for (path,) in connection.execute("SELECT path FROM stored.files").fetchall()]
-    documents = [path for path in paths if path.is_relative_to(workspace.root / "documents")]
-    for folder in ("known", "dropped"):
-        paths += [workspace.root / folder / path.relative_to(workspace.root / "documents") for path in documents]
-    return [path for path in paths if path.is_file()]
-
-
-def _columns_read(connection: duckdb.DuckDBPyConnection, plan: str) -> list[str]:
-    """Return the columns that a query reads from Parquet files, by DuckDB's plan of it."""
-    read = "\n".join(_scans(json.loads(plan)))
-    columns = connection.execute("SELECT DISTINCT column_name FROM duckdb_columns()").fetchall()
-    return [column for (column,) in columns if column in read]
-
-
-def _scans(nodes: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield the columns and filters of a plan's scans of Parquet files."""
-    for node in nodes:
-        if node["extra_info"].get("Function") == "READ_PARQUET":
-            for key in ("Projections", "Filters"):
-                found = node["extra_info"].get(key, [])
-                yield from [found] if isinstance(found, str) else found
-        yield from _scans(node["children"])
 
 
 def _without_end(statement: str) -> str:

@@ -29,7 +29,7 @@ from fineweb_mask.models.schemas import (
 )
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.parquet import DamagedFileError, read_table
-from fineweb_mask.tasks.storage.remote.copies import ensure_local, local_copies
+from fineweb_mask.tasks.storage.remote.copies import ensure_local
 from fineweb_mask.tasks.workspace.records.runs import FOLDER as RUNS
 from fineweb_mask.tasks.workspace.records.runs import QuarantinedShard, RunRecord
 from fineweb_mask.tasks.workspace.references import COUNTED, NEAR, NO_FILE, SAME_URL, ShardFiles, StageFile
@@ -272,7 +272,6 @@ def _dropped(workspace: Workspace, shard: ShardFiles) -> Counter[tuple[str, str]
     dropped.update(near)
     dropped["dedup", "duplicate"] = shard.duplicates.rows - sum(near.values())
     if shard.masks.path and shard.masks.details["excluded"].get("bad_vector"):  # of the whole group
-        with local_copies():
-            blocks = read_table(workspace.resolve(shard.masks), columns=["block"])["block"]
+        blocks = read_table(workspace.resolve(shard.masks), columns=["block"])["block"]
         dropped["select", "bad_vector"] = blocks.null_count - shard.duplicates.rows
     return dropped

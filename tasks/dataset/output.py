@@ -65,7 +65,7 @@ def publish(folder: Path, url: str, data: str) -> None:
     for path in upload_order(folder):
         store.upload(path, path.relative_to(folder).as_posix())
     record = Manifest.model_validate_json((folder / PROVENANCE).read_bytes())
-    present = store.list_files().keys()
+    present = store.sizes().keys()
     old = {name for name in present if DATA_FILE.match(name) and not name.startswith(f"{data}/")}
     store.delete(sorted(old | ((last.files.keys() if last else set()) & present - record.files.keys())))
 
@@ -87,10 +87,10 @@ def published(url: str) -> Manifest | None:
         If the URL does not answer or denies access.
     """
     store = Store(url)
-    present, manifest = store.list_files(), _record_at(store)
+    present, manifest = store.sizes(), _record_at(store)
     if manifest is None:
         return None
-    is_whole = all(name in present and present[name].bytes == file.bytes for name, file in manifest.files.items())
+    is_whole = all(present.get(name) == file.bytes for name, file in manifest.files.items())
     card, there = manifest.files.get(CARD), store.read(CARD)  # one of an older version may have the same size
     has_card = card is None or (there is not None and hashlib.sha256(there).hexdigest() == card.sha256)
     return manifest if is_whole and has_card else None
@@ -145,7 +145,7 @@ class Output(NamedTuple):
     def is_there(self) -> bool:
         """Whether a dataset exists there."""
         if self.url is not None:
-            return Store(self.url).info(PROVENANCE) is not None
+            return Store(self.url).size(PROVENANCE) is not None
         return read_manifest(self.folder / PROVENANCE) is not None
 
 

@@ -38,6 +38,7 @@ from fineweb_mask.tasks.inference.prefetch import background_writer
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.storage.parquet import DamagedFileError, read_metadata
+from fineweb_mask.tasks.storage.remote.copies import size_of
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.manifest import manifest_reference, write_manifest
@@ -111,10 +112,10 @@ def write_partition(job: PartitionJob) -> None:
         If what was written is not what was selected.
     """
     job.parts.output.check()
+    shards = [_paths(job, shard) for shard in job.shards]
     with job.parts.written(job.key) as folder, open_database() as connection:
-        paths = [_paths(job, shard) for shard in job.shards]
         columns = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(job.columns)))
-        documents = SelectedDocuments(connection, paths, job.settings.layout, columns)
+        documents = SelectedDocuments(connection, shards, job.settings.layout, columns)
         tokens = _write(job, documents, folder / DATA)
         rows = sum(read_metadata(file).num_rows for file in tree_files(folder / DATA))
         if rows != documents.rows:
@@ -150,7 +151,7 @@ def _paths(job: PartitionJob, shard: ShardFiles) -> ShardPaths:
     """Return a shard's files."""
     paths = [job.workspace.resolve(file) for file in (shard.documents, shard.scores, shard.masks)]
     for path in paths:
-        if not path.is_file():
+        if size_of(path) is None:
             raise DamagedFileError(str(path), NO_FOOTER)
     return ShardPaths(*map(str, paths))
 

@@ -83,8 +83,7 @@ class Parts(NamedTuple):
             store = Store(self.output.url)
             for file in tree_files(folder / DATA):
                 name = self._placed(file.relative_to(folder).as_posix())
-                found = store.info(name)
-                if found is None or found.bytes != file.stat().st_size:
+                if store.size(name) != file.stat().st_size:
                     store.upload(file, name)
             with atomic_write(target) as partial:
                 (folder / MANIFEST).replace(partial)
@@ -102,8 +101,7 @@ class Parts(NamedTuple):
     def _size(self, key: StageKey, name: str) -> int | None:
         if self.output.url is None:
             return size_of(self.manifest_path(key).parent / name)
-        info = Store(self.output.url).info(self._placed(name))
-        return None if info is None else info.bytes
+        return Store(self.output.url).size(self._placed(name))
 
     def _placed(self, name: str) -> str:
         """Return the name in the dataset of a part's file."""

@@ -1,8 +1,7 @@
 """Read the rows of a partition: the selected documents of each shard in their order, with their scores.
 
-DuckDB compares no checksums, so those of the files are compared before it reads them. Every read is checked: rows come
-in their order, none is repeated, and at the end none is missing. Each folder of the dataset holds the rows of one value
-of the column that the layout names.
+Every read is checked: pages have the checksums that were written, rows come in their order, none is repeated, and at
+the end none is missing. Each folder of the dataset holds the rows of one value of the column that the layout names.
 """
 
 import re
@@ -14,14 +13,15 @@ from urllib.parse import quote
 import duckdb
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from fineweb_mask.models.columns import common_type
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.names import alike
 from fineweb_mask.models.schemas import MASKS, MEASURED, ROW, SOURCE_ROW
 from fineweb_mask.models.settings import FLAT
-from fineweb_mask.tasks.catalog.views import identifier, pattern_of
-from fineweb_mask.tasks.storage.parquet import check_columns, read_schema
+from fineweb_mask.tasks.catalog.views import identifier
+from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_schema, read_table
 from fineweb_mask.tasks.workspace.references import digest
 
 UNKNOWN = "unknown"
@@ -37,7 +37,7 @@ MAX_FOLDERS = 10_000
 
 
 class ShardPaths(NamedTuple):
-    """Local paths of the files of a shard."""
+    """Paths of the files of a shard."""
 
     documents: str
     scores: str
@@ -50,7 +50,7 @@ class SelectedDocuments:
     Parameters
     ----------
     connection
-        A DuckDB database, in which nothing is made.
+        A DuckDB database, in which tables of one shard are registered.
     shards
         The files, in the order of the shards' names.
     layout
@@ -79,15 +79,12 @@ class SelectedDocuments:
                 f"materialize.layout: no column {layout!r}, it may be {FLAT!r} or one of "
                 f"{', '.join(self._documents.names)}"
             )
-        check_columns({file for shard in shards for file in shard})
         self._scores = read_schema(shards[0].scores).remove(0)
         self._masks = pa.schema([field for field in MASKS if field.name not in {"row", "selected"}])
         self.schema = pa.schema([*self._documents, *self._scores, *self._masks])
         """The source's columns with their types, then the scores, and the masks' columns."""
-        [(self.rows,)] = connection.execute(
-            "SELECT count(*) FROM read_parquet($masks, hive_partitioning = false) WHERE selected",
-            {"masks": [pattern_of(shard.masks) for shard in shards]},
-        ).fetchall()
+        masks = (read_table(shard.masks, columns=["selected"])["selected"] for shard in shards)
+        self.rows = sum(pc.sum(selected).as_py() or 0 for selected in masks)
 
     def read(self) -> Iterator[tuple[pa.Table, pa.ChunkedArray]]:
         """Yield the rows shard by shard, and the value of the layout's column for each, in batches of `BATCH_ROWS`.
@@ -103,46 +100,29 @@ class SelectedDocuments:
             yield from self._read_shard(shard)
 
     def _read_shard(self, shard: ShardPaths) -> Iterator[tuple[pa.Table, pa.ChunkedArray]]:
-        """Yield the rows of a shard.
-
-        DuckDB preserves the order of rows when it filters a file, but not when it joins. So documents are filtered by
-        a bit mask, and the scores, which are sorted by row, are attached by position.
-        """
+        """Yield the rows of a shard: its documents, to which the scores are attached by position."""
         chosen = self._chosen(shard)
         wanted = chosen["row"].to_numpy()
         if not len(wanted):
             return
-        mask = np.zeros(int(wanted[-1]) + 1, dtype=bool)
-        mask[wanted] = True
-        present = read_schema(shard.documents)
-        names = [name for name in self._documents.names if name in present.names]
-        reader = self._connection.sql(
-            f"""
-            SELECT {", ".join(["row", *map(identifier, names), self._folder_of(present)])}
-            FROM read_parquet($documents, hive_partitioning = false)
-            WHERE row < $rows AND get_bit($mask::BLOB::BIT, row::INTEGER) = 1
-            """,  # noqa: S608 - quoted column names
-            params={
-                "documents": pattern_of(shard.documents),
-                "rows": len(mask),
-                "mask": np.packbits(mask).tobytes(),
-            },
-        ).to_arrow_reader(BATCH_ROWS)
         start = 0
-        for batch in in_batches(reader, BATCH_ROWS):
-            part = chosen.slice(start, batch.num_rows)
-            row, *documents, folders = batch.columns
-            if not np.array_equal(row.to_numpy(), part["row"].to_numpy()):
-                raise WorkspaceError(f"{shard.documents}: rows came out of order: please report this bug")
-            start += batch.num_rows
-            found = dict(zip(names, documents, strict=True))
-            columns = [
-                found[field.name] if field.name in found else pa.nulls(batch.num_rows, field.type)
-                for field in self._documents
-            ]
-            table = pa.table([*columns, *part.columns[1:]], names=self.schema.names)
-            # to a wider type; large whole numbers become the nearest fraction
-            yield table.cast(self.schema, safe=False), folders
+        with VerifiedFile(shard.documents) as file:
+            present = file.schema_arrow
+            names = [name for name in self._columns.names if name in present.names]
+            found = (batch.select(["row", *names]) for batch in file.iter_batches(BATCH_ROWS, columns=["row", *names]))
+            selected = (batch.filter(pa.array(np.isin(batch["row"].to_numpy(), wanted))) for batch in found)
+            for batch in in_batches(selected, BATCH_ROWS):
+                part = chosen.slice(start, batch.num_rows)
+                if not np.array_equal(batch["row"].to_numpy(), part["row"].to_numpy()):
+                    raise WorkspaceError(f"{shard.documents}: rows came out of order: please report this bug")
+                start += batch.num_rows
+                columns = [
+                    batch[field.name] if field.name in names else pa.nulls(batch.num_rows, field.type)
+                    for field in self._documents
+                ]
+                table = pa.table([*columns, *part.columns[1:]], names=self.schema.names)
+                # to a wider type; large whole numbers become the nearest fraction
+                yield table.cast(self.schema, safe=False), self._folders_of(batch)
         if start != len(wanted):
             raise WorkspaceError(
                 f"{shard.documents}: {len(wanted):,} documents were selected, {start:,} found: run again"
@@ -152,14 +132,13 @@ class SelectedDocuments:
         """Return the selected rows of a shard in their order: `row`, the scores, and the masks' columns."""
         columns = [f"scores.{identifier(name)}" for name in self._scores.names]
         columns += [f"masks.{name}" for name in self._masks.names]
+        self._connection.register("masks", read_table(shard.masks))
+        self._connection.register("scores", read_table(shard.scores))
         chosen: pa.Table = self._connection.sql(
             f"""
-            SELECT masks.row, {", ".join(columns)}
-            FROM read_parquet($masks, hive_partitioning = false) AS masks
-            LEFT JOIN read_parquet($scores, hive_partitioning = false) AS scores USING (row)
+            SELECT masks.row, {", ".join(columns)} FROM masks LEFT JOIN scores USING (row)
             WHERE masks.selected ORDER BY masks.row
-            """,  # noqa: S608 - quoted column names
-            params={"masks": pattern_of(shard.masks), "scores": pattern_of(shard.scores)},
+            """  # noqa: S608 - quoted column names
         ).to_arrow_table()
         if missing := chosen[self._scores.names[-1]].null_count:
             raise WorkspaceError(
@@ -167,18 +146,18 @@ class SelectedDocuments:
             )
         return chosen
 
-    def _folder_of(self, present: pa.Schema) -> str:
-        """Return the SQL for the value of the layout's column as text, which is the same whatever shard it is in."""
-        if self._layout == FLAT:
-            return "''"
-        text = "NULL"
-        if self._layout in present.names:
-            text = f"{identifier(self._layout)}::VARCHAR"
-            wanted = self._columns.field(self._layout).type
-            if wanted != present.field(self._layout).type:
-                [kind] = self._connection.from_arrow(pa.table({"column": pa.nulls(0, wanted)})).types
-                text = f"{identifier(self._layout)}::{kind}::VARCHAR"
-        return f"coalesce(nullif({text}, ''), '{UNKNOWN}')"
+    def _folders_of(self, documents: pa.Table) -> pa.ChunkedArray:
+        """Return the values of the layout's column as text, which is the same whatever shard they are in."""
+        if self._layout == FLAT or self._layout not in documents.column_names:
+            text = "" if self._layout == FLAT else UNKNOWN
+            return pa.chunked_array([pa.array([text] * documents.num_rows, pa.string())])
+        text, wanted = identifier(self._layout), self._columns.field(self._layout).type
+        if wanted != documents.schema.field(self._layout).type:
+            [kind] = self._connection.from_arrow(pa.table({"column": pa.nulls(0, wanted)})).types
+            text = f"{text}::{kind}"
+        relation = self._connection.from_arrow(documents.select([self._layout]))
+        found: pa.Table = relation.project(f"coalesce(nullif({text}::VARCHAR, ''), '{UNKNOWN}')").to_arrow_table()
+        return found.column(0)
 
     def retention(self) -> list[dict[str, Any]]:
         """Return the number of ingested and of selected documents of each dump, then of each language.
@@ -187,19 +166,16 @@ class SelectedDocuments:
         """
         counted: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         for shard in self._shards:
+            self._connection.register("masks", read_table(shard.masks, columns=["row", "selected"]))
+            self._connection.register("documents", read_table(shard.documents, columns=["row", "dump", "language"]))
             rows = self._connection.execute(
                 """
                 SELECT coalesce(nullif(dump, ''), $unknown) AS dump, language, count(*),
                        count(*) FILTER (masks.selected), grouping(language)
-                FROM read_parquet($documents, hive_partitioning = false) AS documents
-                LEFT JOIN read_parquet($masks, hive_partitioning = false) AS masks USING (row)
+                FROM documents LEFT JOIN masks USING (row)
                 GROUP BY GROUPING SETS ((1), (2))
                 """,
-                {
-                    "unknown": UNKNOWN,
-                    "documents": pattern_of(shard.documents),
-                    "masks": pattern_of(shard.masks),
-                },
+                {"unknown": UNKNOWN},
             ).fetchall()
             for dump, language, documents, selected, is_dump in rows:
                 column, value = ("dump", dump) if is_dump else ("language", language)

@@ -48,7 +48,7 @@ from fineweb_mask.tasks.dedup.copies import Shard
 from fineweb_mask.tasks.dedup.sort import ROW_BITS, read_range, runs
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.parquet import read_table
-from fineweb_mask.tasks.storage.remote.copies import local_copies, read_text, size_of
+from fineweb_mask.tasks.storage.remote.copies import read_text, size_of
 from fineweb_mask.tasks.workspace.job import Dependencies, GroupJob, Stage, find_file, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.references import (
@@ -128,8 +128,7 @@ class ListsJob(GroupJob):
         """Return the shards' duplicates as the summary has them; None without a summary."""
         if (found := self.summarised(listing)) is None:
             return None
-        with local_copies():
-            return [self._reference(row) for row in read_table(self.workspace.resolve(found)).to_pylist()]
+        return [self._reference(row) for row in read_table(self.workspace.resolve(found)).to_pylist()]
 
     def _reference(self, row: dict[str, Any]) -> StageFile:
         """Return the reference to a shard's list, from its row of the summary; without a path if it has none."""
@@ -292,7 +291,6 @@ def _write_lists(
         summary.details = dict(details or {})
 
 
-@local_copies()  # those of the job are not known to its threads
 def _write_list(path: Path, rows: pa.Table, content: str, *, force: bool) -> int:
     """Write a shard's list, unless one of this content is there; return its size in bytes."""
     key = content_key(content)

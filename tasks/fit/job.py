@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 
 from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_table
-from fineweb_mask.tasks.storage.remote.copies import local_copies
 from fineweb_mask.tasks.workspace.job import FittedJob
 from fineweb_mask.tasks.workspace.manifest import Manifest, read_manifest
 from fineweb_mask.tasks.workspace.references import StageFile, digest, shard_and_tag
@@ -78,7 +77,7 @@ def _has_a_document_of(root: str, path: str, fingerprint: str) -> bool:
     if before is None:
         return True
     own, others = (
-        read_table(workspace.local(name), columns=["content_hash"])["content_hash"] for name in (path, before)
+        read_table(workspace.root / name, columns=["content_hash"])["content_hash"] for name in (path, before)
     )
     return bool(pc.any(pc.is_in(own, value_set=others.combine_chunks())).as_py())
 
@@ -154,9 +153,7 @@ def sampled_documents(
         for shard in shards:
             wanted = np.arange(-first % step, shard.rows, step)
             first += shard.rows
-            with local_copies():  # until it is open
-                file = VerifiedFile(workspace.resolve(shard))
-            with file:
+            with VerifiedFile(workspace.resolve(shard)) as file:
                 names = columns(file.schema_arrow, shard.name)
                 for batch in file.iter_batches(1_000, columns=list({"row": None} | dict.fromkeys(names))):
                     is_wanted = np.isin(batch["row"].to_numpy(), wanted)

@@ -18,7 +18,6 @@ from fineweb_mask.tasks.reporting.samples import DocumentRef
 from fineweb_mask.tasks.selection.inputs.shard_documents import read_vectors
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.parquet import read_table
-from fineweb_mask.tasks.storage.remote.copies import local_copies
 from fineweb_mask.tasks.workspace.references import COUNTED, NEAR, SAME_URL, ShardFiles, StageFile, digest
 from fineweb_mask.tasks.workspace.stage_parquet import open_parquet, take_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -167,7 +166,6 @@ def _deduplicated(corpus: Corpus, ref: DocumentRef, content_hash: bytes) -> Deci
     return Decision(stage="dedup", decision=DROPPED, reason=f"{said} {name}", numbers=numbers)
 
 
-@local_copies()
 def _listed(corpus: Corpus, shard: ShardFiles, row: int) -> dict[str, Any] | None:
     """Return the row of a shard's list of duplicates on a document, or None if it is kept."""
     if not shard.duplicates.rows:
@@ -176,7 +174,6 @@ def _listed(corpus: Corpus, shard: ShardFiles, row: int) -> dict[str, Any] | Non
     return dict(listed[0]) if listed else None
 
 
-@local_copies()
 def _copies_of(corpus: Corpus, shard: ShardFiles, twin_shard: str, twin_row: int) -> int:
     if not any(map(shard.duplicates.details.get, COUNTED)):
         return 0
@@ -332,9 +329,8 @@ def _selected_vectors(corpus: Corpus, chosen: NDArray[np.int64]) -> NDArray[np.f
                 old.unlink(missing_ok=True)
         parts = []
         for index in np.unique(chosen[:, 0]).tolist():
-            with local_copies():
-                found = read_vectors(corpus.workspace, corpus.shards[index], chosen[chosen[:, 0] == index, 1])
-                parts += [unit_rows(vectors).astype(np.float16) for _, vectors in found]
+            found = read_vectors(corpus.workspace, corpus.shards[index], chosen[chosen[:, 0] == index, 1])
+            parts += [unit_rows(vectors).astype(np.float16) for _, vectors in found]
         with atomic_write(path) as partial, partial.open("wb") as stream:
             np.save(stream, np.concatenate(parts))
     vectors: NDArray[np.float16] = np.load(path, mmap_mode="r")

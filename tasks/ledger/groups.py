@@ -10,7 +10,6 @@ from fineweb_mask.models.settings.output import TEXT_IS_NO_GROUP
 from fineweb_mask.tasks.reporting.samples import evenly_spaced
 from fineweb_mask.tasks.selection.inputs.shard_documents import read_groups
 from fineweb_mask.tasks.storage.parquet import read_schema
-from fineweb_mask.tasks.storage.remote.copies import local_copies
 from fineweb_mask.tasks.workspace.references import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -36,11 +35,10 @@ def check_groups(workspace: Workspace, shards: Sequence[ShardFiles], by: str) ->
         raise DataError(f"--by text: {TEXT_IS_NO_GROUP}")
     known, values, documents, found = dict[str, None](), set[str](), 0, 0
     for place in evenly_spaced(len(shards), MOST_SHARDS):
-        with local_copies():
-            columns = _columns(workspace, shards[place])
-            if find(by, columns) is not None:
-                values.update(read_groups(workspace, shards[place], by))
-                documents, found = documents + shards[place].rows, found + 1
+        columns = _columns(workspace, shards[place])
+        if find(by, columns) is not None:
+            values.update(read_groups(workspace, shards[place], by))
+            documents, found = documents + shards[place].rows, found + 1
         if len(values) > MOST_GROUPS:
             raise DataError(
                 f"--by {by}: it has {len(values):,} values in {documents:,} documents, which are no groups (at "

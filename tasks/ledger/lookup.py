@@ -86,7 +86,7 @@ def find_dropped(
         path = beside(shard.documents, "dropped")
         if path in present and (found := _matches(workspace.root / path, values, NAMES)):
             rows = np.unique([number for number, _ in found])
-            listed = {row["source_row"]: row for row in take_rows(workspace.local(path), rows).to_pylist()}
+            listed = {row["source_row"]: row for row in take_rows(workspace.root / path, rows).to_pylist()}
             for number, value in found:
                 row = listed[number]
                 is_known = row["reason"] in {"known", "benchmark"}

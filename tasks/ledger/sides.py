@@ -18,7 +18,6 @@ from fineweb_mask.tasks.ledger.decisions import NOT_SELECTED, SELECTED, SHOWN_CH
 from fineweb_mask.tasks.ledger.lookup import beside
 from fineweb_mask.tasks.selection.inputs.shard_documents import read_groups
 from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_schema, read_table
-from fineweb_mask.tasks.storage.remote.copies import local_copies
 from fineweb_mask.tasks.workspace.manifest import Manifest
 from fineweb_mask.tasks.workspace.references import COUNTED, NEAR, SAME_URL, ShardFiles, digest
 from fineweb_mask.tasks.workspace.stage_parquet import documents_of, duplicate_rows, open_parquet, read_scores
@@ -64,8 +63,7 @@ class WorkspaceSide(NamedTuple):
         """Yield the documents, with a column whose values are groups: `FATES`, then the scores."""
         dropped = self.workspace.sizes("dropped")
         for index, shard in enumerate(track("shards", self.shards)):
-            with local_copies():
-                kept = self._kept(index, shard, by)
+            kept = self._kept(index, shard, by)
             yield kept
             if (path := beside(shard.documents, "dropped")) in dropped:
                 with open_parquet(self.workspace.root / path) as file:

@@ -22,7 +22,6 @@ from fineweb_mask.models.settings.output import TEXT_IS_NO_GROUP
 from fineweb_mask.tasks.reporting.charts import Share
 from fineweb_mask.tasks.reporting.samples import eligible_table, evenly_spaced
 from fineweb_mask.tasks.storage.parquet import read_schema
-from fineweb_mask.tasks.storage.remote.copies import local_copies
 from fineweb_mask.tasks.workspace.references import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -190,7 +189,6 @@ def check_columns(workspace: Workspace, by: Sequence[str]) -> None:
         _check_columns((name for path in paths for name in read_schema(path).names), by)
 
 
-@local_copies()
 def _columns_of(workspace: Workspace, shard: ShardFiles) -> list[str]:
     names: list[str] = read_schema(workspace.resolve(shard.documents)).names
     return names

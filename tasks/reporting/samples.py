@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.schemas import vectors_of
 from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_schema, read_table
-from fineweb_mask.tasks.storage.remote.copies import local_copies
 from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import documents_of, read_scores, row_group_ends, take_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -43,7 +42,6 @@ def files_read(shards: Sequence[ShardFiles]) -> list[list[str]]:
     ]
 
 
-@local_copies()
 def eligible_table(workspace: Workspace, shard: ShardFiles, columns: Sequence[str]) -> pa.Table:
     """Return the eligible documents of a shard: columns of `documents`, then `quality` and `selected`.
 
@@ -80,8 +78,7 @@ def draw(
     eligible, selected = [], []
     for index in chosen:
         raise_if_stopped()
-        with local_copies():
-            masks = read_table(workspace.resolve(shards[index].masks), columns=["selected", "block"])
+        masks = read_table(workspace.resolve(shards[index].masks), columns=["selected", "block"])
         eligible.append(np.flatnonzero(masks["block"].is_valid().to_numpy()))
         selected.append(np.flatnonzero(masks["selected"].to_numpy()))
     return _sample(chosen, eligible, limit, generator), _sample(chosen, selected, limit, generator)
@@ -149,15 +146,13 @@ def texts_at(
     kept: list[int] = []
     texts: list[str] = []
     for index, rows in _by_shard(documents):
-        with local_copies():
-            near = _in_one_row_group(workspace.resolve(shards[index].documents), rows)
-            found = documents_of(workspace, shards[index].documents, near, ["text"])
-            texts += [text[:longest] for text in found["text"].to_pylist()]
+        near = _in_one_row_group(workspace.resolve(shards[index].documents), rows)
+        found = documents_of(workspace, shards[index].documents, near, ["text"])
+        texts += [text[:longest] for text in found["text"].to_pylist()]
         kept += [index_of[DocumentRef(index, int(row))] for row in near]
     return kept, texts
 
 
-@local_copies()
 def _rows_of(workspace: Workspace, file: StageFile, rows: NDArray[np.int64], columns: Sequence[str]) -> pa.Table:
     return take_rows(workspace.resolve(file), rows, columns)
 
@@ -195,8 +190,7 @@ def near_threshold(
 
     for index in sorted(range(len(shards)), key=lambda index: shards[index].masks.name):  # the order in blocks
         raise_if_stopped()
-        with local_copies():
-            masks = read_table(workspace.resolve(shards[index].masks))
+        masks = read_table(workspace.resolve(shards[index].masks))
         masks = masks.filter(pa.compute.field("block").is_valid())
         masks = masks.append_column("shard", pa.array(np.full(masks.num_rows, index, dtype=np.int32)))
         blocks = masks["block"].unique().to_pylist()

@@ -30,10 +30,10 @@ from fineweb_mask.models.urls import HUB, is_url
 from fineweb_mask.tasks.source.opening import PACKED
 from fineweb_mask.tasks.storage.remote.errors import RemoteError, is_missing, is_transient, redacted
 from fineweb_mask.tasks.storage.remote.filesystem import (
-    file_info,
     is_local,
     open_filesystem,
     open_source,
+    size_in,
     version_of,
 )
 from fineweb_mask.tasks.storage.remote.retries import attempt
@@ -282,7 +282,7 @@ def _shard(filesystem: Any, path: str, info: dict[str, Any], base: str, settings
         relative=relative,
         url=url,
         format=FORMATS[ending[1].lower()] if settings.format == "auto" and ending else settings.format,
-        bytes=file_info(info, url).bytes,
+        bytes=size_in(info, url),
         fingerprint=content_of(url)
         if settings.fingerprint == "content" and info["type"] == "file"
         else fingerprint_of(info),

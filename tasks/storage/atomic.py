@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fineweb_mask.models.errors import SettingsError, WorkspaceError
-from fineweb_mask.tasks.storage.remote.copies import remote_of
+from fineweb_mask.tasks.storage.remote.copies import remote_of, upload_order
 
 AT_FDCWD = -100  # "relative to the working folder", which an absolute path ignores
 RENAME_EXCHANGE = 2  # linux/fs.h
@@ -94,19 +94,19 @@ def _sync(path: Path) -> None:
 
 
 @contextmanager
-def atomic_write(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path, *, is_read_here: bool = True) -> Iterator[Path]:
     """Yield a temporary path next to `path`, and rename it to `path` if the block succeeds.
 
-    In a remote workspace, the file is uploaded before the rename.
+    In a remote workspace, the file is uploaded before the rename; one that is not read here is only at the URL.
     """
     partial = _partial(path)
     try:
         yield partial
         _sync(partial)
-        if (remote := remote_of(path)) is None:
+        if (remote := remote_of(path)) is not None:
+            remote.upload(partial, remote.name_of(path))
+        if remote is None or is_read_here:
             partial.replace(path)
-        else:
-            remote.upload(partial, path)
         _sync(path.parent)
     finally:
         partial.unlink(missing_ok=True)
@@ -129,7 +129,10 @@ def atomic_folder(path: Path) -> Iterator[Path]:
                 file.chmod(mode)
             _sync(file)
         if (remote := remote_of(path)) is not None:
-            remote.upload_folder(partial, path)
+            files = {remote.name_of(path / file.relative_to(partial)): file for file in upload_order(partial)}
+            for name, file in files.items():
+                remote.upload(file, name)
+            remote.delete(remote.sizes(remote.name_of(path)).keys() - files)
         if not path.exists():
             partial.rename(path)
         elif not swap(partial, path):
@@ -146,7 +149,7 @@ def remove_file(path: Path) -> None:
     """Delete a file if it exists; in a remote workspace, also at the URL."""
     path.unlink(missing_ok=True)
     if (remote := remote_of(path)) is not None:
-        remote.delete(path)
+        remote.delete([remote.name_of(path)])
 
 
 def tree_files(folder: Path) -> list[Path]:

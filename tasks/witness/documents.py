@@ -26,7 +26,6 @@ from fineweb_mask.tasks.reporting.samples import SAMPLED_SHARDS, DocumentRef, do
 from fineweb_mask.tasks.selection.inputs.shard_documents import read_columns, read_groups
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.storage.parquet import read_table
-from fineweb_mask.tasks.storage.remote.copies import local_copies
 from fineweb_mask.tasks.witness.texts import different_texts, host_of
 from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -193,15 +192,14 @@ def _eligible(
     for index in chosen:
         raise_if_stopped()
         shard = shards[index]
-        with local_copies():
-            columns = read_columns(workspace, shard)
-            rows = np.flatnonzero(columns.candidate)
-            groups = np.full(shard.rows, "") if by is None else read_groups(workspace, shard, by)
-            hashes = read_table(workspace.resolve(shard.documents), columns=["content_hash"])["content_hash"]
-            masks = [
-                read_table(workspace.resolve(files[index]), columns=[column])[column].to_numpy()[rows]
-                for files, column in selections.values()
-            ]
+        columns = read_columns(workspace, shard)
+        rows = np.flatnonzero(columns.candidate)
+        groups = np.full(shard.rows, "") if by is None else read_groups(workspace, shard, by)
+        hashes = read_table(workspace.resolve(shard.documents), columns=["content_hash"])["content_hash"]
+        masks = [
+            read_table(workspace.resolve(files[index]), columns=[column])[column].to_numpy()[rows]
+            for files, column in selections.values()
+        ]
         found.append(
             _Documents(
                 shards=np.full(len(rows), index),

@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from fineweb_mask.models.errors import DataError, WorkspaceError
 from fineweb_mask.tasks.storage.atomic import disk_errors_explained, make_folder
-from fineweb_mask.tasks.storage.remote.copies import local_copies
 from fineweb_mask.tasks.storage.remote.errors import is_transient
 from fineweb_mask.tasks.workspace.listing import FOLDERS, Listing
 from fineweb_mask.tasks.workspace.manifest import Manifest, is_whole, manifest_reference, read_manifest, write_manifest
@@ -323,14 +322,13 @@ class StageTask:
         WorkspaceError
             If the output is not current after building it, or the disk is full or read-only.
         """
-        with local_copies():  # what the job reads stays on this machine until it ends
-            if not job.force and (found := job.current()) is not None:
-                return found
-            started = time.perf_counter()
-            explained = disk_errors_explained(job.workspace.root, f"{job.kind} {job.name}")
-            with explained, bad_data_explained(job):
-                self._build(job, *arguments)
-            built = job.current()
+        if not job.force and (found := job.current()) is not None:
+            return found
+        started = time.perf_counter()
+        explained = disk_errors_explained(job.workspace.root, f"{job.kind} {job.name}")
+        with explained, bad_data_explained(job):
+            self._build(job, *arguments)
+        built = job.current()
         if built is None:
             raise WorkspaceError(
                 f"{job.kind} {job.name}: the output was built but is not current: run again, one run at a time"

@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from fineweb_mask.tasks.storage.atomic import atomic_write
-from fineweb_mask.tasks.storage.parquet import read_table, write_table
-from fineweb_mask.tasks.storage.remote.copies import ensure_local, local_copies
+from fineweb_mask.tasks.storage.parquet import read_table
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey, shard_and_tag, stage_file_name
 from fineweb_mask.tasks.workspace.stage_parquet import read_stage_footer
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -76,7 +76,7 @@ def update_index(workspace: Workspace) -> None:
         if known != found:
             rows = [{"path": path, **footer._asdict()} for path, footer in sorted(found.items())]
             with atomic_write(workspace.index_path(folder)) as partial:
-                write_table(pa.Table.from_pylist(rows, INDEX), partial, compression="zstd")
+                pq.write_table(pa.Table.from_pylist(rows, INDEX), partial, compression="zstd", write_page_checksum=True)
 
 
 def _footers(workspace: Workspace, folder: str) -> dict[str, Footer]:
@@ -96,8 +96,7 @@ def _footers(workspace: Workspace, folder: str) -> dict[str, Footer]:
 def _indexed(workspace: Workspace, folder: str) -> dict[str, Footer]:
     """Return what the index has of a folder: nothing if it is missing or damaged."""
     try:
-        with local_copies():
-            table = read_table(ensure_local(workspace.index_path(folder)), schema=INDEX)
+        table = read_table(workspace.index_path(folder), schema=INDEX)
     except (OSError, pa.ArrowException):
         return {}
     return {row.pop("path"): Footer(**row) for row in table.to_pylist()}

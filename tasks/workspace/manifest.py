@@ -14,7 +14,8 @@ from pydantic import BaseModel
 
 from fineweb_mask.models.names import TAGGED
 from fineweb_mask.tasks.storage.atomic import atomic_write
-from fineweb_mask.tasks.storage.remote.copies import ensure_local, local_copies, remote_of, size_of
+from fineweb_mask.tasks.storage.remote.copies import ensure_local, read_text, remote_of, size_of
+from fineweb_mask.tasks.storage.remote.errors import RemoteError
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey, digest, file_digest
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -91,14 +92,14 @@ def read_manifest(path: Path) -> Manifest | None:
     RemoteError
         If it is at a URL that cannot be read.
     """
-    with local_copies():
-        ensure_local(path)
-        try:
-            text = path.read_text()
-            manifest = Manifest.model_validate_json(text)
-            return manifest if manifest.checksum == _checksum(text) else None
-        except (OSError, ValueError):
-            return None
+    try:
+        text = read_text(path)
+        manifest = Manifest.model_validate_json(text)
+    except RemoteError:
+        raise
+    except (OSError, ValueError):
+        return None
+    return manifest if manifest.checksum == _checksum(text) else None
 
 
 def is_product(folder: Path, stage: str) -> bool:
@@ -121,16 +122,15 @@ def is_whole(path: Path, manifest: Manifest, *, download: bool = False, by_size:
         uploaded one by one, so a killed run may leave a mix of old and new ones.
     """
     remote = remote_of(path)
-    sizes = {} if remote is None else remote.sizes(path.parent)
+    sizes = {} if remote is None else remote.sizes(remote.name_of(path.parent))
     for name, file in manifest.files.items():
         target = path.parent / name
-        if (size_of(target) if remote is None else sizes.get(name)) != file.bytes:
+        if (size_of(target) if remote is None else sizes.get(remote.name_of(target))) != file.bytes:
             return False
         if not by_size if remote is None else (download or file.bytes <= SMALL_BYTES):
-            with local_copies():
-                here = ensure_local(target)
-                if _digest_once(here, file.bytes, here.stat().st_mtime_ns) != file.sha256:
-                    return False
+            here = ensure_local(target)
+            if _digest_once(here, file.bytes, here.stat().st_mtime_ns) != file.sha256:
+                return False
     return True
 
 

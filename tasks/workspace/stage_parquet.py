@@ -1,15 +1,14 @@
 """Write a stage's Parquet files with its key in the footer, and check whether they are current.
 
-Guarantees: a file is current only if the key in its footer equals the key of the file that would be built now, and the
-footer is as it was written. A file with damaged pages is current until it is read; the read then fails, and the run
-builds the file again.
+Guarantees: a file is current only if the key in its footer equals the key of the file that would be built now. A file
+with damaged pages is current until it is read; the read then fails, and the run builds the file again.
 
 Named arrays are written as such a file, too: one row for each array, exactly as it is.
 """
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,8 +22,9 @@ from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.schemas import ARRAYS
 from fineweb_mask.tasks.storage.atomic import atomic_write
-from fineweb_mask.tasks.storage.parquet import DamagedFileError, VerifiedFile, add_checksums, read_metadata, read_table
-from fineweb_mask.tasks.storage.remote.copies import local_copies, remote_of, size_of
+from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_metadata, read_table
+from fineweb_mask.tasks.storage.remote.copies import size_of
+from fineweb_mask.tasks.storage.remote.errors import RemoteError
 from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile, StageKey
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -79,7 +79,7 @@ def stage_file_writer(
     WorkspaceError
         If the file does not read back with the same number of rows and the same columns.
     """
-    with atomic_write(path) as partial:
+    with atomic_write(path, is_read_here=False) as partial:
         with pq.ParquetWriter(
             partial, schema, compression="zstd", write_page_checksum=True, store_schema=True, **options
         ) as writer:
@@ -88,7 +88,6 @@ def stage_file_writer(
             stage_writer.flush()
             footer = {**key.model_dump(), "details": stage_writer.details}
             writer.add_key_value_metadata({FOOTER_KEY: json.dumps(footer, sort_keys=True).encode()})
-        add_checksums(partial)
         written = read_metadata(partial)
         if written.num_rows != stage_writer.rows or not written.schema.to_arrow_schema().equals(schema):
             raise WorkspaceError(
@@ -97,8 +96,7 @@ def stage_file_writer(
             )
 
 
-@contextmanager
-def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
+def open_parquet(path: Path) -> VerifiedFile:
     """Open a stage file to read parts of it; of one at a URL, the rest is not downloaded.
 
     Raises
@@ -108,14 +106,7 @@ def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
     DamagedFileError
         Here or while reading: if the file is damaged.
     """
-    with ExitStack() as opened:
-        try:
-            file = VerifiedFile(path, pre_buffer=True)
-        except FileNotFoundError:
-            if (remote := remote_of(path)) is None:
-                raise
-            file = VerifiedFile(opened.enter_context(remote.open(path)), str(path), pre_buffer=True)
-        yield opened.enter_context(file)
+    return VerifiedFile(path, pre_buffer=True)
 
 
 def write_arrays(
@@ -182,7 +173,6 @@ def take_rows(path: Path, rows: NDArray[np.int64], columns: Sequence[str] | None
     return pa.concat_tables(parts)
 
 
-@local_copies()
 def documents_of(workspace: Workspace, file: StageFile, rows: NDArray[np.int64], columns: Sequence[str]) -> pa.Table:
     """Return ascending `rows`, (n,), of a shard's documents, with the `columns` that the shard has."""
     return take_rows(workspace.resolve(file), rows, columns)
@@ -232,18 +222,11 @@ def read_footer(path: Path) -> pq.FileMetaData | None:
     RemoteError
         If the file is at a URL that cannot be read.
     """
-    remote = remote_of(path)
     try:
         return read_metadata(path)
-    except DamagedFileError:
-        return None
+    except RemoteError:
+        raise
     except OSError:
-        if remote is None:
-            return None
-    try:
-        with remote.open(path) as file:
-            return read_metadata(file, str(path))
-    except (DamagedFileError, FileNotFoundError):
         return None
 
 
@@ -258,7 +241,7 @@ class StageFooter(NamedTuple):
 def read_stage_footer(path: Path) -> StageFooter | None:
     """Return what a stage wrote to the footer of a file, or None if that is missing, incomplete or of no stage."""
     metadata = read_footer(path)
-    with suppress(ValueError):
+    with suppress(ValueError, LookupError):
         if metadata is not None and (footer := json.loads((metadata.metadata or {}).get(FOOTER_KEY, b"null"))):
             return StageFooter(metadata.num_rows, StageKey.model_validate(footer), footer["details"])
     return None

@@ -128,7 +128,7 @@ class Workspace:
 
     def display_path(self, path: Path) -> str:
         """Return a path of the workspace as users know it: the URL of a remote file, or the local path."""
-        return str(path) if self._remote is None else self._remote.url_of(path)
+        return str(path) if self._remote is None else self._remote.url_of(self._remote.name_of(path))
 
     def shard_path(self, stage_folder: str, shard: str, key: StageKey) -> Path:
         """Return a shard's file of this key in `documents`, `hashes`, `scores`, `embeddings` or `masks`."""
@@ -141,8 +141,7 @@ class Workspace:
     def sizes(self, folder: str, suffix: str = ".parquet") -> dict[str, int]:
         """Return the size in bytes of each file below a folder that ends so, by its path in the workspace."""
         if self._remote is not None:
-            listed = self._remote.files(folder)
-            return {name: info.bytes for name, info in listed.items() if name.endswith(suffix)}
+            return {name: size for name, size in self._remote.sizes(folder).items() if name.endswith(suffix)}
         found = {}
         for parent, folders, names in os.walk(self.root / folder):
             folders[:] = [name for name in folders if not name.startswith(".")]
@@ -163,7 +162,7 @@ class Workspace:
         return path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else str(path)
 
     def resolve(self, file: StageFile) -> Path:
-        """Return the local path of a referenced file, downloading it if necessary.
+        """Return the path of a referenced file, by which it is read; what needs a file of this machine calls `local`.
 
         Raises
         ------
@@ -172,7 +171,7 @@ class Workspace:
         """
         if not file.path:
             raise FileNotFoundError(f"{self.display_path(self.root)}: {file.stage} {file.name} has no file")
-        return self.local(file.path)
+        return self.root / file.path
 
     def local(self, path: str) -> Path:
         """Return a file or folder of the workspace, downloading it if necessary; an absolute path stays as it is."""
@@ -182,13 +181,13 @@ class Workspace:
         """Return the paths, local or remote, that match a pattern such as `fitted/*.json`, sorted."""
         if self._remote is None:
             return sorted(self.root.glob(pattern))
-        names = self._remote.files(pattern.partition("/")[0])
+        names = self._remote.sizes(pattern.partition("/")[0])
         return sorted(self.root / name for name in names if PurePosixPath("/", name).match(f"/{pattern}"))
 
     def exists(self, path: Path) -> bool:
         """Return whether a file, or a folder that is not empty, exists locally or remotely."""
         if self._remote is not None:
-            return self._remote.exists(path)
+            return bool(self._remote.sizes(self._remote.name_of(path)))
         return any(path.iterdir()) if path.is_dir() else path.exists()
 
     @contextmanager
@@ -270,9 +269,9 @@ class Workspace:
             If it holds something else, or is not a folder.
         """
         if self._remote is not None:
-            found = self._remote.store.read(LAST_RUN)
+            found = self._remote.read(LAST_RUN)
             if found is None or not _is_record(found):
-                files = self._remote.store.list_files()
+                files = self._remote.sizes()
                 if not any(DOCUMENTS.fullmatch(name) for name in files):
                     self._refuse(name.partition("/")[0] for name in files)
             return
@@ -305,7 +304,7 @@ class Workspace:
     def check_reachable(self) -> None:
         """Raise `RemoteError` if the workspace is at a URL that cannot be listed."""
         if self._remote is not None:
-            self._remote.store.list_files(LAST_RUN)
+            self._remote.sizes(LAST_RUN)
 
 
 def is_workspace(folder: Path) -> bool:

@@ -1,9 +1,10 @@
 """Flip bits of every file of a workspace, and ask: an answer is the same, or an error that names a file; `make soak`.
 
 `python -m tests.soak.flip --flips 1000`: each flip is in a file chosen at random, of all that a run left, and keeps the
-file's time of change, as a failing disk does. Then every view is read as `fineweb-mask sql` reads it, the dataset is
-verified, and the state of the stages is looked at. Exit status 1 with the flips that gave other rows without a word, or
-an error that is none of this package's, else 0.
+file's time of change, as a failing disk does. Of Parquet files it is in a page: a footer has no checksum. Then the rows
+of every stage are read as a run reads them, what the catalog itself holds as `fineweb-mask sql` reads it, the dataset
+is verified, and the state of the stages is looked at. Exit status 1 with the flips that gave other rows without a word,
+or an error that is none of this package's, else 0.
 """
 
 import argparse
@@ -22,26 +23,35 @@ from fineweb_mask.flows.status.catalog import ensure_catalog
 from fineweb_mask.flows.status.inspection import workspace_status
 from fineweb_mask.models.errors import message_of
 from fineweb_mask.tasks.catalog.query import answers, open_catalog
-from fineweb_mask.tasks.catalog.views import VIEWS
 from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance, verify
-from fineweb_mask.tasks.storage import parquet
+from fineweb_mask.tasks.storage.parquet import read_metadata, read_table
 from fineweb_mask.tasks.workspace import manifest
+from fineweb_mask.tasks.workspace.listing import FOLDERS
 from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.soak.workspaces import RUN, Soak, files
 
 SETTINGS = ("--set=ingest.near_dedup=minhash", "--set=ingest.keep_dropped=true")
-NOT_READ = ("cache/", "reports/", ".")
-"""What no command reads for an answer: times, pages for a browser, locks."""
+NOT_READ = ("cache/", "reports/", "runs/", ".")
+"""What no command reads for an answer: times, pages for a browser, records of runs, locks."""
 NOTICED = "an error that names what is wrong"
 
 
-def rows_of(view: str, workspace: Path) -> str:
+def rows_of(folder: str, workspace: Path) -> str:
+    """Return a digest of all rows of a stage."""
+    found = hashlib.sha256()
+    for path in sorted((workspace / folder).rglob("*.parquet")):
+        for batch in read_table(path).to_batches():
+            found.update(batch.serialize())
+    return found.hexdigest()
+
+
+def view_of(view: str, workspace: Path) -> str:
     """Return a digest of all rows of a view."""
     ensure_catalog(str(workspace))
     opened, found = Workspace(workspace), io.BytesIO()
     with open_catalog(opened, "1GB") as connection:
-        for answer in answers(connection, f"FROM {view} ORDER BY ALL", opened):
+        for answer in answers(connection, f"FROM {view} ORDER BY ALL"):
             answer.write_json(found)
     return hashlib.sha256(found.getvalue()).hexdigest()
 
@@ -60,7 +70,8 @@ def state_of(workspace: Path) -> str:
 
 
 QUESTIONS: dict[str, Callable[[Path], str]] = {
-    **{view: partial(rows_of, view) for view in VIEWS},
+    **{folder: partial(rows_of, folder) for folder in FOLDERS},
+    **{view: partial(view_of, view) for view in ("drops", "losses")},
     "dataset": dataset_of,
     "recipe": lambda workspace: LastRun.load(Workspace(workspace)).model_dump_json(),
     "state": state_of,
@@ -69,7 +80,6 @@ QUESTIONS: dict[str, Callable[[Path], str]] = {
 
 def asked(workspace: Path) -> dict[str, str]:
     """Return the answers to all questions."""
-    parquet._check_once.cache_clear()
     manifest._digest_once.cache_clear()
     found = dict[str, str]()
     for name, ask in QUESTIONS.items():
@@ -97,7 +107,10 @@ def main() -> int:
         names = [name for name in names if not name.startswith(NOT_READ)]
         for name in numbers.choices(names, k=options.flips):
             content = bytearray((whole / name).read_bytes())
-            bit = numbers.randrange(8 * len(content))
+            end = len(content)
+            if name.endswith(".parquet"):
+                end -= read_metadata(whole / name).serialized_size + 8  # its length and PAR1
+            bit = numbers.randrange(8 * end)
             content[bit // 8] ^= 1 << bit % 8
             (copy / name).write_bytes(content)
             shutil.copystat(whole / name, copy / name)

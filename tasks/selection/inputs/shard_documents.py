@@ -19,7 +19,7 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 VECTORS_AT_ONCE = 4_096
 """Rows that are read at the same time, where those of a whole block are wanted."""
 
-STREAMED: dict[str, Any] = {"pre_buffer": False, "buffer_size": 1 << 20}
+STREAMED: dict[str, Any] = {"pre_buffer": False, "buffer_size": 1 << 22}
 """How files of vectors are read: by default PyArrow holds the whole file while batches of it are read."""
 
 PART_ROWS = 65_536

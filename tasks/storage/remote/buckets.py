@@ -5,10 +5,11 @@ obstore reads keys, tokens and the roles of machines; profiles, in the files bel
 
 import errno
 import os
+from collections.abc import Callable
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from obstore.exceptions import BaseError
 from obstore.store import AzureStore, GCSStore, S3Store
@@ -16,9 +17,7 @@ from obstore.store import AzureStore, GCSStore, S3Store
 from fineweb_mask.tasks.storage.remote.errors import CREDENTIALS, RemoteError, redacted
 
 if TYPE_CHECKING:
-    from obstore.store import ClientConfig, RetryConfig
-
-Bucket = S3Store | GCSStore | AzureStore
+    from obstore.store import ClientConfig, ObjectStore, RetryConfig
 
 REQUEST_SECONDS = 60
 """Longest duration of one request, which transfers at most `TRANSFER_BYTES` (object_store.py)."""
@@ -30,7 +29,14 @@ RETRIES: "RetryConfig" = {
 }
 """Of single requests, short: obstore hears no request to stop while it waits. `retries.attempt` waits for longer."""
 
-VARIABLES = ("AWS_", "AZURE_", "FSSPEC_S3_", "GOOGLE_")
+VARIABLES = ("AWS_", "AZURE_", "GOOGLE_")
+STORES: dict[str, Callable[..., "ObjectStore"]] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
+SERVERS = {
+    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+    "gs": ("GOOGLE_BASE_URL",),
+    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+}
+"""Variables that name a server other than the cloud's own."""
 
 
 def split_url(url: str) -> tuple[str, str, str]:
@@ -48,10 +54,15 @@ def split_url(url: str) -> tuple[str, str, str]:
 
 def endpoint() -> str | None:
     """Return the URL of the S3-compatible server that the environment names; None for Amazon's."""
-    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    return _server("s3")
 
 
-def open_bucket(url: str) -> Bucket:
+def _server(protocol: str) -> str | None:
+    """Return the URL of a server other than the cloud's own."""
+    return next((os.environ[name] for name in SERVERS[protocol] if os.environ.get(name)), None)
+
+
+def open_bucket(url: str) -> "ObjectStore":
     """Return obstore's client for the bucket of a URL; equal environments share its connections.
 
     Raises
@@ -71,37 +82,20 @@ def open_bucket(url: str) -> Bucket:
 
 
 @lru_cache(maxsize=32)
-def _open(protocol: str, bucket: str, _environment: tuple[tuple[str, str], ...]) -> Bucket:
-    if protocol == "s3":
-        return _open_s3(bucket)
-    if protocol == "gs":
-        return GCSStore(bucket, client_options=_client(os.environ.get("GOOGLE_BASE_URL")), retry_config=RETRIES)
-    server = os.environ.get("AZURE_STORAGE_ENDPOINT") or os.environ.get("AZURE_ENDPOINT")
-    return AzureStore(bucket, client_options=_client(server), retry_config=RETRIES)
-
-
-def _open_s3(bucket: str) -> S3Store:
-    options: dict[str, Any] = {}
-    if os.environ.get("FSSPEC_S3_ANON", "").lower() in {"1", "true"}:
-        options["skip_signature"] = True
-    if server := endpoint():
-        options["endpoint"] = server
-    if server is not None and not server.startswith(("http://", "https://")):  # obstore would panic
-        raise RemoteError(
+def _open(protocol: str, bucket: str, _environment: tuple[tuple[str, str], ...]) -> "ObjectStore":
+    server = _server(protocol)
+    if protocol == "s3" and server is not None and not server.startswith(("http://", "https://")):
+        raise RemoteError(  # obstore would panic
             errno.EINVAL, f"AWS_ENDPOINT_URL={redacted(server)} must be a URL that begins with https:// or http://"
         )
-    return S3Store(bucket, client_options=_client(server), retry_config=RETRIES, **options)
-
-
-def _client(server: str | None) -> "ClientConfig":
-    """Return how to connect; `server` is one other than the cloud's own."""
-    options: ClientConfig = {
+    client: ClientConfig = {
         "timeout": timedelta(seconds=REQUEST_SECONDS),
         "allow_http": server is not None and server.startswith("http://"),
     }
     if certificates := os.environ.get("AWS_CA_BUNDLE"):
         try:
-            options["root_certificate"] = Path(certificates).read_bytes()
+            client["root_certificate"] = Path(certificates).read_bytes()
         except OSError as error:
             raise RemoteError(errno.EINVAL, f"AWS_CA_BUNDLE={certificates}: {error.strerror}") from None
-    return options
+    options = {"endpoint": server} if protocol == "s3" and server is not None else {}
+    return STORES[protocol](bucket, client_options=client, retry_config=RETRIES, **options)

@@ -26,9 +26,8 @@ TRANSIENT_ERRNO = frozenset(
 FINAL = frozenset({"OfflineModeIsEnabled", "UnsupportedProtocol"})
 """Errors of huggingface_hub and httpx, by name, that look transient but are not."""
 TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
-TRANSIENT_CODES = frozenset(  # of S3, where the HTTP status is not enough
-    {"RequestTimeout", "SlowDown", "Throttling", "OperationAborted", "ConditionalRequestConflict", "InternalError"}
-)
+TRANSIENT_CODES = frozenset({"RequestTimeout", "SlowDown", "Throttling", "OperationAborted", "InternalError"})
+"""Of S3, where the HTTP status is not enough."""
 LOST_CONNECTIONS = {  # by package; as names, to avoid importing these libraries
     "aiohttp": frozenset({"ClientConnectionError", "ClientPayloadError"}),
     "httpx": frozenset({"TransportError"}),
@@ -74,13 +73,9 @@ class UnansweredError(RemoteError, TimeoutError):
     """A server kept failing until the retries ended; retrying later may help."""
 
 
-class ChangedError(RemoteError):
-    """A file at a URL changed while it was read."""
-
-
 def is_transient(error: BaseException) -> bool:
     """Return whether retrying may help: timeouts, lost connections, I/O errors, server errors, GPU out of memory."""
-    if isinstance(error, ChangedError) or type(error).__name__ in FINAL:
+    if type(error).__name__ in FINAL:
         return False
     if (response := response_of(error)) is not None:
         status, code = response
@@ -163,8 +158,6 @@ def explain(url: str, error: BaseException, patience: float) -> RemoteError:
         parent = "repository" if url.startswith(HUB) else "bucket"
         remedy = f": check its spelling, and the {parent}'s" if is_url(url) and not url.startswith("file:") else ""
         return RemoteError(errno.ENOENT, f"{where} does not exist ({text}){remedy}")
-    if type(error).__name__ == "PreconditionError":  # a range of one version was asked for
-        return ChangedError(errno.EINVAL, f"{where} changed while it was read: run again")
     if "non-partial response" in text:
         return RemoteError(errno.ESPIPE, f"{where}: the server does not serve parts of files: download it first")
     remedy = ""

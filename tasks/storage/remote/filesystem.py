@@ -1,34 +1,26 @@
 """Open fsspec file systems with credentials from the environment, describe their files, and read them by ranges.
 
-Object stores (s3://, gs://, az://) are read by obstore, all others by fsspec's own implementations. A file is read with
-retries, always from one version of it.
+Object stores (s3://, gs://, az://) are read by obstore, all others by fsspec's own implementations.
 """
 
 import errno
 import io
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import fsspec
-from fsspec.spec import AbstractFileSystem
+from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.urls import is_url, is_writable_url, names_a_commit
 from fineweb_mask.tasks.storage.remote.buckets import open_bucket, split_url
-from fineweb_mask.tasks.storage.remote.errors import ChangedError, RemoteError, is_missing, redacted
+from fineweb_mask.tasks.storage.remote.errors import RemoteError, is_missing, redacted
 from fineweb_mask.tasks.storage.remote.retries import attempt
 
 if TYPE_CHECKING:
-    from obstore import ObjectMeta
+    from obstore import GetOptions, ObjectMeta
 
 READ_AHEAD_BYTES = 4 * 2**20
-
-
-class FileInfo(NamedTuple):
-    """Size and version of a file at a URL."""
-
-    bytes: int
-    version: str  # changes with the content
 
 
 def version_tag(meta: "ObjectMeta") -> str:
@@ -42,7 +34,7 @@ def version_tag(meta: "ObjectMeta") -> str:
 class BucketFiles(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
     """Lists and reads one bucket of an object store through fsspec's interface; paths are `bucket/key`.
 
-    obstore's own (`obstore.fsspec`) lists folder by folder, and reads ranges of whatever version is there.
+    obstore's own (`obstore.fsspec`) lists folder by folder, and holds a file that it copies in memory.
     """
 
     cachable = False
@@ -84,16 +76,13 @@ class BucketFiles(AbstractFileSystem):  # type: ignore[misc] # fsspec has no typ
             found = {path: file}
         return found if options.get("detail") else sorted(found)
 
-    def cat_file(self, path: str) -> bytes:
-        """Return an object's content."""
-        return bytes(self._store.get(self._key(path)).bytes())
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:  # noqa: ANN401
+        """Return an object's content, or its bytes `start` to `end`."""
+        options: GetOptions = {} if start is None or end is None else {"range": (start, end)}
+        return bytes(self._store.get(self._key(path), options=options).bytes())
 
-    def read_range(self, path: str, start: int, end: int, tag: str) -> bytes:
-        """Return bytes `start` to `end` of an object, if it still has this ETag."""
-        found = self._store.get(self._key(path), options={"range": (start, end), "if_match": tag})
-        if version_tag(found.meta) != tag:  # the server ignores conditions
-            raise ChangedError(errno.EINVAL, f"{path} changed while it was read: run again")
-        return bytes(found.bytes())
+    def _open(self, path: str, mode: str = "rb", **options: Any) -> "BucketFile":  # noqa: ANN401
+        return BucketFile(self, path, mode, **options)
 
     def head(self, path: str) -> dict[str, Any] | None:
         """Return the entry of an object, or None if it does not exist."""
@@ -114,6 +103,14 @@ class BucketFiles(AbstractFileSystem):  # type: ignore[misc] # fsspec has no typ
 
     def _folder(self, path: str) -> dict[str, Any]:
         return {"name": path, "size": 0, "type": "directory"}
+
+
+class BucketFile(AbstractBufferedFile):  # type: ignore[misc] # fsspec has no types
+    """Reads an object by ranges."""
+
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        content: bytes = self.fs.cat_file(self.path, start, end)
+        return content
 
 
 def open_filesystem(url: str) -> tuple[Any, str]:
@@ -153,50 +150,35 @@ def version_of(info: dict[str, Any]) -> str:
     return str(next((info[name] for name in names if info.get(name)), ""))
 
 
-def file_info(info: dict[str, Any], url: str) -> FileInfo:
-    """Return a file's size and version from its fsspec `info`.
+def size_in(info: dict[str, Any], url: str) -> int:
+    """Return a file's size in bytes from its fsspec `info`.
 
     Raises
     ------
     RemoteError
-        If the server does not report the size.
+        If the server does not report it.
     """
     if info.get("size") is None:
         raise RemoteError(
             errno.EINVAL, f"{redacted(url)}: the server does not report the size of this file: download it first"
         )
-    return FileInfo(int(info["size"]), version_of(info))
+    return int(info["size"])
 
 
 class RemoteFile(io.RawIOBase):
-    """A binary file at a URL, read by ranges; a failed range is requested again from the same version of the file.
-
-    Parameters
-    ----------
-    url
-        The file.
-    expected
-        The version to read; None reads the current one.
-
-    Attributes
-    ----------
-    version
-        Size and version of the file that is read.
+    """A binary file at a URL, read by ranges; a range that fails is requested again.
 
     Raises
     ------
-    ChangedError
-        Here or while reading: if the file is no longer the expected version.
     RemoteError
-        If it cannot be read.
+        Here or while reading: if it cannot be read.
     """
 
-    def __init__(self, url: str, expected: FileInfo | None = None) -> None:
+    def __init__(self, url: str) -> None:
         self._url = url
         self._filesystem, self._path = open_filesystem(url)
-        self._file: Any = None
         self._position = 0
-        self.version = attempt(url, self._open, expected)
+        self._file = attempt(url, self._open)
 
     def readable(self) -> bool:
         """Return True."""
@@ -208,73 +190,49 @@ class RemoteFile(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Set the position of the next read, in bytes."""
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self.version.bytes}[whence]
+        base: int = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._file.size}[whence]
         self._position = max(0, base + offset)
         return self._position
 
     def readinto(self, buffer: Any) -> int:  # noqa: ANN401
         """Read into the buffer up to its end or the end of the file, and return the number of bytes."""
         with memoryview(buffer).cast("B") as view:
-            size = min(len(view), self.version.bytes - self._position)
+            size: int = min(len(view), self._file.size - self._position)
             if size <= 0:
                 return 0
-            view[:size] = attempt(self._url, self._range, self._position, size)
+            view[:size] = attempt(self._url, self._range, size)
         self._position += size
         return size
 
     def close(self) -> None:
         """Close the connection."""
-        self._disconnect()
+        if not self.closed and "_file" in vars(self):
+            self._file.close()
         super().close()
 
-    def _current(self) -> FileInfo:
+    def _open(self) -> Any:  # noqa: ANN401
         invalidate_listing(self._filesystem, self._path)  # HfFileSystem ignores `use_listings_cache`
-        return file_info(self._filesystem.info(self._path), self._url)
-
-    def _open(self, expected: FileInfo | None) -> FileInfo:
-        if isinstance(self._filesystem, BucketFiles):  # each range is asked of one version
-            return expected or self._current()
-        found = self._current()
-        if expected is not None and found != expected:
-            raise ChangedError(errno.EINVAL, f"{redacted(self._url)} changed while it was read: run again")
         file = self._filesystem.open(self._path, "rb", cache_type="none")
         if not file.seekable() or getattr(file, "size", None) is None:
             file.close()
             raise self._no_ranges()
-        self._file = file
-        return found
+        return file
 
     def _no_ranges(self) -> RemoteError:
         return RemoteError(
             errno.ESPIPE, f"{redacted(self._url)}: the server does not serve parts of files: download it first"
         )
 
-    def _range(self, start: int, size: int) -> bytes:
+    def _range(self, size: int) -> bytes:
         raise_if_stopped()
-        found: bytes
         try:
-            if isinstance(self._filesystem, BucketFiles):
-                found = self._filesystem.read_range(self._path, start, start + size, self.version.version)
-            else:
-                if self._file is None:
-                    self._open(self.version)
-                self._file.seek(start)
-                found = self._file.read(size)
+            self._file.seek(self._position)
+            found: bytes = self._file.read(size)
         except ValueError as error:  # fsspec's HTTP file, if the server ignores the range and sends the whole file
-            self._disconnect()
             raise self._no_ranges() from error
-        except BaseException:
-            self._disconnect()
-            raise
         if len(found) != size:
-            self._disconnect()
             raise self._no_ranges() if len(found) > size else ConnectionError(f"received {len(found)} of {size} bytes")
         return found
-
-    def _disconnect(self) -> None:
-        file, self._file = self._file, None
-        if file is not None:
-            file.close()
 
 
 def open_source(url: str) -> io.BufferedReader:

@@ -6,6 +6,7 @@ bucket deletes them.
 """
 
 import errno
+import shutil
 import uuid
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,8 +14,8 @@ from pathlib import Path
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.urls import is_writable_url
 from fineweb_mask.tasks.storage.remote.buckets import open_bucket
-from fineweb_mask.tasks.storage.remote.errors import ChangedError, RemoteError, is_missing, redacted, response_of
-from fineweb_mask.tasks.storage.remote.filesystem import FileInfo, RemoteFile, file_info, open_filesystem
+from fineweb_mask.tasks.storage.remote.errors import RemoteError, is_missing, redacted
+from fineweb_mask.tasks.storage.remote.filesystem import RemoteFile, open_filesystem
 from fineweb_mask.tasks.storage.remote.retries import attempt
 
 TRANSFER_BYTES = 16 * 2**20
@@ -42,11 +43,11 @@ class Store:
         self._files, self._root = open_filesystem(self.url)  # its paths are bucket and key
 
     def url_of(self, name: str) -> str:
-        """Return the URL of a file."""
-        return f"{self.url}/{name}"
+        """Return the URL of a file; that of the folder for an empty name."""
+        return f"{self.url}/{name}".rstrip("/")
 
-    def list_files(self, folder: str = "") -> dict[str, FileInfo]:
-        """Return all files below a folder by name, or the file of that name; empty if neither exists.
+    def sizes(self, folder: str = "") -> dict[str, int]:
+        """Return the bytes of all files below a folder by name, or of the file of that name; empty if neither exists.
 
         Raises
         ------
@@ -55,7 +56,7 @@ class Store:
             "..", which cannot be a path.
         """
         found = attempt(self.url, lambda: self._files.find(self._path(folder), detail=True))
-        return {name.removeprefix(f"{self._root}/"): file_info(info, name) for name, info in found.items()}
+        return {name.removeprefix(f"{self._root}/"): info["size"] for name, info in found.items()}
 
     def check_writable(self) -> None:
         """Raise `RemoteError` unless files can be written there; nothing is left."""
@@ -63,32 +64,24 @@ class Store:
         attempt(self.url, lambda: self._bucket.put(self._key(name), b""))
         self.delete([name])
 
-    def info(self, name: str) -> FileInfo | None:
-        """Return a file's size and version, or None if it does not exist."""
-        return attempt(self.url_of(name), self._info, name)
+    def size(self, name: str) -> int | None:
+        """Return a file's bytes, or None if it does not exist."""
+        return attempt(self.url_of(name), self._size, name)
 
-    def _info(self, name: str) -> FileInfo | None:
+    def _size(self, name: str) -> int | None:
         found = self._files.head(self._path(name))
-        return None if found is None else file_info(found, self.url_of(name))
+        return None if found is None else int(found["size"])
 
-    def download(self, name: str, target: Path) -> FileInfo:
-        """Download one version of a file to `target`; a request that fails is repeated, not the whole download."""
-        return attempt(self.url_of(name), self._download, name, target)
+    def download(self, name: str, target: Path) -> None:
+        """Download a file to `target`; a request that fails is repeated, not the whole download."""
+        with RemoteFile(self.url_of(name)) as source, target.open("wb") as file:
+            shutil.copyfileobj(source, file, TRANSFER_BYTES)
 
-    def _download(self, name: str, target: Path) -> FileInfo:
-        try:
-            with RemoteFile(self.url_of(name)) as source, target.open("wb") as file:
-                while part := source.read(TRANSFER_BYTES):
-                    file.write(part)
-                return source.version
-        except ChangedError as error:
-            raise ConnectionError(f"{name} changed while it was downloaded") from error
-
-    def upload(self, source: Path, name: str) -> FileInfo:
+    def upload(self, source: Path, name: str) -> None:
         """Upload a file atomically: readers see the old file or the complete new one."""
-        return attempt(self.url_of(name), self._upload, source, name)
+        attempt(self.url_of(name), self._upload, source, name)
 
-    def _upload(self, source: Path, name: str) -> FileInfo:
+    def _upload(self, source: Path, name: str) -> None:
         raise_if_stopped()
         self._bucket.put(
             self._key(name),
@@ -97,22 +90,14 @@ class Store:
             chunk_size=TRANSFER_BYTES,
             max_concurrency=TRANSFERS_AT_ONCE,
         )
-        found = self._info(name)
-        if found is None or found.bytes != source.stat().st_size:
+        if self._size(name) != source.stat().st_size:
             raise ConnectionError(f"{name} does not exist as it was uploaded")
-        return found
 
     def read(self, name: str) -> bytes | None:
         """Return a small file, or None if it does not exist."""
-        return attempt(self.url, self._read, name)
-
-    def _read(self, name: str) -> bytes | None:
-        try:
-            return bytes(self._bucket.get(self._key(name)).bytes())
-        except FileNotFoundError as error:
-            if not is_missing(error) or (response_of(error) or (0, ""))[1] == "NoSuchBucket":
-                raise
+        if self.size(name) is None:
             return None
+        return bytes(attempt(self.url_of(name), self._files.cat_file, self._path(name)))
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete files; missing files are not an error."""

@@ -27,7 +27,7 @@ PATIENCE_SECONDS = 40.0
 """Longest time to retry one operation: enough for a server to restart."""
 
 BRIEF_SECONDS = 5.0
-"""Longest time to retry an operation that may fail, such as releasing a lock that also expires."""
+"""Longest time to retry an operation that may fail, such as writing the record of a run that failed."""
 
 LONGEST_WAIT_SECONDS = 5.0
 

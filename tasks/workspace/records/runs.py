@@ -87,12 +87,6 @@ def run_records(workspace: Workspace) -> Iterator[RunRecord]:
             yield RunRecord.model_validate_json(_checked(path))
 
 
-def check_run_records(workspace: Workspace) -> None:
-    """Raise DamagedFileError if the record of one of a workspace's runs is not as it was written."""
-    for path in workspace.files(f"{FOLDER}/*.json"):
-        _checked(path)
-
-
 def _with_checksum(record: BaseModel) -> str:
     content = record.model_dump(mode="json")
     return json.dumps({**content, "checksum": digest(content)}, indent=2, ensure_ascii=False) + "\n"

@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +13,6 @@ import pytest
 from fineweb_mask.tasks.catalog.query import QueryError, answers, open_catalog, stopped_after
 from fineweb_mask.tasks.catalog.views import write_catalog
 from fineweb_mask.tasks.storage.atomic import tree_files
-from fineweb_mask.tasks.workspace.records.runs import RunRecord
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 VALUES = """
@@ -34,7 +32,7 @@ def workspace(built, tmp_path_factory):
 def ask(workspace, sql, form="json"):
     stream = io.BytesIO()
     with open_catalog(Workspace(workspace), "1GB") as connection:
-        for answer in answers(connection, sql, Workspace(workspace)):
+        for answer in answers(connection, sql):
             getattr(answer, f"write_{form}")(stream)
     return stream.getvalue()
 
@@ -155,14 +153,14 @@ def test_float16_vectors_are_read_by_arrow(built, workspace):
 def test_a_preview_cuts_rows_and_values_and_says_how_many_more(workspace):
     with open_catalog(Workspace(workspace), "1GB") as connection:
         sql = "SELECT range AS n, repeat('é', 500) AS t, [1, 2] AS l, NULL AS x FROM range(9)"
-        [answer] = answers(connection, sql, Workspace(workspace))
+        [answer] = answers(connection, sql)
         preview = answer.preview(4, characters=10)
         assert preview.columns == ["n", "t", "l", "x"]
         assert preview.numeric == [True, False, False, False]
         assert preview.rows == [(str(n), "é" * 10, "[1, 2]", None) for n in range(4)]
         assert preview.more == 5
         assert answer.preview(9, characters=10).more == 0
-        first, second = answers(connection, "SELECT 1 AS a; SELECT 2 AS b", Workspace(workspace))
+        first, second = answers(connection, "SELECT 1 AS a; SELECT 2 AS b")
         assert (first.columns, second.columns) == (["a"], ["b"])
 
 
@@ -178,50 +176,9 @@ def test_a_query_that_takes_too_long_is_stopped(workspace):
 
         def preview(sql, seconds):
             with stopped_after(connection, seconds):
-                [answer] = answers(connection, sql, Workspace(workspace))
+                [answer] = answers(connection, sql)
                 return answer.preview(1, characters=9).rows
 
         assert preview("SELECT 1", 60) == [("1",)]
         with pytest.raises(QueryError, match=r"--timeout: the query was stopped after 0\.1 s"):
             preview(endless, 0.1)
-
-
-def test_a_flipped_bit_in_a_column_that_is_read_is_named_and_in_another_is_not(workspace, tmp_path):
-    copy = tmp_path / "copy"
-    shutil.copytree(workspace, copy)
-    path = min((copy / "scores").glob("*.parquet"))
-    column = pq.read_metadata(path).row_group(0).column(pq.read_schema(path).get_field_index("quality"))
-    content = bytearray(path.read_bytes())
-    first = column.dictionary_page_offset if column.has_dictionary_page else column.data_page_offset
-    content[first + column.total_compressed_size - 1] ^= 1
-    path.write_bytes(content)
-    for sql in ("SELECT count(*) AS n FROM selected WHERE quality > 0", "SUMMARIZE scores"):
-        with pytest.raises(QueryError, match=rf"/scores/{path.name} is damaged: .*quality.*: delete the file"):
-            ask(copy, sql)
-    assert rows(copy, "SELECT sum(row) AS n FROM scores") == rows(workspace, "SELECT sum(row) AS n FROM scores")
-    with open_catalog(Workspace(copy), "1GB") as connection:  # asked not to look
-        sql = "SELECT max(row) AS n FROM scores WHERE quality > -1e30"
-        [answer] = answers(connection, sql, Workspace(copy), verify=False)
-        assert answer.columns == ["n"]
-
-
-def test_a_flipped_bit_in_what_lists_drops_and_runs_is_named(workspace, tmp_path):
-    copy = Path(shutil.copytree(workspace, tmp_path / "copy"))
-    duplicates = next(path for path in (copy / "duplicates").rglob("*.parquet") if pq.read_metadata(path).num_rows)
-    whole = duplicates.read_bytes()
-    assert rows(copy, "SELECT row_number() OVER () AS n, * FROM dropped")
-    column = pq.read_metadata(duplicates).row_group(0).column(0)
-    assert column.path_in_schema == "row"
-    for place in range(4, 4 + column.total_compressed_size, 21):
-        duplicates.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
-        with pytest.raises(QueryError, match=f"{duplicates.name} is damaged"):
-            ask(copy, "FROM dropped")
-    duplicates.write_bytes(whole)
-    facts = {"select_ratio": 0.25, "lamb": 0.5, "solver": "mean_field", "recipe": {"a": "ä"}, "version": "1"}
-    record = RunRecord(flow="curate", **facts).end(Workspace(copy))
-    write_catalog(Workspace(copy), [])
-    assert [run["lamb"] for run in rows(copy, "FROM runs")] == [0.5]
-    assert "checksum" not in rows(copy, "FROM runs")[0]
-    record.write_text(record.read_text().replace("0.5", "0.4"))
-    with pytest.raises(QueryError, match=f"{record.name} is damaged: it has another checksum"):
-        ask(copy, "SELECT max(lamb) AS m FROM runs")

@@ -203,8 +203,8 @@ def test_catalog_and_dataset_are_of_this_folder(tmp_path, name):
     assert catalog_files(root, "scores") == {shard.scores.path for shard in making.shards}
     with open_catalog(workspace, "1GB") as connection:
         asked = "SELECT count(*), max(row), max(dump) FROM documents JOIN masks USING (shard, row)"
-        [answer] = answers(connection, asked, workspace)
+        [answer] = answers(connection, asked)
         assert answer.preview(9, characters=9).rows == [("6", "2", "D1")]
-        [answer] = answers(connection, "SELECT count(*), min(flow) FROM runs", workspace)
+        [answer] = answers(connection, "SELECT count(*), min(flow) FROM runs")
         assert answer.preview(9, characters=9).rows == [("1", "curate")]
     assert ask(root, "SELECT count(*), max(row), max(dump) FROM documents") == [(6, 2, "D1")]

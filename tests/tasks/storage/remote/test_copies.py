@@ -20,13 +20,12 @@ from fineweb_mask.tasks.storage.remote import retries
 from fineweb_mask.tasks.storage.remote.copies import (
     download_tree,
     ensure_local,
-    local_copies,
     remote_of,
     upload_order,
 )
 from fineweb_mask.tasks.storage.remote.errors import RemoteError, UnansweredError
 from fineweb_mask.tasks.workspace.manifest import is_whole, read_manifest, write_manifest
-from fineweb_mask.tasks.workspace.references import StageFile, StageKey
+from fineweb_mask.tasks.workspace.references import StageKey
 from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.conftest import Bucket
@@ -87,43 +86,27 @@ def test_a_folder_that_cannot_be_written_is_told_with_the_setting(bucket: Bucket
         Workspace(f"{bucket.url}/ws", tmp_path / "file")
 
 
-def test_copies_leave_with_the_last_block_that_uses_them(workspace: Workspace) -> None:
-    one, other = write(workspace, "one"), write(workspace, "other")
-    with local_copies():
-        ensure_local(one)
-        with local_copies():
-            ensure_local(one)
-            ensure_local(other)
-            written = write(workspace, "written")
-            assert copied(workspace) >= {f"documents/{path.name}" for path in (one, other, written)}
-        assert one.exists()
-        assert not written.exists()
-    fresh = Workspace(workspace.url or "", workspace.root.parent / "fresh")
-    with local_copies():
-        fresh.local("documents")
-        assert len(copied(fresh)) == 3
-    assert copied(fresh) == set()
-
-
-def test_threads_use_copies_together(workspace: Workspace, tmp_path: Path) -> None:
-    path = write(workspace, rows=20_000)
-    workspace = Workspace(workspace.url or "", tmp_path / "fresh")
-    path, ready = workspace.root / "documents" / path.name, threading.Barrier(6)
-
-    def read(number: int) -> int:
-        rows = 0
-        for _ in range(3):
-            with local_copies():
-                ready.wait()
-                rows += pq.read_table(ensure_local(path)).num_rows
-        return rows
-
-    with ThreadPoolExecutor(6) as pool:
-        assert list(pool.map(read, range(6))) == [60_000] * 6
+def test_what_a_job_writes_of_a_shard_is_only_at_the_url(workspace: Workspace, bucket: Bucket) -> None:
+    path = write(workspace)
+    assert set(bucket.names()) == {f"deep/ws/documents/{path.name}"}
     assert copied(workspace) == set()
 
 
-def test_what_a_killed_process_copied_is_deleted_by_the_next_one(bucket: Bucket, tmp_path: Path) -> None:
+def test_threads_use_a_copy_together(workspace: Workspace, proxy: Proxy, reach: Callable[..., None]) -> None:
+    path = write(workspace, rows=20_000)
+    reach(proxy.url)
+    ready = threading.Barrier(6)
+
+    def read(_: int) -> int:
+        ready.wait()
+        return int(pq.read_table(ensure_local(path)).num_rows)
+
+    with ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(read, range(6))) == [20_000] * 6
+    assert sum(size for name, size in proxy.sent.items() if name.endswith(path.name)) == path.stat().st_size
+
+
+def test_what_a_killed_process_copied_is_deleted_by_the_next_one_that_is_alone(bucket: Bucket, tmp_path: Path) -> None:
     script = (
         "import os, sys; from fineweb_mask.tasks.workspace.workspace import Workspace\n"
         "root = Workspace(sys.argv[1]).root; (root / 'a').touch(); print(root, flush=True)\n"
@@ -134,27 +117,27 @@ def test_what_a_killed_process_copied_is_deleted_by_the_next_one(bucket: Bucket,
     processes = [subprocess.Popen([sys.executable, "-c", script, url], env=environment, **PIPES) for _ in range(2)]
     killed, running = (Path(process.stdout.readline().strip()) for process in processes)
     processes[0].communicate("killed\n")
-    assert (killed / "a").exists()
-    Workspace(url, tmp_path / "node")
-    assert not killed.exists()
+    subprocess.run([sys.executable, "-c", script, url], env=environment, input=b"\n", check=True)
+    assert (killed / "a").exists()  # it was not alone
     assert (running / "a").exists()
     processes[1].communicate("\n")
     assert not running.exists()
+    Workspace(url, tmp_path / "node")
+    assert not killed.exists()
 
 
-def test_a_model_stays_until_the_process_ends_and_what_may_be_replaced_is_copied_again_in_each_block(
+def test_a_file_that_never_changes_is_copied_once_and_another_each_time(
     workspace: Workspace, proxy: Proxy, reach: Callable[..., None], tmp_path: Path
 ) -> None:
     names = (f"fitted/model.{KEY.tag}.bin", "fitted/model.json")
     for name in names:
-        with local_copies(), atomic_write(workspace.root / name) as partial:
+        with atomic_write(workspace.root / name) as partial:
             partial.write_bytes(b"model")
     reach(proxy.url)
     fresh = Workspace(workspace.url or "", tmp_path / "fresh")
     for _ in range(2):
-        with local_copies():
-            for name in names:
-                assert fresh.local(name).read_bytes() == b"model"
+        for name in names:
+            assert fresh.local(name).read_bytes() == b"model"
     sent = {name: sum(size for path, size in proxy.sent.items() if path.endswith(name)) for name in names}
     assert sent == {names[0]: len(b"model"), names[1]: 2 * len(b"model")}
 
@@ -171,9 +154,8 @@ def test_what_another_machine_wrote_since_the_listing_is_found(workspace: Worksp
     assert workspace.files("documents/*") == workspace.files("fitted/*") == []  # listed
     bucket.write("deep/ws/documents/a.parquet", b"x")
     bucket.write("deep/ws/fitted/encoder/config.json", b"{}")
-    file = StageFile(stage="ingest", name="a", path="documents/a.parquet", rows=1, bytes=1, fingerprint="f")
-    assert workspace.resolve(file).read_text() == "x"
-    assert not workspace.resolve(file.model_copy(update={"path": "documents/b.parquet"})).exists()
+    assert workspace.local("documents/a.parquet").read_text() == "x"
+    assert not workspace.local("documents/b.parquet").exists()
     assert (workspace.local("fitted/encoder") / "config.json").read_text() == "{}"
 
 
@@ -206,9 +188,10 @@ def test_a_file_that_cannot_be_uploaded_does_not_appear_locally(
     proxy.kill()
     with pytest.raises(UnansweredError):
         write(workspace, rows=4)
-    assert pq.read_metadata(workspace.shard_path("documents", "a", KEY)).num_rows == 3
+    with pytest.raises(UnansweredError), atomic_write(workspace.fitted / "model.bin") as partial:
+        partial.touch()
     assert bucket.names() == before
-    assert copied(workspace) == {f"documents/a.{KEY.tag}.parquet"}
+    assert copied(workspace) == set()
 
 
 def test_a_fresh_machine_sees_what_is_current_without_downloading_it(
@@ -229,13 +212,12 @@ def test_a_fresh_machine_sees_what_is_current_without_downloading_it(
         size = bucket.names()[f"deep/ws/documents/{path.name}"]
         assert 0 < sum(proxy.sent[name] for name in proxy.sent if name.endswith(path.name)) < size / 2
         assert not path.exists()
-        assert fresh.resolve(wanted) == path
+        assert fresh.local(wanted.path) == path
         assert path.read_bytes() == bucket.read(f"deep/ws/documents/{path.name}")
 
 
 def test_the_url_is_the_truth(workspace: Workspace, bucket: Bucket) -> None:
-    with local_copies():
-        paths = {name: write(workspace, name) for name in ("kept", "deleted", "overwritten")}
+    paths = {name: ensure_local(write(workspace, name)) for name in ("kept", "deleted", "overwritten")}
     bucket.server.client.delete_object(Bucket=bucket.name, Key=f"deep/ws/documents/{paths['deleted'].name}")
     bucket.write(f"deep/ws/documents/{paths['overwritten'].name}", b"something else")
     found = {name: current_parquet(workspace, path, name, KEY) for name, path in paths.items()}

@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 from obstore.store import S3Store
 
-from fineweb_mask.tasks.storage.remote.errors import ChangedError, RemoteError, UnansweredError, explain, is_transient
+from fineweb_mask.tasks.storage.remote.errors import RemoteError, UnansweredError, explain, is_transient
 from tests.conftest import Bucket
 from tests.s3 import Proxy, SeaweedServer, free_port
 
@@ -18,7 +18,6 @@ REQUESTS: dict[str, Work] = {
     "head": lambda store: store.head("x"),
     "get": lambda store: store.get("x").bytes(),
     "put": lambda store: store.put("x", b"x"),
-    "create": lambda store: store.put("x", b"x", mode="create"),
     "parts": lambda store: store.put("x", b"x" * 6 * 2**20, use_multipart=True),
     "delete": lambda store: store.delete("x"),
 }
@@ -46,7 +45,6 @@ def explained(work: Work, url: str, bucket: str, **options: object) -> RemoteErr
         (UnansweredError(errno.ETIMEDOUT, "no answer"), True),
         (OSError(errno.EIO, "disk"), True),
         (aiohttp.ClientResponseError(SimpleNamespace(real_url="http://x"), (), status=404), False),  # type: ignore[arg-type]
-        (ChangedError(errno.EINVAL, "changed"), False),
         (RemoteError(errno.EACCES, "refused"), False),
     ],
 )

@@ -47,17 +47,6 @@ def test_a_listing_and_a_request_name_the_same_version(any_bucket: Bucket) -> No
     assert files.info(path)["ETag"] == any_bucket.server.client.head_object(Bucket=any_bucket.name, Key="in/a")["ETag"]
 
 
-def test_a_range_of_another_version_is_an_error(any_bucket: Bucket) -> None:
-    any_bucket.write("a", b"0123456789")
-    files, path = open_filesystem(f"{any_bucket.url}/a")
-    tag = files.info(path)["ETag"]
-    assert files.read_range(path, 3, 5, tag) == b"34"
-    any_bucket.write("a", b"9876543210")
-    with pytest.raises(Exception, match="Precondition"):
-        files.read_range(path, 3, 5, tag)
-    assert files.cat_file(path) == b"9876543210"
-
-
 def test_a_file_is_read_by_ranges(bucket: Bucket, proxy: Proxy, reach: Callable[[str], None]) -> None:
     table = pa.table({"row": pa.array(range(1000)), "text": pa.array([os.urandom(500).hex() for _ in range(1000)])})
     buffer = io.BytesIO()
