@@ -6,6 +6,7 @@ from fineweb_mask.flows.pipeline.fit import PretrainedModels
 from fineweb_mask.flows.recipe import inputs_of, with_overrides
 from fineweb_mask.models.dedup.minhash import load_rensa
 from fineweb_mask.models.filters import load_filters
+from fineweb_mask.models.names import alike
 from fineweb_mask.models.pages import check_extraction
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks import embed
@@ -18,6 +19,8 @@ from fineweb_mask.tasks.reporting.geometry import check_map
 from fineweb_mask.tasks.source.columns import check_columns, check_texts, named_columns, settle
 from fineweb_mask.tasks.source.discovery import Source, SourceShard, find_files, find_source
 from fineweb_mask.tasks.storage.atomic import check_can_write
+from fineweb_mask.tasks.workspace.records.columns import remember_columns, remembered_columns
+from fineweb_mask.tasks.workspace.references import digest
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 
@@ -92,10 +95,35 @@ def find_inputs(settings: PipelineSettings) -> Inputs:
         check_texts(files, "selection.targets.path", targets.text_column)
     check_apart(written, [settings.source.path])  # a folder around the workspace may take long to list
     source = find_source(settings.source)
-    shards = settle(source.shards, settings.source, [column for _, column, _ in named_columns(settings)])
+    shards = _with_columns(workspace, source.shards, settings)
     check_apart(written, [shard.url for shard in shards])
     if any(shard.format == "warc" for shard in shards):
         check_extraction()
     settings = with_overrides(settings, check_columns(settings, shards))
     models = PretrainedModels.of(settings)  # last: it may take long
     return Inputs(workspace, shards, models, source._replace(shards=shards), settings)
+
+
+def _with_columns(workspace: Workspace, shards: list[SourceShard], settings: PipelineSettings) -> list[SourceShard]:
+    """Return the files with the columns that all documents have: those of an earlier run, while the corpus grows."""
+    if (columns := remembered_columns(workspace, _columns_key(settings), _files(shards))) is not None:
+        return [shard.model_copy(update={"columns": columns}) for shard in shards]
+    return settle(shards, settings.source, [column for _, column, _ in named_columns(settings)])
+
+
+def remember(workspace: Workspace, shards: list[SourceShard], settings: PipelineSettings) -> None:
+    """Remember the columns that all documents have."""
+    if shards and shards[0].columns is not None:
+        remember_columns(workspace, _columns_key(settings), _files(shards), shards[0].columns)
+
+
+def _columns_key(settings: PipelineSettings) -> str:
+    """Return a digest of what the columns depend on, beside the files; a name may be spelled as the files have it."""
+    source = settings.source
+    listed = source.extra_columns if source.extra_columns == "all" else sorted(map(alike, source.extra_columns))
+    paths = {alike(column) for _, column, _ in named_columns(settings) if "." in column}
+    return digest([alike(source.text_column), alike(source.id_column), listed, sorted(paths)])
+
+
+def _files(shards: list[SourceShard]) -> list[tuple[str, str]]:
+    return [(shard.name, shard.fingerprint) for shard in shards]

@@ -15,7 +15,7 @@ from fineweb_mask.flows.cluster.cluster import Cluster, RayletDiedError
 from fineweb_mask.flows.display.prefect_ui import published_to_ui
 from fineweb_mask.flows.pipeline.failures import damaged_discarded, fails_in_one_line
 from fineweb_mask.flows.pipeline.fit import REFITTED, Refit
-from fineweb_mask.flows.pipeline.inputs import check_inputs, find_inputs
+from fineweb_mask.flows.pipeline.inputs import check_inputs, find_inputs, remember
 from fineweb_mask.flows.pipeline.records import recorded
 from fineweb_mask.flows.pipeline.run import Run, Share
 from fineweb_mask.flows.pipeline.task_runs import TaskRuns
@@ -128,6 +128,7 @@ def start_run(
         with workspace.alone():
             if keep or not workspace.exists(LastRun.path(workspace)):
                 LastRun(settings=settings, folder=str(Path.cwd()), source=inventory.model_dump()).save(workspace)
+        remember(workspace, shards, settings)
         clear_stop_request()
         offer_slots()
         workers = settings.engine.workers or len(choose_devices("auto")) + 1  # one prepares the others' inputs
