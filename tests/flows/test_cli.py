@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
         (["run", "x.yaml", "--no-such-option"], "Usage:"),
         ([], "Usage:"),
         (["complare"], "Did you mean 'compare'?"),
+        (["tune", "x.yaml", "--trials", "0"], "greater than or equal to 1"),
     ],
 )
 def test_wrong_usage_ends_with_2(invoke, arguments, said):
