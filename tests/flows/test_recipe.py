@@ -120,6 +120,7 @@ EDU = "quality.scorers.0={kind: edu, name: edu}"
         ("quality.scorers.0.labels={path: l, treshold: 4}", ["scorers.0.labels.treshold", "did you mean 'threshold'?"]),
         ("lamb=0.3", ["lamb: unknown setting; did you mean 'selection.lamb'?"]),
         ("selection.min_chars=3", ["did you mean 'ingest.min_chars'?"]),
+        ("source.by_group={}", ["source.by_group: unknown setting; did you mean 'selection.quadmix.by_g"]),
         ("selection.solver=meanfield", ["'greedy'", "received 'meanfield'; did you mean 'mean_field'?"]),
         ("selection.metrics={facilty: 1}", ["did you mean 'facility'?"]),
         ("selection.metrics={bogus: 1}", ["selection.metrics.bogus: input should be 'pairwise'"]),

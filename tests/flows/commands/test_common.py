@@ -96,6 +96,7 @@ WRONG = {  # arguments of a command, with what they add to it, and the message
         "--score-column grade": "set score_column to one of ['text', 'score'",
         "--held-out 1.5": "held_out: input should be less than 1, received 1.5",
         "--set epoch=3": "training.epoch: unknown setting; did you mean 'epochs'?",
+        "--set learning_rate=.inf": "training.learning_rate: input should be a finite number, received inf",
         "--set epochs": "--set takes section.key=value, received 'epochs'",
         "--set autotune_seconds=60": "training.autotune_seconds: is gone: ",
         "--output model": "the model's name must end in .bin",
