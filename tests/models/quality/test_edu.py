@@ -13,9 +13,9 @@ from fineweb_mask.models.errors import ModelError, SettingsError
 from fineweb_mask.models.quality.registry import load_scorer
 from fineweb_mask.models.quality.transformer import BATCH_TOKENS, EduScorer
 from fineweb_mask.models.settings.quality import EduScorerSettings
+from tests.models.embedding.saved import WORDS
 from tests.models.payload import pickled_payload
 
-WORDS = "piano sonata melody violin concert harmony football goal match striker league stadium the of and".split()
 DICE = random.Random(0)
 TEXTS = [" ".join(DICE.choice(WORDS) for _ in range(DICE.randrange(1, 90))) for _ in range(40)]
 TEXTS[7] = "piano [SEP] melody [PAD] goal[CLS]"  # text, as all else
