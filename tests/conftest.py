@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -112,52 +112,9 @@ def real_data() -> Path:
 @pytest.fixture(scope="session")
 def save_regression_bert() -> Callable[..., Path]:
     """Return the function that saves a BERT of random weights with one output, laid out as FineWeb-Edu's classifier."""
+    from tests.models.embedding.saved import save_classifier
 
-    def save(
-        folder: Path,
-        texts: Iterable[str],
-        *,
-        hidden: int = 32,
-        positions: int = 64,
-        labels: int = 1,
-        spread: float = 0.5,  # of the weights: scores and vectors then differ from text to text
-    ) -> Path:
-        import torch
-        from tokenizers import Tokenizer
-        from tokenizers.models import WordPiece
-        from tokenizers.normalizers import BertNormalizer
-        from tokenizers.pre_tokenizers import BertPreTokenizer
-        from tokenizers.processors import TemplateProcessing
-        from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
-
-        special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
-        # Not trained: a trainer orders pieces of equal count as it likes, and the model would differ from run to run.
-        words = {word for text in texts for word in text.lower().split()}
-        letters = sorted(set("".join(words)))
-        pieces = [*special, *letters, *(f"##{letter}" for letter in letters), *sorted(words.difference(letters))]
-        tokenizer = Tokenizer(WordPiece({piece: place for place, piece in enumerate(pieces)}, unk_token="[UNK]"))
-        tokenizer.normalizer = BertNormalizer()
-        tokenizer.pre_tokenizer = BertPreTokenizer()
-        tokenizer.post_processor = TemplateProcessing(
-            single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-        )
-        torch.manual_seed(0)
-        config = BertConfig(
-            vocab_size=tokenizer.get_vocab_size(),
-            hidden_size=hidden,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            intermediate_size=2 * hidden,
-            max_position_embeddings=positions,
-            num_labels=labels,
-            initializer_range=spread,
-        )
-        BertForSequenceClassification(config).save_pretrained(folder)
-        names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token"), special, strict=True))
-        PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=positions, **names).save_pretrained(folder)
-        return folder
-
-    return save
+    return save_classifier
 
 
 @pytest.fixture(scope="session")

@@ -19,8 +19,8 @@ from fineweb_mask.flows.display.terminal import visible
 from fineweb_mask.models.schemas import documents_schema
 from fineweb_mask.tasks.catalog.views import write_catalog
 from fineweb_mask.tasks.workspace.references import ShardFiles, StageKey
-from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace
+from tests.tasks.stage_files import write_table
 
 HOSTILE = {
     "escape": "\x1b[31mred\x1b[0m \x9b2J \x07",
@@ -44,12 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"row": row, "source_row": row, "id": name, "text": text, "\x1b[1m[b]": text} | same
         for row, (name, text) in enumerate(HOSTILE.items())
     ]
-    path = workspace.shard_path("documents", "a", key)
-    with stage_file_writer(path, schema, key) as writer:
-        writer.write(pa.RecordBatch.from_pylist(rows, schema=schema))
-        writer.details = {"dropped": {}}
-    file = current_parquet(workspace, path, "a", key)
-    assert file is not None
+    file = write_table(workspace, "documents", "a", pa.Table.from_pylist(rows, schema=schema), key, dropped={})
     (workspace.root / "run.json").write_text("{}")
     write_catalog(workspace, [ShardFiles(documents=file)])
     return workspace.root

@@ -11,9 +11,10 @@ from tokenizers.models import BPE, WordPiece
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer, ByteLevel
 from tokenizers.processors import TemplateProcessing
-from tokenizers.trainers import BpeTrainer, WordPieceTrainer
+from tokenizers.trainers import BpeTrainer
 from transformers import (
     BertConfig,
+    BertForSequenceClassification,
     BertModel,
     ModernBertConfig,
     ModernBertModel,
@@ -45,22 +46,41 @@ SPECIAL = {"bert": OF_BERT, "modernbert": OF_BERT, "roberta": OF_ROBERTA}
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 
 
-def make_tokenizer(kind, positions):
+def make_tokenizer(kind, positions, texts=TEXTS):
     special = list(SPECIAL[kind].values())
     if kind == "bert":
-        tokenizer = Tokenizer(WordPiece(unk_token="[UNK]"))
+        # Not trained: a trainer orders pieces of equal count as it likes, and the model would differ from run to run.
+        words = {word for text in texts for word in text.lower().split() if len(word) < 100}
+        letters = sorted(set("".join(words)))
+        pieces = [*special, *letters, *(f"##{letter}" for letter in letters), *sorted(words.difference(letters))]
+        tokenizer = Tokenizer(WordPiece({piece: place for place, piece in enumerate(pieces)}, unk_token="[UNK]"))
         tokenizer.normalizer, tokenizer.pre_tokenizer = BertNormalizer(), BertPreTokenizer()
-        trainer = WordPieceTrainer(vocab_size=200, special_tokens=special, show_progress=False)
     else:
         tokenizer = Tokenizer(BPE())
         tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
         alphabet = ByteLevel.alphabet()
         trainer = BpeTrainer(vocab_size=400, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
-    tokenizer.train_from_iterator(TEXTS, trainer)
+        tokenizer.train_from_iterator(texts, trainer)
     first, last = ("<s>", "</s>") if kind == "roberta" else ("[CLS]", "[SEP]")
     ends = [(token, tokenizer.token_to_id(token)) for token in (first, last)]
     tokenizer.post_processor = TemplateProcessing(single=f"{first} $A {last}", special_tokens=ends)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=positions, **SPECIAL[kind])
+
+
+def save_classifier(folder, texts, *, positions=64, labels=1):
+    """Save a BERT with so many outputs, laid out as FineWeb-Edu's classifier, which knows the words of the texts."""
+    tokenizer = make_tokenizer("bert", positions, list(texts))
+    torch.manual_seed(0)
+    config = BertConfig(
+        **SIZES,
+        vocab_size=len(tokenizer),
+        max_position_embeddings=positions,
+        num_labels=labels,
+        initializer_range=0.5,  # scores and vectors differ from text to text
+    )
+    BertForSequenceClassification(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
 
 
 def save_model(folder, kind="bert", pooling="mean", positions=64, normalize=True, prompts=None, more=(), **options):

@@ -5,6 +5,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import unquote
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -19,9 +20,9 @@ from fineweb_mask.tasks.materialize import materialize
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.storage.parquet import DamagedFileError
 from fineweb_mask.tasks.workspace.manifest import Manifest
-from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 from tests.tasks.conftest import snapshot
 from tests.tasks.dataset.conftest import make
+from tests.tasks.stage_files import write_table
 
 MANY = {"partition_size": 1}  # a partition for every shard
 
@@ -36,14 +37,22 @@ def rows_of(making):
     }
 
 
-@pytest.mark.parametrize("options", [{"layout": "flat"}, {"layout": "url"}], ids=str)
-def test_bytes_do_not_depend_on_how_many_partitions_are_at_work(make_corpus, four_shards, tmp_path, options):
-    making = make_corpus(tmp_path, four_shards, **MANY, **options)
-    making.written()
-    one = snapshot(making.workspace.root / "dataset-parts")
-    assert len([name for name in one if "/data/" in name]) >= 4
-    making.written(force=True, threads=3)
-    assert snapshot(making.workspace.root / "dataset-parts") == one
+@pytest.mark.parametrize("layout", ["flat", "url", "dump"])
+def test_bytes_do_not_depend_on_how_many_partitions_are_at_work_nor_on_duckdb_s_threads(
+    make_corpus, four_shards, tmp_path, layout, monkeypatch
+):
+    making = make_corpus(tmp_path, four_shards, **MANY, layout=layout)
+    found, connect = [], duckdb.connect
+    for threads, of_duckdb in ((1, 1), (3, 1), (1, 4)):
+
+        def with_threads(*given, config=None, of_duckdb=of_duckdb):
+            return connect(*given, config={**(config or {}), "threads": of_duckdb})
+
+        monkeypatch.setattr(duckdb, "connect", with_threads)
+        making.written(force=True, threads=threads)
+        found.append(snapshot(making.workspace.root / "dataset-parts"))
+    assert len([name for name in found[0] if "/data/" in name]) >= 4
+    assert found[0] == found[1] == found[2]
 
 
 def record(making):
@@ -170,14 +179,11 @@ def test_a_column_that_only_some_partitions_have_is_in_all_files(make_corpus, tm
     making = make_corpus(tmp_path, [[("A", True)] * 4, [("A", True)] * 4, [("B", True)] * 4], **MANY, layout="n")
     shards = list(making.shards)
     for index, values in ((0, pa.array([1, 2, 3, 4])), (1, pa.array([1.0, 2.5, 3.0, 4.5]))):
-        path = making.workspace.resolve(shards[index].documents)
-        table = pq.read_table(path).append_column("n", values)
+        shard = shards[index]
+        table = pq.read_table(making.workspace.resolve(shard.documents)).append_column("n", values)
         key = making.job.key.model_copy(update={"inputs": str(index)})
-        with stage_file_writer(path, table.schema, key) as writer:
-            writer.write(table.combine_chunks().to_batches()[0])
-            writer.details = {"rows_in": 4, "dropped": {}}
-        documents = shards[index].documents.model_copy(update={"fingerprint": key.fingerprint})
-        shards[index] = shards[index].model_copy(update={"documents": documents})
+        documents = write_table(making.workspace, "documents", shard.documents.name, table, key, rows_in=4, dropped={})
+        shards[index] = shard.model_copy(update={"documents": documents})
     made = making._replace(shards=shards).written()
     paths = sorted(path for file in made.partitions for path in (tmp_path / file.path).parent.rglob("*.parquet"))
     assert {path.parent.name for path in paths} == {"1.0", "2.0", "2.5", "3.0", "4.0", "4.5", "unknown"}

@@ -11,9 +11,8 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from fineweb_mask.flows.cli import app
-from fineweb_mask.tasks.dataset.output import write_record
 from fineweb_mask.tasks.storage.atomic import tree_files
-from fineweb_mask.tasks.workspace.manifest import PROVENANCE, read_manifest
+from tests.tasks.dataset.conftest import record_again
 from tests.tasks.hub_server import HubServer
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # of the client
@@ -127,14 +126,6 @@ def test_a_dry_run_lists_the_files_and_touches_no_network(hub, push, workspace):
         assert f"{name} " in done.stdout
         assert f"{len(data):,}" in done.stdout
     assert f"{len(files)} files, {sum(map(len, files.values())):,} bytes would be uploaded to me/never" in done.stdout
-
-
-def record_again(dataset, **details):
-    """Write the record that fits the files as they are now."""
-    manifest = read_manifest(dataset / PROVENANCE)
-    assert manifest is not None
-    files = [path for path in tree_files(dataset) if path.name != PROVENANCE]
-    write_record(dataset, manifest.key, files, manifest.details | details)
 
 
 def test_a_broken_dataset_is_not_pushed(hub, push, workspace):

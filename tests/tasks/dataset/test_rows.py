@@ -9,7 +9,6 @@ from itertools import combinations
 from typing import Any
 from urllib.parse import unquote
 
-import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -62,20 +61,6 @@ def test_a_layout_without_a_column_or_of_too_many_folders_is_refused(copied, mon
     with pytest.raises(WorkspaceError, match=r"materialize\.layout: 'url' has more than 3 values, a folder each"):
         materialize_again(copied, layout="url")
     assert snapshot(copied.workspace.dataset) == before
-
-
-@pytest.mark.parametrize("layout", ["dump", "url"])
-def test_bytes_do_not_depend_on_threads(copied, layout, monkeypatch):
-    found, connect = [], duckdb.connect
-    for threads in (1, 4):
-
-        def with_threads(*given, config=None, threads=threads):
-            return connect(*given, config={**(config or {}), "threads": threads})
-
-        monkeypatch.setattr(duckdb, "connect", with_threads)
-        written = written_rows(copied, layout=layout)
-        found.append({path.relative_to(copied.workspace.root): path.read_bytes() for path, _ in written})
-    assert found[0] == found[1]
 
 
 TYPES: dict[str, tuple[pa.DataType, list[Any]]] = {
