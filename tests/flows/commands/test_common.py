@@ -2,8 +2,7 @@
 
 import json
 import shlex
-import subprocess
-import sys
+import webbrowser
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -161,13 +160,12 @@ def test_a_page_at_a_url_is_opened_from_its_local_copy(bucket, recipe, monkeypat
         ("s3://bucket/index.html", None, True),
     ],
 )
-def test_a_page_is_opened_or_its_place_is_printed(tmp_path: Path, place: str, opened: str | None, works: bool) -> None:
-    browser, record = tmp_path / "browser", tmp_path / "opened"
-    browser.write_text(f'#!/bin/sh\necho "$1" > {record}\n{"true" if works else "false"}\n')
-    browser.chmod(0o755)
-    script = f"from fineweb_mask.flows.commands._common import open_page; open_page({place!r})"
-    environment = {"BROWSER": str(browser), "PATH": "/nowhere"}
-    command = [sys.executable, "-c", script]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
-    assert (record.read_text().strip() if record.exists() else None) == (opened and opened.format(root=tmp_path))
-    assert (f"open {place} yourself" in done.stderr) == (opened is None or not works)
+def test_a_page_is_opened_or_its_place_is_printed(
+    tmp_path: Path, capsys, monkeypatch, place: str, opened: str | None, works: bool
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", lambda url: asked.append(url) or works)
+    monkeypatch.chdir(tmp_path)
+    _common.open_page(place)
+    assert asked == ([] if opened is None else [opened.format(root=tmp_path)])
+    assert (f"open {place} yourself" in capsys.readouterr().err) == (opened is None or not works)

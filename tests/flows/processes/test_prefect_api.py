@@ -41,8 +41,9 @@ def problem_at(url: str) -> str:
 )
 def test_every_answer_has_a_line_of_its_own(status: int, body: object, said: str, serve: Serve) -> None:
     url = serve(status, body, Retry_After="0")
-    assert said in problem_at(url)
-    assert f"the Prefect server at {url} " in problem_at(url)
+    found = problem_at(url)
+    assert said in found
+    assert f"the Prefect server at {url} " in found
 
 
 @pytest.mark.parametrize(
