@@ -17,6 +17,14 @@ PAGE = b"<html>please log in</html>"
 Serve = Callable[..., str]
 
 
+@pytest.fixture(autouse=True)
+def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds for which a client would have waited before it asked again."""
+    seconds: list[float] = []
+    monkeypatch.setattr(prefect_api.base.time, "sleep", seconds.append)
+    return seconds
+
+
 def problem_at(url: str) -> str:
     with temporary_settings({PREFECT_API_URL: url}), pytest.raises(PrefectServerError) as failed:
         check_server()
@@ -68,10 +76,8 @@ def test_every_way_to_none_has_a_line_of_its_own(
 
 @pytest.mark.parametrize(("header", "seconds"), [("1", 2), ("3600", 0), ("nonsense", 6)])
 def test_a_server_that_wants_to_be_left_alone_is_waited_for_no_longer_than_a_minute(
-    header: str, seconds: int, serve: Serve, monkeypatch: pytest.MonkeyPatch
+    header: str, seconds: int, serve: Serve, waited: list[float]
 ) -> None:
-    waited: list[float] = []
-    monkeypatch.setattr(prefect_api.base.time, "sleep", waited.append)
     said = problem_at(serve(429, {}, Retry_After=header))
     assert ("takes no request for 3,600 s: run again then" if header == "3600" else "429 Too Many") in said
     assert seconds * 0.6 <= sum(waited) <= seconds * 1.5

@@ -5,14 +5,14 @@ import shutil
 import pytest
 
 from fineweb_mask.tasks.ledger.decisions import Corpus
-from tests.tasks.conftest import run_pipeline
+from tests.tasks.conftest import Built
 
 
 @pytest.fixture(scope="session")
 def own(built, tmp_path_factory):
     """A copy of the tiny workspace, in whose cache vectors are kept."""
     target = shutil.copytree(built.workspace.root, tmp_path_factory.mktemp("own") / "workspace")
-    return run_pipeline(built.recipe.model_copy(update={"workspace": str(target)}))
+    return Built(built.recipe.model_copy(update={"workspace": str(target)}))
 
 
 @pytest.fixture(scope="session")
