@@ -105,6 +105,7 @@ def test_rows_that_are_left_out_are_counted_and_sql_can_be_several_or_come_from_
     ("arguments", "code", "message"),
     [
         (["FROM nosuch"], 1, "the catalog has: documents, scores, masks, selected, embeddings, runs, drops, dropped"),
+        (["SELECT nosuch FROM documents"], 1, '"nosuch" not found'),
         (["SELECT text::INTEGER FROM documents"], 1, r"Could not convert string '\x1b[31mred"),
         (["DROP VIEW documents"], 1, "DROP is refused: the catalog is read-only"),
         (["SELECT 1; SELECT 2", "--format", "csv"], 1, "--format csv takes one statement, received 2"),

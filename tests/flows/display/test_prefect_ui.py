@@ -13,9 +13,9 @@ from fineweb_mask.flows.display.listeners import LISTED_JOBS, LogLines, StagePro
 from fineweb_mask.flows.display.prefect_ui import UiListener, page_markdown
 from fineweb_mask.models.losses import Wiped
 from fineweb_mask.models.runtime.progress import Step
-from fineweb_mask.tasks.reporting.page import Figure, Page, PageJob, Section
-from fineweb_mask.tasks.workspace.job import Dependencies, Stage
+from fineweb_mask.tasks.reporting.page import Figure, Page, Section
 from fineweb_mask.tasks.workspace.references import StageFile
+from tests.tasks.reporting.test_page import Job
 
 
 def file(rows: int, *, cached: bool = False) -> StageFile:
@@ -95,13 +95,6 @@ def test_groups_that_are_wiped_out_are_a_table(monkeypatch):
     assert (row["step"], row["documents"], row["kept"]) == ("ingest", 100, 1)
     found = MarkdownIt().render(f"{row['group']}\n\n{row['dropped']}")
     assert found == "<p>source: &lt;img src=x&gt;</p>\n<p>90 regex: a, 9 too_short</p>\n"
-
-
-class Job(PageJob):
-    stage = Stage("report", version=1, folders=("reports",))
-
-    def depends_on(self):
-        return Dependencies(settings=[], inputs=[])
 
 
 def test_a_page_holds_as_many_of_its_charts_as_fit(tmp_path, monkeypatch):

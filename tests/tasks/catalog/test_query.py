@@ -97,13 +97,6 @@ def test_settings_are_locked_while_it_is_open(workspace):
             connection.execute("SET memory_limit = '4GB'")
 
 
-def test_an_unknown_view_lists_the_existing_ones(workspace):
-    with pytest.raises(QueryError, match="the catalog has: documents, scores, masks, selected, embeddings, runs"):
-        ask(workspace, "FROM document")
-    with pytest.raises(QueryError, match='"nosuch" not found'):
-        ask(workspace, "SELECT nosuch FROM documents")
-
-
 def test_json_is_one_array_of_objects(workspace):
     row = [
         1,

@@ -81,6 +81,10 @@ def make(root, shards, **settings):
     return Making(workspace, files, sources, counts, [], recipe)
 
 
+class KilledError(BaseException):
+    """Ends a run or a publication as a kill does: nothing of it runs on."""
+
+
 def record_again(dataset, **details):
     """Write the record that fits a dataset's files as they are now."""
     manifest = read_manifest(dataset / PROVENANCE)

@@ -21,7 +21,7 @@ from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.storage.parquet import DamagedFileError
 from fineweb_mask.tasks.workspace.manifest import Manifest
 from tests.tasks.conftest import snapshot
-from tests.tasks.dataset.conftest import make
+from tests.tasks.dataset.conftest import KilledError, make
 from tests.tasks.stage_files import write_table
 
 MANY = {"partition_size": 1}  # a partition for every shard
@@ -113,10 +113,6 @@ def built(monkeypatch):
 
     monkeypatch.setattr(partition.write_partition, "_build", counted)
     return seen
-
-
-class KilledError(BaseException):
-    """Ends a run as a kill does."""
 
 
 @pytest.mark.long

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 import shutil
 from collections.abc import Callable
 
@@ -13,7 +12,7 @@ from typer.testing import CliRunner
 from fineweb_mask.flows.cli import app
 from fineweb_mask.tasks.storage.atomic import tree_files
 from tests.tasks.dataset.conftest import record_again
-from tests.tasks.hub_server import HubServer
+from tests.tasks.hub_server import HubServer, ask_only
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # of the client
 Push = Callable[..., Result]
@@ -27,22 +26,13 @@ def hub(tmp_path_factory):
 
 @pytest.fixture
 def push(hub, tmp_path, monkeypatch):
-    """Push with the client of this process, which read its environment when it was imported."""
-    from huggingface_hub import constants
-
-    for name in [name for name in os.environ if name.startswith("HF_")]:
-        monkeypatch.delenv(name)
+    """Push with the client of this process."""
     monkeypatch.setenv("DO_NOT_TRACK", "1")
     monkeypatch.setattr(logging, "raiseExceptions", False)  # as the command does
-    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub-cache"))
-    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-    template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, "{}")
 
     def call(*arguments, token="hf_good", endpoint=hub.url, offline=False):
-        monkeypatch.setattr(constants, "ENDPOINT", endpoint)
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template.replace("{}", endpoint, 1))
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
+        ask_only(endpoint, monkeypatch, tmp_path)
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", offline)
         environment = {"HF_TOKEN": token, "COLUMNS": "300"}
         done = CliRunner().invoke(app, ["push", *map(str, arguments)], env=environment)
         assert isinstance(done.exception, SystemExit | None), done.exception
