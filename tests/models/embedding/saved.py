@@ -4,24 +4,12 @@ import shutil
 
 import numpy as np
 import torch
-from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, StaticEmbedding, Transformer
 from tokenizers import Tokenizer
 from tokenizers.models import BPE, WordPiece
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer, ByteLevel
 from tokenizers.processors import TemplateProcessing
 from tokenizers.trainers import BpeTrainer
-from transformers import (
-    BertConfig,
-    BertForSequenceClassification,
-    BertModel,
-    ModernBertConfig,
-    ModernBertModel,
-    PreTrainedTokenizerFast,
-    RobertaConfig,
-    RobertaModel,
-)
 
 from fineweb_mask.models.embedding.load import load_encoder
 from fineweb_mask.models.settings import EmbeddingSettings
@@ -47,6 +35,8 @@ SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "i
 
 
 def make_tokenizer(kind, positions, texts=TEXTS):
+    from transformers import PreTrainedTokenizerFast
+
     special = list(SPECIAL[kind].values())
     if kind == "bert":
         # Not trained: a trainer orders pieces of equal count as it likes, and the model would differ from run to run.
@@ -69,6 +59,8 @@ def make_tokenizer(kind, positions, texts=TEXTS):
 
 def save_classifier(folder, texts, *, positions=64, labels=1):
     """Save a BERT with so many outputs, laid out as FineWeb-Edu's classifier, which knows the words of the texts."""
+    from transformers import BertConfig, BertForSequenceClassification
+
     tokenizer = make_tokenizer("bert", positions, list(texts))
     torch.manual_seed(0)
     config = BertConfig(
@@ -84,24 +76,30 @@ def save_classifier(folder, texts, *, positions=64, labels=1):
 
 
 def save_model(folder, kind="bert", pooling="mean", positions=64, normalize=True, prompts=None, more=(), **options):
-    """Save an encoder of 32 dimensions; `more` modules come before the last one, `options` are those of the pooling."""
+    """Save an encoder of 32 dimensions, with a layer of the shape `more` after the pooling, whose `options` are given."""
+    import transformers as models
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
+
     tokenizer = make_tokenizer(kind, positions)
     torch.manual_seed(0)
     spread = {"vocab_size": len(tokenizer), "initializer_range": 0.5}
     if kind == "bert":
-        model = BertModel(BertConfig(**SIZES, **spread, max_position_embeddings=positions))
+        model = models.BertModel(models.BertConfig(**SIZES, **spread, max_position_embeddings=positions))
     elif kind == "roberta":  # positions begin after the padding token's id
         pad = tokenizer.pad_token_id
-        config = RobertaConfig(**SIZES, **spread, max_position_embeddings=positions + pad + 1, pad_token_id=pad)
-        model = RobertaModel(config)
+        config = models.RobertaConfig(**SIZES, **spread, max_position_embeddings=positions + pad + 1, pad_token_id=pad)
+        model = models.RobertaModel(config)
     else:
         ends = {"pad_token_id": 0, "cls_token_id": 2, "sep_token_id": 3, "bos_token_id": 2, "eos_token_id": 3}
-        config = ModernBertConfig(**SIZES, **spread, **ends, max_position_embeddings=positions, local_attention=16)
-        model = ModernBertModel(config)
+        config = models.ModernBertConfig(
+            **SIZES, **spread, **ends, max_position_embeddings=positions, local_attention=16
+        )
+        model = models.ModernBertModel(config)
     parts = folder.with_name(f"{folder.name}-parts")
     model.save_pretrained(parts)
     tokenizer.save_pretrained(parts)
-    modules = [Transformer(str(parts)), Pooling(32, pooling, **options), *more]
+    modules = [Transformer(str(parts)), Pooling(32, pooling, **options), *([Dense(*more)] if more else [])]
     if normalize:
         modules.append(Normalize())
     SentenceTransformer(modules=modules, prompts=prompts, device="cpu").save(str(folder), create_model_card=False)
@@ -111,6 +109,9 @@ def save_model(folder, kind="bert", pooling="mean", positions=64, normalize=True
 
 def of_sentence_transformers(static):
     """Return a model of one vector per token as sentence-transformers runs it."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+
     module = StaticEmbedding(static.tokenizer, embedding_weights=static.weights)
     return SentenceTransformer(modules=[module], device="cpu")
 
@@ -123,6 +124,8 @@ def load(folder, *, compute=torch.float32, batch_tokens=None, **settings):
 
 def reference(folder, texts, **options):
     """Return the vectors of sentence-transformers itself, for which a text that spells a special token is text, too."""
+    from sentence_transformers import SentenceTransformer
+
     model = SentenceTransformer(str(folder), device="cpu")
     is_plain = isinstance(model.tokenizer, Tokenizer)
     setattr(model.tokenizer, "encode_special_tokens" if is_plain else "split_special_tokens", True)
