@@ -76,7 +76,7 @@ def save_classifier(folder, texts, *, positions=64, labels=1):
 
 
 def save_model(folder, kind="bert", pooling="mean", positions=64, normalize=True, prompts=None, more=(), **options):
-    """Save an encoder of 32 dimensions, with a layer of the shape `more` after the pooling, whose `options` are given."""
+    """Save an encoder of 32 dimensions, with a layer of the shape `more` after the pooling, whose are the `options`."""
     import transformers as models
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer

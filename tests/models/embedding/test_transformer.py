@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from fineweb_mask.models.embedding.load import WholeModelEncoder
-from fineweb_mask.models.embedding.transformer import TransformerEncoder
 from fineweb_mask.models.errors import ModelError
 from tests.models.embedding.saved import TEXTS, WORDS, load, reference, save_model
 
@@ -33,6 +32,8 @@ def plain(tmp_path_factory):
 
 
 def test_equal_to_sentence_transformers_and_again_to_itself(folder):
+    from fineweb_mask.models.embedding.transformer import TransformerEncoder  # it imports much
+
     encoder = load(folder, batch_tokens=150)
     assert isinstance(encoder, TransformerEncoder)
     encoded = encoder.encode(TEXTS)
