@@ -145,11 +145,13 @@ class Bucket(NamedTuple):
 
     def names(self, prefix: str = "") -> dict[str, int]:
         """Return the size of every object, by key."""
-        return self.server.names(self.name, prefix)
+        pages = self.server.client.get_paginator("list_objects_v2").paginate(Bucket=self.name, Prefix=prefix)
+        return {item["Key"]: item["Size"] for page in pages for item in page.get("Contents", [])}
 
     def read(self, key: str) -> bytes:
         """Return an object's content."""
-        return self.server.read(self.name, key)
+        content: bytes = self.server.client.get_object(Bucket=self.name, Key=key)["Body"].read()
+        return content
 
     def write(self, key: str, content: bytes) -> None:
         """Write an object, as another program does."""
@@ -193,24 +195,24 @@ def reach(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], No
     return set_environment
 
 
+def empty_bucket(server: Server, reach: Callable[[str], None], request: pytest.FixtureRequest) -> Bucket:
+    """Return a bucket of a test's own, reached without a proxy."""
+    name = f"bucket-{abs(hash(request.node.nodeid)):x}"
+    server.client.create_bucket(Bucket=name)
+    reach(server.url)
+    return Bucket(server, name, f"s3://{name}")
+
+
 @pytest.fixture
 def bucket(s3_server: S3Server, reach: Callable[[str], None], request: pytest.FixtureRequest) -> Bucket:
-    """An empty bucket, reached without a proxy."""
-    name = f"bucket-{abs(hash(request.node.nodeid)):x}"
-    s3_server.client.create_bucket(Bucket=name)
-    reach(s3_server.url)
-    return Bucket(s3_server, name, f"s3://{name}")
+    """An empty bucket of moto."""
+    return empty_bucket(s3_server, reach, request)
 
 
 @pytest.fixture
-def seaweed_bucket(
-    seaweed_server: SeaweedServer, reach: Callable[[str], None], request: pytest.FixtureRequest
-) -> Bucket:
+def seaweed_bucket(seaweed_server: SeaweedServer, reach: Any, request: pytest.FixtureRequest) -> Bucket:
     """An empty bucket of SeaweedFS."""
-    name = f"bucket-{abs(hash(request.node.nodeid)):x}"
-    seaweed_server.client.create_bucket(Bucket=name)
-    reach(seaweed_server.url)
-    return Bucket(seaweed_server, name, f"s3://{name}")
+    return empty_bucket(seaweed_server, reach, request)
 
 
 @pytest.fixture(params=["moto", "seaweed"])
