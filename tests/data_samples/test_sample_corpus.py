@@ -17,17 +17,17 @@ SAMPLES = Path(__file__).parents[2] / "data_samples"
 
 
 @cache
-def shards() -> dict[str, list[dict]]:
+def shards():
     return {path.stem: pq.read_table(path).to_pylist() for path in sorted((SAMPLES / "corpus").glob("*.parquet"))}
 
 
 @cache
-def truth() -> list[dict]:
+def truth():
     return pq.read_table(SAMPLES / "truth.parquet").to_pylist()
 
 
 @cache
-def joined() -> list[tuple[dict, dict]]:
+def joined():
     """Pairs of (row of the corpus, its truth)."""
     return [(shards()[facts["shard"]][facts["row"]], facts) for facts in truth()]
 

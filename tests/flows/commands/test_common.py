@@ -125,7 +125,7 @@ def test_wrong_arguments_end_with_2_and_one_line_before_any_work(
     (mine := tmp_path / "mine" / "notes.txt").parent.mkdir()
     mine.write_text("mine")
     places = {"recipe": recipe, "tmp_path": tmp_path, "mine": mine.parent, "new": tmp_path / "new"}
-    done = invoke(*(word.format(**places) if "=" not in word else word for word in shlex.split(command)))
+    done = invoke(*(word.format(**places) for word in shlex.split(command)))
     assert done.exit_code == WRONG_USAGE == 2, done.output
     assert message in done.stderr
     answer = json.loads(done.stdout.splitlines()[-1])
@@ -160,9 +160,7 @@ def test_a_page_at_a_url_is_opened_from_its_local_copy(bucket, recipe, monkeypat
         ("s3://bucket/index.html", None, True),
     ],
 )
-def test_a_page_is_opened_or_its_place_is_printed(
-    tmp_path: Path, capsys, monkeypatch, place: str, opened: str | None, works: bool
-) -> None:
+def test_a_page_is_opened_or_its_place_is_printed(tmp_path, capsys, monkeypatch, place, opened, works):
     asked: list[str] = []
     monkeypatch.setattr(webbrowser, "open", lambda url: asked.append(url) or works)
     monkeypatch.chdir(tmp_path)

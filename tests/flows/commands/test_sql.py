@@ -3,7 +3,6 @@
 import json
 import os
 import re
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -34,7 +33,7 @@ HOSTILE = {
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """a workspace of one shard of hostile texts, as far as ingest."""
     workspace = Workspace(tmp_path_factory.mktemp("sql") / "workspace")
     key = StageKey(stage="ingest", version=1, settings="s", inputs="i")

@@ -18,7 +18,7 @@ from fineweb_mask.tasks.workspace.references import StageFile
 from tests.tasks.reporting.test_page import Job
 
 
-def file(rows: int, *, cached: bool = False) -> StageFile:
+def file(rows, *, cached=False):
     return StageFile(stage="embed", name="s", path="p", rows=rows, bytes=1, fingerprint="f", cached=cached)
 
 
@@ -114,7 +114,7 @@ def test_a_page_holds_as_many_of_its_charts_as_fit(tmp_path, monkeypatch):
     assert "The chart is in `plots/b.png`." in text
 
 
-def noise(side: int) -> bytes:
+def noise(side):
     """Return a square picture that cannot be compressed, as a PNG."""
     stream = io.BytesIO()
     pixels = np.random.default_rng(0).integers(0, 256, size=(side, side, 3), dtype=np.uint8)

@@ -12,7 +12,7 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_a_run_with_something_to_do_is_not_finished_and_leaves_no_record(tmp_path: Path) -> None:
+def test_a_run_with_something_to_do_is_not_finished_and_leaves_no_record(tmp_path):
     settings = load_recipe(ROOT / "deployments" / "recipes" / "sample.yaml", [], str(tmp_path / "ws"))
     assert finished_run(settings) is None
     assert not (tmp_path / "ws").exists()

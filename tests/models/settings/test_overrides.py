@@ -8,7 +8,7 @@ from fineweb_mask.models.settings.reference import settings_of
 SCHEMA = TypeAdapter(Overrides).json_schema()
 
 
-def test_the_form_begins_with_ten_settings_in_their_order_without_values() -> None:
+def test_the_form_begins_with_ten_settings_in_their_order_without_values():
     fields = SCHEMA["properties"]
     meanings = {setting.key: setting.meaning for setting in settings_of()}
     assert len(IN_THE_FORM) == 10

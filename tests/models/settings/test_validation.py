@@ -20,7 +20,7 @@ IN_A_LIST = {
 
 
 @pytest.mark.parametrize("entry", REMOVED)
-def test_a_setting_that_is_gone_says_in_one_line_what_to_write_instead(entry: str) -> None:
+def test_a_setting_that_is_gone_says_in_one_line_what_to_write_instead(entry):
     key, _, value = entry.partition(": ")
     content: Any = value or "anything"
     for part in reversed(key.split(".")):

@@ -43,7 +43,7 @@ def test_bytes_do_not_depend_on_how_many_partitions_are_at_work_nor_on_duckdb_s_
 ):
     making = make_corpus(tmp_path, four_shards, **MANY, layout=layout)
     found, connect = [], duckdb.connect
-    for threads, of_duckdb in ((1, 1), (3, 1), (1, 4)):
+    for threads, of_duckdb in ((1, 1), (3, 4)):
 
         def with_threads(*given, config=None, of_duckdb=of_duckdb):
             return connect(*given, config={**(config or {}), "threads": of_duckdb})
@@ -52,7 +52,7 @@ def test_bytes_do_not_depend_on_how_many_partitions_are_at_work_nor_on_duckdb_s_
         making.written(force=True, threads=threads)
         found.append(snapshot(making.workspace.root / "dataset-parts"))
     assert len([name for name in found[0] if "/data/" in name]) >= 4
-    assert found[0] == found[1] == found[2]
+    assert found[0] == found[1]
 
 
 def record(making):

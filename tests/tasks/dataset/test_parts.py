@@ -14,7 +14,6 @@ from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.storage.remote import copies
 from fineweb_mask.tasks.storage.remote.object_store import Store
 
-Rows = list[tuple[str | None, bool]]
 MANY: dict[str, Any] = {"partition_size": 1}
 
 

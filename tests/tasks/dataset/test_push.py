@@ -3,10 +3,8 @@
 import json
 import logging
 import shutil
-from collections.abc import Callable
 
 import pytest
-from click.testing import Result
 from typer.testing import CliRunner
 
 from fineweb_mask.flows.cli import app
@@ -15,7 +13,6 @@ from tests.tasks.dataset.conftest import record_again
 from tests.tasks.hub_server import HubServer, ask_only
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # of the client
-Push = Callable[..., Result]
 
 
 @pytest.fixture(scope="module")

@@ -168,7 +168,7 @@ def test_files_that_no_training_wrote_are_kept(settings, output):
 
 @pytest.mark.long
 def test_a_training_that_is_killed_is_begun_again_and_what_it_left_removed(settings, output, monkeypatch):
-    def killed(*_: object) -> None:
+    def killed(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("fineweb_mask.tasks.fit.train_quality.write_manifest", killed)
