@@ -93,12 +93,6 @@ def record_again(dataset, **details):
     write_record(dataset, manifest.key, files, manifest.details | details)
 
 
-@pytest.fixture(scope="session")
-def make_corpus():
-    """Return the function that writes the stage files of shards, given by the dump and the mask of every document."""
-    return make
-
-
 @pytest.fixture
 def four_shards():
     """Four shards of documents of three dumps, of which two thirds are selected."""

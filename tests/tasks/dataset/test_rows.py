@@ -19,6 +19,7 @@ from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.tasks.dataset.rows import common_schema, folder_name
 from fineweb_mask.tasks.storage.atomic import tree_files
 from tests.tasks.conftest import HOSTILE_DUMPS, materialize_again, parts, selected_rows, snapshot
+from tests.tasks.dataset.conftest import make
 
 
 def written_rows(built, **settings):
@@ -132,8 +133,8 @@ def test_columns_of_any_name_and_type_come_out_as_they_went_in(of_all_columns, l
     assert {row["list map"] for row in found.values()} == {None, "[1, null]", '[["k", 1]]'}
 
 
-def test_scores_are_found_by_row_and_only_selected_documents_need_one(make_corpus, tmp_path):
-    making = make_corpus(tmp_path, [[("A", row % 3 == 0) for row in range(10)]])
+def test_scores_are_found_by_row_and_only_selected_documents_need_one(tmp_path):
+    making = make(tmp_path, [[("A", row % 3 == 0) for row in range(10)]])
     [shard] = making.shards
     scores, masks = (pq.read_table(making.workspace.resolve(file)) for file in (shard.scores, shard.masks))
     chosen = scores.filter(masks["selected"])
