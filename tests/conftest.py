@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -112,52 +112,9 @@ def real_data() -> Path:
 @pytest.fixture(scope="session")
 def save_regression_bert() -> Callable[..., Path]:
     """Return the function that saves a BERT of random weights with one output, laid out as FineWeb-Edu's classifier."""
+    from tests.models.embedding.saved import save_classifier
 
-    def save(
-        folder: Path,
-        texts: Iterable[str],
-        *,
-        hidden: int = 32,
-        positions: int = 64,
-        labels: int = 1,
-        spread: float = 0.5,  # of the weights: scores and vectors then differ from text to text
-    ) -> Path:
-        import torch
-        from tokenizers import Tokenizer
-        from tokenizers.models import WordPiece
-        from tokenizers.normalizers import BertNormalizer
-        from tokenizers.pre_tokenizers import BertPreTokenizer
-        from tokenizers.processors import TemplateProcessing
-        from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
-
-        special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
-        # Not trained: a trainer orders pieces of equal count as it likes, and the model would differ from run to run.
-        words = {word for text in texts for word in text.lower().split()}
-        letters = sorted(set("".join(words)))
-        pieces = [*special, *letters, *(f"##{letter}" for letter in letters), *sorted(words.difference(letters))]
-        tokenizer = Tokenizer(WordPiece({piece: place for place, piece in enumerate(pieces)}, unk_token="[UNK]"))
-        tokenizer.normalizer = BertNormalizer()
-        tokenizer.pre_tokenizer = BertPreTokenizer()
-        tokenizer.post_processor = TemplateProcessing(
-            single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-        )
-        torch.manual_seed(0)
-        config = BertConfig(
-            vocab_size=tokenizer.get_vocab_size(),
-            hidden_size=hidden,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            intermediate_size=2 * hidden,
-            max_position_embeddings=positions,
-            num_labels=labels,
-            initializer_range=spread,
-        )
-        BertForSequenceClassification(config).save_pretrained(folder)
-        names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token"), special, strict=True))
-        PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=positions, **names).save_pretrained(folder)
-        return folder
-
-    return save
+    return save_classifier
 
 
 @pytest.fixture(scope="session")
@@ -188,11 +145,13 @@ class Bucket(NamedTuple):
 
     def names(self, prefix: str = "") -> dict[str, int]:
         """Return the size of every object, by key."""
-        return self.server.names(self.name, prefix)
+        pages = self.server.client.get_paginator("list_objects_v2").paginate(Bucket=self.name, Prefix=prefix)
+        return {item["Key"]: item["Size"] for page in pages for item in page.get("Contents", [])}
 
     def read(self, key: str) -> bytes:
         """Return an object's content."""
-        return self.server.read(self.name, key)
+        content: bytes = self.server.client.get_object(Bucket=self.name, Key=key)["Body"].read()
+        return content
 
     def write(self, key: str, content: bytes) -> None:
         """Write an object, as another program does."""
@@ -236,24 +195,24 @@ def reach(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], No
     return set_environment
 
 
+def empty_bucket(server: Server, reach: Callable[[str], None], request: pytest.FixtureRequest) -> Bucket:
+    """Return a bucket of a test's own, reached without a proxy."""
+    name = f"bucket-{abs(hash(request.node.nodeid)):x}"
+    server.client.create_bucket(Bucket=name)
+    reach(server.url)
+    return Bucket(server, name, f"s3://{name}")
+
+
 @pytest.fixture
 def bucket(s3_server: S3Server, reach: Callable[[str], None], request: pytest.FixtureRequest) -> Bucket:
-    """An empty bucket, reached without a proxy."""
-    name = f"bucket-{abs(hash(request.node.nodeid)):x}"
-    s3_server.client.create_bucket(Bucket=name)
-    reach(s3_server.url)
-    return Bucket(s3_server, name, f"s3://{name}")
+    """An empty bucket of moto."""
+    return empty_bucket(s3_server, reach, request)
 
 
 @pytest.fixture
-def seaweed_bucket(
-    seaweed_server: SeaweedServer, reach: Callable[[str], None], request: pytest.FixtureRequest
-) -> Bucket:
+def seaweed_bucket(seaweed_server: SeaweedServer, reach: Any, request: pytest.FixtureRequest) -> Bucket:
     """An empty bucket of SeaweedFS."""
-    name = f"bucket-{abs(hash(request.node.nodeid)):x}"
-    seaweed_server.client.create_bucket(Bucket=name)
-    reach(seaweed_server.url)
-    return Bucket(seaweed_server, name, f"s3://{name}")
+    return empty_bucket(seaweed_server, reach, request)
 
 
 @pytest.fixture(params=["moto", "seaweed"])

@@ -75,14 +75,6 @@ class Server(ABC):
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
 
-    def names(self, bucket: str, prefix: str = "") -> dict[str, int]:
-        """Return the size of every object, by key."""
-        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
-        return {item["Key"]: item["Size"] for page in pages for item in page.get("Contents", [])}
-
-    def read(self, bucket: str, key: str) -> bytes:
-        return self.client.get_object(Bucket=bucket, Key=key)["Body"].read()
-
     def unfinished(self, bucket: str) -> list[str]:
         """Return the keys of uploads that were begun and neither ended nor aborted."""
         return [upload["Key"] for upload in self.client.list_multipart_uploads(Bucket=bucket).get("Uploads", [])]

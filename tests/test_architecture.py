@@ -2,6 +2,7 @@
 
 import ast
 import re
+import subprocess
 import sys
 import tomllib
 from functools import cache
@@ -197,6 +198,24 @@ def test_tests_are_named_after_the_module_they_test():
         for file in FILES[floor]
     }
     assert not {str(file.relative_to(ROOT)) for file in tests - expected} - OTHER_TESTS.keys()
+
+
+SLOW = {"torch", "prefect", "scipy", "sklearn", "fasttext", "matplotlib", "sentence_transformers", "transformers"}
+
+
+@pytest.mark.parametrize(
+    ("modules", "left_out"),
+    [
+        ("flows.cli", SLOW | {"duckdb", "pyarrow", "numpy"}),
+        ("flows.status.inspection", SLOW),
+        ("models.settings", SLOW | {"pyarrow"}),
+        ("models.selection.measures", {"torch", "prefect"}),
+    ],
+)
+def test_what_programs_start_with_imports_nothing_slow(modules, left_out):
+    code = f"import sys, fineweb_mask.{modules}; print(*{{name.partition('.')[0] for name in sys.modules}})"
+    loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert not left_out.intersection(loaded.stdout.split())
 
 
 def test_models_import_no_orchestration_no_sql_and_no_command():

@@ -6,7 +6,6 @@ The messages are read from the source: each place that makes an error of a class
 import ast
 import inspect
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,11 +40,11 @@ class Message(NamedTuple):
     filled: tuple[str, ...]  # expressions
 
 
-def sources() -> list[Path]:
+def sources():
     return sorted(path for floor in FLOORS for path in (ROOT / floor).rglob("*.py"))
 
 
-def text_of(node: ast.expr) -> tuple[str, tuple[str, ...]]:
+def text_of(node):
     """Return a text with the expressions that are filled in."""
     if isinstance(node, ast.Constant):
         return str(node.value), ()
@@ -63,7 +62,7 @@ def text_of(node: ast.expr) -> tuple[str, tuple[str, ...]]:
 
 
 @pytest.fixture(scope="module")
-def found() -> list[Message]:
+def found():
     nodes = [(path.relative_to(ROOT), node) for path in sources() for node in ast.walk(ast.parse(path.read_text()))]
     ours = {name for name, one in vars(errors).items() if inspect.isclass(one)}
     for _ in range(5):  # derived from those that derive
@@ -80,25 +79,25 @@ def found() -> list[Message]:
     return made
 
 
-def places(messages: Iterable[Message]) -> list[str]:
+def places(messages):
     return [f"{message.place}: {message.text}" for message in messages]
 
 
-def test_each_says_what_is_required_or_what_to_do(found: list[Message]) -> None:
+def test_each_says_what_is_required_or_what_to_do(found):
     silent = [message for message in found if not REQUIRED.search(message.text) and not REMEDY.search(message.text)]
     assert places(one for one in silent if not any(PASSED_ON.search(expression) for expression in one.filled)) == []
 
 
-def test_each_says_what_was_received_or_only_one_thing_can_be_wrong(found: list[Message]) -> None:
+def test_each_says_what_was_received_or_only_one_thing_can_be_wrong(found):
     assert places(one for one in found if not one.filled and not REMEDY.search(one.text)) == []
 
 
-def test_none_is_another_s_name_alone(found: list[Message]) -> None:
+def test_none_is_another_s_name_alone(found):
     """An error whose text is a key or a number says nothing by itself."""
     assert places(one for one in found if one.text == "{...}" and not PASSED_ON.search(one.filled[0])) == []
 
 
-def test_none_ends_like_a_sentence_or_begins_like_one(found: list[Message]) -> None:
+def test_none_ends_like_a_sentence_or_begins_like_one(found):
     """A message follows 'fineweb-mask: ' and may be followed by more."""
     like_one = re.compile(r"(The|A|An|It|There|This) ")
     assert places(one for one in found if one.text.endswith((".", "!", ":", ",")) or like_one.match(one.text)) == []

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 import fineweb_mask
-from tests.wheel import HOSTILE, Installed, build_wheel, names_in, write_hostile_packages
+from tests.wheel import HOSTILE, build_wheel, names_in, write_hostile_packages
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture
-def folder(tmp_path) -> Path:
+def folder(tmp_path):
     return write_hostile_packages(tmp_path / "user")
 
 
 @pytest.mark.long
-def test_the_wheel_holds_the_package_and_nothing_else(installed_wheel: Installed):
+def test_the_wheel_holds_the_package_and_nothing_else(installed_wheel):
     names = names_in(installed_wheel.wheel)
     assert {name.split("/")[0] for name in names} == {
         "fineweb_mask",
@@ -40,7 +40,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(installed_wheel: Installed
 
 
 @pytest.mark.long
-def test_a_source_distribution_makes_the_same_wheel(installed_wheel: Installed, tmp_path):
+def test_a_source_distribution_makes_the_same_wheel(installed_wheel, tmp_path):
     build = "import sys; from setuptools.build_meta import build_sdist; build_sdist(sys.argv[1])"
     subprocess.run([sys.executable, "-c", build, tmp_path], cwd=installed_wheel.source, check=True, capture_output=True)
     [archive] = tmp_path.glob("*.tar.gz")
@@ -48,7 +48,7 @@ def test_a_source_distribution_makes_the_same_wheel(installed_wheel: Installed, 
 
 
 @pytest.mark.long
-def test_make_wheel_builds_the_same_wheel_and_leaves_nothing_else(installed_wheel: Installed):
+def test_make_wheel_builds_the_same_wheel_and_leaves_nothing_else(installed_wheel):
     environment = (f"VENV={sys.prefix}", f"--old-file={sys.prefix}/.installed")  # which is not installed again
     stale = installed_wheel.source / "build" / "lib" / "fineweb_mask" / "gone.py"
     stale.parent.mkdir(parents=True, exist_ok=True)
@@ -60,7 +60,7 @@ def test_make_wheel_builds_the_same_wheel_and_leaves_nothing_else(installed_whee
 
 
 @pytest.mark.long
-def test_the_command_prints_its_version_and_has_the_sample_without_a_checkout(installed_wheel: Installed, folder):
+def test_the_command_prints_its_version_and_has_the_sample_without_a_checkout(installed_wheel, folder):
     """Whole runs of the wheel are in tests/integration/test_own_file.py."""
     done = installed_wheel.call(folder, "fineweb-mask", "--version")
     assert done.stdout.strip() == version("fineweb-mask"), done.stderr
@@ -70,7 +70,7 @@ def test_the_command_prints_its_version_and_has_the_sample_without_a_checkout(in
 
 
 @pytest.mark.long
-def test_the_public_names_work_from_a_user_s_folder(installed_wheel: Installed, folder):
+def test_the_public_names_work_from_a_user_s_folder(installed_wheel, folder):
     script = """
 import sys, fineweb_mask
 assert not {"torch", "prefect", "duckdb", "numpy"} & sys.modules.keys()

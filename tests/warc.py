@@ -3,7 +3,7 @@
 import html
 import io
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from warcio.statusandheaders import StatusAndHeaders
 from warcio.warcwriter import WARCWriter
@@ -34,39 +34,25 @@ def warc_bytes(answers: Iterable[Answer], packed: bool = True, texts: Iterable[s
     stream = io.BytesIO()
     writer = WARCWriter(stream, gzip=packed)
     writer.write_record(writer.create_warcinfo_record("crawl.warc", {"software": "the tests"}))
+
+    def write(
+        kind: str, url: str, number: int, body: bytes | None = None, payload: str | None = None, **how: Any
+    ) -> None:
+        noted = {"WARC-Record-ID": f"<urn:uuid:{number:032x}>", "WARC-Date": "2026-01-02T03:04:05Z"}
+        if payload:
+            noted["WARC-Identified-Payload-Type"] = payload
+        if body is not None:
+            how |= {"payload": io.BytesIO(body), "length": len(body)}
+        writer.write_record(writer.create_warc_record(url, kind, warc_headers_dict=noted, **how))
+
     for number, answer in enumerate(answers):
-        noted = {"WARC-Record-ID": f"<urn:uuid:{number:032x}>", "WARC-Date": "2026-01-02T03:04:05Z"}
         asked = StatusAndHeaders("GET / HTTP/1.1", [("Host", "example.org")], is_http_request=True)
-        request = {**noted, "WARC-Record-ID": f"<urn:uuid:{number + 2**64:032x}>"}
-        writer.write_record(
-            writer.create_warc_record(answer.url, "request", http_headers=asked, warc_headers_dict=request)
-        )
-        if answer.payload:
-            noted["WARC-Identified-Payload-Type"] = answer.payload
+        write("request", answer.url, number + 2**64, http_headers=asked)
         headers = StatusAndHeaders(answer.status, list(answer.headers), protocol="HTTP/1.1")
-        writer.write_record(
-            writer.create_warc_record(
-                answer.url,
-                "response",
-                payload=io.BytesIO(answer.body),
-                length=len(answer.body),
-                http_headers=headers,
-                warc_headers_dict=noted,
-            )
-        )
+        write("response", answer.url, number, answer.body, answer.payload, http_headers=headers)
     for number, text in enumerate(texts):
-        noted = {"WARC-Record-ID": f"<urn:uuid:{number:032x}>", "WARC-Date": "2026-01-02T03:04:05Z"}
         url = f"https://example.org/{number}"
-        writer.write_record(
-            writer.create_warc_record(
-                url,
-                "conversion",
-                payload=io.BytesIO(text.encode()),
-                length=len(text.encode()),
-                warc_content_type="text/plain",
-                warc_headers_dict=noted,
-            )
-        )
+        write("conversion", url, number, text.encode(), warc_content_type="text/plain")
     return stream.getvalue()
 
 

@@ -1,15 +1,11 @@
 """The committed sample corpus keeps what other tests and the documentation rely on."""
 
-from __future__ import annotations
-
-import importlib.util
 import random
-import sys
 from collections import Counter
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from statistics import mean, median
-from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import pytest
@@ -17,41 +13,23 @@ import pytest
 from fineweb_mask.models.schemas import FINEWEB
 from tests.corpora import jaccard
 
-if TYPE_CHECKING:
-    from types import ModuleType
-
 SAMPLES = Path(__file__).parents[2] / "data_samples"
 
 
 @cache
-def shards() -> dict[str, list[dict]]:
+def shards():
     return {path.stem: pq.read_table(path).to_pylist() for path in sorted((SAMPLES / "corpus").glob("*.parquet"))}
 
 
 @cache
-def truth() -> list[dict]:
+def truth():
     return pq.read_table(SAMPLES / "truth.parquet").to_pylist()
 
 
 @cache
-def joined() -> list[tuple[dict, dict]]:
+def joined():
     """Pairs of (row of the corpus, its truth)."""
     return [(shards()[facts["shard"]][facts["row"]], facts) for facts in truth()]
-
-
-@cache
-def generator() -> ModuleType:
-    """The generator's command, loaded from its file; it puts its package on the path itself."""
-    spec = importlib.util.spec_from_file_location("data_samples_generate", SAMPLES / "generate.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def share(flags: list[bool]) -> float:
-    return sum(flags) / len(flags)
 
 
 def test_four_small_shards_over_three_dumps_have_the_fineweb_schema():
@@ -95,8 +73,8 @@ def test_labels_hold_every_score_which_follows_the_kind_and_no_text_of_the_corpu
 @pytest.mark.parametrize("name", ["bell_ringing", "coffee"])
 def test_generator_writes_the_committed_pages(name):
     """A topic's pages come from a seed of their own, so a few topics are checked without writing the rest."""
-    command = generator()
-    corpus = sys.modules["generator.corpus"]
+    command = import_module("data_samples.generate")  # it puts its package on the path itself
+    corpus = import_module("generator.corpus")
     topics = corpus.load_topics()
     sizes = corpus.topic_sizes(topics, corpus.DOCUMENTS)
     topic, size = next((t, s) for t, s in zip(topics, sizes, strict=True) if t.name == name)

@@ -3,8 +3,7 @@
 import copy
 import itertools
 import math
-from collections.abc import Iterator
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 from hypothesis import example, given, settings
@@ -19,7 +18,7 @@ from tests.flows.test_recipe import RECIPE
 from tests.tasks.source_files import write_table
 
 
-def keys_of(model: type[BaseModel], before: str = "") -> Iterator[str]:
+def keys_of(model, before=""):
     """Yield every key of a section and the sections in it, those in a list by the list's first place."""
     for name, field in model.model_fields.items():
         yield before + name
@@ -28,7 +27,7 @@ def keys_of(model: type[BaseModel], before: str = "") -> Iterator[str]:
             yield from keys_of(inner, f"{before}{name}.0.")
 
 
-def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+def models_in(annotation):
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for argument in get_args(annotation):

@@ -18,7 +18,7 @@ SECRETS = [
 PLAIN = ["a/b", "s3://bucket/x*.parquet", "hf://datasets/me/set@main/x", "http://host:9000/x@y", "/home/a:b@c", "C:\\x"]
 
 
-def fits(*keys: str, value: object, **parameters: object) -> bool:
+def fits(*keys, value, **parameters):
     settings = load_recipe("sample").model_dump(mode="json", exclude_unset=True)
     section = settings
     for key in keys[:-1]:
@@ -28,12 +28,12 @@ def fits(*keys: str, value: object, **parameters: object) -> bool:
 
 
 @pytest.mark.parametrize("key", ["workspace", "source.path", "embedding.model"])
-def test_a_form_refuses_secrets_before_they_are_stored(key: str) -> None:
+def test_a_form_refuses_secrets_before_they_are_stored(key):
     assert [value for value in SECRETS if fits(*key.split("."), value=value)] == []
     assert [value for value in PLAIN if not fits(*key.split("."), value=value)] == []
 
 
-def test_a_form_refuses_secrets_in_lists_and_takes_every_recipe() -> None:
+def test_a_form_refuses_secrets_in_lists_and_takes_every_recipe():
     assert not fits("ingest", "against", value=["a", SECRETS[0]])
     assert fits("ingest", "against", value=["a", "s3://bucket/x"])
     for name in ("sample", "fineweb", "paper", "newsgroups"):
@@ -42,16 +42,19 @@ def test_a_form_refuses_secrets_in_lists_and_takes_every_recipe() -> None:
             assert is_valid({"settings": settings}, FORM)
 
 
-def test_a_form_lists_the_stages_that_a_run_can_stop_after() -> None:
+def test_a_form_lists_the_stages_that_a_run_can_stop_after():
     assert [fits(value=None, until=until) for until in ("embed", None, "emebd")] == [True, True, False]
 
 
-def test_overrides_in_a_form_take_some_settings_and_no_secrets() -> None:
-    for overrides in ({"selection": {"lamb": 0.3, "metrics": {"pairwise": 1}}, "workspace": "w"}, {}):
+def test_overrides_in_a_form_take_some_settings_and_no_secrets():
+    by_key = {"selection.lamb": 0.3, "ingest.languages": ["en"], "selection.metrics": {"disf": 1}}
+    by_section = {"selection": {"lamb": 0.3, "metrics": {"pairwise": 1}}, "workspace": "w", "report.sample": 300}
+    for overrides in (by_key, by_section, {}):
         assert fits(value=None, overrides=overrides)
     for url in SECRETS:
         assert not fits(value=None, overrides={"source": {"path": url}})
         assert not fits(value=None, overrides={"ingest": {"against": ["a", url]}})
     scorer = {"kind": "fasttext", "model": SECRETS[0]}
-    for overrides in ("lamb=3", {"quality": {"scorers": [scorer]}}):
+    wrong = {"selection.lamb": 3}, {"ingest.against": [SECRETS[2]]}, {"quality": {"scorers": [scorer]}}
+    for overrides in ("lamb=3", *wrong):
         assert not fits(value=None, overrides=overrides)

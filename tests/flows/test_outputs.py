@@ -3,8 +3,6 @@
 import hashlib
 import re
 import shlex
-from collections.abc import Iterator
-from pathlib import Path
 from typing import get_type_hints
 
 import pyarrow as pa
@@ -56,7 +54,7 @@ OTHER = re.compile(
 )
 
 
-def parameters(group: TyperGroup, before: str = "") -> Iterator[str]:
+def parameters(group, before=""):
     """Every parameter of every command that takes a text or a path."""
     for name, command in group.commands.items():
         if isinstance(command, TyperGroup):
@@ -68,7 +66,7 @@ def parameters(group: TyperGroup, before: str = "") -> Iterator[str]:
                 yield f"{before}{name} {one.opts[0]}"
 
 
-def test_every_place_that_a_command_takes_is_known() -> None:
+def test_every_place_that_a_command_takes_is_known():
     found = set(parameters(get_command(app)))
     known = {*FILES, *FOLDERS, *READ_ONLY}
     assert known - found == set()
@@ -76,7 +74,7 @@ def test_every_place_that_a_command_takes_is_known() -> None:
 
 
 @pytest.fixture
-def read(tmp_path: Path, recipe: Path) -> dict[str, Path]:
+def read(tmp_path, recipe):
     """What commands read, and a workspace of someone's run."""
     (tmp_path / "corpus").mkdir()
     rows = [{"id": str(row), "text": f"page {row} of an atlas " * 20, "score": float(row % 6)} for row in range(40)]
@@ -98,7 +96,7 @@ def read(tmp_path: Path, recipe: Path) -> dict[str, Path]:
     return {name.partition(".")[0]: tmp_path / name for name in names}
 
 
-def snapshot(folder: Path) -> dict[str, str]:
+def snapshot(folder):
     """Name, kind and content of all that is there."""
     return {
         str(path.relative_to(folder)): f"{path.lstat().st_mode} "
@@ -107,7 +105,7 @@ def snapshot(folder: Path) -> dict[str, str]:
     }
 
 
-def refused(invoke, call: str, read: dict[str, Path], place: object, *more: str) -> str:
+def refused(invoke, call, read, place, *more):
     """Return why a command refuses a place; nothing is changed."""
     root = read["corpus"].parent
     command, option = call.split(" --")
@@ -125,7 +123,7 @@ def refused(invoke, call: str, read: dict[str, Path], place: object, *more: str)
 
 
 @pytest.mark.parametrize("call", FILES)
-def test_a_file_is_never_written_where_something_would_be_lost(invoke, read: dict[str, Path], call: str) -> None:
+def test_a_file_is_never_written_where_something_would_be_lost(invoke, read, call):
     root, suffix = read["corpus"].parent, ".bin" if "train" in call else ".parquet"
     for name in set(re.findall(r"{(\w+)}", FILES[call])) & {"vectors"}:
         (hard := root / f"hard{suffix}").hardlink_to(read[name])
@@ -151,7 +149,7 @@ def test_a_file_is_never_written_where_something_would_be_lost(invoke, read: dic
 
 
 @pytest.mark.parametrize("call", FOLDERS)
-def test_a_folder_is_never_written_where_something_would_be_lost(invoke, read: dict[str, Path], call: str) -> None:
+def test_a_folder_is_never_written_where_something_would_be_lost(invoke, read, call):
     root = read["corpus"].parent
     (root / "mine").mkdir()
     (root / "mine" / "thesis.txt").write_text("mine")
@@ -165,7 +163,7 @@ def test_a_folder_is_never_written_where_something_would_be_lost(invoke, read: d
         refused(invoke, call, read, root / place)
 
 
-def test_what_is_read_besides_the_source_is_no_place_for_a_dataset(invoke, read: dict[str, Path]) -> None:
+def test_what_is_read_besides_the_source_is_no_place_for_a_dataset(invoke, read):
     earlier = read["corpus"].parent / "earlier"
     earlier.mkdir()
     (earlier / "a.parquet").hardlink_to(read["corpus"] / "a.parquet")
@@ -174,7 +172,7 @@ def test_what_is_read_besides_the_source_is_no_place_for_a_dataset(invoke, read:
 
 
 @pytest.mark.parametrize("call", ["init --output", "select --output"])
-def test_a_file_is_replaced_if_asked_for_and_whole(invoke, read: dict[str, Path], call: str) -> None:
+def test_a_file_is_replaced_if_asked_for_and_whole(invoke, read, call):
     mine = read["new"].with_suffix(".parquet")
     mine.write_text("mine")
     before = snapshot(mine.parent)

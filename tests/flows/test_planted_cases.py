@@ -34,12 +34,12 @@ class Planted(NamedTuple):
     fates: dict[str, list[Fate]]  # by text; copies with other white space are the same text
 
 
-def rare(dice: random.Random) -> str:
+def rare(dice):
     return "".join(dice.choices("bdfgklmnprstuvwz", k=9))
 
 
 @pytest.fixture(scope="module")
-def planted(tmp_path_factory: pytest.TempPathFactory) -> Planted:
+def planted(tmp_path_factory):
     pytest.importorskip("rensa")
     folder, dice = tmp_path_factory.mktemp("planted"), random.Random(0)
     corpus = mixed(each=40, copies=10)
@@ -62,7 +62,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Planted:
     return Planted(corpus, kinds, fates_of(folder, files))
 
 
-def fates_of(folder: Any, files: dict[str, list[str]]) -> dict[str, list[Fate]]:
+def fates_of(folder, files):
     """Run a recipe as far as its duplicates, and return what became of every text."""
     ingest = {"near_dedup": "minhash", "decontaminate": [str(folder / "items.parquet")], "keep_dropped": True}
     usual = {"min_chars": IngestSettings().min_chars}
@@ -88,12 +88,12 @@ def fates_of(folder: Any, files: dict[str, list[str]]) -> dict[str, list[Fate]]:
     return found
 
 
-def plain(text: str) -> str:
+def plain(text):
     return text.replace("  ", " ")
 
 
 @pytest.mark.long
-def test_near_duplicates_are_those_pairs_that_are_as_alike_as_asked(planted: Planted) -> None:
+def test_near_duplicates_are_those_pairs_that_are_as_alike_as_asked(planted):
     """Of all pairs of texts of every kind, compared exactly: some that are a little more alike than that are missed."""
     texts = planted.mixed.texts
     runs = [shingles(text) for text in texts]
@@ -118,7 +118,7 @@ def test_near_duplicates_are_those_pairs_that_are_as_alike_as_asked(planted: Pla
     assert all(reasons[twin] == [None] for _, twin in dropped)
 
 
-def test_of_a_text_and_its_copy_with_other_white_space_one_is_kept_and_clean_texts_stay(planted: Planted) -> None:
+def test_of_a_text_and_its_copy_with_other_white_space_one_is_kept_and_clean_texts_stay(planted):
     clean = [planted.fates[text] for text, kind in planted.kinds.items() if kind == "clean"]
     assert Counter(tuple(sorted(str(fate.reason) for fate in fates)) for fates in clean) == {
         ("None", "duplicate"): 30,
@@ -126,9 +126,7 @@ def test_of_a_text_and_its_copy_with_other_white_space_one_is_kept_and_clean_tex
     }
 
 
-def test_pages_with_a_benchmark_item_are_dropped_and_no_others_and_texts_that_were_not_copied_stay(
-    planted: Planted,
-) -> None:
+def test_pages_with_a_benchmark_item_are_dropped_and_no_others_and_texts_that_were_not_copied_stay(planted):
     dropped = {text for text, fates in planted.fates.items() if Fate("benchmark") in fates}
     assert dropped == {text for text, kind in planted.kinds.items() if kind in ITEMS}
     copied = {place for pair in planted.mixed.pairs for place in pair}

@@ -4,7 +4,6 @@ import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,13 +25,13 @@ datatrove = pytest.importorskip("datatrove.pipeline.filters")
 KINDS = sorted(set(CLASSES) - {"regex", "language"})
 
 
-def settings(kind: str, **options: Any) -> list[FilterSettings]:
+def settings(kind, **options):
     return [FilterSettings(kind=kind, options=options)]
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
-def test_real_pages_are_decided_on_as_the_class_decides(kind: str, real_data: Path) -> None:
+def test_real_pages_are_decided_on_as_the_class_decides(kind, real_data):
     from datatrove.data import Document
     from datatrove.pipeline import formatters
     from tldextract import TLDExtract
@@ -62,7 +61,7 @@ TEXTS = st.lists(st.tuples(st.sampled_from(FRAGMENTS), st.integers(1, 12)), max_
 )
 
 
-def choices(**options: list[Any]) -> st.SearchStrategy[dict[str, Any]]:
+def choices(**options):
     return st.fixed_dictionaries({name: st.sampled_from(values) for name, values in options.items()})
 
 
@@ -95,7 +94,7 @@ OPTIONS = {
 
 @pytest.mark.parametrize("kind", OPTIONS)
 @given(data=st.data())
-def test_any_text_is_decided_on_as_the_class_decides(kind: str, data: st.DataObject) -> None:
+def test_any_text_is_decided_on_as_the_class_decides(kind, data):
     from datatrove.data import Document
 
     options, text = data.draw(OPTIONS[kind]), data.draw(TEXTS | st.text(max_size=60))
@@ -112,7 +111,7 @@ def test_any_text_is_decided_on_as_the_class_decides(kind: str, data: st.DataObj
     assert (found.text if found.dropped is None else text, found.dropped) == expected
 
 
-def test_filters_follow_each_other_and_the_first_that_drops_ends_it() -> None:
+def test_filters_follow_each_other_and_the_first_that_drops_ends_it():
     steps = ("pii", {}), ("regex", {"regex_exp": "lorem"}), ("gopher_quality", {"min_doc_words": 3})
     apply = load_filters([FilterSettings(kind=kind, options=options) for kind, options in steps])
     text, reason = apply("Write to me@mail.example.org if the cat is with you and that dog.", None)
@@ -122,7 +121,7 @@ def test_filters_follow_each_other_and_the_first_that_drops_ends_it() -> None:
     assert apply("two words", None).dropped == "gopher_quality: gopher_short_doc"
 
 
-def test_a_text_that_a_regular_expression_never_ends_with_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_that_a_regular_expression_never_ends_with_is_dropped(monkeypatch):
     monkeypatch.setattr("fineweb_mask.models.filters.REGEX_SECONDS", 0.1)
     apply = load_filters(settings("regex", regex_exp="(a|aa)+$"))
     assert apply("a" * 60 + "!", None).dropped == "regex: too_slow"
@@ -131,13 +130,13 @@ def test_a_text_that_a_regular_expression_never_ends_with_is_dropped(monkeypatch
 
 
 @pytest.mark.parametrize("pattern", ["user/{id}", "a{3}", "a{}", "a{,1}$", r"\\{", "[{]", "^a{2"])
-def test_a_regular_expression_means_what_it_means_in_python(pattern: str) -> None:
+def test_a_regular_expression_means_what_it_means_in_python(pattern):
     apply = load_filters(settings("regex", regex_exp=pattern))
     for text in ("user/", "user/{id}", "user/{e}", "aaa", "aa", "a{}", "a{2", "\\{", "[{", "uuser/{id"):
         assert (apply(text, None).dropped == "regex") == bool(re.search(pattern, text))
 
 
-def test_a_changed_text_is_what_is_hashed_counted_and_kept_and_its_token_count_is_forgotten() -> None:
+def test_a_changed_text_is_what_is_hashed_counted_and_kept_and_its_token_count_is_forgotten():
     ingest = IngestSettings(min_chars=10, filters=settings("c4_quality", min_num_sentences=-1))
     documents = DocumentFilter(ingest, "a.parquet", None, text_filter(ingest.filters, rows=1))
     prose = "This is a sentence of some words."
@@ -160,9 +159,7 @@ def test_a_changed_text_is_what_is_hashed_counted_and_kept_and_its_token_count_i
         ("language", {"languages": ["en"]}, "language needs the option `model`, a fastText model of languages"),
     ],
 )
-def test_wrong_options_and_what_is_not_installed_are_named(
-    kind: str, options: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_options_and_what_is_not_installed_are_named(kind, options, message, monkeypatch):
     with pytest.raises(SettingsError, match=message):
         load_filters(settings(kind, **options))
     monkeypatch.setitem(sys.modules, "datatrove.pipeline.filters", None)
@@ -171,7 +168,7 @@ def test_wrong_options_and_what_is_not_installed_are_named(
 
 
 @pytest.fixture(scope="module")
-def languages(tmp_path_factory: pytest.TempPathFactory) -> str:
+def languages(tmp_path_factory):
     """A model of two languages."""
     texts, model = (str(tmp_path_factory.mktemp("languages") / name) for name in ("texts.txt", "languages.bin"))
     lines = {"en": "the cat and the dog are in the house", "de": "die Katze und der Hund sind in dem Haus"}
@@ -182,7 +179,7 @@ def languages(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize("begin", ["{}", "<s>[INST]\n</s>{}", "__label__de {}", "\u2028</s>\u0085{}", "\ud800 {}"])
-def test_languages_are_those_of_a_model_of_one_s_own_whatever_stands_in_a_page(languages: str, begin: str) -> None:
+def test_languages_are_those_of_a_model_of_one_s_own_whatever_stands_in_a_page(languages, begin):
     apply = load_filters(settings("language", model=languages, languages=["en"]))
     en, de = "the cat and the dog are in the house " * 3, "die Katze und der Hund sind in dem Haus " * 3
     assert apply(begin.format(en), None) == (begin.format(en), None)
@@ -191,7 +188,7 @@ def test_languages_are_those_of_a_model_of_one_s_own_whatever_stands_in_a_page(l
     assert apply(f"the cat {labelled}", None).dropped == "language"  # what the labels hide is read, too
 
 
-def test_a_damaged_model_of_languages_is_named(languages: str, tmp_path: Path) -> None:
+def test_a_damaged_model_of_languages_is_named(languages, tmp_path):
     damaged = tmp_path / "damaged.bin"
     damaged.write_bytes(Path(languages).read_bytes()[:-64] + np.full(16, np.nan, np.float32).tobytes())
     with pytest.raises(ModelError, match=r"damaged\.bin is damaged: its numbers give no scores"):

@@ -1,8 +1,5 @@
 """Words and sentences are those that datatrove itself finds."""
 
-from pathlib import Path
-from typing import Any
-
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given
@@ -15,7 +12,7 @@ PAGES = 8
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> Any:
+def tokenizer():
     """One of datatrove's that nothing of this package has changed."""
     from datatrove.utils.word_tokenizers import SpaCyTokenizer
 
@@ -23,13 +20,11 @@ def tokenizer() -> Any:
 
 
 @pytest.fixture(scope="module")
-def remembered(tokenizer: Any) -> own.RememberedWords:
+def remembered(tokenizer):
     return own.RememberedWords(tokenizer)
 
 
-def test_real_pages_have_the_words_and_sentences_that_spacy_finds(
-    tokenizer: Any, remembered: own.RememberedWords, real_data: Path
-) -> None:
+def test_real_pages_have_the_words_and_sentences_that_spacy_finds(tokenizer, remembered, real_data):
     texts = pq.read_table(real_data / "web_mix.parquet", columns=["text"])["text"].to_pylist()
     for text in texts[:: len(texts) // PAGES]:
         assert remembered.word_tokenize(text) == tokenizer.word_tokenize(text)
@@ -42,12 +37,12 @@ def test_real_pages_have_the_words_and_sentences_that_spacy_finds(
 @example(" ")
 @example("  One.  Two!\n\nThree? ")
 @example("can't a.m. :-) U.S.A. e.g. http://x.org/?a=1 10km $5.00")
-def test_any_text_is_split_alike(tokenizer: Any, remembered: own.RememberedWords, text: str) -> None:
+def test_any_text_is_split_alike(tokenizer, remembered, text):
     assert remembered.word_tokenize(text) == tokenizer.word_tokenize(text)
     assert remembered.span_tokenize(text) == tokenizer.span_tokenize(text)
 
 
-def test_words_that_end_in_a_mark_are_split_alike(tokenizer: Any, remembered: own.RememberedWords) -> None:
+def test_words_that_end_in_a_mark_are_split_alike(tokenizer, remembered):
     """spaCy's own exceptions above all: "wed." is "we" and "d.", as "d." is one."""
     rules = [rule for rule in tokenizer.tokenizer.tokenizer.rules if rule.isalpha()]
     for word in ("cat", "CAT", "catS", "d", "D", "Mr", "US", "caté", "IDs", *rules[::9]):
@@ -58,7 +53,7 @@ def test_words_that_end_in_a_mark_are_split_alike(tokenizer: Any, remembered: ow
         assert remembered.span_tokenize(text) == tokenizer.span_tokenize(text)
 
 
-def test_what_is_remembered_has_an_end(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_remembered_has_an_end(tokenizer, monkeypatch):
     monkeypatch.setattr(own, "MOST_REMEMBERED", 3)
     words = own.RememberedWords(tokenizer)
     for text in ("one two three four", "five six. Seven", "one. Two. Three. Four. Five"):

@@ -3,7 +3,6 @@
 import random
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,18 +27,18 @@ from fineweb_mask.models.settings.quality import (
     QualitySettings,
 )
 from fineweb_mask.tasks import embed, ingest, materialize, report, score, select
-from fineweb_mask.tasks.dedup.duplicates import DedupJob, dedup
+from fineweb_mask.tasks.dedup.duplicates import dedup
 from fineweb_mask.tasks.fit import models as fit
 from fineweb_mask.tasks.inference.model_files import ModelFolder
 from fineweb_mask.tasks.inference.scorers import QualityModel
 from fineweb_mask.tasks.reporting.sections.timing import StageTime
 from fineweb_mask.tasks.source.columns import settle
-from fineweb_mask.tasks.source.discovery import SourceShard, discover
+from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.witness.job import measure_teaching
 from fineweb_mask.tasks.witness.section import SELECTION
-from fineweb_mask.tasks.workspace.records.counts import Counts, account
-from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile, file_digest
+from fineweb_mask.tasks.workspace.records.counts import account
+from fineweb_mask.tasks.workspace.references import NO_FILE, ShardFiles, StageFile, file_digest
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks import jobs
 
@@ -116,31 +115,59 @@ def write_rows(path: Path, rows: list[dict[str, Any]], extra: tuple[pa.Field, ..
     return path
 
 
-@dataclass
 class Built:
-    """Every job's output of one run over a source."""
+    """One run over a source: every stage's plain function in order, its jobs and what they returned."""
 
-    workspace: Workspace
-    recipe: PipelineSettings
-    shards: list[SourceShard]
-    documents: list[StageFile]
-    dedup_job: DedupJob
-    models: list[QualityModel]
-    statistics_job: fit.FitStatisticsJob
-    statistics: StageFile
-    encoder_job: fit.FitEncoderJob
-    encoder: StageFile
-    embedding_model: ModelFolder
-    scores: list[StageFile]
-    embeddings: list[StageFile]
-    select_jobs: list[select.SelectJob]
-    groups: list[StageFile]
-    masks: list[StageFile]
-    counts: Counts
-    blocks: list[dict[str, Any]]
-    making: jobs.Making
-    dataset: StageFile
-    report_job: report.ReportJob
+    def __init__(self, recipe: PipelineSettings) -> None:
+        workspace = self.workspace = Workspace(recipe.workspace)
+        self.recipe, source, quality, embedding = recipe, recipe.source, recipe.quality, recipe.embedding
+        self.shards = settle(discover(source), source)
+        documents = self.documents = [
+            ingest.ingest(jobs.ingest_job(workspace, shard, source, recipe.ingest)) for shard in self.shards
+        ]
+        self.dedup_job = jobs.dedup_job(workspace, documents)
+        dedup(self.dedup_job)
+        self.models = [
+            QualityModel(settings=scorer, path=file.path, fingerprint=file.fingerprint)
+            for scorer in quality.scorers
+            for file in [fit.fit_classifier(jobs.classifier_job(workspace, scorer))]
+        ]
+        self.statistics_job = jobs.statistics_job(workspace, documents, self.models, quality)
+        self.statistics = fit.fit_statistics(self.statistics_job)
+        self.encoder_job = jobs.encoder_job(workspace, documents, embedding)
+        self.encoder = fit.fit_encoder(self.encoder_job)
+        model = self.embedding_model = ModelFolder(path=self.encoder.path, fingerprint=self.encoder.fingerprint)
+        duplicates, made = self.dedup_job.shard_files() or [], (self.models, self.statistics, quality)
+        self.scores = [
+            score.score(jobs.score_job(workspace, file, *made, duplicates=repeated))
+            for file, repeated in zip(documents, duplicates, strict=True)
+        ]
+        self.embeddings = [
+            embed.embed(jobs.embed_job(workspace, file, model, embedding, repeated))
+            for file, repeated in zip(documents, duplicates, strict=True)
+        ]
+        files = zip(documents, self.scores, self.embeddings, duplicates, strict=True)
+        names = ("documents", "scores", "embeddings", "duplicates")
+        embedded = [ShardFiles(**dict(zip(names, of_shard, strict=True))) for of_shard in files]
+        self.select_jobs = jobs.select_jobs(workspace, embedded, recipe.selection)
+        self.groups = [select.select(job) for job in self.select_jobs]
+        self.masks = [file for job in self.select_jobs for file in job.shard_files() or []]
+        self.counts = account(documents, self.groups)
+        self.blocks = [block for group in self.groups for block in group.details["blocks"]]
+        selected = [one.model_copy(update={"masks": mask}) for one, mask in zip(embedded, self.masks, strict=True)]
+        parts = [one.model_copy(update={"embeddings": NO_FILE, "duplicates": NO_FILE}) for one in selected]
+        self.making = jobs.Making(workspace, parts, self.shards, self.counts, self.blocks, recipe)
+        self.dataset = self.making.write()
+        self.report_job = report.ReportJob(
+            root=str(workspace.root),
+            dataset=self.dataset,
+            shards=selected,
+            teaching=measure_teaching(jobs.witness_job(workspace, selected, {SELECTION: self.masks})),
+            counts=self.counts,
+            blocks=self.blocks,
+            stages=[StageTime(stage="ingest", files=len(self.shards), seconds=0.5, built_seconds=0.5, documents=66)],
+            settings=recipe.report,
+        )
 
     @cached_property
     def report(self) -> StageFile:
@@ -159,11 +186,6 @@ class Built:
         return [*self.documents, *self.scores, *self.embeddings, *self.groups, *one_each]
 
     @property
-    def files(self) -> list[StageFile]:
-        """What every job returned."""
-        return [*self.before_report, self.report]
-
-    @property
     def selection_shards(self) -> list[ShardFiles]:
         """The shards as the selection reads them."""
         return [shard for job in self.select_jobs for shard in job.shards]
@@ -177,87 +199,6 @@ class Built:
         first, *others = ({row["row"]: row for row in self.read(file).to_pylist()} for file in files)
         rows = [row for row in first if all(row in other for other in others)]
         return [{name: value for file in (first, *others) for name, value in file[row].items()} for row in rows]
-
-
-def run_pipeline(recipe: PipelineSettings) -> Built:
-    """Run every stage's plain function in order; the report's when it is asked for."""
-    workspace = Workspace(recipe.workspace)
-    shards = settle(discover(recipe.source), recipe.source)
-    documents = [ingest.ingest(jobs.ingest_job(workspace, shard, recipe.source, recipe.ingest)) for shard in shards]
-    dedup_job = jobs.dedup_job(workspace, documents)
-    dedup(dedup_job)
-    duplicates = dedup_job.shard_files()
-    assert duplicates is not None
-    models = [
-        QualityModel(settings=scorer, path=file.path, fingerprint=file.fingerprint)
-        for scorer in recipe.quality.scorers
-        for file in [fit.fit_classifier(jobs.classifier_job(workspace, scorer))]
-    ]
-    statistics_job = jobs.statistics_job(workspace, documents, models, recipe.quality)
-    statistics = fit.fit_statistics(statistics_job)
-    encoder_job = jobs.encoder_job(workspace, documents, recipe.embedding)
-    encoder = fit.fit_encoder(encoder_job)
-    embedding_model = ModelFolder(path=encoder.path, fingerprint=encoder.fingerprint)
-    scores, embeddings = [], []
-    for file, repeated in zip(documents, duplicates, strict=True):
-        given = (models, statistics, recipe.quality)
-        scores.append(score.score(jobs.score_job(workspace, file, *given, duplicates=repeated)))
-        embeddings.append(embed.embed(jobs.embed_job(workspace, file, embedding_model, recipe.embedding, repeated)))
-    select_jobs = jobs.select_jobs(
-        workspace,
-        [
-            ShardFiles(documents=file, scores=scored, embeddings=embedded, duplicates=repeated)
-            for file, scored, embedded, repeated in zip(documents, scores, embeddings, duplicates, strict=True)
-        ],
-        recipe.selection,
-    )
-    groups = [select.select(job) for job in select_jobs]
-    masks = [file for job in select_jobs for file in job.shard_files() or []]
-    counts = account(documents, groups)
-    blocks = [block for group in groups for block in group.details["blocks"]]
-    parts = [
-        ShardFiles(documents=file, scores=scored, masks=mask)
-        for file, scored, mask in zip(documents, scores, masks, strict=True)
-    ]
-    making = jobs.Making(workspace, parts, shards, counts, blocks, recipe)
-    dataset = making.write()
-    selected = [
-        ShardFiles(documents=file, scores=scored, embeddings=embedded, duplicates=repeated, masks=mask)
-        for file, scored, embedded, repeated, mask in zip(documents, scores, embeddings, duplicates, masks, strict=True)
-    ]
-    report_job = report.ReportJob(
-        root=str(workspace.root),
-        dataset=dataset,
-        shards=selected,
-        teaching=measure_teaching(jobs.witness_job(workspace, selected, {SELECTION: masks})),
-        counts=counts,
-        blocks=blocks,
-        stages=[StageTime(stage="ingest", files=len(shards), seconds=0.5, built_seconds=0.5, documents=66)],
-        settings=recipe.report,
-    )
-    return Built(
-        workspace=workspace,
-        recipe=recipe,
-        shards=shards,
-        documents=documents,
-        dedup_job=dedup_job,
-        models=models,
-        statistics_job=statistics_job,
-        statistics=statistics,
-        encoder_job=encoder_job,
-        encoder=encoder,
-        embedding_model=embedding_model,
-        scores=scores,
-        embeddings=embeddings,
-        select_jobs=select_jobs,
-        groups=groups,
-        masks=masks,
-        counts=counts,
-        blocks=blocks,
-        making=making,
-        dataset=dataset,
-        report_job=report_job,
-    )
 
 
 def parts(workspace: Workspace) -> list[Path]:
@@ -308,8 +249,8 @@ def make_parquet() -> Callable[..., Path]:
 
 @pytest.fixture(scope="session")
 def pipeline() -> Callable[[PipelineSettings], Built]:
-    """Return the function that runs every stage."""
-    return run_pipeline
+    """Return what runs every stage."""
+    return Built
 
 
 @pytest.fixture(scope="session")
@@ -364,7 +305,7 @@ def recipe(corpus: Path, scorer: FastTextScorerSettings) -> PipelineSettings:
 def built(recipe: PipelineSettings, tmp_path_factory: pytest.TempPathFactory) -> Built:
     """The tiny workspace, built once; only to be read."""
     workspace = tmp_path_factory.mktemp("built") / "workspace"
-    return run_pipeline(recipe.model_copy(update={"workspace": str(workspace)}))
+    return Built(recipe.model_copy(update={"workspace": str(workspace)}))
 
 
 @pytest.fixture
@@ -372,7 +313,7 @@ def copied(built: Built, tmp_path: Path) -> Built:
     """A copy of the tiny workspace in another place, to be changed or damaged."""
     target = tmp_path / "copied"
     shutil.copytree(built.workspace.root, target)
-    return run_pipeline(built.recipe.model_copy(update={"workspace": str(target)}))
+    return Built(built.recipe.model_copy(update={"workspace": str(target)}))
 
 
 @pytest.fixture(scope="session")
@@ -388,7 +329,7 @@ def make_workspace(tmp_path_factory: pytest.TempPathFactory, recipe: PipelineSet
             "source": SourceSettings(path=str(folder / "source")),
             "selection": recipe.selection.model_copy(update={"select_ratio": 1.0, "near_duplicates": None}),
         }
-        return run_pipeline(recipe.model_copy(update=changes))
+        return Built(recipe.model_copy(update=changes))
 
     return make
 

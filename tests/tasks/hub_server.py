@@ -10,6 +10,7 @@ after the commit. The token `hf_good` belongs to `me`; others read what is not p
 import base64
 import hashlib
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -369,6 +370,22 @@ class HubServer:
     def fail(self, every: int) -> None:
         """Have one of so many requests fail from now on; 0 is none."""
         (self.folder / "failing").write_text(str(every))
+
+
+def ask_only(url: str, monkeypatch: Any, folder: Path) -> None:
+    """Have this process's client, which read its environment when it was imported, ask a hub, with nothing of the user.
+
+    Its cache is below `folder`.
+    """
+    from huggingface_hub import constants
+
+    for name in [name for name in os.environ if name.startswith("HF_")]:
+        monkeypatch.delenv(name)
+    template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, url)
+    places = {"ENDPOINT": url, "HUGGINGFACE_CO_URL_TEMPLATE": template, "HF_HUB_DISABLE_XET": True}
+    places |= {"HF_HUB_CACHE": str(folder / "hub-cache"), "HF_TOKEN_PATH": str(folder / "no-token")}
+    for name, value in places.items():
+        monkeypatch.setattr(constants, name, value)
 
 
 if __name__ == "__main__":

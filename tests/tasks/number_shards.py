@@ -3,9 +3,9 @@
 import numpy as np
 import pyarrow as pa
 
-from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile, StageKey
-from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
+from fineweb_mask.tasks.workspace.references import ShardFiles, StageKey
 from fineweb_mask.tasks.workspace.workspace import Workspace
+from tests.tasks.stage_files import write_table
 
 DIMENSIONS = 8
 
@@ -45,16 +45,5 @@ def numbers(
         if stage in {"scores", "embeddings"}:
             table = table.filter(kept)
         key = StageKey(stage=stage, version=1, settings=str(seed), inputs=f"{name} {rows} {duplicates} {bad}")
-        path = workspace.shard_path(stage, name, key)
-        with stage_file_writer(path, table.schema, key) as writer:
-            for batch in table.to_batches():
-                writer.write(batch)
-        files[stage] = StageFile(
-            stage=stage,
-            name=name,
-            path=workspace.relative(path),
-            rows=table.num_rows,
-            bytes=path.stat().st_size,
-            fingerprint=key.fingerprint,
-        )
+        files[stage] = write_table(workspace, stage, name, table, key)
     return ShardFiles(**files)

@@ -1,11 +1,11 @@
-"""A stage of the tests, called numbers: its key and its files."""
+"""A stage of the tests, called numbers: its key and its files; and files of other stages."""
 
 from pathlib import Path
 
 import pyarrow as pa
 
-from fineweb_mask.tasks.workspace.references import StageKey
-from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
+from fineweb_mask.tasks.workspace.references import StageFile, StageKey
+from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 KEY = StageKey(stage="numbers", version=1, settings="s", inputs="i")
@@ -21,6 +21,20 @@ def write(path: Path, rows: int = 3, key: StageKey = KEY) -> Path:
         writer.write(batch(rows))
         writer.details = {"b": 2, "a": [1, None]}
     return path
+
+
+def write_table(
+    workspace: Workspace, folder: str, name: str, table: pa.Table, key: StageKey, **details: object
+) -> StageFile:
+    """Write a shard's file of a stage, and return what is known of it."""
+    path = workspace.shard_path(folder, name, key)
+    with stage_file_writer(path, table.schema, key) as writer:
+        for batch in table.to_batches():
+            writer.write(batch)
+        writer.details = details
+    file = current_parquet(workspace, path, name, key)
+    assert file is not None
+    return file
 
 
 def fail_after(_: object) -> None:

@@ -3,8 +3,6 @@
 import json
 import random
 import shutil
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,7 +17,6 @@ from fineweb_mask.tasks.exclusion import DOCUMENTS, ExclusionJob, KnownTexts, ch
 from fineweb_mask.tasks.ingest import IngestJob, ingest
 from fineweb_mask.tasks.source.columns import ColumnError
 from fineweb_mask.tasks.source.discovery import discover, find_files
-from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 LENIENT = IngestSettings(min_chars=1)
@@ -38,12 +35,12 @@ def old(tmp_path, make_parquet, make_document):
     return tmp_path / "old"
 
 
-def known_job(workspace: Workspace, *paths: Path) -> ExclusionJob:
+def known_job(workspace, *paths):
     files = [file for path in paths for file in find_files(str(path), "ingest.against")]
     return ExclusionJob(root=workspace.address, of="known", files=files)
 
 
-def ingest_job(workspace: Workspace, path: Path, known: StageFile | None) -> IngestJob:
+def ingest_job(workspace, path, known):
     [shard] = find_files(str(path), "source")
     source = SourceSettings(path=str(path), extra_columns=[])
     return IngestJob(root=workspace.address, shard=shard, source=source, settings=LENIENT, known=known)
@@ -61,7 +58,7 @@ def test_every_text_is_listed_in_the_order_of_the_hashes(workspace, old, make_do
 
 
 def test_of_a_workspace_only_the_last_run_s_documents_count(copied, workspace):
-    def listed() -> list[bytes]:
+    def listed():
         job = known_job(workspace, copied.workspace.root)
         list_excluded(job)
         return pq.read_table(job.path)["content_hash"].to_pylist()
@@ -125,11 +122,11 @@ TEXTS = [
 ]
 
 
-def write_items(path: Path, *items: dict[str, Any]) -> None:
+def write_items(path, *items):
     path.write_text("".join(json.dumps(item) + "\n" for item in items))
 
 
-def benchmark_job(folder: Path, name: str = "benchmark.jsonl", **fields: Any) -> ExclusionJob:
+def benchmark_job(folder, name="benchmark.jsonl", **fields):
     files = find_files(str(folder / name), "ingest.decontaminate")
     return ExclusionJob(root=str(folder / "workspace"), of="benchmarks", files=files, **fields)
 

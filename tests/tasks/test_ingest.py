@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,17 +14,13 @@ from fineweb_mask.models.settings import IngestSettings, SourceSettings
 from fineweb_mask.tasks import ingest
 from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.workspace.job import BadShardError
-from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.jobs import ingest_job
 
-Row = dict[str, Any]
 LENIENT = IngestSettings(min_chars=1)
 
 
-def ingest_file(
-    folder: Path, path: Path, settings: IngestSettings = LENIENT, **source: Any
-) -> tuple[pa.Table, StageFile]:
+def ingest_file(folder, path, settings=LENIENT, **source):
     given = SourceSettings(path=str(path), **source)
     workspace = Workspace(folder)
     [shard] = discover(given)
@@ -36,7 +30,7 @@ def ingest_file(
 
 @pytest.fixture
 def ingest_rows(tmp_path, make_parquet):
-    def of(rows: list[Row], settings: IngestSettings = LENIENT, extra: tuple[pa.Field, ...] = ()) -> Any:
+    def of(rows, settings=LENIENT, extra=()):
         return ingest_file(tmp_path / "workspace", make_parquet(tmp_path / "rows.parquet", rows, extra), settings)
 
     return of

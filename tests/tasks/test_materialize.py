@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 
@@ -143,7 +142,7 @@ def test_a_lost_part_builds_the_dataset_again(built, copied):
 
 
 def test_the_key_follows_files_and_settings(built):
-    def key(shards: Any = built.making.shards, **changes: Any) -> str:
+    def key(shards=built.making.shards, **changes):
         return str(built.making._replace(shards=shards).with_settings(**changes).job.key.fingerprint)
 
     assert key() == built.dataset_job.key.fingerprint

@@ -14,14 +14,14 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.source_files import settings
 
 
-def touch(folder: Path, *names: str) -> None:
+def touch(folder, *names):
     for name in names:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"x")
 
 
-def apart(source: Path | str, **written: Path | str) -> None:
+def apart(source, **written):
     check_apart(written, [source])
     check_apart(written, [shard.url for shard in discover(settings(source))])
 

@@ -4,7 +4,6 @@ import json
 import re
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,15 +19,15 @@ FIGURES = ["funnel", "quality", "length", "retention-dump", "retention-length", 
 FIGURES += ["map", "nearest-neighbour", "learning-curve"]
 
 
-def page(built: Any) -> str:
+def page(built):
     return (built.workspace.reports / "index.html").read_text(encoding="utf-8")
 
 
-def metrics(built: Any) -> dict[str, Any]:
+def metrics(built):
     return dict(json.loads((built.workspace.reports / "metrics.json").read_text(encoding="utf-8")))
 
 
-def again(built: Any, **changes: Any) -> Any:
+def again(built, **changes):
     """Return the job of another report of a workspace."""
     job = built.report_job
     names = ("dataset", "shards", "teaching", "counts", "blocks", "stages", "settings")

@@ -1,7 +1,5 @@
 """Selection: the right number from every block, nothing that is excluded, the same wherever it runs."""
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,22 +9,21 @@ from fineweb_mask.models.schemas import MASKS
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks import select
 from fineweb_mask.tasks.selection.blocks import Group
-from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.jobs import select_jobs
 from tests.tasks.number_shards import DIMENSIONS, numbers
 from tests.tasks.stage_files import newest
 
 
-def settings(**changes: Any) -> PipelineSelectionSettings:
+def settings(**changes):
     return PipelineSelectionSettings(**{"select_ratio": 0.25, "device": "cpu"} | changes)
 
 
-def run(workspace: Workspace, shards: list[ShardFiles], given: PipelineSelectionSettings) -> list[StageFile]:
+def run(workspace, shards, given):
     return [select.select(job) for job in select_jobs(workspace, shards, given)]
 
 
-def masks(workspace: Workspace, name: str) -> pa.Table:
+def masks(workspace, name):
     return pq.read_table(newest(workspace, "masks", name))
 
 
@@ -138,7 +135,7 @@ def test_the_key_follows_what_the_selection_reads(tmp_path):
     workspace = Workspace(tmp_path)
     shard = numbers(workspace, "a", 20)
 
-    def key(shard: ShardFiles = shard, **changes: Any) -> str:
+    def key(shard=shard, **changes):
         [job] = select_jobs(workspace, [shard], settings(**changes))
         return job.key.fingerprint
 

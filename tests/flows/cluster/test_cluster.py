@@ -18,7 +18,7 @@ from fineweb_mask.tasks.storage.remote.errors import is_transient
 from fineweb_mask.tasks.workspace.job import BadShardError
 
 
-def test_what_ray_raises_is_explained_and_tried_again_where_that_helps() -> None:
+def test_what_ray_raises_is_explained_and_tried_again_where_that_helps():
     from ray import exceptions
 
     error = exceptions.RayTaskError("f", "traceback", BadShardError("a.parquet: damaged"))
@@ -37,7 +37,7 @@ def test_what_ray_raises_is_explained_and_tried_again_where_that_helps() -> None
     assert not is_transient(exceptions.RaySystemError("other"))
 
 
-def test_what_a_killed_run_leaves_of_ray_is_ended_and_nothing_else() -> None:
+def test_what_a_killed_run_leaves_of_ray_is_ended_and_nothing_else():
     with subprocess.Popen(["true"]) as gone:
         gone.wait()
     owners = {"left": ("ray::DashboardAgent", gone.pid), "used": ("ray::IDLE", os.getpid()), "other": ("x", gone.pid)}
@@ -58,7 +58,7 @@ def test_what_a_killed_run_leaves_of_ray_is_ended_and_nothing_else() -> None:
             process.wait()
 
 
-def test_the_node_of_a_failure_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_node_of_a_failure_is_in_the_log(caplog):
     from ray.exceptions import RayTaskError
 
     damaged = BadShardError("a.parquet: damaged")
@@ -67,9 +67,7 @@ def test_the_node_of_a_failure_is_in_the_log(caplog: pytest.LogCaptureFixture) -
     assert "ingest a failed on node b (10.0.0.7): BadShardError: a.parquet: damaged" in caplog.text
 
 
-def test_without_ray_the_command_that_installs_it_is_named_and_a_stage_that_does_not_exist(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_ray_the_command_that_installs_it_is_named_and_a_stage_that_does_not_exist(monkeypatch):
     with pytest.raises(ClusterError, match=r"engine.resources: no stage 'embedd', there are ingest, "):
         check_engine(EngineSettings(kind="ray", resources={"embedd": {"num_cpus": 2}}))
     monkeypatch.setattr("fineweb_mask.flows.cluster.cluster.find_spec", lambda _: None)
@@ -86,15 +84,13 @@ def test_without_ray_the_command_that_installs_it_is_named_and_a_stage_that_does
         ("127.0.0.1:99999", "no Ray cluster answers at 127.0.0.1:99999: "),
     ],
 )
-def test_the_run_has_to_be_on_a_machine_of_the_cluster(
-    address: str, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_run_has_to_be_on_a_machine_of_the_cluster(address, said, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", address)
     with pytest.raises(ClusterError, match=said):
         check_engine(EngineSettings(kind="ray"))
 
 
-def test_an_address_at_which_nothing_listens_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_at_which_nothing_listens_is_named_at_once(monkeypatch):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"

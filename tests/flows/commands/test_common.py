@@ -1,8 +1,8 @@
 """Errors and pages of the commands: what is printed, and the exit codes."""
 
 import json
-import subprocess
-import sys
+import shlex
+import webbrowser
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
+ROOT = Path(__file__).resolve().parents[3]
 BUG = "this should not happen, please report it with what --verbose prints: ValueError: "
 
 
@@ -53,6 +54,87 @@ def test_a_failure_is_printed_once_and_of_a_bug_its_type(error, code, message, c
     assert capsys.readouterr().err.removeprefix("fineweb-mask: ").strip() == message
 
 
+RUN, TRAIN = "run {recipe} --json", "train-quality --input data_samples/labels.parquet --output {new}.bin --json"
+DIFF = "diff nowhere nowhere --json --output"
+WRONG = {  # arguments of a command, with what they add to it, and the message
+    f"{RUN} --set": {
+        "source.path=tests/flows": "source.path: no ",
+        r"""'source.path="a\0b"'""": "source.path: must hold no NUL character",
+        "quality.scorers.0.labels.path=README.md": "labels: the labels 'README.md' cannot be",
+        "quality.scorers.0.labels.score_column=grade": "set score_column to one of",
+        "materialize.layout=lang": "materialize.layout: no document will have a column 'lang'",
+        "report.by=[kind]": "report.by.0: no document will have a column 'kind'",
+        "materialize.output=tests": "would be replaced: give a new or empty folder",
+        "materialize.output=hf://datasets/x/y": "materialize.output: hf:// can be a source only",
+    },
+    RUN: {
+        "--refit everything": "--refit takes one of encoder, quality, selection, received 'everything'",
+        "--shards 3/2": "--shards: a share is I/N, such as 2/8 for the second of eight, received '3/2'",
+        "--shards 1/2 --until score": "--shards takes no --refit, no --refresh",
+        "--until materialise": "received 'materialise'; did you mean 'materialize'?",
+        "--workspace hf://datasets/x/y": "workspace: hf:// can be a source only: on the hub every file would be",
+    },
+    "compare {recipe} --json": {
+        "--selectors mean_field,nosuch": "selectors may be all, mean_field, policy_gradient",
+        "--selectors ,": "name at least one selector",
+        "--label-column nosuch": "label column 'nosuch' must be among the documents' columns",
+    },
+    "sweep {recipe} --json": {"--lamb 0,2": "from 0 to 1, received 2"},
+    "tune {recipe} --json": {
+        "--target mine=nosuch.parquet": "target mine: ",
+        "--set selection.budget=10": "set select_ratio instead",
+    },
+    DIFF: {
+        "{mine}": "holds something else than the command writes",
+        "{new}": "name a workspace, a dataset or WORKSPACE@RUN",
+        "{new} --tolerance 1.5": "--tolerance must be a share from 0 to 1, received 1.5",
+        "s3://bucket/page": "must be a folder of this machine",
+    },
+    TRAIN: {
+        "--input none.parquet": "the labels 'none.parquet' do not exist",
+        "--score-column grade": "set score_column to one of ['text', 'score'",
+        "--held-out 1.5": "held_out: input should be less than 1, received 1.5",
+        "--set epoch=3": "training.epoch: unknown setting; did you mean 'epochs'?",
+        "--set learning_rate=.inf": "training.learning_rate: input should be a finite number, received inf",
+        "--set epochs": "--set takes section.key=value, received 'epochs'",
+        "--set autotune_seconds=60": "training.autotune_seconds: is gone: ",
+        "--output model": "the model's name must end in .bin",
+    },
+    "export nowhere --format parquet --json": {"": "nowhere must be a"},
+    "export {tmp_path} --format parquet --json": {"": "is neither a dataset nor a workspace with one"},
+    "verify nowhere --json": {"": "nowhere must be a"},
+    "verify {tmp_path} --json": {"": "is neither a dataset nor a workspace with one"},
+    "push nowhere me/data --json": {"": "nowhere must be a"},
+    "push {tmp_path} me/data --json": {"": "is neither a dataset nor a workspace with one"},
+}
+OF_A_WORKSPACE = {"why": "https://example.org", "sql": "'SELECT 1'", "status": "", "gc": "", "report": ""}
+WRONG |= {
+    f"{command} {place} {more} --json": {"": "is no workspace: no run was started there"}
+    for command, more in OF_A_WORKSPACE.items()
+    for place in ("{tmp_path}", "nowhere")
+}
+
+
+@pytest.mark.parametrize(
+    ("command", "message"), [(f"{start} {end}", said) for start, ends in WRONG.items() for end, said in ends.items()]
+)
+def test_wrong_arguments_end_with_2_and_one_line_before_any_work(
+    invoke, recipe, tmp_path, monkeypatch, command, message
+):
+    monkeypatch.chdir(ROOT)
+    (mine := tmp_path / "mine" / "notes.txt").parent.mkdir()
+    mine.write_text("mine")
+    places = {"recipe": recipe, "tmp_path": tmp_path, "mine": mine.parent, "new": tmp_path / "new"}
+    done = invoke(*(word.format(**places) for word in shlex.split(command)))
+    assert done.exit_code == WRONG_USAGE == 2, done.output
+    assert message in done.stderr
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert answer["status"] == "failed"
+    assert message in answer["error"]
+    assert "Traceback" not in done.output
+    assert sorted(tmp_path.rglob("*")) == [mine.parent, mine, recipe]
+
+
 @pytest.mark.parametrize("quarantined", [{}, {"a": "why"}])
 def test_a_page_at_a_url_is_opened_from_its_local_copy(bucket, recipe, monkeypatch, quarantined):
     for name in ("index.html", "plots/a.png"):
@@ -78,13 +160,10 @@ def test_a_page_at_a_url_is_opened_from_its_local_copy(bucket, recipe, monkeypat
         ("s3://bucket/index.html", None, True),
     ],
 )
-def test_a_page_is_opened_or_its_place_is_printed(tmp_path: Path, place: str, opened: str | None, works: bool) -> None:
-    browser, record = tmp_path / "browser", tmp_path / "opened"
-    browser.write_text(f'#!/bin/sh\necho "$1" > {record}\n{"true" if works else "false"}\n')
-    browser.chmod(0o755)
-    script = f"from fineweb_mask.flows.commands._common import open_page; open_page({place!r})"
-    environment = {"BROWSER": str(browser), "PATH": "/nowhere"}
-    command = [sys.executable, "-c", script]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
-    assert (record.read_text().strip() if record.exists() else None) == (opened and opened.format(root=tmp_path))
-    assert (f"open {place} yourself" in done.stderr) == (opened is None or not works)
+def test_a_page_is_opened_or_its_place_is_printed(tmp_path, capsys, monkeypatch, place, opened, works):
+    asked: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", lambda url: asked.append(url) or works)
+    monkeypatch.chdir(tmp_path)
+    _common.open_page(place)
+    assert asked == ([] if opened is None else [opened.format(root=tmp_path)])
+    assert (f"open {place} yourself" in capsys.readouterr().err) == (opened is None or not works)

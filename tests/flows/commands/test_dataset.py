@@ -1,4 +1,4 @@
-"""`fineweb-mask export` on a finished workspace, and what it refuses; `verify` and `push` without a dataset."""
+"""`fineweb-mask export` on a finished workspace, and what it refuses."""
 
 import json
 import shutil
@@ -67,13 +67,3 @@ def test_what_cannot_be_exported_ends_with_2(invoke, workspace, tmp_path, option
     assert done.exit_code == 2
     assert message in json.loads(done.stdout)["error"]
     assert not (workspace / "exports").exists()
-
-
-@pytest.mark.parametrize("command", ["export --format parquet", "verify", "push me/data"])
-def test_a_folder_without_a_dataset_ends_with_2(invoke, tmp_path, command):
-    name, *options = command.split()
-    for place, message in (("nowhere", "nowhere must be a"), ("", "is neither a dataset nor a workspace with one")):
-        done = invoke(name, tmp_path / place, *options, "--json")
-        assert done.exit_code == 2
-        assert message in done.stderr
-        assert message in json.loads(done.stdout)["error"]

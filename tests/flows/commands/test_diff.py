@@ -1,29 +1,7 @@
-"""`fineweb-mask diff`: what is refused before any work, and what is told."""
-
-import pytest
+"""`fineweb-mask diff`: what is told."""
 
 from fineweb_mask.flows.commands import diff as module
 from fineweb_mask.flows.ledger.diff import DiffSummary
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ([], "holds something else than the command writes"),
-        (["--output", "{new}"], "name a workspace, a dataset or WORKSPACE@RUN"),
-        (["--tolerance", "1.5"], "--tolerance must be a share from 0 to 1, received 1.5"),
-        (["--output", "s3://bucket/page"], "must be a folder of this machine"),
-    ],
-)
-def test_wrong_options_end_with_2_before_any_work(invoke, tmp_path, options, message):
-    (mine := tmp_path / "page" / "mine.txt").parent.mkdir()
-    mine.write_text("mine")
-    options = [option.format(new=tmp_path / "new") for option in options]
-    done = invoke("diff", tmp_path / "a", tmp_path / "b", "--output", tmp_path / "page", *options)
-    assert done.exit_code == 2
-    assert message in done.stderr
-    assert "Traceback" not in done.output
-    assert [*tmp_path.iterdir(), *mine.parent.iterdir()] == [mine.parent, mine]
 
 
 def test_what_is_told(capsys):

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -19,8 +18,8 @@ from fineweb_mask.flows.display.terminal import visible
 from fineweb_mask.models.schemas import documents_schema
 from fineweb_mask.tasks.catalog.views import write_catalog
 from fineweb_mask.tasks.workspace.references import ShardFiles, StageKey
-from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace
+from tests.tasks.stage_files import write_table
 
 HOSTILE = {
     "escape": "\x1b[31mred\x1b[0m \x9b2J \x07",
@@ -34,7 +33,7 @@ HOSTILE = {
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """a workspace of one shard of hostile texts, as far as ingest."""
     workspace = Workspace(tmp_path_factory.mktemp("sql") / "workspace")
     key = StageKey(stage="ingest", version=1, settings="s", inputs="i")
@@ -44,12 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"row": row, "source_row": row, "id": name, "text": text, "\x1b[1m[b]": text} | same
         for row, (name, text) in enumerate(HOSTILE.items())
     ]
-    path = workspace.shard_path("documents", "a", key)
-    with stage_file_writer(path, schema, key) as writer:
-        writer.write(pa.RecordBatch.from_pylist(rows, schema=schema))
-        writer.details = {"dropped": {}}
-    file = current_parquet(workspace, path, "a", key)
-    assert file is not None
+    file = write_table(workspace, "documents", "a", pa.Table.from_pylist(rows, schema=schema), key, dropped={})
     (workspace.root / "run.json").write_text("{}")
     write_catalog(workspace, [ShardFiles(documents=file)])
     return workspace.root
@@ -110,6 +104,7 @@ def test_rows_that_are_left_out_are_counted_and_sql_can_be_several_or_come_from_
     ("arguments", "code", "message"),
     [
         (["FROM nosuch"], 1, "the catalog has: documents, scores, masks, selected, embeddings, runs, drops, dropped"),
+        (["SELECT nosuch FROM documents"], 1, '"nosuch" not found'),
         (["SELECT text::INTEGER FROM documents"], 1, r"Could not convert string '\x1b[31mred"),
         (["DROP VIEW documents"], 1, "DROP is refused: the catalog is read-only"),
         (["SELECT 1; SELECT 2", "--format", "csv"], 1, "--format csv takes one statement, received 2"),

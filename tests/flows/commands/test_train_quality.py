@@ -5,29 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fineweb_mask.flows.commands._common import WRONG_USAGE
-
 START = ("train-quality", "--input", Path(__file__).resolve().parents[3] / "data_samples" / "labels.parquet")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--input", "none.parquet"], "the labels 'none.parquet' do not exist"),
-        (["--score-column", "grade"], "set score_column to one of ['text', 'score'"),
-        (["--held-out", "1.5"], "held_out: input should be less than 1, received 1.5"),
-        (["--set", "epoch=3"], "training.epoch: unknown setting; did you mean 'epochs'?"),
-        (["--set", "epochs"], "--set takes section.key=value, received 'epochs'"),
-        (["--set", "autotune_seconds=60"], "training.autotune_seconds: is gone: "),
-        (["--output", "model"], "the model's name must end in .bin"),
-    ],
-)
-def test_wrong_training_options_end_with_2(invoke, arguments, message, tmp_path):
-    result = invoke(*START, "--output", tmp_path / "m.bin", *arguments, "--json")
-    assert result.exit_code == WRONG_USAGE
-    assert message in result.stderr
-    assert message in json.loads(result.stdout.splitlines()[-1])["error"]
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_labels_of_one_class_fail_before_training_and_what_a_killed_one_left_is_removed(invoke, tmp_path):

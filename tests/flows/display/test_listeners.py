@@ -4,7 +4,6 @@ import io
 import logging
 
 import pytest
-from prefect.logging import disable_run_logger
 from rich.console import Console
 from rich.progress import Progress
 
@@ -120,12 +119,6 @@ def test_log_lines_say_what_is_done_and_do_not_grow_with_what_is_cached(logged):
         lines.on_job_end("score", "shard-1", CACHED)
     assert len(logged.messages) == 2 + 22
     assert logged.messages[-1] == "score: 2000 files cached"
-
-
-def test_log_lines_are_quiet_where_prefect_s_run_logger_is_disabled(caplog):
-    with disable_run_logger():
-        LogLines().on_stage("score", 2)
-    assert not caplog.messages
 
 
 def test_a_long_loop_has_a_bar_below_its_stage_s_until_the_job_ends(progress):

@@ -13,12 +13,12 @@ from fineweb_mask.flows.display.listeners import LISTED_JOBS, LogLines, StagePro
 from fineweb_mask.flows.display.prefect_ui import UiListener, page_markdown
 from fineweb_mask.models.losses import Wiped
 from fineweb_mask.models.runtime.progress import Step
-from fineweb_mask.tasks.reporting.page import Figure, Page, PageJob, Section
-from fineweb_mask.tasks.workspace.job import Dependencies, Stage
+from fineweb_mask.tasks.reporting.page import Figure, Page, Section
 from fineweb_mask.tasks.workspace.references import StageFile
+from tests.tasks.reporting.test_page import Job
 
 
-def file(rows: int, *, cached: bool = False) -> StageFile:
+def file(rows, *, cached=False):
     return StageFile(stage="embed", name="s", path="p", rows=rows, bytes=1, fingerprint="f", cached=cached)
 
 
@@ -97,13 +97,6 @@ def test_groups_that_are_wiped_out_are_a_table(monkeypatch):
     assert found == "<p>source: &lt;img src=x&gt;</p>\n<p>90 regex: a, 9 too_short</p>\n"
 
 
-class Job(PageJob):
-    stage = Stage("report", version=1, folders=("reports",))
-
-    def depends_on(self):
-        return Dependencies(settings=[], inputs=[])
-
-
 def test_a_page_holds_as_many_of_its_charts_as_fit(tmp_path, monkeypatch):
     sizes = {"a": 10, "b": 60, "c": 1}  # pixels of a side, of noise
     figures = [Figure(name, noise(size), "", "A caption.") for name, size in sizes.items()]
@@ -121,7 +114,7 @@ def test_a_page_holds_as_many_of_its_charts_as_fit(tmp_path, monkeypatch):
     assert "The chart is in `plots/b.png`." in text
 
 
-def noise(side: int) -> bytes:
+def noise(side):
     """Return a square picture that cannot be compressed, as a PNG."""
     stream = io.BytesIO()
     pixels = np.random.default_rng(0).integers(0, 256, size=(side, side, 3), dtype=np.uint8)

@@ -1,7 +1,6 @@
 """What runs on this machine is asked for directly, everything else through the proxy that is set."""
 
 import os
-from collections.abc import Callable
 from urllib.request import getproxies, proxy_bypass
 
 import httpx
@@ -21,13 +20,11 @@ OWN = "127.0.0.1,localhost,::1,0.0.0.0"
         ({"NO_PROXY": "*"}, "*", "*"),
     ],
 )
-def test_what_names_no_proxy_is_extended(given: dict[str, str], upper: str, lower: str) -> None:
+def test_what_names_no_proxy_is_extended(given, upper, lower):
     assert without_proxy({"all_proxy": "socks5://p:1080", **given}) == {"NO_PROXY": upper, "no_proxy": lower}
 
 
-def test_this_machine_is_asked_directly_and_others_through_the_proxy(
-    serve: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_this_machine_is_asked_directly_and_others_through_the_proxy(serve, monkeypatch):
     own, proxy = serve(200, b"own"), serve(200, b"proxy").removesuffix("/api")
     for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
         monkeypatch.delenv(name)

@@ -24,7 +24,7 @@ os._exit(flush_output(code))
 LINES = "for _ in range(20_000): echo('x' * 100)"
 
 
-def run(what: str, shell: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+def run(what, shell, **environment):
     script = [sys.executable, "-c", SCRIPT.format(what)]
     command = ["bash", "-c", f'set -o pipefail; "$@" {shell}', "bash", *script]
     return subprocess.run(
@@ -42,19 +42,19 @@ def run(what: str, shell: str, **environment: str) -> "subprocess.CompletedProce
         ("echo('x', err=True); echo('y')", "2>&-", 0, "y\n", ""),
     ],
 )
-def test_output_that_is_not_read_or_not_written(what: str, shell: str, code: int, printed: str, said: str) -> None:
+def test_output_that_is_not_read_or_not_written(what, shell, code, printed, said):
     done = run(what, f"3>/dev/null {shell}")
     assert (done.returncode, done.stdout, done.stderr) == (code, printed, said)
 
 
 @pytest.mark.parametrize(("encoding", "shown"), [("ascii", r"n\xe9e \u96ea"), ("utf-8", "née 雪")])
-def test_what_an_encoding_lacks_is_shown_as_its_escape(encoding: str, shown: str) -> None:
+def test_what_an_encoding_lacks_is_shown_as_its_escape(encoding, shown):
     what = "echo('née 雪'); SafeConsole().print('née 雪'); echo('née 雪', err=True)"
     done = run(what, "", PYTHONIOENCODING=encoding)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{shown}\n" * 2, f"{shown}\n")
 
 
-def test_a_command_ends_as_other_programs_do() -> None:
+def test_a_command_ends_as_other_programs_do():
     command = f"{COMMAND} settings --all | true; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("141\n", "")

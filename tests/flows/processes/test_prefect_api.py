@@ -1,7 +1,6 @@
 """What is said of a Prefect server that cannot be used: one line for each reason, and none is a bug to report."""
 
 import socket
-from collections.abc import Callable
 
 import anyio
 import httpx
@@ -14,10 +13,17 @@ from fineweb_mask.flows.processes import prefect_api, temporary_server
 from fineweb_mask.flows.processes.prefect_api import PrefectServerError, check_server, server_problem
 
 PAGE = b"<html>please log in</html>"
-Serve = Callable[..., str]
 
 
-def problem_at(url: str) -> str:
+@pytest.fixture(autouse=True)
+def waited(monkeypatch):
+    """The seconds for which a client would have waited before it asked again."""
+    seconds: list[float] = []
+    monkeypatch.setattr(prefect_api.base.time, "sleep", seconds.append)
+    return seconds
+
+
+def problem_at(url):
     with temporary_settings({PREFECT_API_URL: url}), pytest.raises(PrefectServerError) as failed:
         check_server()
     assert "\n" not in str(failed.value)
@@ -39,10 +45,11 @@ def problem_at(url: str) -> str:
         (200, "2.20.1", "Major versions must match"),
     ],
 )
-def test_every_answer_has_a_line_of_its_own(status: int, body: object, said: str, serve: Serve) -> None:
+def test_every_answer_has_a_line_of_its_own(status, body, said, serve):
     url = serve(status, body, Retry_After="0")
-    assert said in problem_at(url)
-    assert f"the Prefect server at {url} " in problem_at(url)
+    found = problem_at(url)
+    assert said in found
+    assert f"the Prefect server at {url} " in found
 
 
 @pytest.mark.parametrize(
@@ -55,9 +62,7 @@ def test_every_answer_has_a_line_of_its_own(status: int, body: object, said: str
         (None, "cannot be asked safely ("),
     ],
 )
-def test_every_way_to_none_has_a_line_of_its_own(
-    url: str | None, said: str, serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_way_to_none_has_a_line_of_its_own(url, said, serve, monkeypatch):
     url = url or serve(200, "3.8.8").replace("http:", "https:")  # which has no certificate
     if "team.example" in url:
         error = socket.gaierror(-2, "Name not known")
@@ -66,20 +71,14 @@ def test_every_way_to_none_has_a_line_of_its_own(
 
 
 @pytest.mark.parametrize(("header", "seconds"), [("1", 2), ("3600", 0), ("nonsense", 6)])
-def test_a_server_that_wants_to_be_left_alone_is_waited_for_no_longer_than_a_minute(
-    header: str, seconds: int, serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waited: list[float] = []
-    monkeypatch.setattr(prefect_api.base.time, "sleep", waited.append)
+def test_a_server_that_wants_to_be_left_alone_is_waited_for_no_longer_than_a_minute(header, seconds, serve, waited):
     said = problem_at(serve(429, {}, Retry_After=header))
     assert ("takes no request for 3,600 s: run again then" if header == "3600" else "429 Too Many") in said
     assert seconds * 0.6 <= sum(waited) <= seconds * 1.5
 
 
 @pytest.mark.parametrize("proxy", ["http://127.0.0.1:9", "socks4://127.0.0.1:9", None])
-def test_a_proxy_is_named_and_not_asked_for_a_server_on_this_machine(
-    proxy: str | None, serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_proxy_is_named_and_not_asked_for_a_server_on_this_machine(proxy, serve, monkeypatch):
     for name in ("NO_PROXY", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
     answers = serve(503, PAGE, Retry_After="0").removesuffix("/api")
@@ -95,7 +94,7 @@ def test_a_proxy_is_named_and_not_asked_for_a_server_on_this_machine(
         assert "cannot be asked: Unknown scheme for proxy URL" in said
 
 
-def test_without_any_server_one_is_asked_for() -> None:
+def test_without_any_server_one_is_asked_for():
     with (
         temporary_settings({PREFECT_API_URL: None, PREFECT_SERVER_ALLOW_EPHEMERAL_MODE: False}),
         pytest.raises(PrefectServerError, match="the temporary Prefect server cannot be asked: No Prefect API URL"),
@@ -103,17 +102,17 @@ def test_without_any_server_one_is_asked_for() -> None:
         check_server()
 
 
-def page_instead_of_json() -> Exception:
+def page_instead_of_json():
     client = get_client(httpx_settings={"transport": httpx.MockTransport(lambda _: httpx.Response(200, content=PAGE))})
     with pytest.raises(ValueError) as error:  # noqa: PT011 - whatever Prefect raises
         anyio.run(client.read_flows)
     return error.value
 
 
-def test_what_happens_to_a_server_during_a_run_is_told_and_other_errors_are_not_its() -> None:
+def test_what_happens_to_a_server_during_a_run_is_told_and_other_errors_are_not_its():
     of_server, of_hub = (httpx.Request("GET", url) for url in ("http://team:80/api/flows", "https://hub.example/x"))
 
-    def answer(status: int) -> PrefectHTTPStatusError:
+    def answer(status):
         return PrefectHTTPStatusError("", request=of_server, response=httpx.Response(status, request=of_server))
 
     with temporary_settings({PREFECT_API_URL: "http://TEAM/api"}):
@@ -125,7 +124,7 @@ def test_what_happens_to_a_server_during_a_run_is_told_and_other_errors_are_not_
             assert server_problem(other) is None
 
 
-def test_a_temporary_server_that_is_gone_has_its_last_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_temporary_server_that_is_gone_has_its_last_error(monkeypatch):
     monkeypatch.setattr(temporary_server, "address", lambda: "http://127.0.0.1:4242/api")
     monkeypatch.setattr(temporary_server, "last_error", lambda: "OSError: no space")
     request = httpx.Request("GET", "http://127.0.0.1:4242/api/flows")

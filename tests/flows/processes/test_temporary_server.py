@@ -2,7 +2,6 @@
 
 import sqlite3
 import sys
-from collections.abc import Callable
 from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
@@ -16,7 +15,7 @@ from fineweb_mask.flows.processes.temporary_server import MOST_RESTARTS, Tempora
 
 
 @pytest.fixture(autouse=True)
-def nothing_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def nothing_set(tmp_path, monkeypatch):
     for name in ("PREFECT_API_URL", "PREFECT_PROFILE", "PREFECT_PROFILES_PATH"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "home"))
@@ -26,14 +25,14 @@ def nothing_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+def started(monkeypatch):
     servers: list[object] = []
     monkeypatch.setattr(temporary_server, "_server", None)
     monkeypatch.setattr(temporary_server, "_Server", lambda: servers.append(object()) or servers[-1])
     return servers
 
 
-def test_it_is_started_once_before_prefect_is_imported_where_nothing_names_another(started: list[object]) -> None:
+def test_it_is_started_once_before_prefect_is_imported_where_nothing_names_another(started):
     assert is_surely_used()
     Path("pyproject.toml").write_text('[project]\nname = "x"\n')
     temporary_server.start_early()
@@ -52,9 +51,7 @@ def test_it_is_started_once_before_prefect_is_imported_where_nothing_names_anoth
         ("PREFECT_PROFILE", "team"),
     ],
 )
-def test_a_file_that_prefect_reads_or_a_variable_may_name_another(
-    path: str, text: str, started: list[object], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_prefect_reads_or_a_variable_may_name_another(path, text, started, monkeypatch):
     if path.isupper():
         monkeypatch.setenv(path, text)
     else:
@@ -65,10 +62,10 @@ def test_a_file_that_prefect_reads_or_a_variable_may_name_another(
 
 
 @pytest.fixture
-def as_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+def as_server(tmp_path, monkeypatch):
     """Return the function that has a script run in place of every server."""
 
-    def take(script: str) -> None:
+    def take(script):
         (tmp_path / "server").write_text(f"#!/bin/sh\n{script}")
         (tmp_path / "server").chmod(0o755)
         monkeypatch.setattr(sys, "executable", str(tmp_path / "server"))
@@ -94,9 +91,7 @@ exit 3
         ("exec sleep 60", "does not answer within 0.5 s: it says nothing: mend"),
     ],
 )
-def test_one_that_does_not_start_is_noticed_at_once_with_its_error(
-    script: str, said: str, as_server: Callable[[str], None]
-) -> None:
+def test_one_that_does_not_start_is_noticed_at_once_with_its_error(script, said, as_server):
     as_server(script)
     began = monotonic()
     server = temporary_server._Server()
@@ -108,9 +103,7 @@ def test_one_that_does_not_start_is_noticed_at_once_with_its_error(
     assert list(Path().iterdir()) == []
 
 
-def test_one_that_ends_is_replaced_at_its_port_with_its_folder_a_few_times(
-    tmp_path: Path, as_server: Callable[[str], None]
-) -> None:
+def test_one_that_ends_is_replaced_at_its_port_with_its_folder_a_few_times(tmp_path, as_server):
     as_server(f'echo "$3 $4" >> {tmp_path}/started; echo 4242')
     server = temporary_server._Server()
     assert server.wait(30.0) == 4242
@@ -124,7 +117,7 @@ def test_one_that_ends_is_replaced_at_its_port_with_its_folder_a_few_times(
 
 
 @pytest.mark.long
-def test_it_keeps_to_its_own_folder_whatever_the_user_has_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_keeps_to_its_own_folder_whatever_the_user_has_set(tmp_path, monkeypatch):
     kept = tmp_path / "cache" / "fineweb-mask" / f"prefect-{version('prefect')}.db"
     kept.parent.mkdir(parents=True)
     kept.write_bytes(b"damaged")

@@ -1,7 +1,5 @@
 """Flows from Python: a recipe is what a user types."""
 
-from pathlib import Path
-
 import pytest
 import yaml
 
@@ -17,7 +15,7 @@ RECIPE = {
 }
 
 
-def test_a_recipe_is_a_file_a_name_a_dictionary_or_settings(tmp_path: Path) -> None:
+def test_a_recipe_is_a_file_a_name_a_dictionary_or_settings(tmp_path):
     file = tmp_path / "recipe.yaml"
     file.write_text(yaml.safe_dump(RECIPE))
     expected = load_recipe(file)
@@ -25,7 +23,7 @@ def test_a_recipe_is_a_file_a_name_a_dictionary_or_settings(tmp_path: Path) -> N
     assert settings_of("sample") == load_recipe("sample")
 
 
-def test_overrides_leave_a_section_s_other_settings() -> None:
+def test_overrides_leave_a_section_s_other_settings():
     changed = settings_of(RECIPE, {"workspace": "w", "selection": {"lamb": 0.7, "metrics": {"disf": 1}}})
     assert (changed.workspace, changed.selection.lamb, changed.selection.seed) == ("w", 0.7, 3)
     assert changed.selection.metrics == {"disf": 1.0}  # no section: replaced
@@ -35,7 +33,7 @@ def test_overrides_leave_a_section_s_other_settings() -> None:
     )
 
 
-def test_what_is_wrong_is_said_with_its_key() -> None:
+def test_what_is_wrong_is_said_with_its_key():
     with pytest.raises(RecipeError, match=r"^selection\.lamd: unknown setting; did you mean 'lamb'\?"):
         settings_of(RECIPE, {"selection": {"lamd": 1}})
     with pytest.raises(RecipeError, match=r"^source: is required$"):

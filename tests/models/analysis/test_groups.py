@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from scipy.stats import f_oneway
 
 from fineweb_mask.models.analysis.groups import between_share, decile_edges, domains, group_of, telling_words
 
@@ -89,6 +88,8 @@ def share_between(groups):
 
 def test_the_share_between_groups_is_that_of_an_analysis_of_variance():
     """Epsilon squared follows from F and its degrees of freedom."""
+    from scipy.stats import f_oneway
+
     dice = np.random.default_rng(5)
     groups = [dice.normal(size=size) + 3 * place for place, size in enumerate((5, 40, 100))]
     f, between, within = f_oneway(*groups).statistic, len(groups) - 1, 145 - len(groups)

@@ -10,14 +10,14 @@ from fineweb_mask.models.analysis.vectors import unit_rows
 TOPICS, EACH, DIMENSIONS = 4, 40, 16
 
 
-def topics(seed: int = 0):
+def topics(seed=0):
     random = np.random.default_rng(seed)
     centres = random.normal(size=(TOPICS, DIMENSIONS)) * 3
     labels = np.arange(TOPICS).repeat(EACH)
     return unit_rows(centres[labels] + random.normal(size=(TOPICS * EACH, DIMENSIONS))), labels
 
 
-def share_of_same_topic(places, labels) -> float:
+def share_of_same_topic(places, labels):
     distance = np.linalg.norm(places[:, None] - places[None], axis=2)
     np.fill_diagonal(distance, np.inf)
     return float((labels[distance.argmin(axis=1)] == labels).mean())

@@ -5,8 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from sklearn.decomposition import PCA
-from sklearn.neighbors import NearestNeighbors
 
 from fineweb_mask.models.analysis import vectors
 from fineweb_mask.models.analysis.vectors import (
@@ -44,6 +42,8 @@ def test_mean_cosine_is_that_of_all_pairs(unit):
 
 
 def test_spectrum_and_axes_are_those_of_the_covariance(unit, monkeypatch):
+    from sklearn.decomposition import PCA
+
     monkeypatch.setattr(vectors, "BLOCK_ROWS", 50)
     reference = PCA().fit(unit.astype(np.float64))
     np.testing.assert_allclose(spectrum(unit), reference.explained_variance_ * (len(unit) - 1) / len(unit), atol=1e-8)
@@ -82,6 +82,8 @@ def test_limits_hold_and_the_order_does_not_matter(matrix):
 
 @pytest.mark.parametrize("block", [1, 1000])
 def test_nearest_cosines_are_the_largest_of_the_others(unit, block, monkeypatch):
+    from sklearn.neighbors import NearestNeighbors
+
     monkeypatch.setattr(vectors, "PRODUCT_ELEMENTS", block)
     distance, _ = NearestNeighbors(n_neighbors=2, metric="cosine", algorithm="brute").fit(unit).kneighbors(unit)
     found = nearest_cosines(unit, unit, np.arange(len(unit)))

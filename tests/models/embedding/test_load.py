@@ -6,8 +6,6 @@ import shutil
 import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
-from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Normalize
 from tokenizers import Tokenizer
 
 from fineweb_mask.models.embedding.static_fit import fit_static_encoder
@@ -20,6 +18,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Normalize
+
     root = tmp_path_factory.mktemp("encoders")
     static = of_sentence_transformers(fit_static_encoder(lambda: [*TEXTS, *WORDS], vocabulary=300, dimensions=16))
     static.save(str(root / "static"))

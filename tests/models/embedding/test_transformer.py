@@ -6,11 +6,8 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Dense
 
 from fineweb_mask.models.embedding.load import WholeModelEncoder
-from fineweb_mask.models.embedding.transformer import TransformerEncoder
 from fineweb_mask.models.errors import ModelError
 from tests.models.embedding.saved import TEXTS, WORDS, load, reference, save_model
 
@@ -20,7 +17,7 @@ MODELS = {
     "intfloat/e5-base-v2": {},  # as the models on the hub are laid out
     "gte-modernbert-base": {"kind": "modernbert", "pooling": "cls", "positions": 256, "normalize": False},
     "roberta": {"kind": "roberta", "pooling": ("weightedmean", "cls"), "normalize": False},
-    "dense": {"pooling": "lasttoken", "more": [Dense(32, 24)]},
+    "dense": {"pooling": "lasttoken", "more": (32, 24)},
 }
 
 
@@ -35,6 +32,8 @@ def plain(tmp_path_factory):
 
 
 def test_equal_to_sentence_transformers_and_again_to_itself(folder):
+    from fineweb_mask.models.embedding.transformer import TransformerEncoder  # it imports much
+
     encoder = load(folder, batch_tokens=150)
     assert isinstance(encoder, TransformerEncoder)
     encoded = encoder.encode(TEXTS)
@@ -47,6 +46,8 @@ def test_equal_to_sentence_transformers_and_again_to_itself(folder):
 
 
 def test_equal_with_a_prompt_and_special_tokens_are_only_those_that_the_tokenizer_adds(folder):
+    from sentence_transformers import SentenceTransformer
+
     encoder = load(folder, prompt="passage: ")
     vectors = encoder.encode(TEXTS).vectors
     np.testing.assert_allclose(vectors, reference(folder, TEXTS, prompt="passage: "), atol=2e-5)
@@ -95,6 +96,8 @@ def test_the_model_s_own_prompt_for_documents_or_its_default_and_its_own_dimensi
 
 
 def test_tokens_read_are_those_of_the_settings_and_no_more_than_the_model_has_positions_for(tmp_path, minilm):
+    from sentence_transformers import SentenceTransformer
+
     text = " ".join(WORDS * 60)
     model = SentenceTransformer(str(minilm), device="cpu")
     for limit in (16, 512):
@@ -111,6 +114,7 @@ def test_tokens_read_are_those_of_the_settings_and_no_more_than_the_model_has_po
 
 
 def test_a_model_with_a_router_encodes_by_itself(plain, tmp_path):
+    from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Router
 
     model = SentenceTransformer(str(plain), device="cpu")

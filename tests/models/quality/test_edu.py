@@ -11,11 +11,10 @@ import torch
 
 from fineweb_mask.models.errors import ModelError, SettingsError
 from fineweb_mask.models.quality.registry import load_scorer
-from fineweb_mask.models.quality.transformer import BATCH_TOKENS, EduScorer
 from fineweb_mask.models.settings.quality import EduScorerSettings
+from tests.models.embedding.saved import WORDS
 from tests.models.payload import pickled_payload
 
-WORDS = "piano sonata melody violin concert harmony football goal match striker league stadium the of and".split()
 DICE = random.Random(0)
 TEXTS = [" ".join(DICE.choice(WORDS) for _ in range(DICE.randrange(1, 90))) for _ in range(40)]
 TEXTS[7] = "piano [SEP] melody [PAD] goal[CLS]"  # text, as all else
@@ -29,9 +28,11 @@ def folder(save_regression_bert, tmp_path_factory):
     return save_regression_bert(tmp_path_factory.mktemp("edu") / "model", TEXTS)
 
 
-def load(folder, *, batch_tokens=BATCH_TOKENS, **settings):
+def load(folder, *, batch_tokens=None, **settings):
+    from fineweb_mask.models.quality.transformer import BATCH_TOKENS, EduScorer  # it imports much
+
     settings = EduScorerSettings(model=str(folder), **settings)
-    return EduScorer(settings, str(folder), device="cpu", batch_tokens=batch_tokens)
+    return EduScorer(settings, str(folder), device="cpu", batch_tokens=batch_tokens or BATCH_TOKENS)
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from fineweb_mask.models.errors import ModelError, SettingsError
-from fineweb_mask.models.quality.transformer import PerplexityScorer
 from fineweb_mask.models.settings.quality import PerplexityScorerSettings
 from fineweb_mask.models.witness.tokens import END, train_tokenizer
 
@@ -53,6 +52,8 @@ def reference(folder):
 
 
 def load(folder, *, batch_tokens=None, **settings):
+    from fineweb_mask.models.quality.transformer import PerplexityScorer  # it imports much
+
     settings = PerplexityScorerSettings(model=str(folder), **settings)
     return PerplexityScorer(settings, str(folder), device="cpu", batch_tokens=batch_tokens)
 

@@ -5,7 +5,7 @@ import pytest
 
 from fineweb_mask.models.runtime import progress
 from fineweb_mask.models.runtime.progress import reporting_to, track, track_by_size
-from fineweb_mask.models.runtime.stopping import StoppedError, clear_stop_request, request_stop
+from fineweb_mask.models.runtime.stopping import StoppedError, clear_stop_request, despite_stop, request_stop
 from fineweb_mask.models.selection.selector import select
 from fineweb_mask.models.settings.selection import SelectionSettings
 
@@ -52,9 +52,12 @@ def test_a_stop_request_ends_the_loop_before_the_next_step(tracked):
                 request_stop()
 
     for run in (work, lambda: reports_of(work)):
-        with pytest.raises(StoppedError):
+        with pytest.raises(StoppedError, match="stopped on request"):
             run()
+        with despite_stop():  # where it is said how a run ended
+            assert list(tracked()) == [*range(5)]
         clear_stop_request()
+        assert list(tracked()) == [*range(5)]
     assert done == [0, 1, 0, 1]
 
 

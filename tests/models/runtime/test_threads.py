@@ -22,7 +22,7 @@ print(hashlib.sha256(selection.inclusion.tobytes() + selection.indices.tobytes()
 
 
 @pytest.mark.long
-def test_a_selection_is_the_same_whatever_the_environment_says_of_threads() -> None:
+def test_a_selection_is_the_same_whatever_the_environment_says_of_threads():
     found = {
         threads: subprocess.check_output([sys.executable, "-c", SELECT], env=os.environ | {"OMP_NUM_THREADS": threads})
         for threads in ("1", "3")
@@ -30,18 +30,18 @@ def test_a_selection_is_the_same_whatever_the_environment_says_of_threads() -> N
     assert len(set(found.values())) == 1
 
 
-def test_the_number_is_put_back() -> None:
+def test_the_number_is_put_back():
     before = torch.get_num_threads()
 
     @same_threads()
-    def inside() -> int:
+    def inside():
         return torch.get_num_threads()
 
     assert inside() == inside() == THREADS
     assert torch.get_num_threads() == before
 
 
-def test_glibc_takes_the_limit_of_arenas_and_elsewhere_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_glibc_takes_the_limit_of_arenas_and_elsewhere_nothing_happens(monkeypatch):
     assert limit_arenas() == (platform.libc_ver()[0] == "glibc")
     monkeypatch.setattr("platform.libc_ver", lambda: ("", ""))
     assert not limit_arenas()

@@ -1,24 +1,9 @@
 """Rows read in blocks give the same answers as in the plain case."""
 
-import numpy as np
 import pytest
 import torch
 
 from fineweb_mask.models.selection.rows import Rows
-from fineweb_mask.models.selection.selector import select
-from fineweb_mask.models.settings.selection import SelectionSettings
-
-
-@pytest.mark.parametrize("metric", ["facility", "disf"])
-def test_blocks_do_not_change_the_answer(metric, corpus, monkeypatch):
-    features, quality = (values[:100] for values in corpus)
-    chosen = SelectionSettings(metrics=metric, select_ratio=0.1, lamb=0.3)
-    whole = select(features.astype(np.float16), quality, chosen)
-    monkeypatch.setattr("fineweb_mask.models.selection.rows.BLOCK_BYTES", {"cpu": 4 * 12 * 37})
-    monkeypatch.setattr("fineweb_mask.models.selection.neighbours.PRODUCT_ELEMENTS", {"cpu": 40 * 40})
-    in_blocks = select(features.astype(np.float16), quality, chosen)
-    assert in_blocks.objective == pytest.approx(whole.objective, abs=0.01)
-    assert len(np.intersect1d(whole.indices, in_blocks.indices)) > 0.8 * len(whole.indices)
 
 
 @pytest.mark.parametrize("standardised", [False, True])

@@ -1,8 +1,5 @@
 """`select` from end to end: inputs, refused with row and remedy where they are bad, settings, own metrics, devices."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -126,37 +123,33 @@ def spoiled(array, row, value):
     return array
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda f: spoiled(f, 7, np.nan), r"features row 7 .*embed"),
-        (lambda f: spoiled(f.astype(np.float64), (9, 2), 1e300), r"features row 9 .*infinite"),
-        (lambda f: spoiled(f, 3, 0.0), r"features row 3 is a zero vector"),
-        (lambda f: f[:, 0], r"features must have shape"),
-        (lambda f: f.astype(str), r"features must hold numbers, received dtype <U"),
-        (lambda f: f[:-1], r"quality must have one row per row of features \(99\)"),
-        (lambda f: pd.Series([*f[:-1], f[0, :3]]), r"features row 99 has shape \(3,\), row 0 has \(12,\)"),
-        (lambda f: pd.Series([*f[:-1], None]), r"features row 99 is missing \(None\): compute it again"),
-        (lambda _: None, r"features is None: give an array with a row for every document$"),
-    ],
-)
-def test_bad_features_are_named_with_row_and_remedy(change, message, few):
-    with pytest.raises(SelectionInputError, match=message):
-        select(change(few[0]), few[1])
+FEATURES = [
+    (lambda f: spoiled(f, 7, np.nan), r"features row 7 .*embed"),
+    (lambda f: spoiled(f.astype(np.float64), (9, 2), 1e300), r"features row 9 .*infinite"),
+    (lambda f: spoiled(f, 3, 0.0), r"features row 3 is a zero vector"),
+    (lambda f: f[:, 0], r"features must have shape"),
+    (lambda f: f.astype(str), r"features must hold numbers, received dtype <U"),
+    (lambda f: f[:-1], r"quality must have one row per row of features \(99\)"),
+    (lambda f: pd.Series([*f[:-1], f[0, :3]]), r"features row 99 has shape \(3,\), row 0 has \(12,\)"),
+    (lambda f: pd.Series([*f[:-1], None]), r"features row 99 is missing \(None\): compute it again"),
+    (lambda _: None, r"features is None: give an array with a row for every document$"),
+]
+QUALITY = [
+    (lambda q: spoiled(q, 11, -np.inf), r"quality row 11 .*score"),
+    (lambda q: q[:, None, None], r"quality must have one row"),
+    (lambda q: [*q[:-1], None], r"quality row 99 is missing \(None\)"),
+    (lambda _: None, r"quality is None: give an array with a row for every document; np\.zeros"),
+]
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda q: spoiled(q, 11, -np.inf), r"quality row 11 .*score"),
-        (lambda q: q[:, None, None], r"quality must have one row"),
-        (lambda q: [*q[:-1], None], r"quality row 99 is missing \(None\)"),
-        (lambda _: None, r"quality is None: give an array with a row for every document; np\.zeros"),
-    ],
+    ("place", "change", "message"), [(place, *one) for place, bad in enumerate((FEATURES, QUALITY)) for one in bad]
 )
-def test_bad_quality_is_named_with_row_and_remedy(change, message, few):
+def test_bad_input_is_named_with_row_and_remedy(place, change, message, few):
+    given = list(few)
+    given[place] = change(given[place])
     with pytest.raises(SelectionInputError, match=message):
-        select(few[0], change(few[1]))
+        select(*given)
 
 
 @pytest.mark.parametrize(
@@ -193,12 +186,6 @@ def test_float16_sums_do_not_overflow():
     features = np.full((300, 8), 60_000, dtype=np.float16)
     features[:, 0] = random.integers(-60_000, 60_000, 300)
     assert np.isfinite(select(features, random.random(300).astype(np.float32)).objective)
-
-
-def test_what_programs_start_with_imports_no_torch():
-    from_start = "fineweb_mask.models.settings.selection, fineweb_mask.models.selection.measures"
-    code = f"import sys, {from_start}; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 import yaml
@@ -18,13 +18,13 @@ PAGES = [page.read_text() for page in (ROOT / "docs").glob("*.md") if page.name 
 ADVISED_ON = {word for page in PAGES for code in CODE.findall(page) for word in re.findall(r"\w+", code)}
 
 
-def leaves() -> list[str]:
+def leaves():
     """Return the keys of all settings but sections."""
     own = [setting.key for setting in settings_of()]
     return [key for key in own if not any(other.startswith((f"{key}.", f"{key}[")) for other in own)]
 
 
-def keys_in(recipe: object, before: str = "") -> set[str]:
+def keys_in(recipe, before=""):
     """Return the keys that a recipe sets, without the kinds of scorers."""
     if isinstance(recipe, list):
         return {key for one in recipe for key in keys_in(one, before)} or {before}
@@ -41,14 +41,14 @@ SET = {
 }
 
 
-def test_the_settings_are_few_and_each_is_in_a_recipe_or_advised_on_a_page() -> None:
+def test_the_settings_are_few_and_each_is_in_a_recipe_or_advised_on_a_page():
     assert len(leaves()) <= MOST
     for key in leaves():
         assert KINDS.sub("", key) in SET or key.rpartition(".")[2] in ADVISED_ON, key
 
 
 @pytest.mark.parametrize("settings", get_args(get_args(ScorerSettings)[0]), ids=str)
-def test_every_setting_of_every_scorer_and_no_other_is_found_by_its_kind(settings: Any) -> None:
+def test_every_setting_of_every_scorer_and_no_other_is_found_by_its_kind(settings):
     fields = get_args(settings)[0].model_fields
     kind = fields["kind"].default
     found = {setting.key.rpartition("].")[2]: setting for setting in settings_of(f"quality.scorers[{kind}]")}

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from fineweb_mask.models.witness.paired import HeldOut, compared, holm
 
@@ -46,6 +45,8 @@ def test_the_visible_difference_is_seen_in_most_experiments():
 
 
 def test_two_arms_on_one_document_are_a_t_test():
+    from scipy import stats
+
     bits = np.random.default_rng(2).normal(800, 5, (2, 4, 1))
     found = first_two(bits, np.array([400]))
     expected = stats.ttest_ind(bits[0, :, 0] / 400, bits[1, :, 0] / 400)

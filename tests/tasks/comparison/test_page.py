@@ -3,7 +3,6 @@
 import json
 import math
 from collections import Counter
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,12 +17,12 @@ from fineweb_mask.tasks.comparison.page import (
     check_label_column,
     write_comparison_page,
 )
-from fineweb_mask.tasks.comparison.variants import find_ranges, select_variant
-from fineweb_mask.tasks.selection.blocks import group_name, grouped
+from fineweb_mask.tasks.comparison.variants import select_variant
 from fineweb_mask.tasks.source.columns import settle
 from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.witness.job import measure_teaching
-from tests.tasks.jobs import ranges_jobs, variant_job, witness_job
+from tests.tasks.comparison.test_variants import jobs
+from tests.tasks.jobs import witness_job
 
 SELECTORS = ["mean_field", "random", "top_quality"]
 HOSTILE = "<img src=x onerror=alert(1)> | `a`"
@@ -41,20 +40,12 @@ def labelled(built, pipeline, tmp_path_factory, make_parquet, make_document):
     return pipeline(built.recipe.model_copy(update=changes))
 
 
-def page_job(built: Any, selectors: list[str], lambs: tuple[float, ...] = (), **fields: Any) -> ComparisonJob:
+def page_job(built, selectors, lambs=(), **fields):
     """Run every job of a comparison, and of a sweep with `lambs`, but the last, and return this."""
     workspace, shards, settings = built.workspace, built.selection_shards, built.recipe.selection
-    ranges = {job.name: find_ranges(job) for job in ranges_jobs(workspace, shards, settings)}
-
-    def planned(selector: str, lambs: tuple[float, ...] = ()) -> list[Any]:
-        return [
-            variant_job(workspace, group, settings, selector, ranges[group_name(group)], lambs=lambs)
-            for group in grouped(shards, settings.block_size)
-        ]
-
-    jobs = {selector: planned(selector) for selector in selectors}
-    groups = {selector: [select_variant(job) for job in of] for selector, of in jobs.items()}
-    masks = {selector: [file for job in of for file in job.shard_files() or []] for selector, of in jobs.items()}
+    planned = {selector: list(jobs(workspace, shards, settings, selector)) for selector in selectors}
+    groups = {selector: [select_variant(job) for job in of] for selector, of in planned.items()}
+    masks = {selector: [file for job in of for file in job.shard_files() or []] for selector, of in planned.items()}
     ordered = sorted(shards, key=lambda shard: shard.name)
     teaching = measure_teaching(witness_job(workspace, ordered, masks, page="sweep" if lambs else "compare"))
     return ComparisonJob(
@@ -65,7 +56,9 @@ def page_job(built: Any, selectors: list[str], lambs: tuple[float, ...] = (), **
         groups=groups,
         masks=masks,
         lambs=lambs,
-        frontiers=[select_variant(job) for job in planned("mean_field", lambs)] if lambs else [],
+        frontiers=[
+            select_variant(job) for job in jobs(workspace, shards, settings, "mean_field", lambs=lambs) if lambs
+        ],
         **fields,
     )
 

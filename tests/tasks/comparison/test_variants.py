@@ -1,8 +1,5 @@
 """Variants and sweeps: judged on one scale, measured, cached, and never in the way of the pipeline's masks."""
 
-from collections.abc import Iterator
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,7 +11,6 @@ from fineweb_mask.models.settings.selectors.options import QualitySamplingSettin
 from fineweb_mask.models.settings.selectors.registry import SELECTORS
 from fineweb_mask.tasks.comparison.variants import (
     SelectorError,
-    VariantJob,
     check_selectors,
     find_ranges,
     left_out,
@@ -33,7 +29,7 @@ LAMBS = (0.0, 0.5, 1.0)
 EPOCHS = {"policy_gradient": {"n_epochs": 5}}
 
 
-def jobs(workspace, shards, settings, selector: str, targets=None, **options: Any) -> Iterator[VariantJob]:
+def jobs(workspace, shards, settings, selector, targets=None, **options):
     found = {job.name: find_ranges(job) for job in ranges_jobs(workspace, shards, settings)}
     for group in grouped(shards, settings.block_size):
         yield variant_job(workspace, group, settings, selector, found.get(group_name(group)), targets, **options)
@@ -115,7 +111,7 @@ def test_a_second_run_finds_everything_and_a_lost_mask_is_made_again_byte_by_byt
 def test_the_keys_follow_what_is_read(copied):
     workspace, shards, settings = copied.workspace, copied.selection_shards, copied.recipe.selection
 
-    def key(selector: str = "greedy", **changes: Any) -> str:
+    def key(selector="greedy", **changes):
         changed = PipelineSelectionSettings.model_validate(settings.model_dump() | changes)
         return next(jobs(workspace, shards, changed, selector)).key.fingerprint
 

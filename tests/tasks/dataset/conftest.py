@@ -12,13 +12,16 @@ from fineweb_mask.models.settings import (
     SourceSettings,
 )
 from fineweb_mask.models.settings.quality import ColumnScorerSettings, QualitySettings
+from fineweb_mask.tasks.dataset.output import write_record
 from fineweb_mask.tasks.source.discovery import SourceShard
+from fineweb_mask.tasks.storage.atomic import tree_files
+from fineweb_mask.tasks.workspace.manifest import PROVENANCE, read_manifest
 from fineweb_mask.tasks.workspace.records.counts import Counts
 from fineweb_mask.tasks.workspace.references import ShardFiles, StageKey
-from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.conftest import document
 from tests.tasks.jobs import Making
+from tests.tasks.stage_files import write_table
 
 Row = tuple[str | None, bool]
 """A document's dump, and whether it is selected."""
@@ -41,14 +44,10 @@ def write_shard(workspace, name, rows, first):
         "scores": pa.table([numbers, quality, quality], schema=scores_schema(["edu"])),
         "masks": pa.table(masks, schema=MASKS),
     }
-    files = {}
-    for folder, table in tables.items():
-        path = workspace.shard_path(folder, name, keys[folder])
-        with stage_file_writer(path, table.schema, keys[folder]) as writer:
-            for batch in table.to_batches():
-                writer.write(batch)
-            writer.details = {"rows_in": n, "dropped": {}, "excluded": {}}
-        files[folder] = current_parquet(workspace, path, name, keys[folder])
+    details = {"rows_in": n, "dropped": {}, "excluded": {}}
+    files = {
+        folder: write_table(workspace, folder, name, table, keys[folder], **details) for folder, table in tables.items()
+    }
     return ShardFiles(**files)
 
 
@@ -82,10 +81,16 @@ def make(root, shards, **settings):
     return Making(workspace, files, sources, counts, [], recipe)
 
 
-@pytest.fixture(scope="session")
-def make_corpus():
-    """Return the function that writes the stage files of shards, given by the dump and the mask of every document."""
-    return make
+class KilledError(BaseException):
+    """Ends a run or a publication as a kill does: nothing of it runs on."""
+
+
+def record_again(dataset, **details):
+    """Write the record that fits a dataset's files as they are now."""
+    manifest = read_manifest(dataset / PROVENANCE)
+    assert manifest is not None
+    files = [path for path in tree_files(dataset) if path.name != PROVENANCE]
+    write_record(dataset, manifest.key, files, manifest.details | details)
 
 
 @pytest.fixture

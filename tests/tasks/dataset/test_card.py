@@ -7,6 +7,7 @@ import yaml
 
 from fineweb_mask.tasks.materialize import size_category
 from tests.tasks.conftest import HOSTILE_DUMPS, parts, read_card
+from tests.tasks.dataset.conftest import make
 
 
 def test_the_card_s_header_is_what_the_hub_reads(built):
@@ -23,14 +24,14 @@ def test_the_card_s_header_is_what_the_hub_reads(built):
     assert "| `space` |" in body
 
 
-def test_a_title_and_a_licence_are_told_if_they_are_given_and_cannot_break_the_header(make_corpus, tmp_path):
+def test_a_title_and_a_licence_are_told_if_they_are_given_and_cannot_break_the_header(tmp_path):
     title = 'x: "y"\n---\n# [z]'
-    making = make_corpus(tmp_path, [[("A", True)]], title=title, license="no: [t")
+    making = make(tmp_path, [[("A", True)]], title=title, license="no: [t")
     making.write()
     text = (making.workspace.dataset / "README.md").read_text(encoding="utf-8")
     header = next(yaml.safe_load_all(text.removeprefix("---\n").split("\n---\n")[0]))
     assert (header["pretty_name"], header["license"]) == (title, "no: [t")
-    make_corpus(tmp_path, [[("A", True)]]).write()
+    make(tmp_path, [[("A", True)]]).write()
     header, body = read_card(making.workspace)
     assert not {"license", "source_datasets"} & header.keys()
     assert header["pretty_name"] == "Selected documents"

@@ -11,6 +11,7 @@ from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.storage.remote.object_store import Store
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.references import StageKey, digest
+from tests.tasks.dataset.conftest import KilledError
 
 KEY = StageKey(stage="materialize", version=1, settings="s", inputs="i")
 
@@ -74,10 +75,6 @@ def test_a_dataset_is_published_and_replaced(bucket, tmp_path):
     assert published(url) is None
     publish(two, url)
     assert published(url) is not None
-
-
-class KilledError(BaseException):
-    """Ends a publication as a kill does: nothing of it runs on."""
 
 
 @pytest.mark.long

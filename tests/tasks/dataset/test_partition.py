@@ -5,6 +5,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import unquote
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -19,9 +20,9 @@ from fineweb_mask.tasks.materialize import materialize
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.storage.parquet import DamagedFileError
 from fineweb_mask.tasks.workspace.manifest import Manifest
-from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 from tests.tasks.conftest import snapshot
-from tests.tasks.dataset.conftest import make
+from tests.tasks.dataset.conftest import KilledError, make
+from tests.tasks.stage_files import write_table
 
 MANY = {"partition_size": 1}  # a partition for every shard
 
@@ -36,22 +37,30 @@ def rows_of(making):
     }
 
 
-@pytest.mark.parametrize("options", [{"layout": "flat"}, {"layout": "url"}], ids=str)
-def test_bytes_do_not_depend_on_how_many_partitions_are_at_work(make_corpus, four_shards, tmp_path, options):
-    making = make_corpus(tmp_path, four_shards, **MANY, **options)
-    making.written()
-    one = snapshot(making.workspace.root / "dataset-parts")
-    assert len([name for name in one if "/data/" in name]) >= 4
-    making.written(force=True, threads=3)
-    assert snapshot(making.workspace.root / "dataset-parts") == one
+@pytest.mark.parametrize("layout", ["flat", "url", "dump"])
+def test_bytes_do_not_depend_on_how_many_partitions_are_at_work_nor_on_duckdb_s_threads(
+    four_shards, tmp_path, layout, monkeypatch
+):
+    making = make(tmp_path, four_shards, **MANY, layout=layout)
+    found, connect = [], duckdb.connect
+    for threads, of_duckdb in ((1, 1), (3, 4)):
+
+        def with_threads(*given, config=None, of_duckdb=of_duckdb):
+            return connect(*given, config={**(config or {}), "threads": of_duckdb})
+
+        monkeypatch.setattr(duckdb, "connect", with_threads)
+        making.written(force=True, threads=threads)
+        found.append(snapshot(making.workspace.root / "dataset-parts"))
+    assert len([name for name in found[0] if "/data/" in name]) >= 4
+    assert found[0] == found[1]
 
 
 def record(making):
     return Manifest.model_validate_json((making.workspace.dataset / "provenance.json").read_text()).details
 
 
-def test_rows_come_in_the_same_order_in_one_partition_and_in_several(make_corpus, four_shards, tmp_path):
-    making = make_corpus(tmp_path, four_shards)
+def test_rows_come_in_the_same_order_in_one_partition_and_in_several(four_shards, tmp_path):
+    making = make(tmp_path, four_shards)
     making.write()
     whole, details = rows_of(making), record(making)
     assert {path.name for path in tree_files(making.workspace.dataset / "data")} == {"part-00000.parquet"}
@@ -106,13 +115,9 @@ def built(monkeypatch):
     return seen
 
 
-class KilledError(BaseException):
-    """Ends a run as a kill does."""
-
-
 @pytest.mark.long
-def test_killed_after_some_partitions_only_the_others_are_written(make_corpus, four_shards, tmp_path, monkeypatch):
-    making = make_corpus(tmp_path / "killed", four_shards, **MANY)
+def test_killed_after_some_partitions_only_the_others_are_written(four_shards, tmp_path, monkeypatch):
+    making = make(tmp_path / "killed", four_shards, **MANY)
     written = partition.write_manifest
     calls = []
 
@@ -130,14 +135,14 @@ def test_killed_after_some_partitions_only_the_others_are_written(make_corpus, f
     seen = built(monkeypatch)
     making.written()
     assert seen == ["00002", "00001", "00000"]  # the helper takes the last ones first
-    whole = make_corpus(tmp_path / "whole", four_shards, **MANY)
+    whole = make(tmp_path / "whole", four_shards, **MANY)
     whole.written()
     made, expected = (snapshot(one.workspace.root / "dataset-parts") for one in (making, whole))
     assert made == expected
 
 
-def test_damaged_parts_are_written_again(make_corpus, four_shards, tmp_path, monkeypatch):
-    making = make_corpus(tmp_path, four_shards, **MANY)
+def test_damaged_parts_are_written_again(four_shards, tmp_path, monkeypatch):
+    making = make(tmp_path, four_shards, **MANY)
     made = making.written()
     lost, cut = (min((making.workspace.root / file.path).parent.rglob("*.parquet")) for file in made.partitions[2:4])
     cut.write_bytes(cut.read_bytes()[:-9])
@@ -152,12 +157,12 @@ def test_damaged_parts_are_written_again(make_corpus, four_shards, tmp_path, mon
 
 
 @pytest.mark.long
-def test_parts_of_another_corpus_are_neither_taken_nor_removed(make_corpus, four_shards, tmp_path, monkeypatch):
+def test_parts_of_another_corpus_are_neither_taken_nor_removed(four_shards, tmp_path, monkeypatch):
     """Another run may be making its dataset of them."""
-    make_corpus(tmp_path, four_shards, **MANY).written()
+    make(tmp_path, four_shards, **MANY).written()
     before = set((tmp_path / "dataset-parts").iterdir())
     changed = [*four_shards[:-1], [("D9", True)] * 3]
-    making = make_corpus(tmp_path, changed, **MANY)
+    making = make(tmp_path, changed, **MANY)
     seen = built(monkeypatch)
     making.write()
     assert seen == [f"{number:05d}" for number in range(3, -1, -1)]
@@ -165,19 +170,16 @@ def test_parts_of_another_corpus_are_neither_taken_nor_removed(make_corpus, four
     assert rows_of(making)["D9"] == [f"<urn:uuid:{sum(map(len, changed[:-1])) + row}>" for row in range(3)]
 
 
-def test_a_column_that_only_some_partitions_have_is_in_all_files(make_corpus, tmp_path):
+def test_a_column_that_only_some_partitions_have_is_in_all_files(tmp_path):
     """A number that is whole in one shard, has a fraction in another, and is missing in the third."""
-    making = make_corpus(tmp_path, [[("A", True)] * 4, [("A", True)] * 4, [("B", True)] * 4], **MANY, layout="n")
+    making = make(tmp_path, [[("A", True)] * 4, [("A", True)] * 4, [("B", True)] * 4], **MANY, layout="n")
     shards = list(making.shards)
     for index, values in ((0, pa.array([1, 2, 3, 4])), (1, pa.array([1.0, 2.5, 3.0, 4.5]))):
-        path = making.workspace.resolve(shards[index].documents)
-        table = pq.read_table(path).append_column("n", values)
+        shard = shards[index]
+        table = pq.read_table(making.workspace.resolve(shard.documents)).append_column("n", values)
         key = making.job.key.model_copy(update={"inputs": str(index)})
-        with stage_file_writer(path, table.schema, key) as writer:
-            writer.write(table.combine_chunks().to_batches()[0])
-            writer.details = {"rows_in": 4, "dropped": {}}
-        documents = shards[index].documents.model_copy(update={"fingerprint": key.fingerprint})
-        shards[index] = shards[index].model_copy(update={"documents": documents})
+        documents = write_table(making.workspace, "documents", shard.documents.name, table, key, rows_in=4, dropped={})
+        shards[index] = shard.model_copy(update={"documents": documents})
     made = making._replace(shards=shards).written()
     paths = sorted(path for file in made.partitions for path in (tmp_path / file.path).parent.rglob("*.parquet"))
     assert {path.parent.name for path in paths} == {"1.0", "2.0", "2.5", "3.0", "4.0", "4.5", "unknown"}
@@ -187,18 +189,16 @@ def test_a_column_that_only_some_partitions_have_is_in_all_files(make_corpus, tm
     assert {row["id"]: row["n"] for row in rows} == {f"<urn:uuid:{n}>": value for n, value in enumerate(values)}
 
 
-def test_nothing_selected_is_a_dataset_without_files(make_corpus, tmp_path):
-    making = make_corpus(tmp_path, [[("A", False)] * 3, [("B", False)]], **MANY)
+def test_nothing_selected_is_a_dataset_without_files(tmp_path):
+    making = make(tmp_path, [[("A", False)] * 3, [("B", False)]], **MANY)
     assert making.write().rows == 0
     assert not (making.workspace.dataset / "data").exists()
     assert making.job.current() is not None
 
 
 @pytest.mark.long
-def test_parts_that_a_killed_run_did_not_remove_are_removed_by_the_next(
-    make_corpus, four_shards, tmp_path, monkeypatch
-):
-    making = make_corpus(tmp_path, four_shards, **MANY)
+def test_parts_that_a_killed_run_did_not_remove_are_removed_by_the_next(four_shards, tmp_path, monkeypatch):
+    making = make(tmp_path, four_shards, **MANY)
     removed, real = [], parts.remove_file
 
     def stop_before_the_second(path):
@@ -238,8 +238,8 @@ def test_a_large_corpus_has_hundreds_of_partitions_and_a_shard_at_the_end_moves_
     assert divide(sizes, 20)[:-1] == divide([*sizes, 8], 20)[: len(divide(sizes, 20)) - 1]
 
 
-def test_jobs_hold_their_own_shards_and_those_without_are_left_out(make_corpus, four_shards, tmp_path):
-    making = make_corpus(tmp_path, four_shards, **MANY)
+def test_jobs_hold_their_own_shards_and_those_without_are_left_out(four_shards, tmp_path):
+    making = make(tmp_path, four_shards, **MANY)
     found = making.partition_jobs()
     assert [[shard.name for shard in job.shards] for job in found] == [[f"{number:03d}"] for number in range(4)]
     assert len({job.key.fingerprint for job in found}) == 4
@@ -250,16 +250,16 @@ def test_jobs_hold_their_own_shards_and_those_without_are_left_out(make_corpus, 
         making.partition_jobs()
 
 
-def test_a_file_that_is_gone_when_its_partition_is_written_is_named_as_one_to_build_again(make_corpus, tmp_path):
-    making = make_corpus(tmp_path, [[("A", True)], [("B", True)]])
+def test_a_file_that_is_gone_when_its_partition_is_written_is_named_as_one_to_build_again(tmp_path):
+    making = make(tmp_path, [[("A", True)], [("B", True)]])
     [job] = making.partition_jobs()
     making.workspace.resolve(making.shards[1].scores).unlink()
     with pytest.raises(DamagedFileError, match=r"/scores/001\.\w+\.parquet is damaged: it is missing, or"):
         partition.write_partition(job)
 
 
-def test_the_version_follows_what_is_in_the_files_and_not_where_or_how_fast(make_corpus, four_shards, tmp_path):
-    making = make_corpus(tmp_path, four_shards)
+def test_the_version_follows_what_is_in_the_files_and_not_where_or_how_fast(four_shards, tmp_path):
+    making = make(tmp_path, four_shards)
 
     def version(**changes):
         return making.with_settings(**changes).job.parts.version

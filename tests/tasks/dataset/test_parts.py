@@ -13,8 +13,8 @@ from fineweb_mask.tasks.materialize import materialize
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.storage.remote import copies
 from fineweb_mask.tasks.storage.remote.object_store import Store
+from tests.tasks.dataset.conftest import make
 
-Rows = list[tuple[str | None, bool]]
 MANY: dict[str, Any] = {"partition_size": 1}
 
 
@@ -33,14 +33,14 @@ def sent(monkeypatch):
 
 
 @pytest.fixture
-def at_url(make_corpus, bucket, tmp_path, monkeypatch):
+def at_url(bucket, tmp_path, monkeypatch):
     """Return the function that describes a dataset at a URL, alone or with its workspace, and its folder there."""
     monkeypatch.setenv(copies.SCRATCH, str(tmp_path / "scratch"))
 
     def of(shards, what="output"):
         if what == "workspace":
-            return make_corpus(f"{bucket.url}/ws", shards, **MANY), "ws/dataset"
-        making = make_corpus(tmp_path / "workspace", shards, **MANY)
+            return make(f"{bucket.url}/ws", shards, **MANY), "ws/dataset"
+        making = make(tmp_path / "workspace", shards, **MANY)
         return making.with_settings(output=f"{bucket.url}/out"), "out"
 
     return of
@@ -48,9 +48,7 @@ def at_url(make_corpus, bucket, tmp_path, monkeypatch):
 
 @pytest.mark.long
 @pytest.mark.parametrize("what", ["output", "workspace"])
-def test_at_a_url_each_part_is_uploaded_once_before_the_card(
-    at_url, make_corpus, four_shards, bucket, sent, tmp_path, what
-):
+def test_at_a_url_each_part_is_uploaded_once_before_the_card(at_url, four_shards, bucket, sent, tmp_path, what):
     making, folder = at_url(four_shards, what)
     data = f"{folder}/data-{making.job.parts.version[:8]}"
     jobs = making.partition_jobs()
@@ -67,7 +65,7 @@ def test_at_a_url_each_part_is_uploaded_once_before_the_card(
     materialize(job)
     assert not [url for url in sent if f"/{data}/" in url]
     assert [url.rsplit("/", 1)[1] for url in sent][-2:] == ["provenance.json", "README.md"]
-    here = make_corpus(tmp_path / "local", four_shards, **MANY)
+    here = make(tmp_path / "local", four_shards, **MANY)
     here.write()
     local = {
         path.relative_to(here.workspace.dataset / "data").as_posix(): path.read_bytes()
@@ -96,9 +94,9 @@ def test_at_a_url_a_part_that_was_lost_stops_the_commit(at_url, four_shards, buc
 
 
 @pytest.mark.long
-def test_for_a_folder_elsewhere_the_parts_lie_beside_it(make_corpus, four_shards, tmp_path):
+def test_for_a_folder_elsewhere_the_parts_lie_beside_it(four_shards, tmp_path):
     output = tmp_path / "out" / "mine"
-    making = make_corpus(tmp_path / "ws", four_shards, **MANY).with_settings(output=str(output))
+    making = make(tmp_path / "ws", four_shards, **MANY).with_settings(output=str(output))
     job = making.written()
     assert [path.name for path in output.parent.iterdir()] == [".mine.parts"]
     inodes = {path.stat().st_ino for path in (output.parent / ".mine.parts").rglob("*.parquet")}
@@ -107,8 +105,8 @@ def test_for_a_folder_elsewhere_the_parts_lie_beside_it(make_corpus, four_shards
     assert {path.stat().st_ino for path in output.rglob("*.parquet")} == inodes  # linked, not copied
 
 
-def test_without_hard_links_the_files_are_copied(make_corpus, four_shards, tmp_path, monkeypatch):
-    making = make_corpus(tmp_path, four_shards)
+def test_without_hard_links_the_files_are_copied(four_shards, tmp_path, monkeypatch):
+    making = make(tmp_path, four_shards)
 
     def no_links(*_):
         raise PermissionError(1, "Operation not permitted")

@@ -2,22 +2,17 @@
 
 import json
 import logging
-import os
 import shutil
-from collections.abc import Callable
 
 import pytest
-from click.testing import Result
 from typer.testing import CliRunner
 
 from fineweb_mask.flows.cli import app
-from fineweb_mask.tasks.dataset.output import write_record
 from fineweb_mask.tasks.storage.atomic import tree_files
-from fineweb_mask.tasks.workspace.manifest import PROVENANCE, read_manifest
-from tests.tasks.hub_server import HubServer
+from tests.tasks.dataset.conftest import record_again
+from tests.tasks.hub_server import HubServer, ask_only
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # of the client
-Push = Callable[..., Result]
 
 
 @pytest.fixture(scope="module")
@@ -28,22 +23,13 @@ def hub(tmp_path_factory):
 
 @pytest.fixture
 def push(hub, tmp_path, monkeypatch):
-    """Push with the client of this process, which read its environment when it was imported."""
-    from huggingface_hub import constants
-
-    for name in [name for name in os.environ if name.startswith("HF_")]:
-        monkeypatch.delenv(name)
+    """Push with the client of this process."""
     monkeypatch.setenv("DO_NOT_TRACK", "1")
     monkeypatch.setattr(logging, "raiseExceptions", False)  # as the command does
-    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub-cache"))
-    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-    template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, "{}")
 
     def call(*arguments, token="hf_good", endpoint=hub.url, offline=False):
-        monkeypatch.setattr(constants, "ENDPOINT", endpoint)
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template.replace("{}", endpoint, 1))
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
+        ask_only(endpoint, monkeypatch, tmp_path)
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", offline)
         environment = {"HF_TOKEN": token, "COLUMNS": "300"}
         done = CliRunner().invoke(app, ["push", *map(str, arguments)], env=environment)
         assert isinstance(done.exception, SystemExit | None), done.exception
@@ -127,14 +113,6 @@ def test_a_dry_run_lists_the_files_and_touches_no_network(hub, push, workspace):
         assert f"{name} " in done.stdout
         assert f"{len(data):,}" in done.stdout
     assert f"{len(files)} files, {sum(map(len, files.values())):,} bytes would be uploaded to me/never" in done.stdout
-
-
-def record_again(dataset, **details):
-    """Write the record that fits the files as they are now."""
-    manifest = read_manifest(dataset / PROVENANCE)
-    assert manifest is not None
-    files = [path for path in tree_files(dataset) if path.name != PROVENANCE]
-    write_record(dataset, manifest.key, files, manifest.details | details)
 
 
 def test_a_broken_dataset_is_not_pushed(hub, push, workspace):

@@ -9,7 +9,6 @@ from itertools import combinations
 from typing import Any
 from urllib.parse import unquote
 
-import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -20,6 +19,7 @@ from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.tasks.dataset.rows import common_schema, folder_name
 from fineweb_mask.tasks.storage.atomic import tree_files
 from tests.tasks.conftest import HOSTILE_DUMPS, materialize_again, parts, selected_rows, snapshot
+from tests.tasks.dataset.conftest import make
 
 
 def written_rows(built, **settings):
@@ -62,20 +62,6 @@ def test_a_layout_without_a_column_or_of_too_many_folders_is_refused(copied, mon
     with pytest.raises(WorkspaceError, match=r"materialize\.layout: 'url' has more than 3 values, a folder each"):
         materialize_again(copied, layout="url")
     assert snapshot(copied.workspace.dataset) == before
-
-
-@pytest.mark.parametrize("layout", ["dump", "url"])
-def test_bytes_do_not_depend_on_threads(copied, layout, monkeypatch):
-    found, connect = [], duckdb.connect
-    for threads in (1, 4):
-
-        def with_threads(*given, config=None, threads=threads):
-            return connect(*given, config={**(config or {}), "threads": threads})
-
-        monkeypatch.setattr(duckdb, "connect", with_threads)
-        written = written_rows(copied, layout=layout)
-        found.append({path.relative_to(copied.workspace.root): path.read_bytes() for path, _ in written})
-    assert found[0] == found[1]
 
 
 TYPES: dict[str, tuple[pa.DataType, list[Any]]] = {
@@ -144,8 +130,8 @@ def test_columns_of_any_name_and_type_come_out_in_the_types_of_documents(of_all_
     assert {row["list map"] for row in found.values()} == {None, "[1, null]", '[["k", 1]]'}
 
 
-def test_scores_are_found_by_row_and_only_selected_documents_need_one(make_corpus, tmp_path):
-    making = make_corpus(tmp_path, [[("A", row % 3 == 0) for row in range(10)]])
+def test_scores_are_found_by_row_and_only_selected_documents_need_one(tmp_path):
+    making = make(tmp_path, [[("A", row % 3 == 0) for row in range(10)]])
     [shard] = making.shards
     scores, masks = (pq.read_table(making.workspace.resolve(file)) for file in (shard.scores, shard.masks))
     chosen = scores.filter(masks["selected"])

@@ -12,7 +12,7 @@ import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
 
-from fineweb_mask.tasks.dataset.output import CARD, write_record
+from fineweb_mask.tasks.dataset.output import CARD
 from fineweb_mask.tasks.dataset.verify import VerifyError, find_dataset, read_provenance, verify
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.storage.remote import retries
@@ -20,6 +20,7 @@ from fineweb_mask.tasks.workspace.manifest import PROVENANCE, read_manifest
 from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.conftest import HOSTILE_DUMPS
+from tests.tasks.dataset.conftest import record_again
 
 
 def check(place):
@@ -41,14 +42,6 @@ def name(folder, path):
     return path.relative_to(folder).as_posix()
 
 
-def update_record(folder, **details):
-    """Write the record that fits the files as they are now."""
-    manifest = read_manifest(folder / PROVENANCE)
-    assert manifest is not None
-    files = [path for path in tree_files(folder) if path.name != PROVENANCE]
-    write_record(folder, manifest.key, files, manifest.details | details)
-
-
 @pytest.fixture
 def dataset(built, tmp_path):
     return Path(shutil.copytree(built.workspace.dataset, tmp_path / "dataset"))
@@ -67,7 +60,7 @@ def test_an_intact_dataset_has_no_problems(built, dataset):
         find_dataset(str(dataset / PROVENANCE))
     assert check(dataset.parent) == found
     assert found.tokens_estimated is None
-    update_record(dataset, counts=built.counts.model_dump() | {"tokens_estimated": 3, "tokens_selected": 1_234})
+    record_again(dataset, counts=built.counts.model_dump() | {"tokens_estimated": 3, "tokens_selected": 1_234})
     found = check(dataset)
     assert (found.status, found.tokens_estimated) == ("ok", 1_234)  # told as such
 
@@ -160,7 +153,7 @@ def test_an_edited_record_is_reported(dataset):
 def test_wrong_types_in_a_record_are_named(dataset):
     counts, recipe = {"tokens_selected": "x"}, {"ingest": {"exact_dedup": 1}}
     for details in ({"rows": "many"}, {"counts": counts, "tokens": None}, {"recipe": recipe}):
-        update_record(dataset, **({"rows": 1, "counts": {}, "recipe": {}} | details))
+        record_again(dataset, **({"rows": 1, "counts": {}, "recipe": {}} | details))
         with pytest.raises(VerifyError, match=rf"not a valid provenance record(.|\n)*{min(details)}"):
             check(dataset)
     (dataset / PROVENANCE).write_text('{"files": 3}')
@@ -172,12 +165,12 @@ def test_rows_and_tokens_are_counted(built, dataset):
     target = part(dataset)
     table = pq.read_table(target)
     pq.write_table(table.slice(1), target)
-    update_record(dataset)
+    record_again(dataset)
     assert built.counts.selected > 1
     tokens = built.counts.tokens_selected - table["token_count"][0].as_py()
     assert problems(dataset)[PROVENANCE].endswith(f"are recorded, the files hold {tokens:,}")
     pq.write_table(table, target)
-    update_record(dataset, tokens=1)
+    record_again(dataset, tokens=1)
     assert problems(dataset) == {PROVENANCE: f"1 tokens are recorded, the files hold {built.counts.tokens_selected:,}"}
 
 
@@ -185,14 +178,14 @@ def test_a_repeated_document_is_reported_unless_the_recipe_left_duplicates_in(da
     target = part(dataset)
     table = pq.read_table(target)
     pq.write_table(pa.concat_tables([table, table.slice(1, 1)]), target)
-    update_record(dataset)
+    record_again(dataset)
     [twice] = [problem for file, problem in problems(dataset).items() if file == name(dataset, target)]
     assert twice == f"holds the document {table['id'][1].as_py()!r} 2 times"
     manifest = read_manifest(dataset / PROVENANCE)
     assert manifest is not None
     recipe, tokens = manifest.details["recipe"], manifest.details["tokens"] + table["token_count"][1].as_py()
     kept = recipe | {"ingest": recipe["ingest"] | {"exact_dedup": "off"}}
-    update_record(dataset, recipe=kept, rows=manifest.details["rows"] + 1, tokens=tokens)
+    record_again(dataset, recipe=kept, rows=manifest.details["rows"] + 1, tokens=tokens)
     assert problems(dataset) == {}
 
 
@@ -202,7 +195,7 @@ def test_one_id_with_two_texts_is_counted_and_no_fault(built, dataset):
     ids = table["id"].to_pylist()
     place = table.schema.get_field_index("id")
     pq.write_table(table.set_column(place, "id", pa.array([ids[1], *ids[1:]])), target)
-    update_record(dataset)
+    record_again(dataset)
     found = check(dataset)
     assert (found.problems, found.repeated_ids) == ([], 1)
 
@@ -230,7 +223,7 @@ def test_names_that_readers_or_disks_do_not_take_are_reported(dataset, names, me
     for old, new in zip(paths, names, strict=False):
         (dataset / "data" / new).mkdir()
         old.rename(dataset / "data" / new / "a.parquet")
-    update_record(dataset)
+    record_again(dataset)
     [problem] = check(dataset).problems
     assert problem.file in {f"data/{new}/a.parquet" for new in names}
     assert message in problem.problem

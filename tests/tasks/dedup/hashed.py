@@ -9,8 +9,9 @@ import pyarrow as pa
 from fineweb_mask.models.schemas import HASHES
 from fineweb_mask.tasks.dedup.duplicates import DedupJob
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey, digest
-from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, duplicate_rows, stage_file_writer
+from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
+from tests.tasks.stage_files import write_table
 
 Texts = Mapping[str, Sequence[int]]
 """The texts of each shard, as numbers."""
@@ -25,15 +26,11 @@ def write_documents(workspace: Workspace, texts: Texts) -> list[StageFile]:
     files = []
     for name, of_shard in texts.items():
         key = StageKey(stage="ingest", version=1, settings="", inputs=digest([name, list(of_shard)]))
-        path = workspace.shard_path("documents", name, key)
         hashes = pa.array([text_hash(text) for text in of_shard], pa.binary(16))
         rows = pa.array(np.arange(len(of_shard), dtype=np.uint32))
         schema = pa.schema([HASHES.field("row"), pa.field("text", pa.string()), HASHES.field("content_hash")])
-        with stage_file_writer(path, schema, key) as writer:
-            writer.write(pa.record_batch([rows, pa.array(["x" * 99] * len(rows)), hashes], schema=schema))
-        file = current_parquet(workspace, path, name, key)
-        assert file is not None
-        files.append(file)
+        table = pa.table([rows, pa.array(["x" * 99] * len(rows)), hashes], schema=schema)
+        files.append(write_table(workspace, "documents", name, table, key))
     return files
 
 

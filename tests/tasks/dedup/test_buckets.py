@@ -10,18 +10,18 @@ import pytest
 
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.tasks.dedup import buckets, sort
-from fineweb_mask.tasks.dedup.buckets import BucketJob, bucket_jobs, find_in_bucket
+from fineweb_mask.tasks.dedup.buckets import bucket_jobs, find_in_bucket
 from fineweb_mask.tasks.dedup.sort import sort_rows
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks import jobs
-from tests.tasks.dedup.hashed import Texts, expected, text_hash, write_documents
+from tests.tasks.dedup.hashed import expected, text_hash, write_documents
 
 TEXTS = {"b": range(500), "a": range(400, 900), "c": [*range(450), *range(2_000, 2_050)], "empty": []}
 
 
-def repeats_jobs(workspace: Workspace, texts: Texts, count: int, memory_limit: str = "1GB") -> list[BucketJob]:
+def repeats_jobs(workspace, texts, count, memory_limit="1GB"):
     hashes = [sort_rows(job) for job in jobs.hash_jobs(workspace, write_documents(workspace, texts))]
     return jobs.bucket_jobs(workspace, "repeats", hashes, count, memory_limit)
 

@@ -18,7 +18,7 @@ from tests.tasks.stage_files import newest
 TEXTS = {"a": [1, 2, 3], "b": [4, 2, 5], "c": [5, 6, 1, 4, 7]}
 
 
-def written(workspace: Workspace) -> dict[str, tuple[int, bytes]]:
+def written(workspace):
     """Return when each file of duplicates was written, and its bytes."""
     folder = workspace.root / "duplicates"
     return {
@@ -27,7 +27,7 @@ def written(workspace: Workspace) -> dict[str, tuple[int, bytes]]:
     }
 
 
-def random_corpus(dice: random.Random) -> dict[str, list[int]]:
+def random_corpus(dice):
     """Return the texts of shards in a random order of arrival; a shard has no text twice."""
     names = dice.sample(["a", "b", "c", "en/a", "en/b", "f", "g", "h", "z"], dice.randint(1, 9))
     few = dice.choice([3, 40, 1_000])  # texts to draw from: nearly all are repeats, or nearly none

@@ -2,8 +2,6 @@
 
 import random
 from collections import defaultdict
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -29,10 +27,8 @@ SKETCH, THRESHOLD = Sketch(bands=6, rows=4), 0.6
 DEFAULT_THRESHOLD = IngestSettings().near_threshold
 WORDS = [f"{one}{other}" for one in "abcdefghij" for other in "klmnopqrst"]
 
-Place = tuple[str, int]
 
-
-def corpus(seed: int, shards: int = 4, documents: int = 40) -> dict[str, list[str]]:
+def corpus(seed, shards=4, documents=40):
     """Texts of which some are others with a few words changed, within and across shards; some are very short."""
     dice = random.Random(seed)
     texts: list[str] = []
@@ -48,7 +44,7 @@ def corpus(seed: int, shards: int = 4, documents: int = 40) -> dict[str, list[st
     return {name: texts[place * documents : (place + 1) * documents] for place, name in enumerate(names)}
 
 
-def write(workspace: Workspace, texts: dict[str, list[str]], **columns: list[Any]) -> list[StageFile]:
+def write(workspace, texts, **columns):
     """Write the documents of shards; `columns` are those of all, one shard after the other."""
     found, start = [], 0
     for name, of_shard in texts.items():
@@ -66,16 +62,7 @@ def write(workspace: Workspace, texts: dict[str, list[str]], **columns: list[Any
     return found
 
 
-def job_of(
-    workspace: Workspace,
-    texts: dict[str, list[str]],
-    buckets: int = 1,
-    exact: list[StageFile] | None = None,
-    columns: dict[str, list[Any]] | None = None,
-    sketch: Sketch = SKETCH,
-    threshold: float = THRESHOLD,
-    **copies: Any,
-) -> NearDedupJob:
+def job_of(workspace, texts, buckets=1, exact=None, columns=None, sketch=SKETCH, threshold=THRESHOLD, **copies):
     """Sketch, compare and verify the shards, which came in this order; return the job that lists what is found."""
     root = str(workspace.root)
     documents = write(workspace, texts, **(columns or {}))
@@ -93,7 +80,7 @@ def job_of(
     return NearDedupJob(root=root, sorted_rows=signatures, threshold=threshold, buckets=found, **preferred)
 
 
-def candidates(texts: list[str]) -> set[tuple[int, int]]:
+def candidates(texts):
     """Return the pairs that are compared, the earlier first: of those that share a band, by plain loops."""
     bands = band_keys(pa.array(texts), SKETCH)
     groups: dict[int, list[tuple[int, int]]] = defaultdict(list)
@@ -110,7 +97,7 @@ def candidates(texts: list[str]) -> set[tuple[int, int]]:
     return found
 
 
-def expected(texts: dict[str, list[str]], threshold: float = THRESHOLD) -> dict[Place, Place]:
+def expected(texts, threshold=THRESHOLD):
     """Return the dropped documents and the kept one of each, by plain loops over all pairs that are compared."""
     places = [(name, row) for name, of_shard in texts.items() for row in range(len(of_shard))]
     every = [text for of_shard in texts.values() for text in of_shard]
@@ -125,7 +112,7 @@ def expected(texts: dict[str, list[str]], threshold: float = THRESHOLD) -> dict[
     return {places[one]: places[other] for one, other in dropped.items()}
 
 
-def listed(job: NearDedupJob) -> dict[Place, Place]:
+def listed(job):
     files = job.shard_files()
     assert files is not None
     found = {}
@@ -204,7 +191,7 @@ def test_a_shard_that_is_added_sketches_itself_and_changes_no_other_list(tmp_pat
     assert lost.read_bytes() == content
 
 
-def test_copies_of_a_template_s_pages_are_found_among_many_that_share_a_band(tmp_path: Path) -> None:
+def test_copies_of_a_template_s_pages_are_found_among_many_that_share_a_band(tmp_path):
     pages = templates(2_000)
     texts = [*pages.texts, *(f"{text} and one more word" for text in pages.texts[:100])]
     job = job_of(Workspace(tmp_path), {"a": texts}, sketch=Sketch(), threshold=DEFAULT_THRESHOLD)

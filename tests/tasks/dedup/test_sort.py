@@ -55,7 +55,7 @@ def test_another_machine_downloads_no_text_and_of_a_small_range_little(bucket, t
     assert not (third.root / file.path).exists()
 
 
-def write(workspace: Workspace, values: list[int]) -> StageFile:
+def write(workspace, values):
     path = workspace.shard_path("repeats", "a", KEY)
     rows = pa.array(range(len(values)), pa.uint32())
     write_sorted(path, REPEATS, KEY, [pa.record_batch([pa.array(values, pa.uint32()), rows], schema=REPEATS)])

@@ -3,8 +3,6 @@
 import json
 import shutil
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,14 +23,13 @@ from fineweb_mask.tasks.source.discovery import find_files
 from fineweb_mask.tasks.source.sidecars import Sidecars
 from fineweb_mask.tasks.storage.atomic import remove_file, tree_files
 from fineweb_mask.tasks.workspace.job import BadShardError
-from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import read_arrays
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.conftest import sentence
 from tests.tasks.jobs import classifier_job, encoder_job, statistics_job
 
 
-def contents(folder: Path) -> dict[str, bytes]:
+def contents(folder):
     return {file.relative_to(folder).as_posix(): file.read_bytes() for file in tree_files(folder)}
 
 
@@ -81,10 +78,10 @@ def test_a_fit_is_reused_while_the_corpus_grows_until_it_is_forced(copied):
     """Fitted on the first two shards, then asked for with all three."""
     few = copied.documents[:2]
 
-    def encoder(documents: list[StageFile]) -> fit.FitEncoderJob:
+    def encoder(documents):
         return encoder_job(copied.workspace, documents, copied.recipe.embedding)
 
-    def statistics(documents: list[StageFile]) -> fit.FitStatisticsJob:
+    def statistics(documents):
         return statistics_job(copied.workspace, documents, copied.models, copied.recipe.quality)
 
     for plan, run in ((encoder, fit.fit_encoder), (statistics, fit.fit_statistics)):
@@ -110,7 +107,7 @@ def test_a_fit_of_another_corpus_is_made_again(copied):
     first, second = documents[:2]
     names = [first.name]
 
-    def copy(file: StageFile, old: str, new: str, **changes: str) -> list[StageFile]:
+    def copy(file, old, new, **changes):
         path = file.path.replace(old, new)
         shutil.copy(workspace.root / file.path, workspace.root / path)
         return [file.model_copy(update={"path": path} | changes)]
@@ -156,7 +153,7 @@ def test_the_encoder_is_the_same_bytes_in_another_workspace_and_only_its_own_set
     before = contents(built.workspace.fitted)
     assert contents(tmp_path / "fitted") == {name: one for name, one in before.items() if name.startswith("encoder")}
 
-    def key(**changes: Any) -> str:
+    def key(**changes):
         settings = EmbeddingSettings(**{"static_dimensions": 16} | changes)
         return encoder_job(built.workspace, built.documents, settings).key.settings
 
@@ -222,7 +219,7 @@ def examples(tmp_path):
     return path
 
 
-def job_of(built: Any, path: Path, **settings: Any) -> FitTargetsJob:
+def job_of(built, path, **settings):
     encoder = ModelFolder(path=built.encoder.path, fingerprint=built.encoder.fingerprint)
     return FitTargetsJob(
         root=str(built.workspace.root),

@@ -145,25 +145,30 @@ def test_the_output_must_be_a_model_s_name(settings, tmp_path):
         TrainQualityJob.of(tmp_path / "folder.bin", settings)
 
 
-@pytest.mark.parametrize("suffix", [".bin", ".metrics.json", ".manifest.json"])
-def test_files_that_no_training_wrote_are_kept(settings, output, suffix):
+def test_files_that_no_training_wrote_are_kept(settings, output):
     output.parent.mkdir(parents=True)
-    mine = output.with_suffix(suffix)
-    mine.write_text("mine")
-    with pytest.raises(OutputError, match=rf"{suffix} exists: add --force to replace it"):
-        TrainQualityJob.of(output, settings)
-    assert mine.read_text() == "mine"
+    files = {suffix: output.with_suffix(suffix) for suffix in (".bin", ".metrics.json", ".manifest.json")}
+    for suffix, mine in files.items():
+        mine.write_text("mine")
+        with pytest.raises(OutputError, match=rf"{suffix} exists: add --force to replace it"):
+            TrainQualityJob.of(output, settings)
+        assert mine.read_text() == "mine"
+        mine.unlink()
+    for mine in files.values():
+        mine.write_text("mine")
     train_quality(TrainQualityJob.of(output, settings, force=True))
     TrainQualityJob.of(output, settings)
-    mine.write_text("mine again")
-    if suffix != ".manifest.json":
+    for suffix in (".bin", ".metrics.json"):
+        written = files[suffix].read_bytes()
+        files[suffix].write_text("mine again")
         with pytest.raises(OutputError, match=rf"{suffix} exists"):
             TrainQualityJob.of(output, settings.model_copy(update={"split_seed": 1}))
+        files[suffix].write_bytes(written)
 
 
 @pytest.mark.long
 def test_a_training_that_is_killed_is_begun_again_and_what_it_left_removed(settings, output, monkeypatch):
-    def killed(*_: object) -> None:
+    def killed(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("fineweb_mask.tasks.fit.train_quality.write_manifest", killed)

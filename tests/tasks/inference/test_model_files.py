@@ -6,7 +6,7 @@ from fineweb_mask.models.settings.quality import FastTextScorerSettings
 from fineweb_mask.tasks.inference.model_files import ModelNotFoundError, model_file
 from fineweb_mask.tasks.inference.scorers import check_scorers, resolve_model
 from fineweb_mask.tasks.workspace.references import file_digest
-from tests.tasks.hub_server import HubServer
+from tests.tasks.hub_server import HubServer, ask_only
 
 
 @pytest.fixture(scope="module")
@@ -20,14 +20,7 @@ def server(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def hub(server, monkeypatch, tmp_path):
-    from huggingface_hub import constants
-
-    template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, server.url)
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-    monkeypatch.setattr(constants, "ENDPOINT", server.url)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
-    monkeypatch.delenv("HF_TOKEN", raising=False)
+    ask_only(server.url, monkeypatch, tmp_path)
     return server
 
 

@@ -10,18 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from fineweb_mask.models.errors import ModelError
 from fineweb_mask.models.quality.registry import load_scorer
 from fineweb_mask.tasks import score
 from fineweb_mask.tasks.fit import models as fit
-from fineweb_mask.tasks.inference.scorers import (
-    ROWS_WORTH_PROCESSES,
-    ForkedScorer,
-    QualityModel,
-    useful_processes,
-)
+from fineweb_mask.tasks.inference.scorers import ROWS_WORTH_PROCESSES, ForkedScorer, useful_processes
 from fineweb_mask.tasks.processes import workers
 from fineweb_mask.tasks.processes.workers import WorkerProcessError, end_workers
 from fineweb_mask.tasks.storage.atomic import remove_file
@@ -41,7 +35,7 @@ def _no_workers_left():
     end_workers()
 
 
-def scored(model: QualityModel, texts: list[str]) -> NDArray[np.float32]:
+def scored(model, texts):
     """Return the scores (n,)."""
     return ForkedScorer(model, 2).score(texts)
 
@@ -60,7 +54,7 @@ def test_scores_and_order_are_those_of_one_process_also_from_several_threads(pla
 
 
 def test_stages_write_the_same_with_any_number_of_processes(copied):
-    def planned(processes: int) -> score.ScoreJob:
+    def planned(processes):
         given = copied.documents[0], copied.models, copied.statistics, copied.recipe.quality
         return score_job(copied.workspace, *given, processes)
 
@@ -84,7 +78,7 @@ def test_a_model_that_cannot_be_loaded_is_named(placed):
         scored(placed.model_copy(update={"path": "none.bin"}), ["orbit"])
 
 
-def children(process: int) -> list[int]:
+def children(process):
     return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
 
 
@@ -140,14 +134,14 @@ def test_a_killed_script_without_a_main_guard_leaves_no_process(placed, tmp_path
     await_end(*map(int, processes.split()))
 
 
-def await_end(*processes: int) -> None:
+def await_end(*processes):
     deadline = time.monotonic() + 30
     while any(map(is_running, processes)):
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
 
-def is_running(process: int) -> bool:
+def is_running(process):
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:

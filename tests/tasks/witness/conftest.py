@@ -44,5 +44,4 @@ def selected(recipe: Any, pipeline: Any, make_document: Any, make_parquet: Any, 
 
 @pytest.fixture(scope="package")
 def shards(selected: Any) -> Any:
-    masks = {file.name: file for file in selected.masks}
-    return [shard.model_copy(update={"masks": masks[shard.name]}) for shard in selected.selection_shards]
+    return selected.report_job.shards

@@ -10,7 +10,7 @@ from fineweb_mask.models.errors import DataError
 from fineweb_mask.tasks.registry import refreshed_by
 from fineweb_mask.tasks.source.discovery import find_files
 from fineweb_mask.tasks.witness.documents import GROUPS, POOL, read_corpus
-from fineweb_mask.tasks.witness.job import WitnessJob, measure_teaching
+from fineweb_mask.tasks.witness.job import measure_teaching
 from fineweb_mask.tasks.witness.section import TITLE, teaching_column, teaching_section, teaching_sentence
 from tests.tasks.jobs import witness_job
 from tests.tasks.witness.conftest import DOCUMENTS, words
@@ -27,7 +27,7 @@ def found(job):
     return measure_teaching(job)
 
 
-def corpus_of(job: WitnessJob, **changes: Any) -> Any:
+def corpus_of(job, **changes):
     how: dict[str, Any] = {"by": job.by, "threshold": job.threshold, "most_tokens": job.most_tokens} | changes
     masks = {name: (files, "selected") for name, files in job.selections.items()}
     return read_corpus(job.workspace, job.shards, masks, how.pop("targets", {}), **how)
@@ -68,7 +68,7 @@ def test_nothing_like_a_held_out_document_is_left(job):
 def target(tmp_path, make_parquet, make_document):
     """Return the function that writes texts as the target `theirs`."""
 
-    def write(texts: list[str | None]) -> Any:
+    def write(texts):
         rows = [make_document(seed, text=text) for seed, text in enumerate(texts)]
         return {"theirs": find_files(str(make_parquet(tmp_path / "theirs.parquet", rows)), "target")}
 
@@ -156,7 +156,7 @@ NONE = "no difference seen"
     ],
 )
 def test_the_sentence_names_the_control(random, lengths, expected):
-    def effect(verdict: str, difference: float) -> dict[str, Any]:
+    def effect(verdict, difference):
         return {"verdict": verdict, "difference": difference, "visible": 0.02}
 
     measured = {

@@ -2,7 +2,6 @@
 
 import json
 import re
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,15 +29,15 @@ def found(job):
     return tune(job)
 
 
-def changed(job: TuneJob, settings: dict[str, Any], **changes: Any) -> TuneJob:
+def changed(job, settings, **changes):
     content = job.settings.model_dump(exclude_unset=True) | settings
     return job.model_copy(update={"settings": PipelineSelectionSettings.model_validate(content), **changes})
 
 
-def middle(asked: dict[str, tuple[float, float]]) -> Any:
+def middle(asked):
     """Draw the middle of every range, and note the range."""
 
-    def draw(name: str, low: float, high: float) -> float:
+    def draw(name, low, high):
         asked[name] = (low, high)
         return (low + high) / 2
 

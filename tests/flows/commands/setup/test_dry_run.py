@@ -19,30 +19,30 @@ SCORE = "quality.scorers=[{kind: column, column: token_count}]"
 
 
 @pytest.fixture
-def corpus(tmp_path: Path) -> Path:
+def corpus(tmp_path):
     folder = tmp_path / "corpus"
     folder.mkdir()
     write_shard(folder, ROOT / "data_samples", "a", range(400))
     return folder
 
 
-def run(workspace: Path, corpus: Path, *arguments: str, code: int = 0) -> str:
+def run(workspace, corpus, *arguments, code=0):
     sets = [f"--set={one}" for one in (*SMALL, SCORE, f"source.path={corpus}")]
     result = CliRunner().invoke(app, ["run", "sample", f"--workspace={workspace}", *sets, *arguments])
     assert result.exit_code == code, result.output
     return result.stdout
 
 
-def estimated(workspace: Path, corpus: Path, *arguments: str) -> dict[str, Any]:
+def estimated(workspace, corpus, *arguments):
     found: dict[str, Any] = json.loads(run(workspace, corpus, "--dry-run", "--json", *arguments).splitlines()[-1])
     return found
 
 
 @pytest.mark.long
-def test_what_is_missing_costs_time_and_what_is_done_does_not(tmp_path: Path, corpus: Path) -> None:
+def test_what_is_missing_costs_time_and_what_is_done_does_not(tmp_path, corpus):
     workspace = tmp_path / "workspace"
 
-    def rates(found: dict[str, Any]) -> dict[str, str]:
+    def rates(found):
         return {stage["stage"]: stage["rate"] for stage in found["stages"] if stage["missing"]}
 
     before = estimated(workspace, corpus)
@@ -63,7 +63,7 @@ def test_what_is_missing_costs_time_and_what_is_done_does_not(tmp_path: Path, co
     assert more["documents"] == 2 * before["documents"]
 
 
-def test_the_table_says_what_is_short(tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_says_what_is_short(tmp_path, corpus, monkeypatch):
     usage = namedtuple("usage", "free")
     monkeypatch.setattr(dry_run.shutil, "disk_usage", lambda _: usage(free=1_000))
     lines = run(tmp_path / "workspace", corpus, "--dry-run").splitlines()
@@ -75,7 +75,7 @@ def test_the_table_says_what_is_short(tmp_path: Path, corpus: Path, monkeypatch:
     assert lines[-1].endswith("0.0 MiB are free: too few")
 
 
-def test_filters_are_timed_on_the_first_documents(tmp_path: Path, corpus: Path) -> None:
+def test_filters_are_timed_on_the_first_documents(tmp_path, corpus):
     pytest.importorskip("datatrove")
     without = estimated(tmp_path / "workspace", corpus)
     filters = "--set=ingest.filters=[{kind: gopher_repetition}]"

@@ -17,24 +17,24 @@ from tests.tasks.hub_server import HubServer
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def init(*arguments: str, code: int = 0, answer: str = "") -> str:
+def init(*arguments, code=0, answer=""):
     result = CliRunner().invoke(app, ["init", *arguments], input=f"{answer}\n")
     assert result.exit_code == code, result.output
     return result.output
 
 
-def corpus(**more: list[object]) -> str:
+def corpus(**more):
     Path("my corpus").mkdir()
     columns = {"content": [f"text number {row} " * 20 for row in range(100)], "language": ["en"] * 100, **more}
     pq.write_table(pa.table(columns), "my corpus/a: b.parquet")
     return "my corpus"
 
 
-def test_the_recipe_is_one_that_passes_every_check() -> None:
+def test_the_recipe_is_one_that_passes_every_check():
     said = init(corpus(edu_score=[float(row) for row in range(99)] + [None]))
     assert said.startswith("reads      1 file, 0.0 MiB: 1 .parquet\n")
     assert "documents  100; looked at 100 rows" in said
@@ -50,7 +50,7 @@ def test_the_recipe_is_one_that_passes_every_check() -> None:
     assert settings.materialize.layout == "flat"
 
 
-def test_without_a_score_it_is_said_that_none_decides() -> None:
+def test_without_a_score_it_is_said_that_none_decides():
     assert "no column of scores: diversity and near-duplicates alone decide" in init(corpus())
     settings = load_recipe("recipe.yaml")
     assert settings.quality.scorers == []
@@ -60,9 +60,7 @@ def test_without_a_score_it_is_said_that_none_decides() -> None:
     assert any("kind: edu" in line for line in rest)
 
 
-def test_in_a_terminal_the_classifier_is_offered_where_the_hub_has_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_in_a_terminal_the_classifier_is_offered_where_the_hub_has_it(tmp_path, monkeypatch):
     source, terminal = corpus(), SimpleNamespace(isatty=lambda: True)
     monkeypatch.setattr("fineweb_mask.flows.commands.setup.init.sys", SimpleNamespace(stdin=terminal, stdout=terminal))
     with HubServer(tmp_path / "hub") as hub:
@@ -76,7 +74,7 @@ def test_in_a_terminal_the_classifier_is_offered_where_the_hub_has_it(
     assert "Score by it" not in init(source, "--force")  # the hub is gone
 
 
-def test_the_recipe_of_documents_is_in_their_workspace_and_is_what_init_would_write() -> None:
+def test_the_recipe_of_documents_is_in_their_workspace_and_is_what_init_would_write():
     source = corpus()
     path, said = recipe_of_documents(source, None, None)
     assert path == Path("workspaces/my corpus/recipe.yaml")
@@ -90,7 +88,7 @@ def test_the_recipe_of_documents_is_in_their_workspace_and_is_what_init_would_wr
     assert shard.relative == "a: b.parquet"
 
 
-def test_a_recipe_that_is_in_the_workspace_is_kept_with_what_was_changed_in_it() -> None:
+def test_a_recipe_that_is_in_the_workspace_is_kept_with_what_was_changed_in_it():
     source = corpus()
     path, _ = recipe_of_documents(source, "here", None)
     path.write_text(path.read_text().replace("select_ratio: 0.25", "select_ratio: 0.4"))
@@ -109,7 +107,7 @@ def test_a_recipe_that_is_in_the_workspace_is_kept_with_what_was_changed_in_it()
         ("my corpus", "full", "holds '.*', and is"),
     ],
 )
-def test_no_recipe_is_written_where_none_can_be(source: str, workspace: str | None, said: str) -> None:
+def test_no_recipe_is_written_where_none_can_be(source, workspace, said):
     corpus()
     Path("full/used").mkdir(parents=True)
     Path("full/used/.fineweb-mask").touch()
@@ -118,7 +116,7 @@ def test_no_recipe_is_written_where_none_can_be(source: str, workspace: str | No
     assert [path.name for path in Path("full").iterdir()] == ["used"]
 
 
-def test_a_recipe_that_is_there_is_not_replaced_unless_asked_for() -> None:
+def test_a_recipe_that_is_there_is_not_replaced_unless_asked_for():
     source = corpus()
     assert "source.path: 'nowhere' does not exist" in init("nowhere", code=2)
     assert not Path("recipe.yaml").exists()
@@ -130,7 +128,7 @@ def test_a_recipe_that_is_there_is_not_replaced_unless_asked_for() -> None:
     assert load_recipe("deeper/own.yaml").workspace == "workspaces/own"
 
 
-def test_names_in_a_hostile_file_are_no_part_of_the_recipe() -> None:
+def test_names_in_a_hostile_file_are_no_part_of_the_recipe():
     attack = "x'\"]: #\u2028\x85\nworkspace: /etc\nworkspace: /tmp"
     scores = {f"{attack} {name}score": [float(row) for row in range(100)] for name in "ab"}
     init(corpus(**scores, language=[attack + ", b" * 4_000] * 100))

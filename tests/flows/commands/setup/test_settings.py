@@ -16,13 +16,13 @@ ROOT = Path(__file__).resolve().parents[4]
 RECIPES = ROOT / "deployments" / "recipes"
 
 
-def printed(*arguments: str) -> str:
+def printed(*arguments):
     result = CliRunner().invoke(app, ["settings", *arguments], env={"COLUMNS": "100"})
     assert result.exit_code == 0, result.output
     return result.stdout
 
 
-def test_a_section_is_listed_with_type_default_and_meaning() -> None:
+def test_a_section_is_listed_with_type_default_and_meaning():
     lines = printed("selection").splitlines()
     assert "selection.lamb  number from 0 to 1, default 0.3" in lines
     assert lines[lines.index("selection.lamb  number from 0 to 1, default 0.3") + 1].startswith("    Weight of quality")
@@ -30,7 +30,7 @@ def test_a_section_is_listed_with_type_default_and_meaning() -> None:
     assert "source.path  text, required" in printed().splitlines()
 
 
-def test_one_setting_can_be_looked_up_and_one_of_a_scorer_with_and_without_its_kind() -> None:
+def test_one_setting_can_be_looked_up_and_one_of_a_scorer_with_and_without_its_kind():
     for key in ("selection.lamb", "lamb"):
         first, meaning = printed(key).splitlines()
         assert first == "selection.lamb  number from 0 to 1, default 0.3"
@@ -40,7 +40,7 @@ def test_one_setting_can_be_looked_up_and_one_of_a_scorer_with_and_without_its_k
     assert sum(line.startswith("quality.scorers[") for line in every) > 2
 
 
-def test_without_a_name_the_settings_that_matter_most_are_listed_and_where_the_others_are() -> None:
+def test_without_a_name_the_settings_that_matter_most_are_listed_and_where_the_others_are():
     few, every = printed().splitlines(), printed("--all").splitlines()
     assert sorted(line.split("  ")[0] for line in few if re.match("[a-z]", line) and "  " in line) == sorted(FIRST)
     assert len(FIRST) == 20
@@ -56,21 +56,20 @@ def test_without_a_name_the_settings_that_matter_most_are_listed_and_where_the_o
         ("zzzzzz", "there is no setting 'zzzzzz': name one, or a section: source, ingest"),
     ],
 )
-def test_a_setting_that_does_not_exist_is_answered_with_those_that_do(key: str, answer: str) -> None:
+def test_a_setting_that_does_not_exist_is_answered_with_those_that_do(key, answer):
     result = CliRunner().invoke(app, ["settings", key])
     assert result.exit_code == 2
     assert answer in result.stderr
 
 
 @pytest.mark.parametrize(
-    ("option", "file"),
-    [("--markdown", "docs/settings.md"), ("--schema", "deployments/recipes/recipe.schema.json")],
+    ("option", "file"), [("--markdown", "docs/settings.md"), ("--schema", "deployments/recipes/recipe.schema.json")]
 )
-def test_the_page_of_the_docs_and_the_schema_for_editors_are_what_is_printed(option: str, file: str) -> None:
+def test_the_page_of_the_docs_and_the_schema_for_editors_are_what_is_printed(option, file):
     assert (ROOT / file).read_text() == printed(option), f"write it again: fineweb-mask settings {option} > {file}"
 
 
-def test_recipes_name_the_schema_and_fit_it() -> None:
+def test_recipes_name_the_schema_and_fit_it():
     schema = jsonschema.Draft202012Validator(json.loads((RECIPES / "recipe.schema.json").read_text()))
     for recipe in RECIPES.glob("*.yaml"):
         text = recipe.read_text()

@@ -36,32 +36,23 @@ def test_every_task_has_as_many_examples(documents, selected):
 
 
 @pytest.mark.parametrize("candidates", [1 << 28, 9])
-def test_rds_with_one_task_takes_for_its_examples_in_turn(candidates, documents, selected, monkeypatch):
+@pytest.mark.parametrize("tasks", [[0, 0, 0], [0, 1, 2, 2]], ids=["one task", "three tasks"])
+def test_rds_takes_for_the_examples_of_a_task_or_for_the_tasks_in_turn(
+    tasks, candidates, documents, selected, monkeypatch
+):
     monkeypatch.setattr("fineweb_mask.models.selection.selectors.targets.CANDIDATES", candidates)
-    examples = unit(np.random.default_rng(5), 3, 6)
-    found = selected("rds", documents, np.zeros(40), budget=7, also=targets(examples, [0, 0, 0]))
-    orders, taken = np.argsort(-examples @ documents.T, axis=1), []
-    for turn in range(7):  # by the definition, one document at a time
-        taken.append(next(document for document in orders[turn % 3] if document not in taken))
-    assert set(found.indices) == set(taken)
-    assert np.argsort(-found.inclusion)[:7].tolist() == taken
-    rest = np.argsort(-found.inclusion)[7:]
-    near = (documents @ examples.T).max(1)
-    assert (np.diff(near[rest]) <= 1e-6).all()
-
-
-def test_rds_takes_for_the_tasks_in_turn_whatever_their_scales(documents, selected):
-    random = np.random.default_rng(6)
-    examples = unit(random, 4, 6)
-    tasks = [0, 1, 2, 2]
+    examples = unit(np.random.default_rng(5), len(tasks), 6)
     found = selected("rds", documents, np.zeros(40), budget=9, also=targets(examples, tasks))
-    nearness = np.stack([(documents @ examples[np.array(tasks) == task].T).max(1) for task in range(3)])
+    of_turn = tasks if len(set(tasks)) > 1 else range(len(tasks))
+    nearness = np.stack([(documents @ examples[np.array(of_turn) == turn].T).max(1) for turn in sorted(set(of_turn))])
     taken = []
-    for turn in range(9):  # by the definition, one document at a time
-        order = np.argsort(-nearness[turn % 3])
+    for turn in range(9):  # by the definition, one document at a time, whatever the scales of the tasks
+        order = np.argsort(-nearness[turn % len(nearness)])
         taken.append(next(document for document in order if document not in taken))
     assert set(found.indices) == set(taken)
-    assert np.argsort(-found.inclusion)[:9].tolist() == taken
+    ranked = np.argsort(-found.inclusion)
+    assert ranked[:9].tolist() == taken
+    assert len(set(tasks)) > 1 or (np.diff(nearness.max(0)[ranked[9:]]) <= 1e-6).all()
 
 
 def test_targets_of_another_encoder_are_refused(documents, selected):
