@@ -10,9 +10,10 @@ import pytest
 
 from fineweb_mask.flows.curate import pipeline, prepare
 from fineweb_mask.flows.pipeline.dataset import materialize
-from fineweb_mask.flows.pipeline.inputs import check_inputs
+from fineweb_mask.flows.pipeline.inputs import check_inputs, find_inputs, remember
 from fineweb_mask.flows.pipeline.selection import select
 from fineweb_mask.tasks.source.columns import ColumnError
+from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.flows.pipeline.run_here import RunHere, recipe_of, text_of
 
 KINDS = ["wiki", "books", None]
@@ -96,3 +97,30 @@ def test_annotations_without_ids_are_said_to_be_by_place(tmp_path, corpus, caplo
     assert ("the annotations 'sidecar' of 3 files are joined by place, not by id" in caplog.text) == (not ids)
     for row in dataset_of(tmp_path).to_pylist():
         assert row["sidecar"] == pytest.approx(int(row["id"][1:]) / 30)
+
+
+def test_the_columns_stay_while_the_corpus_grows_and_are_those_of_another_corpus(tmp_path):
+    corpus, workspace = tmp_path / "corpus", Workspace(tmp_path / "w")
+    for folder in (corpus, workspace.root):
+        folder.mkdir()
+    (workspace.root / "run.json").write_text("{}")
+
+    def columns(**source):
+        settings = recipe_of(workspace.root, corpus)
+        settings = settings.model_copy(update={"source": settings.source.model_copy(update=source)})
+        found = find_inputs(settings)
+        remember(workspace, found.shards, found.settings)
+        assert len({shard.columns for shard in found.shards}) == 1
+        return dict(found.shards[0].columns)
+
+    def write(name, **values):
+        pq.write_table(pa.table({"text": [text_of(0)], **values}), corpus / f"{name}.parquet")
+
+    write("a", site=["x"])
+    assert columns() == {"site": "string"}
+    write("b", site=["x"], rank=[1])
+    assert columns() == {"site": "string"}
+    assert columns(extra_columns=["rank"]) == {"rank": "int64"}
+    assert columns() == {"site": "string"}
+    write("a", place=[1.5])  # another corpus: none of the files that were there
+    assert columns() == {"place": "double", "site": "string", "rank": "int64"}
