@@ -13,6 +13,7 @@ from fineweb_mask.flows.pipeline.dataset import materialize
 from fineweb_mask.flows.pipeline.inputs import check_inputs, find_inputs, remember
 from fineweb_mask.flows.pipeline.selection import select
 from fineweb_mask.tasks.source.columns import ColumnError
+from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.flows.pipeline.run_here import RunHere, recipe_of, text_of
 
@@ -101,9 +102,8 @@ def test_annotations_without_ids_are_said_to_be_by_place(tmp_path, corpus, caplo
 
 def test_the_columns_stay_while_the_corpus_grows_and_are_those_of_another_corpus(tmp_path):
     corpus, workspace = tmp_path / "corpus", Workspace(tmp_path / "w")
-    for folder in (corpus, workspace.root):
-        folder.mkdir()
-    (workspace.root / "run.json").write_text("{}")
+    corpus.mkdir()
+    LastRun(settings=recipe_of(workspace.root, corpus), folder=str(tmp_path), source={}).save(workspace)
 
     def columns(**source):
         settings = recipe_of(workspace.root, corpus)
