@@ -13,9 +13,7 @@ are what one job would write. With more than 512 of them the size is doubled unt
 jobs stays small.
 """
 
-import base64
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -27,12 +25,11 @@ import pyarrow.compute as pc
 
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.runtime.progress import track_by_size
-from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.settings import MaterializeSettings
 from fineweb_mask.tasks.catalog.spilling import open_database
 from fineweb_mask.tasks.dataset.output import MATERIALIZE
 from fineweb_mask.tasks.dataset.parts import DATA, MANIFEST, Parts
-from fineweb_mask.tasks.dataset.rows import SelectedDocuments, ShardPaths, common_schema
+from fineweb_mask.tasks.dataset.rows import SelectedDocuments, ShardPaths
 from fineweb_mask.tasks.dataset.writers import DatasetWriter
 from fineweb_mask.tasks.inference.prefetch import background_writer
 from fineweb_mask.tasks.source.discovery import SourceShard
@@ -43,14 +40,11 @@ from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, stag
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.manifest import manifest_reference, write_manifest
 from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile, digest
-from fineweb_mask.tasks.workspace.stage_parquet import read_footer
-from fineweb_mask.tasks.workspace.workspace import Workspace
 
 NO_FOOTER = "it is missing, or its footer cannot be read"
 IN_FILES = {"layout", "file_size", "partition_size"}
 """Settings on which the bytes or names of the files depend."""
 MOST_PARTITIONS = 512
-FOOTER_THREADS = 16
 NOT_IN_FILES = {"output", "export"}
 """Settings of which no byte of the dataset depends."""
 
@@ -65,7 +59,6 @@ class PartitionJob(StageJob):
     partitions: int  # of the dataset
     shards: list[ShardFiles]
     sources: list[SourceShard]  # of the shards
-    columns: str  # of the documents of all shards: an Arrow schema, in base64
 
     @property
     def name(self) -> str:
@@ -114,8 +107,7 @@ def write_partition(job: PartitionJob) -> None:
     job.parts.output.check()
     shards = [_paths(job, shard) for shard in job.shards]
     with job.parts.written(job.key) as folder, open_database() as connection:
-        columns = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(job.columns)))
-        documents = SelectedDocuments(connection, shards, job.settings.layout, columns)
+        documents = SelectedDocuments(connection, shards, job.settings.layout)
         tokens = _write(job, documents, folder / DATA)
         rows = sum(read_metadata(file).num_rows for file in tree_files(folder / DATA))
         if rows != documents.rows:
@@ -186,7 +178,7 @@ def version_of(shards: Iterable[ShardFiles], settings: MaterializeSettings) -> s
 def partition_jobs(
     root: str, shards: Sequence[ShardFiles], sources: Mapping[str, SourceShard], settings: MaterializeSettings
 ) -> list[PartitionJob]:
-    """Return the jobs of all partitions that have shards; the footers of all shards' documents are read.
+    """Return the jobs of all partitions that have shards.
 
     Parameters
     ----------
@@ -198,18 +190,12 @@ def partition_jobs(
         The source's files of all shards, by name, those that are not selected from among them.
     settings
         How the dataset is written.
-
-    Raises
-    ------
-    DamagedFileError
-        If a footer cannot be read.
     """
     names = sorted(sources)
     places = divide([sources[name].bytes for name in names], settings.partition_size)
     by_name = {shard.name: shard for shard in shards}
     divided = [[by_name[name] for name in names[place.start : place.stop] if name in by_name] for place in places]
     version = version_of(shards, settings)
-    columns = read_columns(Workspace(root), [shard.documents.path for shard in shards])
     return [
         PartitionJob(
             root=root,
@@ -219,26 +205,10 @@ def partition_jobs(
             partitions=len(divided),
             shards=own,
             sources=[sources[shard.name] for shard in own],
-            columns=columns,
         )
         for number, own in enumerate(divided)
         if own
     ]
-
-
-def read_columns(workspace: Workspace, documents: Sequence[str]) -> str:
-    """Return the columns that shards' documents have together, from the footers of their files."""
-    with ThreadPoolExecutor(FOOTER_THREADS) as threads:
-        columns = common_schema(list(threads.map(partial(_schema, workspace), documents)))
-    return base64.b64encode(columns.serialize()).decode()
-
-
-def _schema(workspace: Workspace, path: str) -> pa.Schema:
-    raise_if_stopped()
-    footer = read_footer(workspace.root / path)
-    if footer is None:
-        raise DamagedFileError(str(workspace.root / path), NO_FOOTER)
-    return footer.schema.to_arrow_schema().remove_metadata()
 
 
 def divide(sizes: Sequence[int], target: int) -> list[range]:

@@ -15,9 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fineweb_mask.models.columns import common_type
 from fineweb_mask.models.errors import WorkspaceError
-from fineweb_mask.models.names import alike
 from fineweb_mask.models.schemas import MASKS, MEASURED, ROW, SOURCE_ROW
 from fineweb_mask.models.settings import FLAT
 from fineweb_mask.tasks.catalog.views import identifier
@@ -55,8 +53,6 @@ class SelectedDocuments:
         The files, in the order of the shards' names.
     layout
         The column that gets one folder per value, or `flat`.
-    columns
-        The columns of the documents of all shards of the corpus, as `common_schema` returns them.
 
     Raises
     ------
@@ -66,15 +62,14 @@ class SelectedDocuments:
         If no column exists for the layout.
     """
 
-    def __init__(
-        self, connection: duckdb.DuckDBPyConnection, shards: Sequence[ShardPaths], layout: str, columns: pa.Schema
-    ) -> None:
+    def __init__(self, connection: duckdb.DuckDBPyConnection, shards: Sequence[ShardPaths], layout: str) -> None:
         self._connection = connection
         self._shards = list(shards)
         self._layout = layout
-        self._columns = pa.schema([field for field in columns if field.name not in {ROW.name, SOURCE_ROW.name}])
-        self._documents = pa.schema([field for field in self._columns if field.name not in MEASURED.names])
-        if layout != FLAT and layout not in self._columns.names:
+        columns = read_schema(shards[0].documents)  # as of all shards
+        columns = pa.schema([field for field in columns if field.name not in {ROW.name, SOURCE_ROW.name}])
+        self._documents = pa.schema([field for field in columns if field.name not in MEASURED.names])
+        if layout != FLAT and layout not in columns.names:
             raise WorkspaceError(
                 f"materialize.layout: no column {layout!r}, it may be {FLAT!r} or one of "
                 f"{', '.join(self._documents.names)}"
@@ -107,22 +102,18 @@ class SelectedDocuments:
             return
         start = 0
         with VerifiedFile(shard.documents) as file:
-            present = file.schema_arrow
-            names = [name for name in self._columns.names if name in present.names]
-            found = (batch.select(["row", *names]) for batch in file.iter_batches(BATCH_ROWS, columns=["row", *names]))
+            names = list(
+                dict.fromkeys(["row", *self._documents.names, *([] if self._layout == FLAT else [self._layout])])
+            )
+            found = file.iter_batches(BATCH_ROWS, columns=names)
             selected = (batch.filter(pa.array(np.isin(batch["row"].to_numpy(), wanted))) for batch in found)
             for batch in in_batches(selected, BATCH_ROWS):
                 part = chosen.slice(start, batch.num_rows)
                 if not np.array_equal(batch["row"].to_numpy(), part["row"].to_numpy()):
                     raise WorkspaceError(f"{shard.documents}: rows came out of order: please report this bug")
                 start += batch.num_rows
-                columns = [
-                    batch[field.name] if field.name in names else pa.nulls(batch.num_rows, field.type)
-                    for field in self._documents
-                ]
-                table = pa.table([*columns, *part.columns[1:]], names=self.schema.names)
-                # to a wider type; large whole numbers become the nearest fraction
-                yield table.cast(self.schema, safe=False), self._folders_of(batch)
+                columns = [batch[name] for name in self._documents.names]
+                yield pa.table([*columns, *part.columns[1:]], schema=self.schema), self._folders_of(batch)
         if start != len(wanted):
             raise WorkspaceError(
                 f"{shard.documents}: {len(wanted):,} documents were selected, {start:,} found: run again"
@@ -147,16 +138,11 @@ class SelectedDocuments:
         return chosen
 
     def _folders_of(self, documents: pa.Table) -> pa.ChunkedArray:
-        """Return the values of the layout's column as text, which is the same whatever shard they are in."""
-        if self._layout == FLAT or self._layout not in documents.column_names:
-            text = "" if self._layout == FLAT else UNKNOWN
-            return pa.chunked_array([pa.array([text] * documents.num_rows, pa.string())])
-        text, wanted = identifier(self._layout), self._columns.field(self._layout).type
-        if wanted != documents.schema.field(self._layout).type:
-            [kind] = self._connection.from_arrow(pa.table({"column": pa.nulls(0, wanted)})).types
-            text = f"{text}::{kind}"
-        relation = self._connection.from_arrow(documents.select([self._layout]))
-        found: pa.Table = relation.project(f"coalesce(nullif({text}::VARCHAR, ''), '{UNKNOWN}')").to_arrow_table()
+        """Return the values of the layout's column as texts."""
+        if self._layout == FLAT:
+            return pa.chunked_array([pa.array([""] * documents.num_rows, pa.string())])
+        text = f"coalesce(nullif({identifier(self._layout)}::VARCHAR, ''), '{UNKNOWN}')"
+        found: pa.Table = self._connection.from_arrow(documents.select([self._layout])).project(text).to_arrow_table()
         return found.column(0)
 
     def retention(self) -> list[dict[str, Any]]:
@@ -194,22 +180,6 @@ def in_batches(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Tabl
             pending = pending.slice(rows)
     if pending.num_rows:
         yield pending
-
-
-def common_schema(schemas: list[pa.Schema]) -> pa.Schema:
-    """Return one schema for all shards; a column whose types have no wider one, such as numbers and text, is text."""
-    fields: dict[str, pa.Field] = {}
-    spelled: dict[str, str] = {}
-    for field in (field for schema in dict.fromkeys(schemas) for field in schema):
-        if (other := spelled.setdefault(alike(field.name), field.name)) != field.name:
-            raise WorkspaceError(
-                f"column {field.name!r} is {other!r} in other files, and came too late in its own to be seen before: "
-                "name one of them in source.extra_columns"
-            )
-        known = fields.setdefault(field.name, field)
-        if known.type != field.type:
-            fields[field.name] = pa.field(field.name, common_type([known.type, field.type]))
-    return pa.schema(fields.values())
 
 
 def check_folders(folders: int, layout: str) -> None:

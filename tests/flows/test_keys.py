@@ -7,7 +7,6 @@ from fineweb_mask.flows.pipeline.fit import PretrainedModels
 from fineweb_mask.flows.pipeline.run import Run
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.tasks import select
-from fineweb_mask.tasks.dataset import partition
 from fineweb_mask.tasks.dedup.duplicates import DedupJob, NearDedupJob
 from fineweb_mask.tasks.inference.model_files import ModelFolder
 from fineweb_mask.tasks.inference.scorers import QualityModel
@@ -57,7 +56,6 @@ class Planned(Run):
 def keys(tmp_path, monkeypatch):
     """Return the function that plans a run of two shards and returns the keys of its jobs, by stage and name."""
     monkeypatch.setattr(select.SelectJob, "shard_files", lambda job, *_: [done(job, one.name) for one in job.shards])
-    monkeypatch.setattr(partition, "read_columns", lambda *_: "")  # of files that are not there
     for job in (DedupJob, NearDedupJob):
         monkeypatch.setattr(job, "shard_files", lambda job, *_: [done(job, name) for name in job.shard_names])
         monkeypatch.setattr(job, "current", lambda *_: None)

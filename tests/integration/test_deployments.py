@@ -71,7 +71,7 @@ def test_a_run_shows_its_progress_its_funnel_and_its_report(service, sample_run)
     assert shown.keys() == {f"progress-{stage}" for stage in STAGES} | {"funnel", "report"}
     assert {shown[f"progress-{stage}"]["data"] for stage in STAGES} == {100.0}
     assert "4 of 4 done" in shown["progress-score"]["description"]
-    assert "1,905 documents" in shown["progress-score"]["description"]
+    assert "1,892 documents" in shown["progress-score"]["description"]
 
     table = json.loads(shown["funnel"]["data"])
     totals = {row["stage"]: (row["documents in"], row["documents out"]) for row in table if row["shard"] == "all"}
@@ -167,10 +167,12 @@ def test_stop_leaves_another_process_of_that_id_alone(service, tmp_path):
 
 
 def test_a_quarantined_shard_and_a_failed_run_call_the_webhook(hostile_run):
-    texts = {call["event"]: call["text"] for call in (hostile_run.calls.get(timeout=30) for _ in range(2))}
-    assert texts.keys() == {"fineweb-mask.shard.quarantined", "prefect.flow-run.Failed"}  # in no order
-    assert hostile_run.shard in texts["fineweb-mask.shard.quarantined"]
-    assert "Parquet magic bytes not found" in texts["prefect.flow-run.Failed"]
+    texts: dict[str, list[str]] = {"fineweb-mask.shard.quarantined": [], "prefect.flow-run.Failed": []}
+    while not all(texts.values()):  # in no order, and there may be other runs that fail
+        call = hostile_run.calls.get(timeout=30)
+        texts[call["event"]].append(call["text"])
+    assert hostile_run.shard in texts["fineweb-mask.shard.quarantined"][0]
+    assert any("Parquet magic bytes not found" in text for text in texts["prefect.flow-run.Failed"])
 
 
 def test_a_failure_to_publish_is_a_warning_in_the_run(server, caplog):

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.conftest import Bucket
 from tests.integration.conftest import sample_command
 from tests.s3 import S3Server, free_port
 
@@ -152,8 +153,9 @@ def test_a_store_that_is_gone_for_good_ends_the_run_within_two_minutes(
     reach: Callable[..., None], sample_corpus: Path, small_sample: tuple[str, ...], tmp_path: Path
 ) -> None:
     store = S3Server()
+    bucket = Bucket(store, "gone", "s3://gone")
     try:
-        store.client.create_bucket(Bucket="gone")
+        store.client.create_bucket(Bucket=bucket.name)
         reach(store.url)
         command = [sys.executable, "-m", "fineweb_mask.flows.cli", "run", "deployments/recipes/sample.yaml"]
         settings = (*small_sample, f"source.path={sample_corpus / 'corpus'}")
@@ -161,7 +163,7 @@ def test_a_store_that_is_gone_for_good_ends_the_run_within_two_minutes(
         with subprocess.Popen(
             command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
         ) as run:
-            while not store.names("gone", "ws/scores/"):
+            while not bucket.names("ws/scores/"):
                 assert run.poll() is None
                 time.sleep(0.1)
             store.kill()

@@ -16,7 +16,7 @@ import pytest
 from fineweb_mask.models.columns import common_type, kept_type
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.schemas import FINEWEB
-from fineweb_mask.tasks.dataset.rows import common_schema, folder_name
+from fineweb_mask.tasks.dataset.rows import folder_name
 from fineweb_mask.tasks.storage.atomic import tree_files
 from tests.tasks.conftest import HOSTILE_DUMPS, materialize_again, parts, selected_rows, snapshot
 from tests.tasks.dataset.conftest import make
@@ -178,9 +178,3 @@ def test_folder_names_differ_where_dumps_do_also_where_a_disk_ignores_case():
     names = {folder_name(dump): dump for dump in dumps}
     assert len({unicodedata.normalize("NFC", name).casefold() for name in names}) == len(dumps)
     assert all(unquote(name) == dump for name, dump in names.items() if len(name) <= 200)
-
-
-def test_a_column_that_two_shards_spell_differently_is_refused():
-    schemas = [pa.schema([pa.field(name, pa.string())]) for name in ("Source", "source")]
-    with pytest.raises(WorkspaceError, match="column 'source' is 'Source' in other files"):
-        common_schema(schemas)
