@@ -6,7 +6,6 @@ from tempfile import TemporaryDirectory
 from urllib.parse import unquote
 
 import duckdb
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -22,7 +21,6 @@ from fineweb_mask.tasks.storage.parquet import DamagedFileError
 from fineweb_mask.tasks.workspace.manifest import Manifest
 from tests.tasks.conftest import snapshot
 from tests.tasks.dataset.conftest import KilledError, make
-from tests.tasks.stage_files import write_table
 
 MANY = {"partition_size": 1}  # a partition for every shard
 
@@ -170,25 +168,6 @@ def test_parts_of_another_corpus_are_neither_taken_nor_removed(four_shards, tmp_
     assert rows_of(making)["D9"] == [f"<urn:uuid:{sum(map(len, changed[:-1])) + row}>" for row in range(3)]
 
 
-def test_a_column_that_only_some_partitions_have_is_in_all_files(tmp_path):
-    """A number that is whole in one shard, has a fraction in another, and is missing in the third."""
-    making = make(tmp_path, [[("A", True)] * 4, [("A", True)] * 4, [("B", True)] * 4], **MANY, layout="n")
-    shards = list(making.shards)
-    for index, values in ((0, pa.array([1, 2, 3, 4])), (1, pa.array([1.0, 2.5, 3.0, 4.5]))):
-        shard = shards[index]
-        table = pq.read_table(making.workspace.resolve(shard.documents)).append_column("n", values)
-        key = making.job.key.model_copy(update={"inputs": str(index)})
-        documents = write_table(making.workspace, "documents", shard.documents.name, table, key, rows_in=4, dropped={})
-        shards[index] = shard.model_copy(update={"documents": documents})
-    made = making._replace(shards=shards).written()
-    paths = sorted(path for file in made.partitions for path in (tmp_path / file.path).parent.rglob("*.parquet"))
-    assert {path.parent.name for path in paths} == {"1.0", "2.0", "2.5", "3.0", "4.0", "4.5", "unknown"}
-    assert len({str(pq.read_schema(path)) for path in paths}) == 1
-    rows = [row for path in paths for row in pq.read_table(path).to_pylist()]
-    values = [1.0, 2.0, 3.0, 4.0, 1.0, 2.5, 3.0, 4.5, None, None, None, None]
-    assert {row["id"]: row["n"] for row in rows} == {f"<urn:uuid:{n}>": value for n, value in enumerate(values)}
-
-
 def test_nothing_selected_is_a_dataset_without_files(tmp_path):
     making = make(tmp_path, [[("A", False)] * 3, [("B", False)]], **MANY)
     assert making.write().rows == 0
@@ -245,9 +224,6 @@ def test_jobs_hold_their_own_shards_and_those_without_are_left_out(four_shards, 
     assert len({job.key.fingerprint for job in found}) == 4
     found = making._replace(shards=making.shards[1:]).partition_jobs()
     assert [(job.number, job.partitions) for job in found] == [(number, 4) for number in range(1, 4)]
-    making.workspace.resolve(making.shards[2].documents).unlink()
-    with pytest.raises(DamagedFileError, match=r"/documents/002\.\w+\.parquet is damaged: it is missing, or"):
-        making.partition_jobs()
 
 
 def test_a_file_that_is_gone_when_its_partition_is_written_is_named_as_one_to_build_again(tmp_path):
