@@ -44,8 +44,8 @@ class EngineSettings(Settings):
     )
     scratch: Text | None = Field(
         None,
-        description="Local folder for the files of a workspace at a URL that jobs read and write; null: "
-        "`fineweb-mask` in the user's cache folder.",
+        description="Local folder for copies of files of a workspace at a URL, such as models; null: `fineweb-mask` "
+        "in the user's cache folder.",
     )
 
     @field_validator("scratch")
