@@ -8,7 +8,6 @@ of random weights scores and embeds in one pass, as FineWeb-Edu's classifier doe
 """
 
 import argparse
-import random
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,8 @@ from transformers.utils import logging
 
 from benchmarks.bert import save_classifier
 from benchmarks.command import ROOT, timed_run
+from benchmarks.gpu import made_up
 from benchmarks.tables import show
-from tests.corpora import prose
 
 SMOKE = 60
 """Documents, made up, of a quick look."""
@@ -70,7 +69,7 @@ def main() -> None:
 def read_texts(arguments: argparse.Namespace) -> list[str]:
     if arguments.smoke:
         arguments.layers, arguments.hidden, arguments.repeats = 2, 64, 1
-        return [prose(random.Random(number)) for number in range(SMOKE)]
+        return made_up(SMOKE)
     if arguments.source is None:
         raise SystemExit("give a Parquet file of documents, or --smoke")
     found = pq.read_table(arguments.source, columns=["text"])["text"].drop_null().unique().to_pylist()
