@@ -8,14 +8,14 @@ import sys
 import traceback
 import webbrowser
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 
 import typer
 from pydantic import BaseModel
 
-from fineweb_mask.flows.display.listeners import prefect_shown, shown_as_bars, shown_as_lines
+from fineweb_mask.flows.display.progress import prefect_shown, shown_on
 from fineweb_mask.flows.display.terminal import SafeConsole, echo, step_progress, visible
 from fineweb_mask.flows.processes import temporary_server
 from fineweb_mask.flows.processes.environment import server_lost, set_environment
@@ -106,13 +106,10 @@ def flow_shown(*, as_json: bool) -> Iterator[None]:
     """Show the flow that runs in the block; if it fails, print the reason and exit."""
     with exit_on_failure(as_json):
         temporary_server.start_early()
-    shown: AbstractContextManager[None] = nullcontext()
-    if shows_bars(as_json):
-        shown = shown_as_bars(SafeConsole(stderr=True))  # at once: the import of Prefect, and its server, take seconds
-    elif not is_verbose():
-        shown = shown_as_lines(lambda line: echo(line, err=True))
-        if not as_json:
-            echo("running; --verbose logs every step", err=True)
+    console = SafeConsole(stderr=True) if shows_bars(as_json) else None
+    shown = nullcontext() if is_verbose() else shown_on(console)  # at once: Prefect and its server take seconds
+    if not (console or as_json or is_verbose()):
+        echo("running; --verbose logs every step", err=True)
     with exit_on_failure(as_json), shown, prefect_shown(verbose=is_verbose()):
         yield
 

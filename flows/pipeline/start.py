@@ -132,7 +132,7 @@ def start_run(
         clear_stop_request()
         offer_slots()
         workers = settings.engine.workers or len(choose_devices("auto")) + 1  # one prepares the others' inputs
-        task_runs = TaskRuns(workers, cluster, group=-(-len(shards) // MOST_TASK_RUNS))
+        task_runs = TaskRuns(workers, cluster, group=-(-len(shards) // MOST_TASK_RUNS), ui=ui)
         context = FlowRunContext.get()
         name = context.flow.name if context and context.flow else "curate"
         recorded_as = name if until is None else f"{name} until {until}"

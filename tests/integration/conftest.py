@@ -29,8 +29,8 @@ from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
 
 from fineweb_mask.flows.compare import CompareSummary, compare
 from fineweb_mask.flows.curate import curate
-from fineweb_mask.flows.display.listeners import LogLines, listener
 from fineweb_mask.flows.display.prefect_ui import artifact_key
+from fineweb_mask.flows.display.progress import Screen, StageProgress, screen
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.flows.summary import RunSummary, StoppedSummary
 from fineweb_mask.flows.sweep import SweepSummary, sweep
@@ -240,14 +240,14 @@ class Contested(NamedTuple):
     heard: dict[tuple[str, str], list[tuple[float, tuple[Step, ...]]]]  # by stage and job, how far it was
 
 
-class _Hearing(LogLines):
+class _Hearing(Screen):
     def __init__(self) -> None:
         super().__init__()
         self.heard: dict[tuple[str, str], list[tuple[float, tuple[Step, ...]]]] = {}
 
-    def on_job_progress(self, stage: str, job: str, share: float, steps: tuple[Step, ...]) -> None:
-        self.heard.setdefault((stage, job), []).append((share, steps))
-        super().on_job_progress(stage, job, share, steps)
+    def show(self, stage: StageProgress) -> None:
+        for job, steps in stage.steps.items():
+            self.heard.setdefault((stage.stage, job), []).append((stage.shares[job], steps))
 
 
 @pytest.fixture(scope="session")
@@ -258,10 +258,10 @@ def contest(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Contest
     hearing = _Hearing()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fineweb_mask.models.runtime.progress.SECONDS", 0.0)
-        token = listener.set(hearing)
+        token = screen.set(hearing)
         compared = compare(settings, ["mean_field", "random", "greedy"], "dump")
         swept = sweep(settings, "0,0.25,...,1")
-        listener.reset(token)
+        screen.reset(token)
     return Contested(workspace, compared, swept, hearing.heard)
 
 

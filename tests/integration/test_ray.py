@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from fineweb_mask.flows.cluster.cluster import OWNER, RETRIES, Cluster, LostJobError
-from fineweb_mask.flows.display.listeners import LogLines, listener
+from fineweb_mask.flows.display.progress import Screen, StageProgress, screen
 from fineweb_mask.models.runtime.stopping import StoppedError
 from fineweb_mask.models.settings import EmbeddingSettings, EngineSettings, IngestSettings, SourceSettings
 from fineweb_mask.tasks.dedup.sort import SortJob
@@ -138,16 +138,15 @@ def local_data(workspace: Path) -> list[bytes]:
     return [path.read_bytes() for path in sorted((workspace / "dataset" / "data").rglob("*.parquet"))]
 
 
-class DoneJobs(LogLines):
-    """Calls a function when a job of a stage ends."""
+class DoneJobs(Screen):
+    """Calls a function when a job of a stage has ended."""
 
     def __init__(self, stage: str, then: Callable[[], None]) -> None:
         super().__init__()
         self._stage, self._then = stage, then
 
-    def on_job_end(self, stage: str, job: str, file: StageFile | None) -> None:
-        super().on_job_end(stage, job, file)
-        if stage == self._stage:
+    def show(self, stage: StageProgress) -> None:
+        if stage.stage == self._stage and stage.done:
             self._then()
 
 
@@ -168,11 +167,11 @@ def test_a_cluster_writes_the_same_dataset_though_a_node_dies(
         if dying:
             nodes.remove(dying.pop())
 
-    token = listener.set(DoneJobs("embed", kill))
+    token = screen.set(DoneJobs("embed", kill))
     try:
         summary = run_sample(f"{seaweed_bucket.url}/ws", f"source.path={corpus}", *engine)
     finally:
-        listener.reset(token)
+        screen.reset(token)
         nodes.add(resources={"b": 1})
     assert not dying
     assert summary.status == "done"
