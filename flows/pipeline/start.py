@@ -11,7 +11,7 @@ from prefect import Flow, flow
 from prefect.context import FlowRunContext
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from fineweb_mask.flows.cluster.cluster import Cluster, RayletDiedError
+from fineweb_mask.flows.cluster.cluster import Cluster
 from fineweb_mask.flows.display.prefect_ui import published_to_ui
 from fineweb_mask.flows.pipeline.failures import damaged_discarded, fails_in_one_line
 from fineweb_mask.flows.pipeline.fit import REFITTED, Refit
@@ -157,7 +157,7 @@ def start_run(
                 yield run
             except BaseException as error:
                 request_stop()  # Prefect waits for the tasks that still run
-                if isinstance(error, DamagedFileError | RayletDiedError):
+                if isinstance(error, DamagedFileError):
                     task_runs.wait()  # the flow begins again
                 raise
             finally:
