@@ -64,7 +64,7 @@ LAYERS = {
         {"status"},
         {"ledger"},
         {"python.opened"},
-        {"report", "share", "sweep", "compare", "push", "train_quality", "tune"},
+        {"report", "share", "sweep", "compare", "push", "tune"},
         {"python"},
         {"commands"},
         {"cli"},

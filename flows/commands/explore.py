@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fineweb_mask.flows.commands._common import exit_on_error, exit_on_failure, open_page
+from fineweb_mask.flows.commands._common import begin, open_page, verb
 from fineweb_mask.flows.display.terminal import echo, step_progress
 from fineweb_mask.models.errors import SettingsError
 
@@ -22,6 +22,7 @@ PORTS = 20
 """Ports that are tried, from the one that is asked for."""
 
 
+@verb
 def explore(
     workspace: Annotated[str, typer.Argument(help="Workspace of a finished run: a folder, or a URL such as s3://.")],
     *,
@@ -49,26 +50,21 @@ def explore(
     from fineweb_mask.tasks.explore import explore as prepare
     from fineweb_mask.tasks.outputs import check_output
 
-    with exit_on_error(as_json=False):
-        if export is not None:
-            check_output(export, "--export", [workspace, against or workspace], folder=True)
-        page_files()
-        free = port if export is not None else _free_port(port)
-        opened, last, folder = last_run(workspace)
-        other = None if against is None else _other(against, workspace)
-    with (
-        chdir(folder),
-        exit_on_failure(as_json=False, interrupted="interrupted; run the same command again"),
-        step_progress("preparing the map", show=sys.stderr.isatty()),
-    ):
+    if export is not None:
+        check_output(export, "--export", [workspace, against or workspace], folder=True)
+    page_files()
+    free = port if export is not None else _free_port(port)
+    opened, last, folder = last_run(workspace)
+    other = None if against is None else _other(against, workspace)
+    begin("interrupted; run the same command again")
+    with chdir(folder), step_progress("preparing the map", show=sys.stderr.isatty()):
         selected = _selected(inspect_recipe(opened, last.settings), str(opened.root), vectors=True)
         job = ExploreJob(**selected, most=documents, other=other)
         if not (job.current() or sys.stderr.isatty()):
             echo("preparing the map", err=True)
         prepared = prepare(job)
     if export is not None:
-        with exit_on_failure(as_json=False):
-            write_folder(job.path, export)
+        write_folder(job.path, export)
         echo(f"map      {export}: show it by `{Path(sys.executable).name} -m http.server --directory {export}`")
         return
     token = secrets.token_urlsafe(16)

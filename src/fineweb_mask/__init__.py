@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fineweb_mask.flows.compare import CompareSummary
     from fineweb_mask.flows.ledger.diff import DiffSummary
     from fineweb_mask.flows.ledger.diff import compared as diff
-    from fineweb_mask.flows.python.opened import OpenedWorkspace, Table
+    from fineweb_mask.flows.python.opened import OpenedWorkspace
     from fineweb_mask.flows.python.opened import open_workspace as open  # noqa: A004 - fineweb_mask.open, as gzip.open
     from fineweb_mask.flows.python.start import compare, curate, sweep
     from fineweb_mask.flows.recipe import load_recipe
@@ -60,7 +60,6 @@ __all__ = [
     "SettingsError",
     "StorageError",
     "SweepSummary",
-    "Table",
     "Targets",
     "WorkspaceError",
     "__version__",
@@ -76,7 +75,7 @@ _MODULES = {
     "flows.compare": ("CompareSummary",),
     "flows.python.start": ("compare", "curate", "sweep"),
     "flows.ledger.diff": ("DiffSummary", "compared"),
-    "flows.python.opened": ("OpenedWorkspace", "Table", "open_workspace"),
+    "flows.python.opened": ("OpenedWorkspace", "open_workspace"),
     "flows.recipe": ("load_recipe",),
     "flows.summary": ("RunSummary",),
     "flows.sweep": ("SweepSummary",),
