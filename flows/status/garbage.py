@@ -16,8 +16,7 @@ from fineweb_mask.flows.status.catalog import of_the_dataset
 from fineweb_mask.flows.status.inspection import inspect_recipe, inspect_workspace, open_workspace
 from fineweb_mask.models.names import TAGGED
 from fineweb_mask.models.settings import PipelineSettings
-from fineweb_mask.tasks.dataset.output import MATERIALIZE
-from fineweb_mask.tasks.dataset.parts import FOLDER
+from fineweb_mask.tasks.dataset.output import MATERIALIZE, UNFINISHED
 from fineweb_mask.tasks.dedup.buckets import BucketJob
 from fineweb_mask.tasks.dedup.duplicates import DedupJob, NearDedupJob
 from fineweb_mask.tasks.dedup.sort import ShinglesJob
@@ -96,7 +95,7 @@ def collect_garbage(folder: str, recipes: Sequence[PipelineSettings], *, dry_run
         found = [
             *(_stage_files(workspace, inspections, reached, name) for name in FOLDERS),
             _entries(workspace, "fitted", reached, is_decided=all(map(_is_decided, inspections))),
-            _entries(workspace, FOLDER, reached, is_decided=all(one.found[MATERIALIZE] for one in inspections)),
+            _entries(workspace, UNFINISHED, reached, is_decided=all(one.found[MATERIALIZE] for one in inspections)),
         ]
         if not dry_run:
             for removed in found:
@@ -157,7 +156,7 @@ def _entries(workspace: Workspace, folder: str, reached: Container[Path], *, is_
     removed = Removed(folder=folder)
     for name, size in workspace.sizes(folder, suffix="").items():
         entry = "/".join(name.split("/")[:2])
-        if workspace.root / entry in reached or (folder != FOLDER and TAGGED.search(entry) is None):
+        if workspace.root / entry in reached or (folder != UNFINISHED and TAGGED.search(entry) is None):
             continue
         if is_decided:
             removed.add(workspace.root / name, size)
