@@ -16,8 +16,7 @@ from fineweb_mask.flows.status.catalog import of_the_dataset
 from fineweb_mask.flows.status.inspection import inspect_recipe, inspect_workspace, open_workspace
 from fineweb_mask.models.names import TAGGED
 from fineweb_mask.models.settings import PipelineSettings
-from fineweb_mask.tasks.dataset.output import MATERIALIZE
-from fineweb_mask.tasks.dataset.parts import FOLDER
+from fineweb_mask.tasks.dataset.output import MATERIALIZE, UNFINISHED
 from fineweb_mask.tasks.dedup.duplicates import DedupJob, NearDedupJob
 from fineweb_mask.tasks.dedup.sort import ShinglesJob
 from fineweb_mask.tasks.select import SelectJob
@@ -96,7 +95,7 @@ def collect_garbage(folder: str, recipes: Sequence[PipelineSettings], *, dry_run
         reached = {path for job in jobs for path in job.paths()}
         decided = {name: all(_is_planned(one, name) for one in inspections) for name in FOLDERS}
         decided |= {"fitted": all(map(_is_decided, inspections))}
-        decided |= {FOLDER: all(one.found[MATERIALIZE] for one in inspections)}
+        decided |= {UNFINISHED: all(one.found[MATERIALIZE] for one in inspections)}
         found = [_unreached(workspace, name, reached, is_decided) for name, is_decided in decided.items()]
         if not dry_run:
             for removed in found:
@@ -112,7 +111,7 @@ def _unreached(workspace: Workspace, folder: str, reached: Set[Path], is_decided
     removed = Removed(folder=folder)
     for name, size in workspace.sizes(folder, suffix=".parquet" if folder in FOLDERS else "").items():
         path, entry = workspace.root / name, workspace.root / "/".join(name.split("/")[:2])  # such as a model's folder
-        if path in reached or entry in reached or (folder != FOLDER and TAGGED.search(name) is None):
+        if path in reached or entry in reached or (folder != UNFINISHED and TAGGED.search(name) is None):
             continue
         if is_decided:
             removed.add(path, size)
