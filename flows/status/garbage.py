@@ -1,8 +1,7 @@
 """Find and remove the files of a workspace that no recipe reaches: those of other settings, inputs or code.
 
 A file is removed only if it is certain that no given recipe reads it. Where a recipe's work is not finished, it may not
-be known which files of later stages it will read: these are left. What the buckets of a corpus found is kept for a run
-that goes on; once the duplicates of all shards are listed, it is not read again and is removed.
+be known which files of later stages it will read: these are left.
 """
 
 from collections.abc import Container, Sequence
@@ -18,9 +17,8 @@ from fineweb_mask.models.names import TAGGED
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.dataset.output import MATERIALIZE
 from fineweb_mask.tasks.dataset.parts import FOLDER
-from fineweb_mask.tasks.dedup.buckets import BucketJob
-from fineweb_mask.tasks.dedup.duplicates import DedupJob, NearDedupJob
-from fineweb_mask.tasks.dedup.sort import ShinglesJob
+from fineweb_mask.tasks.dedup.duplicates import SUMMARIES, DedupJob
+from fineweb_mask.tasks.dedup.sketch import SketchJob
 from fineweb_mask.tasks.losses import LossesJob
 from fineweb_mask.tasks.select import SelectJob
 from fineweb_mask.tasks.selection.cells import CellJob, DivideJob, RouteJob, SampleJob
@@ -30,16 +28,11 @@ from fineweb_mask.tasks.workspace.listing import FOLDERS, update_index
 from fineweb_mask.tasks.workspace.references import shard_and_tag
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
-COMPARED = ("hashes", DedupJob.summaries, *DedupJob.stage.folders)
+COMPARED = (SUMMARIES, *DedupJob.stage.folders)
 """Folders of files that are read only if duplicates are looked for across shards."""
 
-SKETCHED = ("references", "signatures", *ShinglesJob.stage.folders, NearDedupJob.summaries, *NearDedupJob.stage.folders)
-"""Folders of files that are read only if near-duplicates are looked for, or pages of one URL."""
-
-
 READ_UNTIL = {
-    **{job.summaries: job.stage.folders for job in (DedupJob, NearDedupJob)},
-    **dict.fromkeys(ShinglesJob.stage.folders, NearDedupJob.stage.folders),
+    SUMMARIES: DedupJob.stage.folders,
     **{
         folder: SelectJob.stage.folders
         for job in (SampleJob, RouteJob, DivideJob, CellJob, CountJob, SharesJob)
@@ -48,7 +41,7 @@ READ_UNTIL = {
 }
 """Folders of files of which those of later folders, named with each, tell what is read: mostly nothing any more."""
 
-OF_MANY = frozenset(folder for job in (BucketJob, LossesJob, CellJob, SharesJob) for folder in job.stage.folders)
+OF_MANY = frozenset([SUMMARIES, *(folder for job in (LossesJob, CellJob, SharesJob) for folder in job.stage.folders)])
 """Folders of files that are of no single shard."""
 
 
@@ -129,14 +122,15 @@ def _stage_files(workspace: Workspace, inspections: Sequence[Run], reached: Cont
 def _planned(run: Run, folder: str) -> set[str]:
     """Return the shards for which it is known which file of a folder is read."""
     ingest = run.settings.ingest
-    if (folder in COMPARED and ingest.exact_dedup != "corpus") or (folder in SKETCHED and not ingest.finds_copies):
+    is_sketched = folder in SketchJob.stage.folders
+    if (folder in COMPARED and not ingest.compares_shards) or (is_sketched and ingest.near_dedup == "off"):
         return set(run.shards)  # none
     made = READ_UNTIL.get(folder, (folder,))
     return {
         name
         for jobs in run.found.values()
         for job, file in jobs
-        if set(made) & set(job.stage.folders) and not (isinstance(job, DedupJob | NearDedupJob) and file is None)
+        if set(made) & set(job.stage.folders) and not (isinstance(job, DedupJob) and file is None)
         for name in job.shard_names
     }
 
