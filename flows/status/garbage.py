@@ -1,8 +1,7 @@
 """Find and remove the files of a workspace that no recipe reaches: those of other settings, inputs or code.
 
 A file is removed only if it is certain that no given recipe reads it. Where a recipe's work is not finished, it may not
-be known which files of later stages it will read: their folders are left. What the buckets of a corpus found is kept
-for a run that goes on; once the duplicates of all shards are listed, it is not read again and is removed.
+be known which files of later stages it will read: their folders are left.
 """
 
 from collections.abc import Sequence, Set
@@ -17,8 +16,8 @@ from fineweb_mask.flows.status.inspection import inspect_recipe, inspect_workspa
 from fineweb_mask.models.names import TAGGED
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.dataset.output import MATERIALIZE, UNFINISHED
-from fineweb_mask.tasks.dedup.duplicates import DedupJob, NearDedupJob
-from fineweb_mask.tasks.dedup.sort import ShinglesJob
+from fineweb_mask.tasks.dedup.duplicates import SUMMARIES, DedupJob
+from fineweb_mask.tasks.dedup.sketch import SketchJob
 from fineweb_mask.tasks.select import SelectJob
 from fineweb_mask.tasks.selection.cells import CellJob, DivideJob, RouteJob, SampleJob
 from fineweb_mask.tasks.selection.groups import CountJob, SharesJob
@@ -26,16 +25,11 @@ from fineweb_mask.tasks.storage.atomic import remove_file
 from fineweb_mask.tasks.workspace.listing import FOLDERS, update_index
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
-COMPARED = ("hashes", DedupJob.summaries, *DedupJob.stage.folders)
+COMPARED = (SUMMARIES, *DedupJob.stage.folders)
 """Folders of files that are read only if duplicates are looked for across shards."""
 
-SKETCHED = ("references", "signatures", *ShinglesJob.stage.folders, NearDedupJob.summaries, *NearDedupJob.stage.folders)
-"""Folders of files that are read only if near-duplicates are looked for, or pages of one URL."""
-
-
 READ_UNTIL = {
-    **{job.summaries: job.stage.folders for job in (DedupJob, NearDedupJob)},
-    **dict.fromkeys(ShinglesJob.stage.folders, NearDedupJob.stage.folders),
+    SUMMARIES: DedupJob.stage.folders,
     **{
         folder: SelectJob.stage.folders
         for job in (SampleJob, RouteJob, DivideJob, CellJob, CountJob, SharesJob)
@@ -123,14 +117,15 @@ def _unreached(workspace: Workspace, folder: str, reached: Set[Path], is_decided
 def _is_planned(run: Run, folder: str) -> bool:
     """Return whether it is known of every shard which file of a folder is read."""
     ingest = run.settings.ingest
-    if (folder in COMPARED and ingest.exact_dedup != "corpus") or (folder in SKETCHED and not ingest.finds_copies):
+    is_sketched = folder in SketchJob.stage.folders
+    if (folder in COMPARED and not ingest.compares_shards) or (is_sketched and ingest.near_dedup == "off"):
         return True  # none
     made = READ_UNTIL.get(folder, (folder,))
     planned = {
         name
         for jobs in run.found.values()
         for job, file in jobs
-        if set(made) & set(job.stage.folders) and not (isinstance(job, DedupJob | NearDedupJob) and file is None)
+        if set(made) & set(job.stage.folders) and not (isinstance(job, DedupJob) and file is None)
         for name in job.shard_names
     }
     return run.shards.keys() - run.quarantined.keys() <= planned

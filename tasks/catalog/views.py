@@ -18,11 +18,11 @@ import pyarrow as pa
 
 from fineweb_mask.models.schemas import (
     DROPPED,
+    DUPLICATES,
     KNOWN,
     LOSSES,
     MASKS,
     MEASURED,
-    NEAR_DUPLICATES,
     documents_schema,
     embeddings_schema,
     scores_schema,
@@ -187,7 +187,7 @@ def _views(connection: duckdb.DuckDBPyConnection, workspace: Workspace, shards: 
         "runs": _runs(workspace),
         "drops": "FROM stored.drops",
         "losses": "FROM stored.losses",
-        "near_duplicates": f"FROM ({_rows_of(connection, near, NEAR_DUPLICATES)}) WHERE twin_shard IS NOT NULL",
+        "near_duplicates": f"FROM ({_rows_of(connection, near, DUPLICATES)}) WHERE twin_shard IS NOT NULL",
         "known": _rows_of(connection, _beside(workspace, documents, "known"), KNOWN),
         "dropped": _dropped_rows(connection, workspace, shards),
     }
@@ -196,17 +196,16 @@ def _views(connection: duckdb.DuckDBPyConnection, workspace: Workspace, shards: 
 def _dropped_rows(connection: duckdb.DuckDBPyConnection, workspace: Workspace, shards: Sequence[ShardFiles]) -> str:
     """Return a query of what ingest dropped and kept aside, and of the duplicates, which are among the documents."""
     repeated = [shard.duplicates for shard in shards if shard.duplicates.path]
-    lists = _rows_of(connection, repeated, NEAR_DUPLICATES, differ=True)
+    lists = _rows_of(connection, repeated, DUPLICATES)
     ingested = _rows_of(connection, _beside(workspace, [shard.documents for shard in shards], "dropped"), DROPPED)
     reason = (
         f"""CASE WHEN twin_shard IS NULL THEN 'duplicate' WHEN similarity IS NULL THEN '{SAME_URL}' ELSE '{NEAR}' END"""
     )
-    has_near = any(file.details.get(kind) for file in repeated for kind in COUNTED)
     return f"""
         SELECT shard, 'ingest' AS stage, * EXCLUDE (shard) FROM ({ingested})
         UNION ALL BY NAME
         SELECT documents.shard, 'dedup' AS stage, documents.source_row, documents.id, documents.url,
-               {reason if has_near else "'duplicate'"} AS reason,
+               {reason} AS reason,
                documents.text
         FROM ({lists}) AS lists JOIN documents USING (shard, row)
         """  # noqa: S608 - queries of our own

@@ -16,9 +16,10 @@ import pytest
 
 from fineweb_mask.flows.cluster.cluster import RETRIES, Cluster, LostJobError
 from fineweb_mask.flows.display.progress import Screen, StageProgress, screen
+from fineweb_mask.models.dedup.minhash import Sketch
 from fineweb_mask.models.runtime.stopping import StoppedError
 from fineweb_mask.models.settings import EmbeddingSettings, EngineSettings, IngestSettings, SourceSettings
-from fineweb_mask.tasks.dedup.sort import SortJob
+from fineweb_mask.tasks.dedup.sketch import SketchJob
 from fineweb_mask.tasks.inference.model_files import model_folder
 from fineweb_mask.tasks.ingest import IngestJob
 from fineweb_mask.tasks.source.discovery import discover
@@ -245,14 +246,14 @@ def test_a_job_that_is_started_while_the_run_ends_starts_no_other_ray(
 
     halfway, closed = threading.Event(), threading.Event()
 
-    class SlowJob(SortJob):
+    class SlowJob(SketchJob):
         def model_dump_json(self, **options: Any) -> str:
             halfway.set()
             closed.wait(60)
             return super().model_dump_json(**options)
 
     documents = StageFile(stage="ingest", name="a", path="documents/a.parquet", rows=1, bytes=1, fingerprint="0")
-    job = SlowJob(root=str(tmp_path), by="hash", file=documents)
+    job = SlowJob(root=str(tmp_path), documents=documents, sketch=Sketch())
     cluster = Cluster(EngineSettings(kind="ray"))
     with ThreadPoolExecutor() as threads:
         try:
@@ -310,8 +311,7 @@ def test_ends_of_processes_are_survived_and_one_with_a_gpu_keeps_its_model(
         lost = jobs[0].shard.model_copy(update={"url": f"file://{tmp_path}/lost.parquet", "name": "lost"})
         with pytest.raises(BadShardError, match="lost"):
             cluster.submit(jobs[0].model_copy(update={"shard": lost, "force": True})).result(timeout=120)
-        sorts = [SortJob(root=workspace.address, by="hash", file=file, force=True) for file in documents]
-        again = [cluster.submit(job) for job in sorts * (200 // len(sorts))]
+        again = [cluster.submit(jobs[number % len(jobs)]) for number in range(200)]
         assert all(future.result(timeout=120).rows for future in again)
         gcs = ray._private.worker.global_worker.gcs_client
         assert len(gcs.internal_kv_keys(b"RemoteFunction:", b"fun")) == 1  # exported once, not with every job
