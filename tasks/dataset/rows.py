@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.schemas import MASKS, MEASURED, ROW, SOURCE_ROW
 from fineweb_mask.models.settings import FLAT
-from fineweb_mask.tasks.catalog.views import identifier
+from fineweb_mask.tasks.catalog.quoting import identifier
 from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_schema, read_table
 from fineweb_mask.tasks.workspace.references import digest
 
