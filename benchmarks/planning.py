@@ -44,7 +44,7 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 
 ROW = pa.record_batch([pa.array([0], pa.uint32()), pa.array([bytes(16)], pa.binary(16))], names=["row", "content_hash"])
 DETAILS: dict[str, dict[str, Any]] = {  # what jobs that come later read of a footer
-    "ingest": {"rows_in": 1, "dropped": {}, "tokens_in": 9, "tokens": 9, "tokens_estimated": 0},
+    "ingest": {"texts": False, "rows_in": 1, "dropped": {}, "tokens_in": 9, "tokens": 9, "tokens_estimated": 0},
     "embed": {"bad_vectors": 0, "dimensions": 256},
     "fit_statistics": {"statistics": {}},
 }
@@ -91,10 +91,9 @@ def _write(job: StageJob) -> None:
         if job.stage.name == "select":
             details = {"blocks": [BLOCK], "excluded": {}}
         for path in job.paths():
-            if "known" not in path.parts:
-                with stage_file_writer(path, ROW.schema, job.key) as writer:
-                    writer.write(ROW)
-                    writer.details = details
+            with stage_file_writer(path, ROW.schema, job.key) as writer:
+                writer.write(ROW)
+                writer.details = details
 
 
 def settings_of(folder: Path, workspace: str) -> PipelineSettings:

@@ -83,7 +83,8 @@ def prepare(run: Run) -> Prepared:
         If a step keeps nearly nothing of a group, and `ingest.on_wiped_group` is `stop`.
     """
     documents = ingest_shards(run)
-    is_watched = run.settings.ingest.on_wiped_group == "stop"  # what a step wipes out does not come to the next
+    ingested = run.settings.ingest  # what a step wipes out, or a column that names no groups, does not come to the next
+    is_watched = ingested.on_wiped_group == "stop" or ingested.groups is not None
     if is_watched:
         watch_groups(run, [ShardFiles(documents=file) for file in documents.values()])
     run.reached("ingest")

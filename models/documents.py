@@ -27,8 +27,7 @@ from fineweb_mask.models.columns import (
     to_text,
     value_at,
 )
-from fineweb_mask.models.losses import OutcomeCounts
-from fineweb_mask.models.schemas import DROPPED, FINEWEB, MEASURED, SOURCE_ROW, documents_schema
+from fineweb_mask.models.schemas import DROPPED, FINEWEB, MEASURED, SOURCE_ROW, documents_schema, dropped_schema
 from fineweb_mask.models.settings import IngestSettings
 
 CHARS_PER_TOKEN = 4.6
@@ -44,6 +43,8 @@ TextFilter = Callable[[Sequence[str], Sequence[str | None]], Sequence[tuple[str,
 
 CONTENT_HASH = MEASURED.field("content_hash")
 LONG_TEXT = 2**18
+LONGEST_VALUE = 200
+"""Characters of a value of the source's own columns that are kept of a dropped row."""
 SPACE = re.compile(r"\s")
 
 
@@ -159,7 +160,7 @@ class DocumentFilter:
     """Filter the rows of one shard and count the dropped rows by their first reason.
 
     `source` is the name of the source file, from which missing ids are derived. `copies` returns, for the hash of each
-    text, the id of the document of another corpus that has it, or None; such rows are dropped, and listed in `known`.
+    text, the id of the document of another corpus that has it, or None; such rows are dropped, and it is their `twin`.
     So are those for whose text `overlaps` returns the name of an item of a benchmark.
     `text_filter` takes texts and their URLs, and returns for each the text, which it may have changed, and why it is
     dropped, or None.
@@ -179,8 +180,6 @@ class DocumentFilter:
     copies: Callable[[list[bytes]], list[str | None]] | None = None
     text_filter: TextFilter | None = None
     overlaps: Callable[[list[str]], list[str | None]] | None = None
-    outcomes: OutcomeCounts | None = None  # counts rows by their values
-    known: list[tuple[int, str, str]] = field(default_factory=list)  # source row, id, and the id of the copy
     dropped: Counter[str] = field(default_factory=Counter)
     lost: Counter[str] = field(default_factory=Counter)  # numbers that cannot be those of a document, by column
     rows_in: int = 0
@@ -188,7 +187,7 @@ class DocumentFilter:
     tokens_in: int = 0
     tokens_kept: int = 0
     tokens_estimated: int = 0  # kept rows with a token count estimated from the length
-    _gone: list[pa.RecordBatch] = field(default_factory=list)  # dropped rows, with `keep_dropped`
+    _gone: list[pa.RecordBatch] = field(default_factory=list)  # dropped rows that were not taken
     _seen: set[bytes] = field(default_factory=set)
 
     def apply(self, batch: pa.RecordBatch, problems: pa.Array | None = None) -> pa.RecordBatch:
@@ -217,11 +216,11 @@ class DocumentFilter:
         if self.text_filter is not None:
             batch = self._filter_texts(self.text_filter, batch)
         if self.overlaps is not None:
-            batch = self._drop_known(batch, self.overlaps(batch["text"].to_pylist()), "benchmark")
+            batch = self._drop_twins(batch, self.overlaps(batch["text"].to_pylist()), "benchmark")
         hashes = self._hashes(batch["text"])
         batch = batch.append_column(CONTENT_HASH, pa.array(hashes, CONTENT_HASH.type))
         if self.copies is not None:
-            batch = self._drop_known(batch, self.copies(hashes), "known")
+            batch = self._drop_twins(batch, self.copies(hashes), "known")
         if self.settings.exact_dedup != "off":
             batch = self._drop_if(batch, map(self._was_seen, batch["content_hash"].to_pylist()), "duplicate")
         return self._finish(batch)
@@ -238,35 +237,43 @@ class DocumentFilter:
         return _with(batch, **fractions, token_count=known)
 
     def take_dropped(self) -> list[pa.RecordBatch]:
-        """Return the dropped rows that were not taken yet, as `DROPPED`, if the settings keep them."""
+        """Return the dropped rows that were not taken yet, as `dropped_schema` has them."""
         gone, self._gone = self._gone, []
         return gone
 
     def _drop_if(self, batch: pa.RecordBatch, is_bad: Iterable[bool], reason: str) -> pa.RecordBatch:
         return self._drop(batch, [reason if bad else None for bad in is_bad])
 
-    def _drop(self, batch: pa.RecordBatch, reasons: Sequence[str | None]) -> pa.RecordBatch:
-        """Return the rows without a reason, and count the others, which are kept aside if the settings say so."""
-        why = [reason for reason in reasons if reason is not None]
-        if not why:
+    def _drop(
+        self, batch: pa.RecordBatch, reasons: Sequence[str | None], twins: Sequence[str | None] | None = None
+    ) -> pa.RecordBatch:
+        """Return the rows without a reason; count the others, and keep them to be taken."""
+        self.dropped.update(reason for reason in reasons if reason is not None)
+        is_kept = pa.array([reason is None for reason in reasons], pa.bool_())
+        if pc.all(is_kept).as_py() in {True, None}:
             return batch
-        self.dropped.update(why)
-        kept = pa.array([reason is None for reason in reasons])
-        if self.settings.keep_dropped or self.outcomes is not None:
-            gone = batch.filter(pc.invert(kept))
-            if self.settings.keep_dropped:
-                self._gone.append(self._dropped_rows(gone, why))
-            if self.outcomes is not None:
-                self.outcomes.add(gone, why)
-        return batch.filter(kept)
+        is_gone = pc.invert(is_kept)
+        why = {"reason": reasons, "twin": twins or [None] * len(reasons)}
+        decided = {name: pa.array(values, pa.string()).filter(is_gone) for name, values in why.items()}
+        self._gone.append(self._dropped_rows(batch.filter(is_gone), decided))
+        return batch.filter(is_kept)
 
-    def _dropped_rows(self, batch: pa.RecordBatch, reasons: list[str]) -> pa.RecordBatch:
-        invalid = _invalid_utf8(batch.select(["id", "url", "text"]))
-        ids, urls, texts = (
-            pc.if_else(invalid, pa.scalar(None, pa.string()), batch[name]) for name in ("id", "url", "text")
-        )
-        columns = [batch["source_row"], self._ids(ids, batch["source_row"]), urls, pa.array(reasons), texts]
-        return pa.record_batch(columns, schema=DROPPED)
+    def _dropped_rows(self, batch: pa.RecordBatch, decided: Mapping[str, pa.Array]) -> pa.RecordBatch:
+        """Return dropped rows with what was decided and readable values; those of the source's own columns are cut."""
+        schema = dropped_schema([field for field in batch.schema if field.name != CONTENT_HASH.name])
+        columns = dict(decided)
+        for name, kind in zip(schema.names, schema.types, strict=True):
+            if name not in columns:
+                columns[name] = batch[name]
+                if holds_strings(kind):
+                    invalid = _invalid_utf8(batch.select([name]))
+                    columns[name] = pc.if_else(invalid, pa.scalar(None, kind), batch[name])
+                    if name not in DROPPED.names:
+                        columns[name] = pc.utf8_slice_codeunits(columns[name], 0, LONGEST_VALUE)
+        columns["id"] = self._ids(columns["id"], columns["source_row"])
+        if not self.settings.keep_dropped:
+            columns["text"] = pa.nulls(batch.num_rows, pa.string())
+        return pa.record_batch(columns, schema=schema)
 
     def _ids(self, ids: pa.Array, source_rows: pa.Array) -> pa.Array:
         """Return ids, with stable ones for those that are missing."""
@@ -291,14 +298,9 @@ class DocumentFilter:
         distinct = [content_hash(text.as_py()) for text in encoded.dictionary]
         return [distinct[index] for index in encoded.indices.to_pylist()]
 
-    def _drop_known(self, batch: pa.RecordBatch, copies: list[str | None], reason: str) -> pa.RecordBatch:
-        """Return the rows without a copy, and list the others."""
-        is_known = [copy is not None for copy in copies]
-        gone = batch.select(["source_row", "id"]).filter(pa.array(is_known, pa.bool_()))
-        ids = self._ids(gone["id"], gone["source_row"]).to_pylist()
-        found = [copy for copy in copies if copy is not None]
-        self.known += zip(gone["source_row"].to_pylist(), ids, found, strict=True)
-        return self._drop_if(batch, is_known, reason)
+    def _drop_twins(self, batch: pa.RecordBatch, twins: Sequence[str | None], reason: str) -> pa.RecordBatch:
+        """Return the rows without a twin."""
+        return self._drop(batch, [None if twin is None else reason for twin in twins], twins)
 
     def _wrong_language(self, batch: pa.RecordBatch) -> pa.Array:
         if not self.settings.languages:
@@ -312,8 +314,6 @@ class DocumentFilter:
         return len(self._seen) == before
 
     def _finish(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        if self.outcomes is not None:
-            self.outcomes.add(batch, [None] * batch.num_rows)
         rows = np.arange(self.rows_kept, self.rows_kept + batch.num_rows, dtype=np.uint32)
         self.rows_kept += batch.num_rows
         n_chars = pc.utf8_length(batch["text"]).cast(pa.uint32())

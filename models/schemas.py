@@ -72,43 +72,24 @@ DUPLICATES_OF_SHARDS = pa.schema(
 )
 """How many documents of each shard are not kept, in the order of arrival."""
 
-KNOWN = pa.schema(
-    [
-        SOURCE_ROW,
-        pa.field("id", pa.string(), nullable=False),
-        pa.field("twin", pa.string(), nullable=False),
-    ]
-)
-"""Rows of a source file that were dropped because another text has theirs, or a part of it.
-
-`twin` is the id of a document of `ingest.against`, or the file, row, part and score of an item of
-`ingest.decontaminate`.
-"""
-
 DROPPED = pa.schema(
     [
         SOURCE_ROW,
-        pa.field("id", pa.string(), nullable=False),
-        pa.field("url", pa.string()),
         pa.field("reason", pa.string(), nullable=False),
-        pa.field("text", pa.string()),  # null: it could not be read
+        pa.field("twin", pa.string()),  # what has the text, or a part of it
+        *FINEWEB,  # the text is null without `ingest.keep_dropped`, and what could not be read
     ]
 )
-"""Rows of a source file that ingest dropped, with `ingest.keep_dropped`."""
+"""Rows of a source file that ingest dropped; the source's own columns follow, lists, structs and these names aside.
 
-OUTCOMES = pa.schema(
-    [
-        pa.field("by_column", pa.string(), nullable=False),
-        pa.field("value", pa.string()),  # null: of the rows without one
-        pa.field("reason", pa.string()),  # for which ingest dropped them; null: it kept them
-        pa.field("documents", pa.int64(), nullable=False),
-    ]
-)
-"""How many rows of a source file have each value of a column, by what became of them."""
+`twin` is the id of a document of `ingest.against`, or the file, row, part and score of an item of
+`ingest.decontaminate`; other reasons have none.
+"""
 
 LOSSES = pa.schema(
     [
-        *list(OUTCOMES)[:2],
+        pa.field("by_column", pa.string(), nullable=False),
+        pa.field("value", pa.string()),  # null: of the documents without one
         pa.field("stage", pa.string()),
         pa.field("reason", pa.string()),  # null: no step drops any of the group
         pa.field("documents", pa.int64(), nullable=False),  # of the group that come to the step
@@ -139,6 +120,12 @@ RESERVED_COLUMNS = frozenset(
 def documents_schema(extra: Sequence[pa.Field] = ()) -> pa.Schema:
     """Return the schema of an ingested shard: `row`, `source_row`, FineWeb's columns, `MEASURED`, the `extra` ones."""
     return pa.schema([ROW, SOURCE_ROW, *FINEWEB, *MEASURED, *extra])
+
+
+def dropped_schema(extra: Sequence[pa.Field] = ()) -> pa.Schema:
+    """Return the schema of what ingest dropped of a shard: `DROPPED`, then those of the `extra` columns that it has."""
+    names = DROPPED.names
+    return pa.schema([*DROPPED, *(one for one in extra if not pa.types.is_nested(one.type) and one.name not in names)])
 
 
 def scores_schema(scorers: Sequence[str]) -> pa.Schema:

@@ -1,7 +1,6 @@
 """Ingest a source file: write its documents in uniform columns, and count every dropped row by its reason."""
 
 from array import array
-from contextlib import nullcontext
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar
@@ -10,10 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from fineweb_mask.models.documents import DocumentFilter
-from fineweb_mask.models.losses import OutcomeCounts
 from fineweb_mask.models.pages import version_of_extraction
 from fineweb_mask.models.runtime.progress import track_by_size
-from fineweb_mask.models.schemas import DROPPED, KNOWN, OUTCOMES, documents_schema
+from fineweb_mask.models.schemas import documents_schema, dropped_schema
 from fineweb_mask.models.settings import IngestSettings, SourceSettings
 from fineweb_mask.tasks.exclusion import FILES, benchmark_items, known_texts
 from fineweb_mask.tasks.processes.texts import text_filter
@@ -33,8 +31,8 @@ class IngestJob(ShardJob):
 
     stage: ClassVar[Stage] = Stage(
         "ingest",
-        version=4,
-        folders=("documents", "known", "dropped", "outcomes"),
+        version=5,
+        folders=("documents", "dropped"),
         per_shard=True,
         documents=lambda file: (int(file.details["rows_in"]), file.rows),
         counts=("source", "ingested"),
@@ -77,20 +75,17 @@ class IngestJob(ShardJob):
         )
 
     def beside(self, folder: str) -> Path:
-        """Return the shard's file in a folder of the stage: its known rows, the dropped ones, or how many by value."""
+        """Return the shard's file in a folder of the stage: its documents, or the dropped rows."""
         return self.workspace.shard_path(folder, self.name, self.key)
 
     def paths(self) -> list[Path]:
-        """Return the shard's file, the list of its known rows, the dropped rows, and the numbers of rows by value."""
+        """Return the shard's file, and that of the dropped rows."""
         return [self.beside(folder) for folder in self.stage.folders]
 
     def current(self, listing: Listing | None = None) -> StageFile | None:
-        """Return the shard's file if it and what is written beside it are current, else None."""
-        file = super().current(listing)
-        beside = ["outcomes"]
-        beside += ["known"] if self.known is not None or self.benchmarks is not None else []
-        beside += ["dropped"] if self.settings.keep_dropped else []
-        is_whole = all(find_file(self, folder, self.name, listing) is not None for folder in beside)
+        """Return the shard's file if it and that of the dropped rows, with their texts if asked, are current."""
+        file, dropped = super().current(listing), find_file(self, "dropped", self.name, listing)
+        is_whole = dropped is not None and (dropped.details["texts"] or not self.settings.keep_dropped)
         return file if is_whole else None
 
 
@@ -102,7 +97,7 @@ def _filters_in_key(settings: IngestSettings) -> list[Any]:
     return [[one.model_dump() for one in settings.filters], version("datatrove"), *models]
 
 
-def _document_filter(job: IngestJob, rows: int, outcomes: OutcomeCounts) -> DocumentFilter:
+def _document_filter(job: IngestJob, rows: int) -> DocumentFilter:
     """Return what decides which of so many rows of a job's file are kept."""
     copies = overlaps = None
     if job.known is not None:
@@ -112,7 +107,7 @@ def _document_filter(job: IngestJob, rows: int, outcomes: OutcomeCounts) -> Docu
         path = job.workspace.resolve(job.benchmarks).parent / FILES["benchmarks"]
         overlaps = benchmark_items(path, job.benchmarks.fingerprint, job.settings.decontaminate_threshold).overlaps
     filters = text_filter(job.settings.filters, rows) if job.settings.filters else None
-    return DocumentFilter(job.settings, job.shard.relative, copies, filters, overlaps, outcomes)
+    return DocumentFilter(job.settings, job.shard.relative, copies, filters, overlaps)
 
 
 @stage_task
@@ -123,25 +118,21 @@ def ingest(job: IngestJob) -> None:
     ------
     BadShardError
         If the file is damaged or lacks a column.
-    SettingsError
-        If a column of `ingest.groups` has too many values.
     """
     reader = ShardReader(job.shard, job.source)
-    outcomes = OutcomeCounts(job.settings.groups or ())
-    documents = _document_filter(job, reader.rows, outcomes)
+    documents = _document_filter(job, reader.rows)
     ids = array("q")  # hashes
-    keeps_dropped = job.settings.keep_dropped
     with (
         stage_file_writer(job.output, documents_schema(reader.extra), job.key) as writer,
-        stage_file_writer(job.beside("dropped"), DROPPED, job.key) if keeps_dropped else nullcontext() as dropped,
+        stage_file_writer(job.beside("dropped"), dropped_schema(reader.extra), job.key) as dropped,
     ):
+        dropped.details = {"texts": job.settings.keep_dropped}
         batches = track_by_size("documents", reader.batches(), reader.rows, lambda pair: pair[0].num_rows, part=(0, 1))
         for batch, problems in batches:
             writer.write(documents.apply(batch, problems))
             ids.extend(map(hash, batch["id"].drop_null().cast(pa.binary()).to_pylist()))
             for gone in documents.take_dropped():
-                if dropped is not None:
-                    dropped.write(gone)
+                dropped.write(gone)
         writer.details = {
             **({"not_kept": sorted(reader.not_kept)} if reader.not_kept else {}),
             **({"lost": dict(lost)} if (lost := reader.lost + documents.lost) else {}),
@@ -154,10 +145,3 @@ def ingest(job: IngestJob) -> None:
             "tokens": documents.tokens_kept,
             "tokens_estimated": documents.tokens_estimated,
         }
-        if job.known is not None or job.benchmarks is not None:
-            rows = [dict(zip(KNOWN.names, row, strict=True)) for row in documents.known]
-            with stage_file_writer(job.beside("known"), KNOWN, job.key) as known:
-                known.write(pa.RecordBatch.from_pylist(rows, schema=KNOWN))
-        with stage_file_writer(job.beside("outcomes"), OUTCOMES, job.key) as counted:
-            counted.write(pa.RecordBatch.from_pylist(outcomes.rows(), schema=OUTCOMES))
-            counted.details = {"columns": outcomes.kinds, "too_many_values": sorted(outcomes.many)}

@@ -1,40 +1,70 @@
 """Count what every step before the selection drops of each group of documents, from the source on."""
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from itertools import islice
 from typing import Any, ClassVar
 
-import numpy as np
+import duckdb
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from fineweb_mask.models.errors import SettingsError
-from fineweb_mask.models.losses import Loss, Wiped, by_group, labels, losses, too_many_values, wiped_out
-from fineweb_mask.models.runtime.stopping import raise_if_stopped
-from fineweb_mask.models.schemas import LOSSES, OUTCOMES
-from fineweb_mask.tasks.selection.inputs.shard_documents import has_vector
+from fineweb_mask.models.losses import LEAST_DOCUMENTS, OTHER_NAMES, Wiped, names_groups
+from fineweb_mask.models.runtime.progress import track
+from fineweb_mask.models.schemas import LOSSES
+from fineweb_mask.tasks.catalog.fates import DECISIONS, show_fates
+from fineweb_mask.tasks.catalog.quoting import identifier
+from fineweb_mask.tasks.catalog.spilling import open_database
 from fineweb_mask.tasks.storage.parquet import read_schema, read_table
 from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, stage_task
-from fineweb_mask.tasks.workspace.references import COUNTED, NEAR, SAME_URL, ShardFiles, StageFile
-from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows, read_stage_footer, stage_file_writer
+from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
+from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 MOST_GROUPS = 10_000
-"""Values of a column in the corpus, above which it names no groups."""
+"""Values of a column, above which it names no groups."""
+LONGEST_VALUE = 200
+"""Characters of a value that are compared."""
 DOCUMENTS_OF_A_GROUP = 20
 """A column that no setting names has at least so many for each value, on average."""
-UNASKED = frozenset({"date", "file_path", "language"})
+UNASKED = {"id", "url", "text", "date", "file_path", "language", *DECISIONS}
 """Columns that name groups only if a setting says so: dates and files are many, a language is dropped on purpose."""
-COUNTED_AT_ONCE = 4
-"""Shards that are counted at the same time."""
-SUMMED_AT_ONCE = 64
 NAMED = 50
 """Groups that are wiped out of which the details tell."""
 
-TALLY = pa.schema([*list(OUTCOMES)[:2], pa.field("stage", pa.string()), *list(OUTCOMES)[2:]])
+COUNTED = """
+    CREATE OR REPLACE TABLE counted AS
+    WITH cut AS (SELECT {values}, stage, reason FROM fates),
+         rows AS (FROM cut UNPIVOT INCLUDE NULLS (value FOR by_column IN ({names})))
+    SELECT by_column, value, stage, reason, sum(documents)::BIGINT AS documents
+    FROM (FROM counted UNION ALL BY NAME
+          SELECT by_column, nullif(value, '') AS value, stage, reason, count(*) AS documents FROM rows GROUP BY ALL)
+    GROUP BY ALL
+    """
+"""Add how many documents of a shard have each value of a column, by what dropped them; null: nothing."""
+
+DROPPED = f"""
+    WITH counts AS (
+        SELECT by_column, value, stage, reason, documents AS dropped,
+               CASE WHEN stage = 'ingest' THEN 0 WHEN stage IS NULL THEN 99
+                    ELSE list_position({list(OTHER_NAMES)}, reason) END AS step
+        FROM counted WHERE list_contains($columns, by_column)
+    ), found AS (
+        SELECT *, coalesce(sum(dropped) OVER (
+            PARTITION BY by_column, value ORDER BY step DESC RANGE BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+        ), 0)::BIGINT AS documents, count(*) OVER (PARTITION BY by_column, value) AS reasons
+        FROM counts
+    )
+    SELECT by_column, value, stage, reason, documents, if(stage IS NULL, 0, dropped) AS dropped
+    FROM found WHERE stage IS NOT NULL OR reasons = 1
+    ORDER BY by_column, value NULLS LAST, step, dropped DESC, reason
+    """  # noqa: S608 - words of our own
+"""What every step drops of each group, of those that come to it: what it and the steps after it drop, or keep."""
+
+WIPED = """
+    SELECT by_column, value, if(stage = 'ingest', stage, reason) AS step, max(documents)::BIGINT AS documents,
+           (max(documents) - sum(dropped))::BIGINT AS kept, map(list(reason), list(dropped)) AS reasons
+    FROM losses WHERE stage IS NOT NULL AND value IS NOT NULL GROUP BY ALL
+    HAVING max(documents) >= $least AND kept < $share * max(documents) ORDER BY kept - max(documents), by_column, value
+    """
+"""Groups of which one step keeps less than a share; documents without a value are no group, a broken row has none."""
 
 
 class LossesJob(ShardJob):
@@ -42,7 +72,7 @@ class LossesJob(ShardJob):
 
     stage: ClassVar[Stage] = Stage(
         "losses",
-        version=1,
+        version=2,
         label="dedup",
         folders=("losses",),
         interim=True,  # one of each state of the corpus: a new shard makes no file stale
@@ -70,37 +100,66 @@ def count_losses(job: LossesJob) -> None:
     Raises
     ------
     SettingsError
-        If a column of `ingest.groups` has too many values, or no shard has it.
+        If a column of `ingest.groups` has too many values.
     """
-    kinds: dict[str, set[str]] = defaultdict(set)
-    unfit = set[str]()
-
-    def ingested() -> Iterator[pa.Table]:
-        for table, columns, too_many in _each(partial(_outcomes, job.workspace), job.shards):
-            unfit.update(too_many)
-            for name, kind in columns.items():
-                kinds[name].add(kind)
-            yield table
-
-    of_ingest, many = _summed(ingested())
-    columns = _columns(job.groups, of_ingest, kinds, many | unfit)
-    later, _ = _summed(_each(partial(_dropped_later, job.workspace, columns), job.shards) if columns else ())
-    counted: dict[tuple[str, str | None], Counter[tuple[str, str | None]]] = defaultdict(Counter)
-    both = pa.concat_tables([of_ingest, later])
-    wanted = pc.is_in(both["by_column"], value_set=pa.array(columns, pa.string()))
-    for row in both.filter(wanted).to_pylist():
-        counted[row["by_column"], row["value"]][row["stage"], row["reason"]] = row["documents"]
-    in_order = sorted(counted, key=lambda group: (group[0], group[1] is None, group[1] or ""))
-    found = [loss for group in in_order for loss in losses(group, counted[group])]
-    wiped = wiped_out(by_group(found), job.share)
+    with open_database() as connection:
+        columns = _count(connection, job)
+        connection.execute(f"CREATE TABLE losses AS {DROPPED}", {"columns": columns})
+        found = connection.sql("FROM losses").to_arrow_table().cast(LOSSES)
+        wiped = connection.sql(WIPED, params={"share": job.share, "least": LEAST_DOCUMENTS}).to_arrow_table()
     with stage_file_writer(job.output, LOSSES, job.key) as writer:
-        writer.write(pa.RecordBatch.from_pylist([loss._asdict() for loss in found], schema=LOSSES))
+        for batch in found.to_batches():
+            writer.write(batch)
         writer.details = {
             "columns": columns,
             "share": job.share,
-            "wiped": [one._asdict() for one in wiped[:NAMED]],
-            "wiped_groups": len(wiped),
+            "wiped": wiped.slice(0, NAMED).to_pylist(maps_as_pydicts="strict"),
+            "wiped_groups": wiped.num_rows,
         }
+
+
+def _count(connection: duckdb.DuckDBPyConnection, job: LossesJob) -> list[str]:
+    """Create the table `counted`, and return the columns whose values are groups: those of text with few, unless asked.
+
+    Raises
+    ------
+    SettingsError
+        If one that is asked for has too many values.
+    """
+    connection.execute(
+        "CREATE TABLE counted (by_column VARCHAR, value VARCHAR, stage VARCHAR, reason VARCHAR, documents BIGINT)"
+    )
+    columns = job.groups
+    if columns is None:
+        fields = read_schema(job.workspace.resolve(job.shards[0].documents))
+        texts = (field.name for field in fields if names_groups(field.type) and not pa.types.is_integer(field.type))
+        columns = [name for name in texts if name not in UNASKED]
+    for shard in track("shards", job.shards):
+        if not columns:
+            break
+        show_fates(connection, job.workspace, shard, columns)
+        names = [identifier(name) for name in columns]
+        values = ", ".join(f"left({name}::VARCHAR, {LONGEST_VALUE}) AS {name}" for name in names)
+        connection.execute(COUNTED.format(values=values, names=", ".join(names)))
+        many = connection.execute(
+            "SELECT by_column FROM counted GROUP BY ALL HAVING count(DISTINCT value) > $most", {"most": MOST_GROUPS}
+        ).fetchall()
+        for (name,) in many:
+            if job.groups is not None:
+                raise SettingsError(
+                    f"ingest.groups: the column {name!r} has too many values to name groups, more than "
+                    f"{MOST_GROUPS:,}: name another, or leave it out"
+                )
+            columns.remove(name)
+            connection.execute("DELETE FROM counted WHERE by_column = $name", {"name": name})
+    if job.groups is not None:
+        return list(dict.fromkeys(job.groups))
+    found = connection.execute(
+        "SELECT by_column FROM counted GROUP BY ALL "
+        "HAVING count(DISTINCT value) BETWEEN 2 AND sum(documents) / $each ORDER BY by_column",
+        {"each": DOCUMENTS_OF_A_GROUP},
+    )
+    return [name for (name,) in found.fetchall()]
 
 
 def wiped_groups(file: StageFile) -> list[Wiped]:
@@ -108,100 +167,6 @@ def wiped_groups(file: StageFile) -> list[Wiped]:
     return [Wiped(**one) for one in file.details.get("wiped", [])]
 
 
-def read_losses(workspace: Workspace, file: StageFile) -> list[Loss]:
+def read_losses(workspace: Workspace, file: StageFile) -> list[dict[str, Any]]:
     """Return the rows of a file that `count_losses` wrote; none of `NO_FILE`."""
-    return [Loss(**row) for row in read_table(workspace.resolve(file)).to_pylist()] if file.path else []
-
-
-def _each(read: Any, shards: Sequence[ShardFiles]) -> Iterator[Any]:  # noqa: ANN401
-    """Yield what is read of every shard, of a few at the same time."""
-    with ThreadPoolExecutor(COUNTED_AT_ONCE) as pool:
-        for first in range(0, len(shards), COUNTED_AT_ONCE):
-            raise_if_stopped()
-            yield from pool.map(read, shards[first : first + COUNTED_AT_ONCE])
-
-
-def _outcomes(workspace: Workspace, shard: ShardFiles) -> tuple[pa.Table, dict[str, str], list[str]]:
-    """Return what ingest counted of a shard, the types of the columns, and the columns of too many values."""
-    path = workspace.root / shard.documents.path.replace("documents/", "outcomes/", 1)
-    table, footer = read_table(path, schema=OUTCOMES), read_stage_footer(path)
-    assert footer is not None  # noqa: S101 - the file was built by a stage
-    stage = pa.array(["ingest"] * len(table), pa.string())
-    counts = table.add_column(2, TALLY.field("stage"), stage).cast(TALLY)
-    return counts, footer.details["columns"], footer.details["too_many_values"]
-
-
-def _dropped_later(workspace: Workspace, columns: Sequence[str], shard: ShardFiles) -> pa.Table:
-    """Count the documents of a shard that are duplicates or have no vector."""
-    reasons = np.full(shard.rows, None, dtype=object)
-    if shard.embeddings.path and shard.embeddings.details.get("bad_vectors"):
-        reasons[~has_vector(workspace, shard)] = "bad_vector"
-    if shard.duplicates.rows:
-        repeated = duplicate_rows(workspace, shard.duplicates)
-        reasons[repeated] = "duplicate"
-        if any(map(shard.duplicates.details.get, COUNTED)):
-            listed = read_table(workspace.resolve(shard.duplicates), columns=["twin_shard", "similarity"])
-            reasons[repeated[listed["twin_shard"].is_valid().to_numpy()]] = SAME_URL
-            reasons[repeated[listed["similarity"].is_valid().to_numpy()]] = NEAR
-    rows = np.flatnonzero(reasons)
-    path = workspace.resolve(shard.documents) if len(rows) else None
-    present = set() if path is None else set(read_schema(path).names)
-    read = [name for name in columns if name in present]
-    if path is None or not read:
-        return TALLY.empty_table()
-    documents, why = read_table(path, columns=read).take(pa.array(rows)), pa.array(reasons[rows], pa.string())
-    stages = pc.if_else(pc.equal(why, "bad_vector"), "select", "dedup")
-    ones = np.ones(len(rows), dtype=np.int64)
-    parts = [pa.table([[name] * len(rows), labels(documents[name]), stages, why, ones], TALLY.names) for name in read]
-    return _sum([part.cast(TALLY) for part in parts])
-
-
-def _sum(counts: Sequence[pa.Table]) -> pa.Table:
-    """Return tables of counts as one, with one row for each value, stage and reason."""
-    names = TALLY.names[:-1]
-    table = pa.concat_tables(counts).group_by(names).aggregate([("documents", "sum")])
-    return table.rename_columns([*names, "documents"]).cast(TALLY)
-
-
-def _summed(counts: Iterable[pa.Table]) -> tuple[pa.Table, set[str]]:
-    """Return the sum of the counts of shards without columns of too many values, and these columns."""
-    total, many, remaining = TALLY.empty_table(), set[str](), iter(counts)
-    while some := list(islice(remaining, SUMMED_AT_ONCE)):
-        total = _sum([total, *some])
-        many |= {name for name, (values, _) in _sizes(total).items() if values > MOST_GROUPS}
-        total = total.filter(pc.invert(pc.is_in(total["by_column"], value_set=pa.array(sorted(many), pa.string()))))
-    return total, many
-
-
-def _sizes(counts: pa.Table) -> dict[str, tuple[int, int]]:
-    """Return the number of values of each column, null aside, and of documents."""
-    found = counts.group_by("by_column").aggregate([("value", "count_distinct"), ("documents", "sum")])
-    return {row["by_column"]: (row["value_count_distinct"], row["documents_sum"]) for row in found.to_pylist()}
-
-
-def _columns(
-    wanted: Sequence[str] | None, ingested: pa.Table, kinds: Mapping[str, set[str]], many: Set[str]
-) -> list[str]:
-    """Return the columns whose values are groups: those that are wanted, or else those of text with few values.
-
-    Raises
-    ------
-    SettingsError
-        If a wanted one has too many values, or no shard has it.
-    """
-    sizes = {name: size for name, size in _sizes(ingested).items() if name not in many}
-    for name in wanted or []:
-        if name in many:
-            raise too_many_values(name, f"1,000 in one file, of 200 characters, and {MOST_GROUPS:,} in the corpus")
-        if name not in sizes:
-            raise SettingsError(
-                f"ingest.groups: no file has a column {name!r} of text, whole numbers or booleans: name one of "
-                f"{', '.join(sorted(sizes))}"
-            )
-    if wanted is not None:
-        return list(dict.fromkeys(wanted))
-    return [
-        name
-        for name, (values, documents) in sorted(sizes.items())
-        if kinds[name] <= {"string", "bool"} and name not in UNASKED and 2 <= values <= documents / DOCUMENTS_OF_A_GROUP
-    ]
+    return list(read_table(workspace.resolve(file)).to_pylist()) if file.path else []

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from fineweb_mask.models.losses import GroupLosses, by_group
 from fineweb_mask.models.settings import PipelineSettings, ReportSettings
 from fineweb_mask.tasks.ledger.decisions import Corpus
-from fineweb_mask.tasks.ledger.notable import notable
+from fineweb_mask.tasks.ledger.notable import notable_documents
 from fineweb_mask.tasks.losses import read_losses, wiped_groups
 from fineweb_mask.tasks.reporting.breakdown import as_metrics, break_down
 from fineweb_mask.tasks.reporting.findings import findings
@@ -33,7 +33,7 @@ from fineweb_mask.tasks.workspace.references import NO_FILE, ShardFiles, StageFi
 class ReportJob(PageJob):
     """Write the report of a dataset."""
 
-    stage: ClassVar[Stage] = Stage("report", version=12, folders=("reports",))
+    stage: ClassVar[Stage] = Stage("report", version=13, folders=("reports",))
     dataset: StageFile
     shards: list[ShardFiles]
     counts: Counts
@@ -101,7 +101,7 @@ def _page(job: ReportJob) -> Page:
     corpus = Corpus(job.workspace, PipelineSettings.model_validate({**recipe, "workspace": job.root}), job.shards)
     sections = [
         funnel(job.counts, job.shards),
-        *([] if measured is None else notable(corpus, measured)),
+        *notable_documents(corpus),
         retention(breakdown, measured)._replace(tables=()),  # its figures show the same
         distributions(breakdown),
         *([] if measured is None else [diversity(measured)]),
@@ -127,7 +127,7 @@ def _page(job: ReportJob) -> Page:
         footer=f"fineweb-mask {code['version']}{commit}{dirty}",
         metrics={
             "counts": job.counts.model_dump(),
-            "losses": [loss._asdict() for loss in lost],
+            "losses": lost,
             "near_duplicates": job.near.details,
             "retention": {
                 **{name: as_metrics(shares) for name, shares in breakdown.groups.items()},

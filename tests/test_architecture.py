@@ -23,7 +23,7 @@ LAYERS = {
     "models": [
         {"errors"},
         {"names", "urls"},
-        {"schemas", "columns", "losses", "runtime", "settings.base", "standing", "words"},
+        {"schemas", "columns", "losses", "runtime", "settings.base", "words"},
         {"settings"},
         {"documents", "forward"},
         {"selection.rows"},

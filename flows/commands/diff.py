@@ -1,17 +1,19 @@
 """`fineweb-mask diff`: what changed between two workspaces, datasets or versions of one."""
 
-from pathlib import Path
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
 from fineweb_mask.flows.commands import _common as common
-from fineweb_mask.flows.display.terminal import SafeConsole, echo, new_table
+from fineweb_mask.flows.display.terminal import SafeConsole, echo, new_table, step_progress
 from fineweb_mask.flows.processes.environment import set_environment
 
 if TYPE_CHECKING:
     from fineweb_mask.flows.ledger.diff import DiffSummary
+
+SHOWN_GROUPS = 10
 
 
 def diff(
@@ -25,28 +27,19 @@ def diff(
             help="Share of the documents of either that may differ; above it, exit status 1.", metavar="SHARE"
         ),
     ] = None,
-    output: Annotated[Path, typer.Option(help="Folder of the page.", metavar="DIR")] = Path("diff"),
-    show: common.Open = False,
     as_json: common.AsJson = False,
 ) -> None:
-    """Tell what entered and left a selection, by stage, reason and group, how the scores drifted, with examples.
+    """Tell what entered and left a selection, by stage, reason and group, with examples, and how the scores moved.
 
     Example: fineweb-mask diff workspaces/a workspaces/b --tolerance 0.05
     """
-    set_environment(show_bars=common.shows_bars(as_json))
-    with common.exit_on_error(as_json):
-        from fineweb_mask.flows.ledger.diff import check_options, side_of
+    set_environment()
+    with common.exit_on_failure(as_json, "interrupted"), common.exit_on_error(as_json):
+        from fineweb_mask.flows.ledger.diff import diff as compared
 
-        check_options(a, b, tolerance, str(output))
-        for place in (a, b):
-            side_of(place, by)
-    with common.flow_shown(as_json=as_json):
-        from fineweb_mask.flows.ledger.diff import diff as run_diff
-
-        found = run_diff(a, b, by, tolerance, str(output))
+        with step_progress("comparing", show=sys.stderr.isatty() and not as_json):
+            found = compared(a, b, by, tolerance)
     common.print_result(found, as_json, lambda: _tell(found))
-    if show:
-        common.open_page(found.page)
     if found.is_above:
         raise typer.Exit(common.FAILED)
 
@@ -54,21 +47,22 @@ def diff(
 def _tell(found: "DiffSummary") -> None:
     console = SafeConsole()
     table = new_table("change", "documents")
+    table.add_column("such as")
     for kind, rows in (("entered", found.entered_by), ("left", found.left_by)):
         for row in rows:
-            table.add_row(escape(f"{kind}: {row['stage']}, {row['reason']}"), f"{row['documents']:,}")
+            change = escape(f"{kind}: {row['stage']}, {row['reason']}")
+            table.add_row(change, f"{row['documents']:,}", escape(row["examples"][0]))
     if table.rows:
         console.print(table)
     groups = new_table(escape(found.by), "before", "after", "entered", "left")
-    for row in found.groups[:10]:
+    for row in found.groups[:SHOWN_GROUPS]:
         numbers = (f"{row[name]:,}" for name in ("a", "b", "entered", "left"))
         groups.add_row(escape(row["group"] or "(empty)"), *numbers)
     console.print(groups)
     for one in found.scores:
         if one["documents"]:
-            rank = "" if one["rank_correlation"] is None else f", rank correlation {one['rank_correlation']:.3f}"
-            echo(f"mean {one['score']}: {one['a']:z.3f} to {one['b']:z.3f} over {one['documents']:,} documents{rank}")
+            alike = "" if one["correlation"] is None else f", correlation {one['correlation']:.3f}"
+            echo(f"mean {one['score']}: {one['a']:z.3f} to {one['b']:z.3f} over {one['documents']:,} documents{alike}")
     limit = "" if found.tolerance is None else f", {'more than' if found.is_above else 'within'} {found.tolerance:.1%}"
     changed = f"{found.changed:.1%} of those that either selects are not in both{limit}"
     echo(f"{found.a['selected']:,} to {found.b['selected']:,} selected; {changed}")
-    echo(f"page     {found.page}")

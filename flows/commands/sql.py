@@ -47,7 +47,10 @@ def sql(
     force: Force = False,
     as_json: Annotated[bool, typer.Option("--json", help="Same as --format json.")] = False,
 ) -> None:
-    """Query a workspace in SQL: `show tables` lists the views, such as documents, scores, masks, selected.
+    """Query a workspace in SQL: `show tables` lists the views.
+
+    The view fates has a row for every document that the source held: shard, row, source_row, stage, reason, selected,
+    inclusion, block, twin, twin_shard, twin_row, similarity, quality and all scores, id, url and the source's columns.
 
     Example: fineweb-mask sql workspaces/sample "select dump, count(*), avg(quality) from selected group by dump"
     """

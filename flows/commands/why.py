@@ -18,7 +18,7 @@ def why(
 ) -> None:
     """Tell why a document is in the selection or not: every stage's decision, with its numbers.
 
-    What ingest dropped is known where ingest.keep_dropped is set. Exit status 3 if a document is not found.
+    Exit status 3 if the source held no such document.
 
     Example: fineweb-mask why workspaces/sample https://example.org/page
     """

@@ -25,7 +25,7 @@ from fastapi.staticfiles import StaticFiles
 
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings.selection import NEAR_DUPLICATE
-from fineweb_mask.tasks.catalog.views import pattern_of
+from fineweb_mask.tasks.catalog.quoting import pattern_of
 from fineweb_mask.tasks.explore import OWN, WHY
 from fineweb_mask.tasks.storage.atomic import atomic_folder
 from fineweb_mask.tasks.storage.parquet import read_table

@@ -12,12 +12,10 @@ from fineweb_mask.flows.pipeline.records import shard_files
 from fineweb_mask.flows.status.catalog import UNFINISHED, of_the_dataset
 from fineweb_mask.flows.status.inspection import inspect_workspace, last_run
 from fineweb_mask.models.errors import SettingsError
-from fineweb_mask.tasks.ledger.decisions import Corpus, Explanation, explain, explain_gone
-from fineweb_mask.tasks.ledger.lookup import find_documents, find_dropped
+from fineweb_mask.tasks.ledger.decisions import Corpus, Explanation, explain
 
 SHOWN = 10
-"""Documents of one id or URL that are explained."""
-NOT_KEPT = "What ingest dropped is not known: set ingest.keep_dropped, and run the recipe again."
+"""Documents of one id or URL that are told of."""
 
 
 class WhySummary(BaseModel):
@@ -62,28 +60,24 @@ def explained(folder: str | Path, documents: Sequence[str]) -> WhySummary:
     SettingsError
         If nothing is ingested yet.
     """
-    found, notes = inspect_workspace(folder), list[str]()
-    shards = shard_files(found)
-    if not any(shard.masks.path for shard in shards) and (earlier := of_the_dataset(found)) is not None:
-        found, shards, notes = earlier, shard_files(earlier), [UNFINISHED.replace("the tables are", "this is")]
+    run, notes = inspect_workspace(folder), list[str]()
+    shards = shard_files(run)
+    if not any(shard.masks.path for shard in shards) and (earlier := of_the_dataset(run)) is not None:
+        run, shards, notes = earlier, shard_files(earlier), [UNFINISHED.replace("the tables are", "this is")]
     if not shards:
         raise SettingsError(f"{folder} has no documents: run its recipe first, as far as ingest at least")
-    corpus, wanted = Corpus(found.workspace, found.settings, shards), list(dict.fromkeys(documents))
-    answers = {name: list[Explanation]() for name in wanted}
+    wanted = list(dict.fromkeys(documents))
     with chdir(last_run(folder)[2]):
-        for name, refs in find_documents(corpus.workspace, shards, wanted).items():
-            answers[name] += [explain(corpus, ref, name) for ref in refs[:SHOWN]]
-            if len(refs) > SHOWN:
-                notes.append(f"{name}: {len(refs) - SHOWN:,} more documents have it")
-        for name, gone in find_dropped(corpus.workspace, shards, wanted):
-            answers[name].append(explain_gone(corpus, gone, name))
-    unknown = [name for name in wanted if not answers[name]]
-    if unknown and not found.settings.ingest.keep_dropped:
-        notes.append(NOT_KEPT)
+        found = explain(Corpus(run.workspace, run.settings, shards), wanted)
+    answers = {name: [one for one in found if name in {one.id, one.url}] for name in wanted}
+    notes += [
+        f"{name}: {len(some) - SHOWN:,} more documents have it" for name, some in answers.items() if len(some) > SHOWN
+    ]
+    unknown = [name for name, some in answers.items() if not some]
     return WhySummary(
         status="unknown" if unknown else "done",
-        workspace=corpus.workspace.display_path(corpus.workspace.root),
-        documents=[one for name in wanted for one in answers[name][:SHOWN]],
+        workspace=run.workspace.display_path(run.workspace.root),
+        documents=[one for some in answers.values() for one in some[:SHOWN]],
         unknown=unknown,
         notes=notes,
     )

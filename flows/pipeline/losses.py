@@ -30,7 +30,7 @@ class WipedGroupError(DataError):
 
 
 def watch_groups(run: Run, shards: Sequence[ShardFiles]) -> None:
-    """Count what is dropped of each group, as far as the shards have come, and warn of those that are wiped out.
+    """Count what is dropped of each group, as far as the shards have come, and warn of those that are wiped out now.
 
     Raises
     ------
@@ -39,20 +39,20 @@ def watch_groups(run: Run, shards: Sequence[ShardFiles]) -> None:
     SettingsError
         If a column of `ingest.groups` has too many values.
     """
-    ingest = run.settings.ingest
+    ingest, told = run.settings.ingest, wiped_groups(run.losses)
     job = LossesJob(root=run.root, shards=list(shards), groups=ingest.groups, share=WIPED_SHARE)
     run.losses = run.one(job)
-    wiped = wiped_groups(run.losses)
+    wiped = [one for one in wiped_groups(run.losses) if one not in told]
     if not wiped or not run.remembers:  # or it is only looked at
         return
+    count = run.losses.details["wiped_groups"] - len(told)
     if run.ui is not None:
         run.ui.on_wiped(wiped)
     if ingest.on_wiped_group == "stop":
         raise WipedGroupError(
-            f"{_named(wiped, run.losses.details['wiped_groups'])}: {REMEDIES[wiped[0].step]}; "
-            "or set ingest.on_wiped_group to warn"
+            f"{_named(wiped, count)}: {REMEDIES[wiped[0].step]}; or set ingest.on_wiped_group to warn"
         )
-    logger.warning("nearly nothing is left: %s", _named(wiped, run.losses.details["wiped_groups"]))
+    logger.warning("nearly nothing is left: %s", _named(wiped, count))
 
 
 def _named(wiped: Sequence[Wiped], count: int) -> str:

@@ -44,6 +44,11 @@ class OpenedWorkspace:
         self._workspace = workspace
 
     @property
+    def fates(self) -> "DuckDBPyRelation":
+        """A row for each document that the source held: the stage that decided on it last, and how."""
+        return self.sql("FROM fates")
+
+    @property
     def documents(self) -> "DuckDBPyRelation":
         """All ingested documents: the source's columns, `shard`, `row`, `n_chars`."""
         return self.sql("FROM documents")

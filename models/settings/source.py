@@ -162,13 +162,12 @@ class IngestSettings(Settings):
     )
     keep_dropped: bool = Field(
         False,
-        description="Whether what ingest drops is kept in the workspace, with its text and the reason; the view "
-        "`dropped` shows it.",
+        description="Whether the texts of what ingest drops are kept in the workspace; the view `fates` shows them.",
     )
     groups: list[str] | None = Field(
         None,
-        description="Columns by whose values it is counted what every step drops: a source file may have at most 1,000 "
-        "values, the corpus 10,000. null: `dump` and the source's own columns of text with few values.",
+        description="Columns by whose values it is counted what every step drops, of at most 10,000 values. null: "
+        "`dump` and the source's own columns of text with few values.",
     )
     on_wiped_group: Literal["warn", "stop"] = Field(
         "warn",

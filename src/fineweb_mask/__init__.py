@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fineweb_mask.flows.compare import CompareSummary
-    from fineweb_mask.flows.ledger.diff import DiffSummary
-    from fineweb_mask.flows.ledger.diff import compared as diff
+    from fineweb_mask.flows.ledger.diff import DiffSummary, diff
     from fineweb_mask.flows.python.opened import OpenedWorkspace
     from fineweb_mask.flows.python.opened import open_workspace as open  # noqa: A004 - fineweb_mask.open, as gzip.open
     from fineweb_mask.flows.python.start import compare, curate, sweep
@@ -74,7 +73,7 @@ __all__ = [
 _MODULES = {
     "flows.compare": ("CompareSummary",),
     "flows.python.start": ("compare", "curate", "sweep"),
-    "flows.ledger.diff": ("DiffSummary", "compared"),
+    "flows.ledger.diff": ("DiffSummary", "diff"),
     "flows.python.opened": ("OpenedWorkspace", "open_workspace"),
     "flows.recipe": ("load_recipe",),
     "flows.summary": ("RunSummary",),
@@ -86,7 +85,7 @@ _MODULES = {
     "models.settings": ("PipelineSettings",),
     "models.settings.selection": ("SelectionSettings",),
 }
-_NAMED = {"open": "open_workspace", "diff": "compared"}
+_NAMED = {"open": "open_workspace"}
 
 
 def __getattr__(name: str) -> object:

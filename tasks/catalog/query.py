@@ -21,7 +21,8 @@ from pyarrow import dataset
 from pyarrow.fs import LocalFileSystem
 
 from fineweb_mask.models.errors import WorkspaceError
-from fineweb_mask.tasks.catalog.views import VIEWS, catalog_path, identifier, literal, pattern_of
+from fineweb_mask.tasks.catalog.quoting import identifier, literal, pattern_of
+from fineweb_mask.tasks.catalog.views import VIEWS, catalog_path
 from fineweb_mask.tasks.storage.parquet import read_schema
 from fineweb_mask.tasks.workspace.workspace import Workspace
 

@@ -6,8 +6,6 @@ folder, also after the workspace was moved. If the catalog is attached to anothe
 the working folder of DuckDB or to its `file_search_path`.
 """
 
-import glob
-from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -19,7 +17,6 @@ import pyarrow as pa
 from fineweb_mask.models.schemas import (
     DROPPED,
     DUPLICATES,
-    KNOWN,
     LOSSES,
     MASKS,
     MEASURED,
@@ -27,19 +24,20 @@ from fineweb_mask.models.schemas import (
     embeddings_schema,
     scores_schema,
 )
+from fineweb_mask.tasks.catalog.fates import dropped_beside, fates_query
+from fineweb_mask.tasks.catalog.quoting import identifier, literal
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.parquet import DamagedFileError, read_table
 from fineweb_mask.tasks.storage.remote.copies import ensure_local
 from fineweb_mask.tasks.workspace.records.runs import FOLDER as RUNS
 from fineweb_mask.tasks.workspace.records.runs import QuarantinedShard, RunRecord
-from fineweb_mask.tasks.workspace.references import COUNTED, NEAR, NO_FILE, SAME_URL, ShardFiles, StageFile
+from fineweb_mask.tasks.workspace.references import NO_FILE, ShardFiles, StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import read_footer
 from fineweb_mask.tasks.workspace.workspace import LAST_RUN, Workspace
 
 NAME = "catalog.duckdb"
-VIEWS = tuple("documents scores masks selected embeddings runs drops dropped known near_duplicates losses".split())
+VIEWS = tuple("fates documents dropped duplicates scores embeddings masks selected losses runs".split())
 FILES = pa.schema([(name, pa.string()) for name in ("stage", "shard", "path")])
-DROPS = pa.schema([*((name, pa.string()) for name in ("shard", "stage", "reason")), ("documents", pa.int64())])
 ROOT = r"regexp_extract(current_setting('temp_directory'), '^(.*/|)catalog[.]duckdb[.]tmp$', 1, 's')"
 """SQL expression for the workspace with a trailing slash; empty if the catalog is attached to another database."""
 ESCAPED = rf"regexp_replace({ROOT}, '([*?\[])', '[\1]', 'g')"
@@ -55,33 +53,6 @@ RUN_TYPES: dict[Any, str] = {
     dict[str, Any]: "JSON",
 }
 """DuckDB's types of those fields of a run's record that are no texts."""
-
-
-def identifier(name: str) -> str:
-    """Return the name of a column or table as a quoted SQL identifier.
-
-    >>> print(identifier('the "best" column'))
-    "the ""best"" column"
-    """
-    return '"' + name.replace('"', '""') + '"'
-
-
-def literal(text: str) -> str:
-    """Return a text as an SQL string literal.
-
-    >>> print(literal("it's"))
-    'it''s'
-    """
-    return "'" + text.replace("'", "''") + "'"
-
-
-def pattern_of(path: str) -> str:
-    """Return the pattern by which DuckDB finds one file; it takes every path for a pattern.
-
-    >>> pattern_of("/data/[a].parquet")
-    '/data/[[]a].parquet'
-    """
-    return glob.escape(path)
 
 
 def catalog_path(workspace: Workspace) -> Path:
@@ -102,7 +73,7 @@ def catalog_files(folder: Path, stage: str) -> set[str] | None:
         return None
     try:
         with duckdb.connect(str(path), read_only=True) as connection:
-            connection.execute("FROM stored.drops").fetchall()
+            connection.execute("FROM stored.losses").fetchall()
             files = connection.execute("SELECT path FROM stored.files WHERE stage = $stage", {"stage": stage})
             return {path for (path,) in files.fetchall()}
     except duckdb.Error as error:
@@ -135,7 +106,7 @@ def is_newer_than(workspace: Workspace, *files: Path) -> bool:
 def ensure_views_local(workspace: Workspace) -> None:
     """Download the files that the views read, if the workspace is at a URL."""
     if workspace.url is not None:
-        stages = ("documents", "known", "dropped", "duplicates", "near_duplicates", "scores", "embeddings", "masks")
+        stages = ("documents", "dropped", "duplicates", "scores", "embeddings", "masks")
         for name in (NAME, RUNS, *stages):
             ensure_local(workspace.root / name)
 
@@ -151,33 +122,36 @@ def write_catalog(workspace: Workspace, shards: Sequence[ShardFiles], losses: St
     config: dict[str, str | bool | int | float | list[str]] = {"temp_directory": f"{path}.tmp"}
     with atomic_write(path) as partial:
         with duckdb.connect(str(partial), config=config) as connection:
-            table = read_table(workspace.resolve(losses), schema=LOSSES) if losses.path else LOSSES.empty_table()
-            connection.execute("CREATE SCHEMA stored")
-            connection.from_arrow(table).create("stored.losses")
-            for view, query in _views(connection, workspace, shards).items():
-                connection.execute(f"CREATE VIEW {view} AS {query}")
+            _create_views(connection, workspace, shards, losses)
         # DuckDB would replay the log of an interrupted session into the new file.
         path.with_name(f"{NAME}.wal").unlink(missing_ok=True)
     return path
 
 
-def _views(connection: duckdb.DuckDBPyConnection, workspace: Workspace, shards: Sequence[ShardFiles]) -> dict[str, str]:
-    """Create the tables and macros that the views read, and return the views' queries."""
+def _create_views(
+    connection: duckdb.DuckDBPyConnection, workspace: Workspace, shards: Sequence[ShardFiles], losses: StageFile
+) -> None:
+    """Create the views, and the tables and macros that they read."""
+    connection.execute("CREATE SCHEMA stored")
+    table = read_table(workspace.resolve(losses), schema=LOSSES) if losses.path else LOSSES.empty_table()
+    connection.from_arrow(table).create("stored.losses")
+    stages = ("documents", "duplicates", "scores", "embeddings", "masks")
+    files = {stage: [file for shard in shards if (file := getattr(shard, stage)).path] for stage in stages}
+    rows = [(stage, file.name, file.path) for stage in stages for file in files[stage]]
+    stored = [dict(zip(FILES.names, row, strict=True)) for row in rows]
+    connection.from_arrow(pa.Table.from_pylist(stored, schema=FILES)).create("stored.files")
     connection.execute(f"CREATE MACRO in_workspace(files) AS list_transform(files, lambda file: {ESCAPED} || file)")
-    _write_tables(connection, workspace, shards)
-    documents = [shard.documents for shard in shards]
-    footers = [read_footer(workspace.root / file.path) for file in documents]
+    footers = [read_footer(workspace.root / file.path) for file in files["documents"]]
     schemas = {footer.schema.to_arrow_schema().remove_metadata() for footer in footers if footer is not None}
-    scores, embeddings, masks = (
-        [file for shard in shards if (file := getattr(shard, stage)).path]
-        for stage in ("scores", "embeddings", "masks")
-    )
-    near = [shard.duplicates for shard in shards if any(map(shard.duplicates.details.get, COUNTED))]
-    return {
-        "documents": _rows_of(connection, documents, documents_schema(), differ=len(schemas) > 1),
-        "scores": _rows_of(connection, scores, scores_schema([])),
-        "embeddings": _rows_of(connection, embeddings, embeddings_schema(1, "float32")),
-        "masks": _rows_of(connection, masks, MASKS),
+    differ = len(schemas) > 1
+    dropped = [dropped_beside(file) for file in files["documents"] if any(file.details["dropped"].values())]
+    views = {
+        "documents": _rows_of(connection, files["documents"], documents_schema(), differ=differ),
+        "dropped": _rows_of(connection, dropped, DROPPED, differ=differ),
+        "duplicates": _rows_of(connection, files["duplicates"], DUPLICATES),
+        "scores": _rows_of(connection, files["scores"], scores_schema([])),
+        "embeddings": _rows_of(connection, files["embeddings"], embeddings_schema(1, "float32")),
+        "masks": _rows_of(connection, files["masks"], MASKS),
         "selected": f"""
             SELECT documents.* EXCLUDE ({", ".join(MEASURED.names)}), scores.* EXCLUDE (shard, row),
                    masks.* EXCLUDE (shard, row, selected)
@@ -185,37 +159,12 @@ def _views(connection: duckdb.DuckDBPyConnection, workspace: Workspace, shards: 
             WHERE masks.selected
             """,  # noqa: S608 - column names of our own schemas only
         "runs": _runs(workspace),
-        "drops": "FROM stored.drops",
         "losses": "FROM stored.losses",
-        "near_duplicates": f"FROM ({_rows_of(connection, near, DUPLICATES)}) WHERE twin_shard IS NOT NULL",
-        "known": _rows_of(connection, _beside(workspace, documents, "known"), KNOWN),
-        "dropped": _dropped_rows(connection, workspace, shards),
     }
-
-
-def _dropped_rows(connection: duckdb.DuckDBPyConnection, workspace: Workspace, shards: Sequence[ShardFiles]) -> str:
-    """Return a query of what ingest dropped and kept aside, and of the duplicates, which are among the documents."""
-    repeated = [shard.duplicates for shard in shards if shard.duplicates.path]
-    lists = _rows_of(connection, repeated, DUPLICATES)
-    ingested = _rows_of(connection, _beside(workspace, [shard.documents for shard in shards], "dropped"), DROPPED)
-    reason = (
-        f"""CASE WHEN twin_shard IS NULL THEN 'duplicate' WHEN similarity IS NULL THEN '{SAME_URL}' ELSE '{NEAR}' END"""
-    )
-    return f"""
-        SELECT shard, 'ingest' AS stage, * EXCLUDE (shard) FROM ({ingested})
-        UNION ALL BY NAME
-        SELECT documents.shard, 'dedup' AS stage, documents.source_row, documents.id, documents.url,
-               {reason} AS reason,
-               documents.text
-        FROM ({lists}) AS lists JOIN documents USING (shard, row)
-        """  # noqa: S608 - queries of our own
-
-
-def _beside(workspace: Workspace, documents: Sequence[StageFile], folder: str) -> list[StageFile]:
-    """Return the files that ingest wrote into another folder for these shards, where it dropped rows."""
-    files = [file.model_copy(update={"path": file.path.replace("documents/", f"{folder}/", 1)}) for file in documents]
-    present = workspace.sizes(folder)
-    return [file for file, of in zip(files, documents, strict=True) if of.details["dropped"] and file.path in present]
+    for view, query in views.items():
+        connection.execute(f"CREATE VIEW {view} AS {query}")
+    columns = (connection.table(view).columns for view in ("documents", "scores", "dropped"))
+    connection.execute(f"CREATE VIEW fates AS {fates_query(*columns)}")
 
 
 def _rows_of(
@@ -248,29 +197,3 @@ def _runs(workspace: Workspace) -> str:
                        hive_partitioning = false)
         ORDER BY started
         """
-
-
-def _write_tables(connection: duckdb.DuckDBPyConnection, workspace: Workspace, shards: Sequence[ShardFiles]) -> None:
-    stages = ("documents", "duplicates", "scores", "embeddings", "masks")
-    files = [(stage, getattr(shard, stage)) for shard in shards for stage in stages]
-    rows = [{"stage": stage, "shard": file.name, "path": file.path} for stage, file in files if file.path]
-    connection.from_arrow(pa.Table.from_pylist(rows, schema=FILES)).create("stored.files")
-    rows = [
-        {"shard": shard.name, "stage": stage, "reason": reason, "documents": documents}
-        for shard in shards
-        for (stage, reason), documents in _dropped(workspace, shard).items()
-        if documents
-    ]
-    connection.from_arrow(pa.Table.from_pylist(rows, schema=DROPS)).create("stored.drops")
-
-
-def _dropped(workspace: Workspace, shard: ShardFiles) -> Counter[tuple[str, str]]:
-    """Return the number of dropped documents of a shard, by stage and reason."""
-    dropped = Counter({("ingest", why): count for why, count in shard.documents.details["dropped"].items()})
-    near = {("dedup", reason): shard.duplicates.details.get(reason, 0) for reason in COUNTED}
-    dropped.update(near)
-    dropped["dedup", "duplicate"] = shard.duplicates.rows - sum(near.values())
-    if shard.masks.path and shard.masks.details["excluded"].get("bad_vector"):  # of the whole group
-        blocks = read_table(workspace.resolve(shard.masks), columns=["block"])["block"]
-        dropped["select", "bad_vector"] = blocks.null_count - shard.duplicates.rows
-    return dropped

@@ -19,7 +19,7 @@ from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.schemas import MASKS, MEASURED, ROW, SOURCE_ROW
 from fineweb_mask.models.settings import FLAT
-from fineweb_mask.tasks.catalog.views import identifier
+from fineweb_mask.tasks.catalog.quoting import identifier
 from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_schema, read_table
 from fineweb_mask.tasks.workspace.references import ShardFiles, digest
 from fineweb_mask.tasks.workspace.workspace import Workspace

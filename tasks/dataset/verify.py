@@ -23,8 +23,8 @@ from pydantic import AliasPath, BaseModel, Field, ValidationError
 
 from fineweb_mask.models.errors import DataError, FinewebMaskError
 from fineweb_mask.models.urls import is_url, reject_credentials
+from fineweb_mask.tasks.catalog.quoting import pattern_of
 from fineweb_mask.tasks.catalog.spilling import open_database
-from fineweb_mask.tasks.catalog.views import pattern_of
 from fineweb_mask.tasks.dataset.output import CARD, digest_on_card, record_digest
 from fineweb_mask.tasks.source.discovery import pin_commit
 from fineweb_mask.tasks.storage.remote.filesystem import RemoteFile, is_local, open_filesystem

@@ -1,30 +1,168 @@
-"""Compare two workspaces, datasets or versions of one: what entered and left, why, of which groups, and score drift.
+"""Compare two workspaces, datasets or versions of one: what entered and left, why, of which groups, and the scores.
 
 Documents are the same if their ids are; of an id that repeats, in the order of their texts. The join is DuckDB's, in a
 file and within a memory limit.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import duckdb
 import pyarrow as pa
 
-from fineweb_mask.models.runtime.stopping import raise_if_stopped
+from fineweb_mask.models.columns import is_nested
+from fineweb_mask.models.documents import content_hash
+from fineweb_mask.models.errors import DataError
+from fineweb_mask.models.names import find
+from fineweb_mask.models.runtime.progress import track
+from fineweb_mask.models.settings.output import TEXT_IS_NO_GROUP
+from fineweb_mask.tasks.catalog.fates import SELECTED
+from fineweb_mask.tasks.catalog.quoting import identifier, literal
 from fineweb_mask.tasks.catalog.spilling import spilling_database
-from fineweb_mask.tasks.ledger.decisions import SELECTED
-from fineweb_mask.tasks.ledger.sides import FATES, Side
-from fineweb_mask.tasks.reporting.page import Card, Column, Finding, Page, Section, Table, Tile
-from fineweb_mask.tasks.reporting.page import Side as Cards
+from fineweb_mask.tasks.dataset.verify import DATA_SUFFIX, Dataset
+from fineweb_mask.tasks.ledger.decisions import Corpus
+from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_schema
+from fineweb_mask.tasks.workspace.manifest import Manifest
 
-EXAMPLES = 10
-"""Documents that are shown of each stage and reason."""
-GROUPS = 50
-"""Groups that are listed, those that change most first."""
+BATCH_ROWS = 5_000
+MOST_GROUPS = 1_000
+"""Values of a column, of which more are no groups."""
 MEMORY = "2GB"
-NOT_THERE = "not in it"
-"""Reason of a document that a side does not have at all, or that its ingest dropped without a note."""
+NO_GROUPS = {"row", "source_row", "text", "content_hash", "id", "quality"}
+"""Columns that are not named to a user who looks for one of groups."""
+
+OF_SIDE = """
+    SELECT id, url, {by} AS by_group, content_hash::BLOB AS content_hash, stage, reason, selected,
+           token_count::BIGINT AS tokens, {scores}
+    FROM {fates}
+    """
+
+PAIRED = """
+    CREATE TABLE {side} AS
+    WITH repeated AS (SELECT id FROM loaded GROUP BY id HAVING count(*) > 1)
+    SELECT *, 1 AS occurrence FROM loaded ANTI JOIN repeated USING (id) UNION ALL
+    SELECT *, row_number() OVER (PARTITION BY id ORDER BY content_hash, stage, reason) AS occurrence
+    FROM loaded SEMI JOIN repeated USING (id)
+    """
+
+COMPARED = """
+    CREATE TABLE compared AS
+    SELECT coalesce(b.url, a.url, id) AS name, coalesce(nullif(b.by_group, ''), a.by_group, '') AS "group",
+           coalesce(a.selected, false) AS before, coalesce(b.selected, false) AS after, a, b
+    FROM a FULL JOIN b USING (id, occurrence)
+    """
+
+TOTALS = """
+    SELECT count(*) FILTER (before) AS a, count(*) FILTER (after) AS b, count(*) FILTER (before AND after) AS in_both,
+           coalesce(sum(a.tokens) FILTER (before), 0)::BIGINT AS a_tokens,
+           coalesce(sum(b.tokens) FILTER (after), 0)::BIGINT AS b_tokens,
+           count(*) FILTER (before AND after AND a.content_hash <> b.content_hash) AS other_text
+    FROM compared
+    """
+
+CHANGES = """
+    SELECT coalesce({other}.stage, 'source') AS stage, coalesce({other}.reason, 'not in it') AS reason,
+           count(*) AS documents, min_by(name, md5(name), 3) AS examples
+    FROM compared WHERE {chosen} GROUP BY stage, reason ORDER BY documents DESC, stage, reason
+    """
+"""Documents that one side alone selects, by what the other decided on them."""
+
+GROUPS = """
+    SELECT "group", count(*) FILTER (before) AS a, count(*) FILTER (after) AS b,
+           count(*) FILTER (after AND NOT before) AS entered, count(*) FILTER (before AND NOT after) AS "left"
+    FROM compared GROUP BY "group" HAVING a + b > 0 ORDER BY entered + "left" DESC, "group"
+    """
+
+SCORES = """
+    SELECT {name} AS score, count(*) AS documents, avg(a.{score}) AS a, avg(b.{score}) AS b,
+           max(abs(b.{score} - a.{score})) AS largest,
+           if(stddev_pop(a.{score}) * stddev_pop(b.{score}) > 0, corr(a.{score}, b.{score}), NULL) AS correlation
+    FROM compared WHERE a.{score} IS NOT NULL AND b.{score} IS NOT NULL
+    """
+"""The means of a score over the documents that both sides score, and how it moved."""
+
+STEPS = """
+    SELECT stage, reason, count(*) FILTER (side = 'a') AS a, count(*) FILTER (side = 'b') AS b
+    FROM (SELECT 'a' AS side, stage, reason, selected FROM a UNION ALL SELECT 'b', stage, reason, selected FROM b)
+    WHERE NOT selected GROUP BY stage, reason
+    ORDER BY list_position(['ingest', 'dedup', 'embed', 'select'], stage), reason
+    """
+"""How many documents each step drops."""
+
+
+class WorkspaceSide(NamedTuple):
+    """The selection of a workspace."""
+
+    name: str  # what a person calls it
+    corpus: Corpus
+
+    @property
+    def scores(self) -> list[str]:
+        """Names of the scores, the quality first."""
+        return self.corpus.scores
+
+    def load(self, connection: duckdb.DuckDBPyConnection, by: str, scores: Sequence[str]) -> None:
+        """Create the table `loaded` of the documents, with a column whose values are groups.
+
+        Raises
+        ------
+        DataError
+            If no document has the column.
+        """
+        if by == "text":
+            raise DataError(f"--by text: {TEXT_IS_NO_GROUP}")
+        first, workspace = self.corpus.shards[0], self.corpus.workspace
+        schemas = [read_schema(workspace.resolve(file)) for file in (first.documents, first.scores)]
+        columns = [field.name for schema in schemas for field in schema if not is_nested(field.type)]
+        if (own := find(by, columns)) is None:
+            names = ", ".join(dict.fromkeys(name for name in columns if name not in NO_GROUPS))
+            raise DataError(f"--by {by}: no document has a group there: name one of {names}")
+        query = _of_side("fates", f"coalesce({identifier(own)}::VARCHAR, '')", scores)
+        self.corpus.gather(connection, query, "loaded", ["id", "url", "content_hash", "token_count", own, *scores])
+
+
+class DatasetSide(NamedTuple):
+    """The documents of a dataset, all of which are selected."""
+
+    name: str  # what a person calls it
+    dataset: Dataset
+    manifest: Manifest
+
+    @property
+    def scores(self) -> list[str]:
+        """Names of the scores, the quality first."""
+        scorers = self.manifest.details.get("recipe", {}).get("quality", {}).get("scorers", [])
+        names = (scorer.get("name", scorer["kind"]) for scorer in scorers)
+        return ["quality", *(name for name in names if name != "quality")]
+
+    def load(self, connection: duckdb.DuckDBPyConnection, by: str, scores: Sequence[str]) -> None:
+        """Create the table `loaded` of the documents, with a column whose values are groups; if there is none, ''."""
+        files = sorted(name for name in self.manifest.files if name.endswith(DATA_SUFFIX))
+        needed = ["id", "url", "text", "token_count", *scores]
+        query = _of_side("batch", "coalesce(by_group::VARCHAR, '')", scores)
+        for number, name in enumerate(track("files", files)):
+            with self.dataset.open(name) as stream, VerifiedFile(stream, name) as file:
+                names = file.schema_arrow.names
+                wanted = [column for column in dict.fromkeys([*needed, by]) if column in names]
+                for place, batch in enumerate(file.iter_batches(BATCH_ROWS, columns=wanted)):
+                    empty, texts = pa.nulls(batch.num_rows, pa.string()), batch["text"].to_pylist()
+                    columns = {column: batch[column] if column in names else empty for column in needed}
+                    columns |= {"by_group": batch[by] if by in names else empty}
+                    columns |= {"content_hash": pa.array([content_hash(text) for text in texts], pa.binary(16))}
+                    connection.register("batch", pa.table(columns))
+                    into = "INSERT INTO loaded BY NAME" if number or place else "CREATE TABLE loaded AS"
+                    connection.execute(f"{into} {query}")
+
+
+Side = WorkspaceSide | DatasetSide
+"""One of two that are compared."""
+
+
+def _of_side(fates: str, by: str, scores: Sequence[str]) -> str:
+    named = ", ".join(f"{identifier(name)}::DOUBLE AS {identifier(name)}" for name in scores)
+    decided = f"(SELECT *, 'select' AS stage, '{SELECTED}' AS reason, true AS selected FROM batch)"  # noqa: S608
+    return OF_SIDE.format(by=by, scores=named, fates=decided if fates == "batch" else fates)
 
 
 def compare(sides: Sequence[Side], by: str, spill: Path, tolerance: float | None = None) -> dict[str, Any]:
@@ -40,304 +178,51 @@ def compare(sides: Sequence[Side], by: str, spill: Path, tolerance: float | None
         Folder for the database, which is emptied.
     tolerance
         Share of the documents that either selects which may differ; None: any.
+
+    Raises
+    ------
+    DataError
+        If no document of a workspace has the column, or it has too many values.
     """
-    scores = [name for name in sides[0].scores if name in sides[1].scores and name not in FATES.names]
+    scores = [name for name in sides[0].scores if name in sides[1].scores]
     with spilling_database(spill, MEMORY, "diff", file="diff.duckdb") as connection:
         for name, side in zip("ab", sides, strict=True):
-            _load(connection, name, side, by, scores)
-        _join(connection, len(scores))
-        found = _totals(connection, sides) | {"by": by, "tolerance": tolerance}
-        found["is_above"] = tolerance is not None and found["changed"] > tolerance
-        found["entered_by"], found["left_by"] = (_changes(connection, *pair) for pair in ("ba", "ab"))
-        found["groups"] = _groups(connection)
-        found["scores"] = [{"score": name, **_drift(connection, place)} for place, name in enumerate(scores)]
-        found["steps"] = _steps(connection, sides)
-        found["examples"] = _examples(connection, sides)
-    return found
+            side.load(connection, by, scores)
+            [[groups]] = connection.execute("SELECT count(DISTINCT by_group) FROM loaded").fetchall()
+            if groups > MOST_GROUPS:
+                raise DataError(
+                    f"--by {by}: it has {groups:,} values, which are no groups (at most {MOST_GROUPS:,} are): name a "
+                    "column with fewer, such as dump or language"
+                )
+            connection.execute(PAIRED.format(side=name))
+            connection.execute("DROP TABLE loaded")
+        connection.execute(COMPARED)
 
+        def rows(query: str) -> list[dict[str, Any]]:
+            found: list[dict[str, Any]] = connection.sql(query).to_arrow_table().to_pylist()
+            return found
 
-def _load(connection: duckdb.DuckDBPyConnection, name: str, side: Side, by: str, scores: Sequence[str]) -> None:
-    """Create the table of a side, with the occurrence of each id; its scores are `score_0`, `score_1` and so on."""
-    names = [*FATES.names, *(f"score_{place}" for place in range(len(scores)))]
-    schema = pa.schema([*FATES, *(pa.field(score, pa.float64()) for score in names[len(FATES) :])])
-    connection.from_arrow(schema.empty_table()).create("loaded")
-    for table in side.fates(by):
-        raise_if_stopped()
-        connection.from_arrow(table.select([*FATES.names, *scores]).rename_columns(names)).insert_into("loaded")
-    connection.execute(
-        f"""
-        CREATE TABLE {name} AS
-        SELECT *, stage = 'select' AND reason = '{SELECTED}' AS chosen,
-               row_number() OVER (PARTITION BY id ORDER BY content_hash, shard, row) AS occurrence
-        FROM loaded
-        """  # noqa: S608 - names of our own
-    )
-    connection.execute("DROP TABLE loaded")
-
-
-def _join(connection: duckdb.DuckDBPyConnection, scores: int) -> None:
-    """Create the table `compared`: a row for each document, with what each side has of it."""
-    own = ["content_hash", "stage", "reason", "tokens", "shard", "row", "beginning"]
-    own += [f"score_{place}" for place in range(scores)]
-    pairs = ", ".join(f"{side}.{one} AS {side}_{one}" for one in own for side in "ab")
-    connection.execute(
-        f"""
-        CREATE TABLE compared AS
-        SELECT id, coalesce(b.url, a.url) AS url, coalesce(nullif(b.by_group, ''), a.by_group, '') AS by_group,
-               coalesce(a.chosen, false) AS a_chosen, coalesce(b.chosen, false) AS b_chosen, {pairs}
-        FROM a FULL JOIN b USING (id, occurrence)
-        """  # noqa: S608 - names of our own
-    )
-
-
-def _rows(connection: duckdb.DuckDBPyConnection, query: str, **params: int) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = connection.sql(query, params=params or None).to_arrow_table().to_pylist()
-    return found
-
-
-def _totals(connection: duckdb.DuckDBPyConnection, sides: Sequence[Side]) -> dict[str, Any]:
-    [row] = _rows(
-        connection,
-        """
-        SELECT count(*) FILTER (a_chosen)::BIGINT AS a, count(*) FILTER (b_chosen)::BIGINT AS b,
-               count(*) FILTER (a_chosen AND b_chosen)::BIGINT AS in_both,
-               coalesce(sum(a_tokens) FILTER (a_chosen), 0)::BIGINT AS a_tokens,
-               coalesce(sum(b_tokens) FILTER (b_chosen), 0)::BIGINT AS b_tokens,
-               count(*) FILTER (a_chosen AND b_chosen AND a_content_hash <> b_content_hash)::BIGINT AS other_text
-        FROM compared
-        """,
-    )
-    either = row["a"] + row["b"] - row["in_both"]
-    names = {
-        name: {"name": side.name, "selected": row[name], "tokens": row[f"{name}_tokens"]}
-        for name, side in zip("ab", sides, strict=True)
-    }
-    return {
-        **names,
-        "in_both": row["in_both"],
-        "entered": row["b"] - row["in_both"],
-        "left": row["a"] - row["in_both"],
-        "other_text": row["other_text"],
-        "changed": 1 - row["in_both"] / either if either else 0.0,
-    }
-
-
-def _changes(connection: duckdb.DuckDBPyConnection, chosen: str, other: str) -> list[dict[str, Any]]:
-    """Return how many documents only one side selects, by what the other decided on them."""
-    return _rows(
-        connection,
-        f"""
-        SELECT coalesce({other}_stage, 'source') AS stage, coalesce({other}_reason, '{NOT_THERE}') AS reason,
-               count(*) AS documents
-        FROM compared WHERE {chosen}_chosen AND NOT {other}_chosen GROUP BY ALL ORDER BY documents DESC, stage, reason
-        """,  # noqa: S608 - names of our own
-    )
-
-
-def _groups(connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
-    return _rows(
-        connection,
-        """
-        SELECT by_group AS "group", count(*) FILTER (a_chosen) AS a, count(*) FILTER (b_chosen) AS b,
-               count(*) FILTER (b_chosen AND NOT a_chosen) AS entered,
-               count(*) FILTER (a_chosen AND NOT b_chosen) AS "left"
-        FROM compared GROUP BY by_group HAVING a + b > 0 ORDER BY entered + "left" DESC, by_group
-        """,
-    )
-
-
-def _drift(connection: duckdb.DuckDBPyConnection, place: int) -> dict[str, Any]:
-    """Return how a score differs, over the documents that both sides score; and its means over what each selects."""
-    [row] = _rows(
-        connection,
-        f"""
-        WITH common AS (
-            SELECT a, b, rank() OVER (ORDER BY a) AS rank_a, rank() OVER (ORDER BY b) AS rank_b
-            FROM (SELECT a_score_{place} AS a, b_score_{place} AS b FROM compared) WHERE a IS NOT NULL AND b IS NOT NULL
-        )
-        SELECT count(*) AS documents, avg(a) AS a, avg(b) AS b, avg(b - a) AS difference,
-               stddev_pop(b - a) AS deviation, max(abs(b - a)) AS largest,
-               CASE WHEN stddev_pop(rank_a) * stddev_pop(rank_b) > 0 THEN corr(rank_a, rank_b) END AS rank_correlation,
-               (SELECT avg(a_score_{place}) FROM compared WHERE a_chosen) AS a_selected,
-               (SELECT avg(b_score_{place}) FROM compared WHERE b_chosen) AS b_selected
-        FROM common
-        """,  # noqa: S608 - numbers of our own
-    )
-    return row
-
-
-def _steps(connection: duckdb.DuckDBPyConnection, sides: Sequence[Side]) -> list[dict[str, Any]]:
-    """Return how many documents each side drops, by stage and reason; of ingest, as its files count them."""
-    counts: dict[tuple[str, str], dict[str, int]] = {}
-    for name, side in zip("ab", sides, strict=True):
-        rows = connection.execute(
-            f"SELECT stage, reason, count(*) FROM {name} WHERE stage <> 'ingest' AND NOT chosen GROUP BY ALL"  # noqa: S608
-        ).fetchall()
-        for key, documents in {**{(stage, reason): n for stage, reason, n in rows}, **side.drops()}.items():
-            counts.setdefault(key, {"a": 0, "b": 0})[name] = documents
-    order = {"ingest": 0, "dedup": 1, "select": 2}
-    return [
-        {"stage": stage, "reason": reason, **counts[stage, reason]}
-        for stage, reason in sorted(counts, key=lambda key: (order.get(key[0], 3), key))
-    ]
-
-
-EXAMPLES_OF = {
-    "selected": """
-        SELECT CASE WHEN b_chosen THEN 'entered' ELSE 'left' END AS kind,
-               CASE WHEN b_chosen THEN a_stage ELSE b_stage END AS stage,
-               CASE WHEN b_chosen THEN a_reason ELSE b_reason END AS reason, *
-        FROM compared WHERE a_chosen <> b_chosen
-        QUALIFY row_number() OVER (PARTITION BY kind, stage, reason ORDER BY md5(id)) <= $n
-        """,
-    "drifted": """
-        SELECT 'drifted' AS kind, 'score' AS stage, 'largest changes of the quality' AS reason, *
-        FROM compared WHERE a_score_0 <> b_score_0 ORDER BY abs(b_score_0 - a_score_0) DESC, id LIMIT $n
-        """,
-    "rewritten": """
-        SELECT 'rewritten' AS kind, 'ingest' AS stage, 'another text' AS reason, *
-        FROM compared WHERE a_chosen AND b_chosen AND a_content_hash <> b_content_hash ORDER BY md5(id) LIMIT $n
-        """,
-}
-"""Queries of examples of every kind of change: drawn by hashes of the ids, or those whose quality changes most."""
-
-
-def _examples(connection: duckdb.DuckDBPyConnection, sides: Sequence[Side]) -> list[dict[str, Any]]:
-    """Return examples of every kind of change, with the beginnings of their texts."""
-    rows = [row for query in EXAMPLES_OF.values() for row in _rows(connection, query, n=EXAMPLES)]
-    texts = dict[tuple[str, int, int], str]()
-    for row in rows:
-        row["own"] = "b" if row["b_chosen"] or (not row["a_chosen"] and row["b_row"] is not None) else "a"
-    for name, side in zip("ab", sides, strict=True):
-        of_side = (row for row in rows if row["own"] == name and row[f"{name}_row"] is not None)
-        places = {(row[f"{name}_shard"], row[f"{name}_row"]) for row in of_side}
-        texts |= {(name, *place): text for place, text in side.texts(sorted(places)).items()}
-    found = [
-        {
-            "kind": row["kind"],
-            "stage": row["stage"] or "source",
-            "reason": row["reason"] or NOT_THERE,
-            **{name: row[name] for name in ("id", "url")},
-            "group": row["by_group"],
-            "quality": [row["a_score_0"], row["b_score_0"]],
-            "text": row[f"{own}_beginning"] or texts.get((own, row[f"{own}_shard"], row[f"{own}_row"]), ""),
+        [totals] = rows(TOTALS)
+        both = totals["in_both"]
+        either = totals["a"] + totals["b"] - both
+        changed = 1 - both / either if either else 0.0
+        moved = (SCORES.format(name=literal(name), score=identifier(name)) for name in scores)
+        return {
+            **{
+                name: {"name": side.name, "selected": totals[name], "tokens": totals[f"{name}_tokens"]}
+                for name, side in zip("ab", sides, strict=True)
+            },
+            "by": by,
+            "in_both": both,
+            "entered": totals["b"] - both,
+            "left": totals["a"] - both,
+            "other_text": totals["other_text"],
+            "changed": changed,
+            "tolerance": tolerance,
+            "is_above": tolerance is not None and changed > tolerance,
+            "entered_by": rows(CHANGES.format(other="a", chosen="after AND NOT before")),
+            "left_by": rows(CHANGES.format(other="b", chosen="before AND NOT after")),
+            "groups": rows(GROUPS),
+            "scores": [row for query in moved for row in rows(query)],
+            "steps": rows(STEPS),
         }
-        for row in rows
-        for own in [row["own"]]
-    ]
-    return sorted(found, key=lambda one: (one["kind"], one["stage"], one["reason"]))
-
-
-FATE_COLUMNS = (Column("stage"), Column("reason"), Column("documents", "count"))
-SHOWN_KINDS = 6
-"""Stages and reasons of which documents are shown, those of most documents first."""
-
-
-def difference_page(found: Mapping[str, Any]) -> Page:
-    """Return the page of what `compare` found."""
-    a, b, by = found["a"], found["b"], found["by"]
-    verdict = f"{found['changed']:.1%} of the documents that either selects are not in both"
-    limit = "" if found["tolerance"] is None else f" (tolerance {found['tolerance']:.1%})"
-    changes = [_change_table(found, "entered", a["name"]), _change_table(found, "left", b["name"])]
-    sections = [
-        Section("What changed", tables=[table for table in changes if table.rows]),
-        Section(f"By {by}", tables=[_group_table(found)] if found["groups"] else []),
-        Section("Scores", (DRIFT,), tables=_drift_tables(found)),
-        Section("What every step drops", tables=_step_tables(found)),
-        Section("Documents that entered", sides=_cards(found, "entered")),
-        Section("Documents that left", sides=_cards(found, "left")),
-        Section("Documents whose quality changed most", sides=_cards(found, "drifted")),
-        Section("The same id, another text", sides=_cards(found, "rewritten")),
-    ]
-    return Page(
-        title=f"{a['name']} → {b['name']}",
-        lead=f"{verdict}{limit}. Documents are the same if their ids are.",
-        tiles=[
-            Tile(f"{a['selected']:,}", "selected before"),
-            Tile(f"{b['selected']:,}", "selected after"),
-            Tile(f"{found['entered']:,}", "entered"),
-            Tile(f"{found['left']:,}", "left"),
-            Tile(f"{found['changed']:.1%}", "changed"),
-        ],
-        findings=[Finding(f"{verdict}: more than the tolerance.", sections[0].title, is_worry=True)]
-        if found["is_above"]
-        else [],
-        sections=[one for one in sections if one.tables or one.sides],
-        metrics=found,
-    )
-
-
-DRIFT = (
-    "Over the documents that both score: the mean before and after, the mean and the standard deviation of the change, "
-    "and the rank correlation; then the means over what each selects."
-)
-
-
-NOTE = (
-    "source, not in it: the source has no such document, or ingest dropped it and wrote nothing down "
-    "(ingest.keep_dropped does)."
-)
-
-
-def _change_table(found: Mapping[str, Any], kind: str, other: str) -> Table:
-    rows = [[one["stage"], one["reason"], one["documents"]] for one in found[f"{kind}_by"]]
-    return Table(f"{kind.capitalize()}, by what {other} decided on them", FATE_COLUMNS, rows, note=NOTE)
-
-
-def _cards(found: Mapping[str, Any], kind: str) -> list[Cards]:
-    """Return the examples of one kind of change, in a column for each stage and reason."""
-    order = [(one["stage"], one["reason"]) for one in found.get(f"{kind}_by", [])]
-    shown: dict[tuple[str, str], list[Card]] = {key: [] for key in order[:SHOWN_KINDS]}
-    for one in found["examples"]:
-        key = (one["stage"], one["reason"])
-        if one["kind"] == kind and (key in shown or not order):
-            shown.setdefault(key, []).append(Card(one["url"] or one["id"], _note(one), one["text"]))
-    return [Cards(f"{stage}: {reason}", cards) for (stage, reason), cards in shown.items() if cards]
-
-
-def _note(one: Mapping[str, Any]) -> str:
-    before, after = (None if value is None else f"{value:.2f}" for value in one["quality"])
-    if before is not None and after is not None and before != after:
-        return f"quality {before} → {after}"
-    return "" if (known := before or after) is None else f"quality {known}"
-
-
-def _group_table(found: Mapping[str, Any]) -> Table:
-    columns = [Column(found["by"]), *(Column(name, "count") for name in ("before", "after", "entered", "left"))]
-    rows = [
-        [one["group"] or "(empty)", *(one[name] for name in ("a", "b", "entered", "left"))] for one in found["groups"]
-    ]
-    more = f" {len(rows) - GROUPS:,} more are in metrics.json." if len(rows) > GROUPS else ""
-    return Table("Selected documents", columns, rows[:GROUPS], note=f"Those that change most first.{more}", wide=True)
-
-
-DRIFT_COLUMNS = {
-    "documents": "documents",
-    "a": "before",
-    "b": "after",
-    "difference": "change",
-    "deviation": "deviation",
-    "rank_correlation": "rank correlation",
-    "a_selected": "of selected before",
-    "b_selected": "after",
-}
-
-
-def _drift_tables(found: Mapping[str, Any]) -> list[Table]:
-    columns = [
-        Column("score"),
-        *(Column(label, "count" if name == "documents" else "number") for name, label in DRIFT_COLUMNS.items()),
-    ]
-    rows = [[one["score"], *(one[name] for name in DRIFT_COLUMNS)] for one in found["scores"] if one["documents"]]
-    return [Table("Score drift", columns, rows, wide=True)] if rows else []
-
-
-def _step_tables(found: Mapping[str, Any]) -> list[Table]:
-    columns = [Column("stage"), Column("reason"), Column("before", "count"), Column("after", "count")]
-    rows = [[one[name] for name in ("stage", "reason", "a", "b")] for one in found["steps"]]
-    note = "Nothing is known of what a dataset left out."
-    return (
-        [Table("Documents that are not selected, by what left them out", columns, rows, note=note, wide=True)]
-        if rows
-        else []
-    )

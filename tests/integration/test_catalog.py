@@ -27,7 +27,7 @@ RECONCILED = """
     SELECT (SELECT count(*) FROM documents) AS ingested,
            (SELECT count(*) FROM selected) AS selected,
            (SELECT count(*) FROM masks WHERE block IS NOT NULL) AS eligible,
-           (SELECT sum(documents) FROM drops) AS dropped
+           (SELECT count(*) FROM fates WHERE stage <> 'select') AS dropped
     """
 
 

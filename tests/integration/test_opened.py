@@ -23,6 +23,8 @@ def test_what_a_run_made_is_read_as_tables(finished):
         assert pa.table(workspace.selected["id"]).num_rows == selected
         assert workspace.scores.limit(5).to_arrow_table().num_rows == 5
         assert workspace.documents.filter("language = 'en'").count("*").fetchall()[0][0] > selected
+        fates = dict(workspace.fates.aggregate("reason, count(*)").fetchall())
+        assert fates["selected"] == selected
         [(vector,)] = workspace.embeddings.project("embedding").limit(1).fetchall()
         assert len(vector) == workspace.settings.embedding.static_dimensions
         assert workspace.runs.count("*").fetchall()[0][0] >= 1
@@ -52,12 +54,11 @@ def test_every_folder_of_the_dataset_is_loaded_by_datasets(finished, tmp_path):
 def test_two_datasets_are_compared_without_a_workspace(finished, tmp_path):
     for name in "ab":
         shutil.copytree(finished / "dataset", tmp_path / name)
-    found = fm.diff(tmp_path / "a", tmp_path / "b", output=tmp_path / "page")
+    found = fm.diff(tmp_path / "a", tmp_path / "b")
     assert (found.status, found.changed, found.entered, found.left) == ("done", 0.0, 0, 0)
     assert found.in_both == found.a["selected"] == found.b["selected"] > 0
-    assert (tmp_path / "page" / "index.html").is_file()
     with pytest.raises(fm.SettingsError, match="name a workspace, a dataset or WORKSPACE@RUN"):
-        fm.diff(tmp_path / "a", tmp_path / "page", output=tmp_path / "other")
+        fm.diff(tmp_path / "a", tmp_path / "page")
 
 
 def test_a_lost_catalog_is_made_again_and_a_statement_that_writes_is_refused(workspace):

@@ -105,7 +105,6 @@ def add_shard(path: Path) -> None:
 
 LOST = (
     "documents/{shard}.*.parquet",
-    "outcomes/{shard}.*.parquet",
     "duplicates/{shard}.*.parquet",
     "losses/corpus.*.parquet",
     "scores/{shard}.*.parquet",

@@ -103,7 +103,7 @@ def test_a_function_with_an_answer_is_a_command(arguments, code, said):
 
 
 RUN, TRAIN = "run {recipe} --json", "train-quality --input data_samples/labels.parquet --output {new}.bin --json"
-DIFF = "diff nowhere nowhere --json --output"
+DIFF = "diff nowhere nowhere --json"
 WRONG = {  # arguments of a command, with what they add to it, and the message
     f"{RUN} --set": {
         "source.path=tests/flows": "source.path: no ",
@@ -133,10 +133,8 @@ WRONG = {  # arguments of a command, with what they add to it, and the message
         "--set selection.budget=10": "set select_ratio instead",
     },
     DIFF: {
-        "{mine}": "holds something else than the command writes",
-        "{new}": "name a workspace, a dataset or WORKSPACE@RUN",
-        "{new} --tolerance 1.5": "--tolerance must be a share from 0 to 1, received 1.5",
-        "s3://bucket/page": "must be a folder of this machine",
+        "": "name a workspace, a dataset or WORKSPACE@RUN",
+        "--tolerance 1.5": "--tolerance must be a share from 0 to 1, received 1.5",
     },
     TRAIN: {
         "--input none.parquet": "the labels 'none.parquet' do not exist",

@@ -103,7 +103,11 @@ def test_rows_that_are_left_out_are_counted_and_sql_can_be_several_or_come_from_
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["FROM nosuch"], 1, "the catalog has: documents, scores, masks, selected, embeddings, runs, drops, dropped"),
+        (
+            ["FROM nosuch"],
+            1,
+            "the catalog has: fates, documents, dropped, duplicates, scores",
+        ),
         (["SELECT nosuch FROM documents"], 1, '"nosuch" not found'),
         (["SELECT text::INTEGER FROM documents"], 1, r"Could not convert string '\x1b[31mred"),
         (["DROP VIEW documents"], 1, "DROP is refused: the catalog is read-only"),

@@ -10,8 +10,8 @@ def test_an_answer_is_a_paragraph_for_each_document_and_a_line_for_each_unknown(
         Decision(stage="dedup", decision="dropped", reason="a copy"),
     ]
     known = {"shard": "a", "outcome": "dropped"}
-    one = Explanation(asked="u", row=1234, source_row=2000, id="i", url="u", decisions=steps, **known)
-    gone = Explanation(asked="i2", source_row=3, id="i2", decisions=[], **known)
+    one = Explanation(row=1234, source_row=2000, id="i", url="u", decisions=steps, **known)
+    gone = Explanation(source_row=3, id="i2", decisions=[], **known)
     found = WhySummary(status="unknown", workspace="w", documents=[one, gone], unknown=["x"], notes=["a note"])
     assert str(found).splitlines() == [
         "u: dropped  a row 1,234, row 2,000 of its file",

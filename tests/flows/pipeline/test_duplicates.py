@@ -117,15 +117,12 @@ def test_near_duplicates_are_no_candidates_and_are_counted(tmp_path, sample_corp
 
     write_catalog(run.workspace, shard_files(run))
     with open_catalog(run.workspace, "1GB") as catalog:
-        drops = catalog.execute("SELECT sum(documents) FROM drops WHERE reason = 'near_duplicate'").fetchone()
-        assert drops == (counts.dropped["near_duplicate"],)
         twins = catalog.execute(
-            "SELECT near.shard, kept.shard, kept.text, dropped.text FROM near_duplicates AS near "
-            "JOIN documents AS kept ON kept.shard = twin_shard AND kept.row = twin_row "
-            "JOIN documents AS dropped ON dropped.shard = near.shard AND dropped.row = near.row"
+            "SELECT near.shard, kept.shard, kept.text, near.text FROM fates AS near "
+            "JOIN documents AS kept ON kept.shard = near.twin_shard AND kept.row = near.twin_row"
         ).fetchall()
         listed = catalog.execute(
-            "SELECT reason, count(*), count(text) FROM dropped WHERE stage = 'dedup' GROUP BY ALL"
+            "SELECT reason, count(*), count(text) FROM fates WHERE stage = 'dedup' GROUP BY ALL"
         ).fetchall()
     known = {reason: counts.dropped[reason] for reason in ("duplicate", "near_duplicate")}
     assert {reason: rows for reason, rows, texts in listed if rows == texts} == known
@@ -180,13 +177,12 @@ def test_one_page_of_each_url_is_kept_with_and_without_near_duplicates(tmp_path,
     assert dropped["same_url"] >= 9
     write_catalog(run.workspace, shard_files(run))
     with open_catalog(run.workspace, "1GB") as catalog:
-        counted = dict(catalog.execute("SELECT reason, sum(documents) FROM drops GROUP BY ALL").fetchall())
+        counted = dict(catalog.execute("SELECT reason, count(*) FROM fates GROUP BY ALL").fetchall())
         same = catalog.execute(
-            "SELECT one.url = kept.url FROM near_duplicates AS near JOIN documents AS one USING (shard, row) "
-            "JOIN documents AS kept ON kept.shard = twin_shard AND kept.row = twin_row WHERE similarity IS NULL"
+            "SELECT near.url = kept.url FROM fates AS near JOIN documents AS kept "
+            "ON kept.shard = near.twin_shard AND kept.row = near.twin_row WHERE near.reason = 'same_url'"
         ).fetchall()
-        listed = catalog.execute("SELECT count(*) FROM dropped WHERE reason = 'same_url'").fetchone()
-    assert counted["same_url"] == len(same) == listed[0] == dropped["same_url"]
+    assert counted["same_url"] == len(same) == dropped["same_url"]
     assert set(same) == {(True,)}
     assert selected(folder, corpus, **options)[0].built == []
     copies = {"exempt": {"dump": pc.unique(table["dump"]).to_pylist()}}

@@ -55,7 +55,7 @@ REFUSED = [
     "INSTALL httpfs",
     "SET lock_configuration = false",
     "CREATE TEMP TABLE t AS SELECT 1",
-    "WITH gone AS (DELETE FROM stored.drops RETURNING *) FROM gone",
+    "WITH gone AS (DELETE FROM stored.losses RETURNING *) FROM gone",
     "SELECT 1; DROP VIEW documents",
     "PIVOT documents ON dump USING count(*)",
     "SELEC 1",

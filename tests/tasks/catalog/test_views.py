@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from fineweb_mask.tasks.catalog.query import answers, open_catalog
-from fineweb_mask.tasks.catalog.views import NAME, VIEWS, catalog_files, identifier, is_current, literal, write_catalog
+from fineweb_mask.tasks.catalog.views import NAME, VIEWS, catalog_files, is_current, write_catalog
 from fineweb_mask.tasks.dedup.duplicates import no_duplicates
 from fineweb_mask.tasks.workspace.records.runs import RunRecord
-from fineweb_mask.tasks.workspace.references import ShardFiles
+from fineweb_mask.tasks.workspace.references import NO_FILE, ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.dataset.conftest import make
 
@@ -67,25 +67,44 @@ def test_source_row_leads_to_the_row_of_the_source(built, folder):
     assert moved  # rows were dropped before them
 
 
-def test_drops_and_masks_account_for_every_document(built, folder):
-    assert ask(folder, "FROM drops ORDER BY ALL") == [
+def test_fates_account_for_every_document(built, folder):
+    counted = "SELECT shard, stage, reason, count(*) FROM fates WHERE stage <> 'select' GROUP BY ALL ORDER BY ALL"
+    assert ask(folder, counted) == [
         ("b", "dedup", "duplicate", 2),
         ("b", "ingest", "duplicate", 1),
         ("b", "ingest", "too_short", 1),
     ]
-    [(dropped,)] = ask(folder, "SELECT sum(documents) FROM drops")
-    [(eligible,)] = ask(folder, "SELECT count(block) FROM masks")
-    assert dropped + eligible == built.counts.documents_in
+    assert ask(folder, "SELECT count(*), sum(selected::INT) FROM fates") == [
+        (built.counts.documents_in, built.counts.selected)
+    ]
+    [(rows, different)] = ask(folder, "SELECT count(*), count(DISTINCT (shard, source_row)) FROM fates")
+    assert rows == different
+    joined = "FROM documents JOIN scores USING (shard, row) JOIN masks USING (shard, row)"
+    columns = "shard, row, url, quality, selected, inclusion, block"
+    assert ask(folder, f"SELECT {columns} FROM fates WHERE stage = 'select' ORDER BY ALL") == ask(
+        folder, f"SELECT {columns} {joined} WHERE block IS NOT NULL ORDER BY ALL"
+    )
     shards = built.report_job.shards
     mask = folder / shards[0].masks.path
     table = pq.read_table(mask)
     blocks = [None, None, *table["block"].to_pylist()[2:]]
     pq.write_table(table.set_column(3, "block", pa.array(blocks, pa.string())), mask)
-    details = shards[0].masks.details | {"excluded": {"duplicate": 2, "bad_vector": 2}}
-    shards = [one.model_copy(update={"masks": one.masks.model_copy(update={"details": details})}) for one in shards]
-    write_catalog(Workspace(folder), shards)
-    bad = ask(folder, "SELECT shard, stage, documents FROM drops WHERE reason = 'bad_vector'")
-    assert bad == [(shards[0].documents.name, "select", 2)]
+    bad = ask(folder, "SELECT shard, stage, count(*) FROM fates WHERE reason = 'bad_vector' GROUP BY ALL")
+    assert bad == [(shards[0].documents.name, "embed", 2)]
+    write_catalog(Workspace(folder), [one.model_copy(update={"masks": NO_FILE}) for one in shards])
+    undecided = ask(folder, "SELECT stage, reason, count(*) FROM fates WHERE stage IS NULL GROUP BY ALL")
+    assert undecided == [(None, None, built.counts.documents_eligible)]
+
+
+def test_columns_of_the_source_that_are_named_as_decisions_are_left_out(built, folder):
+    path = folder / built.documents[2].path
+    table = pq.read_table(path)
+    for name in ("stage", "reason", "space"):  # a scorer's name, too
+        table = table.append_column(name, pa.array(["theirs"] * table.num_rows))
+    pq.write_table(table, path)
+    write_catalog(Workspace(folder), built.report_job.shards)
+    assert ask(folder, "SELECT count(*) FROM fates WHERE stage = 'theirs' OR reason = 'theirs'") == [(0,)]
+    assert ask(folder, "SELECT typeof(space) FROM fates LIMIT 1") == [("FLOAT",)]
 
 
 def test_a_catalog_can_be_read_from_anywhere_and_moved(folder, tmp_path, monkeypatch):
@@ -114,7 +133,7 @@ def test_a_shard_that_left_is_not_shown_and_a_query_of_one_shard_reads_one_file(
 
 def test_stages_without_files_are_empty_views(built, folder):
     write_catalog(Workspace(folder), [ShardFiles(documents=file) for file in built.documents])
-    for view in ("scores", "masks", "embeddings", "selected", "runs"):
+    for view in ("scores", "masks", "embeddings", "selected", "runs", "duplicates"):
         assert ask(folder, f"SELECT count(*) FROM {view}") == [(0,)]
     assert ask(folder, "SELECT count(*) FROM documents")[0][0] == built.counts.documents_ingested
     write_catalog(Workspace(folder), [])
@@ -167,14 +186,6 @@ def test_the_log_of_an_interrupted_session_does_not_change_the_new_catalog(built
     write_catalog(Workspace(folder), built.report_job.shards)
     assert not [path.name for path in folder.iterdir() if ".wal" in path.name or "partial" in path.name]
     assert ask(folder, "SELECT count(*) FROM masks")
-
-
-@pytest.mark.parametrize("text", ["it's", 'the "best"', "'; DROP TABLE x; --", "a\\b\n\u2028é", ""])
-def test_a_quoted_text_is_read_back(text):
-    name = text or "empty"  # SQL has no empty name
-    result = duckdb.sql(f"SELECT {literal(text)} AS {identifier(name)}")
-    assert result.columns == [name]
-    assert result.fetchall() == [(text,)]
 
 
 ROWS = [[("D0", True), ("D1", False), ("D0", True)]] * 2

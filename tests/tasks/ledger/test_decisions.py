@@ -4,13 +4,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from fineweb_mask.models.standing import edge, margin
-from fineweb_mask.tasks.ledger.decisions import DROPPED, NOT_SELECTED, SELECTED, explain, explain_gone
-from fineweb_mask.tasks.ledger.lookup import Gone
+from fineweb_mask.tasks.ledger.decisions import DROPPED, NOT_SELECTED, SELECTED, explain
 from fineweb_mask.tasks.reporting.samples import DocumentRef
 
 COLUMNS = {
-    "documents": ["content_hash"],
+    "documents": ["content_hash", "id"],
     "scores": ["quality"],
     "embeddings": ["embedding"],
     "masks": ["block", "inclusion", "selected"],
@@ -36,7 +34,11 @@ def rows(ledger):
 
 @pytest.fixture(scope="module")
 def everyone(ledger, rows):
-    return {ref: explain(ledger, ref, "asked") for ref in rows}
+    """What is told of every document that ingest kept."""
+    places = {shard.name: place for place, shard in enumerate(ledger.shards)}
+    told = [one for one in explain(ledger, [row["id"] for row in rows.values()]) if one.row is not None]
+    assert len(told) == len(rows)
+    return {DocumentRef(places[one.shard], one.row): one for one in told}
 
 
 def stage(one, name):
@@ -50,7 +52,7 @@ def test_outcomes_are_those_of_the_masks_and_the_duplicates(rows, everyone):
     assert {one.outcome for one in everyone.values()} == {DROPPED, SELECTED, NOT_SELECTED}
 
 
-def test_ranks_gains_and_ratios_are_those_of_the_block(rows, everyone):
+def test_ranks_and_ratios_are_those_of_the_block(rows, everyone):
     blocks = {row["block"] for row in rows.values()} - {None}
     assert len(blocks) > 1
     for block in blocks:
@@ -60,15 +62,13 @@ def test_ranks_gains_and_ratios_are_those_of_the_block(rows, everyone):
         assert sorted(one["rank"] for one in numbers) == list(range(1, len(members) + 1))
         by_rank = [inclusion[place] for place in np.argsort([one["rank"] for one in numbers])]
         assert by_rank == sorted(inclusion, reverse=True)
-        threshold = edge(np.array(inclusion), np.array(selected))
         for one, own in zip(numbers, inclusion, strict=True):
             assert one["of"] == len(members)
             assert one["selected_of_them"] == sum(selected)
             if own == 0:  # a near-duplicate of a better document, which no ratio selects
-                assert not one.keys() & {"selected_from_ratio", "marginal_gain_above_threshold"}
+                assert "selected_from_ratio" not in one
                 continue
             assert one["selected_from_ratio"] == pytest.approx(one["rank"] / len(members), abs=1e-4)
-            assert one["marginal_gain_above_threshold"] == pytest.approx(margin(own, threshold), abs=1e-3)
 
 
 @pytest.fixture(scope="module")
@@ -127,25 +127,24 @@ def test_the_nearest_selected_document_is_that_of_all_cosines(ledger, rows, ever
                 if one["block"] == row["block"] and one["selected"]
             )
             assert stage(everyone[ref], "select").numbers["nearest_selected_cosine"] == pytest.approx(best, abs=2e-3)
-    kept = list((ledger.workspace.cache / "ledger").glob("selected-*.npy"))
-    assert 0 < len(kept) == len({path.name for path in kept}) <= len(ledger.shards)
-    for path in kept:
-        path.rename(path.with_name(f"selected-0123456789abcdef-{path.name[-20:]}"))  # of an earlier selection
-    assert {ref: explain(ledger, ref, "asked") for ref in rows} == everyone
-    assert sorted((ledger.workspace.cache / "ledger").glob("selected-*.npy")) == sorted(kept)
 
 
-@pytest.mark.parametrize(
-    ("reason", "text", "twin", "said"),
-    [
-        ("too_short", "abc", None, "too_short: 3 characters, ingest.min_chars is 20"),
-        ("null_text", None, None, "null_text"),
-        ("benchmark", "abc", "row 3 of x", "benchmark: it holds row 3 of x of ingest.decontaminate"),
-        ("low_language_score", "abc", None, "low_language_score: ingest.min_language_score is 0.0"),
-    ],
-)
-def test_a_row_that_was_written_aside_is_told_as_dropped_by_the_setting(ledger, reason, text, twin, said):
-    one = explain_gone(ledger, Gone(0, 8, "<8>", None, reason, twin, text), "<8>")
-    assert (one.outcome, one.row, one.source_row, one.text) == (DROPPED, None, 8, text or "")
-    [decision] = one.decisions
-    assert (decision.reason, decision.numbers) == (said, {"reason": reason})
+def test_a_row_that_ingest_dropped_is_told_with_the_setting(ledger):
+    dropped = [pq.read_table(path) for path in sorted((ledger.workspace.root / "dropped").rglob("*.parquet"))]
+    rows = [row for table in dropped for row in table.to_pylist()]
+    told = {one.id: one for one in explain(ledger, [row["id"] for row in rows])}
+    for row in rows:
+        one = told[row["id"]]
+        assert (one.outcome, one.row, one.source_row, one.url) == (DROPPED, None, row["source_row"], row["url"])
+        [decision] = one.decisions
+        assert decision.numbers == {"reason": row["reason"]}
+    assert {one.decisions[0].reason for one in told.values()} == {
+        "too_short: ingest.min_chars is 20",
+        "duplicate: an earlier row of its file has the same text",
+    }
+
+
+def test_a_document_is_found_by_its_url_too_and_others_are_not(ledger, everyone):
+    one = everyone[DocumentRef(0, 3)]
+    assert explain(ledger, [one.url, "nowhere"]) == [one]
+    assert explain(ledger, ["nowhere"]) == []

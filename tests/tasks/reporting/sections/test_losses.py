@@ -1,6 +1,6 @@
 """What each group loses: those that keep least come first, and the rest is in SQL."""
 
-from fineweb_mask.models.losses import GroupLosses, wiped_out
+from fineweb_mask.models.losses import GroupLosses, Wiped
 from fineweb_mask.tasks.reporting.sections.losses import group_losses
 
 
@@ -12,7 +12,7 @@ def test_groups_that_keep_least_come_first_and_columns_of_which_one_is_wiped_out
         GroupLosses("source", "gone", 100, {"near_duplicate": {"near_duplicate": 99}}),
         GroupLosses("source", None, 10, {"ingest": {"broken_row": 10}}),
     ]
-    [section] = group_losses(lost, wiped_out(lost, 0.05))
+    [section] = group_losses(lost, [Wiped("source", "gone", "near_duplicate", 100, 1, {"near_duplicate": 99})])
     assert [table.title for table in section.tables] == ["Losses by source", "Losses by dump"]
     source, dump = section.tables
     assert [column.label for column in source.columns][2:4] == ["dropped by ingest", "near-duplicates"]
