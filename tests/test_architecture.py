@@ -64,7 +64,7 @@ LAYERS = {
         {"status"},
         {"ledger"},
         {"python.opened"},
-        {"report", "share", "sweep", "compare", "push", "tune"},
+        {"report", "share", "sweep", "compare", "push", "train_quality", "tune"},
         {"python"},
         {"commands"},
         {"cli"},
