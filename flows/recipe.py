@@ -104,8 +104,6 @@ def load_recipe(
         hint = meant(Path(path).stem, names)
         others = f"{hint or ';'} recipes that need no file: {', '.join(names)}" if is_missing else ""
         raise RecipeError(f"cannot read the recipe {name}: {error.strerror}{others}") from error
-    except RecursionError:
-        raise RecipeError(f"the recipe {name} is nested too deeply to be read: write it flat") from None
     except NOT_YAML as error:
         raise RecipeError(f"the recipe {name} is not valid YAML: {redacted(_problem(error))}{advice}") from error
     if not isinstance(content, dict):
@@ -287,8 +285,6 @@ def parse_value(text: str) -> tuple[str, Any]:
         raise RecipeError(f"--set takes section.key=value, received {shown(text)}")
     try:
         return key, _read_yaml(value)
-    except RecursionError:
-        raise RecipeError(f"--set {key}: the value must be nested less deeply") from None
     except NOT_YAML as error:
         raise RecipeError(f"--set {key}: the value must be valid YAML, received {shown(value)}") from error
 

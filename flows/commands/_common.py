@@ -100,7 +100,7 @@ def verb(work: Callable[..., Answer | None]) -> Callable[..., None]:
             answer = work(**given)
         except INTERRUPTIONS:
             fail(call.interrupted, as_json, interrupted_code())
-        except (typer.Exit, typer.Abort):
+        except typer.Exit:
             raise
         except Exception as error:  # noqa: BLE001 - the last place where the reason can be printed
             if isinstance(error, FinewebMaskError | OSError) and not call.has_begun:

@@ -169,7 +169,7 @@ def test_every_problem_has_its_line(path):
         (b"a: b: c", "the recipe {path!r} is not valid YAML: "),
         (b"\xff\xfe\xfa", "the recipe {path!r} is not valid YAML: "),
         (b"title: 2024-99-99", "the recipe {path!r} is not valid YAML: "),
-        (b"source: " + b"[" * 1_000 + b"]" * 1_000, "the recipe {path!r} is nested too deeply"),
+        (b"source: " + b"[" * 1_000 + b"]" * 1_000, "the recipe {path!r} is not valid YAML: "),
         (b"", "must hold sections such as `source:`, it holds"),
         (b"just text", "must hold sections such as `source:`, it holds"),
         (b'text,id\n"a: b", [1\n', "; documents are read from .parquet, .jsonl and .warc.gz files: convert others"),
