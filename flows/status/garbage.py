@@ -24,7 +24,7 @@ from fineweb_mask.tasks.dedup.sort import ShinglesJob
 from fineweb_mask.tasks.losses import LossesJob
 from fineweb_mask.tasks.select import SelectJob
 from fineweb_mask.tasks.selection.cells import CellJob, DivideJob, RouteJob, SampleJob
-from fineweb_mask.tasks.selection.groups import CountJob, SharesJob
+from fineweb_mask.tasks.selection.groups import SharesJob
 from fineweb_mask.tasks.storage.atomic import remove_file
 from fineweb_mask.tasks.workspace.listing import FOLDERS, update_index
 from fineweb_mask.tasks.workspace.references import shard_and_tag
@@ -42,7 +42,7 @@ READ_UNTIL = {
     **dict.fromkeys(ShinglesJob.stage.folders, NearDedupJob.stage.folders),
     **{
         folder: SelectJob.stage.folders
-        for job in (SampleJob, RouteJob, DivideJob, CellJob, CountJob, SharesJob)
+        for job in (SampleJob, RouteJob, DivideJob, CellJob, SharesJob)
         for folder in job.stage.folders
     },
 }

@@ -20,7 +20,7 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 
 FOLDERS = tuple(
     "documents known dropped outcomes references hashes repeats duplicates signatures pairs shingles near_duplicates "
-    "losses scores embeddings samples cells divided chosen group_counts group_shares masks".split()
+    "losses scores embeddings samples cells divided chosen group_shares masks".split()
 )
 """Folders of stage files; other files with the names of shards are looked at one by one."""
 
