@@ -86,7 +86,7 @@ class Judge:
         self.corpus, self.budget = corpus, budget
         self.rows = checked_features(corpus.features, torch.device("cpu"))
         whole = Budget.of(torch.ones(self.rows.n, dtype=torch.int64), self.rows.n)
-        self.facility = Facility(self.rows, whole)
+        self.facility = Facility(self.rows, whole, nearest(self.rows, 1))
         generator = np.random.default_rng(0)
         everyone = len(corpus.quality)
         samples = [self.measures(generator.choice(everyone, budget, replace=False)) for _ in range(RANDOM_SUBSETS)]

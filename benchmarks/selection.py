@@ -33,7 +33,7 @@ from fineweb_mask.models.selection.block import BlockSolver, solver_of
 from fineweb_mask.models.selection.measures import relative_gap
 from fineweb_mask.models.selection.selector import select
 from fineweb_mask.models.selection.solvers.policy_gradient import solve_policy_gradient
-from fineweb_mask.models.selection.solvers.problem import Problem
+from fineweb_mask.models.selection.solvers.problem import History, Problem
 from fineweb_mask.models.selection.solvers.prove import prove
 from fineweb_mask.models.settings.selection import METRICS, SelectionSettings
 
@@ -68,14 +68,15 @@ class GoalReachedError(Exception):
 
 
 @dataclass
-class Goal:
+class Goal(History):
     """Stop a solver when it reaches an objective."""
 
-    objective: float
+    objective: float = math.inf
 
-    def __call__(self, _step: int, _seconds: float, objective: float) -> None:
-        """Check one entry of the history."""
-        if objective >= self.objective:
+    def record(self, step: int, objective: float) -> None:
+        """Add an entry, and stop at the goal."""
+        super().record(step, objective)
+        if self.entries[-1][2] >= self.objective:
             raise GoalReachedError
 
 
@@ -216,7 +217,7 @@ def learner(arguments: argparse.Namespace) -> None:
         low = block.low
         goal = low + 0.99 * (ours.objective - low)
         problem = problem_of(block, settings)
-        problem.history.progress = Goal(goal)
+        problem.history = Goal(objective=goal)
         with contextlib.suppress(GoalReachedError):
             solve_policy_gradient(problem, log_every=10**9)
         step, seconds, objective = problem.history.entries[-1]

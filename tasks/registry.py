@@ -28,7 +28,7 @@ from fineweb_mask.tasks.selection.cells import (
     route,
     select_cell,
 )
-from fineweb_mask.tasks.selection.groups import count_groups, divide_budget
+from fineweb_mask.tasks.selection.groups import divide_budget
 from fineweb_mask.tasks.witness.job import measure_teaching
 from fineweb_mask.tasks.workspace.job import Stage, StageTask
 from fineweb_mask.tasks.workspace.records.counts import Amount, Counts
@@ -53,7 +53,6 @@ PIPELINE: tuple[StageTask, ...] = (
     divide_shard,
     select_cell,
     fit_targets,
-    count_groups,
     divide_budget,
     select,
     write_partition,

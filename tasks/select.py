@@ -24,7 +24,7 @@ class SelectJob(BlocksJob):
 
     stage: ClassVar[Stage] = Stage(
         "select",
-        version=9,
+        version=10,
         folders=("masks",),
         documents=lambda file: (
             sum(block["documents"] for block in file.details["blocks"]),

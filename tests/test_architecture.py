@@ -27,7 +27,7 @@ LAYERS = {
         {"settings"},
         {"documents", "forward"},
         {"selection.rows"},
-        {"selection.k_means", "selection.inputs", "selection.budget"},
+        {"selection.k_means", "selection.inputs", "selection.budget", "selection.shares"},
         {"selection.neighbours"},
         {"selection.metrics"},
         {"selection.measures", "selection.objective"},

@@ -76,29 +76,26 @@ def select(
     columns = VectorColumns(
         id=id_column, quality=quality_columns or ["quality_score"], features=feature_column, tokens=token_column
     )
-    policy_gradient = {"n_epochs": n_epochs, "n_rollout": n_rollout, "partial": partial, "init": init, "prune": prune}
-    given = {"solver": solver, "metrics": ALGORITHMS[algorithm], "lamb": lamb, "normalize": normalize, "seed": seed}
-    budget = {"select_ratio": select_ratio, "budget_by": "tokens" if token_column else "documents"}
-    settings = validate(
-        SelectionSettings,
-        given
-        | budget
-        | {"near_duplicates": near_duplicates}
-        | {"policy_gradient": policy_gradient | {"max_lr": max_lr, "min_lr": min_lr}},
-    )
+    learning = {"n_epochs": n_epochs, "n_rollout": n_rollout, "partial": partial, "init": init, "prune": prune}
+    given = {
+        "solver": solver,
+        "metrics": ALGORITHMS[algorithm],
+        "select_ratio": select_ratio,
+        "budget_by": "tokens" if token_column else "documents",
+        "lamb": lamb,
+        "normalize": normalize,
+        "near_duplicates": near_duplicates,
+        "seed": seed,
+        "policy_gradient": learning | {"max_lr": max_lr, "min_lr": min_lr},
+    }
+    settings = validate(SelectionSettings, given)
     check_vector_file(source, columns)
     check_output(output, "--output", [source], replaces=force)
     from fineweb_mask.models.forward.device import choose_device
 
-    show = sys.stderr.isatty()
     begin("interrupted; nothing was written")
-    with step_progress("selecting", show=show) as note:
-
-        def show_best(_step: int, _seconds: float, objective: float) -> None:
-            note(f"objective {objective:.6f}")
-
-        progress = show_best if show else None
-        result = select_file(source, output, columns, settings, device=choose_device(device), progress=progress)
+    with step_progress("selecting", show=sys.stderr.isatty()):
+        result = select_file(source, output, columns, settings, device=choose_device(device))
     return Answer(result, lambda: _print(result))
 
 

@@ -16,7 +16,7 @@ from fineweb_mask.tasks.selection.cells import (
     cell_jobs,
     sample_size,
 )
-from fineweb_mask.tasks.selection.groups import CountJob, SharesJob
+from fineweb_mask.tasks.selection.groups import SharesJob
 from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.records.counts import Counts, account, why_none_is_left
 from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
@@ -114,12 +114,9 @@ def select(run: Run, prepared: Prepared) -> Selection:
 
 def _with_shares(run: Run, shards: list[ShardFiles], jobs: list[SelectJob]) -> list[SelectJob]:
     """Return the jobs with the shares of the documents' groups, which are found first where a job is not done."""
-    common: dict[str, Any] = {"root": run.root, "settings": run.settings.selection}
-    counts = [CountJob(shard=shard, **common) for shard in shards]
-    dividing = SharesJob(counts=[job.reference() for job in counts], **common)
+    dividing = SharesJob(shards=shards, root=run.root, settings=run.settings.selection)
     selecting = [job.model_copy(update={"shares": dividing.reference()}) for job in jobs]
     if any(run.done(job) is None for job in selecting):  # else the shares may have been removed
-        run.all(counts)
         run.one(dividing)
     return selecting
 

@@ -20,7 +20,7 @@ from fineweb_mask.tasks.dedup.duplicates import SUMMARIES, DedupJob
 from fineweb_mask.tasks.dedup.sketch import SketchJob
 from fineweb_mask.tasks.select import SelectJob
 from fineweb_mask.tasks.selection.cells import CellJob, DivideJob, RouteJob, SampleJob
-from fineweb_mask.tasks.selection.groups import CountJob, SharesJob
+from fineweb_mask.tasks.selection.groups import SharesJob
 from fineweb_mask.tasks.storage.atomic import remove_file
 from fineweb_mask.tasks.workspace.listing import FOLDERS, update_index
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -32,7 +32,7 @@ READ_UNTIL = {
     SUMMARIES: DedupJob.stage.folders,
     **{
         folder: SelectJob.stage.folders
-        for job in (SampleJob, RouteJob, DivideJob, CellJob, CountJob, SharesJob)
+        for job in (SampleJob, RouteJob, DivideJob, CellJob, SharesJob)
         for folder in job.stage.folders
     },
 }

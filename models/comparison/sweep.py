@@ -16,7 +16,6 @@ from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.runtime.threads import same_threads
 from fineweb_mask.models.selection.block import BlockSolver, Selection
 from fineweb_mask.models.selection.inputs import SelectionInputError
-from fineweb_mask.models.selection.objective import Objective
 from fineweb_mask.models.selection.ranges import Ranges
 from fineweb_mask.models.selection.solvers.problem import History, Solution
 from fineweb_mask.models.settings.selection import SelectionSettings
@@ -32,7 +31,6 @@ class Swept(NamedTuple):
 
 class _Found(NamedTuple):
     lamb: float
-    objective: Objective
     solution: Solution
     history: History
     seconds: float
@@ -97,7 +95,7 @@ def _solve(block: BlockSolver, lamb: float) -> _Found:
     objective = block.objective(lamb)  # with the ranges, before the clock of the first value starts
     history, started = History(), time.perf_counter()
     solution = block.solve(objective, history)
-    return _Found(lamb, objective, solution, history, time.perf_counter() - started, block.terms(solution.mask))
+    return _Found(lamb, solution, history, time.perf_counter() - started, block.terms(solution.mask))
 
 
 def _best(block: BlockSolver, own: _Found, found: list[_Found]) -> Swept:
@@ -105,8 +103,5 @@ def _best(block: BlockSolver, own: _Found, found: list[_Found]) -> Swept:
     best = max(found, key=lambda one: one.value(own.lamb))
     if best.value(own.lamb) <= own.value(own.lamb):
         best = own
-    expected = block.ranges.random_objective(own.lamb, block.weights)
-    selection = block.selection(
-        own.objective, best.solution, own.history, random_objective=expected, terms=best.terms, effort=0.5
-    )
+    selection = block.selection(own.lamb, best.solution, own.history, effort=0.5)
     return Swept(own.lamb, selection, own.seconds)

@@ -1,9 +1,9 @@
 """Solve one block: its objective and scales, a solver's answer to them, and the proof of it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,6 @@ from fineweb_mask.models.settings.selection import BY_GAINS, SelectionSettings
 from fineweb_mask.models.settings.selectors.registry import SELECTORS
 
 SHORT_LIST = 16  # neighbours of each document, without `facility`
-RANDOM_MASKS = 16  # drawn to estimate a metric on random subsets
 RANGE_ROUNDS = 24  # of swaps, for the best end of a metric's range
 
 
@@ -96,7 +95,6 @@ class BlockSolver:
         *,
         device: str | torch.device,
         tokens: Any = None,  # noqa: ANN401 - numpy or torch, (n,)
-        quality_weights: Sequence[float] | None = None,
         own_metrics: Mapping[str, tuple[Metric, float]] | None = None,
         ranges: Ranges | None = None,
     ) -> None:
@@ -110,7 +108,7 @@ class BlockSolver:
         device, own_metrics = torch.device(device), own_metrics or {}
         self.settings, self.also = settings, SelectorInputs()
         self.rows = checked_features(features, device)
-        self.quality = checked_quality(quality, self.rows.n, device, quality_weights)
+        self.quality = checked_quality(quality, self.rows.n, device)
         self.tokens: Tensor | None = None
         self._costs = torch.ones(self.rows.n, dtype=torch.int64, device=device)
         if settings.budget_by == "tokens":
@@ -169,7 +167,7 @@ class BlockSolver:
     def metrics(self) -> Mapping[str, Metric]:
         """The metrics that the settings name, and one's own."""
         built_in: dict[str, Metric] = {
-            name: metric_class(name)(self.rows, self.budget, self.lists) for name in self.settings.metric_weights
+            name: metric_class(name).of(self.rows, self.budget, self.lists) for name in self.settings.metric_weights
         }
         return built_in | self.own_metrics
 
@@ -181,9 +179,9 @@ class BlockSolver:
     @cached_property
     def ranges(self) -> Ranges:
         """The scales of the terms, as `normalize` asks."""
-        none, budget, generator = self.none, self.budget, self.generator()
+        none, budget = self.none, self.budget
         quality = Term(float(self.quality.double() @ budget.costs.double() / budget.costs.sum()))
-        terms = {name: Term(_random(metric, none, generator)) for name, metric in self.metrics.items()}
+        terms = {name: Term(metric.random_value(budget)) for name, metric in self.metrics.items()}
         if self.settings.normalize == "none":
             return Ranges(quality, terms)
         if int(budget.costs[budget.allowed].sum()) <= budget.limit:  # one selection: what differs is rounding
@@ -202,16 +200,13 @@ class BlockSolver:
             return objective.value_of(solve_mean_field(problem, rounds=RANGE_ROUNDS).mask)
         return objective.value_of(solve_policy_gradient(problem).mask)
 
-    def objective(
-        self, lamb: float, metrics: Mapping[str, Metric] | None = None, weights: Mapping[str, float] | None = None
-    ) -> Objective:
-        """Weigh quality and metrics as `lamb` asks; metrics and weights are the block's, unless others are given."""
-        metrics, weights = metrics or self.metrics, weights or self.weights
+    def objective(self, lamb: float) -> Objective:
+        """Weigh quality and metrics as `lamb` asks."""
         quality, terms = self.ranges.quality, self.ranges.metrics
-        shares = {name: (1 - lamb) * weights[name] * term.factor for name, term in terms.items()}
+        shares = {name: (1 - lamb) * self.weights[name] * term.factor for name, term in terms.items()}
         linear_weight = lamb * quality.factor
         constant = -linear_weight * quality.base - sum(shares[name] * term.base for name, term in terms.items())
-        return replace(self.none, metrics=metrics, linear_weight=linear_weight, weights=shares, constant=constant)
+        return replace(self.none, metrics=self.metrics, linear_weight=linear_weight, weights=shares, constant=constant)
 
     def solve(self, objective: Objective, history: History) -> Solution:
         """Maximise an objective, or what the solver maximises instead."""
@@ -242,21 +237,18 @@ class BlockSolver:
         raw = {"mean_quality": float(self.none.mean_quality(mask[None])[0]), **raw}
         return self.ranges.terms(raw, self.weights)
 
-    def selection(
-        self,
-        objective: Objective,
-        solution: Solution,
-        history: History,
-        *,
-        random_objective: float,
-        terms: dict[str, float],
-        effort: float = 1.0,
-    ) -> Selection:
+    def select(self) -> Selection:
+        """Solve the block with the settings' `lamb`, and prove the solution."""
+        lamb, history = self.settings.lamb, History()
+        return self.selection(lamb, self.solve(self.objective(lamb), history), history)
+
+    def selection(self, lamb: float, solution: Solution, history: History, effort: float = 1.0) -> Selection:
         """Evaluate and prove a solution, with a share of the usual effort."""
         if not solution.mask.any():
             raise SelectionInputError(
                 f"solver {self.settings.solver} selected nothing: no document it may take fits the budget: raise it"
             )
+        objective, random_objective = self.objective(lamb), self.ranges.random_objective(lamb, self.weights)
         reached = objective.value_of(solution.mask)
         bound = None
         if self.settings.solver in BY_GAINS:  # close enough to the optimum for a useful bound
@@ -265,21 +257,12 @@ class BlockSolver:
             indices=solution.mask.nonzero()[:, 0].cpu().numpy(),
             inclusion=solution.inclusion.float().cpu().numpy(),
             objective=reached,
-            terms=terms,
+            terms=self.terms(solution.mask),
             upper_bound=bound,
             gap=relative_gap(reached, bound, random_objective),
             random_objective=random_objective,
             history=history.entries,
         )
-
-
-def _random(metric: Metric, objective: Objective, generator: torch.Generator) -> float:
-    """Return the value expected of a random selection: `random_value`, or else the mean over a few of them."""
-    if metric.offers("random_value"):
-        return metric.random_value(objective.budget)
-    keys = torch.rand((RANDOM_MASKS, objective.budget.n), generator=generator).to(objective.quality.device)
-    masks = torch.stack([objective.budget.fill(one) for one in keys])
-    return float(metric.value(masks).double().mean())
 
 
 def solver_of(name: str) -> Callable[[Problem], Solution]:
@@ -291,6 +274,5 @@ def solver_of(name: str) -> Callable[[Problem], Solution]:
     solve = SELECTORS[name].solve
     if not isinstance(solve, str):
         return solve
-    module, _, function = solve.partition(":")
-    solver: Callable[[Problem], Solution] = getattr(import_module(f"fineweb_mask.models.selection.{module}"), function)
+    solver: Callable[[Problem], Solution] = resolve_name(f"fineweb_mask.models.selection.{solve}:solve_{name}")
     return solver

@@ -56,11 +56,6 @@ class Budget:
         return self.limit / float(self.costs.double().mean())
 
     @cached_property
-    def rate(self) -> float:
-        """Probability with which each document is in a random selection."""
-        return self.limit / float(self.costs.sum())
-
-    @cached_property
     def least(self) -> int:
         """What every full selection uses, at least.
 

@@ -30,9 +30,9 @@ from fineweb_mask.models.selection.budget import Budget
 from fineweb_mask.models.selection.inputs import checked_features
 from fineweb_mask.models.selection.k_means import fit_centres, nearest_centres
 from fineweb_mask.models.selection.metrics.base import Metric, metric_class
-from fineweb_mask.models.selection.metrics.moment import MomentMetric
-from fineweb_mask.models.selection.ranges import Ranges
-from fineweb_mask.models.selection.shares import group_shares
+from fineweb_mask.models.selection.metrics.moments import MomentMetric
+from fineweb_mask.models.selection.ranges import Ranges, Term
+from fineweb_mask.models.selection.shares import group_shares, whole
 from fineweb_mask.models.selection.solvers.problem import History
 from fineweb_mask.models.settings.selection import METRICS, SelectionSettings
 
@@ -120,16 +120,16 @@ class Plan:
         """
         device = block.rows.device
         kind, standard = metric_class(name), torch.as_tensor(self.standard, device=device)
-        metric: MomentMetric = kind(block.rows, block.budget, standard=standard)
+        metric: MomentMetric = kind.of(block.rows, block.budget, standard=standard)
         costs = torch.as_tensor(self.costs, device=device)
         whole = Budget.of(costs, int(costs.sum()))
-        of_sample: MomentMetric = kind(checked_features(self.vectors, device), whole, standard=standard)
+        of_sample: MomentMetric = kind.of(checked_features(self.vectors, device), whole, standard=standard)
         others = torch.as_tensor(self.cells != cell, device=device)
         if share < 1 and bool(others.any()):
             outside = of_sample.moment(others) * ((1 - share) / float(whole.shares[others].sum()))
             metric = metric.beside(outside, 1 / share)
         typical = metric.outer(of_sample.moment(torch.ones_like(others)).square().sum())
-        return metric, float(typical) + metric.credit_of(1.0, 1 / share)
+        return metric, float(typical) + metric.whole_credit
 
 
 @same_threads()
@@ -171,7 +171,8 @@ def plan_cells(
     }
     shares = group_shares(wanted, rate, dict(zip(map(str, range(len(sizes))), sizes.tolist(), strict=True)))
     rates = np.array([shares[str(cell)].given if sizes[cell] else rate for cell in range(len(sizes))])
-    rates = _whole_documents(rates, sizes)
+    counts = whole(rates * sizes, round(float(rates @ sizes)))
+    rates = np.divide(counts, sizes, out=rates, where=sizes > 0)
     return Plan(
         rate,
         float(rates @ sizes),
@@ -182,15 +183,6 @@ def plan_cells(
         cells[chosen],
         block.rows.standard().cpu().numpy(),
     )
-
-
-def _whole_documents(rates: NDArray[np.float64], sizes: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return about these rates, so that every cell gives a whole number and all together the rounded sum."""
-    wanted = rates * sizes
-    counts = np.floor(wanted).astype(np.int64)
-    left = round(float(wanted.sum())) - int(counts.sum())
-    counts[np.argsort(counts - wanted, kind="stable")[:left]] += 1
-    return np.divide(counts, sizes, out=rates.copy(), where=sizes > 0)
 
 
 @same_threads()
@@ -206,36 +198,23 @@ def select_from_cell(
 ) -> Selection:
     """Select `settings.budget` documents (or tokens) of a cell, or of a part of it, as a plan says.
 
+    A cell is a block whose metrics know the other cells, and whose terms are scaled so that they add up to J_c.
     `vectors` are (n, d), `quality` and `tokens` (n,).
     """
-    block = BlockSolver(vectors, quality, settings, device=device, tokens=tokens, ranges=plan.ranges)
+    block = BlockSolver(vectors, quality, settings, device=device, tokens=tokens)
     assert settings.budget is not None  # noqa: S101 - see above
-    held = int(tokens.sum()) if settings.budget_by == "tokens" else len(quality)
-    relative, share = settings.budget / held / plan.rate, min(1.0, settings.budget / plan.total)
-    metrics, weights, constant = dict[str, Metric](), dict(settings.metric_weights), 0.0
-    for name, weight in settings.metric_weights.items():
-        term, changed = plan.ranges.metrics[name], 1.0
+    costs, metrics, terms = block.budget.costs.double(), dict[str, Metric](), dict[str, Term]()
+    relative, share = settings.budget / float(costs.sum()) / plan.rate, min(1.0, settings.budget / plan.total)
+    for name, term in plan.ranges.metrics.items():
+        base, factor = term.base, term.factor
         if METRICS[name].is_local:
-            metrics[name] = block.metrics[name]
+            metrics[name] = metric_class(name).of(block.rows, block.budget, block.lists)
         else:
-            changed = relative / share
             metrics[name], typical = plan.beside(name, block, cell, share)
-            weights[name] = weight * changed
-            constant += (1 - settings.lamb) * weight * term.factor * typical * (1 - changed)
-        constant -= (1 - settings.lamb) * weight * term.factor * term.base
-    objective = block.objective(settings.lamb, metrics, weights)
-    linear = relative * objective.linear_weight
-    objective = replace(objective, linear_weight=linear, constant=constant - linear * plan.ranges.quality.base)
-    history = History()
-    solution = block.solve(objective, history)
-    terms = block.terms(solution.mask)
-    terms["quality"] *= relative
-    if settings.lamb < 1:  # diversity is what is left of J
-        rest = objective.value_of(solution.mask) - settings.lamb * terms["quality"]
-        terms["diversity"] = rest / (1 - settings.lamb)
-    everyone = torch.ones_like(objective.budget.allowed)
-    expected = objective.constant + linear * float(objective.mean_quality(everyone[None])[0]) * objective.budget.rate
-    expected += sum(
-        objective.weights[name] * metric.random_value(objective.budget) for name, metric in objective.active.items()
-    )
-    return block.selection(objective, solution, history, random_objective=expected, terms=terms)
+            changed = relative / share
+            base, factor = typical + (base - typical) / changed, factor * changed
+        terms[name] = Term(metrics[name].random_value(block.budget), base, factor)
+    mean = float(block.quality.double() @ costs / costs.sum())
+    quality_of = replace(plan.ranges.quality, random=mean, factor=plan.ranges.quality.factor * relative)
+    block.metrics, block.ranges = metrics, Ranges(quality_of, terms)
+    return block.select()

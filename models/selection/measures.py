@@ -39,7 +39,7 @@ def measured(
     from fineweb_mask.models.selection.budget import Budget
     from fineweb_mask.models.selection.inputs import checked_features, checked_quality
     from fineweb_mask.models.selection.metrics.base import metric_class
-    from fineweb_mask.models.selection.neighbours import nearest
+    from fineweb_mask.models.selection.neighbours import Neighbours, nearest
 
     place = torch.device(device)
     rows = checked_features(features, place)
@@ -52,9 +52,11 @@ def measured(
     budget = Budget.of(costs, int(costs[chosen].sum()))
     mean_quality = checked_quality(quality, rows.n, place)[chosen].double() @ budget.shares[chosen].double()
     neighbours = nearest(rows.only(chosen), 2).similarity[1:]  # without the documents themselves
+    everyone = torch.arange(rows.n, dtype=torch.int32, device=place)[None]
+    lists = Neighbours(everyone, torch.ones_like(everyone, dtype=torch.float32))  # `facility` computes all others
     return {
         "mean_quality": float(mean_quality),
-        **{name: float(metric_class(name)(rows, budget).value(mask[None])[0]) for name in METRICS},
+        **{name: float(metric_class(name).of(rows, budget, lists).value(mask[None])[0]) for name in METRICS},
         "near_duplicates": near_duplicate_rate(neighbours.flatten().cpu().numpy()) or 0.0,
     }
 

@@ -2,14 +2,12 @@
 
 Lists are exact. Similarity is symmetric, so every pair of blocks is multiplied once and read from both sides. The lists
 are running top-k, so memory is two lists (256 bytes a document for 32 neighbours), a third while they are turned, and
-one block of products for any n. What reads the lists does so part by part. The products grow with the square of n:
-a large corpus is selected from in blocks.
+one block of products for any n. The products grow with the square of n: a large corpus is selected from in blocks.
 
 Lists from an inverted file were tried: on web pages and posts, whose vectors have few groups, they take as many
 products.
 """
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations_with_replacement
@@ -18,15 +16,12 @@ import torch
 from torch import Tensor
 
 from fineweb_mask.models.runtime.progress import track
-from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.selection.rows import Rows
 
 PRODUCT_ELEMENTS = {"cpu": 1 << 24, "cuda": 1 << 30}  # entries of one block of similarities (float32)
 SIDE = 512  # its sides are multiples of this: other ones are multiplied and ranked at half the speed
 BUNDLE = 8  # columns whose maximum stands for them in a first round of top-k: half the time of one round
 NARROW = 4  # blocks of up to this * k columns are merged as they are, in one round
-PART = {"cpu": 1 << 20, "cuda": 1 << 62}  # places of lists that are read at once
-EVERYONE = slice(None)
 
 
 @dataclass(frozen=True)
@@ -45,37 +40,23 @@ class Neighbours:
         """Length of the lists."""
         return len(self.index)
 
-    def parts(self) -> Iterator[slice]:
-        """Cut the documents into consecutive parts, whose lists are read at once."""
-        n, step = self.index.shape[1], max(1, PART[self.index.device.type] // self.k)
-        for start in range(0, n, step):
-            raise_if_stopped()
-            yield slice(start, min(start + step, n))
+    def take(self, values: Tensor) -> Tensor:
+        """Return the value (n,) of the document at every place of the lists: (k, n)."""
+        return values.index_select(0, self.index.view(-1)).view(self.index.shape)
 
-    def take(self, values: Tensor, part: slice = EVERYONE) -> Tensor:
-        """Return the value (n,) of the document at every place of the lists of a part of b documents: (k, b)."""
-        index = self.index[:, part]
-        return values.index_select(0, index.reshape(-1)).view(index.shape)
-
-    def by_part(self, values: Callable[[slice], Tensor]) -> Tensor:
-        """Compute something of every document, (b,) for a part of b: (n,)."""
-        return torch.cat([values(part) for part in self.parts()])
-
-    def sum_back(self, values: Callable[[slice], Tensor]) -> Tensor:
-        """Sum the values, (k, b) for a part of b, of all list entries that are the same document: (n,) float32.
+    def sum_back(self, values: Tensor) -> Tensor:
+        """Sum the values (k, n) of all places that hold the same document: (n,) float32.
 
         Deterministic on both devices: CUDA's index_add is not, so there the sum runs over sorted segments.
         """
         if self.index.device.type == "cpu":
-            sums = torch.zeros(self.index.shape[1])
-            for part in self.parts():
-                sums.index_add_(0, self.index[:, part].reshape(-1), values(part).reshape(-1))
-            return sums
-        order, lengths = self._segments
-        return torch.segment_reduce(values(EVERYONE).reshape(-1)[order], "sum", lengths=lengths)
+            return torch.zeros(self.index.shape[1]).index_add_(0, self.index.view(-1), values.view(-1))
+        order, lengths = self.segments
+        return torch.segment_reduce(values.view(-1)[order], "sum", lengths=lengths)
 
     @cached_property
-    def _segments(self) -> tuple[Tensor, Tensor]:
+    def segments(self) -> tuple[Tensor, Tensor]:
+        """The places of the lists, sorted by the document there, (k n,), and how many each document has, (n,)."""
         flat = self.index.view(-1)
         return torch.argsort(flat, stable=True), torch.bincount(flat, minlength=self.index.shape[1])
 

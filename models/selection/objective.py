@@ -49,13 +49,6 @@ class Objective:
         """Evaluate one mask, (n,) bool."""
         return float(self.value(mask[None])[0])
 
-    def size_of(self, mask: Tensor) -> float:
-        """Sum the absolute values of the terms of one mask, (n,) bool: what rounding errors of J are relative to."""
-        quality = float((self.quality.abs() * self.budget.shares)[mask].sum(dtype=torch.float64))
-        sizes = [self.constant, self.linear_weight * quality]
-        sizes += [self.weights[name] * float(metric.value(mask[None])[0]) for name, metric in self.active.items()]
-        return sum(map(abs, sizes))
-
     def gradient(self, inclusion: Tensor) -> Tensor:
         """Return what documents are searched by at inclusion probabilities (n,): (n,) float32."""
         total = self.linear.clone()
@@ -64,14 +57,10 @@ class Objective:
         return total
 
     def gains(self, mask: Tensor) -> Tensor:
-        """Return what adding each document brings, or dropping it costs, for a mask (n,) bool: (n,) float32.
-
-        A metric that offers neither gains nor a gradient counts as constant.
-        """
+        """Return what adding each document brings, or dropping it costs, for a mask (n,) bool: (n,) float32."""
         total = self.linear.clone()
         for name, metric in self.active.items():
-            if metric.offers("gains") or metric.offers("gradient"):
-                total += metric.gains(mask).float() * self.weights[name]
+            total += metric.gains(mask).float() * self.weights[name]
         return total
 
     def inclusion(self, mask: Tensor) -> Tensor:

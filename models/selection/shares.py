@@ -1,12 +1,28 @@
-"""Divide a budget among the groups of a corpus, each of which is selected from by itself. It does not import torch."""
+"""Divide a budget among groups, each of which is selected from by itself. It does not import torch."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fineweb_mask.models.errors import SettingsError
 
+NEARLY = 1e-6
+"""What a number may be below a whole one by rounding."""
 LISTED = 20
 """Groups that an error names."""
+
+
+def whole(wanted: NDArray[np.float64], total: int) -> NDArray[np.int64]:
+    """Round numbers (c,) that add up to a total: those that are nearest to one more get what is left.
+
+    >>> whole(np.array([2.3, 2.9, 0, 2.8]), 8).tolist()
+    [2, 3, 0, 3]
+    """
+    counts = np.floor(wanted + NEARLY).astype(np.int64)
+    counts[np.argsort(counts - wanted, kind="stable")[: total - int(counts.sum())]] += 1
+    return counts
 
 
 class GroupShare(NamedTuple):

@@ -27,11 +27,11 @@ class MetricEntry:
 
 
 METRICS = {
-    "pairwise": MetricEntry("pairwise:Pairwise", "pairwise: minus the mean cosine", "Pair_simi"),
+    "pairwise": MetricEntry("moments:Pairwise", "pairwise: minus the mean cosine", "Pair_simi"),
     "facility": MetricEntry(
         "facility:Facility", "facility: mean cosine to the nearest selected", "Facility", is_local=True
     ),
-    "disf": MetricEntry("disf:Disf", "disf: minus the norm of the second moment", "DiSF", decimals=2),
+    "disf": MetricEntry("moments:Disf", "disf: minus the norm of the second moment", "DiSF", decimals=2),
 }
 """The built-in diversity metrics: a new one is a module in models/selection/metrics/ and a line here."""
 

@@ -1,7 +1,6 @@
 """Select from one Parquet file of vectors and scores, outside any workspace: what the paper's own script does."""
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,11 @@ class VectorColumns(BaseModel):
     features: str = "feature_arr"
     tokens: str | None = None
 
+    @property
+    def numbers(self) -> list[str]:
+        """All but that of the vectors, each once."""
+        return list(dict.fromkeys([self.id, *self.quality, *filter(None, [self.tokens])]))
+
 
 class FileSelection(BaseModel):
     """What was selected from a file."""
@@ -58,7 +62,7 @@ def check_vector_file(path: Path, columns: VectorColumns) -> None:
         schema = read_schema(path)
     except (OSError, pa.ArrowInvalid) as error:
         raise VectorFileError(f"{str(path)!r} cannot be read as Parquet: {error}") from error
-    for name in (columns.id, *columns.quality, columns.features, *([columns.tokens] if columns.tokens else [])):
+    for name in (*columns.numbers, columns.features):
         if name not in schema.names:
             raise VectorFileError(f"{str(path)!r} has no column {name!r}, it has {schema.names}")
     for name in columns.quality:
@@ -84,7 +88,6 @@ def select_file(
     settings: SelectionSettings,
     *,
     device: str,
-    progress: Callable[[int, float, float], None] | None = None,
 ) -> FileSelection:
     """Select from a file and write the selected rows' id, quality and inclusion.
 
@@ -100,8 +103,6 @@ def select_file(
         What to maximise and how.
     device
         `cpu`, `cuda` or `cuda:N`.
-    progress
-        Called with (step, seconds, objective) as the solver runs.
 
     Raises
     ------
@@ -113,10 +114,8 @@ def select_file(
     from fineweb_mask.models.selection.inputs import SelectionInputError, SelectorInputs
     from fineweb_mask.models.selection.selector import select
 
-    check_vector_file(source, columns)
     features = read_vectors(source, columns.features)
-    names = list(dict.fromkeys([columns.id, *columns.quality, *([columns.tokens] if columns.tokens else [])]))
-    table = read_table(source, columns=names)
+    table = read_table(source, columns=columns.numbers)
     quality = np.stack([_numbers(table[name]) for name in columns.quality], axis=1)
     tokens = None if columns.tokens is None else table[columns.tokens].to_numpy()
     started = time.perf_counter()
@@ -128,7 +127,6 @@ def select_file(
             device=device,
             tokens=tokens,
             also=SelectorInputs(scores=dict(zip(columns.quality, quality.T, strict=True))),
-            progress=progress,
         )
     except SelectionInputError as error:
         raise SelectionInputError(

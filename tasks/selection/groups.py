@@ -1,7 +1,8 @@
 """Select from each group of documents, by the values of a column, by itself, with its own share of the budget.
 
-Where the shares are not those of the corpus, `CountJob` counts the documents, or tokens, of a shard's groups, and
-`SharesJob` adds them up and says which share of each group is selected (models/selection/shares.py).
+Where the shares are not those of the corpus, `SharesJob` counts the documents, or tokens, of all groups, and says which
+share of each is selected (models/selection/shares.py). Another shard is another job, which counts all again: less than
+a hundredth of selecting from every block again, which follows.
 """
 
 from collections import Counter
@@ -11,12 +12,13 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.shares import GroupShare, group_shares
 from fineweb_mask.models.settings import PipelineSelectionSettings
-from fineweb_mask.tasks.selection.blocks import Block, PreparingJob, inputs_of, select_block
+from fineweb_mask.tasks.selection.blocks import Block, inputs_of, select_block
 from fineweb_mask.tasks.selection.inputs.shard_documents import read_columns, read_groups
 from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, stage_task
-from fineweb_mask.tasks.workspace.references import StageFile
+from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import read_stage_footer, write_arrays
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -27,45 +29,30 @@ ROUNDING = 0.5
 """Of a document or token: what a block's first budget has in advance, so that budgets are rounded and not cut."""
 
 
-class CountJob(PreparingJob):
-    """Count the documents of each group of a shard that may be selected, or their tokens."""
-
-    stage: ClassVar[Stage] = Stage("count_groups", version=1, label="select", folders=("group_counts",), interim=True)
-
-    def depends_on(self) -> Dependencies:
-        """Return the column and what is counted, and the shard's scores, vectors and duplicates."""
-        return Dependencies(settings=[_column(self.settings), self.settings.budget_by], inputs=inputs_of(self.shard))
-
-
-@stage_task
-def count_groups(job: CountJob) -> None:
-    """Write how much there is of each group."""
-    columns = read_columns(job.workspace, job.shard)
-    groups = read_groups(job.workspace, job.shard, _column(job.settings))[columns.candidate]
-    write_arrays(job.output, job.key, {}, {"sizes": sizes_of(job.settings, groups, columns.tokens[columns.candidate])})
-
-
 class SharesJob(ShardJob):
     """Divide the budget of the corpus among its groups."""
 
-    stage: ClassVar[Stage] = Stage("group_shares", version=1, label="select", folders=("group_shares",), interim=True)
+    stage: ClassVar[Stage] = Stage("group_shares", version=2, label="select", folders=("group_shares",), interim=True)
     name: ClassVar[str] = "group-shares"
     shard_names: ClassVar[list[str]] = []  # later jobs select from them
     settings: PipelineSelectionSettings
-    counts: list[StageFile]
+    shards: list[ShardFiles]
 
     def depends_on(self) -> Dependencies:
-        """Return the shares of the budget, and the counts."""
-        settings = [self.settings.groups and self.settings.groups.shares, self.settings.select_ratio]
-        return Dependencies(settings=settings, inputs=[file.fingerprint for file in self.counts])
+        """Return the groups, the share that is selected and its unit, and the shards' scores, vectors, duplicates."""
+        groups = self.settings.groups and self.settings.groups.model_dump()
+        settings = [groups, self.settings.select_ratio, self.settings.budget_by]
+        return Dependencies(settings=settings, inputs=[inputs_of(shard) for shard in self.shards])
 
 
 @stage_task
 def divide_budget(job: SharesJob) -> None:
     """Write which share of each group is selected."""
     total = Counter[str]()
-    for file in job.counts:
-        total.update(_details(job.workspace, file)["sizes"])
+    for shard in track("shards", job.shards):
+        columns = read_columns(job.workspace, shard)
+        groups = read_groups(job.workspace, shard, _column(job.settings))
+        total.update(sizes_of(job.settings, groups[columns.candidate], columns.tokens[columns.candidate]))
     write_arrays(job.output, job.key, {}, {"shares": shares_of(job.settings, total)})
 
 
@@ -88,7 +75,9 @@ def shares_of(settings: PipelineSelectionSettings, sizes: Mapping[str, int]) -> 
 
 def read_shares(workspace: Workspace, file: StageFile) -> dict[str, GroupShare]:
     """Read what `divide_budget` wrote."""
-    return {name: GroupShare(*share) for name, share in _details(workspace, file)["shares"].items()}
+    found = read_stage_footer(workspace.resolve(file))
+    assert found is not None  # noqa: S101 - the file was built by a stage
+    return {name: GroupShare(*share) for name, share in found.details["shares"].items()}
 
 
 class GroupSelection(NamedTuple):
@@ -129,9 +118,3 @@ def select_groups(
 def _column(settings: PipelineSelectionSettings) -> str:
     assert settings.groups is not None  # noqa: S101 - the caller looks
     return settings.groups.column
-
-
-def _details(workspace: Workspace, file: StageFile) -> dict[str, dict[str, list[float]]]:
-    found = read_stage_footer(workspace.resolve(file))
-    assert found is not None  # noqa: S101 - the file was built by a stage
-    return found.details

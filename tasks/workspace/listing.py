@@ -20,7 +20,7 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 
 FOLDERS = tuple(
     "documents dropped signatures compared duplicates losses "
-    "scores embeddings samples cells divided chosen group_counts group_shares masks".split()
+    "scores embeddings samples cells divided chosen group_shares masks".split()
 )
 """Folders of stage files; other files with the names of shards are looked at one by one."""
 

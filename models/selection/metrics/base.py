@@ -9,7 +9,7 @@ A metric needs `value` only. Every other method enables one thing:
 | `place`, `tangent`, `pull` | the upper bound on the objective | no bound (None) |
 | `picks` | `greedy` | `greedy` refuses the metric |
 | `among` | cheap batches in `policy_gradient` | every batch is evaluated among all documents |
-| `random_value` | an exact lower end of the range | the mean over sampled masks |
+| `random_value` | an exact lower end of the range | the mean over a few random selections |
 | `coarse` | a cheaper relaxation | the metric itself |
 
 Examples
@@ -38,6 +38,8 @@ from torch import Tensor
 
 from fineweb_mask.models.selection.budget import Budget
 from fineweb_mask.models.settings.selection import METRICS
+
+RANDOM_MASKS = 16  # drawn to estimate a metric on random selections
 
 
 class Picks(Protocol):
@@ -104,8 +106,10 @@ class Metric(ABC):
         raise NotImplementedError
 
     def random_value(self, budget: Budget) -> float:
-        """Return the value expected of a random selection."""
-        raise NotImplementedError
+        """Return the value expected of a random selection; by default the mean over a few."""
+        keys = torch.rand((RANDOM_MASKS, budget.n), generator=torch.Generator().manual_seed(0))
+        masks = torch.stack([budget.fill(one) for one in keys.to(budget.costs.device)])
+        return float(self.value(masks).double().mean())
 
     def coarse(self, generator: torch.Generator) -> "Metric":  # noqa: ARG002 - of subclasses
         """Return an approximation that costs less."""

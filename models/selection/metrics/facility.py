@@ -1,5 +1,7 @@
 """`facility`: mean similarity of each document to its nearest selected document."""
 
+from typing import Self
+
 import torch
 from torch import Tensor
 
@@ -21,18 +23,15 @@ class Facility(Metric):
     `value`. With a budget of tokens, the mean over v is by tokens.
     """
 
-    def __init__(self, rows: Rows, budget: Budget, lists: Neighbours | None = None) -> None:
-        """Measure rows (n, d); without lists, `value` is exact, and nothing else is there."""
-        self.rows, self._lists = rows, lists
-        # of each document in the mean, (n,) float32
-        self.demand = (budget.costs.double() / budget.costs.sum()).float()
+    def __init__(self, rows: Rows, budget: Budget, lists: Neighbours) -> None:
+        """Measure unit rows (n, d) by lists of the nearest documents of each."""
+        self.rows, self.lists = rows, lists
+        self.demand = (budget.costs.double() / budget.costs.sum()).float()  # of each document in the mean, (n,)
 
-    @property
-    def lists(self) -> Neighbours:
-        """The nearest documents of each."""
-        if self._lists is None:
-            raise ValueError("facility was made without lists of neighbours")
-        return self._lists
+    @classmethod
+    def of(cls, rows: Rows, budget: Budget, lists: Neighbours, standard: Tensor | None = None) -> Self:  # noqa: ARG003
+        """Measure unit rows (n, d)."""
+        return cls(rows, budget, lists)
 
     def value(self, masks: Tensor) -> Tensor:
         """Evaluate masks (G, n): (G,) float64."""
@@ -40,10 +39,7 @@ class Facility(Metric):
 
     def best(self, mask: Tensor) -> Tensor:
         """Compute every document's similarity to its nearest selected one, exactly: mask (n,) -> (n,) float32."""
-        best = torch.full((self.rows.n,), -1.0, device=self.rows.device)
-        if (lists := self._lists) is not None:
-            for part in lists.parts():
-                best[part] = torch.where(lists.take(mask, part), lists.similarity[:, part], -1.0).amax(0)
+        best = torch.where(self.lists.take(mask), self.lists.similarity, -1.0).amax(0)
         missed, chosen = (best < 0).nonzero()[:, 0], mask.nonzero()[:, 0]
         best[missed] = 0.0
         for facilities in torch.split(chosen, self.rows.block_rows) if len(missed) else ():
@@ -57,38 +53,28 @@ class Facility(Metric):
 
         It is the sum over v of pre_j (s_j - e_j), in one backward and one forward pass over the lists.
         """
-        lists, inclusion = self.lists, inclusion.float()
-
-        def of_part(part: slice) -> Tensor:
-            similarity, pi = lists.similarity[:, part], lists.take(inclusion, part)
-            advantage = torch.empty_like(pi)
-            rest = similarity[-1].clone()  # e_j: expected maximum over the neighbours after j
-            for j in range(lists.k - 1, -1, -1):
-                torch.sub(similarity[j], rest, out=advantage[j])
-                rest.addcmul_(pi[j], advantage[j])
-            pre = self.demand[part].clone()  # times the probability that no neighbour before j is selected
-            for j in range(lists.k):
-                advantage[j].mul_(pre)
-                pre.addcmul_(pre, pi[j], value=-1)
-            return advantage
-
-        return lists.sum_back(of_part)
+        similarity, pi = self.lists.similarity, self.lists.take(inclusion.float())
+        advantage = torch.empty_like(pi)
+        rest = similarity[-1].clone()  # e_j: expected maximum over the neighbours after j
+        for j in range(self.lists.k - 1, -1, -1):
+            torch.sub(similarity[j], rest, out=advantage[j])
+            rest.addcmul_(pi[j], advantage[j])
+        pre = self.demand.clone()  # times the probability that no neighbour before j is selected
+        for j in range(self.lists.k):
+            advantage[j].mul_(pre)
+            pre.addcmul_(pre, pi[j], value=-1)
+        return self.lists.sum_back(advantage)
 
     def gains(self, mask: Tensor) -> Tensor:
         """Sum what the neighbours of each document would gain, or lose to their second choice: (n,) float32."""
-        lists = self.lists
-
-        def of_part(part: slice) -> Tensor:
-            similarity, hit = lists.similarity[:, part], lists.take(mask, part)
-            reach = hit.cumsum(0, dtype=torch.int16)
-            last = similarity[-1]
-            is_first = hit & (reach == 1)
-            first = torch.where(reach[-1] >= 1, (similarity * is_first).sum(0), last)
-            second = torch.where(reach[-1] >= 2, (similarity * (hit & (reach == 2))).sum(0), last)
-            gains = torch.where(hit, is_first * (first - second), (similarity - first).clamp_(min=0))
-            return gains.mul_(self.demand[part])
-
-        return lists.sum_back(of_part)
+        similarity, hit = self.lists.similarity, self.lists.take(mask)
+        reach = hit.cumsum(0, dtype=torch.int16)
+        last = similarity[-1]
+        is_first = hit & (reach == 1)
+        first = torch.where(reach[-1] >= 1, (similarity * is_first).sum(0), last)
+        second = torch.where(reach[-1] >= 2, (similarity * (hit & (reach == 2))).sum(0), last)
+        gains = torch.where(hit, is_first * (first - second), (similarity - first).clamp_(min=0))
+        return self.lists.sum_back(gains.mul_(self.demand))
 
     def place(self, inclusion: Tensor) -> Tensor:
         """Find the similarity at which the inclusion of each document's nearest sums to 1: (n,) float32.
@@ -98,32 +84,18 @@ class Facility(Metric):
 
         The sum runs over v's list: no other document is above l_v, which is at least the last similarity.
         """
-        lists, inclusion = self.lists, inclusion.double()
-
-        def of_part(part: slice) -> Tensor:
-            rank = (lists.take(inclusion, part).cumsum(0) < 1).sum(0).clamp_(max=lists.k - 1)
-            return lists.similarity[:, part].gather(0, rank[None])[0]
-
-        return lists.by_part(of_part)
+        rank = (self.lists.take(inclusion.double()).cumsum(0) < 1).sum(0).clamp_(max=self.lists.k - 1)
+        return self.lists.similarity.gather(0, rank[None])[0]
 
     def tangent(self, place: Tensor) -> tuple[float, Tensor]:
         """Return the tangent at levels (n,)."""
-        lists = self.lists
-
-        def of_part(part: slice) -> Tensor:
-            return (lists.similarity[:, part] - place[part]).clamp_(min=0).mul_(self.demand[part])
-
-        height = float(self.demand.double() @ place.double())
-        return height, lists.sum_back(of_part).double()
+        slopes = self.lists.sum_back((self.lists.similarity - place).clamp_(min=0).mul_(self.demand))
+        return float(self.demand.double() @ place.double()), slopes.double()
 
     def pull(self, place: Tensor, taken: Tensor) -> Tensor:
         """Differentiate the tangent with respect to the levels: (n,) float32."""
-        lists, taken = self.lists, taken.float()
-
-        def of_part(part: slice) -> Tensor:
-            return (lists.take(taken, part) * (lists.similarity[:, part] > place[part])).sum(0)
-
-        return (1 - lists.by_part(of_part)).mul_(self.demand)
+        above = (self.lists.take(taken.float()) * (self.lists.similarity > place)).sum(0)
+        return (1 - above).mul_(self.demand)
 
     def moved(self, place: Tensor, step: Tensor, taken: Tensor) -> Tensor:  # noqa: ARG002 - of the base
         """Move levels, none below the last neighbour's similarity: documents outside of the list would count."""
@@ -136,9 +108,9 @@ class Facility(Metric):
     def random_value(self, budget: Budget) -> float:
         """Compute the expected value under equal inclusion probabilities, on the lists."""
         lists, rate = self.lists, min(budget.size / budget.n, 1.0)
-        none = rate * (1 - rate) ** torch.arange(lists.k, dtype=torch.float64, device=self.demand.device)
-        none[-1] = (1 - rate) ** (lists.k - 1)
-        return float(self.demand.double() @ lists.by_part(lambda part: none @ lists.similarity[:, part].double()))
+        nearest_is = rate * (1 - rate) ** torch.arange(lists.k, dtype=torch.float64, device=self.demand.device)
+        nearest_is[-1] = (1 - rate) ** (lists.k - 1)
+        return float(nearest_is @ (lists.similarity.double() @ self.demand.double()))
 
     def among(self, index: Tensor, budget: Budget) -> "Facility":
         """Return the metric of some documents, index (b,), with lists of their own."""
@@ -153,9 +125,8 @@ class FacilityPicks:
         self.metric, lists = metric, metric.lists
         self._best = lists.similarity[-1].clone()  # (n,) similarity of each document to its nearest selected one
         self._gains = metric.tangent(self._best)[1].float()
-        flat = lists.index.reshape(-1)
-        self._order = flat.sort(stable=True).indices
-        self._ends = torch.bincount(flat, minlength=len(self._best)).cumsum(0).tolist()
+        self._order, lengths = lists.segments
+        self._ends = lengths.cumsum(0).tolist()
 
     def gains(self) -> Tensor:
         """Return what adding each document brings, (n,) float32."""

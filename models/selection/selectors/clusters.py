@@ -10,6 +10,7 @@ from fineweb_mask.models.runtime.progress import track, track_by_size
 from fineweb_mask.models.selection.k_means import Clusters, k_means
 from fineweb_mask.models.selection.rows import Rows
 from fineweb_mask.models.selection.selectors.sampling import deviations
+from fineweb_mask.models.selection.shares import whole
 from fineweb_mask.models.selection.solvers.policy_gradient import gumbel_keys
 from fineweb_mask.models.selection.solvers.problem import Problem, Solution, finished
 
@@ -59,16 +60,15 @@ def solve_d4(problem: Problem, *, dedup_ratio: float = DEDUP_RATIO, n_clusters: 
 def solve_kmq(problem: Problem, *, n_clusters: int | None = None) -> Solution:
     """Sample from every cluster in proportion to exp(quality), in standard deviations, without replacement.
 
-    Clusters give in proportion to their size, as in the paper; what a small one cannot give, the others share. Source:
-    Diversify and Conquer, arXiv 2409.11378, which draws with replacement, and its published code
-    (for-ai/iterative-data-selection), which does not and takes scores as they are; here they are standardised. The
-    inclusion is minus the rank in the cluster over its budget.
+    Clusters give in proportion to their size, as in the paper. Source: Diversify and Conquer, arXiv 2409.11378, which
+    draws with replacement, and its published code (for-ai/iterative-data-selection), which does not and takes scores as
+    they are; here they are standardised. The inclusion is minus the rank in the cluster over its budget.
     """
     found = cluster(problem.rows, problem.generator, n_clusters)
     keys = gumbel_keys(deviations(problem.objective.quality), 1, problem.generator)[0]
-    budget, sizes = max(1, round(problem.objective.budget.size)), found.sizes
-    wanted = sizes.double() / len(keys) * budget
-    return finished(problem, priority_by_budget(found.labels, keys, fitted_budgets(wanted, sizes, budget)))
+    budget = max(1, round(problem.objective.budget.size))
+    budgets = torch.from_numpy(whole(found.sizes.cpu().numpy() / len(keys) * budget, budget)).to(keys.device)
+    return finished(problem, priority_by_budget(found.labels, keys, budgets))
 
 
 def cluster(rows: Rows, generator: torch.Generator, n_clusters: int | None = None) -> Clusters:
@@ -89,30 +89,6 @@ def redundancies(problem: Problem, found: Clusters, rank: Tensor) -> Tensor:
             earlier = cosines.tril(diagonal=start - 1)  # with documents before it; 0 if there is none
             redundancy[part] = earlier.amax(1)
     return redundancy
-
-
-def fitted_budgets(wanted: Tensor, sizes: Tensor, total: int) -> Tensor:
-    """Return whole budgets (c,) int64, at most the sizes (c,), of `total` together, as near to `wanted` as possible.
-
-    Nearest in the sum of squares: each is what is wanted plus one number for all, between 0 and the cluster's size.
-
-    >>> fitted_budgets(torch.tensor([5.0, 5.0, 0.0]), torch.tensor([2, 9, 9]), 10).tolist()
-    [2, 7, 1]
-    """
-    most = sizes.double()
-    low, high = -float(wanted.max()), float(most.max())
-    for _ in range(100):
-        middle = (low + high) / 2
-        if float((wanted + middle).clamp(min=0).minimum(most).sum()) < total:
-            low = middle
-        else:
-            high = middle
-    exact = (wanted + high).clamp(min=0).minimum(most)
-    budgets = (exact + 1e-6).floor().long()
-    rest = total - int(budgets.sum())
-    remainder = torch.where(budgets < sizes, exact - budgets, -torch.inf)
-    budgets[remainder.sort(descending=True, stable=True).indices[:rest]] += 1
-    return budgets
 
 
 def priority_by_budget(labels: Tensor, values: Tensor, budgets: Tensor) -> Tensor:

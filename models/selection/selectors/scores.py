@@ -1,7 +1,7 @@
 """Select by the separate scores of several scorers: QuaDMix and ODiS."""
 
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -65,19 +65,16 @@ def solve_quadmix(problem: Problem, *, steepness: float = STEEPNESS, floor: floa
     and searches the curve of every group with small models; here they are settings, and the rank of the best document
     is 0. The inclusion is the probability.
     """
-    settings, objective, also = problem.settings.quadmix, problem.objective, problem.also
+    settings, budget, also = problem.settings.quadmix, problem.objective.budget, problem.also
+    tokens = torch.ones_like(budget.costs) if problem.tokens is None else problem.tokens
+    groups, names = (torch.zeros_like(tokens), ("",)) if also.groups is None else (also.groups, also.group_names)
     merged = merged_scores(also.scores, settings.weights)
-    tokens = torch.ones(len(merged), device=merged.device) if problem.tokens is None else problem.tokens
-    groups = torch.zeros(len(merged), dtype=torch.int64, device=merged.device) if also.groups is None else also.groups
-    curves = {also.group_names.index(name): curve for name, curve in curves_of(settings, also.group_names).items()}
-    for number, curve in curves.items():
-        if curve.weights is not None:
-            merged = torch.where(groups == number, merged_scores(also.scores, curve.weights), merged)
-    ranks = ranks_in_groups(merged, groups, tokens)
-    wanted = wanted_at(ranks, settings, steepness, floor)
-    for number, curve in curves.items():
-        wanted = torch.where(groups == number, wanted_at(ranks, curve, steepness, floor), wanted)
-    budget = objective.budget
+    wanted = torch.empty(budget.n, dtype=torch.float64, device=merged.device)
+    members = torch.split(groups.sort(stable=True).indices, torch.bincount(groups, minlength=len(names)).tolist())
+    for name, own in zip(names, members, strict=True):
+        curve = curve_of(settings, name)
+        scores = merged if curve.weights == settings.weights else merged_scores(also.scores, curve.weights)
+        wanted[own] = wanted_at(ranks(scores[own], tokens[own]), curve, steepness, floor)
     costs, limit = budget.costs.double(), budget.limit
     fits = budget.allowed & (costs <= limit)
     expected = torch.zeros_like(wanted)
@@ -93,20 +90,15 @@ def solve_quadmix(problem: Problem, *, steepness: float = STEEPNESS, floor: floa
     return finished(problem, expected, mask)
 
 
-def curves_of(settings: QuadmixSettings, groups: Collection[str]) -> dict[str, QuadmixCurveSettings]:
-    """Return the curves of the groups that have their own; what it does not set is as for all.
+def curve_of(settings: QuadmixSettings, group: str) -> QuadmixCurveSettings:
+    """Return the curve of a group; what it does not set is as for all.
 
-    >>> settings = QuadmixSettings(omega=0.2, by_group={"en": {"eta": 2}, "fr": {}})
-    >>> curve = curves_of(settings, ["de", "en"])["en"]
-    >>> curve.omega, curve.eta
-    (0.2, 2.0)
+    >>> settings = QuadmixSettings(omega=0.2, by_group={"en": {"eta": 2}})
+    >>> curve_of(settings, "en").omega, curve_of(settings, "en").eta, curve_of(settings, "de").eta
+    (0.2, 2.0, 1.0)
     """
-    common = settings.model_dump(include=set(QuadmixCurveSettings.model_fields))
-    return {
-        name: QuadmixCurveSettings.model_validate(common | own.model_dump(exclude_unset=True))
-        for name, own in settings.by_group.items()
-        if name in groups
-    }
+    own = settings.by_group.get(group)
+    return settings if own is None else settings.model_copy(update=own.model_dump(exclude_unset=True))
 
 
 def merged_scores(scores: Mapping[str, Tensor], weights: dict[str, float] | None) -> Tensor:
@@ -125,17 +117,13 @@ def merged_scores(scores: Mapping[str, Tensor], weights: dict[str, float] | None
     return torch.stack([weight * deviations(scores[name]) for name, weight in chosen.items()]).sum(0)
 
 
-def ranks_in_groups(merged: Tensor, groups: Tensor, tokens: Tensor) -> Tensor:
-    """Return the share of its group's tokens in documents that are better than each: (n,) float64, 0 is the best."""
-    order = merged.sort(descending=True, stable=True).indices
-    order = order[groups[order].sort(stable=True).indices]
+def ranks(scores: Tensor, tokens: Tensor) -> Tensor:
+    """Return the share of all tokens (b,) in documents of better scores (b,): (b,) float64, 0 is the best."""
+    order = scores.sort(descending=True, stable=True).indices
     lengths = tokens[order].double()
-    totals = torch.zeros(int(groups.max()) + 1, dtype=torch.float64, device=merged.device)
-    totals.index_add_(0, groups, tokens.double())
-    before = lengths.cumsum(0) - lengths - (totals.cumsum(0) - totals)[groups[order]]
-    ranks = torch.empty_like(before)
-    ranks[order] = before / totals[groups[order]]
-    return ranks
+    found = torch.empty_like(lengths)
+    found[order] = (lengths.cumsum(0) - lengths) / lengths.sum()
+    return found
 
 
 def wanted_at(

@@ -8,6 +8,8 @@ and the maximum is a sort (`Budget.best`). The tangents need not touch at probab
 where they touch, so a few subgradient steps of Polyak's length tighten it. Sums are accumulated in float64.
 """
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from fineweb_mask.models.runtime.progress import track
@@ -18,38 +20,6 @@ CLOSED = 5e-5  # share of the range from random to the bound: a smaller gap need
 LOOK_BACK, WORTH_IT = 15, 0.02  # the proof ends where so many steps close less than this share of the gap
 ROUNDING = 1e-5  # share of what a bound adds up: one this far below an objective may be due to float32 products
 LEAST = 1e-30  # smaller numbers have few digits left
-
-
-class Bound:
-    """An upper bound on the objective of every full selection, from one tangent of each metric."""
-
-    def __init__(self, objective: Objective, inclusion: Tensor) -> None:
-        """Let the tangents touch at inclusion probabilities (n,): better ones give a tighter bound."""
-        self.objective = objective
-        self.places = {name: metric.place(inclusion) for name, metric in objective.active.items()}
-        self.value, self.taken = self._evaluate()
-
-    def _evaluate(self) -> tuple[float, Tensor]:
-        objective = self.objective
-        height, slopes = objective.constant, objective.linear.double()
-        size, sizes = abs(height), slopes.abs()
-        for name, metric in objective.active.items():
-            weight, (h, g) = objective.weights[name], metric.tangent(self.places[name])
-            height, slopes = height + weight * h, slopes + weight * g
-            size, sizes = size + abs(weight * h), sizes + (weight * g).abs()
-        best, taken = objective.budget.best(slopes)
-        self.size = size + float(sizes @ taken)  # of what is added up, which rounding is relative to
-        return height + best, taken
-
-    def lower(self, fall: float) -> None:
-        """Move every place down its subgradient, so far that a linear bound would fall by `fall`."""
-        objective = self.objective
-        for name, metric in objective.active.items():
-            pull = metric.pull(self.places[name], self.taken) * objective.weights[name]
-            if (square := float(pull.double().square().sum())) > 0:
-                step = pull * (fall / len(self.places) / square)
-                self.places[name] = metric.moved(self.places[name], step, self.taken)
-        self.value, self.taken = self._evaluate()
 
 
 def prove(objective: Objective, mask: Tensor, random_objective: float, effort: float = 1.0) -> float | None:
@@ -75,19 +45,25 @@ def prove(objective: Objective, mask: Tensor, random_objective: float, effort: f
     """
     if not all(objective.weights[name] > 0 and metric.offers("place") for name, metric in objective.active.items()):
         return None
-    reached, bound = objective.value_of(mask), Bound(objective, objective.inclusion(mask))
-    steps, factor, slower = min((metric.effort for metric in objective.active.values()), default=(0, 0.0, 0.0))
-    lowest, size = [bound.value], bound.size
-    for _ in track("steps of the proof", range(round(effort * steps))):
+    reached, inclusion = objective.value_of(mask), objective.inclusion(mask)
+    metrics = [(objective.weights[name], metric) for name, metric in objective.active.items()]
+    places = [metric.place(inclusion) for _, metric in metrics]
+    steps, factor, slower = min((metric.effort for _, metric in metrics), default=(0, 0.0, 0.0))
+    lowest, size = list[float](), 0.0
+    for step in track("steps of the proof", range(round(effort * steps) + 1)):
+        bound, terms, taken = bound_at(objective, places)
+        size = terms if not lowest or bound < lowest[-1] else size
+        lowest.append(min([bound, *lowest[-1:]]))
         gap = lowest[-1] - reached
         if gap <= CLOSED * (lowest[-1] - random_objective):
             break
         if len(lowest) > LOOK_BACK and lowest[-LOOK_BACK] - lowest[-1] < WORTH_IT * gap:
             break
-        bound.lower(factor * (bound.value - reached))
-        size = bound.size if bound.value < lowest[-1] else size
-        lowest.append(min(bound.value, lowest[-1]))
-        factor *= slower
+        fall = factor * slower**step * (bound - reached)  # of a bound that is linear
+        for k, (weight, metric) in enumerate(metrics):
+            pull = metric.pull(places[k], taken) * weight
+            if (square := float(pull.double().square().sum())) > 0:
+                places[k] = metric.moved(places[k], pull * (fall / len(places) / square), taken)
     best = lowest[-1]
     if reached - best > max(ROUNDING * size, LEAST):
         raise FalseBoundError(
@@ -95,3 +71,19 @@ def prove(objective: Objective, mask: Tensor, random_objective: float, effort: f
             f"{sorted(objective.active)} must lie above that metric"
         )
     return best
+
+
+def bound_at(objective: Objective, places: Sequence[Tensor]) -> tuple[float, float, Tensor]:
+    """Bound the objective by one tangent of each metric, which touch at some places.
+
+    Return the bound, the sum of the sizes of what is added up, which rounding is relative to, and the documents at
+    which the bound is reached, (n,) float64.
+    """
+    height, slopes = objective.constant, objective.linear.double()
+    size, sizes = abs(height), slopes.abs()
+    for (name, metric), place in zip(objective.active.items(), places, strict=True):
+        weight, (h, g) = objective.weights[name], metric.tangent(place)
+        height, slopes = height + weight * h, slopes + weight * g
+        size, sizes = size + abs(weight * h), sizes + (weight * g).abs()
+    best, taken = objective.budget.best(slopes)
+    return height + best, size + float(sizes @ taken), taken

@@ -8,7 +8,7 @@ it has options, they are a class in `options.py` and a field of `SelectionSettin
 ['betr', 'rds']
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -22,133 +22,100 @@ targets: the vectors of `selection.targets`. text: the texts, compared with thos
 
 @dataclass(frozen=True)
 class SelectorEntry:
-    """What is known of a selector before its module is imported; n documents of d dimensions, K selected."""
+    """What is known of a selector before its module is imported."""
 
-    solve: str | Callable[[Any], Any]  # from Problem to Solution: "module:function" in models/selection/, or itself
+    solve: str | Callable[[Any], Any]  # from Problem to Solution; or the module in models/selection/ of `solve_NAME`
     maximises: str  # in a few words, for tables
-    cost: str = ""  # operations for each document, in their leading terms
     source: str = ""  # publication or published code
-    reads: frozenset[Reads] = frozenset({"quality", "vectors"})
+    reads: Set[Reads] = frozenset({"quality", "vectors"})
     is_sampled: bool = False  # whether what is selected depends on the seed; else ties are by position
     is_slow: bool = False  # whether a comparison leaves it out unless it is named
 
 
-OWN = "this project (docs/algorithm.md)"
-
 SELECTORS: dict[str, SelectorEntry] = {
     "mean_field": SelectorEntry(
-        "solvers.mean_field:solve_mean_field",
-        "the objective J, with a bound on what is possible",
-        "some 30 gradients of J: d each for pairwise, d^2 for disf, the length of a list for facility",
-        OWN,
+        "solvers.mean_field", "the objective J, with a bound on what is possible", "this project (docs/algorithm.md)"
     ),
     "policy_gradient": SelectorEntry(
-        "solvers.policy_gradient:solve_policy_gradient",
+        "solvers.policy_gradient",
         "the objective J, as the paper learns it",
-        "steps x masks x its share of the objective of a batch",
         "DATAMASK, arXiv 2512.24265",
         is_sampled=True,
         is_slow=True,
     ),
     "top_quality": SelectorEntry(
-        "selectors.sampling:solve_top_quality",
-        "the quality",
-        "log n",
-        "thresholds of any classifier",
-        reads=frozenset({"quality"}),
+        "selectors.sampling", "the quality", "thresholds of any classifier", reads={"quality"}
     ),
     "random": SelectorEntry(
-        "selectors.sampling:solve_random",
-        "nothing",
-        "1",
-        "the baseline of every paper",
-        reads=frozenset(),
-        is_sampled=True,
+        "selectors.sampling", "nothing", "the baseline of every paper", reads=frozenset(), is_sampled=True
     ),
     "quality_sampling": SelectorEntry(
-        "selectors.sampling:solve_quality_sampling",
+        "selectors.sampling",
         "the quality, softened by a temperature",
-        "log n",
         "QuRating, arXiv 2402.09739",
-        reads=frozenset({"quality"}),
+        reads={"quality"},
         is_sampled=True,
     ),
     "semdedup": SelectorEntry(
-        "selectors.clusters:solve_semdedup",
+        "selectors.clusters",
         "unlikeness to the documents kept in the same cluster",
-        "c d for c clusters, and n d / c",
         "SemDeDup, arXiv 2303.09540",
         is_sampled=True,
     ),
     "greedy": SelectorEntry(
-        "solvers.greedy:solve_greedy",
-        "the objective J, one document at a time",
-        "K d for pairwise",
-        "Nemhauser, Wolsey and Fisher 1978",
+        "solvers.greedy", "the objective J, one document at a time", "Nemhauser, Wolsey and Fisher 1978"
     ),
     "quadmix": SelectorEntry(
-        "selectors.scores:solve_quadmix",
+        "selectors.scores",
         "a sampling function of each document's rank in its group",
-        "log n",
         "QuaDMix, arXiv 2504.16511",
-        reads=frozenset({"scores", "groups"}),
+        reads={"scores", "groups"},
         is_sampled=True,
     ),
     "dsir": SelectorEntry(
-        "selectors.sampling:solve_dsir",
+        "selectors.sampling",
         "likeness of its n-grams to the target texts, by importance weights",
-        "its n-grams, log n",
         "DSIR, arXiv 2302.03169",
-        reads=frozenset({"text"}),
+        reads={"text"},
         is_sampled=True,
     ),
     "d4": SelectorEntry(
-        "selectors.clusters:solve_d4",
+        "selectors.clusters",
         "distance from the centre, after semantic deduplication",
-        "that of semdedup, and c d again",
         "D4, arXiv 2308.12284",
         is_sampled=True,
     ),
     "betr": SelectorEntry(
-        "selectors.targets:solve_betr",
+        "selectors.targets",
         "rank by likeness to target examples, the best of all examples",
-        "t (d + log n) for t examples",
         "BETR, arXiv 2507.12466",
-        reads=frozenset({"targets"}),
+        reads={"targets"},
     ),
     "rds": SelectorEntry(
-        "selectors.targets:solve_rds",
+        "selectors.targets",
         "likeness to the nearest example, the tasks or the examples of one in turn",
-        "t d for t examples, log n for each task, or example of one",
         "RDS+, arXiv 2503.01807",
-        reads=frozenset({"targets"}),
+        reads={"targets"},
     ),
     "kmq": SelectorEntry(
-        "selectors.clusters:solve_kmq",
+        "selectors.clusters",
         "quality, sampled within every cluster",
-        "c d for c clusters",
         "Diversify and Conquer, arXiv 2409.11378",
         is_sampled=True,
     ),
     "odis": SelectorEntry(
-        "selectors.scores:solve_odis",
-        "each principal component of the scores in turn",
-        "p^2 for p scores, log n for each component",
-        "ODiS, arXiv 2510.18909",
-        reads=frozenset({"scores"}),
+        "selectors.scores", "each principal component of the scores in turn", "ODiS, arXiv 2510.18909", reads={"scores"}
     ),
     "ingenious": SelectorEntry(
-        "selectors.ingenious:solve_ingenious",
+        "selectors.ingenious",
         "gain of coverage within random parts, sampled",
-        "p (d + p) for parts of p documents",
         "INGENIOUS, arXiv 2305.06677",
-        reads=frozenset({"vectors"}),
+        reads={"vectors"},
         is_sampled=True,
     ),
     "quad": SelectorEntry(
-        "selectors.clusters:solve_quad",
+        "selectors.clusters",
         "the quality of documents of promising clusters",
-        "c d for c clusters",
         "Quad, arXiv 2409.16986",
         is_sampled=True,
     ),

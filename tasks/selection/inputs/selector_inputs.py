@@ -1,10 +1,8 @@
 """Read what some selectors also need: separate scores, groups, targets, importance weights."""
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from fineweb_mask.models.runtime.progress import track_by_size
@@ -21,6 +19,8 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 1_000
 """Texts that are read at a time."""
+NOT_SCORERS = {"row", "quality"}
+"""Columns of files of scores that are not a scorer's."""
 LEAST_TOKENS = 100
 """Words and punctuation below which `dsir` selects a document last: the threshold of its published code."""
 
@@ -41,8 +41,9 @@ def read_inputs(
     fitted = {} if targets is None else read_arrays(workspace.resolve(targets))
     found: dict[str, Any] = {}
     if "scores" in reads:
-        parts = [_read_scores(workspace, shard) for shard in shards]
-        found["scores"] = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        names = [name for name in read_schema(workspace.resolve(shards[0].scores)).names if name not in NOT_SCORERS]
+        parts = [read_scores(workspace, shard, names) for shard in shards]
+        found["scores"] = {name: np.concatenate([part[name] for part in parts]) for name in names}
     if "groups" in reads and settings.group_column is not None:
         found["groups"] = np.concatenate([read_groups(workspace, shard, settings.group_column) for shard in shards])
     if "text" in reads and fitted:
@@ -53,25 +54,13 @@ def read_inputs(
     return SelectorInputs(**found)
 
 
-def _read_scores(workspace: Workspace, shard: ShardFiles) -> dict[str, NDArray[np.float32]]:
-    names = read_schema(workspace.resolve(shard.scores)).names
-    return read_scores(workspace, shard, [name for name in names if name not in {"row", "quality"}])
-
-
 def _weigh_texts(workspace: Workspace, shard: ShardFiles, ratios: NDArray[np.float64]) -> NDArray[np.float32]:
     from fineweb_mask.models.quality.importance import NgramBuckets
 
-    buckets = NgramBuckets()
-    found = [
-        buckets.log_weights([text or "" for text in texts.to_pylist()], ratios, LEAST_TOKENS)
-        for texts in _texts(workspace, shard)
-    ]
-    return np.concatenate([np.empty(0, dtype=np.float32), *found])
-
-
-def _texts(workspace: Workspace, shard: ShardFiles) -> Iterator[pa.StringArray]:
-    """Yield the texts of a shard's documents, some at a time."""
+    buckets, found = NgramBuckets(), [np.empty(0, dtype=np.float32)]
     with VerifiedFile(workspace.resolve(shard.documents)) as file:
         batches = file.iter_batches(BATCH_ROWS, columns=["text"])
         for batch in track_by_size("texts", batches, shard.rows, lambda batch: batch.num_rows):
-            yield batch["text"]
+            texts = [text or "" for text in batch["text"].to_pylist()]
+            found.append(buckets.log_weights(texts, ratios, LEAST_TOKENS))
+    return np.concatenate(found)

@@ -28,7 +28,7 @@ def of_documents(n, k):
 
 def made(name, rows, budget, length=64):
     """A metric, with lists of a length."""
-    return METRICS[name](rows, budget, nearest(rows, length))
+    return METRICS[name].of(rows, budget, nearest(rows, length))
 
 
 def random_masks(n, k, groups, seed=1):

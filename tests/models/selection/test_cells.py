@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fineweb_mask.models.selection.cells import _whole_documents, cells_of, fit_cells, plan_cells, select_from_cell
+from fineweb_mask.models.selection.cells import cells_of, fit_cells, plan_cells, select_from_cell
 from fineweb_mask.models.selection.measures import measured
 from fineweb_mask.models.selection.selector import select
 from fineweb_mask.models.settings.selection import SelectionSettings
@@ -172,11 +172,3 @@ def test_a_number_of_documents_is_divided_too():
     corpus = clustered(300)
     cells, plan = planned(corpus, SelectionSettings(budget=37))
     assert (plan.rates * np.bincount(cells)).sum() == pytest.approx(37)
-
-
-def test_the_cells_nearest_to_one_more_document_get_what_rounding_leaves():
-    sizes = np.array([10, 10, 0, 10, 10])
-    given = _whole_documents(np.array([0.23, 0.29, 0.4, 0.28, 0.25]), sizes) * sizes  # 2.3, 2.9, 0, 2.8, 2.5
-    assert given.tolist() == [2, 3, 0, 3, 2]  # 10 of the 10.5
-    given = _whole_documents(np.array([0.25, 0.25, 0.4, 0.25, 0.25]), sizes) * sizes
-    assert given.tolist() == [3, 3, 0, 2, 2]  # of equal ones the first

@@ -1,11 +1,12 @@
 """Shares of groups: together they are the budget, and what one cannot fill goes to the others."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fineweb_mask.models.errors import SettingsError
-from fineweb_mask.models.selection.shares import group_shares
+from fineweb_mask.models.selection.shares import group_shares, whole
 
 SIZES = st.lists(st.tuples(st.integers(1, 1000), st.floats(0.01, 1)), min_size=1, max_size=6)
 
@@ -33,3 +34,12 @@ def test_groups_without_a_share_give_nothing_even_if_the_others_cannot_fill_the_
 def test_a_share_of_a_group_without_documents_is_refused_by_name():
     with pytest.raises(SettingsError, match=r"no document is in 'x'; the groups are 'a': correct the names"):
         group_shares({"x": 0.5, "a": 0.5}, 0.1, {"a": 5, "x": 0})
+
+
+@given(st.lists(st.floats(0, 20), min_size=1, max_size=8))
+def test_rounded_numbers_add_up_and_none_is_farther_than_one_and_equal_ones_come_in_order(numbers):
+    wanted = np.array(numbers)
+    found = whole(wanted, round(wanted.sum()))
+    assert found.sum() == round(wanted.sum())
+    assert np.abs(found - wanted).max() <= 1 + 1e-6
+    assert whole(np.full(4, 0.5), 2).tolist() == [1, 1, 0, 0]

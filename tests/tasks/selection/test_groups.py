@@ -10,7 +10,7 @@ from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.selectors.registry import SELECTORS
 from fineweb_mask.tasks.select import select
 from fineweb_mask.tasks.selection.blocks import Block, select_block
-from fineweb_mask.tasks.selection.groups import CountJob, SharesJob, count_groups, divide_budget, select_groups
+from fineweb_mask.tasks.selection.groups import SharesJob, divide_budget, select_groups
 from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.jobs import select_jobs
@@ -28,9 +28,7 @@ def settings_of(shares: Any = "equal", **changes: Any) -> PipelineSelectionSetti
 
 
 def divided(workspace: Workspace, shards: list[ShardFiles], settings: PipelineSelectionSettings) -> StageFile:
-    common: dict[str, Any] = {"root": str(workspace.root), "settings": settings}
-    counts = [count_groups(CountJob(shard=shard, **common)) for shard in shards]
-    return divide_budget(SharesJob(counts=counts, **common))
+    return divide_budget(SharesJob(root=str(workspace.root), shards=shards, settings=settings))
 
 
 def drawn(n: int = 90, groups: tuple[str, ...] = ("x", "x", "y")) -> Block:
@@ -119,11 +117,11 @@ def test_shares_and_what_they_depend_on(tmp_path):
     shards = [numbers(workspace, name, 40, seed=seed, dump=("x", "y", "y")) for seed, name in enumerate("ab")]
     root, settings = str(workspace.root), settings_of()
 
-    def key(shard: ShardFiles, **changes: Any) -> str:
-        return CountJob(root=root, shard=shard, settings=settings_of(**changes)).key.fingerprint
+    def key(shards: list[ShardFiles], **changes: Any) -> str:
+        return SharesJob(root=root, shards=shards, settings=settings_of(**changes)).key.fingerprint
 
-    assert key(shards[0], lamb=0.9, select_ratio=0.5) == key(shards[0])
-    assert key(shards[0], budget_by="tokens") != key(shards[0]) != key(shards[1])
+    assert key(shards, lamb=0.9) == key(shards)
+    assert len({key(shards), key(shards[:1]), key(shards, budget_by="tokens"), key(shards, select_ratio=0.5)}) == 4
     file = divided(workspace, shards, settings)
     found = file.details["shares"]
     assert found["x"][1] * 28 == pytest.approx(8)

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fineweb_mask.models.selection.metrics.disf import Disf
-from fineweb_mask.models.selection.neighbours import PART, Neighbours
+from fineweb_mask.models.selection.metrics.moments import Disf
 from fineweb_mask.models.selection.rows import Rows
 from tests.models.selection.enumerable import (
     METRICS,
@@ -89,8 +88,7 @@ def test_gradient_is_that_of_the_value_at_the_moment_of_the_probabilities(name):
         pi = torch.rand(budget.n, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
         def value(at, metric=metric):
-            linear = 0.0 if metric.credit is None else float(at @ metric.credit.double())
-            return float(metric.outer(metric.moment(at).square().sum())) + linear
+            return float(metric.outer(metric.moment(at).square().sum()) + at @ metric.credit.double())
 
         expected = central_differences(value, pi, 1e-3)
         torch.testing.assert_close(metric.gradient(pi).double(), expected, rtol=1e-2, atol=2e-3)
@@ -112,7 +110,7 @@ def test_facilitys_gradient_is_that_of_the_expectation_over_all_masks():
         torch.testing.assert_close(
             metric.gradient(pi).double(), central_differences(expected, pi), rtol=1e-4, atol=1e-6
         )
-        even = torch.full_like(pi, min(budget.rate, 1.0))
+        even = torch.full_like(pi, min(budget.size / n, 1.0))
         assert metric.random_value(budget) == pytest.approx(expected(even), abs=1e-6)
 
 
@@ -173,17 +171,17 @@ def test_random_value_is_the_value_at_the_mean_square_over_all_selections(name):
     for _, other in metrics(name):
         budget = of_documents(other.budget.n, 3)
         metric = made(name, other.rows, budget)
-        if other.rest is not None:
+        if other.rest.any():
             metric = metric.beside(other.rest, 2.0)
         masks = full_masks(budget)
         squares = torch.stack([metric.moment(mask).square().sum() for mask in masks])
-        credit = 0.0 if metric.credit is None else float((masks.double() @ metric.credit.double()).mean())
-        expected = float(metric.outer(squares.mean())) + credit + metric.constant
+        expected = float(metric.outer(squares.mean()) + (masks.double() @ metric.credit.double()).mean())
+        expected += metric.constant
         assert metric.random_value(budget) == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
 
 def test_disf_in_fewer_directions_is_nearly_the_same(monkeypatch):
-    monkeypatch.setattr("fineweb_mask.models.selection.metrics.disf.DIRECTIONS", 16)
+    monkeypatch.setattr("fineweb_mask.models.selection.metrics.moments.DIRECTIONS", 16)
     random = np.random.default_rng(0)
     features = random.normal(size=(300, 48)) * (1 / np.sqrt(1 + np.arange(48)))
     features = features @ np.linalg.qr(random.normal(size=(48, 48)))[0]  # standardising leaves principal directions
@@ -192,34 +190,6 @@ def test_disf_in_fewer_directions_is_nearly_the_same(monkeypatch):
     coarse, masks = metric.coarse(torch.Generator().manual_seed(0)), random_masks(300, 60, 50)
     assert coarse.rows.d == 16
     assert float(torch.corrcoef(torch.stack([metric.value(masks), coarse.value(masks)]))[0, 1]) > 0.9
-
-
-@pytest.mark.parametrize("by_tokens", [False, True])
-def test_lists_read_in_parts_give_the_same_and_hold_little(by_tokens, monkeypatch):
-    n, k = 600, 20
-    budget = random_budget(np.random.default_rng(1), n, by_tokens=by_tokens)
-    metric = made("facility", unit_rows(n, 8), budget, k)
-    pi, mask = torch.rand(n, generator=torch.Generator().manual_seed(0)), torch.arange(n) % 7 == 0
-
-    def everything():
-        place = metric.place(pi)
-        height, slopes = metric.tangent(place)
-        values = metric.value(mask[None]), metric.gradient(pi), metric.gains(mask), metric.pull(place, pi)
-        return *values, slopes, torch.tensor(height)
-
-    whole = everything()
-    monkeypatch.setitem(PART, "cpu", 20 * k)
-    take, sizes = Neighbours.take, []
-
-    def noted(graph, values, part):
-        taken = take(graph, values, part)
-        sizes.append(taken.numel())
-        return taken
-
-    monkeypatch.setattr(Neighbours, "take", noted)
-    for one, other in zip(whole, everything(), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
-    assert max(sizes) == 20 * k  # nothing is as large as the lists
 
 
 @pytest.mark.parametrize("length", [1, 3, 5])

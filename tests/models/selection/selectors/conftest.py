@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
 
 import pytest
 
+from fineweb_mask.models.selection.block import solver_of
 from fineweb_mask.models.selection.inputs import SelectorInputs
 from fineweb_mask.models.selection.selector import select
 from fineweb_mask.models.settings.selection import SelectionSettings
@@ -29,9 +29,7 @@ def selected(monkeypatch):
         )
         with monkeypatch.context() as patched:
             if constants:
-                module, name = SELECTORS[solver].solve.split(":")
-                solve = getattr(import_module(f"fineweb_mask.models.selection.{module}"), name)
-                entry = replace(SELECTORS[solver], solve=partial(solve, **constants))
+                entry = replace(SELECTORS[solver], solve=partial(solver_of(solver), **constants))
                 patched.setitem(SELECTORS, solver, entry)
             return select(features, quality, chosen, tokens=tokens, also=also or SelectorInputs())
 

@@ -7,7 +7,7 @@ import torch
 from fineweb_mask.models.selection.inputs import SelectionInputError, SelectorInputs
 from fineweb_mask.models.selection.selectors.scores import (
     components,
-    ranks_in_groups,
+    ranks,
     scaled_to_budget,
     systematic_sample,
     wanted_at,
@@ -56,17 +56,16 @@ def test_quadmix_weighs_scores_by_name(many, selected):
 
 
 def test_what_is_wanted_falls_with_the_rank_by_the_paper_s_formula():
-    ranks = torch.linspace(0, 1, 50, dtype=torch.float64)
-    found = wanted_at(ranks, QuadmixSettings(omega=0.3, eta=0.7), steepness=40, floor=0.01)
+    places = torch.linspace(0, 1, 50, dtype=torch.float64)
+    found = wanted_at(places, QuadmixSettings(omega=0.3, eta=0.7), steepness=40, floor=0.01)
     assert (found.diff() <= 1e-12).all()
-    formula = (2 / (1 + np.exp(-40 * (0.3 - ranks.numpy())))) ** 0.7 + 0.01
-    np.testing.assert_allclose(found.numpy(), np.where(ranks.numpy() <= 0.3, formula, 0.01))
+    formula = (2 / (1 + np.exp(-40 * (0.3 - places.numpy())))) ** 0.7 + 0.01
+    np.testing.assert_allclose(found.numpy(), np.where(places.numpy() <= 0.3, formula, 0.01))
 
 
-def test_ranks_are_shares_of_the_group_s_tokens_in_better_documents():
-    merged, tokens = torch.tensor([3.0, 1, 2, 9, 8]), torch.tensor([10.0, 20, 30, 1, 3])
-    groups = torch.tensor([0, 0, 0, 1, 1])
-    np.testing.assert_allclose(ranks_in_groups(merged, groups, tokens), [0, 40 / 60, 10 / 60, 0, 1 / 4])
+def test_ranks_are_shares_of_the_tokens_in_better_documents():
+    found = ranks(torch.tensor([3.0, 1, 2]), torch.tensor([10, 20, 30]))
+    np.testing.assert_allclose(found, [0, 40 / 60, 10 / 60])
 
 
 def test_expected_costs_are_the_budget_and_no_document_is_expected_more_than_once():

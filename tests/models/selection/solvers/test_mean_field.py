@@ -8,9 +8,8 @@ from benchmarks.synthetic import clustered
 from fineweb_mask.models.selection.rows import Rows
 from fineweb_mask.models.selection.selector import select
 from fineweb_mask.models.selection.solvers.greedy import solve_greedy
-from fineweb_mask.models.selection.solvers.mean_field import solve_mean_field
+from fineweb_mask.models.selection.solvers.mean_field import relax, solve_mean_field
 from fineweb_mask.models.selection.solvers.problem import Problem
-from fineweb_mask.models.selection.solvers.relax import relax
 from fineweb_mask.models.settings.selection import SelectionSettings
 from tests.models.selection.enumerable import full_masks, random_objective
 

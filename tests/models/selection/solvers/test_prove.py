@@ -8,7 +8,7 @@ from fineweb_mask.models.selection.metrics.base import Metric
 from fineweb_mask.models.selection.metrics.facility import Facility
 from fineweb_mask.models.selection.neighbours import Neighbours
 from fineweb_mask.models.selection.objective import Objective
-from fineweb_mask.models.selection.solvers.prove import Bound, prove
+from fineweb_mask.models.selection.solvers.prove import bound_at, prove
 from tests.models.selection.enumerable import full_masks, of_documents, random_objective, unit_rows
 
 
@@ -21,9 +21,10 @@ def test_no_selection_exceeds_the_bound(seeds, by_tokens):
         masks = full_masks(objective.budget)
         values = objective.value(masks)
         highest, random = float(values.max()), float(values.mean())
-        rounding = 1e-5 * max(objective.size_of(mask) for mask in masks[:3]) + 1e-6
+        rounding = 1e-5 * (1 + float(values.abs().max()))
         for mask in (masks[int(values.argmax())], masks[0]):
-            start = Bound(objective, objective.inclusion(mask)).value
+            inclusion = objective.inclusion(mask)
+            start, _, _ = bound_at(objective, [metric.place(inclusion) for metric in objective.active.values()])
             bound = prove(objective, mask, random, effort=0.4)
             assert highest - rounding <= bound <= start + rounding
         if highest > random + rounding:

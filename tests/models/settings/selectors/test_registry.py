@@ -15,9 +15,10 @@ PAGE = (Path(__file__).resolve().parents[4] / "docs" / "selectors.md").read_text
 @pytest.mark.parametrize("name", SELECTORS)
 def test_an_entry_is_whole_and_has_a_line_with_its_source_in_the_documentation(name):
     entry = SELECTORS[name]
-    assert solver_of(name).__name__ == f"solve_{name}"
+    assert callable(solver_of(name))
     assert SelectionSettings(solver=name).solver == name
-    assert all((entry.maximises, entry.cost, entry.source))
+    assert entry.maximises
+    assert entry.source
     assert missing_inputs(name, has_targets=True, scorers=1) is None
     missing = missing_inputs(name, has_targets=False, scorers=0)
     assert (missing is None) == (not entry.reads & {"targets", "text", "scores"})
