@@ -23,10 +23,9 @@ if TYPE_CHECKING:
     from fineweb_mask.flows.ledger.diff import compared as diff
     from fineweb_mask.flows.python.opened import OpenedWorkspace, Table
     from fineweb_mask.flows.python.opened import open_workspace as open  # noqa: A004 - fineweb_mask.open, as gzip.open
-    from fineweb_mask.flows.python.start import compare, curate, sweep
+    from fineweb_mask.flows.python.start import compare, curate
     from fineweb_mask.flows.recipe import load_recipe
     from fineweb_mask.flows.summary import RunSummary
-    from fineweb_mask.flows.sweep import SweepSummary
     from fineweb_mask.models.errors import (
         DataError,
         FinewebMaskError,
@@ -59,7 +58,6 @@ __all__ = [
     "SelectorInputs",
     "SettingsError",
     "StorageError",
-    "SweepSummary",
     "Table",
     "Targets",
     "WorkspaceError",
@@ -70,16 +68,14 @@ __all__ = [
     "load_recipe",
     "open",
     "select",
-    "sweep",
 ]
 _MODULES = {
     "flows.compare": ("CompareSummary",),
-    "flows.python.start": ("compare", "curate", "sweep"),
+    "flows.python.start": ("compare", "curate"),
     "flows.ledger.diff": ("DiffSummary", "compared"),
     "flows.python.opened": ("OpenedWorkspace", "Table", "open_workspace"),
     "flows.recipe": ("load_recipe",),
     "flows.summary": ("RunSummary",),
-    "flows.sweep": ("SweepSummary",),
     "models.selection.block": ("Selection",),
     "models.selection.inputs": ("SelectorInputs", "Targets"),
     "models.selection.metrics.base": ("Metric",),
