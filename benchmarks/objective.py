@@ -23,13 +23,13 @@ import torch
 from benchmarks.tables import show
 from benchmarks.vectors import embed_and_score
 from fineweb_mask.models.analysis.vectors import effective_rank, spectrum
-from fineweb_mask.models.comparison.sweep import sweep
 from fineweb_mask.models.selection.budget import Budget
 from fineweb_mask.models.selection.inputs import checked_features
 from fineweb_mask.models.selection.measures import coverage
 from fineweb_mask.models.selection.metrics.facility import Facility
 from fineweb_mask.models.selection.neighbours import nearest
 from fineweb_mask.models.selection.rows import Rows
+from fineweb_mask.models.selection.selector import select
 from fineweb_mask.models.settings.selection import SelectionSettings
 
 CORPORA = {"newsgroups20": "topic", "web_mix": "origin", "fineweb_legal_annotated": None}  # file and column of topics
@@ -130,13 +130,12 @@ def study(corpora: dict[str, Corpus], mixes: list[str], lambs: list[float], thre
         table = [_line("random", judge.random, judge, 0.0), _line("top quality", judge.top, judge, 0.0)]
         for mix in mixes:
             for threshold in thresholds:
-                settings = SelectionSettings(metrics=_weights(mix), near_duplicates=threshold)
-                started = time.perf_counter()
-                for swept in sweep(corpus.features, corpus.quality, settings, lambs):
-                    found = judge.measures(swept.selection.indices)
-                    label = f"{mix}, lamb {swept.lamb:g}" + (f", from {threshold:g} on the best" if threshold else "")
-                    table.append(_line(label, found, judge, time.perf_counter() - started))
+                for lamb in lambs:
+                    settings = SelectionSettings(metrics=_weights(mix), near_duplicates=threshold, lamb=lamb)
                     started = time.perf_counter()
+                    found = judge.measures(select(corpus.features, corpus.quality, settings).indices)
+                    label = f"{mix}, lamb {lamb:g}" + (f", from {threshold:g} on the best" if threshold else "")
+                    table.append(_line(label, found, judge, time.perf_counter() - started))
         show(f"{name}: {n:,} documents, {judge.budget:,} selected", HEADER, table)
 
 

@@ -101,13 +101,13 @@ def recipe(folder: Path) -> dict:
 def measure(name: str, folder: Path, wanted: set[str], selectors: str) -> None:
     started = time.perf_counter()
     command = [*COMMAND, "compare", str(folder / "recipe.yaml")]
-    command += ["--selectors", selectors, "--label-column", "kind", "--json"]
+    command += ["--variants", selectors, "--label-column", "kind", "--json"]
     with (folder / "run.log").open("w") as log:
         subprocess.run(command, stdout=log, stderr=log, check=True)
     seconds = time.perf_counter() - started
     metrics = json.loads((folder / "workspace" / "compare" / "metrics.json").read_text())
     lines = []
-    for selector, one in metrics["selectors"].items():
+    for selector, one in metrics["selections"].items():
         counts = {topic: found.get(selector, 0) for topic, found in metrics["topics"].items()}
         share = sum(counts[topic] for topic in wanted & counts.keys()) / max(1, sum(counts.values()))
         lines.append(

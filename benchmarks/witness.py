@@ -33,9 +33,9 @@ from fineweb_mask.models.selection.inputs import SelectorInputs
 from fineweb_mask.models.selection.selector import select
 from fineweb_mask.models.selection.solvers.problem import History
 from fineweb_mask.models.settings.selection import SelectionSettings
+from fineweb_mask.models.witness.effects import HeldOut
 from fineweb_mask.models.witness.kneser_ney import KneserNey
 from fineweb_mask.models.witness.overlap import sharing_documents
-from fineweb_mask.models.witness.paired import HeldOut
 from fineweb_mask.models.witness.tokens import PackedTokens, measured_starts, train_tokenizer
 from fineweb_mask.models.witness.witness import HeldOutTexts, witness
 from fineweb_mask.tasks.witness.job import figures
@@ -172,10 +172,6 @@ def read(path: Path) -> Half:
     sets = {"pool": _set(starts, arrays, held_out)}
     if len(clean) < len(held_out):
         sets["clean"] = _set(starts, arrays, clean)
-    if len(np.unique(arrays["groups"][clean])) > 1:
-        groups = np.unique(arrays["groups"][clean], return_inverse=True)[1]
-        sets["groups"] = _set(starts, arrays, clean)
-        sets["groups"] = sets["groups"]._replace(sample=sets["groups"].sample._replace(groups=groups))
     sets["elsewhere"] = elsewhere
     own = {name: arrays[name][rest][kept] for name in ("features", "quality", "groups", "ranks")}
     return Half(pool=pool.take(kept), held_out=sets, **own)
@@ -243,20 +239,14 @@ def tables(output: Path) -> None:
                     ["beside its lengths", *(f"{lengths[arm]:+.1f}" if arm in lengths else "" for arm in arms)]
                 )
             deviation = 100 * float(np.std(measured["losses"]["random"], ddof=1)) / base
-            seen = "nothing tried" if measured["sees"] is None else f"{measured['sees']:.0%} shuffled"
             show(
                 f"{cell}, {name}: {found['tokens']:,} tokens, n = {measured['documents']}; random {base:.3f} bits per "
-                f"byte (deviation {deviation:.2f}%); sees {seen}",
+                f"byte (deviation {deviation:.2f}%)",
                 ["mix", *(f"lamb {lamb:g}" for lamb in LAMBS)],
                 lines,
             )
             others = [f"{arm} {percent[arm]:+.1f}{marks[arm]}" for arm in SELECTORS]
-            doses = [
-                f"{float(share):.0%} {kind} {-100 * effect / base:+.1f}"
-                for kind, shares in measured["doses"].items()
-                for share, effect in shares.items()
-            ]
-            print(f"{'; '.join(others)}\n{'; '.join(doses)}")
+            print("; ".join(others))
     _agreement(cells)
     for budget in BUDGETS:
         if all(f"{corpus}-kept-{budget:g}" in cells for corpus, _ in PLACES):
@@ -274,7 +264,6 @@ def _summary(cells: dict[str, dict], budget: float) -> None:
             difference, low, high = (-100 * of[key] / base for key in ("difference", "high", "low"))
             return f"{difference:+.1f}% ({low:+.1f} to {high:+.1f})"
 
-        more = -100 * measured["doses"]["more tokens"]["0.2"] / base
         columns[title] = {
             "random documents, bits per byte": f"{base:.2f}",
             "**fineweb-mask**": told(measured["against_random"][OWN]),
@@ -282,7 +271,6 @@ def _summary(cells: dict[str, dict], budget: float) -> None:
             "top quality": told(measured["against_random"]["top_quality"]),
             "mean cosine, the paper's metric": told(measured["against_random"][PAPERS]),
             "the recipes before": told(measured["against_random"][OLDER]),
-            "20% more random tokens": f"{more:+.1f}%",
         }
     lines = [[row, *(column[row] for column in columns.values())] for row in next(iter(columns.values()))]
     show(f"{budget:.0%} of the tokens", ["", *columns], lines)

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from fineweb_mask.flows.commands._common import Verbose, be_verbose, exit_on_interruption
-from fineweb_mask.flows.commands.compare import compare, sweep
+from fineweb_mask.flows.commands.compare import compare
 from fineweb_mask.flows.commands.dataset import export, push, verify
 from fineweb_mask.flows.commands.diff import diff
 from fineweb_mask.flows.commands.explore import explore
@@ -63,7 +63,7 @@ def _root(
 
 COMMANDS: dict[str, tuple[Any, ...]] = {
     "Start": (init, run, status, explore, report),
-    "Decide": (compare, sweep, tune),
+    "Decide": (compare, tune),
     "Result": (sql, why, diff, verify, export, push),
     "Advanced": (settings, select, train_quality, gc),
 }

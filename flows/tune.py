@@ -1,17 +1,17 @@
 """Search the settings of a recipe's selection by what it teaches a language model of n-grams."""
 
-from pathlib import Path
 from typing import Any
 
 from fineweb_mask.flows.curate import prepare
 from fineweb_mask.flows.pipeline.inputs import check_inputs
-from fineweb_mask.flows.pipeline.selector_runs import published
+from fineweb_mask.flows.pipeline.pages import published
 from fineweb_mask.flows.pipeline.start import as_flow, start_run
 from fineweb_mask.flows.recipe import with_overrides
 from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings import FIRST_IN_FORM, Overrides, PipelineSettings
-from fineweb_mask.tasks.source.discovery import SourceShard, find_files
+from fineweb_mask.tasks.source.discovery import SourceShard
+from fineweb_mask.tasks.witness.texts import find_targets
 from fineweb_mask.tasks.witness.tune import TuneJob
 
 
@@ -57,5 +57,4 @@ def check(settings: PipelineSettings, targets: list[str]) -> dict[str, list[Sour
     if settings.selection.budget is not None:
         raise SettingsError("selection.budget: trials have a share of the corpus: set select_ratio instead")
     check_inputs(settings)
-    named = [one if "=" in one.split("/")[0] else f"{Path(one).name.split('.')[0]}={one}" for one in targets]
-    return {name: find_files(path, f"target {name}") for name, _, path in (one.partition("=") for one in named)}
+    return find_targets(targets)

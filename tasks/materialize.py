@@ -178,7 +178,7 @@ def write_card(folder: Path, details: dict[str, Any], kept: Breakdown, data: str
     figures = [*distributions(kept).figures, *shares.figures]
     (folder / "plots").mkdir()
     for figure in figures:
-        (folder / "plots" / f"{figure.name}.png").write_bytes(figure.png)
+        (folder / "plots" / f"{figure.name}.png").write_bytes(figure.chart.png)
     text = render(
         "card.md",
         header=yaml.safe_dump(header, sort_keys=False, allow_unicode=True),
@@ -187,7 +187,7 @@ def write_card(folder: Path, details: dict[str, Any], kept: Breakdown, data: str
         details=details,
         wiped=[str(Wiped(**one)) for one in details["wiped"]],
         figures=figures,
-        tables=shares.tables,
+        tables=[figure.chart.numbers for figure in shares.figures],
         data=data,
         scorers=[scorer.get("name", scorer["kind"]) for scorer in recipe["quality"]["scorers"]],
     )

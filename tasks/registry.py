@@ -82,7 +82,7 @@ else:  # a form in the Prefect UI lists the choices
 
 
 def stage_names() -> list[str]:
-    """Return the names of all stages, those of the sweep and the comparison included."""
+    """Return the names of all stages, those of the comparison included."""
     from fineweb_mask.tasks.comparison.page import write_comparison_page
     from fineweb_mask.tasks.comparison.variants import find_ranges, select_variant
     from fineweb_mask.tasks.witness.tune import tune

@@ -16,7 +16,7 @@ from fineweb_mask.tasks.reporting.geometry import measure
 from fineweb_mask.tasks.reporting.page import Page, PageJob
 from fineweb_mask.tasks.reporting.samples import files_read
 from fineweb_mask.tasks.reporting.sections.diversity import diversity
-from fineweb_mask.tasks.reporting.sections.documents import near_duplicates, threshold
+from fineweb_mask.tasks.reporting.sections.documents import near_duplicates
 from fineweb_mask.tasks.reporting.sections.funnel import funnel, tiles
 from fineweb_mask.tasks.reporting.sections.losses import group_losses
 from fineweb_mask.tasks.reporting.sections.optimum import certificate, groups
@@ -102,7 +102,7 @@ def _page(job: ReportJob) -> Page:
     sections = [
         funnel(job.counts, job.shards),
         *notable_documents(corpus),
-        retention(breakdown, measured)._replace(tables=()),  # its figures show the same
+        retention(breakdown, measured),
         distributions(breakdown),
         *([] if measured is None else [diversity(measured)]),
         teaching_section(job.teaching.details),
@@ -110,7 +110,6 @@ def _page(job: ReportJob) -> Page:
         *near_duplicates(job.workspace, job.shards, job.near.details),
         *([groups(job.blocks, selection["groups"]["column"], selection["budget_by"])] if has_groups else []),
         certificate(job.blocks),
-        *([] if measured is None else [threshold(job.workspace, job.shards, measured, breakdown)]),
         what_was_read(job.source, job.shards),
         *([time_by_stage(job.stages)] if job.stages else []),
     ]

@@ -56,7 +56,7 @@ LAYERS = {
         {"registry"},
     ],
     "flows": [
-        {"recipe", "summary", "processes", "lamb_values"},
+        {"recipe", "summary", "processes"},
         {"display"},
         {"cluster"},
         {"pipeline"},
@@ -64,7 +64,7 @@ LAYERS = {
         {"status"},
         {"ledger"},
         {"python.opened"},
-        {"report", "share", "sweep", "compare", "push", "train_quality", "tune"},
+        {"report", "share", "compare", "push", "train_quality", "tune"},
         {"python"},
         {"commands"},
         {"cli"},

@@ -26,7 +26,6 @@ from fineweb_mask.flows.processes.environment import server_lost, set_environmen
 from fineweb_mask.flows.processes.signals import interrupted_code
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.models.errors import FinewebMaskError, message_of
-from fineweb_mask.models.settings.selection import Unit
 
 if TYPE_CHECKING:
     from fineweb_mask.flows.summary import PageSummary
@@ -48,12 +47,11 @@ Overrides = Annotated[
 WorkspaceFolder = Annotated[
     str | None, typer.Option("--workspace", help="Workspace folder or URL instead of the recipe's.", metavar="DIR")
 ]
-BudgetBy = Annotated[
-    Unit | None,
+Target = Annotated[
+    list[str] | None,
     typer.Option(
-        "--budget-by",
-        help="Give every selection the same share of the tokens, or of the documents (select_ratio).",
-        show_default="what the recipe's budget counts",
+        help="File of texts that should be predicted well (repeatable); a name may stand before it: NAME=FILE.",
+        metavar="FILE",
     ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace the output if it exists.")]

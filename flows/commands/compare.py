@@ -1,4 +1,4 @@
-"""`fineweb-mask compare`, `sweep`: select by several selectors, or at many weights of quality, under one budget."""
+"""`fineweb-mask compare`: select in several ways under one budget, and show them side by side."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -6,11 +6,9 @@ import typer
 
 from fineweb_mask.flows.commands import _common as common
 from fineweb_mask.flows.display.terminal import print_selections
-from fineweb_mask.flows.lamb_values import DEFAULT, parse_lambs
 
 if TYPE_CHECKING:
     from fineweb_mask.flows.compare import CompareSummary
-    from fineweb_mask.flows.sweep import SweepSummary
     from fineweb_mask.models.settings import PipelineSettings
 
 NO_KNEE = "no knee: the trade-off is linear, so pick the value that suits your use"
@@ -19,83 +17,54 @@ NO_KNEE = "no knee: the trade-off is linear, so pick the value that suits your u
 def compare(
     recipe: common.Recipe,
     *,
-    selectors: Annotated[
+    variants: Annotated[
         str | None,
         typer.Option(
-            help="Selectors, separated by commas, of docs/selectors.md; all: every one that has what it reads.",
+            help="Separated by commas: selectors (docs/selectors.md), or all that have what they read; with settings, "
+            "mean_field\\[lamb=0.3]; Parquet files of ids that were selected elsewhere, theirs=path.parquet.",
             show_default="DATAMASK's solver, greedy and the baselines",
             metavar="NAMES",
+        ),
+    ] = None,
+    lambs: Annotated[
+        str | None,
+        typer.Option(
+            help="Weights of quality to select by, too: 0,0.3,1 or 0:1:0.1 (from:to:step). One is recommended.",
+            metavar="VALUES",
         ),
     ] = None,
     label_column: Annotated[
         str | None,
         typer.Option("--label-column", help="Column of known topics; their coverage is measured.", metavar="NAME"),
     ] = None,
-    budget_by: common.BudgetBy = None,
+    target: common.Target = None,
     overrides: common.Overrides = None,
     workspace: common.WorkspaceFolder = None,
     show: common.Open = False,
     as_json: common.AsJson = False,
 ) -> None:
-    """Compare selectors under the recipe's budget: a page with a table, overlaps, topics and plots.
+    """Compare selections under the recipe's budget: a page with a table, the trade-off, overlaps and topics.
 
-    Example: fineweb-mask compare deployments/recipes/sample.yaml --selectors mean_field,random,greedy
+    Example: fineweb-mask compare deployments/recipes/sample.yaml --lambs 0:1:0.1 --variants random,greedy
     """
-    names = None if selectors is None else [name.strip() for name in selectors.split(",") if name.strip()]
+    from fineweb_mask.tasks.comparison.variants import USUAL, split_variants
+
+    asked = USUAL if variants is None else split_variants(variants)
 
     def check(settings: "PipelineSettings") -> None:
         from fineweb_mask.flows.compare import check as check_compare
-        from fineweb_mask.tasks.comparison.variants import USUAL_SELECTORS
 
-        check_compare(settings, USUAL_SELECTORS if names is None else names, label_column)
+        check_compare(settings, asked, lambs, label_column, target or [])
 
     def run(settings: "PipelineSettings", _: None) -> "CompareSummary":
         from fineweb_mask.flows.compare import compare as flow
 
-        return flow(settings, names, label_column, budget_by)
+        return flow(settings, asked, lambs, label_column, target)
 
     def tell(settings: "PipelineSettings", found: "CompareSummary") -> None:
-        print_selections("selector", found.selectors.items(), settings.selection.shown_metrics, found)
-
-    common.run_to_page(recipe, overrides, workspace, check=check, run=run, tell=tell, show=show, as_json=as_json)
-
-
-def sweep(
-    recipe: common.Recipe,
-    *,
-    lamb: Annotated[
-        str,
-        typer.Option(help="Weights of quality: 0,0.3,1 or 0,0.05,...,1 or 0:1:0.1 (from:to:step).", metavar="VALUES"),
-    ] = DEFAULT,
-    budget_by: common.BudgetBy = None,
-    overrides: common.Overrides = None,
-    workspace: common.WorkspaceFolder = None,
-    show: common.Open = False,
-    as_json: common.AsJson = False,
-) -> None:
-    """Select at many weights of quality: a page with the frontier, its baselines and the recommended lamb.
-
-    Example: fineweb-mask sweep deployments/recipes/sample.yaml --lamb 0,0.05,...,1
-    """
-
-    def check(settings: "PipelineSettings") -> None:
-        from fineweb_mask.flows.pipeline.inputs import check_inputs
-
-        parse_lambs(lamb)
-        check_inputs(settings)
-
-    def run(settings: "PipelineSettings", _: None) -> "SweepSummary":
-        from fineweb_mask.flows.sweep import sweep as flow
-
-        return flow(settings, lamb, budget_by)
-
-    def tell(settings: "PipelineSettings", found: "SweepSummary") -> None:
-        from fineweb_mask.flows.sweep import advised
-
         best = "" if found.recommended_lamb is None else f"{found.recommended_lamb:g}"
-        advice = f"the knee is at lamb {best}: --set selection.lamb={best}{advised(settings, budget_by)}"
-        rows = [(f"lamb {value['lamb']:g}", value) for value in found.values] + list(found.baselines.items())
-        metrics, note = settings.selection.shown_metrics, advice if best else NO_KNEE
-        print_selections("selection", rows, metrics, found, best=f"lamb {best}", note=note)
+        note = f"the knee is at lamb {best}: --set selection.lamb={best}" if best else NO_KNEE if lambs else ""
+        rows, metrics, knee = found.selections.items(), settings.selection.shown_metrics, f"mean_field[lamb={best}]"
+        print_selections("selection", rows, metrics, found, best=knee, note=note)
 
     common.run_to_page(recipe, overrides, workspace, check=check, run=run, tell=tell, show=show, as_json=as_json)

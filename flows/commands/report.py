@@ -30,9 +30,6 @@ def report(
         typer.Option(help="Also break the selection down by this column of the source (repeatable).", metavar="COLUMN"),
     ] = None,
     sample: Annotated[int | None, typer.Option(help="Number of documents whose vectors are analysed.", min=2)] = None,
-    kind_of_map: Annotated[
-        str | None, typer.Option("--map", help="pca, tsne, or umap where umap-learn is installed.", metavar="KIND")
-    ] = None,
     show: common.Open = False,
     as_json: common.AsJson = False,
 ) -> None:
@@ -45,18 +42,16 @@ def report(
     from fineweb_mask.flows.status.inspection import last_run
     from fineweb_mask.models.settings import PipelineSettings
     from fineweb_mask.tasks.reporting.breakdown import check_columns
-    from fineweb_mask.tasks.reporting.geometry import check_map
 
     with common.exit_on_error(as_json):
         opened, last, folder = last_run(workspace)
-        given = {"by": by, "sample": sample, "map": kind_of_map}
+        given = {"by": by, "sample": sample}
         report = last.settings.report.model_dump() | {name: one for name, one in given.items() if one is not None}
         within = [one for one in last.settings.report.by if "." in one]  # which the documents were made with
         report["by"] = list(dict.fromkeys([*report["by"], *within]))
         content = {**last.settings.model_dump(), "workspace": opened.address, "report": report}
         settings = validate(PipelineSettings, content)
         check_columns(opened, settings.report.by)
-        check_map(settings.report)
     with chdir(folder):
         with common.exit_on_error(as_json, prefix="the inputs of the last run are out of reach: "):
             find_inputs(settings)

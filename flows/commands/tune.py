@@ -11,13 +11,11 @@ if TYPE_CHECKING:
     from fineweb_mask.flows.tune import TuneSummary
     from fineweb_mask.models.settings import PipelineSettings
 
-TEXTS = "File of texts that should be predicted well (repeatable); a name may stand before it: NAME=FILE."
-
 
 def tune(
     recipe: common.Recipe,
     *,
-    target: Annotated[list[str] | None, typer.Option(help=TEXTS, metavar="FILE")] = None,
+    target: common.Target = None,
     trials: Annotated[int, typer.Option(help="Settings that are tried, the recipe's own included.", min=1)] = 50,
     overrides: common.Overrides = None,
     workspace: common.WorkspaceFolder = None,

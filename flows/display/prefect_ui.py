@@ -32,7 +32,6 @@ from fineweb_mask.models.losses import Wiped
 from fineweb_mask.models.runtime.progress import Step
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.registry import amounts_through, documents_through
-from fineweb_mask.tasks.reporting.charts import on_any_background
 from fineweb_mask.tasks.reporting.templating import markdown as as_markdown
 from fineweb_mask.tasks.storage.remote.copies import ensure_local
 from fineweb_mask.tasks.workspace.manifest import read_manifest
@@ -299,8 +298,7 @@ def page_markdown(folder: Path) -> str:
     text = ensure_local(folder / "index.md").read_text(encoding="utf-8")
     left = PAGE_BYTES - len(text.encode())
     for name in (name for name in manifest.files if name.endswith(".png")):
-        chart = on_any_background(ensure_local(folder / name).read_bytes())  # the UI may be dark
-        picture = f"data:image/png;base64,{base64.b64encode(chart).decode()}"
+        picture = f"data:image/png;base64,{base64.b64encode(ensure_local(folder / name).read_bytes()).decode()}"
         fits = len(picture) <= left
         left -= len(picture) if fits else 0
         alt = Path(name).stem

@@ -49,7 +49,6 @@ def report(run: Run, selection: Selection, dataset: StageFile) -> StageFile:
         shards=selection.shards,
         selections={SELECTION: [shard.masks for shard in selection.shards]},
         threshold=run.settings.selection.alike,
-        doses=False,
     )
     job = ReportJob(
         teaching=run.one(teaching),

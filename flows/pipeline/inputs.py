@@ -15,7 +15,6 @@ from fineweb_mask.tasks.exclusion import check_benchmarks
 from fineweb_mask.tasks.export import check_format
 from fineweb_mask.tasks.inference.scorers import check_scorers
 from fineweb_mask.tasks.outputs import check_apart, check_output
-from fineweb_mask.tasks.reporting.geometry import check_map
 from fineweb_mask.tasks.source.columns import check_columns, check_texts, named_columns, settle
 from fineweb_mask.tasks.source.discovery import Source, SourceShard, find_files, find_source
 from fineweb_mask.tasks.storage.atomic import check_can_write
@@ -43,7 +42,6 @@ def check_inputs(settings: PipelineSettings) -> Inputs:
         With the key of the setting that is to be changed.
     """
     found = find_inputs(settings)
-    check_map(settings.report)
     workspace = found.workspace
     if workspace.url is None:
         check_output(workspace.root, "workspace", replaces=True, folder=True)

@@ -12,14 +12,12 @@ from fineweb_mask.flows.display.terminal import SafeConsole
 from fineweb_mask.flows.processes.environment import set_environment
 from fineweb_mask.flows.recipe import load_recipe, validate, with_overrides
 from fineweb_mask.models.settings import PipelineSettings
-from fineweb_mask.models.settings.selection import Unit
 
 if TYPE_CHECKING:
     from fineweb_mask.flows.compare import CompareSummary
     from fineweb_mask.flows.curate import Until
     from fineweb_mask.flows.pipeline.fit import Refit
     from fineweb_mask.flows.summary import RunSummary, StoppedSummary
-    from fineweb_mask.flows.sweep import SweepSummary
     from fineweb_mask.tasks.registry import Refreshed
 
 Recipe = str | Path | Mapping[str, Any] | PipelineSettings
@@ -99,55 +97,38 @@ def curate(
         return flow(settings, refit, refresh, until=until)
 
 
-def sweep(
-    recipe: Recipe,
-    overrides: Mapping[str, Any] | None = None,
-    *,
-    lamb: str | Sequence[float] = "0,0.1,...,1",
-    budget_by: Unit | None = None,
-) -> "SweepSummary":
-    """Select at many weights of quality, and write a page on quality against diversity.
-
-    Parameters
-    ----------
-    recipe, overrides
-        See `curate`.
-    lamb
-        Weights of quality from 0 to 1; as text also `0,0.05,...,1` or `0:1:0.1` (from:to:step).
-    budget_by
-        What every selection gets an equal share of; None: what the recipe's budget counts.
-    """
-    with _started(recipe, overrides) as settings:
-        from fineweb_mask.flows.sweep import sweep as flow
-
-        return flow(settings, lamb if isinstance(lamb, str) else ",".join(map(str, lamb)), budget_by)
-
-
 def compare(
     recipe: Recipe,
     overrides: Mapping[str, Any] | None = None,
     *,
-    selectors: Sequence[str] | None = None,
+    variants: Sequence[str] | None = None,
+    lambs: str | Sequence[float] | None = None,
     label_column: str | None = None,
-    budget_by: Unit | None = None,
+    targets: Sequence[str] | None = None,
 ) -> "CompareSummary":
-    """Select by several selectors under one budget, and write a page on what they chose.
+    """Select in several ways under one budget, and write a page on what was chosen.
 
     Parameters
     ----------
     recipe, overrides
         See `curate`.
-    selectors
-        Names of selectors; by default all but the slow ones.
+    variants
+        Selectors, such as "random" or "mean_field[lamb=0.3]", or "theirs=path.parquet", the ids that were selected
+        elsewhere; by default DATAMASK's solvers and the baselines.
+    lambs
+        Weights of quality from 0 to 1 that are selected by, too, and of which one is recommended; as text also
+        `0:1:0.1` (from:to:step).
     label_column
         Column of the documents that holds known topics.
-    budget_by
-        What every selection gets an equal share of; None: what the recipe's budget counts.
+    targets
+        Files of texts that should be predicted well, FILE or NAME=FILE.
     """
     with _started(recipe, overrides) as settings:
         from fineweb_mask.flows.compare import compare as flow
+        from fineweb_mask.tasks.comparison.variants import USUAL
 
-        return flow(settings, None if selectors is None else list(selectors), label_column, budget_by)
+        values = lambs if lambs is None or isinstance(lambs, str) else ",".join(map(str, lambs))
+        return flow(settings, list(variants or USUAL), values, label_column, list(targets or []))
 
 
 def settings_of(recipe: Recipe, overrides: Mapping[str, Any] | None = None) -> PipelineSettings:

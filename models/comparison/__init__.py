@@ -1,1 +1,1 @@
-"""Compare selections: at many weights of quality, and where more of one costs much of the other."""
+"""Compare selections: where more of one good begins to cost much of another."""

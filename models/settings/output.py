@@ -115,9 +115,3 @@ class ReportSettings(Settings):
         ge=2,
         description="Documents sampled from the source and from the selection, each, to compare their vectors.",
     )
-    map: Literal["pca", "tsne", "umap"] = Field(
-        "pca",
-        description="Projection of the vectors on a map: `pca`; `tsne`, which keeps neighbours together (15 seconds "
-        "longer); or `umap` (slower; needs umap-learn). Principal components with little "
-        "of the variance are not drawn.",
-    )

@@ -41,7 +41,7 @@ class PipelineSelectionSettings(SelectionSettings):
     groups: GroupSettings | None = Field(
         None,
         description="Budgets by group. The documents of each group in a block are a block of their own. None: "
-        "one budget. `sweep` and `compare` ignore them.",
+        "one budget. `compare` ignores them.",
     )
     block_size: int = Field(
         50_000,

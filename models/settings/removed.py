@@ -25,6 +25,7 @@ REMOVED: dict[str, str] = {
     "quality.scorers.kind: rules": "is gone: name a score of your own, or write scorers: [], and leave out what is no "
     "prose by ingest.filters",
     "quality.scorers.share": "is gone: compute Min-K% in a column of the source, and take it with kind: column",
+    "report.map": "is gone: leave it out, fineweb-mask explore draws a map by t-SNE",
     "selection.block_budget": "is gone: leave it out, every block gives select_ratio",
     "selection.dsir": "is gone: leave it out, all examples of selection.targets are one target",
     "selection.given": "is gone: leave it out, and select from the new documents and the old ones together",

@@ -1,4 +1,4 @@
-"""Judge what arms taught a model: differences to random documents with intervals, each expressed as a dose of damage.
+"""Judge what arms taught a model: differences to random documents, by their losses on the same held-out documents.
 
 A loss is in bits per byte of held-out documents. Two things make the difference of two arms uncertain. The held-out
 documents are a sample: their paired differences are summed by clusters (pages of one host) and vary between these. And
@@ -7,19 +7,45 @@ again, random documents and random documents of a selection's lengths, pooled ov
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fineweb_mask.models.errors import DataError
-from fineweb_mask.models.witness.paired import HeldOut, compared, holm
 
-SHUFFLED = "shuffled"
-"""Tokens that are exchanged among each other at random: damage of a known size."""
+LEVEL = 0.95
+POWER = 0.8
+LEAST_P = 1e-12  # smaller p values are not distinguished
+NORMAL = 1e6  # degrees of freedom with which Student's t is the normal distribution
 UNPREDICTABLE = 2.0
 """A held-out document is left out if random arms lose more on it, per byte, than so many times their median: encoded
 binaries and the like, which no text predicts and a few of which would decide the mean."""
+
+
+class HeldOut(NamedTuple):
+    """How the losses on n held-out documents are averaged: every byte counts as much as another."""
+
+    sizes: NDArray[np.integer[Any]]  # (n,), bytes
+    clusters: NDArray[np.integer[Any]]  # (n,): documents of one cluster are drawn together
+
+    def take(self, rows: NDArray[Any]) -> Self:
+        """Return some of the documents, by their places or by a mask."""
+        return type(self)(self.sizes[rows], self.clusters[rows])
+
+    def losses(self, bits: NDArray[np.floating]) -> NDArray[np.float64]:
+        """Return the mean loss of arms in bits per byte, from bits (..., n): (...,)."""
+        return np.asarray(bits.sum(axis=-1) / self.sizes.sum(), dtype=np.float64)
+
+    def error(self, difference: NDArray[np.floating]) -> float:
+        """Return the standard error of a mean difference, from differences in bits, (n,), by linearisation.
+
+        Source: Cochran, "Sampling techniques" (1977), sections 6.3 and 11.8: the ratio estimator, by clusters.
+        """
+        total = self.sizes.sum()
+        sums = np.bincount(self.clusters, (difference - difference.sum() / total * self.sizes) / total)
+        sums = sums[np.bincount(self.clusters) > 0]
+        return float(np.sqrt((sums**2).sum() * len(sums) / max(len(sums) - 1, 1)))
 
 
 class Effect(NamedTuple):
@@ -30,7 +56,13 @@ class Effect(NamedTuple):
     high: float
     adjusted: float  # two-sided p value, adjusted for all arms
     visible: float  # the smallest difference that would be seen in 80% of such experiments
-    verdict: str
+
+    @property
+    def verdict(self) -> str:
+        """What may be said."""
+        if self.adjusted < 1 - LEVEL:
+            return "better" if self.difference < 0 else "worse"
+        return "no difference seen"
 
 
 class Judged(NamedTuple):
@@ -38,22 +70,10 @@ class Judged(NamedTuple):
 
     documents: int  # that losses were averaged over
     left_out: int  # documents that no arm predicts
-    sees: float | None  # the smallest share of shuffled tokens that would be seen; None: more than was tried
     losses: dict[str, list[float]]  # by arm, of every draw of it, in bits per byte
-    doses: dict[str, dict[float, float]]  # by kind and share, differences to random in bits per byte
     against_random: dict[str, Effect]
     against_lengths: dict[str, Effect]  # where an arm has random documents of its lengths beside it
     against_best: dict[str, Effect]  # of one arm, if that was asked for
-
-    def as_dose(self, difference: float) -> tuple[str, float] | None:
-        """Return the kind and share of the dose with the same effect; None if no dose has it.
-
-        A share beyond the largest that was tried is infinite.
-        """
-        for kind, effects in self.doses.items():
-            if (max(effects.values(), key=abs) > 0) == (difference > 0):
-                return kind, _share_of(effects, difference)
-        return None
 
 
 def judge(
@@ -62,7 +82,6 @@ def judge(
     *,
     random: str,
     lengths: Mapping[str, str],
-    doses: Mapping[str, Mapping[float, str]],
     best: str | None = None,
 ) -> Judged:
     """Compare arms on one held-out set.
@@ -72,14 +91,11 @@ def judge(
     bits
         Loss of every held-out document under the model of every draw of an arm: (draws, n) in bits, by arm.
     held_out
-        Sizes, clusters and groups of the n documents.
+        Sizes and clusters of the n documents.
     random
         The arm of random documents, of two draws or more.
     lengths
         For an arm, the one of random documents of its lengths.
-    doses
-        Arms by kind and share of damage (or of improvement) done to the first draws of `random`. The kind `shuffled`
-        decides what is seen.
     best
         An arm that the others are compared with, too.
 
@@ -90,16 +106,11 @@ def judge(
     """
     predicted = _predictable(bits[random], held_out)
     if not predicted.any():
-        raise DataError(
-            f"none of the {len(predicted):,} held-out documents counts, for each is empty or alone of its group: at "
-            "least one must have text, and another document in its group"
-        )
+        raise DataError(f"of the {len(predicted):,} held-out documents, at least one must have text")
     rest = held_out.take(predicted)
     kept = {name: of_arm[:, predicted] for name, of_arm in bits.items()}
     losses = {name: rest.losses(of_arm) for name, of_arm in kept.items()}
-    dosed = {name for shares in doses.values() for name in shares.values()}
-    controls = set(lengths.values())
-    deviation, freedom = _deviation([loss for name, loss in losses.items() if name not in dosed])
+    deviation, freedom = _deviation(list(losses.values()))
 
     def compare(pairs: Mapping[str, str]) -> dict[str, Effect]:
         found = []
@@ -108,39 +119,25 @@ def judge(
             of_documents = rest.error(kept[name].mean(0) - kept[other].mean(0))
             difference = float(losses[name].mean() - losses[other].mean())
             found.append(compared(difference, draws, freedom, of_documents))
-        return {
-            name: Effect(*one[:3], adjusted, one.visible, one.verdict(adjusted))
-            for name, one, adjusted in zip(pairs, found, holm([one.p for one in found]), strict=True)
-        }
+        adjusted = holm([one.adjusted for one in found])
+        return {name: one._replace(adjusted=p) for name, one, p in zip(pairs, found, adjusted, strict=True)}
 
-    compared_arms = [name for name in bits if name not in {random, *dosed, *controls}]
-    against = compare(dict.fromkeys(compared_arms, random))
-    effects = {
-        kind: {
-            share: float((losses[name] - losses[random][: len(losses[name])]).mean()) for share, name in shares.items()
-        }
-        for kind, shares in doses.items()
-    }
-    visible = max((effect.visible for effect in against.values()), default=np.inf)
-    sees = _share_of(effects.get(SHUFFLED, {0.0: 0.0}), visible)
+    arms = [name for name in bits if name not in {random, *lengths.values()}]
     return Judged(
         documents=int(predicted.sum()),
         left_out=int((~predicted).sum()),
         losses={name: loss.tolist() for name, loss in losses.items()},
-        against_random=against,
+        against_random=compare(dict.fromkeys(arms, random)),
         against_lengths=compare(lengths),
-        against_best={} if best is None else compare({name: best for name in compared_arms if name != best}),
-        doses=effects,
-        sees=sees if np.isfinite(sees) else None,
+        against_best={} if best is None else compare({name: best for name in arms if name != best}),
     )
 
 
 def _predictable(bits: NDArray[np.floating], held_out: HeldOut) -> NDArray[np.bool_]:
-    """Return which documents count, (n,): those with text that something predicts, unless alone of their group."""
+    """Return which documents count, (n,): those with text that something predicts."""
     counts = held_out.sizes > 0
     per_byte = bits.mean(0)[counts] / held_out.sizes[counts]
     counts[counts] = per_byte <= UNPREDICTABLE * np.median(per_byte) if len(per_byte) else False
-    counts[counts] = held_out.take(counts).not_alone
     return np.asarray(counts, dtype=np.bool_)
 
 
@@ -151,10 +148,39 @@ def _deviation(losses: Sequence[NDArray[np.float64]]) -> tuple[float, int]:
     return (float(np.sqrt(squares / freedom)), freedom) if freedom else (0.0, 0)
 
 
-def _share_of(effects: Mapping[float, float], difference: float) -> float:
-    """Return the share whose effect is a difference, between the shares that were tried; infinite beyond them."""
-    shares = sorted(effects)
-    known = np.maximum.accumulate(np.abs([0.0, *(effects[share] for share in shares)]))
-    if abs(difference) > known[-1]:
-        return float("inf")
-    return float(np.interp(abs(difference), known, [0.0, *shares]))
+def compared(difference: float, of_draws: float, freedom: int, of_documents: float) -> Effect:
+    """Compare two arms by two independent errors, with Student's t; the p value is of this comparison alone.
+
+    Source: Welch 1947, "The generalization of Student's problem": the degrees of freedom of a sum of two variances, of
+    which that of documents has many.
+
+    Parameters
+    ----------
+    difference
+        Loss of the one less that of the other, in bits per byte.
+    of_draws, freedom
+        Standard error of the draws of an arm, of so many degrees of freedom; none if these are 0.
+    of_documents
+        Standard error of the choice of held-out documents.
+    """
+    from scipy import special
+
+    error = float(np.hypot(of_draws, of_documents))
+    free = min(freedom * (error / of_draws) ** 4, NORMAL) if freedom and of_draws else NORMAL
+    half, power = (-float(special.stdtrit(free, tail)) * error for tail in ((1 - LEVEL) / 2, 1 - POWER))
+    p = 2 * float(special.stdtr(free, -abs(difference) / error)) if error else float(difference == 0)
+    return Effect(difference, difference - half, difference + half, max(p, LEAST_P), half + power)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return Holm's adjusted p values, which keep the chance of one false verdict among all below their level.
+
+    Examples
+    --------
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+    """
+    values, order = np.asarray(p_values, dtype=np.float64), np.argsort(p_values, kind="stable")
+    adjusted = np.empty(len(order))
+    adjusted[order] = np.minimum(np.maximum.accumulate(np.arange(len(order), 0, -1) * values[order]), 1)
+    return [float(value) for value in adjusted]

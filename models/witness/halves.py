@@ -17,7 +17,7 @@ RANDOM_DRAWS = 4  # whose mean loss every selection's is a share of
 class Halves:
     """A corpus, the half of its held-out documents that decides, and the half that is `final`.
 
-    The sets of these names decide, unless too little is left of one. `tokens` of every selection are read.
+    The sets of these names decide. `tokens` of every selection are read.
     """
 
     def __init__(
@@ -33,14 +33,10 @@ class Halves:
         check_tokens(tokens, int(pool.lengths.sum()), "the recipe's selection")
         self._pool, self._vocabulary, self._tokens, self._seed = pool, vocabulary, tokens, seed
         orders = {name: np.random.default_rng(0).permutation(len(one.sample.sizes)) for name, one in held_out.items()}
-        deciding = {name: held_out[name].take(np.sort(orders[name][::2])) for name in names}
-        self.deciding = {
-            name: one for name, one in deciding.items() if len(one.sample.sizes)
-        }  # groups may be too small
-        self.names = list(self.deciding)
-        order = dict.fromkeys([*self.names, *held_out])  # what the search is for first
-        final = {name: held_out[name].take(np.sort(orders[name][1::2])) for name in order}
-        self.final = {name: one for name, one in final.items() if len(one.sample.sizes)}
+        self.names = list(names)
+        self.deciding = {name: held_out[name].take(np.sort(orders[name][::2])) for name in names}
+        order = dict.fromkeys([*names, *held_out])  # what the search is for first
+        self.final = {name: held_out[name].take(np.sort(orders[name][1::2])) for name in order}
         draws = [self._losses(random_documents(pool.lengths, tokens, seed + draw)) for draw in range(RANDOM_DRAWS)]
         self._random = {name: float(np.mean([one[name] for one in draws])) for name in self.names}
 

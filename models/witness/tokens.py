@@ -1,4 +1,4 @@
-"""Turn documents into token ids, and put the tokens of many documents together, cut them and shuffle them."""
+"""Turn documents into token ids, and put the tokens of many documents together."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -75,20 +75,6 @@ class PackedTokens(NamedTuple):
             lengths = np.diff(ends, prepend=0)
         first = (self.ends - self.lengths)[documents] - (ends - lengths)
         return type(self)(self.ids[np.arange(ends[-1] if len(ends) else 0) + np.repeat(first, lengths)], ends)
-
-    def followed_by(self, other: Self) -> Self:
-        """Return these documents and then others."""
-        return type(self)(
-            np.concatenate([self.ids, other.ids]), np.concatenate([self.ends, len(self.ids) + other.ends])
-        )
-
-    def shuffled(self, share: float, seed: int) -> Self:
-        """Return the same documents with a share of all tokens exchanged among each other at random."""
-        random = np.random.default_rng(seed)
-        at = random.choice(len(self.ids), size=round(share * len(self.ids)), replace=False)
-        ids = self.ids.copy()
-        ids[at] = ids[random.permutation(at)]
-        return type(self)(ids, self.ends)
 
 
 def measured_starts(

@@ -1,8 +1,8 @@
 """Train a language model of n-grams on every arm of a comparison, and judge the arms on held-out documents.
 
 All arms have the same number of tokens: the selections themselves, random documents, the documents of the highest
-quality, random documents of a selection's lengths (more documents for the same tokens teach more words, which is no
-merit of the choice), and random documents with a known share of damage or improvement, by which effects are expressed.
+quality, and random documents of a selection's lengths: more documents for the same tokens teach more words, which is
+no merit of the choice.
 """
 
 import os
@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.witness.arms import documents_of_equal_lengths, random_documents
-from fineweb_mask.models.witness.effects import SHUFFLED, Judged, judge
+from fineweb_mask.models.witness.effects import HeldOut, Judged, judge
 from fineweb_mask.models.witness.kneser_ney import KneserNey
-from fineweb_mask.models.witness.paired import HeldOut
 from fineweb_mask.models.witness.tokens import PackedTokens
 
 Item = TypeVar("Item")
@@ -28,11 +27,6 @@ DRAWS = 8
 """Of random documents; how much they differ is the noise of every arm."""
 LENGTH_DRAWS = 2
 """Of random documents of an arm's lengths."""
-DOSED_DRAWS = 2
-"""Draws of random documents that get each dose."""
-SHARES = (0.1, 0.2, 0.4)
-"""Doses, as shares of the tokens."""
-MORE = "more tokens"
 SAME_LENGTH = 0.05
 """An arm with as many documents for its tokens as random ones, within 5%, needs no control of its lengths."""
 FEWEST_OVER = 1.5
@@ -42,16 +36,14 @@ FEWEST_TOKENS = 10_000
 
 
 class HeldOutTexts(NamedTuple):
-    """Held-out documents, and what a dose of them is made of."""
+    """Held-out documents."""
 
     tokens: PackedTokens
     sample: HeldOut
-    dose: PackedTokens | None = None  # other documents of the same kind, which replace random ones in doses
 
     def take(self, rows: NDArray[np.integer]) -> "HeldOutTexts":
-        """Return some of the held-out documents, without those that are then alone of their group."""
-        rows = rows[self.sample.take(rows).not_alone]
-        return HeldOutTexts(self.tokens.take(rows), self.sample.take(rows), self.dose)
+        """Return some of the held-out documents."""
+        return HeldOutTexts(self.tokens.take(rows), self.sample.take(rows))
 
     def loss(self, model: KneserNey) -> float:
         """Return the mean loss of a model on the documents, in bits per byte."""
@@ -75,7 +67,6 @@ def witness(
     vocabulary: int,
     quality: NDArray[np.floating] | None = None,
     most_tokens: int = 1_000_000,
-    doses: bool = True,
     best: str | None = None,
     seed: int = 0,
 ) -> Witness:
@@ -96,8 +87,6 @@ def witness(
         (n,) adds the arm `top_quality`.
     most_tokens
         Of an arm. The smallest selection may have fewer, which all arms then have; larger ones are sampled.
-    doses
-        Whether random documents with a share of damage are measured, too.
     best
         A selection that the others are compared with, too.
     seed
@@ -112,8 +101,6 @@ def witness(
     taken.pop(RANDOM, None)
     arms = _Arms(pool, taken, most_tokens, seed)
     arms.add_selections(taken, quality)
-    if doses:
-        arms.add_doses({name: texts.dose for name, texts in held_out.items() if texts.dose is not None})
     jobs = [(name, tokens) for name, draws in arms.draws.items() for tokens in draws]
 
     def losses(job: tuple[str, PackedTokens]) -> dict[str, NDArray[np.float64]]:
@@ -123,15 +110,11 @@ def witness(
     measured = in_threads("models of n-grams", losses, jobs)
 
     def judged(of_set: str) -> Judged:
-        kinds = (SHUFFLED, _of_kind(of_set), MORE)
-        doses = {kind: arms.doses[kind] for kind in kinds if kind in arms.doses}
-        others = {name for kind, shares in arms.doses.items() if kind not in kinds for name in shares.values()}
         bits = {
             name: np.stack([one[of_set] for (arm, _), one in zip(jobs, measured, strict=True) if arm == name])
             for name in arms.draws
-            if name not in others
         }
-        return judge(bits, held_out[of_set].sample, random=RANDOM, lengths=arms.lengths, doses=doses, best=best)
+        return judge(bits, held_out[of_set].sample, random=RANDOM, lengths=arms.lengths, best=best)
 
     return Witness(
         tokens=arms.tokens,
@@ -177,7 +160,6 @@ class _Arms:
     def __init__(self, pool: PackedTokens, selections: Mapping[str, PackedTokens], most_tokens: int, seed: int) -> None:
         self.draws: dict[str, list[PackedTokens]] = {}
         self.lengths: dict[str, str] = {}
-        self.doses: dict[str, dict[float, str]] = {}  # arms by kind and share
         self._pool, self._of_pool, self._seed = pool, pool.lengths, seed
         held = {name: len(one.ids) for name, one in selections.items()}
         smallest = min(held, key=lambda name: held[name], default="the corpus")
@@ -213,31 +195,6 @@ class _Arms:
             order = np.concatenate([order, rest[documents_of_equal_lengths(self._of_pool[rest], more, seed)], rest])
             order = order[np.sort(np.unique(order, return_index=True)[1])]
         return self._pool.take(order, self.tokens)
-
-    def add_doses(self, others: Mapping[str, PackedTokens]) -> None:
-        """Add random documents with shares of shuffled tokens, of more tokens, and of a held-out set's kind."""
-        base = self.draws[RANDOM][:DOSED_DRAWS]
-        for share in SHARES:
-            damaged = [draw.shuffled(share, self._seed + place) for place, draw in enumerate(base)]
-            self._add_dose(SHUFFLED, share, damaged)
-            more = round((1 + share) * self.tokens)
-            if self._of_pool.sum() >= more:
-                self._add_dose(MORE, share, [self._pool.take(order, more) for order in self._random[:DOSED_DRAWS]])
-            for name, other in others.items():
-                count = round(share * self.tokens)
-                if len(other.ids) >= count:
-                    dose = other.take(random_documents(other.lengths, count, self._seed), count)
-                    kept = [self._pool.take(order, self.tokens - count) for order in self._random[:DOSED_DRAWS]]
-                    self._add_dose(_of_kind(name), share, [dose.followed_by(rest) for rest in kept])
-
-    def _add_dose(self, kind: str, share: float, draws: list[PackedTokens]) -> None:
-        name = f"{kind} {share:.0%}"
-        self.draws[name] = draws
-        self.doses.setdefault(kind, {})[share] = name
-
-
-def _of_kind(held_out: str) -> str:
-    return f"{held_out} documents"
 
 
 def bits_of(model: KneserNey, texts: PackedTokens) -> NDArray[np.float64]:

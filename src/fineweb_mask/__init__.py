@@ -22,10 +22,9 @@ if TYPE_CHECKING:
     from fineweb_mask.flows.ledger.diff import DiffSummary, diff
     from fineweb_mask.flows.python.opened import OpenedWorkspace
     from fineweb_mask.flows.python.opened import open_workspace as open  # noqa: A004 - fineweb_mask.open, as gzip.open
-    from fineweb_mask.flows.python.start import compare, curate, sweep
+    from fineweb_mask.flows.python.start import compare, curate
     from fineweb_mask.flows.recipe import load_recipe
     from fineweb_mask.flows.summary import RunSummary
-    from fineweb_mask.flows.sweep import SweepSummary
     from fineweb_mask.models.errors import (
         DataError,
         FinewebMaskError,
@@ -58,7 +57,6 @@ __all__ = [
     "SelectorInputs",
     "SettingsError",
     "StorageError",
-    "SweepSummary",
     "Targets",
     "WorkspaceError",
     "__version__",
@@ -68,16 +66,14 @@ __all__ = [
     "load_recipe",
     "open",
     "select",
-    "sweep",
 ]
 _MODULES = {
     "flows.compare": ("CompareSummary",),
-    "flows.python.start": ("compare", "curate", "sweep"),
+    "flows.python.start": ("compare", "curate"),
     "flows.ledger.diff": ("DiffSummary", "diff"),
     "flows.python.opened": ("OpenedWorkspace", "open_workspace"),
     "flows.recipe": ("load_recipe",),
     "flows.summary": ("RunSummary",),
-    "flows.sweep": ("SweepSummary",),
     "models.selection.block": ("Selection",),
     "models.selection.inputs": ("SelectorInputs", "Targets"),
     "models.selection.metrics.base": ("Metric",),

@@ -1,1 +1,1 @@
-"""Compare selections: by several selectors, at many weights of quality, of one file of vectors."""
+"""Compare selections: by several variants, and of one file of vectors."""

@@ -1,7 +1,6 @@
 """Write the page of a comparison: what several selections hold under the same budget.
 
-They are those of several selectors and, on the page of a sweep, of the solver at many weights of quality: the frontier
-of quality and diversity with its knee, beside the selectors.
+Of the selections at several weights of quality, it shows the frontier of quality and diversity with its knee.
 """
 
 from collections import Counter
@@ -16,47 +15,55 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fineweb_mask.models.comparison.knee import knee
-from fineweb_mask.models.errors import SettingsError
+from fineweb_mask.models.errors import DataError, SettingsError
 from fineweb_mask.models.names import find
 from fineweb_mask.models.selection.measures import coverage, intersections, jaccard, relative_gap
 from fineweb_mask.models.settings import PipelineSelectionSettings
-from fineweb_mask.models.settings.selection import NEAR_DUPLICATE
+from fineweb_mask.models.settings.selection import METRICS, NEAR_DUPLICATE
 from fineweb_mask.models.settings.selectors.registry import SELECTORS
-from fineweb_mask.tasks.comparison.figures import (
-    described_settings,
-    diversity_axis,
-    figure_names,
-    figures_table,
-    lamb_name,
-    over_blocks,
-)
+from fineweb_mask.tasks.comparison.variants import Variant
 from fineweb_mask.tasks.reporting import charts
-from fineweb_mask.tasks.reporting.labels import MapLabel, Series
+from fineweb_mask.tasks.reporting.charts import Series
 from fineweb_mask.tasks.reporting.page import Column, Figure, Page, PageJob, Section, Table, Tile
 from fineweb_mask.tasks.source.columns import document_columns
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.storage.parquet import read_metadata, read_schema, read_table
 from fineweb_mask.tasks.witness.section import TITLE, teaching_column, teaching_section
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
+from fineweb_mask.tasks.workspace.records.counts import mean_of
 from fineweb_mask.tasks.workspace.references import StageFile
 
-DRAWN_TOPICS = 40
-"""Most topics in a chart and a table; the largest ones."""
+MOST_TOPICS = 40
+"""Topics in a table; the largest ones."""
 LABELS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_integer, pa.types.is_boolean)
 """What a column of topics may hold."""
+FIGURES = {
+    "selected": Column("selected", "count"),
+    "mean_quality": Column("mean quality", "number"),
+    **{name: Column(name, "number") for name in METRICS},
+    "near_duplicates": Column("near-dup.", "share"),
+    "teaching": Column("learned", "share"),
+    "effective_topics": Column("topics", "number"),
+    "tokens": Column("tokens", "count"),
+    "objective": Column("J", "number"),
+    "gap": Column("gap", "gap"),
+    "seconds": Column("seconds", "seconds"),
+}
+"""The columns that the table of selections is made of."""
 DEFINITIONS = (
-    "The solvers maximise J = lamb * quality + (1 - lamb) * diversity, less a penalty for near-duplicates; the other "
-    "selectors do not know J, and have the same budget.",
+    "The solvers maximise J = lamb * quality + (1 - lamb) * diversity, where near-duplicates are left out before; the "
+    "other selectors do not know J, and have the same budget. J and gap of a variant are by its own settings.",
     "Quality is standardised over the corpus. Diversity metrics are raw values: larger is more diverse. They are "
     "measured for every selection, whether or not it maximised them. No selection has a J above the upper bound. The "
     "gap is the distance from J to that bound, as a share of the distance from a random selection to it.",
     f"A near-duplicate is a selected document that has a cosine of {NEAR_DUPLICATE} or more with another selected one. "
-    "The overlap of two selections is the number of documents in both, divided by the number in either (Jaccard).",
+    "The overlap of two selections is the number of documents in both, divided by the number in either (Jaccard): 1 "
+    "for the same selection, 0 for no document in common.",
 )
-SWEEP_DEFINITION = (
-    "Each value of lamb gives one selection by mean_field. The recommended value is the knee of the curve: the "
-    "selection farthest from the straight line between the two ends, after quality and diversity are both scaled to "
-    "the range from 0 to 1. It is a starting point, not the best value for every use."
+KNEE_DEFINITION = (
+    "The recommended value of lamb is the knee of the curve: the selection farthest from the straight line between the "
+    "two ends, after quality and diversity are both scaled to the range from 0 to 1. It is a starting point, not the "
+    "best value for every use."
 )
 TOPIC_DEFINITION = (
     "Topics: the values of the label column that have a selected document. Effective: exp(entropy) of their shares, "
@@ -88,113 +95,116 @@ def check_label_column(column: str, shards: Sequence[SourceShard]) -> str:
 
 
 class ComparisonJob(PageJob):
-    """Write the page of a comparison, or of a sweep, which has `lambs`."""
+    """Write the page of a comparison."""
 
-    stage: ClassVar[Stage] = Stage("compare", version=3, folders=("compare", "sweep"))
-    settings: PipelineSelectionSettings
+    stage: ClassVar[Stage] = Stage("compare", version=4, folders=("compare",))
+    settings: PipelineSelectionSettings  # of the recipe
+    variants: list[Variant]
     documents: list[StageFile]
-    masks: dict[str, list[StageFile]]  # by selector, in the order of the documents
-    groups: dict[str, list[StageFile]]  # by selector
-    seconds: dict[str, float]  # by selector or value of lamb, as far as it is known
+    masks: dict[str, list[StageFile]]  # by variant, in the order of the documents
+    groups: dict[str, list[StageFile]]  # by variant
+    seconds: dict[str, float]  # by variant, where they are known
     label_column: str | None = None
     left_out: dict[str, str] = Field(default_factory=dict)  # why, by selector
-    lambs: tuple[float, ...] = ()
-    frontiers: list[StageFile] = Field(default_factory=list)  # of the sweep, of every group of shards
+    lambs: dict[str, float] = Field(default_factory=dict)  # by variant of the frontier, in ascending order
     teaching: StageFile  # what `measure_teaching` found of the selections
-    advised: str = ""  # what a recipe must also set to select as the sweep
-
-    @property
-    def name(self) -> str:
-        """The name of the page's folder."""
-        return self.folder_name
-
-    @property
-    def folder_name(self) -> str:
-        """The folder of the page in the workspace."""
-        of_comparison, of_sweep = self.stage.folders
-        return of_sweep if self.lambs else of_comparison
 
     def depends_on(self) -> Dependencies:
         """Return what the page says of the settings, and the fingerprints of the selections."""
-        swept = [self.lambs, self.advised, [file.fingerprint for file in self.frontiers]]
+        names = [[one.name, one.objective] for one in self.variants]
+        own = self.settings.model_dump(exclude={"device"})
+        files = [[file.fingerprint for file in files] for files in (self.documents, *self.groups.values())]
         return Dependencies(
-            settings=[
-                self.settings.model_dump(exclude={"device"}),
-                self.label_column,
-                list(self.groups),
-                self.left_out,
-                *(swept if self.lambs else []),
-            ],
-            inputs=[
-                self.teaching.fingerprint,
-                *([file.fingerprint for file in files] for files in (self.documents, *self.groups.values())),
-            ],
+            settings=[own, names, self.label_column, self.left_out, self.lambs],
+            inputs=[self.teaching.fingerprint, *files],
         )
 
 
 @stage_task
 def write_comparison_page(job: ComparisonJob) -> None:
     """Write `index.html`, `metrics.json` and the plots; the reference's details hold the figures of the selections."""
-    metrics = _metrics(job)
-    details = ("documents", "tokens", "selectors", "recommended_lamb", "values", "baselines")
-    job.write(_page(job, metrics), {name: metrics[name] for name in details if name in metrics})
-
-
-def _metrics(job: ComparisonJob) -> dict[str, Any]:
-    both, topics = _overlap_and_topics(job)
-    selectors, one = _selectors(job, topics), _blocks(next(iter(job.groups.values())))
-    return {
+    compared, both, topics = _overlap_and_topics(job)
+    selections, one = _selections(job, topics), _blocks(next(iter(job.groups.values())))
+    axis, _ = _diversity_axis(job.settings)
+    frontier = [selections[name] for name in job.lambs]
+    best = knee([one["mean_quality"] for one in frontier], [one[axis] for one in frontier])
+    details = {
         "documents": sum(block["documents"] for block in one),
         "tokens": sum(block["tokens"] for block in one),
+        "selections": selections,
+        "recommended_lamb": None if best is None else list(job.lambs.values())[best],
+    }
+    metrics = details | {
         "blocks": len(one),
         "selection": job.settings.model_dump(mode="json", exclude={"device", "solver"}),
-        **({**_frontier(job), "baselines": selectors} if job.lambs else {"selectors": selectors}),
         "teaching": job.teaching.details,
-        "jaccard": {"selectors": list(selectors), "values": jaccard(both).tolist()},
+        "jaccard": {"selections": compared, "values": jaccard(both).tolist()},
         "topics": {topic: dict(counts) for topic, counts in topics.items()},
     }
+    job.write(_page(job, metrics), details)
 
 
 def _blocks(files: Sequence[StageFile]) -> list[dict[str, Any]]:
     return [block for file in files for block in file.details["blocks"]]
 
 
-def _frontier(job: ComparisonJob) -> dict[str, Any]:
-    """Return the figures of the selection at each weight of quality, and the weight at the knee."""
-    blocks, values, taught = _blocks(job.frontiers), [], teaching_column(job.teaching.details)
-    for lamb in job.lambs:
-        figures = over_blocks([block for block in blocks if block["lamb"] == lamb], job.settings.budget_by)
-        teaching = taught.get(lamb_name(lamb))
-        values.append({"lamb": lamb, **figures, "teaching": teaching, "seconds": job.seconds.get(str(lamb))})
-    axis, _ = diversity_axis(job.settings)
-    best = knee([value["mean_quality"] for value in values], [value[axis] for value in values])
-    return {"recommended_lamb": None if best is None else job.lambs[best], "values": values}
-
-
-def _selectors(job: ComparisonJob, topics: Mapping[str, Counter[str]]) -> dict[str, dict[str, Any]]:
-    blocks = {name: _blocks(files) for name, files in job.groups.items()}
-    swept = [block for block in _blocks(job.frontiers) if block["lamb"] == job.settings.lamb]
-    everyone, found = [*blocks.values(), *([swept] if swept else [])], {}
+def _selections(job: ComparisonJob, topics: Mapping[str, Counter[str]]) -> dict[str, dict[str, Any]]:
+    """Return the figures of every selection by its variant."""
+    blocks, found = {name: _blocks(files) for name, files in job.groups.items()}, {}
     taught = teaching_column(job.teaching.details)
-    for name, own in blocks.items():
-        spread = coverage([counts[name] for counts in topics.values()]) if job.label_column is not None else None
+    for variant in job.variants:
+        name, own = variant.name, blocks[variant.name]
+        if not any(block["selected"] for block in own):
+            raise DataError(f"variant {name}: its ids must be of documents that can be selected, none is")
+        same = [blocks[one.name] for one in job.variants if one.objective == variant.objective and not variant.files]
+        is_covered = any(name in counts for counts in topics.values())
+        spread = coverage([counts[name] for counts in topics.values()]) if is_covered else None
         found[name] = {
-            **over_blocks(_with_shared_bounds(own, everyone), job.settings.budget_by),
+            **over_blocks(_with_shared_bounds(own, same), job.settings.budget_by),
             "teaching": taught.get(name),
             "topics": None if spread is None else spread.topics,
             "effective_topics": None if spread is None else spread.effective,
             "rarest_topic": None if spread is None else spread.rarest,
-            "seconds": job.seconds.get(name),
-            **({"lamb": job.settings.lamb if name == "greedy" else None} if job.lambs else {}),
+            "seconds": job.seconds.get(name) or None,
         }
     return found
 
 
-def _with_shared_bounds(blocks: list[dict[str, Any]], everyone: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Return the blocks with the lowest bound of any selector: it holds for all selections of that budget."""
+def over_blocks(blocks: Sequence[Mapping[str, Any]], counted: str = "documents") -> dict[str, Any]:
+    """Return one selection's figures over all its blocks; the bound is None if a block has none.
+
+    Averages over what is selected are weighted by its documents or tokens, all others by those of each block. A block
+    of which nothing is selected counts in none.
+    """
+    blocks = [block for block in blocks if block["selected"]]
+    every, chosen = ("tokens", "tokens_selected") if counted == "tokens" else ("documents", "selected")
+
+    def measured(name: str, weight: str) -> float:
+        return mean_of([block["measures"][name] for block in blocks], blocks, weight)
+
+    bounds = [block["upper_bound"] for block in blocks]
+    objective = mean_of([block["objective"] for block in blocks], blocks, every)
+    random_objective = mean_of([block["random_objective"] for block in blocks], blocks, every)
+    bound = None if None in bounds else mean_of(bounds, blocks, every)
+    return {
+        "selected": sum(block["selected"] for block in blocks),
+        "mean_quality": measured("mean_quality", chosen),
+        **{name: measured(name, every) for name in METRICS},
+        "diversity": mean_of([block["terms"]["diversity"] for block in blocks], blocks, every),
+        "near_duplicates": measured("near_duplicates", "selected"),
+        "tokens": sum(block["tokens_selected"] for block in blocks),
+        "objective": objective,
+        "random_objective": random_objective,
+        "upper_bound": bound,
+        "gap": relative_gap(objective, bound, random_objective),
+    }
+
+
+def _with_shared_bounds(blocks: list[dict[str, Any]], others: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Return the blocks with the lowest bound of others by the same objective: it holds for all of that budget."""
     shared = []
     for place, block in enumerate(blocks):
-        bounds = [others[place]["upper_bound"] for others in everyone]
+        bounds = [one[place]["upper_bound"] for one in others]
         bound = min((bound for bound in bounds if bound is not None), default=None)
         if bound is not None and block["upper_bound"] is None and block["objective"] > bound:
             bound = None  # it selected less than the budget, about which the bound says nothing
@@ -203,9 +213,12 @@ def _with_shared_bounds(blocks: list[dict[str, Any]], everyone: list[list[dict[s
     return shared
 
 
-def _overlap_and_topics(job: ComparisonJob) -> tuple[NDArray[np.int64], dict[str, Counter[str]]]:
-    """Count what every two selections share, and by topic the documents (under "") and what each selector took."""
-    names = list(job.masks)
+def _overlap_and_topics(job: ComparisonJob) -> tuple[list[str], NDArray[np.int64], dict[str, Counter[str]]]:
+    """Return selections, those of the frontier aside, and count what every two of them share.
+
+    And by topic the documents (under "") and what each selection took.
+    """
+    names = [name for name in job.masks if name not in job.lambs] or list(job.masks)
     both = np.zeros((len(names), len(names)), dtype=np.int64)
     topics: dict[str, Counter[str]] = {}
     for place, documents in enumerate(job.documents):
@@ -221,7 +234,7 @@ def _overlap_and_topics(job: ComparisonJob) -> tuple[NDArray[np.int64], dict[str
             for entry in pc.value_counts(labels.filter(pa.array(mask)).drop_null()).to_pylist():
                 topics.setdefault(entry["values"], Counter())[name] += entry["counts"]
     ordered = sorted(topics.items(), key=lambda item: (-item[1][""], item[0]))
-    return both, {topic: Counter({name: counts[name] for name in ["", *names]}) for topic, counts in ordered}
+    return names, both, {topic: Counter({name: counts[name] for name in ["", *names]}) for topic, counts in ordered}
 
 
 def _labels(path: Path, column: str) -> pa.ChunkedArray:
@@ -232,117 +245,115 @@ def _labels(path: Path, column: str) -> pa.ChunkedArray:
 
 
 def _page(job: ComparisonJob, metrics: Mapping[str, Any]) -> Page:
-    selections, documents = _selections(metrics), metrics["documents"]
+    selections, documents = metrics["selections"], metrics["documents"]
     selected = [one["selected"] for one in selections.values()]
     amount = f"{selected[0]:,}" if len(set(selected)) == 1 else f"{min(selected):,} to {max(selected):,}"
-    note = f"n = {amount} of {documents:,} documents each"
     best = Tile(max(selections, key=lambda name: selections[name]["objective"]), "highest J")
     if job.lambs:
         recommended = metrics["recommended_lamb"]
         best = Tile("none" if recommended is None else f"{recommended:g}", "recommended lamb")
-    figures = [_trade_off(job, metrics, note), *_by_lamb(job, metrics, note), _near_duplicates(selections, note)]
+    note = f"n = {amount} of {documents:,} documents each"
+    figures = [_trade_off(job, metrics, note)] if len(selections) > 1 else []
     sections = [Section("Selections", _advice(job, metrics), figures, [_table(job, metrics)])]
-    sections += [teaching_section(metrics["teaching"]), _overlap(metrics, note)]
+    sections += [teaching_section(metrics["teaching"]), _overlap(metrics)]
     if job.label_column is not None:
-        sections.append(_topics(metrics, note, job.label_column))
-    definitions = [*DEFINITIONS, *([SWEEP_DEFINITION] if job.lambs else [])]
+        sections.append(_topics(metrics, job.label_column))
+    definitions = [*DEFINITIONS, *([KNEE_DEFINITION] if job.lambs else [])]
     definitions += [] if job.label_column is None else [TOPIC_DEFINITION]
-    at = f"from {job.lambs[0]:g} to {job.lambs[-1]:g}" if job.lambs else f"{job.settings.lamb:g}"
     return Page(
-        title="Quality against diversity" if job.lambs else "Comparison of selectors",
-        lead=f"The same budget for all. {described_settings(job.settings)} Weight of quality (lamb): {at}.",
+        title="Comparison of selections",
+        lead=f"The same budget for all. {_described(job.settings)} Weight of quality (lamb): {job.settings.lamb:g}, "
+        "unless a variant says otherwise.",
         tiles=[
             Tile(f"{documents:,}", "documents"),
             Tile(amount, "selected by each"),
             Tile(str(len(selections)), "selections"),
             best,
         ],
-        sections=[*sections, Section("How to read this", definitions, tables=[_sources(list(job.groups))])],
+        sections=[*sections, Section("How to read this", definitions, tables=[_sources(job.variants)])],
         metrics=metrics,
     )
 
 
-def _selections(metrics: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the figures of every selection by its label: of the values of a sweep, then of the selectors."""
-    swept = {lamb_name(value["lamb"]): value for value in metrics.get("values", [])}
-    return {**swept, **metrics["baselines" if swept else "selectors"]}
-
-
 def _advice(job: ComparisonJob, metrics: Mapping[str, Any]) -> list[str]:
+    best = metrics["recommended_lamb"]
     if not job.lambs:
         return []
-    best = metrics["recommended_lamb"]
     if best is None:
         return ["The trade-off is linear, so there is no knee. Pick the value that suits your use."]
-    return [f"The knee is at lamb = {best:g}. To use it: --set selection.lamb={best:g}{job.advised}"]
+    return [f"The knee is at lamb = {best:g}. To use it: --set selection.lamb={best:g}"]
 
 
 def _table(job: ComparisonJob, metrics: Mapping[str, Any]) -> Table:
-    selections = _selections(metrics)
-    names = figure_names(job.settings, selections.values())
-    note = "Seconds: the selection alone, one after the other, each on all cores."
-    if "teaching" in names:
+    """Return the figures of all selections: of their documents and tokens, what the budget leaves unequal."""
+    selections = metrics["selections"]
+    amount = ["tokens" if len({one["selected"] for one in selections.values()}) == 1 else "selected"]
+    names = ["mean_quality", *job.settings.shown_metrics, "near_duplicates"]
+    note = "Seconds: reading, selecting and measuring, one after the other, each on all cores."
+    if any(one["teaching"] is not None for one in selections.values()):
+        names.append("teaching")
         note += (
             " Learned: how much better a small language model that read the selection predicts held-out documents than "
             f"one that read as many random tokens; see {TITLE!r}."
         )
     if job.label_column is not None:
-        names.insert(names.index("objective"), "effective_topics")
-        names = [name for name in names if name not in {"selected", "tokens"}]  # all columns are in sight
+        names.append("effective_topics")
+        amount = []  # all columns are in sight
         note += " Topics: their effective number, explained below."
     if job.left_out:
         note += f" Left out: {'; '.join(f'{name}: {why}' for name, why in job.left_out.items())}."
-    if job.lambs:
-        note += f" J and gap of the selectors are at lamb = {job.settings.lamb:g}, the recipe's value."
-    return figures_table("All selections", Column("selection"), selections.items(), names, note)
+    names += ["objective", "gap", *amount, "seconds"]
+    columns = [Column("selection"), *(FIGURES[name] for name in names)]
+    rows = [[of, *(one[name] for name in names)] for of, one in selections.items()]
+    return Table("All selections", columns, rows, note=note, wide=True)
 
 
 def _trade_off(job: ComparisonJob, metrics: Mapping[str, Any], note: str) -> Figure:
-    """Draw quality against diversity: a point for each selector, and the curve of a sweep."""
-    axis, y_label = diversity_axis(job.settings)
-    selections = _selections(metrics)
-    points = [MapLabel(selections[name]["mean_quality"], selections[name][axis], name) for name in job.groups]
-    curve = None
+    """Draw quality against diversity: the curve of the frontier, and a point for each other selection."""
+    (axis, y_label), selections = _diversity_axis(job.settings), metrics["selections"]
+    series = []
     if job.lambs:
-        x, y = ([value[name] for value in metrics["values"]] for name in ("mean_quality", axis))
-        curve = Series("mean_field at each lamb", x, y, _marked(job, metrics), [f"{one:g}" for one in job.lambs])
+        x, y = ([selections[name][figure] for name in job.lambs] for figure in ("mean_quality", axis))
+        marked = [place for place, lamb in enumerate(job.lambs.values()) if lamb == metrics["recommended_lamb"]]
+        series.append(Series("mean_field at each lamb", x, y, [f"{one:g}" for one in job.lambs.values()], marked))
+    series += [
+        Series(name, [one["mean_quality"]], [one[axis]], [name])
+        for name, one in selections.items()
+        if name not in job.lambs
+    ]
     title, x_label = "Quality against diversity", "mean quality (standardised score)"
-    chart = charts.trade_off(title, x_label, y_label, points, curve=curve, note=note)
+    chart = charts.lines(title, x_label, y_label, series, note=note, height=4.8)
     alt = "Mean quality against diversity, one point for each selection."
-    return Figure("trade-off", chart, alt, f"Up and to the right is better. {note}.")
+    ring = "; the ring is the recommended lamb" if job.lambs else ""
+    return Figure("trade-off", chart, alt, f"Up and to the right is better{ring}. {note}.")
 
 
-def _marked(job: ComparisonJob, metrics: Mapping[str, Any]) -> list[int]:
-    """Return the place of the recommended value in the sweep, if there is one."""
-    return [place for place, lamb in enumerate(job.lambs) if lamb == metrics["recommended_lamb"]]
+def _diversity_axis(settings: PipelineSelectionSettings) -> tuple[str, str]:
+    """Return which figure of a selection a chart shows as its diversity, and the axis' label."""
+    if len(settings.metric_weights) == 1:
+        [name] = settings.metric_weights
+        return name, METRICS[name].label
+    return "diversity", "diversity: " + " + ".join(f"{w:g} {name}" for name, w in settings.metric_weights.items())
 
 
-def _by_lamb(job: ComparisonJob, metrics: Mapping[str, Any], note: str) -> list[Figure]:
-    """Draw quality and diversity by weight of quality, as shares of their ranges; nothing of one value."""
-    if len(job.lambs) < 2:
-        return []
-    axis, _ = diversity_axis(job.settings)
-    both = []
-    for name, figure in (("quality", "mean_quality"), ("diversity", axis)):
-        found = np.array([value[figure] for value in metrics["values"]])
-        shares = 100 * (found - found.min()) / np.ptp(found) if np.ptp(found) else np.full(len(found), 100.0)
-        both.append(Series(name, job.lambs, shares.tolist(), _marked(job, metrics)))
-    x_label, y_label = "lamb (weight of quality)", "share of the range over the sweep (%)"
-    chart = charts.lines("Quality and diversity by lamb", x_label, y_label, both, note=note)
-    alt = "Quality and diversity at each lamb, as a share of their range."
-    return [Figure("shares", chart, alt, f"100% is the highest value over the sweep, 0% the lowest. {note}.")]
+def _described(settings: PipelineSelectionSettings) -> str:
+    """Return what all selections have in common, in a line."""
+    weights = settings.metric_weights
+    metrics = next(iter(weights)) if len(weights) == 1 else " + ".join(f"{w:g} {name}" for name, w in weights.items())
+    near = "Near-duplicates may be selected."
+    if settings.near_duplicates is not None:
+        near = f"Of near-duplicates, from cosine {settings.near_duplicates:g}, only the best may be selected."
+    budget = f"{settings.budget:,}" if settings.budget is not None else f"{settings.select_ratio:.4g}"
+    return (
+        f"Budget: {budget} of the {settings.budget_by} in each block, which means are over. "
+        f"Diversity: {metrics}. {near} Normalised by: {settings.normalize}. Seed: {settings.seed}."
+    )
 
 
-def _near_duplicates(selections: Mapping[str, Mapping[str, Any]], note: str) -> Figure:
-    title, x_label = "Near-duplicates", f"selected documents with a near-duplicate, cosine {NEAR_DUPLICATE} or more (%)"
-    bars = [charts.Bar(name, 100 * one["near_duplicates"]) for name, one in selections.items()]
-    chart = charts.bars(title, x_label, bars, note=note, form="{:.1f}%".format)
-    return Figure("near-duplicates", chart, "Share of near-duplicates by selection.", f"Less is better. {note}.")
-
-
-def _sources(names: Sequence[str]) -> Table:
+def _sources(variants: Sequence[Variant]) -> Table:
     """Return what each selector is after, and where it comes from."""
     columns = [Column("selector"), Column("looks for"), Column("random"), Column("source")]
+    names = {one.settings.solver for one in variants if not one.files}
     rows = [
         [name, entry.maximises, "yes" if entry.is_sampled else "no", entry.source]
         for name, entry in SELECTORS.items()
@@ -351,41 +362,28 @@ def _sources(names: Sequence[str]) -> Table:
     return Table("Selectors", columns, rows, wide=True)
 
 
-def _overlap(metrics: Mapping[str, Any], note: str) -> Section:
-    names, values = metrics["jaccard"]["selectors"], metrics["jaccard"]["values"]
-    title, label = "Overlap of the selections", "Jaccard overlap (0 to 1)"
-    chart = charts.heat_map(title, label, names, names, np.array(values), limits=(0, 1), note=note)
-    caption = f"1: the same selection. 0: no document in common. {note}."
-    figure = Figure("overlap", chart, "Jaccard overlap of each pair of selections.", caption)
-    columns = [Column("selector"), *(Column(name, "number") for name in names)]
+def _overlap(metrics: Mapping[str, Any]) -> Section:
+    names, values = metrics["jaccard"]["selections"], metrics["jaccard"]["values"]
+    columns = [Column("selection"), *(Column(name, "number") for name in names)]
     rows = [[name, *row] for name, row in zip(names, values, strict=True)]
-    return Section("Overlap", figures=[figure], tables=[Table("Jaccard overlap", columns, rows, wide=True)])
+    return Section("Overlap", tables=[Table("Jaccard overlap", columns, rows, wide=True)])
 
 
-def _topics(metrics: Mapping[str, Any], note: str, column: str) -> Section:
-    names, topics = list(metrics["selectors"]), list(metrics["topics"].items())
-    drawn = topics[:DRAWN_TOPICS]
+def _topics(metrics: Mapping[str, Any], column: str) -> Section:
+    names, topics = metrics["jaccard"]["selections"], list(metrics["topics"].items())
+    drawn = topics[:MOST_TOPICS]
+    which = ("" if len(topics) == len(drawn) else f"the {MOST_TOPICS} largest of ") + f"{len(topics):,} topics"
     totals = {name: max(sum(counts[name] for _, counts in topics), 1) for name in ["", *names]}
-    shares = np.array([[100 * counts[name] / totals[name] for name in ["", *names]] for _, counts in drawn])
-    which = ("" if len(topics) == len(drawn) else f"the {DRAWN_TOPICS} largest of ") + f"{len(topics):,} topics"
-    figures = []
-    if drawn:
-        chart = charts.heat_map(
-            "Topics", "share of the selection (%)", [topic for topic, _ in drawn], ["all documents", *names], shares,
-            note=f"{note}; {which}", form="{:.1f}",
-        )  # fmt: skip
-        caption = f"The share of each topic in all documents and in each selection. {note}; {which}."
-        figures.append(Figure("topics", chart, "Share of each topic in each selection.", caption))
     table = Table(
-        "Documents by topic",
-        [Column("topic"), Column("all documents", "count"), *(Column(name, "count") for name in names)],
-        [[topic, *(counts[name] for name in ["", *names])] for topic, counts in drawn],
-        note=f"Topics from the column {column}: {which}.",
+        "Share of each topic",
+        [Column("topic"), Column("all documents", "share"), *(Column(name, "share") for name in names)],
+        [[topic, *(counts[name] / totals[name] for name in ["", *names])] for topic, counts in drawn],
+        note=f"Topics from the column {column}: {which}. Counts are in metrics.json.",
         wide=True,
     )
-    columns = [Column("selector"), Column("topics", "count"), Column("effective", "number"), Column("rarest", "share")]
+    columns = [Column("selection"), Column("topics", "count"), Column("effective", "number"), Column("rarest", "share")]
     coverages = [
-        [name, one["topics"], one["effective_topics"], one["rarest_topic"]]
-        for name, one in metrics["selectors"].items()
+        [name, *(metrics["selections"][name][one] for one in ("topics", "effective_topics", "rarest_topic"))]
+        for name in names
     ]
-    return Section("Topics", figures=figures, tables=[Table("Coverage", columns, coverages), table])
+    return Section("Topics", tables=[Table("Coverage", columns, coverages), table])

@@ -1,29 +1,30 @@
 """Select from every block by one of several variants, and measure all selections in the same terms.
 
-A variant is a selector of a comparison, or the solver at every weight of quality of a sweep. The
+A variant is a selector, with settings of its own if it is told some, or a list of ids that was selected elsewhere. The
 ranges of the terms are found once for each block (`find_ranges`) and passed to every variant, so that all maximise the
-same objective. The masks are written below `compare/` or `sweep/`: those of the pipeline's run are unchanged.
-How long each took is in a file next to its masks that nothing depends on.
+same objective. The masks are written below `compare/`: those of the pipeline's run are unchanged.
 """
 
-import json
-import time
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import yaml
 from numpy.typing import NDArray
+from pydantic import BaseModel
 
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.runtime.threads import same_threads
-from fineweb_mask.models.schemas import ROW
 from fineweb_mask.models.settings import PipelineSelectionSettings, PipelineSettings
-from fineweb_mask.models.settings.selection import Unit
 from fineweb_mask.models.settings.selectors.registry import SELECTORS, missing_inputs
-from fineweb_mask.models.settings.validation import meant
+from fineweb_mask.models.settings.validation import meant, validated
 from fineweb_mask.tasks.inference.gpu import torch_device
 from fineweb_mask.tasks.selection.blocks import (
     Block,
@@ -34,58 +35,161 @@ from fineweb_mask.tasks.selection.blocks import (
     call_with,
     describe,
     select_block,
-    write_shards,
 )
-from fineweb_mask.tasks.storage.atomic import atomic_write
-from fineweb_mask.tasks.storage.remote.copies import read_text
+from fineweb_mask.tasks.source.discovery import SourceShard, find_files
+from fineweb_mask.tasks.source.opening import broken_files, open_parquet_source
+from fineweb_mask.tasks.storage.parquet import read_table
 from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.references import StageFile, digest
 
 if TYPE_CHECKING:
+    from fineweb_mask.models.selection.block import Selection
     from fineweb_mask.models.selection.ranges import Ranges
 
-USUAL_SELECTORS = ["mean_field", "top_quality", "random", "quality_sampling", "semdedup", "greedy"]
+USUAL = ["mean_field", "top_quality", "random", "quality_sampling", "semdedup", "greedy"]
 """Those compared unless others are named: all that read nothing but vectors and quality are `all`'s."""
 ALL = "all"
 """Stands for every selector that can run and is not slow."""
+SHARED = ("select_ratio", "budget", "budget_by", "block_size", "blocks", "groups", "device", "solver", "targets")
+"""Settings that are the same for all variants, or that name one."""
+ONE_OF_SEVERAL = re.compile(r"(?:\[[^\]]*\]|[^,\[\]])+")
+FORM = re.compile(r"(?P<name>[\w-]+)=(?P<path>.+)|(?P<selector>[^\[\]]*)(?:\[(?P<options>.*)\])?")
+MOST_LAMBS = 201
+"""Each is a selection."""
 
 
-class SelectorError(SettingsError):
-    """A selector has no such name."""
+class VariantError(SettingsError):
+    """A variant cannot be run."""
 
 
-def check_selectors(names: list[str], missing: Mapping[str, str] | None = None) -> list[str]:
-    """Return the selectors, each once; `all` stands for those that have what they read and are not slow.
+class Variant(BaseModel):
+    """One of the selections that are compared."""
+
+    name: str
+    settings: PipelineSelectionSettings  # whose solver selects
+    files: list[SourceShard] = []  # with the ids that were selected elsewhere, if it is no selector
+
+    @property
+    def objective(self) -> str:
+        """What identifies the objective that its J is of; a bound on J is one for all selections by the same."""
+        return digest([block_key(self.settings.model_copy(update={"solver": "mean_field"}))])
+
+
+def split_variants(text: str) -> list[str]:
+    """Return the variants of one text, which commas separate outside of brackets.
+
+    >>> split_variants("mean_field[lamb=0.3, metrics=disf], random,theirs=a.parquet")
+    ['mean_field[lamb=0.3, metrics=disf]', 'random', 'theirs=a.parquet']
+    """
+    return [one.strip() for one in ONE_OF_SEVERAL.findall(text) if one.strip()]
+
+
+def read_variants(asked: Sequence[str], recipe: PipelineSettings) -> list[Variant]:
+    """Return variants, each once; `all` stands for the selectors that have what they read and are not slow.
 
     Parameters
     ----------
-    names
-        The selectors.
-    missing
-        What selectors read that there is not, by their names.
+    asked
+        SELECTOR, SELECTOR[KEY=VALUE, ...] with settings of `selection` of its own, or NAME=FILE: Parquet with a column
+        `id`, of what was selected elsewhere.
+    recipe
+        Whose settings all others are.
 
     Raises
     ------
-    SelectorError
+    VariantError
         If there is none, or one is not known, or what one reads is missing.
     """
-    missing = missing or {}
-    found = list[str]()
-    for name in names:
-        if name == ALL:
-            found += [one for one, entry in SELECTORS.items() if not entry.is_slow and one not in missing]
-        elif name not in SELECTORS:
-            every = [ALL, *SELECTORS]
-            raise SelectorError(f"selectors may be {', '.join(every)}, received {name!r}{meant(name, every)}")
-        elif name in missing:
-            remedy = missing[name]
-            raise SelectorError(f"selector {name}: {remedy}")
-        else:
-            found.append(name)
+    missing, found = missing_for(recipe), dict[str, Variant]()
+    for text in asked:
+        form = FORM.fullmatch(text)
+        if form is None:
+            raise VariantError(f"a variant is SELECTOR, SELECTOR[KEY=VALUE, ...] or NAME=FILE, received {text!r}")
+        if form["path"]:
+            found[form["name"]] = _from_file(form["name"], form["path"], recipe)
+            continue
+        names = [form["selector"]]
+        if names == [ALL]:
+            names = [one for one, entry in SELECTORS.items() if not entry.is_slow and one not in missing]
+        for name in names:
+            if name not in SELECTORS:
+                every = [ALL, *SELECTORS]
+                raise VariantError(f"selectors may be {', '.join(every)}, received {name!r}{meant(name, every)}")
+            if name in missing:
+                remedy = missing[name]
+                raise VariantError(f"selector {name}: {remedy}")
+            options = _options(text, form["options"] or "")
+            settings = validated(PipelineSelectionSettings, recipe.selection.model_dump() | options | {"solver": name})
+            label = name if text == ALL else text
+            found[label] = Variant(name=label, settings=settings)
     if not found:
-        raise SelectorError(f"name at least one selector: {', '.join([ALL, *SELECTORS])}")
-    return list(dict.fromkeys(found))
+        raise VariantError(f"name at least one selector: {', '.join([ALL, *SELECTORS])}")
+    return list(found.values())
+
+
+def _options(variant: str, text: str) -> dict[str, Any]:
+    """Return the settings in the brackets of a variant."""
+    options = {}
+    for one in filter(None, re.split(r",\s*(?![^{]*})", text)):
+        key, equals, value = one.partition("=")
+        if not equals or key in SHARED or key not in PipelineSelectionSettings.model_fields:
+            known = [name for name in PipelineSelectionSettings.model_fields if name not in SHARED]
+            raise VariantError(f"variant {variant}: it takes KEY=VALUE of {', '.join(known)}, received {one!r}")
+        try:
+            options[key] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise VariantError(f"variant {variant}: {value!r} must be valid YAML") from error
+    return options
+
+
+def _from_file(name: str, path: str, recipe: PipelineSettings) -> Variant:
+    files = find_files(path, f"variant {name}")
+    if name in SELECTORS or any(file.format != "parquet" for file in files):
+        raise VariantError(f"variant {name}: it takes a name that no selector has, and Parquet files, received {path}")
+    for file in files:
+        with _opened(name, file) as opened:
+            if "id" not in opened.schema_arrow.names:
+                raise VariantError(f"variant {name}: {file.relative} must have a column 'id'")
+    return Variant(name=name, settings=recipe.selection.model_copy(update={"solver": "random"}), files=files)
+
+
+@contextmanager
+def _opened(variant: str, file: SourceShard) -> Iterator[pq.ParquetFile]:
+    broken = broken_files(lambda error: VariantError(f"variant {variant}: {file.relative}: {error}"))
+    with broken, open_parquet_source(file.url) as opened:
+        yield opened
+
+
+def read_lambs(text: str) -> list[float]:
+    """Return weights of quality in ascending order, of a list with commas or of from:to:step.
+
+    Raises
+    ------
+    VariantError
+        If a value is not a number from 0 to 1, or there are too many.
+
+    Examples
+    --------
+    >>> read_lambs("0:1:0.25"), read_lambs("0,0.3")
+    ([0.0, 0.25, 0.5, 0.75, 1.0], [0.0, 0.3])
+    """
+    parts = text.split(":")
+    try:
+        values = [float(one) for one in (parts if len(parts) == 3 else text.split(","))]
+        if len(parts) == 3:
+            first, last, step = values
+            steps = min(int((last - first) / step + 1e-9), MOST_LAMBS)
+            values = [*(first + step * place for place in range(steps + 1)), last] if steps >= 0 < step else []
+    except (ValueError, ZeroDivisionError, OverflowError):
+        values = []
+    values = sorted({round(value, 9) + 0.0 for value in values})
+    if not values or not all(0 <= value <= 1 for value in values) or len(values) > MOST_LAMBS:
+        raise VariantError(
+            f"--lambs takes numbers from 0 to 1, at most {MOST_LAMBS}, as 0:1:0.1 (from:to:step) or 0,0.3,1, "
+            f"received {text!r}"
+        )
+    return values
 
 
 def reads_targets(names: Iterable[str]) -> bool:
@@ -102,21 +206,11 @@ def missing_for(settings: PipelineSettings) -> dict[str, str]:
     return {name: why for name, why in found.items() if why is not None}
 
 
-def left_out(names: list[str], missing: Mapping[str, str]) -> dict[str, str]:
+def left_out(asked: Sequence[str], missing: Mapping[str, str]) -> dict[str, str]:
     """Return why each selector that `all` stands for is not run; nothing without `all`."""
     slow = {name: "it takes long: name it to run it" for name, entry in SELECTORS.items() if entry.is_slow}
-    found = {**slow, **missing} if ALL in names else {}
-    return {name: why for name, why in found.items() if name not in names}
-
-
-def shared_settings(settings: PipelineSelectionSettings, budget_by: Unit | None) -> PipelineSelectionSettings:
-    """Return the settings that all variants share: the recipe's, with another unit of its share if asked.
-
-    A recipe that gives a count, `budget`, stays as it is.
-    """
-    if settings.budget is not None or budget_by in {None, settings.budget_by}:
-        return settings
-    return settings.model_copy(update={"budget_by": budget_by})
+    found = {**slow, **missing} if ALL in asked else {}
+    return {name: why for name, why in found.items() if name not in asked}
 
 
 class RangesJob(ProductJob, BlocksJob):
@@ -160,92 +254,90 @@ def ranges_of(ranges: StageFile, block: Block) -> "Ranges":
 
 
 class VariantJob(BlocksJob):
-    """Select from one group of shards by one variant, with the ranges that all variants share."""
+    """Select from one group of shards by one variant, with the ranges of its objective."""
 
-    stage: ClassVar[Stage] = Stage("contend", version=5, folders=("compare/masks", "sweep/masks"))
-    selector: str
-    lambs: tuple[float, ...] = ()  # the weights of quality of a sweep; without any, that of the settings
+    stage: ClassVar[Stage] = Stage("contend", version=6, folders=("compare/masks",))
+    variant: Variant
     ranges: StageFile  # of the group
 
     @property
     def name(self) -> str:
         """The names of the variant and of the group of shards."""
-        return f"{'sweep' if self.lambs else self.selector} {self.group}"
+        return f"{self.variant.name} {self.group}"
 
     @property
     def folder(self) -> str:
         """The folder of the masks."""
-        of_compare, of_sweep = self.stage.folders
-        return of_sweep if self.lambs else f"{of_compare}/{self.selector}"
-
-    @property
-    def seconds_path(self) -> Path:
-        """The record of how long it took."""
-        return self.workspace.root / self.folder / f"{self.group}.{self.key.tag}.seconds.json"
-
-    @property
-    def solved(self) -> PipelineSelectionSettings:
-        """The settings with the selector's solver."""
-        return self.settings.model_copy(update={"solver": self.selector})
+        own = self.variant.name if self.variant.files else self.settings.solver
+        return f"{self.stage.folders[0]}/{own}"
 
     def settings_read(self) -> object:
-        """Return all settings but the device and how blocks are cut; of a sweep, with its weights of quality."""
-        return [block_key(self.solved, "lamb"), self.lambs] if self.lambs else block_key(self.solved)
+        """Return all settings but the device and how blocks are cut."""
+        return block_key(self.settings)
 
     def depends_on(self) -> Dependencies:
-        """Return what every selection depends on, and the ranges."""
-        found = super().depends_on()
-        return found._replace(inputs=[digest(found.inputs), self.ranges.fingerprint])
+        """Return what every selection depends on, the ranges, and ids that were selected elsewhere."""
+        found, ids = super().depends_on(), [file.fingerprint for file in self.variant.files]
+        return found._replace(inputs=[digest(found.inputs), self.ranges.fingerprint, *ids])
 
 
 @stage_task
 def select_variant(job: VariantJob) -> None:
     """Write the masks of a group of shards, with every block's measures."""
-    group = Group.read(job)
-    if job.lambs:
-        _sweep(job, group)
-    else:
-        _select(job, group)
-
-
-def _select(job: VariantJob, group: Group) -> None:
-    """Select once from every block."""
-    masks, described, seconds = Masks(group), list[dict[str, Any]](), 0.0
+    group, described = Group.read(job), list[dict[str, Any]]()
+    masks, given = Masks(group), _given(job)
     for block in group.blocks():
-        started = time.perf_counter()
-        selection = select_block(job.solved, block, ranges_of(job.ranges, block))
-        seconds += time.perf_counter() - started
+        ranges = ranges_of(job.ranges, block)
+        selection = (
+            select_block(job.settings, block, ranges)
+            if given is None
+            else _taken(job.settings, block, ranges, given[block.rows])
+        )
         masks.enter(block, selection)
-        described.append(describe(block, selection) | {"measures": measured_in(job, block, selection.indices)})
-    note_seconds(job, {"seconds": seconds})
+        measures = None if selection is None else measured_in(job, block, selection.indices)
+        described.append(describe(block, selection) | {"measures": measures})
     masks.write(described)
 
 
-def _sweep(job: VariantJob, group: Group) -> None:
-    """Select from every block at every weight of quality.
+def _given(job: VariantJob) -> NDArray[Any] | None:
+    """Return which documents of a group of shards were selected elsewhere, (n,); None for a selector."""
+    if not job.variant.files:
+        return None
+    found = []
+    for file in job.variant.files:
+        with _opened(job.variant.name, file) as opened:
+            found.append(opened.read(columns=["id"])["id"].cast(pa.string()).combine_chunks())
+    ids = pa.concat_arrays(found)
+    columns = [read_table(job.workspace.resolve(shard.documents), columns=["id"])["id"] for shard in job.shards]
+    own = pa.chunked_array([chunk for column in columns for chunk in column.cast(pa.string()).chunks], pa.string())
+    return np.asarray(pc.is_in(own, value_set=ids).to_numpy(), dtype=bool)
 
-    A file holds the masks of all values, one column each, because every solve starts from the result of the last.
-    """
-    from fineweb_mask.models.comparison.sweep import sweep
 
-    chosen = {lamb: np.zeros(len(group.columns.candidate), dtype=bool) for lamb in job.lambs}
-    names = np.full(len(group.columns.candidate), None, dtype=object)
-    described, seconds = list[dict[str, Any]](), dict.fromkeys(map(str, job.lambs), 0.0)
-    for block in group.blocks():
-        names[block.rows] = block.name
-        swept = call_with(block, sweep, job.settings, job.lambs, ranges=ranges_of(job.ranges, block))
-        for lamb, selection, spent in swept:
-            chosen[lamb][block.rows[selection.indices]] = True
-            seconds[str(lamb)] += spent
-            about = {"lamb": lamb, "measures": measured_in(job, block, selection.indices)}
-            described.append(describe(block, selection) | about)
-    fields = [pa.field(f"lamb={lamb}", pa.bool_(), nullable=False) for lamb in job.lambs]
+def _taken(
+    settings: PipelineSelectionSettings, block: Block, ranges: "Ranges", taken: NDArray[Any]
+) -> "Selection | None":
+    """Return what was selected elsewhere from a block, (n,) bool, as a selection of a budget that it fills."""
+    import torch
 
-    def columns(rows: slice) -> list[pa.Array]:
-        return [pa.array(names[rows], pa.string()), *(pa.array(mask[rows]) for mask in chosen.values())]
+    from fineweb_mask.models.selection.block import BlockSolver, Selection
+    from fineweb_mask.models.selection.solvers.problem import History, Solution
 
-    note_seconds(job, seconds)
-    write_shards(group, pa.schema([ROW, pa.field("block", pa.string()), *fields]), columns, described)
+    if not taken.any():
+        return None
+    budget = int(block.tokens[taken].sum() if settings.budget_by == "tokens" else taken.sum())
+
+    def judged(*documents: Any, **options: Any) -> Selection:  # noqa: ANN401 - as `call_with` passes them
+        solver = BlockSolver(*documents, **options)
+        mask = torch.from_numpy(taken).to(solver.quality.device)
+        return solver.selection(
+            solver.objective(settings.lamb),
+            Solution(mask, mask.float()),
+            History(),
+            random_objective=ranges.random_objective(settings.lamb, solver.weights),
+            terms=solver.terms(mask),
+        )
+
+    return call_with(block, judged, settings.model_copy(update={"budget": budget}), ranges=ranges)
 
 
 def measured_in(job: BlocksJob, block: Block, indices: NDArray[np.int64]) -> dict[str, float]:
@@ -254,18 +346,3 @@ def measured_in(job: BlocksJob, block: Block, indices: NDArray[np.int64]) -> dic
 
     tokens = block.tokens if job.settings.budget_by == "tokens" else None
     return measured(block.vectors, block.quality, indices, device=torch_device(job.settings.device), tokens=tokens)
-
-
-def note_seconds(job: VariantJob, seconds: dict[str, float]) -> None:
-    """Record how long a job's selections took; masks hold no time, so that equal inputs give equal bytes."""
-    with atomic_write(job.seconds_path) as partial:
-        partial.write_text(json.dumps({"key": job.key.fingerprint, **seconds}) + "\n")
-
-
-def noted_seconds(job: VariantJob) -> dict[str, float]:
-    """Return the seconds that a job's selections took, of a sweep by value; nothing where the record is lost."""
-    try:
-        found: dict[str, Any] = json.loads(read_text(job.seconds_path))
-    except (OSError, ValueError):
-        return {}
-    return {} if found.pop("key", None) != job.key.fingerprint else found

@@ -19,7 +19,7 @@ from fineweb_mask.models.documents import content_hash
 from fineweb_mask.models.quality.evaluation import Evaluation, evaluate
 from fineweb_mask.models.settings.quality import FastTextScorerSettings, TrainQualitySettings
 from fineweb_mask.tasks.outputs import check_output
-from fineweb_mask.tasks.reporting.charts import reliability
+from fineweb_mask.tasks.reporting.charts import Series, lines
 from fineweb_mask.tasks.source.labels import Labelled, LabelsError, check_labels, read_labels
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, Stage, stage_task
@@ -166,10 +166,18 @@ def train_quality(job: TrainQualityJob, progress: Callable[[str], None] = lambda
             held_out=evaluation,
         )
         metrics_file.write_text(metrics.model_dump_json(indent=2) + "\n", encoding="utf-8")
-        chart_file.write_bytes(reliability(evaluation))
+        chart_file.write_bytes(_reliability(evaluation))
         job.unfinished.touch()  # without their manifest, the files would be taken for somebody's own
     write_manifest(job.manifest_path, job.key, job.files, {**metrics.model_dump(), "rows": rows})
     job.unfinished.unlink()
+
+
+def _reliability(evaluation: Evaluation) -> bytes:
+    """Draw a reliability diagram: the share of positives against the mean score."""
+    title = f"ROC-AUC {evaluation.roc_auc:.4f}, {evaluation.documents:,} held-out texts"
+    scores, shares = zip(*((one.mean_score, one.positive_share) for one in evaluation.reliability), strict=True)
+    series = [Series("held out", scores, shares), Series("perfectly calibrated", [0, 1], [0, 1])]
+    return lines(title, "score (probability of the positive label)", "share of positives", series).png
 
 
 def unique(labelled: Labelled) -> None:

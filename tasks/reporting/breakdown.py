@@ -1,12 +1,9 @@
 """Count eligible and selected documents by group: dump, domain, length, quality, language score or any column.
 
-It makes two passes over all shards, with a few of them in memory at a time. The first takes the edges of numeric groups
-from a sample; the second counts every eligible document.
+Of a corpus of more than a million documents, a sample is counted.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,21 +23,16 @@ from fineweb_mask.tasks.workspace.references import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 BINS = 40
-EDGE_SHARDS = 64
-EDGE_VALUES = 1_000_000
-"""Maximum shards and documents in the sample for the edges of numeric groups."""
+MOST_SHARDS = 64
+MOST_DOCUMENTS = 1_000_000
+"""Shards and documents of the sample, at most."""
 LARGEST = 30
 """Groups listed by name; the others are listed as one."""
-TALLIED, KEPT = 200_000, 100_000
-"""Groups that a tally holds at most, and that it keeps when it forgets the smallest."""
 LEAST = 200
 """Documents that a group has on average, else the column has no groups whose quality is compared."""
-COUNTED_AT_ONCE = 4
-"""Shards that are counted at the same time."""
 NUMBERS = ("n_chars", "quality", "language_score")
 DRAWN = ("n_chars", "quality")
 """Numbers that have a histogram."""
-LABEL, LARGEST_FIRST = pc.field("label"), [("documents", "descending"), ("label", "ascending")]
 
 
 class Distribution(NamedTuple):
@@ -49,7 +41,7 @@ class Distribution(NamedTuple):
     edges: NDArray[np.float64]  # (bins + 1,)
     before: NDArray[np.int64]  # (bins,)
     after: NDArray[np.int64]  # (bins,)
-    medians: tuple[float, float] | None  # of a sample of the eligible, and of those of it that are selected
+    medians: tuple[float, float] | None  # of the eligible, and of those that are selected
 
 
 class Breakdown(NamedTuple):
@@ -60,120 +52,9 @@ class Breakdown(NamedTuple):
     histograms: dict[str, Distribution]  # n_chars, quality
     groups: dict[str, list[Share]]  # by column: dump, domain, others; the largest groups, then the rest as one
     between: dict[str, float]  # by column, without domain: share of the quality's variance between its values
-    quality: NDArray[np.float32]  # (n,) a sorted sample
+    quality: NDArray[np.float32]  # (n,) sorted
     kept: NDArray[np.float32]  # (m,) those of it that are selected, sorted
-
-
-class Tally:
-    """Counts of documents by group; when there are too many for memory, it forgets the smallest and keeps their sum."""
-
-    def __init__(self) -> None:
-        self._counted = count_labels(pa.array([], pa.string()), pa.array([], pa.bool_()), np.empty(0))
-        self._forgotten = np.zeros(3, dtype=np.int64)  # groups, documents, selected
-
-    def add(self, counted: pa.Table) -> None:
-        """Add documents that `count_labels` counted."""
-        self._counted = _summed(pa.concat_tables([self._counted, counted]))
-        if len(self._counted) > TALLIED:
-            ordered = self._counted.sort_by(LARGEST_FIRST)
-            self._counted, self._forgotten = ordered.slice(0, KEPT), self._forgotten + _sums(ordered.slice(KEPT))
-
-    def largest(self, n: int, unknown: str) -> list[Share]:
-        """Return the `n` largest groups, then the one without a label as `unknown`, then all others as one."""
-        counted = self._counted.select(Share._fields)
-        named, unnamed = (counted.filter(is_so) for is_so in (LABEL.is_valid(), LABEL.is_null()))
-        named = named.sort_by(LARGEST_FIRST)
-        shares = [Share(**row) for row in named.slice(0, n).to_pylist()]
-        shares += [Share(**row | {"label": unknown}) for row in unnamed.to_pylist()]
-        groups, documents, selected = (self._forgotten + _sums(named.slice(n))).tolist()
-        return [*shares, Share(f"{groups:,} others", documents, selected)] if documents else shares
-
-    def between(self) -> float:
-        """Return the share of the quality's variance that is between the groups, one of them without a label.
-
-        It is 0 where there are too many groups, or fewer than `LEAST` documents in one on average.
-        """
-        scored, quality, squares = (self._counted[name].to_numpy() for name in ("scored", "quality", "squares"))
-        if self._forgotten[0] or scored.sum() < LEAST * len(scored):
-            return 0.0
-        return between_share(scored, quality, squares)
-
-
-def count_labels(
-    labels: pa.Array | pa.ChunkedArray, selected: pa.Array | pa.ChunkedArray, quality: NDArray[np.float64]
-) -> pa.Table:
-    """Return how many documents have each label, how many of them are selected or scored, and sums of their quality.
-
-    Null is a label, too; `quality` is (n,), not finite of documents without a score.
-    """
-    is_scored = np.isfinite(quality)
-    quality = np.where(is_scored, quality, 0.0)
-    columns = {
-        "label": labels,
-        "documents": np.ones(len(labels), dtype=np.int64),
-        "selected": pc.cast(selected, pa.int64()),
-        "scored": is_scored.astype(np.int64),
-        "quality": quality,
-        "squares": quality**2,
-    }
-    return _summed(pa.table(columns))
-
-
-def _summed(counted: pa.Table) -> pa.Table:
-    """Return a table of counts with one row for each label."""
-    sums = counted.group_by("label").aggregate([(name, "sum") for name in counted.column_names[1:]])
-    return sums.rename_columns(counted.column_names)
-
-
-def _sums(counted: pa.Table) -> NDArray[np.int64]:
-    """Return the number of labels, and the sums of the documents and of the selected ones."""
-    return np.array([len(counted), *(counted[name].to_numpy().sum() for name in ("documents", "selected"))])
-
-
-def _count_numbers(
-    values: NDArray[np.float64], selected: NDArray[np.bool_], edges: NDArray[np.float64]
-) -> NDArray[np.int64]:
-    """Count documents by the groups of `values` (n,), of which `selected` (n,) are selected.
-
-    Returns (2, 1 + groups), all and the selected: first those without a number, then those of each group.
-    """
-    groups = group_of(values, edges) + 1
-    return np.stack([np.bincount(some, minlength=max(len(edges), 1)) for some in (groups, groups[selected])])
-
-
-def _shares(edges: NDArray[np.float64], counts: NDArray[np.int64]) -> list[Share]:
-    """Return the deciles, lowest first, labelled with just enough decimals to distinguish their edges."""
-    whole = all(edge == int(edge) for edge in edges)
-    digits = 0 if whole else next((n for n in (2, 3, 4, 5) if len({f"{e:.{n}f}" for e in edges}) == len(edges)), 6)
-    counted = zip(*counts.tolist(), edges, edges[1:], strict=False)
-    return [
-        Share(f"{rank}: {low:,.{digits}f} to {high:,.{digits}f}", before, after)
-        for rank, (before, after, low, high) in enumerate(counted, 1)
-    ]
-
-
-def _bins(sample: NDArray[np.float64], *, logarithmic: bool) -> NDArray[np.float64]:
-    present = sample[np.isfinite(sample)]
-    low, high = np.quantile(present, [0.001, 0.999]) if len(present) else (1.0, 10.0)
-    if logarithmic:
-        return np.geomspace(max(low, 1), max(high, 2 * max(low, 1)), BINS + 1)
-    return np.linspace(low, max(high, low + 1e-6), BINS + 1)
-
-
-def _medians(values: NDArray[np.float64], is_kept: NDArray[np.bool_]) -> tuple[float, float] | None:
-    """Return the medians of values, (n,), and of those that are kept, each one of the values; None without any.
-
-    >>> _medians(np.array([0.0, 0.0, 0.0, 5.0, np.nan]), np.array([False, True, False, True, True]))
-    (0.0, 0.0)
-    """
-    known = np.isfinite(values)
-    sides = [np.sort(values[some]) for some in (known, known & is_kept)]
-    before, after = (float(side[(len(side) - 1) // 2]) if len(side) else np.nan for side in sides)
-    return None if np.isnan(after) else (before, after)
-
-
-def _numbers(table: pa.Table, name: str) -> NDArray[np.float64]:
-    return np.asarray(table[name].cast(pa.float64()).to_numpy(), dtype=np.float64)
+    counted: str = "All eligible documents."  # or of what all numbers are
 
 
 def check_columns(workspace: Workspace, by: Sequence[str]) -> None:
@@ -187,11 +68,6 @@ def check_columns(workspace: Workspace, by: Sequence[str]) -> None:
     if workspace.url is None:
         paths = (workspace.root / "documents").rglob("*.parquet")
         _check_columns((name for path in paths for name in read_schema(path).names), by)
-
-
-def _columns_of(workspace: Workspace, shard: ShardFiles) -> list[str]:
-    names: list[str] = read_schema(workspace.resolve(shard.documents)).names
-    return names
 
 
 def _check_columns(present: Iterable[str], by: Sequence[str]) -> None:
@@ -220,77 +96,112 @@ def break_down(
     SettingsError
         If no shard has a column of `by`, or its values cannot be converted to text.
     """
-    _check_columns((name for shard in shards for name in _columns_of(workspace, shard)), by)
-    by = [name for name in by if name not in NUMBERS]  # always included
-    sample = _sample(workspace, shards)
-    is_kept = sample.pop("selected") == 1
-    edges = {("deciles", name): decile_edges(values) for name, values in sample.items()}
-    edges |= {("bins", name): _bins(sample[name], logarithmic=name == "n_chars") for name in DRAWN}
-    tallies = {name: Tally() for name in (*groups, *by)}
-    total = {key: np.zeros((2, max(len(one), 1)), dtype=np.int64) for key, one in edges.items()}
-    for numbers, labels in _counted(workspace, shards, edges, list(tallies)):
-        for key, counts in numbers.items():
-            total[key] += counts
-        for name, counted in labels.items():
-            tallies[name].add(counted)
-    unknown = {"domain": "no url"}
+    present = (read_schema(workspace.resolve(shard.documents)).names for shard in shards) if by else ()
+    _check_columns((name for names in present for name in names), by)
+    columns = list(
+        dict.fromkeys([*groups, *(name for name in by if name not in NUMBERS)])
+    )  # numbers are always included
+    chosen = evenly_spaced(len(shards), MOST_SHARDS)
+    step = max(1, -(-sum(shards[index].documents.rows for index in chosen) // MOST_DOCUMENTS))
+    parts = [_shard(workspace, shards[index], columns, step) for index in chosen]
+    table = pa.concat_tables([_shard_schema(columns).empty_table(), *parts])
+    numbers = {name: table[name].to_numpy() for name in NUMBERS}
+    quality, is_kept = numbers["quality"], table["selected"].to_numpy()
+    is_whole = step == 1 and len(chosen) == len(shards)
+    counted = {name: _count(values, is_kept, decile_edges(values)) for name, values in numbers.items()}
+    labels = {name: _by_label(table, name, quality) for name in columns}
     return Breakdown(
-        deciles={name: _shares(edges["deciles", name], total["deciles", name][:, 1:]) for name in NUMBERS},
-        missing={name: Share("unknown", *total["deciles", name][:, 0].tolist()) for name in NUMBERS},
-        histograms={
-            name: Distribution(edges["bins", name], before[1:], after[1:], _medians(sample[name], is_kept))
-            for name in DRAWN
-            for before, after in [total["bins", name]]
-        },
-        groups={name: tally.largest(LARGEST, unknown.get(name, "unknown")) for name, tally in tallies.items()},
-        between={name: tally.between() for name, tally in tallies.items() if name != "domain"},
-        quality=np.sort(sample["quality"]).astype(np.float32),
-        kept=np.sort(sample["quality"][is_kept]).astype(np.float32),
+        deciles={name: _shares(decile_edges(numbers[name]), counts[:, 1:]) for name, counts in counted.items()},
+        missing={name: Share("unknown", *counts[:, 0].tolist()) for name, counts in counted.items()},
+        histograms={name: _distribution(numbers[name], is_kept, logarithmic=name == "n_chars") for name in DRAWN},
+        groups={name: _largest(one, "no url" if name == "domain" else "unknown") for name, one in labels.items()},
+        between={name: _between(one) for name, one in labels.items() if name != "domain"},
+        quality=np.sort(quality).astype(np.float32),
+        kept=np.sort(quality[is_kept]).astype(np.float32),
+        **({} if is_whole else {"counted": f"A sample of {len(table):,} eligible documents."}),
     )
 
 
-Edges = Mapping[tuple[str, str], NDArray[np.float64]]
-"""Edges of the groups of numbers, ascending: at most 11 of "deciles", none without a number; BINS + 1 of "bins"."""
-Counted = tuple[dict[tuple[str, str], NDArray[np.int64]], dict[str, pa.Table]]
-"""The counts of a shard: of its numbers, by their edges, and of its labels."""
+def _shard_schema(columns: Sequence[str]) -> pa.Schema:
+    names = [(name, pa.float64()) for name in NUMBERS] + [(f"by {name}", pa.string()) for name in columns]
+    return pa.schema([*names, ("selected", pa.bool_())])
 
 
-def _counted(
-    workspace: Workspace, shards: Sequence[ShardFiles], edges: Edges, labels: Sequence[str]
-) -> Iterator[Counted]:
-    """Yield the counts of every shard."""
-    with ThreadPoolExecutor(COUNTED_AT_ONCE) as pool:
-        for first in range(0, len(shards), COUNTED_AT_ONCE):
-            some = shards[first : first + COUNTED_AT_ONCE]
-            yield from pool.map(partial(_count_shard, workspace, edges, labels), some)
-
-
-def _count_shard(workspace: Workspace, edges: Edges, labels: Sequence[str], shard: ShardFiles) -> Counted:
+def _shard(workspace: Workspace, shard: ShardFiles, columns: Sequence[str], step: int) -> pa.Table:
+    """Return every `step`-th eligible document of a shard: its numbers, NaN if unknown, and its labels."""
     raise_if_stopped()
-    read = ["n_chars", "language_score", *("url" if name == "domain" else name for name in labels)]
-    table = eligible_table(workspace, shard, list(dict.fromkeys(read)))
-    selected, numbers = table["selected"], {name: _numbers(table, name) for name in NUMBERS}
-    return (
-        {key: _count_numbers(numbers[key[1]], selected.to_numpy(), one) for key, one in edges.items()},
-        {
-            name: count_labels(
-                domains(table["url"]) if name == "domain" else _labels(table[name]), selected, numbers["quality"]
-            )
-            for name in labels
-        },
-    )
+    read = ["n_chars", "language_score", *("url" if name == "domain" else name for name in columns)]
+    found = eligible_table(workspace, shard, list(dict.fromkeys(read)))
+    found = found.take(np.arange(0, len(found), step))
+    values = {name: pc.fill_null(found[name].cast(pa.float64()), np.nan) for name in NUMBERS}
+    values |= {f"by {name}": domains(found["url"]) if name == "domain" else _labels(found[name]) for name in columns}
+    return pa.table(values | {"selected": found["selected"]}, schema=_shard_schema(columns))
 
 
-def _sample(workspace: Workspace, shards: Sequence[ShardFiles]) -> dict[str, NDArray[np.float64]]:
-    """Return some values of each numeric column, (n,), NaN if unknown, and which of them are selected, 0 or 1."""
-    step = max(1, sum(shard.documents.rows for shard in shards) // EDGE_VALUES)
-    parts: dict[str, list[NDArray[np.float64]]] = {name: [np.empty(0)] for name in (*NUMBERS, "selected")}
-    for index in evenly_spaced(len(shards), EDGE_SHARDS):
-        raise_if_stopped()
-        table = eligible_table(workspace, shards[index], ["n_chars", "language_score"])
-        for name, part in parts.items():
-            part.append(_numbers(table, name)[::step].copy())
-    return {name: np.concatenate(part) for name, part in parts.items()}
+def _count(values: NDArray[np.float64], selected: NDArray[np.bool_], edges: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Count documents by the groups of `values` (n,), of which `selected` (n,) are selected.
+
+    Returns (2, 1 + groups), all and the selected: first those without a number, then those of each group.
+    """
+    groups = group_of(values, edges) + 1
+    return np.stack([np.bincount(some, minlength=max(len(edges), 1)) for some in (groups, groups[selected])])
+
+
+def _shares(edges: NDArray[np.float64], counts: NDArray[np.int64]) -> list[Share]:
+    """Return the deciles, lowest first, labelled with just enough decimals to distinguish their edges."""
+    whole = all(edge == int(edge) for edge in edges)
+    digits = 0 if whole else next((n for n in (2, 3, 4, 5) if len({f"{e:.{n}f}" for e in edges}) == len(edges)), 6)
+    counted = zip(*counts.tolist(), edges, edges[1:], strict=False)
+    return [
+        Share(f"{rank}: {low:,.{digits}f} to {high:,.{digits}f}", before, after)
+        for rank, (before, after, low, high) in enumerate(counted, 1)
+    ]
+
+
+def _distribution(values: NDArray[np.float64], selected: NDArray[np.bool_], *, logarithmic: bool) -> Distribution:
+    known = np.isfinite(values)
+    low, high = np.quantile(values[known], [0.001, 0.999]) if known.any() else (1.0, 10.0)
+    edges = np.linspace(low, max(high, low + 1e-6), BINS + 1)
+    if logarithmic:
+        edges = np.geomspace(max(low, 1), max(high, 2 * max(low, 1)), BINS + 1)
+    before, after = _count(values, selected, edges)
+    sides = [np.sort(values[some]) for some in (known, known & selected)]
+    medians = [float(side[(len(side) - 1) // 2]) for side in sides if len(side)]
+    return Distribution(edges, before[1:], after[1:], (medians[0], medians[1]) if len(medians) > 1 else None)
+
+
+def _by_label(table: pa.Table, name: str, quality: NDArray[np.float64]) -> pa.Table:
+    """Return how many documents have each label, null too, how many are selected or scored, and sums of their quality.
+
+    The largest group comes first.
+    """
+    is_scored = np.isfinite(quality)
+    quality = np.where(is_scored, quality, 0.0)
+    columns = {
+        "label": table[f"by {name}"],
+        "documents": np.ones(len(quality), dtype=np.int64),
+        "selected": table["selected"].cast(pa.int64()),
+        "scored": is_scored.astype(np.int64),
+        "quality": quality,
+        "squares": quality**2,
+    }
+    sums = pa.table(columns).group_by("label").aggregate([(one, "sum") for one in list(columns)[1:]])
+    return sums.rename_columns(list(columns)).sort_by([("documents", "descending"), ("label", "ascending")])
+
+
+def _largest(counted: pa.Table, unknown: str) -> list[Share]:
+    """Return the largest groups, then the one without a label as `unknown`, then all others as one."""
+    shares = [Share(**row) for row in counted.select(Share._fields).to_pylist()]
+    named, unnamed = ([one for one in shares if (one.label is None) == is_none] for is_none in (False, True))
+    rest = named[LARGEST:]
+    others = Share(f"{len(rest):,} others", sum(one.documents for one in rest), sum(one.selected for one in rest))
+    return [*named[:LARGEST], *(one._replace(label=unknown) for one in unnamed), *([others] if rest else [])]
+
+
+def _between(counted: pa.Table) -> float:
+    """Return the share of the quality's variance that is between groups; 0 with too few documents in one on average."""
+    scored, quality, squares = (counted[name].to_numpy() for name in ("scored", "quality", "squares"))
+    return 0.0 if scored.sum() < LEAST * len(scored) else between_share(scored, quality, squares)
 
 
 def _labels(column: pa.ChunkedArray) -> pa.ChunkedArray:

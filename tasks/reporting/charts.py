@@ -1,56 +1,43 @@
-"""Draw the charts of every page in one style: a title, axes with units, n, colours for colour-blind readers.
+"""Draw the charts of every page in one style, each with its numbers: a title, axes with units, n, safe colours.
 
 A chart is a PNG on white. In dark mode a page inverts it and keeps the hues; yellow would turn dark, so no chart uses
-it. `on_any_background` makes a chart readable in both modes, for places that cannot invert it. Text from the web is
-drawn literally: no markup, and a box for each character that the font lacks. Matplotlib is imported inside the
-functions, so a run without charts does not load it.
+it. Text from the web is drawn literally: no markup, and a box for each character that the font lacks. Matplotlib is
+imported inside the functions, so a run without charts does not load it.
 """
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fineweb_mask.tasks.reporting.labels import (
-    INK,
-    LONGEST_LABEL,
-    QUIET,
-    MapLabel,
-    Series,
-    halo,
-    label_map,
-    label_points,
-    safe,
-)
+from fineweb_mask.tasks.reporting.page import Chart, Column, Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from fineweb_mask.models.quality.evaluation import Evaluation
-
 BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"
 COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
 """Okabe and Ito's, without black and yellow (https://jfly.uni-koeln.de/color/)."""
-MARKERS = "osD^vP"
-"""One for each colour, so that lines differ in black-and-white print, too."""
-BEFORE, AFTER = "#9aa5b1", BLUE
-FAINT = "#e3e8ed"
-MIDDLE = (118, 128, 140)
-"""A grey with a contrast of 4 to white and of 5 to black."""
-GREY_RANGE = 40
-"""Most that red, green and blue of a grey differ; those of the inks differ by 26, of the colours by 83 and more."""
+MARKERS = "osD^vPX"
+"""One more than colours, so that all look different, in black-and-white print, too."""
+INK, QUIET, FAINT = "#1c2733", "#5b6875", "#e3e8ed"
+BEFORE = "#9aa5b1"
 WIDTH, HEIGHT = 6.6, 3.7  # inches
 DOTS = 150  # per inch
 PALETTE_COLOURS = 256
+LETTER_WIDTH, LINE_HEIGHT = 0.014, 0.042  # of a label inside a chart, in shares of the chart
+GAP = 0.018  # between a point and its label, in shares of the chart
+LONGEST_LABEL, LONGEST_INSIDE = 34, 24  # characters
+REPLACEMENT = "\N{WHITE SQUARE}"
 
 _drawing = ThreadPoolExecutor(1)
 """Draws every chart: matplotlib opens its fonts again in each thread, and keeps them."""
-MOST_NUMBERED = 12
-"""Columns of a matrix whose cells are wide enough for their values."""
 
 
 class Share(NamedTuple):
@@ -62,12 +49,31 @@ class Share(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """A value, and the half-width of its interval if it is known."""
+    """A value, with the half-width of its interval if it is known, and what is written beside it."""
 
     label: str
     value: float
+    text: str
     error: float | None = None
     grey: bool = False
+
+
+class Series(NamedTuple):
+    """A line through points; each may have a label, and some a larger mark."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    labels: Sequence[str] = ()  # one for every point, or none
+    marked: Sequence[int] = ()  # indices of points
+
+
+class MapLabel(NamedTuple):
+    """A text at a point of a chart."""
+
+    x: float
+    y: float
+    label: str
 
 
 def histogram(
@@ -77,15 +83,14 @@ def histogram(
     counts: Mapping[str, NDArray[np.integer[Any]]],  # name of each population -> (bins,)
     *,
     logarithmic: bool = False,
-) -> bytes:
+) -> Chart:
     """Draw the share of each population by bin: the first population filled, the others as outlines."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     figure, axes = _figure(title, x_label, "share of documents (%)")
     for index, (name, heights) in enumerate(counts.items()):
         n = int(heights.sum())
-        label = f"{safe(name)} (n = {n:,})"
-        shares = 100 * heights / max(n, 1)
+        label, shares = f"{safe(name)} (n = {n:,})", 100 * heights / max(n, 1)
         if index == 0:
             axes.stairs(shares, edges, fill=True, color=BEFORE, alpha=0.75, label=label)
         else:
@@ -96,47 +101,58 @@ def histogram(
         axes.xaxis.set_major_formatter("{x:,.6g}")
         axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_ylim(bottom=0)
-    _legend(axes)
-    return _png(figure)
+    _legend(figure, axes)
+    columns = [Column(f"{x_label}, from", "number"), Column("to", "number")]
+    columns += [Column(f"{name}, documents", "count") for name in counts]
+    rows = zip(edges[:-1], edges[1:], *(heights.tolist() for heights in counts.values()), strict=True)
+    return Chart(_png(figure), Table(title, columns, list(rows)))
 
 
-def retention(title: str, rows: Sequence[Share], done: str = "selected") -> bytes:
-    """Draw the share of each group that is selected, in the order of `rows`, and the share over all as a line.
+def retention(title: str, shares: Sequence[Share], done: str = "selected", group: str = "group") -> Chart:
+    """Draw the share of each group that is selected, in the order of `shares`, and the share over all as a line.
 
-    `done` says what is done with that share.
+    `done` says what is done with that share, `group` what the groups are.
     """
-    documents, selected = sum(row.documents for row in rows), sum(row.selected for row in rows)
-    overall = 100 * selected / max(documents, 1)
-    note = f"n = {documents:,} documents"
-    figure, axes = _figure(title, f"share of documents {done} (%)", "", note, rows=len(rows))
-    shares = [100 * row.selected / max(row.documents, 1) for row in rows]
-    bars = axes.barh(range(len(rows)), shares, color=AFTER, height=0.66)
-    labels = [f"{row.selected:,} of {row.documents:,}" for row in rows]
-    axes.bar_label(bars, labels, padding=4, fontsize=8, color=QUIET, zorder=4, path_effects=halo())
-    axes.axvline(overall, color=VERMILION, linestyle="--", linewidth=1.2, zorder=0.9, label=f"all: {overall:.1f}%")
-    _name_rows(axes, [row.label for row in rows])
-    axes.set_xlim(0, 1.3 * max([*shares, overall, 1e-9]))
-    _legend(axes, outside=True)
-    return _png(figure)
+    documents, selected = sum(row.documents for row in shares), sum(row.selected for row in shares)
+    rows = [
+        Bar(row.label, 100 * row.selected / max(row.documents, 1), f"{row.selected:,} of {row.documents:,}")
+        for row in shares
+    ]
+    overall, note = 100 * selected / max(documents, 1), f"n = {documents:,} documents"
+    drawn = bars(title, f"share of documents {done} (%)", rows, note=note, level=overall)
+    columns = [Column(group), Column("documents", "count"), Column(done, "count"), Column("share", "share")]
+    numbers = [[*row, row.selected / max(row.documents, 1)] for row in shares]
+    return Chart(drawn.png, Table(title, columns, numbers))
 
 
-def bars(title: str, x_label: str, rows: Sequence[Bar], *, form: Callable[[float], str], note: str = "") -> bytes:
-    """Draw a bar for each value, in the order of `rows`, with its interval if it has one."""
-    figure, axes = _figure(title, x_label, "", note, rows=len(rows))
-    errors = [row.error or 0 for row in rows] if any(row.error is not None for row in rows) else None
+def bars(title: str, x_label: str, rows: Sequence[Bar], *, note: str = "", level: float | None = None) -> Chart:
+    """Draw a bar for each value, in the order of `rows`, with its interval if it has one, and a level over all."""
+    figure, axes = _figure(title, x_label, "", note, height=max(2.0, 0.27 * len(rows) + 1.25))
+    has_errors = any(row.error is not None for row in rows)
     drawn = axes.barh(
         range(len(rows)),
         [row.value for row in rows],
-        xerr=errors,
-        color=[BEFORE if row.grey else AFTER for row in rows],
+        xerr=[row.error or 0 for row in rows] if has_errors else None,
+        color=[BEFORE if row.grey else BLUE for row in rows],
         ecolor=INK,
         capsize=3,
         height=0.66,
     )
-    axes.bar_label(drawn, [form(row.value) for row in rows], padding=6, fontsize=8, color=QUIET)
-    _name_rows(axes, [row.label for row in rows])
+    texts = [safe(row.text) for row in rows]
+    axes.bar_label(drawn, texts, padding=5, fontsize=8, color=QUIET, zorder=4, path_effects=_halo())
+    axes.set_yticks(range(len(rows)), _told_apart([row.label for row in rows]))
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.margins(x=0.18)
-    return _png(figure)
+    if level is not None:
+        label = f"all: {level:.1f}%"
+        axes.axvline(level, color=VERMILION, linestyle="--", linewidth=1.2, zorder=0.9, label=label)
+        axes.set_xlim(0, 1.3 * max([level, 1e-9, *(row.value for row in rows)]))
+        _legend(figure, axes, outside=True)
+    columns = [Column("of"), Column(x_label, "number"), *([Column("+-", "number")] if has_errors else [])]
+    numbers = [[row.label, row.value, row.error][: len(columns)] for row in rows]
+    return Chart(_png(figure), Table(title, columns, numbers))
 
 
 def lines(
@@ -147,57 +163,36 @@ def lines(
     *,
     levels: Mapping[str, float] | None = None,
     note: str = "",
-) -> bytes:
-    """Draw lines with a marker at each point, and dashed levels such as a bound."""
-    figure, axes = _figure(title, x_label, y_label, note)
-    axes.grid(axis="y", color=FAINT)
+    height: float = HEIGHT,
+) -> Chart:
+    """Draw lines with a marker at each point, and dashed levels such as a bound; labels stand where there is room."""
+    figure, axes = _figure(title, x_label, y_label, note, height=height)
+    axes.grid(color=FAINT)
     for index, one in enumerate(series):
         colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
-        axes.plot(one.x, one.y, color=colour, linewidth=2, marker=marker, markersize=4, label=safe(one.name))
-        if one.marked:
-            x, y = [one.x[index] for index in one.marked], [one.y[index] for index in one.marked]
-            axes.scatter(x, y, s=110, facecolors="none", edgecolors=INK, linewidths=1.6, zorder=4)
-        for x_at, y_at, label in zip(one.x, one.y, one.labels, strict=False):
-            axes.annotate(
-                safe(label), (x_at, y_at), xytext=(6, 5), textcoords="offset points", fontsize=8, color=QUIET,
-                path_effects=halo(),
-            )  # fmt: skip
+        axes.plot(one.x, one.y, color=colour, linewidth=2, marker=marker, markersize=5, label=safe(one.name))
+        x, y = ([values[place] for place in one.marked] for values in (one.x, one.y))
+        axes.scatter(x, y, s=150, facecolors="none", edgecolors=INK, linewidths=1.7, zorder=4)
     for (name, level), style in zip((levels or {}).items(), ("--", ":", "-.") * len(levels or {}), strict=False):
         colour = VERMILION if style == "--" else QUIET
         axes.axhline(level, color=colour, linestyle=style, linewidth=1.4, label=safe(name))
-    axes.margins(0.06)
+    axes.margins(0.1)
+    labels = [
+        MapLabel(one.x[place], one.y[place], one.labels[place])
+        for one in sorted(series, key=lambda one: len(one.x))
+        for place in dict.fromkeys([*one.marked, *range(len(one.labels))])
+    ]
+    _write(axes, labels, points=[point for one in series for point in zip(one.x, one.y, strict=True)])
     if len(series) + len(levels or {}) > 1:
-        _legend(axes, outside=True)
-    return _png(figure)
-
-
-def trade_off(
-    title: str,
-    x_label: str,
-    y_label: str,
-    points: Sequence[MapLabel],
-    *,
-    curve: Series | None = None,
-    note: str = "",
-) -> bytes:
-    """Draw labelled points of a trade-off between x and y, and optionally a curve."""
-    figure, axes = _figure(title, x_label, y_label, note, height=4.6)
-    axes.grid(color=FAINT)
-    if curve is not None:
-        axes.plot(curve.x, curve.y, color=BLUE, linewidth=2, marker="o", markersize=5, label=safe(curve.name))
-        for index in curve.marked:
-            axes.scatter(
-                curve.x[index], curve.y[index], s=170, facecolors="none", edgecolors=INK, linewidths=1.8, zorder=4,
-                label=f"recommended: {safe(curve.labels[index])}",
-            )  # fmt: skip
-    for index, point in enumerate(points, start=curve is not None):
-        colour, marker = COLOURS[index % len(COLOURS)], (MARKERS + "X")[index % (len(MARKERS) + 1)]
-        axes.scatter(point.x, point.y, s=70, color=colour, marker=marker, zorder=3, edgecolors="white", linewidths=0.8)
-    axes.margins(0.12)
-    label_points(axes, points, curve)
-    if curve is not None:
-        _legend(axes, outside=True)
-    return _png(figure)
+        _legend(figure, axes, outside=True)
+    columns = [Column("of"), Column("at"), Column(x_label, "number"), Column(y_label, "number")]
+    rows: list[list[Any]] = [
+        [one.name, one.labels[place] if one.labels else "", x, y]
+        for one in series
+        for place, (x, y) in enumerate(zip(one.x, one.y, strict=True))
+    ]
+    rows += [[name, "", None, level] for name, level in (levels or {}).items()]
+    return Chart(_png(figure), Table(title, columns, rows))
 
 
 def scatter_map(
@@ -208,7 +203,7 @@ def scatter_map(
     *,
     labels: Sequence[MapLabel] = (),
     note: str = "",
-) -> bytes:
+) -> Chart:
     """Draw the points of each population on a map: the first in grey below, the others on top of it."""
     figure, axes = _figure(title, x_label, y_label, note, height=5.4)
     for index, (name, points) in enumerate(populations.items()):
@@ -216,70 +211,96 @@ def scatter_map(
         size = float(np.clip(20_000 / max(len(points), 1), 2, 18))
         label = f"{safe(name)} (n = {len(points):,})"
         axes.scatter(points[:, 0], points[:, 1], s=size, color=colour, alpha=0.45, linewidths=0, label=label)
-    label_map(axes, labels)
+    _write(axes, labels)
     axes.set_xticks([])
     axes.set_yticks([])
-    for handle in _legend(axes, outside=True).legend_handles:
+    for handle in _legend(figure, axes, outside=True).legend_handles:
         if handle is not None:
             handle.set_alpha(1)
             handle.set_sizes([30])
-    return _png(figure)
+    columns = [Column("words"), Column(x_label, "number"), Column(y_label, "number")]
+    return Chart(_png(figure), Table(title, columns, [[one.label, one.x, one.y] for one in labels]))
 
 
-def heat_map(
-    title: str,
-    value_label: str,
-    rows: Sequence[str],
-    columns: Sequence[str],
-    values: NDArray[np.floating[Any]],  # (rows, columns); NaN is left blank
-    *,
-    limits: tuple[float, float] | None = None,
-    note: str = "",
-    form: str = "{:.2f}",
-) -> bytes:
-    """Draw a matrix, with its values in the cells where they fit."""
-    figure, axes = _figure(title, "", "", note, height=max(2.8, 0.42 * len(rows) + 1.7))
-    low, high = limits or (float(np.nanmin(values)), float(np.nanmax(values)))
-    image = axes.imshow(values, cmap="Blues", vmin=low, vmax=high, aspect="auto")
-    for (row, column), value in np.ndenumerate(values):
-        if np.isfinite(value) and len(columns) <= MOST_NUMBERED:
-            colour = INK if (value - low) / max(high - low, 1e-12) < 0.55 else "white"
-            axes.text(column, row, form.format(value), ha="center", va="center", fontsize=8, color=colour)
-    _name_rows(axes, rows, inverted=False)
-    turned = 30 if len(columns) <= MOST_NUMBERED else 60
-    axes.set_xticks(range(len(columns)), [safe(name) for name in columns], rotation=turned, ha="right")
-    axes.spines[:].set_visible(False)
-    figure.colorbar(image, ax=axes, label=safe(value_label, 60)).outline.set_visible(False)
-    return _png(figure)
+def safe(text: str, longest: int = LONGEST_LABEL) -> str:
+    """Return a text as one line that is drawn literally, cut if long, with a box for each character the font lacks."""
+    one_line = " ".join(unicodedata.normalize("NFC", text[: 4 * longest]).split())
+    plain = "".join(c if ord(c) in _drawable() else REPLACEMENT for c in one_line if c.isprintable())
+    if len(plain) > longest:
+        plain = plain[: longest - 1] + "…"
+    return plain.replace("$", r"\$")
 
 
-def reliability(evaluation: "Evaluation") -> bytes:
-    """Draw a reliability diagram, the share of positives against the mean score, above a histogram of the scores."""
-    from matplotlib.figure import Figure
+@cache
+def _drawable() -> frozenset[int]:
+    """Return the code points that the font of the charts has and that are written from left to right."""
+    from matplotlib.font_manager import FontProperties, findfont, get_font
 
-    figure, stream = Figure(figsize=(5, 5.5), layout="constrained"), io.BytesIO()
-    top, bottom = figure.subplots(2, 1, height_ratios=[3, 1], sharex=True)
-    bins = evaluation.reliability
-    top.plot([0, 1], [0, 1], color=BEFORE, linestyle="--", label="perfectly calibrated")
-    top.plot([one.mean_score for one in bins], [one.positive_share for one in bins], "o-", color=BLUE, label="held out")
-    top.set(ylabel="share of positives", ylim=(-0.02, 1.02), xlim=(0, 1))
-    top.set_title(f"ROC-AUC {evaluation.roc_auc:.4f}, {evaluation.documents:,} held-out texts")
-    top.legend(loc="upper left", frameon=False)
-    widths = [one.high - one.low for one in bins]
-    bottom.bar([one.low for one in bins], [one.documents for one in bins], widths, align="edge", color=BLUE)
-    bottom.set(xlabel="score (probability of the positive label)", ylabel="texts")
-    _drawing.submit(figure.savefig, stream, format="png", dpi=120, metadata={"Software": None}).result()
-    return stream.getvalue()
+    charmap = get_font(findfont(FontProperties(family="DejaVu Sans"))).get_charmap()
+    return frozenset(
+        code for code in charmap if unicodedata.bidirectional(chr(code)) not in {"R", "AL", "RLE", "RLO", "RLI"}
+    )
 
 
-def _figure(
-    title: str, x_label: str, y_label: str, note: str = "", *, height: float = HEIGHT, rows: int | None = None
-) -> "tuple[Figure, Axes]":
+def _told_apart(labels: Sequence[str]) -> list[str]:
+    """Return labels as they are drawn; long ones that begin alike, as paths do, are cut in their middle.
+
+    >>> _told_apart(["a/path/with/many/folders/and/at/the/end/one", "a/path/with/many/folders/and/at/the/end/two", "b"])
+    ['a/path/with/many…d/at/the/end/one', 'a/path/with/many…d/at/the/end/two', 'b']
+    """
+    cut = [safe(label) for label in labels]
+    return [
+        safe(f"{label[:16]}…{label[-16:]}") if cut.count(one) > 1 and len(label) > LONGEST_LABEL else one
+        for label, one in zip(labels, cut, strict=True)
+    ]
+
+
+def _write(axes: "Axes", labels: Iterable[MapLabel], points: Iterable[tuple[float, float]] | None = None) -> None:
+    """Write labels as close to their places as the earlier ones, and the points of the chart, allow.
+
+    With points, a label stands beside its own, or is left out; without, it is centred, or has a line to its place.
+    """
+    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+
+    def share(x: float, y: float) -> tuple[float, float]:
+        return (x - left) / (right - left), (y - bottom) / (top - bottom)
+
+    taken = [(*share(*point), GAP / 2) for point in points or ()]  # centre, and half the width
+    for one in labels:
+        if not (text := safe(one.label, LONGEST_INSIDE)):
+            continue
+        (x, y), half = share(one.x, one.y), LETTER_WIDTH * len(text) / 2
+        sides = [half + GAP, -half - GAP] if points is not None else [0.0]
+        lines = (0.5, -0.5, 1.1, -1.1, 1.6, -1.6) if points is not None else sorted(range(-12, 13), key=abs)
+        near = [(x + aside, y + up * LINE_HEIGHT) for up in lines for aside in sides]
+        near = [(min(max(a, half), 1 - half) if points is None else a, b) for a, b in near]
+        near = [(a, b) for a, b in near if half <= a <= 1 - half and 0 <= b <= 1]
+        free = (
+            (a, b)
+            for a, b in near
+            if not any(abs(b - d) < 0.99 * LINE_HEIGHT and abs(a - c) < half + width for c, d, width in taken)
+        )
+        if (place := next(free, None if points is not None else (x, y))) is None:
+            continue
+        taken.append((*place, half))
+        line = {"arrowstyle": "-", "color": QUIET, "linewidth": 0.8} if points is None and place[1] != y else None
+        axes.annotate(
+            text, (one.x, one.y), xytext=place, textcoords="axes fraction", fontsize=8.5, fontweight="bold", color=INK,
+            ha="center", va="center", zorder=5, path_effects=_halo(), arrowprops=line,
+        )  # fmt: skip
+
+
+def _halo() -> list[Any]:
+    """Return the path effect that keeps a text readable on top of points and lines."""
+    from matplotlib.patheffects import withStroke
+
+    return [withStroke(linewidth=3, foreground="white")]
+
+
+def _figure(title: str, x_label: str, y_label: str, note: str = "", *, height: float = HEIGHT) -> "tuple[Figure, Axes]":
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    if rows is not None:
-        height = max(2.0, 0.27 * rows + 1.25)
     layout = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.08)  # inches
     figure = Figure(figsize=(WIDTH, height), dpi=DOTS, layout=layout, facecolor="white")
     axes = figure.subplots()
@@ -300,57 +321,11 @@ def _figure(
     return figure, axes
 
 
-def _told_apart(labels: Sequence[str]) -> list[str]:
-    """Return labels as they are drawn; long ones that begin alike, as paths do, are cut in their middle.
-
-    >>> _told_apart(["a/path/with/many/folders/and/at/the/end/one", "a/path/with/many/folders/and/at/the/end/two", "b"])
-    ['a/path/with/many…d/at/the/end/one', 'a/path/with/many…d/at/the/end/two', 'b']
-    """
-    cut = [safe(label) for label in labels]
-    return [
-        safe(f"{label[:16]}…{label[-16:]}") if cut.count(one) > 1 and len(label) > LONGEST_LABEL else one
-        for label, one in zip(labels, cut, strict=True)
-    ]
-
-
-def _name_rows(axes: "Axes", labels: Sequence[str], *, inverted: bool = True) -> None:
-    axes.set_yticks(range(len(labels)), _told_apart(labels))
-    axes.tick_params(axis="y", length=0)
-    if inverted:
-        axes.spines["left"].set_visible(False)
-        axes.set_ylim(len(labels) - 0.4, -0.6)
-
-
-def on_any_background(png: bytes) -> bytes:
-    """Return a chart whose white is transparent and whose black and grey can be read on white and on black.
-
-    Only the palette changes: every colour becomes the one that gives itself again on white, as transparent as possible,
-    and what has no hue becomes `MIDDLE`, as opaque as it was dark.
-    """
-    from PIL import Image
-
-    image: Image.Image = Image.open(io.BytesIO(png))
-    if image.mode != "P":
-        image = image.convert("RGB").quantize(PALETTE_COLOURS, dither=Image.Dither.NONE)
-    palette = np.asarray(image.getpalette("RGB"), dtype=np.float64).reshape(-1, 3)
-    opacity = (255 - palette.min(axis=1, keepdims=True)) / 255
-    colours = 255 - (255 - palette) / np.maximum(opacity, 1 / 255)
-    grey = np.ptp(palette, axis=1) <= GREY_RANGE
-    colours[grey] = MIDDLE
-    opacity[grey] = np.minimum(opacity[grey] * 255 / (255 - min(MIDDLE)), 1)
-    image.putpalette(colours.round().clip(0, 255).astype(np.uint8).tobytes(), "RGB")
-    stream = io.BytesIO()
-    transparency = (opacity[:, 0] * 255).round().astype(np.uint8).tobytes()
-    image.save(stream, format="png", transparency=transparency)
-    return stream.getvalue()
-
-
-def _legend(axes: "Axes", *, outside: bool = False) -> Any:  # noqa: ANN401 - matplotlib's own type lacks its handles'
-    if not outside:
-        return axes.legend(frameon=False, fontsize=9, labelcolor=INK)
-    return axes.figure.legend(
-        *axes.get_legend_handles_labels(), loc="outside lower left", frameon=False, fontsize=9, labelcolor=INK, ncols=3
-    )
+def _legend(figure: "Figure", axes: "Axes", *, outside: bool = False) -> Any:  # noqa: ANN401 - its handles lack types
+    options: dict[str, Any] = {"frameon": False, "fontsize": 9, "labelcolor": INK}
+    if outside:
+        return figure.legend(*axes.get_legend_handles_labels(), loc="outside lower left", ncols=3, **options)
+    return axes.legend(**options)
 
 
 def _png(figure: "Figure") -> bytes:

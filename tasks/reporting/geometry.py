@@ -1,8 +1,6 @@
 """Measure the diversity of the embeddings before and after a selection, on a sample of both, and map them."""
 
 from collections.abc import Sequence
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,9 +8,7 @@ from numpy.typing import NDArray
 
 from fineweb_mask.models.analysis import vectors
 from fineweb_mask.models.analysis.groups import telling_words
-from fineweb_mask.models.analysis.layout import lay_out
 from fineweb_mask.models.analysis.vectors import Unit, nearest_cosines, unit_rows
-from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.selection.measures import near_duplicate_rate
 from fineweb_mask.models.settings import ReportSettings
 from fineweb_mask.tasks.reporting.samples import DocumentRef, Sample, draw, kept_at, quality_at, texts_at, vectors_at
@@ -57,12 +53,11 @@ class Cluster(NamedTuple):
 
 
 class Map(NamedTuple):
-    """Documents projected onto a plane."""
+    """Documents on the plane of the two principal components of those that are eligible."""
 
-    labels: tuple[str, str]  # of the axes
     before: NDArray[np.float64]  # (n, 2) of the eligible
     after: NDArray[np.float64]  # (m, 2) of the selected
-    explained: float = 1.0  # share of the variance, where the axes have one
+    explained: tuple[float, float]  # shares of the variance
 
 
 class Diversity(NamedTuple):
@@ -73,15 +68,8 @@ class Diversity(NamedTuple):
     clusters: list[Cluster]
     eligible: Sample
     selected: Sample
-    unit: Unit  # (m, d) of the selected documents of the sample
     quality: NDArray[np.float32]  # (n,) of the eligible documents of the sample
     is_kept: NDArray[np.bool_]  # (n,) whether these are selected
-
-    def nearest_selected(self, unit: Unit, documents: Sequence[DocumentRef]) -> NDArray[np.float32]:
-        """Return each document's cosine, (n,) from `unit` (n, d), with the nearest other selected document sampled."""
-        index_of = {document: index for index, document in enumerate(self.selected.documents)}
-        own = np.array([index_of.get(document, -1) for document in documents], dtype=np.int64)
-        return nearest_cosines(unit, self.unit, own)
 
 
 def measure(workspace: Workspace, shards: Sequence[ShardFiles], settings: ReportSettings) -> Diversity | None:
@@ -93,7 +81,8 @@ def measure(workspace: Workspace, shards: Sequence[ShardFiles], settings: Report
     before = unit_rows(vectors_at(workspace, shards, eligible.documents))
     after = unit_rows(vectors_at(workspace, shards, selected.documents))
     same = np.sort(generator.choice(len(before), size=min(len(before), len(after)), replace=False))
-    plane = _plane(before, after, settings)
+    axes = vectors.principal_axes(before)
+    plane = Map(axes.project(before), axes.project(after), (float(axes.explained[0]), float(axes.explained[1])))
     return Diversity(
         geometry={
             "eligible": _geometry(before, generator),
@@ -104,7 +93,6 @@ def measure(workspace: Workspace, shards: Sequence[ShardFiles], settings: Report
         clusters=_clusters(workspace, shards, eligible.documents, before, after, plane),
         eligible=eligible,
         selected=selected,
-        unit=after,
         quality=quality_at(workspace, shards, eligible.documents),
         is_kept=kept_at(workspace, shards, eligible.documents),
     )
@@ -121,31 +109,6 @@ def _geometry(unit: Unit, generator: np.random.Generator) -> Geometry:
         near_duplicates=near_duplicate_rate(nearest),
         queries=queries,
     )
-
-
-def check_map(settings: ReportSettings) -> None:
-    """Raise SettingsError if the map needs a package that is not installed."""
-    if settings.map == "umap" and find_spec("umap") is None:
-        raise SettingsError("report.map: umap needs umap-learn: run `pip install umap-learn`, or name tsne or pca")
-
-
-def _plane(before: Unit, after: Unit, settings: ReportSettings) -> Map:
-    check_map(settings)
-    if settings.map == "umap":
-        reducer = import_module("umap").UMAP(metric="cosine", random_state=SEED, n_jobs=1)
-        return Map(("UMAP, first axis", "UMAP, second axis"), reducer.fit_transform(before), reducer.transform(after))
-    if settings.map == "tsne":
-        both = lay_out(np.concatenate([before, after]), seed=SEED).astype(np.float64)
-        return Map(("t-SNE, first axis", "t-SNE, second axis"), both[: len(before)], both[len(before) :])
-    if before.shape[1] < 2:
-        before, after = (np.pad(unit, ((0, 0), (0, 1))) for unit in (before, after))
-    found = vectors.principal_axes(before)
-    first, second = found.explained
-    labels = (
-        f"first principal component ({first:.1%} of the variance)",
-        f"second principal component ({second:.1%})",
-    )
-    return Map(labels, found.project(before), found.project(after), float(first + second))
 
 
 def _clusters(

@@ -22,7 +22,6 @@ from fineweb_mask.tasks.workspace.references import StageKey
 
 LISTED = 50
 """Maximum rows of a table in `index.md`, which the Prefect server stores in its database."""
-NAMED = 5  # of a list in a sentence
 SAFE_NAME = re.compile(r"[a-z0-9-]+")
 
 
@@ -31,20 +30,6 @@ class Tile(NamedTuple):
 
     value: str
     label: str
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A chart."""
-
-    name: str  # of its file: lower-case letters, digits and dashes
-    png: bytes
-    alt: str  # text for readers who cannot see it
-    caption: str  # its message, with n and how it was sampled
-
-    def __post_init__(self) -> None:
-        if not SAFE_NAME.fullmatch(self.name):
-            raise ValueError(f"a figure's name must consist of a-z, 0-9 and dashes, received {self.name!r}")
 
 
 class Column(NamedTuple):
@@ -64,6 +49,27 @@ class Table(NamedTuple):
     wide: bool = False  # takes the whole width of the page
 
 
+class Chart(NamedTuple):
+    """A picture, and the numbers that it shows."""
+
+    png: bytes
+    numbers: Table
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A chart on a page, with its numbers behind a fold."""
+
+    name: str  # of its file: lower-case letters, digits and dashes
+    chart: Chart
+    alt: str  # text for readers who cannot see it
+    caption: str  # its message, with n and how it was sampled
+
+    def __post_init__(self) -> None:
+        if not SAFE_NAME.fullmatch(self.name):
+            raise ValueError(f"a figure's name must consist of a-z, 0-9 and dashes, received {self.name!r}")
+
+
 class Card(NamedTuple):
     """The beginning of a document."""
 
@@ -80,23 +86,13 @@ class Side(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A part of a page; empty parts of it are left out.
-
-    If there are as many tables as figures, none of them wide, each table follows its figure; else all tables come last.
-    """
+    """A part of a page; empty parts of it are left out."""
 
     title: str
     text: Sequence[str] = ()  # paragraphs
     figures: Sequence[Figure] = ()
     tables: Sequence[Table] = ()
     sides: Sequence[Side] = ()
-
-    @property
-    def items(self) -> list[Figure | Table]:
-        """Figures and tables in the order in which they fill two columns."""
-        if len(self.figures) == len(self.tables) and not any(table.wide for table in self.tables):
-            return [item for pair in zip(self.figures, self.tables, strict=True) for item in pair]
-        return [*self.figures, *self.tables]
 
 
 class Finding(NamedTuple):
@@ -106,16 +102,6 @@ class Finding(NamedTuple):
     section: str
     is_worry: bool = False
     heading: str = ""  # that it stands under, beside others of the same
-
-
-def some(names: Sequence[str]) -> str:
-    """Return the first names and how many others there are.
-
-    >>> some(["a", "b"]), some([str(number) for number in range(7)])
-    ('a, b', '0, 1, 2, 3, 4 and 2 others')
-    """
-    shown = ", ".join(name or "(empty)" for name in names[:NAMED])
-    return f"{shown} and {len(names) - NAMED:,} others" if len(names) > NAMED else shown
 
 
 @dataclass(frozen=True)
@@ -188,7 +174,7 @@ def _outputs(folder: Path, page: Page, others: Mapping[str, bytes] | None = None
         folder / "metrics.json": (json.dumps(page.metrics, indent=2, allow_nan=False) + "\n").encode(),
         folder / "index.html": page.html().encode(),
         folder / "index.md": page.markdown().encode(),
-        **{folder / "plots" / f"{figure.name}.png": figure.png for figure in page.figures},
+        **{folder / "plots" / f"{figure.name}.png": figure.chart.png for figure in page.figures},
         **{folder / name: content for name, content in (others or {}).items()},
     }
 

@@ -5,7 +5,7 @@ from the row groups that contain it.
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import chain, groupby, zip_longest
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,8 +22,6 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 
 SAMPLED_SHARDS = 16
 """Maximum number of shards in a sample: one shard of FineWeb has a million documents."""
-NEAR = 10
-"""Documents shown on each side of a threshold."""
 
 
 class DocumentRef(NamedTuple):
@@ -167,60 +165,3 @@ def _in_one_row_group(path: Path, rows: NDArray[np.int64]) -> NDArray[np.int64]:
     with VerifiedFile(path) as file:
         groups = np.searchsorted(row_group_ends(file), rows, side="right")
     return np.asarray(rows[groups == groups[len(groups) // 2]])
-
-
-class NearThreshold(NamedTuple):
-    """A document close to the threshold between selected and rejected."""
-
-    document: DocumentRef
-    block: str
-    inclusion: float
-    threshold: float  # of its block: halfway between the K-th and the next largest inclusion
-
-
-def near_threshold(
-    workspace: Workspace, shards: Sequence[ShardFiles], each: int = NEAR
-) -> tuple[list[NearThreshold], list[NearThreshold]]:
-    """Return the selected and the rejected documents closest to their block's threshold, from all blocks in turn."""
-    sides: list[tuple[list[NearThreshold], list[NearThreshold]]] = []
-    pending: dict[str, list[pa.Table]] = {}
-
-    def close(blocks: list[str]) -> None:
-        sides.extend(_nearest(block, pa.concat_tables(pending.pop(block)), each) for block in blocks)
-
-    for index in sorted(range(len(shards)), key=lambda index: shards[index].masks.name):  # the order in blocks
-        raise_if_stopped()
-        masks = read_table(workspace.resolve(shards[index].masks))
-        masks = masks.filter(pa.compute.field("block").is_valid())
-        masks = masks.append_column("shard", pa.array(np.full(masks.num_rows, index, dtype=np.int32)))
-        blocks = masks["block"].unique().to_pylist()
-        close([block for block in pending if block not in blocks])
-        for block in blocks:
-            pending.setdefault(block, []).append(masks.filter(pa.compute.field("block") == block).drop_columns("block"))
-    close(list(pending))
-    return _in_turn([kept for kept, _ in sides], each), _in_turn([rejected for _, rejected in sides], each)
-
-
-def _nearest(block: str, rows: pa.Table, each: int) -> tuple[list[NearThreshold], list[NearThreshold]]:
-    inclusion = np.nan_to_num(rows["inclusion"].to_numpy())  # -inf if the solver never considered the document
-    selected = rows["selected"].to_numpy()
-    k = int(selected.sum())
-    if not k:  # a group of documents without a share: there is no threshold
-        return [], []
-    ordered = np.sort(inclusion)[::-1]
-    above, below = ordered[max(k - 1, 0)], ordered[min(k, len(ordered) - 1)]
-    threshold = (float(above) + float(below)) / 2
-    shard, row = rows["shard"].to_numpy(), rows["row"].to_numpy()
-    distance = np.abs(inclusion - threshold)
-    sides = []
-    for side in (selected, ~selected):
-        members = np.flatnonzero(side)
-        closest = members[np.lexsort((row[members], shard[members], distance[members]))[:each]]
-        found = [(DocumentRef(int(shard[index]), int(row[index])), float(inclusion[index])) for index in closest]
-        sides.append([NearThreshold(document, block, value, threshold) for document, value in found])
-    return sides[0], sides[1]
-
-
-def _in_turn(blocks: list[list[NearThreshold]], each: int) -> list[NearThreshold]:
-    """Return the first of every block, then the second of every block, and so on."""
-    return [near for near in chain.from_iterable(zip_longest(*blocks)) if near is not None][:each]

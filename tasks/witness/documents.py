@@ -17,11 +17,10 @@ from fineweb_mask.models.dedup.ngrams import MULTIPLIER
 from fineweb_mask.models.documents import content_hash
 from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
+from fineweb_mask.models.witness.effects import HeldOut
 from fineweb_mask.models.witness.overlap import sharing_documents
-from fineweb_mask.models.witness.paired import HeldOut
 from fineweb_mask.models.witness.tokens import PackedTokens, measured_starts, train_tokenizer
 from fineweb_mask.models.witness.witness import HeldOutTexts
-from fineweb_mask.tasks.reporting.page import some
 from fineweb_mask.tasks.reporting.samples import SAMPLED_SHARDS, DocumentRef, documents_at, evenly_spaced, vectors_at
 from fineweb_mask.tasks.selection.inputs.shard_documents import read_columns, read_groups
 from fineweb_mask.tasks.source.discovery import SourceShard
@@ -44,8 +43,8 @@ TOKENIZER_CHARACTERS = 1_000_000
 MANY_TOKENS, NO_TOKENS = 10_000, 1_000
 """Of a held-out set: with fewer than the first only large differences are seen, with fewer than the second none."""
 SPARE = 1.5  # times the tokens of an arm that are drawn of the smallest selection
-POOL, GROUPS = "pool", "groups"
-"""Held-out sets from the corpus: every byte counts as much as another, or every group of a column."""
+POOL = "pool"
+"""The held-out set from the corpus."""
 
 
 class Corpus(NamedTuple):
@@ -86,13 +85,13 @@ class _Documents(NamedTuple):
 def read_corpus(
     workspace: Workspace,
     shards: Sequence[ShardFiles],
-    selections: Mapping[str, tuple[Sequence[StageFile], str]],
+    selections: Mapping[str, Sequence[StageFile]],
     targets: Mapping[str, Sequence[SourceShard]],
     *,
-    by: str | None,
     threshold: float,
     most_tokens: int,
     select_ratio: float = 1.0,
+    by: str | None = None,
 ) -> Corpus:
     """Read documents of a corpus at random, enough for arms of so many tokens, and hold some of them out.
 
@@ -101,17 +100,17 @@ def read_corpus(
     workspace, shards
         The corpus.
     selections
-        By name, the file of masks of every shard, and their column.
+        By name, the file of masks of every shard.
     targets
-        By name, files of documents of the user's, half of which are held out.
-    by
-        Column of groups for the held-out set `groups`.
+        By name, files of documents of the user's, which are held out.
     threshold
         The least cosine of near-duplicates.
     most_tokens
         Of an arm.
     select_ratio
         Share of the tokens that an arm has, where there is no selection yet.
+    by
+        Column whose values are the documents' groups, which are read with it.
 
     Raises
     ------
@@ -152,7 +151,10 @@ def read_corpus(
     tokenizer = train_tokenizer(texts[:read], VOCABULARY)
     pool = PackedTokens.of(texts, tokenizer)
     held_out = {POOL: _held_out([page["text"] for page in held_pages], hosts, tokenizer)}
-    held_out |= {name: _of_target(theirs, tokenizer) for name, theirs in of_targets.items()}
+    held_out |= {
+        name: _held_out(theirs[:MOST_HELD_OUT], [str(place) for place in range(len(theirs[:MOST_HELD_OUT]))], tokenizer)
+        for name, theirs in of_targets.items()
+    }
     sharing = np.zeros(len(rest.rows), dtype=bool)
     for name, one in held_out.items():
         sharing |= sharing_documents(pool, one.tokens)
@@ -160,14 +162,6 @@ def read_corpus(
     kept = np.flatnonzero(~sharing)
     if not len(kept):
         raise _all_alike()
-    if by is not None:
-        names, groups = np.unique(held.groups.astype(str), return_inverse=True)
-        sizes = np.bincount(groups)
-        if alone := names[sizes == 1].tolist():
-            of_one = f"With one held-out document each, these groups of {by} are left out of the mean over groups:"
-            remarks.append(f"{of_one} {some(alone)}.")
-        if (sizes > 1).sum() > 1:
-            held_out[GROUPS] = held_out[POOL]._replace(sample=held_out[POOL].sample._replace(groups=groups))
     return Corpus(
         pool=pool.take(kept),
         selections={name: np.flatnonzero(rest.selected[kept, place]) for place, name in enumerate(selections)},
@@ -184,7 +178,7 @@ def read_corpus(
 def _eligible(
     workspace: Workspace,
     shards: Sequence[ShardFiles],
-    selections: Mapping[str, tuple[Sequence[StageFile], str]],
+    selections: Mapping[str, Sequence[StageFile]],
     chosen: Sequence[int],
     by: str | None,
 ) -> _Documents:
@@ -197,8 +191,8 @@ def _eligible(
         groups = np.full(shard.rows, "") if by is None else read_groups(workspace, shard, by)
         hashes = read_table(workspace.resolve(shard.documents), columns=["content_hash"])["content_hash"]
         masks = [
-            read_table(workspace.resolve(files[index]), columns=[column])[column].to_numpy()[rows]
-            for files, column in selections.values()
+            read_table(workspace.resolve(files[index]), columns=["selected"])["selected"].to_numpy()[rows]
+            for files in selections.values()
         ]
         found.append(
             _Documents(
@@ -231,16 +225,9 @@ def _different_texts(name: str, files: Sequence[SourceShard]) -> list[str]:
     if len(found) < 2 * FEWEST_HELD_OUT:
         raise DataError(
             f"target {name}: it has {len(found)} different documents with text, at least {2 * FEWEST_HELD_OUT} are "
-            "needed, of which half are held out; add documents"
+            "needed; add documents"
         )
     return found
-
-
-def _of_target(texts: Sequence[str], tokenizer: "Tokenizer") -> HeldOutTexts:
-    """Hold out half of the user's documents; doses are made of the other half."""
-    half = min(MOST_HELD_OUT, len(texts) // 2)
-    found = _held_out(texts[:half], [str(place) for place in range(half)], tokenizer)
-    return found._replace(dose=PackedTokens.of(texts[half:], tokenizer))
 
 
 def _in_the_corpus(name: str, common: int, documents: int) -> str:

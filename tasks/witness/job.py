@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from fineweb_mask.models.errors import DataError
-from fineweb_mask.models.witness.effects import Judged
+from fineweb_mask.models.witness.effects import Effect
 from fineweb_mask.models.witness.witness import Witness, witness
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.witness.documents import read_corpus
@@ -22,16 +22,13 @@ MOST_TOKENS = 300_000
 class WitnessJob(FolderJob):
     """Train a model of n-grams on every selection and its controls, and judge them on held-out documents."""
 
-    stage: ClassVar[Stage] = Stage("witness", version=2, label="report", folders=("fitted/witness",), kept=True)
+    stage: ClassVar[Stage] = Stage("witness", version=3, label="report", folders=("fitted/witness",), kept=True)
     page: str = REPORT  # that shows the figures
     shards: list[ShardFiles]
     selections: dict[str, list[StageFile]]  # by name, the masks of every shard
-    columns: dict[str, str] = Field(default_factory=dict)  # by name, the column of the masks if it is not `selected`
     targets: dict[str, list[SourceShard]] = Field(default_factory=dict)
-    by: str | None = None
     threshold: float  # the least cosine of near-duplicates
     most_tokens: int = MOST_TOKENS
-    doses: bool = True
 
     @property
     def name(self) -> str:
@@ -46,21 +43,19 @@ class WitnessJob(FolderJob):
     def depends_on(self) -> Dependencies:
         """Return how arms are made, and the fingerprints of the corpus, of the selections and of the targets."""
         files = [(shard.documents, shard.scores, shard.embeddings, shard.duplicates) for shard in self.shards]
-        settings = [self.columns, self.by, self.threshold, self.most_tokens, self.doses]
+        settings = [self.threshold, self.most_tokens]
         return Dependencies(settings=settings, inputs=[files, self.selections, self.targets])
 
 
 @stage_task
 def measure_teaching(job: WitnessJob) -> None:
     """Measure; `details` hold the figures, or `skipped` with the reason why there are none."""
-    selections = {name: (files, job.columns.get(name, "selected")) for name, files in job.selections.items()}
     try:
         corpus = read_corpus(
             job.workspace,
             job.shards,
-            selections,
+            job.selections,
             job.targets,
-            by=job.by,
             threshold=job.threshold,
             most_tokens=job.most_tokens,
         )
@@ -71,7 +66,6 @@ def measure_teaching(job: WitnessJob) -> None:
             vocabulary=corpus.vocabulary,
             quality=corpus.quality,
             most_tokens=job.most_tokens,
-            doses=job.doses,
         )
     except DataError as error:
         if job.targets:
@@ -83,35 +77,14 @@ def measure_teaching(job: WitnessJob) -> None:
 
 
 def figures(found: Witness, remarks: Sequence[str]) -> dict[str, Any]:
-    """Return what was found as JSON values.
+    """Return what was found as JSON values; `remarks` are sentences on what limits them."""
 
-    `remarks` are sentences on what limits them; `sets` has, for every held-out set, `documents`, `left_out`, `sees` (a
-    share of damage or None), `losses`, `doses`, `against_random`, `against_lengths` and `against_best`, each with the
-    dose of the same effect.
-    """
-    return {
-        "tokens": found.tokens,
-        "documents": found.documents,
-        "lengths": found.lengths,
-        "remarks": list(remarks),
-        "sets": {name: _of_set(judged) for name, judged in found.sets.items()},
+    def effects(of: Mapping[str, Effect]) -> dict[str, Any]:
+        return {name: effect._asdict() | {"verdict": effect.verdict} for name, effect in of.items()}
+
+    sets = {
+        name: judged._asdict()
+        | {field: effects(getattr(judged, field)) for field in ("against_random", "against_lengths", "against_best")}
+        for name, judged in found.sets.items()
     }
-
-
-def _of_set(judged: Judged) -> dict[str, Any]:
-    def effects(of: Mapping[str, Any]) -> dict[str, Any]:
-        found = {}
-        for name, effect in of.items():
-            dose = judged.as_dose(effect.difference)
-            share = None if dose is None or dose[1] == float("inf") else dose[1]
-            found[name] = effect._asdict() | {"dose": dose and dose[0], "share": share}
-        return found
-
-    return judged._asdict() | {
-        "doses": {
-            kind: {str(share): effect for share, effect in shares.items()} for kind, shares in judged.doses.items()
-        },
-        "against_random": effects(judged.against_random),
-        "against_lengths": effects(judged.against_lengths),
-        "against_best": effects(judged.against_best),
-    }
+    return found._asdict() | {"remarks": list(remarks), "sets": sets}

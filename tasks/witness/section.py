@@ -1,4 +1,4 @@
-"""Say and draw what selections teach a language model: a sentence, a table, and a chart with doses as its scale."""
+"""Say and draw what selections teach a language model: a sentence, a table and a chart."""
 
 import re
 from collections.abc import Mapping
@@ -10,13 +10,12 @@ from fineweb_mask.models.witness.witness import RANDOM
 from fineweb_mask.tasks.reporting import charts
 from fineweb_mask.tasks.reporting.findings import DOUBT, GAINED, LOST
 from fineweb_mask.tasks.reporting.page import Column, Figure, Finding, Section, Table
-from fineweb_mask.tasks.witness.documents import GROUPS, POOL
+from fineweb_mask.tasks.witness.documents import POOL
 
 SELECTION = "selection"
 """What a run's own selection is called."""
 NO_DIFFERENCE = "no difference seen"
 TITLE = "What a language model learns from it"
-NAMES = {POOL: "held-out documents of the corpus", GROUPS: "held-out documents, every group as much as another"}
 EXPLAINED = (
     "Does a language model learn more from the selection than from as many tokens of other documents? A small model of "
     "n-grams, which counts what follows up to four word pieces, reads equally many tokens of each selection, "
@@ -26,10 +25,6 @@ EXPLAINED = (
     "like the held-out documents: a selection that leaves out spam and copies predicts spam and copies worse.",
     "Short documents teach more words for the same tokens, whatever was chosen: each selection is therefore compared "
     "with random documents of its own lengths, too.",
-)
-SCALE = (
-    "Grey bars are a scale: random documents with a share of their tokens shuffled, with more tokens, or with a share "
-    'replaced by documents of the held-out kind. "As much as" names the one with the same effect.'
 )
 
 
@@ -99,39 +94,25 @@ def teaching_section(found: Mapping[str, Any]) -> Section:
     for of_set, measured in found["sets"].items():
         base = float(np.mean(measured["losses"][RANDOM]))
         note = f"{found['tokens']:,} tokens of each, n = {measured['documents']:,} documents"
-        rows = [
-            charts.Bar(name, -100 * one["difference"] / base, 50 * (one["high"] - one["low"]) / base)
-            for name, one in measured["against_random"].items()
+        gains = {name: -100 * one["difference"] / base for name, one in measured["against_random"].items()}
+        bars = [
+            charts.Bar(name, gain, f"{gain:+.1f}", 50 * (one["high"] - one["low"]) / base)
+            for (name, gain), one in zip(gains.items(), measured["against_random"].values(), strict=True)
         ]
-        rows += [
-            charts.Bar(f"{float(share):.0%} {kind}", -100 * effect / base, grey=True)
-            for kind, shares in measured["doses"].items()
-            for share, effect in shares.items()
-        ]
-        title = NAMES.get(of_set, f"held-out documents of {of_set}")
-        chart = charts.bars(
-            f"{title[0].upper()}{title[1:]}",
-            "predicted better than after random documents (%)",
-            sorted(rows, key=lambda bar: -bar.value),
-            note=note,
-            form="{:+.1f}".format,
-        )
+        title = "Held-out documents of the corpus" if of_set == POOL else f"Held-out documents of {of_set}"
         visible = sorted((one["visible"] / base, name) for name, one in measured["against_random"].items())
         seen = " to ".join(f"{share:.1%} ({name})" for share, name in dict.fromkeys([visible[0], visible[-1]]))
         caption = (
             "Right of 0: predicted better than after random documents. Lines: 95% intervals, which hold the choice of "
-            f"held-out documents, by host, and of the random ones. {note}. A difference of {seen} would have been seen"
+            f"held-out documents, by host, and of the random ones. {note}. A difference of {seen} would have been seen."
         )
-        shuffled = measured["sees"]
-        caption += (
-            "." if shuffled is None else f"; the largest is the effect of shuffling {shuffled:.0%} of the tokens."
-        )
-        name = f"teaching-{re.sub('[^a-z0-9]', '-', of_set.lower())}"
-        figures.append(Figure(name, chart, f"{title}: {caption}", caption))
-        tables.append(_table(f"{title[0].upper()}{title[1:]}", found, measured, base))
-    has_doses = any(measured["doses"] for measured in found["sets"].values())
-    text = [EXPLAINED[0], *found.get("remarks", ()), *EXPLAINED[1:], *([SCALE] if has_doses else [])]
-    return Section(TITLE, text, figures, tables)
+        if len(bars) > 1:
+            label = "predicted better than after random documents (%)"
+            chart = charts.bars(title, label, sorted(bars, key=lambda bar: -bar.value), note=note)
+            name = f"teaching-{re.sub('[^a-z0-9]', '-', of_set.lower())}"
+            figures.append(Figure(name, chart, f"{title}: {caption}", caption))
+        tables.append(_table(title, found, measured, base))
+    return Section(TITLE, [EXPLAINED[0], *found.get("remarks", ()), *EXPLAINED[1:]], figures, tables)
 
 
 def _table(title: str, found: Mapping[str, Any], measured: Mapping[str, Any], base: float) -> Table:
@@ -143,7 +124,6 @@ def _table(title: str, found: Mapping[str, Any], measured: Mapping[str, Any], ba
         Column("95% interval (%)"),
         Column("verdict"),
         Column("against random of its lengths"),
-        *([Column("as much as")] if measured["doses"] else []),
     ]
     rows: list[list[Any]] = []
     for name, one in measured["against_random"].items():
@@ -157,20 +137,12 @@ def _table(title: str, found: Mapping[str, Any], measured: Mapping[str, Any], ba
                 f"{-100 * one['high'] / base:+.1f} to {-100 * one['low'] / base:+.1f}",
                 one["verdict"],
                 "as long" if lengths is None else f"{-lengths['difference'] / base:+.1%}, {lengths['verdict']}",
-                dose(one),
             ]
         )
-    rows.append([RANDOM, round(found["documents"][RANDOM]), base, 0.0, "", "yardstick", "", ""])
+    rows.append([RANDOM, round(found["documents"][RANDOM]), base, 0.0, "", "yardstick", ""])
     rows.sort(key=lambda row: row[2])
     note = (
         "Verdicts are by p values that are adjusted for all selections (Holm). Held-out documents that nothing "
-        f"predicts, or that are alone of their group, are left out ({measured['left_out']})."
+        f"predicts are left out ({measured['left_out']})."
     )
-    return Table(title, columns, [row[: len(columns)] for row in rows], note=note, wide=True)
-
-
-def dose(effect: Mapping[str, Any]) -> str:
-    """Return an effect as the dose that has the same: `12% shuffled`; empty if none was measured."""
-    if effect["dose"] is None:
-        return ""
-    return f"{effect['share']:.0%} {effect['dose']}" if effect["share"] is not None else f"over 40% {effect['dose']}"
+    return Table(title, columns, rows, note=note, wide=True)

@@ -2,11 +2,18 @@
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from fineweb_mask.models.settings import SourceSettings
-from fineweb_mask.tasks.source.discovery import SourceShard
+from fineweb_mask.tasks.source.discovery import SourceShard, find_files
 from fineweb_mask.tasks.source.reader import NoTextColumnError, ShardReader
+
+
+def find_targets(targets: Iterable[str]) -> dict[str, list[SourceShard]]:
+    """Return the files of each FILE or NAME=FILE, by the file's name or NAME."""
+    named = [one if "=" in one.split("/")[0] else f"{Path(one).name.split('.')[0]}={one}" for one in targets]
+    return {name: find_files(path, f"target {name}") for name, _, path in (one.partition("=") for one in named)}
 
 
 def texts_of(files: Iterable[SourceShard]) -> Iterator[str]:

@@ -24,7 +24,7 @@ from fineweb_mask.tasks.reporting.samples import quality_at, vectors_at
 from fineweb_mask.tasks.selection.blocks import Block, select_block
 from fineweb_mask.tasks.selection.groups import select_groups, shares_of, sizes_of
 from fineweb_mask.tasks.source.discovery import SourceShard
-from fineweb_mask.tasks.witness.documents import GROUPS, POOL, read_corpus
+from fineweb_mask.tasks.witness.documents import POOL, read_corpus
 from fineweb_mask.tasks.witness.job import MOST_TOKENS, figures
 from fineweb_mask.tasks.witness.section import gains, teaching_section
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
@@ -37,7 +37,7 @@ MOST_GROUPS = 12  # whose shares are searched: a quarter of their own to 4 times
 class TuneJob(PageJob):
     """Search the settings of a selection; half of the held-out documents decides, the other half shows the gain."""
 
-    stage: ClassVar[Stage] = Stage("tune", version=5, folders=("tune",))
+    stage: ClassVar[Stage] = Stage("tune", version=6, folders=("tune",))
     shards: list[ShardFiles]
     settings: PipelineSelectionSettings  # of the recipe
     weights: dict[str, tuple[str, float]]  # by key of the recipe, a score and its weight, of those that are summed
@@ -110,8 +110,7 @@ class Search:
             self._shares = {name: budget / sum(asked.values()) for name, budget in asked.items() if budget}
         common: dict[str, Any] = {"vocabulary": corpus.vocabulary, "seed": own.seed}
         common["tokens"] = min(MOST_TOKENS, int(0.95 * self._lengths[self.select({})].sum()))
-        sets = [*job.targets] or [name for name in (POOL, GROUPS) if name in corpus.held_out]
-        self.halves = Halves(corpus.pool, corpus.held_out, sets, **common)
+        self.halves = Halves(corpus.pool, corpus.held_out, [*job.targets] or [POOL], **common)
 
     def _with_shares(self, shares: Mapping[str, float]) -> PipelineSelectionSettings:
         return self._own.model_copy(

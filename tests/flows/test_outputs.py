@@ -31,25 +31,31 @@ FOLDERS = {
     "run --workspace": "{recipe} --workspace",
     "run --set": "{recipe} --set materialize.output=",
     "compare --workspace": "{recipe} --workspace",
-    "sweep --workspace": "{recipe} --workspace",
     "tune --workspace": "{recipe} --workspace",
 }
 LOST = "is in the (workspace|dataset)|overlap|is not a workspace|is read, too"
 READ_ONLY = {  # places that are read, or changed as what they are, and settings that name no place
     *(f"{name} workspace" for name in "report explore why status gc push sql".split()),
-    *(f"{name} recipe" for name in ("run", "sweep", "compare", "tune")),
-    *(f"{name} --set" for name in ("sweep", "compare", "tune", "train-quality")),
+    *(f"{name} recipe" for name in ("run", "compare", "tune")),
+    *(f"{name} --set" for name in ("compare", "tune", "train-quality")),
     *(f"{name} --label-column" for name in ("compare", "train-quality")),
     *(f"select --{name}-column" for name in ("id", "quality", "feature", "token")),
     *(f"train-quality --{name}-column" for name in ("text", "score")),
     *("verify dataset", "export dataset", "init source", "diff a", "diff b", "why documents", "push repository"),
-    *("select --input", "train-quality --input", "tune --target", "gc --recipe"),
+    *(
+        "select --input",
+        "train-quality --input",
+        "tune --target",
+        "compare --target",
+        "compare --variants",
+        "gc --recipe",
+    ),
     *("export --tokenizer", "explore --against"),
 }
 """The rest of the parameters that take a text or a path are of `OTHER`."""
 OTHER = re.compile(
-    r"--(format|json|open|solver|algorithm|device|init|normalize|seed|select_ratio|lamb|selectors|budget-by|by|"
-    r"map|refit|refresh|until|shards|tokens|positive|set|end-token|memory-limit|revision)|"
+    r"--(format|json|open|solver|algorithm|device|init|normalize|seed|select_ratio|lamb|lambs|by|"
+    r"refit|refresh|until|shards|tokens|positive|set|end-token|memory-limit|revision)|"
     r"query|section"
 )
 
@@ -153,7 +159,7 @@ def test_a_folder_is_never_written_where_something_would_be_lost(invoke, read, c
     root = read["corpus"].parent
     (root / "mine").mkdir()
     (root / "mine" / "thesis.txt").write_text("mine")
-    most = 1 if call.split(maxsplit=1)[0] in {"sweep", "compare", "tune"} else 3  # they check as `run` does
+    most = 1 if call.split(maxsplit=1)[0] in {"compare", "tune"} else 3  # they check as `run` does
     lost = [read["workspace"] / "new", read["workspace"] / "dataset", read["workspace"] / "documents" / "x"][:most]
     if "recipe" in FOLDERS[call]:
         lost += [read["corpus"] / "new", read["corpus"], root][:most]

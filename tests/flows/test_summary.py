@@ -12,10 +12,10 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 def test_paths_are_those_that_the_user_knows(is_remote, bucket, tmp_path):
     root = f"{bucket.url}/ws" if is_remote else str(tmp_path)
     workspace = Workspace(root)
-    stages, places = [StageSummary(stage="sweep")], {"page": workspace.root / "sweep/i.html", "metrics": "m"}
+    stages, places = [StageSummary(stage="compare")], {"page": workspace.root / "compare/i.html", "metrics": "m"}
     found = json.loads(PageSummary.of(workspace, {"a": "why"}, stages, **places, documents=1).model_dump_json())
     assert list(found) == ["status", "workspace", "page", "metrics", "documents", "quarantined", "stages"]
     assert found["status"] == "quarantined"
     assert found["quarantined"] == [{"shard": "a", "reason": "why"}]
-    assert (found["workspace"], found["page"]) == (root, f"{root}/sweep/i.html")
+    assert (found["workspace"], found["page"]) == (root, f"{root}/compare/i.html")
     assert PageSummary.of(workspace, {}, stages, **places, documents=0).status == "done"

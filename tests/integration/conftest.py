@@ -33,7 +33,6 @@ from fineweb_mask.flows.display.prefect_ui import artifact_key
 from fineweb_mask.flows.display.progress import Screen, StageProgress, screen
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.flows.summary import RunSummary, StoppedSummary
-from fineweb_mask.flows.sweep import SweepSummary, sweep
 from fineweb_mask.models.runtime.progress import Step
 from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.records.runs import LastRun
@@ -236,11 +235,11 @@ def workspace(finished: Path, tmp_path: Path) -> Path:
 
 
 class Contested(NamedTuple):
-    """A copy of the finished workspace, in which selectors were compared and lamb was swept."""
+    """A copy of the finished workspace, in which selectors and then weights of quality were compared."""
 
     workspace: Path
     compared: CompareSummary
-    swept: SweepSummary
+    swept: CompareSummary
     heard: dict[tuple[str, str], list[tuple[float, tuple[Step, ...]]]]  # by stage and job, how far it was
 
 
@@ -256,15 +255,15 @@ class _Hearing(Screen):
 
 @pytest.fixture(scope="session")
 def contest(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Contested:
-    """Compare three selectors, then sweep five values, with every step told; to be read only."""
+    """Compare three selectors, then five values of lamb, with every step told; to be read only."""
     workspace = Path(shutil.copytree(finished, tmp_path_factory.mktemp("contest") / "workspace"))
     settings = LastRun.load(Workspace(workspace)).settings.model_copy(update={"workspace": str(workspace)})
     hearing = _Hearing()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fineweb_mask.models.runtime.progress.SECONDS", 0.0)
         token = screen.set(hearing)
-        compared = compare(settings, ["mean_field", "random", "greedy"], "dump")
-        swept = sweep(settings, "0,0.25,...,1")
+        compared = compare(settings, ["mean_field", "random", "greedy"], label_column="dump")
+        swept = compare(settings, ["random", "semdedup"], "0:1:0.25")
         screen.reset(token)
     return Contested(workspace, compared, swept, hearing.heard)
 

@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 
 import fineweb_mask as fm
 from fineweb_mask.flows.cli import app
+from fineweb_mask.flows.compare import compare
 from fineweb_mask.flows.status.catalog import UNFINISHED, UNKNOWN
 from fineweb_mask.flows.status.garbage import collect_garbage
 from fineweb_mask.flows.status.inspection import workspace_status
-from fineweb_mask.flows.sweep import sweep
 from fineweb_mask.tasks.catalog.views import catalog_files, is_current
 from fineweb_mask.tasks.storage.parquet import DamagedFileError
 from fineweb_mask.tasks.workspace.job import BadShardError
@@ -169,15 +169,15 @@ def test_a_run_that_set_a_shard_aside_is_a_finished_run(hostile_run, tmp_path):
     assert CliRunner().invoke(app, ["verify", str(workspace)]).exit_code == 0
 
 
-def test_a_sweep_leaves_the_catalog_unless_it_made_anew_what_the_masks_are_of(finished, contest, tmp_path):
+def test_a_comparison_leaves_the_catalog_unless_it_made_anew_what_the_masks_are_of(finished, contest, tmp_path):
     workspace = Path(shutil.copytree(contest.workspace, tmp_path / "copy"))
     settings = LastRun.load(Workspace(workspace)).settings.model_copy(update={"workspace": str(workspace)})
     assert (workspace / "catalog.duckdb").read_bytes() == (finished / "catalog.duckdb").read_bytes()
     expected = ask(workspace, RECONCILED)
-    *_, swept = ask(workspace, "FROM runs")
-    assert (swept["flow"], swept["status"], swept["documents_selected"]) == ("sweep", "done", None)
+    *_, compared = ask(workspace, "FROM runs")
+    assert (compared["flow"], compared["status"], compared["documents_selected"]) == ("compare", "done", None)
     next((workspace / "embeddings").glob("CC-MAIN-2024-10_00000.*.parquet")).unlink()
-    sweep(settings, "0,0.25,...,1")
+    compare(settings, ["random"])
     assert not (workspace / "catalog.duckdb").exists()
     assert ask(workspace, RECONCILED) == expected
 

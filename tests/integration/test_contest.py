@@ -1,4 +1,4 @@
-"""`sweep` and `compare` as flows on the sample corpus: nothing of the pipeline's run is touched, all is found again."""
+"""`compare` as a flow on the sample corpus: nothing of the pipeline's run is touched, all is found again."""
 
 import json
 from pathlib import Path
@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from fineweb_mask.flows.compare import compare
-from fineweb_mask.flows.sweep import sweep
 from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.integration.conftest import built
 
 pytestmark = pytest.mark.long  # a server, a worker or a browser, or whole runs, some of which are killed
 
+LAMBS = [0, 0.25, 0.5, 0.75, 1]
 ROOT = Path(__file__).resolve().parents[2]
 OF_THE_RUN = ("masks", "dataset", "reports", "run.json")
 
@@ -36,51 +36,36 @@ def test_compare_reuses_the_workspace_and_leaves_its_run_alone(contest, service,
     compared = contest.compared
     assert built(compared) == {"scale": 1, "contend": 3, "report": 1, "compare": 1}
     assert compared.documents == 1892
-    assert compared.selectors.keys() == {"mean_field", "random", "greedy"}
+    assert compared.selections.keys() == {"mean_field", "random", "greedy"}
     for path in (contest.workspace / "masks").glob("*.parquet"):
         assert any(
             (contest.workspace / "compare" / "masks" / "mean_field").glob(f"{path.name.split('.')[0]}.*.parquet")
         )
-    again = compare(
-        settings.model_copy(update={"workspace": str(contest.workspace)}), ["mean_field", "random", "greedy"], "dump"
-    )
+    settings = settings.model_copy(update={"workspace": str(contest.workspace)})
+    again = compare(settings, ["mean_field", "random", "greedy"], label_column="dump")
     assert built(again) == {}
-    assert again.selectors == compared.selectors
+    assert again.selections == compared.selections
     shown = artifacts(service, "compare")
     assert {"compare", "compare-table", "progress-contend"} <= shown.keys()
-    assert shown["compare"]["data"].count("](data:image/png;base64,") == 6
+    assert shown["compare"]["data"].count("](data:image/png;base64,") == 2
     assert len(json.loads(shown["compare-table"]["data"])) == 3
 
 
-def test_sweep_takes_over_the_selections_of_a_comparison(contest):
+def test_weights_of_quality_are_compared_with_selections_of_before(contest):
     swept = contest.swept
-    assert built(swept) == {
-        "contend": 3,
-        "report": 1,
-        "compare": 1,
-    }  # of the values, and of two: random and greedy were there
-    assert [value["lamb"] for value in swept.values] == [0, 0.25, 0.5, 0.75, 1]
-    assert swept.recommended_lamb in {0.25, 0.5, 0.75}
-    assert swept.baselines.keys() == {"random", "top_quality", "semdedup", "greedy"}
+    assert built(swept) == {"contend": 6, "report": 1, "compare": 1}  # five weights and semdedup: random was there
+    assert [name for name in swept.selections if "lamb" in name] == [f"mean_field[lamb={x}]" for x in LAMBS]
+    assert swept.recommended_lamb in LAMBS[1:-1]
     assert Path(swept.page).is_file()
-    settings = LastRun.load(Workspace(contest.workspace)).settings.model_copy(
-        update={"workspace": str(contest.workspace)}
-    )
-    assert built(sweep(settings, "0:1:0.25")) == {}
 
 
 def test_solvers_tell_how_far_they_are_from_the_threads_of_their_tasks(contest):
     [greedy] = [
         track for (stage, job), track in contest.heard.items() if stage == "contend" and job.startswith("greedy")
     ]
-    selected = contest.compared.selectors["greedy"]["selected"]
+    selected = contest.compared.selections["greedy"]["selected"]
     picks = [step.done for _, steps in greedy for step in steps if step.what == "greedy picks"]
     assert picks == [min(step, max(picks)) for step in range(selected + 1)]  # of about as many as fill the tokens
     shares = [share for share, _ in greedy]
     assert shares == sorted(shares)
     assert shares[-1] == 1.0
-    [frontier] = [
-        track for (stage, job), track in contest.heard.items() if stage == "contend" and job.startswith("sweep")
-    ]
-    values = [steps[0].done for _, steps in frontier if len(steps) == 1 and steps[0].what == "values of lamb"]
-    assert list(dict.fromkeys(values)) == [0, 1, 2, 3, 4, 5]

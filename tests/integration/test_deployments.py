@@ -20,7 +20,7 @@ pytestmark = pytest.mark.long  # a server, a worker or a browser, or whole runs,
 
 ROOT = Path(__file__).resolve().parents[2]
 STAGES = ["ingest", "dedup", "fit", "score", "embed", "select", "materialize", "report"]
-PAGES = ["sweep/sweep", "compare/compare", "tune/tune"]
+PAGES = ["compare/compare", "tune/tune"]
 DEPLOYMENTS = {"curate/sample", "curate/fineweb", "train-quality/train-quality", "push/push", *PAGES}
 
 
@@ -119,14 +119,14 @@ def test_the_deployed_push_lists_the_files_of_the_dataset(service, sample_run):
     }
 
 
-def test_the_deployed_sweep_runs_on_a_worker(service, sample_run):
+def test_the_deployed_comparison_runs_on_a_worker(service, sample_run):
     """It uses the files of the sample run in the workspace."""
-    swept = service.run("sweep/sweep", "--param", 'lamb="0,0.5,1"')
-    assert swept["state"]["type"] == "COMPLETED"
-    shown = artifacts(service, swept)
-    assert {"sweep", "sweep-table", "progress-scale", "progress-contend"} <= shown.keys()
-    assert shown["sweep"]["data"].count("](data:image/png;base64,") == 5
-    assert (service.home / "workspaces" / "sample" / "sweep" / "index.html").is_file()
+    compared = service.run("compare/compare", "--param", 'lambs="0,0.5,1"')
+    assert compared["state"]["type"] == "COMPLETED"
+    shown = artifacts(service, compared)
+    assert {"compare", "compare-table", "progress-scale", "progress-contend"} <= shown.keys()
+    assert shown["compare"]["data"].count("](data:image/png;base64,") == 2
+    assert (service.home / "workspaces" / "sample" / "compare" / "index.html").is_file()
 
 
 def test_a_deployment_holds_no_path_of_a_machine(service):

@@ -144,7 +144,7 @@ def test_the_tutorial_runs_as_it_is_written(at_home: Path) -> None:
         done = CliRunner().invoke(app, arguments)
         assert done.exit_code == 0, f"{arguments}: {done.output[-3_000:]}"
     assert (at_home / "map" / "index.html").is_file()
-    assert (at_home / "workspaces" / "mine" / "sweep" / "index.html").is_file()
+    assert (at_home / "workspaces" / "mine" / "compare" / "index.html").is_file()
 
 
 @pytest.mark.long

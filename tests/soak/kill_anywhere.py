@@ -46,8 +46,8 @@ VARIANTS = {
 }
 """What is killed at random moments; each has an equal share of the kills."""
 PAGES: tuple[tuple[str, ...], ...] = (
-    ("sweep", RECIPE, "--lamb", "0,0.5,1"),
-    ("compare", RECIPE, "--selectors", "mean_field,random,greedy"),
+    ("compare", RECIPE, "--lambs", "0,0.5,1"),
+    ("compare", RECIPE, "--variants", "mean_field,random,greedy"),
     ("report",),
     ("train-quality",),
 )

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Self
 
 from fineweb_mask.models.settings import IngestSettings, MaterializeSettings
-from fineweb_mask.tasks.comparison.variants import RangesJob, VariantJob
+from fineweb_mask.tasks.comparison.variants import RangesJob, Variant, VariantJob
 from fineweb_mask.tasks.dataset.partition import PartitionJob, partition_jobs, write_partition
 from fineweb_mask.tasks.dedup.duplicates import DedupJob, Shard, no_duplicates
 from fineweb_mask.tasks.dedup.sketch import SketchJob
@@ -91,17 +91,12 @@ def ranges_jobs(workspace: Any, shards: Any, settings: Any) -> list[RangesJob]:
 
 
 def variant_job(
-    workspace: Any, group: Any, settings: Any, selector: str, ranges: Any, targets: Any = None, lambs: Any = ()
+    workspace: Any, group: Any, settings: Any, selector: str, ranges: Any, targets: Any = None, files: Any = ()
 ) -> VariantJob:
-    return VariantJob(
-        root=workspace.address,
-        shards=group,
-        settings=settings,
-        selector=selector,
-        ranges=ranges,
-        targets=targets,
-        lambs=lambs,
-    )
+    own = settings.model_copy(update={"solver": "random" if files else selector})
+    variant = Variant(name=selector, settings=own, files=files)
+    common = {"root": workspace.address, "shards": group, "ranges": ranges, "targets": targets}
+    return VariantJob(settings=own, variant=variant, **common)
 
 
 class Making(NamedTuple):

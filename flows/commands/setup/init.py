@@ -139,7 +139,7 @@ def recipe_for(source: str, found: "Described", output: Path, workspace: str) ->
     path = source if is_url(source) or Path(source).is_absolute() else os.path.relpath(source, output.parent)
     weight = "weight of quality, as soon as one is scored"
     if found.scores:
-        weight = "weight of quality; the rest is diversity's: `fineweb-mask sweep` shows what others give"
+        weight = "weight of quality; the rest is diversity's: `fineweb-mask compare --lambs` shows what others give"
     lines = [
         f"# yaml-language-server: $schema={PACKAGED / 'recipe.schema.json'}",  # by which editors check recipes
         f"# Written by `fineweb-mask init`, from {found.looked_at:,} rows. All settings: fineweb-mask settings",

@@ -120,7 +120,7 @@ SELECTORS: dict[str, SelectorEntry] = {
         is_sampled=True,
     ),
 }
-"""Every selector by the name that `selection.solver` and `compare --selectors` take."""
+"""Every selector by the name that `selection.solver` and `compare --variants` take."""
 
 
 def missing_inputs(name: str, *, has_targets: bool, scorers: int) -> str | None:

@@ -5,8 +5,8 @@ from numpy.typing import NDArray
 
 from fineweb_mask.models.settings.selection import NEAR_DUPLICATE
 from fineweb_mask.tasks.reporting import charts
+from fineweb_mask.tasks.reporting.charts import MapLabel
 from fineweb_mask.tasks.reporting.geometry import Diversity
-from fineweb_mask.tasks.reporting.labels import MapLabel
 from fineweb_mask.tasks.reporting.page import Column, Figure, Section, Table
 
 DRAWN_POINTS = 6_000
@@ -39,10 +39,11 @@ def diversity(measured: Diversity) -> Section:
         note="Effective rank: the exponential of the entropy of the covariance's spectrum.",
         wide=True,
     )
-    is_drawn = measured.map.explained >= LEAST_EXPLAINED
+    explained = sum(measured.map.explained)
+    is_drawn = explained >= LEAST_EXPLAINED
     no_map = (
-        f"Two principal components hold {measured.map.explained:.1%} of the vectors' variance, too little for a map: "
-        f"report.map: tsne draws one that keeps neighbours together. {EXPLORE}"
+        f"Two principal components hold {explained:.1%} of the vectors' variance, too little for a map: "
+        "fineweb-mask explore, with the workspace's folder, draws one that keeps neighbours together."
     )
     figures = [*([_map(measured, sample)] if is_drawn else []), _nearest_neighbours(measured)]
     text = [f"Measured on {sample}", *([] if is_drawn else [no_map])]
@@ -50,13 +51,13 @@ def diversity(measured: Diversity) -> Section:
 
 
 def _map(measured: Diversity, sample: str) -> Figure:
-    x_label, y_label = measured.map.labels
+    first, second = measured.map.explained
     return Figure(
         "map",
         charts.scatter_map(
             "Map of the embeddings",
-            x_label,
-            y_label,
+            f"first principal component ({first:.1%} of the variance)",
+            f"second principal component ({second:.1%})",
             {"eligible": _thinned(measured.map.before), "selected": _thinned(measured.map.after)},
             labels=_cluster_labels(measured),
             note="each point is a document; each word is typical of a cluster",

@@ -1,59 +1,16 @@
-"""Show documents with the reason of each: those beside the threshold, and the least similar near-duplicates."""
+"""Show how many near-duplicates every threshold would drop, and the least similar of them side by side."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from fineweb_mask.models.analysis.vectors import unit_rows
-from fineweb_mask.tasks.reporting.breakdown import Breakdown
-from fineweb_mask.tasks.reporting.geometry import Diversity
 from fineweb_mask.tasks.reporting.page import Card, Column, Section, Side, Table
-from fineweb_mask.tasks.reporting.samples import NearThreshold, documents_at, near_threshold, vectors_at
 from fineweb_mask.tasks.workspace.references import ShardFiles
 from fineweb_mask.tasks.workspace.stage_parquet import documents_of
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
-LONGEST_TEXT = 400  # characters of a document near the threshold
-
-
-def threshold(workspace: Workspace, shards: Sequence[ShardFiles], measured: Diversity, breakdown: Breakdown) -> Section:
-    """Show documents on both sides of the threshold, with the figures that decided about them."""
-    of_sample = "" if len(measured.selected.documents) == measured.selected.population else " of the sample"
-    sides = zip(("Just kept", "Just rejected"), near_threshold(workspace, shards), strict=True)
-    return Section(
-        "Near the threshold",
-        [
-            "The documents whose inclusion is closest to their block's threshold, selected and rejected. Similar: the "
-            f"cosine with the nearest other selected document{of_sample}."
-        ],
-        sides=[
-            Side(f"{title} ({len(found)})", _cards(workspace, shards, measured, breakdown, found))
-            for title, found in sides
-            if found
-        ],
-    )
-
-
-def _cards(
-    workspace: Workspace,
-    shards: Sequence[ShardFiles],
-    measured: Diversity,
-    breakdown: Breakdown,
-    found: Sequence[NearThreshold],
-) -> list[Card]:
-    documents = sorted(near.document for near in found)
-    rows = documents_at(workspace, shards, documents, ["id", "url", "text"])
-    similar = measured.nearest_selected(unit_rows(vectors_at(workspace, shards, documents)), documents)
-    row_of, similar_of = dict(zip(documents, rows, strict=True)), dict(zip(documents, similar, strict=True))
-    cards = []
-    for near in found:
-        row, cosine = row_of[near.document], similar_of[near.document]
-        above = 1 - np.searchsorted(breakdown.quality, np.float32(row["quality"])) / max(len(breakdown.quality), 1)
-        why = f"quality {row['quality']:+.2f} (top {above:.0%}), similar {cosine:.2f}, "
-        why += f"inclusion {near.inclusion:.4g}, threshold {near.threshold:.4g}"
-        cards.append(Card(row.get("url") or row["id"], why, _beginning(row["text"])))
-    return cards
+LONGEST_TEXT = 400  # characters of a document
 
 
 def near_duplicates(workspace: Workspace, shards: Sequence[ShardFiles], found: Mapping[str, Any]) -> list[Section]:

@@ -32,27 +32,24 @@ def tiles(counts: Counts, blocks: Sequence[dict[str, Any]]) -> list[Tile]:
 
 def funnel(counts: Counts, shards: Sequence[ShardFiles]) -> Section:
     """Count every document of the source by the stage and the reason for which it was dropped."""
-    drops = list(_drops(counts, shards))
+    drops, whole = list(_drops(counts, shards)), max(counts.documents_in, 1)
+
+    def bar(label: str, number: int, *, grey: bool = False) -> Bar:
+        return Bar(label, number, f"{number:,} ({number / whole:.1%})", grey=grey)
+
     rows = [
-        Bar("in the source", counts.documents_in),
-        *(Bar(reason, number, grey=True) for stage, reason, number in drops if stage == "ingest"),
-        Bar("ingested", counts.documents_ingested),
-        *(Bar(reason, number, grey=True) for stage, reason, number in drops if stage != "ingest"),
-        Bar("eligible for selection", counts.documents_eligible),
-        Bar("not selected", counts.not_selected, grey=True),
-        Bar("selected", counts.selected),
+        bar("in the source", counts.documents_in),
+        *(bar(reason, number, grey=True) for stage, reason, number in drops if stage == "ingest"),
+        bar("ingested", counts.documents_ingested),
+        *(bar(reason, number, grey=True) for stage, reason, number in drops if stage != "ingest"),
+        bar("eligible for selection", counts.documents_eligible),
+        bar("not selected", counts.not_selected, grey=True),
+        bar("selected", counts.selected),
     ]
     note = f"n = {counts.documents_in:,} documents in the source"
-    whole = max(counts.documents_in, 1)
     figure = Figure(
         "funnel",
-        charts.bars(
-            "From the source to the selection",
-            "documents",
-            rows,
-            note=note,
-            form=lambda value: f"{value:,.0f} ({value / whole:.1%})",
-        ),
+        charts.bars("From the source to the selection", "documents", rows, note=note),
         alt=f"Documents: {', '.join(f'{row.label} {row.value:,.0f}' for row in rows)}.",
         caption="Blue: documents remaining after each stage. Grey: documents dropped or not selected. Shares: of the "
         "documents in the source." + _not_embedded(drops),

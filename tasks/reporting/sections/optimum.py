@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fineweb_mask.tasks.reporting import charts
-from fineweb_mask.tasks.reporting.labels import Series
+from fineweb_mask.tasks.reporting.charts import Series
 from fineweb_mask.tasks.reporting.page import Column, Figure, Section, Table
 from fineweb_mask.tasks.workspace.records.counts import add_groups, mean_of
 

@@ -6,10 +6,10 @@ import numpy as np
 
 from fineweb_mask.models.analysis.groups import decile_edges, group_of
 from fineweb_mask.tasks.reporting import charts
-from fineweb_mask.tasks.reporting.breakdown import Breakdown, Distribution
+from fineweb_mask.tasks.reporting.breakdown import Breakdown
 from fineweb_mask.tasks.reporting.charts import Share
 from fineweb_mask.tasks.reporting.geometry import Diversity
-from fineweb_mask.tasks.reporting.page import Column, Figure, Section, Table
+from fineweb_mask.tasks.reporting.page import Figure, Section
 
 GROUPS = {
     "dump": "dump",
@@ -23,39 +23,23 @@ TINY = 0.01  # share of the eligible documents below which a domain is not drawn
 
 def distributions(breakdown: Breakdown) -> Section:
     """Show the distributions of quality and length before and after the selection; not that of one value."""
-    quality, length = breakdown.histograms["quality"], breakdown.histograms["n_chars"]
+    drawn = {"quality": "quality (standard deviations)", "n_chars": "length (characters, logarithmic)"}
     figures = []
-    if np.count_nonzero(quality.before) > 1:
-        figures.append(_histogram("quality", "Quality before and after", "quality (standard deviations)", quality))
-    if np.count_nonzero(length.before) > 1:
-        label = "length (characters, logarithmic)"
-        figures.append(_histogram("length", "Length before and after", label, length, logarithmic=True))
+    for column, x_label in drawn.items():
+        name, found = x_label.split()[0], breakdown.histograms[column]
+        if np.count_nonzero(found.before) < 2:
+            continue
+        counts, title = {"eligible": found.before, "selected": found.after}, f"{name.capitalize()} before and after"
+        text = "" if found.medians is None else " Median: {:,.4g} before, {:,.4g} after.".format(*found.medians)
+        chart = charts.histogram(title, x_label, found.edges, counts, logarithmic=column == "n_chars")
+        caption = f"{breakdown.counted}{text} The outermost bars include all values beyond them."
+        figures.append(Figure(name, chart, f"{title}.{text}", caption))
     return Section("Quality and length", figures=figures)
 
 
-def _in_words(shares: Sequence[Share]) -> str:
-    """Return what a chart shows of each group, for those who do not see it."""
-    return ", ".join(f"{one.label} {one.selected / one.documents:.1%}" for one in shares if one.documents)
-
-
-def _histogram(name: str, title: str, x_label: str, found: Distribution, *, logarithmic: bool = False) -> Figure:
-    counts = {"eligible": found.before, "selected": found.after}
-    text = "" if found.medians is None else " Median: {:,.4g} before, {:,.4g} after.".format(*found.medians)
-    return Figure(
-        name,
-        charts.histogram(title, x_label, found.edges, counts, logarithmic=logarithmic),
-        alt=f"{title}.{text}",
-        caption=f"All eligible and all selected documents.{text} The outermost bars include all values beyond them.",
-    )
-
-
 def retention(breakdown: Breakdown, measured: Diversity | None = None) -> Section:
-    """Show which share of each group is selected; columns of a single group are left out, and tiny domains summed up.
-
-    Each figure has a table of its numbers, for pages that show no figures.
-    """
+    """Show which share of each group is selected; not of a column of one group; tiny domains are summed up."""
     figures: list[Figure] = []
-    tables: list[Table] = []
     for name, rows in [*breakdown.groups.items(), *breakdown.deciles.items()]:
         missing = breakdown.missing.get(name, Share("", 0, 0))
         shares = [*rows, missing] if missing.documents else rows
@@ -66,27 +50,11 @@ def retention(breakdown: Breakdown, measured: Diversity | None = None) -> Sectio
         what = GROUPS.get(name, name)
         file = f"retention-{name.replace('_', '-')}" if name in GROUPS else f"retention-by-{len(figures)}"
         why = _explained(rows, breakdown, measured) if name == "quality" else ""
-        figures.append(
-            Figure(
-                file.replace("n-chars", "length"),
-                charts.retention(f"Share selected by {what}", shares),
-                alt=f"Share selected of each {what}: {_in_words(shares)}.",
-                caption=f"{_extremes(shares)}{why}",
-            )
-        )
-        tables.append(
-            Table(
-                f"By {what}",
-                [Column(what), Column("eligible", "count"), Column("selected", "count"), Column("share", "share")],
-                [[row.label, row.documents, row.selected, row.selected / max(row.documents, 1)] for row in shares],
-            )
-        )
-    return Section(
-        "Share selected by group",
-        ["The share of each group's eligible documents that is selected. Dashed: the share over all groups."],
-        figures,
-        tables,
-    )
+        said = f"{breakdown.counted}{_extremes(shares)}{why}"
+        chart = charts.retention(f"Share selected by {what}", shares, group=what)
+        figures.append(Figure(file.replace("n-chars", "length"), chart, f"Share selected of each {what}. {said}", said))
+    text = "The share of each group's documents that is selected. Dashed: the share over all groups."
+    return Section("Share selected by group", [text], figures)
 
 
 def _without_tiny(rows: Sequence[Share]) -> list[Share]:
@@ -123,9 +91,9 @@ def _extremes(rows: Sequence[Share]) -> str:
     """Name the groups with the highest and the lowest share."""
     rated = sorted((row for row in rows if row.documents), key=lambda row: row.selected / row.documents)
     if len(rated) < 2:
-        return "All eligible documents."
+        return ""
     low, high = rated[0], rated[-1]
     return (
-        f"All eligible documents. Highest share: {high.selected / high.documents:.1%} ({high.label}). "
+        f" Highest share: {high.selected / high.documents:.1%} ({high.label}). "
         f"Lowest: {low.selected / low.documents:.1%} ({low.label})."
     )

@@ -123,11 +123,14 @@ WRONG = {  # arguments of a command, with what they add to it, and the message
         "--workspace hf://datasets/x/y": "workspace: hf:// can be a source only: on the hub every file would be",
     },
     "compare {recipe} --json": {
-        "--selectors mean_field,nosuch": "selectors may be all, mean_field, policy_gradient",
-        "--selectors ,": "name at least one selector",
+        "--variants mean_field,nosuch": "selectors may be all, mean_field, policy_gradient",
+        "--variants ,": "name at least one selector",
+        "--variants mean_field[lamb=2]": "lamb: input should be less than or equal to 1",
+        "--variants random[budget=2]": "takes KEY=VALUE of metrics, lamb,",
+        "--variants theirs=nosuch.parquet": "variant theirs: ",
+        "--lambs 0,2": "from 0 to 1, at most 201",
         "--label-column nosuch": "label column 'nosuch' must be among the documents' columns",
     },
-    "sweep {recipe} --json": {"--lamb 0,2": "from 0 to 1, received 2"},
     "tune {recipe} --json": {
         "--target mine=nosuch.parquet": "target mine: ",
         "--set selection.budget=10": "set select_ratio instead",
@@ -184,10 +187,10 @@ def test_wrong_arguments_end_with_2_and_one_line_before_any_work(
 @pytest.mark.parametrize("quarantined", [{}, {"a": "why"}])
 def test_a_page_at_a_url_is_opened_from_its_local_copy(bucket, recipe, monkeypatch, quarantined):
     for name in ("index.html", "plots/a.png"):
-        bucket.write(f"ws/sweep/{name}", name.encode())
+        bucket.write(f"ws/compare/{name}", name.encode())
     settings = load_recipe(recipe, workspace=f"{bucket.url}/ws")
     workspace = Workspace(settings.workspace)
-    page = workspace.root / "sweep" / "index.html"
+    page = workspace.root / "compare" / "index.html"
     summary = PageSummary.of(workspace, quarantined, [], page=page, metrics="metrics.json", documents=1)
     opened = []
     monkeypatch.setattr(_common, "open_page", opened.append)

@@ -32,7 +32,7 @@ def test_documents_are_looked_at_and_nothing_is_written(invoke, monkeypatch, tmp
     assert [path.name for path in tmp_path.iterdir()] == ["p.parquet"]
 
 
-@pytest.mark.parametrize("command", ["run", "sweep", "explore"])
+@pytest.mark.parametrize("command", ["run", "compare", "explore"])
 def test_documents_that_are_not_there_or_are_no_recipe_are_named(invoke, command, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     done = invoke(command, "none.parquet", "--json") if command == "run" else invoke(command, "none.parquet")

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from fineweb_mask.models.errors import DataError
+from fineweb_mask.models.witness.effects import HeldOut
 from fineweb_mask.models.witness.halves import Halves
 from fineweb_mask.models.witness.kneser_ney import KneserNey
-from fineweb_mask.models.witness.paired import HeldOut
 from fineweb_mask.models.witness.tokens import PackedTokens
 from fineweb_mask.models.witness.witness import HeldOutTexts
 

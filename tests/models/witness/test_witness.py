@@ -6,7 +6,7 @@ import pytest
 from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.runtime.stopping import StoppedError, clear_stop_request, request_stop
 from fineweb_mask.models.witness import witness as module
-from fineweb_mask.models.witness.paired import HeldOut
+from fineweb_mask.models.witness.effects import HeldOut
 from fineweb_mask.models.witness.tokens import PackedTokens
 from fineweb_mask.models.witness.witness import HeldOutTexts, in_threads, witness
 
@@ -52,22 +52,15 @@ def found(corpus):
         "other topics": np.flatnonzero(topics != 1),
         "short": np.argsort(pool.lengths)[:300],
     }
-    dose = packed([document(1, random, 30) for _ in range(100)])
-    sets = {"pool": held_out([0, 1, 2]), "topic": held_out([1])._replace(dose=dose)}
+    sets = {"pool": held_out([0, 1, 2]), "topic": held_out([1])}
     return witness(pool, selections, sets, vocabulary=WORDS + 1, quality=-topics.astype(float))
 
 
-def test_what_is_like_the_held_out_documents_teaches_more_which_doses_express(found):
+def test_what_is_like_the_held_out_documents_teaches_more(found):
     topic = found.sets["topic"]
     assert topic.against_random["of the topic"].verdict == "better"
     assert topic.against_random["other topics"].verdict == "worse"
     assert found.sets["pool"].against_random["of the topic"].verdict == "worse"
-    damage, added = topic.doses["shuffled"], topic.doses["topic documents"]
-    assert 0 < damage[0.1] < damage[0.2] < damage[0.4]
-    assert 0 > added[0.1] > added[0.2] > added[0.4]
-    kind, share = topic.as_dose(topic.against_random["of the topic"].difference)
-    assert kind == "topic documents"
-    assert share > 0.2
 
 
 def test_all_arms_have_the_same_tokens_top_quality_is_added_and_short_documents_have_a_control(corpus, found):
@@ -91,11 +84,10 @@ def test_equal_seeds_give_equal_losses_of_at_most_so_many_tokens(corpus):
     random = np.random.default_rng(5)
     theirs = packed([document(1, random, 30) for _ in range(150)])  # from elsewhere
     arms = {"one": np.flatnonzero(topics == 0), "theirs": theirs}
-    first, again = (judged(pool, arms, [1], most_tokens=12_000, doses=False) for _ in range(2))
+    first, again = (judged(pool, arms, [1], most_tokens=12_000) for _ in range(2))
     assert first == again
     assert first.tokens == 12_000 > module.FEWEST_TOKENS
     assert first.documents["random"] < 150
-    assert first.sets["set"].doses == {}
     assert [first.sets["set"].against_random[name].verdict for name in arms] == ["worse", "better"]
 
 

@@ -1,4 +1,4 @@
-"""The pages of a comparison and of a sweep: their numbers against plain references, and hostile topics."""
+"""The page of a comparison: its numbers against plain references, and hostile topics."""
 
 import json
 import math
@@ -10,11 +10,11 @@ import pytest
 
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.models.settings.selection import METRICS
-from fineweb_mask.tasks.comparison.figures import over_blocks
 from fineweb_mask.tasks.comparison.page import (
     ComparisonJob,
     LabelColumnError,
     check_label_column,
+    over_blocks,
     write_comparison_page,
 )
 from fineweb_mask.tasks.comparison.variants import select_variant
@@ -41,26 +41,30 @@ def labelled(built, pipeline, tmp_path_factory, make_parquet, make_document):
 
 
 def page_job(built, selectors, lambs=(), **fields):
-    """Run every job of a comparison, and of a sweep with `lambs`, but the last, and return this."""
+    """Run every job of a comparison but the last, and return this."""
     workspace, shards, settings = built.workspace, built.selection_shards, built.recipe.selection
     planned = {selector: list(jobs(workspace, shards, settings, selector)) for selector in selectors}
-    groups = {selector: [select_variant(job) for job in of] for selector, of in planned.items()}
-    masks = {selector: [file for job in of for file in job.shard_files() or []] for selector, of in planned.items()}
+    for lamb in lambs:
+        own = settings.model_copy(update={"lamb": lamb})
+        planned[f"lamb {lamb}"] = list(jobs(workspace, shards, own, "mean_field"))
+    masks = {name: [file for job in of for file in _made(job)] for name, of in planned.items()}
     ordered = sorted(shards, key=lambda shard: shard.name)
-    teaching = measure_teaching(witness_job(workspace, ordered, masks, page="sweep" if lambs else "compare"))
     return ComparisonJob(
-        teaching=teaching,
+        teaching=measure_teaching(witness_job(workspace, ordered, masks, page="compare")),
         root=str(workspace.root),
         settings=settings,
+        variants=[of[0].variant.model_copy(update={"name": name}) for name, of in planned.items()],
         documents=[shard.documents for shard in ordered],
-        groups=groups,
+        groups={name: [select_variant(job) for job in of] for name, of in planned.items()},
         masks=masks,
-        lambs=lambs,
-        frontiers=[
-            select_variant(job) for job in jobs(workspace, shards, settings, "mean_field", lambs=lambs) if lambs
-        ],
+        lambs={f"lamb {lamb}": lamb for lamb in lambs},
         **fields,
     )
+
+
+def _made(job):
+    select_variant(job)
+    return job.shard_files()
 
 
 def test_the_numbers_of_a_comparison_and_hostile_topics_as_text(labelled):
@@ -77,21 +81,21 @@ def test_the_numbers_of_a_comparison_and_hostile_topics_as_text(labelled):
     for name in SELECTORS:
         counts = Counter(topics[row] for row in chosen[name] if topics[row] is not None)
         shares = [count / counts.total() for count in (*counts.values(), *[0] * (3 - len(counts)))]
-        one = metrics["selectors"][name]
+        one = metrics["selections"][name]
         assert one["topics"] == sum(share > 0 for share in shares)
         assert one["effective_topics"] == pytest.approx(math.exp(-sum(s * math.log(s) for s in shares if s)))
         assert one["rarest_topic"] == pytest.approx(min(shares))
         assert one["selected"] == len(chosen[name])
-        assert one["upper_bound"] == metrics["selectors"]["mean_field"]["upper_bound"]  # proved once, for all
+        assert one["upper_bound"] == metrics["selections"]["mean_field"]["upper_bound"]  # proved once, for all
         tokens = labelled.read(labelled.documents[0])["token_count"].to_pylist()
         assert one["tokens"] == sum(tokens[row] for row in chosen[name])
-    assert metrics["selectors"]["random"]["seconds"] == 0.25
-    assert metrics["selectors"]["mean_field"]["seconds"] is None
-    assert metrics["selectors"]["random"]["gap"] > metrics["selectors"]["mean_field"]["gap"]
+    assert metrics["selections"]["random"]["seconds"] == 0.25
+    assert metrics["selections"]["mean_field"]["seconds"] is None
+    assert metrics["selections"]["random"]["gap"] > metrics["selections"]["mean_field"]["gap"]
     page = (job.folder / "index.html").read_text()
     assert "&lt;img src=x onerror=alert(1)&gt; | `a`" in page
     assert "<img src=x" not in page
-    plots = {"near-duplicates.png", "overlap.png", "topics.png", "trade-off.png"}
+    plots = {"trade-off.png"}
     assert {path.name for path in (job.folder / "plots").iterdir()} == plots
 
 
@@ -100,10 +104,10 @@ def test_without_a_label_column_there_are_no_topics(copied):
     job = page_job(copied, SELECTORS, seconds={})
     write_comparison_page(job)
     metrics = json.loads((job.folder / "metrics.json").read_text())
-    assert (metrics["topics"], metrics["blocks"], metrics["selectors"]["random"]["topics"]) == ({}, 2, None)
+    assert (metrics["topics"], metrics["blocks"], metrics["selections"]["random"]["topics"]) == ({}, 2, None)
     assert "Topics" not in (job.folder / "index.html").read_text()
     assert metrics["documents"] == copied.counts.documents_eligible
-    assert metrics["selectors"]["mean_field"]["selected"] == copied.counts.selected
+    assert metrics["selections"]["mean_field"]["selected"] == copied.counts.selected
 
 
 def test_figures_over_blocks_are_weighted():
@@ -136,23 +140,17 @@ def test_the_label_column_must_hold_labels(tmp_path, make_parquet, make_document
 
 
 @pytest.mark.long
-def test_a_sweep_recommends_its_knee(copied):
+def test_of_several_weights_of_quality_the_knee_is_recommended(copied):
     lambs = (0.0, 0.25, 0.5, 0.75, 1.0)
-    job = page_job(copied, ["random"], lambs, seconds={"0.5": 0.1}, advised=" --set selection.budget_by=tokens")
+    job = page_job(copied, ["random"], lambs, seconds={"lamb 0.5": 0.1})
     written = write_comparison_page(job)
     assert write_comparison_page(job).cached
-    assert job.folder.name == "sweep"
     metrics = json.loads((job.folder / "metrics.json").read_text())
-    values = metrics["values"]
-    assert [value["lamb"] for value in values] == list(lambs)
+    values = [metrics["selections"][name] for name in job.lambs]
     assert [value["seconds"] for value in values] == [None, None, 0.1, None, None]
     x, y = (np.array([value[name] for value in values]) for name in ("mean_quality", "pairwise"))
     above = (x - x[0]) / (x[-1] - x[0]) + (y - y[-1]) / (y[0] - y[-1])
     assert metrics["recommended_lamb"] == lambs[int(above.argmax())] == written.details["recommended_lamb"]
-    assert metrics["baselines"].keys() == {"random"}
-    plots = {"trade-off.png", "shares.png", "near-duplicates.png", "overlap.png"}
-    assert {path.name for path in (job.folder / "plots").iterdir()} == plots
-    page = (job.folder / "index.html").read_text()
-    best = f"{metrics['recommended_lamb']:g}"
-    assert f"--set selection.lamb={best} --set selection.budget_by=tokens" in page
-    assert not (copied.workspace.root / "compare" / "index.html").exists()
+    assert metrics["jaccard"]["selections"] == ["random"]
+    assert {path.name for path in (job.folder / "plots").iterdir()} == {"trade-off.png"}
+    assert f"--set selection.lamb={metrics['recommended_lamb']:g}" in (job.folder / "index.html").read_text()

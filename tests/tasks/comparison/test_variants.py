@@ -1,31 +1,31 @@
-"""Variants and sweeps: judged on one scale, measured, cached, and never in the way of the pipeline's masks."""
+"""Variants: judged on one scale, measured, cached, and never in the way of the pipeline's masks."""
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.selection import METRICS
 from fineweb_mask.models.settings.selectors.options import QualitySamplingSettings
 from fineweb_mask.models.settings.selectors.registry import SELECTORS
 from fineweb_mask.tasks.comparison.variants import (
-    SelectorError,
-    check_selectors,
+    USUAL,
+    VariantError,
     find_ranges,
     left_out,
     missing_for,
-    noted_seconds,
+    read_lambs,
+    read_variants,
     select_variant,
-    shared_settings,
 )
 from fineweb_mask.tasks.fit.models import fit_targets
 from fineweb_mask.tasks.selection.blocks import group_name, grouped
+from fineweb_mask.tasks.source.discovery import find_files
 from tests.tasks.fit.test_models import EXAMPLES, job_of
 from tests.tasks.jobs import ranges_jobs, variant_job
 from tests.tasks.stage_files import newest
 
-LAMBS = (0.0, 0.5, 1.0)
 EPOCHS = {"policy_gradient": {"n_epochs": 5}}
 
 
@@ -61,7 +61,7 @@ def test_datamask_selects_the_masks_of_the_pipeline(copied):
 @pytest.mark.long
 def test_every_selector_is_judged_by_the_same_objective_over_the_same_tokens(copied, settings, targets):
     found = {}
-    by_tokens = shared_settings(settings, "tokens")
+    by_tokens = settings.model_copy(update={"budget_by": "tokens"})
     for selector in SELECTORS:
         job = next(jobs(copied.workspace, copied.selection_shards, settings, selector, targets))
         [found[selector]] = select_variant(job).details["blocks"]
@@ -81,14 +81,6 @@ def test_every_selector_is_judged_by_the_same_objective_over_the_same_tokens(cop
             assert block["measures"][name] == pytest.approx(block["terms"][name], abs=1e-6)
 
 
-def test_variants_get_the_same_share_of_what_is_asked_for_unless_the_recipe_counts():
-    settings = PipelineSelectionSettings(device="cpu")
-    assert shared_settings(settings, "tokens").budget_by == "tokens"
-    assert shared_settings(settings, "documents") == shared_settings(settings, None) == settings
-    counted = settings.model_copy(update={"budget": 30})
-    assert shared_settings(counted, "tokens") == counted
-
-
 def test_a_second_run_finds_everything_and_a_lost_mask_is_made_again_byte_by_byte(copied):
     workspace, shards, settings = copied.workspace, copied.selection_shards, copied.recipe.selection
     first = [select_variant(job) for job in jobs(workspace, shards, settings, "random")]
@@ -96,11 +88,6 @@ def test_a_second_run_finds_everything_and_a_lost_mask_is_made_again_byte_by_byt
     planned = list(jobs(workspace, shards, settings, "random"))
     again = [select_variant(job) for job in planned]
     assert all(file.cached for file in again)
-    assert all(noted_seconds(job)["seconds"] > 0 for job in planned)
-    noted = planned[0].seconds_path.read_text()
-    for of_another in (noted.replace(planned[0].key.fingerprint, "another"), "{"):
-        planned[0].seconds_path.write_text(of_another)
-        assert noted_seconds(planned[0]) == {}
     masks = {path: path.read_bytes() for path in (workspace.root / "compare" / "masks").rglob("*.parquet")}
     for path in masks:
         path.unlink()
@@ -126,47 +113,79 @@ def test_the_keys_follow_what_is_read(copied):
         assert (first == second) is same
 
 
-def test_a_sweep_holds_a_mask_for_every_value(copied):
+def test_ids_that_were_selected_elsewhere_are_measured_as_a_selection_is(copied, tmp_path):
+    """Those of a selector are measured as its own selection; of a block without any, nothing is."""
     workspace, shards, settings = copied.workspace, copied.selection_shards, copied.recipe.selection
     settings = settings.model_copy(update={"near_duplicates": None})
-    for job in jobs(workspace, shards, settings, "mean_field", lambs=LAMBS):
-        group = job.shards
-        file = select_variant(job)
-        assert select_variant(job).cached
-        assert job.model_copy(update={"lambs": (0.0, 1.0)}).key != job.key
-        tables = {one.name: copied.read(one) for one in job.shard_files() or []}
-        for shard in group:
-            table = tables[shard.name]
-            pipeline = pq.read_table(newest(workspace, "masks", shard.name))
-            assert table["row"].to_pylist() == list(range(shard.rows))
-            assert table["block"].equals(pipeline["block"])
-        for lamb in LAMBS:
-            [block] = [block for block in file.details["blocks"] if block["lamb"] == lamb]
-            chosen = sum(table[f"lamb={lamb}"].to_numpy().sum() for table in tables.values())
-            assert chosen == block["selected"] == round(0.25 * block["documents"])
-        [last] = [block for block in file.details["blocks"] if block["lamb"] == 1]
-        quality = np.concatenate([copied.read(shard.scores)["quality"].to_numpy() for shard in group])
-        kept = np.sort(quality)[::-1][: last["selected"]]
-        assert last["measures"]["mean_quality"] == pytest.approx(kept.mean(), rel=1e-5)
-        masks = {path: path.read_bytes() for path in (workspace.root / "sweep" / "masks").rglob("*.parquet")}
-        assert not select_variant(job.model_copy(update={"force": True})).cached
-        assert {path: path.read_bytes() for path in masks} == masks
+    for place, own in enumerate(jobs(workspace, shards, settings, "greedy")):
+        [expected] = select_variant(own).details["blocks"]
+        ids = [row["id"] for one in own.shard_files() or [] for row in _selected(copied, one)]
+        path = tmp_path / f"{place}.parquet"
+        pq.write_table(pa.table({"id": ids}), path)
+        theirs = list(jobs(workspace, shards, settings, "theirs", files=find_files(str(path), "variant theirs")))
+        [found] = select_variant(theirs[place]).details["blocks"]
+        same = ("selected", "tokens_selected", "random_objective", "objective")
+        for one, other in ((found, expected), (found["measures"], expected["measures"])):
+            names = same if one is found else other.keys()
+            assert {name: one[name] for name in names} == pytest.approx({name: other[name] for name in names}, abs=1e-5)
+        assert found["upper_bound"] is None
+        [empty] = select_variant(theirs[1 - place]).details["blocks"]
+        assert (empty["selected"], empty["objective"], empty["measures"]) == (0, None, None)
+    assert theirs[0].key != next(jobs(workspace, shards, settings, "random")).key
 
 
-def test_all_stands_for_every_selector_that_can_run_and_is_not_slow_and_others_are_refused(built):
-    missing = missing_for(built.recipe)
+def _selected(copied, file):
+    [documents] = [one for one in copied.documents if one.name == file.name]
+    rows = zip(copied.read(documents).to_pylist(), copied.read(file).to_pylist(), strict=True)
+    return [document for document, mask in rows if mask["selected"]]
+
+
+def test_variants_are_read_each_once_and_all_stands_for_those_that_can_run_and_are_not_slow(built, tmp_path):
+    recipe, missing = built.recipe, missing_for(built.recipe)
     assert missing.keys() == {"betr", "rds", "dsir"}
-    found = check_selectors(["random", "all"], missing)
+    found = [one.name for one in read_variants(["random", "all"], recipe)]
     assert found[0] == "random"
     assert set(found) == SELECTORS.keys() - missing.keys() - {"policy_gradient"}
     assert left_out(["random", "all"], missing).keys() == {"betr", "rds", "dsir", "policy_gradient"}
     assert left_out(["policy_gradient", "all"], missing).keys() == missing.keys()
-    assert left_out(["random"], missing) == {}
-    assert check_selectors(["random", "greedy", "random"]) == ["random", "greedy"]
-    for names, message in (
+    assert left_out(USUAL, missing) == {}
+    pq.write_table(pa.table({"id": ["a"]}), tmp_path / "a.parquet")
+    own = "greedy[lamb=0.9, metrics={pairwise: 1, disf: 0.5}]"
+    one, other, theirs = read_variants([own, "greedy", "greedy", f"theirs={tmp_path / 'a.parquet'}"], recipe)
+    assert (one.name, one.settings.solver, one.settings.lamb) == (own, "greedy", 0.9)
+    assert one.settings.metric_weights == {"pairwise": 1, "disf": 0.5}
+    assert other.settings == recipe.selection.model_copy(update={"solver": "greedy"})
+    assert (theirs.name, [file.relative for file in theirs.files]) == ("theirs", ["a.parquet"])
+    assert one.objective != other.objective == theirs.objective
+
+
+@pytest.mark.parametrize(
+    ("variants", "message"),
+    [
         (["betr"], r"selector betr: it reads target examples: set selection\.targets"),
         (["random", "datamask"], r"selectors may be all, mean_field, policy_gradient.*received 'datamask'"),
         ([], "at least one"),
-    ):
-        with pytest.raises(SelectorError, match=message):
-            check_selectors(names, missing)
+        (["random[lamb"], "a variant is SELECTOR"),
+        (["random[budget=3]"], r"takes KEY=VALUE of metrics, lamb, .*, received 'budget=3'"),
+        (["random[lamb]"], "received 'lamb'"),
+        (["random[lamb=[]"], "valid YAML"),
+        (["random[lamb=3]"], "lamb: "),
+        (["theirs=nosuch.parquet"], "variant theirs"),
+        (["random={here}/a.jsonl"], "a name that no selector has, and Parquet files"),
+        (["theirs={here}/a.parquet"], "variant theirs: a.parquet must have a column 'id'"),
+    ],
+)
+def test_what_is_no_variant_is_named(built, tmp_path, variants, message):
+    (tmp_path / "a.jsonl").write_text("{}\n")
+    pq.write_table(pa.table({"x": [1]}), tmp_path / "a.parquet")
+    with pytest.raises(SettingsError, match=message):
+        read_variants([one.format(here=tmp_path) if "{" in one else one for one in variants], built.recipe)
+
+
+def test_weights_of_quality_are_read_or_refused():
+    assert read_lambs("1,0,0.5,0.5") == [0, 0.5, 1]
+    assert read_lambs("0:1:0.4") == [0, 0.4, 0.8, 1]
+    assert read_lambs("0:1:0.1")[3] == 0.3
+    for wrong in ("", "0,a", "0,1.2", "nan", "0:1", "0:1:0", "0:1:-1", "0:1:0.0001", "0:inf:1"):
+        with pytest.raises(VariantError, match="takes numbers from 0 to 1, at most 201"):
+            read_lambs(wrong)

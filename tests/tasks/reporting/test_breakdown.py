@@ -7,7 +7,7 @@ import pytest
 
 from fineweb_mask.models.analysis.groups import between_share
 from fineweb_mask.tasks.reporting import breakdown
-from fineweb_mask.tasks.reporting.breakdown import Tally, break_down, count_labels
+from fineweb_mask.tasks.reporting.breakdown import break_down
 from fineweb_mask.tasks.reporting.charts import Share
 from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -132,14 +132,17 @@ def test_the_quality_is_compared_between_the_values_of_columns(tmp_path, shards,
     assert break_down(Workspace(tmp_path), shards).between == {"dump": 0}
 
 
-def test_edges_from_a_sample_group_everything(tmp_path, shards, monkeypatch):
+def test_of_a_large_corpus_a_sample_is_counted_and_said_to_be_one(tmp_path, shards, monkeypatch):
     exact = break_down(Workspace(tmp_path), shards)
-    monkeypatch.setattr(breakdown, "EDGE_VALUES", 140)
+    assert exact.counted == "All eligible documents."
+    monkeypatch.setattr(breakdown, "MOST_DOCUMENTS", 140)
     found = break_down(Workspace(tmp_path), shards)
-    assert len(found.quality) < len(exact.quality) / 3
-    total = sum(one.documents for one in exact.deciles["quality"])
-    assert sum(one.documents for one in found.deciles["quality"]) == total
-    assert [one.documents for one in found.deciles["quality"]] == pytest.approx([total / 10] * 10, rel=0.6)
+    total = sum(one.documents for one in found.groups["dump"])
+    assert total == len(found.quality) < 140 < len(exact.quality)
+    assert found.counted == f"A sample of {total} eligible documents."
+    assert set(found.quality) < set(exact.quality)
+    monkeypatch.setattr(breakdown, "MOST_SHARDS", 1)
+    assert sum(one.documents for one in break_down(Workspace(tmp_path), shards).groups["dump"]) < 140
 
 
 def test_a_list_cannot_be_broken_down_by(tmp_path, shards):
@@ -153,18 +156,3 @@ def test_a_list_cannot_be_broken_down_by(tmp_path, shards):
         with pytest.raises(ValueError, match=message):
             break_down(Workspace(tmp_path), shards, [column])
     assert set(break_down(Workspace(tmp_path), shards, ["n_chars", "dump"]).groups) == {"dump", "domain"}
-
-
-def test_a_tally_forgets_the_smallest_groups_and_keeps_the_sums(monkeypatch):
-    monkeypatch.setattr(breakdown, "TALLIED", 40)
-    monkeypatch.setattr(breakdown, "KEPT", 20)
-    tally = Tally()
-    for batch in range(10):
-        labels = ["big"] * 50 + ["middle"] * 9 + [None] * 5 + [f"rare {batch} {row}" for row in range(30)]
-        selected = pa.chunked_array([[row % 2 == 0 for row in range(len(labels))]])
-        tally.add(count_labels(pa.array(labels), selected, np.arange(float(len(labels)))))
-    found = tally.largest(2, "none")
-    assert found[:3] == [Share("big", 500, 250), Share("middle", 90, 50), Share("none", 50, 20)]
-    assert found[3] == Share("300 others", 300, 150)
-    assert sum(one.documents for one in found) == 940
-    assert tally.between() == 0  # of so many groups

@@ -50,10 +50,10 @@ def measured(random, selected, rank=55, clusters=None):
         return Geometry(100, rank, 0.1, np.zeros(1, dtype=np.float32), near, np.zeros(1, dtype=np.int64))
 
     sample = Sample([], 100, 1)
-    plane = Map(("x", "y"), np.zeros((1, 2)), np.zeros((1, 2)))
+    plane = Map(np.zeros((1, 2)), np.zeros((1, 2)), (0.2, 0.1))
     of = {"eligible": geometry(60, 0.3), "random": geometry(50, random), "selected": geometry(rank, selected)}
-    none = np.zeros((1, 2), dtype=np.float32)
-    return Diversity(of, plane, clusters or [], sample, sample, none, none[0], np.zeros(1, dtype=bool))
+    none = np.zeros(1, dtype=np.float32)
+    return Diversity(of, plane, clusters or [], sample, sample, none, np.zeros(1, dtype=bool))
 
 
 USUAL = {"recipe": RECIPE, "counts": counted(), "blocks": BLOCKS, "breakdown": broken_down()}

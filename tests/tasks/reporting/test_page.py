@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from fineweb_mask.tasks.reporting.page import Card, Column, Figure, Page, PageJob, Section, Side, Table, Tile
+from fineweb_mask.tasks.reporting.page import Card, Chart, Column, Figure, Page, PageJob, Section, Side, Table, Tile
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage
 from fineweb_mask.tasks.workspace.references import StageFile
 
@@ -40,7 +40,7 @@ def hostile_page(figure="quality"):
         HOSTILE,
         [Tile(HOSTILE, HOSTILE)],
         [
-            Section("A & b!", [HOSTILE], [Figure(figure, PNG, alt=HOSTILE, caption=HOSTILE)], [table]),
+            Section("A & b!", [HOSTILE], [Figure(figure, Chart(PNG, table), HOSTILE, HOSTILE)], [table]),
             Section("Side by side", sides=[Side(HOSTILE, [Card(HOSTILE, HOSTILE, HOSTILE)])]),
         ],
         HOSTILE,
@@ -50,7 +50,7 @@ def hostile_page(figure="quality"):
 
 def test_hostile_text_is_shown_as_text():
     parsed = Parsed(hostile_page().html())
-    assert parsed.words.count(SHOWN) == 16
+    assert parsed.words.count(SHOWN) == 20
     assert [tag for tag, _ in parsed.tags].count("script") == 1  # the page's own
     assert [attributes["src"][:22] for tag, attributes in parsed.tags if tag == "img"] == ["data:image/png;base64,"]
     assert not {"iframe", "object", "embed", "base", "form"} & {tag for tag, _ in parsed.tags}
@@ -121,7 +121,7 @@ def test_what_is_written_is_whole_and_of_its_key(tmp_path):
 
 def test_wrong_names_and_numbers_are_refused(tmp_path):
     with pytest.raises(ValueError, match="a figure's name"):
-        Figure("../x", PNG, "", "")
+        Figure("../x", Chart(PNG, Table("", [], [])), "", "")
     page = Page("t", "l", [], [], "f", {"x": float("nan")})
     with pytest.raises(ValueError, match="not JSON compliant"):
         Job(root=str(tmp_path)).write(page)

@@ -1,4 +1,4 @@
-"""Samples: rows of a shard's files belong together, draws are uniform, documents near the threshold are found."""
+"""Samples: rows of a shard's files belong together, and draws are uniform."""
 
 import numpy as np
 import pyarrow as pa
@@ -7,12 +7,10 @@ import pytest
 
 from fineweb_mask.tasks.reporting.samples import (
     DocumentRef,
-    _nearest,
     documents_at,
     draw,
     eligible_table,
     evenly_spaced,
-    near_threshold,
     take_rows,
     texts_at,
     vectors_at,
@@ -91,36 +89,8 @@ def test_only_the_row_groups_that_are_wanted_are_read(tmp_path, monkeypatch):
     assert (which, texts, read) == ([1, 2], ["text 350", "text 399"], [3])
 
 
-def test_documents_near_the_threshold_are_the_nearest(built, workspace):
-    workspace, shards = workspace
-    kept, rejected = near_threshold(workspace, shards, each=3)
-    assert len(kept) == len(rejected) == 3
-    assert len({near.block for near in kept}) == 2  # from all blocks in turn
-    for near in [*kept, *rejected]:
-        mask = built.read(shards[near.document.shard].masks).slice(near.document.row, 1).to_pylist()[0]
-        assert (mask["block"], mask["inclusion"]) == (near.block, near.inclusion)
-        assert mask["selected"] == (near in kept)
-        rows = [row for shard in shards for row in built.read(shard.masks).to_pylist() if row["block"] == near.block]
-        k = sum(row["selected"] for row in rows)
-        ordered = sorted((row["inclusion"] for row in rows), reverse=True)
-        assert near.threshold == pytest.approx((ordered[k - 1] + ordered[k]) / 2)
-        alike = [row["inclusion"] for row in rows if row["selected"] == mask["selected"]]
-        nearer = [one for one in alike if abs(one - near.threshold) < abs(near.inclusion - near.threshold)]
-        assert len(nearer) < 2  # two of one block and one of the other are shown
-
-
 def test_indices_are_evenly_spaced():
     for n, at_most, expected in ((5, 9, 5), (5, 2, 2), (64, 16, 16), (65, 16, 13)):
         found = list(evenly_spaced(n, at_most))
         assert (len(found), found[0]) == (expected, 0)
         assert len(set(np.diff(found))) <= 1
-
-
-def test_a_document_that_was_never_considered_is_the_farthest_of_all():
-    columns = {"row": range(4), "shard": [0] * 4, "inclusion": [3.0, 1.0, 0.5, -np.inf]}
-    rows = pa.table(columns | {"selected": [True, True, False, False]})
-    kept, rejected = _nearest("block", rows, 2)
-    assert [near.document.row for near in kept + rejected] == [1, 0, 2, 3]
-    assert {near.threshold for near in kept + rejected} == {0.75}
-    kept, rejected = _nearest("block", rows.slice(3).set_column(3, "selected", pa.array([True])), 2)
-    assert (len(kept), rejected) == (1, [])

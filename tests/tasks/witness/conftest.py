@@ -28,7 +28,6 @@ def selected(recipe: Any, pipeline: Any, make_document: Any, make_parquet: Any, 
             text=words(seed),
             token_count=120,
             topic=TOPICS[seed % 3],
-            file_path="" if seed % 15 else f"rare {seed}",
             url=f"https://host{seed % 7 and seed}.org/{seed}",
         )
         for seed in range(DOCUMENTS)

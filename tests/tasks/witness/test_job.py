@@ -9,7 +9,7 @@ import pytest
 from fineweb_mask.models.errors import DataError
 from fineweb_mask.tasks.registry import refreshed_by
 from fineweb_mask.tasks.source.discovery import find_files
-from fineweb_mask.tasks.witness.documents import GROUPS, POOL, read_corpus
+from fineweb_mask.tasks.witness.documents import POOL, read_corpus
 from fineweb_mask.tasks.witness.job import measure_teaching
 from fineweb_mask.tasks.witness.section import TITLE, teaching_column, teaching_section, teaching_sentence
 from tests.tasks.jobs import witness_job
@@ -19,7 +19,7 @@ from tests.tasks.witness.conftest import DOCUMENTS, words
 @pytest.fixture(scope="module")
 def job(selected, shards):
     masks = {"selection": [shard.masks for shard in shards]}
-    return witness_job(selected.workspace, shards, masks, by="topic", most_tokens=100_000)
+    return witness_job(selected.workspace, shards, masks, most_tokens=100_000)
 
 
 @pytest.fixture(scope="module")
@@ -28,17 +28,15 @@ def found(job):
 
 
 def corpus_of(job, **changes):
-    how: dict[str, Any] = {"by": job.by, "threshold": job.threshold, "most_tokens": job.most_tokens} | changes
-    masks = {name: (files, "selected") for name, files in job.selections.items()}
-    return read_corpus(job.workspace, job.shards, masks, how.pop("targets", {}), **how)
+    how: dict[str, Any] = {"threshold": job.threshold, "most_tokens": job.most_tokens} | changes
+    return read_corpus(job.workspace, job.shards, job.selections, how.pop("targets", {}), **how)
 
 
 def test_every_set_and_arm_has_its_figures(found):
-    assert set(found.details["sets"]) == {POOL, GROUPS}
+    assert set(found.details["sets"]) == {POOL}
     for measured in found.details["sets"].values():
         assert measured["documents"] + measured["left_out"] == DOCUMENTS // 20
         assert set(measured["against_random"]) == {"selection", "top_quality"}
-        assert set(measured["doses"]) >= {"shuffled"}
         assert len(measured["losses"]["random"]) == 8
     assert 0 < found.details["excluded"] < DOCUMENTS // 2
 
@@ -46,9 +44,8 @@ def test_every_set_and_arm_has_its_figures(found):
 def test_what_is_held_out_depends_on_the_text_and_not_on_the_selection(job, shards):
     masks = {"selection": [shard.masks for shard in shards[::-1]]}
     first, second = map(corpus_of, (job, job.model_copy(update={"shards": shards[::-1], "selections": masks})))
-    for name in (POOL, GROUPS):
-        one, other = (corpus.held_out[name].sample.sizes for corpus in (first, second))
-        assert np.sort(one).tolist() == np.sort(other).tolist()
+    one, other = (corpus.held_out[POOL].sample.sizes for corpus in (first, second))
+    assert np.sort(one).tolist() == np.sort(other).tolist()
     assert len(first.pool.ends) == len(second.pool.ends)
     clusters = first.held_out[POOL].sample.clusters
     assert 1 < len(np.unique(clusters)) < len(clusters)  # pages of one host are drawn by themselves
@@ -75,13 +72,13 @@ def target(tmp_path, make_parquet, make_document):
     return write
 
 
-def test_half_of_a_target_is_held_out_half_is_a_dose_and_one_too_short_says_so(job, target):
+def test_a_target_is_held_out_and_one_too_short_says_so(job, target):
     corpus = corpus_of(job, targets=target([words(5_000 + seed) for seed in range(60)]))
-    assert len(corpus.held_out["theirs"].sample.sizes) == len(corpus.held_out["theirs"].dose.ends) == 30
+    assert len(corpus.held_out["theirs"].sample.sizes) == 60
     [remark] = corpus.remarks[1:]
-    assert re.search(r"Target theirs has only 30 documents of [\d,]+ tokens to predict: intervals are wide", remark)
+    assert re.search(r"Target theirs has only 60 documents of [\d,]+ tokens to predict: intervals are wide", remark)
     for texts, message in (
-        ([f"word {seed}" for seed in range(40)], r"the 20 documents .* at least 1,000 are needed"),
+        ([f"word {seed}" for seed in range(40)], r"the 40 documents .* at least 1,000 are needed"),
         ([words(seed) for seed in range(39)], "it has 39 different documents with text, at least 40"),
         ([None, "", "  "] * 20, "it has 0 different documents with text"),
     ):
@@ -100,18 +97,6 @@ def test_documents_of_a_target_that_the_corpus_has_are_counted_and_read_by_no_ar
     assert corpus.excluded >= without.excluded + 0.8 * own  # but for those that are held out or too much alike
 
 
-def test_groups_of_one_held_out_document_are_named_and_not_in_the_mean(job):
-    found = measure_teaching(job.model_copy(update={"by": "file_path"}))
-    assert GROUPS not in found.details["sets"]  # all others are one group
-    [remark] = [one for one in found.details["remarks"] if "left out of the mean over groups" in one]
-    assert "these groups of file_path" in remark
-    assert "rare " in remark
-    assert remark in teaching_section(found.details).text
-    none = corpus_of(job, by="url")
-    assert GROUPS not in none.held_out
-    assert any("others" in one for one in none.remarks)
-
-
 def test_a_corpus_too_small_says_why_nothing_is_measured(built):
     found = measure_teaching(witness_job(built.workspace, built.selection_shards, {"selection": built.masks}))
     assert "use a larger corpus" in found.details["skipped"]
@@ -122,21 +107,17 @@ def test_a_corpus_too_small_says_why_nothing_is_measured(built):
 def test_the_key_changes_with_the_selection_and_the_target(job):
     other = job.selections["selection"][0].model_copy(update={"fingerprint": "other"})
     selections = {"selection": [other, *job.selections["selection"][1:]]}
-    changes = [{}, {"selections": selections}, {"by": None}, {"most_tokens": 5}]
-    assert len({job.model_copy(update=change).key for change in changes}) == 4
+    changes = [{}, {"selections": selections}, {"most_tokens": 5}]
+    assert len({job.model_copy(update=change).key for change in changes}) == 3
 
 
 def test_the_page_says_it_in_a_sentence_a_table_and_a_chart(found):
     section = teaching_section(found.details)
     assert section.title == TITLE
-    assert len(section.figures) == len(section.tables) == 2
-    assert len(section.tables[0].columns) == 8
-    without_doses = {name: measured | {"doses": {}} for name, measured in found.details["sets"].items()}
-    assert len(teaching_section(found.details | {"sets": without_doses}).tables[0].rows[0]) == 7
+    assert len(section.figures) == len(section.tables) == 1
     [row] = [row for row in section.tables[0].rows if row[0] == "selection"]
     assert len(row) == len(section.tables[0].columns)
-    assert section.figures[0].png.startswith(b"\x89PNG")
-    assert "sees" not in section.figures[0].caption
+    assert section.figures[0].chart.png.startswith(b"\x89PNG")
     assert teaching_column(found.details)["random"] == 0
 
 

@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fineweb_mask.tasks.source.discovery import find_files
+from fineweb_mask.tasks.witness import texts
 from fineweb_mask.tasks.witness.texts import texts_of
 from fineweb_mask.tasks.workspace.job import BadShardError
 from tests.tasks.conftest import parts
@@ -31,3 +32,17 @@ def test_a_file_without_a_column_of_texts_says_which_one_it_must_have(tmp_path):
     pq.write_table(pa.table({"body": ["a text"]}), tmp_path / "books.parquet")
     with pytest.raises(BadShardError, match=r"books\.parquet: it has no column 'text': .* rename the column"):
         list(texts_of(find_files(str(tmp_path), "path")))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("mine=data/books.parquet", ("mine", "data/books.parquet")),
+        ("data/year=2024/a.jsonl.gz", ("a", "data/year=2024/a.jsonl.gz")),
+        ("folder/", ("folder", "folder/")),
+    ],
+)
+def test_a_target_has_the_name_of_its_file_or_one_of_its_own(monkeypatch, text, expected):
+    monkeypatch.setattr(texts, "find_files", lambda path, _: [path])
+    name, path = expected
+    assert texts.find_targets([text]) == {name: [path]}

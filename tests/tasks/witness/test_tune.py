@@ -141,7 +141,7 @@ def test_a_target_decides_alone_and_its_hostile_name_is_text_on_the_page(job, ma
     with_target = job.model_copy(update={"trials": 1, "targets": {attack: theirs}})
     search = Search(with_target)
     assert search.halves.names == [attack]
-    assert len(search.halves.deciding[attack].sample.sizes) == 20
+    assert len(search.halves.deciding[attack].sample.sizes) == 40
     tune(with_target)
     text = (job.folder / "index.html").read_text(encoding="utf-8")
     assert text.count("&lt;img src=x onerror=alert(1)&gt;") > 1

@@ -21,7 +21,7 @@ def test_a_column_of_one_value_and_a_histogram_of_one_bar_are_not_drawn():
     groups = {"dump": [Share("unknown", 90, 9)], "topic": [Share("a", 60, 3), Share("b", 30, 6)]}
     missing = {"language_score": Share("unknown", 90, 9)}
     section = retention(broken_down(groups=groups, deciles={"language_score": []}, missing=missing))
-    assert [table.title for table in section.tables] == ["By topic"]
+    assert section.figures[0].chart.numbers.columns[0].label == "topic"
     assert [figure.name for figure in section.figures] == ["retention-by-0"]
     assert section.figures[0].caption == "All eligible documents. Highest share: 20.0% (b). Lowest: 5.0% (a)."
     assert distributions(broken_down()).figures == []
@@ -31,8 +31,8 @@ def test_domains_are_drawn_from_a_hundredth_of_the_documents_on():
     tiny = [Share(f"{number}.example", 5, 1) for number in range(30)]
     assert not retention(broken_down(groups={"domain": [*tiny, Share("792 others", 850, 100)]})).figures
     large = [Share("a.example", 200, 50), *tiny, Share("no url", 40, 4), Share("792 others", 610, 46)]
-    [table] = retention(broken_down(groups={"domain": large})).tables
-    assert table.rows == [["a.example", 200, 50, 0.25], ["all others", 800, 80, 0.1]]
+    [figure] = retention(broken_down(groups={"domain": large})).figures
+    assert figure.chart.numbers.rows == [["a.example", 200, 50, 0.25], ["all others", 800, 80, 0.1]]
 
 
 def measured(nearest):
