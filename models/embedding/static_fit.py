@@ -7,10 +7,9 @@ idf_t^2 * V_t / |V_t|^(1/2): dividing by the root of the length keeps rare token
 distinguish documents. The vectors are not centred, because the mean cosine, which measures the redundancy of a
 selection, needs an origin that means "nothing in common".
 
-The corpus is read in three passes with bounded memory: the tokenizer learns from a bounded number of characters, and V
-comes from the sketch (A^T A) Q of the Gram matrix, which is a sum over documents (Tropp et al., Fixed-Rank
-Approximation of a Positive-Semidefinite Matrix from Streaming Data, 2017). Two of the passes need all tokens; of a
-corpus of up to about 200,000 documents, they are counted once.
+The documents are read twice: the tokenizer learns from a bounded number of characters, and then the tokens are counted.
+V comes from the sketch (A^T A) Q of the Gram matrix (Tropp et al., Fixed-Rank Approximation of a Positive-Semidefinite
+Matrix from Streaming Data, 2017).
 
 Equal texts in equal order give equal weights on any number of threads: threads share no sum, and the alphabet is chosen
 here, because the trainer's hash maps order rare characters of equal frequency at random.
@@ -19,7 +18,6 @@ here, because the trainer's hash maps order rare characters of equal frequency a
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
 
 import numpy as np
 import scipy.linalg
@@ -39,8 +37,7 @@ from fineweb_mask.models.forward.tokens import in_batches, without_cache
 
 BATCH = 512  # maximum documents tokenised at a time
 BATCH_CHARACTERS = 2_000_000  # maximum characters of a batch of several documents
-BATCHES_PER_PRODUCT = 4  # in a product of few rows, writing the (vocabulary, columns) result takes most of the time
-KEPT_BYTES = 256 << 20  # of token counts, kept from one pass to the next
+ROWS = 2_048  # of a product: of fewer, writing the (vocabulary, columns) result takes most of the time
 WELL_CONDITIONED = 16  # times as many rows as columns: singular values of random numbers are then 1 +- 1/4
 COLUMNS = 128  # columns of the sketch that one thread multiplies at a time
 VOCABULARY = 32_000  # maximum tokens; a small corpus has fewer
@@ -58,10 +55,10 @@ def fit_static_encoder(
     Parameters
     ----------
     documents
-        Function that returns a new iterator over the texts; called two or three times. Memory holds one batch of
-        texts, 256 MiB of token counts, at most four matrices of (vocabulary, dimensions + 32) float32, and the distinct
-        words of the tokenizer's training text: the first 2,000 characters of each document, at most 50 million in
-        total.
+        Function that returns a new iterator over the texts; called twice. Memory holds one batch of texts, eight bytes
+        for each document and each distinct token in it, at most four matrices of (vocabulary, dimensions + 32) float32,
+        and the distinct words of the tokenizer's training text: the first 2,000 characters of each document, at most 50
+        million in total.
     dimensions
         Number of values in a vector; if the corpus has a lower rank, the last dimensions are zero.
     vocabulary
@@ -86,13 +83,13 @@ def fit_static_encoder(
     True
     """
     tokenizer = _train_tokenizer(documents(), vocabulary)
-    counts = _TokenCounts(tokenizer, documents)
-    n_documents, document_frequency = _document_frequencies(counts)
+    counts = _count_tokens(tokenizer, documents())
+    n_documents, size = counts.shape
+    document_frequency = np.bincount(counts.indices, minlength=size)
     if n_documents < 2 or not document_frequency.any():
         received = f"{n_documents}{'' if document_frequency.any() else ' without any'}"
         raise DataError(f"the built-in encoder needs at least two documents with words, received {received}")
     idf_squared = (np.log((1.0 + n_documents) / (1.0 + document_frequency)) ** 2).astype(np.float32)
-    size = len(idf_squared)
     rank = min(dimensions, n_documents - 1, size - 1)
     with threadpool_limits(1, "blas"):  # equal sums on any number of cores
         test = np.random.default_rng(seed).standard_normal((size, min(rank + OVERSAMPLING, size)), dtype=np.float32)
@@ -139,32 +136,10 @@ def _beginnings(texts: Iterable[str], most_characters: int) -> Iterator[str]:
             return
 
 
-class _TokenCounts:
-    """The count of each token in each document, batch by batch: float32, (documents of a batch, vocabulary)."""
-
-    def __init__(self, tokenizer: Tokenizer, documents: Callable[[], Iterable[str]]) -> None:
-        self.size = tokenizer.get_vocab_size()
-        self._tokenizer, self._documents = tokenizer, documents
-        self._kept: list[scipy.sparse.csr_matrix] | None = None  # all batches, if they are not too large
-
-    def __iter__(self) -> Iterator[scipy.sparse.csr_matrix]:
-        if self._kept is not None:
-            yield from self._kept
-            return
-        kept, held = [], 0
-        for block in _count_tokens(self._tokenizer, self._documents()):
-            held += block.data.nbytes + block.indices.nbytes
-            if held <= KEPT_BYTES:
-                kept.append(block)
-            else:
-                kept.clear()
-            yield block
-        if held <= KEPT_BYTES:
-            self._kept = kept
-
-
-def _count_tokens(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[scipy.sparse.csr_matrix]:
+def _count_tokens(tokenizer: Tokenizer, texts: Iterable[str]) -> scipy.sparse.csr_matrix:
+    """Return the count of each token in each document: float32, (documents, vocabulary)."""
     size = tokenizer.get_vocab_size()
+    blocks = [scipy.sparse.csr_matrix((0, size), dtype=np.float32)]
     for batch in in_batches(texts, BATCH_CHARACTERS, BATCH):
         encodings = tokenizer.encode_batch_fast(batch, add_special_tokens=False)
         tokens = [np.asarray(encoding.ids, dtype=np.int32) for encoding in encodings]
@@ -172,47 +147,37 @@ def _count_tokens(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[scipy.
         ones = np.ones(starts[-1], dtype=np.float32)
         block = scipy.sparse.csr_matrix((ones, np.concatenate(tokens), starts), shape=(len(batch), size))
         block.sum_duplicates()
-        yield block
-
-
-def _document_frequencies(batches: _TokenCounts) -> tuple[int, NDArray[np.int64]]:
-    """Return the number of documents, and for each token the number of documents with it, (vocabulary,)."""
-    n_documents, frequency = 0, np.zeros(batches.size, dtype=np.int64)
-    for counts in batches:
-        n_documents += counts.shape[0]
-        frequency += np.bincount(counts.indices, minlength=batches.size)
-    return n_documents, frequency
+        blocks.append(block)
+    return scipy.sparse.vstack(blocks, format="csr")
 
 
 def _tf_idf(
-    batches: Iterable[scipy.sparse.csr_matrix],
+    counts: scipy.sparse.csr_matrix,
     idf_squared: NDArray[np.float32],  # (vocabulary,)
-) -> Iterator[scipy.sparse.csr_matrix]:
-    """Yield the rows (1 + log tf) * idf^2 over the power 3/4 of their length: float32, (batch, vocabulary)."""
-    for counts in batches:
-        data = (1.0 + np.log(counts.data)) * idf_squared[counts.indices]
-        rows = np.repeat(np.arange(counts.shape[0]), np.diff(counts.indptr))
-        squares = np.bincount(rows, weights=np.square(data), minlength=counts.shape[0])
-        data /= np.maximum(squares**0.375, np.finfo(np.float32).tiny)[rows].astype(np.float32)
-        yield scipy.sparse.csr_matrix((data, counts.indices, counts.indptr), shape=counts.shape)
+) -> scipy.sparse.csr_matrix:
+    """Return the rows (1 + log tf) * idf^2 over the power 3/4 of their length: float32, (documents, vocabulary)."""
+    data = (1.0 + np.log(counts.data)) * idf_squared[counts.indices]
+    rows = np.repeat(np.arange(counts.shape[0]), np.diff(counts.indptr))
+    squares = np.bincount(rows, weights=np.square(data), minlength=counts.shape[0])
+    data /= np.maximum(squares**0.375, np.finfo(np.float32).tiny)[rows].astype(np.float32)
+    return scipy.sparse.csr_matrix((data, counts.indices, counts.indptr), shape=counts.shape)
 
 
 def _sketch_gram(
-    blocks: Iterable[scipy.sparse.csr_matrix],  # (documents of a batch, vocabulary), rows of A
+    matrix: scipy.sparse.csr_matrix,  # (documents, vocabulary), A
     test: NDArray[np.float32],  # (vocabulary, columns)
 ) -> NDArray[np.float32]:  # (vocabulary, columns)
-    """Return (A^T A) `test`, summed over the documents; each thread computes different columns."""
+    """Return (A^T A) `test`; each thread computes different columns."""
     parts = [np.ascontiguousarray(test[:, first : first + COLUMNS]) for first in range(0, test.shape[1], COLUMNS)]
     sketch = np.zeros_like(test)
-    remaining = iter(blocks)
+
+    def add(part: int) -> None:
+        for first in range(0, matrix.shape[0], ROWS):
+            rows = matrix[first : first + ROWS]
+            sketch[:, part * COLUMNS : (part + 1) * COLUMNS] += rows.T @ (rows @ parts[part])
+
     with ThreadPoolExecutor() as threads:
-        while some := list(islice(remaining, BATCHES_PER_PRODUCT)):
-            rows = scipy.sparse.vstack(some, format="csr")
-
-            def add(part: int, rows: scipy.sparse.csr_matrix = rows) -> None:
-                sketch[:, part * COLUMNS : (part + 1) * COLUMNS] += rows.T @ (rows @ parts[part])
-
-            list(threads.map(add, range(len(parts))))
+        list(threads.map(add, range(len(parts))))
     return sketch
 
 

@@ -5,7 +5,6 @@ import os
 import random
 import subprocess
 import sys
-import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -90,32 +89,16 @@ def test_fewer_than_two_documents_with_words_are_an_error(texts, received):
         fit(texts)
 
 
-def test_counts_that_are_too_large_to_keep_are_made_again_and_the_encoder_is_the_same(monkeypatch):
-    passes = []
-
-    def documents():
-        passes.append(len(passes))
-        return iter(corpus())
-
-    kept = fit_static_encoder(documents, vocabulary=300, dimensions=16)
-    assert len(passes) == 2
-    monkeypatch.setattr(static_fit, "KEPT_BYTES", 1_000)
-    monkeypatch.setattr(static_fit, "BATCH", 20)
-    counted_again = fit_static_encoder(documents, vocabulary=300, dimensions=16)
-    assert len(passes) == 5
-    np.testing.assert_allclose(np.abs(counted_again.weights), np.abs(kept.weights), atol=1e-4)
-
-
 @pytest.mark.parametrize(("n", "size", "columns"), [(100, 600, 132), (400, 200, 200)])
-def test_the_streamed_decomposition_is_that_of_a_dense_svd(n, size, columns):
+def test_the_sketched_decomposition_is_that_of_a_dense_svd(n, size, columns, monkeypatch):
     """Exact, since the matrix has no more rank than the sketch has columns; its spectrum decays, in several blocks."""
     chosen, rank = np.random.default_rng(0), 12
     dense = chosen.random((n, size)) * (chosen.random((n, size)) < 0.2) * np.geomspace(1, 0.05, size)
     dense[:, 0] += 0.1
     rows = scipy.sparse.csr_matrix((dense / np.linalg.norm(dense, axis=1, keepdims=True)).astype(np.float32))
     test = np.linalg.qr(chosen.standard_normal((size, columns)))[0].astype(np.float32)
-    blocks = (rows[first : first + 17] for first in range(0, n, 17))
-    right = static_fit._decompose(static_fit._sketch_gram(blocks, test), test, rank)
+    monkeypatch.setattr(static_fit, "ROWS", 17)
+    right = static_fit._decompose(static_fit._sketch_gram(rows, test), test, rank)
     _, _, vectors = np.linalg.svd(rows.toarray().astype(np.float64), full_matrices=False)
     np.testing.assert_allclose(right.T @ right, np.eye(rank), atol=1e-4)
     nearest = np.abs(np.sum(right.T * vectors[:rank], axis=1))  # each equal to its own up to the sign
@@ -144,25 +127,3 @@ def test_threads_do_not_change_a_bit_and_the_alphabet_leaves_room_in_the_vocabul
     assert tokenizer.get_vocab_size() <= 400
     assert "piano" in tokenizer.encode("piano", add_special_tokens=False).tokens
     assert tokenizer.encode(chr(0x4E00 + 699), add_special_tokens=False).tokens == ["[UNK]"]
-
-
-def test_memory_does_not_grow_with_the_documents(monkeypatch):
-    """The texts are made one at a time; ten times as many would hold ten times the token counts."""
-    monkeypatch.setattr(static_fit, "BATCH", 32)
-    monkeypatch.setattr(static_fit, "KEPT_BYTES", 10_000)
-    words = [f"{first}{second}" for first in "bcdfghjklmnp" for second in "aeiou"]
-
-    def peak(n):
-        def documents():
-            return (" ".join(random.Random(place).choices(words, k=60)) for place in range(n))
-
-        tracemalloc.start()
-        fit_static_encoder(documents, vocabulary=300, dimensions=16)
-        found = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        return found
-
-    peak(100)
-    few, many = peak(100), peak(1_000)
-    counts = (1_000 - 100) * 35 * 8  # at least 35 distinct words in 60: an index and a count for each
-    assert many < few + counts / 4
