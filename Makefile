@@ -13,8 +13,10 @@ MAP := embedding-atlas==0.22.0
 # Settings that Prefect reads when it is imported. Nothing here calls home.
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
 export DO_NOT_TRACK := 1
+# Where it is set, as in images of containers, every process compiles all that it imports anew: some 15 seconds each.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint pytest test-long soak fuzz audit serve stop lock clean docs wheel
+.PHONY: demo test lint pytest test-long soak fuzz audit serve lock clean docs wheel
 
 demo: $(VENV)/.installed
 	$(BIN)/fineweb-mask run deployments/recipes/sample.yaml
@@ -53,12 +55,9 @@ fuzz: $(VENV)/.installed
 	@PIP_CONSTRAINT=requirements.lock $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
 	$(BIN)/python -m tests.fuzz.run jsonl .fuzz $(FUZZ_SECONDS)
 
-# Start a Prefect server with its UI and a worker on this machine, and deploy: make serve PORT=4300
+# Run a Prefect server with its UI and a worker on this machine, and deploy, until Ctrl-C: make serve PORT=4300
 serve: $(VENV)/.installed
-	@$(BIN)/python -m deployments.serve start $(if $(PORT),--port $(PORT))
-
-stop:
-	@$(BIN)/python -m deployments.serve stop
+	@$(BIN)/python -m deployments.serve $(if $(PORT),--port $(PORT))
 
 # Not compiled: what is imported is compiled then, and most modules never are.
 $(VENV)/.installed: pyproject.toml requirements.lock

@@ -28,8 +28,7 @@ from benchmarks.million import SETTINGS, SHOWN_WITH, STAGES, make_corpus
 from benchmarks.tables import show
 from fineweb_mask.flows.cluster.cluster import Cluster
 from fineweb_mask.flows.curate import curate
-from fineweb_mask.flows.display.listeners import LogLines
-from fineweb_mask.flows.display.prefect_ui import UiListener
+from fineweb_mask.flows.display.prefect_ui import PrefectUi
 from fineweb_mask.flows.pipeline.fit import PretrainedModels
 from fineweb_mask.flows.pipeline.run import Run
 from fineweb_mask.flows.pipeline.start import MOST_TASK_RUNS, MOST_THREADS
@@ -75,11 +74,11 @@ def own_mib() -> float:
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("Pss:"))
 
 
-class Counting(LogLines):
+class Counting(PrefectUi):
     """Counts jobs, without printing a line for each, and notes the memory at every tenth."""
 
-    def __init__(self, jobs: int) -> None:
-        super().__init__()
+    def __init__(self, jobs: int, workspace: str) -> None:
+        super().__init__(workspace)
         self.done, self.every, self.memory = 0, jobs // 10, list[float]()
 
     def on_job_end(self, *_: object) -> None:
@@ -113,7 +112,7 @@ def orchestration(folder: Path, jobs: int, address: str) -> list[Any]:
     ]
     for job in todo:
         ingest(job)
-    counting = Counting(jobs)
+    counting = Counting(jobs, settings.workspace)
     measured: list[float] = []
 
     @flow(name="tiny jobs", task_runner=ThreadPoolTaskRunner(MOST_THREADS))
@@ -121,9 +120,9 @@ def orchestration(folder: Path, jobs: int, address: str) -> list[Any]:
         cluster = Cluster(settings.engine)
         group = -(-jobs // MOST_TASK_RUNS)
         task_runs = TaskRuns(1, cluster, group)
-        models, ui = PretrainedModels.of(settings), UiListener(counting, settings.workspace)
+        models = PretrainedModels.of(settings)
         nothing = Listing(Workspace(folder / "nothing"))  # so that no job is known to be done
-        jobs_run = Run(workspace, settings, [], models, listing=nothing, task_runs=task_runs, ui=ui)
+        jobs_run = Run(workspace, settings, [], models, listing=nothing, task_runs=task_runs, ui=counting)
         jobs_run.one(todo[0])  # the cluster's processes have imported what they need
         for _ in range(2 * cluster.per_node):
             cluster.submit(todo[0]).result()

@@ -29,11 +29,9 @@ from benchmarks.measuring import least_seconds
 from benchmarks.tables import show
 from fineweb_mask.models.dedup.minhash import Sketch
 from fineweb_mask.models.schemas import documents_schema
-from fineweb_mask.models.settings.source import CopiesSettings
-from fineweb_mask.tasks.dedup.buckets import bucket_jobs, find_in_bucket
-from fineweb_mask.tasks.dedup.copies import Shard
-from fineweb_mask.tasks.dedup.duplicates import NearDedupJob, near_dedup, no_duplicates
-from fineweb_mask.tasks.dedup.sort import ShinglesJob, SortJob, sort_rows, sort_shingles
+from fineweb_mask.models.settings import IngestSettings
+from fineweb_mask.tasks.dedup.duplicates import DedupJob, Shard, dedup
+from fineweb_mask.tasks.dedup.sketch import SketchJob, sketch
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -77,22 +75,11 @@ def ours(texts: list[str]) -> NDArray[np.int64]:
         rows = pa.array(np.arange(len(texts)), pa.uint32())
         pq.write_table(pa.table([rows, pa.array(texts)], schema=schema), path)
         documents = StageFile(stage="ingest", name="a", path=path.name, rows=len(texts), bytes=0, fingerprint="of a")
-        shards = (Shard(documents=documents, exact=no_duplicates("a")),)
-        signatures = [sort_rows(SortJob(root=folder, by="signatures", file=documents, sketch=SKETCH))]
-        pairs = list(map(find_in_bucket, bucket_jobs(folder, "pairs", signatures, "2GB", shards=shards)))
-        shingles = [
-            sort_shingles(ShinglesJob(root=folder, documents=documents, place=0, pairs=pairs, words=SKETCH.words))
-        ]
-        verified = bucket_jobs(folder, "verified", shingles, "2GB", threshold=THRESHOLD)
-        job = NearDedupJob(
-            root=folder,
-            sorted_rows=signatures,
-            shards=shards,
-            threshold=THRESHOLD,
-            copies=CopiesSettings(),
-            buckets=tuple(map(find_in_bucket, verified)),
-        )
-        near_dedup(job)
+        made = sketch(SketchJob(root=folder, documents=documents, sketch=SKETCH))
+        ingest = IngestSettings(exact_dedup="off", near_dedup="minhash", near_threshold=THRESHOLD)
+        shards = (Shard(documents=documents, signatures=made),)
+        job = DedupJob(root=folder, shards=shards, settings=ingest, memory_limit="2GB")
+        dedup(job)
         [found] = job.shard_files() or []
         return duplicate_rows(workspace, found).astype(np.int64)
 

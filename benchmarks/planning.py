@@ -28,12 +28,9 @@ from fineweb_mask.flows.pipeline.fit import PretrainedModels
 from fineweb_mask.flows.pipeline.run import Run
 from fineweb_mask.flows.pipeline.selection import select
 from fineweb_mask.flows.pipeline.task_runs import TaskRuns
-from fineweb_mask.models.schemas import REPEATS
 from fineweb_mask.models.settings import EmbeddingSettings, PipelineSelectionSettings, PipelineSettings, SourceSettings
 from fineweb_mask.models.settings.quality import ColumnScorerSettings, QualitySettings
-from fineweb_mask.tasks.dedup.buckets import BucketJob
 from fineweb_mask.tasks.dedup.duplicates import DedupJob, dedup
-from fineweb_mask.tasks.dedup.sort import write_sorted
 from fineweb_mask.tasks.fit.job import FitJob
 from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.storage.atomic import tree_files
@@ -45,7 +42,7 @@ from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
-ROW = pa.record_batch([pa.array([0], pa.uint32())], names=["row"])
+ROW = pa.record_batch([pa.array([0], pa.uint32()), pa.array([bytes(16)], pa.binary(16))], names=["row", "content_hash"])
 DETAILS: dict[str, dict[str, Any]] = {  # what jobs that come later read of a footer
     "ingest": {"texts": False, "rows_in": 1, "dropped": {}, "tokens_in": 9, "tokens": 9, "tokens_estimated": 0},
     "embed": {"bad_vectors": 0, "dimensions": 256},
@@ -90,10 +87,6 @@ def _write(job: StageJob) -> None:
         write_manifest(job.manifest_path, job.key, [], details)
     elif isinstance(job, DedupJob):
         dedup(job)
-    elif isinstance(job, BucketJob):
-        shards = pa.array(range(len(job.sorted_rows)), pa.uint32())
-        first_rows = pa.array([0] * len(job.sorted_rows), pa.uint32())
-        write_sorted(job.output, REPEATS, job.key, [pa.record_batch([shards, first_rows], schema=REPEATS)])
     else:
         if job.stage.name == "select":
             details = {"blocks": [BLOCK], "excluded": {}}

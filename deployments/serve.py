@@ -1,12 +1,8 @@
-"""Start a Prefect server and a worker on this machine and deploy (`make serve`), and stop them again (`make stop`).
+"""Run a Prefect server and a worker on this machine, deploy, and wait for Ctrl-C (`make serve`).
 
 All files are kept in one folder. The user's own Prefect settings are neither read nor changed, except one: with
 PREFECT_SERVER_API_AUTH_STRING=user:password, the server answers only those who have the password. Runs resolve relative
 paths in this checkout, or in the copy that FINEWEB_MASK_HOME names.
-
-Each process holds a lock on its pid file as long as it runs, so the pid in the file is never another program's.
-Prefect's own `server start --background` has no log and refuses to start after a crash, and `server stop` signals
-whichever process now has the pid. `filelock` cannot pass a lock on to a child process; `fcntl` can.
 """
 
 import base64
@@ -19,9 +15,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import httpx
 import typer
@@ -30,9 +26,7 @@ from fineweb_mask.flows.processes.environment import ENVIRONMENT_DEFAULTS, witho
 from fineweb_mask.models.errors import FinewebMaskError
 
 ROOT = Path(__file__).resolve().parents[1]
-STATE = ROOT / ".serve"
 HOST = "127.0.0.1"
-PORT = 4200
 POOL = "local"
 HOME = "FINEWEB_MASK_HOME"
 SERVER_AUTH, CLIENT_AUTH = "PREFECT_SERVER_API_AUTH_STRING", "PREFECT_API_AUTH_STRING"
@@ -42,37 +36,19 @@ POLL_SECONDS = 0.1
 LOG_TAIL_LINES = 15
 PREFECT = (sys.executable, "-m", "prefect")
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
-StateOption = Annotated[Path, typer.Option("--state", help="Folder of the server's database, logs and process ids.")]
-
 
 class ServeError(FinewebMaskError, RuntimeError):
-    """The server or the worker cannot be started or stopped."""
+    """The server or the worker cannot be started, or has ended."""
 
 
 class Process:
-    """A process that keeps running after this command ends."""
+    """A process in a session of its own, whose output goes to a log; no signal of the terminal reaches it."""
 
-    def __init__(self, state: Path, name: str) -> None:
+    def __init__(self, state: Path, name: str, command: list[str], environment: dict[str, str]) -> None:
         self.name = name
-        self.file = state / f"{name}.pid"
         self.log = state / f"{name}.log"
-
-    @property
-    def pid(self) -> int | None:
-        """The id of the process and of its group, or None if it does not run."""
-        try:
-            with self.file.open() as stream:
-                return None if _try_lock(stream.fileno()) else int(stream.read())
-        except FileNotFoundError:
-            return None
-
-    def start(self, command: list[str], environment: dict[str, str]) -> None:
-        """Start the process in a new process group; its output goes to the log."""
-        with self.file.open("w") as lock, self.log.open("w") as log:
-            if not _try_lock(lock.fileno()):
-                raise ServeError(f"the {self.name} is being started by another command")
-            started = subprocess.Popen(
+        with self.log.open("w") as log:
+            self._process = subprocess.Popen(
                 command,
                 cwd=ROOT,
                 env=environment,
@@ -80,62 +56,39 @@ class Process:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                pass_fds=[lock.fileno()],
             )
-            lock.write(str(started.pid))
 
-    def stop(self) -> bool:
-        """Stop the process and its children; return whether it was running."""
-        group = self.pid
-        if group is None:
-            return False
+    def stop(self) -> None:
+        """Stop the process and its children."""
         for kill in (signal.SIGTERM, signal.SIGKILL):
-            os.killpg(group, kill)
-            if _wait_until(lambda: self.pid is None and not _group_exists(group), STOP_SECONDS):
-                self.file.unlink()
-                return True
-        raise ServeError(f"the {self.name} does not stop: process {group}")
+            deadline = time.monotonic() + STOP_SECONDS
+            with suppress(ProcessLookupError):  # all have ended
+                os.killpg(self._process.pid, kill)
+                while time.monotonic() < deadline:
+                    self._process.poll()  # until it is asked, one that has ended is there
+                    os.killpg(self._process.pid, 0)
+                    time.sleep(POLL_SECONDS)
 
-    def wait(self, is_ready: Callable[[], bool]) -> None:
-        """Wait until the process is ready; raise with the end of its log if it crashes or takes too long."""
-        if _wait_until(lambda: self.pid is None or is_ready(), START_SECONDS) and self.pid is not None:
-            return
-        problem = "has crashed" if self.pid is None else f"is not ready after {START_SECONDS:.0f} s"
-        tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:])
-        raise ServeError(f"the {self.name} {problem}; the end of {self.log}:\n{tail}")
-
-
-def _try_lock(handle: int) -> bool:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _group_exists(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def _wait_until(condition: Callable[[], bool], seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(POLL_SECONDS)
-    return True
+    def wait(self, is_ready: Callable[[], bool], seconds: float = START_SECONDS) -> None:
+        """Return when the process is ready; raise with the end of its log if it has ended, or takes too long."""
+        deadline = time.monotonic() + seconds
+        while (has_ended := self._process.poll() is not None) or not is_ready():
+            if has_ended or time.monotonic() > deadline:
+                problem = "has ended" if has_ended else f"is not ready after {seconds:.0f} s"
+                tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:])
+                raise ServeError(f"the {self.name} {problem}; the end of {self.log}:\n{tail}")
+            time.sleep(POLL_SECONDS)
 
 
 @contextmanager
-def _exclusive(state: Path) -> Iterator[None]:
-    """Make other `start` and `stop` commands wait until the block ends."""
+def _alone(state: Path) -> Iterator[None]:
+    """Have no other `make serve` use the folder in the block."""
     state.mkdir(parents=True, exist_ok=True)
     with (state / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ServeError(f"already running with the files in {state}: end that first, by Ctrl-C") from None
         yield
 
 
@@ -175,11 +128,6 @@ def _client(api: str) -> httpx.Client:
     return httpx.Client(base_url=api, headers=headers, trust_env=False)  # through no proxy
 
 
-def _require_access(api: httpx.Client) -> None:
-    if api.get("admin/version").status_code == httpx.codes.UNAUTHORIZED:
-        raise ServeError(f"the server was started with another password: set {SERVER_AUTH} to it, or make stop first")
-
-
 def _has_worker(api: httpx.Client) -> bool:
     response = api.post(f"work_pools/{POOL}/workers/filter", json={})
     return response.is_success and any(worker["status"] == "ONLINE" for worker in response.json())
@@ -202,62 +150,50 @@ def _deploy(state: Path, environment: dict[str, str]) -> None:
         raise ServeError(f"cannot deploy:\n{done.stdout}{done.stderr}")
 
 
-@app.command()
-def start(
+def serve(
     *,
-    port: Annotated[int | None, typer.Option(min=1, max=65_535, help=f"Port of the server. [default: {PORT}]")] = None,
-    state: StateOption = STATE,
+    port: Annotated[int, typer.Option(min=1, max=65_535, help="Port of the server.")] = 4200,
+    state: Annotated[Path, typer.Option(help="Folder of the server's database and of the logs.")] = ROOT / ".serve",
 ) -> None:
-    """Start a server and a worker unless they run already, deploy, and return when they are ready."""
-    state = state.absolute()
-    server, worker, port_file = Process(state, "server"), Process(state, "worker"), state / "port"
-    with _exclusive(state):
-        last_port = int(port_file.read_text() or PORT) if port_file.exists() else PORT
-        if server.pid is not None and port not in {None, last_port}:
-            raise ServeError(f"already running at http://{HOST}:{last_port}: make stop first to change its port")
-        port = port or last_port
-        url = f"http://{HOST}:{port}"
-        environment = _environment(state, f"{url}/api")
-        if server.pid is None:
-            worker.stop()
-            _require_free(port)
-            server.start([*PREFECT, "server", "start", "--host", HOST, "--port", str(port)], environment)
-            port_file.write_text(str(port))
-        with _client(f"{url}/api") as api:
-            server.wait(lambda: _is_healthy(api))
-            _require_access(api)
-            if worker.pid is None:
-                _crash_lost_runs(api)
-                queues = ["default", "gpu"] if shutil.which("nvidia-smi") else ["default"]
-                command = [*PREFECT, "worker", "start", f"--pool={POOL}", "--type=process"]
-                own = {"PREFECT_WORKER_QUERY_SECONDS": "2", HOME: os.environ.get(HOME, str(ROOT))}
-                worker.start([*command, *(f"--work-queue={queue}" for queue in queues)], environment | own)
-            worker.wait(lambda: _has_worker(api))
+    """Start a server and a worker, deploy, say when they are ready, and stop them at Ctrl-C."""
+    state, url = state.absolute(), f"http://{HOST}:{port}"
+    environment = _environment(state, f"{url}/api")
+    with suppress(KeyboardInterrupt), _alone(state), ExitStack() as running, _client(f"{url}/api") as api:
+        _require_free(port)
+        server = Process(state, "server", [*PREFECT, "server", "start", "--host", HOST, f"--port={port}"], environment)
+        running.callback(server.stop)
+        server.wait(lambda: _is_healthy(api))
+        _crash_lost_runs(api)
+        queues = ["default", "gpu"] if shutil.which("nvidia-smi") else ["default"]
+        command = [*PREFECT, "worker", "start", f"--pool={POOL}", "--type=process"]
+        own = {"PREFECT_WORKER_QUERY_SECONDS": "2", HOME: os.environ.get(HOME, str(ROOT))}
+        worker = Process(state, "worker", [*command, *(f"--work-queue={one}" for one in queues)], environment | own)
+        running.callback(worker.stop)
+        worker.wait(lambda: _has_worker(api))
         _deploy(state, environment)
-    prefect = Path(sys.executable).with_name("prefect")
-    shown = prefect.relative_to(Path.cwd()) if prefect.is_relative_to(Path.cwd()) else prefect
-    auth = f"{CLIENT_AUTH}=... " if os.environ.get(SERVER_AUTH) else ""
-    typer.echo(
-        f"Prefect UI      {url}\n"
-        f"run the sample  PREFECT_API_URL={url}/api {auth}{shown} deployment run 'curate/sample' --watch\n"
-        f"logs            {server.log}, {worker.log}"
-    )
+        prefect = Path(sys.executable).with_name("prefect")
+        shown = prefect.relative_to(Path.cwd()) if prefect.is_relative_to(Path.cwd()) else prefect
+        auth = f"{CLIENT_AUTH}=... " if os.environ.get(SERVER_AUTH) else ""
+        typer.echo(
+            f"Prefect UI      {url}\n"
+            f"run the sample  PREFECT_API_URL={url}/api {auth}{shown} deployment run 'curate/sample' --watch\n"
+            f"logs            {server.log}, {worker.log}\n"
+            "Ctrl-C ends the server and the worker"
+        )
+        while True:
+            for process in (server, worker):
+                process.wait(lambda: True)
+            time.sleep(POLL_SECONDS)
 
 
-@app.command()
-def stop(*, state: StateOption = STATE) -> None:
-    """Stop the worker and the server that `start` started, and nothing else."""
-    state = state.absolute()
-    stopped = []
-    if state.is_dir():
-        with _exclusive(state):
-            stopped = [name for name in ("worker", "server") if Process(state, name).stop()]
-            (state / "port").unlink(missing_ok=True)
-    typer.echo(f"ended: {', '.join(stopped)}" if stopped else "nothing is running")
+def _interrupt(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":
+    for ending in (signal.SIGTERM, signal.SIGHUP):  # the latter if its terminal is closed
+        signal.signal(ending, _interrupt)
     try:
-        app()
+        typer.run(serve)
     except ServeError as error:
         sys.exit(f"serve: {error}")

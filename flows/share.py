@@ -8,7 +8,7 @@ shares are ingested first, each by its machine.
 from typing import Literal
 
 from fineweb_mask.flows.curate import ingest_shards, score_and_embed
-from fineweb_mask.flows.pipeline.duplicates import find_duplicates, sort_shards
+from fineweb_mask.flows.pipeline.duplicates import find_duplicates, sketch_shards
 from fineweb_mask.flows.pipeline.run import Share
 from fineweb_mask.flows.pipeline.start import as_flow, start_run
 from fineweb_mask.flows.summary import StageSummary
@@ -41,5 +41,5 @@ def prepare_share(
         if until is None:
             score_and_embed(run, documents, find_duplicates(run, documents))
         else:
-            sort_shards(run, run.own(documents))
+            sketch_shards(run, run.own(documents))
         return run.stages

@@ -77,6 +77,13 @@ class RunSummary(Summary):
         return f"<table>{''.join(cells)}</table>"
 
 
+class ShareSummary(BaseModel):
+    """Result of preparing a share of the shards; `fineweb-mask run --shards I/N --json` prints it."""
+
+    status: Literal["done"] = "done"
+    stages: list[StageSummary]
+
+
 class StoppedSummary(Summary):
     """Result of a run that stopped after a stage, as it was to; `fineweb-mask run --until STAGE --json` prints it."""
 

@@ -41,55 +41,12 @@ MASKS = pa.schema(
     ]
 )
 
-HASHES = pa.schema([MEASURED.field("content_hash"), ROW])
-"""The hash of each document's text, in the order of the hashes."""
-
-REPEATS = pa.schema([pa.field("shard", pa.uint32(), nullable=False), ROW])
-"""Rows with a text that an earlier shard holds already; `shard` is its place in the order of arrival, from 0."""
-
-DUPLICATES = pa.schema([ROW])
-"""The same rows, of one shard."""
-
-DUPLICATES_OF_SHARDS = pa.schema(
-    [
-        pa.field("shard", pa.string(), nullable=False),
-        pa.field("rows", pa.uint32(), nullable=False),
-        pa.field("bytes", pa.int64(), nullable=False),  # size of the shard's file of duplicates; 0: it has none
-        pa.field("content", pa.string(), nullable=False),  # digest of the shard's name and rows
-    ]
+SIGNATURES = pa.schema(
+    [pa.field("key", pa.uint64(), nullable=False), ROW, pa.field("next", pa.uint64(), nullable=False)]
 )
-"""How many documents of each shard are duplicates, in the order of arrival."""
-
-KEYS = pa.schema([pa.field("key", pa.uint64(), nullable=False), ROW])
-"""What documents are compared by, such as a hash of their URL, in the order of the keys."""
-
-SIGNATURES = pa.schema([*KEYS, pa.field("next", pa.uint64(), nullable=False)])
 """The bands of the signature of each document, in the order of their keys; `next` is of the bands that follow."""
 
-SHINGLES = pa.schema(
-    [
-        *KEYS,
-        pa.field("better", pa.uint64(), nullable=False),
-        pa.field("shingles", pa.list_(pa.uint64()), nullable=False),
-    ]
-)
-"""For each pair a document is in, the number of its better one, and the document's shingles."""
-
-REFERENCES = pa.schema([ROW, pa.field("text", pa.string()), pa.field("url", pa.string())])
-"""The rows of a file of another corpus."""
-
-DOCUMENT = pa.field("document", pa.uint64(), nullable=False)
-"""A document's number: the place of its shard in the order of arrival * 2**32 + its row."""
-
-CANDIDATES = pa.schema(
-    [DOCUMENT, pa.field("other", pa.uint64(), nullable=False), pa.field("is_better", pa.bool_(), nullable=False)]
-)
-"""Pairs of documents that share a band, each from both sides; `is_better`: the document would be kept of the two."""
-
-PAIRS = pa.schema([DOCUMENT, pa.field("better", pa.uint64(), nullable=False), pa.field("similarity", pa.float32())])
-"""Pairs of copies, of which `better` is to be kept rather; the similarity of pages of one URL is null."""
-
-NEAR_DUPLICATES = pa.schema(
+DUPLICATES = pa.schema(
     [
         ROW,
         pa.field("twin_shard", pa.string()),
@@ -102,15 +59,18 @@ NEAR_DUPLICATES = pa.schema(
 The similarity of a page to a kept one of its URL is null, too.
 """
 
-NEAR_DUPLICATES_OF_SHARDS = pa.schema(
+DUPLICATES_OF_SHARDS = pa.schema(
     [
-        *DUPLICATES_OF_SHARDS,
+        pa.field("shard", pa.string(), nullable=False),
+        pa.field("rows", pa.uint32(), nullable=False),
         pa.field("near_duplicate", pa.uint32(), nullable=False),  # near-duplicates among the rows
         pa.field("same_url", pa.uint32(), nullable=False),  # pages of the URL of a kept one among them
         pa.field("path", pa.string(), nullable=False),  # to the shard's file; empty: it has none
+        pa.field("bytes", pa.int64(), nullable=False),  # size of that file
+        pa.field("fingerprint", pa.string(), nullable=False),  # digest of the shard's name and rows
     ]
 )
-"""How many documents of each shard are not kept, in the order of arrival; `content` is a digest of their rows."""
+"""How many documents of each shard are not kept, in the order of arrival."""
 
 DROPPED = pa.schema(
     [

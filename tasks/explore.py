@@ -40,9 +40,7 @@ NAMING_DOCUMENTS = 10_000
 KEPT, LEFT_OUT = "kept", "left out"
 WHY = "why"
 """Column with a link to what every stage decided on a document, and its path below the map's."""
-REASON = "reason"
-"""Column that says what decided, as far as the map knows."""
-OWN = ("number", "x", "y", "text", "kept", "topic", "near_duplicates", "nearest_cosine", "neighbours", WHY, REASON)
+OWN = ("number", "x", "y", "text", "kept", "topic", "near_duplicates", "nearest_cosine", "neighbours", WHY)
 """Columns of the map, except those of the source and the scores."""
 
 
@@ -65,7 +63,7 @@ class OtherSelection(BaseModel):
 class ExploreJob(ProductJob):
     """Prepare the map of a workspace."""
 
-    stage: ClassVar[Stage] = Stage("explore", version=5, folders=("explore",))
+    stage: ClassVar[Stage] = Stage("explore", version=6, folders=("explore",))
     name: ClassVar[str] = "explore"
     shards: list[ShardFiles]
     most: int  # documents
@@ -95,8 +93,7 @@ def explore(job: ExploreJob) -> None:
     """Write a row for each document of the map.
 
     `x` and `y` are its place, `near_duplicates` counts the documents of the map that are near-duplicates of it, up to
-    63, `neighbours` are the numbers of the nearest, with their distances, 1 - cosine; `reason` says what decided, and
-    `why` is a link to all decisions.
+    63, `neighbours` are the numbers of the nearest, with their distances, 1 - cosine; `why` is a link to all decisions.
 
     Raises
     ------
@@ -110,11 +107,9 @@ def explore(job: ExploreJob) -> None:
     table = pa.concat_tables(_documents(workspace, job.shards, sample.documents), promote_options="permissive")
     unit = unit_rows(vectors_at(workspace, job.shards, sample.documents))
     places = lay_out(unit, seed=SEED)
-    neighbours = _neighbours(unit)
     columns: dict[str, pa.Array] = {
-        REASON: pa.array(_reasons(table, neighbours["neighbours"])),
         "topic": pa.array(_topics(unit, table["text"].to_pylist())),
-        **neighbours,
+        **_neighbours(unit),
         "number": pa.array(np.arange(len(unit), dtype=np.int64)),
         WHY: pa.array([f"{WHY}/{number}" for number in range(len(unit))]),
         "x": pa.array(places[:, 0]),
@@ -176,23 +171,6 @@ def _neighbours(unit: Unit) -> dict[str, pa.Array]:
         "nearest_cosine": pa.array(cosine[:, 0] if cosine.size else np.zeros(len(unit), dtype=np.float32)),
         "neighbours": pa.StructArray.from_arrays(lists, ["ids", "distances"]),
     }
-
-
-def _reasons(table: pa.Table, neighbours: pa.StructArray) -> list[str]:
-    """Return of each document on which side of the threshold it is, its quality's place, and the nearest kept one."""
-    kept = pc.equal(table["kept"], KEPT).to_numpy()
-    quality = table["quality"].to_numpy()
-    below = np.searchsorted(np.sort(quality), quality) / max(len(quality), 1)
-    lists = (neighbours.field(name).to_pylist() for name in ("ids", "distances"))
-    found = []
-    for row, (ids, distances) in enumerate(zip(*lists, strict=True)):
-        near = next((1 - distance for one, distance in zip(ids, distances, strict=True) if kept[one]), None)
-        alike = (
-            "no near neighbour is kept" if near is None else f"its nearest kept neighbour has a cosine of {near:.2f}"
-        )
-        side = "above" if kept[row] else "below"
-        found.append(f"{side} the threshold: quality better than {below[row]:.0%} of the map, {alike}")
-    return found
 
 
 def _topics(unit: Unit, texts: Sequence[str | None]) -> list[str]:

@@ -5,64 +5,34 @@ that it finished, which wait in a hidden folder beside it.
 """
 
 import glob
-import json
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
-from string import Template
 from typing import Any, ClassVar
 
 from fineweb_mask.models.errors import FinewebMaskError, SettingsError, WorkspaceError
-from fineweb_mask.models.runtime.progress import track_by_size
+from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.settings.output import ExportSettings
 from fineweb_mask.tasks.dataset.output import CARD, write_record
-from fineweb_mask.tasks.dataset.verify import Dataset, find_dataset, read_provenance
+from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance
 from fineweb_mask.tasks.outputs import check_output
-from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, tree_files
+from fineweb_mask.tasks.reporting.templating import render
+from fineweb_mask.tasks.storage.atomic import atomic_folder, tree_files
 from fineweb_mask.tasks.training_files import Tokenizer, load_module, write_documents, write_tokens
 from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, Stage, stage_task
-from fineweb_mask.tasks.workspace.manifest import PROVENANCE, Manifest, is_product
+from fineweb_mask.tasks.workspace.manifest import PROVENANCE, is_product
 from fineweb_mask.tasks.workspace.records.runs import code_and_packages
 from fineweb_mask.tasks.workspace.references import file_digest
 from fineweb_mask.tasks.workspace.workspace import TAG
 
 EXPORT, FOLDER = "export", "exports"
-ORDERED = "ordered.json"
-"""Written when all documents are in order; names their files."""
-
-READING = {
-    "parquet": """\
-Parquet with the columns `text` and `id`, row groups of 1,000 documents. nanochat takes the last file for validation
-and the others for training; so do the lines below. Also read by torchtitan and by TRL, through `datasets`.
-
-    from datasets import load_dataset
-    train = load_dataset("parquet", data_files=$train, split="train", streaming=True)
-""",
-    "megatron": """\
-Tokens for Megatron-LM, NeMo and GPT-NeoX: for each `.idx` and `.bin`, the path without its ending.
-
-    --data-path $prefixes
-""",
-    "nanotron": """\
-Tokens for nanotron: this folder is a `dataset_folder` of its configuration. Also read by datatrove:
-
-    from datatrove.utils.dataset import DatatroveFolderDataset
-    data = DatatroveFolderDataset(".", seq_len=2048, token_size=$token_bytes)
-""",
-}
-CARD_TEXT = """\
-# Training files
-
-$documents documents$tokens $order. They are those of the dataset
-whose content has the digest `$dataset`.
-
-$reading"""
+TOKENS = frozenset({".bin", ".ds"})
+"""Endings of the files that hold nothing but tokens."""
 
 
 class ExportJob(ProductJob):
     """Write the training files of one format."""
 
-    stage: ClassVar[Stage] = Stage(EXPORT, version=2, folders=(FOLDER,))
+    stage: ClassVar[Stage] = Stage(EXPORT, version=3, folders=(FOLDER,))
     dataset: str  # digest of the dataset's content
     place: str  # folder or URL of the dataset
     settings: ExportSettings
@@ -125,7 +95,10 @@ def export(job: ExportJob) -> None:
     for other in folder.parent.glob(f".{glob.escape(folder.name)}.{TAG}"):
         if other != unfinished:  # of other settings
             shutil.rmtree(other, ignore_errors=True)
-    documents = _ordered(dataset, manifest, settings, unfinished)
+    files = unfinished / "documents"
+    if not files.is_dir():  # else they are all there, but those whose tokens are written
+        shutil.rmtree(unfinished, ignore_errors=True)
+        write_documents(dataset, manifest, settings, files, (0, 0.3 if settings.holds_tokens else 1))
     details: dict[str, Any] = {
         "rows": int(manifest.details["rows"]),
         "dataset": manifest.content,
@@ -133,18 +106,30 @@ def export(job: ExportJob) -> None:
         **code_and_packages(),
     }
     if settings.holds_tokens:
-        tokenizer = Tokenizer(settings)
+        tokenizer, documents = Tokenizer(settings), sorted(files.iterdir())
+        files = unfinished / "files"
+        files.mkdir(exist_ok=True)
+        for path in track("files tokenized", documents, part=(0.3, 1)):
+            write_tokens(path, tokenizer, settings.format, files)
+            path.unlink()
+        size = sum(file.stat().st_size for file in files.iterdir() if file.suffix in TOKENS)
         details |= {
-            "tokens": _tokenized(tokenizer, settings.format, documents, unfinished),
+            "tokens": size // tokenizer.token_bytes,
             "token_bytes": tokenizer.token_bytes,
             "end_token": tokenizer.end_token,
             "tokenizer": settings.tokenizer if "/" not in str(settings.tokenizer) else tokenizer.path.name,
             "tokenizer_sha256": file_digest(tokenizer.path),
         }
     with atomic_folder(folder) as new:
-        for file in tree_files(unfinished / ("files" if settings.holds_tokens else "documents")):
+        for file in tree_files(files):
             file.replace(new / file.name)
-        (new / CARD).write_text(_card(settings, new, details), encoding="utf-8")
+        names = {  # what trainers are told to read
+            "parquet": [file.name for file in tree_files(new)][:-1],
+            "megatron": [file.stem for file in sorted(new.glob("*.idx"))],
+            "nanotron": [],
+        }
+        card = render("export.md", settings=settings, details=details, names=names[settings.format])
+        (new / CARD).write_text(card, encoding="utf-8")
         write_record(new, job.key, tree_files(new), details)
     shutil.rmtree(unfinished, ignore_errors=True)
 
@@ -174,53 +159,3 @@ def check_folder(folder: Path, setting: str, dataset: str) -> None:
         If something else would be lost, or the folder is in a workspace, but not in its folder of exports.
     """
     check_output(folder, setting, [dataset], replaces=is_product(folder, EXPORT), folder=True, within=FOLDER)
-
-
-def _ordered(dataset: Dataset, manifest: Manifest, settings: ExportSettings, unfinished: Path) -> list[Path]:
-    """Return the files of the documents in order, those of a killed export if they are all there."""
-    with_names = unfinished / ORDERED
-    if with_names.is_file():
-        files = [unfinished / "documents" / name for name in json.loads(with_names.read_text())]
-        if all(file.is_file() for file in files):
-            return files
-    shutil.rmtree(unfinished, ignore_errors=True)
-    share = 0.3 if settings.holds_tokens else 1.0
-    files = write_documents(dataset, manifest, settings, unfinished / "documents", (0, share))
-    with atomic_write(with_names) as partial:
-        partial.write_text(json.dumps([file.name for file in files]))
-    return files
-
-
-def _tokenized(tokenizer: Tokenizer, kind: str, documents: list[Path], unfinished: Path) -> int:
-    """Write the tokens of each file that has none yet, and return the number of all."""
-    folder, tokens = unfinished / "files", 0
-    folder.mkdir(exist_ok=True)
-    for path in track_by_size("files tokenized", documents, len(documents), lambda _: 1, part=(0.3, 1)):
-        done = unfinished / f"{path.stem}.json"
-        if not done.is_file():
-            written = write_tokens(path, tokenizer, kind, folder)
-            with atomic_write(done) as partial:
-                partial.write_text(json.dumps({"tokens": written}))
-        tokens += json.loads(done.read_text())["tokens"]
-    return tokens
-
-
-def _card(settings: ExportSettings, folder: Path, details: Mapping[str, Any]) -> str:
-    names = sorted(file.name for file in tree_files(folder))
-    reading = Template(READING[settings.format]).substitute(
-        train=json.dumps([name for name in names if name.endswith(".parquet")][:-1]),
-        prefixes=" ".join(name.removesuffix(".idx") for name in names if name.endswith(".idx")),
-        token_bytes=details.get("token_bytes", ""),
-    )
-    tokens = (
-        f" of {details['tokens']:,} tokens, each with a `{details['end_token']}` at its end,"
-        if "tokens" in details
-        else ""
-    )
-    return Template(CARD_TEXT).substitute(
-        documents=f"{details['rows']:,}",
-        tokens=tokens,
-        dataset=details["dataset"],
-        order=f"in random order (seed {settings.seed})" if settings.shuffle else "in the order of the dataset's files",
-        reading=reading,
-    )

@@ -18,23 +18,16 @@ from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.losses import Wiped
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.models.urls import without_local_folders
-from fineweb_mask.tasks.dataset.output import MATERIALIZE, Output, published, write_record
+from fineweb_mask.tasks.dataset.output import MATERIALIZE, Output, Unfinished, write_record
 from fineweb_mask.tasks.dataset.partition import NOT_IN_FILES, fingerprints, version_of
-from fineweb_mask.tasks.dataset.parts import Parts
-from fineweb_mask.tasks.dataset.rows import check_folders
+from fineweb_mask.tasks.dataset.rows import UNKNOWN, check_folders
 from fineweb_mask.tasks.reporting.breakdown import Breakdown, as_metrics, break_down
 from fineweb_mask.tasks.reporting.sections.shares import distributions, retention
 from fineweb_mask.tasks.reporting.templating import render
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, rows_through, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing
-from fineweb_mask.tasks.workspace.manifest import (
-    PROVENANCE,
-    Manifest,
-    is_whole,
-    manifest_reference,
-    read_manifest,
-)
+from fineweb_mask.tasks.workspace.manifest import PROVENANCE, Manifest, manifest_reference
 from fineweb_mask.tasks.workspace.records.counts import Counts
 from fineweb_mask.tasks.workspace.records.runs import code_and_packages
 from fineweb_mask.tasks.workspace.references import NO_FILE, ShardFiles, StageFile
@@ -76,10 +69,10 @@ class MaterializeJob(StageJob):
         return Output.of(self.workspace, self.recipe.materialize)
 
     @property
-    def parts(self) -> Parts:
-        """Where the files of the partitions are kept."""
+    def unfinished(self) -> Unfinished:
+        """Where the files of the partitions wait."""
         settings = self.recipe.materialize
-        return Parts.of(self.workspace, settings, version_of(self.shards, settings))
+        return Unfinished.of(self.workspace, settings, version_of(self.shards, settings))
 
     def depends_on(self) -> Dependencies:
         """Return the settings that change the dataset's bytes, and the files that it is made from."""
@@ -88,15 +81,10 @@ class MaterializeJob(StageJob):
 
     def current(self, listing: Listing | None = None) -> StageFile | None:  # noqa: ARG002 - manifests are small
         """Return a reference to the dataset if it is whole and agrees with the job's key, else None."""
-        output, path = self.output, self.output.folder / PROVENANCE
-        if output.url is not None:
-            manifest = published(output.url)
-        else:
-            manifest = read_manifest(path)
-            manifest = manifest if manifest is not None and is_whole(path, manifest, by_size=True) else None
+        manifest = self.output.whole()
         if manifest is None or manifest.key != self.key:
             return None
-        return manifest_reference(self.workspace, path, self.name, manifest)
+        return manifest_reference(self.workspace, self.output.folder / PROVENANCE, self.name, manifest)
 
 
 @stage_task
@@ -109,35 +97,41 @@ def materialize(job: MaterializeJob) -> None:
         If a part is missing or damaged, or the parts do not hold what was selected.
     """
     job.output.check()
-    parts = job.parts
-    files = parts.read(job.partitions)
-    _check(job, files)
+    parts = _parts(job)
     kept = break_down(job.workspace, job.shards, groups=())
-    details = _provenance(job, files) | {
-        "retention": _retention(files, "dump"),
-        "languages": _retention(files, "language"),
+    details = _provenance(job, parts) | {
+        "retention": _retention(parts, "dump"),
+        "languages": _retention(parts, "language"),
         "retention_by_decile": {name: as_metrics(rows) for name, rows in kept.deciles.items()},
     }
-    with job.workspace.alone(), parts.put_in_place(files) as folder:
-        write_card(folder, details, kept, parts.data)
-        own = [file for file in tree_files(folder) if file.relative_to(folder).parts[0] != parts.data]
-        write_record(folder, job.key, own, details, more=parts.files(files))
+    files = {name: file for part in parts for name, file in part.files.items()}
+    with job.workspace.alone(), job.unfinished.put_in_place() as folder:
+        write_card(folder, details, kept, job.unfinished.data)
+        write_record(folder, job.key, tree_files(folder), details, more=files)
 
 
-def _check(job: MaterializeJob, files: list[Manifest]) -> None:
-    """Check that the parts hold as many documents as were selected, in not too many folders."""
-    rows = sum(part.details["rows"] for part in files)
+def _parts(job: MaterializeJob) -> list[Manifest]:
+    """Return the records of all partitions, which hold as many documents as were selected, in not too many folders."""
+    parts = []
+    for reference in job.partitions:
+        if (record := job.unfinished.record(reference.name)) is None:
+            raise WorkspaceError(f"part {reference.name} of the dataset is missing or damaged: run again")
+        parts.append(record)
+    rows = sum(part.details["rows"] for part in parts)
     if rows != job.counts.selected:
         raise WorkspaceError(f"the masks select {rows:,} documents, the counts say {job.counts.selected:,}: run again")
-    folders = {name.rpartition("/")[0] for part in files for name in part.files}
+    folders = {name.rpartition("/")[0] for part in parts for name in part.files}
     check_folders(len(folders), job.recipe.materialize.layout)
+    return parts
 
 
 def _retention(parts: list[Manifest], column: str) -> list[dict[str, Any]]:
-    """Return the number of ingested and of selected documents by `dump` or by `language`."""
+    """Return the number of ingested and of selected documents by `dump` or by `language`; all have a dump."""
     counted: dict[str, Counter[str]] = defaultdict(Counter)
-    for row in (row for part in parts for row in part.details["retention"] if column in row):
-        counted[row[column]].update(documents=row["documents"], selected=row["selected"])
+    for row in (row for part in parts for row in part.details["retention"]):
+        value = row["dump"] or UNKNOWN if column == "dump" else row["language"]
+        if value is not None:
+            counted[value].update(documents=row["documents"], selected=row["selected"])
     return [{column: value, **counted[value]} for value in sorted(counted, key=str.encode)]
 
 

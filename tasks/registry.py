@@ -7,10 +7,8 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Literal
 
 from fineweb_mask.tasks.dataset.partition import write_partition
-from fineweb_mask.tasks.dedup.buckets import find_in_bucket
-from fineweb_mask.tasks.dedup.duplicates import dedup, near_dedup
-from fineweb_mask.tasks.dedup.references import copy_reference
-from fineweb_mask.tasks.dedup.sort import sort_rows, sort_shingles
+from fineweb_mask.tasks.dedup.duplicates import dedup
+from fineweb_mask.tasks.dedup.sketch import sketch
 from fineweb_mask.tasks.embed import embed
 from fineweb_mask.tasks.exclusion import list_excluded
 from fineweb_mask.tasks.export import export
@@ -38,12 +36,8 @@ from fineweb_mask.tasks.workspace.references import StageFile
 
 PIPELINE: tuple[StageTask, ...] = (
     ingest,
-    copy_reference,
-    sort_rows,
-    find_in_bucket,
-    sort_shingles,
+    sketch,
     dedup,
-    near_dedup,
     list_excluded,
     fit_classifier,
     fit_statistics,

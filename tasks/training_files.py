@@ -1,7 +1,7 @@
 """Write the documents of a dataset as training files: in the order of training, as texts or tokens.
 
-All are in random order, divided evenly among files. DuckDB sorts them by a hash of the seed and their place in the
-dataset, and spills what does not fit into memory.
+All are in random order, divided evenly among files, in two passes: the documents are dealt out to the files as cards
+are, spilled where they do not fit into memory, and then those of each file are shuffled.
 
 Files of tokens are those of datatrove's writers (https://github.com/huggingface/datatrove, `pipeline/tokens`), byte for
 byte. Every document ends with one token that marks its end; nothing is added before it.
@@ -12,38 +12,40 @@ byte. Every document ends with one token that marks its end; nothing is added be
 
 import json
 import os
-import shutil
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from importlib import import_module
-from itertools import chain, islice
+from itertools import chain, count, islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from fineweb_mask.models.dedup.minhash import MULTIPLIER, mix
 from fineweb_mask.models.errors import ModelError, SettingsError
-from fineweb_mask.models.runtime.progress import track_by_size
+from fineweb_mask.models.runtime.progress import track, track_by_size
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.settings.output import ExportSettings
 from fineweb_mask.tasks.dataset.verify import DATA_SUFFIX, Dataset, VerifyError
-from fineweb_mask.tasks.dataset.writers import rows_of
+from fineweb_mask.tasks.dataset.writers import by_value
 from fineweb_mask.tasks.inference.model_files import model_file
+from fineweb_mask.tasks.storage.atomic import atomic_folder
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
 from fineweb_mask.tasks.workspace.manifest import Manifest
 
 DOCUMENTS = pa.schema([pa.field("text", pa.string(), nullable=False), pa.field("id", pa.string(), nullable=False)])
+LARGE = pa.schema([pa.field(field.name, pa.large_string(), nullable=False) for field in DOCUMENTS])
+"""The same for all documents of a file, whose texts may have more than 2 GiB."""
 ROW_GROUP = 1_000
 """Documents of a row group: trainers read one at a time, and skip to another when they resume."""
 LEAST_FILES = 2
 """Some trainers take the last file for validation, the others for training."""
 BATCH_ROWS = 5_000
-MEMORY_LIMIT = "2GB"
+PENDING_BYTES = 512 * 2**20
 COMMON_END = "<|endoftext|>"
 SMALL_VOCABULARY = 2**16
 """Tokens that two bytes can number."""
@@ -54,25 +56,10 @@ MODULES = {
 """The module that writes each format of tokens."""
 
 
-def divide(documents: int, size: int, file_size: int) -> list[range]:
-    """Return the documents of each file, for a dataset of so many documents and bytes.
-
-    Every file but the last has the same number, full row groups of them where there are enough.
-
-    >>> divide(5_000, 10_000, 5_000)
-    [range(0, 3000), range(3000, 5000)]
-    """
-    files = max(LEAST_FILES, -(-size // file_size))
-    each = max(1, -(-documents // files))
-    if each > ROW_GROUP:
-        each = -(-each // ROW_GROUP) * ROW_GROUP
-    return [range(first, min(first + each, documents)) for first in range(0, documents, each)]
-
-
 def write_documents(
     dataset: Dataset, manifest: Manifest, settings: ExportSettings, folder: Path, part: tuple[float, float] = (0, 1)
-) -> list[Path]:
-    """Write the texts and ids of a dataset to Parquet files in a folder, and return these.
+) -> None:
+    """Write the texts and ids of a dataset to Parquet files in a folder, which appears when all are written.
 
     Raises
     ------
@@ -83,85 +70,92 @@ def write_documents(
     """
     rows = int(manifest.details["rows"])
     size = sum(file.bytes for name, file in manifest.files.items() if name.endswith(DATA_SUFFIX))
-    places = divide(rows, size, settings.file_size)
-    folder.mkdir(parents=True)
-    batches = _read(dataset, manifest)
-    if settings.shuffle:
-        batches = _sorted(batches, settings.seed, folder)
-    ordered = track_by_size("documents ordered", batches, rows, lambda batch: batch.num_rows, part=part)
-    files = [folder / f"{number:05d}.parquet" for number in range(len(places))]
-    sizes = [[len(place[first : first + ROW_GROUP]) for first in range(0, len(place), ROW_GROUP)] for place in places]
-    groups = _regrouped(ordered, [*chain.from_iterable(sizes), 1])
-    written = 0
-    for path, of_file in zip(files, sizes, strict=True):
-        with pq.ParquetWriter(
-            path, DOCUMENTS, compression="zstd", write_page_checksum=True, use_dictionary=False
-        ) as file:
-            for group in islice(groups, len(of_file)):
-                written += group.num_rows
-                file.write_table(group, row_group_size=ROW_GROUP)
-    if written != rows or next(groups).num_rows:
-        raise VerifyError(f"{dataset.url} must hold the {rows:,} documents of its record, it holds others: verify it")
-    return files
-
-
-def _regrouped(batches: Iterator[pa.RecordBatch], sizes: Iterable[int]) -> Iterator[pa.Table]:
-    """Yield the documents in groups of these sizes, of which the last ones are smaller if there are too few."""
-    held = DOCUMENTS.empty_table()
-    for size in sizes:
-        while held.num_rows < size and (batch := next(batches, None)) is not None:
-            held = pa.concat_tables([held, pa.Table.from_batches([batch])])
-        yield held.slice(0, size).combine_chunks()
-        held = held.slice(size)
+    files = min(max(LEAST_FILES, -(-size // settings.file_size)), rows)
+    batches = track_by_size(
+        "documents dealt out", _read(dataset, manifest), rows, lambda batch: batch.num_rows, part=(part[0], part[1] / 2)
+    )
+    with atomic_folder(folder) as new, TemporaryDirectory(dir=folder.parent) as spill:
+        dealt = _Dealt(Path(spill))
+        for batch, numbers in _numbered(batches, rows, files, settings):
+            dealt.add(batch, numbers)
+        if dealt.rows != rows:
+            raise VerifyError(
+                f"{dataset.url} must hold the {rows:,} documents of its record, it holds others: verify it"
+            )
+        for number in track("files ordered", range(files), part=(part[1] / 2, part[1])):
+            documents = dealt.documents(number)
+            order = np.arange(documents.num_rows)
+            if settings.shuffle:
+                np.random.default_rng([settings.seed, number]).shuffle(order)
+            with pq.ParquetWriter(
+                new / f"{number:05d}.parquet",
+                DOCUMENTS,
+                compression="zstd",
+                write_page_checksum=True,
+                use_dictionary=False,
+            ) as file:
+                for first in range(0, len(order), ROW_GROUP):
+                    file.write_table(documents.take(order[first : first + ROW_GROUP]).cast(DOCUMENTS))
 
 
 def _read(dataset: Dataset, manifest: Manifest) -> Iterator[pa.RecordBatch]:
     for name in sorted(name for name in manifest.files if name.endswith(DATA_SUFFIX)):
-        raise_if_stopped()
-        with dataset.open(name) as stream:
-            yield from rows_of(name, stream, DOCUMENTS)
+        with dataset.open(name) as stream, VerifiedFile(stream, name) as file:
+            for batch in file.iter_batches(BATCH_ROWS, columns=DOCUMENTS.names):
+                yield batch.select(DOCUMENTS.names).cast(LARGE)
 
 
-def random_keys(first: int, count: int, seed: int) -> NDArray[np.uint64]:
-    """Return a hash of the seed and of each of `count` numbers from `first` on, (count,): that of SplitMix64.
+def _numbered(
+    batches: Iterable[pa.RecordBatch], rows: int, files: int, settings: ExportSettings
+) -> Iterator[tuple[pa.RecordBatch, NDArray[np.int64]]]:
+    """Yield batches with the number of each document's file, (n,); the files' numbers of documents differ by 1 at most.
 
-    Source: Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators".
+    In random order, each next `files` documents are dealt out to one file each, as cards are.
     """
-    with np.errstate(over="ignore"):
-        state = np.arange(first, first + count, dtype=np.uint64) + np.uint64(1)
-        return mix(state * MULTIPLIER + np.uint64(seed) * np.uint64(0xD1342543DE82EF95))
+    random, first = np.random.default_rng(settings.seed), 0
+    cards = chain.from_iterable(random.permutation(files) for _ in count())
+    for batch in batches:
+        n = batch.num_rows
+        if settings.shuffle:
+            yield batch, np.fromiter(islice(cards, n), np.int64, n)
+        else:
+            yield batch, np.minimum(np.arange(first, first + n) * files // max(rows, 1), files - 1)
+        first += n
 
 
-def _sorted(batches: Iterator[pa.RecordBatch], seed: int, folder: Path) -> Iterator[pa.RecordBatch]:
-    """Yield the documents in the order of their keys; equal keys, which are rare, in that of the dataset."""
-    columns = pa.schema([("key", pa.uint64()), ("place", pa.uint64()), *DOCUMENTS])
-    failed: list[Exception] = []  # while documents were read; DuckDB raises its text alone
+class _Dealt:
+    """The documents of each file, in the order of the dataset; more than `PENDING_BYTES` are spilled to a folder."""
 
-    def with_keys() -> Iterator[pa.RecordBatch]:
-        first = 0
-        try:
-            for batch in batches:
-                raise_if_stopped()
-                keys = pa.array(random_keys(first, batch.num_rows, seed))
-                places = pa.array(np.arange(first, first + batch.num_rows, dtype=np.uint64))
-                yield pa.record_batch([keys, places, *batch.columns], schema=columns)
-                first += batch.num_rows
-        except Exception as error:
-            failed.append(error)
-            raise
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._pending: dict[int, list[pa.Table]] = defaultdict(list)
+        self._pending_bytes = 0
+        self.rows = 0
 
-    spilled = folder / "spilled"
-    config: dict[str, Any] = {"memory_limit": MEMORY_LIMIT, "temp_directory": str(spilled)}
-    try:
-        with duckdb.connect(config=config) as connection:
-            connection.register("documents", pa.RecordBatchReader.from_batches(columns, with_keys()))
-            found = connection.sql("SELECT text, id FROM documents ORDER BY key, place").to_arrow_reader(BATCH_ROWS)
-            for batch in found:
-                yield batch.cast(DOCUMENTS)
-    except duckdb.Error as error:
-        raise (failed[0] if failed else error) from None
-    finally:
-        shutil.rmtree(spilled, ignore_errors=True)
+    def add(self, batch: pa.RecordBatch, numbers: NDArray[np.int64]) -> None:
+        """Add documents, each to the file of its number."""
+        for number, documents in by_value(pa.table(batch), pa.chunked_array([numbers])):
+            self._pending[number].append(documents)
+        self.rows += batch.num_rows
+        self._pending_bytes += batch.nbytes
+        if self._pending_bytes > PENDING_BYTES:
+            for number, tables in self._pending.items():
+                with pa.OSFile(str(self._folder / str(number)), "ab") as file, pa.ipc.new_stream(file, LARGE) as stream:
+                    stream.write_table(pa.concat_tables(tables))
+            self._pending.clear()
+            self._pending_bytes = 0
+
+    def documents(self, number: int) -> pa.Table:
+        """Return the documents of a file, once."""
+        found, path = self._pending.pop(number, []), self._folder / str(number)
+        if path.exists():
+            with pa.OSFile(str(path)) as file:
+                spilled = []
+                while file.tell() < path.stat().st_size:
+                    spilled.append(pa.ipc.open_stream(file).read_all())
+            found = [*spilled, *found]
+            path.unlink()
+        return pa.concat_tables(found).combine_chunks()
 
 
 class WriterError(ModelError):
@@ -258,11 +252,8 @@ def _tokenizer_file(name: str) -> Path:
     return model_file(f"hf://{address}", "tokenizer")
 
 
-def write_tokens(documents: Path, tokenizer: Tokenizer, kind: str, folder: Path) -> int:
-    """Write the documents of a Parquet file as tokens, in their order, to files of its name in a folder.
-
-    Returned is the number of tokens, with one at the end of each document.
-    """
+def write_tokens(documents: Path, tokenizer: Tokenizer, kind: str, folder: Path) -> None:
+    """Write the documents of a Parquet file as tokens, in their order, to files of its name in a folder."""
     module, stem, token_bytes = load_module(kind), documents.stem, tokenizer.token_bytes
     others: tuple[None, ...] = ()
     if kind == "megatron":
@@ -277,7 +268,6 @@ def write_tokens(documents: Path, tokenizer: Tokenizer, kind: str, folder: Path)
             for tokens in tokenizer.encode(batch["text"].to_pylist()):
                 file.write(tokens, *others)
     file.close()
-    return len(file)
 
 
 def load_module(kind: str) -> Any:  # noqa: ANN401 - a module that is not always there

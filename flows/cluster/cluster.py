@@ -6,7 +6,6 @@ a job whose process or node ended; an error that is left is transient for Prefec
 
 import logging
 import os
-import re
 import secrets
 import signal
 import socket
@@ -14,10 +13,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import lru_cache, partial
 from importlib.util import find_spec
-from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -43,26 +41,18 @@ RESOURCES_SECONDS = 30.0
 MOST_IN_FLIGHT = 20_000
 STOPPED = "stopped on request"
 STOP_SECONDS = 0.2
-CONNECT_SECONDS = 60.0
-"""Time that a cluster has to take this process as its driver."""
 
 LOCAL = "local"
 """Ray's name for a cluster of this machine alone, which is started."""
 ANSWER_SECONDS = 10.0
 """Time that the cluster's head has to take a connection; Ray itself would try for minutes, and then end the process."""
 
-OWNER = "FINEWEB_MASK_RAY_OWNER"
-"""Environment variable of the processes of a Ray of this machine alone: the id of the run's process."""
 _TOKEN = secrets.token_hex(32)
 """What the processes of a Ray of this machine alone ask of each other; Ray's own would be a file in the home folder."""
 
 
 class ClusterError(SettingsError):
     """Ray is not installed, or the cluster cannot be reached."""
-
-
-class RayletDiedError(ClusterError):
-    """Ray's own process on this machine died: nothing runs any more before it is started again."""
 
 
 class LostJobError(WorkerProcessError):
@@ -274,15 +264,17 @@ def _connect(settings: EngineSettings) -> Any:  # noqa: ANN401 - a module that i
         if address == LOCAL:
             _start_on_this_machine(connect)
         else:
-            _within(CONNECT_SECONDS, connect, address)
+            try:
+                connect()
+            except (ConnectionError, RuntimeError, ValueError) as error:
+                raise unreachable(address, error) from error
     return ray
 
 
 def _start_on_this_machine(connect: Callable[..., object]) -> None:
-    end_left_behind()
     on_sigterm = signal.getsignal(signal.SIGTERM)
     # Ray leaves its mode set: a cluster without tokens, to which this process connects later, would not work.
-    own = {OWNER: str(os.getpid()), "RAY_AUTH_TOKEN": _TOKEN, "RAY_AUTH_MODE": os.environ.get("RAY_AUTH_MODE")}
+    own = {"RAY_AUTH_TOKEN": _TOKEN, "RAY_AUTH_MODE": os.environ.get("RAY_AUTH_MODE")}
     try:
         with _environment(own):
             connect(include_dashboard=False)
@@ -311,37 +303,8 @@ def _set(variables: Mapping[str, str | None]) -> None:
             os.environ[name] = value
 
 
-def end_left_behind() -> None:
-    """End the processes of runs that were killed: Ray's agents try for a minute to tell its ended head of it."""
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # another user's, or it has just ended
-            is_ray = (process / "cmdline").read_bytes().startswith(b"ray::")
-            owner = re.search(rf"\b{OWNER}=(\d+)\0".encode(), (process / "environ").read_bytes()) if is_ray else None
-            if owner and not Path("/proc", owner[1].decode()).exists():
-                os.kill(int(process.name), signal.SIGKILL)
-
-
-def _within(seconds: float, connect: Callable[[], object], address: str) -> None:
-    """Connect to a cluster in a thread that is left behind if it takes longer: Ray itself has no limit."""
-    failed: list[Exception] = []
-
-    def attempt() -> None:
-        try:
-            connect()
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=attempt, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if thread.is_alive():
-        raise unreachable(address, f"what listens there is no head of a cluster, or takes more than {seconds:.0f} s")
-    if failed:
-        raise unreachable(address, failed[0]) from failed[0]
-
-
-def _raylet_died() -> RayletDiedError:
-    return RayletDiedError(
+def _raylet_died() -> ClusterError:
+    return ClusterError(
         "the raylet, Ray's process on this machine, died: run again to resume; its logs are in /tmp/ray/session_latest"
     )
 

@@ -2,20 +2,24 @@
 
 import asyncio
 import concurrent.futures
+import inspect
 import json
 import os
 import sys
 import traceback
 import webbrowser
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn, TypeVar
 
 import typer
 from pydantic import BaseModel
 
-from fineweb_mask.flows.display.listeners import prefect_shown, shown_as_bars, shown_as_lines
+from fineweb_mask.flows.display.progress import prefect_shown, shown_on
 from fineweb_mask.flows.display.terminal import SafeConsole, echo, step_progress, visible
 from fineweb_mask.flows.processes import temporary_server
 from fineweb_mask.flows.processes.environment import server_lost, set_environment
@@ -31,6 +35,7 @@ if TYPE_CHECKING:
 
 FAILED, WRONG_USAGE, QUARANTINED = 1, 2, 3
 RESUME = "interrupted; run the same command again to resume"
+INTERRUPTIONS = (KeyboardInterrupt, asyncio.CancelledError, concurrent.futures.CancelledError)
 VERBOSE = "FINEWEB_MASK_VERBOSE"
 
 Checked = TypeVar("Checked")
@@ -57,6 +62,71 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log every step."
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object last on stdout.")]
 
 
+class Answer(NamedTuple):
+    """What a command found: printed as JSON, or by `tell` for a person; then the command exits with `code`."""
+
+    found: BaseModel
+    tell: Callable[[], object]
+    code: int = 0
+
+
+@dataclass
+class _Call:
+    """One call of a command."""
+
+    as_json: bool
+    has_begun: bool = False
+    interrupted: str = RESUME
+
+
+_call: ContextVar[_Call] = ContextVar("call")
+
+
+def verb(work: Callable[..., Answer | None]) -> Callable[..., None]:
+    """Make a command of a function: it prints the answer, and an error or an interruption in one line.
+
+    The function's options are the command's, with `--json` if it has an answer. Until it calls `begin`, an error of
+    ours or of the file system is wrong usage; from then on, it is a failure. Any other is a bug to be reported.
+    """
+    signature = inspect.signature(work)
+    option = inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=AsJson)
+    added = [] if signature.return_annotation is None else [option]
+
+    @wraps(work)
+    def command(*, as_json: bool = False, **given: Any) -> None:  # noqa: ANN401 - options of the function
+        call = _Call(as_json)
+        token = _call.set(call)
+        try:
+            answer = work(**given)
+        except INTERRUPTIONS:
+            fail(call.interrupted, as_json, interrupted_code())
+        except (typer.Exit, typer.Abort):
+            raise
+        except Exception as error:  # noqa: BLE001 - the last place where the reason can be printed
+            is_wrong_usage = isinstance(error, FinewebMaskError | OSError) and not call.has_begun
+            fail_because(error, as_json, WRONG_USAGE if is_wrong_usage else FAILED)
+        finally:
+            _call.reset(token)
+        if answer is not None:
+            print_result(answer.found, as_json, answer.tell)
+            raise typer.Exit(answer.code)
+
+    command.__signature__ = inspect.Signature([*signature.parameters.values(), *added])  # type: ignore[attr-defined]
+    hints = {name: hint for name, hint in work.__annotations__.items() if name != "return"}
+    command.__annotations__ = hints | {one.name: one.annotation for one in added}
+    return command
+
+
+def begin(interrupted: str = RESUME) -> None:
+    """Say that the work of a command begins, and what is said if it is interrupted."""
+    _call.get().has_begun, _call.get().interrupted = True, interrupted
+
+
+def prints_json(as_json: bool | None = None) -> bool:
+    """Return whether the answer is printed as JSON: what a command without `verb` says, else what `--json` does."""
+    return _call.get().as_json if as_json is None else as_json
+
+
 def be_verbose() -> None:
     """Have this command log every step."""
     os.environ[VERBOSE] = "1"
@@ -67,9 +137,9 @@ def is_verbose() -> bool:
     return bool(os.environ.get(VERBOSE))
 
 
-def shows_bars(as_json: bool) -> bool:
+def shows_bars(as_json: bool | None = None) -> bool:
     """Return whether a run shows progress bars: on a terminal, unless JSON is asked for or every step is logged."""
-    return sys.stderr.isatty() and not as_json and not is_verbose()
+    return sys.stderr.isatty() and not prints_json(as_json) and not is_verbose()
 
 
 def load_settings_or_exit(
@@ -91,28 +161,33 @@ def load_settings_or_exit(
     as_json
         Whether errors are printed as JSON, too.
     """
-    set_environment(show_bars=shows_bars(as_json))
-    with (
-        exit_on_interruption(as_json, "interrupted before the work began"),
-        exit_on_error(as_json),
-        step_progress("checking the recipe", show=shows_bars(as_json)),
-    ):
+    with exit_on_error(as_json), recipe_checked(as_json):
         settings = load_recipe(recipe, overrides or [], workspace)
         return settings, check(settings)
 
 
 @contextmanager
-def flow_shown(*, as_json: bool) -> Iterator[None]:
+def recipe_checked(as_json: bool | None = None) -> Iterator[None]:
+    """Show that a recipe is checked in the block; nothing else is done yet."""
+    as_json = prints_json(as_json)
+    set_environment(show_bars=shows_bars(as_json))
+    with (
+        exit_on_interruption(as_json, "interrupted before the work began"),
+        step_progress("checking the recipe", show=shows_bars(as_json)),
+    ):
+        yield
+
+
+@contextmanager
+def flow_shown(*, as_json: bool | None = None) -> Iterator[None]:
     """Show the flow that runs in the block; if it fails, print the reason and exit."""
+    as_json = prints_json(as_json)
     with exit_on_failure(as_json):
         temporary_server.start_early()
-    shown: AbstractContextManager[None] = nullcontext()
-    if shows_bars(as_json):
-        shown = shown_as_bars(SafeConsole(stderr=True))  # at once: the import of Prefect, and its server, take seconds
-    elif not is_verbose():
-        shown = shown_as_lines(lambda line: echo(line, err=True))
-        if not as_json:
-            echo("running; --verbose logs every step", err=True)
+    console = SafeConsole(stderr=True) if shows_bars(as_json) else None
+    shown = nullcontext() if is_verbose() else shown_on(console)  # at once: Prefect and its server take seconds
+    if not (console or as_json or is_verbose()):
+        echo("running; --verbose logs every step", err=True)
     with exit_on_failure(as_json), shown, prefect_shown(verbose=is_verbose()):
         yield
 
@@ -137,7 +212,7 @@ def exit_on_interruption(as_json: bool = False, said: str = RESUME) -> Iterator[
     """Say that the work in the block was interrupted, and exit."""
     try:
         yield
-    except (KeyboardInterrupt, asyncio.CancelledError, concurrent.futures.CancelledError):
+    except INTERRUPTIONS:
         fail(said, as_json, interrupted_code())
 
 
@@ -153,9 +228,14 @@ def exit_on_failure(
     except typer.Exit:
         raise
     except Exception as error:  # noqa: BLE001 - the last place where the reason can be printed
-        if is_verbose():
-            traceback.print_exc()
-        fail(_words_of(error), as_json, FAILED)
+        fail_because(error, as_json, FAILED)
+
+
+def fail_because(error: Exception, as_json: bool, code: int) -> NoReturn:
+    """Print why the work failed, and exit with `code`."""
+    if is_verbose():
+        traceback.print_exc()
+    fail(_words_of(error), as_json, code)
 
 
 def _words_of(error: Exception) -> str:

@@ -1,6 +1,5 @@
 """`fineweb-mask verify`, `export`, `push`: check a dataset, write it as trainers read it, upload it to the hub."""
 
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +8,7 @@ from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
 
-from fineweb_mask.flows.commands import _common as common
+from fineweb_mask.flows.commands._common import FAILED, Answer, begin, shows_bars, verb
 from fineweb_mask.flows.display.terminal import (
     SafeConsole,
     print_line,
@@ -20,41 +19,36 @@ from fineweb_mask.flows.display.terminal import (
     visible,
 )
 from fineweb_mask.flows.recipe import validate
+from fineweb_mask.models.errors import SettingsError, WorkspaceError
 
 if TYPE_CHECKING:
     from fineweb_mask.tasks.dataset.push import Push
     from fineweb_mask.tasks.dataset.verify import Dataset, Verification
     from fineweb_mask.tasks.workspace.manifest import Manifest
 
-AGAIN = "interrupted; run the same command again to go on with the files that are finished"
 
-
+@verb
 def verify(
     dataset: Annotated[str, typer.Argument(help="Dataset folder, workspace, or URL (s3://, hf://datasets/...).")],
-    *,
-    as_json: common.AsJson = False,
-) -> None:
+) -> Answer:
     """Check a dataset against its provenance.json: every byte, rows and tokens; no missing, repeated or other files.
 
     Example: fineweb-mask verify workspaces/sample/dataset
     """
-    from fineweb_mask.tasks.dataset.verify import VerifyError, find_dataset, read_provenance
+    from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance
 
-    with (
-        common.exit_on_failure(as_json, "interrupted"),
-        common.exit_on_error(as_json, common.WRONG_USAGE, (VerifyError,)),
-    ):
-        found = find_dataset(dataset)
-        verification = _verified(found, read_provenance(found), as_json)
-    common.print_result(verification, as_json, lambda: print_verification(SafeConsole(), verification))
-    if verification.status == "broken":
-        raise typer.Exit(common.FAILED)
+    found = find_dataset(dataset)
+    manifest = read_provenance(found)
+    begin("interrupted")
+    verification = _verified(found, manifest)
+    code = FAILED if verification.status == "broken" else 0
+    return Answer(verification, lambda: print_verification(SafeConsole(), verification), code)
 
 
-def _verified(dataset: "Dataset", manifest: "Manifest", as_json: bool) -> "Verification":
+def _verified(dataset: "Dataset", manifest: "Manifest") -> "Verification":
     from fineweb_mask.tasks.dataset.verify import verify as verify_dataset
 
-    with verify_progress(sum(file.bytes for file in manifest.files.values()), show=not as_json) as advance:
+    with verify_progress(sum(file.bytes for file in manifest.files.values()), show=shows_bars()) as advance:
         return verify_dataset(dataset, manifest, advance)
 
 
@@ -71,6 +65,7 @@ class ExportSummary(BaseModel):
     cached: bool = False  # it was there already
 
 
+@verb
 def export(
     dataset: Annotated[str, typer.Argument(help="Workspace or dataset: a folder, or a URL.")],
     *,
@@ -90,43 +85,37 @@ def export(
     file_size: Annotated[
         int | None, typer.Option(help="Bytes of the dataset's files that make one file.", show_default="100 MiB")
     ] = None,
-    as_json: common.AsJson = False,
-) -> None:
+) -> Answer:
     """Write a dataset as training files: Parquet for nanochat or torchtitan, tokens for Megatron-LM or nanotron.
 
     Example: fineweb-mask export workspaces/sample --format megatron --tokenizer gpt2
     """
-    from fineweb_mask.models.errors import ModelError, SettingsError
     from fineweb_mask.models.settings.output import ExportSettings
     from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance
     from fineweb_mask.tasks.export import ExportJob, check_folder, check_format
     from fineweb_mask.tasks.export import export as write
     from fineweb_mask.tasks.storage.atomic import tree_files
 
-    with common.exit_on_error(as_json):
-        given = {"tokenizer": tokenizer, "end_token": end_token, "file_size": file_size}
-        settings = validate(
-            ExportSettings,
-            {"format": kind, "shuffle": shuffle, "seed": seed}
-            | {name: value for name, value in given.items() if value is not None},
-        )
-        check_format(settings, "--format")
-        found = find_dataset(dataset)
-        folder = _folder(dataset, found.url, settings.folder, output)
-        check_folder(folder, "--output", found.url)
-        job = ExportJob(
-            root=str(folder.absolute().parent),
-            dataset=read_provenance(found).content,
-            place=found.url,
-            settings=settings,
-            output=str(folder.absolute()),
-        )
-        current = job.current()
-    with (
-        common.exit_on_failure(as_json, AGAIN),
-        common.exit_on_error(as_json, common.WRONG_USAGE, (ModelError, SettingsError)),
-        step_progress("exporting", show=common.shows_bars(as_json) and current is None),
-    ):
+    given = {"tokenizer": tokenizer, "end_token": end_token, "file_size": file_size}
+    settings = validate(
+        ExportSettings,
+        {"format": kind, "shuffle": shuffle, "seed": seed}
+        | {name: value for name, value in given.items() if value is not None},
+    )
+    check_format(settings, "--format")
+    found = find_dataset(dataset)
+    folder = _folder(dataset, found.url, settings.folder, output)
+    check_folder(folder, "--output", found.url)
+    job = ExportJob(
+        root=str(folder.absolute().parent),
+        dataset=read_provenance(found).content,
+        place=found.url,
+        settings=settings,
+        output=str(folder.absolute()),
+    )
+    current = job.current()
+    begin("interrupted; run the same command again to go on with the files that are finished")
+    with step_progress("exporting", show=shows_bars() and current is None):
         written = current or write(job)
     summary = ExportSummary(
         folder=str(folder),
@@ -137,7 +126,7 @@ def export(
         tokens=written.details.get("tokens"),
         cached=written.cached,
     )
-    common.print_result(summary, as_json, lambda: _print_export(SafeConsole(), summary))
+    return Answer(summary, lambda: _print_export(SafeConsole(), summary))
 
 
 def _print_export(console: Console, summary: ExportSummary) -> None:
@@ -151,7 +140,6 @@ def _print_export(console: Console, summary: ExportSummary) -> None:
 
 def _folder(dataset: str, url: str, name: str, output: str | None) -> Path:
     """Return where to write: what was asked for, or a place in the workspace or beside the dataset."""
-    from fineweb_mask.models.errors import SettingsError
     from fineweb_mask.models.urls import is_url
     from fineweb_mask.tasks.workspace.workspace import is_workspace
 
@@ -168,6 +156,7 @@ def _folder(dataset: str, url: str, name: str, output: str | None) -> Path:
     return place.absolute().with_name(f"{place.name}-{name}")
 
 
+@verb
 def push(
     workspace: Annotated[
         str,
@@ -178,8 +167,7 @@ def push(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the files to upload; use no network.")] = False,
     private: Annotated[bool, typer.Option("--private", help="Make the repository private, if it is new.")] = False,
     revision: Annotated[str, typer.Option(help="Branch to commit to; created if it does not exist.")] = "main",
-    as_json: common.AsJson = False,
-) -> None:
+) -> Answer:
     """Verify the dataset and upload it to the Hugging Face hub; the token is that of HF_TOKEN or `hf auth login`.
 
     Example: fineweb-mask push workspaces/sample my-name/my-dataset --private --dry-run
@@ -188,21 +176,19 @@ def push(
     from fineweb_mask.tasks.dataset.push import push as push_dataset
     from fineweb_mask.tasks.dataset.verify import read_provenance
 
-    with ExitStack() as opened:
-        with common.exit_on_error(as_json):
-            dataset = opened.enter_context(local_dataset(workspace))
-            manifest = read_provenance(dataset)
-            plan = planned(Path(dataset.root), manifest, repository, revision)
-        with common.exit_on_failure(as_json):
-            verification = _verified(dataset, manifest, as_json)
-            if verification.status == "broken":
-                print_verification(SafeConsole(stderr=True), verification)
-                common.fail(
-                    f"{workspace} is not pushed: the dataset differs from its provenance.json", as_json, common.FAILED
-                )
-            if not dry_run:
-                plan = push_dataset(Path(dataset.root), plan, private=private, show=common.shows_bars(as_json))
-        common.print_result(plan, as_json, lambda: _print_push(SafeConsole(), plan))
+    with local_dataset(workspace) as dataset:
+        manifest = read_provenance(dataset)
+        plan = planned(Path(dataset.root), manifest, repository, revision)
+        begin()
+        verification = _verified(dataset, manifest)
+        if verification.status == "broken":
+            print_verification(SafeConsole(stderr=True), verification)
+            raise WorkspaceError(
+                f"{workspace} is not pushed: the dataset differs from its provenance.json: run its recipe again"
+            )
+        if not dry_run:
+            plan = push_dataset(Path(dataset.root), plan, private=private, show=shows_bars())
+    return Answer(plan, lambda: _print_push(SafeConsole(), plan))
 
 
 def _print_push(console: Console, done: "Push") -> None:

@@ -3,13 +3,15 @@
 import secrets
 import socket
 import sys
-from contextlib import chdir
+import webbrowser
+from contextlib import chdir, suppress
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fineweb_mask.flows.commands._common import exit_on_error, exit_on_failure, open_page
+from fineweb_mask.flows.commands._common import begin, verb
 from fineweb_mask.flows.display.terminal import echo, step_progress
 from fineweb_mask.models.errors import SettingsError
 
@@ -22,6 +24,7 @@ PORTS = 20
 """Ports that are tried, from the one that is asked for."""
 
 
+@verb
 def explore(
     workspace: Annotated[str, typer.Argument(help="Workspace of a finished run: a folder, or a URL such as s3://.")],
     *,
@@ -49,38 +52,30 @@ def explore(
     from fineweb_mask.tasks.explore import explore as prepare
     from fineweb_mask.tasks.outputs import check_output
 
-    with exit_on_error(as_json=False):
-        if export is not None:
-            check_output(export, "--export", [workspace, against or workspace], folder=True)
-        page_files()
-        free = port if export is not None else _free_port(port)
-        opened, last, folder = last_run(workspace)
-        other = None if against is None else _other(against, workspace)
-    with (
-        chdir(folder),
-        exit_on_failure(as_json=False, interrupted="interrupted; run the same command again"),
-        step_progress("preparing the map", show=sys.stderr.isatty()),
-    ):
+    if export is not None:
+        check_output(export, "--export", [workspace, against or workspace], folder=True)
+    page_files()
+    listener = None if export is not None else _listener(port)
+    opened, last, folder = last_run(workspace)
+    other = None if against is None else _other(against, workspace)
+    begin("interrupted; run the same command again")
+    with chdir(folder), step_progress("preparing the map", show=sys.stderr.isatty()):
         selected = _selected(inspect_recipe(opened, last.settings), str(opened.root), vectors=True)
         job = ExploreJob(**selected, most=documents, other=other)
         if not (job.current() or sys.stderr.isatty()):
             echo("preparing the map", err=True)
         prepared = prepare(job)
     if export is not None:
-        with exit_on_failure(as_json=False):
-            write_folder(job.path, export)
+        write_folder(job.path, export)
         echo(f"map      {export}: show it by `{Path(sys.executable).name} -m http.server --directory {export}`")
-        return
-    token = secrets.token_urlsafe(16)
-    url = f"http://127.0.0.1:{free}/{token}/"
-
-    def when_ready() -> None:
+    if listener is not None:
+        token = secrets.token_urlsafe(16)
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/{token}/"
         echo(f"map      {url}  {prepared.rows:,} documents; Ctrl-C ends it")
         if show:
-            open_page(url)
-
-    with chdir(folder):
-        serve(job.path, free, token, when_ready, lambda name: str(explained(opened.address, [name])))
+            Thread(target=webbrowser.open, args=[url], daemon=True).start()  # one in the terminal ends with its page
+        with chdir(folder):
+            serve(job.path, listener, token, lambda name: str(explained(opened.address, [name])))
 
 
 def _selected(found: "Run", folder: str, *, vectors: bool) -> "dict[str, Any]":
@@ -109,14 +104,9 @@ def _other(folder: str, own: str) -> "OtherSelection":
     )
 
 
-def _free_port(first: int) -> int:
-    """Return the first port from `first` on that nothing listens at."""
+def _listener(first: int) -> socket.socket:
+    """Return a socket that listens at the first port from `first` on where nothing does."""
     for port in range(first, min(first + PORTS, 65536)):
-        with socket.socket() as tried:
-            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                tried.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
+        with suppress(OSError):
+            return socket.create_server(("127.0.0.1", port))
     raise SettingsError(f"the ports {first} to {first + PORTS - 1} are in use: name another one by --port")

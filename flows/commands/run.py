@@ -1,6 +1,5 @@
 """`fineweb-mask run`: run the pipeline, to its end or as far as a stage."""
 
-import json
 import shlex
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,7 +20,7 @@ from fineweb_mask.flows.display.terminal import (
     told,
 )
 from fineweb_mask.flows.processes import temporary_server
-from fineweb_mask.flows.recipe import RecipeError, packaged_recipes
+from fineweb_mask.flows.recipe import RecipeError, load_recipe, packaged_recipes
 
 if TYPE_CHECKING:
     from fineweb_mask.flows.pipeline.run import Share
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from fineweb_mask.tasks.source.inventory import Inventory
 
 
+@common.verb
 def run(
     recipe: Annotated[
         str,
@@ -70,8 +70,7 @@ def run(
         bool, typer.Option("--dry-run", help="Only say what would be done, and about how long and how large it is.")
     ] = False,
     verbose: common.Verbose = False,
-    as_json: common.AsJson = False,
-) -> None:
+) -> common.Answer:
     """Run the whole pipeline: ingest, score, embed, select, materialize.
 
     Example: fineweb-mask run deployments/recipes/sample.yaml --set selection.lamb=0.3 --workspace workspaces/try
@@ -80,55 +79,45 @@ def run(
         common.be_verbose()
     refit, refresh = refit or [], refresh or []
     with TemporaryDirectory(prefix="fineweb-mask-") as scratch:
-        settings, (share, source) = common.load_settings_or_exit(
-            _recipe(recipe, workspace, Path(scratch) if dry_run else None, as_json),
-            overrides,
-            workspace,
-            lambda found: _check(found, refit, refresh, until, shards),
-            as_json=as_json,
-        )
+        file = _recipe(recipe, workspace, Path(scratch) if dry_run else None)
+        with common.recipe_checked():
+            settings = load_recipe(file, overrides or [], workspace)
+            share, source = _check(settings, refit, refresh, until, shards)
     from fineweb_mask.models.settings.quality import quality_note
 
     said = [*([] if dry_run else told(source.lines())), quality_note(settings.model_dump(mode="json"))]
     for line in filter(None, said):
         echo(line, err=True)
+    common.begin()
     if dry_run:
         from fineweb_mask.flows.commands.setup.dry_run import estimate, print_estimate
 
-        with common.exit_on_failure(as_json), step_progress("estimating", show=common.shows_bars(as_json)):
+        with step_progress("estimating", show=common.shows_bars()):
             found = estimate(settings)
-        common.print_result(found, as_json, lambda: print_estimate(SafeConsole(), found))
-        return
+        return common.Answer(found, lambda: print_estimate(SafeConsole(), found))
     if share is not None:
-        with common.flow_shown(as_json=as_json):
+        with common.flow_shown():
             from fineweb_mask.flows.share import prepare_share
+            from fineweb_mask.flows.summary import ShareSummary
 
             stages = prepare_share(settings, share.number, share.of, "ingest" if until else None)
-        if as_json:
-            typer.echo(json.dumps({"status": "done", "stages": [stage.model_dump() for stage in stages]}))
-        else:
-            _print_stages(stages)
-            made, left_out = ("ingested", "--until") if until else ("prepared", "--shards")
-            echo(f"share {share.number} of {share.of} is {made}; when all are, run without {left_out}")
-        return
+        return common.Answer(ShareSummary(stages=stages), lambda: _print_share(share, stages, until))
     summary: RunSummary | StoppedSummary | None = None
     is_plain = not refit and not refresh and until is None
     if is_plain and temporary_server.is_surely_used():  # else a Prefect server is to show the run
         from fineweb_mask.flows.status.inspection import finished_run
 
-        with common.exit_on_failure(as_json):
-            summary = finished_run(settings)
+        summary = finished_run(settings)
     if summary is None:
-        with common.flow_shown(as_json=as_json):
+        with common.flow_shown():
             from fineweb_mask.flows.curate import curate
 
             summary = curate(settings, refit, refresh, until=until)
-    common.print_result(summary, as_json, lambda: _print_summary(summary, settings))
-    if summary.quarantined:
-        raise typer.Exit(common.QUARANTINED)
+    code = common.QUARANTINED if summary.quarantined else 0
+    return common.Answer(summary, lambda: _print_summary(summary, settings), code)
 
 
-def _recipe(named: str, workspace: str | None, scratch: Path | None, as_json: bool) -> Path:
+def _recipe(named: str, workspace: str | None, scratch: Path | None) -> Path:
     """Return the recipe that is named, or that of the documents that are; a new one is said, and goes to `scratch`."""
     from fineweb_mask.tasks.source.discovery import are_documents
 
@@ -136,8 +125,7 @@ def _recipe(named: str, workspace: str | None, scratch: Path | None, as_json: bo
         return Path(named)
     from fineweb_mask.flows.commands.setup.init import recipe_of_documents
 
-    with common.exit_on_error(as_json):
-        recipe, said = recipe_of_documents(named, workspace, scratch)
+    recipe, said = recipe_of_documents(named, workspace, scratch)
     for line in said:
         echo(line, err=True)
     return recipe
@@ -164,6 +152,12 @@ def _check(
 def _print_stages(stages: list["StageSummary"]) -> None:
     for stage in stages:
         echo(f"{stage.stage}: {stage.files} files, {stage.cached} of them cached, {stage.seconds:.1f} s")
+
+
+def _print_share(share: "Share", stages: list["StageSummary"], until: str | None) -> None:
+    _print_stages(stages)
+    made, left_out = ("ingested", "--until") if until else ("prepared", "--shards")
+    echo(f"share {share.number} of {share.of} is {made}; when all are, run without {left_out}")
 
 
 def _print_summary(summary: "RunSummary | StoppedSummary", settings: "PipelineSettings") -> None:

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fineweb_mask.flows.commands import _common as common
+from fineweb_mask.flows.commands._common import Answer, Force, begin, verb
 from fineweb_mask.flows.display.terminal import echo, step_progress
 from fineweb_mask.flows.recipe import validate
+from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings.selection import METRICS
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 ALGORITHMS = dict(sorted((entry.paper_name or name, name) for name, entry in METRICS.items()))
 
 
+@verb
 def select(
     source: Annotated[Path, typer.Option("--input", help="Parquet file with an id, a quality and a vector column.")],
     output: Annotated[Path, typer.Option("--output", help="Parquet file to write.")],
@@ -59,9 +61,8 @@ def select(
         str | None,
         typer.Option("--token-column", help="Column of token counts: select_ratio is then a share of tokens."),
     ] = None,
-    force: common.Force = False,
-    as_json: common.AsJson = False,
-) -> None:
+    force: Force = False,
+) -> Answer:
     """Select from one Parquet file of vectors and scores, with the options of the paper's script.
 
     Example: fineweb-mask select --input in.parquet --output out.parquet --solver mean_field --algorithm Pair_simi
@@ -71,39 +72,34 @@ def select(
     from fineweb_mask.tasks.outputs import check_output
 
     if algorithm not in ALGORITHMS:
-        common.fail(
-            f"--algorithm takes one of {', '.join(ALGORITHMS)}, received {algorithm!r}", as_json, common.WRONG_USAGE
-        )
+        raise SettingsError(f"--algorithm takes one of {', '.join(ALGORITHMS)}, received {algorithm!r}")
     columns = VectorColumns(
         id=id_column, quality=quality_columns or ["quality_score"], features=feature_column, tokens=token_column
     )
     policy_gradient = {"n_epochs": n_epochs, "n_rollout": n_rollout, "partial": partial, "init": init, "prune": prune}
     given = {"solver": solver, "metrics": ALGORITHMS[algorithm], "lamb": lamb, "normalize": normalize, "seed": seed}
     budget = {"select_ratio": select_ratio, "budget_by": "tokens" if token_column else "documents"}
-    with common.exit_on_error(as_json):
-        settings = validate(
-            SelectionSettings,
-            given
-            | budget
-            | {"near_duplicates": near_duplicates}
-            | {"policy_gradient": policy_gradient | {"max_lr": max_lr, "min_lr": min_lr}},
-        )
-        check_vector_file(source, columns)
-        check_output(output, "--output", [source], replaces=force)
+    settings = validate(
+        SelectionSettings,
+        given
+        | budget
+        | {"near_duplicates": near_duplicates}
+        | {"policy_gradient": policy_gradient | {"max_lr": max_lr, "min_lr": min_lr}},
+    )
+    check_vector_file(source, columns)
+    check_output(output, "--output", [source], replaces=force)
     from fineweb_mask.models.forward.device import choose_device
 
     show = sys.stderr.isatty()
-    with (
-        common.exit_on_failure(as_json, "interrupted; nothing was written"),
-        step_progress("selecting", show=show) as note,
-    ):
+    begin("interrupted; nothing was written")
+    with step_progress("selecting", show=show) as note:
 
         def show_best(_step: int, _seconds: float, objective: float) -> None:
             note(f"objective {objective:.6f}")
 
         progress = show_best if show else None
         result = select_file(source, output, columns, settings, device=choose_device(device), progress=progress)
-    common.print_result(result, as_json, lambda: _print(result))
+    return Answer(result, lambda: _print(result))
 
 
 def _print(result: "FileSelection") -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from fineweb_mask.flows.commands import _common as common
+from fineweb_mask.flows.commands._common import Answer, Force, begin, verb
 from fineweb_mask.flows.display.terminal import SafeConsole, echo, new_table, print_line, print_paths
 from fineweb_mask.flows.processes.environment import set_environment
 from fineweb_mask.flows.recipe import parse_overrides, validate
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fineweb_mask.tasks.fit.train_quality import TrainedMetrics
 
 
+@verb
 def train_quality(
     source: Annotated[Path, typer.Option("--input", help="Parquet file of texts with scores or labels.")],
     output: Annotated[Path, typer.Option("--output", help="Model file to write, such as model.bin.")],
@@ -37,9 +38,8 @@ def train_quality(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="epochs, learning_rate, ... (repeatable)."),
     ] = None,
-    force: common.Force = False,
-    as_json: common.AsJson = False,
-) -> None:
+    force: Force = False,
+) -> Answer:
     """Train a fastText quality classifier and measure it on held-out labels.
 
     Example: fineweb-mask train-quality --input labels.parquet --output model.bin --score-column score --threshold 3
@@ -49,20 +49,20 @@ def train_quality(
 
     set_environment()
     labels = {"path": str(source), "text_column": text_column, "score_column": score_column, "threshold": threshold}
-    with common.exit_on_error(as_json):
-        content = {
-            "labels": labels | {"label_column": label_column, "positive": positive},
-            "training": {"seed": seed, **parse_overrides(training or [])},
-            "lowercase": lowercase,
-            "held_out": held_out,
-            "split_seed": seed,
-        }
-        job = training_task.TrainQualityJob.of(output, validate(TrainQualitySettings, content), force=force)
-    with common.exit_on_failure(as_json, "interrupted; run the same command again"), _training_progress() as progress:
+    content = {
+        "labels": labels | {"label_column": label_column, "positive": positive},
+        "training": {"seed": seed, **parse_overrides(training or [])},
+        "lowercase": lowercase,
+        "held_out": held_out,
+        "split_seed": seed,
+    }
+    job = training_task.TrainQualityJob.of(output, validate(TrainQualitySettings, content), force=force)
+    begin("interrupted; run the same command again")
+    with _training_progress() as progress:
         training_task.remove_unfinished(job.model_path)
         found = training_task.train_quality(job, progress)
     metrics = training_task.TrainedMetrics.model_validate(found.details).model_copy(update={"model": str(output)})
-    common.print_result(metrics, as_json, lambda: _print_metrics(SafeConsole(), metrics, found.cached, job.model_path))
+    return Answer(metrics, lambda: _print_metrics(SafeConsole(), metrics, found.cached, job.model_path))
 
 
 @contextmanager

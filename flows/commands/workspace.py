@@ -1,25 +1,22 @@
 """`fineweb-mask status`, `gc`: look at the files of a workspace, and remove stale ones."""
 
-import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
-from fineweb_mask.flows.commands._common import AsJson, exit_on_error, print_result
+from fineweb_mask.flows.commands._common import Answer, verb
 from fineweb_mask.flows.display.terminal import SafeConsole, new_table, print_line, print_quarantined
 from fineweb_mask.flows.recipe import load_recipe
 
 if TYPE_CHECKING:
+    from fineweb_mask.flows.status.garbage import Garbage
     from fineweb_mask.flows.status.inspection import WorkspaceStatus
 
 
-def status(
-    workspace: Annotated[str, typer.Argument(help="Workspace folder or URL.")],
-    *,
-    as_json: AsJson = False,
-) -> None:
+@verb
+def status(workspace: Annotated[str, typer.Argument(help="Workspace folder or URL.")]) -> Answer:
     """Show the progress of every stage under the recipe of the last run: files done, missing, and stale.
 
     Stale files are of other settings, inputs or code than those of the last run. They are kept, so that going back to
@@ -29,12 +26,12 @@ def status(
     """
     from fineweb_mask.flows.status.inspection import workspace_status
 
-    with exit_on_error(as_json):
-        found = workspace_status(workspace)
-    print_result(found, as_json, lambda: _print_status(SafeConsole(), found))
+    found = workspace_status(workspace)
+    return Answer(found, partial(_print_status, found))
 
 
-def _print_status(console: Console, found: "WorkspaceStatus") -> None:
+def _print_status(found: "WorkspaceStatus") -> None:
+    console = SafeConsole()
     table = new_table("stage", "done", "missing", "stale", "rows", "MiB", "seconds", "rows/s")
     for stage in found.stages:
         rate = "" if stage.documents_per_second is None else f"{stage.documents_per_second:,.0f}"
@@ -46,6 +43,7 @@ def _print_status(console: Console, found: "WorkspaceStatus") -> None:
     print_quarantined(console, found.quarantined)
 
 
+@verb
 def gc(
     workspace: Annotated[str, typer.Argument(help="Workspace folder or URL.")],
     *,
@@ -57,32 +55,31 @@ def gc(
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Remove the stage files and fitted models that no given recipe reaches.
 
     Give all recipes whose results are to stay. No run may use the workspace meanwhile.
 
     Example: fineweb-mask gc workspaces/sample --dry-run
     """
-    from fineweb_mask.flows.status.garbage import collect_garbage
+    from fineweb_mask.flows.status.garbage import Garbage, collect_garbage
 
-    with exit_on_error(as_json):
-        settings = [load_recipe(path, workspace=workspace) for path in recipe or []]
-        found = collect_garbage(workspace, settings, dry_run=dry_run)
-    if as_json:
-        typer.echo(json.dumps({"dry_run": dry_run, "removed": [one.model_dump() for one in found]}))
-        return
+    settings = [load_recipe(path, workspace=workspace) for path in recipe or []]
+    found = Garbage(dry_run=dry_run, removed=collect_garbage(workspace, settings, dry_run=dry_run))
+    return Answer(found, partial(_print_garbage, workspace, found))
+
+
+def _print_garbage(workspace: str, found: "Garbage") -> None:
     console = SafeConsole()
-    if not any(one.files for one in found):
+    if not any(one.files for one in found.removed):
         print_line(console, f"{workspace}: nothing to remove")
     else:
-        table = new_table("folder", "would be removed" if dry_run else "removed", "MiB")
-        for one in found:
+        table = new_table("folder", "would be removed" if found.dry_run else "removed", "MiB")
+        for one in found.removed:
             if one.files:
                 table.add_row(one.folder, f"{one.files:,}", f"{one.bytes / 2**20:,.1f}")
         console.print(table)
-    for one in found:
+    for one in found.removed:
         if one.undecided:
-            line = f"{one.folder}: {one.undecided:,} files are left: a recipe's work on their shards is not finished"
+            line = f"{one.folder}: {one.undecided:,} files are left: a recipe's work is not finished"
             print_line(console, line)

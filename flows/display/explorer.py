@@ -8,7 +8,6 @@ embedding-atlas's own server is not used: it answers under any host name, so tha
 runs any SQL that it is sent, and writes what it is sent into a cache.
 """
 
-import gzip
 import json
 import shutil
 from collections.abc import Awaitable, Callable
@@ -20,7 +19,6 @@ from typing import Any
 
 import duckdb
 from fastapi import FastAPI, Request, Response
-from fastapi.concurrency import run_in_threadpool
 from fastapi.middleware.trustedhost import TrustedHostMiddleware
 from fastapi.responses import FileResponse, PlainTextResponse
 from fastapi.staticfiles import StaticFiles
@@ -28,7 +26,7 @@ from fastapi.staticfiles import StaticFiles
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings.selection import NEAR_DUPLICATE
 from fineweb_mask.tasks.catalog.quoting import pattern_of
-from fineweb_mask.tasks.explore import OWN, REASON, WHY
+from fineweb_mask.tasks.explore import OWN, WHY
 from fineweb_mask.tasks.storage.atomic import atomic_folder
 from fineweb_mask.tasks.storage.parquet import read_table
 
@@ -43,19 +41,6 @@ MOST_VALUES = 24
 NO_CHART = frozenset(("number", "x", "y", "row", "source_row", "inclusion"))
 NOT_COPIED = ("duckdb-mvp-*", "duckdb-browser-mvp*", "wasm_mvp", "ort-wasm-*")
 """Files of the page for browsers of before 2022, and for models that make vectors, which are there."""
-PACKED = ".packed"
-"""End of the name of a compressed file; not .gz, which some servers unpack by themselves."""
-UNPACK = f""""use strict";
-const fetchPlain = self.fetch;
-self.fetch = async (asked, options) => {{
-  const url = asked.url ?? String(asked);
-  if (!url.endsWith(".wasm")) return fetchPlain(asked, options);
-  const packed = await fetchPlain(url + "{PACKED}");
-  const plain = packed.body.pipeThrough(new DecompressionStream("gzip"));
-  return new Response(plain, {{ headers: {{ "Content-Type": "application/wasm" }} }});
-}};
-"""
-"""What the page's database does first, to read its own program where it is compressed: 8 MB instead of 36."""
 HIDDEN = ("number", "x", "y", "neighbours")
 OWN_SITE = frozenset(("same-origin", "none"))  # `none`: typed, or opened by a program
 GUARDS = {
@@ -66,7 +51,6 @@ GUARDS = {
 }
 TITLES = {
     "kept": "Kept",
-    REASON: "What decided",
     "kept_by": "Kept by which selection",
     "topic": "Topic (words of its cluster)",
     "quality": "Quality",
@@ -129,7 +113,6 @@ def metadata(path: Path, *, answers: bool) -> dict[str, Any]:
             "initialState": {
                 "charts": {str(number): chart for number, chart in enumerate(charts, 1)},
                 "columnStyles": {name: {"display": "badge"} for name in (colour, "topic", "quality", "near_duplicates")}
-                | {REASON: {"display": "full"}}
                 | {name: {"display": "hidden"} for name in (*HIDDEN, *(() if answers else (WHY,)))}
                 | ({WHY: {"renderer": "url", "display": "full"}} if answers else {}),
             },
@@ -191,35 +174,21 @@ async def _for_its_own_page_only(request: Request, proceed: Callable[[Request], 
     return answer
 
 
-def serve(table: Path, port: int, token: str, when_ready: Callable[[], None], why: Callable[[str], str]) -> None:
-    """Serve the map at a port of this machine, below the path `token`, until Ctrl-C.
-
-    `when_ready` is called once it can be opened, `why` is that of `application`.
-    """
+def serve(table: Path, listener: socket, token: str, why: Callable[[str], str]) -> None:
+    """Serve the map at a socket that listens, below the path `token`, until Ctrl-C; `why` is that of `application`."""
     import uvicorn
 
-    class Server(uvicorn.Server):
-        async def startup(self, sockets: list[socket] | None = None) -> None:
-            await super().startup(sockets)
-            if self.started:
-                await run_in_threadpool(when_ready)
-
     with suppress(KeyboardInterrupt):
-        app = application(table, token, why)
         # Without a line for each request that is malformed.
-        Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="error", ws="none")).run()
+        config = uvicorn.Config(application(table, token, why), log_level="error", ws="none")
+        uvicorn.Server(config).run(sockets=[listener])
 
 
 def write_folder(table: Path, folder: Path) -> None:
-    """Write the page and its table as files that any web server can show, without Python: 18 MB and the table."""
+    """Write the page and its table as files that any web server can show, without Python: 46 MB and the table."""
     with atomic_folder(folder) as partial:
         ignored = shutil.ignore_patterns(*NOT_COPIED)
         shutil.copytree(page_files(), partial, dirs_exist_ok=True, copy_function=shutil.copyfile, ignore=ignored)
-        for program in (partial / "assets").glob("duckdb-eh-*.wasm"):
-            program.with_name(f"{program.name}{PACKED}").write_bytes(gzip.compress(program.read_bytes(), 6, mtime=0))
-            program.unlink()
-        for worker in (partial / "assets").glob("duckdb-browser-eh.worker-*.js"):
-            worker.write_text(UNPACK + worker.read_text(encoding="utf-8"), encoding="utf-8")
         (partial / "data").mkdir(exist_ok=True)
         shutil.copyfile(table, partial / "data" / "dataset.parquet")
         (partial / "data" / "metadata.json").write_text(json.dumps(metadata(table, answers=False)))

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from contextvars import copy_context
 from pathlib import Path
 from threading import Event, Lock, Thread
+from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
 import httpx
@@ -23,7 +24,7 @@ from prefect.artifacts import (
 from prefect.events import emit_event
 from prefect.logging import get_run_logger
 
-from fineweb_mask.flows.display.listeners import Listener, StageProgress, listener
+from fineweb_mask.flows.display.progress import StageProgress, screen
 from fineweb_mask.flows.processes.environment import server_lost
 from fineweb_mask.flows.processes.prefect_api import PrefectServerError, is_temporary, server_problem
 from fineweb_mask.flows.summary import RunSummary
@@ -41,6 +42,12 @@ if TYPE_CHECKING:
     from uuid import UUID
 
 REFRESH_SECONDS = 1.0
+LOG_SECONDS = 30.0
+"""Time between two log lines on the progress of one job."""
+CACHED_LINES = 20
+"""Files of a stage that were there before, and have a log line each."""
+CACHED_FILES = 1_000
+"""After those, files for one line."""
 SHARD_ROWS = 1_000
 """Maximum number of shards in the table, which the server stores in its database."""
 LISTED = 50
@@ -54,39 +61,54 @@ PAGE_BYTES = 800_000
 requests the same events forever if one is larger than 1 MiB."""
 
 
-class UiListener:
-    """A listener that collects what the UI shows of a run, and passes every call on to another listener."""
+class PrefectUi:
+    """Logs what the jobs of a run do, and collects it for the UI; where there is a screen, it shows it, too."""
 
-    def __init__(self, other: Listener, workspace: str) -> None:
-        self._other = other
+    def __init__(self, workspace: str) -> None:
         self._workspace = workspace
+        self._screen = screen.get()
         self._lock = Lock()
         self._stages: dict[str, StageProgress] = {}
         self._files: list[dict[str, Any]] = []
         self._count = 0
 
     def on_stage(self, stage: str, jobs: int) -> None:
-        """Count the jobs of a stage."""
+        """Count `jobs` more jobs of a stage; a negative number withdraws some."""
         with self._changing(stage) as progress:
             progress.jobs += jobs
-        self._other.on_stage(stage, jobs)
+        if jobs > 0:
+            get_run_logger().info("%s: %d to do", stage, jobs)
 
     def on_job_progress(self, stage: str, job: str, share: float, steps: tuple[Step, ...]) -> None:
-        """Store the progress of a job."""
+        """Note how far a running job is: its completed share, and its active loops, outermost first."""
+        now = monotonic()
         with self._changing(stage) as progress:
             progress.report(job, share, steps)
-        self._other.on_job_progress(stage, job, share, steps)
+            is_due = bool(steps) and now >= progress.due.setdefault(job, now + LOG_SECONDS)
+            if is_due:
+                progress.due[job] = now + LOG_SECONDS
+        if is_due:
+            get_run_logger().info("%s: %s, %s", stage, job, ", ".join(map(str, steps)))
 
     def on_job_end(self, stage: str, job: str, file: StageFile | None) -> None:
-        """Count a job, and store the row of its file."""
+        """Count a job that has ended, and log its output; None if its shard was quarantined."""
         with self._changing(stage) as progress:
             progress.end(job, file)
+            cached = progress.cached
             if file is not None and (through := documents_through(file)) is not None:
                 self._count += 1
                 if not file.cached or len(self._files) < SHARD_ROWS:  # the slowest are listed
                     name = file.name if PLAIN.fullmatch(file.name) else as_markdown(file.name)
                     self._files.append(_row(stage, name, through, file.seconds, "yes" if file.cached else "no"))
-        self._other.on_job_end(stage, job, file)
+        if file is None:
+            return
+        if not file.cached:
+            rate = f", {file.rows / file.seconds:,.0f} rows/s" if file.rows and file.seconds else ""
+            get_run_logger().info("%s: %s, %d rows, %.1f s%s", stage, file.name, file.rows, file.seconds, rate)
+        elif cached <= CACHED_LINES:
+            get_run_logger().info("%s: %s, %d rows, cached", stage, file.name, file.rows)
+        elif cached % CACHED_FILES == 0:
+            get_run_logger().info("%s: %d files cached", stage, cached)
 
     def on_quarantined(self, stage: str, shard: str, reason: str) -> None:
         """Log a quarantined shard, and emit an event for it."""
@@ -118,6 +140,8 @@ class UiListener:
             progress = self._stages.setdefault(stage, StageProgress(stage))
             progress.changed = True
             yield progress
+            if self._screen is not None:
+                self._screen.show(progress)
 
     def refresh(self) -> None:
         """Publish the progress of the stages that have changed since the last call."""
@@ -171,14 +195,13 @@ def artifact_key(what: str, workspace: str) -> str:
 
 
 @contextmanager
-def published_to_ui(workspace: str) -> Iterator[UiListener]:
-    """Publish the progress of a run in this workspace in the block; yield the listener that publishes its results.
+def published_to_ui(workspace: str) -> Iterator[PrefectUi]:
+    """Publish the progress of a run in this workspace in the block; yield what it tells, and publishes its results.
 
     A temporary server has no UI, so no live progress is published there.
     """
     server_lost.clear()
-    ui = UiListener(listener.get(), workspace)
-    token = listener.set(ui)
+    ui = PrefectUi(workspace)
     ended = Event()
     live = [] if is_temporary() else [Thread(target=copy_context().run, args=(_refresh_until, ended, ui))]
     for thread in live:
@@ -186,13 +209,12 @@ def published_to_ui(workspace: str) -> Iterator[UiListener]:
     try:
         yield ui
     finally:
-        listener.reset(token)
         ended.set()
         for thread in live:
             thread.join()
 
 
-def _refresh_until(ended: Event, ui: UiListener) -> None:
+def _refresh_until(ended: Event, ui: PrefectUi) -> None:
     is_last = False
     while not is_last:
         is_last = ended.wait(REFRESH_SECONDS)

@@ -28,8 +28,6 @@ def materialize(run: Run, selection: Selection) -> StageFile:
     if run.done(job) is None:
         partitions = run.all(partition_jobs(run.root, shards, run.shards, run.settings.materialize))
         job = job.model_copy(update={"partitions": tuple(partitions)})
-    elif run.remembers:
-        job.parts.remove_left()
     return run.one(job)
 
 

@@ -2,13 +2,12 @@
 
 Prefect logs the traceback of what a flow raises. The message of the state `Failed` is one line of the log, and what the
 Prefect UI shows; who asks for the result gets the error all the same, as if it had been raised. A flow whose workspace
-had a damaged file begins again without it, and one whose raylet died with another: what is whole is not built again.
+had a damaged file begins again without it: what is whole is not built again.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from itertools import count
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -16,7 +15,6 @@ from prefect.client.schemas.objects import State
 from prefect.logging import get_run_logger
 from prefect.states import Failed
 
-from fineweb_mask.flows.cluster.cluster import RayletDiedError
 from fineweb_mask.models.errors import WorkspaceError, message_of
 from fineweb_mask.tasks.storage.atomic import remove_file
 from fineweb_mask.tasks.storage.parquet import DamagedFileError
@@ -27,8 +25,6 @@ R = TypeVar("R")
 
 MOST_REBUILDS = 100
 """Damaged files that a run builds again, one after the other; a disk with more of them is to be replaced."""
-MOST_RESTARTS = 3
-"""How often a run begins again whose raylet died."""
 
 
 class DiscardedError(WorkspaceError):
@@ -64,21 +60,19 @@ def failed(error: Exception) -> State[Any]:
 def fails_in_one_line(run: Callable[P, R]) -> Callable[P, R]:
     """Let a flow's function return the state `Failed` for an error that a person can mend; put it below `@flow`.
 
-    A bug is raised. After a `DiscardedError` or a `RayletDiedError` the function is called again.
+    A bug is raised. After a `DiscardedError` the function is called again.
     """
 
     @wraps(run)
     def run_or_fail(*arguments: P.args, **options: P.kwargs) -> R:
-        for restarts in count():
+        rebuilt = 0
+        while True:
             try:
                 return run(*arguments, **options)
             except Exception as error:  # noqa: BLE001 - `failed` raises what is a bug
-                if isinstance(error, DiscardedError) and restarts < MOST_REBUILDS:
-                    get_run_logger().warning("%s; it is built again", error.__cause__)
-                elif isinstance(error, RayletDiedError) and restarts < MOST_RESTARTS:
-                    get_run_logger().warning("the raylet of this machine died; the run begins again with another")
-                else:
+                if not isinstance(error, DiscardedError) or rebuilt == MOST_REBUILDS:
                     return cast("R", failed(error))
-        raise AssertionError
+                get_run_logger().warning("%s; it is built again", error.__cause__)
+                rebuilt += 1
 
     return run_or_fail

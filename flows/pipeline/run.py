@@ -28,7 +28,7 @@ from fineweb_mask.tasks.workspace.references import NO_FILE, StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
-    from fineweb_mask.flows.display.prefect_ui import UiListener
+    from fineweb_mask.flows.display.prefect_ui import PrefectUi
     from fineweb_mask.flows.pipeline.fit import PretrainedModels
     from fineweb_mask.flows.pipeline.task_runs import TaskRuns
     from fineweb_mask.tasks.source.inventory import Inventory
@@ -130,7 +130,7 @@ class Run:
         until: str | None = None,
         share: Share | None = None,
         task_runs: "TaskRuns | None" = None,
-        ui: "UiListener | None" = None,
+        ui: "PrefectUi | None" = None,
         source: "Inventory | None" = None,
     ) -> None:
         self.workspace = workspace

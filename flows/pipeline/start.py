@@ -11,7 +11,7 @@ from prefect import Flow, flow
 from prefect.context import FlowRunContext
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from fineweb_mask.flows.cluster.cluster import Cluster, RayletDiedError
+from fineweb_mask.flows.cluster.cluster import Cluster
 from fineweb_mask.flows.display.prefect_ui import published_to_ui
 from fineweb_mask.flows.pipeline.failures import damaged_discarded, fails_in_one_line
 from fineweb_mask.flows.pipeline.fit import REFITTED, Refit
@@ -132,7 +132,7 @@ def start_run(
         clear_stop_request()
         offer_slots()
         workers = settings.engine.workers or len(choose_devices("auto")) + 1  # one prepares the others' inputs
-        task_runs = TaskRuns(workers, cluster, group=-(-len(shards) // MOST_TASK_RUNS))
+        task_runs = TaskRuns(workers, cluster, group=-(-len(shards) // MOST_TASK_RUNS), ui=ui)
         context = FlowRunContext.get()
         name = context.flow.name if context and context.flow else "curate"
         recorded_as = name if until is None else f"{name} until {until}"
@@ -157,7 +157,7 @@ def start_run(
                 yield run
             except BaseException as error:
                 request_stop()  # Prefect waits for the tasks that still run
-                if isinstance(error, DamagedFileError | RayletDiedError):
+                if isinstance(error, DamagedFileError):
                     task_runs.wait()  # the flow begins again
                 raise
             finally:

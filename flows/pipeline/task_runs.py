@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import wait
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial
 from itertools import islice
 from queue import SimpleQueue
@@ -17,7 +18,6 @@ from prefect.states import Completed
 from prefect.utilities.annotations import quote
 from pydantic import BaseModel
 
-from fineweb_mask.flows.display.listeners import listener
 from fineweb_mask.flows.pipeline.failures import failed
 from fineweb_mask.flows.processes.signals import raise_if_interrupted
 from fineweb_mask.models.runtime.progress import reporting_to
@@ -27,6 +27,7 @@ from fineweb_mask.tasks.workspace.references import StageFile
 
 if TYPE_CHECKING:
     from fineweb_mask.flows.cluster.cluster import Cluster
+    from fineweb_mask.flows.display.prefect_ui import PrefectUi
 
 RETRY_DELAYS = (2.0, 8.0)
 """Seconds before each retry of a task run whose error may pass, such as a store's that does not answer."""
@@ -56,12 +57,17 @@ class TaskRuns:
     group
         Most jobs of a stage in one task run, if there is a cluster: it runs them at the same time, and Prefect shows
         and retries them together.
+    ui
+        Shows how far the jobs are; None shows nothing.
     """
 
-    def __init__(self, workers: int, cluster: "Cluster | None" = None, group: int = 1) -> None:
+    def __init__(
+        self, workers: int, cluster: "Cluster | None" = None, group: int = 1, ui: "PrefectUi | None" = None
+    ) -> None:
         self._workers = workers
         self._cluster = cluster
         self._group = group
+        self._ui = ui
         self._task_of = cache(self._make_task)
         self._made: dict[str, PrefectFuture[Any]] = {}  # by fingerprint and by path of an output, what made it
         self._running: dict[PrefectFuture[Any], list[tuple[int, StageJob]]] = {}
@@ -98,7 +104,7 @@ class TaskRuns:
                 together = self._group if stage.per_shard and self._cluster is not None else 1
                 batch = [waiting.popleft() for _ in range(min(together, most - in_flight, len(waiting)))]
                 in_flight += len(batch)
-                with reporting_to(partial(listener.get().on_job_progress, stage.shown_as, batch[0][1].name)):
+                with self._reported(stage.shown_as, batch[0][1].name):
                     future = self.submit([job for _, job in batch])  # a task copies this context
                 self._running[future] = batch
                 future.add_done_callback(lambda future: ended.put((future, perf_counter())))
@@ -112,6 +118,9 @@ class TaskRuns:
                     self._note(job, answer, future)
                     self._busy.append((at - answer.seconds, at))
                 yield place, answer
+
+    def _reported(self, stage: str, job: str) -> AbstractContextManager[None]:
+        return nullcontext() if self._ui is None else reporting_to(partial(self._ui.on_job_progress, stage, job))
 
     def wait(self) -> None:
         """Return when no job runs any more, whatever became of it."""

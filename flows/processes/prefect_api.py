@@ -1,16 +1,12 @@
 """Ask the Prefect server that is configured whether it can be used, and say what is wrong with a server in one line."""
 
-import ipaddress
 import json
 import socket
 import ssl
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from functools import cache, wraps
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 import httpx
 from prefect.client import base
@@ -33,8 +29,6 @@ from fineweb_mask.models.urls import redacted
 FIRST_SECONDS = 10.0
 """Time for the first answer; those of a run may take as long as Prefect is set to wait."""
 FIRST_RETRIES = 1
-MOST_WAIT = 60.0
-"""Seconds that a server may ask to be left alone before the next request; it is not waited for if it asks for more."""
 NO_PREFECT_API = "is no Prefect API: PREFECT_API_URL has to end in /api, and no other program or proxy may answer there"
 STATUSES = {
     401: "refuses the key: set PREFECT_API_KEY to one that is valid (or PREFECT_API_AUTH_STRING to its password)",
@@ -59,7 +53,7 @@ def check_server() -> None:
     PrefectServerError
         If it cannot be used.
     """
-    _adapt_clients()
+    _ask_this_machine_directly()
     asks = get_current_settings().client.server_version_check_enabled
     if not (asks if PREFECT_API_URL.value() else not PREFECT_SERVER_ALLOW_EPHEMERAL_MODE.value()):
         return
@@ -80,41 +74,20 @@ def check_server() -> None:
 
 
 @cache
-def _adapt_clients() -> None:
-    """Have Prefect's clients ask this machine through no proxy, and wait no longer than `MOST_WAIT` if asked to."""
+def _ask_this_machine_directly() -> None:
+    """Have Prefect's clients ask a server on this machine through no proxy, and read no settings of one for it."""
     for kind in (base.PrefectHttpxSyncClient, base.PrefectHttpxAsyncClient):
         kind.__init__ = _direct(kind.__init__)  # type: ignore[method-assign]
-    asked_to_wait = base._parse_retry_after
-
-    def bounded(value: str) -> float | None:
-        seconds = asked_to_wait(value)
-        if seconds is not None and seconds > MOST_WAIT:
-            raise PrefectServerError(f"{_server()} takes no request for {seconds:,.0f} s: run again then to resume")
-        return seconds
-
-    base._parse_retry_after = bounded
 
 
 def _direct(begin: Callable[..., None]) -> Callable[..., None]:
     @wraps(begin)
     def begun(client: object, *arguments: Any, **named: Any) -> None:  # noqa: ANN401 - what httpx takes
-        if is_on_this_machine(str(named.get("base_url", ""))):
+        if httpx.URL(named.get("base_url", "")).host in THIS_MACHINE:
             named["trust_env"] = False
         begin(client, *arguments, **named)
 
     return begun
-
-
-def is_on_this_machine(url: str) -> bool:
-    """Return whether a URL names this machine.
-
-    >>> is_on_this_machine("http://[::1]:4200/api"), is_on_this_machine("http://127.1.2.3/"), is_on_this_machine("x")
-    (True, True, False)
-    """
-    with suppress(ValueError):
-        host = urlsplit(url).hostname or ""
-        return host in THIS_MACHINE or ipaddress.ip_address(host).is_loopback
-    return False
 
 
 def server_problem(error: BaseException) -> str | None:
@@ -161,17 +134,8 @@ def _url() -> str:
 
 
 def _server() -> str:
-    """Return what Prefect's server is called: by its address, and the proxy that it is asked through."""
-    if is_temporary():
-        return "the temporary Prefect server"
-    url = _url()
-    proxy = None
-    with suppress(ValueError):
-        parts = urlsplit(url)
-        if not is_on_this_machine(url) and not proxy_bypass(parts.netloc):
-            proxy = getproxies().get(parts.scheme, getproxies().get("all"))
-    through = f", asked through the proxy {redacted(proxy)}," if proxy else ""
-    return f"the Prefect server at {redacted(url)}{through}"
+    """Return what Prefect's server is called, with its address."""
+    return "the temporary Prefect server" if is_temporary() else f"the Prefect server at {redacted(_url())}"
 
 
 def _of_status(response: httpx.Response) -> str | None:

@@ -3,17 +3,16 @@
 import atexit
 import logging
 from contextlib import ExitStack
-from functools import cached_property, wraps
+from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from fineweb_mask.flows.ledger.answers import WhySummary, explained
 from fineweb_mask.flows.status.catalog import ensure_catalog
-from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.models.urls import reject_credentials, require_writable
-from fineweb_mask.tasks.catalog.query import Answer, answers, open_catalog
+from fineweb_mask.tasks.catalog.query import answers, open_catalog
 from fineweb_mask.tasks.catalog.views import ensure_views_local
 from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -21,74 +20,14 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
-    from datasets import Dataset
     from duckdb import DuckDBPyRelation
-
-
-class Table:
-    """Rows of a workspace: a DuckDB relation, with all that one has, that also becomes a dataset of `datasets`.
-
-    It is computed when it is read, by `.to_dataset()`, `.to_arrow_table()`, `.df()` (pandas), `.pl()` (polars) or
-    `.fetchall()`, and narrowed by `.filter("quality > 1")`, `.project("id, text")`, `.limit(5)`, which return tables.
-
-    Raises
-    ------
-    SettingsError
-        If a method needs a package that is not installed.
-    """
-
-    def __init__(self, relation: "DuckDBPyRelation") -> None:
-        self._relation = relation
-
-    def to_dataset(self) -> "Dataset":
-        """Return the rows as a `datasets.Dataset`, in memory; `load_dataset` reads the files of `workspace.dataset`."""
-        try:
-            from datasets import Dataset
-        except ModuleNotFoundError as error:
-            raise _not_installed("to_dataset", error) from error
-        return Dataset(self._relation.to_arrow_table())
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - the relation's
-        if name.startswith("_") and name != "__arrow_c_stream__":
-            raise AttributeError(name)  # else a copy that has no relation yet would look for it here, forever
-        found = getattr(self._relation, name)
-        if not callable(found):
-            return found
-
-        @wraps(found)
-        def call(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - the relation's
-            given = [one._relation if isinstance(one, Table) else one for one in arguments]
-            try:
-                result = found(*given, **options)
-            except ModuleNotFoundError as error:
-                raise _not_installed(name, error) from error
-            return Table(result) if isinstance(result, type(self._relation)) else result
-
-        return call
-
-    def __len__(self) -> int:
-        return len(self._relation)
-
-    def __getitem__(self, name: str) -> "Table":
-        return Table(self._relation[name])
-
-    def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *dir(self._relation)})
-
-    def __repr__(self) -> str:
-        return repr(self._relation)
-
-
-def _not_installed(method: str, error: ModuleNotFoundError) -> SettingsError:
-    return SettingsError(
-        f".{method}() needs {error.name}, which is not installed: pip install {error.name}, or use .to_arrow_table()"
-    )
 
 
 class OpenedWorkspace:
     """A workspace as the tables that `fineweb-mask sql` has; made by `open_workspace`.
 
-    Every one is a `Table`: read by `.df()`, `.to_dataset()` and others, and narrowed by `.filter("quality > 1")`.
+    Every one is a DuckDB relation. It is computed when it is read, by `.to_arrow_table()`, `.df()` (pandas), `.pl()`
+    (polars) or `.fetchall()`, and narrowed by `.filter("quality > 1")`, `.project("id, text")`, `.limit(5)`.
 
     Parameters
     ----------
@@ -105,41 +44,41 @@ class OpenedWorkspace:
         self._workspace = workspace
 
     @property
-    def fates(self) -> Table:
+    def fates(self) -> "DuckDBPyRelation":
         """A row for each document that the source held: the stage that decided on it last, and how."""
         return self.sql("FROM fates")
 
     @property
-    def documents(self) -> Table:
+    def documents(self) -> "DuckDBPyRelation":
         """All ingested documents: the source's columns, `shard`, `row`, `n_chars`."""
         return self.sql("FROM documents")
 
     @property
-    def scores(self) -> Table:
+    def scores(self) -> "DuckDBPyRelation":
         """Every scorer's score of every document, and their combination, `quality`."""
         return self.sql("FROM scores")
 
     @property
-    def masks(self) -> Table:
+    def masks(self) -> "DuckDBPyRelation":
         """Whether each document is selected, its `inclusion` and its `block`."""
         return self.sql("FROM masks")
 
     @property
-    def selected(self) -> Table:
+    def selected(self) -> "DuckDBPyRelation":
         """The selected documents, with their scores, as the dataset has them."""
         return self.sql("FROM selected")
 
     @property
-    def embeddings(self) -> Table:
+    def embeddings(self) -> "DuckDBPyRelation":
         """The vector of every document."""
         return self.sql("FROM embeddings")
 
     @property
-    def runs(self) -> Table:
+    def runs(self) -> "DuckDBPyRelation":
         """Every run of the workspace: when, how long, which recipe, what came out."""
         return self.sql("FROM runs")
 
-    def sql(self, query: str) -> Table:
+    def sql(self, query: str) -> "DuckDBPyRelation":
         """Return the result of a query.
 
         Raises
@@ -147,8 +86,7 @@ class OpenedWorkspace:
         QueryError
             If it is no query, or fails.
         """
-        answer: Answer = next(answers(self._connection, query))
-        return Table(answer.relation)
+        return next(answers(self._connection, query)).relation
 
     def why(self, *documents: str) -> WhySummary:
         """Return what every stage decided on documents, by URL or id.

@@ -7,8 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from fineweb_mask.flows.display.listeners import prefect_shown, shown_as_bars, shown_as_lines
-from fineweb_mask.flows.display.terminal import SafeConsole, echo
+from fineweb_mask.flows.display.progress import prefect_shown, shown_on
+from fineweb_mask.flows.display.terminal import SafeConsole
 from fineweb_mask.flows.processes.environment import set_environment
 from fineweb_mask.flows.recipe import load_recipe, validate, with_overrides
 from fineweb_mask.models.settings import PipelineSettings
@@ -172,6 +172,5 @@ def _started(recipe: Recipe, overrides: Mapping[str, Any] | None) -> Iterator[Pi
     console = SafeConsole(stderr=True)
     bars = sys.stderr.isatty() or (console.is_jupyter and find_spec("ipywidgets") is not None)  # rich draws with it
     set_environment(show_bars=bars)
-    shown = shown_as_bars(console) if bars else shown_as_lines(lambda line: echo(line, err=True))
-    with shown, prefect_shown():
+    with shown_on(console if bars else None), prefect_shown():
         yield settings

@@ -1,11 +1,10 @@
 """Find and remove the files of a workspace that no recipe reaches: those of other settings, inputs or code.
 
 A file is removed only if it is certain that no given recipe reads it. Where a recipe's work is not finished, it may not
-be known which files of later stages it will read: these are left. What the buckets of a corpus found is kept for a run
-that goes on; once the duplicates of all shards are listed, it is not read again and is removed.
+be known which files of later stages it will read: their folders are left.
 """
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence, Set
 from pathlib import Path
 
 from pydantic import BaseModel, Field
@@ -16,30 +15,21 @@ from fineweb_mask.flows.status.catalog import of_the_dataset
 from fineweb_mask.flows.status.inspection import inspect_recipe, inspect_workspace, open_workspace
 from fineweb_mask.models.names import TAGGED
 from fineweb_mask.models.settings import PipelineSettings
-from fineweb_mask.tasks.dataset.output import MATERIALIZE
-from fineweb_mask.tasks.dataset.parts import FOLDER
-from fineweb_mask.tasks.dedup.buckets import BucketJob
-from fineweb_mask.tasks.dedup.duplicates import DedupJob, NearDedupJob
-from fineweb_mask.tasks.dedup.sort import ShinglesJob
-from fineweb_mask.tasks.losses import LossesJob
+from fineweb_mask.tasks.dataset.output import MATERIALIZE, UNFINISHED
+from fineweb_mask.tasks.dedup.duplicates import SUMMARIES, DedupJob
+from fineweb_mask.tasks.dedup.sketch import SketchJob
 from fineweb_mask.tasks.select import SelectJob
 from fineweb_mask.tasks.selection.cells import CellJob, DivideJob, RouteJob, SampleJob
 from fineweb_mask.tasks.selection.groups import CountJob, SharesJob
 from fineweb_mask.tasks.storage.atomic import remove_file
 from fineweb_mask.tasks.workspace.listing import FOLDERS, update_index
-from fineweb_mask.tasks.workspace.references import shard_and_tag
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
-COMPARED = ("hashes", DedupJob.summaries, *DedupJob.stage.folders)
+COMPARED = (SUMMARIES, *DedupJob.stage.folders)
 """Folders of files that are read only if duplicates are looked for across shards."""
 
-SKETCHED = ("references", "signatures", *ShinglesJob.stage.folders, NearDedupJob.summaries, *NearDedupJob.stage.folders)
-"""Folders of files that are read only if near-duplicates are looked for, or pages of one URL."""
-
-
 READ_UNTIL = {
-    **{job.summaries: job.stage.folders for job in (DedupJob, NearDedupJob)},
-    **dict.fromkeys(ShinglesJob.stage.folders, NearDedupJob.stage.folders),
+    SUMMARIES: DedupJob.stage.folders,
     **{
         folder: SelectJob.stage.folders
         for job in (SampleJob, RouteJob, DivideJob, CellJob, CountJob, SharesJob)
@@ -48,9 +38,6 @@ READ_UNTIL = {
 }
 """Folders of files of which those of later folders, named with each, tell what is read: mostly nothing any more."""
 
-OF_MANY = frozenset(folder for job in (BucketJob, LossesJob, CellJob, SharesJob) for folder in job.stage.folders)
-"""Folders of files that are of no single shard."""
-
 
 class Removed(BaseModel):
     """What is removed from one folder of a workspace."""
@@ -58,7 +45,7 @@ class Removed(BaseModel):
     folder: str
     files: int = 0
     bytes: int = 0
-    undecided: int = 0  # files of shards that are left, because a recipe's work on them is not finished
+    undecided: int = 0  # files that are left, because a recipe's work is not finished
     paths: list[Path] = Field(default_factory=list, exclude=True)  # what is removed
 
     def add(self, path: Path, size: int) -> None:
@@ -66,6 +53,13 @@ class Removed(BaseModel):
         self.paths.append(path)
         self.files += 1
         self.bytes += size
+
+
+class Garbage(BaseModel):
+    """What is removed; `fineweb-mask gc --json` prints it."""
+
+    dry_run: bool
+    removed: list[Removed]
 
 
 def collect_garbage(folder: str, recipes: Sequence[PipelineSettings], *, dry_run: bool = False) -> list[Removed]:
@@ -93,11 +87,10 @@ def collect_garbage(folder: str, recipes: Sequence[PipelineSettings], *, dry_run
             inspections = [one for one in (last, of_the_dataset(last)) if one is not None]
         jobs = [job for one in inspections for pairs in one.found.values() for job, _ in pairs]
         reached = {path for job in jobs for path in job.paths()}
-        found = [
-            *(_stage_files(workspace, inspections, reached, name) for name in FOLDERS),
-            _entries(workspace, "fitted", reached, is_decided=all(map(_is_decided, inspections))),
-            _entries(workspace, FOLDER, reached, is_decided=all(one.found[MATERIALIZE] for one in inspections)),
-        ]
+        decided = {name: all(_is_planned(one, name) for one in inspections) for name in FOLDERS}
+        decided |= {"fitted": all(map(_is_decided, inspections))}
+        decided |= {UNFINISHED: all(one.found[MATERIALIZE] for one in inspections)}
+        found = [_unreached(workspace, name, reached, is_decided) for name, is_decided in decided.items()]
         if not dry_run:
             for removed in found:
                 for path in removed.paths:
@@ -107,38 +100,35 @@ def collect_garbage(folder: str, recipes: Sequence[PipelineSettings], *, dry_run
     return [removed for removed in found if removed.files or removed.undecided]
 
 
-def _stage_files(workspace: Workspace, inspections: Sequence[Run], reached: Container[Path], folder: str) -> Removed:
-    """Return what to remove of a folder of stage files."""
-    unplanned = {
-        name for one in inspections for name in one.shards.keys() - one.quarantined.keys() - _planned(one, folder)
-    }
-    is_of_corpus = folder in OF_MANY
+def _unreached(workspace: Workspace, folder: str, reached: Set[Path], is_decided: bool) -> Removed:
+    """Return what to remove of a folder; `is_decided` says whether it is known which of its files the recipes read."""
     removed = Removed(folder=folder)
-    for name, size in workspace.sizes(folder).items():
-        path = workspace.root / name
-        found = shard_and_tag(path.relative_to(workspace.root / folder).as_posix())
-        if found is None or path in reached:
+    for name, size in workspace.sizes(folder, suffix=".parquet" if folder in FOLDERS else "").items():
+        path, entry = workspace.root / name, workspace.root / "/".join(name.split("/")[:2])  # such as a model's folder
+        if path in reached or entry in reached or (folder != UNFINISHED and TAGGED.search(name) is None):
             continue
-        if found[0] in unplanned or (is_of_corpus and unplanned):
+        if is_decided:
+            removed.add(path, size)
+        else:
             removed.undecided += 1
-            continue
-        removed.add(path, size)
     return removed
 
 
-def _planned(run: Run, folder: str) -> set[str]:
-    """Return the shards for which it is known which file of a folder is read."""
+def _is_planned(run: Run, folder: str) -> bool:
+    """Return whether it is known of every shard which file of a folder is read."""
     ingest = run.settings.ingest
-    if (folder in COMPARED and ingest.exact_dedup != "corpus") or (folder in SKETCHED and not ingest.finds_copies):
-        return set(run.shards)  # none
+    is_sketched = folder in SketchJob.stage.folders
+    if (folder in COMPARED and not ingest.compares_shards) or (is_sketched and ingest.near_dedup == "off"):
+        return True  # none
     made = READ_UNTIL.get(folder, (folder,))
-    return {
+    planned = {
         name
         for jobs in run.found.values()
         for job, file in jobs
-        if set(made) & set(job.stage.folders) and not (isinstance(job, DedupJob | NearDedupJob) and file is None)
+        if set(made) & set(job.stage.folders) and not (isinstance(job, DedupJob) and file is None)
         for name in job.shard_names
     }
+    return run.shards.keys() - run.quarantined.keys() <= planned
 
 
 def _is_decided(run: Run) -> bool:
@@ -147,20 +137,3 @@ def _is_decided(run: Run) -> bool:
         isinstance(job, SelectJob) for job, _ in run.found["select"]
     )
     return is_selecting and len(run.found["fit"]) >= number_of_fits(run.settings)
-
-
-def _entries(workspace: Workspace, folder: str, reached: Container[Path], *, is_decided: bool) -> Removed:
-    """Return what to remove of a folder whose entries are no shard's: fitted models, parts of unfinished datasets.
-
-    `is_decided` says whether it is known which of them the recipes read.
-    """
-    removed = Removed(folder=folder)
-    for name, size in workspace.sizes(folder, suffix="").items():
-        entry = "/".join(name.split("/")[:2])
-        if workspace.root / entry in reached or (folder != FOLDER and TAGGED.search(entry) is None):
-            continue
-        if is_decided:
-            removed.add(workspace.root / name, size)
-        else:
-            removed.undecided += 1
-    return removed

@@ -22,7 +22,7 @@ from fineweb_mask.models.settings import FROM_QUALITY, PipelineSettings
 from fineweb_mask.models.urls import reject_credentials, require_writable
 from fineweb_mask.tasks.dataset.output import Output
 from fineweb_mask.tasks.dataset.partition import PartitionJob
-from fineweb_mask.tasks.dedup.duplicates import DedupJob, NearDedupJob
+from fineweb_mask.tasks.dedup.duplicates import DedupJob
 from fineweb_mask.tasks.embed import EmbedJob
 from fineweb_mask.tasks.registry import STAGES, stages_shown_as
 from fineweb_mask.tasks.score import ScoreJob
@@ -222,11 +222,11 @@ def _stage(run: Run, stage: str) -> StageStatus:
         if file is not None and not job.stage.interim and not isinstance(job, PartitionJob)
     ]
     seconds = sum(recorded_seconds(job, workspace) for job, _ in files)
-    if stage == DedupJob.stage.name:  # what is made of single shards and of buckets is a part of one product
-        files = [(job, file) for job, file in files if isinstance(job, DedupJob | NearDedupJob)]
+    if stage == DedupJob.stage.name:  # what is made of single shards is a part of one product
+        files = [(job, file) for job, file in files if isinstance(job, DedupJob)]
     of_corpus = {  # files that a run makes of all shards together
         "fit": number_of_fits(settings),
-        DedupJob.stage.name: (ingest.exact_dedup == "corpus") + ingest.finds_copies,
+        DedupJob.stage.name: int(ingest.compares_shards),
         "materialize": 1,
         "export": len(settings.materialize.export),
         "report": 2,  # with what the selection teaches

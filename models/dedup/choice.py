@@ -7,9 +7,9 @@ which resembles the next, drops one that resembles none of those that are left.
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
-
-PAIRS_AT_ONCE = 20_000
 
 
 class Dropped(NamedTuple):
@@ -20,38 +20,32 @@ class Dropped(NamedTuple):
     similarity: NDArray[np.float32]  # (d,) NaN where it was not measured
 
 
-def jaccard(
-    values: NDArray[np.uint64], ends: NDArray[np.int64], left: NDArray[np.int64], right: NDArray[np.int64]
-) -> NDArray[np.float32]:
+def jaccard(ones: pa.ListArray, others: pa.ListArray) -> NDArray[np.float32]:
     """Return the Jaccard similarity of pairs of sets, (m,): the share of the elements of either that both have.
 
     Parameters
     ----------
-    values
-        The elements of the sets, below 2**63, one set after the other, each ascending and without repeats.
-    ends
-        Where each set ends in `values`, (n,).
-    left, right
-        Places of the sets of each pair, (m,). Two empty sets have a similarity of 0.
+    ones, others
+        The sets of each pair, (m,) lists of uint64 below 2**63, ascending and without repeats. Two empty sets have a
+        similarity of 0.
 
     Examples
     --------
-    >>> values, ends = np.array([1, 2, 3, 2, 3, 4], dtype=np.uint64), np.array([3, 6])
-    >>> jaccard(values, ends, np.array([0]), np.array([1])).tolist()
+    >>> sets = pa.array([[1, 2, 3], [2, 3, 4]], pa.list_(pa.uint64()))
+    >>> jaccard(sets[:1], sets[1:]).tolist()
     [0.5]
     """
     from scipy.sparse import csr_array
 
-    starts = np.concatenate([[0], ends]).astype(np.int64)
-    shape = (len(ends), 2**63 - 1)  # the elements are numbers of columns
-    sets = csr_array((np.ones(len(values), dtype=np.float32), values.astype(np.int64), starts), shape=shape)
-    sizes = np.diff(starts)
-    found = np.zeros(len(left), dtype=np.float32)
-    for start in range(0, len(left), PAIRS_AT_ONCE):
-        ones, others = left[start : start + PAIRS_AT_ONCE], right[start : start + PAIRS_AT_ONCE]
-        common = np.asarray(sets[ones].multiply(sets[others]).sum(axis=1)).ravel()
-        found[start : start + PAIRS_AT_ONCE] = common / np.maximum(sizes[ones] + sizes[others] - common, 1)
-    return found
+    def rows(sets: pa.ListArray) -> csr_array:
+        values = sets.flatten().to_numpy().astype(np.int64)  # numbers of columns
+        ends = np.cumsum([0, *pc.list_value_length(sets).to_numpy()], dtype=np.int64)
+        return csr_array((np.ones(len(values), dtype=np.float32), values, ends), shape=(len(sets), 2**63 - 1))
+
+    left, right = rows(ones), rows(others)
+    common = np.asarray(left.multiply(right).sum(axis=1), dtype=np.float32).ravel()
+    either = np.diff(left.indptr) + np.diff(right.indptr) - common
+    return np.asarray(common / np.maximum(either, 1), dtype=np.float32)
 
 
 def choose(

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fineweb_mask.flows.compare import CompareSummary
     from fineweb_mask.flows.ledger.diff import DiffSummary, diff
-    from fineweb_mask.flows.python.opened import OpenedWorkspace, Table
+    from fineweb_mask.flows.python.opened import OpenedWorkspace
     from fineweb_mask.flows.python.opened import open_workspace as open  # noqa: A004 - fineweb_mask.open, as gzip.open
     from fineweb_mask.flows.python.start import compare, curate, sweep
     from fineweb_mask.flows.recipe import load_recipe
@@ -59,7 +59,6 @@ __all__ = [
     "SettingsError",
     "StorageError",
     "SweepSummary",
-    "Table",
     "Targets",
     "WorkspaceError",
     "__version__",
@@ -75,7 +74,7 @@ _MODULES = {
     "flows.compare": ("CompareSummary",),
     "flows.python.start": ("compare", "curate", "sweep"),
     "flows.ledger.diff": ("DiffSummary", "diff"),
-    "flows.python.opened": ("OpenedWorkspace", "Table", "open_workspace"),
+    "flows.python.opened": ("OpenedWorkspace", "open_workspace"),
     "flows.recipe": ("load_recipe",),
     "flows.summary": ("RunSummary",),
     "flows.sweep": ("SweepSummary",),

@@ -12,7 +12,7 @@ import duckdb
 import pyarrow as pa
 
 from fineweb_mask.models.runtime.progress import track
-from fineweb_mask.models.schemas import DROPPED, MASKS, NEAR_DUPLICATES, ROW, SOURCE_ROW, scores_schema
+from fineweb_mask.models.schemas import DROPPED, DUPLICATES, MASKS, ROW, SOURCE_ROW, scores_schema
 from fineweb_mask.tasks.catalog.quoting import identifier
 from fineweb_mask.tasks.storage.parquet import read_schema, read_table
 from fineweb_mask.tasks.workspace.references import NEAR, SAME_URL, ShardFiles, StageFile
@@ -96,12 +96,11 @@ def show_fates(
     connection: duckdb.DuckDBPyConnection, workspace: Workspace, shard: ShardFiles, columns: Sequence[str]
 ) -> None:
     """Create the view `fates` of one shard; see `gathered`."""
-    empty = {"duplicates": NEAR_DUPLICATES, "scores": scores_schema([]), "dropped": DROPPED}
+    empty = {"duplicates": DUPLICATES, "scores": scores_schema([]), "dropped": DROPPED}
     tables = {name: schema.empty_table() for name, schema in empty.items()}
     tables["documents"] = _columns_of(workspace.resolve(shard.documents), [ROW.name, SOURCE_ROW.name, *columns])
     if shard.duplicates.rows:
-        listed = read_table(workspace.resolve(shard.duplicates))
-        tables["duplicates"] = pa.concat_tables([tables["duplicates"], listed], promote_options="default")
+        tables["duplicates"] = read_table(workspace.resolve(shard.duplicates))
     if shard.scores.path:
         tables["scores"] = _columns_of(workspace.resolve(shard.scores), [ROW.name, *columns])
     tables["masks"] = _masks(workspace, shard)

@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from fineweb_mask.models.schemas import (
     DROPPED,
+    DUPLICATES,
     LOSSES,
     MASKS,
     MEASURED,
-    NEAR_DUPLICATES,
     documents_schema,
     embeddings_schema,
     scores_schema,
@@ -106,7 +106,7 @@ def is_newer_than(workspace: Workspace, *files: Path) -> bool:
 def ensure_views_local(workspace: Workspace) -> None:
     """Download the files that the views read, if the workspace is at a URL."""
     if workspace.url is not None:
-        stages = ("documents", "dropped", "duplicates", "near_duplicates", "scores", "embeddings", "masks")
+        stages = ("documents", "dropped", "duplicates", "scores", "embeddings", "masks")
         for name in (NAME, RUNS, *stages):
             ensure_local(workspace.root / name)
 
@@ -144,12 +144,11 @@ def _create_views(
     footers = [read_footer(workspace.root / file.path) for file in files["documents"]]
     schemas = {footer.schema.to_arrow_schema().remove_metadata() for footer in footers if footer is not None}
     differ = len(schemas) > 1
-    listed = _rows_of(connection, files["duplicates"], NEAR_DUPLICATES, differ=True)
     dropped = [dropped_beside(file) for file in files["documents"] if any(file.details["dropped"].values())]
     views = {
         "documents": _rows_of(connection, files["documents"], documents_schema(), differ=differ),
         "dropped": _rows_of(connection, dropped, DROPPED, differ=differ),
-        "duplicates": f"{_rows_of(connection, [], NEAR_DUPLICATES)} UNION ALL BY NAME {listed}",
+        "duplicates": _rows_of(connection, files["duplicates"], DUPLICATES),
         "scores": _rows_of(connection, files["scores"], scores_schema([])),
         "embeddings": _rows_of(connection, files["embeddings"], embeddings_schema(1, "float32")),
         "masks": _rows_of(connection, files["masks"], MASKS),

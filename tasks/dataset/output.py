@@ -1,4 +1,4 @@
-"""Say where a dataset is written, check it, write the record, and publish it so that readers see one version.
+"""Say where a dataset is written, keep its files until all are there, and publish them so that readers see one version.
 
 The provenance record, provenance.json, holds the SHA-256 of every file of the dataset, the card among them. The card,
 README.md, ends with the SHA-256 of the record, taken without the card's own entry. So no file can be changed alone.
@@ -13,30 +13,36 @@ the next publication resumes.
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+import shutil
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from fineweb_mask.models.settings import MaterializeSettings
 from fineweb_mask.models.urls import is_url
 from fineweb_mask.tasks.outputs import OutputError, check_apart, check_output
-from fineweb_mask.tasks.storage.remote.copies import upload_order
+from fineweb_mask.tasks.storage.atomic import atomic_folder, make_folder, remove_file, tree_files
+from fineweb_mask.tasks.storage.remote.copies import size_of, upload_order
 from fineweb_mask.tasks.storage.remote.object_store import Store
 from fineweb_mask.tasks.workspace.manifest import (
     PROVENANCE,
     Manifest,
     ManifestFile,
     is_product,
+    is_whole,
     read_manifest,
     write_manifest,
 )
-from fineweb_mask.tasks.workspace.references import StageKey
+from fineweb_mask.tasks.workspace.references import StageKey, file_digest
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 VERSION_FOLDER, DATA_FILE = re.compile(r"data-[0-9a-f]{8}"), re.compile(r"data-[0-9a-f]{8}/")
 CARD = "README.md"
 MATERIALIZE = "materialize"
+UNFINISHED = "dataset-parts"
+"""Folder of a workspace for datasets that are being made."""
 OF_A_DATASET = frozenset({CARD, PROVENANCE, "data", "plots", ".cache", ".gitattributes", ".DS_Store"})
 """What may be in the folder of a dataset; the hub's client and a file browser make the hidden ones."""
 CHECKSUM = "\nSHA-256 of `provenance.json`, without the entry of this card: `{}`\n"
@@ -61,21 +67,15 @@ def publish(folder: Path, url: str, data: str) -> None:
         If the URL cannot be written; the old dataset is then still complete.
     """
     store = Store(url)
-    last = _record_at(store)
+    last = store.read(PROVENANCE)
     for path in upload_order(folder):
         store.upload(path, path.relative_to(folder).as_posix())
-    record = Manifest.model_validate_json((folder / PROVENANCE).read_bytes())
+    new = Manifest.model_validate_json((folder / PROVENANCE).read_bytes()).files
     present = store.sizes().keys()
-    old = {name for name in present if DATA_FILE.match(name) and not name.startswith(f"{data}/")}
-    store.delete(sorted(old | ((last.files.keys() if last else set()) & present - record.files.keys())))
-
-
-def _record_at(store: Store) -> Manifest | None:
-    """Return the provenance record of the dataset at a URL, or None if there is none, or none that can be read."""
-    record = store.read(PROVENANCE)
+    stale = {name for name in present if DATA_FILE.match(name) and not name.startswith(f"{data}/")}
     with suppress(ValueError):
-        return None if record is None else Manifest.model_validate_json(record)
-    return None
+        stale |= present & (Manifest.model_validate_json(last).files.keys() - new.keys()) if last else set()
+    store.delete(sorted(stale))
 
 
 def published(url: str) -> Manifest | None:
@@ -87,13 +87,14 @@ def published(url: str) -> Manifest | None:
         If the URL does not answer or denies access.
     """
     store = Store(url)
-    present, manifest = store.sizes(), _record_at(store)
-    if manifest is None:
-        return None
-    is_whole = all(present.get(name) == file.bytes for name, file in manifest.files.items())
-    card, there = manifest.files.get(CARD), store.read(CARD)  # one of an older version may have the same size
-    has_card = card is None or (there is not None and hashlib.sha256(there).hexdigest() == card.sha256)
-    return manifest if is_whole and has_card else None
+    record, card, present = store.read(PROVENANCE), store.read(CARD), store.sizes()
+    with suppress(ValueError, LookupError):
+        # A card of an older version may have the same size.
+        if record and card and digest_on_card(card.decode(errors="replace")) == record_digest(record):
+            manifest = Manifest.model_validate_json(record)
+            if all(present.get(name) == file.bytes for name, file in manifest.files.items()):
+                return manifest
+    return None
 
 
 class Output(NamedTuple):
@@ -147,6 +148,113 @@ class Output(NamedTuple):
         if self.url is not None:
             return Store(self.url).size(PROVENANCE) is not None
         return read_manifest(self.folder / PROVENANCE) is not None
+
+    def whole(self) -> Manifest | None:
+        """Return the provenance record of the dataset there if all its files have the recorded size, else None."""
+        if self.url is not None:
+            return published(self.url)
+        path = self.folder / PROVENANCE
+        manifest = read_manifest(path)
+        return manifest if manifest is not None and is_whole(path, manifest, by_size=True) else None
+
+
+class Unfinished(NamedTuple):
+    """The files of a dataset while it is made, and a record of each partition that is finished.
+
+    They wait where putting them in place costs nothing. The files of a dataset in a folder of this machine are in a
+    folder beside it, with the records; all are moved together. Those of a dataset at a URL are where they are to stay,
+    in a folder that no reader knows of before the card names it; the records are in the workspace.
+
+    The folder is named by a digest of all that the files depend on. Those of other settings or inputs may be another
+    run's; where that was killed, `fineweb-mask gc` removes them.
+    """
+
+    workspace: Workspace
+    output: Output
+    version: str  # of the dataset's files
+
+    @classmethod
+    def of(cls, workspace: Workspace, settings: MaterializeSettings, version: str) -> Self:
+        """Return where the files of a version of the dataset wait."""
+        return cls(workspace, Output.of(workspace, settings), version)
+
+    @property
+    def data(self) -> str:
+        """The name of the folder of the data files in the dataset."""
+        return "data" if self.output.url is None else f"data-{self.version[:8]}"
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the records, and of the files if the dataset is a local folder."""
+        if self.output.url is None and not self.output.is_own:  # a folder is moved within a file system
+            return self.output.folder.parent / f".{self.output.folder.name}.parts" / self.version[:16]
+        return self.workspace.root / UNFINISHED / self.version[:16]
+
+    def record_path(self, partition: str) -> Path:
+        """Return the path of the record of a partition."""
+        return self.folder / f"{partition}.json"
+
+    def record(self, partition: str) -> Manifest | None:
+        """Return the record of a partition, with the files by their names in the dataset, if all are there."""
+        record = read_manifest(self.record_path(partition))
+        if record is None:
+            return None
+        size = (lambda name: size_of(self.folder / name)) if self.output.url is None else Store(self.output.url).size
+        return record if all(size(name) == file.bytes for name, file in record.files.items()) else None
+
+    @contextmanager
+    def written(self, partition: str) -> Iterator[Path]:
+        """Yield a folder of this machine for the files of a partition; it is removed at the end."""
+        around = self.folder if self.output.url is None else self.workspace.cache / UNFINISHED
+        folder = around / f".{partition}.{uuid.uuid4().hex}.partial"
+        make_folder(folder)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def keep(self, partition: str, key: StageKey, written: Path, details: Mapping[str, Any]) -> None:
+        """Keep the files that a partition has written to a folder, and then its record."""
+        files = {}
+        for file in tree_files(written):
+            name = f"{self.data}/{file.relative_to(written).as_posix()}"
+            files[name] = ManifestFile(bytes=file.stat().st_size, sha256=file_digest(file))
+            if self.output.url is not None:
+                Store(self.output.url).upload(file, name)
+            else:
+                make_folder((self.folder / name).parent)
+                file.replace(self.folder / name)
+        write_manifest(self.record_path(partition), key, [], details, more=files)
+
+    @contextmanager
+    def put_in_place(self) -> Iterator[Path]:
+        """Yield a folder for the card and the provenance record; if the block succeeds, this is the dataset.
+
+        The record, which the block writes, names the files of the dataset. The last dataset is replaced.
+        """
+        if self.output.url is None:
+            with atomic_folder(self.output.folder) as folder:
+                yield folder
+                if (self.folder / self.data).exists():
+                    (self.folder / self.data).rename(folder / self.data)
+                self._remove()
+            return
+        folder = self.workspace.cache / "dataset"
+        shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed
+        folder.mkdir(parents=True)
+        yield folder
+        publish(folder, self.output.url, self.data)
+        shutil.rmtree(folder)
+        self._remove()
+
+    def _remove(self) -> None:
+        """Delete the records."""
+        for path in self.workspace.files(f"{UNFINISHED}/*/*.json"):
+            if path.parent == self.folder:
+                remove_file(path)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        with suppress(OSError):  # those of another version are left
+            self.folder.parent.rmdir()
 
 
 def write_record(

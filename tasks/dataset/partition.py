@@ -2,8 +2,8 @@
 
 A partition is some shards, one after the other in the order of their names, whose selected rows become separate dataset
 files: one, or a few, in each folder of the layout. It is made in one pass over its shards, by a job that holds only
-their references, with a separate DuckDB; its output depends on no other partition, so partitions run in any order,
-several at a time, and a run that was killed writes only those that it had not finished. `Parts` keeps them.
+their references; its output depends on no other partition, so partitions run in any order, several at a time, and a run
+that was killed writes only those that it had not finished. `Unfinished` says where they wait for the others.
 
 Before a partition is kept, the rows that its files have by their footers must be as many as the masks select.
 
@@ -24,12 +24,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fineweb_mask.models.errors import WorkspaceError
-from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.settings import MaterializeSettings
 from fineweb_mask.tasks.catalog.spilling import open_database
-from fineweb_mask.tasks.dataset.output import MATERIALIZE
-from fineweb_mask.tasks.dataset.parts import DATA, MANIFEST, Parts
-from fineweb_mask.tasks.dataset.rows import SelectedDocuments, ShardPaths
+from fineweb_mask.tasks.dataset.output import MATERIALIZE, Output, Unfinished
+from fineweb_mask.tasks.dataset.rows import SelectedDocuments
 from fineweb_mask.tasks.dataset.writers import DatasetWriter
 from fineweb_mask.tasks.inference.prefetch import background_writer
 from fineweb_mask.tasks.source.discovery import SourceShard
@@ -38,7 +36,7 @@ from fineweb_mask.tasks.storage.parquet import DamagedFileError, read_metadata
 from fineweb_mask.tasks.storage.remote.copies import size_of
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing
-from fineweb_mask.tasks.workspace.manifest import manifest_reference, write_manifest
+from fineweb_mask.tasks.workspace.manifest import manifest_reference
 from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile, digest
 
 NO_FOOTER = "it is missing, or its footer cannot be read"
@@ -52,9 +50,9 @@ NOT_IN_FILES = {"output", "export"}
 class PartitionJob(StageJob):
     """Write the dataset files of a partition."""
 
-    stage: ClassVar[Stage] = Stage("partition", version=4, label=MATERIALIZE)
+    stage: ClassVar[Stage] = Stage("partition", version=5, label=MATERIALIZE)
     settings: MaterializeSettings
-    version: str  # of the dataset's files, which names the settings that they depend on
+    version: str  # of the dataset's files, which names the settings and the files that they depend on
     number: int
     partitions: int  # of the dataset
     shards: list[ShardFiles]
@@ -71,26 +69,25 @@ class PartitionJob(StageJob):
         return "part-" if self.partitions == 1 else f"part-{self.number:05d}-"
 
     @property
-    def parts(self) -> Parts:
-        """Where the files are kept until all partitions are written."""
-        return Parts.of(self.workspace, self.settings, self.version)
+    def unfinished(self) -> Unfinished:
+        """Where the files wait until all partitions are written."""
+        return Unfinished.of(self.workspace, self.settings, self.version)
 
     def depends_on(self) -> Dependencies:
-        """Return which partition it is, the version, and the files that are read."""
-        settings = [self.number, self.partitions, self.version]
-        return Dependencies(settings=settings, inputs=fingerprints(self.shards))
+        """Return which partition it is, and the version."""
+        return Dependencies(settings=[self.number, self.partitions], inputs=self.version)
 
-    def current(self, listing: Listing | None = None) -> StageFile | None:  # noqa: ARG002 - manifests are small
-        """Return a reference to the part if it is whole, else None; its details are only in its manifest."""
-        manifest = self.parts.found(self.key)
-        if manifest is None:
+    def current(self, listing: Listing | None = None) -> StageFile | None:  # noqa: ARG002 - records are small
+        """Return a reference to the partition's record if its files are there, else None; the record has details."""
+        record = self.unfinished.record(self.name)
+        if record is None or record.key != self.key:
             return None
-        reference = manifest_reference(self.workspace, self.parts.manifest_path(self.key), self.name, manifest)
+        reference = manifest_reference(self.workspace, self.unfinished.record_path(self.name), self.name, record)
         return reference.model_copy(update={"details": {}})
 
     def paths(self) -> list[Path]:
-        """Return the folder of all parts of this version of the dataset."""
-        return [self.parts.folder]
+        """Return the folder of all partitions of this version of the dataset."""
+        return [self.unfinished.folder]
 
 
 @stage_task
@@ -104,48 +101,31 @@ def write_partition(job: PartitionJob) -> None:
     WorkspaceError
         If what was written is not what was selected.
     """
-    job.parts.output.check()
-    shards = [_paths(job, shard) for shard in job.shards]
-    with job.parts.written(job.key) as folder, open_database() as connection:
-        documents = SelectedDocuments(connection, shards, job.settings.layout)
-        tokens = _write(job, documents, folder / DATA)
-        rows = sum(read_metadata(file).num_rows for file in tree_files(folder / DATA))
+    Output.of(job.workspace, job.settings).check()
+    for shard in job.shards:
+        for path in map(job.workspace.resolve, (shard.documents, shard.scores, shard.masks)):
+            if size_of(path) is None:
+                raise DamagedFileError(str(path), NO_FOOTER)
+    tokens = 0
+    with (
+        job.unfinished.written(job.name) as folder,
+        open_database() as connection,
+    ):
+        documents = SelectedDocuments(connection, job.workspace, job.shards, job.settings.layout)
+        with (
+            DatasetWriter(folder, documents.schema, job.settings, job.prefix) as writer,
+            background_writer() as write,
+        ):
+            for table, values in documents.read():
+                write(partial(writer.write, table, values))
+                tokens += pc.sum(table["token_count"]).as_py() or 0
+        rows = sum(read_metadata(file).num_rows for file in tree_files(folder))
         if rows != documents.rows:
             raise WorkspaceError(
                 f"the dataset's files hold {rows:,} documents, {documents.rows:,} were selected: run again"
             )
-        details = {
-            "rows": rows,
-            "tokens": tokens,
-            "sources": _sources(job),
-            "retention": documents.retention(),
-        }
-        write_manifest(folder / MANIFEST, job.key, tree_files(folder), details)
-
-
-def _write(job: PartitionJob, documents: SelectedDocuments, data: Path) -> int:
-    """Write the files of every folder, and return the sum of the documents' `token_count`."""
-    tokens = 0
-    read = track_by_size(
-        "documents written", documents.read(), documents.rows, lambda pair: pair[0].num_rows, part=(0, 0.9)
-    )
-    with (
-        DatasetWriter(data, documents.schema, job.settings, job.prefix) as writer,
-        background_writer() as write,
-    ):
-        for table, values in read:
-            write(partial(writer.write, table, values))
-            tokens += pc.sum(table["token_count"]).as_py() or 0
-    return tokens
-
-
-def _paths(job: PartitionJob, shard: ShardFiles) -> ShardPaths:
-    """Return a shard's files."""
-    paths = [job.workspace.resolve(file) for file in (shard.documents, shard.scores, shard.masks)]
-    for path in paths:
-        if size_of(path) is None:
-            raise DamagedFileError(str(path), NO_FOOTER)
-    return ShardPaths(*map(str, paths))
+        details = {"rows": rows, "tokens": tokens, "sources": _sources(job), "retention": documents.retention()}
+        job.unfinished.keep(job.name, job.key, folder, details)
 
 
 def _sources(job: PartitionJob) -> list[dict[str, Any]]:

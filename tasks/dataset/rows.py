@@ -1,29 +1,33 @@
 """Read the rows of a partition: the selected documents of each shard in their order, with their scores.
 
-Every read is checked: pages have the checksums that were written, rows come in their order, none is repeated, and at
-the end none is missing. Each folder of the dataset holds the rows of one value of the column that the layout names.
+A document's `row` is its place in the shard's file, by which its score and its mask are found. Every read is checked:
+pages have the checksums that were written, and every selected document has a score. Each folder of the dataset holds
+the rows of one value of the column that the layout names.
 """
 
 import re
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any
 from urllib.parse import quote
 
 import duckdb
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from fineweb_mask.models.errors import WorkspaceError
+from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.schemas import MASKS, MEASURED, ROW, SOURCE_ROW
 from fineweb_mask.models.settings import FLAT
 from fineweb_mask.tasks.catalog.quoting import identifier
 from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_schema, read_table
-from fineweb_mask.tasks.workspace.references import digest
+from fineweb_mask.tasks.workspace.references import ShardFiles, digest
+from fineweb_mask.tasks.workspace.workspace import Workspace
 
 UNKNOWN = "unknown"
 BATCH_ROWS = 8_192
+GROUPS = ["dump", "language"]
+COUNTED = [*GROUPS, "documents", "selected"]
 MAX_FOLDER_NAME = 200  # file systems allow 255 bytes
 DUMP = re.compile(r"CC-MAIN-[0-9-]+")
 """A name of one of Common Crawl's dumps, which keeps its capitals."""
@@ -34,14 +38,6 @@ TAKEN = re.compile(r"cc-main-[0-9-]+|(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?"
 MAX_FOLDERS = 10_000
 
 
-class ShardPaths(NamedTuple):
-    """Paths of the files of a shard."""
-
-    documents: str
-    scores: str
-    masks: str
-
-
 class SelectedDocuments:
     """The selected documents of some shards, with their scores.
 
@@ -49,8 +45,8 @@ class SelectedDocuments:
     ----------
     connection
         A DuckDB database, in which tables of one shard are registered.
-    shards
-        The files, in the order of the shards' names.
+    workspace, shards
+        Where the files are, in the order of the shards' names.
     layout
         The column that gets one folder per value, or `flat`.
 
@@ -62,124 +58,99 @@ class SelectedDocuments:
         If no column exists for the layout.
     """
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, shards: Sequence[ShardPaths], layout: str) -> None:
+    def __init__(
+        self, connection: duckdb.DuckDBPyConnection, workspace: Workspace, shards: Sequence[ShardFiles], layout: str
+    ) -> None:
         self._connection = connection
-        self._shards = list(shards)
+        self._workspace = workspace
+        self._shards = shards
         self._layout = layout
-        columns = read_schema(shards[0].documents)  # as of all shards
-        columns = pa.schema([field for field in columns if field.name not in {ROW.name, SOURCE_ROW.name}])
-        self._documents = pa.schema([field for field in columns if field.name not in MEASURED.names])
-        if layout != FLAT and layout not in columns.names:
+        columns = read_schema(workspace.resolve(shards[0].documents))
+        hidden = {ROW.name, SOURCE_ROW.name, *MEASURED.names}
+        self._documents = pa.schema([field for field in columns if field.name not in hidden])
+        if layout not in {FLAT, *self._documents.names, *MEASURED.names}:
             raise WorkspaceError(
                 f"materialize.layout: no column {layout!r}, it may be {FLAT!r} or one of "
                 f"{', '.join(self._documents.names)}"
             )
-        self._scores = read_schema(shards[0].scores).remove(0)
-        self._masks = pa.schema([field for field in MASKS if field.name not in {"row", "selected"}])
-        self.schema = pa.schema([*self._documents, *self._scores, *self._masks])
-        """The source's columns with their types, then the scores, and the masks' columns."""
-        masks = (read_table(shard.masks, columns=["selected"])["selected"] for shard in shards)
-        self.rows = sum(pc.sum(selected).as_py() or 0 for selected in masks)
+        self._scores = read_schema(workspace.resolve(shards[0].scores)).remove(0)
+        masks = [MASKS.field(name) for name in ("inclusion", "block")]
+        self.schema = pa.schema([*self._documents, *self._scores, *masks])
+        """The source's columns with their types, as all shards have them, then the scores, and the masks' columns."""
+        self.rows = 0
+        """Documents that are selected, of the shards that were read."""
+        self._counted: list[pa.Table] = []
 
     def read(self) -> Iterator[tuple[pa.Table, pa.ChunkedArray]]:
-        """Yield the rows shard by shard, and the value of the layout's column for each, in batches of `BATCH_ROWS`.
+        """Yield the rows shard by shard, and the value of the layout's column for each.
 
         The rows have the columns of `schema`. The value is a text; it is empty if all documents go into one folder.
 
         Raises
         ------
         WorkspaceError
-            If a row is repeated, missing or out of order.
+            If a selected document has no score.
         """
+        total = sum(shard.rows for shard in self._shards)
+        read = track_by_size("documents read", self._batches(), total, lambda pair: pair[0].num_rows, part=(0, 0.9))
+        for batch, rows, chosen in read:
+            is_selected = np.zeros(batch.num_rows, dtype=np.int64)
+            is_selected[rows] = 1
+            one_each = np.ones(batch.num_rows, dtype=np.int64)
+            self._counted.append(_summed(pa.table([*map(batch.column, GROUPS), one_each, is_selected], names=COUNTED)))
+            if len(rows):
+                taken = pa.table(batch.take(pa.array(rows)))
+                columns = [*taken.select(self._documents.names).columns, *chosen.columns[1:]]
+                yield pa.table(columns, schema=self.schema), self._folders_of(taken)
+
+    def _batches(self) -> Iterator[tuple[pa.RecordBatch, NDArray[np.int64], pa.Table]]:
+        """Yield all documents in batches, with the places of the selected ones in each, and their rows of `_chosen`."""
+        names = dict.fromkeys([*self._documents.names, *([] if self._layout == FLAT else [self._layout])])
         for shard in self._shards:
-            yield from self._read_shard(shard)
+            chosen, first = self._chosen(shard), 0
+            wanted = chosen["row"].to_numpy().astype(np.int64)
+            with VerifiedFile(self._workspace.resolve(shard.documents)) as file:
+                for batch in file.iter_batches(BATCH_ROWS, columns=list(names)):
+                    start, end = np.searchsorted(wanted, [first, first + batch.num_rows])
+                    yield batch, wanted[start:end] - first, chosen.slice(start, end - start)
+                    first += batch.num_rows
 
-    def _read_shard(self, shard: ShardPaths) -> Iterator[tuple[pa.Table, pa.ChunkedArray]]:
-        """Yield the rows of a shard: its documents, to which the scores are attached by position."""
-        chosen = self._chosen(shard)
-        wanted = chosen["row"].to_numpy()
-        if not len(wanted):
-            return
-        start = 0
-        with VerifiedFile(shard.documents) as file:
-            names = list(
-                dict.fromkeys(["row", *self._documents.names, *([] if self._layout == FLAT else [self._layout])])
-            )
-            found = file.iter_batches(BATCH_ROWS, columns=names)
-            selected = (batch.filter(pa.array(np.isin(batch["row"].to_numpy(), wanted))) for batch in found)
-            for batch in in_batches(selected, BATCH_ROWS):
-                part = chosen.slice(start, batch.num_rows)
-                if not np.array_equal(batch["row"].to_numpy(), part["row"].to_numpy()):
-                    raise WorkspaceError(f"{shard.documents}: rows came out of order: please report this bug")
-                start += batch.num_rows
-                columns = [batch[name] for name in self._documents.names]
-                yield pa.table([*columns, *part.columns[1:]], schema=self.schema), self._folders_of(batch)
-        if start != len(wanted):
-            raise WorkspaceError(
-                f"{shard.documents}: {len(wanted):,} documents were selected, {start:,} found: run again"
-            )
-
-    def _chosen(self, shard: ShardPaths) -> pa.Table:
+    def _chosen(self, shard: ShardFiles) -> pa.Table:
         """Return the selected rows of a shard in their order: `row`, the scores, and the masks' columns."""
-        columns = [f"scores.{identifier(name)}" for name in self._scores.names]
-        columns += [f"masks.{name}" for name in self._masks.names]
-        self._connection.register("masks", read_table(shard.masks))
-        self._connection.register("scores", read_table(shard.scores))
+        for name, file in (("masks", shard.masks), ("scores", shard.scores)):
+            self._connection.register(name, read_table(self._workspace.resolve(file)))
+        scores = ", ".join(f"scores.{identifier(name)}" for name in self._scores.names)
         chosen: pa.Table = self._connection.sql(
             f"""
-            SELECT masks.row, {", ".join(columns)} FROM masks LEFT JOIN scores USING (row)
-            WHERE masks.selected ORDER BY masks.row
+            SELECT masks.row, {scores}, inclusion, block FROM masks LEFT JOIN scores USING (row)
+            WHERE selected ORDER BY masks.row
             """  # noqa: S608 - quoted column names
         ).to_arrow_table()
         if missing := chosen[self._scores.names[-1]].null_count:
             raise WorkspaceError(
-                f"{shard.scores}: {missing:,} selected documents have no score: run again with --refresh score"
+                f"{shard.scores.path}: {missing:,} selected documents have no score: run again with --refresh score"
             )
+        self.rows += chosen.num_rows
         return chosen
 
     def _folders_of(self, documents: pa.Table) -> pa.ChunkedArray:
         """Return the values of the layout's column as texts."""
         if self._layout == FLAT:
-            return pa.chunked_array([pa.array([""] * documents.num_rows, pa.string())])
+            return pa.chunked_array([pa.repeat("", documents.num_rows)])
         text = f"coalesce(nullif({identifier(self._layout)}::VARCHAR, ''), '{UNKNOWN}')"
         found: pa.Table = self._connection.from_arrow(documents.select([self._layout])).project(text).to_arrow_table()
         return found.column(0)
 
     def retention(self) -> list[dict[str, Any]]:
-        """Return the number of ingested and of selected documents of each dump, then of each language.
-
-        The entry of a dump has `dump`, that of a language `language`; documents without a language are in none.
-        """
-        counted: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-        for shard in self._shards:
-            self._connection.register("masks", read_table(shard.masks, columns=["row", "selected"]))
-            self._connection.register("documents", read_table(shard.documents, columns=["row", "dump", "language"]))
-            rows = self._connection.execute(
-                """
-                SELECT coalesce(nullif(dump, ''), $unknown) AS dump, language, count(*),
-                       count(*) FILTER (masks.selected), grouping(language)
-                FROM documents LEFT JOIN masks USING (row)
-                GROUP BY GROUPING SETS ((1), (2))
-                """,
-                {"unknown": UNKNOWN},
-            ).fetchall()
-            for dump, language, documents, selected, is_dump in rows:
-                column, value = ("dump", dump) if is_dump else ("language", language)
-                if value is not None:
-                    counted[column, value].update(documents=documents, selected=selected)
-        return [{column: value, **counted[column, value]} for column, value in sorted(counted)]
+        """Return the number of all and of the selected documents of each `dump` and `language`, of what was read."""
+        found: list[dict[str, Any]] = _summed(pa.concat_tables(self._counted)).to_pylist() if self._counted else []
+        return found
 
 
-def in_batches(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
-    """Yield the rows of batches in tables of exactly so many `rows`; the last one may have fewer."""
-    pending = pa.table([])
-    for batch in batches:
-        pending = pa.concat_tables([pending, pa.table(batch)]) if pending.num_rows else pa.table(batch)
-        while pending.num_rows >= rows:
-            yield pending.slice(0, rows)
-            pending = pending.slice(rows)
-    if pending.num_rows:
-        yield pending
+def _summed(counted: pa.Table) -> pa.Table:
+    """Return a table of counts with one row for each group, in the order in which they come."""
+    sums = counted.group_by(GROUPS, use_threads=False).aggregate([(name, "sum") for name in COUNTED[2:]])
+    return sums.rename_columns(COUNTED)
 
 
 def check_folders(folders: int, layout: str) -> None:

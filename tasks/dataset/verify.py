@@ -10,8 +10,7 @@ import hashlib
 import io
 import os
 import tempfile
-import unicodedata
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -20,14 +19,13 @@ from threading import Lock
 from typing import Any, Literal, NamedTuple
 
 import duckdb
-import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import AliasPath, BaseModel, Field, ValidationError
 
 from fineweb_mask.models.errors import DataError, FinewebMaskError
 from fineweb_mask.models.urls import is_url, reject_credentials
+from fineweb_mask.tasks.catalog.quoting import pattern_of
+from fineweb_mask.tasks.catalog.spilling import open_database
 from fineweb_mask.tasks.dataset.output import CARD, digest_on_card, record_digest
-from fineweb_mask.tasks.dataset.writers import rows_of
 from fineweb_mask.tasks.source.discovery import pin_commit
 from fineweb_mask.tasks.storage.remote.filesystem import RemoteFile, is_local, open_filesystem
 from fineweb_mask.tasks.storage.remote.retries import attempt
@@ -36,14 +34,13 @@ from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import LAST_RUN
 
 CHUNK_BYTES = 4 * 2**20
-ID_MEMORY = "1GB"
+MEMORY_LIMIT = "1GB"
 DATA_SUFFIX = ".parquet"
 LISTED = 20
 """Maximum number of repeated documents that are named."""
 LINK = "is a symbolic link, whose target may change: put the file itself there"
-UNREADABLE = (OSError, ValueError, LookupError, TypeError, pa.ArrowException, duckdb.Error)
-"""Errors that the content of a data file may cause."""
-ROWS = pa.schema([("id", pa.string()), ("token_count", pa.int64()), ("text", pa.string())])
+UNREADABLE = (OSError, duckdb.Error)
+"""Errors of a data file that cannot be read, or lacks a column."""
 
 BytesCallback = Callable[[int], None]
 """Called with the number of bytes just read."""
@@ -65,9 +62,8 @@ class _Details(BaseModel):
 
     rows: int | None = None
     tokens: int | None = None
-    counts: dict[str, Any] = {}
-    recipe: dict[str, dict[str, Any]] = {}
     tokens_selected: int | None = Field(None, validation_alias=AliasPath("counts", "tokens_selected"))
+    tokens_estimated: int = Field(0, validation_alias=AliasPath("counts", "tokens_estimated"))
     exact_dedup: str | None = Field(None, validation_alias=AliasPath("recipe", "ingest", "exact_dedup"))
     license: str | None = Field(None, validation_alias=AliasPath("recipe", "materialize", "license"))
 
@@ -205,36 +201,48 @@ def license_of(manifest: Manifest) -> str | None:
 
 def verify(dataset: Dataset, manifest: Manifest, advance: BytesCallback = lambda _: None) -> Verification:
     """Read the whole dataset and compare it with its provenance record; `advance` is called after each read."""
-    with tempfile.TemporaryDirectory(prefix="fineweb-mask-verify-") as folder:
-        return _Check(dataset, manifest, Path(folder), advance).run()
+    with (
+        tempfile.TemporaryDirectory(prefix="fineweb-mask-verify-") as folder,
+        open_database(f"{folder}/documents.duckdb", memory_limit=MEMORY_LIMIT) as documents,
+    ):
+        return _Check(dataset, manifest, Path(folder), documents, advance).run()
 
 
 class _Check:
     """One pass over a dataset, with several files in parallel."""
 
-    def __init__(self, dataset: Dataset, manifest: Manifest, folder: Path, advance: BytesCallback) -> None:
+    def __init__(
+        self,
+        dataset: Dataset,
+        manifest: Manifest,
+        folder: Path,
+        documents: duckdb.DuckDBPyConnection,
+        advance: BytesCallback,
+    ) -> None:
         self._dataset = dataset
         self._manifest = manifest
+        self._details = _Details.model_validate(manifest.details)
         self._names = sorted(manifest.files)
         self._folder = folder
+        self._documents = documents
+        self._documents.execute("CREATE TABLE documents (file UINTEGER, id VARCHAR, text UBIGINT, tokens BIGINT)")
         self._advance = advance
         self._lock = Lock()
         self._problems: list[Finding] = []
-        self._ids = duckdb.connect(str(folder / "ids.duckdb"), config={"memory_limit": ID_MEMORY})
-        self._ids.execute("CREATE TABLE ids (file UINTEGER, id_hash UHUGEINT, text_hash UBIGINT)")
 
     def run(self) -> Verification:
         """Check all files and return the result."""
-        sizes = self._present_files()
-        for name in sorted(set(sizes).difference(self._names, {PROVENANCE})):
+        present = self._present_files()
+        for name in sorted(present.difference(self._names, {PROVENANCE})):
             self._wrong(name, "does not belong to the dataset: provenance.json does not name it")
-        for name, problem in _skipped(self._names):
-            self._wrong(name, problem)
-        self._check_record(sizes)
-        with self._ids, ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-            checked = pool.map(lambda index: self._check_file(index, sizes), range(len(self._names)))
-            data = [found for found in checked if found is not None]
-            repeated = self._check_ids()
+        self._check_record(present)
+        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+            list(pool.map(partial(self._check_file, present), range(len(self._names))))
+        counted = self._documents.execute(
+            "SELECT file, count(*), coalesce(sum(tokens), 0)::BIGINT FROM documents GROUP BY file ORDER BY file"
+        ).fetchall()
+        data = [DataFile(file=self._names[file], rows=rows, tokens=tokens) for file, rows, tokens in counted]
+        repeated = self._check_repeats()
         rows, tokens = sum(file.rows for file in data), sum(file.tokens for file in data)
         if not self._problems:  # otherwise the sums are wrong because of them
             self._check_sums(rows, tokens)
@@ -245,7 +253,7 @@ class _Check:
             bytes=sum(file.bytes for file in self._manifest.files.values()),
             rows=rows,
             tokens=tokens,
-            tokens_estimated=self._estimated(),
+            tokens_estimated=self._details.tokens_selected if self._details.tokens_estimated else None,
             repeated_ids=repeated,
             data=data,
             problems=sorted(self._problems, key=lambda problem: problem.file),
@@ -255,12 +263,12 @@ class _Check:
         with self._lock:
             self._problems.append(Finding(file=file, problem=problem))
 
-    def _present_files(self) -> dict[str, int]:
-        """Return the size in bytes of every file in the dataset's folder."""
+    def _present_files(self) -> set[str]:
+        """Return the names of the files in the dataset's folder."""
         root = self._dataset.root
-        found = attempt(self._dataset.url, partial(self._dataset.filesystem.find, detail=True), root)
-        sizes = {str(PurePosixPath(path).relative_to(root)): int(info["size"]) for path, info in found.items()}
-        return {name: size for name, size in sizes.items() if not is_of_the_hub(name)}
+        found = attempt(self._dataset.url, self._dataset.filesystem.find, root)
+        names = (str(PurePosixPath(path).relative_to(root)) for path in found)
+        return {name for name in names if not is_of_the_hub(name)}
 
     def _check_record(self, present: Container[str]) -> None:
         """Check that the card carries the hash of the record."""
@@ -287,31 +295,36 @@ class _Check:
             return False
         return any(part.is_symlink() for part in (path, *path.parents) if part.is_relative_to(root) and part != root)
 
-    def _check_file(self, index: int, present: Container[str]) -> DataFile | None:
-        """Check one file; return its rows and tokens if it is a readable data file."""
+    def _check_file(self, present: Container[str], index: int) -> None:
+        """Check one file, and store the documents of one that is as recorded."""
         name = self._names[index]
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-            problem = "provenance.json names a file outside the dataset"
+            self._wrong(name, "provenance.json names a file outside the dataset")
         elif name not in present:
-            problem = "is missing"
+            self._wrong(name, "is missing")
         elif self._is_link(name):
-            problem = LINK
+            self._wrong(name, LINK)
         else:
             try:
-                with self._local(name) as (path, found):
-                    self._compare(name, found)
-                    return self._read(index, path) if name.endswith(DATA_SUFFIX) else None
+                self._read(index)
             except UNREADABLE as error:
-                problem = f"cannot be read: {error}"
-        self._wrong(name, problem)
-        return None
+                self._wrong(name, f"cannot be read: {error}")
 
-    def _compare(self, name: str, found: ManifestFile) -> None:
+    def _read(self, index: int) -> None:
+        name = self._names[index]
         recorded = self._manifest.files[name]
-        if found.bytes != recorded.bytes:
-            self._wrong(name, f"has {found.bytes:,} bytes, {recorded.bytes:,} are recorded")
-        elif found.sha256 != recorded.sha256:
-            self._wrong(name, f"has SHA-256 {found.sha256}, {recorded.sha256} is recorded")
+        with self._local(name) as (path, found):
+            if found.bytes != recorded.bytes:
+                self._wrong(name, f"has {found.bytes:,} bytes, {recorded.bytes:,} are recorded")
+            elif found.sha256 != recorded.sha256:
+                self._wrong(name, f"has SHA-256 {found.sha256}, {recorded.sha256} is recorded")
+            elif name.endswith(DATA_SUFFIX):
+                with self._lock:
+                    self._documents.execute(
+                        "INSERT INTO documents SELECT $1, id, hash(text), token_count "
+                        "FROM read_parquet($2, hive_partitioning = false)",
+                        [index, pattern_of(str(path))],
+                    )
 
     @contextmanager
     def _local(self, name: str) -> Iterator[tuple[Path, ManifestFile]]:
@@ -333,21 +346,8 @@ class _Check:
             path = Path(self._dataset.path(name) if copy is None else copy.name)
             yield path, ManifestFile(bytes=size, sha256=digest.hexdigest())
 
-    def _read(self, index: int, path: Path) -> DataFile:
-        """Count a data file's rows and tokens, and store the hashes of its documents."""
-        name = self._names[index]
-        rows = tokens = 0
-        for batch in rows_of(name, path, ROWS):
-            rows += batch.num_rows
-            tokens += pc.sum(batch["token_count"]).as_py() or 0
-            with self._lock:
-                self._ids.register("batch", batch)
-                self._ids.execute("INSERT INTO ids SELECT $1, md5_number(id), hash(text) FROM batch", [index])
-                self._ids.unregister("batch")
-        return DataFile(file=name, rows=rows, tokens=tokens)
-
     def _check_sums(self, rows: int, tokens: int) -> None:
-        details = _Details.model_validate(self._manifest.details)
+        details = self._details
         recorded_tokens = details.tokens_selected if details.tokens is None else details.tokens
         for what, found, recorded in (("documents", rows, details.rows), ("tokens", tokens, recorded_tokens)):
             if recorded is None:
@@ -355,49 +355,21 @@ class _Check:
             elif found != recorded:
                 self._wrong(PROVENANCE, f"{recorded:,} {what} are recorded, the files hold {found:,}")
 
-    def _estimated(self) -> int | None:
-        """Return the tokens of the documents as they were estimated from the lengths, where some were."""
-        details = _Details.model_validate(self._manifest.details)
-        return details.tokens_selected if details.counts.get("tokens_estimated") else None
-
-    def _check_ids(self) -> int:
+    def _check_repeats(self) -> int:
         """Report repeated documents; return the number of ids that documents with different texts share.
 
         Duplicates are allowed if the recipe did not remove them.
         """
-        if _Details.model_validate(self._manifest.details).exact_dedup == "corpus":
-            twice = self._ids.execute(
-                "SELECT list(file ORDER BY file), id_hash FROM ids GROUP BY id_hash, text_hash HAVING count(*) > 1 "
+        if self._details.exact_dedup == "corpus":
+            twice = self._documents.execute(
+                "SELECT list(file ORDER BY file), id FROM documents GROUP BY id, text HAVING count(*) > 1 "
                 "ORDER BY ALL LIMIT ?",
                 [LISTED],
             ).fetchall()
-            for files, id_hash in twice:
+            for files, id_ in twice:
                 where = ", ".join(dict.fromkeys(self._names[file] for file in files))
-                self._wrong(where, f"holds the document {self._id(files[0], id_hash)!r} {len(files)} times")
-        [[repeated]] = self._ids.execute(
-            "SELECT count(*) FROM (SELECT 1 FROM ids GROUP BY id_hash HAVING count(DISTINCT text_hash) > 1)"
+                self._wrong(where, f"holds the document {id_!r} {len(files)} times")
+        [[repeated]] = self._documents.execute(
+            "SELECT count(*) FROM (SELECT 1 FROM documents GROUP BY id HAVING count(DISTINCT text) > 1)"
         ).fetchall()
         return int(repeated)
-
-    def _id(self, index: int, id_hash: int) -> str:
-        """Return the id with a given hash, from the file that has it."""
-        name = self._names[index]
-        with self._local(name) as (path, _):
-            for batch in rows_of(name, path, ROWS):
-                for document in batch["id"].to_pylist():
-                    if int.from_bytes(hashlib.md5(document.encode()).digest(), "little") == id_hash:  # noqa: S324 - to compare
-                        return str(document)
-        raise LookupError(id_hash)
-
-
-def _skipped(names: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield the data files that some readers or disks skip or mix up because of their names, and why."""
-    alike: dict[str, str] = {}
-    for name in (name for name in names if name.endswith(DATA_SUFFIX)):
-        if any(part.startswith((".", "_")) for part in name.split("/")):
-            yield name, "readers such as pyarrow.dataset skip its rows: a name begins with . or _, hidden to them"
-        if any(part.endswith((".", " ")) for part in name.split("/")):
-            yield name, "Windows cannot store it: a name ends with a dot or a space"
-        other = alike.setdefault(unicodedata.normalize("NFC", name).casefold(), name)
-        if other != name:
-            yield name, f"a disk that ignores case or normalises Unicode takes it for {other}: one replaces the other"

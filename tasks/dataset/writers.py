@@ -1,4 +1,4 @@
-"""Write the files of the dataset, and read them.
+"""Write the files of the dataset.
 
 A file that reaches the target size is followed by another. Where row groups and files end depends only on the rows and
 on where their batches begin, so equal batches give equal bytes.
@@ -7,25 +7,21 @@ on where their batches begin, so equal batches give equal bytes.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.settings import MaterializeSettings
 from fineweb_mask.tasks.dataset.rows import check_folders, folder_name
-from fineweb_mask.tasks.storage.parquet import VerifiedFile
 
 ROW_GROUP_ROWS = 20_000
 ROW_GROUP_BYTES = 256 * 2**20
 TEXTS = ("text", "id", "url")  # mostly unique values: no dictionary encoding
 PENDING_BYTES = 512 * 2**20
 OPEN_FILES = 256
-BATCH_ROWS = 5_000
 
 
 @dataclass(slots=True)
@@ -34,23 +30,16 @@ class _Folder:
 
     pending: list[pa.Table] = field(default_factory=list)
     rows: int = 0
-    bytes: int = 0  # of the texts that wait
+    bytes: int = 0  # of what waits
     files: int = 0
-
-
-class _File(NamedTuple):
-    """An open file."""
-
-    sink: Any
-    stream: Any
 
 
 class DatasetWriter:
     """Writer of the rows of all folders, each into files of its own, named `prefix` and 00000, 00001 and so on.
 
-    A folder's rows are written when they fill a row group. If the texts of all rows that wait for one have more than
-    `PENDING_BYTES`, the folder with the most of them writes a smaller one. If it would open more than `OPEN_FILES`
-    files, the one that was opened first is ended, and its folder goes on in another.
+    A folder's rows are written when they are enough for a row group, or are the most of more than `PENDING_BYTES` that
+    wait for one. If more than `OPEN_FILES` files would be open, the one that was opened first is ended, and its folder
+    goes on in another.
 
     DuckDB does not write them: it marks a column without nulls as required, so the schemas of the files would differ.
 
@@ -59,7 +48,7 @@ class DatasetWriter:
     data
         The folder of all folders.
     schema
-        The columns, with `text` among them.
+        The columns.
     settings
         The layout and the size of a file.
     prefix
@@ -72,7 +61,7 @@ class DatasetWriter:
         self._settings = settings
         self._prefix = prefix
         self._folders: dict[str, _Folder] = {}
-        self._open: dict[str, _File] = {}  # by the folder's value, in the order in which they were opened
+        self._open: dict[str, pq.ParquetWriter] = {}  # by the folder's value, in the order in which they were opened
         self._pending_bytes = 0
 
     def __enter__(self) -> Self:
@@ -81,11 +70,10 @@ class DatasetWriter:
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is None:
             for value, folder in self._folders.items():
-                while folder.rows:
+                if folder.rows:
                     self._write_row_group(value)
-                self._close(value)
-        for value in list(self._open):
-            self._close(value)
+        for file in self._open.values():
+            file.close()
 
     def write(self, table: pa.Table, values: pa.ChunkedArray) -> None:
         """Add rows, each to the folder of its value; an empty value is that of the folder `data` itself.
@@ -96,78 +84,43 @@ class DatasetWriter:
             If there are too many folders.
         """
         raise_if_stopped()
-        for value, rows in _by_value(table, values):
+        for value, rows in by_value(table, values):
             folder = self._folders.setdefault(value, _Folder())
-            size = int(_text_bytes(rows).sum())
             folder.pending.append(rows)
             folder.rows += rows.num_rows
-            folder.bytes += size
-            self._pending_bytes += size
-            while folder.rows >= ROW_GROUP_ROWS or folder.bytes >= ROW_GROUP_BYTES:
+            folder.bytes += rows.nbytes
+            self._pending_bytes += rows.nbytes
+            if folder.rows >= ROW_GROUP_ROWS or folder.bytes >= ROW_GROUP_BYTES:
                 self._write_row_group(value)
         check_folders(len(self._folders), self._settings.layout)
         while self._pending_bytes > PENDING_BYTES:
             self._write_row_group(max(self._folders, key=lambda value: self._folders[value].bytes))
 
     def _write_row_group(self, value: str) -> None:
-        """Write the first rows of a folder that wait, at most a full row group."""
+        """Write the rows of a folder that wait, into its open file if that has not its size."""
         folder = self._folders[value]
-        pending = pa.concat_tables(folder.pending)
-        until = np.cumsum(_text_bytes(pending))  # bytes of the texts of each row and those before it
-        end = min(ROW_GROUP_ROWS, int(np.searchsorted(until, ROW_GROUP_BYTES)) + 1, pending.num_rows)
-        self._file(value).stream.write_table(pending.slice(0, end).combine_chunks(), row_group_size=end)
-        folder.pending = [pending.slice(end)]
-        folder.rows -= end
-        folder.bytes -= int(until[end - 1])
-        self._pending_bytes -= int(until[end - 1])
-
-    def _file(self, value: str) -> _File:
-        """Return the open file of a folder, which has room for another row group."""
-        if value in self._open and self._open[value].sink.tell() >= self._settings.file_size:
-            self._close(value)
+        if value in self._open and self._open[value].file_handle.tell() >= self._settings.file_size:
+            self._open.pop(value).close()
         if value not in self._open:
             if len(self._open) >= OPEN_FILES:
-                self._close(next(iter(self._open)))
-            folder = self._folders[value]
+                self._open.pop(next(iter(self._open))).close()
             path = self._data / (folder_name(value) if value else "") / f"{self._prefix}{folder.files:05d}.parquet"
-            folder.files += 1
             path.parent.mkdir(parents=True, exist_ok=True)
-            sink = pa.OSFile(str(path), "wb")
             encoded = [name for name in self._schema.names if name not in TEXTS]
-            stream = pq.ParquetWriter(
-                sink, self._schema, compression="zstd", write_page_checksum=True, use_dictionary=encoded
+            self._open[value] = pq.ParquetWriter(
+                path, self._schema, compression="zstd", write_page_checksum=True, use_dictionary=encoded
             )
-            self._open[value] = _File(sink, stream)
-        return self._open[value]
-
-    def _close(self, value: str) -> None:
-        """Close the open file of a folder, if it has one."""
-        if value in self._open:
-            sink, stream = self._open.pop(value)
-            with sink:
-                stream.close()
+            folder.files += 1
+        rows = pa.concat_tables(folder.pending).combine_chunks()
+        self._open[value].write_table(rows, row_group_size=rows.num_rows)
+        self._pending_bytes -= folder.bytes
+        folder.pending, folder.rows, folder.bytes = [], 0, 0
 
 
-def _text_bytes(table: pa.Table) -> NDArray[np.int64]:
-    """Return the bytes of each row's text."""
-    sizes: NDArray[np.int64] = pc.fill_null(pc.binary_length(table["text"]), 0).to_numpy().astype(np.int64)
-    return sizes
-
-
-def _by_value(table: pa.Table, values: pa.ChunkedArray) -> Iterator[tuple[str, pa.Table]]:
+def by_value(table: pa.Table, values: pa.ChunkedArray) -> Iterator[tuple[Any, pa.Table]]:
     """Yield each value with its rows, which hold nothing of the other rows in memory."""
     encoded = values.combine_chunks().dictionary_encode()
-    if len(encoded.dictionary) == 1:
-        yield encoded.dictionary[0].as_py(), table
-        return
     numbers = encoded.indices.to_numpy()
     places = np.split(np.argsort(numbers, kind="stable"), np.cumsum(np.bincount(numbers))[:-1])
     for value, rows in zip(encoded.dictionary.to_pylist(), places, strict=True):
-        yield value, table.take(rows)
-
-
-def rows_of(name: str, source: Path | BinaryIO, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a dataset's file, a path or an open file of this name, with the columns of `schema`."""
-    with VerifiedFile(source, name) as file:
-        for batch in file.iter_batches(BATCH_ROWS, columns=schema.names):
-            yield batch.select(schema.names).cast(schema)
+        yield value, table.take(rows) if len(places) > 1 else table

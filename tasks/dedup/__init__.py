@@ -1,1 +1,1 @@
-"""Find exact and near-duplicates: sort the hashes of each shard, compare all bucket by bucket, list them by shard."""
+"""Find exact and near-duplicates: sketch the texts of each shard, compare all in DuckDB, list them by shard."""

@@ -1,14 +1,8 @@
-"""List the duplicates of every shard, exact ones and then near ones: the rows from which nothing is selected.
+"""List the duplicates of every shard, exact and near ones: the rows from which nothing is selected.
 
-Ingest drops repeats within a shard and records each text's hash. Then every shard's hashes are sorted (`hashes`), the
-shards are compared in buckets (`repeats`), and here what the buckets found is written shard by shard. The duplicates
-stay in the documents, so that shards can be scored and embedded without waiting for each other, and are left out when
-the subset is selected.
-
-For near-duplicates, texts are sketched shard by shard (`signatures`), documents that share a band are paired bucket by
-bucket (`pairs`), the texts of the paired ones are read again (`shingles`), and the pairs are compared exactly. Here it
-is chosen which documents of these pairs are dropped, as those of equal URLs are. Exact duplicates are in these lists,
-too: a shard has one list of all rows that nothing is selected from.
+Ingest drops repeats within a shard and records each text's hash. For near-duplicates, texts are sketched shard by
+shard. Then the documents of all shards are compared in one job, which writes the list of each shard. The duplicates
+stay in the documents, and are left out when these are scored, embedded and selected.
 
 Of equal texts, that of the shard that came into the workspace first is kept; of shards that came together, that of the
 first name. With the order of the names alone, a new shard whose name comes first would take the copies of others, whose
@@ -21,32 +15,28 @@ duplicates are written again, and no selection is made again, as long as the ear
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import tempfile
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
+import duckdb
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
 
 from fineweb_mask.models.dedup.choice import Dropped, choose
-from fineweb_mask.models.errors import WorkspaceError
+from fineweb_mask.models.dedup.minhash import Sketch
 from fineweb_mask.models.runtime.progress import track
-from fineweb_mask.models.schemas import (
-    DUPLICATES,
-    DUPLICATES_OF_SHARDS,
-    NEAR_DUPLICATES,
-    NEAR_DUPLICATES_OF_SHARDS,
-    PAIRS,
-)
-from fineweb_mask.models.settings.source import CopiesSettings
-from fineweb_mask.tasks.dedup.buckets import TRIED
-from fineweb_mask.tasks.dedup.copies import Shard
-from fineweb_mask.tasks.dedup.sort import ROW_BITS, read_range, runs
-from fineweb_mask.tasks.storage.atomic import atomic_write
+from fineweb_mask.models.schemas import DUPLICATES, DUPLICATES_OF_SHARDS
+from fineweb_mask.models.settings import IngestSettings
+from fineweb_mask.tasks.catalog.spilling import spilling_database
+from fineweb_mask.tasks.dedup.comparison import LAST, PAIRS, ROW_BITS, Comparison, runs
+from fineweb_mask.tasks.dedup.sketch import Documents, name_of
+from fineweb_mask.tasks.storage.atomic import atomic_write, make_folder
 from fineweb_mask.tasks.storage.parquet import read_table
 from fineweb_mask.tasks.storage.remote.copies import read_text, size_of
 from fineweb_mask.tasks.workspace.job import Dependencies, GroupJob, Stage, find_file, stage_task
@@ -60,56 +50,77 @@ from fineweb_mask.tasks.workspace.references import (
     digest,
     stage_file_name,
 )
-from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows, read_fingerprint, stage_file_writer
+from fineweb_mask.tasks.workspace.stage_parquet import read_fingerprint, stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
-GATHERED_ROWS = 16_000_000
+SUMMARIES = "compared"
+"""Folder of the summaries, which say what duplicates each shard has."""
+
+TRIED = (0.6, 0.7, 0.8, 0.9)
+"""Thresholds of which is counted what they would drop, of the pairs that are compared for the run's own."""
+
+LISTED_ROWS = 16_000_000
 """Documents of the shards whose duplicates are in memory at the same time, unless one shard has more."""
 
 WRITERS = 32
 """Files that are written at the same time: at a URL, most of the time is spent waiting."""
 
-Rows = TypeVar("Rows")
+
+LISTED = f"""
+    SELECT document >> {ROW_BITS} AS place, document & {LAST} AS row, better >> {ROW_BITS} AS twin,
+           better & {LAST} AS twin_row, similarity
+    FROM (SELECT document, NULL AS better, NULL AS similarity FROM repeats UNION ALL FROM near)
+    WHERE document BETWEEN $first AND $last ORDER BY document
+    """  # noqa: S608 - numbers of our own
 
 
-class ListsJob(GroupJob):
-    """List rows of every shard of a corpus."""
+class Shard(BaseModel):
+    """What is compared of a shard, or of a file of another corpus."""
 
+    model_config = ConfigDict(frozen=True)
+
+    documents: Documents
+    signatures: StageFile | None = None  # where near-duplicates are looked for
+
+    @property
+    def is_own(self) -> bool:
+        """Whether its documents are of this corpus."""
+        return isinstance(self.documents, StageFile)
+
+
+class DedupJob(GroupJob):
+    """List the duplicates of every shard of a corpus."""
+
+    stage: ClassVar[Stage] = Stage("dedup", version=3, folders=("duplicates",), counts=("ingested", "eligible"))
     name: ClassVar[str] = "corpus"
-    summaries: ClassVar[str]  # folder of the summaries, beside what the buckets found
-    listed_rows: ClassVar[str]  # what they are called in a message
-    sorted_rows: list[StageFile]  # of each shard, in the order in which the shards came
-    buckets: tuple[StageFile, ...] = ()  # what was found in each: needed to build the output, not to find it
+    shards: tuple[Shard, ...]  # files of other corpora first, then in the order in which the shards came
+    settings: IngestSettings
+    memory_limit: str
+
+    def depends_on(self) -> Dependencies:
+        """Return what is compared, which copy is kept, and the fingerprints of what is read, in their order."""
+        ingest = self.settings
+        near = ingest.near_threshold if ingest.near_dedup == "minhash" else None
+        settings = [ingest.exact_dedup == "corpus", ingest.url_dedup, near]
+        return Dependencies(
+            settings=[*settings, *([ingest.copies.model_dump()] if ingest.finds_copies else [])],
+            inputs=[[name_of(shard.documents), shard.documents, shard.signatures] for shard in self.shards],
+        )
 
     @property
     def shard_names(self) -> list[str]:
-        """The names of the shards."""
-        return [file.name for file in self.sorted_rows]
+        """The names of the shards of this corpus."""
+        return [name_of(shard.documents) for shard in self.shards if shard.is_own]
 
     @property
     def summary(self) -> Path:
         """The file that says which duplicates each shard has."""
-        return self.workspace.shard_path(self.summaries, self.name, self.key)
+        return self.workspace.shard_path(SUMMARIES, self.name, self.key)
 
     def paths(self) -> list[Path]:
         """Return the summary, and the files of the shards that have duplicates, as far as the summary is there."""
         root = self.workspace.root
         return [self.summary, *(root / file.path for file in self._listed(None) or [] if file.path)]
-
-    def compared(self) -> tuple[StageFile, ...]:
-        """Return what was found in every bucket.
-
-        Raises
-        ------
-        WorkspaceError
-            If it is not given.
-        """
-        if not self.buckets:
-            raise WorkspaceError(
-                f"the {self.listed_rows} of a corpus are listed from what its buckets found, which is not there: "
-                "run again"
-            )
-        return self.buckets
 
     def shard_files(self, listing: Listing | None = None) -> list[StageFile] | None:
         """Return the shards' duplicates, in the order of the shards, or None if one is not there."""
@@ -122,72 +133,20 @@ class ListsJob(GroupJob):
 
     def summarised(self, listing: Listing | None = None) -> StageFile | None:
         """Return the reference to the summary; None without one."""
-        return find_file(self, self.summaries, self.name, listing)
+        return find_file(self, SUMMARIES, self.name, listing)
 
     def _listed(self, listing: Listing | None) -> list[StageFile] | None:
         """Return the shards' duplicates as the summary has them; None without a summary."""
         if (found := self.summarised(listing)) is None:
             return None
-        return [self._reference(row) for row in read_table(self.workspace.resolve(found)).to_pylist()]
-
-    def _reference(self, row: dict[str, Any]) -> StageFile:
-        """Return the reference to a shard's list, from its row of the summary; without a path if it has none."""
-        found = duplicates_of(row["shard"], row["rows"], row["bytes"], row["content"])
-        if NEAR not in row:
-            return found
-        counts = {reason: row[reason] for reason in COUNTED if row[reason]}
-        return found.model_copy(update={"stage": self.stage.name, "path": row["path"], "details": counts})
+        return [_reference(row) for row in read_table(self.workspace.resolve(found)).to_pylist()]
 
 
-class DedupJob(ListsJob):
-    """List the duplicates of every shard of a corpus."""
-
-    stage: ClassVar[Stage] = Stage(
-        "dedup",
-        version=2,
-        folders=("duplicates",),
-        counts=("ingested", "eligible"),
-    )
-    summaries: ClassVar[str] = "repeats"
-    listed_rows: ClassVar[str] = "duplicates"
-
-    def depends_on(self) -> Dependencies:
-        """Return the shards and the fingerprints of their hashes, in their order."""
-        return Dependencies(settings=None, inputs=[[file.name, file.fingerprint] for file in self.sorted_rows])
-
-
-class NearDedupJob(ListsJob):
-    """List the near-duplicates of every shard of a corpus, its pages of one URL, and its exact duplicates."""
-
-    stage: ClassVar[Stage] = Stage("near_dedup", version=3, label="dedup", folders=("near_duplicates",))
-    summaries: ClassVar[str] = "pairs"
-    listed_rows: ClassVar[str] = "near-duplicates"
-    shards: tuple[Shard, ...]  # with the exact duplicates of each; those of other corpora come first
-    urls: tuple[StageFile, ...] = ()  # the sorted hashes of the URLs of each, if they are compared, too
-    threshold: float
-    copies: CopiesSettings
-
-    def depends_on(self) -> Dependencies:
-        """Return the settings, the shards, and the fingerprints of what is compared and preferred, in their order."""
-        shards = zip(self.sorted_rows, self.shards, strict=True)
-        preferred = [[file.name, file.fingerprint, *shard.fingerprints(self.copies)] for file, shard in shards]
-        return Dependencies(
-            settings=[self.threshold, self.copies.model_dump()],
-            inputs=[*preferred, [file.fingerprint for file in self.urls]],
-        )
-
-    @property
-    def shard_names(self) -> list[str]:
-        """The names of the shards of this corpus."""
-        return [shard.documents.name for shard in self.shards if shard.exact is not None]
-
-
-def duplicates_of(shard: str, rows: int, size: int, content: str) -> StageFile:
-    """Return the reference to a shard's duplicates, whose file has `size` bytes; without any, to no file."""
-    path = f"{DedupJob.stage.folders[0]}/{stage_file_name(shard, content_key(content))}" if rows else ""
-    return StageFile(
-        stage=DedupJob.stage.name, name=shard, path=path, rows=rows, bytes=size, fingerprint=content, cached=True
-    )
+def _reference(row: dict[str, Any]) -> StageFile:
+    """Return the reference to a shard's list, from its row of the summary."""
+    counts = {reason: row[reason] for reason in COUNTED if row[reason]}
+    same = {name: row[name] for name in ("path", "rows", "bytes", "fingerprint")}
+    return StageFile(stage=DedupJob.stage.name, name=row["shard"], **same, details=counts, cached=True)
 
 
 def no_duplicates(shard: str) -> StageFile:
@@ -198,62 +157,48 @@ def no_duplicates(shard: str) -> StageFile:
     >>> no_duplicates("a").rows, no_duplicates("a").path
     (0, '')
     """
-    return duplicates_of(shard, 0, 0, digest([shard, []]))
+    none = {"shard": shard, "path": "", "rows": 0, "bytes": 0, "fingerprint": digest([shard, []])}
+    return _reference(none | dict.fromkeys(COUNTED, 0))
 
 
 @stage_task
 def dedup(job: DedupJob) -> None:
-    """Write the duplicates of every shard, where they are not there yet, and then the summary.
-
-    Raises
-    ------
-    WorkspaceError
-        If what the buckets found is not given.
-    """
-    portions = list(runs([file.rows for file in job.sorted_rows], GATHERED_ROWS))
-    found = (_duplicates(job, places) for places in track("shards", portions, part=(0, 1)))
-    _write_lists(job, DUPLICATES_OF_SHARDS, found, partial(_write_exact, job))
-
-
-@stage_task
-def near_dedup(job: NearDedupJob) -> None:
-    """Write the list of every shard that has near-duplicates, where it is not there yet, and then the summary.
+    """Write the list of every shard that has duplicates, where it is not there yet, and then the summary.
 
     The summary's details say what other thresholds would drop.
 
     Raises
     ------
     WorkspaceError
-        If what the buckets found is not given.
+        If the memory limit is too little for DuckDB.
     """
-    pairs = pa.concat_tables(read_table(job.workspace.resolve(file), schema=PAIRS) for file in job.compared())
-    columns = [pairs[name].to_numpy() for name in PAIRS.names]
+    ingest, own, details = job.settings, job.settings.near_threshold, dict[str, Any]()
+    make_folder(job.workspace.cache)
+    spill = Path(tempfile.mkdtemp(prefix=".dedup-", suffix=".partial", dir=job.workspace.cache))
+    with spilling_database(spill, job.memory_limit, f"{job.kind} {job.name}") as connection:
+        compared = Comparison(connection, job.workspace, [one.documents for one in job.shards], ingest.copies)
+        if ingest.exact_dedup == "corpus":
+            compared.find_repeats()
+        pairs = [PAIRS.empty_table(), *([compared.of_one_url()] if ingest.url_dedup else [])]
+        if ingest.near_dedup == "minhash":
+            signatures = [shard.signatures for shard in job.shards if shard.signatures is not None]
+            words = Sketch.for_threshold(own).words
+            pairs.append(compared.alike(signatures, words, min(own, *TRIED)))
+        columns = [column.to_numpy() for column in pa.concat_tables(pairs).columns]
 
-    def at(threshold: float) -> Dropped:
-        is_alike = ~(columns[2] < threshold)  # also pages of one URL, which have no similarity
-        return choose(*(column[is_alike] for column in columns))
+        def at(threshold: float) -> Dropped:
+            is_alike = ~(columns[2] < threshold)  # also pages of one URL, which have no similarity
+            return choose(*(column[is_alike] for column in columns))
 
-    found = at(job.threshold)
-    tried = [
-        {"threshold": one, **_least_similar(job, found if one == job.threshold else at(one))}
-        for one in sorted({*TRIED, job.threshold})
-    ]
-    shards = np.arange(len(job.shards) + 1, dtype=np.uint64)
-    ends = pairwise(np.searchsorted(found.documents >> np.uint64(ROW_BITS), shards).tolist())
-    names = np.array([shard.documents.name for shard in job.shards], dtype=object)
-    last_row = np.uint64(2**ROW_BITS - 1)
-    similarity = pa.array(found.similarity, mask=np.isnan(found.similarity))
-    twins = names[found.kept >> np.uint64(ROW_BITS)]
-    listed = [found.documents & last_row, pa.array(twins, pa.string()), found.kept & last_row, similarity]
-    near = pa.table(listed, names=NEAR_DUPLICATES.names).cast(NEAR_DUPLICATES)
-    exact = [shard.exact for shard in job.shards]
-    parts = ((one, near.slice(start, end - start)) for one, (start, end) in zip(exact, ends, strict=True))
-    of_shards = [(one, part) for one, part in parts if one is not None]
-    details = {"threshold": job.threshold, "tried": tried if tried[0]["documents"] else []}
-    _write_lists(job, NEAR_DUPLICATES_OF_SHARDS, [of_shards], partial(_write_near, job), details)
+        near = at(own)
+        if ingest.near_dedup == "minhash":
+            found = {one: near if one == own else at(one) for one in sorted({*TRIED, own})}
+            tried = [{"threshold": one, **_least_similar(job, dropped)} for one, dropped in found.items()]
+            details = {"threshold": own, "tried": tried if tried[0]["documents"] else []}
+        _write_lists(job, _by_shard(job, connection, near), details)
 
 
-def _least_similar(job: NearDedupJob, dropped: Dropped) -> dict[str, Any]:
+def _least_similar(job: DedupJob, dropped: Dropped) -> dict[str, Any]:
     """Return how many near-duplicates are dropped, and the least similar of them beside the one kept for it."""
     similarity = dropped.similarity
     documents = int(np.count_nonzero(~np.isnan(similarity)))
@@ -262,89 +207,66 @@ def _least_similar(job: NearDedupJob, dropped: Dropped) -> dict[str, Any]:
     least, found = np.nanargmin(similarity), dict[str, Any]()
     for side, number in (("dropped", int(dropped.documents[least])), ("kept", int(dropped.kept[least]))):
         place, row = divmod(number, 2**ROW_BITS)
-        found[side] = [job.shards[place].documents.name, row]
+        found[side] = [name_of(job.shards[place].documents), row]
     return {"documents": documents, "similarity": float(similarity[least]), **found}
 
 
-def _write_lists(
-    job: ListsJob,
-    schema: pa.Schema,
-    portions: Iterable[Iterable[Rows]],
-    write: Callable[[Rows], StageFile],
-    details: Mapping[str, Any] | None = None,  # of the summary
-) -> None:
-    """Write the list of every shard by `write`, several at a time, and then the summary, whose columns are `schema`."""
-    with stage_file_writer(job.summary, schema, job.key) as summary, ThreadPoolExecutor(WRITERS) as pool:
+def _by_shard(
+    job: DedupJob, connection: duckdb.DuckDBPyConnection, near: Dropped
+) -> Iterator[list[tuple[str, pa.Table]]]:
+    """Yield the names and the duplicates of the shards of this corpus, those of some neighbouring ones together."""
+    similarity = pa.array(near.similarity, from_pandas=True)
+    connection.register("near", pa.table([near.documents, near.kept, similarity], schema=PAIRS))
+    names = pa.array([name_of(shard.documents) for shard in job.shards], pa.string())
+    rows = [shard.documents.rows if isinstance(shard.documents, StageFile) else 0 for shard in job.shards]
+    for places in track("shards", list(runs(rows, LISTED_ROWS)), part=(0.9, 1)):
+        ends = {"first": places.start << ROW_BITS, "last": (places.stop << ROW_BITS) - 1}
+        found = connection.sql(LISTED, params=ends).to_arrow_table().combine_chunks()
+        starts = np.searchsorted(found["place"].to_numpy(), [*places, places.stop])
+        columns = [found["row"], names.take(found["twin"].combine_chunks()), found["twin_row"], found["similarity"]]
+        table = pa.table(columns, names=DUPLICATES.names).cast(DUPLICATES)
+        yield [
+            (names[place].as_py(), table.slice(start, stop - start))
+            for place, (start, stop) in zip(places, pairwise(starts.tolist()), strict=True)
+            if job.shards[place].is_own
+        ]
+
+
+def _write_lists(job: DedupJob, portions: Iterable[list[tuple[str, pa.Table]]], details: dict[str, Any]) -> None:
+    """Write the list of every shard, several at a time, and then the summary."""
+    with stage_file_writer(job.summary, DUPLICATES_OF_SHARDS, job.key) as summary, ThreadPoolExecutor(WRITERS) as pool:
         for portion in portions:
-            files = [
-                {
-                    "shard": file.name,
-                    "rows": file.rows,
-                    "bytes": file.bytes,
-                    "content": file.fingerprint,
-                    **{reason: file.details.get(reason, 0) for reason in COUNTED},
-                    "path": file.path,
-                }
-                for file in pool.map(write, portion)
-            ]
-            summary.write(pa.RecordBatch.from_pylist(files, schema=schema))
-        summary.details = dict(details or {})
+            rows = list(pool.map(partial(_write_list, job), *zip(*portion, strict=True)) if portion else ())
+            summary.write(pa.RecordBatch.from_pylist(rows, schema=DUPLICATES_OF_SHARDS))
+        summary.details = details
 
 
-def _write_list(path: Path, rows: pa.Table, content: str, *, force: bool) -> int:
-    """Write a shard's list, unless one of this content is there; return its size in bytes."""
-    key = content_key(content)
-    if force or read_fingerprint(path) != key.fingerprint:
-        with stage_file_writer(path, rows.schema, key) as writer:
-            for batch in rows.combine_chunks().to_batches():
-                writer.write(batch)
-    return size_of(path) or 0
+def _write_list(job: DedupJob, shard: str, duplicates: pa.Table) -> dict[str, Any]:
+    """Write a shard's duplicates, if it has any and they are not there yet; return its row of the summary.
 
-
-def _duplicates(job: DedupJob, places: range) -> Iterator[tuple[str, NDArray[np.uint32]]]:
-    """Yield the names and the duplicates of some neighbouring shards."""
-    tables = [read_range(job.workspace, file, places.start, places.stop - 1) for file in job.compared()]
-    found = pa.concat_tables(tables).sort_by([("shard", "ascending"), ("row", "ascending")])
-    starts = np.searchsorted(found["shard"].to_numpy(), [*places, places.stop])
-    for place, (start, stop) in zip(places, pairwise(starts), strict=True):
-        yield job.shard_names[place], found["row"][start:stop].to_numpy()
-
-
-def _write_exact(job: DedupJob, duplicates: tuple[str, NDArray[np.uint32]]) -> StageFile:
-    """Write a shard's duplicates, if it has any and they are not there yet."""
-    shard, rows = duplicates
-    content = digest([shard, rows.tolist()])  # it stands for the duplicates in the keys of jobs that read them
-    found = duplicates_of(shard, len(rows), 0, content)
-    if not found.path:
-        return found
-    size = _write_list(job.workspace.root / found.path, pa.table([rows], schema=DUPLICATES), content, force=job.force)
-    return found.model_copy(update={"bytes": size})
-
-
-def _write_near(job: NearDedupJob, found: tuple[StageFile, pa.Table]) -> StageFile:
-    """Write a shard's list, if it has near-duplicates and the list is not there yet; without any, it is the exact one.
-
-    Its fingerprint is of the rows alone: which copy is kept makes no difference to a selection.
+    The fingerprint is of the rows alone: which copy is kept makes no difference to a selection.
     """
-    exact, near = found
-    if not near.num_rows:
-        return exact
-    repeated = pa.table([duplicate_rows(job.workspace, exact)], schema=DUPLICATES)
-    both = pa.concat_tables([repeated, near], promote_options="default").sort_by("row")
-    rows, *named = (column.to_pylist() for column in both.columns)
-    content = digest([exact.name, rows, *named])
-    path = job.workspace.root / job.folder / stage_file_name(exact.name, content_key(content))
-    size = _write_list(path, both, content, force=job.force)
-    same_url = near["similarity"].null_count
-    return StageFile(
-        stage=job.stage.name,
-        name=exact.name,
-        path=job.workspace.relative(path),
-        rows=both.num_rows,
-        bytes=size,
-        fingerprint=digest([exact.fingerprint, rows]),
-        details={NEAR: near.num_rows - same_url, SAME_URL: same_url},
-    )
+    rows, *twins = (column.to_pylist() for column in duplicates.columns)
+    path, size = "", 0
+    if rows:
+        key = content_key(digest([shard, rows, *twins]))
+        path = f"{job.folder}/{stage_file_name(shard, key)}"
+        file = job.workspace.root / path
+        if job.force or read_fingerprint(file) != key.fingerprint:
+            with stage_file_writer(file, DUPLICATES, key) as writer:
+                for batch in duplicates.combine_chunks().to_batches():
+                    writer.write(batch)
+        size = size_of(file) or 0
+    near = len(duplicates) - duplicates["similarity"].null_count
+    return {
+        "shard": shard,
+        "rows": len(rows),
+        NEAR: near,
+        SAME_URL: len(duplicates) - duplicates["twin_shard"].null_count - near,
+        "path": path,
+        "bytes": size,
+        "fingerprint": digest([shard, rows]),
+    }
 
 
 def in_order_of_arrival(workspace: Workspace, shards: Iterable[str]) -> list[str]:

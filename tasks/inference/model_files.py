@@ -22,8 +22,6 @@ NEEDED = ["*.json", "*.txt", "*.model", "*.safetensors"]
 NOT_NEEDED = ["onnx/*", "openvino/*"]
 """Weights of other frameworks."""
 SHA256 = re.compile("[0-9a-f]{64}")
-ANSWER_SECONDS = 3.0
-"""Longest time for the hub's answer where a model is only offered."""
 
 
 class ModelNotFoundError(SettingsError):
@@ -56,21 +54,6 @@ def model_folder(model: str, setting: str) -> ModelFolder:
     with _download_errors_explained(f"{setting}: {model!r} is not a folder, and it", model):
         snapshot = Path(snapshot_download(model, allow_patterns=NEEDED, ignore_patterns=NOT_NEEDED))
     return ModelFolder(path=str(snapshot), fingerprint=f"{model}@{snapshot.name}")
-
-
-def size_on_hub(model: str) -> int | None:
-    """Return the bytes that a model on the hub would take to download; None if the hub does not answer soon."""
-    from huggingface_hub import HfApi, constants
-    from huggingface_hub.utils._paths import filter_repo_objects
-
-    if constants.HF_HUB_OFFLINE:
-        return None
-    try:
-        found = HfApi().model_info(model, files_metadata=True, timeout=ANSWER_SECONDS)
-    except Exception:  # noqa: BLE001 - of whatever kind: it is not at hand
-        return None
-    sizes = {file.rfilename: file.size or 0 for file in found.siblings or []}
-    return sum(sizes[name] for name in filter_repo_objects(sizes, allow_patterns=NEEDED, ignore_patterns=NOT_NEEDED))
 
 
 def check_model_folder(model: str, setting: str) -> None:

@@ -19,8 +19,8 @@ from fineweb_mask.tasks.workspace.stage_parquet import read_stage_footer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 FOLDERS = tuple(
-    "documents dropped references hashes repeats duplicates signatures pairs shingles near_duplicates "
-    "losses scores embeddings samples cells divided chosen group_counts group_shares masks".split()
+    "documents dropped signatures compared duplicates losses "
+    "scores embeddings samples cells divided chosen group_counts group_shares masks".split()
 )
 """Folders of stage files; other files with the names of shards are looked at one by one."""
 

@@ -7,7 +7,7 @@ from fineweb_mask.flows.pipeline.fit import PretrainedModels
 from fineweb_mask.flows.pipeline.run import Run
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.tasks import select
-from fineweb_mask.tasks.dedup.duplicates import DedupJob, NearDedupJob
+from fineweb_mask.tasks.dedup.duplicates import DedupJob
 from fineweb_mask.tasks.inference.model_files import ModelFolder
 from fineweb_mask.tasks.inference.scorers import QualityModel
 from fineweb_mask.tasks.source.discovery import SourceShard
@@ -26,9 +26,7 @@ WRITE = {"partition", "materialize", "report"}
 SELECT = {"select"} | WRITE | {"witness"}
 EMBED = {"embed", "losses"} | SELECT
 SCORE = {"score"} | SELECT
-DEDUP = {"hash", "repeats", "dedup"}
-NEAR = {"signatures", "pairs", "shingles", "verified", "near_dedup"}
-ALL = {"ingest", "score"} | DEDUP | EMBED
+ALL = {"ingest", "dedup", "score"} | EMBED
 DETAILS = {**dict.fromkeys(("rows_in", "tokens_in", "tokens", "tokens_estimated"), 0), "blocks": [], "statistics": {}}
 
 
@@ -56,9 +54,8 @@ class Planned(Run):
 def keys(tmp_path, monkeypatch):
     """Return the function that plans a run of two shards and returns the keys of its jobs, by stage and name."""
     monkeypatch.setattr(select.SelectJob, "shard_files", lambda job, *_: [done(job, one.name) for one in job.shards])
-    for job in (DedupJob, NearDedupJob):
-        monkeypatch.setattr(job, "shard_files", lambda job, *_: [done(job, name) for name in job.shard_names])
-        monkeypatch.setattr(job, "current", lambda *_: None)
+    monkeypatch.setattr(DedupJob, "shard_files", lambda job, *_: [done(job, name) for name in job.shard_names])
+    monkeypatch.setattr(DedupJob, "summarised", done)
 
     def of(*overrides, workspace="workspace", sources=("1", "1"), edu="content", encoder="content"):
         path = tmp_path / "recipe.yaml"
@@ -116,28 +113,29 @@ def test_a_setting_changes_the_stages_that_read_it_and_what_follows(keys, overri
     assert {stage for stage, _ in changed(keys(), keys(override))} == stages
 
 
-@pytest.mark.parametrize(("scope", "stages"), [("shard", SCORE | EMBED), ("off", ALL - DEDUP)])
+@pytest.mark.parametrize(("scope", "stages"), [("shard", SCORE | EMBED), ("off", ALL - {"dedup"})])
 def test_without_a_comparison_of_shards_none_is_planned(keys, scope, stages):
     before, after = keys(), keys(f"ingest.exact_dedup={scope}")
-    assert before.keys() - after.keys() == {name for name in before if name[0] in DEDUP}
+    assert before.keys() - after.keys() == {("dedup", "corpus")}
     assert {stage for stage, name in after if before[stage, name] != after[stage, name]} == stages
 
 
-def test_near_duplicates_are_looked_for_by_jobs_of_their_own_and_change_what_is_selected(keys):
+def test_near_duplicates_are_looked_for_in_sketches_and_change_what_is_selected(keys):
     before, after = keys(), keys("ingest.near_dedup=minhash")
-    assert {stage for stage, _ in after.keys() - before.keys()} == NEAR
+    assert after.keys() - before.keys() == {("sketch", "a"), ("sketch", "b")}
     assert before.keys() <= after.keys()
-    assert {stage for stage, name in before if before[stage, name] != after[stage, name]} == SCORE | EMBED
+    follows = {"dedup"} | SCORE | EMBED
+    assert {stage for stage, name in before if before[stage, name] != after[stage, name]} == follows
     other = keys("ingest.near_dedup=minhash", "ingest.near_threshold=0.6")
-    assert {stage for stage, _ in changed(after, other)} == NEAR | SCORE | EMBED
+    assert {stage for stage, _ in changed(after, other)} == {"sketch"} | follows
     alone = keys("ingest.near_dedup=minhash", "ingest.exact_dedup=shard")
-    assert {stage for stage, _ in alone} == {stage for stage, _ in after} - DEDUP
+    assert {stage for stage, _ in changed(after, alone)} == follows
 
 
 def test_a_changed_source_file_changes_its_own_shard_and_what_is_made_of_all(keys):
-    names = {"repeats": "0-of-1", "dedup": "corpus", "losses": "corpus", "partition": "00000", "select": "a..b"}
+    names = {"dedup": "corpus", "losses": "corpus", "partition": "00000", "select": "a..b"}
     names |= {"materialize": "dataset", "witness": "report", "report": "report"}
-    names |= dict.fromkeys(("ingest", "hash", "score", "embed"), "b")
+    names |= dict.fromkeys(("ingest", "score", "embed"), "b")
     of_another_list = {(stage, "a") for stage in ("score", "embed")}  # here, where no list is known by what is in it
     assert changed(keys(), keys(sources=("1", "2"))) == set(names.items()) | of_another_list
 

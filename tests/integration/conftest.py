@@ -29,8 +29,8 @@ from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
 
 from fineweb_mask.flows.compare import CompareSummary, compare
 from fineweb_mask.flows.curate import curate
-from fineweb_mask.flows.display.listeners import LogLines, listener
 from fineweb_mask.flows.display.prefect_ui import artifact_key
+from fineweb_mask.flows.display.progress import Screen, StageProgress, screen
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.flows.summary import RunSummary, StoppedSummary
 from fineweb_mask.flows.sweep import SweepSummary, sweep
@@ -50,26 +50,36 @@ RunSample = Callable[..., RunSummary]
 
 
 class Service(NamedTuple):
-    """A running `make serve`."""
+    """A `make serve`."""
 
     url: str
     state: Path
     home: Path  # where the deployments' relative paths lie
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """Return the environment of its commands."""
+        return os.environ | {"PREFECT_API_URL": f"{self.url}/api", "FINEWEB_MASK_HOME": str(self.home)}
+
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run `python -m ...` of the checkout against the server."""
-        return subprocess.run(
-            [sys.executable, "-m", *arguments],
-            cwd=ROOT,
-            env=os.environ | {"PREFECT_API_URL": f"{self.url}/api", "FINEWEB_MASK_HOME": str(self.home)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        command = [sys.executable, "-m", *arguments]
+        return subprocess.run(command, cwd=ROOT, env=self.environment, capture_output=True, text=True, check=False)
 
-    def serve(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run `python -m deployments.serve` on this service."""
-        return self.command("deployments.serve", *arguments, "--state", str(self.state))
+    @contextmanager
+    def running(self) -> Iterator[tuple[subprocess.Popen[str], str]]:
+        """Run it while the block does; yield its process, and what it says once it is ready."""
+        command = [sys.executable, "-m", "deployments.serve", f"--port={self.url.rpartition(':')[2]}"]
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        command += ["--state", str(self.state)]
+        with subprocess.Popen(command, cwd=ROOT, env=self.environment, **options) as process:
+            lines = [process.stdout.readline() for _ in range(4)]
+            assert lines[-1], process.stderr.read()
+            try:
+                yield process, "".join(lines)
+            finally:
+                process.terminate()
+                process.wait(60)
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> httpx.Response:
         """Ask the server's API; again where its database is locked, as Prefect's client does."""
@@ -154,15 +164,9 @@ def service(sample_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> It
     """What `make serve` starts, in folders of its own."""
     home = tmp_path_factory.mktemp("home")
     (home / "data_samples").symlink_to(sample_corpus)
-    port = free_port()
-    service = Service(f"http://127.0.0.1:{port}", tmp_path_factory.mktemp("serve"), home)
-    started = service.serve("start", "--port", str(port))
-    try:
-        assert started.returncode == 0, started.stderr
+    service = Service(f"http://127.0.0.1:{free_port()}", tmp_path_factory.mktemp("serve"), home)
+    with service.running():
         yield service
-    finally:
-        stopped = service.serve("stop")
-    assert stopped.stdout.strip() == "ended: worker, server"
     with pytest.raises(httpx.ConnectError):
         httpx.get(service.url)
 
@@ -240,14 +244,14 @@ class Contested(NamedTuple):
     heard: dict[tuple[str, str], list[tuple[float, tuple[Step, ...]]]]  # by stage and job, how far it was
 
 
-class _Hearing(LogLines):
+class _Hearing(Screen):
     def __init__(self) -> None:
         super().__init__()
         self.heard: dict[tuple[str, str], list[tuple[float, tuple[Step, ...]]]] = {}
 
-    def on_job_progress(self, stage: str, job: str, share: float, steps: tuple[Step, ...]) -> None:
-        self.heard.setdefault((stage, job), []).append((share, steps))
-        super().on_job_progress(stage, job, share, steps)
+    def show(self, stage: StageProgress) -> None:
+        for job, steps in stage.steps.items():
+            self.heard.setdefault((stage.stage, job), []).append((stage.shares[job], steps))
 
 
 @pytest.fixture(scope="session")
@@ -258,10 +262,10 @@ def contest(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Contest
     hearing = _Hearing()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fineweb_mask.models.runtime.progress.SECONDS", 0.0)
-        token = listener.set(hearing)
+        token = screen.set(hearing)
         compared = compare(settings, ["mean_field", "random", "greedy"], "dump")
         swept = sweep(settings, "0,0.25,...,1")
-        listener.reset(token)
+        screen.reset(token)
     return Contested(workspace, compared, swept, hearing.heard)
 
 

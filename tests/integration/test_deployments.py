@@ -1,14 +1,11 @@
 """`make serve`, its deployments, and the artifacts and events of a run, on a real server with a real worker."""
 
 import json
-import os
-import signal
-import socket
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pyarrow.parquet as pq
 import pytest
 from prefect import flow
@@ -17,6 +14,7 @@ from fineweb_mask.flows.display.prefect_ui import SHARD_ROWS, or_warn
 from fineweb_mask.flows.processes.environment import server_lost
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.models.settings import PipelineSettings
+from tests.s3 import free_port
 
 pytestmark = pytest.mark.long  # a server, a worker or a browser, or whole runs, some of which are killed
 
@@ -144,28 +142,6 @@ def test_train_quality_is_deployed(service):
     assert (service.home / "workspaces" / "quality" / "model.bin").is_file()
 
 
-def test_start_restarts_a_crashed_worker_and_keeps_the_server(service):
-    server, worker = (int((service.state / f"{name}.pid").read_text()) for name in ("server", "worker"))
-    deployment = service.read("deployments/name/curate/sample")["id"]
-    lost = service.read(f"deployments/{deployment}/create_flow_run", state={"type": "PENDING"})["id"]
-    os.kill(worker, signal.SIGKILL)
-    again = service.serve("start")
-    assert again.returncode == 0, again.stderr
-    assert service.url in again.stdout
-    assert int((service.state / "server.pid").read_text()) == server
-    assert int((service.state / "worker.pid").read_text()) != worker
-    assert service.read(f"flow_runs/{lost}")["state"]["type"] == "CRASHED"
-    moved = service.serve("start", "--port", "1024")
-    assert moved.returncode == 1
-    assert f"already running at {service.url}" in moved.stderr
-
-
-def test_stop_leaves_another_process_of_that_id_alone(service, tmp_path):
-    (tmp_path / "worker.pid").write_text("1")
-    done = service.command("deployments.serve", "stop", "--state", str(tmp_path))
-    assert (done.returncode, done.stdout.strip()) == (0, "nothing is running")
-
-
 def test_a_quarantined_shard_and_a_failed_run_call_the_webhook(hostile_run):
     texts: dict[str, list[str]] = {"fineweb-mask.shard.quarantined": [], "prefect.flow-run.Failed": []}
     while not all(texts.values()):  # in no order; other runs of this server fail or crash as well
@@ -194,22 +170,29 @@ def test_a_failure_to_publish_is_a_warning_in_the_run(server, caplog):
     server_lost.clear()
 
 
-def test_with_an_auth_string_the_server_answers_only_those_who_have_it(service, tmp_path, monkeypatch):
+def test_with_an_auth_string_the_server_answers_only_those_who_have_it_and_lost_runs_are_crashed(
+    service, tmp_path, monkeypatch
+):
     monkeypatch.setenv("PREFECT_SERVER_API_AUTH_STRING", "me:open sesame")
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    protected = service._replace(url=f"http://127.0.0.1:{port}", state=tmp_path / "state")
-    started = protected.serve("start", "--port", str(port))  # it waits for the worker, and deploys
-    try:
-        assert started.returncode == 0, started.stderr
-        assert "PREFECT_API_AUTH_STRING=... " in started.stdout
-        assert "sesame" not in started.stdout
-        found = f"{protected.url}/api/deployments/name/curate/sample"
-        assert httpx.get(found).status_code == 401
-        assert httpx.get(found, auth=("me", "guess")).status_code == 401
-        assert httpx.get(found, auth=("me", "open sesame")).json()["name"] == "sample"
-        monkeypatch.setenv("PREFECT_SERVER_API_AUTH_STRING", "me:another")
-        assert "another password" in protected.serve("start").stderr
-    finally:
-        assert protected.serve("stop").stdout.strip() == "ended: worker, server"
+    own = service._replace(url=f"http://127.0.0.1:{free_port()}", state=tmp_path / "state")
+    known = httpx.Client(base_url=f"{own.url}/api", auth=("me", "open sesame"), timeout=60)
+    with own.running() as (_, said):
+        assert "PREFECT_API_AUTH_STRING=... " in said
+        assert "sesame" not in said
+        found = "deployments/name/curate/sample"
+        assert httpx.get(f"{own.url}/api/{found}").status_code == 401
+        assert httpx.get(f"{own.url}/api/{found}", auth=("me", "guess")).status_code == 401
+        deployment = known.get(found).json()
+        assert deployment["name"] == "sample"
+        state = {"type": "PENDING", "state_details": {}}
+        lost = known.post(f"deployments/{deployment['id']}/create_flow_run", json={"state": state}).json()["id"]
+        again = own.command("deployments.serve", f"--state={own.state}")
+        assert (again.returncode, again.stderr.startswith("serve: already running with the files in ")) == (1, True)
+    with own.running() as (process, _):
+        assert known.get(f"flow_runs/{lost}").json()["state"]["type"] == "CRASHED"
+        [worker] = [one for one in psutil.Process(process.pid).children() if "worker" in one.cmdline()]
+        worker.kill()
+        assert process.wait(30) == 1
+        assert "serve: the worker has ended; the end of " in process.stderr.read()
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(own.url)

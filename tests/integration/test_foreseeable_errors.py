@@ -274,16 +274,7 @@ def test_a_port_in_use_is_told_in_one_line(files: Path) -> None:
         used.bind(("127.0.0.1", 0))
         used.listen()
         port = used.getsockname()[1]
-        serve = [
-            sys.executable,
-            "-m",
-            "deployments.serve",
-            "start",
-            "--port",
-            str(port),
-            "--state",
-            str(files / "serve"),
-        ]
+        serve = [sys.executable, "-m", "deployments.serve", f"--port={port}", "--state", str(files / "serve")]
         done = subprocess.run(serve, cwd=ROOT, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr == f"serve: port {port} is taken by another program: make serve PORT={port + 1}\n"

@@ -22,7 +22,7 @@ Start = Callable[..., subprocess.Popen[bytes]]
 FOLDERS = {  # where a stage writes what it has not finished
     "ingest": "documents",
     "embed": "embeddings",
-    "dedup": "repeats",
+    "dedup": "cache",
     "select": "masks",
     "materialize": "dataset-parts",
     "report": "reports",

@@ -170,7 +170,7 @@ def test_a_new_shard_leaves_the_others_and_what_was_selected_alone(workspace, ru
     add_shard(corpus / "CC-MAIN-2000-01_00000.parquet")
     assert built(run_sample(workspace, *overrides)) == {
         **dict.fromkeys(["ingest", "score", "embed", "select"], 1),
-        "dedup": 4,  # the new shard's hashes, the bucket, the list, and the losses by group
+        "dedup": 2,  # the lists, and the losses by group
         **dict.fromkeys(["materialize", "report"], 2),
     }
     assert manifest.read_bytes() == encoder

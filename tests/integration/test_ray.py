@@ -8,18 +8,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
 import pytest
 
-from fineweb_mask.flows.cluster.cluster import OWNER, RETRIES, Cluster, LostJobError
-from fineweb_mask.flows.display.listeners import LogLines, listener
+from fineweb_mask.flows.cluster.cluster import RETRIES, Cluster, LostJobError
+from fineweb_mask.flows.display.progress import Screen, StageProgress, screen
+from fineweb_mask.models.dedup.minhash import Sketch
 from fineweb_mask.models.runtime.stopping import StoppedError
 from fineweb_mask.models.settings import EmbeddingSettings, EngineSettings, IngestSettings, SourceSettings
-from fineweb_mask.tasks.dedup.sort import SortJob
+from fineweb_mask.tasks.dedup.sketch import SketchJob
 from fineweb_mask.tasks.inference.model_files import model_folder
 from fineweb_mask.tasks.ingest import IngestJob
 from fineweb_mask.tasks.source.discovery import discover
@@ -138,16 +138,15 @@ def local_data(workspace: Path) -> list[bytes]:
     return [path.read_bytes() for path in sorted((workspace / "dataset" / "data").rglob("*.parquet"))]
 
 
-class DoneJobs(LogLines):
-    """Calls a function when a job of a stage ends."""
+class DoneJobs(Screen):
+    """Calls a function when a job of a stage has ended."""
 
     def __init__(self, stage: str, then: Callable[[], None]) -> None:
         super().__init__()
         self._stage, self._then = stage, then
 
-    def on_job_end(self, stage: str, job: str, file: StageFile | None) -> None:
-        super().on_job_end(stage, job, file)
-        if stage == self._stage:
+    def show(self, stage: StageProgress) -> None:
+        if stage.stage == self._stage and stage.done:
             self._then()
 
 
@@ -168,11 +167,11 @@ def test_a_cluster_writes_the_same_dataset_though_a_node_dies(
         if dying:
             nodes.remove(dying.pop())
 
-    token = listener.set(DoneJobs("embed", kill))
+    token = screen.set(DoneJobs("embed", kill))
     try:
         summary = run_sample(f"{seaweed_bucket.url}/ws", f"source.path={corpus}", *engine)
     finally:
-        listener.reset(token)
+        screen.reset(token)
         nodes.add(resources={"b": 1})
     assert not dying
     assert summary.status == "done"
@@ -209,54 +208,25 @@ def test_interrupted_a_run_ends_in_seconds_and_leaves_nothing_on_the_cluster(
     assert running_jobs() == []
 
 
-def processes_of(owner: int) -> list[psutil.Process]:
-    """Return the processes of the Ray of this machine that a process started."""
-    found = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            if process.status() != psutil.STATUS_ZOMBIE and process.environ().get(OWNER) == str(owner):
-                found.append(process)
-    return found
-
-
-@pytest.fixture
-def begin(small_sample: tuple[str, ...], server: None, tmp_path: Path) -> Callable[[], psutil.Process]:
-    """Begin a run with a Ray of its own, as `nohup` does: its parent ends at once."""
-    command = sample_command(tmp_path / "w", (*small_sample, "engine.kind=ray"))
-
-    def run() -> psutil.Process:
-        shell = ["sh", "-c", '"$@" > "$0" 2>&1 & echo $!', str(tmp_path / "output"), *command]
-        return psutil.Process(int(subprocess.check_output(shell, cwd=ROOT, env=with_server())))
-
-    return run
-
-
-def wait_for_files(run: psutil.Process, folder: Path) -> None:
-    while run.is_running() and not list(folder.glob("*.parquet")):
-        time.sleep(0.05)
-
-
 @pytest.mark.long
-def test_a_killed_run_s_ray_ends_with_the_next_which_goes_on_though_its_raylet_dies(
-    begin: Callable[[], psutil.Process], finished: Path, tmp_path: Path
+def test_a_run_in_the_background_whose_raylet_dies_says_so_and_the_next_goes_on(
+    small_sample: tuple[str, ...], server: None, finished: Path, tmp_path: Path
 ) -> None:
-    """By itself, Ray would end a process whose parent has ended with its raylet."""
-    killed = begin()
-    wait_for_files(killed, tmp_path / "w" / "documents")
-    assert processes_of(killed.pid), (tmp_path / "output").read_text()
-    killed.kill()
-    run = begin()
-    wait_for_files(run, tmp_path / "w" / "scores")
-    raylets = [one for one in processes_of(run.pid) if one.name() == "raylet"]
-    assert len(raylets) == 1, (tmp_path / "output").read_text()
-    raylets[0].kill()
+    """Its parent ends at once, as that of `nohup`: by itself, Ray would end it with its raylet."""
+    workspace, output = tmp_path / "w", tmp_path / "output"
+    command = sample_command(workspace, (*small_sample, "engine.kind=ray"))
+    shell = ["sh", "-c", '"$@" > "$0" 2>&1 & echo $!', str(output), *command]
+    run = psutil.Process(int(subprocess.check_output(shell, cwd=ROOT, env=with_server())))
+    while run.is_running() and not list((workspace / "scores").glob("*.parquet")):
+        time.sleep(0.05)
+    [raylet] = [process for process in run.children(recursive=True) if process.name() == "raylet"]
+    raylet.kill()
     run.wait(300)
-    said = (tmp_path / "output").read_text()
+    said = output.read_text()
+    assert "the raylet, Ray's process on this machine, died: run again to resume" in said
     assert not [line for line in said.splitlines() if "(raylet)" in line or "oken auth" in line]  # Ray's own words
-    assert said.count("the raylet of this machine died; the run begins again with another") == 1, said
-    assert local_data(tmp_path / "w") == local_data(finished) != []
-    assert not processes_of(killed.pid)
-    assert not processes_of(run.pid)
+    assert subprocess.run(command, cwd=ROOT, env=with_server(), capture_output=True, check=False).returncode == 0
+    assert local_data(workspace) == local_data(finished) != []
 
 
 def running_jobs() -> list[str]:
@@ -276,14 +246,14 @@ def test_a_job_that_is_started_while_the_run_ends_starts_no_other_ray(
 
     halfway, closed = threading.Event(), threading.Event()
 
-    class SlowJob(SortJob):
+    class SlowJob(SketchJob):
         def model_dump_json(self, **options: Any) -> str:
             halfway.set()
             closed.wait(60)
             return super().model_dump_json(**options)
 
     documents = StageFile(stage="ingest", name="a", path="documents/a.parquet", rows=1, bytes=1, fingerprint="0")
-    job = SlowJob(root=str(tmp_path), by="hash", file=documents)
+    job = SlowJob(root=str(tmp_path), documents=documents, sketch=Sketch())
     cluster = Cluster(EngineSettings(kind="ray"))
     with ThreadPoolExecutor() as threads:
         try:
@@ -341,8 +311,7 @@ def test_ends_of_processes_are_survived_and_one_with_a_gpu_keeps_its_model(
         lost = jobs[0].shard.model_copy(update={"url": f"file://{tmp_path}/lost.parquet", "name": "lost"})
         with pytest.raises(BadShardError, match="lost"):
             cluster.submit(jobs[0].model_copy(update={"shard": lost, "force": True})).result(timeout=120)
-        sorts = [SortJob(root=workspace.address, by="hash", file=file, force=True) for file in documents]
-        again = [cluster.submit(job) for job in sorts * (200 // len(sorts))]
+        again = [cluster.submit(jobs[number % len(jobs)]) for number in range(200)]
         assert all(future.result(timeout=120).rows for future in again)
         gcs = ray._private.worker.global_worker.gcs_client
         assert len(gcs.internal_kv_keys(b"RemoteFunction:", b"fun")) == 1  # exported once, not with every job

@@ -42,7 +42,7 @@ DONE = {
 
 
 REACHED = {  # stage: what a run that stops after it builds, and the one before did not
-    "embed": {"ingest": 4, "dedup": 4 + 1 + 1, "fit": 3, "score": 4, "embed": 4},  # hashes, the bucket, the list
+    "embed": {"ingest": 4, "dedup": 1, "fit": 3, "score": 4, "embed": 4},
     "materialize": {"dedup": 1, "select": 1, "materialize": 2},  # the losses by group
     "report": {"report": 2},
 }
@@ -90,7 +90,7 @@ def test_a_stage_is_run_again_on_request(workspace, run_sample):
         assert path.stat().st_mtime_ns > written
     assert built(run_sample(workspace, refresh=["embed"], until="embed")) == {"embed": 4}
     assert built(run_sample(workspace, refresh=["dedup"])) == {
-        "dedup": 4 + 1 + 1 + 1  # hashes, the bucket, the list, the losses by group
+        "dedup": 1 + 1  # the lists, and the losses by group
     }
 
 
@@ -98,8 +98,6 @@ def test_status_tells_done_missing_and_stale(workspace, server):
     assert state(workspace) == DONE
     scores = sorted((workspace / "scores").glob("*.parquet"))
     scores[0].unlink()
-    assert state(workspace) == DONE | {"score": (3, 1, 0)}
-    next((workspace / "hashes").iterdir()).unlink()
     assert state(workspace) == DONE | {"score": (3, 1, 0)}
     scores[1].write_bytes(scores[1].read_bytes()[:-9])
     assert state(workspace) == DONE | {"score": (2, 2, 0)}
@@ -118,8 +116,7 @@ def test_status_follows_the_settings_of_the_last_run(workspace):
     found = state(workspace)
     assert found["score"] == found["embed"] == found["select"] == (0, 4, 4)
     assert found["ingest"] == (0, 4, 4 + 4)  # documents, and how many rows of each value were dropped
-    files = [path for folder in ("hashes", "duplicates") for path in (workspace / folder).iterdir()]
-    assert found["dedup"] == (0, 1, len(files))
+    assert found["dedup"] == (0, 1, len(list((workspace / "duplicates").iterdir())))
 
 
 @pytest.mark.long
@@ -139,7 +136,7 @@ def test_what_no_recipe_reaches_is_removed_on_request(workspace, run_sample, tmp
 
     recipe = tmp_path / "first.yaml"
     recipe.write_text(yaml.safe_dump(settings_of(workspace).model_dump(mode="json", exclude_unset=True)))
-    stale = {"embeddings": 4, "losses": 1, "masks": 8, "repeats": 1, "fitted": 2}
+    stale = {"embeddings": 4, "losses": 1, "masks": 8, "fitted": 2}
     assert gc("--dry-run") == stale
     assert gc("--dry-run", "--recipe", str(recipe)) == stale
     assert {path: path.read_bytes() for path in workspace.rglob("*") if path.is_file()} == files
@@ -150,29 +147,6 @@ def test_what_no_recipe_reaches_is_removed_on_request(workspace, run_sample, tmp
     assert gc() == stale
     assert gc() == {}
     assert not any(missing or left for _, missing, left in state(workspace).values())
-
-
-def test_what_a_bucket_found_is_kept_until_the_duplicates_are_listed(workspace, run_sample):
-    def dedup():
-        return built(run_sample(workspace, until="dedup")).get("dedup", 0)
-
-    def in_folder(name):
-        return {path.name.split(".")[0] for path in (workspace / name).iterdir()}
-
-    found = [path for path in (workspace / "repeats").iterdir() if path.name.startswith("0-of-1.")]
-    duplicates = in_folder("duplicates")
-    [listed] = (workspace / "repeats").glob("corpus.*")
-    listed.unlink()  # as if the run had been killed before
-    collect_garbage(str(workspace), [])
-    assert [path.exists() for path in found] == [True]
-    assert in_folder("duplicates") == duplicates
-    assert dedup() == 1
-    collect_garbage(str(workspace), [])
-    assert in_folder("repeats") == {"corpus"}
-    assert dedup() == 0
-    next((workspace / "duplicates").iterdir()).unlink()
-    assert dedup() == 2  # the bucket again, and the list
-    assert in_folder("duplicates") == duplicates
 
 
 @pytest.mark.long
@@ -188,7 +162,7 @@ def test_without_a_comparison_no_shard_waits_and_nothing_is_left_out(workspace, 
     assert found["dedup"][:2] == (0, 0)
     assert found["select"] == (4, 0, 4)
     collect_garbage(str(workspace), [])
-    assert not [*workspace.glob("hashes/*"), *workspace.glob("repeats/*"), *workspace.glob("duplicates/*")]
+    assert not [*workspace.glob("compared/*"), *workspace.glob("duplicates/*")]
 
 
 def test_status_is_a_command(finished):

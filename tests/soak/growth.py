@@ -81,16 +81,15 @@ def service(folder: Path) -> Iterator[str]:
     (home := folder / "home").mkdir()
     (home / "data_samples").symlink_to(ROOT / "data_samples")
 
-    def serve(*arguments: str) -> None:
-        command = [sys.executable, "-m", "deployments.serve", *arguments, f"--state={folder / 'serve'}"]
-        environment = os.environ | {"FINEWEB_MASK_HOME": str(home)}
-        subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
-
-    serve("start", f"--port={port}")
-    try:
-        yield f"http://127.0.0.1:{port}/api"
-    finally:
-        serve("stop")
+    command = [sys.executable, "-m", "deployments.serve", f"--port={port}", f"--state={folder / 'serve'}"]
+    environment = os.environ | {"FINEWEB_MASK_HOME": str(home)}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE) as serving:
+        assert serving.stdout is not None
+        assert serving.stdout.readline()  # once they are ready
+        try:
+            yield f"http://127.0.0.1:{port}/api"
+        finally:
+            serving.terminate()
 
 
 def write_shards(folder: Path, count: int) -> None:

@@ -26,9 +26,9 @@ RUN = ("run", RECIPE)
 LABELS = ROOT / "data_samples" / "labels.parquet"
 SHARDS = 8
 SETTINGS = ("embedding.static_dimensions=64", "report.sample=200", "selection.policy_gradient.n_epochs=20")
-COMPARED = ("documents", "hashes", "repeats", "duplicates", "scores", "embeddings", "masks", "fitted", "dataset")
+COMPARED = ("documents", "compared", "duplicates", "scores", "embeddings", "masks", "fitted", "dataset")
 """Folders of which every byte is compared; the others hold times, or charts of them."""
-STAGES = re.compile(r"(documents|hashes|scores|embeddings|duplicates|masks)/.*\.parquet")
+STAGES = re.compile(r"(documents|signatures|scores|embeddings|duplicates|masks)/.*\.parquet")
 """Files that are not made again once they are there."""
 LOCAL = re.compile(r"runs/|cache/|\.|catalog\.duckdb\.wal")
 """Files of which some runs have more: records of runs, times, locks."""

@@ -3,12 +3,12 @@
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Self
 
-from fineweb_mask.models.settings import MaterializeSettings
+from fineweb_mask.models.settings import IngestSettings, MaterializeSettings
 from fineweb_mask.tasks.comparison.variants import RangesJob, VariantJob
 from fineweb_mask.tasks.dataset.partition import PartitionJob, partition_jobs, write_partition
-from fineweb_mask.tasks.dedup.buckets import BucketJob, find_in_bucket
-from fineweb_mask.tasks.dedup.duplicates import DedupJob, no_duplicates
-from fineweb_mask.tasks.dedup.sort import SortJob, sort_rows
+from fineweb_mask.tasks.dedup.duplicates import DedupJob, Shard, no_duplicates
+from fineweb_mask.tasks.dedup.sketch import SketchJob
+from fineweb_mask.tasks.dedup.sketch import sketch as sketch_task
 from fineweb_mask.tasks.embed import EmbedJob
 from fineweb_mask.tasks.fit.models import FitClassifierJob, FitEncoderJob, FitStatisticsJob
 from fineweb_mask.tasks.ingest import IngestJob
@@ -25,32 +25,14 @@ def ingest_job(workspace: Any, shard: Any, source: Any, settings: Any) -> Ingest
     return IngestJob(root=workspace.address, shard=shard, source=source, settings=settings)
 
 
-def hash_jobs(workspace: Any, documents: Any) -> list[SortJob]:
-    return [SortJob(root=workspace.address, by="hash", file=file) for file in documents]
-
-
-def bucket_jobs(
-    workspace: Any, comparison: Any, sorted_rows: Any, buckets: int = 1, memory_limit: str = "1GB", **options: Any
-) -> list[BucketJob]:
-    return [
-        BucketJob(
-            root=workspace.address,
-            comparison=comparison,
-            sorted_rows=sorted_rows,
-            bucket=bucket,
-            buckets=buckets,
-            memory_limit=memory_limit,
-            **options,
-        )
-        for bucket in range(buckets)
+def dedup_job(workspace: Any, documents: Any, sketch: Any = None, memory_limit: str = "1GB", **ingest: Any) -> DedupJob:
+    """Return the job that lists the duplicates of shards that came in the order of `documents`, which it sketches."""
+    sketches = [
+        sketch and sketch_task(SketchJob(root=workspace.address, documents=d, sketch=sketch)) for d in documents
     ]
-
-
-def dedup_job(workspace: Any, documents: Any, buckets: int = 1, memory_limit: str = "1GB") -> DedupJob:
-    """Compare the shards, which came in the order of `documents`, and return the job that lists their duplicates."""
-    hashes = [sort_rows(job) for job in hash_jobs(workspace, documents)]
-    found = tuple(find_in_bucket(job) for job in bucket_jobs(workspace, "repeats", hashes, buckets, memory_limit))
-    return DedupJob(root=workspace.address, sorted_rows=hashes, buckets=found)
+    shards = tuple(Shard(documents=one, signatures=made) for one, made in zip(documents, sketches, strict=True))
+    settings = IngestSettings(**{"near_dedup": "minhash" if sketch else "off"} | ingest)
+    return DedupJob(root=workspace.address, shards=shards, settings=settings, memory_limit=memory_limit)
 
 
 def classifier_job(workspace: Any, scorer: Any) -> FitClassifierJob:

@@ -18,10 +18,10 @@ from rich.console import Console
 from fineweb_mask.flows.display.terminal import new_table, print_line, size_text, told
 from fineweb_mask.flows.pipeline.fit import PretrainedModels
 from fineweb_mask.flows.pipeline.inputs import find_inputs
-from fineweb_mask.flows.status.inspection import StageStatus, inspect_recipe, inspect_workspace, stage_statuses
+from fineweb_mask.flows.status.inspection import StageStatus, inspect_recipe, stage_statuses
 from fineweb_mask.models.documents import DocumentFilter
 from fineweb_mask.models.embedding.load import load_encoder
-from fineweb_mask.models.errors import SettingsError, WorkspaceError
+from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.filters import load_filters
 from fineweb_mask.models.quality.registry import load_scorer
 from fineweb_mask.models.settings import FROM_QUALITY, STATIC, PipelineSettings
@@ -155,8 +155,7 @@ def estimate(settings: PipelineSettings) -> Estimate:
     documents, _ = number_of_rows(shards)
     kept = documents * measured.kept
     found = stage_statuses(inspect_recipe(workspace, settings))
-    earlier = _rates_of_last_run(settings) if any(status.missing for status in found) else {}
-    stages = [_stage(status, kept, settings, measured, earlier.get(status.stage)) for status in found]
+    stages = [_stage(status, kept, settings, measured) for status in found]
     memory_stage, memory = _memory(settings, kept / len(shards), measured)
     path = Path(settings.workspace).absolute()
     there = next(one for one in (path, *path.parents) if one.is_dir())
@@ -176,40 +175,10 @@ def estimate(settings: PipelineSettings) -> Estimate:
     )
 
 
-def _rates_of_last_run(settings: PipelineSettings) -> dict[str, float]:
-    """Return, by stage, the ingested documents for each second that the files of the workspace's last run took.
-
-    Only of stages that would do the same work: a changed budget leaves the rate of a solver as it is.
-    """
-    with suppress(WorkspaceError, OSError):
-        last = inspect_workspace(settings.workspace)
-        found = {one.stage: one for one in stage_statuses(last)}
-        return {
-            stage: found["ingest"].rows / one.seconds
-            for stage, one in found.items()
-            if one.seconds and not one.missing and _work_of(stage, last.settings) == _work_of(stage, settings)
-        }
-    return {}
-
-
-def _work_of(stage: str, settings: PipelineSettings) -> object:
-    """Return the settings that the time of a stage mostly depends on."""
-    chosen = settings.selection
-    if stage == "ingest":
-        return settings.ingest.filters
-    if stage in {"score", "score_embed"}:
-        return [(one.kind, getattr(one, "model", None)) for one in settings.quality.scorers]
-    if stage == "embed":
-        return settings.embedding.model
-    return (chosen.solver, chosen.by_likeness, sorted(chosen.metric_weights)) if stage == "select" else None
-
-
-def _stage(
-    status: StageStatus, kept: float, settings: PipelineSettings, measured: _Measured, earlier: float | None
-) -> StageEstimate:
+def _stage(status: StageStatus, kept: float, settings: PipelineSettings, measured: _Measured) -> StageEstimate:
     found = StageEstimate(stage=status.stage, done=status.done, missing=status.missing)
     left = status.missing / max(1, status.done + status.missing)
-    if status.missing and (rate := status.documents_per_second if status.done else earlier):
+    if status.missing and (rate := status.documents_per_second):
         found.seconds, found.rate = kept * left / rate, "this workspace"
     elif status.missing:
         found.seconds = _seconds(status.stage, kept, settings, measured) * left

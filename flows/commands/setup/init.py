@@ -2,15 +2,14 @@
 
 import os
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 import yaml
 
-from fineweb_mask.flows.commands._common import Force, exit_on_error
-from fineweb_mask.flows.display.terminal import echo, size_text, told, visible
+from fineweb_mask.flows.commands._common import Force, verb
+from fineweb_mask.flows.display.terminal import echo, told, visible
 from fineweb_mask.flows.recipe import PACKAGED, RecipeError, load_recipe
 from fineweb_mask.models.urls import is_url, shown
 
@@ -21,9 +20,9 @@ LAMB = 0.3  # the default of the settings, which are not imported for it
 SMALL = 2_000  # documents, of which a tenth would be too few to look at
 ONE_LANGUAGE = 0.9  # share of the rows from which a corpus is of one language
 CLASSIFIER = "HuggingFaceFW/fineweb-edu-classifier"
-CORE_RATE = 2.0  # documents a second that a transformer of its size reads on a core, benchmarks/notebook/models.md
 
 
+@verb
 def init(
     source: Annotated[str, typer.Argument(help="File, folder, glob or URL of Parquet or JSON Lines.")],
     *,
@@ -32,24 +31,21 @@ def init(
 ) -> None:
     """Look at a source, write a recipe for it, and say what was assumed and what to run next.
 
-    In a terminal, where the Hugging Face hub answers, it offers FineWeb-Edu's classifier for documents without a score.
-
     Example: fineweb-mask init my_corpus/ --output my_corpus.yaml
     """
     from fineweb_mask.tasks.outputs import check_output
     from fineweb_mask.tasks.source.first_rows import describe
     from fineweb_mask.tasks.storage.atomic import atomic_write
 
-    with exit_on_error(as_json=False):
-        check_output(output, "--output", [source], replaces=force)
-        found = describe(source)
-        for line in [*told(found.source.lines()), *told(found.source.worries()), *said_of(found)]:
-            echo(line)
-        if not found.scores:
-            echo("quality    no column of scores: diversity and near-duplicates alone decide what is selected")
-        recipe = recipe_for(source, found, output, f"workspaces/{output.stem}", classifier=_classifier_wanted(found))
-        with atomic_write(output) as partial:
-            partial.write_text(recipe, encoding="utf-8")
+    check_output(output, "--output", [source], replaces=force)
+    found = describe(source)
+    for line in [*told(found.source.lines()), *told(found.source.worries()), *said_of(found)]:
+        echo(line)
+    if not found.scores:
+        echo("quality    no column of scores: diversity and near-duplicates alone decide what is selected")
+    recipe = recipe_for(source, found, output, f"workspaces/{output.stem}")
+    with atomic_write(output) as partial:
+        partial.write_text(recipe, encoding="utf-8")
     for line in ("", f"wrote {output}; next:", f"  fineweb-mask run {output}"):
         echo(line)
 
@@ -116,23 +112,6 @@ def _whole(source: str) -> str:
     return source if is_url(source) else os.path.normpath(Path(source).absolute())
 
 
-def _classifier_wanted(found: "Described") -> bool:
-    """Ask in a terminal whether FineWeb-Edu's classifier is to score documents without a score, if it is at hand."""
-    if found.scores or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        return False
-    from fineweb_mask.flows.commands.setup.dry_run import duration_text
-    from fineweb_mask.tasks.inference.model_files import size_on_hub
-    from fineweb_mask.tasks.processes.workers import cores
-
-    size = size_on_hub(CLASSIFIER)
-    if size is None:
-        return False
-    time = duration_text(found.rows / CORE_RATE / cores())
-    echo(f"better     {CLASSIFIER} says how educational a text is: {size_text(size)} to download, and about {time}")
-    echo("           on the cores of this machine, much less on a GPU")
-    return typer.confirm("Score by it?", default=False)
-
-
 def said_of(found: "Described") -> list[str]:
     """Return what was found, in lines for a person."""
     about = "" if found.is_counted else "about "
@@ -155,14 +134,11 @@ def said_of(found: "Described") -> list[str]:
     return lines
 
 
-def recipe_for(source: str, found: "Described", output: Path, workspace: str, *, classifier: bool = False) -> str:
-    """Return a recipe for a source, with comments; a relative path in it starts from the recipe's folder.
-
-    Without a column of scores, documents are scored by FineWeb-Edu's `classifier` or else not at all.
-    """
+def recipe_for(source: str, found: "Described", output: Path, workspace: str) -> str:
+    """Return a recipe for a source, with comments; a relative path in it starts from the recipe's folder."""
     path = source if is_url(source) or Path(source).is_absolute() else os.path.relpath(source, output.parent)
     weight = "weight of quality, as soon as one is scored"
-    if found.scores or classifier:
+    if found.scores:
         weight = "weight of quality; the rest is diversity's: `fineweb-mask sweep` shows what others give"
     lines = [
         f"# yaml-language-server: $schema={PACKAGED / 'recipe.schema.json'}",  # by which editors check recipes
@@ -177,7 +153,7 @@ def recipe_for(source: str, found: "Described", output: Path, workspace: str, *,
         *_languages(found),
         "  exact_dedup: corpus # of equal texts, one is kept",
         "quality:",
-        *_scorers(found, classifier),
+        *_scorers(found),
         "embedding:",
         "  model: static # fitted on your texts, with nothing to download; better: any sentence-transformers model",
         "selection:",
@@ -204,9 +180,7 @@ def _ratio(found: "Described") -> float:
     return 0.25 if found.rows < SMALL else 0.1
 
 
-def _scorers(found: "Described", classifier: bool) -> list[str]:
-    if not found.scores and classifier:
-        return ["  scorers:", "    - kind: edu # downloaded, and slow without a GPU", f"      model: {CLASSIFIER}"]
+def _scorers(found: "Described") -> list[str]:
     if not found.scores:
         return [
             "  scorers: [] # no column of scores was found: diversity and near-duplicates alone decide",

@@ -7,13 +7,14 @@ import typer
 from rich.padding import Padding
 from rich.text import Text
 
-from fineweb_mask.flows.commands._common import exit_on_error
+from fineweb_mask.flows.commands._common import verb
 from fineweb_mask.flows.display.terminal import SafeConsole, echo, print_line
 
 if TYPE_CHECKING:
     from fineweb_mask.models.settings.reference import Setting
 
 
+@verb
 def settings(
     section: Annotated[
         str | None,
@@ -35,8 +36,7 @@ def settings(
     if schema:
         echo(json.dumps(recipe_schema(), indent=2))
         return
-    with exit_on_error(as_json=False):
-        found = settings_of(section)
+    found = settings_of(section)
     if markdown:
         echo(as_markdown({name: settings_of(name) for name in sections()}).rstrip("\n"))
         return

@@ -1,16 +1,10 @@
 """What is said where there is no cluster, and of jobs' errors; a real one is in tests/integration/test_ray.py."""
 
-import os
-import shutil
-import signal
 import socket
-import subprocess
-import time
-from pathlib import Path
 
 import pytest
 
-from fineweb_mask.flows.cluster.cluster import OWNER, ClusterError, check_engine, end_left_behind, explained
+from fineweb_mask.flows.cluster.cluster import ClusterError, check_engine, explained
 from fineweb_mask.models.errors import message_of
 from fineweb_mask.models.runtime.stopping import StoppedError
 from fineweb_mask.models.settings import EngineSettings
@@ -35,27 +29,6 @@ def test_what_ray_raises_is_explained_and_tried_again_where_that_helps():
     assert str(message_of(died)).startswith("the raylet, Ray's process on this machine, died: run again to resume")
     assert is_transient(exceptions.ActorDiedError())
     assert not is_transient(exceptions.RaySystemError("other"))
-
-
-def test_what_a_killed_run_leaves_of_ray_is_ended_and_nothing_else():
-    with subprocess.Popen(["true"]) as gone:
-        gone.wait()
-    owners = {"left": ("ray::DashboardAgent", gone.pid), "used": ("ray::IDLE", os.getpid()), "other": ("x", gone.pid)}
-    processes = {
-        what: subprocess.Popen([name, "60"], executable=str(shutil.which("sleep")), env={OWNER: str(owner)})
-        for what, (name, owner) in owners.items()
-    }
-    try:
-        for process in processes.values():  # Popen returns when the old program is gone, before the new one is named
-            while OWNER.encode() not in Path(f"/proc/{process.pid}/environ").read_bytes():
-                time.sleep(0.01)
-        end_left_behind()
-        assert processes["left"].wait(10) == -signal.SIGKILL
-        assert [processes[what].poll() for what in ("used", "other")] == [None, None]
-    finally:
-        for process in processes.values():
-            process.kill()
-            process.wait()
 
 
 def test_the_node_of_a_failure_is_in_the_log(caplog):

@@ -8,9 +8,21 @@ from pathlib import Path
 
 import pytest
 import typer
+from pydantic import BaseModel
+from typer.testing import CliRunner
 
 from fineweb_mask.flows.commands import _common
-from fineweb_mask.flows.commands._common import FAILED, WRONG_USAGE, end_with_page, exit_on_error, exit_on_failure
+from fineweb_mask.flows.commands._common import (
+    FAILED,
+    WRONG_USAGE,
+    Answer,
+    begin,
+    end_with_page,
+    exit_on_error,
+    exit_on_failure,
+    verb,
+)
+from fineweb_mask.flows.display.terminal import echo
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.errors import SettingsError
@@ -52,6 +64,42 @@ def test_a_failure_is_printed_once_and_of_a_bug_its_type(error, code, message, c
         raise error
     assert ended.value.exit_code == code
     assert capsys.readouterr().err.removeprefix("fineweb-mask: ").strip() == message
+
+
+class Found(BaseModel):
+    number: int
+
+
+@verb
+def example(number: int, *, fails: str = "") -> Answer:
+    """Find a number."""
+    if fails == "before":
+        raise SettingsError("mend this")
+    begin("interrupted; nothing is lost")
+    if fails:
+        raise {"after": SettingsError("mend this"), "bug": ValueError("a bug"), "signal": KeyboardInterrupt()}[fails]
+    return Answer(Found(number=number), lambda: echo(f"found {number}"), code=number)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ("3", 3, "found 3"),
+        ("0 --json", 0, '{"number":0}'),
+        ("3 --fails before", WRONG_USAGE, "fineweb-mask: mend this"),
+        ("3 --fails after", FAILED, "fineweb-mask: mend this"),
+        ("3 --fails bug", FAILED, f"fineweb-mask: {BUG}a bug"),
+        ("3 --fails signal", 130, "fineweb-mask: interrupted; nothing is lost"),
+        ("3 --fails after --json", FAILED, '{"status": "failed", "error": "mend this"}'),
+    ],
+)
+def test_a_function_with_an_answer_is_a_command(arguments, code, said):
+    app = typer.Typer()
+    app.command()(example)
+    done = CliRunner().invoke(app, arguments.split())
+    assert (done.exit_code, said) == (code, done.output.splitlines()[-1])
+    shown = CliRunner().invoke(app, ["--help"]).output
+    assert all(word in shown for word in ("Find a number.", "--fails", "--json"))
 
 
 RUN, TRAIN = "run {recipe} --json", "train-quality --input data_samples/labels.parquet --output {new}.bin --json"

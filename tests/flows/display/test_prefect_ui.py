@@ -1,16 +1,17 @@
 """What is published to the UI, without a server."""
 
 import io
+import logging
 import re
 
 import numpy as np
+import pytest
 from markdown_it import MarkdownIt
 from PIL import Image
 from prefect.logging import disable_run_logger
 
 from fineweb_mask.flows.display import prefect_ui
-from fineweb_mask.flows.display.listeners import LISTED_JOBS, LogLines, StageProgress
-from fineweb_mask.flows.display.prefect_ui import UiListener, page_markdown
+from fineweb_mask.flows.display.prefect_ui import LOG_SECONDS, PrefectUi, page_markdown
 from fineweb_mask.models.losses import Wiped
 from fineweb_mask.models.runtime.progress import Step
 from fineweb_mask.tasks.reporting.page import Figure, Page, Section
@@ -22,26 +23,43 @@ def file(rows, *, cached=False):
     return StageFile(stage="embed", name="s", path="p", rows=rows, bytes=1, fingerprint="f", cached=cached)
 
 
-def test_progress_counts_built_and_cached_files_separately():
-    stage = StageProgress("embed", jobs=10, since=0.0)
-    for one in (file(1000), file(2000, cached=True), file(3000), None):
-        stage.count(one)
-    stage.until = 20.0
-    assert stage.percent == 40.0
-    assert stage.describe() == (
-        "4 of 10 done, 1 cached, 1 quarantined, 6,000 documents, 200 documents/s, about 1 min 0 s left"
-    )
+@pytest.fixture
+def logged(caplog, monkeypatch):
+    """The lines of the run's log."""
+    monkeypatch.setattr(prefect_ui, "get_run_logger", lambda: logging.getLogger("run"))
+    with caplog.at_level(logging.INFO, "run"):
+        yield caplog
 
 
-def test_the_time_that_is_left_counts_what_a_running_job_has_taken_and_of_many_jobs_some_are_listed():
-    stage = StageProgress("fit", jobs=2)
-    stage.count(file(0))  # in no time
-    stage.since -= 60
-    stage.report("encoder", 0.5, ())
-    assert stage.describe() == "1 of 2 done, about 20 s left"
-    steps = {f"job {number}": (Step("greedy picks", number, 9),) for number in range(LISTED_JOBS + 1)}
-    text = StageProgress("select", jobs=9, steps=steps).describe()
-    assert text.endswith(f"greedy picks {LISTED_JOBS - 1} of 9, ...")
+def test_the_log_says_what_is_done_and_does_not_grow_with_what_is_cached(logged):
+    shown, cached = PrefectUi("w"), file(7, cached=True).model_copy(update={"name": "100% %s shard"})
+    shown.on_stage("score", 2)
+    shown.on_job_end("score", "s", file(7).model_copy(update={"seconds": 1.25}))
+    shown.on_job_end("score", "s", cached)
+    shown.on_job_end("score", "s", None)
+    assert logged.messages == [
+        "score: 2 to do",
+        "score: s, 7 rows, 1.2 s, 6 rows/s",
+        "score: 100% %s shard, 7 rows, cached",
+    ]
+    for _ in range(2_499):
+        shown.on_job_end("score", "s", cached)
+    assert len(logged.messages) == 2 + 22
+    assert logged.messages[-1] == "score: 2000 files cached"
+
+
+def test_the_log_reports_the_progress_of_a_long_job_every_30_seconds(logged, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(prefect_ui, "monotonic", lambda: now[0])
+    shown, job, lambs = PrefectUi("w"), "100% %s shard", Step("values of lamb", 1, 4)
+    for now[0] in (0.0, 10.0, LOG_SECONDS, LOG_SECONDS + 1, 2 * LOG_SECONDS):
+        shown.on_job_progress("select", job, 0.1, (lambs, Step("greedy picks", int(now[0]), 50)))
+        shown.on_job_progress("select", "no active loop", 0.1, ())
+    shown.on_job_end("select", job, None)
+    shown.on_job_progress("select", job, 0.1, (lambs,))
+    assert logged.messages == [
+        f"select: 100% %s shard, values of lamb 1 of 4, greedy picks {picks} of 50" for picks in (30, 60)
+    ]
 
 
 def test_the_progress_of_running_jobs_is_published(monkeypatch):
@@ -53,7 +71,7 @@ def test_the_progress_of_running_jobs_is_published(monkeypatch):
 
     monkeypatch.setattr(prefect_ui, "create_progress_artifact", lambda percent, key, text: publish(key, percent, text))
     monkeypatch.setattr(prefect_ui, "update_progress_artifact", publish)
-    shown = UiListener(LogLines(), "workspaces/mine")
+    shown = PrefectUi("workspaces/mine")
     with disable_run_logger():
         shown.on_stage("contend", 4)
     shown.refresh()
@@ -71,7 +89,7 @@ def test_the_progress_of_running_jobs_is_published(monkeypatch):
 
 
 def test_no_name_of_a_shard_is_a_link_or_a_picture_in_the_table():
-    shown = UiListener(LogLines(), "workspaces/mine")
+    shown = PrefectUi("workspaces/mine")
     names = ["CC-MAIN-2024-10_00001", "![x](http:/tracks.example/p.png)", "www.example.com", "<img src=x>"]
     with disable_run_logger():
         for name in names:
@@ -89,7 +107,7 @@ def test_groups_that_are_wiped_out_are_a_table(monkeypatch):
     monkeypatch.setattr(prefect_ui, "emit_event", lambda event, *_, **__: events.append(event))  # asks a server
     monkeypatch.setattr(prefect_ui, "create_table_artifact", lambda rows, key, **_: published.update({key: rows}))
     wiped = Wiped("source", "<img src=x>", "ingest", 100, 1, {"regex: a": 90, "too_short": 9})
-    UiListener(LogLines(), "workspaces/mine").on_wiped([wiped])
+    PrefectUi("workspaces/mine").on_wiped([wiped])
     assert events == ["fineweb-mask.group.wiped"]
     [row] = published["wiped-workspaces-mine"]
     assert (row["step"], row["documents"], row["kept"]) == ("ingest", 100, 1)

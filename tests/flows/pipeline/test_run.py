@@ -13,7 +13,7 @@ from tests.flows.pipeline.run_here import RunHere, recipe_of, text_of
 
 NEW = {  # kinds of jobs that a run builds which another, one stage shorter, has not built
     "ingest": {"ingest"},
-    "dedup": {"hash", "repeats", "dedup"},
+    "dedup": {"dedup"},
     "score": {"fit_statistics", "fit_encoder", "score"},
     "embed": {"embed"},
     "select": {"losses", "select"},

@@ -1,21 +1,22 @@
 """Similarities of sets, and which of similar documents are kept, compared with plain loops."""
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from fineweb_mask.models.dedup.choice import choose, jaccard
 
+SETS = pa.list_(pa.uint64())
+
 
 @pytest.mark.parametrize("seed", range(2))
-def test_similarities_are_those_of_python_sets(seed, monkeypatch):
-    monkeypatch.setattr("fineweb_mask.models.dedup.choice.PAIRS_AT_ONCE", 7)
+def test_similarities_are_those_of_python_sets(seed):
     random = np.random.default_rng(seed)
-    sets = [set(random.integers(0, 40, random.integers(0, 30)).tolist()) for _ in range(30)]
-    values = np.array([one for members in sets for one in sorted(members)], dtype=np.uint64)
-    left, right = random.integers(0, 30, (2, 200))
-    found = jaccard(values, np.cumsum([len(members) for members in sets]), left, right)
-    either = [max(1, len(sets[one] | sets[other])) for one, other in zip(left, right, strict=True)]
-    common = [len(sets[one] & sets[other]) for one, other in zip(left, right, strict=True)]
+    sets = [set(random.integers(0, 40, random.integers(0, 30)).tolist()) for _ in range(400)]
+    ones, others = sets[:200], sets[200:]
+    found = jaccard(*(pa.array(map(sorted, some), SETS) for some in (ones, others)))
+    either = [max(1, len(one | other)) for one, other in zip(ones, others, strict=True)]
+    common = [len(one & other) for one, other in zip(ones, others, strict=True)]
     np.testing.assert_allclose(found, np.divide(common, either), rtol=1e-6)
 
 
@@ -53,4 +54,5 @@ def test_a_long_chain_keeps_every_second_document_and_without_pairs_nothing_is_d
     chain = np.arange(5_000, dtype=np.uint64)
     assert choose(chain[1:], chain[:-1]).documents.tolist() == list(range(1, 5_000, 2))
     none = np.empty(0, dtype=np.uint64)
-    assert choose(none, none).documents.shape == jaccard(none, none, none, none).shape == (0,)
+    no_sets = pa.array([], SETS)
+    assert choose(none, none).documents.shape == jaccard(no_sets, no_sets).shape == (0,)

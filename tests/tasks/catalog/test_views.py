@@ -11,6 +11,7 @@ import pytest
 
 from fineweb_mask.tasks.catalog.query import answers, open_catalog
 from fineweb_mask.tasks.catalog.views import NAME, VIEWS, catalog_files, is_current, write_catalog
+from fineweb_mask.tasks.dedup.duplicates import no_duplicates
 from fineweb_mask.tasks.workspace.records.runs import RunRecord
 from fineweb_mask.tasks.workspace.references import NO_FILE, ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -206,10 +207,7 @@ def test_catalog_and_dataset_are_of_this_folder(tmp_path, name):
     assert {row["dump"] for row in found} == {"D0"}
     workspace = Workspace(root)
     RunRecord(flow="curate", select_ratio=0.1, lamb=0.5, solver="random", recipe={}, version="1").end(workspace)
-    shards = [
-        shard.model_copy(update={"duplicates": shard.documents.model_copy(update={"rows": 0, "path": ""})})
-        for shard in making.shards
-    ]
+    shards = [shard.model_copy(update={"duplicates": no_duplicates(shard.name)}) for shard in making.shards]
     write_catalog(workspace, shards)
     assert catalog_files(root, "scores") == {shard.scores.path for shard in making.shards}
     with open_catalog(workspace, "1GB") as connection:

@@ -1,7 +1,6 @@
 """Partitions: each selected row once, the same bytes in any order of work, and only unfinished ones made again."""
 
 from itertools import groupby, pairwise
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import unquote
 
@@ -12,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fineweb_mask.models.errors import WorkspaceError
-from fineweb_mask.tasks.dataset import partition, parts
+from fineweb_mask.tasks.dataset import output, partition
 from fineweb_mask.tasks.dataset.partition import MOST_PARTITIONS, divide
 from fineweb_mask.tasks.dataset.rows import folder_name
 from fineweb_mask.tasks.materialize import materialize
@@ -90,10 +89,10 @@ def test_every_selected_row_is_in_one_file_of_its_folder(shards, size, layout):
     with TemporaryDirectory() as folder:
         making = make(folder, shards, partition_size=size, layout=layout)
         job = making.written()
+        data = job.unfinished.folder / "data"
         found = [
-            (path.parent.relative_to(part / "data").as_posix(), id_)
-            for part in (making.workspace.root / Path(file.path).parent for file in job.partitions)
-            for path in tree_files(part / "data")
+            (path.parent.relative_to(data).as_posix(), id_)
+            for path in tree_files(data)
             for id_ in pq.read_table(path)["id"].to_pylist()
         ]
         assert sorted(found) == expected
@@ -116,17 +115,17 @@ def built(monkeypatch):
 @pytest.mark.long
 def test_killed_after_some_partitions_only_the_others_are_written(four_shards, tmp_path, monkeypatch):
     making = make(tmp_path / "killed", four_shards, **MANY)
-    written = partition.write_manifest
+    written = output.write_manifest
     calls = []
 
-    def kill_at_second(*arguments):
+    def kill_at_second(*arguments, **options):
         calls.append(arguments)
         if len(calls) == 2:
             raise KilledError
-        written(*arguments)
+        written(*arguments, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(partition, "write_manifest", kill_at_second)
+        patch.setattr(output, "write_manifest", kill_at_second)
         with pytest.raises(KilledError):
             making.written()
     assert not making.workspace.dataset.exists()
@@ -142,7 +141,7 @@ def test_killed_after_some_partitions_only_the_others_are_written(four_shards, t
 def test_damaged_parts_are_written_again(four_shards, tmp_path, monkeypatch):
     making = make(tmp_path, four_shards, **MANY)
     made = making.written()
-    lost, cut = (min((making.workspace.root / file.path).parent.rglob("*.parquet")) for file in made.partitions[2:4])
+    lost, cut = (min(made.unfinished.folder.rglob(f"part-{file.name}-*")) for file in made.partitions[2:4])
     cut.write_bytes(cut.read_bytes()[:-9])
     with pytest.raises(WorkspaceError, match=r"^part 00003 of the dataset is missing or damaged: run again"):
         materialize(made)
@@ -175,32 +174,6 @@ def test_nothing_selected_is_a_dataset_without_files(tmp_path):
     assert making.job.current() is not None
 
 
-@pytest.mark.long
-def test_parts_that_a_killed_run_did_not_remove_are_removed_by_the_next(four_shards, tmp_path, monkeypatch):
-    making = make(tmp_path, four_shards, **MANY)
-    removed, real = [], parts.remove_file
-
-    def stop_before_the_second(path):
-        if removed:
-            raise KilledError
-        removed.append(path)
-        real(path)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(parts, "remove_file", stop_before_the_second)
-        with pytest.raises(KilledError):
-            making.write()
-    assert (tmp_path / "dataset-parts").exists()
-    before = snapshot(making.workspace.dataset)
-    making.job.parts.remove_left()
-    assert not (tmp_path / "dataset-parts").exists()
-    assert snapshot(making.workspace.dataset) == before
-    seen = built(monkeypatch)
-    making.job.parts.remove_left()
-    assert making.write().cached
-    assert seen == []
-
-
 @given(st.lists(st.integers(0, 1000), max_size=300), st.integers(1, 500))
 def test_every_shard_is_in_one_partition_and_all_but_the_last_are_full(sizes, target):
     found = divide(sizes, target)
@@ -230,7 +203,7 @@ def test_a_file_that_is_gone_when_its_partition_is_written_is_named_as_one_to_bu
     making = make(tmp_path, [[("A", True)], [("B", True)]])
     [job] = making.partition_jobs()
     making.workspace.resolve(making.shards[1].scores).unlink()
-    with pytest.raises(DamagedFileError, match=r"/scores/001\.\w+\.parquet is damaged: it is missing, or"):
+    with pytest.raises(DamagedFileError, match=r"/scores/001\.\w+\.parquet is damaged: it is missing"):
         partition.write_partition(job)
 
 
@@ -238,10 +211,10 @@ def test_the_version_follows_what_is_in_the_files_and_not_where_or_how_fast(four
     making = make(tmp_path, four_shards)
 
     def version(**changes):
-        return making.with_settings(**changes).job.parts.version
+        return making.with_settings(**changes).job.unfinished.version
 
     same = {version(), version(title="x"), version(output="/x")}
     assert len(same) == 1
     others = {version(layout="flat"), version(partition_size=1)}
     assert len(others | same) == 3
-    assert making._replace(shards=making.shards[:-1]).job.parts.version not in same
+    assert making._replace(shards=making.shards[:-1]).job.unfinished.version not in same

@@ -210,28 +210,6 @@ def test_readers_find_every_row_of_dumps_with_odd_names(hostile_dumps):
         assert (len(rows), rows.columns) == (found.rows, pq.read_schema(part(folder)).names)
 
 
-@pytest.mark.parametrize(
-    ("names", "message"),
-    [
-        (["_hidden"], "skip its rows"),
-        (["dot."], "Windows cannot store it"),
-        (["Case", "case"], "takes it for data/Case/a.parquet"),
-    ],
-)
-def test_names_that_readers_or_disks_do_not_take_are_reported(dataset, names, message):
-    paths = tree_files(dataset / "data")
-    for old, new in zip(paths, names, strict=False):
-        (dataset / "data" / new).mkdir()
-        old.rename(dataset / "data" / new / "a.parquet")
-    record_again(dataset)
-    [problem] = check(dataset).problems
-    assert problem.file in {f"data/{new}/a.parquet" for new in names}
-    assert message in problem.problem
-    if message == "skip its rows":
-        left = pyarrow.dataset.dataset([str(path) for path in paths if path.exists()]).count_rows()
-        assert pyarrow.dataset.dataset(dataset / "data").count_rows() == left
-
-
 def test_a_record_that_names_files_elsewhere_reads_none_of_them(dataset):
     content = json.loads((dataset / PROVENANCE).read_text())
     outside = {"bytes": 1, "sha256": "0" * 64}

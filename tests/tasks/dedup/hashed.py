@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from fineweb_mask.models.schemas import HASHES
+from fineweb_mask.models.schemas import documents_schema
 from fineweb_mask.tasks.dedup.duplicates import DedupJob
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey, digest
 from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows
@@ -28,7 +28,7 @@ def write_documents(workspace: Workspace, texts: Texts) -> list[StageFile]:
         key = StageKey(stage="ingest", version=1, settings="", inputs=digest([name, list(of_shard)]))
         hashes = pa.array([text_hash(text) for text in of_shard], pa.binary(16))
         rows = pa.array(np.arange(len(of_shard), dtype=np.uint32))
-        schema = pa.schema([HASHES.field("row"), pa.field("text", pa.string()), HASHES.field("content_hash")])
+        schema = pa.schema([documents_schema().field(name) for name in ("row", "text", "content_hash")])
         table = pa.table([rows, pa.array(["x" * 99] * len(rows)), hashes], schema=schema)
         files.append(write_table(workspace, "documents", name, table, key))
     return files

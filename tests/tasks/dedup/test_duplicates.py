@@ -1,11 +1,10 @@
-"""Exact duplicates across shards: which copy stays, whatever the buckets, and what is written again when."""
+"""Exact duplicates across shards: which copy stays, and what is written again when."""
 
 import random
 
 import pytest
 
-from fineweb_mask.models.errors import WorkspaceError
-from fineweb_mask.tasks.dedup import duplicates
+from fineweb_mask.tasks.dedup import comparison, duplicates
 from fineweb_mask.tasks.dedup.duplicates import dedup, in_order_of_arrival, no_duplicates, remember_arrivals
 from fineweb_mask.tasks.workspace.listing import Listing, update_index
 from fineweb_mask.tasks.workspace.references import NO_FILE, digest
@@ -36,17 +35,13 @@ def random_corpus(dice):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_plain_loop_over_the_shards_finds_the_same(tmp_path, monkeypatch, seed):
-    monkeypatch.setattr(duplicates, "GATHERED_ROWS", 60)  # they are listed a few at a time
-    texts = random_corpus(random.Random(seed))
-    files = []
-    for buckets in (1, 8):
-        workspace = Workspace(tmp_path / str(buckets))
-        job = dedup_job(workspace, write_documents(workspace, texts), buckets)
-        file = dedup(job.model_copy(update={"buckets": job.buckets[::-1]}))  # in whatever order they were compared
-        assert listed(job) == expected(texts)
-        assert (file.rows, file.cached) == (sum(map(len, expected(texts).values())), False)
-        files.append({name: content for name, (_, content) in written(workspace).items()})
-    assert files[0] == files[1]
+    monkeypatch.setattr(duplicates, "LISTED_ROWS", 60)  # they are listed a few at a time
+    monkeypatch.setattr(comparison, "READ_ROWS", 90)
+    texts, workspace = random_corpus(random.Random(seed)), Workspace(tmp_path)
+    job = dedup_job(workspace, write_documents(workspace, texts))
+    file = dedup(job)
+    assert listed(job) == expected(texts)
+    assert (file.rows, file.cached) == (sum(map(len, expected(texts).values())), False)
 
 
 def test_a_shard_that_is_added_changes_no_other_file(tmp_path):
@@ -72,9 +67,6 @@ def test_a_list_is_known_by_what_is_in_it_and_a_shard_without_duplicates_has_non
     workspace = Workspace(tmp_path)
     documents = write_documents(workspace, TEXTS)
     job = dedup_job(workspace, documents)
-    with pytest.raises(WorkspaceError, match="from what its buckets found"):
-        dedup(job.model_copy(update={"buckets": ()}))
-    assert not job.summary.exists()
     dedup(job)
     files = {file.name: file for file in job.shard_files() or []}
     assert files["a"] == no_duplicates("a")
@@ -90,8 +82,7 @@ def test_a_list_is_known_by_what_is_in_it_and_a_shard_without_duplicates_has_non
     assert job.paths() == [job.summary, *(workspace.root / file.path for file in files.values() if file.path)]
     before = written(workspace)
     assert {path.split(".")[0] for path in before} == {"b", "c"}
-    other = dedup_job(workspace, documents, 8)
-    assert dedup(other).cached
+    assert dedup(job).cached
     assert written(workspace) == before
     assert not dedup(job.model_copy(update={"force": True})).cached  # on request all is written again
     after = written(workspace)
@@ -99,7 +90,7 @@ def test_a_list_is_known_by_what_is_in_it_and_a_shard_without_duplicates_has_non
 
 
 @pytest.mark.parametrize(("damage", "indexed"), [("delete", True), ("truncate", True), ("truncate", False)])
-def test_a_lost_file_is_made_again_from_what_the_buckets_found(tmp_path, damage, indexed, monkeypatch):
+def test_a_lost_file_is_made_again_and_no_other(tmp_path, damage, indexed, monkeypatch):
     workspace = Workspace(tmp_path)
     job = dedup_job(workspace, write_documents(workspace, TEXTS))
     first = dedup(job)
@@ -128,7 +119,7 @@ def test_a_lost_file_is_made_again_from_what_the_buckets_found(tmp_path, damage,
 def test_at_a_url_another_machine_goes_on_with_what_the_first_one_left(bucket, tmp_path):
     first, second = (Workspace(f"{bucket.url}/ws", tmp_path / name) for name in ("first", "second"))
     assert first.root != second.root
-    job = dedup_job(first, write_documents(first, TEXTS), 2)
+    job = dedup_job(first, write_documents(first, TEXTS))
     dedup(job)
     here = job.model_copy(update={"root": second.address})
     assert here.workspace.root == second.root

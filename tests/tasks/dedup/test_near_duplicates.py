@@ -8,18 +8,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from fineweb_mask.models.dedup.minhash import Sketch, band_keys
-from fineweb_mask.models.errors import WorkspaceError
+from fineweb_mask.models.documents import content_hash
 from fineweb_mask.models.schemas import documents_schema
 from fineweb_mask.models.settings.source import CopiesSettings, IngestSettings
-from fineweb_mask.tasks.dedup.buckets import BEST, NEIGHBOURS, find_in_bucket
-from fineweb_mask.tasks.dedup.copies import Shard
-from fineweb_mask.tasks.dedup.duplicates import NearDedupJob, duplicates_of, near_dedup, no_duplicates
-from fineweb_mask.tasks.dedup.sort import ShinglesJob, SortJob, sort_rows, sort_shingles
+from fineweb_mask.tasks.dedup import comparison
+from fineweb_mask.tasks.dedup.comparison import BEST, NEIGHBOURS
+from fineweb_mask.tasks.dedup.duplicates import dedup, no_duplicates
 from fineweb_mask.tasks.workspace.references import NEAR, StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.corpora import jaccard, templates
-from tests.tasks.jobs import bucket_jobs
+from tests.tasks.jobs import dedup_job
 
 pytest.importorskip("rensa")
 
@@ -50,8 +49,9 @@ def write(workspace, texts, **columns):
     for name, of_shard in texts.items():
         path = workspace.root / f"{name.replace('/', '-')}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
-        fields = [documents_schema().field(column) for column in ("row", "text", "n_chars")]
-        arrays = [pa.array(range(len(of_shard)), pa.uint32()), of_shard, [len(text) for text in of_shard]]
+        fields = [documents_schema().field(column) for column in ("row", "text", "n_chars", "content_hash")]
+        measured = [[len(text) for text in of_shard], [content_hash(text) for text in of_shard]]
+        arrays = [pa.array(range(len(of_shard)), pa.uint32()), of_shard, *measured]
         table = pa.table(arrays, schema=pa.schema(fields))
         for column, values in columns.items():
             table = table.append_column(column, pa.array(values[start : start + len(of_shard)], pa.string()))
@@ -62,22 +62,11 @@ def write(workspace, texts, **columns):
     return found
 
 
-def job_of(workspace, texts, buckets=1, exact=None, columns=None, sketch=SKETCH, threshold=THRESHOLD, **copies):
-    """Sketch, compare and verify the shards, which came in this order; return the job that lists what is found."""
-    root = str(workspace.root)
+def job_of(workspace, texts, columns=None, sketch=SKETCH, threshold=THRESHOLD, exact="off", **copies):
+    """Sketch the shards, which came in this order; return the job that compares them and lists what is found."""
     documents = write(workspace, texts, **(columns or {}))
-    signatures = [sort_rows(SortJob(root=root, by="signatures", file=file, sketch=sketch)) for file in documents]
-    pairs = zip(documents, exact or map(no_duplicates, texts), strict=True)
-    shards = tuple(Shard(documents=file, exact=found) for file, found in pairs)
-    preferred = {"shards": shards, "copies": CopiesSettings(**copies)}
-    pairs = [find_in_bucket(job) for job in bucket_jobs(workspace, "pairs", signatures, buckets, **preferred)]
-    shingles = [
-        sort_shingles(ShinglesJob(root=root, documents=file, place=place, pairs=pairs, words=sketch.words))
-        for place, file in enumerate(documents)
-    ]
-    verified = bucket_jobs(workspace, "verified", shingles, buckets, threshold=threshold)
-    found = tuple(find_in_bucket(job) for job in verified)
-    return NearDedupJob(root=root, sorted_rows=signatures, threshold=threshold, buckets=found, **preferred)
+    job = dedup_job(workspace, documents, sketch, exact_dedup=exact, copies=copies)
+    return job.model_copy(update={"settings": job.settings.model_copy(update={"near_threshold": threshold})})
 
 
 def candidates(texts):
@@ -127,30 +116,29 @@ def listed(job):
     return found
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_a_plain_comparison_of_all_documents_finds_the_same(tmp_path, seed):
+@pytest.mark.parametrize(("seed", "most"), [(0, 10**9), (1, 300)])
+def test_a_plain_comparison_of_all_documents_finds_the_same(tmp_path, monkeypatch, seed, most):
+    monkeypatch.setattr(comparison, "RANGE_KEYS", most)
+    monkeypatch.setattr(comparison, "VERIFIED_PAIRS", 7)
     texts = corpus(seed)
     want = expected(texts)
     assert 10 < len(want) < 100
     assert len(candidates([text for of_shard in texts.values() for text in of_shard])) > len(want)
-    for buckets in (1, 4):
-        job = job_of(Workspace(tmp_path / str(buckets)), texts, buckets)
-        file = near_dedup(job)
-        assert listed(job) == want
-        assert file.rows == len(want)
-        files = job.shard_files() or []
-        assert [one.details[NEAR] for one in files] == [one.rows for one in files]
-        assert near_dedup(job).cached
-    with pytest.raises(WorkspaceError, match="run again"):
-        near_dedup(job.model_copy(update={"buckets": (), "force": True}))
-    assert near_dedup(job_of(Workspace(tmp_path / "few"), {"a": ["few words"], "b": []})).rows == 0
+    job = job_of(Workspace(tmp_path), texts)
+    file = dedup(job)
+    assert listed(job) == want
+    assert file.rows == len(want)
+    files = job.shard_files() or []
+    assert [one.details.get(NEAR, 0) for one in files] == [one.rows for one in files]
+    assert dedup(job).cached
+    assert dedup(job_of(Workspace(tmp_path / "few"), {"a": ["few words"], "b": []})).rows == 0
 
 
 @pytest.mark.parametrize("threshold", [0.5, 0.75])
 def test_other_thresholds_are_tried_on_the_pairs_that_were_compared(tmp_path, threshold):
     texts = corpus(1)
-    job = job_of(Workspace(tmp_path), texts, 2, threshold=threshold)
-    near_dedup(job)
+    job = job_of(Workspace(tmp_path), texts, threshold=threshold)
+    dedup(job)
     summary = job.summarised()
     assert summary is not None
     tried = {one["threshold"]: one for one in summary.details["tried"]}
@@ -173,21 +161,21 @@ def test_a_shard_that_is_added_sketches_itself_and_changes_no_other_list(tmp_pat
     texts = corpus(7, shards=3)
     added = {"new": [next(iter(texts.values()))[0], " ".join(random.Random(1).choices(WORDS, k=70))]}
     first = job_of(workspace, texts)
-    near_dedup(first)
+    dedup(first)
     before = {file.name: file for file in first.shard_files() or []}
-    written = [path for folder in ("near_duplicates", "signatures") for path in (tmp_path / folder).rglob("*.parquet")]
+    written = [path for folder in ("duplicates", "signatures") for path in (tmp_path / folder).rglob("*.parquet")]
     times = [path.stat().st_mtime_ns for path in written]
     job = job_of(workspace, texts | added)
-    near_dedup(job)
+    dedup(job)
     assert listed(job) == expected(texts | added)
     after = {file.name: file for file in job.shard_files() or []}
     assert {name: after[name] for name in before} == before
     assert [path.stat().st_mtime_ns for path in written] == times
-    lost = next(path for path in job.paths() if path.parent.name != "pairs" and path.is_file())
+    lost = next(path for path in job.paths() if path.parent.name != "compared" and path.is_file())
     content = lost.read_bytes()
     lost.unlink()
     assert job.current() is None
-    assert not near_dedup(job).cached
+    assert not dedup(job).cached
     assert lost.read_bytes() == content
 
 
@@ -195,7 +183,7 @@ def test_copies_of_a_template_s_pages_are_found_among_many_that_share_a_band(tmp
     pages = templates(2_000)
     texts = [*pages.texts, *(f"{text} and one more word" for text in pages.texts[:100])]
     job = job_of(Workspace(tmp_path), {"a": texts}, sketch=Sketch(), threshold=DEFAULT_THRESHOLD)
-    near_dedup(job)
+    dedup(job)
     found = listed(job)
     assert sum(found.get(("a", 2_000 + place)) == ("a", place) for place in range(100)) >= 98
     assert len(found) <= 100 + 20
@@ -220,38 +208,30 @@ COPIES = {"a": [f"{LONG} one"], "b": [f"{LONG} two more", f"{LONG} three"], "c":
 def test_the_copy_that_is_asked_for_is_kept(tmp_path, copies, kept):
     topics = {"topic": ["law", "news", "law", "news"]}
     job = job_of(Workspace(tmp_path), COPIES, columns=topics, **copies)
-    near_dedup(job)
+    dedup(job)
     found = listed(job)
     assert {(name, row) for name, texts in COPIES.items() for row in range(len(texts))} - found.keys() == kept
     assert set(found.values()) <= kept
     plain = job_of(Workspace(tmp_path), COPIES)
-    changed = plain.model_copy(update={"copies": CopiesSettings(**copies)})
-    assert (changed.key != plain.key) == bool(copies)
-    assert plain.model_copy(update={"threshold": 0.9}).key != plain.key
+    settings = plain.settings.model_copy(update={"copies": CopiesSettings(**copies)})
+    assert (plain.model_copy(update={"settings": settings}).key != plain.key) == bool(copies)
+    assert job_of(Workspace(tmp_path), COPIES, threshold=0.9).key != plain.key
 
 
-def test_an_exact_duplicate_stays_in_its_list_and_is_neither_counted_as_near_nor_the_copy_that_is_kept(tmp_path):
+def test_an_exact_duplicate_is_neither_counted_as_near_nor_the_copy_that_is_kept(tmp_path):
     """It is dropped for another document, which must not be dropped for it."""
     workspace = Workspace(tmp_path)
-    path = tmp_path / "duplicates" / "c.parquet"
-    path.parent.mkdir()
-    pq.write_table(pa.table({"row": pa.array([0], pa.uint32())}), path)
-    exact = duplicates_of("c", 1, path.stat().st_size, "content").model_copy(update={"path": "duplicates/c.parquet"})
     texts = {"a": [f"{LONG} a word"], "b": [f"{LONG} two words"], "c": [f"{LONG} a word"], "d": []}
-    exacts = [exact if name == "c" else no_duplicates(name) for name in texts]
-    topics = {"topic": ["law", "law", "news"]}
-    job = job_of(workspace, texts, exact=exacts, columns=topics, prefer={"topic": ["news"]})
-    near_dedup(job)
+    topics = {"topic": ["law", "law", "news", "law"]}
+    job = job_of(workspace, texts, exact="corpus", columns=topics, prefer={"topic": ["news"]})
+    dedup(job)
     of_a, of_b, of_c, of_d = job.shard_files() or []
-    assert [(file.rows, file.path) for file in (of_a, of_c)] == [(0, ""), (1, exact.path)]
-    assert (of_b.rows, of_b.details) == (1, {NEAR: 1})
-    [row] = pq.read_table(workspace.resolve(of_b)).to_pylist()
-    assert (row["row"], row["twin_shard"], row["twin_row"]) == (0, "a", 0)
-    assert of_d.fingerprint == no_duplicates("d").fingerprint  # as if nothing had been compared
+    assert (of_a, of_d) == (no_duplicates("a"), no_duplicates("d"))
+    assert [(file.rows, file.details) for file in (of_b, of_c)] == [(1, {NEAR: 1}), (1, {})]
+    assert listed(job) == {("b", 0): ("a", 0), ("c", 0): (None, None)}
     texts["c"].append(f"{LONG} three")
-    topics["topic"].append("law")
-    job = job_of(workspace, texts, exact=exacts, columns=topics)
-    near_dedup(job)
+    job = job_of(workspace, texts, exact="corpus", columns=topics)
+    dedup(job)
     _, _, of_c, _ = job.shard_files() or []
     assert (of_c.rows, of_c.details) == (2, {NEAR: 1})
     assert duplicate_rows(workspace, of_c).tolist() == [0, 1]

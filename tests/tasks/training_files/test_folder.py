@@ -9,6 +9,7 @@ from fineweb_mask.models.settings.output import ExportSettings
 from fineweb_mask.tasks import export as module
 from fineweb_mask.tasks.dataset.output import digest_on_card, record_digest
 from fineweb_mask.tasks.export import ExportJob
+from fineweb_mask.tasks.training_files import Tokenizer
 from fineweb_mask.tasks.workspace.manifest import is_whole, read_manifest
 
 pytest.importorskip("datatrove.pipeline.tokens")
@@ -57,7 +58,7 @@ def test_parquet_is_read_as_nanochat_and_torchtitan_read_it(dataset, texts, tmp_
 
 
 @pytest.mark.parametrize("kind", ["parquet", "megatron", "nanotron"])
-def test_an_export_has_a_record_of_all_files_and_the_dataset(kind, dataset, tokenizer_file, tmp_path):
+def test_an_export_has_a_record_of_all_files_and_the_dataset(kind, dataset, texts, tokenizer_file, tmp_path):
     tokens = {} if kind == "parquet" else {"tokenizer": str(tokenizer_file)}
     one = settings(format=kind, **tokens)
     manifest, job = export(dataset, tmp_path / "a", one)
@@ -68,6 +69,8 @@ def test_an_export_has_a_record_of_all_files_and_the_dataset(kind, dataset, toke
     card = (tmp_path / "a" / "README.md").read_text()
     assert digest_on_card(card) == record_digest(record)
     assert f"{manifest.details['rows']:,} documents" in card
+    if tokens:
+        assert manifest.details["tokens"] == sum(map(len, Tokenizer(one).encode(texts)))
     assert "$" not in card
     assert str(tmp_path) not in record.decode() + card
     assert job.current().details == manifest.details

@@ -1,37 +1,49 @@
 import re
 import shutil
+from itertools import chain
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fineweb_mask.models.settings.output import ExportSettings
-from fineweb_mask.tasks.dataset.verify import VerifyError, find_dataset
+from fineweb_mask.tasks import training_files
+from fineweb_mask.tasks.dataset.verify import VerifyError, find_dataset, read_provenance
 from fineweb_mask.tasks.storage.parquet import DamagedFileError
-from fineweb_mask.tasks.training_files import ROW_GROUP, divide, random_keys, write_documents
+from fineweb_mask.tasks.training_files import ROW_GROUP, write_documents
+from fineweb_mask.tasks.workspace.manifest import write_manifest
+from fineweb_mask.tasks.workspace.references import StageKey
 
 
-def written(files):
-    return [text for file in files for text in pq.read_table(file)["text"].to_pylist()]
+def written(dataset, folder, **changes):
+    """Return the texts of each file."""
+    write_documents(*dataset, settings(**changes), folder)
+    return [pq.read_table(file)["text"].to_pylist() for file in sorted(folder.iterdir())]
 
 
 def settings(**changes):
     return ExportSettings(**{"format": "parquet", "file_size": 2**16} | changes)
 
 
-def test_every_document_is_there_once_in_a_random_order(dataset, texts, tmp_path):
-    shuffled = written(write_documents(*dataset, settings(), tmp_path / "a"))
-    assert sorted(shuffled) == sorted(texts)
-    assert shuffled != texts
-    assert written(write_documents(*dataset, settings(), tmp_path / "b")) == shuffled
-    assert written(write_documents(*dataset, settings(seed=1), tmp_path / "c")) not in (shuffled, texts)
+@pytest.mark.parametrize("pending", [0, training_files.PENDING_BYTES])
+def test_every_document_is_there_once_in_a_random_order_in_files_of_one_size(
+    dataset, texts, tmp_path, monkeypatch, pending
+):
+    shuffled = written(dataset, tmp_path / "a")
+    monkeypatch.setattr(training_files, "PENDING_BYTES", pending)
+    monkeypatch.setattr(training_files, "BATCH_ROWS", 3)
+    assert written(dataset, tmp_path / "b") == shuffled
+    assert sorted(chain(*shuffled)) == sorted(texts)
+    assert abs(len(shuffled[0]) - len(shuffled[1])) <= 1
+    assert not {texts[0], texts[-1]} >= {shuffled[0][0], shuffled[1][-1]}
+    assert written(dataset, tmp_path / "c", seed=1) not in (shuffled, texts)
     assert [path.name for path in sorted((tmp_path / "a").iterdir())] == ["00000.parquet", "00001.parquet"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "c"]
 
 
 def test_the_order_of_the_dataset_can_be_kept(dataset, texts, tmp_path):
-    assert written(write_documents(*dataset, settings(shuffle=False), tmp_path / "a")) == texts
+    assert list(chain(*written(dataset, tmp_path / "a", shuffle=False))) == texts
 
 
 def test_a_dataset_of_other_documents_is_refused(dataset, tmp_path):
@@ -57,23 +69,17 @@ def test_a_damaged_file_of_the_dataset_is_named(dataset, tmp_path, shuffle):
         write_documents(copied, manifest, settings(shuffle=shuffle), tmp_path / "a")
 
 
-@given(st.integers(1, 30_000), st.integers(1, 10**7), st.integers(2**10, 10**7))
-def test_files_have_equal_numbers_of_whole_row_groups(documents, size, file_size):
-    places = divide(documents, size, file_size)
-    assert [place.start for place in places] == [0, *(place.stop for place in places[:-1])]
-    assert places[-1].stop == documents
-    sizes = [len(place) for place in places]
-    assert len(set(sizes[:-1])) <= 1
-    assert all(0 < last <= sizes[0] for last in sizes)
-    assert sizes[0] <= ROW_GROUP or sizes[0] % ROW_GROUP == 0
-    assert documents == 1 or len(places) >= 2 or sizes[0] <= ROW_GROUP
-
-
-def test_keys_depend_on_place_and_seed_only():
-    whole = random_keys(0, 1_000, seed=3)
-    assert np.array_equal(np.concatenate([random_keys(0, 400, 3), random_keys(400, 600, 3)]), whole)
-    assert len(set(whole.tolist())) == 1_000
-    assert not np.intersect1d(whole, random_keys(0, 1_000, seed=4)).size
-    ranks = np.argsort(np.argsort(random_keys(0, 100_000, seed=0)))
-    assert abs(np.corrcoef(ranks, np.arange(100_000))[0, 1]) < 0.01
-    assert random_keys(0, 1, 2**63 - 1).dtype == np.uint64
+def test_row_groups_are_small_and_every_file_has_documents_of_all_places(tmp_path):
+    n = 5_003
+    key = StageKey(stage="materialize", version=1, settings="s", inputs="i")
+    (tmp_path / "dataset").mkdir()
+    path = tmp_path / "dataset" / "part.parquet"
+    pq.write_table(pa.table({"text": [f"{row:099d}" for row in range(n)], "id": [str(row) for row in range(n)]}), path)
+    write_manifest(tmp_path / "dataset" / "provenance.json", key, [path], {"rows": n})
+    found = find_dataset(str(tmp_path / "dataset"))
+    files = [np.array(texts, dtype=int) for texts in written((found, read_provenance(found)), tmp_path / "a")]
+    assert sorted(np.concatenate(files).tolist()) == list(range(n))
+    for file, path in zip(files, sorted((tmp_path / "a").iterdir()), strict=True):
+        assert abs(np.corrcoef(file, np.arange(len(file)))[0, 1]) < 0.1
+        assert abs(file.mean() / n - 0.5) < 0.01
+        assert pq.read_metadata(path).row_group(0).num_rows == ROW_GROUP

@@ -52,7 +52,8 @@ def read_megatron(prefix):
 @pytest.fixture(scope="module")
 def documents(dataset, tmp_path_factory):
     folder = tmp_path_factory.mktemp("documents") / "files"
-    return write_documents(*dataset, ExportSettings(format="parquet", file_size=2**16), folder)
+    write_documents(*dataset, ExportSettings(format="parquet", file_size=2**16), folder)
+    return sorted(folder.iterdir())
 
 
 @pytest.fixture(params=[400, 70_000], ids=["two bytes", "four bytes"])
@@ -93,11 +94,10 @@ def test_megatron_files_hold_every_document_and_are_datatroves(documents, tokeni
     from datatrove.pipeline.tokens import MegatronDocumentTokenizer
 
     file, size = tokenizer
-    found = write_tokens(documents[0], loaded := Tokenizer(settings(file)), "megatron", tmp_path / "ours")
+    write_tokens(documents[0], loaded := Tokenizer(settings(file)), "megatron", tmp_path / "ours")
     tokens = expected(documents[0], file)
     assert loaded.token_bytes == size
     assert read_megatron(tmp_path / "ours" / "00000") == tokens
-    assert found == sum(map(len, tokens))
     theirs = MegatronDocumentTokenizer(str(tmp_path / "theirs"), None, str(file), "<|endoftext|>")
     assert_equal_files(theirs, documents[0], tmp_path, ("bin", "idx"))
 
@@ -142,7 +142,7 @@ def test_a_document_ends_once_whatever_its_text_spells(kind, tokenizer_file, tmp
     plain.save(str(tmp_path / "tokenizer.json"))
     pq.write_table(pa.table({"text": HOSTILE}), tmp_path / "00000.parquet")
     loaded = Tokenizer(settings(tmp_path))
-    assert write_tokens(tmp_path / "00000.parquet", loaded, "megatron", tmp_path / "files") > 100
+    write_tokens(tmp_path / "00000.parquet", loaded, "megatron", tmp_path / "files")
     [file] = (tmp_path / "files").glob("*.bin")
     tokens = np.fromfile(file, np.uint16).tolist()
     end, spaces = plain.token_to_id("<|endoftext|>"), plain.token_to_id("  ")

@@ -53,7 +53,6 @@ def test_what_is_missing_costs_time_and_what_is_done_does_not(tmp_path, corpus):
     after = estimated(workspace, corpus)
     assert after["seconds"] == after["disk"] == 0
     assert rates(after) == {}
-    assert rates(estimated(workspace, corpus, "--set=selection.lamb=0.2"))["select"] == "this workspace"
     assert rates(estimated(workspace, corpus, "--set=selection.solver=greedy"))["select"] == "benchmarks"
     written = sum(path.stat().st_size for path in workspace.rglob("*.parquet"))
     assert before["disk"] / 4 < written < 4 * before["disk"]

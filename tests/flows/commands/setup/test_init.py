@@ -1,7 +1,6 @@
 """A recipe for a source, written by looking at it; it is one that runs, and what `run` makes for documents."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -9,11 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 from fineweb_mask.flows.cli import app
-from fineweb_mask.flows.commands.setup.init import CLASSIFIER, recipe_of_documents
+from fineweb_mask.flows.commands.setup.init import recipe_of_documents
 from fineweb_mask.flows.pipeline.inputs import find_inputs
 from fineweb_mask.flows.recipe import RecipeError, load_recipe
 from fineweb_mask.models.errors import FinewebMaskError
-from tests.tasks.hub_server import HubServer
 
 
 @pytest.fixture(autouse=True)
@@ -21,8 +19,8 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def init(*arguments, code=0, answer=""):
-    result = CliRunner().invoke(app, ["init", *arguments], input=f"{answer}\n")
+def init(*arguments, code=0):
+    result = CliRunner().invoke(app, ["init", *arguments])
     assert result.exit_code == code, result.output
     return result.output
 
@@ -58,20 +56,6 @@ def test_without_a_score_it_is_said_that_none_decides():
     first, *rest = Path("recipe.yaml").read_text().splitlines()
     assert Path(first.removeprefix("# yaml-language-server: $schema=")).is_file()
     assert any("kind: edu" in line for line in rest)
-
-
-def test_in_a_terminal_the_classifier_is_offered_where_the_hub_has_it(tmp_path, monkeypatch):
-    source, terminal = corpus(), SimpleNamespace(isatty=lambda: True)
-    monkeypatch.setattr("fineweb_mask.flows.commands.setup.init.sys", SimpleNamespace(stdin=terminal, stdout=terminal))
-    with HubServer(tmp_path / "hub") as hub:
-        hub.write(f"{CLASSIFIER}/main", "model.safetensors", bytes(3 * 2**20))
-        hub.write(f"{CLASSIFIER}/main", "pytorch_model.bin", bytes(9 * 2**20))
-        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.url)
-        for answer, kinds in (("y", ["edu"]), ("", [])):
-            said = init(source, "--force", answer=answer)
-            assert "3.0 MiB to download, and about" in said
-            assert [scorer.kind for scorer in load_recipe("recipe.yaml").quality.scorers] == kinds
-    assert "Score by it" not in init(source, "--force")  # the hub is gone
 
 
 def test_the_recipe_of_documents_is_in_their_workspace_and_is_what_init_would_write():
