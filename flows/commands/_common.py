@@ -103,8 +103,9 @@ def verb(work: Callable[..., Answer | None]) -> Callable[..., None]:
         except (typer.Exit, typer.Abort):
             raise
         except Exception as error:  # noqa: BLE001 - the last place where the reason can be printed
-            is_wrong_usage = isinstance(error, FinewebMaskError | OSError) and not call.has_begun
-            fail_because(error, as_json, WRONG_USAGE if is_wrong_usage else FAILED)
+            if isinstance(error, FinewebMaskError | OSError) and not call.has_begun:
+                fail(str(error), as_json, WRONG_USAGE)
+            fail_because(error, as_json)
         finally:
             _call.reset(token)
         if answer is not None:
@@ -140,30 +141,6 @@ def is_verbose() -> bool:
 def shows_bars(as_json: bool | None = None) -> bool:
     """Return whether a run shows progress bars: on a terminal, unless JSON is asked for or every step is logged."""
     return sys.stderr.isatty() and not prints_json(as_json) and not is_verbose()
-
-
-def load_settings_or_exit(
-    recipe: Path,
-    overrides: Sequence[str] | None,
-    workspace: str | None,
-    check: "Callable[[PipelineSettings], Checked]",
-    *,
-    as_json: bool,
-) -> "tuple[PipelineSettings, Checked]":
-    """Return the settings of a recipe, and what `check` does; if something is wrong, say it and exit before any work.
-
-    Parameters
-    ----------
-    recipe, overrides, workspace
-        See `load_recipe`.
-    check
-        Checks that what the settings name exists, and raises a `FinewebMaskError` or an `OSError` if not.
-    as_json
-        Whether errors are printed as JSON, too.
-    """
-    with exit_on_error(as_json), recipe_checked(as_json):
-        settings = load_recipe(recipe, overrides or [], workspace)
-        return settings, check(settings)
 
 
 @contextmanager
@@ -228,14 +205,14 @@ def exit_on_failure(
     except typer.Exit:
         raise
     except Exception as error:  # noqa: BLE001 - the last place where the reason can be printed
-        fail_because(error, as_json, FAILED)
+        fail_because(error, as_json)
 
 
-def fail_because(error: Exception, as_json: bool, code: int) -> NoReturn:
-    """Print why the work failed, and exit with `code`."""
+def fail_because(error: Exception, as_json: bool) -> NoReturn:
+    """Print why the work failed, and exit."""
     if is_verbose():
         traceback.print_exc()
-    fail(_words_of(error), as_json, code)
+    fail(_words_of(error), as_json, FAILED)
 
 
 def _words_of(error: Exception) -> str:
@@ -304,18 +281,23 @@ def run_to_page(
 
     Parameters
     ----------
-    recipe, overrides, workspace, as_json
-        See `load_settings_or_exit`.
+    recipe, overrides, workspace
+        See `load_recipe`.
     check
-        Checks that what the settings and options name exists, and returns what `run` takes in addition to the settings.
+        Checks that what the settings and options name exists, and raises a `FinewebMaskError` or an `OSError` if not;
+        returns what `run` takes in addition to the settings.
     run
         Runs the flow.
     tell
         Prints what was found, for a person.
     show
         Whether the page is opened.
+    as_json
+        Whether what was found, and errors, are printed as JSON.
     """
-    settings, checked = load_settings_or_exit(recipe, overrides, workspace, check, as_json=as_json)
+    with exit_on_error(as_json), recipe_checked(as_json):
+        settings = load_recipe(recipe, overrides or [], workspace)
+        checked = check(settings)
     with flow_shown(as_json=as_json):
         summary = run(settings, checked)
     print_result(summary, as_json, lambda: tell(settings, summary))

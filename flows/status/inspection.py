@@ -166,27 +166,19 @@ def inspect_workspace(folder: str | Path) -> Run:
 def inspect_recipe(workspace: Workspace, settings: PipelineSettings, only: Container[str] | None = None) -> Run:
     """Return a run that has looked at the jobs of every stage, as far as they are known, under a recipe.
 
-    `only` is that of `look_at`.
+    `only` are the source's files that it reads, by their names in the source; None reads all.
 
     Raises
     ------
     OSError, ValueError, ImportError
         If the source or a model of the recipe is out of reach.
     """
-    run = look_at(workspace, settings, only)
+    _, shards, models, _, settings = find_inputs(settings)
+    shards = [shard for shard in shards if only is None or shard.relative in only]
+    run = _Look(workspace, settings, shards, models, listing=Listing(workspace))
     with suppress(UnfinishedError, BadShardError):
         pipeline(run)
     return run
-
-
-def look_at(workspace: Workspace, settings: PipelineSettings, only: Container[str] | None = None) -> Run:
-    """Return a run of a recipe that only looks which jobs are done, and has looked at none yet.
-
-    `only` are the source's files that it reads, by their names in the source; None reads all.
-    """
-    _, shards, models, _, settings = find_inputs(settings)
-    shards = [shard for shard in shards if only is None or shard.relative in only]
-    return _Look(workspace, settings, shards, models, listing=Listing(workspace))
 
 
 def workspace_status(folder: str | Path) -> WorkspaceStatus:

@@ -1,13 +1,13 @@
-"""Cancel a run on a worker, or kill the worker: the run stops in seconds, and the next one resumes."""
+"""Cancel a run on a worker, or kill it: the run stops in seconds, and the next one resumes."""
 
 import fcntl
 import json
-import os
-import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from fineweb_mask.flows.recipe import parse_overrides
@@ -57,7 +57,7 @@ def is_held(workspace: Path) -> bool:
 
 
 @pytest.mark.long
-def test_cancelled_or_without_its_worker_a_run_stops_and_nothing_is_lost(
+def test_cancelled_or_killed_a_run_stops_and_nothing_is_lost(
     service, start, run_sample: Callable[..., RunSummary], outcome, finished: Path
 ):
     flow_run, workspace = start("disturbed")
@@ -68,12 +68,13 @@ def test_cancelled_or_without_its_worker_a_run_stops_and_nothing_is_lost(
     assert not list(workspace.rglob("*.partial"))
     assert not (workspace / "dataset").exists()
 
-    start("disturbed")
+    flow_run, _ = start("disturbed")
     until(lambda: any((workspace / "embeddings").glob(".*.partial")), "for the first embeddings", BUSY)
-    os.killpg(int((service.state / "worker.pid").read_text()), signal.SIGKILL)
-    again = service.serve("start")
-    assert again.returncode == 0, again.stderr
-    until(lambda: not is_held(workspace), "for the run to end, or to be ended")
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get("PREFECT__FLOW_RUN_ID") == flow_run:
+                process.kill()
+    until(lambda: not is_held(workspace), "for the run to be ended")
     summary = run_sample(workspace)
     assert {stage.stage: stage.cached for stage in summary.stages}["ingest"] == 4
     assert outcome(workspace) == outcome(finished)

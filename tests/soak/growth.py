@@ -73,8 +73,8 @@ class Table:
 
 
 @contextmanager
-def service(folder: Path) -> Iterator[str]:
-    """Start a server and a worker, yield the server's address, and stop them."""
+def service(folder: Path) -> Iterator[tuple[str, dict[str, psutil.Process]]]:
+    """Start a server and a worker, yield the server's address and the processes, and stop them."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
@@ -87,7 +87,9 @@ def service(folder: Path) -> Iterator[str]:
         assert serving.stdout is not None
         assert serving.stdout.readline()  # once they are ready
         try:
-            yield f"http://127.0.0.1:{port}/api"
+            children = psutil.Process(serving.pid).children()
+            named = {name: one for name in ("server", "worker") for one in children if name in one.cmdline()}
+            yield f"http://127.0.0.1:{port}/api", named
         finally:
             serving.terminate()
 
@@ -155,11 +157,10 @@ def main() -> None:
     parser.add_argument("--count", type=int, required=True)
     options = parser.parse_args()
     act, names = KINDS[options.kind]
-    with tempfile.TemporaryDirectory() as name, service(Path(name)) as url:
+    with tempfile.TemporaryDirectory() as name, service(Path(name)) as (url, running):
         os.environ |= {"PREFECT_API_URL": url, "PREFECT_LOGGING_LEVEL": "ERROR"}
         begun, state = time.monotonic(), Path(name, "serve")
-        processes = {one: psutil.Process(int((state / f"{one}.pid").read_text())) for one in names}
-        table = Table({"this": psutil.Process()} | processes, state)
+        table = Table({"this": psutil.Process()} | {one: running[one] for one in names}, state)
         for done in act(Path(name), options.count):
             if done % max(1, options.count // 10) == 0:
                 table.add(done)

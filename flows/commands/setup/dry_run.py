@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel
 from rich.console import Console
@@ -24,7 +24,7 @@ from fineweb_mask.models.embedding.load import load_encoder
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.filters import load_filters
 from fineweb_mask.models.quality.registry import load_scorer
-from fineweb_mask.models.settings import FROM_QUALITY, STATIC, PipelineSettings
+from fineweb_mask.models.settings import STATIC, PipelineSettings
 from fineweb_mask.tasks.fit.job import fitted_on_other_files
 from fineweb_mask.tasks.fit.models import SAMPLE_DOCUMENTS
 from fineweb_mask.tasks.processes.workers import cores
@@ -36,24 +36,11 @@ from fineweb_mask.tasks.workspace.job import BadShardError
 
 MILLION = 1e6
 LEAST_SECONDS = 1.0  # that a model or a filter is timed on the first documents, if they suffice
-# Measured on two cores, benchmarks/notebook/: seconds for each million documents, and for each million characters.
-SECONDS: dict[str, tuple[float, float]] = {
-    "exact_dedup": (2.0, 0.0),
-    "minhash": (0.0, 0.09),
-    "fasttext": (0.0, 0.05),
-    "column": (1.0, 0.0),
-    "static_fit": (0.0, 0.5),
-    "static": (0.0, 0.2),
-    "pairwise": (90.0, 0.0),
-    "metric": (600.0, 0.0),  # another metric, with the lists of neighbours that it needs
-    "materialize": (20.0, 0.0),
-}
+SECONDS = {"pairwise": 90.0, "metric": 600.0}  # of a million documents; another metric needs lists of neighbours
 SECONDS_OF_STEP = {"pairwise": 0.1, "metric": 1.2}  # of the paper's learner: 8,192 documents, 128 masks
 TIMES_GREEDY, TIMES_OTHERS = 8.0, 0.1  # as long as the closed-form solver; the selectors that follow no gradient
-SECONDS_OF_LABELS, SECONDS_OF_REPORT, SECONDS_OF_START = 5.0, 15.0, 10.0
+SECONDS_OF_START = 10.0
 MIB = 2**20
-MEMORY = {"ingest": 800 * MIB, "score": 850 * MIB, "materialize": 900 * MIB, "report": 1_100 * MIB}
-STATIC_MEMORY, ENCODER_MEMORY, SELECT_MEMORY, FILTER_MEMORY = 2_500 * MIB, 2_000 * MIB, 950 * MIB, 1_000 * MIB
 BYTES_PER_CHARACTER, BYTES_PER_DOCUMENT = 0.5, 100  # of documents in Parquet, compressed; without their text
 BYTES = {"float16": 2, "float32": 4}
 
@@ -68,6 +55,11 @@ class StageEstimate(BaseModel):
     missing: int
     seconds: float = 0.0
     rate: Rate = ""  # where the rate is from
+
+    @property
+    def missing_share(self) -> float:
+        """Share of its files that are missing."""
+        return self.missing / max(1, self.done + self.missing)
 
 
 class Estimate(BaseModel):
@@ -155,8 +147,9 @@ def estimate(settings: PipelineSettings) -> Estimate:
     documents, _ = number_of_rows(shards)
     kept = documents * measured.kept
     found = stage_statuses(inspect_recipe(workspace, settings))
-    stages = [_stage(status, kept, settings, measured) for status in found]
-    memory_stage, memory = _memory(settings, kept / len(shards), measured)
+    costs = _costs(settings, kept, kept / len(shards), measured)
+    stages = [_stage(status, kept, costs[status.stage]) for status in found]
+    memory_stage = max(costs, key=lambda stage: costs[stage].memory)
     path = Path(settings.workspace).absolute()
     there = next(one for one in (path, *path.parents) if one.is_dir())
     return Estimate(
@@ -168,56 +161,57 @@ def estimate(settings: PipelineSettings) -> Estimate:
         characters=round(measured.characters),
         stages=stages,
         seconds=sum(stage.seconds for stage in stages) + SECONDS_OF_START * any(stage.missing for stage in stages),
-        memory=memory,
+        memory=costs[memory_stage].memory,
         memory_stage=memory_stage,
-        disk=sum(_bytes(stage, kept, settings, measured) for stage in stages),
+        disk=sum(round(kept * one.missing_share * costs[one.stage].bytes_each) for one in stages),
         disk_free=None if workspace.url is not None else shutil.disk_usage(there).free,
     )
 
 
-def _stage(status: StageStatus, kept: float, settings: PipelineSettings, measured: _Measured) -> StageEstimate:
+def _stage(status: StageStatus, kept: float, cost: "_Cost") -> StageEstimate:
     found = StageEstimate(stage=status.stage, done=status.done, missing=status.missing)
-    left = status.missing / max(1, status.done + status.missing)
     if status.missing and (rate := status.documents_per_second):
-        found.seconds, found.rate = kept * left / rate, "this workspace"
+        found.seconds, found.rate = kept * found.missing_share / rate, "this workspace"
     elif status.missing:
-        found.seconds = _seconds(status.stage, kept, settings, measured) * left
-        is_scored, is_embedded = bool(measured.score), measured.embed is not None
-        is_measured = {"ingest": True, "score": is_scored, "score_embed": is_scored, "embed": is_embedded}
-        found.rate = "measured now" if is_measured.get(status.stage) else "benchmarks"
+        found.seconds = cost.seconds * found.missing_share
+        found.rate = "measured now" if cost.is_measured else "benchmarks"
     return found
 
 
-def _seconds(stage: str, kept: float, settings: PipelineSettings, measured: _Measured) -> float:
-    """Return the seconds that a whole stage takes."""
+class _Cost(NamedTuple):
+    """What a whole stage takes."""
 
-    def by(rate: str, documents: float = kept) -> float:
-        for_each, for_characters = SECONDS[rate]
-        return documents / MILLION * (for_each + for_characters * measured.characters)
+    seconds: float
+    is_measured: bool = False  # else it is of two cores, benchmarks/notebook/
+    bytes_each: float = 0.0  # that it leaves in the workspace for a document
+    memory: int = 0  # bytes, at most
 
-    ingest, scorers = settings.ingest, settings.quality.scorers
-    fitted = min(kept, SAMPLE_DOCUMENTS)
-    scored = sum(
-        kept * measured.score[scorer.name]
-        if scorer.name in measured.score
-        else by("fasttext" if scorer.kind == "fasttext" else "column")
-        for scorer in scorers
-    )
-    seconds: dict[str, float] = {
-        "ingest": kept / max(measured.kept, 1e-3) * measured.ingest,
-        "dedup": (by("exact_dedup") if ingest.exact_dedup == "corpus" else 0.0)
-        + (by(ingest.near_dedup) if ingest.near_dedup != "off" else 0.0),
-        "fit": sum(SECONDS_OF_LABELS for scorer in scorers if scorer.kind == "fasttext")
-        + (by("static_fit", fitted) if settings.embedding.model == STATIC else 0.0),
-        "score": scored,
-        "score_embed": scored,
-        "embed": by("static") if measured.embed is None else kept * measured.embed,
-        "select": _selecting(settings, kept),
-        "materialize": by("materialize"),
-        "export": by("materialize"),
-        "report": SECONDS_OF_REPORT,
+
+def _costs(settings: PipelineSettings, kept: float, shard: float, measured: _Measured) -> dict[str, _Cost]:
+    """Return what every stage takes for `kept` documents, of which `shard` are in a file."""
+    ingest, scorers, embedding = settings.ingest, settings.quality.scorers, settings.embedding
+    million, characters = kept / MILLION, kept * measured.characters / MILLION
+    is_static, fitted = embedding.model == STATIC, min(kept, SAMPLE_DOCUMENTS) * measured.characters / MILLION
+    compared = 2.0 * million * (ingest.exact_dedup == "corpus") + 0.09 * characters * (ingest.near_dedup != "off")
+    usual = {one.name: 0.05 * characters if one.kind == "fasttext" else million for one in scorers}  # seconds
+    scored = sum((usual | {name: kept * seconds for name, seconds in measured.score.items()}).values())
+    embedded = 0.2 * characters if measured.embed is None else kept * measured.embed
+    document, vector = BYTES_PER_DOCUMENT + measured.text_bytes, measured.dimensions * BYTES[embedding.precision]
+    dataset, exports = settings.selection.select_ratio * document, len(settings.materialize.export)
+    filters = 1_000 * MIB * cores() if ingest.filters else 0
+    block = min(settings.selection.block_size, shard)
+    return {
+        "ingest": _Cost(kept / max(measured.kept, 1e-3) * measured.ingest, True, document, 800 * MIB + filters),
+        "dedup": _Cost(compared),
+        "fit": _Cost(5.0 * sum(one.kind == "fasttext" for one in scorers) + 0.5 * fitted * is_static),
+        "score": _Cost(scored, bool(measured.score), 8 * len(scorers), 850 * MIB),
+        "score_embed": _Cost(scored, bool(measured.score), vector),
+        "embed": _Cost(embedded, measured.embed is not None, vector, (2_500 if is_static else 2_000) * MIB),
+        "select": _Cost(_selecting(settings, kept), False, 1, 950 * MIB + round(1.3 * block * vector)),
+        "materialize": _Cost(20 * million, False, dataset, 900 * MIB),
+        "export": _Cost(20 * million, False, dataset * exports),
+        "report": _Cost(15.0, memory=1_100 * MIB),
     }
-    return seconds[stage]
 
 
 def _selecting(settings: PipelineSettings, kept: float) -> float:
@@ -229,39 +223,8 @@ def _selecting(settings: PipelineSettings, kept: float) -> float:
         batch = min(block, max(options.min_batch, options.partial * block))
         step = sum(SECONDS_OF_STEP[kind] for kind in kinds) * batch / 8_192 * options.n_rollout / 128
         return max(1.0, kept / max(1.0, block)) * options.n_epochs * step
-    seconds = kept / MILLION * sum(SECONDS[kind][0] for kind in kinds)
+    seconds = kept / MILLION * sum(SECONDS[kind] for kind in kinds)
     return seconds * {"mean_field": 1.0, "greedy": TIMES_GREEDY}.get(chosen.solver, TIMES_OTHERS)
-
-
-def _memory(settings: PipelineSettings, shard: float, measured: _Measured) -> tuple[str, int]:
-    """Return the stage that needs the most memory, and bytes."""
-    block = min(settings.selection.block_size, shard)
-    vectors = block * measured.dimensions * BYTES[settings.embedding.precision]
-    filters = FILTER_MEMORY * cores() if settings.ingest.filters else 0
-    needed = {
-        **MEMORY,
-        "ingest": MEMORY["ingest"] + filters,
-        "embed": STATIC_MEMORY if settings.embedding.model == STATIC else ENCODER_MEMORY,
-        "select": SELECT_MEMORY + round(1.3 * vectors),
-    }
-    return max(needed.items(), key=lambda pair: pair[1])
-
-
-def _bytes(stage: StageEstimate, kept: float, settings: PipelineSettings, measured: _Measured) -> int:
-    """Return the bytes that a stage would leave in the workspace."""
-    left = stage.missing / max(1, stage.done + stage.missing)
-    vector = measured.dimensions * BYTES[settings.embedding.precision]
-    dataset = settings.selection.select_ratio * (measured.text_bytes + BYTES_PER_DOCUMENT)
-    each: dict[str, float] = {
-        "ingest": BYTES_PER_DOCUMENT + measured.text_bytes,
-        "score": 8 * len(settings.quality.scorers),
-        "embed": vector,
-        "score_embed": vector if settings.embedding.model == FROM_QUALITY else 0,
-        "select": 1,
-        "materialize": dataset,
-        "export": dataset * len(settings.materialize.export),
-    }
-    return round(kept * left * each.get(stage.stage, 0))
 
 
 def print_estimate(console: Console, found: Estimate) -> None:

@@ -22,7 +22,6 @@ def clock(monkeypatch):
     """What the time is: a list of one number."""
     now = [0.0]
     monkeypatch.setattr("fineweb_mask.flows.display.progress.monotonic", lambda: now[0])
-    monkeypatch.setattr(StageProgress.__dataclass_fields__["begun"], "default_factory", lambda: now[0])
     return now
 
 
