@@ -329,13 +329,7 @@ def _taken(
     def judged(*documents: Any, **options: Any) -> Selection:  # noqa: ANN401 - as `call_with` passes them
         solver = BlockSolver(*documents, **options)
         mask = torch.from_numpy(taken).to(solver.quality.device)
-        return solver.selection(
-            solver.objective(settings.lamb),
-            Solution(mask, mask.float()),
-            History(),
-            random_objective=ranges.random_objective(settings.lamb, solver.weights),
-            terms=solver.terms(mask),
-        )
+        return solver.selection(settings.lamb, Solution(mask, mask.float()), History())
 
     return call_with(block, judged, settings.model_copy(update={"budget": budget}), ranges=ranges)
 
