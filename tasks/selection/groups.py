@@ -1,8 +1,8 @@
 """Select from each group of documents, by the values of a column, by itself, with its own share of the budget.
 
 Where the shares are not those of the corpus, `SharesJob` counts the documents, or tokens, of all groups, and says which
-share of each is selected (models/selection/shares.py). Another shard is another job, which counts all again: less than
-a hundredth of selecting from every block again, which follows.
+share of each is selected (models/selection/shares.py). With another shard all are counted again, which takes little
+time beside selecting from every block again, which follows.
 """
 
 from collections import Counter
