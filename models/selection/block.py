@@ -1,6 +1,6 @@
 """Solve one block: its objective and scales, a solver's answer to them, and the proof of it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pkgutil import resolve_name
@@ -95,6 +95,7 @@ class BlockSolver:
         *,
         device: str | torch.device,
         tokens: Any = None,  # noqa: ANN401 - numpy or torch, (n,)
+        quality_weights: Sequence[float] | None = None,
         own_metrics: Mapping[str, tuple[Metric, float]] | None = None,
         ranges: Ranges | None = None,
     ) -> None:
@@ -108,7 +109,7 @@ class BlockSolver:
         device, own_metrics = torch.device(device), own_metrics or {}
         self.settings, self.also = settings, SelectorInputs()
         self.rows = checked_features(features, device)
-        self.quality = checked_quality(quality, self.rows.n, device)
+        self.quality = checked_quality(quality, self.rows.n, device, quality_weights)
         self.tokens: Tensor | None = None
         self._costs = torch.ones(self.rows.n, dtype=torch.int64, device=device)
         if settings.budget_by == "tokens":
@@ -237,9 +238,9 @@ class BlockSolver:
         raw = {"mean_quality": float(self.none.mean_quality(mask[None])[0]), **raw}
         return self.ranges.terms(raw, self.weights)
 
-    def select(self) -> Selection:
+    def select(self, progress: Callable[[int, float, float], None] | None = None) -> Selection:
         """Solve the block with the settings' `lamb`, and prove the solution."""
-        lamb, history = self.settings.lamb, History()
+        lamb, history = self.settings.lamb, History(progress)
         return self.selection(lamb, self.solve(self.objective(lamb), history), history)
 
     def selection(self, lamb: float, solution: Solution, history: History, effort: float = 1.0) -> Selection:

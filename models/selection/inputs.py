@@ -1,7 +1,7 @@
 """Check the inputs of a selection before any work: errors name the column, the first bad row and the remedy."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -186,11 +186,17 @@ def _norms(rows: Tensor) -> Tensor:
     return norms
 
 
-def checked_quality(values: Any, n: int, device: torch.device) -> Tensor:  # noqa: ANN401 - see as_tensor
-    """Check quality, (n,) or (n, columns), and combine its columns: (n,) float32.
+def checked_quality(
+    values: Any,  # noqa: ANN401 - see as_tensor
+    n: int,
+    device: torch.device,
+    weights: Sequence[float] | None = None,
+) -> Tensor:
+    """Check quality, (n,) or (n, columns), and combine its columns under their weights (None: all 1): (n,) float32.
 
-    Several columns are each standardised (mean 0, standard deviation 1; a constant column becomes 0) and summed.
-    A wrong length, NaN or an infinite value raises SelectionInputError.
+    Several columns are each standardised (mean 0, standard deviation 1; a constant column becomes 0) and summed under
+    their weights. One column is only multiplied by its weight. A wrong length, NaN, an infinite value or a wrong number
+    of weights raises SelectionInputError.
     """
     quality = as_tensor(values, "quality", device).float()
     if quality.ndim not in {1, 2} or len(quality) != n or quality.numel() == 0:
@@ -206,12 +212,19 @@ def checked_quality(values: Any, n: int, device: torch.device) -> Tensor:  # noq
         f"holds NaN, an infinite value or one beyond {LARGEST_QUALITY:g}",
         "score that document again or drop it",
     )
-    if columns.shape[1] == 1:
-        return columns[:, 0]
+    factors = [1.0] * columns.shape[1] if weights is None else weights
+    if len(factors) != columns.shape[1]:
+        raise SelectionInputError(
+            f"quality has {columns.shape[1]} columns, but quality_weights has {len(factors)}: give one for each"
+        )
+    if not all(np.isfinite(factor) for factor in factors):
+        raise SelectionInputError(f"quality_weights must be finite, received {factors}")
     columns = columns.double()
-    deviation = columns.std(0, correction=0)
-    varies = deviation > 1e-12 * columns.abs().amax(0)
-    return torch.where(varies, (columns - columns.mean(0)) / torch.where(varies, deviation, 1.0), 0.0).sum(1).float()
+    if columns.shape[1] > 1:
+        deviation = columns.std(0, correction=0)
+        varies = deviation > 1e-12 * columns.abs().amax(0)
+        columns = torch.where(varies, (columns - columns.mean(0)) / torch.where(varies, deviation, 1.0), 0.0)
+    return (columns @ torch.tensor(factors, dtype=torch.float64, device=device)).float()
 
 
 def checked_tokens(values: Any, n: int, device: torch.device) -> Tensor:  # noqa: ANN401 - see as_tensor
@@ -220,14 +233,18 @@ def checked_tokens(values: Any, n: int, device: torch.device) -> Tensor:  # noqa
         raise SelectionInputError(
             "budget_by 'tokens' needs the token count of every document: pass tokens, or budget by documents"
         )
-    tokens = _checked_column(values, "tokens", n, device)
+    tokens = as_tensor(values, "tokens", torch.device("cpu")).double()
+    if tokens.shape != (n,):
+        raise SelectionInputError(
+            f"tokens must have one value per row of features ({n}), received shape {tuple(tokens.shape)}"
+        )
     _reject_first(
         ~torch.isfinite(tokens) | (tokens < 1),
         "tokens",
         "is not a count of at least 1",
         "count that document's tokens again or drop it",
     )
-    return tokens.round().long()
+    return tokens.round().long().to(device)
 
 
 def checked_budget(budget: int | None, select_ratio: float, available: int, unit: str) -> int:

@@ -1,6 +1,6 @@
 """Select documents from one block, and prove how much better any selection could be."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,8 +24,10 @@ def select(
     device: str | torch.device = "cpu",
     tokens: Any = None,  # noqa: ANN401 - numpy or torch, (n,)
     also: SelectorInputs | None = None,
+    quality_weights: Sequence[float] | None = None,
     own_metrics: Mapping[str, tuple[Metric, float]] | None = None,
     ranges: Ranges | None = None,
+    progress: Callable[[int, float, float], None] | None = None,
     **changes: Any,  # noqa: ANN401 - a setting's value
 ) -> Selection:
     """Select the documents that together maximise lamb * quality + (1 - lamb) * diversity.
@@ -36,7 +38,7 @@ def select(
         Embeddings, (n, d) float16 or float32, or a column of pandas or Arrow with a vector in each row. Rows are
         normalised to unit length in float32; those of another length or type are copied.
     quality
-        (n,) or (n, columns) float32. Several columns are standardised and summed.
+        (n,) or (n, columns) float32. Several columns are standardised and summed under `quality_weights`.
     settings
         What to maximise and how, as `SelectionSettings` or a dictionary of some of them: `{"lamb": 0.7}`.
     device
@@ -46,6 +48,8 @@ def select(
         never exceeds the budget of tokens and leaves no room for another document.
     also
         What some solvers also read: the scores of several scorers, groups, target examples, importance weights.
+    quality_weights
+        Weight of each column of `quality` after standardising it; None: equal weights.
     own_metrics
         Your own metrics in addition to those of `settings.metrics` (which may be `{}`): name -> (metric, weight).
         A metric is of a subclass of `fineweb_mask.Metric`, with `value(masks)`; further methods enable more solvers
@@ -53,6 +57,8 @@ def select(
     ranges
         The scales of the terms, as `BlockSolver.ranges` finds them for the same documents, budget and metrics: several
         selections of one block can share them.
+    progress
+        Called with (step, seconds, objective) for each entry of the history.
     changes
         Settings by keyword, instead of those of `settings`: `select_ratio=0.1, lamb=0.3`.
 
@@ -93,6 +99,7 @@ def select(
         settings,
         device=device,
         tokens=tokens,
+        quality_weights=quality_weights,
         own_metrics=own_metrics,
         ranges=ranges,
     )
@@ -102,4 +109,4 @@ def select(
     missing = missing_inputs(settings.solver, has_targets=has_targets, scorers=len(block.also.scores))
     if missing is not None:
         raise SelectionInputError(f"solver {settings.solver}: {missing}; in Python, pass it in `also`")
-    return block.select()
+    return block.select(progress)

@@ -1,6 +1,7 @@
 """Define the input and the output of a solver: a function from `Problem` to `Solution`."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -18,6 +19,7 @@ from fineweb_mask.models.settings.selection import SelectionSettings
 class History:
     """The best objective so far at each step."""
 
+    progress: Callable[[int, float, float], None] | None = None  # called with each entry
     entries: list[tuple[int, float, float]] = field(default_factory=list)  # (step, seconds since the start, objective)
     started: float = field(default_factory=time.perf_counter)
 
@@ -25,7 +27,10 @@ class History:
         """Add an entry for a step; an objective below the best so far repeats the best."""
         raise_if_stopped()
         best = max(objective, self.entries[-1][2]) if self.entries else objective
-        self.entries.append((step, time.perf_counter() - self.started, best))
+        entry = (step, time.perf_counter() - self.started, best)
+        self.entries.append(entry)
+        if self.progress is not None:
+            self.progress(*entry)
 
 
 @dataclass

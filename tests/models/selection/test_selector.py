@@ -41,6 +41,13 @@ def test_settings_are_given_as_an_object_a_dictionary_or_by_keyword(few):
         select(*few, lamb=3)
 
 
+def test_progress_receives_the_history(few):
+    seen = []
+    selection = select(*few, SelectionSettings(), progress=lambda *entry: seen.append(entry))
+    assert seen == selection.history
+    assert selection.history[-1][2] == pytest.approx(selection.objective, abs=1e-6)
+
+
 def test_rows_are_normalised_and_inputs_left_alone_and_their_type_hardly_matters(corpus):
     features, quality = corpus
     scaled = features * np.linspace(0.5, 20, len(features))[:, None].astype(np.float32)
@@ -100,13 +107,14 @@ def test_an_own_metric_that_cannot_be_used_is_refused(few):
         select(*few, SelectionSettings(metrics={}), own_metrics={"spread": (Spread(few[0]), 1.0)})
 
 
-def test_quality_columns_are_standardised_and_summed(few):
+def test_quality_columns_are_standardised_and_weighted(few):
     features, quality = few
     other = np.random.default_rng(1).random(len(quality)).astype(np.float32)
     columns = np.stack([quality * 1000, other, np.ones_like(quality)], axis=1)
-    found = select(features, columns, solver="top_quality")
-    both = quality / quality.std() + other / other.std()
-    assert (found.indices == select(features, both, solver="top_quality").indices).all()
+    found = select(features, columns, solver="top_quality", quality_weights=[1.0, 0.0, 5.0])
+    assert (found.indices == select(features, quality, solver="top_quality").indices).all()
+    with pytest.raises(SelectionInputError, match="quality has 1 columns"):
+        select(features, quality, quality_weights=[1.0, 2.0])
 
 
 def spoiled(array, row, value):
