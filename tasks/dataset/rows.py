@@ -122,13 +122,14 @@ class SelectedDocuments:
         scores = ", ".join(f"scores.{identifier(name)}" for name in self._scores.names)
         chosen: pa.Table = self._connection.sql(
             f"""
-            SELECT masks.row, {scores}, inclusion, block FROM masks LEFT JOIN scores USING (row)
-            WHERE selected ORDER BY masks.row
+            SELECT masks.row, {scores}, masks.inclusion, masks.block FROM masks LEFT JOIN scores USING (row)
+            WHERE masks.selected ORDER BY masks.row
             """  # noqa: S608 - quoted column names
         ).to_arrow_table()
         if missing := chosen[self._scores.names[-1]].null_count:
             raise WorkspaceError(
-                f"{shard.scores.path}: {missing:,} selected documents have no score: run again with --refresh score"
+                f"{self._workspace.resolve(shard.scores)}: {missing:,} selected documents have no score: "
+                "run again with --refresh score"
             )
         self.rows += chosen.num_rows
         return chosen

@@ -39,8 +39,9 @@ DATA_SUFFIX = ".parquet"
 LISTED = 20
 """Maximum number of repeated documents that are named."""
 LINK = "is a symbolic link, whose target may change: put the file itself there"
-UNREADABLE = (OSError, duckdb.Error)
-"""Errors of a data file that cannot be read, or lacks a column."""
+STORE = """
+    INSERT INTO documents SELECT $1, id, hash(text), token_count FROM read_parquet($2, hive_partitioning = false)
+"""
 
 BytesCallback = Callable[[int], None]
 """Called with the number of bytes just read."""
@@ -226,8 +227,8 @@ class _Check:
         self._folder = folder
         self._documents = documents
         self._documents.execute("CREATE TABLE documents (file UINTEGER, id VARCHAR, text UBIGINT, tokens BIGINT)")
+        self._lock = Lock()  # of this table
         self._advance = advance
-        self._lock = Lock()
         self._problems: list[Finding] = []
 
     def run(self) -> Verification:
@@ -237,7 +238,10 @@ class _Check:
             self._wrong(name, "does not belong to the dataset: provenance.json does not name it")
         self._check_record(present)
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-            list(pool.map(partial(self._check_file, present), range(len(self._names))))
+            found = list(pool.map(partial(self._problem, present), range(len(self._names))))
+        for name, problem in zip(self._names, found, strict=True):
+            if problem is not None:
+                self._wrong(name, problem)
         counted = self._documents.execute(
             "SELECT file, count(*), coalesce(sum(tokens), 0)::BIGINT FROM documents GROUP BY file ORDER BY file"
         ).fetchall()
@@ -260,8 +264,7 @@ class _Check:
         )
 
     def _wrong(self, file: str, problem: str) -> None:
-        with self._lock:
-            self._problems.append(Finding(file=file, problem=problem))
+        self._problems.append(Finding(file=file, problem=problem))
 
     def _present_files(self) -> set[str]:
         """Return the names of the files in the dataset's folder."""
@@ -295,36 +298,26 @@ class _Check:
             return False
         return any(part.is_symlink() for part in (path, *path.parents) if part.is_relative_to(root) and part != root)
 
-    def _check_file(self, present: Container[str], index: int) -> None:
-        """Check one file, and store the documents of one that is as recorded."""
-        name = self._names[index]
-        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-            self._wrong(name, "provenance.json names a file outside the dataset")
-        elif name not in present:
-            self._wrong(name, "is missing")
-        elif self._is_link(name):
-            self._wrong(name, LINK)
-        else:
-            try:
-                self._read(index)
-            except UNREADABLE as error:
-                self._wrong(name, f"cannot be read: {error}")
-
-    def _read(self, index: int) -> None:
+    def _problem(self, present: Container[str], index: int) -> str | None:
+        """Return what is wrong with a file, or None; store the documents of one that is as recorded."""
         name = self._names[index]
         recorded = self._manifest.files[name]
-        with self._local(name) as (path, found):
-            if found.bytes != recorded.bytes:
-                self._wrong(name, f"has {found.bytes:,} bytes, {recorded.bytes:,} are recorded")
-            elif found.sha256 != recorded.sha256:
-                self._wrong(name, f"has SHA-256 {found.sha256}, {recorded.sha256} is recorded")
-            elif name.endswith(DATA_SUFFIX):
-                with self._lock:
-                    self._documents.execute(
-                        "INSERT INTO documents SELECT $1, id, hash(text), token_count "
-                        "FROM read_parquet($2, hive_partitioning = false)",
-                        [index, pattern_of(str(path))],
-                    )
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+            return "provenance.json names a file outside the dataset"
+        if name not in present or self._is_link(name):
+            return LINK if name in present else "is missing"
+        try:
+            with self._local(name) as (path, found):
+                if found.bytes != recorded.bytes:
+                    return f"has {found.bytes:,} bytes, {recorded.bytes:,} are recorded"
+                if found.sha256 != recorded.sha256:
+                    return f"has SHA-256 {found.sha256}, {recorded.sha256} is recorded"
+                if name.endswith(DATA_SUFFIX):
+                    with self._lock:
+                        self._documents.execute(STORE, [index, pattern_of(str(path))])
+        except (OSError, duckdb.Error) as error:  # of a data file, also that it lacks a column
+            return f"cannot be read: {str(error).splitlines()[0]}"
+        return None
 
     @contextmanager
     def _local(self, name: str) -> Iterator[tuple[Path, ManifestFile]]:
