@@ -16,7 +16,7 @@ from benchmarks.tables import show
 
 REQUESTS = {  # of a job, in its stage: reads (GET, HEAD, LIST), writes (PUT, POST)
     "ingest": (6, 1),
-    "hash": (2, 1),
+    "dedup": (2, 0),
     "score": (4, 1),
     "embed": (4, 1),
     "select": (8, 1),
@@ -42,7 +42,7 @@ class Inputs(NamedTuple):
     extract: float  # documents a second of one core
     filter: float
     ingest: float
-    hash: float
+    dedup: float
     score: float
     embed: float  # of one GPU
     select: float
@@ -66,7 +66,7 @@ DEFAULTS = Inputs(
     extract=176,
     filter=190,
     ingest=9_600,
-    hash=500_000,
+    dedup=500_000,
     score=6_700,
     embed=2_800,
     select=7_400,
@@ -98,7 +98,6 @@ def storage(inputs: Inputs) -> list[list[str]]:
     text = n * inputs.chars * inputs.compressed
     kept = {
         "documents": text + 100 * n,
-        "hashes": 20 * n,
         "scores": 8 * n,
         "vectors, float16": 2 * vector * n,
         "masks": 5 * n,

@@ -8,13 +8,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from fineweb_mask.models.columns import to_numbers
+from fineweb_mask.models.columns import read_as_text, stored_type, to_numbers, to_text
 from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.names import find
 from fineweb_mask.models.settings.quality import LabelSettings
 from fineweb_mask.tasks.storage.parquet import read_schema, read_table
 
-NO_LABELS = "must hold text, integers or booleans, its type is {}; for scores set score_column and threshold"
+TEXT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+NUMBER = (pa.types.is_integer, pa.types.is_floating)
+HOLDS = {
+    "text_column": (TEXT, "text", ""),
+    "score_column": (NUMBER, "numbers", "; for classes rather than scores set label_column"),
+    "label_column": (
+        (*TEXT, *NUMBER, pa.types.is_boolean),
+        "text, integers or booleans",
+        "; for scores set score_column and threshold",
+    ),
+}
+"""What a column may hold, by the setting that names it, and what to do about another one."""
 
 
 class LabelsError(DataError):
@@ -38,41 +49,23 @@ def check_labels(labels: LabelSettings) -> list[str]:
     LabelsError
         If the file cannot be read, or a column is missing or of the wrong type.
     """
-    schema = _schema(Path(labels.path))
-    text_name, text = _column(schema, labels.text_column, "text_column", labels.path)
-    if not (pa.types.is_string(text) or pa.types.is_large_string(text) or pa.types.is_string_view(text)):
-        raise LabelsError(f"text_column {labels.text_column!r} must hold text, its type is {text}")
-    if labels.label_column is None:
-        name, score = _column(schema, labels.score_column, "score_column", labels.path)
-        if not (pa.types.is_integer(score) or pa.types.is_floating(score)):
-            raise LabelsError(
-                f"score_column {labels.score_column!r} must hold numbers, its type is {score}; "
-                "for classes rather than scores set label_column"
-            )
-    else:
-        name, label = _column(schema, labels.label_column, "label_column", labels.path)
-        types = pa.types
-        checks = (types.is_string, types.is_large_string, types.is_integer, types.is_boolean, types.is_floating)
-        value = label.value_type if pa.types.is_dictionary(label) else label
-        if not any(check(value) for check in checks):
-            raise LabelsError(f"label_column {labels.label_column!r} {NO_LABELS.format(label)}")
-    return [text_name, name]
-
-
-def _schema(path: Path) -> pa.Schema:
     try:
-        return read_schema(path)
+        schema = read_schema(Path(labels.path))
     except FileNotFoundError as error:
-        raise LabelsError(f"the labels {str(path)!r} do not exist: check the path") from error
+        raise LabelsError(f"the labels {labels.path!r} do not exist: check the path") from error
     except (OSError, pa.ArrowInvalid) as error:
-        raise LabelsError(f"the labels {str(path)!r} cannot be read as Parquet: {error}") from error
-
-
-def _column(schema: pa.Schema, name: str, setting: str, path: str) -> tuple[str, pa.DataType]:
-    own = find(name, schema.names)
-    if own is None or schema.names.count(own) != 1:
-        raise LabelsError(f"{path!r} has no single column {name!r}: set {setting} to one of {schema.names}")
-    return own, schema.field(own).type
+        raise LabelsError(f"the labels {labels.path!r} cannot be read as Parquet: {error}") from error
+    found = []
+    for setting in ("text_column", "score_column" if labels.label_column is None else "label_column"):
+        name, (checks, what, remedy) = getattr(labels, setting), HOLDS[setting]
+        own = find(name, schema.names)
+        if own is None or schema.names.count(own) != 1:
+            raise LabelsError(f"{labels.path!r} has no single column {name!r}: set {setting} to one of {schema.names}")
+        kind = schema.field(own).type
+        if not any(check(stored_type(kind)) for check in checks):
+            raise LabelsError(f"{setting} {name!r} must hold {what}, its type is {kind}{remedy}")
+        found.append(own)
+    return found
 
 
 def read_labels(labels: LabelSettings) -> Labelled:
@@ -85,26 +78,26 @@ def read_labels(labels: LabelSettings) -> Labelled:
     """
     own = check_labels(labels)
     by_score = labels.label_column is None
-    name = labels.score_column if by_score else str(labels.label_column)
+    name = labels.score_column if by_score else labels.label_column
     try:
         table = read_table(labels.path, columns=list(dict.fromkeys(own)))
     except (OSError, pa.ArrowInvalid) as error:
         raise LabelsError(f"the labels {labels.path!r} are damaged: {error}") from error
     texts, values = (table[column].combine_chunks() for column in own)
-    if pa.types.is_dictionary(values.type):
-        values = values.dictionary_decode()
-    if not by_score and pa.types.is_floating(values.type):  # as pandas writes whole numbers with gaps
-        values, lost = to_numbers(values, pa.int64())
-        if lost:
-            raise LabelsError(f"label_column {name!r} {NO_LABELS.format('one of fractions')}")
-    blank = pc.fill_null(pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(texts.cast(pa.large_string()))), 0), True)
-    missing = pc.invert(pc.is_finite(values.cast(pa.float64()))) if by_score else pc.is_null(values)
-    missing = pc.fill_null(missing, True)
+    texts = read_as_text(texts)
+    if by_score:
+        values, _ = to_numbers(values, pa.float64())
+    else:
+        if pa.types.is_floating(values.type):  # as pandas writes whole numbers with gaps
+            values, lost = to_numbers(values, pa.int64())
+            if lost:
+                _, what, remedy = HOLDS["label_column"]
+                raise LabelsError(f"label_column {name!r} must hold {what}, its type is one of fractions{remedy}")
+        values = to_text(values)
+    blank = pc.fill_null(pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(texts)), 0), True)
+    missing = pc.and_(pc.is_null(values), pc.invert(blank))
     keep = pc.invert(pc.or_(blank, missing))
-    dropped = {
-        "no text": int(pc.sum(blank).as_py() or 0),
-        "no score" if by_score else "no label": int(pc.sum(pc.and_(missing, pc.invert(blank))).as_py() or 0),
-    }
+    dropped = {"no text": pc.sum(blank).as_py(), "no score" if by_score else "no label": pc.sum(missing).as_py()}
     texts, values = texts.filter(keep), values.filter(keep)
     if not len(texts):
         raise LabelsError(f"the labels {labels.path!r} must hold rows with both a text and a {name!r}")
@@ -113,7 +106,7 @@ def read_labels(labels: LabelSettings) -> Labelled:
 
 
 def _by_score(values: pa.Array, labels: LabelSettings) -> NDArray[np.bool_]:
-    scores = np.asarray(values.cast(pa.float64()))
+    scores = np.asarray(values)
     positive = scores >= labels.threshold
     if positive.all() or not positive.any():
         raise LabelsError(
@@ -125,23 +118,16 @@ def _by_score(values: pa.Array, labels: LabelSettings) -> NDArray[np.bool_]:
 
 def _by_label(values: pa.Array, labels: LabelSettings) -> NDArray[np.bool_]:
     classes = sorted(values.unique().to_pylist())
-    wanted = labels.positive
-    if wanted is None:
-        if not set(classes) <= {0, 1}:
-            raise LabelsError(
-                f"label_column {labels.label_column!r} holds {_some(classes)}: set positive to the label of a good text"
-            )
-        wanted = "True" if pa.types.is_boolean(values.type) else "1"
-    names = np.array([str(value).lower() for value in values.to_pylist()])
-    positive = names == wanted.lower()
+    shown = ", ".join(map(repr, classes[:8])) + (f" and {len(classes) - 8} more" if len(classes) > 8 else "")
+    wanted = [labels.positive.lower()] if labels.positive is not None else ["1", "true"]
+    if labels.positive is None and not (set(classes) <= {"0", "1"} or set(classes) <= {"false", "true"}):
+        raise LabelsError(
+            f"label_column {labels.label_column!r} holds {shown}: set positive to the label of a good text"
+        )
+    positive = np.isin([name.lower() for name in values.to_pylist()], wanted)
     if positive.all() or not positive.any():
         raise LabelsError(
-            f"label_column {labels.label_column!r} must hold positive ({wanted!r}) and other labels, "
-            f"it holds {_some(classes)}"
+            f"label_column {labels.label_column!r} must hold positive ({wanted[0]!r}) and other labels, "
+            f"it holds {shown}"
         )
-    return np.asarray(positive, dtype=bool)
-
-
-def _some(classes: list[object]) -> str:
-    shown = ", ".join(repr(value) for value in classes[:8])
-    return shown + (f" and {len(classes) - 8} more" if len(classes) > 8 else "")
+    return positive
