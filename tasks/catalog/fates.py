@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.schemas import DROPPED, DUPLICATES, MASKS, ROW, SOURCE_ROW, scores_schema
-from fineweb_mask.tasks.catalog.quoting import identifier
+from fineweb_mask.tasks.catalog.quoting import identifier, literal
 from fineweb_mask.tasks.storage.parquet import read_schema, read_table
 from fineweb_mask.tasks.workspace.references import NEAR, SAME_URL, ShardFiles, StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import open_parquet
@@ -113,9 +113,9 @@ def show_fates(
             nulls = pa.nulls(tables["documents"].num_rows, pa.string())
             tables["documents"] = tables["documents"].append_column(name, nulls)
     for name, rows in tables.items():
-        shards = pa.repeat(shard.name, rows.num_rows)
-        connection.register(f"{name}_of_shard", rows.add_column(0, "shard", shards))
-        connection.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS FROM {name}_of_shard")
+        connection.register(f"{name}_of_shard", rows)
+        named = f"SELECT {literal(shard.name)} AS shard, * FROM {name}_of_shard"  # noqa: S608 - it is quoted
+        connection.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {named}")
     names = (["shard", *tables[name].column_names] for name in ("documents", "scores", "dropped"))
     connection.execute(f"CREATE OR REPLACE TEMP VIEW fates AS {fates_query(*names)}")
 

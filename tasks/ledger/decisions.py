@@ -129,25 +129,28 @@ def explain(corpus: Corpus, names: Sequence[str]) -> list[Explanation]:
     with open_database() as connection:
         connection.execute("CREATE TABLE asked AS SELECT unnest($names::VARCHAR[]) AS name", {"names": list(names)})
         corpus.gather(connection, NAMED, "found", [*TOLD, *corpus.scores])
-        return _explained(connection, corpus)
+        return _explained(connection, corpus, corpus)
 
 
-def notable(corpus: Corpus, each: int) -> list[Explanation]:
-    """Return every stage's decision on the best documents that are left out, and on the worst that are kept."""
+def notable(corpus: Corpus, sample: Corpus, each: int) -> list[Explanation]:
+    """Return every stage's decision on the best documents of a sample that are left out, and the worst that are kept.
+
+    Those that are worse are counted in the sample, which has some of the shards.
+    """
     columns = "shard, row, stage, selected, quality"
     with open_database() as connection:
-        corpus.gather(connection, NOTABLE.format(columns=columns, of="fates", each=each), "best", ["quality"])
+        sample.gather(connection, NOTABLE.format(columns=columns, of="fates", each=each), "best", ["quality"])
         connection.execute(f"CREATE TABLE chosen AS {NOTABLE.format(columns=columns, of='best', each=each)}")
         names = {name for (name,) in connection.execute("SELECT DISTINCT shard FROM chosen").fetchall()}
         if not names:
             return []
         theirs = corpus.only(lambda shard: shard.name in names)
         theirs.gather(connection, "FROM fates SEMI JOIN chosen USING (shard, row)", "found", [*TOLD, *corpus.scores])
-        return _explained(connection, corpus)
+        return _explained(connection, corpus, sample)
 
 
-def _explained(connection: duckdb.DuckDBPyConnection, corpus: Corpus) -> list[Explanation]:
-    """Return every stage's decision on the documents in the table `found`, in its order."""
+def _explained(connection: duckdb.DuckDBPyConnection, corpus: Corpus, counted: Corpus) -> list[Explanation]:
+    """Return every stage's decision on the documents in the table `found`; of all `counted`, how many are worse."""
     found = connection.sql("FROM found").to_arrow_table().to_pylist()
     if not found:
         return []
@@ -155,7 +158,7 @@ def _explained(connection: duckdb.DuckDBPyConnection, corpus: Corpus) -> list[Ex
     below = ", ".join(
         f"count(*) FILTER (fates.{name} < own.{name}) AS below_{place}" for place, name in enumerate(quoted)
     )
-    corpus.gather(connection, BELOW.format(below=below), "below", corpus.scores)
+    counted.gather(connection, BELOW.format(below=below), "below", corpus.scores)
     is_of_documents = corpus.settings.selection.budget_by == "documents"
     mass = "1" if is_of_documents else f"coalesce(token_count, ceil(n_chars / {CHARS_PER_TOKEN}), 0)"
     theirs = {row["shard"] for row in found}

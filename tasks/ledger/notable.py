@@ -3,19 +3,22 @@
 from fineweb_mask.tasks.catalog.fates import SELECTED
 from fineweb_mask.tasks.ledger.decisions import Corpus, Explanation, notable
 from fineweb_mask.tasks.reporting.page import Card, Section, Side
+from fineweb_mask.tasks.reporting.samples import SAMPLED_SHARDS, evenly_spaced
 
 SHOWN = 5
 """Documents of each kind."""
 SHOWN_CHARACTERS = 200
 TEXT = (
-    "The documents of the highest quality that are not selected, and those of the lowest that are, with what decided. "
-    "The same of any document: fineweb-mask why, with the workspace's folder and a URL or id."
+    "The documents of the highest quality that are not selected, and those of the lowest that are{of}, with what "
+    "decided. The same of any document: fineweb-mask why, with the workspace's folder and a URL or id."
 )
 
 
 def notable_documents(corpus: Corpus) -> list[Section]:
-    """Return a section on the best left out and the worst kept; none if all have the same quality."""
-    found = sorted(notable(corpus, SHOWN), key=_quality)
+    """Return a section on the best left out and the worst kept of a sample; none if all have the same quality."""
+    places = evenly_spaced(len(corpus.shards), SAMPLED_SHARDS)
+    sample = corpus._replace(shards=[corpus.shards[place] for place in places])
+    found = sorted(notable(corpus, sample, SHOWN), key=_quality)
     if len({_quality(one) for one in found}) < 2:
         return []
     kinds = {
@@ -23,7 +26,8 @@ def notable_documents(corpus: Corpus) -> list[Section]:
         "Worst kept": [one for one in found if one.outcome == SELECTED],
     }
     sides = [Side(title, [_card(corpus, one) for one in some]) for title, some in kinds.items() if some]
-    return [Section("Best left out, worst kept", [TEXT], sides=sides)]
+    of = "" if len(sample.shards) == len(corpus.shards) else f" of {len(sample.shards)} shards"
+    return [Section("Best left out, worst kept", [TEXT.format(of=of)], sides=sides)]
 
 
 def _quality(one: Explanation) -> float:
