@@ -28,12 +28,11 @@ from fineweb_mask.models.schemas import (
     scores_schema,
 )
 from fineweb_mask.tasks.storage.atomic import atomic_write
-from fineweb_mask.tasks.storage.parquet import DamagedFileError, read_table
+from fineweb_mask.tasks.storage.parquet import DamagedFileError, read_schema, read_table
 from fineweb_mask.tasks.storage.remote.copies import ensure_local
 from fineweb_mask.tasks.workspace.records.runs import FOLDER as RUNS
 from fineweb_mask.tasks.workspace.records.runs import QuarantinedShard, RunRecord
 from fineweb_mask.tasks.workspace.references import COUNTED, NEAR, NO_FILE, SAME_URL, ShardFiles, StageFile
-from fineweb_mask.tasks.workspace.stage_parquet import read_footer
 from fineweb_mask.tasks.workspace.workspace import LAST_RUN, Workspace
 
 NAME = "catalog.duckdb"
@@ -166,8 +165,7 @@ def _views(connection: duckdb.DuckDBPyConnection, workspace: Workspace, shards: 
     connection.execute(f"CREATE MACRO in_workspace(files) AS list_transform(files, lambda file: {ESCAPED} || file)")
     _write_tables(connection, workspace, shards)
     documents = [shard.documents for shard in shards]
-    footers = [read_footer(workspace.root / file.path) for file in documents]
-    schemas = {footer.schema.to_arrow_schema().remove_metadata() for footer in footers if footer is not None}
+    schemas = {read_schema(workspace.resolve(file)).remove_metadata() for file in documents}
     scores, embeddings, masks = (
         [file for shard in shards if (file := getattr(shard, stage)).path]
         for stage in ("scores", "embeddings", "masks")

@@ -49,7 +49,7 @@ from fineweb_mask.tasks.dedup.sort import ROW_BITS, read_range, runs
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.parquet import read_table
 from fineweb_mask.tasks.storage.remote.copies import read_text, size_of
-from fineweb_mask.tasks.workspace.job import Dependencies, GroupJob, Stage, find_file, stage_task
+from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, find_file, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.references import (
     COUNTED,
@@ -60,7 +60,7 @@ from fineweb_mask.tasks.workspace.references import (
     digest,
     stage_file_name,
 )
-from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows, read_fingerprint, stage_file_writer
+from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows, read_stage_footer, stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 GATHERED_ROWS = 16_000_000
@@ -72,7 +72,7 @@ WRITERS = 32
 Rows = TypeVar("Rows")
 
 
-class ListsJob(GroupJob):
+class ListsJob(ShardJob):
     """List rows of every shard of a corpus."""
 
     name: ClassVar[str] = "corpus"
@@ -294,7 +294,7 @@ def _write_lists(
 def _write_list(path: Path, rows: pa.Table, content: str, *, force: bool) -> int:
     """Write a shard's list, unless one of this content is there; return its size in bytes."""
     key = content_key(content)
-    if force or read_fingerprint(path) != key.fingerprint:
+    if force or (footer := read_stage_footer(path)) is None or footer.key != key:
         with stage_file_writer(path, rows.schema, key) as writer:
             for batch in rows.combine_chunks().to_batches():
                 writer.write(batch)
