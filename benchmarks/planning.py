@@ -109,7 +109,7 @@ def settings_of(folder: Path, workspace: str) -> PipelineSettings:
 def make(folder: Path, shards: int) -> Path:
     """Write the corpus and the workspace, unless they are there."""
     workspace = folder / f"workspace-{shards}"
-    if (workspace / "index" / "masks.parquet").is_file():
+    if (workspace / "index.parquet").is_file():
         return workspace
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "corpus").mkdir(parents=True)

@@ -30,7 +30,7 @@ from fineweb_mask.tasks.selection.cells import (
 )
 from fineweb_mask.tasks.selection.groups import divide_budget
 from fineweb_mask.tasks.witness.job import measure_teaching
-from fineweb_mask.tasks.workspace.job import Stage, StageTask
+from fineweb_mask.tasks.workspace.job import ShardJob, Stage, StageTask
 from fineweb_mask.tasks.workspace.records.counts import Amount, Counts
 from fineweb_mask.tasks.workspace.references import StageFile
 
@@ -65,6 +65,14 @@ PIPELINE: tuple[StageTask, ...] = (
 
 STAGES = tuple(dict.fromkeys(task.stage.shown_as for task in PIPELINE))
 """What the pipeline's stages are counted and shown as; everything that is fitted is one, and what makes the dataset."""
+
+STAGE_FOLDERS = {
+    folder: {task.stage.shown_as for task in PIPELINE if folder in task.stage.folders}
+    for one in PIPELINE
+    if issubclass(one.job_type, ShardJob)
+    for folder in one.stage.folders
+}
+"""Folders of the files of shards, and what the stages are shown as that write to each."""
 
 REFRESHED = tuple(task.stage.name for task in PIPELINE if not task.stage.label)
 """Stages that can be built again although their files are current, with all that is shown under their name.

@@ -90,7 +90,6 @@ OTHER_TESTS = {  # test files that are not named after one module, and what they
     "tests/models/selection/metrics/test_metrics.py": "all metrics, against each one's definition",
     "tests/tasks/dataset/test_card.py": "the card in materialize.py",
     "tests/tasks/dedup/test_near_duplicates.py": "near-duplicates in duplicates.py",
-    "tests/tasks/storage/test_atomic_swap.py": "atomic.py where the system cannot swap",
     "tests/tasks/inference/test_scoring_pool.py": "the processes of scorers.py",
     "tests/tasks/source/test_broken_files.py": "ingest.py on hundreds of broken files",
     "tests/tasks/training_files/test_folder.py": "the files of export.py",

@@ -6,6 +6,7 @@ the current ones, have the others built, quarantine bad shards, and return when 
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from fineweb_mask.flows.summary import StageSummary
@@ -17,7 +18,7 @@ from fineweb_mask.tasks.reporting.sections.timing import StageTime
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.workspace.job import (
     BadShardError,
-    GroupJob,
+    ShardJob,
     StageJob,
     StageTask,
     record_seconds,
@@ -157,6 +158,11 @@ class Run:
         self._stages: dict[str, StageSummary] = {}
         self._times: dict[str, StageTime] = {}
 
+    @cached_property
+    def recorded_seconds(self) -> dict[str, float]:
+        """How long the jobs of earlier runs took, by the fingerprints of their keys."""
+        return recorded_seconds(self.workspace)
+
     @property
     def to_ingest(self) -> PerShard[SourceShard]:
         """The shards of this run's share, and of the sample that models are fitted on."""
@@ -237,7 +243,7 @@ class Run:
         """Return a job's output if it is current and is not built again, else None."""
         return None if self._is_rebuilt(job) else job.current(self.listing)
 
-    def files_of(self, job: GroupJob) -> Files:
+    def files_of(self, job: ShardJob) -> Files:
         """Return the files of a finished job, by shard; they may be newer than the listing."""
         return PerShard({file.name: file for file in job.shard_files(self.listing) or job.shard_files() or []})
 
@@ -331,7 +337,7 @@ class Run:
             counts.files += 1
             counts.cached += file.cached
             counts.seconds = round(counts.seconds + file.seconds, 3)
-        seconds = recorded_seconds(job, self.workspace) if file.cached else file.seconds
+        seconds = self.recorded_seconds.get(job.key.fingerprint, 0.0) if file.cached else file.seconds
         time.built_seconds = round(time.built_seconds + seconds, 3)
         if (through := documents_through(file)) is not None:
             time.documents = (time.documents or 0) + through[0]

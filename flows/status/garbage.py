@@ -1,7 +1,7 @@
 """Find and remove the files of a workspace that no recipe reaches: those of other settings, inputs or code.
 
-A file is removed only if it is certain that no given recipe reads it. Where a recipe's work is not finished, it may not
-be known which files of later stages it will read: their folders are left.
+A file is removed if its name tells a key that no job of the given recipes has. Where a recipe's work on a stage is not
+finished, it may not be known which of the stage's files it will read: these are left.
 """
 
 from collections.abc import Sequence, Set
@@ -9,34 +9,19 @@ from pathlib import Path
 
 from pydantic import BaseModel, Field
 
-from fineweb_mask.flows.pipeline.fit import number_of_fits
 from fineweb_mask.flows.pipeline.run import Run
 from fineweb_mask.flows.status.catalog import of_the_dataset
 from fineweb_mask.flows.status.inspection import inspect_recipe, inspect_workspace, open_workspace
 from fineweb_mask.models.names import TAGGED
 from fineweb_mask.models.settings import PipelineSettings
-from fineweb_mask.tasks.dataset.output import MATERIALIZE, UNFINISHED
-from fineweb_mask.tasks.dedup.duplicates import SUMMARIES, DedupJob
-from fineweb_mask.tasks.dedup.sketch import SketchJob
-from fineweb_mask.tasks.select import SelectJob
-from fineweb_mask.tasks.selection.cells import CellJob, DivideJob, RouteJob, SampleJob
-from fineweb_mask.tasks.selection.groups import SharesJob
+from fineweb_mask.tasks.dataset.output import UNFINISHED
+from fineweb_mask.tasks.registry import STAGE_FOLDERS
 from fineweb_mask.tasks.storage.atomic import remove_file
-from fineweb_mask.tasks.workspace.listing import FOLDERS, update_index
+from fineweb_mask.tasks.workspace.listing import update_index
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
-COMPARED = (SUMMARIES, *DedupJob.stage.folders)
-"""Folders of files that are read only if duplicates are looked for across shards."""
-
-READ_UNTIL = {
-    SUMMARIES: DedupJob.stage.folders,
-    **{
-        folder: SelectJob.stage.folders
-        for job in (SampleJob, RouteJob, DivideJob, CellJob, SharesJob)
-        for folder in job.stage.folders
-    },
-}
-"""Folders of files of which those of later folders, named with each, tell what is read: mostly nothing any more."""
+FOLDERS = {**STAGE_FOLDERS, "fitted": {"report"}, UNFINISHED: {"materialize"}}
+"""Folders, and the stages of which one must be finished so that it is known what is read of each."""
 
 
 class Removed(BaseModel):
@@ -45,14 +30,8 @@ class Removed(BaseModel):
     folder: str
     files: int = 0
     bytes: int = 0
-    undecided: int = 0  # files that are left, because a recipe's work is not finished
+    undecided: int = 0  # files that are left, because a recipe's work on the stage is not finished
     paths: list[Path] = Field(default_factory=list, exclude=True)  # what is removed
-
-    def add(self, path: Path, size: int) -> None:
-        """Count a file of this many bytes."""
-        self.paths.append(path)
-        self.files += 1
-        self.bytes += size
 
 
 class Garbage(BaseModel):
@@ -86,11 +65,12 @@ def collect_garbage(folder: str, recipes: Sequence[PipelineSettings], *, dry_run
             last = inspect_workspace(folder)
             inspections = [one for one in (last, of_the_dataset(last)) if one is not None]
         jobs = [job for one in inspections for pairs in one.found.values() for job, _ in pairs]
-        reached = {path for job in jobs for path in job.paths()}
-        decided = {name: all(_is_planned(one, name) for one in inspections) for name in FOLDERS}
-        decided |= {"fitted": all(map(_is_decided, inspections))}
-        decided |= {UNFINISHED: all(one.found[MATERIALIZE] for one in inspections)}
-        found = [_unreached(workspace, name, reached, is_decided) for name, is_decided in decided.items()]
+        reached = {workspace.relative(path) for job in jobs for path in job.paths()}
+        finished = list(map(_finished, inspections))
+        found = [
+            _unreached(workspace, name, reached, is_decided=all(map(stages.intersection, finished)))
+            for name, stages in FOLDERS.items()
+        ]
         if not dry_run:
             for removed in found:
                 for path in removed.paths:
@@ -100,40 +80,26 @@ def collect_garbage(folder: str, recipes: Sequence[PipelineSettings], *, dry_run
     return [removed for removed in found if removed.files or removed.undecided]
 
 
-def _unreached(workspace: Workspace, folder: str, reached: Set[Path], is_decided: bool) -> Removed:
-    """Return what to remove of a folder; `is_decided` says whether it is known which of its files the recipes read."""
+def _unreached(workspace: Workspace, folder: str, reached: Set[str], *, is_decided: bool) -> Removed:
+    """Return what to remove of a folder; `is_decided` says whether it is known what the recipes read of it."""
     removed = Removed(folder=folder)
-    for name, size in workspace.sizes(folder, suffix=".parquet" if folder in FOLDERS else "").items():
-        path, entry = workspace.root / name, workspace.root / "/".join(name.split("/")[:2])  # such as a model's folder
-        if path in reached or entry in reached or (folder != UNFINISHED and TAGGED.search(name) is None):
+    for name, size in workspace.sizes(folder, suffix="").items():
+        entry = "/".join(name.split("/")[:2])  # a file, or the folder of a model or of a dataset's parts
+        if reached & {name, entry} or (folder != UNFINISHED and TAGGED.search(name) is None):
             continue
         if is_decided:
-            removed.add(path, size)
+            removed.paths.append(workspace.root / name)
+            removed.files += 1
+            removed.bytes += size
         else:
             removed.undecided += 1
     return removed
 
 
-def _is_planned(run: Run, folder: str) -> bool:
-    """Return whether it is known of every shard which file of a folder is read."""
-    ingest = run.settings.ingest
-    is_sketched = folder in SketchJob.stage.folders
-    if (folder in COMPARED and not ingest.compares_shards) or (is_sketched and ingest.near_dedup == "off"):
-        return True  # none
-    made = READ_UNTIL.get(folder, (folder,))
-    planned = {
-        name
-        for jobs in run.found.values()
-        for job, file in jobs
-        if set(made) & set(job.stage.folders) and not (isinstance(job, DedupJob) and file is None)
-        for name in job.shard_names
+def _finished(run: Run) -> set[str]:
+    """Return the stages of which a recipe has nothing to do."""
+    return {
+        stage
+        for stage, jobs in run.found.items()
+        if all(file is not None or job.name in run.quarantined for job, file in jobs)
     }
-    return run.shards.keys() - run.quarantined.keys() <= planned
-
-
-def _is_decided(run: Run) -> bool:
-    """Return whether all fits of a recipe are planned, also those of its selection if it has any."""
-    is_selecting = not run.settings.selection.by_likeness or any(
-        isinstance(job, SelectJob) for job, _ in run.found["select"]
-    )
-    return is_selecting and len(run.found["fit"]) >= number_of_fits(run.settings)

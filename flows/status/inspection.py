@@ -28,7 +28,7 @@ from fineweb_mask.tasks.registry import STAGES, stages_shown_as
 from fineweb_mask.tasks.score import ScoreJob
 from fineweb_mask.tasks.source.inventory import take_inventory
 from fineweb_mask.tasks.storage.atomic import disk_errors_explained
-from fineweb_mask.tasks.workspace.job import BadShardError, StageJob, recorded_seconds
+from fineweb_mask.tasks.workspace.job import BadShardError, StageJob
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.records.runs import LastRun, QuarantinedShard, run_records
 from fineweb_mask.tasks.workspace.references import StageFile
@@ -213,7 +213,7 @@ def _stage(run: Run, stage: str) -> StageStatus:
         for job, file in run.found[stage]
         if file is not None and not job.stage.interim and not isinstance(job, PartitionJob)
     ]
-    seconds = sum(recorded_seconds(job, workspace) for job, _ in files)
+    seconds = sum(run.recorded_seconds.get(job.key.fingerprint, 0.0) for job, _ in files)
     if stage == DedupJob.stage.name:  # what is made of single shards is a part of one product
         files = [(job, file) for job, file in files if isinstance(job, DedupJob)]
     of_corpus = {  # files that a run makes of all shards together

@@ -27,12 +27,11 @@ from fineweb_mask.models.schemas import (
 from fineweb_mask.tasks.catalog.fates import dropped_beside, fates_query
 from fineweb_mask.tasks.catalog.quoting import identifier, literal
 from fineweb_mask.tasks.storage.atomic import atomic_write
-from fineweb_mask.tasks.storage.parquet import DamagedFileError, read_table
+from fineweb_mask.tasks.storage.parquet import DamagedFileError, read_schema, read_table
 from fineweb_mask.tasks.storage.remote.copies import ensure_local
 from fineweb_mask.tasks.workspace.records.runs import FOLDER as RUNS
 from fineweb_mask.tasks.workspace.records.runs import QuarantinedShard, RunRecord
 from fineweb_mask.tasks.workspace.references import NO_FILE, ShardFiles, StageFile
-from fineweb_mask.tasks.workspace.stage_parquet import read_footer
 from fineweb_mask.tasks.workspace.workspace import LAST_RUN, Workspace
 
 NAME = "catalog.duckdb"
@@ -141,8 +140,7 @@ def _create_views(
     stored = [dict(zip(FILES.names, row, strict=True)) for row in rows]
     connection.from_arrow(pa.Table.from_pylist(stored, schema=FILES)).create("stored.files")
     connection.execute(f"CREATE MACRO in_workspace(files) AS list_transform(files, lambda file: {ESCAPED} || file)")
-    footers = [read_footer(workspace.root / file.path) for file in files["documents"]]
-    schemas = {footer.schema.to_arrow_schema().remove_metadata() for footer in footers if footer is not None}
+    schemas = {read_schema(workspace.resolve(file)).remove_metadata() for file in files["documents"]}
     differ = len(schemas) > 1
     dropped = [dropped_beside(file) for file in files["documents"] if any(file.details["dropped"].values())]
     views = {

@@ -39,7 +39,7 @@ from fineweb_mask.tasks.dedup.sketch import Documents, name_of
 from fineweb_mask.tasks.storage.atomic import atomic_write, make_folder
 from fineweb_mask.tasks.storage.parquet import read_table
 from fineweb_mask.tasks.storage.remote.copies import read_text, size_of
-from fineweb_mask.tasks.workspace.job import Dependencies, GroupJob, Stage, find_file, stage_task
+from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, find_file, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.references import (
     COUNTED,
@@ -50,7 +50,7 @@ from fineweb_mask.tasks.workspace.references import (
     digest,
     stage_file_name,
 )
-from fineweb_mask.tasks.workspace.stage_parquet import read_fingerprint, stage_file_writer
+from fineweb_mask.tasks.workspace.stage_parquet import read_stage_footer, stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 SUMMARIES = "compared"
@@ -88,10 +88,12 @@ class Shard(BaseModel):
         return isinstance(self.documents, StageFile)
 
 
-class DedupJob(GroupJob):
+class DedupJob(ShardJob):
     """List the duplicates of every shard of a corpus."""
 
-    stage: ClassVar[Stage] = Stage("dedup", version=3, folders=("duplicates",), counts=("ingested", "eligible"))
+    stage: ClassVar[Stage] = Stage(
+        "dedup", version=3, folders=("duplicates", SUMMARIES), counts=("ingested", "eligible")
+    )
     name: ClassVar[str] = "corpus"
     shards: tuple[Shard, ...]  # files of other corpora first, then in the order in which the shards came
     settings: IngestSettings
@@ -252,7 +254,7 @@ def _write_list(job: DedupJob, shard: str, duplicates: pa.Table) -> dict[str, An
         key = content_key(digest([shard, rows, *twins]))
         path = f"{job.folder}/{stage_file_name(shard, key)}"
         file = job.workspace.root / path
-        if job.force or read_fingerprint(file) != key.fingerprint:
+        if job.force or (footer := read_stage_footer(file)) is None or footer.key != key:
             with stage_file_writer(file, DUPLICATES, key) as writer:
                 for batch in duplicates.combine_chunks().to_batches():
                     writer.write(batch)

@@ -21,7 +21,6 @@ from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_table
 from fineweb_mask.tasks.workspace.job import FittedJob
 from fineweb_mask.tasks.workspace.manifest import Manifest, read_manifest
 from fineweb_mask.tasks.workspace.references import StageFile, digest, shard_and_tag
-from fineweb_mask.tasks.workspace.stage_parquet import read_fingerprint
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 SAMPLED_SHARDS = 64
@@ -72,9 +71,8 @@ class FitJob(FittedJob):
 def _has_a_document_of(root: str, path: str, fingerprint: str) -> bool:
     """Return whether a shard's documents have a text in common with those of before; True if these are gone."""
     workspace, (shard, _) = Workspace(root), shard_and_tag(path) or ("", "")
-    named = (name for name in workspace.sizes("documents") if (shard_and_tag(name) or ("", ""))[0] == shard)
-    before = next((name for name in named if read_fingerprint(workspace.root / name) == fingerprint), None)
-    if before is None:
+    before = f"{shard}.{fingerprint[:16]}.parquet"
+    if not workspace.exists(workspace.root / before):
         return True
     own, others = (
         read_table(workspace.root / name, columns=["content_hash"])["content_hash"] for name in (path, before)

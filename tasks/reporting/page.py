@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fineweb_mask.tasks.reporting.templating import Form, render
-from fineweb_mask.tasks.storage.atomic import atomic_write
+from fineweb_mask.tasks.storage.atomic import atomic_write, remove_file
 from fineweb_mask.tasks.workspace.job import FolderJob
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.references import StageKey
@@ -183,7 +183,7 @@ def _replace(
     folder: Path, outputs: Mapping[Path, bytes], key: StageKey, details: Mapping[str, Any] | None = None
 ) -> None:
     manifest = folder / "manifest.json"
-    manifest.unlink(missing_ok=True)
+    remove_file(manifest)
     for path, content in outputs.items():
         with atomic_write(path) as partial:
             partial.write_bytes(content)

@@ -33,7 +33,7 @@ from fineweb_mask.tasks.selection.inputs.shard_documents import (
     read_groups,
     read_vectors,
 )
-from fineweb_mask.tasks.workspace.job import Dependencies, GroupJob, ShardJob
+from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob
 from fineweb_mask.tasks.workspace.references import ShardFiles, StageFile, digest
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 
@@ -95,7 +95,7 @@ class PreparingJob(ShardJob):
         return self.shard.name
 
 
-class BlocksJob(GroupJob):
+class BlocksJob(ShardJob):
     """Select from a group of shards: several as one block, or one shard in one or more slices."""
 
     shards: list[ShardFiles]
@@ -123,7 +123,7 @@ class BlocksJob(GroupJob):
         return max(1, math.ceil(sum(shard.rows for shard in self.shards) / self.settings.block_size))
 
     @property
-    def shard_names(self) -> list[str]:
+    def file_names(self) -> list[str]:
         """The names of the shards."""
         return [shard.name for shard in self.shards]
 

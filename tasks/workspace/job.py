@@ -1,11 +1,10 @@
 """Define a job, which is one unit of a stage's work, and let a stage's function build only what is not current."""
 
-import json
 import time
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, update_wrapper
 from pathlib import Path
@@ -16,7 +15,7 @@ import pyarrow as pa
 from fineweb_mask.models.errors import DataError, WorkspaceError
 from fineweb_mask.tasks.storage.atomic import disk_errors_explained, make_folder
 from fineweb_mask.tasks.storage.remote.errors import is_transient
-from fineweb_mask.tasks.workspace.listing import FOLDERS, Listing
+from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.manifest import Manifest, is_whole, manifest_reference, read_manifest, write_manifest
 from fineweb_mask.tasks.workspace.references import Frozen, StageFile, StageKey, digest, stage_file_name
 from fineweb_mask.tasks.workspace.stage_parquet import current_parquet
@@ -225,21 +224,32 @@ class FolderJob(ProductJob):
 
 
 class ShardJob(StageJob):
-    """A job whose output is one row-aligned Parquet file of a shard."""
+    """A job whose output is the Parquet file of a shard, or one for each of several shards."""
 
     @property
     def folder(self) -> str:
-        """The folder of the output, in the workspace."""
+        """The folder of the files, in the workspace."""
         return self.stage.folders[0]
 
     @property
+    def file_names(self) -> list[str]:
+        """The names of the files: by default one, that of the shard."""
+        return [self.name]
+
+    @property
+    def shard_names(self) -> list[str]:
+        """The shards that the files are of."""
+        return self.file_names
+
+    @property
     def output(self) -> Path:
-        """The path of the output."""
+        """The path of the only file."""
         return self.workspace.shard_path(self.folder, self.name, self.key)
 
     def paths(self) -> list[Path]:
-        """Return the shard's file."""
-        return [self.output]
+        """Return the shards' files."""
+        workspace, key = self.workspace, self.key
+        return [workspace.shard_path(self.folder, name, key) for name in self.file_names]
 
     def reference(self, rows: int = 0) -> StageFile:
         """Return the reference to the output of so many rows, which may not be built yet: its size is not known."""
@@ -252,49 +262,28 @@ class ShardJob(StageJob):
             fingerprint=self.key.fingerprint,
         )
 
-    def current(self, listing: Listing | None = None) -> StageFile | None:
-        """Return the shard's file if it is current, else None."""
-        return find_file(self, self.folder, self.name, listing)
-
-
-class GroupJob(StageJob):
-    """A job whose output is one Parquet file for each of several shards."""
-
-    @property
-    @abstractmethod
-    def shard_names(self) -> list[str]:
-        """The names of the shards."""
-
-    @property
-    def folder(self) -> str:
-        """The folder of the files, in the workspace."""
-        return self.stage.folders[0]
-
-    def paths(self) -> list[Path]:
-        """Return the shards' files."""
-        workspace, key = self.workspace, self.key
-        return [workspace.shard_path(self.folder, name, key) for name in self.shard_names]
-
     def shard_files(self, listing: Listing | None = None) -> list[StageFile] | None:
-        """Return the shards' files, in the order of the names, or None if one is not current."""
-        folder, files = self.folder, []
-        for name in self.shard_names:
-            if (file := find_file(self, folder, name, listing)) is None:
+        """Return the files, in the order of their names, or None if one is not current."""
+        files = []
+        for name in self.file_names:
+            if (file := find_file(self, self.folder, name, listing)) is None:
                 return None
             files.append(file)
         return files
 
     def current(self, listing: Listing | None = None) -> StageFile | None:
-        """Return one reference to all files if they are current, else None."""
+        """Return the file, or one reference to all, if they are current, else None."""
         if (files := self.shard_files(listing)) is None:
             return None
+        if [file.name for file in files] == [self.name]:
+            return files[0]
         rows, size = sum(file.rows for file in files), sum(file.bytes for file in files)
         return StageFile.current(self.key, self.name, self.folder, rows, size, files[0].details if files else {})
 
 
 def find_file(job: StageJob, stage_folder: str, shard: str, listing: Listing | None) -> StageFile | None:
     """Return a reference to a shard's file of a job's key, from the listing or else from its footer, or None."""
-    if listing is not None and stage_folder in FOLDERS:
+    if listing is not None:
         return listing.find(stage_folder, shard, job.key)
     workspace = job.workspace
     return current_parquet(workspace, workspace.shard_path(stage_folder, shard, job.key), shard, job.key)
@@ -341,15 +330,17 @@ stage_task = StageTask
 
 def record_seconds(job: StageJob, seconds: float) -> None:
     """Record how long a job took; its output holds no time, so that equal inputs give equal bytes."""
-    path = job.workspace.cache / job.key.cache_key
+    path = job.workspace.seconds
     make_folder(path.parent)
-    path.write_text(json.dumps({"seconds": seconds}))
+    with path.open("a", encoding="utf-8") as file:
+        file.write(f"{job.key.fingerprint} {seconds}\n")
 
 
-def recorded_seconds(job: StageJob, workspace: Workspace) -> float:
-    """Return how long the job that built the current output took; 0 if that is not recorded."""
-    try:
-        record = json.loads((workspace.cache / job.key.cache_key).read_text())
-        return float(record["seconds"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return 0.0
+def recorded_seconds(workspace: Workspace) -> dict[str, float]:
+    """Return how long jobs took on this machine, as far as that is recorded, by the fingerprints of their keys."""
+    found = {}
+    with suppress(OSError, ValueError), workspace.seconds.open(encoding="utf-8") as lines:
+        for line in lines:
+            fingerprint, _, seconds = line.partition(" ")
+            found[fingerprint] = float(seconds)
+    return found

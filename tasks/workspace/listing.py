@@ -1,8 +1,8 @@
 """List a workspace's stage files with their footers, so that a run is planned without opening each file.
 
 Names tell the keys, so a name in the listing is a file that is current. What a run also needs, such as the number of
-rows, is in the footers. These are kept in `index/`, one Parquet file for each folder of stage files, written at the end
-of a run. The index is a cache: footers that it lacks are read from the files, several at a time.
+rows, is in the footers. These are kept in `index.parquet`, which is written at the end of a run. The index is a cache:
+footers that it lacks are read from the files, several at a time.
 """
 
 import json
@@ -17,12 +17,6 @@ from fineweb_mask.tasks.storage.parquet import read_table
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey, shard_and_tag, stage_file_name
 from fineweb_mask.tasks.workspace.stage_parquet import read_stage_footer
 from fineweb_mask.tasks.workspace.workspace import Workspace
-
-FOLDERS = tuple(
-    "documents dropped signatures compared duplicates losses "
-    "scores embeddings samples cells divided chosen group_shares masks".split()
-)
-"""Folders of stage files; other files with the names of shards are looked at one by one."""
 
 READERS = 32
 """Footers that are read at the same time: at a URL, most of the time is spent waiting."""
@@ -51,9 +45,8 @@ class Listing:
     """The stage files of a workspace as it is now; a file whose name does not tell its key is no stage file."""
 
     def __init__(self, workspace: Workspace) -> None:
-        self._footers: dict[str, Footer] = {}  # by path in the workspace
-        for folder in FOLDERS:
-            self._footers |= _footers(workspace, folder)
+        self._footers = _footers(workspace, _indexed(workspace))  # by path in the workspace
+        self._found: dict[str, StageFile] = {}  # so that what is asked for again is the same object
 
     def find(self, stage_folder: str, shard: str, key: StageKey) -> StageFile | None:
         """Return a reference to a shard's file of this key, or None if it was not there."""
@@ -61,7 +54,10 @@ class Listing:
         footer = self._footers.get(path)
         if footer is None or footer.fingerprint != key.fingerprint:
             return None
-        return StageFile.current(key, shard, path, footer.rows, footer.bytes, json.loads(footer.details))
+        if path not in self._found:
+            details = json.loads(footer.details)
+            self._found[path] = StageFile.current(key, shard, path, footer.rows, footer.bytes, details)
+        return self._found[path]
 
     def size_of(self, path: str) -> int | None:
         """Return the size in bytes of a file, by its path in the workspace, or None if it was not there."""
@@ -70,19 +66,17 @@ class Listing:
 
 
 def update_index(workspace: Workspace) -> None:
-    """Write the footers of all stage files as they are now, where the index lacks some or has too many."""
-    for folder in FOLDERS:
-        known, found = _indexed(workspace, folder), _footers(workspace, folder)
-        if known != found:
-            rows = [{"path": path, **footer._asdict()} for path, footer in sorted(found.items())]
-            with atomic_write(workspace.index_path(folder)) as partial:
-                pq.write_table(pa.Table.from_pylist(rows, INDEX), partial, compression="zstd", write_page_checksum=True)
+    """Write the footers of all stage files as they are now, if the index lacks some or has too many."""
+    known = _indexed(workspace)
+    if (found := _footers(workspace, known)) != known:
+        rows = [{"path": path, **footer._asdict()} for path, footer in sorted(found.items())]
+        with atomic_write(workspace.index) as partial:
+            pq.write_table(pa.Table.from_pylist(rows, INDEX), partial, compression="zstd", write_page_checksum=True)
 
 
-def _footers(workspace: Workspace, folder: str) -> dict[str, Footer]:
-    """Return the footers of the complete files of a folder, from the index as far as it goes."""
-    sizes = {path: size for path, size in workspace.sizes(folder).items() if shard_and_tag(path) is not None}
-    known = _indexed(workspace, folder)
+def _footers(workspace: Workspace, known: dict[str, Footer]) -> dict[str, Footer]:
+    """Return the footers of all complete files, those that are known without opening the file."""
+    sizes = {path: size for path, size in workspace.sizes("").items() if shard_and_tag(path) is not None}
     found = {path: known[path] for path, size in sizes.items() if path in known and known[path].bytes == size}
     missing = {path: size for path, size in sizes.items() if path not in found}
     with ThreadPoolExecutor(READERS) as pool:
@@ -93,10 +87,10 @@ def _footers(workspace: Workspace, folder: str) -> dict[str, Footer]:
     return found
 
 
-def _indexed(workspace: Workspace, folder: str) -> dict[str, Footer]:
-    """Return what the index has of a folder: nothing if it is missing or damaged."""
+def _indexed(workspace: Workspace) -> dict[str, Footer]:
+    """Return what the index has: nothing if it is missing or damaged."""
     try:
-        table = read_table(workspace.index_path(folder), schema=INDEX)
+        table = read_table(workspace.index, schema=INDEX)
     except (OSError, pa.ArrowException):
         return {}
     return {row.pop("path"): Footer(**row) for row in table.to_pylist()}

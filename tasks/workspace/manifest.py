@@ -22,9 +22,6 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 PROVENANCE = "provenance.json"
 """The manifest of a dataset, or of its export."""
 
-SMALL_BYTES = 2**18
-"""Files at a URL up to this size are compared by content, although they have to be downloaded."""
-
 DIGESTS = 10_000
 """Files whose digest is remembered, so that a process reads a model once to compare it."""
 
@@ -116,10 +113,9 @@ def is_whole(path: Path, manifest: Manifest, *, download: bool = False, by_size:
     path, manifest
         Where the manifest is, and what is in it.
     download
-        Whether files at a URL are downloaded; otherwise large ones are compared by size alone.
+        Whether files at a URL are downloaded; otherwise they are compared by size alone.
     by_size
-        Whether local files are compared by size alone. At a URL, small ones are always compared by content: files are
-        uploaded one by one, so a killed run may leave a mix of old and new ones.
+        Whether local files are compared by size alone.
     """
     remote = remote_of(path)
     sizes = {} if remote is None else remote.sizes(remote.name_of(path.parent))
@@ -127,7 +123,7 @@ def is_whole(path: Path, manifest: Manifest, *, download: bool = False, by_size:
         target = path.parent / name
         if (size_of(target) if remote is None else sizes.get(remote.name_of(target))) != file.bytes:
             return False
-        if not by_size if remote is None else (download or file.bytes <= SMALL_BYTES):
+        if not by_size if remote is None else download:
             here = ensure_local(target)
             if _digest_once(here, file.bytes, here.stat().st_mtime_ns) != file.sha256:
                 return False

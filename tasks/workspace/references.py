@@ -32,9 +32,8 @@ class StageKey(Frozen):
 
     Examples
     --------
-    >>> key = StageKey(stage="score", version=1, settings=digest({"weight": 1.0}), inputs=digest(["a", "b"]))
-    >>> key.cache_key.startswith("score/")
-    True
+    >>> StageKey(stage="score", version=1, settings=digest({"weight": 1.0}), inputs=digest(["a", "b"])).tag
+    'e2420cf1dada345e'
     """
 
     stage: str
@@ -51,11 +50,6 @@ class StageKey(Frozen):
     def tag(self) -> str:
         """First half of the fingerprint, 16 hexadecimal digits: the part of a file's name that tells its key."""
         return self.fingerprint[:16]
-
-    @property
-    def cache_key(self) -> str:
-        """Path of the record of how long the job took, below `Workspace.cache`."""
-        return f"{self.stage}/{self.fingerprint}"
 
 
 class StageFile(BaseModel):

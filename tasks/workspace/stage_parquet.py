@@ -8,7 +8,7 @@ Named arrays are written as such a file, too: one row for each array, exactly as
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -214,22 +214,6 @@ def kept_batches(
             yield kept
 
 
-def read_footer(path: Path) -> pq.FileMetaData | None:
-    """Return the Parquet footer of a stage file, or None if the file is missing or incomplete.
-
-    Raises
-    ------
-    RemoteError
-        If the file is at a URL that cannot be read.
-    """
-    try:
-        return read_metadata(path)
-    except RemoteError:
-        raise
-    except OSError:
-        return None
-
-
 class StageFooter(NamedTuple):
     """What a stage's file says of itself."""
 
@@ -239,18 +223,21 @@ class StageFooter(NamedTuple):
 
 
 def read_stage_footer(path: Path) -> StageFooter | None:
-    """Return what a stage wrote to the footer of a file, or None if that is missing, incomplete or of no stage."""
-    metadata = read_footer(path)
-    with suppress(ValueError, LookupError):
-        if metadata is not None and (footer := json.loads((metadata.metadata or {}).get(FOOTER_KEY, b"null"))):
-            return StageFooter(metadata.num_rows, StageKey.model_validate(footer), footer["details"])
-    return None
+    """Return what a stage wrote to the footer of a file, or None if that is missing, incomplete or of no stage.
 
-
-def read_fingerprint(path: Path) -> str | None:
-    """Return the fingerprint that later stages depend on, or None if the file is missing or incomplete."""
-    footer = read_stage_footer(path)
-    return None if footer is None else footer.key.fingerprint
+    Raises
+    ------
+    RemoteError
+        If the file is at a URL that cannot be read.
+    """
+    try:
+        metadata = read_metadata(path)
+        footer = json.loads((metadata.metadata or {})[FOOTER_KEY])
+        return StageFooter(metadata.num_rows, StageKey.model_validate(footer), footer["details"])
+    except RemoteError:
+        raise
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
 
 
 def current_parquet(workspace: Workspace, path: Path, name: str, key: StageKey) -> StageFile | None:

@@ -119,7 +119,9 @@ class Workspace:
         self.dataset = self.root / "dataset"  # the pipeline's product
         self.dataset_record = self.dataset / "provenance.json"  # written last
         self.reports = self.root / "reports"  # reports and metrics
+        self.index = self.root / "index.parquet"  # the footers of stage files
         self.cache = self.here / CACHE
+        self.seconds = self.cache / "seconds.txt"  # how long jobs took
         self._remote = remote
 
     @property
@@ -134,10 +136,6 @@ class Workspace:
     def shard_path(self, stage_folder: str, shard: str, key: StageKey) -> Path:
         """Return a shard's file of this key in `documents`, `hashes`, `scores`, `embeddings` or `masks`."""
         return self.root / stage_folder / stage_file_name(shard, key)
-
-    def index_path(self, stage_folder: str) -> Path:
-        """Return the index of a folder of stage files."""
-        return self.root / "index" / f"{stage_folder}.parquet"
 
     def sizes(self, folder: str, suffix: str = ".parquet") -> dict[str, int]:
         """Return the size in bytes of each file below a folder that ends so, by its path in the workspace."""

@@ -24,9 +24,9 @@ from fineweb_mask.flows.status.inspection import workspace_status
 from fineweb_mask.models.errors import message_of
 from fineweb_mask.tasks.catalog.query import answers, open_catalog
 from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance, verify
+from fineweb_mask.tasks.registry import STAGE_FOLDERS
 from fineweb_mask.tasks.storage.parquet import read_metadata, read_table
 from fineweb_mask.tasks.workspace import manifest
-from fineweb_mask.tasks.workspace.listing import FOLDERS
 from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.soak.workspaces import RUN, Soak, files
@@ -70,7 +70,7 @@ def state_of(workspace: Path) -> str:
 
 
 QUESTIONS: dict[str, Callable[[Path], str]] = {
-    **{folder: partial(rows_of, folder) for folder in FOLDERS},
+    **{folder: partial(rows_of, folder) for folder in STAGE_FOLDERS},
     **{view: partial(view_of, view) for view in ("drops", "losses")},
     "dataset": dataset_of,
     "recipe": lambda workspace: LastRun.load(Workspace(workspace)).model_dump_json(),

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 from obstore.exceptions import BaseError
 from obstore.store import AzureStore, GCSStore, S3Store
 
-from fineweb_mask.tasks.storage.remote.errors import CREDENTIALS, RemoteError, redacted
+from fineweb_mask.models.runtime.stopping import raise_if_stopped
+from fineweb_mask.tasks.storage.remote.errors import CREDENTIALS, RemoteError, is_missing, redacted
 
 if TYPE_CHECKING:
+    from obstore import ObjectMeta
     from obstore.store import ClientConfig, ObjectStore, RetryConfig
 
 REQUEST_SECONDS = 60
@@ -79,6 +81,29 @@ def open_bucket(url: str) -> "ObjectStore":
     except (BaseError, ValueError) as error:
         reason = redacted(str(error).partition("\n")[0])
     raise RemoteError(errno.EINVAL, f"{redacted(url)}: {reason}: set {CREDENTIALS[protocol]} in the environment")
+
+
+def objects_below(bucket: "ObjectStore", key: str) -> "list[ObjectMeta]":
+    """Return all objects below a folder, or that of this key, without those that mark empty folders."""
+    found: list[ObjectMeta] = []
+    for page in bucket.list(key or None):
+        raise_if_stopped()
+        found += page
+    folders = {one["path"].rpartition("/")[0] for one in found}
+    found = [one for one in found if one["size"] or one["path"] not in folders]
+    if not found and key and (one := object_of(bucket, key)) is not None:
+        return [one]
+    return found
+
+
+def object_of(bucket: "ObjectStore", key: str) -> "ObjectMeta | None":
+    """Return what is known of an object, or None if it does not exist."""
+    try:
+        return bucket.head(key)
+    except FileNotFoundError as error:
+        if not is_missing(error):
+            raise
+        return None
 
 
 @lru_cache(maxsize=32)

@@ -3,110 +3,57 @@
 Object stores (s3://, gs://, az://) are read by obstore, all others by fsspec's own implementations.
 """
 
+import asyncio
 import errno
 import io
 import os
 from typing import TYPE_CHECKING, Any
 
 import fsspec
-from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
+from fsspec.spec import AbstractBufferedFile
+from obstore.fsspec import FsspecStore
 
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.urls import is_url, is_writable_url, names_a_commit
-from fineweb_mask.tasks.storage.remote.buckets import open_bucket, split_url
-from fineweb_mask.tasks.storage.remote.errors import RemoteError, is_missing, redacted
+from fineweb_mask.tasks.storage.remote.buckets import objects_below, open_bucket, split_url
+from fineweb_mask.tasks.storage.remote.errors import RemoteError, redacted
 from fineweb_mask.tasks.storage.remote.retries import attempt
 
 if TYPE_CHECKING:
-    from obstore import GetOptions, ObjectMeta
+    from obstore.store import ObjectStore
 
 READ_AHEAD_BYTES = 4 * 2**20
 
 
-def version_tag(meta: "ObjectMeta") -> str:
-    """Return what changes with an object: its ETag, in quotes, which some listings leave out, or else its time."""
-    tag = meta["e_tag"]
-    if tag is None:
-        return meta["last_modified"].isoformat()
-    return tag if tag.endswith('"') else f'"{tag}"'
-
-
-class BucketFiles(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
-    """Lists and reads one bucket of an object store through fsspec's interface; paths are `bucket/key`.
-
-    obstore's own (`obstore.fsspec`) lists folder by folder, and holds a file that it copies in memory.
-    """
+class BucketFiles(FsspecStore):
+    """The files of a bucket, whose paths are `bucket/key`, for fsspec: listed at once instead of folder by folder."""
 
     cachable = False
 
-    def __init__(self, url: str) -> None:
-        super().__init__()
-        self.protocol, self._bucket, _ = split_url(url)
-        self._store = open_bucket(url)
+    def _construct_store(self, bucket: str) -> "ObjectStore":
+        return open_bucket(f"{self.protocol}://{bucket}")
 
-    def info(self, path: str, **_: Any) -> dict[str, Any]:  # noqa: ANN401
-        """Return the entry of an object, or of a folder with objects below it."""
-        if (found := self.head(path)) is not None:
-            return found
-        key = self._key(path)
-        if not next(iter(self._store.list(key or None, chunk_size=1)), []) and key:
-            raise FileNotFoundError(errno.ENOENT, "no such object", path)
-        return self._folder(path)
+    async def _info(self, path: str, **options: Any) -> dict[str, Any]:  # noqa: ANN401
+        if "/" not in path:  # the bucket
+            return {"name": path, "size": 0, "type": "directory"}
+        return await super()._info(path, **options) | {"name": path}
 
-    def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:  # noqa: ANN401
-        """Return the entries of a folder."""
-        found = self._store.list_with_delimiter(self._key(path) or None)
-        folders = [self._folder(f"{self._bucket}/{key}") for key in found["common_prefixes"]]
-        files = [self._file(meta) for meta in found["objects"]]
-        entries = [*folders, *(file for file in files if file["name"] != path)]  # itself: what marks an empty folder
-        return entries if detail else [entry["name"] for entry in entries]
-
-    def find(self, path: str, maxdepth: int | None = None, withdirs: bool = False, **options: Any) -> Any:  # noqa: ANN401
-        """Return all objects below a folder by path; without a `maxdepth`, from one flat listing."""
+    async def _find(self, path: str, maxdepth: int | None = None, withdirs: bool = False, **options: Any) -> Any:  # noqa: ANN401
         if maxdepth is not None:
-            return super().find(path, maxdepth, withdirs, **options)
-        found = {}
-        for page in self._store.list(self._key(path) or None):
-            raise_if_stopped()
-            found.update({file["name"]: file for file in map(self._file, page)})
-        for folder in {name.rpartition("/")[0] for name in found} & found.keys():
-            if not found[folder]["size"]:  # what marks an empty folder
-                del found[folder]
-        if not found and (file := self.head(path)) is not None:
-            found = {path: file}
-        return found if options.get("detail") else sorted(found)
+            return await super()._find(path, maxdepth, withdirs, **options)
+        bucket, key = self._split_path(path)
+        objects = await asyncio.to_thread(objects_below, self._construct_store(bucket), key)
+        found = {f"{bucket}/{one['path']}": one for one in objects}
+        if not options.get("detail"):
+            return sorted(found)
+        return {name: {**one, "name": name, "type": "file"} for name, one in found.items()}
 
-    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:  # noqa: ANN401
-        """Return an object's content, or its bytes `start` to `end`."""
-        options: GetOptions = {} if start is None or end is None else {"range": (start, end)}
-        return bytes(self._store.get(self._key(path), options=options).bytes())
-
-    def _open(self, path: str, mode: str = "rb", **options: Any) -> "BucketFile":  # noqa: ANN401
+    def _open(self, path: str, mode: str = "rb", **options: Any) -> "BucketFile":  # type: ignore[override] # noqa: ANN401
         return BucketFile(self, path, mode, **options)
-
-    def head(self, path: str) -> dict[str, Any] | None:
-        """Return the entry of an object, or None if it does not exist."""
-        key = self._key(path)
-        try:
-            return self._file(self._store.head(key)) if key else None
-        except FileNotFoundError as error:
-            if not is_missing(error):
-                raise
-            return None
-
-    def _key(self, path: str) -> str:
-        return path.partition("/")[2].strip("/")
-
-    def _file(self, meta: "ObjectMeta") -> dict[str, Any]:
-        name = f"{self._bucket}/{meta['path']}"
-        return {"name": name, "size": meta["size"], "type": "file", "ETag": version_tag(meta)}
-
-    def _folder(self, path: str) -> dict[str, Any]:
-        return {"name": path, "size": 0, "type": "directory"}
 
 
 class BucketFile(AbstractBufferedFile):  # type: ignore[misc] # fsspec has no types
-    """Reads an object by ranges."""
+    """Reads exactly the ranges of an object that are asked for."""
 
     def _fetch_range(self, start: int, end: int) -> bytes:
         content: bytes = self.fs.cat_file(self.path, start, end)
@@ -122,7 +69,9 @@ def open_filesystem(url: str) -> tuple[Any, str]:
         If the protocol is unknown, its library is not installed, or the environment cannot be used.
     """
     if is_writable_url(url):
-        return BucketFiles(url), "/".join(split_url(url)[1:]).rstrip("/")
+        open_bucket(url)  # or raise
+        protocol, bucket, key = split_url(url)
+        return BucketFiles(protocol), f"{bucket}/{key}".rstrip("/")  # type: ignore[call-overload] # a str
     try:
         options: dict[str, Any] = {"use_listings_cache": False} if is_url(url) else {}
         if url.startswith(("http://", "https://")):
@@ -146,8 +95,8 @@ def is_local(filesystem: Any) -> bool:  # noqa: ANN401
 
 def version_of(info: dict[str, Any]) -> str:
     """Return a string that changes with the file, from its fsspec `info`; empty if the server sends none."""
-    names = ("mtime", "ETag", "etag", "LastModified", "last_modified", "Last-Modified", "blob_id", "created")
-    return str(next((info[name] for name in names if info.get(name)), ""))
+    names = "mtime ETag etag e_tag LastModified last_modified Last-Modified blob_id created".split()
+    return str(next((info[name] for name in names if info.get(name)), "")).strip('"')  # some listings have no quotes
 
 
 def size_in(info: dict[str, Any], url: str) -> int:

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.urls import is_writable_url
-from fineweb_mask.tasks.storage.remote.buckets import open_bucket
+from fineweb_mask.tasks.storage.remote.buckets import object_of, objects_below, open_bucket, split_url
 from fineweb_mask.tasks.storage.remote.errors import RemoteError, is_missing, redacted
-from fineweb_mask.tasks.storage.remote.filesystem import RemoteFile, open_filesystem
+from fineweb_mask.tasks.storage.remote.filesystem import RemoteFile
 from fineweb_mask.tasks.storage.remote.retries import attempt
 
 TRANSFER_BYTES = 16 * 2**20
@@ -39,8 +39,7 @@ class Store:
                 errno.EINVAL,
                 f"{redacted(self.url)} cannot be written: give a folder, or a URL of s3://, gs:// or az://",
             )
-        self._bucket = open_bucket(self.url)
-        self._files, self._root = open_filesystem(self.url)  # its paths are bucket and key
+        self._bucket, self._root = open_bucket(self.url), split_url(self.url)[2]
 
     def url_of(self, name: str) -> str:
         """Return the URL of a file; that of the folder for an empty name."""
@@ -55,8 +54,8 @@ class Store:
             If the bucket does not exist or may not be read, or holds an object whose name has an empty part, "." or
             "..", which cannot be a path.
         """
-        found = attempt(self.url, lambda: self._files.find(self._path(folder), detail=True))
-        return {name.removeprefix(f"{self._root}/"): info["size"] for name, info in found.items()}
+        found = attempt(self.url, objects_below, self._bucket, self._key(folder))
+        return {one["path"].removeprefix(f"{self._root}/"): one["size"] for one in found}
 
     def check_writable(self) -> None:
         """Raise `RemoteError` unless files can be written there; nothing is left."""
@@ -66,11 +65,8 @@ class Store:
 
     def size(self, name: str) -> int | None:
         """Return a file's bytes, or None if it does not exist."""
-        return attempt(self.url_of(name), self._size, name)
-
-    def _size(self, name: str) -> int | None:
-        found = self._files.head(self._path(name))
-        return None if found is None else int(found["size"])
+        found = attempt(self.url_of(name), object_of, self._bucket, self._key(name))
+        return None if found is None else found["size"]
 
     def download(self, name: str, target: Path) -> None:
         """Download a file to `target`; a request that fails is repeated, not the whole download."""
@@ -90,14 +86,15 @@ class Store:
             chunk_size=TRANSFER_BYTES,
             max_concurrency=TRANSFERS_AT_ONCE,
         )
-        if self._size(name) != source.stat().st_size:
+        found = object_of(self._bucket, self._key(name))
+        if found is None or found["size"] != source.stat().st_size:
             raise ConnectionError(f"{name} does not exist as it was uploaded")
 
     def read(self, name: str) -> bytes | None:
         """Return a small file, or None if it does not exist."""
         if self.size(name) is None:
             return None
-        return bytes(attempt(self.url_of(name), self._files.cat_file, self._path(name)))
+        return bytes(attempt(self.url_of(name), lambda: self._bucket.get(self._key(name)).bytes()))
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete files; missing files are not an error."""
@@ -113,8 +110,5 @@ class Store:
             for name in names if len(names) > 1 else ():  # Google's and Azure's stores stop at a missing one
                 self._delete([name])
 
-    def _path(self, name: str) -> str:
-        return f"{self._root}/{name}".rstrip("/")
-
     def _key(self, name: str) -> str:
-        return self._path(name).partition("/")[2]
+        return f"{self._root}/{name}".strip("/")

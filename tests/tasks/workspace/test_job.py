@@ -1,13 +1,10 @@
-"""A job is built once, under the key of what it declares; only transient errors are retried."""
+"""A job is built once, under the key of what it declares; bad data of a shard is told from bugs."""
 
-import errno
 import zlib
-from types import SimpleNamespace
 from typing import ClassVar
 
 import pyarrow as pa
 import pytest
-import torch
 
 from fineweb_mask.models.errors import DataError, WorkspaceError
 from fineweb_mask.tasks.workspace.job import (
@@ -16,7 +13,6 @@ from fineweb_mask.tasks.workspace.job import (
     ShardJob,
     Stage,
     StageTask,
-    is_transient,
     record_seconds,
     recorded_seconds,
     stage_task,
@@ -53,20 +49,6 @@ def numbers(job: NumbersJob) -> None:
     write(job)
 
 
-class ServerAnswer(Exception):  # noqa: N818
-    """An HTTP error as client libraries raise it."""
-
-    def __init__(self, status_code):
-        self.response = SimpleNamespace(status_code=status_code)
-
-
-def test_errors_that_may_pass_are_transient_and_others_are_not():
-    passing = [TimeoutError("slow"), OSError(errno.EIO, "disk"), ServerAnswer(503), torch.OutOfMemoryError("memory")]
-    lasting = [BadShardError("broken"), ValueError("wrong"), OSError(errno.ENOSPC, "full"), OSError("no number")]
-    lasting += [ServerAnswer(404), KeyboardInterrupt(), WorkspaceError("held")]
-    assert [is_transient(error) for error in (*passing, *lasting)] == [True] * 4 + [False] * 7
-
-
 def test_the_key_is_what_the_job_declares(tmp_path):
     job = NumbersJob(root=str(tmp_path))
     expected = StageKey(stage="numbers", version=1, settings=digest("one"), inputs=digest("none"))
@@ -100,10 +82,14 @@ def test_an_output_that_is_not_current_after_building_is_an_error(tmp_path):
 
 def test_seconds_are_recorded_for_the_key(tmp_path):
     job = NumbersJob(root=str(tmp_path))
-    assert recorded_seconds(job, job.workspace) == 0.0
-    record_seconds(job, 1.5)
-    assert recorded_seconds(job, job.workspace) == 1.5
-    assert recorded_seconds(job.model_copy(update={"settings": "two"}), job.workspace) == 0.0
+    assert recorded_seconds(job.workspace) == {}
+    for one, seconds in ((job, 9.0), (job.model_copy(update={"settings": "two"}), 2.0), (job, 1.5)):
+        record_seconds(one, seconds)
+    assert sorted(recorded_seconds(job.workspace).values()) == [1.5, 2.0]
+    assert recorded_seconds(job.workspace)[job.key.fingerprint] == 1.5  # the last
+    with job.workspace.seconds.open("a") as file:
+        file.write("half of a li")  # of a run that was killed
+    assert recorded_seconds(job.workspace)[job.key.fingerprint] == 1.5
 
 
 class OfOneShardJob(NumbersJob):

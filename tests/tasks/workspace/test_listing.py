@@ -57,22 +57,20 @@ def test_a_file_that_lost_bytes_or_has_the_name_of_another_key_is_not_found(work
 
 def test_the_index_is_as_the_files_are(workspace):
     update_index(workspace)
-    path = workspace.index_path("scores")
-    written = path.stat().st_mtime_ns
+    written = workspace.index.stat().st_mtime_ns
     update_index(workspace)
-    assert path.stat().st_mtime_ns == written  # nothing changed
+    assert workspace.index.stat().st_mtime_ns == written  # nothing changed
     workspace.shard_path("scores", "a", KEY).unlink()
-    write(workspace.shard_path("scores", "d", KEY))
+    write(workspace.shard_path("masks", "d", KEY))
     update_index(workspace)
-    names = [f"scores/{name}.{KEY.tag}.parquet" for name in ("b/c", "d")]
-    assert pq.read_table(path)["path"].to_pylist() == names
-    assert not workspace.index_path("masks").exists()
+    names = [f"{name}.{KEY.tag}.parquet" for name in ("masks/d", "scores/b/c")]
+    assert pq.read_table(workspace.index)["path"].to_pylist() == names
 
 
 def test_a_damaged_index_costs_reading_footers(workspace, opened):
     update_index(workspace)
     for content in (b"", b"PAR1 not at all PAR1"):
-        workspace.index_path("scores").write_bytes(content)
+        workspace.index.write_bytes(content)
         opened.clear()
         assert Listing(workspace).find("scores", "a", KEY) is not None
         assert len(opened) == 2

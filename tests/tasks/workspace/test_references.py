@@ -19,4 +19,3 @@ def test_a_key_s_fingerprint_depends_on_every_part():
     changes: list[dict[str, object]] = [{}, {"stage": "t"}, {"version": 2}, {"settings": "t"}, {"inputs": "t"}]
     keys = [KEY.model_copy(update=change) for change in changes]
     assert len({key.fingerprint for key in keys}) == len(keys)
-    assert KEY.cache_key == f"numbers/{KEY.fingerprint}"

@@ -6,8 +6,10 @@ from types import SimpleNamespace
 
 import aiohttp
 import pytest
+import torch
 from obstore.store import S3Store
 
+from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.tasks.storage.remote.errors import RemoteError, UnansweredError, explain, is_transient
 from tests.conftest import Bucket
 from tests.s3 import Proxy, SeaweedServer, free_port
@@ -40,15 +42,22 @@ def explained(work: Work, url: str, bucket: str, **options: object) -> RemoteErr
 @pytest.mark.parametrize(
     ("error", "passes"),
     [
+        (TimeoutError("slow"), True),
+        (torch.OutOfMemoryError("memory"), True),
         (aiohttp.ServerDisconnectedError(), True),
         (aiohttp.ClientPayloadError("cut"), True),
         (UnansweredError(errno.ETIMEDOUT, "no answer"), True),
         (OSError(errno.EIO, "disk"), True),
         (aiohttp.ClientResponseError(SimpleNamespace(real_url="http://x"), (), status=404), False),  # type: ignore[arg-type]
         (RemoteError(errno.EACCES, "refused"), False),
+        (ValueError("wrong"), False),
+        (OSError(errno.ENOSPC, "full"), False),
+        (OSError("no number"), False),
+        (KeyboardInterrupt(), False),
+        (WorkspaceError("held"), False),
     ],
 )
-def test_timeouts_and_lost_connections_are_transient_and_refusals_are_not(error: Exception, passes: bool) -> None:
+def test_timeouts_and_lost_connections_are_transient_and_refusals_are_not(error: BaseException, passes: bool) -> None:
     assert is_transient(error) == passes
 
 
