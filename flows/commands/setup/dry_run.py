@@ -111,7 +111,7 @@ class _Measured:
             for model in models.scorers.values()
             if model.path and self.texts
         }
-        self.embed: float | None = None
+        self.embed = 0.0 if settings.embedding.model == FROM_QUALITY else None  # then scoring makes the vectors
         self.dimensions = settings.embedding.static_dimensions
         if models.encoder is not None and self.texts:
             encoder = load_encoder(models.encoder.path, settings.embedding)
@@ -197,7 +197,7 @@ def _work_of(stage: str, settings: PipelineSettings) -> object:
     chosen = settings.selection
     if stage == "ingest":
         return settings.ingest.filters
-    if stage in {"score", "score_embed"}:
+    if stage == "score":
         return [(one.kind, getattr(one, "model", None)) for one in settings.quality.scorers]
     if stage == "embed":
         return settings.embedding.model
@@ -214,7 +214,7 @@ def _stage(
     elif status.missing:
         found.seconds = _seconds(status.stage, kept, settings, measured) * left
         is_scored, is_embedded = bool(measured.score), measured.embed is not None
-        is_measured = {"ingest": True, "score": is_scored, "score_embed": is_scored, "embed": is_embedded}
+        is_measured = {"ingest": True, "score": is_scored, "embed": is_embedded}
         found.rate = "measured now" if is_measured.get(status.stage) else "benchmarks"
     return found
 
@@ -241,7 +241,6 @@ def _seconds(stage: str, kept: float, settings: PipelineSettings, measured: _Mea
         "fit": sum(SECONDS_OF_LABELS for scorer in scorers if scorer.kind == "fasttext")
         + (by("static_fit", fitted) if settings.embedding.model == STATIC else 0.0),
         "score": scored,
-        "score_embed": scored,
         "embed": by("static") if measured.embed is None else kept * measured.embed,
         "select": _selecting(settings, kept),
         "materialize": by("materialize"),
@@ -287,7 +286,6 @@ def _bytes(stage: StageEstimate, kept: float, settings: PipelineSettings, measur
         "ingest": BYTES_PER_DOCUMENT + measured.text_bytes,
         "score": 8 * len(settings.quality.scorers),
         "embed": vector,
-        "score_embed": vector if settings.embedding.model == FROM_QUALITY else 0,
         "select": 1,
         "materialize": dataset,
         "export": dataset * len(settings.materialize.export),
