@@ -17,7 +17,6 @@ waits for tokens. On a GPU: `benchmarks.gpu`.
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import tempfile
 import time
@@ -39,7 +38,6 @@ from fineweb_mask.models.embedding.static_fit import fit_static_encoder
 from fineweb_mask.models.settings import EmbeddingSettings
 from fineweb_mask.tasks import embed
 from fineweb_mask.tasks.dedup.duplicates import no_duplicates
-from fineweb_mask.tasks.inference import model_files
 from fineweb_mask.tasks.workspace.references import StageKey
 from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -131,18 +129,8 @@ def static(arguments: argparse.Namespace) -> None:
     )
 
 
-class Waited(logging.Handler):
-    """Log handler that keeps the percentage of waiting that the stage logs."""
-
-    percent = 0.0
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep the last argument of a record."""
-        self.percent = record.args[-1]  # type: ignore[index]
-
-
-def run_stage(texts: list[str], recipe: EmbeddingSettings, folder: str, chunk: int) -> tuple[float, float]:
-    """Embed a shard; return the seconds and the share of them in which the model waited for tokens."""
+def run_stage(texts: list[str], recipe: EmbeddingSettings, folder: str, chunk: int) -> float:
+    """Embed a shard; return the seconds."""
     workspace = Workspace(folder)
     key = StageKey(stage="documents", version=1, settings="", inputs="")
     table = pa.table({"row": pa.array(range(len(texts)), pa.uint32()), "text": texts})
@@ -152,11 +140,7 @@ def run_stage(texts: list[str], recipe: EmbeddingSettings, folder: str, chunk: i
             writer.write(batch)
     documents = current_parquet(workspace, path, "a", key)
     assert documents is not None
-    waited = Waited()
-    logger = logging.getLogger(embed.__name__)
-    logger.setLevel(logging.INFO)
-    logger.addHandler(waited)
-    model = model_files.model_folder(recipe.model, "embedding.model")
+    model = embed.resolve_encoder(recipe)
     shard = {"documents": documents, "duplicates": no_duplicates(documents.name)}
     of_stage = {"model": model, "settings": recipe, "chunk_documents": chunk}
     job = embed.EmbedJob(root=str(workspace.root), **shard, **of_stage)
@@ -164,7 +148,7 @@ def run_stage(texts: list[str], recipe: EmbeddingSettings, folder: str, chunk: i
     job.output.unlink()
     started = time.perf_counter()
     embed.embed(job)
-    return time.perf_counter() - started, waited.percent / 100
+    return time.perf_counter() - started
 
 
 def stage(arguments: argparse.Namespace) -> None:
@@ -172,11 +156,11 @@ def stage(arguments: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
         model, name = model_folder(arguments, texts, folder)
         recipe = settings(model, precision="float16")
-        seconds, waited = run_stage(texts, recipe, folder, arguments.chunk)
-    row = [f"{seconds:.2f}", f"{len(texts) / seconds:,.1f}", f"{100 * waited:.2f}%"]
+        seconds = run_stage(texts, recipe, folder, arguments.chunk)
+    row = [f"{seconds:.2f}", f"{len(texts) / seconds:,.1f}"]
     show(
         f"{name}: stage, {len(texts):,} documents, chunks of {arguments.chunk}",
-        ["s", "documents/s", "waits for tokens"],
+        ["s", "documents/s"],
         [row],
     )
 

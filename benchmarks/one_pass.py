@@ -23,7 +23,7 @@ from transformers.utils import logging
 from benchmarks.bert import save_classifier
 from benchmarks.measuring import in_turns
 from benchmarks.tables import show
-from fineweb_mask.models.forward.batches import unit_vectors
+from fineweb_mask.models.forward.encoder import encoded
 from fineweb_mask.models.quality.transformer import EduScorer
 from fineweb_mask.models.settings.quality import EduScorerSettings
 
@@ -44,25 +44,25 @@ class Passes:
 
     def one_pass(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return scores and vectors as the pipeline computes them."""
-        found = self.scorer.score_and_embed(self.scorer.tokenise(texts))
-        return found.scores, found.encoded.vectors
+        scores, wait = self.scorer.score_and_encode(self.scorer.tokenise(texts))
+        return scores, wait().vectors
 
     def embedding(self, texts: list[str]) -> np.ndarray:
         """Return the encoder's own vectors: CLS pooling, no pooler and no head."""
-        return unit_vectors(self._run(texts, lambda inputs: self.encoder(**inputs).last_hidden_state[:, 0])).vectors
+
+        def first(inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+            return self.encoder(**inputs).last_hidden_state[:, 0]
+
+        return encoded(self._run(texts, self.scorer.dimensions, first))().vectors
 
     def score(self, texts: list[str]) -> np.ndarray:
         """Return the classifier's outputs from a pass of its own."""
-        return self._run(texts, lambda inputs: self.model(**inputs).logits)[:, 0]
+        return self._run(texts, 1, lambda inputs: self.model(**inputs).logits)[:, 0].cpu().numpy()
 
-    def _run(self, texts: list[str], forward: Callable[[dict[str, torch.Tensor]], torch.Tensor]) -> np.ndarray:
-        found: dict[int, np.ndarray] = {}
-
-        def run(rows: np.ndarray, batch: dict[str, torch.Tensor]) -> None:
-            found.update(zip(rows.tolist(), forward(batch).float().cpu().numpy(), strict=True))
-
-        self.scorer.passes.run(self.scorer.tokenise(texts), run)
-        return np.stack([found[row] for row in range(len(texts))])
+    def _run(
+        self, texts: list[str], columns: int, forward: Callable[[dict[str, torch.Tensor]], torch.Tensor]
+    ) -> torch.Tensor:
+        return self.scorer.passes.run(self.scorer.tokenise(texts), columns, lambda batch, _: forward(batch))
 
 
 def main() -> None:

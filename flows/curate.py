@@ -16,11 +16,9 @@ from fineweb_mask.flows.pipeline.dataset import export, materialize, report
 from fineweb_mask.flows.pipeline.duplicates import find_duplicates
 from fineweb_mask.flows.pipeline.fit import (
     Models,
-    Quality,
     Refit,
     exclusion_lists,
-    fit_encoder,
-    fit_quality,
+    fit_models,
     score_processes,
 )
 from fineweb_mask.flows.pipeline.losses import watch_groups
@@ -29,15 +27,14 @@ from fineweb_mask.flows.pipeline.run import Files, PerShard, ReachedError, Run
 from fineweb_mask.flows.pipeline.selection import Prepared, Selection, check_any_document, prepared, select
 from fineweb_mask.flows.recipe import RecipeError, with_overrides
 from fineweb_mask.flows.summary import RunSummary, StoppedSummary
-from fineweb_mask.models.settings import FIRST_IN_FORM, FROM_QUALITY, Overrides, PipelineSettings
+from fineweb_mask.models.settings import FIRST_IN_FORM, Overrides, PipelineSettings
 from fineweb_mask.models.settings.validation import meant
-from fineweb_mask.tasks.embed import embed
+from fineweb_mask.tasks.embed import CHUNK_DOCUMENTS, embed
 from fineweb_mask.tasks.inference.model_files import ModelFolder
 from fineweb_mask.tasks.ingest import ingest
 from fineweb_mask.tasks.processes.workers import end_workers
 from fineweb_mask.tasks.registry import REFRESHED, Refreshed
-from fineweb_mask.tasks.score import score
-from fineweb_mask.tasks.score_embed import ScoreEmbedJob
+from fineweb_mask.tasks.score import BATCH_ROWS, score
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.inventory import notes_of
 from fineweb_mask.tasks.workspace.references import ShardFiles
@@ -101,15 +98,11 @@ def prepare(run: Run) -> Prepared:
 
 def score_and_embed(run: Run, documents: Files, duplicates: Files) -> tuple[Models, Files, Files]:
     """Score and embed every document of the run's share that is no duplicate, by models that are fitted first."""
-    models = Models(fit_quality(run, documents), fit_encoder(run, documents))
+    models = fit_models(run, documents)
     own = run.own(documents)
-    if run.settings.embedding.model == FROM_QUALITY:
-        scores, vectors = score_and_embed_shards(run, own, duplicates, models.quality)
-        run.reached("score")
-    else:
-        scores = score_shards(run, own, duplicates, models.quality)
-        run.reached("score")
-        vectors = embed_shards(run, own, duplicates, models.encoder)
+    scores = score_shards(run, own, duplicates, models)
+    run.reached("score")
+    vectors = run.map(embed, **_embedding(run, own, duplicates, models.encoder))
     run.reached("embed")
     return models, scores, vectors
 
@@ -129,36 +122,36 @@ def _note(run: Run, files: Files) -> None:
         logger.warning("%s", note)
 
 
-def score_shards(run: Run, documents: Files, duplicates: Files, quality: Quality) -> Files:
-    """Score every document for quality, duplicates aside."""
-    processes = score_processes(run, documents)
-    scores = run.map(score, **_scoring(run, documents, duplicates, quality), processes=processes)
+def score_shards(run: Run, documents: Files, duplicates: Files, models: Models) -> Files:
+    """Score every document for quality, duplicates aside; where a scorer is the encoder, embed it in the same pass."""
+    vectors = dict[str, Any]()
+    if models.encoder.scorer is not None:
+        vectors["vectors"] = run.jobs(embed, **_embedding(run, documents, duplicates, models.encoder))
+    scores = run.map(
+        score,
+        documents=documents,
+        duplicates=duplicates,
+        settings=run.settings.quality,
+        models=models.scorers,
+        statistics=models.statistics,
+        sidecars=models.sidecars,
+        processes=score_processes(run, documents),
+        **vectors,
+    )
     end_workers()
     return scores
 
 
-def embed_shards(run: Run, documents: Files, duplicates: Files, encoder: ModelFolder | None) -> Files:
-    """Embed every document, duplicates aside."""
-    return run.map(embed, documents=documents, duplicates=duplicates, model=encoder, settings=run.settings.embedding)
-
-
-def score_and_embed_shards(run: Run, documents: Files, duplicates: Files, quality: Quality) -> tuple[Files, Files]:
-    """Score and embed every document in one pass, duplicates aside, by the scorer that also makes vectors."""
-    scoring = run.jobs(score, **_scoring(run, documents, duplicates, quality))
-    jobs = PerShard({name: ScoreEmbedJob.of(job, run.settings.embedding) for name, job in scoring.items()})
-    made = {name: jobs[name].files(run.listing) or jobs[name].files() for name in run.map(jobs)}
-    scores, vectors = ({name: files[place] for name, files in made.items() if files} for place in (0, 1))
-    return PerShard(scores), PerShard(vectors)
-
-
-def _scoring(run: Run, documents: Files, duplicates: Files, quality: Quality) -> dict[str, Any]:
+def _embedding(run: Run, documents: Files, duplicates: Files, encoder: ModelFolder) -> dict[str, Any]:
+    """Return the fields of the jobs that embed every document, duplicates aside."""
+    chunk = CHUNK_DOCUMENTS if encoder.scorer is None else BATCH_ROWS  # what is encoded together makes the last bits
+    settings = run.settings.embedding
     return {
         "documents": documents,
         "duplicates": duplicates,
-        "settings": run.settings.quality,
-        "models": quality.scorers,
-        "statistics": quality.statistics,
-        "sidecars": quality.sidecars,
+        "model": encoder,
+        "settings": settings,
+        "chunk_documents": chunk,
     }
 
 

@@ -1,11 +1,10 @@
-"""Train a quality classifier as a flow; the same labels and settings are not trained again."""
+"""Train a quality classifier as a flow."""
 
 from pathlib import Path
 
 from fineweb_mask.flows.pipeline.start import as_flow
-from fineweb_mask.flows.pipeline.task_runs import TaskRuns
 from fineweb_mask.models.settings.quality import TrainQualitySettings
-from fineweb_mask.tasks.fit.train_quality import TrainedMetrics, TrainQualityJob, remove_unfinished
+from fineweb_mask.tasks.fit.train_quality import TrainedMetrics, check_training, train_quality
 
 
 @as_flow("train-quality", "train {output}")
@@ -15,17 +14,16 @@ def train(output: str, settings: TrainQualitySettings, force: bool = False) -> T
     Parameters
     ----------
     output
-        The model file to write; the manifest next to it shows whether it is current.
+        The model file to write; its metrics and their chart are written next to it.
     settings
         The labels, and how to train.
     force
-        Whether files are replaced that no training wrote.
+        Whether files that are there are replaced.
 
     Raises
     ------
     ValueError
         If the labels cannot be used.
     """
-    remove_unfinished(Path(output))
-    trained = TaskRuns(workers=1).submit([TrainQualityJob.of(Path(output), settings, force=force)])
-    return TrainedMetrics.model_validate(trained.result().details)
+    check_training(Path(output), settings.labels, force=force)
+    return train_quality(Path(output), settings)

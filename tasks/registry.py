@@ -18,7 +18,6 @@ from fineweb_mask.tasks.losses import count_losses
 from fineweb_mask.tasks.materialize import materialize
 from fineweb_mask.tasks.report import report
 from fineweb_mask.tasks.score import score
-from fineweb_mask.tasks.score_embed import score_embed
 from fineweb_mask.tasks.select import select
 from fineweb_mask.tasks.selection.cells import (
     divide_shard,
@@ -44,7 +43,6 @@ PIPELINE: tuple[StageTask, ...] = (
     fit_encoder,
     score,
     embed,
-    score_embed,
     count_losses,
     draw_sample,
     fit_centres,

@@ -1,6 +1,12 @@
-"""Score documents: write the score of every scorer, and the quality that combines them."""
+"""Score documents: write the score of every scorer, and the quality that combines them.
 
-from typing import ClassVar
+Where a scorer of kind `edu` is the encoder, too, its forward passes give scores and vectors. The vectors are the file
+of the stage `embed`, under its key: of both files, a lost one is made again alone.
+"""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -8,11 +14,11 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fineweb_mask.models.quality.combine import combine_scores
-from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.schemas import scores_schema
 from fineweb_mask.models.settings.quality import QualitySettings, TransformerSettings
+from fineweb_mask.tasks.embed import EmbedJob, vector_writer
+from fineweb_mask.tasks.inference.eligible import EligibleJob
 from fineweb_mask.tasks.inference.gpu import gpu_slot
-from fineweb_mask.tasks.inference.prefetch import Prefetched
 from fineweb_mask.tasks.inference.scorers import (
     QualityModel,
     batch_scores,
@@ -23,9 +29,9 @@ from fineweb_mask.tasks.inference.scorers import (
 )
 from fineweb_mask.tasks.source.sidecars import Sidecar
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
-from fineweb_mask.tasks.workspace.job import BadShardError, Dependencies, ShardJob, Stage, rows_through, stage_task
+from fineweb_mask.tasks.workspace.job import BadShardError, Dependencies, Stage, rows_through, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows, kept_batches, stage_file_writer
+from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 
 BATCH_ROWS = 2_000
 
@@ -33,7 +39,7 @@ Scores = dict[str, NDArray[np.float32]]
 """Every scorer's scores (n,), by its name."""
 
 
-class ScoreJob(ShardJob):
+class ScoreJob(EligibleJob):
     """Score one shard's documents, duplicates aside; with two `processes` or more, fastText scores in so many.
 
     They are kept from shard to shard, until `end_workers`.
@@ -47,18 +53,12 @@ class ScoreJob(ShardJob):
         documents=rows_through,
         counts=("eligible", "eligible"),
     )
-    documents: StageFile
-    duplicates: StageFile  # documents that have no score, for nothing is selected from them
     models: list[QualityModel]
     statistics: StageFile  # written by `fit_statistics`
     settings: QualitySettings
     sidecars: dict[str, Sidecar] = Field(default_factory=dict)  # of the source file, by the scorer's name
     processes: int = 1
-
-    @property
-    def name(self) -> str:
-        """The name of the shard."""
-        return self.documents.name
+    vectors: EmbedJob | None = None  # written, too, unless they are current: a scorer is their encoder
 
     @property
     def uses_gpu(self) -> bool:
@@ -87,7 +87,7 @@ class ScoreJob(ShardJob):
 
 @stage_task
 def score(job: ScoreJob) -> None:
-    """Write the scores of a shard's documents, duplicates aside.
+    """Write the scores of a shard's documents, duplicates aside, and the vectors that the same forward passes make.
 
     Raises
     ------
@@ -99,19 +99,38 @@ def score(job: ScoreJob) -> None:
     scorers |= annotated
     devices = (getattr(scorer, "device", "cpu") for scorer in scorers.values())
     gpu = next((device for device in devices if device != "cpu"), "cpu")
-    path = job.workspace.resolve(job.documents)
-    with gpu_slot(gpu), VerifiedFile(path) as documents:
-        schema = scores_schema_of(job, documents.schema_arrow)
-        columns = ["row"]
+    with ExitStack() as opened:
+        opened.enter_context(gpu_slot(gpu))
+        documents = opened.enter_context(VerifiedFile(job.workspace.resolve(job.documents)))
+        schema, columns = scores_schema_of(job, documents.schema_arrow), ["row"]
         if job.documents.rows:
             columns = columns_read(scorers.values(), documents.schema_arrow, job.name, by=job.settings.by)
-        dropped = duplicate_rows(job.workspace, job.duplicates)
-        ahead = Prefetched(kept_batches(documents, BATCH_ROWS, columns, dropped))
-        total = job.documents.rows - len(dropped)
-        with stage_file_writer(job.output, schema, job.key) as writer:
-            writer.details = details
-            for batch in track_by_size("documents", ahead, total, lambda batch: batch.num_rows, part=(0, 1)):
-                writer.write(combined(job, schema, batch, batch_scores(scorers, batch, job.name)))
+        writer = opened.enter_context(stage_file_writer(job.output, schema, job.key))
+        writer.details = details
+
+        encoder: Any = None
+        if job.vectors is not None and job.vectors.model.scorer is not None and job.vectors.current() is None:
+            encoder = scorers.pop(job.vectors.model.scorer.name)
+            write_vectors = opened.enter_context(vector_writer(job.vectors, encoder.dimensions))
+
+        def tokenise(batch: pa.RecordBatch) -> Any:  # noqa: ANN401 - what the encoder takes
+            return None if encoder is None else encoder.tokenise(batch["text"].to_pylist())
+
+        def scored(batch: pa.RecordBatch, tokens: Any) -> Callable[[], None]:  # noqa: ANN401
+            scores = batch_scores(scorers, batch, job.name)
+            if encoder is None:
+                found = combined(job, schema, batch, scores)
+                return lambda: writer.write(found)
+            scores[encoder.settings.name], wait = encoder.score_and_encode(tokens)
+            found = combined(job, schema, batch, scores)
+
+            def write() -> None:
+                writer.write(found)
+                write_vectors(batch["row"], wait())
+
+            return write
+
+        job.write_batches(documents, BATCH_ROWS, columns, tokenise, scored)
 
 
 def combined(job: ScoreJob, schema: pa.Schema, batch: pa.RecordBatch, scores: Scores) -> pa.RecordBatch:

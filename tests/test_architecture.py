@@ -49,8 +49,8 @@ LAYERS = {
         {"selection", "training_files"},
         {"witness"},
         {"comparison", "exclusion", "losses"},
-        {"ingest", "dedup", "fit", "score", "embed", "select", "materialize", "export", "explore"},
-        {"score_embed"},
+        {"ingest", "dedup", "fit", "embed", "select", "materialize", "export", "explore"},
+        {"score"},
         {"ledger"},
         {"report"},
         {"registry"},
@@ -96,6 +96,7 @@ OTHER_TESTS = {  # test files that are not named after one module, and what they
     "tests/tasks/training_files/test_order.py": "the order of training_files.py",
     "tests/tasks/training_files/test_tokens.py": "the tokens of training_files.py",
     "tests/tasks/source/test_hub.py": "sources on the Hugging Face hub, in discovery.py",
+    "tests/tasks/test_one_pass.py": "score.py where a scorer is the encoder, too",
     "tests/tasks/test_steps.py": "progress of all stages",
 }
 

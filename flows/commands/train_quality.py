@@ -56,13 +56,12 @@ def train_quality(
         "held_out": held_out,
         "split_seed": seed,
     }
-    job = training_task.TrainQualityJob.of(output, validate(TrainQualitySettings, content), force=force)
+    settings = validate(TrainQualitySettings, content)
+    training_task.check_training(output, settings.labels, force=force)
     begin("interrupted; run the same command again")
     with _training_progress() as progress:
-        training_task.remove_unfinished(job.model_path)
-        found = training_task.train_quality(job, progress)
-    metrics = training_task.TrainedMetrics.model_validate(found.details).model_copy(update={"model": str(output)})
-    return Answer(metrics, lambda: _print_metrics(SafeConsole(), metrics, found.cached, job.model_path))
+        metrics = training_task.train_quality(output, settings, progress).model_copy(update={"model": str(output)})
+    return Answer(metrics, lambda: _print_metrics(SafeConsole(), metrics, output.absolute()))
 
 
 @contextmanager
@@ -75,7 +74,7 @@ def _training_progress() -> Iterator[Callable[[str], None]]:
         yield partial(echo, err=True)
 
 
-def _print_metrics(console: Console, metrics: "TrainedMetrics", cached: bool, model: Path) -> None:
+def _print_metrics(console: Console, metrics: "TrainedMetrics", model: Path) -> None:
     held_out = metrics.held_out
     print_line(
         console,
@@ -97,4 +96,3 @@ def _print_metrics(console: Console, metrics: "TrainedMetrics", cached: bool, mo
     console.print(table)
     suffixes = {"model": ".bin", "metrics": ".metrics.json", "plot": ".reliability.png"}
     print_paths(console, **{name: model.with_suffix(suffix) for name, suffix in suffixes.items()})
-    print_line(console, f"model {'cached, from the same labels and settings' if cached else 'written'}")

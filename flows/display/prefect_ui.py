@@ -187,8 +187,8 @@ def artifact_key(what: str, workspace: str) -> str:
 
     >>> artifact_key("report", "workspaces/sample")
     'report-workspaces-sample'
-    >>> artifact_key("progress-score_embed", "s3://bucket/Web 2")
-    'progress-score-embed-s3-bucket-web-2'
+    >>> artifact_key("progress-fit_encoder", "s3://bucket/Web 2")
+    'progress-fit-encoder-s3-bucket-web-2'
     """
     return re.sub(r"[^a-z0-9]+", "-", f"{what}-{workspace[-KEY_CHARACTERS:]}".lower()).strip("-")
 

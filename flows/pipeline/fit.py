@@ -2,22 +2,28 @@
 
 import logging
 from collections.abc import Mapping
-from typing import Literal, NamedTuple, Self, TypeGuard
+from typing import Any, Literal, NamedTuple, Self, TypeGuard
 
 from fineweb_mask.flows.pipeline.run import Files, PerShard, Run
 from fineweb_mask.models.settings import STATIC, PipelineSettings
 from fineweb_mask.models.settings.engine import JobResources
-from fineweb_mask.models.settings.quality import FastTextScorerSettings, ScorerSettings, SidecarScorerSettings
+from fineweb_mask.models.settings.quality import (
+    EduScorerSettings,
+    FastTextScorerSettings,
+    ScorerSettings,
+    SidecarScorerSettings,
+)
 from fineweb_mask.tasks.comparison.variants import reads_targets
-from fineweb_mask.tasks.embed import BUILT_IN
+from fineweb_mask.tasks.embed import resolve_encoder
 from fineweb_mask.tasks.exclusion import ExclusionJob
 from fineweb_mask.tasks.fit.job import FitJob, another_corpus
 from fineweb_mask.tasks.fit.models import FitClassifierJob, FitEncoderJob, FitStatisticsJob, FitTargetsJob
-from fineweb_mask.tasks.inference.model_files import ModelFolder, model_folder
+from fineweb_mask.tasks.inference.model_files import ModelFolder, ModelNotFoundError
 from fineweb_mask.tasks.inference.scorers import QualityModel, resolve_model, useful_processes
 from fineweb_mask.tasks.score import ScoreJob
 from fineweb_mask.tasks.selection.cells import FitCentresJob, PlanJob
 from fineweb_mask.tasks.source.discovery import find_files
+from fineweb_mask.tasks.source.labels import LabelsError, check_labels
 from fineweb_mask.tasks.source.sidecars import Sidecar, Sidecars
 from fineweb_mask.tasks.workspace.job import Stage
 from fineweb_mask.tasks.workspace.references import StageFile
@@ -43,40 +49,41 @@ class PretrainedModels(NamedTuple):
 
     @classmethod
     def of(cls, settings: PipelineSettings) -> Self:
-        """Find the models on this machine or fetch them from the hub."""
-        named = [scorer for scorer in settings.quality.scorers if not is_trained(scorer)]
+        """Find the models on this machine or fetch them from the hub, and check the labels that others are trained on.
+
+        Raises
+        ------
+        ModelNotFoundError
+            With the key of the setting, if one is not there.
+        """
+        scorers, sidecars = dict[str, QualityModel](), dict[str, Sidecars]()
         by_content = settings.source.fingerprint == "content"
-        built_in = settings.embedding.model in BUILT_IN
-        return cls(
-            scorers={scorer.name: resolve_model(scorer) for scorer in named},
-            encoder=None if built_in else model_folder(settings.embedding.model, "embedding.model"),
-            sidecars={
-                scorer.name: Sidecars(scorer, by_content=by_content, id_column=settings.source.id_column)
-                for scorer in named
-                if isinstance(scorer, SidecarScorerSettings)
-            },
-        )
-
-
-class Quality(NamedTuple):
-    """What makes a document's quality, the same for all shards."""
-
-    scorers: list[QualityModel]  # in the order of the settings
-    statistics: StageFile  # of their scores
-    sidecars: PerShard[dict[str, Sidecar]]  # annotations of each source file, by the scorer's name
+        for place, scorer in enumerate(settings.quality.scorers):
+            if not is_trained(scorer):
+                scorers[scorer.name] = resolve_model(scorer, place)
+            elif scorer.labels is not None:
+                try:
+                    check_labels(scorer.labels)
+                except LabelsError as error:
+                    raise ModelNotFoundError(f"quality.scorers.{place}.labels: {error}") from error
+            if isinstance(scorer, SidecarScorerSettings):
+                id_column = settings.source.id_column
+                sidecars[scorer.name] = Sidecars(scorer, by_content=by_content, id_column=id_column)
+        return cls(scorers, resolve_encoder(settings.embedding), sidecars)
 
 
 class Models(NamedTuple):
     """What makes the quality and the vector of a document."""
 
-    quality: Quality
-    encoder: ModelFolder | None  # None if the scorer of kind `edu` makes the vectors
+    scorers: list[QualityModel]  # in the order of the settings
+    statistics: StageFile  # of their scores
+    sidecars: PerShard[dict[str, Sidecar]]  # annotations of each source file, by the scorer's name
+    encoder: ModelFolder
 
     @property
     def identities(self) -> list[str]:
         """What identifies the models of all documents, in the keys of jobs that depend on them."""
-        files = [file.fingerprint for file in (self.quality.statistics, self.encoder) if file is not None]
-        return [*(model.identity for model in self.quality.scorers), *files]
+        return [*(model.identity for model in self.scorers), self.statistics.fingerprint, self.encoder.fingerprint]
 
 
 def is_trained(scorer: ScorerSettings) -> TypeGuard[FastTextScorerSettings]:
@@ -84,8 +91,8 @@ def is_trained(scorer: ScorerSettings) -> TypeGuard[FastTextScorerSettings]:
     return isinstance(scorer, FastTextScorerSettings) and scorer.model is None
 
 
-def fit_quality(run: Run, documents: Files) -> Quality:
-    """Train classifiers on labels, and measure the statistics of all scores on the sample of the corpus.
+def fit_models(run: Run, documents: Files) -> Models:
+    """Train classifiers on labels; measure the statistics of all scores and fit the encoder on a sample of the corpus.
 
     What an earlier run fitted is found, and stays the same while the corpus grows.
     """
@@ -102,53 +109,49 @@ def fit_quality(run: Run, documents: Files) -> Quality:
             for name, shard in run.shards.items()
         }
     )
-    sample = _sample(run, documents)
-    statistics = FitStatisticsJob(
-        root=run.root,
-        documents=sample,
+    statistics = _fitted(
+        run,
+        documents,
+        FitStatisticsJob,
         models=in_order,
         settings=settings,
-        sidecars={file.name: found for file in sample if (found := sidecars[file.name])},
+        sidecars={name: sidecars[name] for name in run.sample if sidecars.get(name)},
         processes=score_processes(run, documents),
-        force=FitStatisticsJob.stage.name in run.refit,
     )
-    return Quality(in_order, _fitted(run, statistics), sidecars)
+    return Models(in_order, statistics, sidecars, _encoder(run, documents, in_order))
 
 
-def fit_encoder(run: Run, documents: Files) -> ModelFolder | None:
-    """Fit the built-in encoder on the sample, as `fit_quality` does, or return the one that the settings name."""
-    if run.settings.embedding.model != STATIC:
+def _encoder(run: Run, documents: Files, scorers: list[QualityModel]) -> ModelFolder:
+    """Fit the built-in encoder, or return the one that the settings name, which may be a scorer."""
+    if run.models.encoder is not None:
         return run.models.encoder
-    job = FitEncoderJob(
-        root=run.root,
-        documents=_sample(run, documents),
-        settings=run.settings.embedding,
-        force=FitEncoderJob.stage.name in run.refit,
-    )
-    encoder = _fitted(run, job)
-    return ModelFolder(path=encoder.path, fingerprint=encoder.fingerprint)
+    settings = run.settings.embedding
+    if settings.model == STATIC:
+        fitted = _fitted(run, documents, FitEncoderJob, settings=settings)
+        return ModelFolder(path=fitted.path, fingerprint=fitted.fingerprint)
+    [edu] = [model for model in scorers if isinstance(model.settings, EduScorerSettings)]
+    return ModelFolder(path=edu.path, fingerprint=edu.identity, scorer=edu.settings)
 
 
 def fit_targets(run: Run, documents: Files, models: Models) -> StageFile | None:
     """Embed the examples of target tasks for the selectors that read them; None without any."""
     targets = run.settings.selection.targets
-    if targets is None or models.encoder is None:
+    if targets is None:
         return None
-    job = FitTargetsJob(
-        root=run.root,
-        documents=_sample(run, documents),
-        files=find_files(targets.path, "selection.targets.path"),
-        settings=targets,
-        embedding=run.settings.embedding,
-        encoder=models.encoder.path,
-        encoder_fingerprint=models.encoder.fingerprint,
-        force=FitTargetsJob.stage.name in run.refit,
+    files, embedding = find_files(targets.path, "selection.targets.path"), run.settings.embedding
+    return _fitted(
+        run, documents, FitTargetsJob, files=files, settings=targets, embedding=embedding, encoder=models.encoder
     )
-    return _fitted(run, job)
 
 
-def _fitted(run: Run, job: FitJob) -> StageFile:
-    """Run a fit; where the files of the source have the names of another corpus's, this is seen only here."""
+def _fitted(run: Run, documents: Files, kind: type[FitJob], **fields: Any) -> StageFile:  # noqa: ANN401
+    """Run a fit on the documents of the sample that are no duplicates.
+
+    Where the files of the source have the names of another corpus's, this is seen only here.
+    """
+    names = [name for name in run.sample if name in documents]
+    sample = {"documents": [documents[name] for name in names], "duplicates": [run.duplicates[name] for name in names]}
+    job = kind(root=run.root, force=kind.stage.name in run.refit, **sample, **fields)
     if run.task_runs is not None and set(job.replaces) & run.shards.keys():
         logger.warning("%s", another_corpus(job.replaces))
     return run.one(job)
@@ -192,8 +195,3 @@ def score_processes(run: Run, documents: Files) -> int:
         return max(1, int((wanted or JobResources()).num_cpus))
     expected = sum(file.rows for file in documents.values()) * len(run.shards) // max(1, len(documents))
     return useful_processes(expected, None if wanted is None else max(1, int(wanted.num_cpus)))
-
-
-def _sample(run: Run, documents: Files) -> list[StageFile]:
-    """Return the documents of the shards that are fitted on."""
-    return [documents[name] for name in run.sample if name in documents]

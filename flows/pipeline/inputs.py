@@ -9,11 +9,9 @@ from fineweb_mask.models.filters import load_filters
 from fineweb_mask.models.names import alike
 from fineweb_mask.models.pages import check_extraction
 from fineweb_mask.models.settings import PipelineSettings
-from fineweb_mask.tasks import embed
 from fineweb_mask.tasks.dataset.output import Output
 from fineweb_mask.tasks.exclusion import check_benchmarks
 from fineweb_mask.tasks.export import check_format
-from fineweb_mask.tasks.inference.scorers import check_scorers
 from fineweb_mask.tasks.outputs import check_apart, check_output
 from fineweb_mask.tasks.source.columns import check_columns, check_texts, named_columns, settle
 from fineweb_mask.tasks.source.discovery import Source, SourceShard, find_files, find_source
@@ -69,11 +67,9 @@ def find_inputs(settings: PipelineSettings) -> Inputs:
     FinewebMaskError
         With the key of the setting that names something that does not exist.
     """
-    check_scorers(settings.quality.scorers)
     load_filters(settings.ingest.filters)
     if settings.ingest.near_dedup == "minhash":
         load_rensa()
-    embed.check_model(settings.embedding)
     workspace = Workspace(settings.workspace, settings.engine.scratch)
     workspace.check_reachable()
     workspace.check_is_ours()

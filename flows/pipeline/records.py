@@ -10,7 +10,6 @@ from fineweb_mask.flows.pipeline.selection import Selection
 from fineweb_mask.flows.summary import RunSummary
 from fineweb_mask.tasks.dataset.output import Output
 from fineweb_mask.tasks.registry import SELECTION_INPUTS
-from fineweb_mask.tasks.score_embed import ScoreEmbedJob
 from fineweb_mask.tasks.select import SelectJob
 from fineweb_mask.tasks.storage.atomic import disk_errors_explained
 from fineweb_mask.tasks.workspace.listing import update_index
@@ -118,9 +117,6 @@ def shard_files(run: Run) -> list[ShardFiles]:
         return {job.name: file for job, file in run.found[stage] if file is not None}
 
     documents, scores, vectors = map(by_shard, ("ingest", "score", "embed"))
-    for job, file in run.found["score_embed"]:
-        if file is not None and isinstance(job, ScoreEmbedJob) and (both := job.files(run.listing) or job.files()):
-            scores[job.name], vectors[job.name] = both
     selecting = [job for job, file in run.found["select"] if file is not None and isinstance(job, SelectJob)]
     masks = {name: file for job in selecting for name, file in run.files_of(job).items()}
     return [

@@ -18,7 +18,7 @@ from fineweb_mask.flows.pipeline.records import recorded, summarize
 from fineweb_mask.flows.pipeline.run import PerShard, Run, UnfinishedError
 from fineweb_mask.flows.summary import RunSummary
 from fineweb_mask.models.errors import WorkspaceError
-from fineweb_mask.models.settings import FROM_QUALITY, PipelineSettings
+from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.models.urls import reject_credentials, require_writable
 from fineweb_mask.tasks.dataset.output import Output
 from fineweb_mask.tasks.dataset.partition import PartitionJob
@@ -200,10 +200,7 @@ def workspace_status(folder: str | Path) -> WorkspaceStatus:
 
 def stage_statuses(found: Run) -> list[StageStatus]:
     """Return the state of the stages that take part in the recipe, in their order."""
-    left_out = {"score", "embed"} if found.settings.embedding.model == FROM_QUALITY else {"score_embed"}
-    if not found.settings.materialize.export:
-        left_out.add("export")
-    return [_stage(found, stage) for stage in STAGES if stage not in left_out]
+    return [_stage(found, stage) for stage in STAGES if stage != "export" or found.settings.materialize.export]
 
 
 def _stage(run: Run, stage: str) -> StageStatus:

@@ -11,11 +11,10 @@ from safetensors import SafetensorError
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from fineweb_mask.models.embedding.encoder import Encoder
 from fineweb_mask.models.embedding.static import StaticModel
 from fineweb_mask.models.errors import ModelError
-from fineweb_mask.models.forward.batches import Encoded, unit_rows, unit_vectors
 from fineweb_mask.models.forward.device import choose_device
+from fineweb_mask.models.forward.encoder import Encoded, Encoder, encoded
 from fineweb_mask.models.forward.tokens import TokenIds, all_tokens, first_tokens, read_as_text, without_cache
 from fineweb_mask.models.settings import EmbeddingSettings
 
@@ -49,7 +48,7 @@ class TokenVectorEncoder(Encoder[TokenIds]):
         model_limit = truncation["max_length"] if truncation else None
         self._max_tokens = model_limit if settings.max_tokens is None else settings.max_tokens
         self._prompt = prompt
-        self._stored = torch.float16 if settings.precision == "float16" else torch.float32
+        self._precision = settings.precision
 
     def tokenise(self, texts: Sequence[str]) -> TokenIds:
         """Return the token ids that the model reads of each text."""
@@ -63,8 +62,7 @@ class TokenVectorEncoder(Encoder[TokenIds]):
         with torch.inference_mode():
             starts = torch.from_numpy(tokens.starts).int()
             vectors = self._embed(torch.from_numpy(tokens.ids), offsets=starts)
-            unit, bad = unit_rows(vectors[:, : self.dimensions])
-            return lambda: Encoded(unit.to(self._stored).numpy(), bad.numpy())
+            return encoded(vectors[:, : self.dimensions], self._precision)
 
 
 BATCH_SIZE = 32  # default of sentence-transformers
@@ -89,7 +87,7 @@ class WholeModelEncoder(Encoder[Sequence[str]]):
         self.device = device
         self._model = model
         self._prompt = prompt
-        self._stored = np.float16 if settings.precision == "float16" else np.float32
+        self._precision = settings.precision
 
     def tokenise(self, texts: Sequence[str]) -> Sequence[str]:
         """Return the texts unchanged, because the model tokenises them itself."""
@@ -101,8 +99,7 @@ class WholeModelEncoder(Encoder[Sequence[str]]):
             vectors = self._model.encode_document(
                 list(tokens), prompt=self._prompt, batch_size=BATCH_SIZE, show_progress_bar=False
             )
-        unit, bad = unit_vectors(np.asarray(vectors, dtype=np.float32).reshape(-1, self.dimensions))
-        return lambda: Encoded(unit.astype(self._stored), bad)
+        return encoded(torch.from_numpy(np.asarray(vectors, np.float32).reshape(-1, self.dimensions)), self._precision)
 
 
 DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # names used by SentenceTransformer.encode_document

@@ -7,7 +7,7 @@ tokens. Batches are padded on the device, and results are collected there.
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -17,10 +17,10 @@ from sentence_transformers.sentence_transformer.modules import Transformer
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
-from fineweb_mask.models.embedding.encoder import Encoder
 from fineweb_mask.models.errors import ModelError
-from fineweb_mask.models.forward.batches import Encoded, ForwardPasses, unit_rows
+from fineweb_mask.models.forward.batches import ForwardPasses
 from fineweb_mask.models.forward.device import fast_dtype
+from fineweb_mask.models.forward.encoder import Encoded, Encoder, encoded
 from fineweb_mask.models.forward.tokens import TokenIds
 from fineweb_mask.models.settings import EmbeddingSettings
 
@@ -77,7 +77,7 @@ class TransformerEncoder(Encoder[TokenIds]):
                 if isinstance(module, nn.Linear):
                     module.to(dtype)
             self._autocast = torch.autocast("cpu", dtype)
-        self._stored = torch.float16 if settings.precision == "float16" else torch.float32
+        self._precision = settings.precision
 
     @staticmethod
     def supports(model: SentenceTransformer) -> bool:
@@ -97,18 +97,13 @@ class TransformerEncoder(Encoder[TokenIds]):
 
     def encode_tokens(self, tokens: TokenIds) -> Callable[[], Encoded]:
         """Run the model on the tokens of each text."""
-        with torch.inference_mode():
-            vectors = torch.zeros((len(tokens.lengths), self.dimensions), device=self.device)
 
-            def forward(rows: NDArray[np.int64], batch: dict[str, Tensor]) -> None:
-                with self._autocast:
-                    output = self._model({**batch, "prompt_length": self._prompt_tokens})["sentence_embedding"]
-                # The model computes more dimensions than `dimensions` if it has a `truncate_dim`.
-                vectors[torch.from_numpy(rows).to(self.device)] = output[:, : self.dimensions].float()
+        def forward(batch: dict[str, Tensor], _: NDArray[np.int64]) -> Tensor:
+            with self._autocast:
+                output: Tensor = self._model({**batch, "prompt_length": self._prompt_tokens})["sentence_embedding"]
+            return output[:, : self.dimensions]  # the model computes more if it has a `truncate_dim`
 
-            self._passes.run(tokens, forward)
-            unit, bad = unit_rows(vectors)
-            return _to_host(unit.to(self._stored), bad)
+        return encoded(self._passes.run(tokens, self.dimensions, forward), self._precision)
 
 
 def _tokens_read(transformer: Transformer, wanted: int | None) -> int:
@@ -136,20 +131,3 @@ def _prompt_tokens(tokenizer: PreTrainedTokenizerFast, prompt: str) -> int:
         return 0
     ids = tokenizer(prompt)["input_ids"]
     return len(ids) - (ids[-1] in tokenizer.all_special_ids)
-
-
-def _to_host(vectors: Tensor, bad: Tensor) -> Callable[[], Encoded]:
-    """Copy vectors (n, d) and flags (n,) to the host in the background; return a function that waits for them."""
-    if vectors.device.type != "cuda":
-        return lambda: Encoded(vectors.numpy(), bad.numpy())
-    hosts = [
-        torch.empty(one.shape, dtype=one.dtype, pin_memory=True).copy_(one, non_blocking=True) for one in (vectors, bad)
-    ]
-    copied: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    copied.record()
-
-    def wait() -> Encoded:
-        copied.synchronize()
-        return Encoded(hosts[0].numpy(), hosts[1].numpy())
-
-    return wait

@@ -1,4 +1,4 @@
-"""Tokenise texts for a transformer, run it on batches of them, longest first, and scale vectors to norm 1.
+"""Tokenise texts for a transformer, and run it on batches of them, longest first.
 
 A batch has as many texts as fit a budget of tokens. It is padded to its longest text, so it costs rows times longest
 text. Sorting a whole chunk of documents by length keeps the share of padding small.
@@ -8,7 +8,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -135,30 +135,21 @@ class ForwardPasses:
         """Return the token ids that the model reads of each text; may be called from any thread."""
         return first_tokens(self._tokenizer, texts, self._max_tokens)
 
-    def run(self, tokens: TokenIds, forward: Callable[[NDArray[np.int64], dict[str, Tensor]], None]) -> None:
-        """Call `forward` with the row numbers of each batch of texts, (b,), and the arguments of the model for them."""
+    def run(
+        self, tokens: TokenIds, columns: int, forward: Callable[[dict[str, Tensor], NDArray[np.int64]], Tensor]
+    ) -> Tensor:
+        """Return what the model makes of each of n texts, in their order: (n, columns) float32 on the device.
+
+        `forward` takes the arguments of the model for a batch of b texts and the number of tokens of each, (b,), and
+        returns (b, columns).
+        """
         with self._lock, torch.inference_mode():
             padded = PaddedTokens(tokens, self._padding, self._device)
-            for_each_batch(tokens.lengths, self._budget, lambda rows: forward(rows, padded.batch(rows)))
+            made = torch.zeros((len(tokens.lengths), columns), device=self._device)
 
+            def add(rows: NDArray[np.int64]) -> None:
+                found = forward(padded.batch(rows), tokens.lengths[rows])
+                made[torch.from_numpy(rows).to(self._device)] = found.float()
 
-class Encoded(NamedTuple):
-    """Unit vectors of n documents."""
-
-    vectors: NDArray[np.floating[Any]]  # (n, dimensions), float32 or float16; unit norm, zeros where bad
-    bad: NDArray[np.bool_]  # (n,) true if the model returned a zero or non-finite vector
-
-
-def unit_rows(vectors: Tensor) -> tuple[Tensor, Tensor]:
-    """Scale rows (n, d) to norm 1: (n, d) float32; a zero or non-finite row becomes zero and is flagged, (n,) bool."""
-    vectors = vectors.float()
-    norms = torch.linalg.vector_norm(vectors, dim=1)
-    bad = ~torch.isfinite(norms) | (norms < torch.finfo(torch.float32).tiny)
-    unit = vectors / torch.where(bad, 1.0, norms)[:, None]
-    return unit.masked_fill_(bad[:, None], 0.0), bad
-
-
-def unit_vectors(vectors: NDArray[np.float32]) -> Encoded:
-    """Scale vectors (n, dimensions) to norm 1; a zero or non-finite vector becomes zero and is flagged."""
-    unit, bad = unit_rows(torch.from_numpy(vectors))
-    return Encoded(unit.numpy(), bad.numpy())
+            for_each_batch(tokens.lengths, self._budget, add)
+            return made

@@ -8,9 +8,9 @@ of its first token is therefore the embedding of that encoder, too, and one forw
 1911.00359).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -26,8 +26,9 @@ from transformers import (
 )
 
 from fineweb_mask.models.errors import ModelError, SettingsError
-from fineweb_mask.models.forward.batches import Encoded, ForwardPasses, unit_vectors
+from fineweb_mask.models.forward.batches import ForwardPasses
 from fineweb_mask.models.forward.device import choose_device
+from fineweb_mask.models.forward.encoder import Encoded, Encoder, encoded
 from fineweb_mask.models.forward.tokens import TokenIds
 from fineweb_mask.models.settings.quality import EduScorerSettings, TransformerSettings
 
@@ -67,7 +68,7 @@ class TransformerScorer:
     def __init__(
         self, settings: TransformerSettings, model_path: str, device: str = "auto", batch_tokens: int | None = None
     ) -> None:
-        self.device = choose_device(device)
+        self.settings, self.device = settings, choose_device(device)
         self._model = self._load_model(model_path).to(self.device).eval()
         tokenizer = _load_tokenizer(model_path)
         allowed = min(tokenizer.model_max_length, getattr(self._model.config, "max_position_embeddings", 512))
@@ -120,17 +121,10 @@ def _load_tokenizer(folder: str) -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-class ScoredVectors(NamedTuple):
-    """Scores and embeddings of n documents from one forward pass."""
-
-    scores: NDArray[np.float32]  # (n,)
-    encoded: Encoded  # vectors (n, d): last hidden state of the first token, scaled to norm 1
-
-
-class EduScorer(TransformerScorer):
+class EduScorer(TransformerScorer, Encoder[TokenIds]):
     """Score a text with the output of a sequence-classification model, unchanged; FineWeb-Edu's is about 0 to 5.
 
-    A model of several outputs raises ModelError.
+    As an encoder, it takes the last hidden state of a text's first token. A model of several outputs raises ModelError.
     """
 
     loader = AutoModelForSequenceClassification
@@ -142,30 +136,32 @@ class EduScorer(TransformerScorer):
         super().__init__(settings, model_path, device, batch_tokens)
         if (outputs := self._model.config.num_labels) != 1:
             raise ModelError(f"the model {model_path!r} has {outputs} outputs, the kind `edu` needs exactly one")
-        self.dimensions = int(self._model.config.hidden_size)  # values in a vector
-        self._first: Tensor | None = None
-        self._model.base_model.register_forward_hook(self._keep_first_token)
+        self.dimensions = int(self._model.config.hidden_size)
+        self._hidden: Tensor | None = None  # of the batch that is computed: (b, tokens, d)
+        self._model.base_model.register_forward_hook(self._keep_hidden)
 
     def score(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the model's output for each text, (n,)."""
-        return self.score_and_embed(self.tokenise(texts)).scores
+        return self.score_and_encode(self.tokenise(texts))[0]
 
-    def score_and_embed(self, tokens: TokenIds) -> ScoredVectors:
-        """Return the model's output and the embedding of each tokenised text from one forward pass."""
-        scores = np.zeros(len(tokens.lengths), dtype=np.float32)
-        vectors = np.zeros((len(tokens.lengths), self.dimensions), dtype=np.float32)
+    def encode_tokens(self, tokens: TokenIds) -> Callable[[], Encoded]:
+        """Run the model on the tokens of each text."""
+        return self.score_and_encode(tokens)[1]
 
-        def forward(rows: NDArray[np.int64], batch: dict[str, Tensor]) -> None:
-            scores[rows] = self._model(**batch).logits[:, 0].float().cpu().numpy()
-            first, self._first = self._first, None
-            assert first is not None  # noqa: S101 - the hook has run
-            vectors[rows] = first.float().cpu().numpy()
+    def score_and_encode(self, tokens: TokenIds) -> tuple[NDArray[np.float32], Callable[[], Encoded]]:
+        """Return the model's output for each text, (n,), and what `encode_tokens` does, from one forward pass."""
 
-        self.passes.run(tokens, forward)
-        return ScoredVectors(scores, unit_vectors(vectors))
+        def forward(batch: dict[str, Tensor], _: NDArray[np.int64]) -> Tensor:
+            outputs = self._model(**batch).logits.float()
+            hidden, self._hidden = self._hidden, None
+            assert hidden is not None  # noqa: S101 - the hook has run
+            return torch.cat([outputs, hidden[:, 0].float()], dim=1)
 
-    def _keep_first_token(self, _module: object, _arguments: object, output: Any) -> None:  # noqa: ANN401
-        self._first = output.last_hidden_state[:, 0]
+        made = self.passes.run(tokens, 1 + self.dimensions, forward)
+        return made[:, 0].cpu().numpy(), encoded(made[:, 1:])
+
+    def _keep_hidden(self, _module: object, _arguments: object, output: Any) -> None:  # noqa: ANN401
+        self._hidden = output.last_hidden_state
 
 
 class PerplexityScorer(TransformerScorer):
@@ -182,15 +178,14 @@ class PerplexityScorer(TransformerScorer):
 
     def score(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the score of each text, (n,); likelier texts have higher ones."""
-        tokens = self.tokenise(texts)
-        found = np.full(len(texts), -np.log(self._model.config.vocab_size), dtype=np.float32)
+        uniform = float(-np.log(self._model.config.vocab_size))
 
-        def forward(rows: NDArray[np.int64], batch: dict[str, Tensor]) -> None:
-            logits = self._model(**batch).logits
-            for row, own, ids in zip(rows.tolist(), logits, batch["input_ids"], strict=True):
-                length = int(tokens.lengths[row]) - 1
-                if length > 0:
-                    found[row] = -float(cross_entropy(own[:length].float(), ids[1 : length + 1]))
+        def forward(batch: dict[str, Tensor], lengths: NDArray[np.int64]) -> Tensor:
+            logits, found = self._model(**batch).logits, torch.full((len(lengths), 1), uniform, device=self.device)
+            for row, predicted in enumerate((lengths - 1).tolist()):
+                if predicted > 0:
+                    ids = batch["input_ids"][row, 1 : predicted + 1]
+                    found[row] = -cross_entropy(logits[row, :predicted].float(), ids)
+            return found
 
-        self.passes.run(tokens, forward)
-        return found
+        return self.passes.run(self.tokenise(texts), 1, forward)[:, 0].cpu().numpy()

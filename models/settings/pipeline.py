@@ -142,11 +142,6 @@ class PipelineSettings(Settings):
         for key, weights in weighed.items():
             if unknown := sorted(set(weights or {}).difference(names)):
                 raise ValueError(f"selection.{key}: there is no score {unknown[0]!r}: name one of {', '.join(names)}")
-        if selection.targets is not None and self.embedding.model == FROM_QUALITY:
-            raise ValueError(
-                f"selection.targets: with embedding.model: {FROM_QUALITY} vectors are made while documents are scored: "
-                "name another embedding.model, or leave the targets out"
-            )
         return self
 
     @model_validator(mode="after")

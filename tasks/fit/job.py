@@ -21,6 +21,7 @@ from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_table
 from fineweb_mask.tasks.workspace.job import FittedJob
 from fineweb_mask.tasks.workspace.manifest import Manifest, read_manifest
 from fineweb_mask.tasks.workspace.references import StageFile, digest, shard_and_tag
+from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 SAMPLED_SHARDS = 64
@@ -31,6 +32,7 @@ class FitJob(FittedJob):
     """Fit one model on the documents and keep it when the corpus grows; `force` fits it again."""
 
     documents: list[StageFile]
+    duplicates: list[StageFile]  # of the same shards: rows that have no part in the sample
 
     def model_path(self, documents: list[StageFile], suffix: str = "") -> Path:
         """Return the file, which has a suffix, or the folder of the model that is fitted on these documents."""
@@ -65,6 +67,43 @@ class FitJob(FittedJob):
         earlier = manifest.fitted_on
         same = [file for file in self.documents if earlier.get(file.name) == file.fingerprint]
         return same if same and len(same) == len(earlier) else self.documents
+
+    def sampled_texts(self, documents: list[StageFile], limit: int) -> Iterator[str]:
+        """Yield about `limit` texts; see `sampled_documents`."""
+        for _, batch in self.sampled_documents(documents, limit, lambda *_: ["text"]):
+            yield from batch["text"].to_pylist()
+
+    def sampled_documents(
+        self, documents: list[StageFile], limit: int, columns: Callable[[pa.Schema, str], list[str]]
+    ) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Yield about `limit` of the documents that are no duplicates in batches, with their shard.
+
+        They are evenly spaced over at most `SAMPLED_SHARDS` shards. `columns` returns the columns to read of a shard,
+        from its schema and name.
+        """
+        every = max(1, -(-len(documents) // SAMPLED_SHARDS))
+        duplicates = {file.name: file for file in self.duplicates}
+        kept = [
+            (shard, np.setdiff1d(np.arange(shard.rows), duplicate_rows(self.workspace, duplicates[shard.name])))
+            for shard in documents[::every]
+            if shard.rows  # a file without rows may have no columns
+        ]
+        total = sum(len(rows) for _, rows in kept)
+        step = max(1, -(-total // limit))
+
+        def batches() -> Iterator[tuple[str, pa.RecordBatch]]:
+            first = 0
+            for shard, rows in kept:
+                wanted = rows[-first % step :: step]
+                first += len(rows)
+                with VerifiedFile(self.workspace.resolve(shard)) as file:
+                    names = columns(file.schema_arrow, shard.name)
+                    for batch in file.iter_batches(1_000, columns=list({"row": None} | dict.fromkeys(names))):
+                        is_wanted = np.isin(batch["row"].to_numpy(), wanted)
+                        yield shard.name, batch.filter(pa.array(is_wanted)).select(names)
+
+        sampled = -(-total // step)
+        yield from track_by_size("documents of the sample", batches(), sampled, lambda batch: batch[1].num_rows)
 
 
 @lru_cache(maxsize=SAMPLED_SHARDS)
@@ -122,40 +161,3 @@ def sampled_shards(workspace: Workspace, shards: list[str], *, refit: Container[
     manifests = [manifest for manifest in _fitted(workspace) if manifest.key.stage not in refit]
     earlier = {name for manifest in manifests for name in manifest.fitted_on}
     return [name for index, name in enumerate(shards) if index % every == 0 or name in earlier]
-
-
-def sampled_texts(workspace: Workspace, documents: list[StageFile], limit: int) -> Callable[[], Iterator[str]]:
-    """Return a function that reads about `limit` texts, evenly spaced over at most `SAMPLED_SHARDS` shards."""
-
-    def texts() -> Iterator[str]:
-        for _, batch in sampled_documents(workspace, documents, limit, lambda *_: ["text"]):
-            yield from batch["text"].to_pylist()
-
-    return texts
-
-
-def sampled_documents(
-    workspace: Workspace, documents: list[StageFile], limit: int, columns: Callable[[pa.Schema, str], list[str]]
-) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Yield about `limit` documents in batches with their shard, evenly spaced over at most `SAMPLED_SHARDS` shards.
-
-    `columns` returns the columns to read of a shard, from its schema and name.
-    """
-    every = max(1, -(-len(documents) // SAMPLED_SHARDS))
-    shards = [shard for shard in documents[::every] if shard.rows]  # a file without rows may have no columns
-    total = sum(file.rows for file in shards)
-    step = max(1, -(-total // limit))
-
-    def batches() -> Iterator[tuple[str, pa.RecordBatch]]:
-        first = 0
-        for shard in shards:
-            wanted = np.arange(-first % step, shard.rows, step)
-            first += shard.rows
-            with VerifiedFile(workspace.resolve(shard)) as file:
-                names = columns(file.schema_arrow, shard.name)
-                for batch in file.iter_batches(1_000, columns=list({"row": None} | dict.fromkeys(names))):
-                    is_wanted = np.isin(batch["row"].to_numpy(), wanted)
-                    yield shard.name, batch.filter(pa.array(is_wanted)).select(names)
-
-    documents_read = -(-total // step)
-    yield from track_by_size("documents of the sample", batches(), documents_read, lambda batch: batch[1].num_rows)

@@ -4,7 +4,6 @@ Of target tasks, the examples are embedded, and the n-grams of their texts and o
 writes is kept while the corpus grows, as models are, so that all documents are compared with the same.
 """
 
-from collections import defaultdict
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
@@ -28,8 +27,9 @@ from fineweb_mask.models.settings.quality import (
     QualitySettings,
 )
 from fineweb_mask.models.settings.selectors.options import TargetSettings
-from fineweb_mask.tasks.fit.job import FitJob, sampled_documents, sampled_texts
+from fineweb_mask.tasks.fit.job import FitJob
 from fineweb_mask.tasks.inference.gpu import gpu_slot
+from fineweb_mask.tasks.inference.model_files import ModelFolder
 from fineweb_mask.tasks.inference.scorers import (
     QualityModel,
     batch_scores,
@@ -37,8 +37,6 @@ from fineweb_mask.tasks.inference.scorers import (
     groups_of,
     load_models,
     load_sidecars,
-    score_columns,
-    values_of,
 )
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.labels import read_labels
@@ -74,7 +72,13 @@ class FitClassifierJob(FitJob):
             raise SettingsError(f"scorer {scorer.name!r} has neither a model nor labels: give one of them")
         labels_digest = file_digest(Path(scorer.labels.path))
         return cls(
-            root=root, documents=[], scorer=scorer, labels=scorer.labels, labels_digest=labels_digest, force=force
+            root=root,
+            documents=[],
+            duplicates=[],
+            scorer=scorer,
+            labels=scorer.labels,
+            labels_digest=labels_digest,
+            force=force,
         )
 
     @property
@@ -104,7 +108,7 @@ def fit_classifier(job: FitClassifierJob) -> None:
 class FitStatisticsJob(FitJob):
     """Measure the mean and deviation of every score; `processes` as in the score stage."""
 
-    stage: ClassVar[Stage] = Stage("fit_statistics", version=2, label="fit")
+    stage: ClassVar[Stage] = Stage("fit_statistics", version=3, label="fit")
     name: ClassVar[str] = "quality-statistics"
     models: list[QualityModel]
     settings: QualitySettings
@@ -134,48 +138,40 @@ def fit_statistics(job: FitStatisticsJob) -> None:
     """
     documents = job.fitting_documents()
     scorers = load_models(job.workspace, job.models, job.processes)
-    read = {column for scorer in scorers.values() for column in scorer.columns}
-    sample: dict[str, list[Any]] = {column: [] for column in read}
-    groups: list[str] = []
-    places: list[tuple[str, int]] = []  # shard and row
-    annotated: dict[str, list[NDArray[np.float32]]] = defaultdict(list)  # scores of batches, by the scorer's name
     by, unreadable = job.settings.by, list[BadShardError]()
+    groups = list[str]()
+    found: dict[str, list[NDArray[np.float32]]] = {model.settings.name: [] for model in job.models}  # shard by shard
 
     def columns(schema: pa.Schema, shard: str) -> list[str]:
         names = columns_read(scorers.values(), schema, shard, by=by)
         return list(dict.fromkeys([*names, *(SidecarScorer.columns if job.sidecars else ())]))
 
-    sampled = sampled_documents(job.workspace, documents, SAMPLE_DOCUMENTS, columns)
+    sampled = job.sampled_documents(documents, SAMPLE_DOCUMENTS, columns)
     by_name = {file.name: file for file in documents}
     for shard, of_shard in groupby(sampled, key=lambda pair: pair[0]):
         try:
-            annotations, _ = load_sidecars(job.workspace, by_name[shard], job.models, job.sidecars.get(shard, {}))
+            annotated, _ = load_sidecars(job.workspace, by_name[shard], job.models, job.sidecars.get(shard, {}))
         except BadShardError as error:  # the shard is quarantined when it is scored
             unreadable.append(error)
             continue
-        for _, batch in of_shard:
-            places += [(shard, row) for row in batch["row"].to_pylist()]
-            groups += [] if by is None else groups_of(batch, by)
-            for column in read:
-                sample[column] += values_of(batch, column)
-            for name, part in batch_scores(annotations, batch, shard).items():
-                annotated[name].append(part)
-    if unreadable and not places:
+        sample = pa.Table.from_batches([batch for _, batch in of_shard])
+        groups += [""] * sample.num_rows if by is None else groups_of(sample, by)
+        for name, own in batch_scores(scorers | annotated, sample, shard).items():
+            found[name].append(own)
+    if unreadable and not groups:
         first_error = unreadable[0]
         raise BadShardError(f"no shard of the sample has the scores of a sidecar: {first_error}")
-    scores = score_columns(scorers, sample, lambda position: "{}, row {}".format(*places[position]))
-    scores |= {name: np.concatenate(of_batches) for name, of_batches in annotated.items()}
-    in_order = {model.settings.name: scores[model.settings.name] for model in job.models}
-    details: dict[str, Any] = {"rows": len(places), "statistics": combine.fit_statistics(in_order)}
+    scores = {name: np.concatenate([np.empty(0, np.float32), *of_shards]) for name, of_shards in found.items()}
+    details: dict[str, Any] = {"rows": len(groups), "statistics": combine.fit_statistics(scores)}
     if by is not None:
-        details["by_group"] = combine.fit_group_statistics(in_order, groups, job.group_documents)
+        details["by_group"] = combine.fit_group_statistics(scores, groups, job.group_documents)
     job.publish([], details, documents)
 
 
 class FitEncoderJob(FitJob):
     """Fit the built-in encoder."""
 
-    stage: ClassVar[Stage] = Stage("fit_encoder", version=3, label="fit")
+    stage: ClassVar[Stage] = Stage("fit_encoder", version=4, label="fit")
     name: ClassVar[str] = "encoder"
     settings: EmbeddingSettings
 
@@ -191,7 +187,7 @@ def fit_encoder(job: FitEncoderJob) -> None:
 
     documents = job.fitting_documents()
     encoder = fit_static_encoder(
-        sampled_texts(job.workspace, documents, SAMPLE_DOCUMENTS),
+        lambda: job.sampled_texts(documents, SAMPLE_DOCUMENTS),
         dimensions=job.settings.static_dimensions,
     )
     folder = job.model_path(documents)
@@ -203,13 +199,12 @@ def fit_encoder(job: FitEncoderJob) -> None:
 class FitTargetsJob(FitJob):
     """Embed target examples and count n-grams."""
 
-    stage: ClassVar[Stage] = Stage("fit_targets", version=2, label="fit")
+    stage: ClassVar[Stage] = Stage("fit_targets", version=3, label="fit")
     name: ClassVar[str] = "targets"
     files: list[SourceShard]
     settings: TargetSettings
     embedding: EmbeddingSettings
-    encoder: str  # path of the encoder of the documents
-    encoder_fingerprint: str
+    encoder: ModelFolder  # of the documents
 
     @property
     def uses_gpu(self) -> bool:
@@ -221,7 +216,7 @@ class FitTargetsJob(FitJob):
         files = [[file.relative, file.fingerprint] for file in self.files]
         how = self.embedding.model_dump(include={"prompt", "max_tokens"})
         settings = [self.settings.model_dump(exclude={"path"}), how]
-        return Dependencies(settings=settings, inputs=[files, self.encoder_fingerprint])
+        return Dependencies(settings=settings, inputs=[files, self.encoder.fingerprint])
 
 
 @stage_task
@@ -238,7 +233,7 @@ def fit_targets(job: FitTargetsJob) -> None:
 
     texts, tasks = zip(*_examples(job), strict=True)
     names = sorted(set(tasks))
-    pool = encoder_pool(str(job.workspace.local(job.encoder)), job.encoder_fingerprint, job.embedding)
+    pool = encoder_pool(job.workspace, job.encoder, job.embedding)
     vectors, usable = list[NDArray[np.float32]](), list[NDArray[np.bool_]]()
     with gpu_slot(pool.first.device), pool.encoder() as encoder:
         for start in track("target examples", range(0, len(texts), AT_ONCE), part=(0, 0.3)):
@@ -248,7 +243,7 @@ def fit_targets(job: FitTargetsJob) -> None:
     kept = np.concatenate(usable)
     documents = job.fitting_documents()
     buckets = NgramBuckets()
-    corpus = buckets.counts(sampled_texts(job.workspace, documents, SAMPLE_DOCUMENTS)())
+    corpus = buckets.counts(job.sampled_texts(documents, SAMPLE_DOCUMENTS))
     arrays: dict[str, NDArray[Any]] = {
         "vectors": np.concatenate(vectors)[kept],
         "tasks": np.searchsorted(names, tasks)[kept],

@@ -1,15 +1,13 @@
 """Train a quality classifier outside any workspace, and measure it on labels that it has not seen.
 
-Next to `model.bin`, the task writes `model.metrics.json`, `model.reliability.png` and a manifest: a model of the same
-labels and settings is not trained again. Texts that are equal except for case and white space count once, so none
-is on both sides of the split.
+Next to `model.bin`, `model.metrics.json` and `model.reliability.png` are written; equal labels and settings give equal
+bytes. Texts that are equal except for case and white space count once, so none is on both sides of the split.
 """
 
 import glob
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,14 +15,11 @@ from pydantic import BaseModel
 
 from fineweb_mask.models.documents import content_hash
 from fineweb_mask.models.quality.evaluation import Evaluation, evaluate
-from fineweb_mask.models.settings.quality import FastTextScorerSettings, TrainQualitySettings
+from fineweb_mask.models.settings.quality import FastTextScorerSettings, LabelSettings, TrainQualitySettings
 from fineweb_mask.tasks.outputs import check_output
 from fineweb_mask.tasks.reporting.charts import Series, lines
 from fineweb_mask.tasks.source.labels import Labelled, LabelsError, check_labels, read_labels
 from fineweb_mask.tasks.storage.atomic import atomic_write
-from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, Stage, stage_task
-from fineweb_mask.tasks.workspace.manifest import read_manifest, write_manifest
-from fineweb_mask.tasks.workspace.references import file_digest
 from fineweb_mask.tasks.workspace.workspace import remove_partial_files
 
 FEWEST_PER_CLASS = 10
@@ -41,95 +36,39 @@ class TrainedMetrics(BaseModel):
     held_out: Evaluation
 
 
-class TrainQualityJob(ProductJob):
-    """Train a classifier; `root` is the folder of the model, `file` its name. `of` makes one."""
-
-    stage: ClassVar[Stage] = Stage("train_quality", version=1)
-    file: str
-    settings: TrainQualitySettings
-    labels_digest: str  # of the file
-
-    @classmethod
-    def of(cls, output: Path, settings: TrainQualitySettings, *, force: bool = False) -> Self:
-        """Return the job that trains a model, after checking that everything the settings name exists.
-
-        The files of an earlier training may be replaced, with `force` those of others, too.
-
-        Raises
-        ------
-        LabelsError
-            If the labels cannot be used, or the output cannot be a model's name.
-        OutputError
-            If a file would be replaced that no training wrote.
-        """
-        if output.suffix != ".bin":
-            raise LabelsError(f"the model's name must end in .bin, received {output.name!r}")
-        check_labels(settings.labels)
-        job = cls(
-            root=str(output.absolute().parent),
-            file=output.name,
-            settings=settings,
-            labels_digest=file_digest(Path(settings.labels.path)),
-        )
-        for path in (*job.files, job.manifest_path):
-            replaces = force or job.has_written(path)
-            check_output(output.with_name(path.name), "--output", [settings.labels.path], replaces=replaces)
-        return job
-
-    def has_written(self, path: Path) -> bool:
-        """Return whether a file beside the model, or the model, is as a training left it, also one that was killed."""
-        if self.unfinished.exists():
-            return True
-        manifest = read_manifest(self.manifest_path)
-        if manifest is None or manifest.key.stage != self.stage.name:
-            return False
-        file = manifest.files.get(path.name)
-        return path == self.manifest_path or (file is not None and path.is_file() and file.sha256 == file_digest(path))
-
-    @property
-    def name(self) -> str:
-        """The name of the model's file."""
-        return self.file
-
-    def depends_on(self) -> Dependencies:
-        """Return how the classifier is trained, and the labels."""
-        settings = self.settings.model_dump(exclude={"labels": {"path"}})
-        return Dependencies(settings=settings, inputs=[self.labels_digest])
-
-    @property
-    def model_path(self) -> Path:
-        """The model to write."""
-        return self.workspace.root / self.name
-
-    @property
-    def manifest_path(self) -> Path:
-        """The manifest of the model and the files next to it."""
-        return self.model_path.with_suffix(".manifest.json")
-
-    @property
-    def files(self) -> list[Path]:
-        """The model, its metrics and their chart."""
-        return [self.model_path.with_suffix(suffix) for suffix in (".bin", ".metrics.json", ".reliability.png")]
-
-    @property
-    def unfinished(self) -> Path:
-        """A file that is there while a training puts its files in place."""
-        return self.model_path.with_name(f".{self.name}.unfinished")
+def files_of(output: Path) -> list[Path]:
+    """Return the model, its metrics and their chart."""
+    return [output.with_suffix(suffix) for suffix in (".bin", ".metrics.json", ".reliability.png")]
 
 
-def remove_unfinished(output: Path) -> None:
-    """Delete what a killed training of this model did not finish to write."""
-    remove_partial_files(output.absolute().parent.glob(f".{glob.escape(output.stem)}.*.partial"))
+def check_training(output: Path, labels: LabelSettings, *, force: bool = False) -> None:
+    """Check that the labels are there, and that the files can be written; with `force` they may replace others.
+
+    Raises
+    ------
+    LabelsError
+        If the labels cannot be used, or the output cannot be a model's name.
+    OutputError
+        If a file would be replaced.
+    """
+    if output.suffix != ".bin":
+        raise LabelsError(f"the model's name must end in .bin, received {output.name!r}")
+    check_labels(labels)
+    for path in files_of(output):
+        check_output(path, "--output", [labels.path], replaces=force)
 
 
-@stage_task
-def train_quality(job: TrainQualityJob, progress: Callable[[str], None] = lambda _: None) -> None:
-    """Train, measure and write the model; `details` of the reference are `TrainedMetrics`.
+def train_quality(
+    output: Path, settings: TrainQualitySettings, progress: Callable[[str], None] = lambda _: None
+) -> TrainedMetrics:
+    """Train, measure and write the model.
 
     Parameters
     ----------
-    job
-        What to train.
+    output
+        The model's file.
+    settings
+        The labels, and how to train.
     progress
         Called with what is done next.
 
@@ -140,7 +79,8 @@ def train_quality(job: TrainQualityJob, progress: Callable[[str], None] = lambda
     """
     from fineweb_mask.models.quality.fasttext.scorer import FastTextScorer, train_fasttext
 
-    settings = job.settings
+    of_a_killed_training = output.absolute().parent.glob(f".{glob.escape(output.stem)}.*.partial")
+    remove_partial_files(of_a_killed_training)
     progress("reading the labels")
     labelled = read_labels(settings.labels)
     rows = len(labelled.texts)
@@ -152,13 +92,14 @@ def train_quality(job: TrainQualityJob, progress: Callable[[str], None] = lambda
         texts[train].tolist(), labelled.positive[train].tolist(), settings.training, lowercase=settings.lowercase
     )
     with ExitStack() as written:
-        model_file, metrics_file, chart_file = (written.enter_context(atomic_write(path)) for path in job.files)
+        model_file, metrics_file, chart_file = (written.enter_context(atomic_write(path)) for path in files_of(output))
         model.save_model(str(model_file))
         progress(f"measuring on {len(held_out):,} texts")
-        scorer = FastTextScorer(FastTextScorerSettings(model=job.name, lowercase=settings.lowercase), str(model_file))
+        scoring = FastTextScorerSettings(model=output.name, lowercase=settings.lowercase)
+        scorer = FastTextScorer(scoring, str(model_file))
         evaluation = evaluate(scorer.score(texts[held_out].tolist()), labelled.positive[held_out])
         metrics = TrainedMetrics(
-            model=job.name,
+            model=output.name,
             labels=rows,
             dropped=labelled.dropped,
             train=len(train),
@@ -167,9 +108,7 @@ def train_quality(job: TrainQualityJob, progress: Callable[[str], None] = lambda
         )
         metrics_file.write_text(metrics.model_dump_json(indent=2) + "\n", encoding="utf-8")
         chart_file.write_bytes(_reliability(evaluation))
-        job.unfinished.touch()  # without their manifest, the files would be taken for somebody's own
-    write_manifest(job.manifest_path, job.key, job.files, {**metrics.model_dump(), "rows": rows})
-    job.unfinished.unlink()
+    return metrics
 
 
 def _reliability(evaluation: Evaluation) -> bytes:

@@ -1,7 +1,7 @@
 """Find a model's file or folder: on this machine, or downloaded from the Hugging Face hub."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, ConfigDict
 
 from fineweb_mask.models.errors import SettingsError
+from fineweb_mask.models.settings.quality import EduScorerSettings
 from fineweb_mask.models.urls import HUB
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.workspace.references import digest, file_digest
@@ -29,53 +30,46 @@ class ModelNotFoundError(SettingsError):
 
 
 class ModelFolder(BaseModel):
-    """A model's folder and a fingerprint of its content."""
+    """The folder of an encoder and a fingerprint of its content."""
 
     model_config = ConfigDict(frozen=True)
 
     path: str  # relative to the workspace if it was fitted there
     fingerprint: str
+    scorer: EduScorerSettings | None = None  # the one that is the encoder
 
 
-def model_folder(model: str, setting: str) -> ModelFolder:
+def model_folder(model: str, setting: str, parts: Sequence[str], what: str) -> ModelFolder:
     """Return a model's folder, downloading the newest snapshot from the hub if no such local folder exists.
+
+    A local one must hold the `parts`, which are patterns, of `what` it is to be.
 
     Raises
     ------
     ModelNotFoundError
-        If it is not a folder and cannot be downloaded.
+        If it is not such a folder and cannot be downloaded.
     """
     folder = Path(model)
     if folder.is_dir():
+        for pattern in parts:
+            if not any(folder.rglob(pattern)):
+                raise ModelNotFoundError(
+                    f"{setting}: the folder {model!r} has no {pattern}: it must be {what} in safetensors"
+                )
         content = digest([[file.relative_to(folder).as_posix(), file_digest(file)] for file in tree_files(folder)])
         return ModelFolder(path=str(folder.absolute()), fingerprint=content)
     from huggingface_hub import snapshot_download
-
-    with _download_errors_explained(f"{setting}: {model!r} is not a folder, and it", model):
-        snapshot = Path(snapshot_download(model, allow_patterns=NEEDED, ignore_patterns=NOT_NEEDED))
-    return ModelFolder(path=str(snapshot), fingerprint=f"{model}@{snapshot.name}")
-
-
-def check_model_folder(model: str, setting: str) -> None:
-    """Check that a model is a folder, or may be the name of one on the hub, without asking the hub.
-
-    Raises
-    ------
-    ModelNotFoundError
-        If not.
-    """
-    if Path(model).is_dir():
-        return
     from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils._validators import validate_repo_id
 
     try:
-        validate_repo_id(model)
+        with _download_errors_explained(f"{setting}: {model!r} is not a folder, and it", model):
+            snapshot = Path(snapshot_download(model, allow_patterns=NEEDED, ignore_patterns=NOT_NEEDED))
     except HFValidationError as error:
         raise ModelNotFoundError(
             f"{setting}: there is no folder {model!r}, and a model on the hub has a name such as owner/model: check "
             "its spelling"
         ) from error
+    return ModelFolder(path=str(snapshot), fingerprint=f"{model}@{snapshot.name}")
 
 
 def model_file(model: str, setting: str) -> Path:
@@ -84,7 +78,8 @@ def model_file(model: str, setting: str) -> Path:
     Raises
     ------
     ModelNotFoundError
-        If the file does not exist, the address is malformed, or the download fails.
+        If the file does not exist, the address is malformed, the download fails, or the file has not the checksum of
+        the hub, which a large file in the hub's cache is named by.
     """
     if not model.startswith(HUB):
         if not Path(model).is_file():
@@ -97,34 +92,11 @@ def model_file(model: str, setting: str) -> Path:
     arguments += f" --repo-type {place.type}" if place.type != "model" else ""
     arguments += f" --revision {place.revision}" if place.revision else ""
     with _download_errors_explained(f"{setting}: {model!r}", arguments):
-        return Path(hf_hub_download(place.id, place.path_in_repo, repo_type=place.type, revision=place.revision))
-
-
-def check_download(path: Path, sha256: str, setting: str) -> None:
-    """Check that a file of the hub's cache has the checksum of the hub, which a large file there is named by.
-
-    Raises
-    ------
-    ModelNotFoundError
-        If not.
-    """
+        path = Path(hf_hub_download(place.id, place.path_in_repo, repo_type=place.type, revision=place.revision))
     blob = path.resolve()
-    if SHA256.fullmatch(blob.name) and blob.name != sha256:
+    if SHA256.fullmatch(blob.name) and blob.name != file_digest(path):
         raise ModelNotFoundError(f"{setting}: {blob} has not the checksum of the hub: delete it, and run again")
-
-
-def check_model_file(model: str, setting: str) -> None:
-    """Check that a model's file exists or that its address on the hub is well-formed, without downloading it.
-
-    Raises
-    ------
-    ModelNotFoundError
-        If not.
-    """
-    if model.startswith(HUB):
-        _parse_address(model, setting)
-    else:
-        model_file(model, setting)
+    return path
 
 
 def _parse_address(address: str, setting: str) -> "HfUri":
@@ -146,11 +118,11 @@ def _parse_address(address: str, setting: str) -> "HfUri":
 
 @contextmanager
 def _download_errors_explained(model: str, arguments: str) -> Iterator[None]:
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
         yield
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
+    except (HfHubHTTPError, LocalEntryNotFoundError) as error:
         raise ModelNotFoundError(
             f"{model} cannot be downloaded from the hub: {' '.join(str(error).split())}; "
             f"without a network, download it first with `hf download {arguments}`"

@@ -6,29 +6,19 @@ Threads suffice: tokeniser, GPU, compression and disk all release Python's globa
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from time import perf_counter
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 Item = TypeVar("Item")
 
 
-class Prefetched(Generic[Item]):
-    """Iterates over items, computing the next one in a thread while the caller uses the current one."""
-
-    def __init__(self, items: Iterable[Item]) -> None:
-        self._items = iter(items)
-        self.waited = 0.0
-        """Seconds for which the caller waited for items after the first."""
-
-    def __iter__(self) -> Iterator[Item]:
-        with ThreadPoolExecutor(1) as thread:
-            item = thread.submit(next, self._items, None).result()
-            while item is not None:
-                pending = thread.submit(next, self._items, None)
-                yield item
-                started = perf_counter()
-                item = pending.result()
-                self.waited += perf_counter() - started
+def prefetched(items: Iterable[Item]) -> Iterator[Item]:
+    """Yield the items, computing the next one in a thread while the caller uses the current one."""
+    remaining = iter(items)
+    with ThreadPoolExecutor(1) as thread:
+        pending = thread.submit(next, remaining, None)
+        while (item := pending.result()) is not None:
+            pending = thread.submit(next, remaining, None)
+            yield item
 
 
 @contextmanager

@@ -1,21 +1,20 @@
 """Find and load the models of the scorers, and compute scores with them, in several processes where these share a copy.
 
-A process runs `python -m fineweb_mask.tasks.inference.scorers MODEL SOCKET...`. MODEL is a `QualityModel` in JSON, each
-SOCKET an inherited file descriptor. The model is loaded once, and shared by a fork for each socket. A message is a
-serialised Arrow batch of texts; its answer is `+` and their scores as float32, or `!` and an error.
+A process runs `python -m fineweb_mask.tasks.inference.scorers MODELS`. MODELS is a list of `QualityModel` in JSON; all
+are loaded once, and shared by the forks. A message is the place of one in the list, as a byte, and a serialised Arrow
+batch of texts; its answer is `+` and their scores as float32, or `!` and an error.
 """
 
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from fineweb_mask.models.columns import label
 from fineweb_mask.models.errors import ModelError
@@ -24,22 +23,12 @@ from fineweb_mask.models.quality.fasttext.scorer import FastTextFormatError, che
 from fineweb_mask.models.quality.registry import Scorer, load_scorer
 from fineweb_mask.models.settings.quality import (
     ColumnScorerSettings,
-    FastTextScorerSettings,
     ScorerSettings,
     SidecarScorerSettings,
     TransformerSettings,
 )
-from fineweb_mask.models.urls import HUB
-from fineweb_mask.tasks.inference.model_files import (
-    ModelNotFoundError,
-    check_download,
-    check_model_file,
-    check_model_folder,
-    model_file,
-    model_folder,
-)
+from fineweb_mask.tasks.inference.model_files import ModelNotFoundError, model_file, model_folder
 from fineweb_mask.tasks.processes.workers import WorkerProcessError, cores, running_workers, serve
-from fineweb_mask.tasks.source.labels import LabelsError, check_labels
 from fineweb_mask.tasks.source.sidecars import Sidecar, read_sidecar
 from fineweb_mask.tasks.storage.parquet import read_table
 from fineweb_mask.tasks.workspace.job import BadShardError
@@ -47,6 +36,8 @@ from fineweb_mask.tasks.workspace.references import StageFile, digest, file_dige
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 LOADED = 16  # models that stay loaded
+TRANSFORMER = ("config.json", "tokenizer.json", "*.safetensors")
+"""Files of a transformer."""
 _loading = threading.Lock()
 FORKED_KINDS = frozenset({"fasttext"})
 """Kinds of scorers that read texts, compute on one thread and survive a fork: they do not use a GPU."""
@@ -84,68 +75,32 @@ class QualityModel(BaseModel):
         return digest([self.settings.model_dump(exclude=set(self.settings.NOT_IN_SCORE_KEY)), self.fingerprint])
 
 
-def check_scorers(scorers: Sequence[ScorerSettings]) -> None:
-    """Check that every scorer's model or labels exist, before any work starts; nothing is downloaded.
-
-    Raises
-    ------
-    ModelNotFoundError
-        If a file or one of its columns is missing, a file is no fastText model, or an address on the hub is malformed.
-    """
-    for index, scorer in enumerate(scorers):
-        where = f"quality.scorers.{index}"
-        if isinstance(scorer, TransformerSettings):
-            check_folder(scorer.model, where)
-        elif isinstance(scorer, FastTextScorerSettings) and scorer.model is not None:
-            check_model_file(scorer.model, f"{where}.model")
-            if not scorer.model.startswith(HUB):
-                try:
-                    check_fasttext_file(scorer.model)
-                except FastTextFormatError as error:
-                    raise ModelNotFoundError(f"{where}.model: {error}") from error
-        elif isinstance(scorer, FastTextScorerSettings) and scorer.labels is not None:
-            try:
-                check_labels(scorer.labels)
-            except LabelsError as error:
-                raise ModelNotFoundError(f"{where}.labels: {error}") from error
+MODELS = TypeAdapter(list[QualityModel])
 
 
-def check_folder(model: str, where: str) -> None:
-    """Check that a transformer's folder holds what it needs; whether the hub has one is found when it is fetched.
-
-    Raises
-    ------
-    ModelNotFoundError
-        If a file is missing.
-    """
-    check_model_folder(model, f"{where}.model")
-    folder = Path(model)
-    if folder.is_dir():
-        for pattern in ("config.json", "tokenizer.json", "*.safetensors"):
-            if not any(folder.glob(pattern)):
-                raise ModelNotFoundError(f"{where}.model: the folder {model!r} must hold {pattern}")
-
-
-def resolve_model(settings: ScorerSettings) -> QualityModel:
+def resolve_model(settings: ScorerSettings, place: int = 0) -> QualityModel:
     """Return the model that a scorer names by path or address on the hub, downloading it if necessary.
 
+    `place` is the scorer's in `quality.scorers`, for errors.
+
     Raises
     ------
     ModelNotFoundError
-        If the file or folder does not exist, cannot be downloaded, or has not the checksum of the hub.
+        If the file or folder does not exist or is no such model, cannot be downloaded, or has not the checksum of the
+        hub.
     """
+    setting = f"quality.scorers.{place}.model"
     if isinstance(settings, ColumnScorerSettings | SidecarScorerSettings):
         return QualityModel(settings=settings, path="", fingerprint="")
-    setting = f"scorer {settings.name!r}, model"
     if isinstance(settings, TransformerSettings):
-        folder = model_folder(settings.model, setting)
+        folder = model_folder(settings.model, setting, TRANSFORMER, "a transformers model")
         return QualityModel(settings=settings, path=folder.path, fingerprint=folder.fingerprint)
-    model = settings.model or ""
-    path = model_file(model, setting)
-    fingerprint = file_digest(path)
-    if model.startswith(HUB):
-        check_download(path, fingerprint, setting)
-    return QualityModel(settings=settings, path=str(path), fingerprint=fingerprint)
+    path = model_file(settings.model or "", setting)
+    try:
+        check_fasttext_file(str(path))
+    except FastTextFormatError as error:
+        raise ModelNotFoundError(f"{setting}: {error}") from error
+    return QualityModel(settings=settings, path=str(path), fingerprint=file_digest(path))
 
 
 def load_models(workspace: Workspace, models: Sequence[QualityModel], processes: int = 1) -> dict[str, Scorer]:
@@ -153,18 +108,20 @@ def load_models(workspace: Workspace, models: Sequence[QualityModel], processes:
 
     With several `processes`, those of `FORKED_KINDS` score in so many.
     """
+    local = [model.model_copy(update={"path": str(workspace.local(model.path))}) for model in models]
+    forked = [model for model in local if processes > 1 and model.settings.kind in FORKED_KINDS]
     with _loading:
         return {
-            model.settings.name: _load(model.model_copy(update={"path": str(workspace.local(model.path))}), processes)
-            for model in models
+            model.settings.name: ForkedScorer(forked, forked.index(model), processes)
+            if model in forked
+            else _load(model)
+            for model in local
             if not isinstance(model.settings, SidecarScorerSettings)
         }
 
 
 @lru_cache(maxsize=LOADED)
-def _load(model: QualityModel, processes: int) -> Scorer:
-    if processes > 1 and model.settings.kind in FORKED_KINDS:
-        return ForkedScorer(model, processes)
+def _load(model: QualityModel) -> Scorer:
     return load_scorer(model.settings, model.path)
 
 
@@ -213,40 +170,34 @@ def columns_read(scorers: Iterable[Scorer], documents: pa.Schema, shard: str, *,
     return ["row", *sorted(wanted), *grouped_by]
 
 
-def groups_of(batch: pa.RecordBatch, by: str) -> list[str]:
+def groups_of(documents: pa.RecordBatch | pa.Table, by: str) -> list[str]:
     """Return the values of a column of n documents as texts; null, or a column that they lack, is ""."""
-    return list(map(label, values_of(batch, by)))
+    return list(map(label, _values(documents, by)))
 
 
-def score_columns(
-    scorers: Mapping[str, Scorer], columns: Mapping[str, Sequence[Any]], place: Callable[[int], str]
+def batch_scores(
+    scorers: Mapping[str, Scorer], documents: pa.RecordBatch | pa.Table, shard: str
 ) -> dict[str, NDArray[np.float32]]:
-    """Return every scorer's scores (n,) of n documents; `place` names the shard and row of a position, for errors.
+    """Return every scorer's scores (n,) of n documents of a shard.
 
     Raises
     ------
     BadShardError
         If a scorer's column holds a value that is not a score.
     """
-    scores = {}
+    read = {column for scorer in scorers.values() for column in scorer.columns}
+    columns, scores = {column: _values(documents, column) for column in read}, {}
     for name, scorer in scorers.items():
         try:
             scores[name] = scorer.score(*(columns[column] for column in scorer.columns))
         except ColumnValueError as error:
-            raise BadShardError(f"{place(error.position)}: {error}") from error
+            raise BadShardError(f"{shard}, row {documents['row'][error.position]}: {error}") from error
     return scores
 
 
-def batch_scores(scorers: Mapping[str, Scorer], batch: pa.RecordBatch, shard: str) -> dict[str, NDArray[np.float32]]:
-    """Return every scorer's scores (n,) of a batch of n documents of a shard; see `score_columns`."""
-    read = {column for scorer in scorers.values() for column in scorer.columns}
-    columns = {column: values_of(batch, column) for column in read}
-    return score_columns(scorers, columns, lambda position: f"{shard}, row {batch['row'][position]}")
-
-
-def values_of(batch: pa.RecordBatch, column: str) -> list[Any]:
+def _values(documents: pa.RecordBatch | pa.Table, column: str) -> list[Any]:
     """Return the values (n,) of a column of n documents, null where they lack it."""
-    return batch[column].to_pylist() if column in batch.schema.names else [None] * batch.num_rows
+    return documents[column].to_pylist() if column in documents.schema.names else [None] * documents.num_rows
 
 
 def useful_processes(rows: int, wanted: int | None) -> int:
@@ -255,12 +206,15 @@ def useful_processes(rows: int, wanted: int | None) -> int:
 
 
 class ForkedScorer:
-    """Score texts with a model of one of `FORKED_KINDS` in so many processes, which are kept for the next file."""
+    """Score texts with one of several models of `FORKED_KINDS`, in so many processes that have them all.
+
+    They are kept for the next file.
+    """
 
     columns: tuple[str, ...] = ("text",)
 
-    def __init__(self, model: QualityModel, processes: int) -> None:
-        self._model, self._processes = model.model_dump_json(), processes
+    def __init__(self, models: Sequence[QualityModel], place: int, processes: int) -> None:
+        self._models, self._place, self._processes = MODELS.dump_json(list(models)).decode(), bytes([place]), processes
 
     def score(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the score of each text, (n,).
@@ -274,14 +228,13 @@ class ForkedScorer:
         StoppedError
             If a stop was requested.
         """
-        pool = running_workers(__name__, self._model, self._processes, is_forked=True)
+        pool = running_workers(__name__, self._models, self._processes)
         rows = min(FORKED_ROWS, 1 + len(texts) // (SHARE * self._processes))
 
         def scored(start: int) -> NDArray[np.float32]:
             part = pa.record_batch([pa.array(texts[start : start + rows], pa.large_string())], schema=TEXTS)
-            answer = pool.ask(memoryview(part.serialize()))
+            answer = pool.ask(self._place + memoryview(part.serialize()))
             if not isinstance(answer, bytes):
-                pool.close(ENDED)
                 raise WorkerProcessError(ENDED)
             if answer[:1] != SCORES:
                 raise ModelError(answer[1:].decode())
@@ -290,18 +243,22 @@ class ForkedScorer:
         return np.concatenate([np.empty(0, np.float32), *pool.map(scored, range(0, len(texts), rows))])
 
 
-def _scoring(model: str) -> Callable[[bytes], bytes]:
-    """Return the function that answers texts with their scores; where the model cannot be loaded, with the error."""
-    try:
-        loaded = QualityModel.model_validate_json(model)
-        scorer = load_scorer(loaded.settings, loaded.path)
-    except Exception as error:  # noqa: BLE001 - the client raises it
-        described = _described(error)
-        return lambda _: described
+def _scoring(models: str) -> Callable[[bytes], bytes]:
+    """Return the function that answers texts with their scores; of a model that cannot be loaded, with the error."""
+    scorers = list[Scorer | bytes]()
+    for model in MODELS.validate_json(models):
+        try:
+            scorers.append(load_scorer(model.settings, model.path))
+        except Exception as error:  # noqa: BLE001 - the client raises it
+            scorers.append(_described(error))
 
     def answer(message: bytes) -> bytes:
+        scorer = scorers[message[0]]
+        if isinstance(scorer, bytes):
+            return scorer
         try:
-            return SCORES + scorer.score(pa.ipc.read_record_batch(message, TEXTS)["text"].to_pylist()).tobytes()
+            texts = pa.ipc.read_record_batch(memoryview(message)[1:], TEXTS)["text"].to_pylist()
+            return SCORES + scorer.score(texts).tobytes()
         except Exception as error:  # noqa: BLE001 - the client raises it
             return _described(error)
 
@@ -313,4 +270,4 @@ def _described(error: Exception) -> bytes:
 
 
 if __name__ == "__main__":
-    serve(_scoring(sys.argv[1]), [int(socket) for socket in sys.argv[2:]])
+    serve(_scoring(sys.argv[1]))

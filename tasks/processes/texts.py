@@ -1,7 +1,6 @@
 """Extract and filter texts in worker processes; run with `python -m`, this module is such a process.
 
-Usage: `python -m fineweb_mask.tasks.processes.texts WORK SOCKET`. WORK is JSON: `"extract"`, or a list of
-`FilterSettings`. SOCKET is an inherited file descriptor.
+Usage: `python -m fineweb_mask.tasks.processes.texts WORK`. WORK is JSON: `"extract"`, or a list of `FilterSettings`.
 
 - The charset that a server named, or none, a line feed and its page get `+` and the page's text in UTF-8, `-` if it has
   none, or `!` and the kind of error.
@@ -108,4 +107,4 @@ if __name__ == "__main__":
     sys.setrecursionlimit(RECURSION)
     work = json.loads(sys.argv[1])
     answer = extracted if work == EXTRACT else filtering([FilterSettings.model_validate(one) for one in work])
-    serve(answer, [int(sys.argv[2])])
+    serve(answer)

@@ -3,6 +3,9 @@
 Processes and not threads: fastText, trafilatura and datatrove hold Python's interpreter lock, spaCy inside datatrove
 must not be used by two threads, and a page that takes forever, or ends the process that parses it, costs only itself.
 
+One process loads what the work takes, and is forked for each worker, so that they share its memory. A worker that ends
+costs the message that it had, and another one is forked.
+
 The pools of the standard library and of pebble do not fit. Their workers import the caller's `__main__` again ("spawn",
 "forkserver"), which breaks a script without a `__main__` guard, or are forks of this process, which has threads and
 whose fork could hang. `concurrent.futures` has no limit on the time of one item, and loses all items where one ends its
@@ -11,7 +14,6 @@ process.
 
 import atexit
 import gc
-import multiprocessing
 import os
 import signal
 import socket
@@ -19,10 +21,10 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Literal, NamedTuple, TypeVar
 
@@ -53,24 +55,27 @@ class WorkerProcessError(ModelError, ConnectionError):
 
 
 class _Worker(NamedTuple):
-    """One end of a socket, and the process at its other end or whose fork is there."""
+    """A process, by its number, and one end of its socket."""
 
-    process: subprocess.Popen[bytes]
+    process: int
     connection: Connection
 
     def ask(self, message: bytes | memoryview, seconds: float | None) -> bytes | Failure:
-        """Return the answer, or why there is none."""
+        """Return the answer, or why there is none: then the process has ended."""
         try:
             self.connection.send_bytes(message)
-            return self.connection.recv_bytes() if self.connection.poll(seconds) else "too_slow"
+            if self.connection.poll(seconds):
+                return self.connection.recv_bytes()
         except (EOFError, OSError):
             return "ended"
+        os.kill(self.process, signal.SIGKILL)
+        return "too_slow"
 
 
 class Workers:
     """Worker processes, in which a module's `serve` answers messages; several threads may use them at the same time.
 
-    They end with this process, whose end closes their sockets.
+    They are started when they are needed, and end with this process, whose end closes their sockets.
 
     Parameters
     ----------
@@ -81,24 +86,18 @@ class Workers:
     seconds
         Most time for an answer, if limited. The same pages must time out on a busy machine and on a quiet one: a usual
         one takes 0.02.
-    is_forked
-        Whether they are forks of one process, which share the memory of what it loaded. One that ends is then not
-        replaced. Others are started when they are needed.
     """
 
-    def __init__(
-        self, module: str, work: str, processes: int, *, seconds: float | None = None, is_forked: bool = False
-    ) -> None:
-        self.closed = ""
-        """Why they were closed; empty while they run."""
-        self._command, self._seconds, self._is_forked = [sys.executable, "-m", module, work], seconds, is_forked
-        self._processes = processes
+    def __init__(self, module: str, work: str, processes: int, *, seconds: float | None = None) -> None:
+        self.closed = False
+        self._command, self._seconds, self._processes = [sys.executable, "-m", module, work], seconds, processes
         self._threads = ThreadPoolExecutor(processes, thread_name_prefix="workers")
         self._lock = threading.Lock()
-        self._started: set[subprocess.Popen[bytes]] = set()
-        self._free: SimpleQueue[_Worker | None] = SimpleQueue()
-        for worker in self._start(processes) if is_forked else [None] * processes:
-            self._free.put(worker)
+        self._server: subprocess.Popen[bytes] | None = None  # the process that forks
+        self._requests: socket.socket  # to it
+        self._free: SimpleQueue[_Worker | None] = SimpleQueue()  # None: to be started
+        for _ in range(processes):
+            self._free.put(None)
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item], *, ahead: int = AHEAD) -> Iterator[Result]:
         """Yield what a function, which may call `ask`, returns for each item, in their order.
@@ -126,7 +125,7 @@ class Workers:
     def ask(self, message: bytes | memoryview) -> bytes | Failure:
         """Return a process's answer to a message, or why there is none; called in a thread of `map`.
 
-        A process that ends is replaced, and asked once more, unless it is a fork; one that is too slow is ended.
+        Where a process ends, which something else may have caused, another is asked once more.
 
         Raises
         ------
@@ -135,59 +134,62 @@ class Workers:
         """
         answer: bytes | Failure = "ended"
         worker = self._free.get()
-        for _ in range(1 if self._is_forked else 2):  # something else may have ended it
-            if worker is None:
-                worker = next(iter(self._start(1)), None)
-            if worker is None or isinstance(answer := worker.ask(message, self._seconds), bytes):
+        for _ in range(2):
+            worker = worker or self._forked()
+            answer = "ended" if worker is None else worker.ask(message, self._seconds)
+            if isinstance(answer, bytes):
                 break
-            if not self._is_forked:
-                self._end(worker.process)
-                worker = None
-            if answer == "too_slow":
+            worker = None
+            if answer == "too_slow" or self.closed:
                 break
         self._free.put(worker)
         if self.closed and not isinstance(answer, bytes):
-            reason = self.closed
-            raise WorkerProcessError(reason)
+            raise WorkerProcessError("the worker processes were closed: run again")
         return answer
 
-    def close(self, reason: str = "the worker processes were closed: run again") -> None:
-        """End the processes; what they are asked then, or have not answered, is an error with this message."""
-        self.closed = self.closed or reason
+    def close(self) -> None:
+        """End the processes; what they are asked then, or have not answered, is an error."""
+        self.closed = True
         with self._lock:
-            started = list(self._started)
-        for process in started:
-            self._end(process)
+            self._end()
 
-    def _start(self, sockets: int) -> list[_Worker]:
-        """Start a process with so many sockets; none if the workers are closed."""
-        with self._lock:
-            if self.closed:
-                return []
-            ours, theirs = zip(*(socket.socketpair() for _ in range(sockets)), strict=True)
-            numbers = [one.fileno() for one in theirs]
-            process = subprocess.Popen(  # noqa: S603 - this interpreter, a module of this package
-                [*self._command, *map(str, numbers)],
-                stdin=subprocess.DEVNULL,
+    def _forked(self) -> _Worker | None:
+        """Start a process; None if it ends at once, or the workers are closed."""
+        ours, theirs = socket.socketpair()
+        with theirs, self._lock:
+            if not self.closed:
+                if self._server is None or self._server.poll() is not None:
+                    self._end()
+                    self._start()
+                with suppress(OSError):
+                    socket.send_fds(self._requests, [b"."], [theirs.fileno()])
+        connection = Connection(ours.detach())
+        try:
+            return _Worker(int(connection.recv_bytes()), connection)
+        except (EOFError, OSError):
+            return None
+
+    def _start(self) -> None:
+        """Start the process that forks for each socket that it is sent."""
+        self._requests, theirs = socket.socketpair()
+        with theirs:
+            self._server = subprocess.Popen(  # noqa: S603 - this interpreter, a module of this package
+                self._command,
+                stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
-                stderr=None if self._is_forked else subprocess.DEVNULL,
-                pass_fds=numbers,
-                env={**os.environ, **(FORK_ENVIRONMENT if self._is_forked else {})},
+                stderr=subprocess.DEVNULL,
+                env={**os.environ, **FORK_ENVIRONMENT},
                 start_new_session=True,  # an interrupt from the terminal must reach only this process
             )
-            self._started.add(process)
-        for one in theirs:
-            one.close()
-        return [_Worker(process, Connection(one.detach())) for one in ours]
 
-    def _end(self, process: subprocess.Popen[bytes]) -> None:
-        """End a process, with its forks."""
-        with self._lock:
-            if process in self._started:
-                self._started.remove(process)
-                with suppress(ProcessLookupError, PermissionError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+    def _end(self) -> None:
+        """End the process that forks, and its forks."""
+        if self._server is not None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._server.pid, signal.SIGKILL)
+            self._server.wait()
+            self._requests.close()
+            self._server = None
 
 
 def cores() -> int:
@@ -199,14 +201,12 @@ _running: dict[tuple[object, ...], Workers] = {}
 _lock = threading.Lock()
 
 
-def running_workers(
-    module: str, work: str, processes: int, *, seconds: float | None = None, is_forked: bool = False
-) -> Workers:
+def running_workers(module: str, work: str, processes: int, *, seconds: float | None = None) -> Workers:
     """Return the `Workers` of this process that do such work; they are kept until `end_workers`."""
-    key = (module, work, processes, seconds, is_forked)
+    key = (module, work, processes, seconds)
     with _lock:
         if key not in _running or _running[key].closed:
-            _running[key] = Workers(module, work, processes, seconds=seconds, is_forked=is_forked)
+            _running[key] = Workers(module, work, processes, seconds=seconds)
         return _running[key]
 
 
@@ -220,33 +220,29 @@ def end_workers() -> None:
 atexit.register(end_workers)
 
 
-def serve(answer: Callable[[bytes], bytes], sockets: Sequence[int]) -> None:
-    """Answer every message from each socket until its other end is closed.
+def serve(answer: Callable[[bytes], bytes]) -> None:
+    """Fork for every socket that is sent to standard input, and answer every message from it in the fork.
 
-    With several sockets, the process forks for each of them, and the forks share the memory of what it loaded; it must
-    have one thread. When one fork ends, all do.
-
-    Parameters
-    ----------
-    answer
-        Returns the answer to a message.
-    sockets
-        Inherited file descriptors.
+    This process, which must have one thread, ends when standard input is closed; the forks share the memory of what it
+    loaded.
     """
-    if len(sockets) == 1:
-        _answer_all(answer, sockets[0])
-        return
     gc.collect()
     gc.freeze()  # a later collection would write to the shared memory pages and so copy them
-    context = multiprocessing.get_context("fork")
-    forks = [context.Process(target=_answer_all, args=(answer, socket), daemon=True) for socket in sockets]
-    for fork in forks:
-        fork.start()
-    wait([fork.sentinel for fork in forks])  # multiprocessing ends daemons at exit
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks that ended are removed
+    with socket.socket(fileno=sys.stdin.fileno()) as requests:
+        while received := socket.recv_fds(requests, 1, 1)[1]:
+            if os.fork() == 0:
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                requests.close()
+                _answer_all(answer, received[0])
+                os._exit(0)
+            os.close(received[0])
 
 
 def _answer_all(answer: Callable[[bytes], bytes], handle: int) -> None:
+    """Send this process's number, and then answer every message, until the other end is closed."""
     connection = Connection(handle)
     with suppress(EOFError, ConnectionError, KeyboardInterrupt):
+        connection.send_bytes(str(os.getpid()).encode())
         while True:
             connection.send_bytes(answer(connection.recv_bytes()))

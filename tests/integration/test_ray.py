@@ -20,7 +20,7 @@ from fineweb_mask.models.dedup.minhash import Sketch
 from fineweb_mask.models.runtime.stopping import StoppedError
 from fineweb_mask.models.settings import EmbeddingSettings, EngineSettings, IngestSettings, SourceSettings
 from fineweb_mask.tasks.dedup.sketch import SketchJob
-from fineweb_mask.tasks.inference.model_files import model_folder
+from fineweb_mask.tasks.embed import resolve_encoder
 from fineweb_mask.tasks.ingest import IngestJob
 from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.workspace.job import BadShardError
@@ -297,7 +297,7 @@ def test_ends_of_processes_are_survived_and_one_with_a_gpu_keeps_its_model(
     (tmp_path / "workspace" / "run.json").write_text("{}")
     source = SourceSettings(path=str(sample_corpus / "corpus"))
     settings = EmbeddingSettings(model=str(minilm), max_tokens=16)
-    model = model_folder(settings.model, "embedding.model")
+    model = resolve_encoder(settings)
     cluster, joined = Cluster(EngineSettings(kind="ray"), gpus=1), None
     try:
         jobs = [
@@ -354,7 +354,7 @@ def test_processes_with_a_gpu_that_never_start_end_the_job_with_a_reason(
     cluster.worker_type = ray.remote(num_cpus=1, max_restarts=RETRIES)(NeverStarts)
     settings = EmbeddingSettings(model=str(minilm))
     documents = StageFile(stage="ingest", name="a", path="documents/a.parquet", rows=1, bytes=1, fingerprint="0")
-    model = model_folder(settings.model, "embedding.model")
+    model = resolve_encoder(settings)
     job = embed_job(Workspace(tmp_path), documents, model, settings)
     try:
         with pytest.raises(LostJobError, match="embed a: its process on the Ray cluster ended: "):

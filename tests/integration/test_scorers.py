@@ -16,7 +16,7 @@ from fineweb_mask.tasks.workspace.job import BadShardError
 from tests.integration.conftest import built
 
 ROOT = Path(__file__).resolve().parents[2]
-STAGES = {"ingest", "dedup", "fit", "score_embed", "select", "materialize", "report"}
+STAGES = {"ingest", "dedup", "fit", "score", "embed", "select", "materialize", "report"}
 
 
 @pytest.fixture(scope="module")
@@ -83,9 +83,9 @@ def test_three_kinds_of_scorers_and_vectors_from_one_of_them(run, tmp_path):
     before = [path.read_bytes() for path in lost]
     for path in lost:
         path.unlink()
-    assert built(run(workspace)) == {"score_embed": len(shards)}
+    assert built(run(workspace)) == {"score": 1, "embed": 1}
     assert [path.read_bytes() for path in lost] == before
-    assert built(run(workspace, "quality.combine=minimum", until="score"))["score_embed"] == len(shards)
+    assert built(run(workspace, "quality.combine=minimum", until="score")) == {"score": len(shards)}
 
 
 @pytest.mark.long
@@ -103,7 +103,7 @@ def test_when_no_file_can_be_scored_the_run_says_why(run, tmp_path, corpus):
     run(tmp_path / "workspace", *scorer, until="score")
     write([None] * table.num_rows)
     with pytest.raises(
-        BadShardError, match="no shard could be scored and embedded: score_embed: a, row 0: the column 'grade' is null"
+        BadShardError, match="no shard could be scored and embedded: score: a, row 0: the column 'grade' is null"
     ):
         run(tmp_path / "workspace", *scorer)
 

@@ -1,4 +1,4 @@
-"""Training as a user does it, and a recipe with the model."""
+"""Training as a user and as Prefect does it: the flow and the command."""
 
 import os
 import subprocess
@@ -9,15 +9,28 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from fineweb_mask.flows.train_quality import train
+from fineweb_mask.models.settings.quality import FastTextTrainingSettings, LabelSettings, TrainQualitySettings
+
 pytestmark = pytest.mark.long  # a server, a worker or a browser, or whole runs, some of which are killed
 
 ROOT = Path(__file__).resolve().parents[2]
 LABELS = ROOT / "data_samples" / "labels.parquet"
+SMALL = FastTextTrainingSettings(dimensions=8, buckets=1_000, epochs=5)
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     call = [sys.executable, "-m", "fineweb_mask.flows.cli", "train-quality", *arguments]
     return subprocess.run(call, cwd=ROOT, env={**os.environ}, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_the_flow_trains(server, tmp_path):
+    settings = TrainQualitySettings(labels=LabelSettings(path=str(LABELS)), training=SMALL)
+    output = tmp_path / "models" / "model.bin"
+    first = train(str(output), settings)
+    assert first.held_out.documents > 0
+    assert train(str(output), settings, force=True) == first
+    assert output.is_file()
 
 
 def test_a_trained_model_scores_in_a_recipe(tmp_path, run_sample):
@@ -27,8 +40,7 @@ def test_a_trained_model_scores_in_a_recipe(tmp_path, run_sample):
     assert done.returncode == 0, done.stderr
     assert "training on " in done.stderr
     assert "ROC-AUC" in done.stdout
-    again = command("--input", str(LABELS), "--output", str(model), *small)
-    assert "model cached, from the same labels and settings" in again.stdout
+    assert "exists: add --force to replace it" in command("--input", str(LABELS), "--output", str(model), *small).stderr
     workspace = tmp_path / "workspace"
     summary = run_sample(workspace, f"quality.scorers=[{{name: own, kind: fasttext, model: {model}}}]", until="score")
     assert summary.status == "done"

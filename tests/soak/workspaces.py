@@ -66,7 +66,7 @@ class Soak:
                 written = ("--format=parquet", "--file-size=65536", f"--output={workspace}")
                 return ["export", str(self.undisturbed), *written]
             case "train-quality":
-                return ["train-quality", f"--input={LABELS}", f"--output={workspace / 'model.bin'}"]
+                return ["train-quality", f"--input={LABELS}", f"--output={workspace / 'model.bin'}", "--force"]
         settings = (f"source.path={self.corpus}", *SETTINGS)
         return [*arguments, "--workspace", str(workspace), *(f"--set={one}" for one in settings)]
 

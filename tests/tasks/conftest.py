@@ -132,12 +132,13 @@ class Built:
             for scorer in quality.scorers
             for file in [fit.fit_classifier(jobs.classifier_job(workspace, scorer))]
         ]
-        self.statistics_job = jobs.statistics_job(workspace, documents, self.models, quality)
+        duplicates = self.dedup_job.shard_files() or []
+        self.statistics_job = jobs.statistics_job(workspace, documents, self.models, quality, duplicates=duplicates)
         self.statistics = fit.fit_statistics(self.statistics_job)
-        self.encoder_job = jobs.encoder_job(workspace, documents, embedding)
+        self.encoder_job = jobs.encoder_job(workspace, documents, embedding, duplicates)
         self.encoder = fit.fit_encoder(self.encoder_job)
         model = self.embedding_model = ModelFolder(path=self.encoder.path, fingerprint=self.encoder.fingerprint)
-        duplicates, made = self.dedup_job.shard_files() or [], (self.models, self.statistics, quality)
+        made = self.models, self.statistics, quality
         self.scores = [
             score.score(jobs.score_job(workspace, file, *made, duplicates=repeated))
             for file, repeated in zip(documents, duplicates, strict=True)

@@ -14,7 +14,6 @@ from fineweb_mask.tasks.fit.models import FitClassifierJob, FitEncoderJob, FitSt
 from fineweb_mask.tasks.ingest import IngestJob
 from fineweb_mask.tasks.materialize import MaterializeJob, materialize
 from fineweb_mask.tasks.score import ScoreJob
-from fineweb_mask.tasks.score_embed import ScoreEmbedJob
 from fineweb_mask.tasks.select import SelectJob
 from fineweb_mask.tasks.selection.blocks import grouped
 from fineweb_mask.tasks.witness.job import WitnessJob
@@ -39,14 +38,21 @@ def classifier_job(workspace: Any, scorer: Any) -> FitClassifierJob:
     return FitClassifierJob.of(workspace.address, scorer)
 
 
-def statistics_job(workspace: Any, documents: Any, models: Any, settings: Any, processes: int = 1) -> FitStatisticsJob:
-    return FitStatisticsJob(
-        root=workspace.address, documents=documents, models=models, settings=settings, processes=processes
-    )
+def sample_of(workspace: Any, documents: Any, duplicates: Any = None) -> dict[str, Any]:
+    """Return the fields of a job that fits on these documents."""
+    none = [no_duplicates(file.name) for file in documents]
+    return {"root": workspace.address, "documents": documents, "duplicates": duplicates or none}
 
 
-def encoder_job(workspace: Any, documents: Any, settings: Any) -> FitEncoderJob:
-    return FitEncoderJob(root=workspace.address, documents=documents, settings=settings)
+def statistics_job(
+    workspace: Any, documents: Any, models: Any, settings: Any, processes: int = 1, duplicates: Any = None
+) -> FitStatisticsJob:
+    sample = sample_of(workspace, documents, duplicates)
+    return FitStatisticsJob(models=models, settings=settings, processes=processes, **sample)
+
+
+def encoder_job(workspace: Any, documents: Any, settings: Any, duplicates: Any = None) -> FitEncoderJob:
+    return FitEncoderJob(settings=settings, **sample_of(workspace, documents, duplicates))
 
 
 def score_job(
@@ -57,6 +63,7 @@ def score_job(
     settings: Any,
     processes: int = 1,
     duplicates: Any = None,
+    vectors: Any = None,
 ) -> ScoreJob:
     return ScoreJob(
         root=workspace.address,
@@ -66,18 +73,13 @@ def score_job(
         statistics=statistics,
         settings=settings,
         processes=processes,
+        vectors=vectors,
     )
 
 
 def embed_job(workspace: Any, documents: Any, model: Any, settings: Any, duplicates: Any = None) -> EmbedJob:
     shard = {"documents": documents, "duplicates": duplicates or no_duplicates(documents.name)}
     return EmbedJob(root=workspace.address, model=model, settings=settings, **shard)
-
-
-def score_embed_job(
-    workspace: Any, documents: Any, models: Any, statistics: Any, quality: Any, embedding: Any
-) -> ScoreEmbedJob:
-    return ScoreEmbedJob.of(score_job(workspace, documents, models, statistics, quality), embedding)
 
 
 def select_jobs(workspace: Any, shards: Any, settings: Any) -> list[SelectJob]:

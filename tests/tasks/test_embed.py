@@ -18,7 +18,7 @@ from fineweb_mask.models.errors import ModelError
 from fineweb_mask.models.schemas import embeddings_schema
 from fineweb_mask.models.settings import EmbeddingSettings, IngestSettings, SourceSettings
 from fineweb_mask.tasks import embed, ingest
-from fineweb_mask.tasks.inference.model_files import ModelFolder, ModelNotFoundError, model_folder
+from fineweb_mask.tasks.inference.model_files import ModelFolder, ModelNotFoundError
 from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows
@@ -29,7 +29,9 @@ WEIGHTS = {"[UNK]": (0.0, 0.0), "red": (3.0, 0.0), "blue": (0.0, 2.0), "void": (
 
 
 def folder_of(given: EmbeddingSettings) -> ModelFolder:
-    return model_folder(given.model, "embedding.model")
+    model = embed.resolve_encoder(given)
+    assert model is not None
+    return model
 
 
 @pytest.fixture(scope="module")
@@ -139,15 +141,16 @@ def test_vectors_do_not_depend_on_the_documents_that_are_tokenised_together(tmp_
 
 def test_a_folder_that_is_no_model_is_known_before_any_work_and_a_pickled_one_refused(tmp_path, colours, ingested):
     folder = shutil.copytree(colours, tmp_path / "model")
-    embed.check_model(settings(folder))
+    embed.resolve_encoder(settings(folder))
     for missing, pattern in (("model.safetensors", r"\*\.safetensors"), ("modules.json", r"modules\.json")):
         next(folder.rglob(missing)).unlink()
-        with pytest.raises(ModelNotFoundError, match=rf"embedding\.model: the folder .* has no {pattern}"):
-            embed.check_model(settings(folder))
+        message = rf"embedding\.model: the folder .* has no {pattern}: it must be a sentence-transformers model"
+        with pytest.raises(ModelNotFoundError, match=message):
+            embed.resolve_encoder(settings(folder))
     (folder / "config.json").write_text('{"model_type": "bert"}')
     (folder / "pytorch_model.bin").write_bytes(b"\x80\x04N.")
     given = settings(folder)
+    pickled = ModelFolder(path=str(folder), fingerprint="pickled")
     with pytest.raises(ModelError, match="embedding model"):
-        embed.embed(embed_job(Workspace(tmp_path), ingested(["red"]), folder_of(given), given))
-    embed.check_model(settings("static"))
-    embed.check_model(settings("intfloat/e5-base-v2"))
+        embed.embed(embed_job(Workspace(tmp_path), ingested(["red"]), pickled, given))
+    assert embed.resolve_encoder(settings("static")) is None

@@ -28,7 +28,7 @@ def test_every_document_of_a_stage_is_told(recipe, pipeline, tmp_path, monkeypat
     read = [file.details["rows_in"] for file in built.documents if file.details["rows_in"] > 1]
     kept = [file.rows for file in built.scores if file.rows > 1]
     assert sorted(ended) == sorted([*read, *kept, *kept])  # ingest, score, embed
-    fitted_on = sum(file.rows for file in built.documents)
+    fitted_on = sum(file.rows for file in built.scores)
     assert heard["documents of the sample"][-1] == Step("documents of the sample", fitted_on, fitted_on)
     assert heard["documents read"][-1] == Step("documents read", fitted_on, fitted_on)
 

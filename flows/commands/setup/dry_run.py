@@ -103,7 +103,7 @@ class _Measured:
             for model in models.scorers.values()
             if model.path and self.texts
         }
-        self.embed: float | None = None
+        self.embed = 0.0 if settings.embedding.model == FROM_QUALITY else None  # then scoring makes the vectors
         self.dimensions = settings.embedding.static_dimensions
         if models.encoder is not None and self.texts:
             encoder = load_encoder(models.encoder.path, settings.embedding)
@@ -205,7 +205,6 @@ def _costs(settings: PipelineSettings, kept: float, shard: float, measured: _Mea
         "dedup": _Cost(compared),
         "fit": _Cost(5.0 * sum(one.kind == "fasttext" for one in scorers) + 0.5 * fitted * is_static),
         "score": _Cost(scored, bool(measured.score), 8 * len(scorers), 850 * MIB),
-        "score_embed": _Cost(scored, bool(measured.score), vector),
         "embed": _Cost(embedded, measured.embed is not None, vector, (2_500 if is_static else 2_000) * MIB),
         "select": _Cost(_selecting(settings, kept), False, 1, 950 * MIB + round(1.3 * block * vector)),
         "materialize": _Cost(20 * million, False, dataset, 900 * MIB),

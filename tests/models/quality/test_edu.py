@@ -42,7 +42,8 @@ def scorer(folder):
 
 def scored(scorer, texts):
     """Return the scores and the vectors."""
-    return scorer.score_and_embed(scorer.tokenise(texts))
+    scores, wait = scorer.score_and_encode(scorer.tokenise(texts))
+    return scores, wait()
 
 
 def test_the_score_is_the_model_s_output_on_any_scale(folder):
@@ -76,7 +77,7 @@ def test_the_vector_is_that_of_the_encoder_with_cls_pooling(folder, scorer, tmp_
     model = SentenceTransformer(modules=[Transformer(str(parts)), Pooling(32, "cls"), Normalize()], device="cpu")
     model.tokenizer.split_special_tokens = True
     expected = model.encode(TEXTS, convert_to_numpy=True)
-    encoded = scored(scorer, TEXTS).encoded
+    _, encoded = scored(scorer, TEXTS)
     assert encoded.vectors.shape == (40, scorer.dimensions) == expected.shape
     np.testing.assert_allclose(encoded.vectors, expected, atol=2e-5)
     assert not encoded.bad.any()
@@ -84,18 +85,18 @@ def test_the_vector_is_that_of_the_encoder_with_cls_pooling(folder, scorer, tmp_
 
 def test_batches_do_not_matter_and_the_order_is_that_of_the_texts(folder, scorer):
     other, expected = scored(load(folder, batch_tokens=90), TEXTS[::-1]), scored(scorer, TEXTS)
-    np.testing.assert_allclose(other.scores[::-1], expected.scores, atol=2e-5)
-    np.testing.assert_allclose(other.encoded.vectors[::-1], expected.encoded.vectors, atol=2e-5)
-    found = scored(scorer, [])
-    assert (found.scores.shape, found.encoded.vectors.shape) == ((0,), (0, 32))
+    np.testing.assert_allclose(other[0][::-1], expected[0], atol=2e-5)
+    np.testing.assert_allclose(other[1].vectors[::-1], expected[1].vectors, atol=2e-5)
+    scores, encoded = scored(scorer, [])
+    assert (scores.shape, encoded.vectors.shape) == ((0,), (0, 32))
 
 
 def test_any_text_has_a_score_and_a_vector_and_leaves_the_others_alone(scorer):
     hostile = ("", " \n\u2028 ", "\x00goal\x01", "piano \ud800 goal", "\U00013000 \ue000", "[CLS] piano", "a" * 5_000)
-    found = scored(scorer, [TEXTS[0], *hostile, TEXTS[1]])
-    assert np.isfinite(found.scores).all()
-    assert not found.encoded.bad.any()
-    np.testing.assert_allclose(found.scores[[0, -1]], scorer.score(TEXTS[:2]), atol=2e-5)
+    scores, encoded = scored(scorer, [TEXTS[0], *hostile, TEXTS[1]])
+    assert np.isfinite(scores).all()
+    assert not encoded.bad.any()
+    np.testing.assert_allclose(scores[[0, -1]], scorer.score(TEXTS[:2]), atol=2e-5)
     for unit in ("piano goal ", "x", " "):
         [whole, beginning] = scorer.score([unit * 10**6, (unit * 10**4)[:20_000]])
         assert whole == pytest.approx(beginning, abs=1e-6)

@@ -14,19 +14,19 @@ from fineweb_mask.models.settings import EmbeddingSettings
 from fineweb_mask.models.settings.quality import FastTextScorerSettings, QualitySettings, SidecarScorerSettings
 from fineweb_mask.models.settings.selectors.options import TargetSettings
 from fineweb_mask.tasks.fit import models as fit
-from fineweb_mask.tasks.fit.job import fitted_on_other_files, sampled_texts
+from fineweb_mask.tasks.fit.job import fitted_on_other_files
 from fineweb_mask.tasks.fit.models import FitTargetsJob, fit_targets
-from fineweb_mask.tasks.inference.encoder_pool import load_copy
+from fineweb_mask.tasks.inference.encoder_pool import encoder_pool
 from fineweb_mask.tasks.inference.model_files import ModelFolder
 from fineweb_mask.tasks.inference.scorers import load_models, resolve_model
 from fineweb_mask.tasks.source.discovery import find_files
 from fineweb_mask.tasks.source.sidecars import Sidecars
 from fineweb_mask.tasks.storage.atomic import remove_file, tree_files
 from fineweb_mask.tasks.workspace.job import BadShardError
-from fineweb_mask.tasks.workspace.stage_parquet import read_arrays
+from fineweb_mask.tasks.workspace.stage_parquet import duplicate_rows, read_arrays
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.conftest import sentence
-from tests.tasks.jobs import classifier_job, encoder_job, statistics_job
+from tests.tasks.jobs import classifier_job, encoder_job, sample_of, statistics_job
 
 
 def contents(folder):
@@ -62,7 +62,11 @@ def test_the_classifier_learns_its_labels_and_others_or_another_training_train_a
 
 
 def test_statistics_are_the_scores_mean_and_deviation(built):
-    texts = [text for file in built.documents for text in built.read(file)["text"].to_pylist()]
+    job, texts = built.statistics_job, list[str]()
+    for file, duplicates in zip(built.documents, job.duplicates, strict=True):
+        repeated = set(duplicate_rows(built.workspace, duplicates).tolist())
+        texts += [text for row, text in enumerate(built.read(file)["text"].to_pylist()) if row not in repeated]
+    assert 2 < len(texts) < sum(file.rows for file in built.documents)
     scores = load_models(built.workspace, built.models)["space"].score(texts).astype(np.float64)
     mean, deviation = built.statistics.details["statistics"]["space"]
     assert mean == pytest.approx(scores.mean(), rel=1e-12)
@@ -70,8 +74,7 @@ def test_statistics_are_the_scores_mean_and_deviation(built):
     assert built.statistics.details["rows"] == len(texts)
     for limit in (1, 7, len(texts), 10**6):  # an even sample
         step = -(-len(texts) // min(limit, len(texts)))
-        sampled = sampled_texts(built.workspace, built.documents, limit)
-        assert list(sampled()) == texts[::step] == list(sampled())
+        assert list(job.sampled_texts(built.documents, limit)) == texts[::step]
 
 
 def test_a_fit_is_reused_while_the_corpus_grows_until_it_is_forced(copied):
@@ -148,7 +151,8 @@ def test_a_damaged_encoder_is_fitted_again_as_it_was(copied):
 def test_the_encoder_is_the_same_bytes_in_another_workspace_and_only_its_own_settings_refit_it(
     built, tmp_path, monkeypatch
 ):
-    shutil.copytree(built.workspace.root / "documents", tmp_path / "documents")
+    for folder in ("documents", "duplicates"):
+        shutil.copytree(built.workspace.root / folder, tmp_path / folder)
     fit.fit_encoder(built.encoder_job.model_copy(update={"root": str(tmp_path)}))
     before = contents(built.workspace.fitted)
     assert contents(tmp_path / "fitted") == {name: one for name, one in before.items() if name.startswith("encoder")}
@@ -169,6 +173,7 @@ def test_statistics_of_groups_are_those_of_their_documents(copied):
     settings = copied.recipe.quality.model_copy(update={"by": "dump"})
     job = statistics_job(copied.workspace, copied.documents, copied.models, settings)
     job = job.model_copy(update={"group_documents": 10})
+    ungrouped = statistics_job(copied.workspace, copied.documents, copied.models, copied.recipe.quality)
     heavier = copied.recipe.quality.scorers[0].model_copy(update={"weight": 3.0})
     weighted = QualitySettings(scorers=[heavier], combine="minimum")
     other = [model.model_copy(update={"fingerprint": "other"}) for model in copied.models]
@@ -177,7 +182,7 @@ def test_statistics_of_groups_are_those_of_their_documents(copied):
     assert key == same != of_others
     assert job.key != key
     found = fit.fit_statistics(job).details
-    assert found["statistics"] == copied.statistics.details["statistics"]
+    assert found["statistics"] == fit.fit_statistics(ungrouped.model_copy(update={"force": True})).details["statistics"]
     tables = [copied.read(file).select(["dump", "text"]) for file in copied.documents]
     rows = [row for table in tables for row in table.to_pylist()]
     scorer = load_models(copied.workspace, copied.models)["space"]
@@ -220,28 +225,26 @@ def examples(tmp_path):
 
 
 def job_of(built, path, **settings):
-    encoder = ModelFolder(path=built.encoder.path, fingerprint=built.encoder.fingerprint)
     return FitTargetsJob(
-        root=str(built.workspace.root),
-        documents=built.documents,
+        **sample_of(built.workspace, built.documents),
         files=find_files(str(path), "selection.targets.path"),
         settings=TargetSettings(path=str(path), **({"text_column": "question", "task_column": "task"} | settings)),
         embedding=built.recipe.embedding,
-        encoder=encoder.path,
-        encoder_fingerprint=encoder.fingerprint,
+        encoder=ModelFolder(path=built.encoder.path, fingerprint=built.encoder.fingerprint),
     )
 
 
 def test_examples_are_embedded_as_documents_are_and_keep_their_tasks(copied, examples):
-    file = fit_targets(job_of(copied, examples))
+    job = job_of(copied, examples)
+    file = fit_targets(job)
     arrays = read_arrays(copied.workspace.resolve(file))
     assert file.details["tasks"] == ["space", "sport"]
     assert arrays["tasks"].tolist() == [0, 0, 1]
     texts = [one["question"] for one in EXAMPLES if one["question"].strip()]
-    encoder = load_copy(str(copied.workspace.local(copied.encoder.path)), copied.recipe.embedding, "cpu")
+    encoder = encoder_pool(copied.workspace, job.encoder, job.embedding).first
     np.testing.assert_allclose(arrays["vectors"], encoder.encode(texts).vectors, atol=1e-6)
     buckets = NgramBuckets()
-    corpus = buckets.counts(sampled_texts(copied.workspace, copied.documents, 20_000)())
+    corpus = buckets.counts(job.sampled_texts(copied.documents, 20_000))
     np.testing.assert_array_equal(arrays["log_ratios"], log_ratios(buckets.counts(texts), corpus))
     assert fit_targets(job_of(copied, examples).model_copy(update={"documents": copied.documents[:1]})).cached
     pq.write_table(pa.Table.from_pylist(EXAMPLES[:2]), examples)

@@ -1,4 +1,4 @@
-"""Training: measured on texts that it has not seen, not repeated for nothing, the same bytes every time."""
+"""Training: measured on texts that it has not seen, the same bytes every time."""
 
 import json
 import random
@@ -10,14 +10,7 @@ import pytest
 
 from fineweb_mask.models.documents import content_hash
 from fineweb_mask.models.settings.quality import FastTextTrainingSettings, LabelSettings, TrainQualitySettings
-from fineweb_mask.tasks.fit.train_quality import (
-    TrainedMetrics,
-    TrainQualityJob,
-    remove_unfinished,
-    split,
-    train_quality,
-    unique,
-)
+from fineweb_mask.tasks.fit.train_quality import check_training, split, train_quality, unique
 from fineweb_mask.tasks.outputs import OutputError
 from fineweb_mask.tasks.source.labels import Labelled, LabelsError
 
@@ -51,11 +44,9 @@ def output(tmp_path):
 
 def test_model_metrics_and_plot_are_written_beside_each_other(settings, output):
     steps = []
-    trained = train_quality(TrainQualityJob.of(output, settings), steps.append)
-    metrics = TrainedMetrics.model_validate(trained.details)
+    metrics = train_quality(output, settings, steps.append)
     assert sorted(path.name for path in output.parent.iterdir()) == [
         "model.bin",
-        "model.manifest.json",
         "model.metrics.json",
         "model.reliability.png",
     ]
@@ -66,34 +57,11 @@ def test_model_metrics_and_plot_are_written_beside_each_other(settings, output):
     assert steps == ["reading the labels", "training on 96 texts", "measuring on 24 texts"]
 
 
-def test_equal_labels_and_settings_give_equal_bytes_anywhere_and_are_not_trained_again(
-    settings, labels, output, tmp_path
-):
-    def job(place=output, **changes):
-        return TrainQualityJob.of(place, settings.model_copy(update=changes))
-
-    first, other = train_quality(job()), tmp_path / "other" / "model.bin"
-    train_quality(job(other))
+def test_equal_labels_and_settings_give_equal_bytes_anywhere(settings, output, tmp_path):
+    other = tmp_path / "other" / "model.bin"
+    assert train_quality(output, settings) == train_quality(other, settings)
     for path in output.parent.iterdir():
         assert path.read_bytes() == (other.parent / path.name).read_bytes(), path.name
-    moved = tmp_path / "moved.parquet"
-    moved.write_bytes((tmp_path / "labels.parquet").read_bytes())
-    again = train_quality(job(labels=labels.model_copy(update={"path": str(moved)})))
-    assert (first.cached, again.cached) == (False, True)
-    assert TrainedMetrics.model_validate(again.details) == TrainedMetrics.model_validate(first.details)
-    for change in (
-        {"held_out": 0.3},
-        {"split_seed": 1},
-        {"lowercase": True},
-        {"training": TRAINING.model_copy(update={"seed": 1})},
-        {"labels": labels.model_copy(update={"threshold": 2.0})},
-    ):
-        assert job(**change).current() is None
-    pq.write_table(pq.read_table(labels.path).slice(0, 100), labels.path)
-    assert job().current() is None
-    assert job(labels=labels.model_copy(update={"path": str(moved)})).current() is not None
-    output.unlink()
-    assert job(labels=labels.model_copy(update={"path": str(moved)})).current() is None
 
 
 def test_equal_texts_count_once_and_contradictions_not_at_all():
@@ -116,7 +84,7 @@ def test_no_held_out_text_is_trained_on(settings, labels, output, monkeypatch):
         module, "train_fasttext", lambda *given, **how: (seen.update(train=given), train(*given, **how))[1]
     )
     monkeypatch.setattr(module.FastTextScorer, "score", lambda *given: (seen.update(held=given[1]), score(*given))[1])
-    metrics = TrainedMetrics.model_validate(train_quality(TrainQualityJob.of(output, settings)).details)
+    metrics = train_quality(output, settings)
     assert metrics.dropped == {"same text": 120}
     trained, held = ({content_hash(text) for text in texts} for texts in (seen["train"][0], seen["held"]))
     assert not trained & held
@@ -137,48 +105,29 @@ def test_too_few_to_split(positives, held_out):
         split(np.arange(100) < positives, held_out, 0)
 
 
-def test_the_output_must_be_a_model_s_name(settings, tmp_path):
+def test_the_output_must_be_a_model_s_name(labels, tmp_path):
     with pytest.raises(LabelsError, match=r"must end in \.bin, received 'model'"):
-        TrainQualityJob.of(tmp_path / "model", settings)
+        check_training(tmp_path / "model", labels)
     (tmp_path / "folder.bin").mkdir()
     with pytest.raises(OutputError, match="is a folder or a device: name a file"):
-        TrainQualityJob.of(tmp_path / "folder.bin", settings)
+        check_training(tmp_path / "folder.bin", labels)
 
 
-def test_files_that_no_training_wrote_are_kept(settings, output):
+def test_files_that_are_there_are_kept_unless_it_is_forced(labels, output):
     output.parent.mkdir(parents=True)
-    files = {suffix: output.with_suffix(suffix) for suffix in (".bin", ".metrics.json", ".manifest.json")}
-    for suffix, mine in files.items():
+    for suffix in (".bin", ".metrics.json", ".reliability.png"):
+        mine = output.with_suffix(suffix)
         mine.write_text("mine")
         with pytest.raises(OutputError, match=rf"{suffix} exists: add --force to replace it"):
-            TrainQualityJob.of(output, settings)
-        assert mine.read_text() == "mine"
+            check_training(output, labels)
+        check_training(output, labels, force=True)
         mine.unlink()
-    for mine in files.values():
-        mine.write_text("mine")
-    train_quality(TrainQualityJob.of(output, settings, force=True))
-    TrainQualityJob.of(output, settings)
-    for suffix in (".bin", ".metrics.json"):
-        written = files[suffix].read_bytes()
-        files[suffix].write_text("mine again")
-        with pytest.raises(OutputError, match=rf"{suffix} exists"):
-            TrainQualityJob.of(output, settings.model_copy(update={"split_seed": 1}))
-        files[suffix].write_bytes(written)
 
 
-@pytest.mark.long
-def test_a_training_that_is_killed_is_begun_again_and_what_it_left_removed(settings, output, monkeypatch):
-    def killed(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("fineweb_mask.tasks.fit.train_quality.write_manifest", killed)
-    with pytest.raises(KeyboardInterrupt):
-        train_quality(TrainQualityJob.of(output, settings))
-    assert output.is_file()
-    monkeypatch.undo()
+def test_what_a_killed_training_left_is_removed(settings, output):
+    output.parent.mkdir(parents=True)
     mine = output.with_name(f".other.bin.{'0' * 32}.partial")
     mine.write_text("of another model")
     output.with_name(f".model.metrics.json.{'0' * 32}.partial").write_text("left")
-    remove_unfinished(output)
-    assert not train_quality(TrainQualityJob.of(output, settings)).cached
+    train_quality(output, settings)
     assert [path for path in output.parent.iterdir() if path.name.startswith(".")] == [mine]

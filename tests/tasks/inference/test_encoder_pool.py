@@ -8,6 +8,8 @@ import pytest
 
 from fineweb_mask.models.settings import EmbeddingSettings
 from fineweb_mask.tasks.inference.encoder_pool import EncoderPool, encoder_pool
+from fineweb_mask.tasks.inference.model_files import ModelFolder
+from fineweb_mask.tasks.workspace.workspace import Workspace
 
 
 @pytest.fixture
@@ -15,8 +17,8 @@ def loaded(monkeypatch):
     """Three GPUs, as far as the pool can tell."""
     found = []
 
-    def load(path, settings, device):
-        found.append(SimpleNamespace(device="cpu" if path == "static" else device))
+    def load(model, settings, device):
+        found.append(SimpleNamespace(device="cpu" if model.path == "static" else device))
         return found[-1]
 
     monkeypatch.setattr("fineweb_mask.tasks.inference.encoder_pool.load_copy", load)
@@ -26,8 +28,12 @@ def loaded(monkeypatch):
     return found
 
 
+def folder(path, content="content"):
+    return ModelFolder(path=path, fingerprint=content)
+
+
 def test_every_device_has_its_own_copy_made_when_it_is_needed(loaded):
-    pool = EncoderPool("model", EmbeddingSettings())
+    pool = EncoderPool(folder("model"), EmbeddingSettings())
     with pool.encoder() as first:
         assert first is pool.first
         assert [copy.device for copy in loaded] == ["cuda:0"]
@@ -42,7 +48,7 @@ def test_every_device_has_its_own_copy_made_when_it_is_needed(loaded):
 @pytest.mark.parametrize(("model", "copies"), [("model", 3), ("static", 1)])
 def test_a_caller_waits_until_a_copy_is_free_also_after_an_error(loaded, model, copies):
     """A model on the CPU has one copy."""
-    pool = EncoderPool(model, EmbeddingSettings())
+    pool = EncoderPool(folder(model), EmbeddingSettings())
     with pytest.raises(ValueError, match="broken"), pool.encoder():
         raise ValueError("broken")
     got = threading.Event()
@@ -62,8 +68,8 @@ def test_a_caller_waits_until_a_copy_is_free_also_after_an_error(loaded, model, 
     assert len(loaded) == copies
 
 
-def test_the_last_model_stays_loaded(loaded):
-    settings = EmbeddingSettings()
-    pool = encoder_pool("model", "content", settings)
-    assert encoder_pool("model", "content", settings) is pool
-    assert encoder_pool("model", "other content", settings) is not pool
+def test_the_last_model_stays_loaded(loaded, tmp_path):
+    workspace, settings = Workspace(tmp_path), EmbeddingSettings()
+    pool = encoder_pool(workspace, folder("model"), settings)
+    assert encoder_pool(workspace, folder("model"), settings) is pool
+    assert encoder_pool(workspace, folder("model", "other content"), settings) is not pool

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from fineweb_mask.tasks.inference.prefetch import Prefetched, background_writer
+from fineweb_mask.tasks.inference.prefetch import background_writer, prefetched
 
 
 def test_items_come_in_order_the_next_one_is_computed_meanwhile_and_an_error_reaches_the_caller():
@@ -17,14 +17,14 @@ def test_items_come_in_order_the_next_one_is_computed_meanwhile_and_an_error_rea
             yield item
         raise ValueError("broken")
 
-    ahead = iter(Prefetched(items()))
+    ahead = prefetched(items())
     for item in range(4):
         assert next(ahead) == item
         assert is_made[min(item + 1, 3)].wait(10)
         assert made[-1] <= item + 1
     with pytest.raises(ValueError, match="broken"):
         next(ahead)
-    assert list(Prefetched([])) == []
+    assert list(prefetched([])) == []
 
 
 def test_background_work_overlaps_in_order_and_is_finished_at_the_end():

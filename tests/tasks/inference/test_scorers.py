@@ -9,12 +9,11 @@ from fineweb_mask.models.settings.quality import (
     ColumnScorerSettings,
     EduScorerSettings,
     FastTextScorerSettings,
-    LabelSettings,
     QualitySettings,
 )
 from fineweb_mask.tasks.fit import models as fit
 from fineweb_mask.tasks.inference.model_files import ModelNotFoundError
-from fineweb_mask.tasks.inference.scorers import check_scorers, load_models, resolve_model
+from fineweb_mask.tasks.inference.scorers import load_models, resolve_model
 from fineweb_mask.tasks.workspace.job import BadShardError
 from tests.tasks.jobs import statistics_job
 
@@ -25,24 +24,21 @@ def folder(built, save_regression_bert, tmp_path_factory):
     return save_regression_bert(tmp_path_factory.mktemp("edu") / "model", texts)
 
 
-def test_a_missing_model_or_file_is_named():
-    for scorer, message in (
-        (FastTextScorerSettings(model="no/m.bin"), "model: 'no/m.bin' does not exist"),
-        (FastTextScorerSettings(labels=LabelSettings(path="no.parquet")), "labels: the labels 'no.parquet'"),
-    ):
-        with pytest.raises(ModelNotFoundError, match=rf"^quality\.scorers\.1\.{message}"):
-            check_scorers([ColumnScorerSettings(column="score"), scorer])
+def test_a_missing_or_another_file_is_named(tmp_path):
+    (tmp_path / "m.bin").write_text("no model")
+    for model, message in (("no/m.bin", "'no/m.bin' does not exist"), (tmp_path / "m.bin", ".* is no.* fastText")):
+        with pytest.raises(ModelNotFoundError, match=rf"^quality\.scorers\.1\.model: {message}"):
+            resolve_model(FastTextScorerSettings(model=str(model)), 1)
 
 
 def test_a_folder_of_a_classifier_has_all_its_parts(folder, tmp_path):
     copy = shutil.copytree(folder, tmp_path / "copy")
-    check_scorers([EduScorerSettings(model=str(copy)), EduScorerSettings()])
+    resolve_model(EduScorerSettings(model=str(copy)))
     for part in ("model.safetensors", "tokenizer.json", "config.json"):
         (copy / part).unlink()
-        with pytest.raises(
-            ModelNotFoundError, match=rf"quality\.scorers\.0\.model: the folder .* must hold .*{part[-5:]}$"
-        ):
-            check_scorers([EduScorerSettings(model=str(copy))])
+        message = rf"quality\.scorers\.0\.model: the folder .* has no .*{part[-5:]}: it must be a transformers model"
+        with pytest.raises(ModelNotFoundError, match=message):
+            resolve_model(EduScorerSettings(model=str(copy)))
 
 
 def test_statistics_of_every_kind_are_those_of_its_scores(copied, folder):
@@ -60,7 +56,6 @@ def test_statistics_of_every_kind_are_those_of_its_scores(copied, folder):
     edu = load_models(copied.workspace, models)["edu"].score(texts).astype(np.float64)
     assert statistics["tokens"] == pytest.approx((tokens.mean(), tokens.std()))
     assert statistics["edu"] == pytest.approx((edu.mean(), edu.std()), abs=1e-5)
-    assert statistics["space"] == pytest.approx(copied.statistics.details["statistics"]["space"])
     for missing, message in ((None, "a-000: no column 'score' to take a score from"), (1.0, "")):
         scorer = ColumnScorerSettings(column="score", missing=missing)
         given = [resolve_model(scorer)], QualitySettings(scorers=[scorer])

@@ -20,7 +20,7 @@ from fineweb_mask.tasks.processes import workers
 from fineweb_mask.tasks.processes.workers import WorkerProcessError, end_workers
 from fineweb_mask.tasks.storage.atomic import remove_file
 from fineweb_mask.tasks.workspace.job import is_transient
-from tests.tasks.jobs import score_job, statistics_job
+from tests.tasks.jobs import score_job
 
 
 @pytest.fixture(scope="module")
@@ -35,9 +35,9 @@ def _no_workers_left():
     end_workers()
 
 
-def scored(model, texts):
-    """Return the scores (n,)."""
-    return ForkedScorer(model, 2).score(texts)
+def scored(texts, *models):
+    """Return the scores (n,) by the last of some models."""
+    return ForkedScorer(models, len(models) - 1, 2).score(texts)
 
 
 def test_scores_and_order_are_those_of_one_process_also_from_several_threads(placed):
@@ -45,9 +45,10 @@ def test_scores_and_order_are_those_of_one_process_also_from_several_threads(pla
     lower = placed.model_copy(update={"settings": placed.settings.model_copy(update={"lowercase": True})})
     words = ["orbit", "flour", "Whale", "\n", "</s>"]
     texts = [[" ".join(rng.choice(words, 9)) + f" {row}" for row in range(size)] for size in (0, 1, 300, 5_000)]
-    given = [(model, column) for model in (placed, lower) for column in texts]
+    models = [placed, lower]
+    given = [(model, column) for model in models for column in texts]
     with ThreadPoolExecutor(len(given)) as threads:
-        found = list(threads.map(lambda pair: scored(*pair), given))
+        found = list(threads.map(lambda pair: scored(pair[1], *models[: models.index(pair[0]) + 1]), given))
     assert all(scores.dtype == np.float32 for scores in found)
     expected = (load_scorer(model.settings, model.path).score(column) for model, column in given)
     assert all(np.array_equal(scores, wanted) for scores, wanted in zip(found, expected, strict=True))
@@ -64,7 +65,7 @@ def test_stages_write_the_same_with_any_number_of_processes(copied):
     assert planned(2).key == planned(1).key
     assert not score.score(planned(2)).cached
     assert path.read_bytes() == before
-    job = statistics_job(copied.workspace, copied.documents, copied.models, copied.recipe.quality, 2)
+    job = copied.statistics_job.model_copy(update={"processes": 2})
     remove_file(job.manifest_path)
     assert fit.fit_statistics(job).details == copied.statistics.details
 
@@ -72,10 +73,10 @@ def test_stages_write_the_same_with_any_number_of_processes(copied):
 def test_a_model_that_cannot_be_loaded_is_named(placed):
     wrong = placed.model_copy(update={"settings": placed.settings.model_copy(update={"positive_label": "__label__hq"})})
     with pytest.raises(ModelError, match=r"no label '__label__hq', set positive_label to one of") as raised:
-        scored(wrong, ["orbit"])
+        scored(["orbit"], placed, wrong)
     assert not is_transient(raised.value)
     with pytest.raises(ModelError, match=r"none\.bin cannot be opened"):
-        scored(placed.model_copy(update={"path": "none.bin"}), ["orbit"])
+        scored(["orbit"], placed.model_copy(update={"path": "none.bin"}))
 
 
 def children(process):
@@ -83,28 +84,27 @@ def children(process):
 
 
 @pytest.mark.long
-def test_a_retry_after_a_killed_worker_starts_new_workers_and_their_end_leaves_no_process(placed):
+def test_a_killed_worker_is_replaced_and_the_end_of_the_workers_leaves_no_process(placed, monkeypatch):
     end_workers()
     texts = ["orbit"] * 2000
-    whole = scored(placed, texts)
-    [server] = [process for pool in workers._running.values() for process in pool._started]
+    whole = scored(texts, placed)
+    [server] = [pool._server for pool in workers._running.values()]
     deadline = time.monotonic() + 30
     while len(forks := children(server.pid)) < 2:  # the first may have answered before the last was there
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert len(list(Path(f"/proc/{server.pid}/task").iterdir())) == 1  # the process that forks has one thread
     os.kill(forks[0], signal.SIGKILL)
-    message = r"short of memory, lower engine\.resources\.score\.num_cpus"
-    with pytest.raises(WorkerProcessError, match=message) as raised:
-        scored(placed, texts)
-    assert is_transient(raised.value)
-    assert isinstance(raised.value, ModelError)
-    await_end(server.pid, *forks)
-    assert np.array_equal(whole, scored(placed, texts))
-    [server] = [process for pool in workers._running.values() for process in pool._started]
-    forks = children(server.pid)
+    assert np.array_equal(whole, scored(texts, placed))
+    forks += children(server.pid)
     end_workers()
     await_end(server.pid, *forks)
+    monkeypatch.setattr(workers._Worker, "ask", lambda *_: "ended")
+    message = r"short of memory, lower engine\.resources\.score\.num_cpus"
+    with pytest.raises(WorkerProcessError, match=message) as raised:
+        scored(texts, placed)
+    assert is_transient(raised.value)
+    assert isinstance(raised.value, ModelError)
 
 
 SCRIPT = """
@@ -113,9 +113,9 @@ from pathlib import Path
 from fineweb_mask.tasks.inference.scorers import ForkedScorer, QualityModel
 from fineweb_mask.tasks.processes import workers
 
-scores = ForkedScorer(QualityModel.model_validate_json(sys.argv[1]), 2).score(["orbit"] * 2000)
+scores = ForkedScorer([QualityModel.model_validate_json(sys.argv[1])], 0, 2).score(["orbit"] * 2000)
 print(scores.shape, flush=True)
-[server] = [process.pid for pool in workers._running.values() for process in pool._started]
+[server] = [pool._server.pid for pool in workers._running.values()]
 print(server, Path(f"/proc/{server}/task/{server}/children").read_text(), flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
