@@ -92,12 +92,13 @@ def compare(
         shards = [shard for group in groups for shard in group]
         alike = run.settings.selection.alike
         teaching = WitnessJob(page="compare", shards=shards, selections=masks, targets=files, threshold=alike, **common)
+        took = recorded_seconds(run.workspace)
         job = ComparisonJob(
             variants=every,
             documents=[shard.documents for shard in shards],
             masks=masks,
             groups=made,
-            seconds={name: sum(recorded_seconds(job, run.workspace) for job in of) for name, of in jobs.items()},
+            seconds={name: sum(took.get(job.key.fingerprint, 0.0) for job in of) for name, of in jobs.items()},
             label_column=label_column,
             left_out=left_out(asked, missing_for(settings)),
             lambs=frontier,
