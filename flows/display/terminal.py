@@ -24,6 +24,7 @@ from rich.progress import (
 )
 from rich.segment import Segment
 from rich.table import Table
+from rich.text import Text
 
 from fineweb_mask.flows.processes.environment import server_lost
 from fineweb_mask.models.runtime.progress import Step, reporting_to
@@ -170,7 +171,7 @@ def print_selections(
     shown = [place for place in range(len(names)) if any(row[place] for row in figures.values())]  # others are empty
     table = new_table(title, *(names[place] for place in shown), no_wrap=True)
     for name, row in figures.items():
-        table.add_row(name, *(row[place] for place in shown), style="bold" if name == best else None)
+        table.add_row(Text(name), *(row[place] for place in shown), style="bold" if name == best else None)
     console.print(table)
     learned = LEARNED if any(one["teaching"] is not None for one in found.values()) else ""
     for line in filter(None, (note, learned)):

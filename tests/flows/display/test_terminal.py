@@ -58,8 +58,10 @@ def test_no_number_of_a_table_of_selections_is_cut(capsys):
     unknown = row | {"teaching": None, "effective_topics": None, "gap": None, "seconds": 2}
     print_selections("selector", [("a", row | {"gap": 0.1, "seconds": 1}), ("b", unknown)], [], summary)
     assert capsys.readouterr().out.splitlines()[0].split()[-5:] == ["learned", "topics", "J", "gap", "seconds"]
-    print_selections("selector", [("b", unknown)], [], summary)
-    assert capsys.readouterr().out.splitlines()[0].split() == ["selector", "quality", "near-dup", "J", "seconds"]
+    print_selections("selector", [("b[lamb=0]", unknown)], [], summary)
+    header, line, *_ = capsys.readouterr().out.splitlines()
+    assert header.split() == ["selector", "quality", "near-dup", "J", "seconds"]
+    assert line.split()[0] == "b[lamb=0]"  # not taken for markup
 
 
 HOSTILE = "a\x1b[31mb\x9bc\u202ed"
