@@ -49,7 +49,7 @@ class MaterializeJob(StageJob):
 
     stage: ClassVar[Stage] = Stage(
         MATERIALIZE,
-        version=7,
+        version=8,
         folders=("dataset",),
         documents=rows_through,
         counts=("selected", "selected"),

@@ -4,7 +4,7 @@ import secrets
 import socket
 import sys
 import webbrowser
-from contextlib import chdir, suppress
+from contextlib import chdir, nullcontext, suppress
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Any
@@ -55,27 +55,27 @@ def explore(
     if export is not None:
         check_output(export, "--export", [workspace, against or workspace], folder=True)
     page_files()
-    listener = None if export is not None else _listener(port)
     opened, last, folder = last_run(workspace)
     other = None if against is None else _other(against, workspace)
-    begin("interrupted; run the same command again")
-    with chdir(folder), step_progress("preparing the map", show=sys.stderr.isatty()):
-        selected = _selected(inspect_recipe(opened, last.settings), str(opened.root), vectors=True)
-        job = ExploreJob(**selected, most=documents, other=other)
-        if not (job.current() or sys.stderr.isatty()):
-            echo("preparing the map", err=True)
-        prepared = prepare(job)
-    if export is not None:
-        write_folder(job.path, export)
-        echo(f"map      {export}: show it by `{Path(sys.executable).name} -m http.server --directory {export}`")
-    if listener is not None:
-        token = secrets.token_urlsafe(16)
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}/{token}/"
-        echo(f"map      {url}  {prepared.rows:,} documents; Ctrl-C ends it")
-        if show:
-            Thread(target=webbrowser.open, args=[url], daemon=True).start()  # one in the terminal ends with its page
-        with chdir(folder):
-            serve(job.path, listener, token, lambda name: str(explained(opened.address, [name])))
+    with nullcontext() if export is not None else _listener(port) as listener:
+        begin("interrupted; run the same command again")
+        with chdir(folder), step_progress("preparing the map", show=sys.stderr.isatty()):
+            selected = _selected(inspect_recipe(opened, last.settings), str(opened.root), vectors=True)
+            job = ExploreJob(**selected, most=documents, other=other)
+            if not (job.current() or sys.stderr.isatty()):
+                echo("preparing the map", err=True)
+            prepared = prepare(job)
+        if export is not None:
+            write_folder(job.path, export)
+            echo(f"map      {export}: show it by `{Path(sys.executable).name} -m http.server --directory {export}`")
+        if listener is not None:
+            token = secrets.token_urlsafe(16)
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}/{token}/"
+            echo(f"map      {url}  {prepared.rows:,} documents; Ctrl-C ends it")
+            if show:
+                Thread(target=webbrowser.open, args=[url], daemon=True).start()  # a text browser ends with its page
+            with chdir(folder):
+                serve(job.path, listener, token, lambda name: str(explained(opened.address, [name])))
 
 
 def _selected(found: "Run", folder: str, *, vectors: bool) -> "dict[str, Any]":

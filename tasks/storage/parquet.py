@@ -1,8 +1,9 @@
 """Read Parquet files, here or at a URL, with their page checksums verified.
 
 Every page that we write has a CRC32 (`write_page_checksum`), which PyArrow compares where it is asked to. DuckDB
-compares none: a stage hands it what PyArrow has read. Nothing in the format guards the footer: PyArrow refuses one that
-it cannot read, and a stage's file without its key in there is no file of that stage.
+compares none: a stage hands it what PyArrow has read. The checksum is not of the page's head, of which a wrong one can
+end the rows too early without an error: they are counted here. Nothing in the format guards the footer: PyArrow refuses
+one that it cannot read, and a stage's file without its key in there is no file of that stage.
 
 A file of another program is verified as far as it has checksums.
 """
@@ -83,13 +84,17 @@ class VerifiedFile(pq.ParquetFile):  # type: ignore[misc]
 
     def iter_batches(self, *arguments: Any, **options: Any) -> Iterator[pa.RecordBatch]:  # noqa: ANN401
         """Yield batches, as `pyarrow.parquet.ParquetFile.iter_batches`."""
-        batches = super().iter_batches(*arguments, **options)
+        batches, read = super().iter_batches(*arguments, **options), 0
+        given = options.get("row_groups")
+        groups = range(self.num_row_groups) if given is None else given
         while True:
             with _explained(self._name):
                 batch = next(batches, None)
             if batch is None:
-                return
+                break
+            read += batch.num_rows
             yield batch
+        _check_rows(self._name, read, sum(self.metadata.row_group(group).num_rows for group in groups))
 
 
 def read_table(path: Path | str, columns: Sequence[str] | None = None, **options: Any) -> pa.Table:  # noqa: ANN401
@@ -104,10 +109,14 @@ def read_table(path: Path | str, columns: Sequence[str] | None = None, **options
     """
     with _explained(str(path)):
         source = _opened(path)
-        names = pq.read_schema(source).names
+        footer = pq.read_metadata(source)
+        names = footer.schema.to_arrow_schema().names
         if missing := sorted(set(columns or []).difference(names)):
             raise KeyError(f"{path} has no column {missing[0]!r}, it has {', '.join(names)}")
-        return pq.read_table(source, columns=columns, page_checksum_verification=True, **options)
+        table = pq.read_table(source, columns=columns, page_checksum_verification=True, **options)
+    if "filters" not in options:
+        _check_rows(str(path), table.num_rows, footer.num_rows)
+    return table
 
 
 def read_metadata(source: Source, name: str = "") -> pq.FileMetaData:
@@ -132,6 +141,11 @@ def read_schema(path: Path | str) -> pa.Schema:
     """
     with _explained(str(path)):
         return pq.read_schema(_opened(path))
+
+
+def _check_rows(path: str, read: int, written: int) -> None:
+    if read != written:
+        raise DamagedFileError(path, f"{read:,} of its {written:,} rows can be read")
 
 
 def _opened(source: Source) -> Source:

@@ -27,7 +27,6 @@ FILES = {  # command: what it takes to be called, with what it reads in braces
 FOLDERS = {
     "export --output": "{workspace} --format parquet --output",
     "explore --export": "{workspace} --export",
-    "diff --output": "{workspace} {new} --output",
     "run --workspace": "{recipe} --workspace",
     "run --set": "{recipe} --set materialize.output=",
     "compare --workspace": "{recipe} --workspace",

@@ -30,7 +30,8 @@ def test_every_document_of_a_stage_is_told(recipe, pipeline, tmp_path, monkeypat
     assert sorted(ended) == sorted([*read, *kept, *kept])  # ingest, score, embed
     fitted_on = sum(file.rows for file in built.scores)
     assert heard["documents of the sample"][-1] == Step("documents of the sample", fitted_on, fitted_on)
-    assert heard["documents read"][-1] == Step("documents read", fitted_on, fitted_on)
+    rows = sum(file.rows for file in built.documents)
+    assert heard["documents read"][-1] == Step("documents read", rows, rows)
 
 
 def test_scoring_in_processes_is_told_and_hears_a_request_to_stop(copied, monkeypatch):

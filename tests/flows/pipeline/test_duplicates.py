@@ -1,6 +1,5 @@
 """Duplicates across shards: which are dropped, what a new shard changes, what a killed run goes on from."""
 
-import shutil
 from contextlib import suppress
 
 import pyarrow as pa
@@ -211,31 +210,29 @@ def test_near_duplicates_of_another_corpus_are_dropped_and_its_own_documents_sta
     assert selected(tmp_path / "w", corpus, **options)[0].built == []
 
 
-def test_with_every_second_row_a_duplicate_all_is_as_in_a_run_that_scores_and_embeds_every_row(tmp_path):
+def test_with_every_second_row_a_duplicate_all_is_as_in_a_corpus_without_these_rows(tmp_path):
     """What a stage writes of a document is found by its `row`, not by its place."""
-    corpus = tmp_path / "corpus"
-    corpus.mkdir()
     texts = [text_of(number) for number in range(120)]
-    for name, some in (("a", texts[::2]), ("b", texts)):
-        pq.write_table(pa.table({"text": some, "dump": ["x"] * len(some)}), corpus / f"{name}.parquet")
-    run, whole = (
-        RunHere(recipe_of(tmp_path / scope, corpus, ingest={"exact_dedup": scope}, selection=COVERED))
-        for scope in ("corpus", "off")
-    )
-    ready, of_all = prepare(run), prepare(whole)
-    shutil.copytree(run.workspace.root / "duplicates", whole.workspace.root / "duplicates")
-    pairs = list(zip(ready.shards, of_all.shards, strict=True))
-    without = [theirs.model_copy(update={"duplicates": ours.duplicates}) for ours, theirs in pairs]
-    chosen, expected = select(run, ready), select(whole, of_all._replace(shards=without))
-    for ours, theirs in zip(chosen.shards, expected.shards, strict=True):
-        kept = pc.invert(pc.is_in(pa.array(range(ours.rows)), pa.array(range(0, 2 * ours.duplicates.rows, 2))))
+    chosen = {}
+    for name, parts in (("copies", (texts[::2], texts)), ("none", (texts[::2], texts[1::2]))):
+        corpus = tmp_path / name
+        corpus.mkdir()
+        for shard, some in zip("ab", parts, strict=True):
+            pq.write_table(pa.table({"text": some, "dump": ["x"] * len(some)}), corpus / f"{shard}.parquet")
+        run = RunHere(recipe_of(tmp_path / f"w-{name}", corpus, selection=COVERED))
+        chosen[name] = run, select(run, prepare(run))
+    (run, ours), (other, theirs) = chosen.values()
+    assert [file.duplicates.rows for file in ours.shards] == [0, 60]
+    for own, alone in zip(ours.shards, theirs.shards, strict=True):
+        kept = pc.invert(pc.is_in(pa.array(range(own.rows)), pa.array(range(0, 2 * own.duplicates.rows, 2))))
         for stage in ("scores", "embeddings"):
-            own, other = (read(one, getattr(files, stage)) for one, files in ((run, ours), (whole, theirs)))
-            assert own.num_rows == 60
-            assert own.equals(other.filter(kept))
-        assert read(run, ours.masks).equals(read(whole, theirs.masks))
-    materialize(run, chosen)
+            found, expected = (read(one, getattr(files, stage)) for one, files in ((run, own), (other, alone)))
+            assert found.drop("row").equals(expected.drop("row"))
+        masks = read(run, own.masks)
+        assert masks.filter(kept).drop("row").equals(read(other, alone.masks).drop("row"))
+        assert not pc.any(masks["selected"].filter(pc.invert(kept))).as_py()
+    materialize(run, ours)
     written = pq.read_table(run.workspace.dataset / "data").to_pylist()
-    qualities = dict(quality_of_texts(whole, expected.shards))
-    assert len(written) == sum(file.details["blocks"][0]["selected"] for file in chosen.groups)
+    qualities = dict(quality_of_texts(other, theirs.shards))
+    assert len(written) == sum(file.details["blocks"][0]["selected"] for file in ours.groups)
     assert all(row["quality"] == qualities[row["text"]] for row in written)

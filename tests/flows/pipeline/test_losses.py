@@ -11,7 +11,7 @@ from fineweb_mask.flows.pipeline.inputs import check_inputs
 from fineweb_mask.flows.pipeline.losses import WipedGroupError
 from fineweb_mask.flows.pipeline.records import shard_files
 from fineweb_mask.flows.status.garbage import collect_garbage
-from fineweb_mask.flows.status.inspection import look_at
+from fineweb_mask.flows.status.inspection import inspect_recipe
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.tasks.catalog.query import open_catalog
 from fineweb_mask.tasks.catalog.views import write_catalog
@@ -79,8 +79,7 @@ def test_a_source_of_near_copies_is_named_everywhere(tmp_path, corpus, caplog):
     assert "| hansard | 40 | 0 | 39 | 1 | 2.5% |" in markdown
     assert "keeps 1 of 40 documents" in (folder / "dataset" / "README.md").read_text().replace("\\", "")
     caplog.clear()
-    looked = look_at(Workspace(folder), settings_of(folder, corpus, on_wiped_group="warn"))
-    prepare(looked)
+    looked = inspect_recipe(Workspace(folder), settings_of(folder, corpus, on_wiped_group="warn"))
     assert looked.losses.details["wiped_groups"] == 1
     assert "hansard" not in caplog.text
 
