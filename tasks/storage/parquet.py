@@ -145,7 +145,7 @@ def read_schema(path: Path | str) -> pa.Schema:
 
 def _check_rows(path: str, read: int, written: int) -> None:
     if read != written:
-        raise DamagedFileError(path, f"{read:,} of its {written:,} rows can be read")
+        raise DamagedFileError(path, f"it must have {written:,} rows, {read:,} can be read")
 
 
 def _opened(source: Source) -> Source:
