@@ -41,6 +41,8 @@ RESOURCES_SECONDS = 30.0
 MOST_IN_FLIGHT = 20_000
 STOPPED = "stopped on request"
 STOP_SECONDS = 0.2
+CONNECT_SECONDS = 60.0
+"""Time that a cluster has to take this process as its driver."""
 
 LOCAL = "local"
 """Ray's name for a cluster of this machine alone, which is started."""
@@ -264,10 +266,7 @@ def _connect(settings: EngineSettings) -> Any:  # noqa: ANN401 - a module that i
         if address == LOCAL:
             _start_on_this_machine(connect)
         else:
-            try:
-                connect()
-            except (ConnectionError, RuntimeError, ValueError) as error:
-                raise unreachable(address, error) from error
+            _within(CONNECT_SECONDS, connect, address)
     return ray
 
 
@@ -301,6 +300,25 @@ def _set(variables: Mapping[str, str | None]) -> None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
+
+
+def _within(seconds: float, connect: Callable[[], object], address: str) -> None:
+    """Connect to a cluster in a thread that is left behind if it takes longer: Ray itself has no limit."""
+    failed: list[Exception] = []
+
+    def attempt() -> None:
+        try:
+            connect()
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=attempt, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise unreachable(address, f"what listens there is no head of a cluster, or takes more than {seconds:.0f} s")
+    if failed:
+        raise unreachable(address, failed[0]) from failed[0]
 
 
 def _raylet_died() -> ClusterError:
